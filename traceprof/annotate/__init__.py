@@ -1,0 +1,1 @@
+"""What runs inside the program that is being recorded."""

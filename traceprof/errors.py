@@ -1,0 +1,61 @@
+"""The one tree of errors; each carries the exit code that the command line ends with.
+
+::
+
+    TraceprofError              1
+    ├── UsageError              2   bad window text, unknown name, output exists
+    ├── TraceError              3   not found, unknown format, unreadable
+    │   └── NotRecordedError    4   the trace lacks what was asked for
+    ├── RecordingError          5   profiler missing, nothing captured, export failed
+    └── RegressionError         6   a comparison exceeded its limit
+
+A message is one line that says what was found, what was expected, and what to do.
+The library raises these and never prints or exits; only ``traceprof.cli`` does.
+"""
+
+from __future__ import annotations
+
+__all__ = [
+    "NotRecordedError",
+    "RecordingError",
+    "RegressionError",
+    "TraceError",
+    "TraceprofError",
+    "UsageError",
+]
+
+
+class TraceprofError(Exception):
+    """Base of every error that traceprof raises on purpose."""
+
+    exit_code = 1
+
+
+class UsageError(TraceprofError):
+    """What was asked for does not make sense; nothing was read or written."""
+
+    exit_code = 2
+
+
+class TraceError(TraceprofError):
+    """A trace cannot be found, recognised or read."""
+
+    exit_code = 3
+
+
+class NotRecordedError(TraceError):
+    """The trace is fine but lacks the data that was asked for; the message names the option."""
+
+    exit_code = 4
+
+
+class RecordingError(TraceprofError):
+    """A recording could not be started, or left nothing that can be read."""
+
+    exit_code = 5
+
+
+class RegressionError(TraceprofError):
+    """A comparison found a regression beyond the limit that was set."""
+
+    exit_code = 6

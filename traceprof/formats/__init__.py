@@ -1,0 +1,1 @@
+"""Formats: files become Traces, and Traces files."""

@@ -1,0 +1,155 @@
+"""The algebra of time: sets of half-open integer intervals ``[start, end)``.
+
+Every breakdown rests on this module. All results are exact ``int64`` nanoseconds.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Self, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+__all__ = ["Int64Array", "Intervals", "nesting_depth"]
+
+Int64Array: TypeAlias = npt.NDArray[np.int64]
+_BoolArray: TypeAlias = npt.NDArray[np.bool_]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Intervals:
+    """A set of instants, as sorted, disjoint, non-empty, non-touching intervals.
+
+    ``starts`` and ``ends`` are equally long ``int64`` arrays of nanoseconds. Build one with
+    `Intervals.union_of` (any intervals, in any order, overlapping or not).
+    """
+
+    starts: Int64Array
+    ends: Int64Array
+
+    @classmethod
+    def empty(cls) -> Self:
+        """Return the empty set."""
+        nothing = np.empty(0, np.int64)
+        return cls(nothing, nothing)
+
+    @classmethod
+    def single(cls, start_ns: int, end_ns: int) -> Self:
+        """Return the set ``[start_ns, end_ns)``; empty where the end is not after the start."""
+        return cls.union_of(np.array([start_ns]), np.array([end_ns]))
+
+    @classmethod
+    def union_of(cls, starts: npt.ArrayLike, ends: npt.ArrayLike) -> Self:
+        """Return the union of the intervals ``[starts[i], ends[i])``; empty ones are ignored."""
+        first = np.asarray(starts, np.int64)
+        last = np.asarray(ends, np.int64)
+        kept = last > first
+        if not kept.all():
+            first, last = first[kept], last[kept]
+        if len(first) == 0:
+            return cls.empty()
+        if not bool((first[1:] >= first[:-1]).all()):
+            order = np.argsort(first, kind="stable")
+            first, last = first[order], last[order]
+        reach = np.maximum.accumulate(last)
+        opens = np.concatenate(([True], first[1:] > reach[:-1]))
+        closes = np.append(np.flatnonzero(opens)[1:] - 1, len(first) - 1)
+        return cls(first[opens], reach[closes])
+
+    def __len__(self) -> int:
+        return len(self.starts)
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, Intervals):
+            return NotImplemented
+        return np.array_equal(self.starts, other.starts) and np.array_equal(self.ends, other.ends)
+
+    __hash__ = None  # type: ignore[assignment]  # holds arrays
+
+    @property
+    def total_ns(self) -> int:
+        """The number of nanoseconds in the set."""
+        return int((self.ends - self.starts).sum())
+
+    def __or__(self, other: Intervals) -> Intervals:
+        return Intervals.union_of(
+            np.concatenate((self.starts, other.starts)), np.concatenate((self.ends, other.ends))
+        )
+
+    def __and__(self, other: Intervals) -> Intervals:
+        return _combine(self, other, lambda in_self, in_other: in_self & in_other)
+
+    def __sub__(self, other: Intervals) -> Intervals:
+        return _combine(self, other, lambda in_self, in_other: in_self & ~in_other)
+
+    def clip(self, start_ns: int, end_ns: int) -> Intervals:
+        """Return the part of the set inside ``[start_ns, end_ns)``."""
+        return Intervals.union_of(np.maximum(self.starts, start_ns), np.minimum(self.ends, end_ns))
+
+    def gaps(self, start_ns: int, end_ns: int) -> Intervals:
+        """Return what of ``[start_ns, end_ns)`` is not in the set."""
+        return Intervals.single(start_ns, end_ns) - self
+
+    def covered_ns(self, starts: npt.ArrayLike, ends: npt.ArrayLike) -> Int64Array:
+        """Return, for each interval ``[starts[i], ends[i])``, how many ns of it are in the set.
+
+        O((n + m) log m); the queries may overlap and come in any order.
+        """
+        first = np.asarray(starts, np.int64)
+        last = np.asarray(ends, np.int64)
+        return self._measure_until(np.maximum(last, first)) - self._measure_until(first)
+
+    def _measure_until(self, instants: Int64Array) -> Int64Array:
+        """Return how many ns of the set lie before each instant."""
+        if len(self) == 0:
+            return np.zeros(len(instants), np.int64)
+        before = np.concatenate(([0], np.cumsum(self.ends - self.starts)))
+        index = np.searchsorted(self.starts, instants, side="right")
+        previous = np.maximum(index - 1, 0)
+        cut = np.maximum(self.ends[previous] - instants, 0)
+        return np.asarray(np.where(index > 0, before[index] - cut, 0), np.int64)
+
+
+def _combine(
+    a: Intervals, b: Intervals, keep: Callable[[_BoolArray, _BoolArray], _BoolArray]
+) -> Intervals:
+    """Return the instants whose membership in ``a`` and ``b`` satisfies ``keep``."""
+    edges = np.concatenate((a.starts, a.ends, b.starts, b.ends))
+    if len(edges) == 0:
+        return Intervals.empty()
+    order = np.argsort(edges, kind="stable")
+    step_a = np.zeros(len(edges), np.int64)
+    step_a[: len(a)] = 1
+    step_a[len(a) : 2 * len(a)] = -1
+    step_b = np.zeros(len(edges), np.int64)
+    step_b[2 * len(a) : 2 * len(a) + len(b)] = 1
+    step_b[2 * len(a) + len(b) :] = -1
+    edges = edges[order]
+    in_a = np.cumsum(step_a[order]) > 0
+    in_b = np.cumsum(step_b[order]) > 0
+    kept = keep(in_a, in_b)[:-1]
+    return Intervals.union_of(edges[:-1][kept], edges[1:][kept])
+
+
+def nesting_depth(starts: Int64Array, ends: Int64Array) -> Int64Array:
+    """Return how many of the intervals are open where each begins (0 = outermost).
+
+    The intervals must be sorted by start and, where starts are equal, by descending end: an
+    interval that begins together with a longer one is inside it. One that begins where another
+    ends is beside it.
+    """
+    if len(starts) == 0:
+        return np.empty(0, np.int64)
+    closed = np.searchsorted(np.sort(ends), starts, side="right")
+    # An empty interval closes where it opens: it must not count as closed before itself.
+    empty = ends == starts
+    if empty.any():
+        own = np.concatenate(([0], np.cumsum(empty)))
+        first = np.searchsorted(starts, starts, side="left")
+        same_instant_empty = own[np.searchsorted(starts, starts, side="right")] - own[first]
+        already = own[np.arange(len(starts))] - own[first]
+        closed = closed - (same_instant_empty - already)
+    depth: Int64Array = np.maximum(np.arange(len(starts)) - closed, 0)
+    return depth

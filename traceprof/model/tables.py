@@ -1,0 +1,280 @@
+"""The tables of a trace: their columns, types and meaning.
+
+One row per interval, sorted by ``start_ns``; every time an ``int64`` of nanoseconds on the
+trace's own clock; names as pandas categoricals. In a whole-number column `ABSENT` (-1) stands
+for "does not apply or is not known"; in a floating-point column NaN does.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any, Final
+
+import numpy as np
+import pandas as pd
+
+__all__ = ["ABSENT", "TABLES", "ColumnKind", "Table", "empty_table", "make_table", "sort_rows"]
+
+ABSENT: Final = -1
+
+
+class ColumnKind(StrEnum):
+    """What a column holds."""
+
+    TIME = "time"  # int64 ns on the clock of the trace
+    NUMBER = "number"  # int64, ABSENT where unknown
+    FLOAT = "float"  # float64, NaN where unknown
+    NAME = "name"  # categorical of str, few distinct values
+    TEXT = "text"  # str, many distinct values
+
+
+@dataclass(frozen=True, slots=True)
+class Table:
+    """The contract of one table: its columns in order, and whether rows are spans or instants.
+
+    ``pro_rata`` names the columns that are shared out when a window cuts a row.
+    """
+
+    name: str
+    summary: str
+    columns: Mapping[str, ColumnKind]
+    pro_rata: tuple[str, ...] = ()
+
+    @property
+    def has_spans(self) -> bool:
+        """Whether rows last from ``start_ns`` to ``end_ns``."""
+        return "end_ns" in self.columns
+
+    @property
+    def has_times(self) -> bool:
+        """Whether rows stand at a time at all (devices and the like do not)."""
+        return "start_ns" in self.columns
+
+
+_T, _N, _F, _NAME, _TEXT = ColumnKind
+_SPAN: Final = {"start_ns": _T, "end_ns": _T}
+
+TABLES: Final[Mapping[str, Table]] = {
+    table.name: table
+    for table in (
+        Table(
+            "kernels",
+            "device work that runs code; a CUDA graph that was traced whole is one row",
+            {
+                **_SPAN,
+                "device": _N,
+                "stream": _N,
+                "process": _N,
+                "correlation": _N,
+                "name": _NAME,
+                "activity": _NAME,
+                "graph_node": _N,
+            },
+        ),
+        Table(
+            "copies",
+            "copies and memsets on a device; direction: h2d d2h d2d p2p h2h memset unknown",
+            {
+                **_SPAN,
+                "device": _N,
+                "stream": _N,
+                "process": _N,
+                "correlation": _N,
+                "direction": _NAME,
+                "n_bytes": _N,
+                "src_kind": _NAME,
+                "dst_kind": _NAME,
+                "src_device": _N,
+                "dst_device": _N,
+                "graph_node": _N,
+            },
+            pro_rata=("n_bytes",),
+        ),
+        Table(
+            "api_calls",
+            "calls of the CUDA runtime and driver (HIP alike) on the host",
+            {**_SPAN, "process": _N, "thread": _N, "correlation": _N, "name": _NAME},
+        ),
+        Table(
+            "ranges",
+            "annotations of the host: NVTX and the like; kind: push_pop or start_end",
+            {
+                **_SPAN,
+                "process": _N,
+                "thread": _N,
+                "domain": _NAME,
+                "category": _N,
+                "name": _NAME,
+                "depth": _N,
+                "payload": _F,
+                "kind": _NAME,
+            },
+        ),
+        Table(
+            "marks",
+            "instants that the host annotated",
+            {
+                "start_ns": _T,
+                "process": _N,
+                "thread": _N,
+                "domain": _NAME,
+                "name": _NAME,
+                "payload": _F,
+            },
+        ),
+        Table(
+            "host_ops",
+            "operators on the host; source: cpu_op, osrt, cudnn, cublas, mpi, async …",
+            {
+                **_SPAN,
+                "process": _N,
+                "thread": _N,
+                "source": _NAME,
+                "name": _NAME,
+                "correlation": _N,
+            },
+        ),
+        Table(
+            "syncs",
+            "waits of the host or of a stream; kind: event stream_wait stream context",
+            {
+                **_SPAN,
+                "device": _N,
+                "stream": _N,
+                "process": _N,
+                "correlation": _N,
+                "kind": _NAME,
+            },
+        ),
+        Table(
+            "collectives",
+            "collective and point-to-point calls as the host issued them; "
+            "n_bytes: the buffer of one rank",
+            {
+                **_SPAN,
+                "process": _N,
+                "thread": _N,
+                "op": _NAME,
+                "n_bytes": _N,
+                "dtype": _NAME,
+                "group": _NAME,
+                "group_size": _N,
+                "backend": _NAME,
+                "sequence": _N,
+                "correlation": _N,
+            },
+        ),
+        Table(
+            "samples",
+            "time series: network, GPU and host counters; value in the unit that metric names",
+            {"start_ns": _T, "source": _NAME, "metric": _NAME, "value": _F},
+        ),
+        Table(
+            "overheads",
+            "what the profiler itself took",
+            {**_SPAN, "process": _N, "thread": _N, "name": _NAME},
+        ),
+        Table(
+            "devices",
+            "accelerators of the machine",
+            {
+                "device": _N,
+                "name": _TEXT,
+                "uuid": _TEXT,
+                "memory_bytes": _N,
+                "memory_bytes_per_s": _N,
+                "sm_count": _N,
+            },
+        ),
+        Table(
+            "processes",
+            "processes that left rows in this trace",
+            {
+                "process": _N,
+                "name": _TEXT,
+                "rank": _N,
+                "local_rank": _N,
+                "world_size": _N,
+                "host": _TEXT,
+            },
+        ),
+        Table(
+            "threads",
+            "names of threads",
+            {"process": _N, "thread": _N, "name": _TEXT},
+        ),
+        Table(
+            "environment",
+            "what is known of the machine and the software; never secrets",
+            {"name": _TEXT, "value": _TEXT},
+        ),
+    )
+}
+
+
+def empty_table(name: str) -> pd.DataFrame:
+    """Return table ``name`` with no rows and the right column types."""
+    return make_table(name, {})
+
+
+def make_table(name: str, columns: Mapping[str, Any]) -> pd.DataFrame:
+    """Return table ``name`` from ``columns`` (name → array), typed, completed and sorted.
+
+    Columns that are left out are filled with the value for "not known". Rows are sorted by
+    start and, among equal starts, by descending end, so that an enclosing row comes first.
+
+    Raises:
+        ValueError: a column that the table does not have, or columns of different lengths.
+    """
+    table = TABLES[name]
+    unknown = set(columns) - set(table.columns)
+    if unknown:
+        raise ValueError(f"table {name} has no columns {sorted(unknown)}")
+    length = max((len(values) for values in columns.values()), default=0)
+    frame = pd.DataFrame(
+        {
+            column: _typed(columns.get(column), kind, length)
+            for column, kind in table.columns.items()
+        }
+    )
+    return sort_rows(frame, table)
+
+
+def _typed(values: Any, kind: ColumnKind, length: int) -> Any:
+    match kind:
+        case ColumnKind.TIME:
+            if values is None and length:
+                raise ValueError("a column of times must be given")
+            return np.asarray(() if values is None else values, np.int64)
+        case ColumnKind.NUMBER:
+            return np.full(length, ABSENT) if values is None else np.asarray(values, np.int64)
+        case ColumnKind.FLOAT:
+            return np.full(length, np.nan) if values is None else np.asarray(values, np.float64)
+        case ColumnKind.NAME:
+            if values is None:
+                return pd.Categorical.from_codes(np.zeros(length, np.int8), pd.Index([""]))
+            return values if isinstance(values, pd.Categorical) else pd.Categorical(values)
+        case ColumnKind.TEXT:
+            return np.asarray([""] * length if values is None else values, object)
+
+
+def sort_rows(frame: pd.DataFrame, table: Table) -> pd.DataFrame:
+    """Return ``frame`` sorted by start and, among equal starts, by descending end."""
+    if not table.has_times or len(frame) < 2:
+        return frame
+    starts = frame["start_ns"].to_numpy()
+    if table.has_spans:
+        ends = frame["end_ns"].to_numpy()
+        in_order = (starts[1:] > starts[:-1]) | (
+            (starts[1:] == starts[:-1]) & (ends[1:] <= ends[:-1])
+        )
+        if bool(in_order.all()):
+            return frame
+        order = np.lexsort((-ends, starts))
+    else:
+        if bool((starts[1:] >= starts[:-1]).all()):
+            return frame
+        order = np.argsort(starts, kind="stable")
+    return frame.iloc[order].reset_index(drop=True)

@@ -1,0 +1,175 @@
+"""The Trace: one recording, as columnar tables. It holds data; analyses are functions of it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from traceprof.errors import NotRecordedError
+from traceprof.model.tables import ABSENT, TABLES, Table, empty_table, sort_rows
+from traceprof.model.window import TimeWindow
+
+__all__ = ["DEVICE_TABLES", "Trace", "TraceInfo", "make_trace"]
+
+DEVICE_TABLES = ("kernels", "copies")
+"""The tables whose rows occupy a device."""
+
+
+@dataclass(frozen=True, slots=True)
+class TraceInfo:
+    """Where a trace comes from.
+
+    ``utc_epoch_ns`` is the wall clock (ns since 1970) at time 0 of the trace, None where it is
+    not known. ``warnings`` are one-line sentences about what makes the trace suspicious.
+    """
+
+    path: str = ""
+    format: str = ""
+    profiler: str = ""
+    schema_version: str = ""
+    host: str = ""
+    utc_epoch_ns: int | None = None
+    warnings: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Trace:
+    """One recording. The tables are described in `traceprof.model.tables`; do not modify them.
+
+    ``recorded`` names the tables that the profiler was asked to fill: a table that is empty
+    and recorded means "none happened", one that is not in ``recorded`` means "not known".
+    ``span`` is the time that this Trace covers: from the first to the last row of any table,
+    or the window that it was cut to.
+    """
+
+    info: TraceInfo
+    recorded: frozenset[str]
+    span: TimeWindow
+    kernels: pd.DataFrame
+    copies: pd.DataFrame
+    api_calls: pd.DataFrame
+    ranges: pd.DataFrame
+    marks: pd.DataFrame
+    host_ops: pd.DataFrame
+    syncs: pd.DataFrame
+    collectives: pd.DataFrame
+    samples: pd.DataFrame
+    overheads: pd.DataFrame
+    devices: pd.DataFrame
+    processes: pd.DataFrame
+    threads: pd.DataFrame
+    environment: pd.DataFrame
+
+    def table(self, name: str) -> pd.DataFrame:
+        """Return the table called ``name``."""
+        frame: pd.DataFrame = getattr(self, TABLES[name].name)
+        return frame
+
+    def require(self, *names: str) -> None:
+        """Check that the tables ``names`` were recorded.
+
+        Raises:
+            NotRecordedError: at least one was not; the message names the option that records it.
+        """
+        for name in names:
+            if name not in self.recorded:
+                raise NotRecordedError(f"no {name} recorded: {HOW_TO_RECORD[name]}")
+
+    def within(self, window: TimeWindow) -> Trace:
+        """Return the part of the trace inside ``window``: rows clipped, bytes pro rata.
+
+        A copy that the window cuts keeps the share of its bytes that its time inside the
+        window is of its whole time, so that adjacent windows add up to the whole exactly.
+        """
+        cut: dict[str, Any] = {
+            name: _clip(self.table(name), window, table)
+            for name, table in TABLES.items()
+            if table.has_times
+        }
+        return replace(self, span=window, **cut)
+
+    def with_warnings(self, *warnings: str) -> Trace:
+        """Return the same trace with more warnings."""
+        info = replace(self.info, warnings=(*self.info.warnings, *warnings))
+        return replace(self, info=info)
+
+
+HOW_TO_RECORD: Mapping[str, str] = {
+    "kernels": "record on a machine with a GPU (nsys: --trace=cuda)",
+    "copies": "record on a machine with a GPU (nsys: --trace=cuda)",
+    "api_calls": "record on a machine with a GPU (nsys: --trace=cuda)",
+    "ranges": "record with `traceprof record` (nsys: --trace=nvtx and a program that uses NVTX)",
+    "marks": "record with `traceprof record` (nsys: --trace=nvtx and a program that uses NVTX)",
+    "host_ops": "record with `traceprof record --with torch` (nsys: --trace=osrt)",
+    "syncs": "record on a machine with a GPU (nsys: --trace=cuda)",
+    "collectives": "record a distributed program with `traceprof record`",
+    "samples": "record with `traceprof record` (nsys: --gpu-metrics-devices, --nic-metrics)",
+    "overheads": "record with nsys --trace=cuda",
+    "devices": "record on a machine with a GPU",
+    "processes": "record with `traceprof record`",
+    "threads": "record with `traceprof record`",
+    "environment": "record with `traceprof record`",
+}
+
+
+def make_trace(
+    info: TraceInfo,
+    tables: Mapping[str, pd.DataFrame],
+    recorded: Iterable[str],
+    span: TimeWindow | None = None,
+) -> Trace:
+    """Return a Trace of ``tables``; those left out are empty, and not recorded unless named.
+
+    Without ``span`` the trace covers its rows, from the first start to the last end.
+    """
+    frames = {name: tables.get(name, empty_table(name)) for name in TABLES}
+    return Trace(
+        info=info,
+        recorded=frozenset(recorded),
+        span=span or _span_of(frames),
+        **frames,
+    )
+
+
+def _span_of(frames: Mapping[str, pd.DataFrame]) -> TimeWindow:
+    starts, ends = [], []
+    for name, table in TABLES.items():
+        frame = frames[name]
+        if table.has_times and len(frame):
+            starts.append(int(frame["start_ns"].iloc[0]))
+            ends.append(int(frame["end_ns" if table.has_spans else "start_ns"].max()))
+    return TimeWindow(min(starts, default=0), max(ends, default=0))
+
+
+def _clip(frame: pd.DataFrame, window: TimeWindow, table: Table) -> pd.DataFrame:
+    starts = frame["start_ns"].to_numpy()
+    if not table.has_spans:
+        return frame[window.holds(starts)].reset_index(drop=True)
+    ends = frame["end_ns"].to_numpy()
+    inside = window.overlaps(starts, ends)
+    cut = frame[inside].reset_index(drop=True)
+    starts, ends = starts[inside], ends[inside]
+    new_starts = np.maximum(starts, window.start_ns)
+    new_ends = np.minimum(ends, window.end_ns)
+    for column in table.pro_rata:
+        cut[column] = _pro_rata(cut[column].to_numpy(), (starts, ends), (new_starts, new_ends))
+    cut["start_ns"], cut["end_ns"] = new_starts, new_ends
+    return sort_rows(cut, table)
+
+
+def _pro_rata(
+    n_bytes: np.ndarray, whole: tuple[np.ndarray, np.ndarray], part: tuple[np.ndarray, np.ndarray]
+) -> np.ndarray:
+    """Return the bytes of the parts; Python integers, since bytes times ns overflows 64 bits."""
+    result = n_bytes.copy()
+    was_cut = (whole[0] != part[0]) | (whole[1] != part[1])
+    for i in np.flatnonzero(was_cut & (n_bytes != ABSENT)):
+        total, start = int(n_bytes[i]), int(whole[0][i])
+        duration = int(whole[1][i]) - start
+        until_end = total * (int(part[1][i]) - start) // duration
+        result[i] = until_end - total * (int(part[0][i]) - start) // duration
+    return result

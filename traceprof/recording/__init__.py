@@ -1,0 +1,1 @@
+"""Recorders: run a program under a profiler and leave one SQLite trace."""

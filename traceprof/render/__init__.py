@@ -1,0 +1,1 @@
+"""Renderers: results and Traces become text, pages and pictures."""

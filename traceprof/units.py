@@ -1,0 +1,103 @@
+"""Units: parsing what people type and formatting what people read.
+
+Inside traceprof every time is an ``int`` of nanoseconds and every size an ``int`` of bytes;
+only this module turns them into text. GB is 1e9 bytes, as in the data sheets of links.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from decimal import Decimal, InvalidOperation
+from typing import Final
+
+from traceprof.errors import UsageError
+
+NS_PER_US: Final = 1_000
+NS_PER_MS: Final = 1_000_000
+NS_PER_S: Final = 1_000_000_000
+
+_DURATION_UNITS: Final = {
+    "ns": 1,
+    "us": NS_PER_US,
+    "µs": NS_PER_US,
+    "μs": NS_PER_US,
+    "ms": NS_PER_MS,
+    "s": NS_PER_S,
+    "min": 60 * NS_PER_S,
+    "h": 3600 * NS_PER_S,
+}
+_DURATION: Final = re.compile(r"\s*([+-]?\d+(?:\.\d*)?|[+-]?\.\d+)\s*([a-zµμ]+)\s*", re.IGNORECASE)
+
+
+def parse_duration(text: str) -> int:
+    """Return the duration ``text`` ("12ms", "1.5s", "250us") in integer nanoseconds.
+
+    Decimal arithmetic, so "0.1us" is exactly 100.
+
+    Raises:
+        UsageError: the text is not a number with one of the units ns, us, ms, s, min, h.
+    """
+    match = _DURATION.fullmatch(text)
+    factor = _DURATION_UNITS.get(match.group(2).lower()) if match else None
+    if match is None or factor is None:
+        raise UsageError(f"{text!r} is not a time: expected a number with a unit, such as 12ms")
+    try:
+        return int((Decimal(match.group(1)) * factor).to_integral_value())
+    except InvalidOperation as error:
+        raise UsageError(f"{text!r} is not a time that fits") from error
+
+
+def format_duration(ns: float | None) -> str:
+    """Return ``ns`` nanoseconds as three to four significant digits with a unit ("12.3 ms")."""
+    if ns is None or math.isnan(ns):
+        return "–"
+    for limit, divisor, unit in (
+        (NS_PER_US, 1, "ns"),
+        (NS_PER_MS, NS_PER_US, "µs"),
+        (NS_PER_S, NS_PER_MS, "ms"),
+    ):
+        if abs(ns) < limit:
+            return f"{ns:.0f} ns" if divisor == 1 else f"{_digits(ns / divisor)} {unit}"
+    return f"{_digits(ns / NS_PER_S)} s"
+
+
+def format_bytes(n_bytes: float | None) -> str:
+    """Return ``n_bytes`` with a decimal unit ("1.50 GB"; GB = 1e9 bytes)."""
+    if n_bytes is None or math.isnan(n_bytes):
+        return "–"
+    if abs(n_bytes) < 1_000:
+        return f"{n_bytes:.0f} B"
+    for exponent, unit in ((3, "kB"), (6, "MB"), (9, "GB"), (12, "TB")):
+        value = n_bytes / 10**exponent
+        if abs(value) < 1_000 or exponent == 12:
+            return f"{_digits(value)} {unit}"
+    raise AssertionError
+
+
+def format_rate(bytes_per_s: float | None) -> str:
+    """Return a bandwidth in GB/s (1e9 bytes per second)."""
+    if bytes_per_s is None or math.isnan(bytes_per_s):
+        return "–"
+    return f"{_digits(bytes_per_s / 1e9)} GB/s"
+
+
+def format_ratio(ratio: float | None) -> str:
+    """Return a ratio (0 to 1) as a percentage; not recorded is a dash, never 0 %."""
+    if ratio is None or math.isnan(ratio):
+        return "–"
+    return f"{100 * ratio:.1f} %"
+
+
+def format_count(count: float | None) -> str:
+    """Return a count with thousands separated by thin groups ("12 345")."""
+    if count is None or math.isnan(count):
+        return "–"
+    return f"{count:,.0f}".replace(",", " ")
+
+
+def _digits(value: float) -> str:
+    magnitude = abs(value)
+    if magnitude >= 100:
+        return f"{value:.1f}"
+    return f"{value:.2f}" if magnitude >= 10 else f"{value:.3f}"
