@@ -253,11 +253,16 @@ def _typed(values: Any, kind: ColumnKind, length: int) -> Any:
         case ColumnKind.FLOAT:
             return np.full(length, np.nan) if values is None else np.asarray(values, np.float64)
         case ColumnKind.NAME:
-            if values is None:
-                return pd.Categorical.from_codes(np.zeros(length, np.int8), pd.Index([""]))
-            return values if isinstance(values, pd.Categorical) else pd.Categorical(values)
+            return _names([""] * length if values is None else values)
         case ColumnKind.TEXT:
             return np.asarray([""] * length if values is None else values, object)
+
+
+def _names(values: Any) -> pd.Categorical:
+    """Return a categorical whose categories are plain Python strings, as all of ours are."""
+    names = values if isinstance(values, pd.Categorical) else pd.Categorical(values)
+    plain = pd.Index(names.categories.astype(object), dtype=object)
+    return pd.Categorical.from_codes(names.codes, plain)
 
 
 def sort_rows(frame: pd.DataFrame, table: Table) -> pd.DataFrame:

@@ -1,0 +1,30 @@
+"""Names in an nsys export: ids into StringIds, some of them with decorations."""
+
+from __future__ import annotations
+
+import re
+from typing import Final
+
+import numpy as np
+import pandas as pd
+
+from traceprof.formats.database import NULL, Column, Database, categorical
+
+__all__ = ["api_named", "named"]
+
+_ABI_SUFFIX: Final = re.compile(r"(_v\d+)?(_ptsz|_ptds)?(_v\d+)?$")
+
+
+def named(database: Database, ids: Column) -> pd.Categorical:
+    """Return the names with these string ids; an id without a string is shown as itself."""
+    distinct, place = np.unique(np.asarray(ids, np.int64), return_inverse=True)
+    strings = database.read_strings(distinct)
+    names = ["" if key == NULL else strings.get(int(key), f"[string {key}]") for key in distinct]
+    return categorical(place, names)
+
+
+def api_named(database: Database, ids: Column) -> pd.Categorical:
+    """Return the names of API calls without the version of their binary interface."""
+    names = named(database, ids)
+    plain = [_ABI_SUFFIX.sub("", str(name)) for name in names.categories]
+    return categorical(names.codes, plain)
