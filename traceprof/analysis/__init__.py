@@ -1,1 +1,64 @@
-"""Analyses: pure functions of a Trace."""
+"""Analyses: pure functions of a Trace.
+
+To add one: a module in this package that defines ``ANALYSIS``, and its line in `ANALYSES`. The
+command line, JSON, CSV, the report and the contract tests pick it up from there. The lines hold
+no imports, so that naming the analyses (as ``--help`` does) costs nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from importlib import import_module
+from typing import TYPE_CHECKING, Final
+
+from traceprof.errors import UsageError
+
+if TYPE_CHECKING:
+    from traceprof.analysis.base import Analysis, Result
+    from traceprof.model.trace import Trace
+
+__all__ = ["ANALYSES", "Entry", "load_analysis", "run_analysis"]
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """Where an analysis is found: its name, one line of help, and the module that defines it."""
+
+    name: str
+    summary: str
+    module: str
+
+
+ANALYSES: Final[tuple[Entry, ...]] = (
+    Entry("breakdown", "where the time of each device went", "traceprof.analysis.breakdown"),
+    Entry("kernels", "device time by kernel name", "traceprof.analysis.kernels"),
+    Entry("copies", "copies by direction, with bytes and GB/s", "traceprof.analysis.copies"),
+    Entry("phases", "host time by phase of the training loop", "traceprof.analysis.phases"),
+    Entry("ranges", "NVTX and other host ranges by name", "traceprof.analysis.ranges"),
+    Entry("ops", "host operators by name, self and total", "traceprof.analysis.ops"),
+)
+
+
+def load_analysis(name: str, entries: Sequence[Entry] | None = None) -> Analysis:
+    """Return the analysis called ``name``.
+
+    Raises:
+        UsageError: there is none of that name.
+    """
+    known = ANALYSES if entries is None else entries
+    for entry in known:
+        if entry.name == name:
+            analysis: Analysis = import_module(entry.module).ANALYSIS
+            return analysis
+    raise UsageError(f"no analysis {name!r}: there are {', '.join(e.name for e in known)}")
+
+
+def run_analysis(analysis: Analysis, trace: Trace) -> Result:
+    """Return the result of ``analysis`` on ``trace``.
+
+    Raises:
+        NotRecordedError: the trace lacks a table that the analysis needs.
+    """
+    trace.require(*analysis.needs)
+    return analysis.run(trace)

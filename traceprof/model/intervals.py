@@ -12,7 +12,7 @@ from typing import Self, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-__all__ = ["Int64Array", "Intervals", "nesting_depth"]
+__all__ = ["Int64Array", "Intervals", "nesting_depth", "parents_of"]
 
 Int64Array: TypeAlias = npt.NDArray[np.int64]
 _BoolArray: TypeAlias = npt.NDArray[np.bool_]
@@ -153,3 +153,19 @@ def nesting_depth(starts: Int64Array, ends: Int64Array) -> Int64Array:
         closed = closed - (same_instant_empty - already)
     depth: Int64Array = np.maximum(np.arange(len(starts)) - closed, 0)
     return depth
+
+
+def parents_of(depths: Int64Array) -> Int64Array:
+    """Return the index of the interval right around each, -1 for the outermost.
+
+    ``depths`` are the nesting depths of properly nested intervals in the order of their starts.
+    """
+    parents = np.full(len(depths), -1, np.int64)
+    above = np.flatnonzero(depths == 0)
+    for depth in range(1, int(depths.max(initial=0)) + 1):
+        rows = np.flatnonzero(depths == depth)
+        if len(above) and len(rows):
+            place = np.searchsorted(above, rows) - 1
+            parents[rows] = np.where(place >= 0, above[np.maximum(place, 0)], -1)
+        above = rows
+    return parents

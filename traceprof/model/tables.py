@@ -178,9 +178,10 @@ TABLES: Final[Mapping[str, Table]] = {
         ),
         Table(
             "devices",
-            "accelerators of the machine",
+            "accelerators of the machine; used: 1 where the trace has work of theirs",
             {
                 "device": _N,
+                "used": _N,
                 "name": _TEXT,
                 "uuid": _TEXT,
                 "memory_bytes": _N,

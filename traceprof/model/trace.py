@@ -10,7 +10,7 @@ import numpy as np
 import pandas as pd
 
 from traceprof.errors import NotRecordedError
-from traceprof.model.tables import ABSENT, TABLES, Table, empty_table, sort_rows
+from traceprof.model.tables import ABSENT, TABLES, Table, empty_table, make_table, sort_rows
 from traceprof.model.window import TimeWindow
 
 __all__ = ["DEVICE_TABLES", "Trace", "TraceInfo", "make_trace"]
@@ -127,12 +127,30 @@ def make_trace(
     Without ``span`` the trace covers its rows, from the first start to the last end.
     """
     frames = {name: tables.get(name, empty_table(name)) for name in TABLES}
+    frames["devices"] = _with_used_devices(frames)
     return Trace(
         info=info,
         recorded=frozenset(recorded),
         span=span or _span_of(frames),
         **frames,
     )
+
+
+def _with_used_devices(frames: Mapping[str, pd.DataFrame]) -> pd.DataFrame:
+    """Return the devices, marked where they worked, and with a row for each that did."""
+    worked = np.unique(np.concatenate([frames[name]["device"] for name in DEVICE_TABLES]))
+    listed = frames["devices"]
+    missing = np.setdiff1d(worked, listed["device"])
+    columns: dict[str, Any] = {
+        str(name): [
+            *listed[name],
+            *([ABSENT if listed[name].dtype != object else ""] * len(missing)),
+        ]
+        for name in listed
+    }
+    columns["device"] = [*listed["device"], *missing]
+    columns["used"] = np.isin(columns["device"], worked).astype(np.int64)
+    return make_table("devices", columns)
 
 
 def _span_of(frames: Mapping[str, pd.DataFrame]) -> TimeWindow:
