@@ -1,0 +1,119 @@
+"""``traceprof analyze``, and one command per analysis."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from traceprof.analysis import ANALYSES
+from traceprof.cli.options import AsCsv, AsJson, RowCount, RulesFile, TracePath, WindowText
+from traceprof.errors import NotRecordedError, UsageError
+
+if TYPE_CHECKING:
+    from traceprof.analysis.base import Result
+    from traceprof.model.trace import Trace
+
+__all__ = ["analyze", "command_for"]
+
+
+def analyze(
+    trace: Annotated[
+        list[str],
+        typer.Argument(
+            metavar="[NAME]... TRACE",
+            help="A trace file, and the analyses to run on it (default: one page of all).",
+        ),
+    ],
+    window: WindowText = None,
+    as_json: AsJson = False,
+    as_csv: AsCsv = False,
+    rows: RowCount = 10,
+    rules: RulesFile = None,
+) -> None:
+    """Where did the step time go? One page, or the analyses named in front of the trace."""
+    names, path = _split(trace)
+    show(names, path, window, as_json=as_json, as_csv=as_csv, rows=rows, rules=rules)
+
+
+def command_for(name: str) -> Callable[..., None]:
+    """Return the command that runs the analysis ``name`` alone."""
+
+    def command(
+        trace: TracePath,
+        window: WindowText = None,
+        as_json: AsJson = False,
+        as_csv: AsCsv = False,
+        rows: RowCount = 25,
+        rules: RulesFile = None,
+    ) -> None:
+        show([name], trace, window, as_json=as_json, as_csv=as_csv, rows=rows, rules=rules)
+
+    return command
+
+
+def _split(arguments: Sequence[str]) -> tuple[list[str], Path]:
+    """Return the analyses and the trace among ``arguments``, in whatever order they stand."""
+    known = [entry.name for entry in ANALYSES]
+    names = [item for item in arguments if item in known]
+    paths = [item for item in arguments if item not in known]
+    if len(paths) != 1:
+        given = "none" if not paths else ", ".join(paths)
+        raise UsageError(f"expected one trace, got {given}; analyses are {', '.join(known)}")
+    return names, Path(paths[0])
+
+
+def run_all(
+    names: Sequence[str], trace: Trace, *, strict: bool
+) -> tuple[dict[str, Result], dict[str, str]]:
+    """Return the results by name, and why those that are missing could not be had.
+
+    Raises:
+        NotRecordedError: ``strict``, and the trace lacks the data of one of them.
+    """
+    from traceprof.analysis import load_analysis, run_analysis
+
+    results: dict[str, Result] = {}
+    missing: dict[str, str] = {}
+    for name in names:
+        try:
+            results[name] = run_analysis(load_analysis(name), trace)
+        except NotRecordedError as error:
+            if strict:
+                raise
+            missing[name] = str(error)
+    return results, missing
+
+
+def show(
+    names: Sequence[str],
+    path: Path,
+    window: str | None,
+    *,
+    as_json: bool,
+    as_csv: bool,
+    rows: int,
+    rules: Path | None,
+) -> None:
+    """Run the analyses ``names`` (all of the overview where none is named) and print them."""
+    from traceprof.cli.output import out, print_view, read_rules
+    from traceprof.formats import ReadOptions, open_trace
+    from traceprof.model.selection import select
+    from traceprof.render.csv_text import to_csv
+    from traceprof.render.json_text import document_of, to_json
+    from traceprof.render.overview import OVERVIEW, overview_view
+
+    if as_csv and len(names) != 1:
+        raise UsageError("--csv prints one table: name one analysis, such as `analyze kernels`")
+    whole = open_trace(path, ReadOptions(rules=read_rules(rules)))
+    selection = select(whole, window)
+    part = whole.within(selection.window)
+    results, missing = run_all(names or OVERVIEW, part, strict=bool(names))
+    if as_json:
+        out(to_json(document_of(whole, selection, results, missing)))
+    elif as_csv:
+        out(to_csv(results[names[0]].to_frame()))
+    else:
+        print_view(lambda width: overview_view(whole, selection, results, rows, width))

@@ -1,0 +1,37 @@
+"""Options that several commands share, declared once."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, TypeAlias
+
+import typer
+
+__all__ = ["AsCsv", "AsJson", "Force", "Output", "RowCount", "RulesFile", "TracePath", "WindowText"]
+
+TracePath: TypeAlias = Annotated[
+    Path, typer.Argument(metavar="TRACE", help="A trace file; it is only read.")
+]
+WindowText: TypeAlias = Annotated[
+    str | None,
+    typer.Option(
+        "--window",
+        "-w",
+        metavar="WINDOW",
+        help="12ms..30ms, step:100..110, range:NAME, steady, active or all. "
+        "Default: the steady steps, else the time in which devices worked.",
+    ),
+]
+AsJson: TypeAlias = Annotated[bool, typer.Option("--json", help="Print JSON (times in ns).")]
+AsCsv: TypeAlias = Annotated[bool, typer.Option("--csv", help="Print one table as CSV.")]
+RowCount: TypeAlias = Annotated[
+    int, typer.Option("--rows", "-n", min=1, help="How many rows a table shows.")
+]
+RulesFile: TypeAlias = Annotated[
+    Path | None,
+    typer.Option("--rules", help="TOML file of rules that say what kernels do, tried first."),
+]
+Output: TypeAlias = Annotated[
+    Path | None, typer.Option("--output", "-o", help="The file to write.")
+]
+Force: TypeAlias = Annotated[bool, typer.Option("--force", "-f", help="Overwrite the output.")]

@@ -1,0 +1,53 @@
+"""How a column is shown: its unit is the suffix of its name."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Final
+
+import pandas as pd
+
+from traceprof.render.escape import plain_text
+from traceprof.units import (
+    format_bytes,
+    format_count,
+    format_duration,
+    format_rate,
+    format_ratio,
+)
+
+__all__ = ["format_cell", "is_number", "title_of"]
+
+_FORMATS: Final[tuple[tuple[str, Callable[[Any], str]], ...]] = (
+    ("_bytes_per_s", format_rate),
+    ("_bytes", format_bytes),
+    ("_ns", format_duration),
+    ("_ratio", format_ratio),
+    ("count", format_count),
+)
+
+
+def title_of(column: str) -> str:
+    """Return the heading of ``column``: its name without the unit, in words."""
+    for suffix, _ in _FORMATS:
+        if column.endswith(suffix) and suffix.startswith("_"):
+            column = column.removesuffix(suffix)
+    return column.replace("_", " ")
+
+
+def format_cell(column: str, value: Any) -> str:
+    """Return ``value`` of ``column`` for people; what is not known is a dash."""
+    for suffix, format_value in _FORMATS:
+        if column.endswith(suffix):
+            return "–" if pd.isna(value) else format_value(value)
+    if value is None or (isinstance(value, float) and pd.isna(value)):
+        return "–"
+    if isinstance(value, float):
+        return f"{value:.4g}"
+    return plain_text(value).removeprefix("void ")
+
+
+def is_number(frame: pd.DataFrame, column: str) -> bool:
+    """Return whether ``column`` is shown aligned to the right."""
+    has_unit = any(column.endswith(suffix) for suffix, _ in _FORMATS)
+    return has_unit or pd.api.types.is_numeric_dtype(frame[column])

@@ -1,0 +1,85 @@
+"""``traceprof info`` in a terminal."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Final
+
+from rich.console import Group, RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from traceprof.model.contents import Contents
+from traceprof.model.trace import HOW_TO_RECORD
+from traceprof.render.escape import plain_text
+from traceprof.units import format_bytes, format_count, format_duration
+
+__all__ = ["contents_view"]
+
+_MOST_PROCESSES: Final = 8
+
+
+def contents_view(contents: Contents) -> RenderableType:
+    """Return what a trace contains as a list of facts."""
+    facts = Table.grid(padding=(0, 2))
+    facts.add_column(style="dim", no_wrap=True)
+    facts.add_column(overflow="fold")
+    for label, value in _facts(contents):
+        facts.add_row(label, Text(plain_text(value)))
+    return Group(Text(plain_text(contents.info.path), style="bold"), facts)
+
+
+def _facts(contents: Contents) -> Iterator[tuple[str, str]]:
+    info = contents.info
+    schema = f", schema {info.schema_version}" if info.schema_version else ""
+    yield "profiler", f"{info.profiler} ({info.format}{schema})"
+    yield "host", info.host or contents.environment.get("host", "–")
+    yield "started", contents.started_utc or "not recorded"
+    yield "covers", format_duration(contents.span.duration_ns)
+    yield from _devices(contents)
+    yield from _processes(contents)
+    yield from _tables(contents)
+    if contents.top_ranges:
+        names = ", ".join(f"{name} ({count})" for name, count in contents.top_ranges)
+        yield "ranges", names
+    steps = f"{contents.n_steps} from {contents.step_source}" if contents.n_steps else "none found"
+    yield "steps", steps
+    for warning in info.warnings:
+        yield "warning", warning
+
+
+def _devices(contents: Contents) -> Iterator[tuple[str, str]]:
+    for device in contents.devices:
+        memory = "" if device.memory_bytes is None else f", {format_bytes(device.memory_bytes)}"
+        yield (
+            f"GPU {device.device}",
+            f"{device.name or 'name not recorded'}{memory}: {format_count(device.kernels)} "
+            f"kernels, {format_count(device.copies)} copies and memsets",
+        )
+    if contents.n_unused_devices:
+        yield "", f"{contents.n_unused_devices} more GPU(s) without work in this trace"
+
+
+def _processes(contents: Contents) -> Iterator[tuple[str, str]]:
+    for process in contents.processes[:_MOST_PROCESSES]:
+        rank = "" if process.rank is None else f", rank {process.rank}"
+        yield (
+            f"process {process.process}",
+            f"{process.name or 'name not recorded'}{rank}: {format_count(process.api_calls)} "
+            f"API calls, {format_count(process.ranges)} ranges, "
+            f"{format_count(process.host_ops)} host operators",
+        )
+    if len(contents.processes) > _MOST_PROCESSES:
+        yield "", f"{len(contents.processes) - _MOST_PROCESSES} more processes"
+
+
+def _tables(contents: Contents) -> Iterator[tuple[str, str]]:
+    recorded = [
+        f"{format_count(count)} {name.replace('_', ' ')}"
+        for name, count in contents.rows.items()
+        if count is not None
+    ]
+    yield "recorded", ", ".join(recorded) or "nothing"
+    for name, count in contents.rows.items():
+        if count is None and name in ("kernels", "ranges"):
+            yield "not recorded", f"{name}: {HOW_TO_RECORD[name]}"

@@ -1,0 +1,47 @@
+"""Names in a trace are untrusted: every way out of traceprof into a page goes through here.
+
+plotly interprets a subset of HTML in every text that it draws (links, styles that fetch
+addresses), templates (``%{…}``) and mathematics (``$…$``); a page interprets HTML; a script
+block ends at ``</script``; and bidirectional controls reorder what a reader sees.
+"""
+
+from __future__ import annotations
+
+import html
+import json
+import re
+from typing import Any, Final
+
+__all__ = ["MAX_NAME_LENGTH", "html_text", "plain_text", "plotly_text", "script_json"]
+
+MAX_NAME_LENGTH: Final = 1_000
+
+# C0 and C1 controls, line and paragraph separators, bidirectional marks and isolates, BOM,
+# lone surrogates (which cannot be written as UTF-8).
+_UNPRINTABLE: Final = re.compile(
+    "[\x00-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028\u2029\u202a-\u202e\u2066-\u2069\ufeff\ud800-\udfff]"
+)
+
+
+def plain_text(text: object, max_length: int = MAX_NAME_LENGTH) -> str:
+    """Return ``text`` on one line, without controls, at most ``max_length`` characters long."""
+    clean = _UNPRINTABLE.sub(" ", str(text))
+    return clean if len(clean) <= max_length else clean[: max_length - 1] + "…"
+
+
+def html_text(text: object, max_length: int = MAX_NAME_LENGTH) -> str:
+    """Return ``text`` for the body or a quoted attribute of an HTML page."""
+    return html.escape(plain_text(text, max_length), quote=True)
+
+
+def plotly_text(text: object, max_length: int = 200) -> str:
+    """Return ``text`` for any text of a plotly figure: drawn as written, nothing interpreted."""
+    clean = plain_text(text, max_length).replace("&", "&amp;")
+    clean = clean.replace("<", "&lt;").replace(">", "&gt;")
+    return clean.replace("$", "&#36;").replace("%{", "%&#123;")
+
+
+def script_json(value: Any) -> str:
+    """Return ``value`` as JSON that cannot end or open anything inside a script block."""
+    text = json.dumps(value, ensure_ascii=True, separators=(",", ":"), allow_nan=False)
+    return text.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")

@@ -1,0 +1,70 @@
+"""The colours of traceprof, the same in every picture: light and dark, safe for colour-blind eyes.
+
+The device colours are those of Okabe and Ito with a few neighbours; they were checked under
+simulated protanopia, deuteranopia and tritanopia (tests/render/test_palette.py). Colour is
+never the only carrier of a meaning: lanes, legends and hovers say the same in words.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Final
+
+from traceprof.model.activity import Part
+
+__all__ = ["CATEGORIES", "STATES", "Category", "category_index"]
+
+
+@dataclass(frozen=True, slots=True)
+class Category:
+    """A kind of event: its key, its name for people and its colour on light and dark.
+
+    ``part`` is the part of a device's time that it occupies; None for what is on the host.
+    """
+
+    key: str
+    label: str
+    light: str
+    dark: str
+    part: Part | None = None
+
+
+CATEGORIES: Final[tuple[Category, ...]] = (
+    Category("compute", "Compute", "#0072B2", "#3D9BE0", Part.COMPUTE),
+    Category("communication", "Communication", "#D55E00", "#F07A2B", Part.COMMUNICATION),
+    Category("h2d", "Copy host → device", "#009E73", "#1FBF92", Part.TRANSFER),
+    Category("d2h", "Copy device → host", "#56B4E9", "#8AD0F5", Part.TRANSFER),
+    Category("p2p", "Copy device → device (peer)", "#7A3B1D", "#C4815B", Part.TRANSFER),
+    Category("copy", "Copy, direction not known", "#5F7F3A", "#9DBF6E", Part.TRANSFER),
+    Category("d2d", "Copy within a device", "#CC79A7", "#E39BC6", Part.DEVICE_MEMORY),
+    Category("memset", "Memset", "#B79F00", "#E2CB3A", Part.DEVICE_MEMORY),
+    Category("range", "Range (NVTX)", "#C9CDF0", "#565C9E"),
+    Category("host_op", "Host operator", "#B9D6CF", "#41675F"),
+    Category("api", "CUDA API", "#9AA5B1", "#6C7A8A"),
+    Category("sync", "Synchronisation", "#D9B8A0", "#7D5C45"),
+    Category("overhead", "Profiler overhead", "#E3A1A1", "#8C4B4B"),
+    Category("overlap", "Compute with communication", "#3B2A7E", "#4A3FA8"),
+    Category("exposed_communication", "Exposed communication", "#D55E00", "#F07A2B"),
+    Category("exposed_transfer", "Exposed transfer", "#009E73", "#1FBF92"),
+    Category("device_memory", "Device memory", "#CC79A7", "#E39BC6"),
+    Category("idle", "Idle", "#C9CED6", "#3A4452"),
+)
+"""Every category; those with a part are what a device does, the last five what state it is in."""
+
+STATES: Final = (
+    "compute",
+    "overlap",
+    "exposed_communication",
+    "exposed_transfer",
+    "device_memory",
+    "idle",
+)
+"""What a device is doing, each instant exactly one of them, from the bottom of a stack up."""
+
+_INDEX: Final[Mapping[str, int]] = {item.key: i for i, item in enumerate(CATEGORIES)}
+
+
+def category_index(key: str) -> int:
+    """Return the place of the category ``key`` in `CATEGORIES`."""
+    return _INDEX[key]
