@@ -13,12 +13,14 @@ from traceprof.model.tables import ABSENT
 
 __all__ = [
     "COPY_DIRECTIONS",
+    "MANAGED",
     "MEMORY_KINDS",
     "NVTX_DOMAIN",
     "NVTX_MARK",
     "NVTX_PUSH_POP",
     "NVTX_START_END",
     "SYNC_KINDS",
+    "UNIFIED_MEMORY_COPIES",
     "decode",
     "process_of",
     "thread_of",
@@ -36,16 +38,20 @@ COPY_DIRECTIONS: Final = {
     8: "d2d",
     9: "h2h",
     10: "p2p",
-    11: "h2d",  # unified memory migrates a page
+    11: "h2d",
     12: "d2h",
     13: "p2p",
 }
+UNIFIED_MEMORY_COPIES: Final = (11, 12, 13)
+"""Copies that the driver makes on its own, to migrate pages of unified memory."""
+
+MANAGED: Final = 4
 MEMORY_KINDS: Final = {
     0: "pageable",
     1: "pinned",
     2: "device",
     3: "array",
-    4: "managed",
+    MANAGED: "managed",
     5: "device_static",
     6: "managed_static",
     7: "unknown",

@@ -14,8 +14,10 @@ from traceprof.formats.database import Column, ColumnType, Database, categorical
 from traceprof.formats.frames import stack
 from traceprof.formats.nsys_codes import (
     COPY_DIRECTIONS,
+    MANAGED,
     MEMORY_KINDS,
     SYNC_KINDS,
+    UNIFIED_MEMORY_COPIES,
     decode,
     process_of,
 )
@@ -85,8 +87,8 @@ def read_copies(database: Database, options: ReadOptions) -> pd.DataFrame:
                     **_common(raw),
                     "direction": decode(raw["copyKind"], COPY_DIRECTIONS),
                     "n_bytes": raw["bytes"],
-                    "src_kind": decode(raw["srcKind"], MEMORY_KINDS),
-                    "dst_kind": decode(raw["dstKind"], MEMORY_KINDS),
+                    "src_kind": decode(_kind_codes(raw, "srcKind"), MEMORY_KINDS),
+                    "dst_kind": decode(_kind_codes(raw, "dstKind"), MEMORY_KINDS),
                     "src_device": known(raw["srcDeviceId"]),
                     "dst_device": known(raw["dstDeviceId"]),
                     "graph_node": known(raw["graphNodeId"]),
@@ -121,6 +123,12 @@ def read_syncs(database: Database, options: ReadOptions) -> pd.DataFrame:
         return empty_table("syncs")
     raw = database.read_columns(_SYNC, {**_WHERE, "syncType": _INTEGER}, options.window)
     return make_table("syncs", {**_common(raw), "kind": decode(raw["syncType"], SYNC_KINDS)})
+
+
+def _kind_codes(raw: Mapping[str, Column], column: str) -> npt.NDArray[np.int64]:
+    """Return the kinds of memory; a migration of unified memory says itself that it is managed."""
+    migrates = np.isin(raw["copyKind"], UNIFIED_MEMORY_COPIES)
+    return np.where(migrates, MANAGED, np.asarray(raw[column], np.int64))
 
 
 def _common(raw: Mapping[str, Column]) -> dict[str, npt.NDArray[np.int64]]:

@@ -1,0 +1,54 @@
+"""Fixtures that many tests share."""
+
+from __future__ import annotations
+
+import gzip
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from tests.requirements import ROOT, TRACES, require
+
+Run = Callable[..., "subprocess.CompletedProcess[str]"]
+
+
+@pytest.fixture
+def run_traceprof(tmp_path: Path) -> Run:
+    """Return a function that runs the command line as a user would."""
+
+    def run(*arguments: object, **environment: str) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            [sys.executable, "-m", "traceprof", *map(str, arguments)],
+            capture_output=True,
+            text=True,
+            encoding="utf-8",
+            timeout=300,
+            cwd=tmp_path,
+            env={**os.environ, "PYTHONPATH": str(ROOT), "COLUMNS": "80", **environment},
+            check=False,
+        )
+
+    return run
+
+
+@pytest.fixture(scope="session")
+def real_trace(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
+    """Return a function that gives a copy of a real trace, unpacked where it is gzipped."""
+    folder = tmp_path_factory.mktemp("traces")
+
+    def copy(name: str) -> Path:
+        require("traces")
+        source = TRACES / name
+        target = folder / source.name.removesuffix(".gz")
+        if not target.exists():
+            opened = gzip.open(source) if source.suffix == ".gz" else source.open("rb")
+            with opened as packed, target.open("wb") as unpacked:
+                shutil.copyfileobj(packed, unpacked)
+        return target
+
+    return copy

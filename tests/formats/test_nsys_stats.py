@@ -1,0 +1,123 @@
+"""Sums by name must be those of the real ``nsys stats``, to the nanosecond and the byte."""
+
+from __future__ import annotations
+
+import csv
+import io
+import shutil
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+
+import pandas as pd
+import pytest
+
+from tests import real_traces
+from tests.requirements import require
+from traceprof.formats import open_trace
+from traceprof.model.trace import Trace
+
+pytestmark = [pytest.mark.nsys, pytest.mark.traces]
+
+# These files were cut from longer ones and lost the rows that name NVTX domains. nsys leaves out
+# every range of such a domain; we know NCCL's by its contents. (Sums worked out in SQL.)
+WITHOUT_DOMAIN_ROWS = {
+    "nsys/2026.2-2gpu-nccl-after.sqlite": {
+        "NCCL:ncclCommCount": (59611, 60),
+        "NCCL:ncclGroupEnd": (2180821, 60),
+        "NCCL:ncclGroupStart": (24841, 60),
+        "NCCL:ncclRecv": (71146, 120),
+        "NCCL:ncclSend": (277754, 120),
+    },
+    "nsys/2026.2-2gpu-nccl-before.sqlite": {
+        "NCCL:ncclCommCount": (79858, 66),
+        "NCCL:ncclGroupEnd": (2499871, 66),
+        "NCCL:ncclGroupStart": (33900, 66),
+        "NCCL:ncclRecv": (72715, 132),
+        "NCCL:ncclSend": (308309, 132),
+    },
+}
+
+Sums = dict[str, tuple[int, int]]
+"""Name → (total, number of rows)."""
+
+
+@pytest.mark.parametrize("name", real_traces.NSYS)
+def test_sums_by_name_are_those_of_nsys_stats(
+    name: str, real_trace: Callable[[str], Path], tmp_path: Path
+) -> None:
+    nsys = require("nsys")
+    path = real_trace(name)
+    trace = open_trace(path)
+    # nsys makes an index inside the file that it reads.
+    copy = Path(shutil.copy(path, tmp_path / "copy.sqlite"))
+
+    assert _kernels(trace) == _stats(nsys, copy, "gpukernsum", "Total Time (ns)", "Name")
+    assert _copies(trace, by_bytes=False) == _stats(
+        nsys, copy, "gpumemtimesum", "Total Time (ns)", "Operation"
+    )
+    assert _copies(trace, by_bytes=True) == _stats(
+        nsys, copy, "gpumemsizesum", "Total (B)", "Operation"
+    )
+    ranges = _stats(nsys, copy, "nvtxppsum", "Total Time (ns)", "Range")
+    assert {title: sums for title, sums in _ranges(trace).items() if title not in ranges} == (
+        WITHOUT_DOMAIN_ROWS.get(name, {})
+    )
+    assert {title: sums for title, sums in _ranges(trace).items() if title in ranges} == ranges
+
+
+def _stats(nsys: str, path: Path, report: str, total: str, name: str) -> Sums:
+    """Return what a report of nsys says; nothing where the file lacks the tables."""
+    printed = subprocess.run(
+        [nsys, "stats", "-q", "-f", "csv:mem=B", "-r", report, "-o", "-", path],
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=True,
+    ).stdout
+    sums: Sums = {}
+    for row in csv.DictReader(io.StringIO(printed.lstrip())):
+        count = row.get("Instances") or row["Count"]
+        old = sums.get(row[name], (0, 0))
+        # The kernel report has a row per grid and block; we sum over them.
+        sums[row[name]] = (old[0] + int(float(row[total])), old[1] + int(count))
+    return sums
+
+
+def _sums(frame: pd.DataFrame, names: pd.Series, values: pd.Series) -> Sums:
+    grouped = values.groupby(names.astype(str).to_numpy())
+    return {
+        str(name): (int(total), int(count))
+        for name, total, count in zip(
+            grouped.sum().index, grouped.sum(), grouped.size(), strict=True
+        )
+    }
+
+
+def _kernels(trace: Trace) -> Sums:
+    # A graph that was traced whole is no kernel to nsys.
+    kernels = trace.kernels[trace.kernels["activity"] != "cuda_graph"]
+    return _sums(kernels, kernels["name"], kernels["end_ns"] - kernels["start_ns"])
+
+
+def _copies(trace: Trace, *, by_bytes: bool) -> Sums:
+    labels = {
+        "h2d": "[CUDA memcpy HtoD]",
+        "d2h": "[CUDA memcpy DtoH]",
+        "d2d": "[CUDA memcpy DtoD]",
+        "p2p": "[CUDA memcpy PtoP]",
+        "memset": "[CUDA memset]",
+    }
+    copies = trace.copies
+    values = copies["n_bytes"] if by_bytes else copies["end_ns"] - copies["start_ns"]
+    titles = copies["direction"].map(labels).astype(str)
+    migrated = (copies["src_kind"] == "managed") & (copies["dst_kind"] == "managed")
+    titles = titles.mask(migrated, titles.str.replace("CUDA", "CUDA Unified Memory"))
+    return _sums(copies, titles, values)
+
+
+def _ranges(trace: Trace) -> Sums:
+    ranges = trace.ranges[trace.ranges["kind"] == "push_pop"]
+    domains = ranges["domain"].astype(str)
+    titles = domains.where(domains == "", domains + ":") + ranges["name"].astype(str)
+    return _sums(ranges, titles, ranges["end_ns"] - ranges["start_ns"])

@@ -1,0 +1,25 @@
+"""The real traces beside the checkout, by format. See CATALOGUE.md there."""
+
+from __future__ import annotations
+
+from typing import Final
+
+NSYS: Final = (
+    "nsys/2021-quadro-cuda.sqlite",
+    "nsys/2022.2-saxpy-mpi-a100.sqlite",
+    "nsys/2022.4-copies-only-8gpu-host.sqlite",
+    "nsys/2022.4-jacobi-p2p-2gpu.sqlite.gz",
+    "nsys/2022.4-nvtx-only.sqlite",
+    "nsys/2023.4-copies-no-kernels-t4.sqlite",
+    "nsys/2024.5-cloverleaf-a100.sqlite",
+    "nsys/2024.6-cuda-graphs-a100.sqlite",
+    "nsys/2024.6-llm-2.7b-nvtx-a100.sqlite",
+    "nsys/2025.1-fuser-nvtx-h200.sqlite",
+    "nsys/2025.1-llm-17k-kernels.sqlite",
+    "nsys/2025.1-many-copies.sqlite",
+    "nsys/2025.5-no-kernels.sqlite",
+    "nsys/2025.6-non-utf8-metadata.sqlite",
+    "nsys/2026.2-2gpu-nccl-after.sqlite",
+    "nsys/2026.2-2gpu-nccl-before.sqlite",
+    "nsys/2026.2-windows-laptop.sqlite",
+)

@@ -1,0 +1,43 @@
+"""What some tests need beyond Python: real profilers, a browser, real traces.
+
+On a stranger's machine such a test skips and says why. Where ``TRACEPROF_REQUIRE`` names the
+requirement (CI names them all), its absence is a failure.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import shutil
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parent.parent
+TRACES = Path(os.environ.get("TRACEPROF_TRACES", ROOT.parent / "shared" / "traces"))
+
+_PROGRAMS = {
+    "nsys": ("nsys",),
+    "nvprof": ("nvprof",),
+    "chromium": ("chromium", "chromium-browser", "google-chrome"),
+    "node": ("node",),
+}
+
+
+def require(name: str) -> str:
+    """Return where the requirement ``name`` is; skip the test, or fail it, where it is not."""
+    found = _find(name)
+    if found:
+        return found
+    reason = f"{name} is not on this machine"
+    if name in os.environ.get("TRACEPROF_REQUIRE", "").split(","):
+        pytest.fail(f"{reason}, but TRACEPROF_REQUIRE names it")
+    pytest.skip(reason)
+
+
+def _find(name: str) -> str | None:
+    if name == "traces":
+        return str(TRACES) if TRACES.is_dir() else None
+    if name == "torch":
+        return "torch" if importlib.util.find_spec("torch") else None
+    return next(filter(None, map(shutil.which, _PROGRAMS[name])), None)
