@@ -11,8 +11,13 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from hypothesis import settings
 
 from tests.requirements import ROOT, TRACES, require
+
+# No deadline: a busy machine is not a bug. Fewer examples than usual: most build a DataFrame.
+settings.register_profile("traceprof", deadline=None, max_examples=60)
+settings.load_profile("traceprof")
 
 Run = Callable[..., "subprocess.CompletedProcess[str]"]
 
@@ -46,8 +51,8 @@ def real_trace(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path
         source = TRACES / name
         target = folder / source.name.removesuffix(".gz")
         if not target.exists():
-            opened = gzip.open(source) if source.suffix == ".gz" else source.open("rb")
-            with opened as packed, target.open("wb") as unpacked:
+            opener = gzip.open if source.suffix == ".gz" else open
+            with opener(source, "rb") as packed, target.open("wb") as unpacked:
                 shutil.copyfileobj(packed, unpacked)
         return target
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from traceprof.analysis import ANALYSES
+from traceprof import analysis
 from traceprof.cli.options import AsCsv, AsJson, RowCount, RulesFile, TracePath, WindowText
 from traceprof.errors import NotRecordedError, UsageError
 
@@ -56,7 +56,7 @@ def command_for(name: str) -> Callable[..., None]:
 
 def _split(arguments: Sequence[str]) -> tuple[list[str], Path]:
     """Return the analyses and the trace among ``arguments``, in whatever order they stand."""
-    known = [entry.name for entry in ANALYSES]
+    known = [entry.name for entry in analysis.ANALYSES]
     names = [item for item in arguments if item in known]
     paths = [item for item in arguments if item not in known]
     if len(paths) != 1:

@@ -34,7 +34,7 @@ class TimeWindow:
 
         A row without duration is inside if its instant is.
         """
-        lasting = (starts < self.end_ns) & (ends > self.start_ns)
+        lasting = np.minimum(ends, self.end_ns) > np.maximum(starts, self.start_ns)
         inside: npt.NDArray[np.bool_] = lasting | ((starts == ends) & self.holds(starts))
         return inside
 

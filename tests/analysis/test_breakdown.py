@@ -1,0 +1,149 @@
+"""The five parts of a device's time, on events that one can add up in the head."""
+
+from __future__ import annotations
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tests.builders import TraceBuilder
+from traceprof.analysis.breakdown import Breakdown, DeviceBreakdown, measure_breakdown
+from traceprof.model.activity import Activity
+from traceprof.model.window import TimeWindow
+
+PARTS = (
+    "compute_ns",
+    "exposed_communication_ns",
+    "exposed_transfer_ns",
+    "device_memory_ns",
+    "idle_ns",
+)
+
+
+def parts_of(device: DeviceBreakdown) -> dict[str, int]:
+    return {part: getattr(device, part) for part in PARTS}
+
+
+def only(result: Breakdown) -> DeviceBreakdown:
+    (device,) = result.devices
+    return device
+
+
+def test_each_part_takes_what_those_before_it_leave() -> None:
+    trace = (
+        TraceBuilder()
+        .kernel("gemm", 0, 10)
+        .kernel("nccl", 5, 20, stream=8)
+        .copy("h2d", 15, 30, n_bytes=1, stream=9)
+        .copy("d2d", 28, 35, n_bytes=1, stream=10)
+        .build()
+        .within(TimeWindow(0, 50))
+    )
+    device = only(measure_breakdown(trace))
+    assert parts_of(device) == {
+        "compute_ns": 10,
+        "exposed_communication_ns": 10,
+        "exposed_transfer_ns": 10,
+        "device_memory_ns": 5,
+        "idle_ns": 15,
+    }
+    assert device.communication_ns == 15
+    assert device.communication_overlap_ratio == 5 / 15
+    assert device.transfer_overlap_ratio == 5 / 15
+    assert device.utilisation_ratio == 20 / 50
+
+
+def test_kernels_side_by_side_count_once() -> None:
+    trace = TraceBuilder().kernel("gemm", 0, 10).kernel("gemm", 5, 15, stream=8).build()
+    assert only(measure_breakdown(trace)).compute_ns == 15
+
+
+def test_a_copy_between_host_buffers_does_not_occupy_the_device() -> None:
+    trace = TraceBuilder().kernel("gemm", 0, 10).copy("h2h", 10, 20, n_bytes=1).build()
+    assert only(measure_breakdown(trace)).idle_ns == 10
+
+
+def test_peer_copies_are_transfers_and_memsets_device_memory() -> None:
+    trace = TraceBuilder().copy("p2p", 0, 4, n_bytes=1).copy("memset", 4, 10, n_bytes=1).build()
+    device = only(measure_breakdown(trace))
+    assert (device.exposed_transfer_ns, device.device_memory_ns) == (4, 6)
+
+
+def test_without_communication_there_is_no_overlap_to_speak_of() -> None:
+    device = only(measure_breakdown(TraceBuilder().kernel("gemm", 0, 10).build()))
+    assert device.communication_overlap_ratio is None
+
+
+def test_devices_are_measured_apart_and_added_up() -> None:
+    trace = TraceBuilder().kernel("gemm", 0, 10).kernel("gemm", 0, 4, device=1).build()
+    result = measure_breakdown(trace)
+    assert [device.compute_ns for device in result.devices] == [10, 4]
+    assert result.total is not None
+    assert (result.total.duration_ns, result.total.compute_ns, result.total.idle_ns) == (20, 14, 6)
+    assert result.to_frame()["device"].tolist() == ["0", "1", "all"]
+
+
+def test_a_device_that_idles_through_the_window_is_shown_idle() -> None:
+    trace = TraceBuilder().kernel("gemm", 0, 10).kernel("gemm", 20, 30, device=1).build()
+    result = measure_breakdown(trace.within(TimeWindow(0, 10)))
+    assert parts_of(result.devices[1]) == {**dict.fromkeys(PARTS, 0), "idle_ns": 10}
+
+
+def test_graphs_traced_whole_count_as_compute_and_say_so() -> None:
+    trace = TraceBuilder().kernel("graph", 0, 10, activity=Activity.CUDA_GRAPH).build()
+    result = measure_breakdown(trace)
+    assert only(result).compute_ns == 10
+    assert "traced whole" in result.notes[0]
+
+
+events = st.lists(
+    st.tuples(
+        st.sampled_from(["gemm", "nccl", "h2d", "d2h", "p2p", "d2d", "memset", "h2h"]),
+        st.integers(0, 50),
+        st.integers(0, 20),
+        st.integers(0, 1),
+    ),
+    min_size=1,
+    max_size=15,
+)
+
+
+@given(events, st.integers(0, 30), st.integers(1, 40))
+def test_the_parts_are_those_of_a_bitmap_and_add_up_to_the_window(
+    raw: list[tuple[str, int, int, int]], start: int, length: int
+) -> None:
+    builder = TraceBuilder()
+    for kind, begin, duration, device in raw:
+        if kind in ("gemm", "nccl"):
+            builder.kernel(kind, begin, begin + duration, device=device)
+        else:
+            builder.copy(kind, begin, begin + duration, n_bytes=1, device=device)
+    window = TimeWindow(start, start + length)
+    result = measure_breakdown(builder.build().within(window))
+    for device in result.devices:
+        assert parts_of(device) == brute_force(raw, int(device.device), window)
+        assert sum(parts_of(device).values()) == length
+    assert result.total is not None
+    assert sum(parts_of(result.total).values()) == length * len(result.devices)
+
+
+def brute_force(
+    raw: list[tuple[str, int, int, int]], device: int, window: TimeWindow
+) -> dict[str, int]:
+    parts = dict.fromkeys(PARTS, 0)
+    for instant in range(window.start_ns, window.end_ns):
+        running = {
+            kind
+            for kind, begin, duration, where in raw
+            if where == device and begin <= instant < begin + duration
+        }
+        if "gemm" in running:
+            parts["compute_ns"] += 1
+        elif "nccl" in running:
+            parts["exposed_communication_ns"] += 1
+        elif running & {"h2d", "d2h", "p2p"}:
+            parts["exposed_transfer_ns"] += 1
+        elif running & {"d2d", "memset"}:
+            parts["device_memory_ns"] += 1
+        else:
+            parts["idle_ns"] += 1
+    return parts

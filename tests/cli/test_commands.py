@@ -1,0 +1,248 @@
+"""The command line as a user meets it: what it prints, and what it ends with."""
+
+from __future__ import annotations
+
+import csv
+import hashlib
+import io
+import json
+import sqlite3
+import subprocess
+import sys
+from collections.abc import Callable
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from tests import real_traces
+from tests.conftest import Run
+from tests.requirements import ROOT
+from traceprof.cli import app
+
+PARTS = (
+    "compute_ns",
+    "exposed_communication_ns",
+    "exposed_transfer_ns",
+    "device_memory_ns",
+    "idle_ns",
+)
+runner = CliRunner()
+
+
+def ends_with(arguments: list[str], code: int) -> str:
+    """Run in this process (faster than a new one) and return the message on standard error."""
+    result = runner.invoke(app, arguments)
+    assert result.exit_code == code, result.output
+    assert "Traceback" not in result.output
+    return result.stderr
+
+
+def test_help_needs_neither_torch_nor_plotly_nor_pandas() -> None:
+    program = (
+        "import sys, traceprof.cli\n"
+        "try: traceprof.cli.app(['--help'])\n"
+        "except SystemExit: pass\n"
+        "heavy = {'torch', 'plotly', 'pandas', 'numpy', 'pyarrow'} & set(sys.modules)\n"
+        "sys.exit(f'imported {heavy}' if heavy else 0)\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, cwd=ROOT, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    assert "analyze" in done.stdout
+
+
+def test_import_traceprof_costs_a_training_script_nothing() -> None:
+    program = (
+        "import sys; before = set(sys.modules); import traceprof\n"
+        "new = {m for m in set(sys.modules) - before if not m.startswith('traceprof')}\n"
+        "sys.exit(f'imported {new}' if new & {'numpy', 'pandas', 'typer', 'torch'} else 0)"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, cwd=ROOT, check=False
+    )
+    assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.traces
+@pytest.mark.parametrize("name", real_traces.NSYS)
+def test_every_real_trace_is_described_and_analysed_and_left_alone(
+    name: str, real_trace: Callable[[str], Path]
+) -> None:
+    path = real_trace(name)
+    before = hashlib.sha256(path.read_bytes()).hexdigest()
+    siblings = sorted(path.parent.iterdir())
+
+    for arguments in (
+        ["info", str(path)],
+        ["info", str(path), "--json"],
+        ["analyze", str(path)],
+        ["analyze", str(path), "--window", "all"],
+    ):
+        assert runner.invoke(app, arguments).exit_code == 0
+    printed = runner.invoke(app, ["analyze", str(path), "--json"])
+
+    assert printed.exit_code == 0
+    document = json.loads(printed.stdout)
+    assert document["schema"] == "traceprof.analysis/1"
+    assert set(document["results"]) | set(document["not_recorded"]) >= {"breakdown", "ranges"}
+    for row in document["results"].get("breakdown", {"rows": []})["rows"]:
+        assert sum(row[part] for part in PARTS) == row["duration_ns"]
+        if row["device"] != "all":
+            assert row["duration_ns"] == document["window"]["duration_ns"]
+    assert hashlib.sha256(path.read_bytes()).hexdigest() == before
+    assert sorted(path.parent.iterdir()) == siblings
+
+
+@pytest.mark.traces
+def test_a_trace_without_kernels_is_answered_from_its_ranges(
+    real_trace: Callable[[str], Path],
+) -> None:
+    path = str(real_trace("nsys/2022.4-nvtx-only.sqlite"))
+    document = json.loads(runner.invoke(app, ["analyze", path, "--json"]).stdout)
+    assert "breakdown" in document["not_recorded"]
+    assert document["results"]["ranges"]["rows"][0]["name"] == "find_centers"
+    message = ends_with(["kernels", path], 4)
+    assert "no kernels recorded: record on a machine with a GPU" in message
+
+
+@pytest.mark.traces
+def test_a_graph_that_was_traced_whole_is_not_idle(real_trace: Callable[[str], Path]) -> None:
+    path = str(real_trace("nsys/2024.6-cuda-graphs-a100.sqlite"))
+    document = json.loads(runner.invoke(app, ["breakdown", path, "--json"]).stdout)
+    (row,) = document["results"]["breakdown"]["rows"]
+    assert row["compute_ns"] / row["duration_ns"] > 0.99
+
+
+@pytest.fixture
+def trace(tmp_path: Path) -> Path:
+    """A small export: two kernels of 30 and 10 ns and a range, written in SQL."""
+    path = tmp_path / "small.sqlite"
+    with closing(sqlite3.connect(path)) as db, db:
+        db.executescript(
+            """
+            CREATE TABLE StringIds (id INTEGER PRIMARY KEY, value TEXT);
+            INSERT INTO StringIds VALUES (1, 'sgemm'), (2, '=cmd()|<b>\x1b[31m'), (3, 'loop');
+            CREATE TABLE CUPTI_ACTIVITY_KIND_KERNEL (start INT, end INT, deviceId INT,
+                streamId INT, correlationId INT, globalPid INT, demangledName INT);
+            INSERT INTO CUPTI_ACTIVITY_KIND_KERNEL VALUES
+                (100, 130, 0, 7, 1, 281474993487872, 1), (150, 160, 0, 7, 2, 281474993487872, 2);
+            CREATE TABLE NVTX_EVENTS (start INT, end INT, eventType INT, text TEXT, textId INT,
+                globalTid INT, domainId INT);
+            INSERT INTO NVTX_EVENTS VALUES (100, 200, 59, NULL, 3, 281474993487873, 0);
+            """
+        )
+    return path
+
+
+def test_one_analysis_can_be_asked_for_in_any_order(trace: Path) -> None:
+    for arguments in (["analyze", "kernels", str(trace)], ["analyze", str(trace), "kernels"]):
+        document = json.loads(runner.invoke(app, [*arguments, "--json"]).stdout)
+        assert list(document["results"]) == ["kernels"]
+
+
+def test_the_window_is_what_was_asked_for(trace: Path) -> None:
+    arguments = ["breakdown", str(trace), "--json", "--window", "10ns..55ns"]
+    document = json.loads(runner.invoke(app, arguments).stdout)
+    (row,) = document["results"]["breakdown"]["rows"]
+    assert (row["duration_ns"], row["compute_ns"], row["idle_ns"]) == (45, 25, 20)
+
+
+def test_csv_is_safe_for_a_spreadsheet(trace: Path) -> None:
+    printed = runner.invoke(app, ["kernels", str(trace), "--csv"]).stdout
+    rows = list(csv.DictReader(io.StringIO(printed)))
+    assert [row["name"] for row in rows] == ["sgemm", "'=cmd()|<b>\x1b[31m"]
+    assert [row["total_ns"] for row in rows] == ["30", "10"]
+
+
+def test_names_cannot_steer_the_terminal(trace: Path) -> None:
+    printed = runner.invoke(app, ["kernels", str(trace)], color=False).stdout
+    assert "\x1b" not in printed
+    assert "=cmd()|<b>" in printed
+
+
+def test_rules_of_the_user_decide_what_kernels_do(trace: Path, tmp_path: Path) -> None:
+    rules = tmp_path / "rules.toml"
+    rules.write_text('[[rule]]\nactivity = "communication"\npattern = "sgemm"\n')
+    arguments = ["breakdown", str(trace), "--json", "--window", "active", "--rules", str(rules)]
+    document = json.loads(runner.invoke(app, arguments).stdout)
+    (row,) = document["results"]["breakdown"]["rows"]
+    assert (row["compute_ns"], row["exposed_communication_ns"]) == (10, 30)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "message"),
+    [
+        (["analyze", "{trace}", "--window", "sometime"], 2, "is not understood"),
+        (["analyze", "{trace}", "--window", "1s..2s"], 2, "is empty"),
+        (["analyze", "{trace}", "--window", "range:nothing"], 2, "it has loop"),
+        (["analyze", "{trace}", "--window", "step:3"], 2, "no steps are known"),
+        (["analyze", "kernels", "copies", "{trace}", "--csv"], 2, "name one analysis"),
+        (["analyze", "{trace}", "other.sqlite"], 2, "expected one trace"),
+        (["ops", "{trace}"], 4, "no host_ops recorded"),
+    ],
+)
+def test_what_cannot_be_done_is_said_in_one_line(
+    trace: Path, arguments: list[str], code: int, message: str
+) -> None:
+    printed = ends_with([item.format(trace=trace) for item in arguments], code)
+    assert message in printed
+    assert printed.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (None, "No such file"),
+        (b"", "an empty file"),
+        (b"hello\n", "not a trace that can be read"),
+        (b'<?xml version="1.0"?><nvvp/>', "Visual Profiler"),
+        (b"\x1f\x8b\x08\x00", "gzip"),
+        (b"SQLite format 3\x00" + b"\x00" * 30, "SQLite"),
+    ],
+)
+def test_a_wrong_file_gives_one_line_and_code_3(
+    tmp_path: Path, content: bytes | None, message: str
+) -> None:
+    path = tmp_path / "wrong"
+    if content is not None:
+        path.write_bytes(content)
+    for command in ("info", "analyze", "kernels"):
+        printed = ends_with([command, str(path)], 3)
+        assert message in printed
+        assert printed.count("\n") == 1
+
+
+def test_a_database_of_something_else_and_a_folder_are_refused(tmp_path: Path) -> None:
+    path = tmp_path / "photos.sqlite"
+    with closing(sqlite3.connect(path)) as db, db:
+        db.execute("CREATE TABLE photos (id INT)")
+    assert "without the tables of a profiler" in ends_with(["info", str(path)], 3)
+    assert "a directory" in ends_with(["info", str(tmp_path)], 3)
+
+
+def test_a_truncated_export_is_refused(trace: Path) -> None:
+    trace.write_bytes(trace.read_bytes()[:-1000])
+    assert "cut off" in ends_with(["analyze", str(trace)], 3)
+
+
+def test_output_that_nobody_reads_to_the_end_is_no_error(trace: Path, run_traceprof: Run) -> None:
+    command = f"{sys.executable} -m traceprof kernels {trace} --json | head -n 1"
+    done = subprocess.run(
+        ["bash", "-o", "pipefail", "-c", command],
+        capture_output=True,
+        text=True,
+        cwd=ROOT,
+        check=False,
+    )
+    assert done.stdout == "{\n"
+    assert "Traceback" not in done.stderr
+
+
+def test_the_program_runs_as_a_module(trace: Path, run_traceprof: Run) -> None:
+    done = run_traceprof("info", trace)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "2 kernels" in done.stdout
+    assert run_traceprof("--version").stdout.startswith("traceprof 0.")

@@ -1,0 +1,162 @@
+"""The seam to SQLite: what it reads, and what it refuses."""
+
+from __future__ import annotations
+
+import sqlite3
+from contextlib import closing
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from traceprof.errors import TraceError
+from traceprof.formats import database as module
+from traceprof.formats.database import NULL, ColumnType, Database
+from traceprof.model.window import TimeWindow
+
+INTEGER, REAL, TEXT = ColumnType.INTEGER, ColumnType.REAL, ColumnType.TEXT
+SMALLEST = NULL + 1
+
+
+def write(path: Path, rows: list[tuple[object, ...]]) -> Path:
+    path.unlink(missing_ok=True)
+    with closing(sqlite3.connect(path)) as connection, connection:
+        connection.execute('CREATE TABLE events (start INTEGER, "end" INTEGER, x REAL, label)')
+        connection.executemany("INSERT INTO events VALUES (?, ?, ?, ?)", rows)
+    return path
+
+
+@given(
+    st.lists(
+        st.tuples(
+            st.integers(SMALLEST, 2**63 - 1),
+            st.none() | st.integers(SMALLEST, 2**63 - 1),
+            st.none() | st.floats(allow_nan=False, allow_infinity=False, width=32),
+            st.none() | st.text(st.characters(exclude_categories=["Cs"]), min_size=1),
+        ),
+        max_size=20,
+    )
+)
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
+def test_columns_come_back_as_they_were_written(
+    tmp_path: Path, rows: list[tuple[int, int | None, float | None, str | None]]
+) -> None:
+    path = write(tmp_path / "a.sqlite", rows)
+    with Database(path) as database:
+        read = database.read_columns(
+            "events", {"start": INTEGER, "end": INTEGER, "x": REAL, "label": TEXT}
+        )
+    assert read["start"].tolist() == [row[0] for row in rows]
+    assert read["end"].tolist() == [NULL if row[1] is None else row[1] for row in rows]
+    np.testing.assert_array_equal(
+        np.asarray(read["x"]), [np.nan if row[2] is None else row[2] for row in rows]
+    )
+    assert read["label"].tolist() == [row[3] or "" for row in rows]
+
+
+def test_nulls_in_front_do_not_decide_the_type(tmp_path: Path) -> None:
+    n = 70_000  # more than a batch
+    path = write(
+        tmp_path / "a.sqlite", [(i, None, None, None) for i in range(n)] + [(n, 7, 1.5, "z")]
+    )
+    with Database(path) as database:
+        read = database.read_columns("events", {"end": INTEGER, "x": REAL, "label": TEXT})
+    assert (read["end"][-1], read["x"][-1], read["label"][-1]) == (7, 1.5, "z")
+    assert read["end"][0] == NULL
+    assert np.isnan(read["x"][0])
+
+
+def test_bytes_that_are_not_utf8_are_replaced(tmp_path: Path) -> None:
+    path = write(tmp_path / "a.sqlite", [(1, 2, 3.0, b"caf\xe9"), (1, 2, 3.0, "nul\x00inside")])
+    with Database(path) as database:
+        read = database.read_columns("events", {"label": TEXT})
+    assert read["label"].tolist() == ["caf\ufffd", "nul\x00inside"]
+
+
+def test_a_big_table_is_read_in_two_halves_in_order(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "_PARALLEL_ROWS", 10)
+    path = write(tmp_path / "a.sqlite", [(i, i + 1, None, str(i % 3)) for i in range(101)])
+    with Database(path) as database:
+        read = database.read_columns("events", {"start": INTEGER, "label": TEXT})
+    assert read["start"].tolist() == list(range(101))
+    assert read["label"].tolist() == [str(i % 3) for i in range(101)]
+
+
+def test_a_window_keeps_what_overlaps_it(tmp_path: Path) -> None:
+    rows = [
+        (0, 10, None, "before"),
+        (5, 15, None, "cut"),
+        (12, None, None, "open"),
+        (20, 30, None, "after"),
+    ]
+    path = write(tmp_path / "a.sqlite", rows)
+    with Database(path) as database:
+        read = database.read_columns("events", {"label": TEXT}, TimeWindow(10, 20))
+    assert read["label"].tolist() == ["cut", "open"]
+
+
+def test_an_optional_column_that_is_missing_is_all_null(tmp_path: Path) -> None:
+    path = write(tmp_path / "a.sqlite", [(1, 2, None, None)])
+    with Database(path) as database:
+        read = database.read_columns("events", {"start": INTEGER, "new": INTEGER}, optional=["new"])
+        assert read["new"].tolist() == [NULL]
+        with pytest.raises(TraceError, match="table events has no column new"):
+            database.read_columns("events", {"new": INTEGER})
+
+
+def test_text_where_numbers_belong_is_an_error_not_a_zero(tmp_path: Path) -> None:
+    path = tmp_path / "a.sqlite"
+    write(path, [])
+    with closing(sqlite3.connect(path)) as connection, connection:
+        connection.execute("INSERT INTO events VALUES ('soon', 2, 3.0, '')")
+    with Database(path) as database, pytest.raises(TraceError, match=r"events\.start"):
+        database.read_columns("events", {"start": INTEGER})
+
+
+def test_a_table_name_is_quoted(tmp_path: Path) -> None:
+    path = write(tmp_path / "a.sqlite", [])
+    with closing(sqlite3.connect(path)) as connection, connection:
+        connection.execute('CREATE TABLE "odd "" name; --" (start INTEGER)')
+        connection.execute('INSERT INTO "odd "" name; --" VALUES (5)')
+    with Database(path) as database:
+        assert database.read_columns('odd " name; --', {"start": INTEGER})["start"].tolist() == [5]
+
+
+def test_a_path_with_special_characters_opens(tmp_path: Path) -> None:
+    path = write(tmp_path / "50% #1?.sqlite", [(1, 2, None, None)])
+    with Database(path) as database:
+        assert database.read_columns("events", {"start": INTEGER})["start"].tolist() == [1]
+
+
+def test_a_file_that_was_cut_off_is_refused(tmp_path: Path) -> None:
+    path = write(tmp_path / "a.sqlite", [(i, i, None, "x" * 50) for i in range(1000)])
+    path.write_bytes(path.read_bytes()[:-100])
+    with pytest.raises(TraceError, match="cut off"):
+        Database(path)
+
+
+def test_a_damaged_page_is_one_clear_error(tmp_path: Path) -> None:
+    path = write(tmp_path / "a.sqlite", [(i, i, None, "x" * 50) for i in range(1000)])
+    content = bytearray(path.read_bytes())
+    content[4096 * 2 : 4096 * 4] = b"\xff" * 8192
+    path.write_bytes(content)
+    with Database(path) as database, pytest.raises(TraceError, match="cannot be read"):
+        database.read_columns("events", {"start": INTEGER})
+
+
+def test_unmerged_changes_are_refused(tmp_path: Path) -> None:
+    path = write(tmp_path / "a.sqlite", [])
+    (tmp_path / "a.sqlite-wal").write_bytes(b"pending")
+    with pytest.raises(TraceError, match="unmerged changes"):
+        Database(path)
+
+
+def test_nothing_appears_beside_the_file(tmp_path: Path) -> None:
+    path = write(tmp_path / "a.sqlite", [(1, 2, None, None)])
+    with Database(path) as database:
+        database.read_columns("events", {"start": INTEGER})
+    assert [item.name for item in tmp_path.iterdir()] == ["a.sqlite"]

@@ -1,0 +1,101 @@
+"""The algebra of intervals, against a bitmap of instants."""
+
+from __future__ import annotations
+
+import numpy as np
+from hypothesis import given
+from hypothesis import strategies as st
+
+from traceprof.model.intervals import Intervals, nesting_depth, parents_of
+
+SIZE = 40
+pairs = st.lists(st.tuples(st.integers(0, SIZE), st.integers(0, SIZE)), max_size=12)
+
+
+def as_set(raw: list[tuple[int, int]]) -> tuple[Intervals, set[int]]:
+    starts, ends = [a for a, _ in raw], [b for _, b in raw]
+    bitmap = {instant for a, b in raw for instant in range(a, b)}
+    return Intervals.union_of(starts, ends), bitmap
+
+
+def bitmap_of(intervals: Intervals) -> set[int]:
+    spans = zip(intervals.starts.tolist(), intervals.ends.tolist(), strict=True)
+    return {instant for a, b in spans for instant in range(a, b)}
+
+
+def assert_canonical(intervals: Intervals) -> None:
+    assert (intervals.ends > intervals.starts).all()
+    assert (intervals.starts[1:] > intervals.ends[:-1]).all()
+
+
+@given(pairs)
+def test_union_of_any_pairs_is_their_bitmap(raw: list[tuple[int, int]]) -> None:
+    intervals, bitmap = as_set(raw)
+    assert_canonical(intervals)
+    assert bitmap_of(intervals) == bitmap
+    assert intervals.total_ns == len(bitmap)
+
+
+@given(pairs, pairs)
+def test_set_operations_are_those_of_bitmaps(
+    raw_a: list[tuple[int, int]], raw_b: list[tuple[int, int]]
+) -> None:
+    (a, in_a), (b, in_b) = as_set(raw_a), as_set(raw_b)
+    for result, expected in ((a | b, in_a | in_b), (a & b, in_a & in_b), (a - b, in_a - in_b)):
+        assert_canonical(result)
+        assert bitmap_of(result) == expected
+
+
+@given(pairs, st.integers(0, SIZE), st.integers(0, SIZE))
+def test_clip_and_gaps_share_a_window(raw: list[tuple[int, int]], start: int, end: int) -> None:
+    intervals, bitmap = as_set(raw)
+    window = set(range(start, end))
+    assert bitmap_of(intervals.clip(start, end)) == bitmap & window
+    assert bitmap_of(intervals.gaps(start, end)) == window - bitmap
+
+
+@given(pairs, pairs)
+def test_covered_ns_counts_instants_of_each_query(
+    raw: list[tuple[int, int]], queries: list[tuple[int, int]]
+) -> None:
+    intervals, bitmap = as_set(raw)
+    covered = intervals.covered_ns([a for a, _ in queries], [b for _, b in queries])
+    assert covered.tolist() == [len(bitmap & set(range(a, b))) for a, b in queries]
+
+
+def test_touching_intervals_become_one() -> None:
+    assert Intervals.union_of([5, 0], [9, 5]) == Intervals.single(0, 9)
+
+
+@given(pairs)
+def test_depth_and_parent_of_nested_intervals_are_those_of_a_stack(
+    raw: list[tuple[int, int]],
+) -> None:
+    nested = properly_nested(raw)
+    starts = np.array([a for a, _ in nested], np.int64)
+    ends = np.array([b for _, b in nested], np.int64)
+    stack: list[int] = []
+    depths, parents = [], []
+    for i, (start, _) in enumerate(nested):
+        while stack and nested[stack[-1]][1] <= start:
+            stack.pop()
+        depths.append(len(stack))
+        parents.append(stack[-1] if stack else -1)
+        stack.append(i)
+    assert nesting_depth(starts, ends).tolist() == depths
+    assert parents_of(np.array(depths, np.int64)).tolist() == parents
+
+
+def properly_nested(raw: list[tuple[int, int]]) -> list[tuple[int, int]]:
+    """Return those of ``raw`` (none of them empty) that cross no one before them."""
+    kept: list[tuple[int, int]] = []
+    for a, b in sorted({(a, b) for a, b in raw if a < b}, key=lambda p: (p[0], -p[1])):
+        if all(b <= d or a >= d for _, d in kept):
+            kept.append((a, b))
+    return kept
+
+
+def test_an_empty_interval_inside_another_is_one_deeper() -> None:
+    starts = np.array([0, 5, 5], np.int64)
+    ends = np.array([10, 10, 5], np.int64)
+    assert nesting_depth(starts, ends).tolist() == [0, 1, 2]

@@ -1,0 +1,67 @@
+"""Parsing what people type, formatting what they read."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+
+from traceprof import units
+from traceprof.errors import UsageError
+
+
+@pytest.mark.parametrize(
+    ("text", "ns"),
+    [
+        ("12ms", 12_000_000),
+        ("1.5 s", 1_500_000_000),
+        ("0.1us", 100),
+        (".5ns", 0),
+        ("-3µs", -3_000),
+        ("2min", 120_000_000_000),
+        ("1h", 3_600_000_000_000),
+        ("9007199254.740993s", 9_007_199_254_740_993_000),
+    ],
+)
+def test_durations_are_exact(text: str, ns: int) -> None:
+    assert units.parse_duration(text) == ns
+
+
+@pytest.mark.parametrize("text", ["", "12", "ms", "1.2.3s", "12 parsecs", "nan s"])
+def test_what_is_no_duration_is_refused(text: str) -> None:
+    with pytest.raises(UsageError, match="is not a time"):
+        units.parse_duration(text)
+
+
+@pytest.mark.parametrize(
+    ("ns", "text"),
+    [
+        (0, "0 ns"),
+        (999, "999 ns"),
+        (1_000, "1.000 µs"),
+        (12_345_678, "12.35 ms"),
+        (123_456_789_012, "123.5 s"),
+        (-2_000_000, "-2.000 ms"),
+        (math.nan, "–"),
+    ],
+)
+def test_durations_are_readable(ns: float, text: str) -> None:
+    assert units.format_duration(ns) == text
+
+
+def test_sizes_and_rates_are_decimal() -> None:
+    assert units.format_bytes(1_500_000_000) == "1.500 GB"
+    assert units.format_bytes(532) == "532 B"
+    assert units.format_rate(25e9) == "25.00 GB/s"
+
+
+def test_what_is_not_known_is_never_zero() -> None:
+    formats = (
+        units.format_bytes,
+        units.format_rate,
+        units.format_ratio,
+        units.format_count,
+        units.format_duration,
+    )
+    assert [shown(None) for shown in formats] == ["–"] * 5
+    assert units.format_ratio(0.0) == "0.0 %"
