@@ -13,6 +13,7 @@ import traceprof
 from traceprof.analysis import ANALYSES
 from traceprof.cli.analyze import analyze, command_for
 from traceprof.cli.info import info
+from traceprof.cli.record import record
 from traceprof.errors import TraceprofError
 
 __all__ = ["app", "main"]
@@ -61,6 +62,7 @@ def _options(
     pass
 
 
+app.command(context_settings={"allow_interspersed_args": False})(record)
 app.command()(info)
 app.command()(analyze)
 for entry in ANALYSES:

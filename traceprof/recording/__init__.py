@@ -1,1 +1,46 @@
 """Recorders: run a program under a profiler and leave one SQLite trace."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from traceprof.errors import RecordingError, UsageError
+from traceprof.recording.embedded import RECORDER as EMBEDDED
+from traceprof.recording.gpu import has_gpu
+from traceprof.recording.nsys import RECORDER as NSYS
+from traceprof.recording.request import Recorder, Recording, RecordRequest, check_output
+from traceprof.recording.session import record_with
+
+__all__ = ["RECORDERS", "RecordRequest", "Recorder", "Recording", "choose_recorder", "record"]
+
+RECORDERS: Final[tuple[Recorder, ...]] = (NSYS, EMBEDDED)
+
+
+def choose_recorder(name: str) -> Recorder:
+    """Return the recorder called ``name``; "auto": nsys where it is and a GPU is, else torch.
+
+    Raises:
+        UsageError: there is no recorder of that name.
+        RecordingError: it cannot be used here.
+    """
+    if name == "auto":
+        return NSYS if has_gpu() and NSYS.missing() is None else EMBEDDED
+    for recorder in RECORDERS:
+        if recorder.name == name:
+            reason = recorder.missing()
+            if reason is not None:
+                raise RecordingError(f"cannot record with {name}: {reason}")
+            return recorder
+    known = ", ".join(recorder.name for recorder in RECORDERS)
+    raise UsageError(f"no recorder is called {name!r}: choose auto, {known}")
+
+
+def record(request: RecordRequest) -> Recording:
+    """Record one program, as asked for in ``request``.
+
+    Raises:
+        UsageError: the output cannot be written, or there is no such recorder.
+        RecordingError: the program could not be started, or the trace not be written.
+    """
+    check_output(request.output, force=request.force)
+    return record_with(choose_recorder(request.recorder), request)

@@ -1,0 +1,146 @@
+"""Real training programs, recorded as a user would, with each recorder."""
+
+import os
+import sqlite3
+from contextlib import closing
+
+import pytest
+
+from tests.recording.conftest import record
+
+pytestmark = pytest.mark.torch
+
+N_STEPS, BATCH = 12, 4
+
+
+def counts(frame):
+    return frame["name"].astype(str).value_counts().to_dict()
+
+
+def samples_per_s(trace, rank_pid):
+    """Return the throughput between the ends of the first and the last optimizer step."""
+    ranges = trace.ranges
+    ends = ranges.loc[(ranges["name"] == "optimizer") & (ranges["process"] == rank_pid), "end_ns"]
+    return (len(ends) - 1) * BATCH / ((ends.max() - ends.min()) / 1e9)
+
+
+def test_every_phase_of_every_step_is_there(cnn):
+    ranges = counts(cnn.trace.ranges)
+    for phase in ("backward", "optimizer", "zero_grad", "step"):
+        assert ranges[phase] == N_STEPS, phase
+    assert ranges["forward"] == 2 * N_STEPS  # the model and the loss
+    assert ranges["data"] == N_STEPS + 1  # the last fetch finds the end
+
+
+def test_ranges_are_in_our_domain_with_the_number_of_the_step(cnn):
+    steps = cnn.trace.ranges[cnn.trace.ranges["name"] == "step"]
+    assert set(steps["domain"]) == {"traceprof"}
+    assert steps["payload"].tolist() == list(range(N_STEPS))
+
+
+def test_batches_are_marked_with_their_size(cnn):
+    batches = cnn.trace.marks[cnn.trace.marks["name"] == "batch"]
+    assert batches["payload"].tolist() == [BATCH] * N_STEPS
+
+
+def test_throughput_is_what_the_program_printed(cnn):
+    pid = int(cnn.trace.ranges["process"].iloc[0])
+    assert samples_per_s(cnn.trace, pid) == pytest.approx(cnn.printed_samples_per_s, rel=0.02)
+
+
+def test_the_output_of_the_program_is_all_that_is_on_stdout(cnn):
+    lines = cnn.done.stdout.splitlines()
+    assert [line.split()[0] for line in lines] == ["loss", "median", "throughput"]
+    assert all(line.startswith("traceprof: ") for line in cnn.done.stderr.splitlines())
+
+
+def test_operators_are_there_with_the_embedded_recorder(cnn_with_torch):
+    trace = cnn_with_torch.trace
+    assert "host_ops" in trace.recorded
+    names = set(trace.host_ops["name"])
+    assert {"aten::convolution_backward", "Optimizer.step#SGD.step"} <= names
+    optimizer = trace.ranges[trace.ranges["name"] == "optimizer"]
+    inner = trace.host_ops[trace.host_ops["name"] == "Optimizer.step#SGD.step"]
+    for start, end in zip(inner["start_ns"], inner["end_ns"], strict=True):
+        encloses = (optimizer["start_ns"] <= start) & (optimizer["end_ns"] >= end)
+        assert encloses.sum() == 1
+
+
+def test_devices_are_not_recorded_where_there_is_none(cnn):
+    assert "kernels" not in cnn.trace.recorded
+
+
+@pytest.mark.nsys
+def test_no_environment_is_left_in_what_nsys_exported(cnn_with_nsys):
+    data = cnn_with_nsys.path.read_bytes()
+    assert f"PATH={os.environ['PATH']}".encode() not in data
+    with closing(sqlite3.connect(cnn_with_nsys.path)) as connection:
+        ((n_packed,),) = connection.execute(
+            "SELECT count(*) FROM StringIds WHERE instr(CAST(value AS BLOB), x'00') > 0"
+        )
+    assert n_packed == 0
+    left = sorted(path.name for path in cnn_with_nsys.path.parent.iterdir())
+    assert left == ["run.sqlite"]
+
+
+@pytest.mark.nsys
+def test_the_clocks_agree_under_nsys(cnn_with_nsys):
+    marks = cnn_with_nsys.trace.marks
+    clock = marks[marks["name"] == "clock"]
+    assert len(clock) >= 2
+    wall = clock["start_ns"] + cnn_with_nsys.trace.info.utc_epoch_ns
+    assert (wall - clock["payload"]).abs().max() < 5_000_000
+
+
+def test_both_ranks_are_there_with_their_collectives(ddp):
+    trace = ddp.trace
+    ranks = trace.processes[trace.processes["rank"] >= 0]
+    assert sorted(ranks["rank"]) == [0, 1]
+    assert set(ranks["world_size"]) == {2}
+    for pid in ranks["process"]:
+        ranges = trace.ranges[trace.ranges["process"] == pid]
+        found = counts(ranges)
+        for phase in ("backward", "optimizer", "zero_grad", "step"):
+            assert found[phase] == N_STEPS, phase
+        calls = trace.collectives[trace.collectives["process"] == pid]
+        reduced = calls[calls["op"] == "allreduce"]
+        assert len(reduced) == found["comm:allreduce"] >= N_STEPS
+        assert set(reduced["dtype"]) == {"float32"}
+        assert set(reduced["backend"]) == {"gloo"}
+        assert set(reduced["group_size"]) == {2}
+        assert (reduced["end_ns"] > reduced["start_ns"]).all()
+
+
+def test_every_step_reduces_the_bytes_of_all_parameters(ddp):
+    trace = ddp.trace
+    steps = trace.ranges[trace.ranges["name"] == "step"]
+    reduced = trace.collectives[trace.collectives["op"] == "allreduce"]
+    pid = int(trace.processes.loc[trace.processes["rank"] == 0, "process"].iloc[0])
+    steps = steps[steps["process"] == pid]
+    reduced = reduced[reduced["process"] == pid]
+    n_bytes = [
+        int(reduced.loc[reduced["start_ns"].between(start, end), "n_bytes"].sum())
+        for start, end in zip(steps["start_ns"], steps["end_ns"], strict=True)
+    ]
+    assert n_bytes == [PARAMETER_BYTES] * N_STEPS
+
+
+# stem 3·16·9; blocks (16·16·9)·2, 16·32·9 + 32·32·9 + 16·32, 32·64·9 + 64·64·9 + 32·64;
+# normalisation 2·(16 + 16 + 32 + 32 + 64 + 64); head 64·10 + 10; four bytes each
+PARAMETER_BYTES = 4 * (
+    432 + 2 * 2304 + (4608 + 9216 + 512) + (18432 + 36864 + 2048) + 2 * 224 + 650
+)
+
+
+def test_throughput_of_two_ranks_is_what_the_program_printed(ddp):
+    pids = ddp.trace.processes.loc[ddp.trace.processes["rank"] >= 0, "process"]
+    total = sum(samples_per_s(ddp.trace, int(pid)) for pid in pids)
+    assert total == pytest.approx(ddp.printed_samples_per_s, rel=0.02)
+
+
+def test_a_second_recording_needs_force(cnn_with_torch):
+    before = cnn_with_torch.path.read_bytes()
+    again = record(cnn_with_torch.path, ["true"])
+    assert again.done.returncode == 2
+    assert "exists" in again.done.stderr
+    assert cnn_with_torch.path.read_bytes() == before

@@ -1,0 +1,69 @@
+"""The card of a process: who it is, for the recorder to read after the run."""
+
+import json
+import os
+import platform
+import sys
+from time import time_ns
+
+from . import settings
+
+_RANK_VARIABLES = {
+    "rank": ("RANK", "OMPI_COMM_WORLD_RANK", "SLURM_PROCID", "PMI_RANK"),
+    "local_rank": ("LOCAL_RANK", "OMPI_COMM_WORLD_LOCAL_RANK", "SLURM_LOCALID"),
+    "world_size": ("WORLD_SIZE", "OMPI_COMM_WORLD_SIZE", "SLURM_NTASKS", "PMI_SIZE"),
+}
+_PACKAGES = ("numpy", "lightning", "pytorch-lightning", "accelerate", "transformers", "nvtx")
+
+
+def write_card(**more):
+    """Write (again) the card of this process; ``more`` overrides what the environment says."""
+    card = {
+        "pid": os.getpid(),
+        "ppid": os.getppid(),
+        "argv": sys.argv,
+        "executable": sys.executable,
+        "started_ns": time_ns(),
+        "software": _software(),
+    }
+    for name, variables in _RANK_VARIABLES.items():
+        values = [os.environ[variable] for variable in variables if variable in os.environ]
+        card[name] = int(values[0]) if values and values[0].isdigit() else None
+    card.update(more)
+    path = os.path.join(settings.DIRECTORY, "process.%d.json" % os.getpid())
+    try:
+        with open(path + ".tmp", "w") as file:
+            json.dump(card, file)
+        os.replace(path + ".tmp", path)
+    except OSError as error:
+        sys.stderr.write("traceprof: %s: %s\n" % (path, error))
+
+
+def _software():
+    """Return the versions that only this process knows."""
+    found = {"python": platform.python_version()}
+    torch = sys.modules.get("torch")
+    if torch is not None:
+        found["torch"] = str(torch.__version__)
+        found["torch.git"] = getattr(torch.version, "git_version", None)
+        found["cuda"] = torch.version.cuda
+        found["hip"] = getattr(torch.version, "hip", None)
+        cudnn = getattr(torch.backends, "cudnn", None)
+        if torch.version.cuda and cudnn is not None:
+            found["cudnn"] = cudnn.version()
+            found["nccl"] = _nccl_version(torch)
+    from importlib import metadata
+
+    for package in _PACKAGES:
+        try:
+            found[package] = metadata.version(package)
+        except metadata.PackageNotFoundError:
+            continue
+    return {name: str(value) for name, value in found.items() if value}
+
+
+def _nccl_version(torch):
+    try:
+        return ".".join(map(str, torch.cuda.nccl.version()))
+    except (AttributeError, RuntimeError, TypeError):
+        return None

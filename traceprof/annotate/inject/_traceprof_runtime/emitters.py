@@ -1,0 +1,142 @@
+"""Where events go: the spool always, and NVTX where a profiler is attached.
+
+An emitter has ``push(name, payload)``, ``pop()``, ``start(name, payload)`` → token,
+``end(token)`` and ``mark(name, payload)``. Payloads are whole numbers or floats.
+"""
+
+import ctypes
+import os
+import threading
+
+from . import settings
+from .boot import complain
+
+DOMAIN = "traceprof"
+
+
+class ClientEmitter:
+    """Emits through our own NVTX client."""
+
+    def __init__(self, client):
+        self._client = client
+        self._domain = client.domain(DOMAIN)
+        self._local = threading.local()
+
+    def _attributes(self, name, payload):
+        """Return the address of this thread's attributes for ``name``."""
+        try:
+            known = self._local.known
+        except AttributeError:
+            known = self._local.known = {}
+        entry = known.get(name)
+        if entry is None:
+            attributes = self._client.attributes(self._domain, name)
+            entry = known[name] = (attributes, ctypes.addressof(attributes))
+        entry[0].set_payload(payload)
+        return entry[1]
+
+    def push(self, name, payload=0):
+        self._client.push(self._domain, self._attributes(name, payload))
+
+    def pop(self):
+        self._client.pop(self._domain)
+
+    def start(self, name, payload=0):
+        return self._client.start(self._domain, self._attributes(name, payload))
+
+    def end(self, token):
+        self._client.end(self._domain, token)
+
+    def mark(self, name, payload=0):
+        self._client.mark(self._domain, self._attributes(name, payload))
+
+
+class PackageEmitter:
+    """Emits through the ``nvtx`` package."""
+
+    def __init__(self, domain):
+        self._domain = domain
+
+    def _attributes(self, name, payload):
+        return self._domain.get_event_attributes(message=name, payload=payload)
+
+    def push(self, name, payload=0):
+        self._domain.push_range(self._attributes(name, payload))
+
+    def pop(self):
+        self._domain.pop_range()
+
+    def start(self, name, payload=0):
+        return self._domain.start_range(self._attributes(name, payload))
+
+    def end(self, token):
+        self._domain.end_range(token)
+
+    def mark(self, name, payload=0):
+        self._domain.mark(self._attributes(name, payload))
+
+
+class TeeEmitter:
+    """Emits to NVTX and to the spool: the profiler may lose its file, the spool does not."""
+
+    def __init__(self, nvtx, spool):
+        self._nvtx = nvtx
+        self._spool = spool
+
+    def push(self, name, payload=0):
+        self._nvtx.push(name, payload)
+        self._spool.push(name, payload)
+
+    def pop(self):
+        self._spool.pop()
+        self._nvtx.pop()
+
+    def start(self, name, payload=0):
+        return self._nvtx.start(name, payload), self._spool.start(name, payload)
+
+    def end(self, token):
+        self._spool.end(token[1])
+        self._nvtx.end(token[0])
+
+    def mark(self, name, payload=0):
+        self._nvtx.mark(name, payload)
+        self._spool.mark(name, payload)
+
+
+def nvtx_emitter():
+    """Return an emitter that reaches the attached profiler, or None where none is attached."""
+    if not os.environ.get("NVTX_INJECTION64_PATH") or settings.EMITTER == "spool":
+        return None
+    try:
+        if settings.EMITTER != "client":
+            emitter = _package_emitter()
+            if emitter is not None:
+                return emitter
+        client = _client()
+        return ClientEmitter(client) if client is not None else None
+    except Exception as error:
+        complain("NVTX does not work", error)
+        return None
+
+
+def _package_emitter():
+    """Return an emitter through the nvtx package, or None where its events would be lost.
+
+    The package hands out a dummy domain both when no profiler is attached and when the profiler
+    is too old for it, in which case it drops every event without a word.
+    """
+    try:
+        import nvtx
+    except ImportError:
+        return None
+    domain = nvtx.get_domain(DOMAIN) if hasattr(nvtx, "get_domain") else None
+    if domain is None or type(domain).__name__ == "DummyDomain":
+        return None
+    return PackageEmitter(domain)
+
+
+def _client():
+    from .nvtx_abi import NvtxClient
+
+    client = NvtxClient()
+    return client if client.available else None

@@ -1,0 +1,87 @@
+"""Data loading: a range for each fetch and the size of each batch.
+
+Every loop over a DataLoader, those of Lightning, Accelerate and the Trainer too, ends up in the
+iterator's ``__next__`` in the main process.
+"""
+
+import functools
+import threading
+
+from . import session, steps
+
+local = threading.local()
+_MAX_DEPTH = 3
+
+
+def install(torch):
+    """Wrap the DataLoader and its iterators."""
+    from torch.utils.data import dataloader
+
+    _wrap_next(torch, dataloader._BaseDataLoaderIter)
+    _wrap_iter(dataloader.DataLoader)
+
+
+def _wrap_next(torch, iterator):
+    original = iterator.__next__
+
+    @functools.wraps(original)
+    def __next__(self):
+        if not session.active:
+            return original(self)
+        emitter = session.emitter()
+        steps.fetching(id(getattr(self, "_index_sampler", self)), _is_exhausted(self))
+        local.is_fetching = True
+        emitter.push("data", steps.number)
+        try:
+            batch = original(self)
+        finally:
+            emitter.pop()
+            local.is_fetching = False
+        emitter.mark("batch", batch_size(torch, batch))
+        return batch
+
+    iterator.__next__ = __next__
+
+
+def _wrap_iter(loader):
+    original = loader.__iter__
+
+    @functools.wraps(original)
+    def __iter__(self):
+        if not session.active:
+            return original(self)
+        emitter = session.emitter()
+        emitter.push("data.start", steps.number)
+        try:
+            return original(self)
+        finally:
+            emitter.pop()
+
+    loader.__iter__ = __iter__
+
+
+def _is_exhausted(iterator):
+    """Return whether the next fetch will say that there are no more batches, where known."""
+    try:
+        return iterator._num_yielded >= len(iterator)
+    except (AttributeError, TypeError):
+        return False
+
+
+def batch_size(torch, batch, depth=0):
+    """Return the first dimension of the first tensor in ``batch``, 0 where there is none."""
+    if isinstance(batch, torch.Tensor):
+        return batch.shape[0] if batch.dim() else 1
+    if depth > _MAX_DEPTH:
+        return 0
+    if isinstance(batch, dict):
+        parts = batch.values()
+    elif isinstance(batch, (list, tuple)):
+        parts = batch
+    else:
+        parts = getattr(batch, "__dict__", {}).values()
+    for part in parts:
+        size = batch_size(torch, part, depth + 1)
+        if size:
+            return size
+    return 0

@@ -1,0 +1,106 @@
+"""Windows of torch's own profiler (Kineto): a few steps in detail, in bounded memory.
+
+Each window is written by torch in C++ as a Chrome trace and converted by the recorder after the
+run, so that the training loop stalls as little as possible and a finished window survives
+any crash. The program's own use of the profiler always has priority.
+"""
+
+import os
+
+from . import session, settings, steps
+from .boot import complain
+
+_NEVER = 1 << 60
+
+
+def install(torch):
+    """Open and close windows between steps."""
+    asked_for = settings.windows()
+    if asked_for is None:
+        return
+    os.environ.setdefault("KINETO_LOG_LEVEL", "99")  # else it writes lines on stderr
+    windows = _Windows(torch, *asked_for)
+    windows.give_way_to_program()
+    steps.on_close(windows.step_closed)
+    session.at_end(windows.stop)
+
+
+class _Windows:
+    """``active`` steps out of every ``every`` after the first ``skip``; ``every`` 0: only once."""
+
+    def __init__(self, torch, skip, active, every):
+        self._torch = torch
+        self._active, self._every = active, every
+        self._next_start, self._stop_at = skip, None
+        self._count = 0
+        self._is_ours = False
+        self._process = os.getpid()
+
+    def give_way_to_program(self):
+        """Stop for good when the program starts a profiler of its own."""
+        profile = self._torch.autograd.profiler.profile
+        original = profile.__init__
+        windows = self
+
+        def __init__(self, *args, **kwargs):
+            if not windows._is_ours and session.active:
+                windows.stop()
+                windows._next_start = _NEVER
+                session.emitter().mark("traceprof.window.ceded", steps.number)
+            original(self, *args, **kwargs)
+
+        profile.__init__ = __init__
+
+    def step_closed(self, number):
+        """Open or close a window where it is due."""
+        if self._process != os.getpid():
+            return  # a forked process: the profiler stayed with its parent
+        if self._stop_at is not None:
+            if number >= self._stop_at:
+                self.stop()
+        elif number >= self._next_start:
+            self._start(number)
+
+    def _start(self, number):
+        if self._torch._C._autograd._profiler_enabled():
+            return
+        emitter = session.emitter()
+        emitter.push("traceprof.window.start", number)
+        try:
+            profile = self._make_profile()
+            profile._prepare_trace()
+            profile._start_trace()
+            self._stop_at = number + self._active
+        except Exception as error:
+            self._next_start = _NEVER
+            complain("no operators recorded", error)
+        finally:
+            emitter.pop()
+
+    def _make_profile(self):
+        more = {"use_device": "cuda"} if self._torch.cuda.is_available() else {}
+        self._is_ours = True
+        try:
+            return self._torch.autograd.profiler.profile(use_cpu=True, use_kineto=True, **more)
+        finally:
+            self._is_ours = False
+
+    def stop(self):
+        """Close the open window, if any, and write it out."""
+        if self._stop_at is None:
+            return
+        self._stop_at = None
+        emitter = session.emitter()
+        emitter.push("traceprof.window.stop", steps.number)
+        try:
+            result = self._torch.autograd._disable_profiler()
+            name = "window.%d.%d.json" % (os.getpid(), self._count)
+            path = os.path.join(settings.DIRECTORY, name)
+            result.save(path + ".tmp")
+            os.replace(path + ".tmp", path)
+            self._count += 1
+        except Exception as error:
+            complain("a window of operators was lost", error)
+        finally:
+            emitter.pop()
+        self._next_start = steps.number + self._every - self._active if self._every else _NEVER

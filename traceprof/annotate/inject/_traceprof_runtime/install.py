@@ -1,0 +1,24 @@
+"""Installing the hooks once torch is there."""
+
+import importlib
+
+from . import card, session, settings, steps
+from .boot import complain
+
+_HOOKS = ("data", "modules", "backward", "optimizer", "collectives", "windows")
+
+
+def install_hooks(torch):
+    """Install every hook that is not switched off; one that fails does not stop the others."""
+    card.write_card()
+    if "hooks" in settings.DISABLED:
+        return
+    session.begin()
+    session.at_end(steps.finish)
+    for name in _HOOKS:
+        if name in settings.DISABLED:
+            continue
+        try:
+            importlib.import_module(".hook_" + name, __package__).install(torch)
+        except Exception as error:
+            complain("no hook for %s" % name, error)

@@ -1,0 +1,105 @@
+"""The state of recording in this process: whether it is on, and where events go."""
+
+import os
+
+from . import settings
+from .emitters import TeeEmitter, nvtx_emitter
+from .spool import Spool
+
+active = False
+_process = None
+_emitter = None
+_spool = None
+_nvtx = None
+_at_end = []
+
+
+def begin():
+    """Switch recording on; files appear with the first event."""
+    global active, _process
+    active = True
+    _process = os.getpid()
+    if hasattr(os, "register_at_fork"):
+        os.register_at_fork(after_in_child=_after_fork)
+
+
+def emitter():
+    """Return where events go."""
+    return _emitter if _emitter is not None else _open()
+
+
+def spool():
+    """Return the spool of this process."""
+    if _spool is None:
+        _open()
+    return _spool
+
+
+def at_end(function):
+    """Have ``function`` called before the spool is closed."""
+    _at_end.append(function)
+
+
+def resume_in_fork():
+    """Switch recording on again in a forked process that turns out to train."""
+    if not active and _process is not None and _process != os.getpid():
+        begin_again()
+    return active
+
+
+def begin_again():
+    """Start over in a forked process: its own card, its own spool."""
+    global active, _process, _spool, _emitter
+    from . import card, steps
+
+    steps.forget()
+    active, _process, _spool, _emitter = True, os.getpid(), None, None
+    card.write_card()
+
+
+def _open():
+    global _emitter, _spool, _nvtx
+    if _nvtx is None:
+        _nvtx = nvtx_emitter() or False
+    _spool = Spool(settings.DIRECTORY, _mark_clock if _nvtx else None)
+    _emitter = TeeEmitter(_nvtx, _spool) if _nvtx else _spool
+    if _nvtx:
+        _mark_clock()
+    _register_end()
+    return _emitter
+
+
+def _mark_clock():
+    """Tie the profiler's clock to ours, which samples and other nodes use."""
+    from time import time_ns
+
+    _nvtx.mark("clock", time_ns())
+
+
+def _register_end():
+    import atexit
+
+    atexit.register(close)
+    try:  # processes of multiprocessing leave without running atexit
+        from multiprocessing import util
+
+        util.Finalize(None, close, exitpriority=-100)
+    except ImportError:
+        pass
+
+
+def close():
+    """Write out everything; called when the process ends."""
+    if _process != os.getpid() or _spool is None:
+        return
+    for function in _at_end:
+        function()
+    if _nvtx:
+        _mark_clock()
+    _spool.close()
+
+
+def _after_fork():
+    """Stand still in a forked process: it is a data-loading worker until it shows otherwise."""
+    global active
+    active = False

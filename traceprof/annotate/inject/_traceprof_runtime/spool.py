@@ -1,0 +1,102 @@
+"""The spool: one append-only file of JSON lines per process, written out every second.
+
+The first line describes the process. Each other line is
+``[start_ns, end_ns, name, payload, thread, kind, details]`` with times in ns since 1970; kind is
+``p`` (push/pop range), ``s`` (start/end range), ``m`` (mark, end is null), ``c`` (collective).
+A process that is killed loses what the last second brought and perhaps the end of a line.
+"""
+
+import json
+import os
+import sys
+import threading
+from time import time_ns
+
+PERIOD_S = 1.0
+
+
+class Spool:
+    """Collects events in memory and appends them to its file from a thread of its own."""
+
+    def __init__(self, directory, every_second=None):
+        self.path = os.path.join(directory, "events.%d.jsonl" % os.getpid())
+        self._rows = []
+        self._local = threading.local()
+        self._open = {}
+        self._last_token = 0
+        self._lock = threading.Lock()
+        self._every_second = every_second
+        self._file = None
+        self._failed = False
+        self._write(json.dumps({"pid": os.getpid(), "argv": sys.argv, "version": 1}) + "\n")
+        self._wake = threading.Event()
+        thread = threading.Thread(target=self._run, name="traceprof-spool", daemon=True)
+        thread.start()
+
+    def push(self, name, payload=0):
+        """Open a range on this thread."""
+        try:
+            stack = self._local.stack
+        except AttributeError:
+            stack = self._local.stack = []
+            self._local.thread = threading.get_native_id()
+        stack.append((name, payload, time_ns()))
+
+    def pop(self):
+        """Close the innermost open range of this thread."""
+        name, payload, start = self._local.stack.pop()
+        self._rows.append((start, time_ns(), name, payload, self._local.thread, "p"))
+
+    def start(self, name, payload=0):
+        """Open a range that any thread may end; return its token."""
+        with self._lock:
+            self._last_token += 1
+            token = self._last_token
+        self._open[token] = (name, payload, time_ns(), threading.get_native_id())
+        return token
+
+    def end(self, token):
+        """Close the range that `start` returned ``token`` for."""
+        name, payload, start, thread = self._open.pop(token)
+        self._rows.append((start, time_ns(), name, payload, thread, "s"))
+
+    def mark(self, name, payload=0):
+        """Note an instant."""
+        self._rows.append((time_ns(), None, name, payload, threading.get_native_id(), "m"))
+
+    def collective(self, start, end, name, n_bytes, thread, details):
+        """Note a collective call that is over."""
+        self._rows.append((start, end, name, n_bytes, thread, "c", details))
+
+    def flush(self):
+        """Append what has been collected to the file."""
+        with self._lock:
+            count = len(self._rows)
+            if count:
+                self._write("".join(json.dumps(row) + "\n" for row in self._rows[:count]))
+                del self._rows[:count]
+
+    def close(self):
+        """Flush, and stop writing every second."""
+        self._wake.set()
+        self.flush()
+
+    def _write(self, text):
+        if self._failed:
+            return
+        try:
+            if self._file is None:
+                flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND
+                self._file = os.open(self.path, flags, 0o600)
+            data = text.encode("utf-8", "replace")
+            while data:
+                data = data[os.write(self._file, data) :]
+        except OSError as error:
+            self._failed = True
+            sys.stderr.write("traceprof: events are being lost: %s: %s\n" % (self.path, error))
+
+    def _run(self):
+        while not self._wake.wait(PERIOD_S):
+            if self._every_second is not None:
+                self._every_second()
+            self.flush()

@@ -1,0 +1,78 @@
+"""Training steps as they can be seen while the program runs.
+
+A step lasts from the fetch of its batch to the fetch of the next one after an optimizer step
+(gradient accumulation fetches several batches per step). Without a DataLoader it starts with
+the forward pass and ends with the optimizer step.
+"""
+
+from . import session
+
+number = 0
+_token = None
+_training_loader = None
+_current_loader = None
+_has_optimized = False
+_listeners = []
+
+
+def on_close(listener):
+    """Have ``listener(number)`` called after each step."""
+    _listeners.append(listener)
+
+
+def fetching(loader, is_last):
+    """Note that a batch is about to be fetched; ``is_last`` if there will be none."""
+    global _current_loader
+    if _has_optimized:
+        close()
+    _current_loader = loader
+    if not is_last and _training_loader in (None, loader):
+        open_()
+
+
+def computing():
+    """Note that a forward pass (of a program without a DataLoader) or a backward pass starts."""
+    if _current_loader is None:
+        open_()
+
+
+def optimized():
+    """Note that an optimizer has made its step."""
+    global _has_optimized, _training_loader
+    _has_optimized = True
+    if _training_loader is None:
+        _training_loader = _current_loader
+    if _training_loader is None:
+        close()
+
+
+def open_():
+    """Open a step unless one is open."""
+    global _token
+    if _token is None:
+        _token = session.emitter().start("step", number)
+
+
+def close():
+    """Close the open step, if any."""
+    global _token, number, _has_optimized
+    _has_optimized = False
+    if _token is None:
+        return
+    session.emitter().end(_token)
+    _token = None
+    number += 1
+    for listener in _listeners:
+        listener(number)
+
+
+def finish():
+    """Close the last step of the program if its optimizer has run."""
+    if _has_optimized:
+        close()
+
+
+def forget():
+    """Drop the state in a forked process."""
+    global _token, _has_optimized
+    _token, _has_optimized = None, False

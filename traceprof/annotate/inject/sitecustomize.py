@@ -1,0 +1,37 @@
+"""Start-up file that `traceprof record` puts first on PYTHONPATH of the recorded program.
+
+It works in any Python from 3.8 on, imports next to nothing, and then runs the sitecustomize
+that it hides, if there is one.
+"""
+
+import os
+import sys
+
+
+def _run_hidden_sitecustomize():
+    from importlib.machinery import PathFinder
+    from importlib.util import module_from_spec
+
+    here = os.path.dirname(os.path.abspath(__file__))
+    others = [entry for entry in sys.path if os.path.abspath(entry or ".") != here]
+    spec = PathFinder.find_spec("sitecustomize", others)
+    if spec is None or spec.loader is None:
+        return
+    ours = sys.modules.get("sitecustomize")
+    hidden = module_from_spec(spec)
+    sys.modules["sitecustomize"] = hidden
+    try:
+        spec.loader.exec_module(hidden)
+    except BaseException:
+        sys.modules["sitecustomize"] = ours
+        raise
+
+
+try:
+    if os.environ.get("TRACEPROF_DIR"):
+        from _traceprof_runtime import boot
+
+        boot.watch_for_torch()
+except Exception as error:
+    sys.stderr.write("traceprof: not recording in process %d: %r\n" % (os.getpid(), error))
+_run_hidden_sitecustomize()

@@ -1,0 +1,68 @@
+"""Putting columns into a SQLite database, with names kept once in a table of strings."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from traceprof.model.tables import ABSENT
+
+__all__ = ["StringIds", "insert_columns", "without_absent"]
+
+
+class StringIds:
+    """The ``StringIds`` table of one database: text → id, new texts get new ids."""
+
+    def __init__(self, connection: sqlite3.Connection) -> None:
+        self._connection = connection
+        self._ids: dict[str, int] = {}
+        ((last,),) = connection.execute("SELECT coalesce(max(id), 0) FROM StringIds")
+        self._last: int = last
+
+    def id_of(self, text: str) -> int:
+        """Return the id of ``text``."""
+        if text not in self._ids:
+            self._last += 1
+            self._ids[text] = self._last
+            self._connection.execute("INSERT INTO StringIds VALUES (?, ?)", (self._last, text))
+        return self._ids[text]
+
+    def ids_of(self, names: pd.Series) -> list[int]:
+        """Return the ids of a column of names."""
+        codes, texts = pd.factorize(names.astype(object))
+        ids = np.array([self.id_of(str(text)) for text in texts] or [0])
+        return [int(number) for number in ids[codes]] if len(codes) else []
+
+
+def without_absent(values: Any) -> list[int | None]:
+    """Return whole numbers with None in the place of `ABSENT`."""
+    return [None if value == ABSENT else value for value in np.asarray(values).tolist()]
+
+
+def insert_columns(connection: sqlite3.Connection, table: str, columns: Mapping[str, Any]) -> None:
+    """Insert the rows whose columns are given; the other columns of ``table`` become NULL.
+
+    A column is a sequence, or a single value that stands in every row.
+    """
+    length = max(len(values) for values in columns.values() if _is_column(values))
+    filled = [
+        _plain(values) if _is_column(values) else [values] * length for values in columns.values()
+    ]
+    names = ", ".join(f'"{name}"' for name in columns)
+    marks = ", ".join("?" * len(columns))
+    connection.executemany(
+        f'INSERT INTO "{table}" ({names}) VALUES ({marks})', zip(*filled, strict=True)
+    )
+
+
+def _is_column(values: Any) -> bool:
+    return not isinstance(values, str | int | float | None)
+
+
+def _plain(values: Any) -> list[Any]:
+    listed: list[Any] = np.asarray(values).tolist()  # SQLite stores NaN as NULL
+    return listed

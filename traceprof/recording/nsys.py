@@ -1,0 +1,157 @@
+"""Recording under NVIDIA Nsight Systems."""
+
+from __future__ import annotations
+
+import os
+import re
+import shlex
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Final
+
+from traceprof.errors import RecordingError
+from traceprof.recording import launch
+from traceprof.recording.child import child_environment
+from traceprof.recording.gpu import has_gpu
+from traceprof.recording.nsys_report import export_report, find_report
+from traceprof.recording.process import run_recorded
+from traceprof.recording.request import RecordRequest, RunRecorded
+from traceprof.recording.scrub import scrub_environments
+from traceprof.recording.watchdog import Watchdog
+
+__all__ = ["RECORDER", "NsysRecorder", "nsys_options", "profile_options"]
+
+_OPTION: Final = re.compile(r"--[a-z][\w-]+")
+_HELP_TIMEOUT_S: Final = 60
+_STDOUT, _STDERR = 1, 2
+
+
+class NsysRecorder:
+    """One nsys around the whole tree of processes: one report, one clock."""
+
+    name = "nsys"
+
+    def missing(self) -> str | None:
+        """Return why nsys cannot be used here, None if it can."""
+        return None if shutil.which("nsys") else "nsys is not on PATH: install Nsight Systems"
+
+    def run(self, request: RecordRequest, folder: Path) -> RunRecorded:
+        """Run the program under nsys and export what it recorded.
+
+        Raises:
+            RecordingError: nsys did not start the program, twice.
+        """
+        run = _NsysRun(shutil.which("nsys") or "nsys", request, folder)
+        code = run.start()
+        report = find_report(folder, run.said(), run.started_at)
+        if report is None:
+            return RunRecorded(code, notes=(f"nsys left no report ({run.last_line()})",))
+        try:
+            return RunRecorded(code, run.export(report))
+        except RecordingError as error:
+            return RunRecorded(code, notes=(str(error),))
+
+
+def nsys_options(nsys: str, command: str) -> frozenset[str]:
+    """Return the long options that ``nsys command`` of this version knows."""
+    try:
+        done = subprocess.run(
+            [nsys, command, "--help"], capture_output=True, check=False, timeout=_HELP_TIMEOUT_S
+        )
+    except (OSError, subprocess.TimeoutExpired) as error:
+        raise RecordingError(f"{nsys}: cannot be asked for its options ({error})") from error
+    return frozenset(_OPTION.findall(done.stdout.decode("utf-8", "replace")))
+
+
+def profile_options(known: frozenset[str], report: Path, *, with_gpu: bool) -> list[str]:
+    """Return the options of ``nsys profile``; ``known`` are those that this version has.
+
+    An unknown option is fatal. Sampling is off: it makes some versions hang at the end.
+    """
+    wanted = {
+        "--force-overwrite": "true",
+        "--output": str(report),
+        "--trace": "cuda,nvtx" if with_gpu else "nvtx",
+        "--sample": "none",
+        "--cpuctxsw": "none",
+        "--cuda-graph-trace": "node",
+        "--trace-fork-before-exec": "true",
+        "--wait": "primary",
+    }
+    return [f"{name}={value}" for name, value in wanted.items() if name in known]
+
+
+class _NsysRun:
+    """One program under nsys, started again where nsys fails before the program starts."""
+
+    def __init__(self, nsys: str, request: RecordRequest, folder: Path) -> None:
+        self._nsys = nsys
+        self._request = request
+        self._folder = folder
+        self._log = folder / "nsys.log"
+        self._marker = folder / "started"
+        self.started_at = time.time()
+
+    def start(self) -> int:
+        """Run the program to its end and return its exit code."""
+        environment = child_environment(self._folder, self._request.layer_depth)
+        options = profile_options(
+            nsys_options(self._nsys, "profile"), self._folder / "report", with_gpu=has_gpu()
+        )
+        for may_retry in (True, False):
+            self.started_at = time.time()
+            code = self._run_once(options, environment)
+            if self._marker.exists():
+                return code
+            if may_retry:
+                self._request.say("nsys did not start the program; trying once more")
+        raise RecordingError(f"nsys did not start the program ({self.last_line()})")
+
+    def export(self, report: Path) -> Path:
+        """Return the report as SQLite, without environments unless they were asked for."""
+        database = self._folder / "report.sqlite"
+        with_blobs = "--include-blobs" in nsys_options(self._nsys, "export")
+        kept = export_report(self._nsys, report, database, with_blobs=with_blobs)
+        if not self._request.keep_environment:
+            scrub_environments(database)
+        if self._request.keep_report:
+            shutil.copy2(kept, self._request.output.with_suffix(kept.suffix))
+        return database
+
+    def said(self) -> str:
+        """Return what nsys printed."""
+        return self._log.read_text("utf-8", "replace") if self._log.exists() else ""
+
+    def last_line(self) -> str:
+        """Return the last thing that nsys said."""
+        lines = [line.strip() for line in self.said().splitlines() if line.strip()]
+        return lines[-1] if lines else "it said nothing"
+
+    def _run_once(self, options: list[str], environment: Mapping[str, str]) -> int:
+        stdout, stderr = os.dup(_STDOUT), os.dup(_STDERR)
+        launcher = [sys.executable, "-I", "-S", launch.__file__, str(stdout), str(stderr)]
+        command = [
+            *(self._nsys, "profile", *options, *self._request.profiler_arguments),
+            *(*launcher, str(self._marker), *self._request.command),
+        ]
+        self._request.detail(shlex.join(command))
+        try:
+            with self._log.open("wb") as log:
+                return run_recorded(
+                    command,
+                    environment,
+                    Watchdog(self._folder, self._request.say),
+                    pass_fds=(stdout, stderr),
+                    stdout=log,
+                    stderr=log,
+                )
+        finally:
+            os.close(stdout)
+            os.close(stderr)
+
+
+RECORDER: Final = NsysRecorder()

@@ -1,0 +1,100 @@
+"""Finding the report that nsys left, and exporting it to SQLite."""
+
+from __future__ import annotations
+
+import re
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Final
+
+from traceprof.errors import RecordingError
+from traceprof.recording.process import run_quietly
+
+__all__ = ["convert_qdstrm", "export_report", "find_importer", "find_report"]
+
+_MENTIONED: Final = re.compile(r"(/\S+\.(?:nsys-rep|qdrep|qdstrm))")
+_SUFFIXES: Final = (".nsys-rep", ".qdrep", ".qdstrm")
+_PACKAGES: Final = (
+    "/usr/lib/nsight-systems",
+    "/opt/nvidia/nsight-systems",
+    "/opt/nvidia/nsight-systems-cli",
+)
+
+
+def find_report(folder: Path, log: str, started: float) -> Path | None:
+    """Return the report of this run, None where there is none.
+
+    nsys ends with 0 without a report, and where it cannot write to the folder it leaves the
+    report in the temporary folder and only mentions it: so look in both, for a new file.
+    ``started`` is when nsys was started, in seconds since 1970.
+    """
+    candidates = [folder / f"report{suffix}" for suffix in _SUFFIXES]
+    candidates += [Path(text) for text in _MENTIONED.findall(log.replace("'", " "))]
+    whole = [path for path in candidates if _is_new(path, started)]
+    return min(whole, key=lambda path: _SUFFIXES.index(path.suffix), default=None)
+
+
+def _is_new(path: Path, started: float) -> bool:
+    try:
+        status = path.stat()
+    except OSError:
+        return False
+    return status.st_size > 0 and status.st_mtime >= started - 1
+
+
+def find_importer(nsys: str) -> Path | None:
+    """Return the package's QdstrmImporter, which some installations do not find themselves."""
+    on_path = shutil.which("QdstrmImporter")
+    if on_path:
+        return Path(on_path)
+    return next((path for path in _importers(Path(nsys).resolve()) if path.is_file()), None)
+
+
+def _importers(nsys: Path) -> Iterator[Path]:
+    for above in list(nsys.parents)[:4]:
+        if above != Path("/") and above != Path("/usr"):
+            yield from above.glob("host-linux*/QdstrmImporter")
+    for package in map(Path, _PACKAGES):
+        yield from package.glob("host-linux*/QdstrmImporter")
+        yield from package.glob("*/host-linux*/QdstrmImporter")
+
+
+def convert_qdstrm(nsys: str, stream: Path) -> Path:
+    """Convert a ``.qdstrm`` to a ``.nsys-rep`` beside it, and return that.
+
+    Raises:
+        RecordingError: there is no importer, or the file is damaged.
+    """
+    importer = find_importer(nsys)
+    if importer is None:
+        raise RecordingError(
+            f"{stream}: nsys has no QdstrmImporter here to convert it; "
+            "install the complete Nsight Systems package"
+        )
+    report = stream.with_suffix(".nsys-rep")
+    if run_quietly([importer, "-f", "-i", stream, "-o", report]) or not report.is_file():
+        raise RecordingError(f"{stream}: cannot be converted; it is damaged or was cut off")
+    return report
+
+
+def export_report(nsys: str, report: Path, database: Path, *, with_blobs: bool) -> Path:
+    """Export ``report`` to the SQLite file ``database``; return the report that was exported.
+
+    Args:
+        nsys: the program.
+        report: a .nsys-rep, .qdrep or .qdstrm file.
+        database: is overwritten.
+        with_blobs: whether this version can export NVTX payloads (the sizes of NCCL messages).
+
+    Raises:
+        RecordingError: nsys could not.
+    """
+    if report.suffix == ".qdstrm":
+        report = convert_qdstrm(nsys, report)
+    more = ["--include-blobs=true"] if with_blobs else []
+    command = [nsys, "export", "--type=sqlite", "--force-overwrite=true", *more]
+    code = run_quietly([*command, f"--output={database}", report])
+    if code or not database.is_file():
+        raise RecordingError(f"{report}: nsys could not export it (exit code {code})")
+    return report

@@ -1,0 +1,123 @@
+"""Running the program to be recorded: the one place that starts it, with signals passed on."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from types import FrameType
+from typing import IO, Any
+
+from traceprof.errors import RecordingError
+
+__all__ = ["Program", "exit_code_of", "find_program", "run_quietly", "run_recorded"]
+
+_POLL_S = 0.5
+
+
+@dataclass(slots=True)
+class Program:
+    """A started program, and the signals that have been passed on to it."""
+
+    process: subprocess.Popen[bytes]
+    n_interrupts: int = 0
+    signal_passed: int = 0
+
+    def on_signal(self, number: int, _frame: FrameType | None) -> None:
+        """Pass a signal on: the first Ctrl-C, then SIGTERM, then SIGKILL."""
+        self.signal_passed = number
+        if number != signal.SIGINT:
+            self.process.send_signal(number)
+            return
+        self.n_interrupts += 1
+        if self.n_interrupts > 2:
+            self.process.kill()
+        elif self.n_interrupts == 2:
+            self.process.terminate()
+        elif not sys.stdin.isatty():  # a terminal has sent it to the program already
+            self.process.send_signal(signal.SIGINT)
+
+
+def run_recorded(
+    command: Sequence[str],
+    environment: Mapping[str, str],
+    watch: Callable[[Program], None] | None = None,
+    **streams: Any,
+) -> int:
+    """Run ``command`` to its end and return its exit code as a shell would (128 + signal).
+
+    While it runs SIGINT, SIGTERM and SIGHUP are passed on to it, and ``watch`` is called about
+    twice a second.
+
+    Raises:
+        RecordingError: it cannot be started.
+    """
+    try:
+        process = subprocess.Popen(command, env=dict(environment), **streams)
+    except OSError as error:
+        raise RecordingError(f"{command[0]}: cannot be started ({error.strerror})") from error
+    program = Program(process)
+    with _signals_passed_on(program):
+        while True:
+            try:
+                code = process.wait(_POLL_S)
+                break
+            except subprocess.TimeoutExpired:
+                if watch is not None:
+                    watch(program)
+    if code == 0 and program.signal_passed in (signal.SIGTERM, signal.SIGHUP):
+        return 128 + program.signal_passed  # some profilers hide that they were told to stop
+    return exit_code_of(code)
+
+
+def exit_code_of(code: int) -> int:
+    """Return the exit code that a shell shows for subprocess's ``code``."""
+    return 128 - code if code < 0 else code
+
+
+def find_program(command: Sequence[str]) -> str:
+    """Return the path of the program in ``command``.
+
+    Raises:
+        RecordingError: there is none.
+    """
+    if not command:
+        raise RecordingError("no program to record: put it after --, as in -- python train.py")
+    path = shutil.which(command[0])
+    if path is None:
+        what = "not a program" if Path(command[0]).exists() else "no such program"
+        raise RecordingError(f"{command[0]}: {what}; nothing was run")
+    return path
+
+
+def run_quietly(command: Sequence[str | Path], log: IO[bytes] | None = None) -> int:
+    """Run a helper tool and return its exit code; its output goes to ``log``."""
+    sink: Any = log if log is not None else subprocess.DEVNULL
+    try:
+        return subprocess.run(
+            list(map(str, command)),
+            stdin=subprocess.DEVNULL,
+            stdout=sink,
+            stderr=sink,
+            check=False,
+            env=dict(os.environ),
+        ).returncode
+    except OSError as error:
+        raise RecordingError(f"{command[0]}: cannot be started ({error.strerror})") from error
+
+
+@contextmanager
+def _signals_passed_on(program: Program) -> Iterator[None]:
+    numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+    before = {number: signal.signal(number, program.on_signal) for number in numbers}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)

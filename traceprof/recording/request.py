@@ -1,0 +1,101 @@
+"""What is asked of a recorder, and what comes back."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Protocol
+
+from traceprof.errors import UsageError
+
+__all__ = ["RecordRequest", "Recorder", "Recording", "RunRecorded", "check_output"]
+
+
+@dataclass(frozen=True, slots=True)
+class RecordRequest:
+    """One recording to be made.
+
+    ``recorder`` is the name of a recorder, or "auto". ``layer_depth`` is how deep modules get
+    ranges of their own (0: not at all). ``profiler_arguments`` go to the profiler as they are.
+    ``say`` is told what the user should know at once, ``detail`` what helps to find faults.
+    """
+
+    command: Sequence[str]
+    output: Path
+    recorder: str = "auto"
+    force: bool = False
+    layer_depth: int = 0
+    keep_report: bool = False
+    keep_environment: bool = False
+    profiler_arguments: Sequence[str] = ()
+    say: Callable[[str], None] = field(default=lambda _line: None)
+    detail: Callable[[str], None] = field(default=lambda _line: None)
+
+
+@dataclass(frozen=True, slots=True)
+class RunRecorded:
+    """What a recorder leaves: how the program ended and, if there is one, its database.
+
+    ``database`` is the profiler's own SQLite export, to which the spool is added; None means
+    that everything comes from the spool and the windows in the work folder.
+    """
+
+    exit_code: int
+    database: Path | None = None
+    notes: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Recording:
+    """A finished recording. ``output`` is None where nothing was captured."""
+
+    exit_code: int
+    recorder: str
+    output: Path | None
+    n_processes: int = 0
+    n_ranges: int = 0
+    ranks: tuple[int, ...] = ()
+    notes: tuple[str, ...] = ()
+
+
+class Recorder(Protocol):
+    """Runs a program under one profiler. To add one: a module, and its line in ``RECORDERS``."""
+
+    @property
+    def name(self) -> str:
+        """What ``--with`` calls it."""
+        ...
+
+    def missing(self) -> str | None:
+        """Return why this recorder cannot be used here, None if it can."""
+        ...
+
+    def run(self, request: RecordRequest, folder: Path) -> RunRecorded:
+        """Run the program; ``folder`` is where the spool goes and temporary files may.
+
+        Raises:
+            RecordingError: the program could not be started.
+        """
+        ...
+
+
+def check_output(path: Path, *, force: bool) -> None:
+    """Check that a trace can be written to ``path``.
+
+    Raises:
+        UsageError: it exists and ``force`` is off, or its folder is missing or read-only.
+    """
+    if path.is_dir():
+        raise UsageError(f"{path}: is a folder; name a file in it")
+    if path.exists() and not force:
+        raise UsageError(f"{path}: exists; choose another name or use --force")
+    folder = path.absolute().parent
+    if not folder.is_dir():
+        raise UsageError(f"{folder}: no such folder; create it first")
+    probe = folder / f".{path.name}.probe"
+    try:
+        probe.touch()
+        probe.unlink()
+    except OSError as error:
+        raise UsageError(f"{folder}: cannot be written to ({error.strerror})") from error

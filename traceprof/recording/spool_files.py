@@ -1,0 +1,96 @@
+"""Reading what the hooks left in the work folder: cards, events, windows."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+__all__ = ["Card", "ProcessEvents", "read_cards", "read_events", "window_files"]
+
+Row = list[Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Card:
+    """Who a process is: what it wrote when it imported torch."""
+
+    pid: int
+    command: str = ""
+    rank: int | None = None
+    local_rank: int | None = None
+    world_size: int | None = None
+    software: dict[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class ProcessEvents:
+    """The events of one process, times in ns since 1970.
+
+    ``ranges``, ``marks`` and ``collectives`` are the rows of the spool (see the runtime's
+    ``spool`` module) by kind. ``is_cut`` says that the last line was cut off: the process died.
+    """
+
+    pid: int
+    ranges: list[Row]
+    marks: list[Row]
+    collectives: list[Row]
+    is_cut: bool = False
+
+
+def read_cards(folder: Path) -> list[Card]:
+    """Return the cards of all processes that imported torch, by pid."""
+    cards = []
+    for path in folder.glob("process.*.json"):
+        try:
+            raw = json.loads(path.read_text("utf-8", "replace"))
+        except (OSError, ValueError):
+            continue
+        cards.append(
+            Card(
+                pid=int(raw["pid"]),
+                command=" ".join(map(str, raw.get("argv", ()))),
+                rank=raw.get("rank"),
+                local_rank=raw.get("local_rank"),
+                world_size=raw.get("world_size"),
+                software={str(k): str(v) for k, v in raw.get("software", {}).items()},
+            )
+        )
+    return sorted(cards, key=lambda card: card.pid)
+
+
+def read_events(folder: Path) -> Iterator[ProcessEvents]:
+    """Yield the events of each process that left any, by pid."""
+    for path in sorted(folder.glob("events.*.jsonl"), key=_pid_of):
+        yield _read_process(path)
+
+
+def window_files(folder: Path) -> list[tuple[int, Path]]:
+    """Return (pid, Chrome trace) of each finished window of the profiler."""
+    return [(_pid_of(path), path) for path in sorted(folder.glob("window.*.json"))]
+
+
+def _pid_of(path: Path) -> int:
+    return int(path.name.split(".")[1])
+
+
+def _read_process(path: Path) -> ProcessEvents:
+    events = ProcessEvents(_pid_of(path), [], [], [])
+    by_kind = {
+        "p": events.ranges,
+        "s": events.ranges,
+        "m": events.marks,
+        "c": events.collectives,
+    }
+    is_cut = False
+    with path.open(encoding="utf-8", errors="replace") as file:
+        next(file, None)  # the line that describes the process
+        for line in file:
+            try:
+                row = json.loads(line)
+                by_kind[row[5]].append(row)
+            except (ValueError, LookupError, TypeError):
+                is_cut = True  # only the line that a dying process did not finish
+    return ProcessEvents(events.pid, events.ranges, events.marks, events.collectives, is_cut)
