@@ -29,6 +29,8 @@ _FORMATS: Final[tuple[tuple[str, Callable[[Any], str]], ...]] = (
 
 def title_of(column: str) -> str:
     """Return the heading of ``column``: its name without the unit, in words."""
+    if column.endswith("_ratio"):
+        return column.removesuffix("_ratio").replace("_", " ") + " %"
     for suffix, _ in _FORMATS:
         if column.endswith(suffix) and suffix.startswith("_"):
             column = column.removesuffix(suffix)
