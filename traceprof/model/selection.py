@@ -3,32 +3,37 @@
 =====================  =====================================================================
 ``12ms..30ms``         relative to the start of the trace; either end may be left out
 ``@60.1s..@60.4s``     on the trace's own clock, as other tools print it (no unit: ns)
+``first:2s``           the first two seconds; ``last:2s`` the last two
 ``step:100..110``      from the start of step 100 to the end of step 110; ``step:7`` is one
-``range:forward``      the first NVTX range of that name; ``range:"epoch 3"#2`` is the second
+``range:forward``      the first NVTX range of that name; ``range:"epoch 3"#2`` is the second,
+                       ``#2..5`` from the second to the fifth, ``@NCCL`` of that domain,
+                       ``range:/regex/`` of a name that the regular expression matches
 ``steady``             the steps without the leading warm-up
 ``active``             from the first to the last operation of any device
 ``all``                everything
+``A & B``              B inside A: ``step:7 & range:forward``, ``steady & last:2s``
 =====================  =====================================================================
 """
 
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 from typing import Final
 
-import numpy as np
-
 from traceprof.errors import UsageError
-from traceprof.model.steps import Steps, count_warmup, find_steps
+from traceprof.model.range_window import RANGE, find_ranges
+from traceprof.model.steps import Steps, find_steps
 from traceprof.model.trace import DEVICE_TABLES, Trace
 from traceprof.model.window import TimeWindow
 from traceprof.units import format_duration, parse_duration
 
 __all__ = ["Selection", "select", "select_default"]
 
-_STEP: Final = re.compile(r"step:\s*(\d+)\s*(?:\.\.\s*(\d+))?")
-_RANGE: Final = re.compile(r'range:(?:"(?P<quoted>[^"]*)"|(?P<plain>.*?))(?:#(?P<nth>\d+))?')
+_STEP: Final = re.compile(r"step:\s*(?P<first>\d*)\s*(?P<dots>\.\.)?\s*(?P<last>\d*)")
+_EDGE: Final = re.compile(r"(?P<side>first|last):\s*(?P<duration>.+)")
+_PART: Final = re.compile(r'\s*(range:"[^"]*"[^&]*|range:/(?:[^/\\]|\\.)*/[^&]*|[^&]+?)\s*(?:&|$)')
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,13 +45,15 @@ class Selection:
     notes: tuple[str, ...] = ()
 
 
-def select(trace: Trace, text: str | None) -> Selection:
+def select(trace: Trace, text: str | None, warmup: int | None = None) -> Selection:
     """Return the window that ``text`` means in ``trace``; None chooses the default.
+
+    ``warmup`` is the number of leading steps that are warm-up; None finds it.
 
     Raises:
         UsageError: not one of the forms above, a step or range that is not there, or no time.
     """
-    selection = select_default(trace) if text is None else _parse(trace, text.strip())
+    selection = select_default(trace, warmup) if text is None else _combined(trace, text, warmup)
     if selection.window.duration_ns == 0:
         raise UsageError(
             f"window {selection.label!r} is empty: the trace covers "
@@ -55,45 +62,77 @@ def select(trace: Trace, text: str | None) -> Selection:
     return selection
 
 
-def select_default(trace: Trace) -> Selection:
-    """Return the steady steps where steps are known, else the time in which devices worked."""
-    if len(find_steps(trace)):
-        return _steady(trace)
-    return _active(trace)
+def select_default(trace: Trace, warmup: int | None = None) -> Selection:
+    """Return the steady steps where steps are known, else the time in which devices worked.
 
-
-def _parse(trace: Trace, text: str) -> Selection:
-    if text == "all":
-        return Selection(trace.span, "all")
-    if text == "active":
+    Steps that were only inferred from the kernels must be asked for.
+    """
+    steps = find_steps(trace)
+    if not len(steps) or (steps.is_inferred and warmup is None):
         return _active(trace)
-    if text == "steady":
-        return _steady(trace)
-    if match := _STEP.fullmatch(text):
-        first = int(match.group(1))
-        return _of_steps(trace, first, int(match.group(2) or first))
-    if match := _RANGE.fullmatch(text):
-        name = match.group("plain") if match.group("quoted") is None else match.group("quoted")
-        return _of_range(trace, name, int(match.group("nth") or 1))
+    if steps.table["declared_warmup"].all() and warmup is None:
+        active = _active(trace)
+        note = f"the only steps that are named are warm-up ({len(steps)} of them)"
+        return replace(active, notes=(*active.notes, note))
+    return _steady(trace, warmup)
+
+
+def _combined(trace: Trace, text: str, warmup: int | None) -> Selection:
+    """Return the window of parts joined by ``&``, each of them sought inside the one before."""
+    selection = Selection(trace.span, "all")
+    labels: list[str] = []
+    parts = [match.group(1) for match in _PART.finditer(text.strip())]
+    for part in parts or [text]:
+        found = _parse(trace, part.strip(), warmup)
+        window = found.window & selection.window
+        selection = Selection(window, "", (*selection.notes, *found.notes))
+        labels.append(found.label)
+        trace = trace.within(window) if len(parts) > 1 else trace
+    return replace(selection, label=" & ".join(labels))
+
+
+def _parse(trace: Trace, text: str, warmup: int | None) -> Selection:
+    named: dict[str, Callable[[], Selection]] = {
+        "all": lambda: Selection(trace.span, "all"),
+        "active": lambda: _active(trace),
+        "steady": lambda: _steady(trace, warmup),
+    }
+    if text in named:
+        return named[text]()
+    if (match := _STEP.fullmatch(text)) and (match["first"] or match["last"]):
+        return _of_steps(trace, match)
+    if match := RANGE.fullmatch(text):
+        window, label, note = find_ranges(trace, match)
+        return Selection(window, label, (note,) if note else ())
+    if match := _EDGE.fullmatch(text):
+        return _edge(trace, match["side"], parse_duration(match["duration"]), text)
     if ".." in text:
         start, _, end = text.partition("..")
-        window = TimeWindow(
-            _instant(start, trace, trace.span.start_ns), _instant(end, trace, trace.span.end_ns)
-        )
+        begin = _instant(start, trace, trace.span.start_ns)
+        absolute = start.strip().startswith("@")
+        window = TimeWindow(begin, _instant(end, trace, trace.span.end_ns, absolute))
         return Selection(window & trace.span, text)
     raise UsageError(
-        f"window {text!r} is not understood: expected 12ms..30ms, step:100..110, range:forward, "
-        "steady, active or all"
+        f"window {text!r} is not understood: expected 12ms..30ms, last:2s, step:100..110, "
+        "range:forward, steady, active or all"
     )
 
 
-def _instant(text: str, trace: Trace, default: int) -> int:
+def _instant(text: str, trace: Trace, default: int, absolute: bool = False) -> int:
     text = text.strip()
     if not text:
         return default
-    if text.startswith("@"):
-        return int(text[1:]) if text[1:].isdigit() else parse_duration(text[1:])
+    if text.startswith("@") or absolute:
+        text = text.removeprefix("@")
+        return int(text) if text.isdigit() else parse_duration(text)
     return trace.span.start_ns + parse_duration(text)
+
+
+def _edge(trace: Trace, side: str, duration_ns: int, label: str) -> Selection:
+    span = trace.span
+    if side == "first":
+        return Selection(TimeWindow(span.start_ns, span.start_ns + duration_ns) & span, label)
+    return Selection(TimeWindow(span.end_ns - duration_ns, span.end_ns) & span, label)
 
 
 def _active(trace: Trace) -> Selection:
@@ -117,52 +156,42 @@ def _known_steps(trace: Trace) -> Steps:
     return steps
 
 
-def _of_steps(trace: Trace, first: int, last: int) -> Selection:
+def _of_steps(trace: Trace, match: re.Match[str]) -> Selection:
     steps = _known_steps(trace)
     numbers = steps.table["step"]
+    first = int(match["first"] or numbers.min())
+    alone = first if not match["dots"] else int(numbers.max())
+    last = int(match["last"] or alone)
     chosen = steps.table[numbers.between(first, last)]
     if chosen.empty:
         raise UsageError(f"no step {first}..{last}: the trace has {numbers.min()}..{numbers.max()}")
     window = TimeWindow(int(chosen["start_ns"].min()), int(chosen["end_ns"].max()))
     found = chosen["step"].nunique()
-    notes = () if found == last - first + 1 else (f"{found} of these steps are in the trace",)
-    return Selection(window, f"step:{first}..{last}", notes)
+    notes = [_origin(steps)] if steps.is_inferred else []
+    if found != last - first + 1:
+        notes.append(f"{found} of these steps are in the trace")
+    return Selection(window, f"step:{first}..{last}", tuple(notes))
 
 
-def _steady(trace: Trace) -> Selection:
+def _steady(trace: Trace, warmup: int | None) -> Selection:
     steps = _known_steps(trace)
-    per_process = [
-        (frame, count_warmup((frame["end_ns"] - frame["start_ns"]).to_numpy()))
-        for _, frame in steps.table.groupby("process")
-    ]
-    dropped = max(n_dropped for _, n_dropped in per_process)
-    kept = [frame.iloc[min(dropped, len(frame) - 1) :] for frame, _ in per_process]
-    window = TimeWindow(
-        min(int(frame["start_ns"].iloc[0]) for frame in kept),
-        max(int(frame["end_ns"].max()) for frame in kept),
-    )
-    numbers = np.concatenate([frame["step"].to_numpy() for frame in kept])
-    note = f"steps {numbers.min()}..{numbers.max()} ({steps.source})"
-    if dropped:
-        first = per_process[0][0]
-        lost = int(first["end_ns"].iloc[dropped - 1] - first["start_ns"].iloc[0])
-        note += f"; {dropped} leading step(s), {format_duration(lost)}, dropped as warm-up"
+    is_warmup = steps.warmup(warmup)
+    if is_warmup.all():
+        raise UsageError(f"warm-up of {warmup} steps leaves none of {len(steps)}: give fewer")
+    kept = steps.table[~is_warmup]
+    window = TimeWindow(int(kept["start_ns"].min()), int(kept["end_ns"].max()))
+    numbers = kept["step"]
+    note = f"steps {numbers.min()}..{numbers.max()} ({_origin(steps)})"
+    if is_warmup.any():
+        dropped = steps.table[is_warmup]
+        first = dropped[dropped["process"] == dropped["process"].iloc[0]]
+        lost = int(first["end_ns"].max() - first["start_ns"].min())
+        why = "as asked" if warmup is not None else "as warm-up"
+        note += f"; {len(first)} leading step(s), {format_duration(lost)}, dropped {why}"
     return Selection(window, "steady", (note,))
 
 
-def _of_range(trace: Trace, name: str, nth: int) -> Selection:
-    trace.require("ranges")
-    found = trace.ranges[trace.ranges["name"] == name]
-    if found.empty:
-        known = trace.ranges["name"].value_counts().head(5).index
-        raise UsageError(
-            f"no range {name!r} in the trace; it has {', '.join(map(str, known)) or 'none'}"
-        )
-    if not 1 <= nth <= len(found):
-        raise UsageError(f"range {name!r} occurs {len(found)} times: #{nth} is not one of them")
-    row = found.iloc[nth - 1]
-    notes = (
-        () if len(found) == 1 else (f"{nth} of {len(found)} ranges of this name; #N for others",)
-    )
-    window = TimeWindow(int(row["start_ns"]), int(row["end_ns"]))
-    return Selection(window, f"range:{name}#{nth}", notes)
+def _origin(steps: Steps) -> str:
+    if not steps.is_inferred:
+        return steps.source
+    return f"{steps.source}, {100 * steps.confidence_ratio:.0f} % of it repeats"

@@ -1,176 +1,167 @@
-"""Training steps: where they begin and end, read from what the host annotated.
+"""Training steps: where they begin and end.
 
-A step is one optimizer step. Three sources are tried, the most reliable first: the raw ranges
-that `traceprof record` injects, PyTorch's ``ProfilerStep#N``, and ranges that people call
-"step 3" or "iteration". Nothing is guessed: a trace without any of them has no steps.
+A step is one optimizer step. The sources are tried from the most to the least reliable: what
+the user or `traceprof record` marked, PyTorch's ``ProfilerStep#N``, ranges that people call
+"step 3" or "iteration", the bursts of the optimizer's kernels, and, with nothing else, the
+period of the kernel sequence. The last two are inferred, and say so.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
 from typing import Final
 
 import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
+from traceprof.errors import UsageError
+from traceprof.model.step_kernels import find_optimizer_steps, find_periodic_steps
+from traceprof.model.step_ranges import OWN_DOMAIN, steps_of_phases, steps_of_ranges
+from traceprof.model.tables import TABLES, make_table
 from traceprof.model.trace import Trace
+from traceprof.model.warmup import count_warmup
 
-__all__ = ["OWN_DOMAIN", "Steps", "count_warmup", "find_steps"]
+__all__ = ["OWN_DOMAIN", "Steps", "count_warmup", "find_steps", "mark_steps"]
 
-OWN_DOMAIN: Final = "traceprof"
-"""The NVTX domain of the ranges that `traceprof record` injects."""
-
-_PROFILER_STEP: Final = re.compile(r"ProfilerStep\s*#\s*(\d+)")
+_CHOSEN: Final = "chosen_step"
+_EXPLICIT: Final = re.compile("user_step")
+_PROFILER_STEP: Final = re.compile(r"ProfilerStep\s*#\s*(?P<number>\d+)")
 _NAMED_STEP: Final = re.compile(
-    r"(?:train(?:ing)?[\s_:-]*)?(?:step|iteration|iter)(?:[\s_#:=.-]*(\d+))?", re.IGNORECASE
+    r"(?:train(?:ing)?[\s_:-]*)?(?:step|iteration|iter)(?:[\s_#:=.-]*(?P<number>\d+))?"
+    r"|(?!.*(?:optim|sched|valid|eval|test|predict))"
+    r"[a-z][\w\s:/,.#-]*?(?:step|iteration|iter|batch)[\s_#:=.-]*(?P<other_number>\d+)",
+    re.IGNORECASE,
 )
-_EXPLICIT: Final = "user_step"
-_PHASES: Final = ("data", "forward", "eval", "backward", "optimizer")
-_COLUMNS: Final = ("process", "step", "start_ns", "end_ns")
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Steps:
     """The steps of a trace.
 
-    ``table`` has the columns process, step (its number), start_ns, end_ns, sorted by process and
-    start; ``source`` says what they were read from ("" where there are none).
+    ``table`` has one row per process and step, sorted by process and start: process, step (its
+    number), start_ns, end_ns, declared_warmup (whether its name says so). ``source`` says what
+    they were read from ("" where there are none); ``confidence_ratio`` is 1 unless they were
+    inferred, then the share of the kernel sequence that repeats.
     """
 
     table: pd.DataFrame
     source: str
+    confidence_ratio: float = 1.0
 
     def __len__(self) -> int:
         return len(self.table)
+
+    @property
+    def is_inferred(self) -> bool:
+        """Whether nobody named the steps: they were seen in the sequence of kernels."""
+        return self.confidence_ratio < 1
 
     @property
     def durations_ns(self) -> npt.NDArray[np.int64]:
         """The length of each step on the host."""
         return (self.table["end_ns"] - self.table["start_ns"]).to_numpy()
 
+    def warmup(self, n_given: int | None = None) -> npt.NDArray[np.bool_]:
+        """Return which rows are warm-up: the same number of leading steps in every process.
+
+        ``n_given`` overrides what the durations and the names of the steps say.
+        """
+        table = self.table
+        order = table.groupby("process").cumcount()
+        if n_given is not None:
+            return np.asarray(order < n_given)
+        counts = [
+            max(count_warmup(own), int(declared.sum()) if not declared.all() else 0)
+            for own, declared in self._per_process()
+        ]
+        return np.asarray(order < max(counts, default=0))
+
+    def _per_process(self) -> Iterator[tuple[npt.NDArray[np.int64], npt.NDArray[np.bool_]]]:
+        for _, rows in self.table.groupby("process"):
+            durations = (rows["end_ns"] - rows["start_ns"]).to_numpy()
+            yield durations, rows["declared_warmup"].to_numpy(bool)
+
 
 def find_steps(trace: Trace) -> Steps:
-    """Return the steps of every process, from the most reliable source that the trace has."""
+    """Return the steps of every process, from the most reliable source that the trace has.
+
+    Of a trace that was cut, the steps that lie wholly inside the window.
+    """
+    steps = _find(trace.whole)
+    if trace.uncut is None:
+        return steps
+    table = steps.table
+    inside = (table["start_ns"] >= trace.span.start_ns) & (table["end_ns"] <= trace.span.end_ns)
+    return replace(steps, table=table[inside].reset_index(drop=True))
+
+
+def mark_steps(trace: Trace, pattern: str) -> Trace:
+    """Return the trace with the ranges whose whole name matches ``pattern`` taken as its steps.
+
+    A group in the pattern captures the number of the step.
+
+    Raises:
+        UsageError: the pattern is not a regular expression, or no range matches it.
+    """
+    try:
+        compiled = re.compile(pattern)
+    except re.error as error:
+        raise UsageError(
+            f"step pattern {pattern!r} is not a regular expression: {error}"
+        ) from error
+    found = steps_of_ranges(trace.ranges, compiled)
+    if found.empty:
+        raise UsageError(f"no range matches the step pattern {pattern!r}")
+    marked = pd.DataFrame(
+        {
+            "start_ns": found["start_ns"],
+            "end_ns": found["end_ns"],
+            "process": found["process"],
+            "thread": -1,
+            "domain": OWN_DOMAIN,
+            "category": -1,
+            "name": _CHOSEN,
+            "depth": 0,
+            "payload": found["step"].astype(float),
+            "kind": "start_end",
+        }
+    )
+    return replace(trace, ranges=_with_rows(trace.ranges, marked))
+
+
+def _with_rows(ranges: pd.DataFrame, more: pd.DataFrame) -> pd.DataFrame:
+    columns = {
+        name: np.concatenate([ranges[name].to_numpy(), more[name].to_numpy()])
+        for name in TABLES["ranges"].columns
+    }
+    return make_table("ranges", columns)
+
+
+def _find(trace: Trace) -> Steps:
     ranges = trace.ranges
     own = ranges[ranges["domain"] == OWN_DOMAIN]
-    for source, found in (
-        ("traceprof.step()", _from_pattern(own, re.compile(_EXPLICIT))),
-        ("recorded phases", _from_phases(own)),
-        ("ProfilerStep", _from_pattern(ranges, _PROFILER_STEP)),
-        ("ranges named step", _from_pattern(ranges[ranges["domain"] != OWN_DOMAIN], _NAMED_STEP)),
-    ):
+    foreign = ranges[ranges["domain"] != OWN_DOMAIN]
+    annotated: tuple[tuple[str, Callable[[], pd.DataFrame]], ...] = (
+        ("ranges chosen as steps", lambda: steps_of_ranges(own, re.compile(_CHOSEN))),
+        ("traceprof.step()", lambda: steps_of_ranges(own, _EXPLICIT)),
+        ("recorded phases", lambda: steps_of_phases(own)),
+        ("ProfilerStep", lambda: steps_of_ranges(ranges, _PROFILER_STEP)),
+        ("ranges named step", lambda: steps_of_ranges(foreign, _NAMED_STEP)),
+    )
+    for source, find in annotated:
+        found = find()
         if len(found):
             return Steps(found.sort_values(["process", "start_ns"], ignore_index=True), source)
-    return Steps(pd.DataFrame({name: np.empty(0, np.int64) for name in _COLUMNS}), "")
+    return _infer(trace)
 
 
-def count_warmup(durations_ns: npt.NDArray[np.int64]) -> int:
-    """Return how many leading steps are warm-up.
-
-    A leading step is warm-up while it lies outside median ± 3 · 1.4826 · MAD of the steps after
-    it (1.4826 · MAD estimates the standard deviation; a step within 5 % of the median never
-    counts as outside). At least half of the steps are kept, and at least three.
-    """
-    n_dropped = 0
-    durations = durations_ns.astype(np.float64)
-    while len(durations) - n_dropped > max(3, len(durations) / 2):
-        rest = durations[n_dropped + 1 :]
-        median = float(np.median(rest))
-        spread = 3 * 1.4826 * float(np.median(np.abs(rest - median)))
-        if abs(durations[n_dropped] - median) <= max(spread, 0.05 * median):
-            break
-        n_dropped += 1
-    return n_dropped
-
-
-def _from_pattern(ranges: pd.DataFrame, pattern: re.Pattern[str]) -> pd.DataFrame:
-    """Return the ranges whose whole name matches, numbered by it or else in their order."""
-    names = ranges["name"].cat
-    numbers = {
-        code: match.group(1) if match.groups() else None
-        for code, name in enumerate(names.categories)
-        if (match := pattern.fullmatch(str(name)))
-    }
-    found = ranges[names.codes.isin(list(numbers))]
-    found = found[found["end_ns"] > found["start_ns"]]
-    if found.empty:
-        return pd.DataFrame(columns=list(_COLUMNS))
-    # One thread speaks for a process: the one that names the most steps.
-    per_thread = found.groupby(["process", "thread"])["start_ns"].transform("size")
-    chosen = found.assign(size=per_thread).sort_values(["size", "thread"], ascending=[False, True])
-    speaker = chosen.drop_duplicates("process").set_index("process")["thread"]
-    found = found[found["thread"] == found["process"].map(speaker)]
-    order = found.groupby("process").cumcount()
-    given = found["name"].cat.codes.map(numbers)
-    numbered = pd.to_numeric(given, errors="coerce").fillna(order).astype("int64")
-    return found.assign(step=numbered)[list(_COLUMNS)]
-
-
-def _from_phases(own: pd.DataFrame) -> pd.DataFrame:
-    phases = own[own["name"].isin(_PHASES)]
-    rows = [
-        (int(str(process)), number, start, end)
-        for process, events in phases.groupby("process")
-        for number, (start, end) in enumerate(
-            _steps_of(
-                zip(
-                    events["name"].astype(str),
-                    events["start_ns"].tolist(),
-                    events["end_ns"].tolist(),
-                    strict=True,
-                )
-            )
-        )
-    ]
-    return pd.DataFrame(rows, columns=list(_COLUMNS))
-
-
-@dataclass(slots=True)
-class _Open:
-    """The step that is being put together: where its parts stood."""
-
-    start: int | None = None
-    backward: bool = False
-    optimizer_end: int | None = None
-    has_batch: bool = False
-
-    @property
-    def is_whole(self) -> bool:
-        return self.start is not None and self.backward and self.optimizer_end is not None
-
-
-def _steps_of(events: Iterable[tuple[str, int, int]]) -> Iterator[tuple[int, int]]:
-    """Yield (start, end) of each step in (phase, start, end) events sorted by start.
-
-    A step begins at the first ``data`` (or forward or backward, without a loader) and ends where,
-    after an optimizer step, the next data, the next forward or an evaluation begins, at the
-    latest with the optimizer itself. What was fetched for evaluation belongs to no step.
-    """
-    step = _Open()
-    for phase, start, end in events:
-        if step.optimizer_end is not None and _begins_another(phase, step, start):
-            # With a loader, the time up to the next batch is the step's; else it ends here.
-            if step.is_whole:
-                yield (step.start or 0), start if phase == "data" else step.optimizer_end
-            step = _Open()
-        if phase == "eval":
-            step = step if step.backward else _Open()
-            continue
-        step.start = start if step.start is None else step.start
-        step.has_batch |= phase == "data"
-        step.backward |= phase == "backward"
-        if phase == "optimizer":
-            step.optimizer_end = max(end, step.optimizer_end or 0)
-    if step.is_whole:
-        yield (step.start or 0), (step.optimizer_end or 0)
-
-
-def _begins_another(phase: str, step: _Open, start: int) -> bool:
-    if phase in ("data", "eval"):
-        return True
-    # Lightning runs forward and backward inside the optimizer's step.
-    after = step.optimizer_end is not None and start >= step.optimizer_end
-    return phase in ("forward", "backward") and after and not step.has_batch
+def _infer(trace: Trace) -> Steps:
+    found = find_optimizer_steps(trace)
+    source = "inferred from the optimizer's kernels"
+    if not len(found.table):
+        found = find_periodic_steps(trace)
+        source = "inferred from the period of the kernel sequence"
+    return Steps(found.table, source if len(found.table) else "", found.confidence_ratio)

@@ -43,7 +43,8 @@ class Trace:
     ``recorded`` names the tables that the profiler was asked to fill: a table that is empty
     and recorded means "none happened", one that is not in ``recorded`` means "not known".
     ``span`` is the time that this Trace covers: from the first to the last row of any table,
-    or the window that it was cut to.
+    or the window that it was cut to. ``uncut`` is the recording that this Trace was cut from,
+    None for a whole one: which step or launch a row belongs to is decided there.
     """
 
     info: TraceInfo
@@ -63,6 +64,12 @@ class Trace:
     processes: pd.DataFrame
     threads: pd.DataFrame
     environment: pd.DataFrame
+    uncut: Trace | None = None
+
+    @property
+    def whole(self) -> Trace:
+        """The whole recording: the Trace itself unless it was cut."""
+        return self if self.uncut is None else self.uncut
 
     def table(self, name: str) -> pd.DataFrame:
         """Return the table called ``name``."""
@@ -90,7 +97,7 @@ class Trace:
             for name, table in TABLES.items()
             if table.has_times
         }
-        return replace(self, span=window, **cut)
+        return replace(self, span=window, uncut=self.whole, **cut)
 
     def with_warnings(self, *warnings: str) -> Trace:
         """Return the same trace with more warnings."""
@@ -126,7 +133,7 @@ def make_trace(
 
     Without ``span`` the trace covers its rows, from the first start to the last end.
     """
-    frames = {name: tables.get(name, empty_table(name)) for name in TABLES}
+    frames: dict[str, Any] = {name: tables.get(name, empty_table(name)) for name in TABLES}
     frames["devices"] = _with_used_devices(frames)
     return Trace(
         info=info,

@@ -1,0 +1,138 @@
+import pytest
+
+from tests.builders import TraceBuilder
+from traceprof.errors import NotRecordedError, UsageError
+from traceprof.model.selection import Selection, select
+from traceprof.model.trace import Trace
+
+
+@pytest.fixture
+def trace() -> Trace:
+    """Ten steps of 100 ns from 1000 ns on, the first of them 300 ns long, each with a forward."""
+    builder = TraceBuilder().step(1000, 1300, number=0).range("forward", 1010, 1200)
+    for i in range(1, 10):
+        start = 1200 + 100 * i
+        builder.step(start, start + 100, number=i).range("forward", start + 10, start + 50)
+    builder.range("ncclAllReduce", 1400, 1450, domain="NCCL", thread=2)
+    builder.range("odd#3@x", 1500, 1510, thread=3).range("a & b", 1600, 1610, thread=3)
+    return builder.kernel("gemm", 1100, 2150).build(span=(1000, 2300))
+
+
+def bounds(selection: Selection) -> tuple[int, int]:
+    return selection.window.start_ns, selection.window.end_ns
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("all", (1000, 2300)),
+        ("active", (1100, 2150)),
+        ("steady", (1300, 2200)),
+        ("100ns..0.25us", (1100, 1250)),
+        ("..100ns", (1000, 1100)),
+        ("1us..", (2000, 2300)),
+        ("@1100..@1200", (1100, 1200)),
+        ("@1100..1200", (1100, 1200)),
+        ("@1.1us..@1.2us", (1100, 1200)),
+        ("first:100ns", (1000, 1100)),
+        ("last:100ns", (2200, 2300)),
+        ("last:1h", (1000, 2300)),
+        ("step:3", (1500, 1600)),
+        ("step:3..4", (1500, 1700)),
+        ("step:8..", (2000, 2200)),
+        ("step:..1", (1000, 1400)),
+        ("range:forward", (1010, 1200)),
+        ("range:forward#2", (1310, 1350)),
+        ("range:forward#2..3", (1310, 1450)),
+        ('range:"forward"#2', (1310, 1350)),
+        ("range:/^for/#3", (1410, 1450)),
+        ("range:/nccl.*Reduce/", (1400, 1450)),
+        ("range:ncclAllReduce@NCCL", (1400, 1450)),
+        ("range:/./@NCCL#1", (1400, 1450)),
+        ("range:odd#3@x", (1500, 1510)),
+        ('range:"a & b"', (1600, 1610)),
+        ("step:3 & range:forward", (1510, 1550)),
+        ("steady & last:50ns", (2150, 2200)),
+        ("step:2..5&10ns..20ns", (1410, 1420)),
+        ('active & range:"a & b" & first:5ns', (1600, 1605)),
+        (None, (1300, 2200)),
+    ],
+)
+def test_what_a_window_means(trace: Trace, text: str | None, expected: tuple[int, int]) -> None:
+    assert bounds(select(trace, text)) == expected
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("nonsense", "not understood"),
+        ("", "not understood"),
+        ("step:77", "no step 77..77: the trace has 0..9"),
+        ("range:missing", "no range 'missing'"),
+        ("range:forward@NCCL", "no range"),
+        ("range:forward#99", "occurs 10 times"),
+        ("range:forward#0", "occurs 10 times"),
+        ("range:/(/", "not a regular expression"),
+        ("5..6", "is not a time"),
+        ("50s..60s", "is empty"),
+        ("20ns..10ns", "is empty"),
+        ("step:3 & step:5", "no steps are known|no step"),
+        ("last:nothing", "is not a time"),
+    ],
+)
+def test_a_window_that_means_nothing_is_an_error(trace: Trace, text: str, message: str) -> None:
+    with pytest.raises(UsageError, match=message):
+        select(trace, text)
+
+
+def test_what_was_dropped_as_warmup_is_said(trace: Trace) -> None:
+    assert select(trace, None).notes == (
+        "steps 1..9 (traceprof.step()); 1 leading step(s), 300 ns, dropped as warm-up",
+    )
+
+
+@pytest.mark.parametrize(("warmup", "start_ns"), [(0, 1000), (1, 1300), (4, 1600)])
+def test_warmup_can_be_given(trace: Trace, warmup: int, start_ns: int) -> None:
+    assert bounds(select(trace, None, warmup)) == (start_ns, 2200)
+
+
+def test_a_warmup_of_all_steps_is_an_error(trace: Trace) -> None:
+    with pytest.raises(UsageError, match="leaves none of 10"):
+        select(trace, "steady", 10)
+
+
+def test_without_steps_the_default_is_where_devices_worked() -> None:
+    trace = TraceBuilder().kernel("gemm", 20, 30).range("x", 0, 100).build()
+    assert bounds(select(trace, None)) == (20, 30)
+    with pytest.raises(UsageError, match="no steps are known"):
+        select(trace, "steady")
+
+
+def test_without_devices_the_default_is_everything() -> None:
+    selection = select(TraceBuilder().range("x", 0, 100).build(), None)
+    assert (selection.label, bounds(selection)) == ("all", (0, 100))
+    assert selection.notes == ("no device worked: the whole trace is shown",)
+
+
+def test_steps_that_are_all_declared_warmup_are_not_the_default() -> None:
+    builder = TraceBuilder().kernel("gemm", 0, 500)
+    for i in range(4):
+        builder.range(f"Warm-up Step {i}", 10 * i, 10 * i + 10)
+    selection = select(builder.build(), None)
+    assert bounds(selection) == (0, 500)
+    assert selection.notes == ("the only steps that are named are warm-up (4 of them)",)
+
+
+def test_inferred_steps_must_be_asked_for_and_say_so() -> None:
+    builder = TraceBuilder()
+    for i in range(60):
+        builder.kernel(f"k{i % 5}", 10 * i, 10 * i + 9)
+    trace = builder.build()
+    assert select(trace, None).label == "active"
+    note = "steps 1..10 (inferred from the period of the kernel sequence, 99 % of it repeats)"
+    assert select(trace, "steady").notes == (note,)
+
+
+def test_a_range_window_needs_ranges() -> None:
+    with pytest.raises(NotRecordedError, match="no ranges recorded"):
+        select(TraceBuilder().kernel("gemm", 0, 1).build(), "range:forward")

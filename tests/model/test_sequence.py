@@ -1,0 +1,52 @@
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from traceprof.model.sequence import find_period
+
+
+def repeated(turn: list[int], n_turns: int) -> np.ndarray:
+    return np.array(turn * n_turns, np.int64)
+
+
+def test_a_turn_is_cut_at_its_longest_pause() -> None:
+    codes = repeated([0, 1, 2, 3, 4], 6)
+    pauses = np.zeros(30, np.int64)
+    pauses[2::5] = 100
+    period = find_period(codes, pauses)
+    assert period is not None
+    assert (period.length, period.match_ratio) == (5, 1.0)
+    assert period.lasts.tolist() == [2, 7, 12, 17, 22, 27]
+
+
+def test_layers_inside_a_turn_are_not_turns() -> None:
+    turn = [0, 1, 2, 3] * 24 + [5, 6]
+    period = find_period(repeated(turn, 8), np.zeros(8 * len(turn), np.int64))
+    assert period is not None
+    assert period.length == len(turn)
+
+
+def test_another_beginning_and_a_missing_kernel_do_not_matter() -> None:
+    turn = list(range(20))
+    codes = np.concatenate([[50, 51, 52], repeated(turn, 9)])
+    codes = np.delete(codes, 70)
+    pauses = np.zeros(len(codes), np.int64)
+    pauses[codes == 19] = 9
+    period = find_period(codes, pauses)
+    assert period is not None
+    assert period.length == 20
+    assert period.lasts.tolist() == np.flatnonzero(codes == 19).tolist()
+
+
+@pytest.mark.parametrize("n_symbols", [0, 1, 5])
+def test_too_short_to_repeat(n_symbols: int) -> None:
+    assert find_period(np.arange(n_symbols), np.zeros(n_symbols, np.int64)) is None
+
+
+@given(st.integers(4, 40), st.integers(6, 12))
+def test_the_length_of_distinct_symbols_is_found(length: int, n_turns: int) -> None:
+    codes = repeated(list(range(length)), n_turns)
+    period = find_period(codes, np.zeros(len(codes), np.int64))
+    assert period is not None
+    assert period.length == length
