@@ -1,0 +1,58 @@
+import io
+import json
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from traceprof.formats.json_stream import JsonArrayStream
+
+DOCUMENT = (
+    b'{"schemaVersion": 1, "text": "a, \\"b\\" ]} \xc3\xa9", "rate": 12.5e+3, "n": 120,\n'
+    b'"traceEvents": [ {"ts": 1.250, "args": {"x": [1, 2]}}, {"ts": 7}\n ], "baseTime": 99 }'
+)
+ITEMS = [{"ts": "1.250", "args": {"x": [1, 2]}}, {"ts": 7}]
+
+
+class Dripping(io.BytesIO):
+    """Gives at most a few bytes at a time."""
+
+    def __init__(self, data: bytes, n_bytes: int) -> None:
+        super().__init__(data)
+        self.n_bytes = n_bytes
+
+    def read(self, _size: int | None = -1) -> bytes:
+        return super().read(self.n_bytes)
+
+
+@given(st.integers(1, len(DOCUMENT)))
+def test_chunks_may_end_anywhere(n_bytes):
+    stream = JsonArrayStream(Dripping(DOCUMENT, n_bytes), "traceEvents")
+    assert list(stream) == ITEMS
+    assert stream.is_complete
+    assert stream.header == {
+        "schemaVersion": 1,
+        "text": 'a, "b" ]} é',
+        "rate": "12.5e+3",
+        "n": 120,
+        "baseTime": 99,
+    }
+
+
+@given(st.integers(0, len(DOCUMENT) - 1))
+def test_a_document_that_is_cut_off_yields_what_is_whole(length):
+    stream = JsonArrayStream(io.BytesIO(DOCUMENT[:length]), "traceEvents")
+    items = list(stream)
+    assert items == ITEMS[: len(items)]
+    assert not stream.is_complete
+
+
+def test_a_bare_array_is_a_document():
+    stream = JsonArrayStream(io.BytesIO(json.dumps([1, [2], "3"]).encode()), "traceEvents")
+    assert list(stream) == [1, [2], "3"]
+    assert stream.is_complete
+
+
+def test_what_is_not_json_has_no_items():
+    stream = JsonArrayStream(io.BytesIO(b"hello"), "traceEvents")
+    assert list(stream) == []
+    assert not stream.is_complete
