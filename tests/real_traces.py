@@ -23,3 +23,21 @@ NSYS: Final = (
     "nsys/2026.2-2gpu-nccl-before.sqlite",
     "nsys/2026.2-windows-laptop.sqlite",
 )
+
+KINETO: Final = (
+    "kineto/2021-resnet50.json.gz",
+    "kineto/2023-2080ti-large.json.gz",
+    "kineto/2024-a100-plain.json",
+    "kineto/2025-b200-rank0of8.json.gz",
+    "kineto/2025-h100-bert-small.json.gz",
+    "kineto/2025-mi300x-rccl.json.gz",
+    *(f"kineto/dlrm-8ranks-v100/worker{rank}.pt.trace.json.gz" for rank in range(8)),
+    *(f"kineto/resnet18-2ranks-v100/rank{rank}.pt.trace.json.gz" for rank in range(2)),
+    *(f"kineto/torchrec-4ranks-v100/rank{rank}.pt.trace.json.gz" for rank in range(4)),
+)
+NVPROF: Final = (
+    "nvprof/v11or12-pytorch-lm-markers.sql",
+    "nvprof/v16-nccl-4gpu.nvvp",
+    "nvprof/v8-tensorflow.nvvp",
+    "nvprof/zero-kernels.sql",
+)

@@ -56,3 +56,37 @@ def test_what_is_not_json_has_no_items():
     stream = JsonArrayStream(io.BytesIO(b"hello"), "traceEvents")
     assert list(stream) == []
     assert not stream.is_complete
+
+
+NAMES = st.sampled_from(["k", "}, {", '"}, {"', "\\", "é", "a]b", "lambda()#1}, {lambda"])
+VALUES = st.one_of(st.integers(), NAMES, st.lists(st.just({"a": 1}), max_size=3))
+
+
+@given(
+    st.lists(st.dictionaries(NAMES, VALUES, max_size=3), max_size=30),
+    st.integers(1, 200),
+    st.sampled_from([None, 1]),
+)
+def test_runs_of_items_are_the_items(items, n_bytes, indent):
+    text = json.dumps({"traceEvents": items, "after": [{"b": 1}, {"c": 2}]}, indent=indent)
+    stream = JsonArrayStream(io.BytesIO(text.encode()), "traceEvents", chunk_bytes=n_bytes)
+    runs = list(stream.batches(parse_dictionaries))
+    assert [item for run in runs for item in run] == items
+    assert stream.is_complete
+    assert stream.header == {"after": [{"b": 1}, {"c": 2}]}
+
+
+def parse_dictionaries(text):
+    try:
+        items = json.loads(text)
+    except json.JSONDecodeError:
+        return None
+    return items if isinstance(items, list) else None
+
+
+def test_most_items_come_in_runs():
+    items = [{"name": f"kernel {number}"} for number in range(1000)]
+    stream = JsonArrayStream(io.BytesIO(json.dumps(items).encode()), "", chunk_bytes=5000)
+    sizes = [len(run) for run in stream.batches(parse_dictionaries)]
+    assert sum(sizes) == 1000
+    assert len(sizes) < 100

@@ -7,55 +7,42 @@ since the base, which `KinetoEvents.base_time_ns` gives.
 
 from __future__ import annotations
 
-import gzip
-from array import array
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, BinaryIO, Final
+from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
-from traceprof.formats.json_stream import JsonArrayStream
-from traceprof.model.tables import ABSENT
+from traceprof.formats.gunzip import GZIP_MAGIC, GzipSource
+from traceprof.formats.json_stream import ByteSource, JsonArrayStream, mend_text
+from traceprof.formats.kineto_parse import (
+    NUMBER_ARGUMENTS,
+    TEXT_ARGUMENTS,
+    Batch,
+    Event,
+    batch_of_items,
+    exact_ns,
+    parse_batch,
+    whole,
+)
 
 __all__ = ["KinetoEvents", "exact_ns", "read_kineto_events"]
-
-NUMBER_ARGUMENTS: Final = (
-    "External id",
-    "correlation",
-    "device",
-    "stream",
-    "context",
-    "bytes",
-    "graph node id",
-    "wait_on_stream",
-    "Group size",
-    "In msg nelems",
-    "Out msg nelems",
-    "Seq",
-)
-TEXT_ARGUMENTS: Final = (
-    "Collective name",
-    "dtype",
-    "Process Group Name",
-    "Process Group Description",
-)
-_GZIP_MAGIC: Final = b"\x1f\x8b"
 
 
 @dataclass(frozen=True, slots=True)
 class KinetoEvents:
-    """The complete ("X") events of one file, a row each, in file order.
+    """The complete ("X") events of one file, and its instants ("i"), a row each, in file order.
 
     ``start_ns`` and ``end_ns`` count from ``base_time_ns`` (0 where the file has no base: then
     they count from 1970, or from boot in files of 2023). ``process`` and ``thread`` are `ABSENT`
     where the file has a text there (such as "Spans"). ``arguments`` holds one array for each of
     `NUMBER_ARGUMENTS` (`ABSENT` where the event has none) and one categorical for each of
     `TEXT_ARGUMENTS` ("" where it has none). ``header`` holds the other top-level values of the
-    document. ``is_complete`` is False when the document was cut off.
+    document. ``is_complete`` is False when the document was cut off, ``has_array`` when it has
+    no events to begin with.
     """
 
     base_time_ns: int
@@ -70,50 +57,31 @@ class KinetoEvents:
     thread_names: Mapping[tuple[int, int], str]
     header: Mapping[str, Any]
     is_complete: bool
+    has_array: bool = True
 
     def __len__(self) -> int:
         return len(self.start_ns)
 
 
 def read_kineto_events(
-    path: Path, keep: Callable[[Mapping[str, Any]], bool] | None = None
+    path: Path,
+    keep: Callable[[Event], bool] | None = None,
+    phases: Sequence[str] = ("X",),
 ) -> KinetoEvents:
     """Return the events of the Chrome trace at ``path`` (plain or gzip), in bounded memory.
 
-    ``keep`` may refuse events: those for which it returns False are left out.
+    ``keep`` may refuse events: those for which it returns False are left out. ``phases`` are
+    the kinds of events that become rows.
     """
+    columns = _Columns(keep, frozenset(phases))
     with path.open("rb") as raw:
-        packed = raw.read(2) == _GZIP_MAGIC
+        packed = raw.read(2) == GZIP_MAGIC
         raw.seek(0)
-        file: BinaryIO = gzip.GzipFile(fileobj=raw) if packed else raw  # type: ignore[assignment]
-        stream = JsonArrayStream(file, "traceEvents")
-        columns = _Columns()
-        for event in stream:
-            if isinstance(event, dict) and (keep is None or keep(event)):
-                columns.add(event)
+        source: ByteSource = GzipSource(raw) if packed else raw
+        stream = JsonArrayStream(source, "traceEvents")
+        for found in stream.batches(parse_batch):
+            columns.add(found if isinstance(found, Batch) else batch_of_items(found))
     return columns.finish(stream)
-
-
-def exact_ns(microseconds: int | str | None) -> int:
-    """Return the nanoseconds of a JSON number of microseconds, exact to the last digit."""
-    if microseconds is None:
-        return 0
-    if isinstance(microseconds, int):
-        return microseconds * 1000
-    whole, _, fraction = microseconds.partition(".")
-    if "e" in fraction or "E" in fraction or not whole.lstrip("-").isdigit():
-        return round(float(microseconds) * 1000)
-    ns = int(whole) * 1000
-    if fraction:
-        part = int(fraction[:3].ljust(3, "0"))
-        ns += -part if whole[0] == "-" else part
-    return ns
-
-
-def _whole(value: Any) -> int:
-    if isinstance(value, int):
-        return value
-    return int(value) if isinstance(value, str) and value.isdigit() else ABSENT
 
 
 class _Codes(dict[str, int]):
@@ -123,76 +91,112 @@ class _Codes(dict[str, int]):
         code = self[text] = len(self)
         return code
 
+    def categorical(self, parts: Sequence[npt.NDArray[np.int64]]) -> pd.Categorical:
+        """Return the strings whose numbers stand in ``parts``."""
+        texts = [mend_text(text) for text in self]
+        distinct = list(dict.fromkeys(texts))
+        codes = _joined(parts)
+        if len(distinct) < len(texts):
+            place = {text: code for code, text in enumerate(distinct)}
+            codes = np.array([place[text] for text in texts], np.int64)[codes]
+        return pd.Categorical.from_codes(codes, pd.Index(distinct, dtype=object))
+
+
+_Parts = list[npt.NDArray[np.int64]]
+_PLACE: Final = ("start", "end", "process", "thread", "category", "name")
+
 
 @dataclass(slots=True)
 class _Columns:
-    starts: array[int] = field(default_factory=lambda: array("q"))
-    ends: array[int] = field(default_factory=lambda: array("q"))
-    processes: array[int] = field(default_factory=lambda: array("q"))
-    threads: array[int] = field(default_factory=lambda: array("q"))
-    categories: array[int] = field(default_factory=lambda: array("q"))
-    names: array[int] = field(default_factory=lambda: array("q"))
-    numbers: dict[str, array[int]] = field(
-        default_factory=lambda: {name: array("q") for name in NUMBER_ARGUMENTS}
+    keep: Callable[[Event], bool] | None
+    phases: frozenset[str]
+    place: dict[str, _Parts] = field(default_factory=lambda: {name: [] for name in _PLACE})
+    numbers: dict[str, _Parts] = field(
+        default_factory=lambda: {name: [] for name in NUMBER_ARGUMENTS}
     )
-    texts: dict[str, array[int]] = field(
-        default_factory=lambda: {name: array("q") for name in TEXT_ARGUMENTS}
-    )
+    texts: dict[str, _Parts] = field(default_factory=lambda: {name: [] for name in TEXT_ARGUMENTS})
     category_codes: _Codes = field(default_factory=_Codes)
     name_codes: _Codes = field(default_factory=_Codes)
     text_codes: _Codes = field(default_factory=lambda: _Codes({"": 0}))
     process_names: dict[int, str] = field(default_factory=dict)
     thread_names: dict[tuple[int, int], str] = field(default_factory=dict)
 
-    def add(self, event: dict[str, Any]) -> None:
-        kind = event.get("ph")
-        if kind == "M":
-            self._add_name(event)
-        if kind != "X":
-            return
-        start = exact_ns(event.get("ts"))
-        self.starts.append(start)
-        self.ends.append(start + max(0, exact_ns(event.get("dur"))))
-        self.processes.append(_whole(event.get("pid")))
-        self.threads.append(_whole(event.get("tid")))
-        self.categories.append(self.category_codes[str(event.get("cat", ""))])
-        self.names.append(self.name_codes[str(event.get("name", ""))])
-        arguments = event.get("args") or {}
-        for name, numbers in self.numbers.items():
-            numbers.append(_whole(arguments[name]) if name in arguments else ABSENT)
-        for name, texts in self.texts.items():
-            texts.append(self.text_codes[str(arguments[name])] if name in arguments else 0)
+    def add(self, batch: Batch) -> None:
+        rows = [index for index, event in enumerate(batch.events) if event.ph in self.phases]
+        if self.keep is not None:
+            keep = self.keep
+            rows = [index for index in rows if keep(batch.events[index])]
+        self._add_names([event for event in batch.events if event.ph == "M"])
+        if rows:
+            self._add_rows([batch.events[index] for index in rows])
+            starts = batch.start_ns[rows]
+            self.place["start"].append(starts)
+            self.place["end"].append(starts + np.maximum(batch.duration_ns[rows], 0))
 
-    def _add_name(self, event: dict[str, Any]) -> None:
-        process = _whole(event.get("pid"))
-        text = str((event.get("args") or {}).get("name", ""))
-        if event.get("name") == "process_name":
-            self.process_names[process] = text
-        elif event.get("name") == "thread_name":
-            self.thread_names[process, _whole(event.get("tid"))] = text
+    def _add_rows(self, events: Sequence[Event]) -> None:
+        categories, names, texts = self.category_codes, self.name_codes, self.text_codes
+        self.place["process"].append(_wholes([event.pid for event in events]))
+        self.place["thread"].append(_wholes([event.tid for event in events]))
+        self.place["category"].append(np.array([categories[event.cat or ""] for event in events]))
+        self.place["name"].append(np.array([names[str(event.name)] for event in events]))
+        arguments = [event.arguments for event in events]
+        for name, attribute in NUMBER_ARGUMENTS.items():
+            numbers = _wholes([getattr(item, attribute) for item in arguments])
+            self.numbers[name].append(_compact(numbers))
+        for name, attribute in TEXT_ARGUMENTS.items():
+            values = [getattr(item, attribute) for item in arguments]
+            codes = [texts[str(value)] if value else 0 for value in values]
+            self.texts[name].append(_compact(np.array(codes, np.int64)))
+
+    def _add_names(self, events: Sequence[Event]) -> None:
+        for event in events:
+            process = whole(event.pid)
+            text = mend_text(str(event.arguments.name or ""))
+            if event.name == "process_name":
+                self.process_names[process] = text
+            elif event.name == "thread_name":
+                self.thread_names[process, whole(event.tid)] = text
 
     def finish(self, stream: JsonArrayStream) -> KinetoEvents:
-        texts = pd.Index(list(self.text_codes))
+        place = {name: _joined(self.place[name]) for name in _PLACE[:4]}
+        numbers = {name: _joined(parts) for name, parts in self.numbers.items()}
+        texts = {name: self.text_codes.categorical(parts) for name, parts in self.texts.items()}
         return KinetoEvents(
-            base_time_ns=_whole(stream.header.get("baseTimeNanoseconds", 0)),
-            start_ns=_numbers(self.starts),
-            end_ns=_numbers(self.ends),
-            process=_numbers(self.processes),
-            thread=_numbers(self.threads),
-            category=_names(self.categories, pd.Index(list(self.category_codes), dtype=object)),
-            name=_names(self.names, pd.Index(list(self.name_codes), dtype=object)),
-            arguments={name: _numbers(column) for name, column in self.numbers.items()}
-            | {name: _names(column, texts) for name, column in self.texts.items()},
+            base_time_ns=max(0, whole(stream.header.get("baseTimeNanoseconds", 0))),
+            start_ns=place["start"],
+            end_ns=place["end"],
+            process=place["process"],
+            thread=place["thread"],
+            category=self.category_codes.categorical(self.place["category"]),
+            name=self.name_codes.categorical(self.place["name"]),
+            arguments={**numbers, **texts},
             process_names=self.process_names,
             thread_names=self.thread_names,
             header=stream.header,
             is_complete=stream.is_complete,
+            has_array=stream.has_array,
         )
 
 
-def _numbers(column: array[int]) -> npt.NDArray[np.int64]:
-    return np.array(column, np.int64)
+def _wholes(values: Sequence[Any]) -> npt.NDArray[np.int64]:
+    if all(type(value) is int for value in values):
+        try:
+            return np.array(values, np.int64)
+        except OverflowError:
+            pass
+    return np.array([whole(value) for value in values], np.int64)
 
 
-def _names(codes: array[int], texts: pd.Index) -> pd.Categorical:
-    return pd.Categorical.from_codes(np.array(codes, np.int64), texts)
+def _compact(values: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+    """Return the values, of a single number where they are all the same: most are absent."""
+    same = bool((values == values[0]).all())
+    return np.broadcast_to(values[0], len(values)) if same else values
+
+
+def _joined(parts: Sequence[npt.NDArray[np.int64]]) -> npt.NDArray[np.int64]:
+    if not parts:
+        return np.empty(0, np.int64)
+    firsts = {int(part[0]) for part in parts}
+    if len(firsts) == 1 and all(part.strides == (0,) for part in parts):
+        return np.broadcast_to(parts[0][0], sum(map(len, parts)))
+    return np.concatenate(parts).astype(np.int64, copy=False)

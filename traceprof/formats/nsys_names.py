@@ -10,7 +10,7 @@ import pandas as pd
 
 from traceprof.formats.database import NULL, Column, Database, categorical
 
-__all__ = ["api_named", "named"]
+__all__ = ["api_named", "named", "plain_api_name"]
 
 _ABI_SUFFIX: Final = re.compile(r"(_v\d+)?(_ptsz|_ptds)?(_v\d+)?$")
 
@@ -26,5 +26,9 @@ def named(database: Database, ids: Column) -> pd.Categorical:
 def api_named(database: Database, ids: Column) -> pd.Categorical:
     """Return the names of API calls without the version of their binary interface."""
     names = named(database, ids)
-    plain = [_ABI_SUFFIX.sub("", str(name)) for name in names.categories]
-    return categorical(names.codes, plain)
+    return categorical(names.codes, [plain_api_name(str(name)) for name in names.categories])
+
+
+def plain_api_name(name: str) -> str:
+    """Return the name of an API call without the version of its binary interface."""
+    return _ABI_SUFFIX.sub("", name)

@@ -1,0 +1,318 @@
+"""Kineto traces become tables: small files by hand, then the real ones."""
+
+from __future__ import annotations
+
+import gzip
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tests import real_traces
+from tests.builders import plain
+from tests.formats.kineto_file import HOST, THREAD, as_json, complete, kernel, on_device, write
+from tests.requirements import TRACES, require
+from traceprof.errors import TraceError
+from traceprof.formats import open_trace
+from traceprof.model.tables import ABSENT
+
+BASE = 1_700_000_000_000_000_000
+EPOCH = 1_712_195_495_519_689_047  # its microseconds do not fit a double
+
+
+@pytest.mark.parametrize("suffix", [".json", ".json.gz"])
+def test_a_training_step(tmp_path: Path, suffix: str) -> None:
+    events = [
+        complete("user_annotation", "ProfilerStep#3", 1000, 9000, args={"External id": 1}),
+        complete("cpu_op", "aten::mm", 2000, 4000, args={"External id": 2}),
+        complete("cuda_runtime", "cudaLaunchKernel", 2500, 3001, args={"correlation": 9}),
+        kernel("ampere_sgemm_64x64", 3500, 8250),
+        on_device(
+            "gpu_memcpy",
+            "Memcpy HtoD (Pageable -> Device)",
+            1500,
+            2500,
+            correlation=8,
+            bytes=4096,
+        ),
+        on_device("gpu_memset", "Memset (Device)", 2600, 2700, correlation=7, bytes=16),
+        on_device("gpu_user_annotation", "ProfilerStep#3", 1499, 8252),
+    ]
+    path = write(tmp_path / f"t{suffix}", events, baseTimeNanoseconds=BASE)
+    trace = open_trace(path)
+
+    assert trace.info.utc_epoch_ns == BASE + 1000
+    assert plain(trace.kernels, "start_ns", "end_ns", "device", "stream", "process") == [
+        (2500, 7250, 0, 7, HOST)
+    ]
+    assert plain(trace.kernels, "name", "activity", "correlation", "graph_node") == [
+        ("ampere_sgemm_64x64", "gemm", 9, ABSENT)
+    ]
+    assert plain(trace.copies, "start_ns", "direction", "n_bytes", "src_kind", "dst_kind") == [
+        (500, "h2d", 4096, "pageable", "device"),
+        (1600, "memset", 16, "unknown", "device"),
+    ]
+    assert plain(trace.api_calls, "start_ns", "end_ns", "thread", "correlation", "name") == [
+        (1500, 2001, THREAD, 9, "cudaLaunchKernel")
+    ]
+    assert plain(trace.host_ops, "start_ns", "end_ns", "source", "name") == [
+        (1000, 3000, "cpu_op", "aten::mm")
+    ]
+    # The step is on the host once; Kineto's copy of it on the device is not one more.
+    assert plain(trace.ranges, "start_ns", "end_ns", "process", "thread", "name", "depth") == [
+        (0, 8000, HOST, THREAD, "ProfilerStep#3", 0)
+    ]
+    assert "syncs" not in trace.recorded
+    assert trace.recorded >= {"kernels", "copies", "api_calls", "ranges", "host_ops"}
+
+
+@given(st.integers(EPOCH, EPOCH + 10**12), st.integers(0, 10**12))
+@settings(max_examples=10, deadline=None)
+def test_times_of_day_keep_every_digit(
+    tmp_path_factory: pytest.TempPathFactory, start_ns: int, lasts_ns: int
+) -> None:
+    events = [
+        complete("cpu_op", "first", EPOCH - 1, EPOCH),
+        *[kernel("k", start_ns, start_ns + lasts_ns)] * 2,
+    ]
+    path = write(tmp_path_factory.mktemp("times") / "t.json", events)
+    trace = open_trace(path)
+    assert trace.info.utc_epoch_ns == EPOCH - 1
+    assert set(plain(trace.kernels, "start_ns", "end_ns")) == {
+        (start_ns - EPOCH + 1, start_ns + lasts_ns - EPOCH + 1)
+    }
+
+
+def test_the_first_generation(tmp_path: Path) -> None:
+    """2021: capital categories, texts for threads, steps among the operators."""
+    step = complete("Operator", "ProfilerStep#1", 1000, 9000, tid="4243")
+    events = [
+        step,
+        step,
+        complete("Operator", "aten::add", 2000, 3000, tid="4243"),
+        complete("Runtime", "cudaLaunchKernel", 2100, 2200, tid="4243", args={"correlation": 5}),
+        complete(
+            "Kernel",
+            "add_kernel",
+            4000,
+            5000,
+            pid=1,
+            tid="stream 7",
+            args={"device": 1, "stream": 7, "correlation": 5, "external id": 2},
+        ),
+        complete("Memcpy", "Memcpy DtoH (Device -> Pinned)", 6000, 7000, pid=1, tid="stream 7"),
+    ]
+    trace = open_trace(write(tmp_path / "t.json", events))
+    assert plain(trace.ranges, "name", "thread") == [("ProfilerStep#1", THREAD)]
+    assert plain(trace.host_ops, "name") == [("aten::add",)]
+    assert plain(trace.kernels, "device", "stream", "process") == [(1, 7, HOST)]
+    assert plain(trace.copies, "device", "direction", "n_bytes") == [(1, "d2h", ABSENT)]
+    assert trace.info.utc_epoch_ns is None  # a clock since boot
+
+
+def test_rows_of_triton_on_the_host_are_not_device_work(tmp_path: Path) -> None:
+    events = [
+        complete("cpu_op", "triton_poi_fused_0", 1000, 96800, args={"stream": 7, "device": 0}),
+        kernel("triton_poi_fused_0", 50000, 51760),
+    ]
+    trace = open_trace(write(tmp_path / "t.json", events))
+    assert (trace.kernels["end_ns"] - trace.kernels["start_ns"]).tolist() == [1760]
+
+
+def test_collectives_have_sizes_and_their_kernels(tmp_path: Path) -> None:
+    described = {
+        "Collective name": "_allgather_base",
+        "In msg nelems": 100,
+        "Out msg nelems": 800,
+        "Group size": 8,
+        "dtype": "BFloat16",
+        "Process Group Name": "3",
+        "Process Group Ranks": "[0, 1, 2, 3, 4, 5, 6, 7]",
+        "Seq": 12,
+    }
+    sent = {**described, "Collective name": "send", "Out msg nelems": 100, "dtype": "Strange"}
+    waits = {"Collective name": "wait", "In msg nelems": 0, "dtype": "Byte"}
+    events = [
+        complete("cpu_op", "record_param_comms", 0, 900, args={"External id": 5, **described}),
+        complete("user_annotation", "nccl:_all_gather_base", 100, 800),
+        complete("cpu_op", "record_param_comms", 1000, 1100, args={"External id": 6, **waits}),
+        kernel("ncclDevKernel_AllGather", 5000, 9000, **{"External id": 5}, **described),
+        # Launched before the trace began: only the kernel is there.
+        kernel("ncclDevKernel_SendRecv", 200, 300, correlation=4, **sent),
+    ]
+    trace = open_trace(write(tmp_path / "t.json", events))
+    assert plain(trace.collectives, "start_ns", "end_ns", "op", "n_bytes", "correlation") == [
+        (0, 900, "all_gather", 1600, 9),
+        (200, 300, "send", ABSENT, 4),
+    ]
+    columns = ("dtype", "group", "group_size", "backend", "sequence", "thread")
+    assert plain(trace.collectives, *columns) == [
+        ("bfloat16", "3", 8, "nccl", 12, THREAD),
+        ("Strange", "3", 8, "nccl", 12, ABSENT),
+    ]
+
+
+def test_annotations_stand_in_for_collectives_of_old_versions(tmp_path: Path) -> None:
+    events = [
+        complete("user_annotation", "nccl:all_reduce", 0, 900),
+        complete("cuda_runtime", "cudaLaunchKernel", 300, 400, args={"correlation": 3}),
+        complete("cuda_runtime", "cudaLaunchKernel", 500, 600, args={"correlation": 4}),
+        kernel("gemm", 1000, 2000, correlation=3),
+        kernel("ncclKernel_AllReduce_RING_LL_Sum_float", 2000, 3000, correlation=4),
+    ]
+    trace = open_trace(write(tmp_path / "t.json", events))
+    assert plain(trace.collectives, "op", "n_bytes", "group_size", "backend", "correlation") == [
+        ("all_reduce", ABSENT, ABSENT, "nccl", 4)
+    ]
+
+
+def test_what_else_kineto_may_record(tmp_path: Path) -> None:
+    wait = {"cuda_sync_kind": "Stream Wait Event", "correlation": 24}
+    memory = {"Total Allocated": 2048, "Total Reserved": 4096, "Device Id": 1, "Device Type": 1}
+    events = [
+        complete("python_function", "train.py(3): <module>", 0, 9000),
+        complete("python_function", "nn.Module: Linear_0", 100, 900),
+        on_device("cuda_sync", "Stream Wait Event", 200, 300, **wait),
+        on_device("cuda_sync", "Event Sync", 300, 400, stream=-1),
+        complete("overhead", "Activity Buffer Request", 500, 700, pid=-1, tid=0),
+        {**complete("cpu_instant_event", "[memory]", 600, 600, args=memory), "ph": "i"},
+        {"ph": "i", "name": "Iteration Start", "pid": "Traces", "tid": "Trace", "ts": 0},
+        {"ph": "s", "id": 9, "pid": HOST, "tid": THREAD, "ts": 0, "cat": "ac2g", "name": "ac2g"},
+        complete("Trace", "PyTorch Profiler (0)", 0, 9000, pid="Spans", tid="PyTorch Profiler"),
+    ]
+    trace = open_trace(write(tmp_path / "t.json", events))
+    assert plain(trace.ranges, "domain", "name") == [("nn.Module", "Linear_0")]
+    assert plain(trace.syncs, "kind", "stream", "correlation") == [
+        ("stream_wait", 7, 24),
+        ("event", ABSENT, 9),
+    ]
+    assert plain(trace.overheads, "name", "process") == [("Activity Buffer Request", HOST)]
+    assert plain(trace.samples, "source", "metric", "value") == [
+        ("torch device 1", "allocated_bytes", 2048.0),
+        ("torch device 1", "reserved_bytes", 4096.0),
+    ]
+    assert trace.host_ops.empty
+
+
+def test_the_machine_and_the_rank(tmp_path: Path) -> None:
+    header = {
+        "deviceProperties": [{"id": 0, "name": "H100", "totalGlobalMem": 80, "numSms": 132}],
+        "distributedInfo": {"backend": "nccl", "rank": 3, "world_size": 8, "nccl_version": "2.27"},
+        "cuda_runtime_version": 12090,
+        "roctracer_version": 4.1,
+    }
+    named = {"ph": "M", "name": "process_name", "pid": HOST, "args": {"name": "python3"}}
+    thread = {"ph": "M", "name": "thread_name", "pid": HOST, "tid": 1, "args": {"name": "main"}}
+    events = [named, thread, complete("cpu_op", "op", 0, 1), kernel("k", 0, 1)]
+    trace = open_trace(write(tmp_path / "t.json", events, **header))
+    assert plain(trace.devices, "device", "name", "memory_bytes", "sm_count", "used") == [
+        (0, "H100", 80, 132, 1)
+    ]
+    assert plain(trace.processes, "process", "name", "rank", "world_size") == [
+        (HOST, "python3", 3, 8)
+    ]
+    assert plain(trace.threads, "process", "thread", "name") == [(HOST, 1, "main")]
+    assert dict(plain(trace.environment, "name", "value")) == {
+        "cuda_runtime": "12.9",
+        "roctracer": "4.1",
+        "nccl": "2.27",
+        "backend": "nccl",
+    }
+
+
+@pytest.mark.parametrize(
+    ("name", "direction"),
+    [
+        ("Memcpy DtoD (Device -> Device)", "d2d"),
+        ("Memcpy PtoP (Device -> Device)", "p2p"),
+        ("Memcpy HtoH (Pageable -> Pinned)", "h2h"),
+        ("Memcpy HtoA (Pinned -> Array)", "h2d"),
+        ("CopyDeviceToHost", "d2h"),
+        ("hipMemset", "memset"),
+        ("Memcpy", "unknown"),
+    ],
+)
+def test_directions_of_copies(tmp_path: Path, name: str, direction: str) -> None:
+    category = "gpu_memset" if direction == "memset" else "gpu_memcpy"
+    trace = open_trace(write(tmp_path / "t.json", [on_device(category, name, 0, 1)]))
+    assert trace.copies["direction"].tolist() == [direction]
+
+
+@pytest.mark.parametrize("packed", [False, True])
+def test_a_trace_that_is_cut_off_is_read_up_to_the_cut(tmp_path: Path, packed: bool) -> None:
+    events = [kernel(f"kernel_{number}", number * 10, number * 10 + 5) for number in range(9999)]
+    text = as_json({"traceEvents": events}, indent=1).encode()
+    data = gzip.compress(text) if packed else text
+    path = tmp_path / "t.json"
+    path.write_bytes(data[: len(data) // 2])
+    trace = open_trace(path)
+    assert 4000 < len(trace.kernels) < 6000
+    assert trace.kernels["name"].tolist() == [f"kernel_{n}" for n in range(len(trace.kernels))]
+    assert "cut off" in trace.info.warnings[0]
+
+
+def test_strange_values_do_no_harm(tmp_path: Path) -> None:
+    events = [
+        kernel("k", 0, 1000),
+        {**kernel("texts", 2000, 3000), "pid": "0", "tid": "7", "cat": "kernel"},
+        {**kernel("negative", 4000, 4000), "dur": -3},
+        {**kernel("texts for times", 0, 0), "ts": "5.250", "dur": "1"},
+        {**kernel("no arguments", 6000, 7000), "args": None},
+        {**kernel("huge", 7000, 8000), "args": {"correlation": 2**64 - 1, "stream": [1]}},
+        None,
+        [1, 2],
+        {"ph": "X", "cat": None, "name": None},
+    ]
+    path = write(tmp_path / "t.json", events)
+    path.write_bytes(path.read_bytes().replace(b"huge", b"hu\xffge"))
+    trace = open_trace(path)
+    assert plain(trace.kernels, "name", "start_ns", "end_ns", "device", "stream") == [
+        ("k", 0, 1000, 0, 7),
+        ("texts", 2000, 3000, 0, 7),
+        ("negative", 4000, 4000, 0, 7),
+        ("texts for times", 5250, 6250, 0, 7),
+        ("no arguments", 6000, 7000, 0, 7),
+        ("hu\N{REPLACEMENT CHARACTER}ge", 7000, 8000, 0, 7),
+    ]
+    assert trace.kernels["correlation"].tolist() == [9, 9, 9, 9, ABSENT, ABSENT]
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("{}", "without traceEvents"),
+        ('{"hello": [1, 2]}', "without traceEvents"),
+        ('{"traceEvents": []}', "no events"),
+        ('{"traceEvents": [{"ph": "X", "cat": "ker', "cut off before its first event"),
+    ],
+)
+def test_json_without_events_says_what_is_wrong(tmp_path: Path, text: str, message: str) -> None:
+    path = tmp_path / "t.json"
+    path.write_text(text)
+    with pytest.raises(TraceError, match=message):
+        open_trace(path)
+
+
+@pytest.mark.traces
+@pytest.mark.parametrize("name", real_traces.KINETO)
+def test_real_traces_read(name: str) -> None:
+    require("traces")
+    trace = open_trace(TRACES / name)
+    assert len(trace.kernels) > 50
+    assert not trace.info.warnings
+    assert (trace.kernels["end_ns"] >= trace.kernels["start_ns"]).all()
+    assert trace.devices["used"].sum() >= 1
+    # Every copy and launch finds its place: the launches of most kernels are in the trace.
+    assert trace.kernels["correlation"].isin(trace.api_calls["correlation"]).mean() > 0.7
+    assert (trace.copies["direction"] != "unknown").all()
+
+
+@pytest.mark.traces
+def test_bytes_of_a_real_all_gather() -> None:
+    require("traces")
+    trace = open_trace(TRACES / "kineto/2025-b200-rank0of8.json.gz")
+    # kineto.md quotes the row: Out 201088 elements of BFloat16, 8 ranks, correlation 15270.
+    assert plain(trace.collectives, "op", "n_bytes", "group_size", "correlation") == [
+        ("all_gather", 2 * 201_088, 8, 15270)
+    ]

@@ -1,0 +1,145 @@
+"""Collectives of a Kineto trace: what PyTorch wrote of each call, tied to its kernel."""
+
+from __future__ import annotations
+
+from typing import Final
+
+import numpy as np
+import numpy.typing as npt
+import pandas as pd
+
+from traceprof.formats.collective_names import collective_op, dtype_bytes, dtype_name
+from traceprof.formats.database import categorical
+from traceprof.formats.frames import stack
+from traceprof.formats.kineto_rows import Rows
+from traceprof.model.activity import Activity
+from traceprof.model.tables import ABSENT, empty_table, make_table
+
+__all__ = ["make_collectives"]
+
+_CALL: Final = "record_param_comms"
+_BACKENDS: Final = ("nccl", "gloo", "ucc", "mpi", "xccl", "hccl")
+
+
+def make_collectives(rows: Rows, kernels: pd.DataFrame, api_calls: pd.DataFrame) -> pd.DataFrame:
+    """Return the collectives as the host issued them, one row each.
+
+    Sizes come from ``record_param_comms`` (since 2023-12) and from the kernels that Kineto
+    copied its arguments to, whose call may lie before the trace. Older traces have annotations
+    such as ``nccl:all_reduce``: the operation without its size.
+    """
+    calls = rows.of("cpu_op")
+    calls = calls.where(calls.named(lambda name: name == _CALL) & _has_op(calls))
+    device = rows.of("kernel")
+    device = device.where(_has_op(device))
+    if len(calls) or len(device):
+        backend = _backend(rows)
+        tied = _by_external_id(calls, device)
+        orphans = device.where(~np.isin(device.number("correlation"), tied))
+        parts = [_described(calls, tied, backend)]
+        if len(orphans):
+            parts.append(_described(orphans, orphans.number("correlation"), backend))
+        table = stack("collectives", parts)
+    else:
+        table = _annotated(rows)
+    return _tied_by_launch(table, kernels, api_calls)
+
+
+def _described(rows: Rows, correlation: npt.NDArray[np.int64], backend: str) -> pd.DataFrame:
+    names = [str(name) for name in rows.text("dtype").categories]
+    codes = rows.text("dtype").codes
+    sizes = np.array([dtype_bytes(name) or ABSENT for name in names], np.int64)[codes]
+    elements = np.maximum(rows.number("In msg nelems"), rows.number("Out msg nelems"))
+    known = (sizes > 0) & (elements >= 0)
+    on_host = rows.process == rows.host_process
+    return make_table(
+        "collectives",
+        {
+            "start_ns": rows.start_ns,
+            "end_ns": rows.end_ns,
+            "process": np.full(len(rows), rows.host_process),
+            "thread": np.where(on_host, rows.thread, ABSENT),
+            "op": _ops(rows.text("Collective name")),
+            "n_bytes": np.where(known, elements * sizes, ABSENT),
+            "dtype": categorical(codes, [dtype_name(name) for name in names]),
+            "group": rows.text("Process Group Name"),
+            "group_size": rows.number("Group size"),
+            "backend": categorical(np.zeros(len(rows), np.int64), [backend]),
+            "sequence": rows.number("Seq"),
+            "correlation": correlation,
+        },
+    )
+
+
+def _annotated(rows: Rows) -> pd.DataFrame:
+    marks = rows.of("user_annotation", "cpu_op", "Operator")
+    marks = marks.where(marks.named(_is_annotation))
+    if not len(marks):
+        return empty_table("collectives")
+    names = [str(name) for name in marks.name.categories]
+    table = make_table(
+        "collectives",
+        {
+            "start_ns": marks.start_ns,
+            "end_ns": marks.end_ns,
+            "process": marks.process,
+            "thread": marks.thread,
+            "op": _ops(marks.name),
+            "backend": categorical(marks.name.codes, [name.partition(":")[0] for name in names]),
+        },
+    )
+    return table.drop_duplicates(["start_ns", "end_ns", "thread", "op"], ignore_index=True)
+
+
+def _is_annotation(name: str) -> bool:
+    backend, colon, op = name.partition(":")
+    return backend in _BACKENDS and bool(colon) and collective_op(op) != ""
+
+
+def _backend(rows: Rows) -> str:
+    found = [str(name).partition(":")[0] for name in rows.name.categories if _is_annotation(name)]
+    return max(set(found), key=found.count) if found else ""
+
+
+def _ops(names: pd.Categorical) -> pd.Categorical:
+    return categorical(names.codes, [collective_op(str(name)) for name in names.categories])
+
+
+def _has_op(rows: Rows) -> npt.NDArray[np.bool_]:
+    return np.asarray(_ops(rows.text("Collective name")) != "", np.bool_)
+
+
+def _by_external_id(calls: Rows, device: Rows) -> npt.NDArray[np.int64]:
+    """Return the correlation of the kernel that bears the number of each call."""
+    kernel = dict(
+        zip(
+            device.number("External id").tolist(),
+            device.number("correlation").tolist(),
+            strict=True,
+        )
+    )
+    kernel.pop(ABSENT, None)
+    found = [kernel.get(number, ABSENT) for number in calls.number("External id").tolist()]
+    return np.array(found, np.int64)
+
+
+def _tied_by_launch(
+    table: pd.DataFrame, kernels: pd.DataFrame, api_calls: pd.DataFrame
+) -> pd.DataFrame:
+    """Return ``table`` with a kernel for calls without one: the first they launched."""
+    open_rows = np.flatnonzero(table["correlation"] == ABSENT)
+    is_communication = kernels["activity"] == Activity.COMMUNICATION.value
+    launched = kernels.loc[is_communication, "correlation"]
+    launches = api_calls[api_calls["correlation"].isin(launched)]
+    if not len(open_rows) or launches.empty:
+        return table
+    correlation = table["correlation"].to_numpy().copy()
+    for thread, calls in launches.groupby("thread"):
+        mine = open_rows[(table["thread"] == thread).to_numpy()[open_rows]]
+        starts = calls["start_ns"].to_numpy()
+        first = np.searchsorted(starts, table["start_ns"].to_numpy()[mine])
+        inside = first < len(starts)
+        mine, first = mine[inside], first[inside]
+        inside = starts[first] < table["end_ns"].to_numpy()[mine]
+        correlation[mine[inside]] = calls["correlation"].to_numpy()[first[inside]]
+    return table.assign(correlation=correlation)
