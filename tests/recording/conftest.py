@@ -18,6 +18,12 @@ from traceprof.model.trace import Trace
 
 PROGRAMS = ROOT / "fixtures" / "programs"
 CNN = [sys.executable, str(PROGRAMS / "train_cnn.py"), "--steps", "12", "--batch", "4"]
+ENVIRONMENT = {
+    **os.environ,
+    "PYTHONPATH": str(ROOT),
+    "OMP_NUM_THREADS": "1",
+    "TRACEPROF_FLUSH_S": "0.1",  # programs that are killed need not live long
+}
 TORCHRUN = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node=2"]
 DDP = [*TORCHRUN, str(PROGRAMS / "train_ddp.py"), "--steps", "12", "--batch", "4"]
 
@@ -47,8 +53,8 @@ def record(path: Path, command: list[str], *options: str, **environment: str) ->
         capture_output=True,
         text=True,
         timeout=240,
-        cwd=path.parent,
-        env={**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1", **environment},
+        cwd=path.parent if path.parent.is_dir() else path.parent.parent,
+        env={**ENVIRONMENT, **environment},
         check=False,
     )
     return Recorded(done, path)

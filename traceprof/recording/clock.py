@@ -1,8 +1,9 @@
-"""The clock of an nsys export against the wall clock of the recorded program."""
+"""What nsys recorded of our own events: its clock against the wall clock, and our ranges."""
 
 from __future__ import annotations
 
 import sqlite3
+from collections import Counter
 from contextlib import closing
 from pathlib import Path
 from typing import Any, Final
@@ -12,7 +13,7 @@ import numpy.typing as npt
 
 from traceprof.errors import RecordingError
 
-__all__ = ["ProfilerClock", "read_profiler_clock"]
+__all__ = ["ProfilerClock", "read_profiler_clock", "remove_our_events"]
 
 _CLOCK_MARKS: Final = """
     SELECT start, int64Value FROM NVTX_EVENTS
@@ -20,14 +21,15 @@ _CLOCK_MARKS: Final = """
     WHERE eventType = 34 AND coalesce(text, value) = 'clock' AND int64Value > 0
     ORDER BY int64Value"""
 _SESSION: Final = "SELECT utcEpochNs FROM TARGET_INFO_SESSION_START_TIME"
-_EMITTING: Final = """
-    SELECT globalTid >> 24 & 0xFFFFFF AS pid, count(*) FROM NVTX_EVENTS AS event
-    WHERE eventType IN (59, 60) AND EXISTS (
-        SELECT 1 FROM NVTX_EVENTS AS domain
-        WHERE domain.eventType = 75 AND domain.text = 'traceprof'
-          AND domain.domainId = event.domainId
-          AND domain.globalTid >> 24 = event.globalTid >> 24)
-    GROUP BY pid"""
+_DOMAINS: Final = """
+    SELECT globalTid >> 24, domainId FROM NVTX_EVENTS WHERE eventType = 75 AND text = 'traceprof'"""
+_COUNTS: Final = """
+    SELECT globalTid >> 24 AS process, domainId, count(*) FROM NVTX_EVENTS
+    WHERE eventType IN (59, 60) GROUP BY process, domainId"""
+_REMOVE: Final = """
+    DELETE FROM NVTX_EVENTS
+    WHERE eventType IN (34, 59, 60) AND globalTid >> 24 = ? AND domainId = ?"""
+_PID: Final = 0xFFFFFF
 
 Times = npt.NDArray[np.int64]
 
@@ -55,7 +57,7 @@ class ProfilerClock:
         return shifted
 
 
-def read_profiler_clock(database: Path) -> tuple[ProfilerClock, dict[int, int]]:
+def read_profiler_clock(database: Path) -> tuple[ProfilerClock, Counter[int]]:
     """Return the clock of an nsys export and the number of our ranges in it by process.
 
     Raises:
@@ -66,11 +68,33 @@ def read_profiler_clock(database: Path) -> tuple[ProfilerClock, dict[int, int]]:
             tables = {name for (name,) in connection.execute("SELECT name FROM sqlite_master")}
             session = _rows(connection, tables, "TARGET_INFO_SESSION_START_TIME", _SESSION)
             marks = _rows(connection, tables, "NVTX_EVENTS", _CLOCK_MARKS)
-            n_ranges = dict(_rows(connection, tables, "NVTX_EVENTS", _EMITTING))
+            ours = set(_rows(connection, tables, "NVTX_EVENTS", _DOMAINS))
+            counts = _rows(connection, tables, "NVTX_EVENTS", _COUNTS)
     except sqlite3.Error as error:
         raise RecordingError(f"{database}: not a readable export of nsys ({error})") from error
     epoch_ns = session[0][0] if session else 0
+    n_ranges: Counter[int] = Counter()
+    for process, domain, count in counts:
+        if (process, domain) in ours:
+            n_ranges[process & _PID] += count
     return ProfilerClock(epoch_ns, marks), n_ranges
+
+
+def remove_our_events(database: Path, processes: list[int]) -> None:
+    """Remove the ranges and marks of our domain that these processes left in the export.
+
+    Raises:
+        RecordingError: the export cannot be changed.
+    """
+    try:
+        with closing(sqlite3.connect(database)) as connection, connection:
+            tables = {name for (name,) in connection.execute("SELECT name FROM sqlite_master")}
+            ours = _rows(connection, tables, "NVTX_EVENTS", _DOMAINS)
+            for row in ours:
+                if row[0] & _PID in processes:
+                    connection.execute(_REMOVE, row)
+    except sqlite3.Error as error:
+        raise RecordingError(f"{database}: cannot be changed ({error})") from error
 
 
 def _rows(

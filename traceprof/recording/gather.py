@@ -26,7 +26,8 @@ from traceprof.recording.windows import window_tables
 __all__ = ["Captured", "gather", "make_spool_trace"]
 
 DOMAIN: Final = "traceprof"
-_EXTRA: Final = ("ranges", "marks", "collectives", "processes", "environment")
+_EXTRA: Final = ("ranges", "marks", "collectives", "samples", "processes", "environment")
+_METRIC: Final = "metric:"
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,6 +84,7 @@ def make_spool_trace(
         "ranges": _ranges(captured.events, to_trace_time),
         "marks": _marks(captured.events, to_trace_time),
         "collectives": _collectives(captured.events, to_trace_time),
+        "samples": _metrics(captured.events, to_trace_time),
         "processes": _processes(captured),
         "environment": make_table(
             "environment", {"name": list(facts), "value": list(facts.values())}
@@ -175,6 +177,25 @@ def _collectives(
             "group_size": [fact.get("size", ABSENT) for fact in facts],
             "backend": [fact.get("backend", "") for fact in facts],
             "sequence": [fact.get("sequence", ABSENT) for fact in facts],
+        },
+    )
+
+
+def _metrics(
+    events: Sequence[ProcessEvents], to_trace_time: Callable[[np.ndarray], np.ndarray]
+) -> pd.DataFrame:
+    """Return the metrics that the program itself gave, as samples of its process."""
+    rows, pids = _of(events, "marks")
+    chosen = [
+        (row, pid) for row, pid in zip(rows, pids, strict=True) if str(row[2]).startswith(_METRIC)
+    ]
+    return make_table(
+        "samples",
+        {
+            "start_ns": to_trace_time(_times([row for row, _ in chosen], 0)),
+            "source": [f"process:{pid}" for _, pid in chosen],
+            "metric": [str(row[2]).removeprefix(_METRIC) for row, _ in chosen],
+            "value": _payloads([row for row, _ in chosen]),
         },
     )
 

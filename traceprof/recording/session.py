@@ -16,7 +16,7 @@ from traceprof.errors import RecordingError, UsageError
 from traceprof.formats.nsys_writer import append_to_nsys, write_nsys
 from traceprof.model.trace import Trace
 from traceprof.recording.child import ignores_injection
-from traceprof.recording.clock import read_profiler_clock
+from traceprof.recording.clock import read_profiler_clock, remove_our_events
 from traceprof.recording.environment import read_environment
 from traceprof.recording.gather import Captured, gather, make_spool_trace
 from traceprof.recording.process import find_program
@@ -116,21 +116,21 @@ def _write_spool(job: _Job, captured: Captured) -> Trace:
 
 def _merge_into_export(job: _Job, captured: Captured, database: Path, notes: list[str]) -> Trace:
     """Add what the hooks captured to the profiler's own export, on its clock."""
-    clock, n_ranges = read_profiler_clock(database)
+    clock, n_arrived = read_profiler_clock(database)
     trace = make_spool_trace(captured, clock, job.facts, clock.epoch_ns)
-    arrived = [pid for pid, count in n_ranges.items() if count]
-    lost = sorted({part.pid for part in captured.events if part.ranges} - set(arrived))
+    lost = [part.pid for part in captured.events if len(part.ranges) > n_arrived[part.pid]]
     if lost:
         notes.append(
-            f"the ranges of process {', '.join(map(str, lost))} did not reach the profiler; "
-            "they were added from the spool"
+            f"not all ranges of process {', '.join(map(str, lost))} reached the profiler; "
+            "those of the spool were taken instead"
         )
-    append_to_nsys(_without_ranges_of(trace, arrived), database, job.manifest())
+        remove_our_events(database, lost)
+    append_to_nsys(_with_ranges_of(trace, lost), database, job.manifest())
     return trace
 
 
-def _without_ranges_of(trace: Trace, processes: list[int]) -> Trace:
-    """Return ``trace`` without the ranges and marks that the profiler has itself."""
-    ranges = trace.ranges[~trace.ranges["process"].isin(processes)]
-    marks = trace.marks[~trace.marks["process"].isin(processes)]
+def _with_ranges_of(trace: Trace, processes: list[int]) -> Trace:
+    """Return ``trace`` with the ranges and marks of these processes only."""
+    ranges = trace.ranges[trace.ranges["process"].isin(processes)]
+    marks = trace.marks[trace.marks["process"].isin(processes)]
     return replace(trace, ranges=ranges, marks=marks)

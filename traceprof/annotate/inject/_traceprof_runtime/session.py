@@ -28,6 +28,15 @@ def emitter():
     return _emitter if _emitter is not None else _open()
 
 
+def emitter_here():
+    """Return where events go, in whatever process this is, with or without torch."""
+    if _process is None:
+        begin()
+    elif _process != os.getpid():
+        _start_over()
+    return emitter()
+
+
 def spool():
     """Return the spool of this process."""
     if _spool is None:
@@ -42,18 +51,21 @@ def at_end(function):
 
 def resume_in_fork():
     """Switch recording on again in a forked process that turns out to train."""
-    if not active and _process is not None and _process != os.getpid():
-        begin_again()
+    global active
+    if not active and _process is not None:
+        if _process != os.getpid():
+            _start_over()
+        active = True
     return active
 
 
-def begin_again():
-    """Start over in a forked process: its own card, its own spool."""
-    global active, _process, _spool, _emitter
+def _start_over():
+    """Give a forked process a card and a spool of its own."""
+    global _process, _spool, _emitter
     from . import card, steps
 
     steps.forget()
-    active, _process, _spool, _emitter = True, os.getpid(), None, None
+    _process, _spool, _emitter = os.getpid(), None, None
     card.write_card()
 
 

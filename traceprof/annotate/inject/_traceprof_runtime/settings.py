@@ -4,6 +4,7 @@ import os
 
 DIRECTORY = os.environ.get("TRACEPROF_DIR", ".")
 EMITTER = os.environ.get("TRACEPROF_EMITTER", "auto")  # auto, nvtx (the package), client, spool
+FLUSH_PERIOD_S = float(os.environ.get("TRACEPROF_FLUSH_S") or 1)
 DISABLED = frozenset(filter(None, os.environ.get("TRACEPROF_DISABLE", "").split(",")))
 
 

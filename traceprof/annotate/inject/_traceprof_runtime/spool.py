@@ -12,7 +12,7 @@ import sys
 import threading
 from time import time_ns
 
-PERIOD_S = 1.0
+from . import settings
 
 
 class Spool:
@@ -96,7 +96,7 @@ class Spool:
             sys.stderr.write("traceprof: events are being lost: %s: %s\n" % (self.path, error))
 
     def _run(self):
-        while not self._wake.wait(PERIOD_S):
+        while not self._wake.wait(settings.FLUSH_PERIOD_S):
             if self._every_second is not None:
                 self._every_second()
             self.flush()

@@ -12,6 +12,7 @@ _token = None
 _training_loader = None
 _current_loader = None
 _has_optimized = False
+_is_explicit = False
 _listeners = []
 
 
@@ -49,21 +50,43 @@ def optimized():
 def open_():
     """Open a step unless one is open."""
     global _token
-    if _token is None:
+    if _token is None and not _is_explicit:
         _token = session.emitter().start("step", number)
 
 
 def close():
     """Close the open step, if any."""
-    global _token, number, _has_optimized
+    global _token, _has_optimized
     _has_optimized = False
     if _token is None:
         return
     session.emitter().end(_token)
     _token = None
+    _advance()
+
+
+def _advance():
+    global number
     number += 1
     for listener in _listeners:
         listener(number)
+
+
+def begin_explicit(wanted):
+    """Begin a step that the program names itself; return its number."""
+    global number, _is_explicit, _token
+    _is_explicit = True
+    if _token is not None:
+        session.emitter().end(_token)
+        _token = None
+    if wanted is not None:
+        number = wanted
+    return number
+
+
+def end_explicit():
+    """End a step that the program named itself."""
+    _advance()
 
 
 def finish():

@@ -1,0 +1,139 @@
+"""Naming things from inside a program: ranges, steps, epochs, metrics.
+
+Every call does next to nothing unless `traceprof record` started the program. It works in
+threads, in forked processes, and in programs without torch.
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+from collections.abc import Callable
+from types import TracebackType
+from typing import Any, ParamSpec, Protocol, TypeVar
+
+__all__ = ["epoch", "is_recording", "mark", "metric", "range", "step"]
+
+_Arguments = ParamSpec("_Arguments")
+_Result = TypeVar("_Result")
+
+
+class Span(Protocol):
+    """A stretch of the program: a context manager, and a decorator of functions."""
+
+    def __enter__(self) -> object:
+        """Begin."""
+        ...
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        """End."""
+        ...
+
+    def __call__(self, function: Callable[_Arguments, _Result]) -> Callable[_Arguments, _Result]:
+        """Return ``function`` with every call of it as such a stretch."""
+        ...
+
+
+def range(name: str, payload: float = 0) -> Span:
+    """Return a range of that name on the calling thread, with a number attached.
+
+    The names data, forward, backward and optimizer stand for the phases of training, so a
+    program that traceprof cannot see into may name its phases itself.
+    """
+    return _NOTHING if _runtime is None else _Recorded(_runtime.Range, (name, payload))
+
+
+def step(number: int | None = None, samples: int | None = None) -> Span:
+    """Return a training step; explicit steps take the place of those that traceprof finds.
+
+    Args:
+        number: its number; counted from 0 where it is left out.
+        samples: how many samples it trains on, where traceprof cannot see the batch.
+    """
+    return _NOTHING if _runtime is None else _Recorded(_runtime.Step, (number, samples))
+
+
+def epoch(number: int | None = None) -> Span:
+    """Return an epoch; counted from 0 where the number is left out."""
+    return _NOTHING if _runtime is None else _Recorded(_runtime.Epoch, (number,))
+
+
+def mark(name: str, payload: float = 0) -> None:
+    """Note an instant."""
+    if _runtime is not None:
+        _runtime.mark(name, payload)
+
+
+def metric(name: str, value: float) -> None:
+    """Note the value of a metric (loss, top-1 accuracy …) at this time."""
+    if _runtime is not None:
+        _runtime.metric(name, float(value))
+
+
+def is_recording() -> bool:
+    """Return whether `traceprof record` started this program."""
+    return _runtime is not None
+
+
+class _Nothing:
+    """What every call returns when nobody records."""
+
+    __slots__ = ()
+
+    def __enter__(self) -> _Nothing:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        return None
+
+    def __call__(self, function: Callable[_Arguments, _Result]) -> Callable[_Arguments, _Result]:
+        return function
+
+
+class _Recorded:
+    """A stretch that is recorded; each call of a decorated function is one of its own."""
+
+    __slots__ = ("_arguments", "_make", "_open")
+
+    def __init__(self, make: Callable[..., Any], arguments: tuple[Any, ...]) -> None:
+        self._make = make
+        self._arguments = arguments
+        self._open: list[Any] = []
+
+    def __enter__(self) -> _Recorded:
+        self._open.append(self._make(*self._arguments))
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._open.pop().end()
+
+    def __call__(self, function: Callable[_Arguments, _Result]) -> Callable[_Arguments, _Result]:
+        @functools.wraps(function)
+        def recorded(*args: _Arguments.args, **kwargs: _Arguments.kwargs) -> _Result:
+            span = self._make(*self._arguments)
+            try:
+                return function(*args, **kwargs)
+            finally:
+                span.end()
+
+        return recorded
+
+
+def _find_runtime() -> Any:
+    """Return the runtime that `traceprof record` put on the path, None where nobody records."""
+    if not os.environ.get("TRACEPROF_DIR"):
+        return None
+    try:
+        from _traceprof_runtime import explicit  # type: ignore[import-not-found]
+    except ImportError:
+        return None
+    return explicit
+
+
+_NOTHING = _Nothing()
+_runtime = _find_runtime()

@@ -1,0 +1,54 @@
+"""What the program names itself, through the functions of the traceprof package."""
+
+import itertools
+
+from . import session, steps
+
+_epochs = itertools.count()
+
+
+class Range:
+    """A range that has begun; `end` ends it."""
+
+    def __init__(self, name, payload):
+        self._emitter = session.emitter_here()
+        self._emitter.push(name, payload)
+
+    def end(self):
+        self._emitter.pop()
+
+
+class Step:
+    """A step that has begun: it takes the place of those that the hooks find."""
+
+    def __init__(self, number, samples):
+        self._emitter = session.emitter_here()
+        self._number = steps.begin_explicit(number)
+        self._token = self._emitter.start("user_step", self._number)
+        if samples is not None:
+            self._emitter.mark("batch", samples)
+
+    def end(self):
+        self._emitter.end(self._token)
+        steps.end_explicit()
+
+
+class Epoch:
+    """An epoch that has begun."""
+
+    def __init__(self, number):
+        self._emitter = session.emitter_here()
+        self._token = self._emitter.start("epoch", next(_epochs) if number is None else number)
+
+    def end(self):
+        self._emitter.end(self._token)
+
+
+def mark(name, payload):
+    """Note an instant."""
+    session.emitter_here().mark(name, payload)
+
+
+def metric(name, value):
+    """Note the value of a metric."""
+    session.emitter_here().mark("metric:" + name, value)
