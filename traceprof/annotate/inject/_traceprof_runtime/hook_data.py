@@ -29,7 +29,7 @@ def _wrap_next(torch, iterator):
         if not session.active:
             return original(self)
         emitter = session.emitter()
-        steps.fetching(id(getattr(self, "_index_sampler", self)), _is_exhausted(self))
+        steps.fetching(torch.is_grad_enabled() and not _is_exhausted(self))
         local.is_fetching = True
         emitter.push("data", steps.number)
         try:

@@ -18,7 +18,7 @@ def install(torch):
     original = torch.nn.Module.__call__
     is_compiling = get_is_compiling(torch)
     is_grad_enabled = torch.is_grad_enabled
-    call_layer = _layer_call(original) if settings.layer_depth() else original
+    layers = _Layers(original) if settings.layer_depth() else None
 
     def __call__(self, *args, **kwargs):
         if is_compiling():
@@ -27,11 +27,15 @@ def install(torch):
         if not session.active or getattr(hook_data.local, "is_fetching", False):
             return original(self, *args, **kwargs)
         if state.get("depth", 0):
-            return call_layer(self, *args, **kwargs)
+            if layers is None or state["depth"] > layers.deepest:
+                return original(self, *args, **kwargs)
+            return layers.call(self, args, kwargs)
         emitter = session.emitter()
         if self.training and is_grad_enabled():
             steps.computing()
         emitter.push("forward" if self.training else "eval", steps.number)
+        if layers is not None:
+            layers.name_all(self)
         state["depth"] = 1
         try:
             return original(self, *args, **kwargs)
@@ -42,31 +46,28 @@ def install(torch):
     torch.nn.Module.__call__ = __call__
 
 
-def _layer_call(original):
-    """Return the call of an inner module with a range of its own."""
-    names = weakref.WeakKeyDictionary()
-    deepest = settings.layer_depth()
+class _Layers:
+    """Ranges for the modules inside the outermost one, by their paths from there."""
 
-    def call_layer(self, *args, **kwargs):
-        depth = _local.depth
-        if depth > deepest:
-            return original(self, *args, **kwargs)
+    def __init__(self, original):
+        self.deepest = settings.layer_depth()
+        self._original = original
+        self._names = weakref.WeakKeyDictionary()
+
+    def name_all(self, root):
+        """Learn the names of the modules in ``root`` when it is first called."""
+        if root not in self._names:
+            for path, module in root.named_modules():
+                self._names[module] = "layer:%s:%s" % (path, type(module).__name__)
+
+    def call(self, module, args, kwargs):
+        """Call an inner module in a range of its own."""
         emitter = session.emitter()
-        emitter.push(_name_of(self, names), steps.number)
-        _local.depth = depth + 1
+        name = self._names.get(module) or "layer:?:%s" % type(module).__name__
+        emitter.push(name, steps.number)
+        _local.depth += 1
         try:
-            return original(self, *args, **kwargs)
+            return self._original(module, *args, **kwargs)
         finally:
-            _local.depth = depth
+            _local.depth -= 1
             emitter.pop()
-
-    return call_layer
-
-
-def _name_of(module, names):
-    name = names.get(module)
-    if name is None:
-        for path, inner in module.named_modules():
-            names.setdefault(inner, "layer:%s:%s" % (path, type(inner).__name__))
-        name = names[module]
-    return name

@@ -9,8 +9,7 @@ from . import session
 
 number = 0
 _token = None
-_training_loader = None
-_current_loader = None
+_has_loader = False
 _has_optimized = False
 _is_explicit = False
 _listeners = []
@@ -21,29 +20,31 @@ def on_close(listener):
     _listeners.append(listener)
 
 
-def fetching(loader, is_last):
-    """Note that a batch is about to be fetched; ``is_last`` if there will be none."""
-    global _current_loader
+def fetching(may_train):
+    """Note that a batch is about to be fetched.
+
+    ``may_train`` is False where there is no batch left, or where gradients are switched off: that
+    is how an evaluation fetches.
+    """
+    global _has_loader
+    _has_loader = True
     if _has_optimized:
         close()
-    _current_loader = loader
-    if not is_last and _training_loader in (None, loader):
+    if may_train:
         open_()
 
 
 def computing():
     """Note that a forward pass (of a program without a DataLoader) or a backward pass starts."""
-    if _current_loader is None:
+    if not _has_loader:
         open_()
 
 
 def optimized():
     """Note that an optimizer has made its step."""
-    global _has_optimized, _training_loader
+    global _has_optimized
     _has_optimized = True
-    if _training_loader is None:
-        _training_loader = _current_loader
-    if _training_loader is None:
+    if not _has_loader:
         close()
 
 
