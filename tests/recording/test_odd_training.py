@@ -43,6 +43,11 @@ def count(trace, name):
     return int((ranges["start_ns"] > trace.span.start_ns).sum())
 
 
+def count_steps(trace):
+    """Return how many steps of the recording start inside the window of ``trace``."""
+    return int(trace.span.holds(find_steps(trace.whole).table["start_ns"].to_numpy()).sum())
+
+
 def test_data_loading_processes_of_every_kind_stay_silent(case):
     trace = case("workers")
     assert trace.ranges["process"].nunique() == 1
@@ -53,19 +58,19 @@ def test_data_loading_processes_of_every_kind_stay_silent(case):
 def test_accumulated_batches_are_one_step(case):
     trace = case("accumulation")
     assert count(trace, "backward") == 2 * N_STEPS
-    assert count(trace, "step") == len(find_steps(trace)) == N_STEPS
+    assert count(trace, "step") == count_steps(trace) == N_STEPS
 
 
 def test_validation_is_no_training_step(case):
     trace = case("validation")
     assert count(trace, "eval") == 4
-    assert count(trace, "step") == len(find_steps(trace)) == 4
+    assert count(trace, "step") == count_steps(trace) == 4
 
 
 def test_two_optimizers_per_batch_are_one_step(case):
     trace = case("adversarial")
     assert count(trace, "optimizer") == 2 * N_STEPS
-    assert count(trace, "step") == len(find_steps(trace)) == N_STEPS
+    assert count(trace, "step") == count_steps(trace) == N_STEPS
 
 
 def test_a_step_that_the_gradient_scaler_skips_has_no_optimizer(case):

@@ -24,11 +24,11 @@ def seconds_between_steps(trace, pid):
     """
     ranges = trace.ranges[trace.ranges["process"] == pid]
     fetched = ranges.loc[ranges["name"] == "data", "start_ns"].tolist()
-    first_end = ranges.loc[ranges["name"] == "optimizer", "end_ns"].min()
-    next_fetch = min(start for start in fetched if start >= first_end)
     own = ranges["name"].isin(["optimizer", "traceprof.window.start", "traceprof.window.stop"])
     ends = ranges.loc[own, "end_ns"]
-    return (ends.max() - ends[ends <= next_fetch].max()) / 1e9
+    # The loop fetches once more than there are batches, to find the end.
+    first, last = (ends[ends <= fetch].max() for fetch in (fetched[1], fetched[-1]))
+    return (last - first) / 1e9
 
 
 def assert_agrees(trace, pid, recorded, samples_per_step):
