@@ -14,6 +14,7 @@ from traceprof.analysis import ANALYSES
 from traceprof.cli.analyze import analyze, command_for
 from traceprof.cli.info import info
 from traceprof.cli.record import record
+from traceprof.cli.timeline import timeline
 from traceprof.errors import TraceprofError
 
 __all__ = ["app", "main"]
@@ -65,6 +66,7 @@ def _options(
 app.command(context_settings={"allow_interspersed_args": False})(record)
 app.command()(info)
 app.command()(analyze)
+app.command()(timeline)
 for entry in ANALYSES:
     app.command(
         entry.name,

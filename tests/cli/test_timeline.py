@@ -1,0 +1,55 @@
+"""``traceprof timeline`` as a user runs it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from tests.conftest import Run
+
+pytestmark = pytest.mark.traces
+TRACE = "nsys/2026.2-2gpu-nccl-before.sqlite"
+
+
+def test_it_writes_one_file_and_says_so(
+    run_traceprof: Run, real_trace: Callable[[str], Path], tmp_path: Path
+) -> None:
+    trace = real_trace(TRACE)
+    before = trace.read_bytes()
+    done = run_traceprof("timeline", trace, "-o", "out.html")
+    assert done.returncode == 0, done.stderr
+    assert done.stdout == ""
+    assert "wrote out.html (2." in done.stderr
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["out.html"]
+    assert (tmp_path / "out.html").read_text("utf-8").startswith("<!doctype html>")
+    assert trace.read_bytes() == before
+
+
+def test_it_never_overwrites_unasked(
+    run_traceprof: Run, real_trace: Callable[[str], Path], tmp_path: Path
+) -> None:
+    (tmp_path / "out.html").write_text("mine")
+    done = run_traceprof("timeline", real_trace(TRACE), "-o", "out.html")
+    assert done.returncode == 2
+    assert (tmp_path / "out.html").read_text() == "mine"
+    done = run_traceprof("timeline", real_trace(TRACE), "-o", "out.html", "--force")
+    assert done.returncode == 0
+    assert (tmp_path / "out.html").stat().st_size > 1_000_000
+
+
+def test_a_window_is_named_on_the_page(
+    run_traceprof: Run, real_trace: Callable[[str], Path], tmp_path: Path
+) -> None:
+    done = run_traceprof("timeline", real_trace(TRACE), "-o", "w.html", "--window", "10ms..20ms")
+    assert done.returncode == 0, done.stderr
+    assert "window 10ms..20ms" in (tmp_path / "w.html").read_text("utf-8")
+
+
+def test_without_a_name_the_file_is_called_after_the_trace(
+    run_traceprof: Run, real_trace: Callable[[str], Path], tmp_path: Path
+) -> None:
+    trace = real_trace(TRACE)
+    assert run_traceprof("timeline", trace).returncode == 0
+    assert [path.name for path in tmp_path.iterdir()] == [f"{trace.stem}.timeline.html"]

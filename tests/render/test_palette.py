@@ -1,0 +1,75 @@
+"""The colours stay apart for people who see colours differently (simulation: Machado 2009)."""
+
+from __future__ import annotations
+
+from itertools import combinations
+
+import numpy as np
+import pytest
+
+from traceprof.render.palette import CATEGORIES, STATES, Category, category_index
+
+VISION = {
+    "protanopia": [
+        [0.152286, 1.052583, -0.204868],
+        [0.114503, 0.786281, 0.099216],
+        [-0.003882, -0.048116, 1.051998],
+    ],
+    "deuteranopia": [
+        [0.367322, 0.860646, -0.227968],
+        [0.280085, 0.672501, 0.047413],
+        [-0.011820, 0.042940, 0.968881],
+    ],
+    "tritanopia": [
+        [1.255528, -0.076749, -0.178779],
+        [-0.078411, 0.930809, 0.147602],
+        [0.004733, 0.691367, 0.303900],
+    ],
+    "normal": np.eye(3).tolist(),
+}
+OKLAB_LMS = [
+    [0.4122214708, 0.5363325363, 0.0514459929],
+    [0.2119034982, 0.6806995451, 0.1073969566],
+    [0.0883024619, 0.2817188376, 0.6299787005],
+]
+OKLAB = [
+    [0.2104542553, 0.7936177850, -0.0040720468],
+    [1.9779984951, -2.4285922050, 0.4505937099],
+    [0.0259040371, 0.7827717662, -0.8086757660],
+]
+DEVICE = [category for category in CATEGORIES if category.part is not None]
+
+
+def _seen(colour: str, vision: str) -> np.ndarray:
+    srgb = np.array([int(colour[i : i + 2], 16) / 255 for i in (1, 3, 5)])
+    linear = np.where(srgb <= 0.04045, srgb / 12.92, ((srgb + 0.055) / 1.055) ** 2.4)
+    seen = np.clip(np.array(VISION[vision]) @ linear, 0, 1)
+    lab: np.ndarray = np.array(OKLAB) @ np.cbrt(np.array(OKLAB_LMS) @ seen)
+    return lab
+
+
+def _distance(a: str, b: str, vision: str) -> float:
+    return 100 * float(np.linalg.norm(_seen(a, vision) - _seen(b, vision)))
+
+
+@pytest.mark.parametrize("vision", VISION)
+@pytest.mark.parametrize("theme", ["light", "dark"])
+def test_device_colours_stay_apart(vision: str, theme: str) -> None:
+    for a, b in combinations(DEVICE, 2):
+        distance = _distance(getattr(a, theme), getattr(b, theme), vision)
+        assert distance > 5, (a.key, b.key, vision, distance)
+
+
+@pytest.mark.parametrize("vision", VISION)
+@pytest.mark.parametrize("theme", ["light", "dark"])
+def test_states_stay_apart(vision: str, theme: str) -> None:
+    states = [CATEGORIES[category_index(key)] for key in STATES]
+    for a, b in combinations(states, 2):
+        distance = _distance(getattr(a, theme), getattr(b, theme), vision)
+        assert distance > 5, (a.key, b.key, vision, distance)
+
+
+@pytest.mark.parametrize("category", CATEGORIES, ids=lambda c: c.key)
+def test_a_category_says_in_words_what_it_is(category: Category) -> None:
+    assert category.label
+    assert category_index(category.key) == CATEGORIES.index(category)

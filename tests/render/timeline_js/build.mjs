@@ -1,0 +1,61 @@
+/** Small traces for the tests, in the shape that decodeTrace returns. */
+import { makeChannel } from "../../../traceprof/render/timeline/assets/channel.mjs";
+
+export const CATEGORIES = [
+  { key: "compute", label: "Compute", part: "compute", light: "#0072B2", dark: "#3D9BE0" },
+  { key: "communication", label: "Communication", part: "communication", light: "#D55E00", dark: "#F07A2B" },
+  { key: "h2d", label: "Copy", part: "transfer", light: "#009E73", dark: "#1FBF92" },
+  { key: "memset", label: "Memset", part: "device_memory", light: "#B79F00", dark: "#E2CB3A" },
+  { key: "range", label: "Range", part: null, light: "#C9CDF0", dark: "#565C9E" },
+  { key: "api", label: "API", part: null, light: "#9AA5B1", dark: "#6C7A8A" },
+  { key: "overlap", label: "Overlap", part: null, light: "#3B2A7E", dark: "#4A3FA8" },
+  { key: "exposed_communication", label: "Exposed", part: null, light: "#D55E00", dark: "#F07A2B" },
+  { key: "exposed_transfer", label: "Transfer", part: null, light: "#009E73", dark: "#1FBF92" },
+  { key: "device_memory", label: "Memory", part: null, light: "#CC79A7", dark: "#E39BC6" },
+  { key: "idle", label: "Idle", part: null, light: "#C9CED6", dark: "#3A4452" },
+];
+
+export const place = (key) => CATEGORIES.findIndex((category) => category.key === key);
+
+/** spans: [[start, end, name id], …]; more: columns such as bytes, correlations, counts, busy. */
+export function channel(key, spans, more = {}) {
+  return makeChannel({
+    category: place(key),
+    starts: Float64Array.from(spans, (span) => span[0]),
+    ends: Float64Array.from(spans, (span) => span[1]),
+    names: Uint32Array.from(spans, (span) => span[2] ?? 0),
+    ...more,
+  });
+}
+
+/** groups: [{label, kind, section, process, rows: [{label, kind, channels}]}]. */
+export function trace(groups, { names = ["a", "b", "c"], duration = 100, offset = 0 } = {}) {
+  const rows = [];
+  const built = groups.map((group, at) => {
+    const first = rows.length;
+    for (const row of group.rows) rows.push({ label: "", ...row, group: at });
+    return {
+      section: "process 1",
+      process: 1,
+      label: "",
+      states: null,
+      ...group,
+      rows: Array.from({ length: rows.length - first }, (_, i) => first + i),
+    };
+  });
+  return {
+    names,
+    rows,
+    groups: built,
+    categories: CATEGORIES,
+    states: ["compute", "overlap", "exposed_communication", "exposed_transfer", "device_memory", "idle"].map(place),
+    duration_ns: duration,
+    offset_ns: offset,
+    n_events: rows.flatMap((row) => row.channels).reduce((sum, c) => sum + c.n, 0),
+    steps: { starts: [], ends: [], labels: [] },
+    focus: null,
+  };
+}
+
+export const device = (...rows) => ({ kind: "device", label: "GPU 0", rows });
+export const stream = (...channels) => ({ kind: "gpu", label: "Stream 7", channels });

@@ -1,0 +1,47 @@
+import assert from "node:assert/strict";
+import test from "node:test";
+import * as format from "../../../traceprof/render/timeline/assets/format.mjs";
+import { formatLink, parseLink } from "../../../traceprof/render/timeline/assets/link.mjs";
+
+test("durations have a unit that fits", () => {
+  assert.equal(format.formatDuration(999), "999 ns");
+  assert.equal(format.formatDuration(1_500), "1.5 µs");
+  assert.equal(format.formatDuration(2_345_678), "2.346 ms");
+  assert.equal(format.formatExact(1_234_567), "1.235 ms (1,234,567 ns)");
+});
+
+test("bytes are decimal, rates are GB/s", () => {
+  assert.equal(format.formatBytes(999), "999 B");
+  assert.equal(format.formatBytes(25_600_000), "25.6 MB");
+  assert.equal(format.formatRate(1000, 40), "25 GB/s");
+});
+
+test("ticks stand at round times, also those of an offset", () => {
+  const { values, labels } = format.makeTicks(0, 1e6, 440);
+  assert.deepEqual(values, [0, 500_000, 1_000_000]);
+  assert.deepEqual(labels, ["0 µs", "500 µs", "1000 µs"]);
+  assert.deepEqual(format.makeTicks(-20, 80, 220, 20).values, [-20, 30, 80]);
+});
+
+test("labels far from zero stay short", () => {
+  const far = format.makeTicks(60_000_000, 64_000_000, 880);
+  assert.equal(far.labels[1], "60.5 ms");
+  const deep = format.makeTicks(123_456_789_000, 123_456_789_100, 880);
+  assert.ok(deep.base > 0);
+  assert.ok(deep.labels.every((label) => label.startsWith("+") && label.length < 12));
+});
+
+test("short names keep what tells kernels apart", () => {
+  assert.equal(format.shortName("void at::native::reduce_kernel<512, 1>(int)"), "reduce_kernel<512, 1>");
+  assert.equal(format.shortName("aten::mm"), "mm");
+  assert.equal(format.shortName("forward"), "forward");
+  assert.equal(format.shortName("(odd)"), "(odd)");
+});
+
+test("a link names a span on the clock of the trace", () => {
+  const trace = { offset_ns: 1000 };
+  assert.equal(formatLink(10.2, 20, trace), "#at=1010..1020");
+  assert.deepEqual(parseLink("#at=1010..1020", trace), [10, 20]);
+  assert.equal(parseLink("#at=5..1", trace), null);
+  assert.equal(parseLink("#<img>", trace), null);
+});

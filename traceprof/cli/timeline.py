@@ -1,0 +1,51 @@
+"""``traceprof timeline``: the trace as an interactive page."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from traceprof.cli.options import Force, Output, RulesFile, TracePath
+
+__all__ = ["timeline"]
+
+
+def timeline(
+    trace: TracePath,
+    output: Output = None,
+    window: Annotated[
+        str | None,
+        typer.Option(
+            "--window",
+            "-w",
+            metavar="WINDOW",
+            help="Draw only this: 12ms..30ms, step:100..110, range:NAME, steady or active. "
+            "Default: the whole trace.",
+        ),
+    ] = None,
+    title: Annotated[
+        str | None, typer.Option("--title", help="The heading; default: the file's name.")
+    ] = None,
+    force: Force = False,
+    rules: RulesFile = None,
+) -> None:
+    """The trace as a picture to zoom into: one HTML file that works offline."""
+    from traceprof.cli.output import message, read_rules, write_output
+    from traceprof.formats import ReadOptions, open_trace
+    from traceprof.model.selection import select
+    from traceprof.render.timeline import render_timeline
+    from traceprof.units import format_bytes
+
+    target = output or Path(f"{trace.stem}.timeline.html")
+    found = open_trace(trace, ReadOptions(rules=read_rules(rules)))
+    selection = select(found, window or "all")
+    page = render_timeline(
+        found,
+        title=title or trace.name,
+        window=selection.window if window else None,
+        window_label=window or "",
+    )
+    write_output(target, page, force=force)
+    message(f"wrote {target} ({format_bytes(target.stat().st_size)}): open it in a browser")

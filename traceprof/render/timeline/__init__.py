@@ -1,0 +1,5 @@
+"""The timeline: a Trace as one interactive page."""
+
+from traceprof.render.timeline.render import MAX_ITEMS, render_timeline
+
+__all__ = ["MAX_ITEMS", "render_timeline"]

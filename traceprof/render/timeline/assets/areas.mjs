@@ -1,0 +1,86 @@
+import { bandwidth, occupancyByCategory } from "./occupancy.mjs";
+import { withAlpha } from "./colour.mjs";
+
+/** The charts below the lanes, on the same axis: what the devices do, and how fast they copy. */
+
+const MAX_BINS = 360;
+
+const deviceGroups = (trace) => trace.groups.filter((group) => group.kind === "device");
+
+/** The mean state over all devices, per category, and GB/s per category of copy. */
+export function measureAreas(trace, t0, t1, width) {
+  const nBins = Math.max(1, Math.min(MAX_BINS, Math.floor(width / 4)));
+  const binNs = (t1 - t0) / nBins;
+  const groups = deviceGroups(trace);
+  const busy = meanStates(groups, t0, binNs, nBins);
+  const channels = groups.flatMap((g) => g.rows.flatMap((row) => trace.rows[row].channels));
+  return { t0, binNs, nBins, busy, rates: bandwidth(channels, t0, binNs, nBins) };
+}
+
+/** Map(category → ratio per bin), the mean over the device groups. */
+export function meanStates(groups, t0, binNs, nBins) {
+  const found = occupancyByCategory(groups.flatMap((g) => g.states?.channels ?? []), t0, binNs, nBins);
+  for (const ratios of found.values()) {
+    for (let k = 0; k < nBins; k++) ratios[k] /= groups.length;
+  }
+  return found;
+}
+
+/** Plotly traces of the measured areas; `hidden` categories are left out. */
+export function areaTraces(trace, areas, { colours, hidden }) {
+  const idle = trace.states.at(-1);
+  const states = trace.states.filter((c) => c !== idle && areas.busy.has(c) && !hidden.has(c));
+  const x = edges(areas);
+  return [
+    ...stackTraces(states.map((c) => [c, areas.busy.get(c)]), x, colours, 100, "y2"),
+    ...[...areas.rates].filter(([c]) => !hidden.has(c)).map(([category, rates]) => ({
+      ...lineTrace(x, steps(rates), colours[category], 1.3, "y3"),
+      fill: "tozeroy",
+      fillcolor: withAlpha(colours[category], 0.18),
+    })),
+  ];
+}
+
+/** Stacked areas: each on top of the ones before it. */
+export function stackTraces(layers, x, colours, scale, yaxis) {
+  let below = null;
+  return layers.map(([category, values]) => {
+    const sum = Float64Array.from(values, (value, k) => value * scale + (below ? below[k] : 0));
+    const trace = {
+      ...lineTrace(x, steps(sum), colours[category], 0, yaxis),
+      fill: below ? "tonexty" : "tozeroy",
+      fillcolor: withAlpha(colours[category], 0.78),
+    };
+    below = sum;
+    return trace;
+  });
+}
+
+const lineTrace = (x, y, color, width, yaxis) => ({
+  type: "scatter",
+  x,
+  y,
+  yaxis,
+  mode: "lines",
+  line: { width, color, simplify: false },
+  hoverinfo: "skip",
+  showlegend: false,
+});
+
+/** Both edges of every bin, for a curve made of steps. */
+export function edges({ t0, binNs, nBins }) {
+  const x = new Float64Array(2 * nBins);
+  for (let k = 0; k < nBins; k++) {
+    x[2 * k] = t0 + k * binNs;
+    x[2 * k + 1] = t0 + (k + 1) * binNs;
+  }
+  return x;
+}
+
+function steps(values) {
+  const y = new Float64Array(2 * values.length);
+  values.forEach((value, k) => {
+    y[2 * k] = y[2 * k + 1] = value;
+  });
+  return y;
+}

@@ -1,0 +1,118 @@
+import { N_SHADES, inkOn, shadeOf, shaded, withAlpha } from "./colour.mjs";
+import { escapeForPlotly, shortName } from "./format.mjs";
+import { lineOfRow } from "./lines.mjs";
+
+/** The boxes of the longest events and their labels, as plotly traces. */
+
+const LABEL_MIN_PX = 26;
+const LABEL_CHARACTER_PX = 6;
+const MAX_LABELS = 160;
+const SHADED = new Set(["compute", "range", "host_op"]);
+const PALE = new Set(["range", "host_op", "api"]);
+
+/** `scene` as for paintRaster, with `colours` and `hitColour`. */
+export function boxTraces(scene) {
+  const shapes = new Map();
+  const labels = [];
+  for (const [row, items] of scene.boxes) {
+    for (const line of linesOf(scene, row)) {
+      for (const [place, item] of items) addBox(scene, line, row, place, item, shapes, labels);
+    }
+  }
+  const traces = [...shapes.values()].map(polygonTrace);
+  if (labels.length) traces.push(labelTrace(scene, labels));
+  return traces;
+}
+
+const linesOf = (scene, row) => scene.lines.filter((line) => line.type === "row" && line.row === row);
+
+function addBox(scene, line, row, place, item, shapes, labels) {
+  const { trace, hidden, matches, t0, t1, binNs } = scene;
+  const channel = trace.rows[row].channels[place];
+  if (hidden.has(channel.category)) return;
+  const name = channel.names[item];
+  const isHit = Boolean(matches && matches[name]);
+  const shape = shapeFor(scene, shapes, channel.category, name, isHit);
+  const left = channel.starts[item];
+  const right = channel.ends[item];
+  const widthPx = (Math.min(right, t1) - Math.max(left, t0)) / binNs;
+  const gap = Math.min(0.6, widthPx * 0.12) * binNs;
+  const margin = (t1 - t0) * 0.01;
+  const x0 = Math.max(left, t0 - margin);
+  const x1 = Math.max(x0 + binNs * 0.5, Math.min(right, t1 + margin) - gap);
+  const y0 = line.y + 1.5;
+  const y1 = line.y + line.height - 1.5;
+  shape.x.push(x0, x1, x1, x0, x0, NaN);
+  shape.y.push(y0, y0, y1, y1, y0, NaN);
+  const text = fittingLabel(trace.names[name], widthPx);
+  if (!text || (matches && !isHit)) return;
+  labels.push({ widthPx, x: Math.max(left, t0) + 3 * binNs, y: (y0 + y1) / 2, text, colour: shape.colour });
+}
+
+function shapeFor(scene, shapes, category, name, isHit) {
+  const { key: kind } = scene.trace.categories[category];
+  const which = SHADED.has(kind) ? shadeOf(name) : 0;
+  const key = scene.matches ? (isHit ? "hit" : `dim${category}`) : category * N_SHADES + which;
+  if (!shapes.has(key)) {
+    const plain = scene.colours[category];
+    let colour = shaded(plain, which, PALE.has(kind));
+    let fill = colour;
+    if (scene.matches) {
+      colour = fill = scene.hitColour;
+      if (!isHit) fill = withAlpha(plain, 0.22);
+    }
+    shapes.set(key, { x: [], y: [], fill, colour });
+  }
+  return shapes.get(key);
+}
+
+/** The whole short name if it fits, else at least eight characters of it, else nothing. */
+export function fittingLabel(name, widthPx) {
+  if (widthPx < LABEL_MIN_PX) return "";
+  const room = Math.floor((widthPx - 6) / LABEL_CHARACTER_PX);
+  const short = shortName(name);
+  if (short.length <= room) return short;
+  return room >= 8 ? `${short.slice(0, room - 1)}…` : "";
+}
+
+/** One filled path for all boxes of a colour: one element of the page instead of thousands. */
+function polygonTrace({ x, y, fill }) {
+  return {
+    type: "scatter",
+    x: Float64Array.from(x),
+    y: Float64Array.from(y),
+    mode: "none",
+    fill: "toself",
+    fillcolor: fill,
+    line: { width: 0, simplify: false },
+    hoverinfo: "skip",
+    showlegend: false,
+  };
+}
+
+function labelTrace(scene, labels) {
+  labels.sort((a, b) => b.widthPx - a.widthPx);
+  const kept = labels.slice(0, MAX_LABELS);
+  return {
+    type: "scatter",
+    mode: "text",
+    x: kept.map((label) => label.x),
+    y: kept.map((label) => label.y),
+    text: kept.map((label) => escapeForPlotly(label.text)),
+    textposition: "middle right",
+    textfont: { size: 10.5, color: kept.map((label) => inkOn(label.colour)) },
+    hoverinfo: "skip",
+    showlegend: false,
+    cliponaxis: true,
+  };
+}
+
+/** Where an event is on the screen: {x0, x1, y0, y1} in data units, or null. */
+export function boxOf(scene, found) {
+  const line = lineOfRow(scene.lines, found.row);
+  if (!line) return null;
+  const channel = scene.trace.rows[found.row].channels[found.channel];
+  const x0 = channel.starts[found.item];
+  const x1 = Math.max(channel.ends[found.item], x0 + 2 * scene.binNs);
+  return { x0, x1, y0: line.y + 0.5, y1: line.y + line.height - 0.5 };
+}

@@ -1,0 +1,64 @@
+import { lowerBound, upperBound } from "./bisect.mjs";
+
+/**
+ * A channel: sorted intervals of one category that do not overlap, as typed columns.
+ *
+ * `prefix[i]` is the busy time of the items before i, so the busy time of any span is a
+ * difference of two look-ups. `blockMax` holds the longest event of each block of items, so
+ * that a search for long events skips whole blocks.
+ */
+
+export const BLOCK = 128;
+
+export function makeChannel(columns) {
+  const { starts, ends, busy = null, counts = null } = columns;
+  const n = starts.length;
+  const prefix = new Float64Array(n + 1);
+  const blockMax = new Float64Array(Math.ceil(n / BLOCK)).fill(-1);
+  for (let i = 0; i < n; i++) {
+    const duration = ends[i] - starts[i];
+    prefix[i + 1] = prefix[i] + (busy ? busy[i] : duration);
+    if (counts && counts[i] > 1) continue;
+    const block = Math.floor(i / BLOCK);
+    if (duration > blockMax[block]) blockMax[block] = duration;
+  }
+  return { names: null, bytes: null, correlations: null, ...columns, busy, counts, n, prefix, blockMax };
+}
+
+/** Busy time before the instant `t`, given the number of items that start before it. */
+export function busyBefore(channel, started, t) {
+  if (started === 0) return 0;
+  const { starts, ends, busy, prefix } = channel;
+  const last = started - 1;
+  const duration = ends[last] - starts[last];
+  const passed = Math.min(t - starts[last], duration);
+  const part = busy && duration > 0 ? (passed * busy[last]) / duration : passed;
+  return prefix[last] + part;
+}
+
+/** The places [first, last) of the items with a part in [t0, t1); instants count as inside. */
+export function itemsBetween(channel, t0, t1) {
+  const first = lowerBound(channel.ends, t0, 0, channel.n);
+  const begin = first < channel.n && channel.ends[first] === t0 && channel.starts[first] < t0 ? first + 1 : first;
+  return [begin, lowerBound(channel.starts, t1, begin, channel.n)];
+}
+
+/** How many events the items [first, last) stand for. */
+export function countEvents(channel, first, last) {
+  if (!channel.counts) return Math.max(0, last - first);
+  let total = 0;
+  for (let i = first; i < last; i++) total += channel.counts[i];
+  return total;
+}
+
+/** The item nearest to `t`, at most `tolerance` away: [item, distance] or null. */
+export function nearestItem(channel, t, tolerance) {
+  const { starts, ends, n } = channel;
+  const before = upperBound(starts, t, 0, n) - 1;
+  let best = null;
+  for (let i = Math.max(0, before); i <= before + 1 && i < n; i++) {
+    const distance = t < starts[i] ? starts[i] - t : t > ends[i] ? t - ends[i] : 0;
+    if (distance <= tolerance && (best === null || distance < best[1])) best = [i, distance];
+  }
+  return best;
+}

@@ -1,0 +1,56 @@
+import { element, table } from "./dom.mjs";
+import { eventFacts, linkFacts } from "./facts.mjs";
+import { formatBytes, formatCount, formatDuration, formatPercent } from "./format.mjs";
+import { sumSpan } from "./query.mjs";
+
+/** Below the lanes: the chosen event, or what a selected span adds up to. */
+
+export function showEvent(app, node, event) {
+  const { trace } = app;
+  const { name, facts } = eventFacts(trace, event);
+  const { group, label } = trace.rows[event.row];
+  const { section, label: groupLabel } = trace.groups[group];
+  const lane = ["lane", [section, groupLabel, label].join(" › ")];
+  const rows = [...facts, lane, ...linkFacts(trace, event).facts];
+  node.replaceChildren(element("div", {}, element("h3", { text: name }), table("Chosen event", ["", ""], rows)));
+}
+
+export function showSpan(app, node, [t0, t1]) {
+  const { trace } = app;
+  const device = rowsOfKind(trace, (kind) => kind === "gpu");
+  const host = rowsOfKind(trace, (kind) => kind !== "gpu");
+  const title = element("h3", { text: `Selection of ${formatDuration(t1 - t0)}` });
+  const parts = [
+    ["Devices", device],
+    ["Host", host],
+  ].flatMap(([label, rows]) => spanTables(trace, label, rows, t0, t1));
+  node.replaceChildren(title, ...parts);
+}
+
+function rowsOfKind(trace, isWanted) {
+  return trace.rows.map((_, row) => row).filter((row) => isWanted(trace.rows[row].kind));
+}
+
+function spanTables(trace, label, rows, t0, t1) {
+  const { categories, count, top } = sumSpan(trace, rows, t0, t1);
+  if (!count) return [];
+  const byCategory = [...categories].sort((a, b) => b[1].ns - a[1].ns);
+  return [
+    table(
+      `${label}: time by kind, summed over lanes`,
+      ["Kind", "Time", "Of the span", "Events", "Bytes"],
+      byCategory.map(([category, sum]) => [
+        trace.categories[category].label,
+        formatDuration(sum.ns),
+        formatPercent(sum.ns / (t1 - t0)),
+        formatCount(sum.count),
+        sum.bytes ? formatBytes(sum.bytes) : "–",
+      ]),
+    ),
+    table(
+      `${label}: names that take most time`,
+      ["Name", "Time", "Events"],
+      top.map((entry) => [entry.name, formatDuration(entry.ns), formatCount(entry.count)]),
+    ),
+  ];
+}

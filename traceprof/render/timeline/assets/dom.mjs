@@ -1,0 +1,31 @@
+/** Elements of the page. Text only ever goes in as text: names in a trace are untrusted. */
+
+export function element(tag, { cls, text, title, ...attributes } = {}, ...children) {
+  const node = document.createElement(tag);
+  if (cls) node.className = cls;
+  if (text != null) node.textContent = text;
+  if (title) node.title = title;
+  for (const [name, value] of Object.entries(attributes)) node.setAttribute(name, value);
+  node.append(...children);
+  return node;
+}
+
+export function button(label, title, onClick) {
+  const node = element("button", { text: label, title, type: "button" });
+  if (title) node.setAttribute("aria-label", title);
+  node.addEventListener("click", onClick);
+  return node;
+}
+
+/** A table with a header row; cells are text. */
+export function table(caption, header, rows) {
+  const node = element("table", {}, element("caption", { text: caption }));
+  const head = node.createTHead().insertRow();
+  for (const text of header) head.append(element("th", { text, scope: "col" }));
+  const body = node.createTBody();
+  for (const cells of rows) {
+    const row = body.insertRow();
+    for (const cell of cells) row.insertCell().textContent = cell;
+  }
+  return node;
+}

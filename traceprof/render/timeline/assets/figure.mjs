@@ -1,0 +1,225 @@
+import { lowerBound } from "./bisect.mjs";
+import { areaTraces } from "./areas.mjs";
+import { boxOf, boxTraces } from "./boxes.mjs";
+import { escapeForPlotly, makeTicks } from "./format.mjs";
+
+/** The plotly figure of one view: boxes and labels over the raster, charts below, marks above. */
+
+export const MARGIN = { top: 46, right: 14, bottom: 10 };
+export const CHART_HEIGHT = 84;
+export const CHART_GAP = 16;
+const MAX_STEP_LINES = 40;
+const STEP_LABEL_PX = 46;
+
+/** Heights in pixels: lanes, then the charts that there is anything for. */
+export function figureHeights(scene) {
+  const charts = scene.charts.length * (CHART_HEIGHT + CHART_GAP);
+  const plot = scene.height + charts;
+  return { plot, total: plot + MARGIN.top + MARGIN.bottom };
+}
+
+export function makeFigure(scene) {
+  return { data: makeTraces(scene), layout: makeLayout(scene) };
+}
+
+function makeTraces(scene) {
+  const anchor = { type: "scatter", x: [], y: [], hoverinfo: "skip", showlegend: false };
+  return [anchor, ...boxTraces(scene), ...areaTraces(scene.trace, scene.areas, scene)];
+}
+
+function makeLayout(scene) {
+  const { t0, t1, theme, trace } = scene;
+  const { plot, total } = figureHeights(scene);
+  const ticks = makeTicks(t0, t1, scene.width, trace.offset_ns);
+  const steps = stepMarks(scene);
+  const flow = flowMarks(scene);
+  return {
+    width: scene.width + MARGIN.right,
+    height: total,
+    margin: { l: 0, r: MARGIN.right, t: MARGIN.top, b: MARGIN.bottom },
+    paper_bgcolor: "rgba(0,0,0,0)",
+    plot_bgcolor: "rgba(0,0,0,0)",
+    showlegend: false,
+    hovermode: false,
+    dragmode: false,
+    font: { size: 11, color: theme.muted, family: theme.font },
+    xaxis: {
+      range: [t0, t1],
+      tickmode: "array",
+      tickvals: ticks.values,
+      ticktext: ticks.labels,
+      tickangle: 0,
+      ticklen: 3,
+      tickcolor: theme.line,
+      side: "top",
+      anchor: "y",
+      gridcolor: theme.line,
+      zeroline: false,
+      fixedrange: true,
+    },
+    yaxis: {
+      range: [scene.height, 0],
+      domain: domain(0, scene.height, plot),
+      visible: false,
+      fixedrange: true,
+    },
+    ...chartAxes(scene, plot),
+    images: scene.rasterUrl ? [rasterImage(scene)] : [],
+    shapes: [...bands(scene), ...focusFrame(scene), ...steps.shapes, ...flow.shapes],
+    annotations: [...steps.annotations, ...flow.annotations],
+  };
+}
+
+const domain = (y, height, plot) => [Math.max(0, 1 - (y + height) / plot), 1 - y / plot];
+
+function chartAxes(scene, plot) {
+  const axes = {};
+  scene.charts.forEach(({ axis, range }, i) => {
+    const top = scene.height + CHART_GAP + i * (CHART_HEIGHT + CHART_GAP);
+    axes[axis] = {
+      ...(range ? { range } : { rangemode: "tozero" }),
+      domain: domain(top, CHART_HEIGHT, plot),
+      anchor: "x",
+      side: "right",
+      nticks: 3,
+      gridcolor: scene.theme.line,
+      zeroline: false,
+      fixedrange: true,
+      tickfont: { size: 9 },
+      ticklabelposition: "inside",
+    };
+  });
+  return axes;
+}
+
+/** Above the grid: grid lines over the picture would look like idle gaps. */
+function rasterImage(scene) {
+  return {
+    source: scene.rasterUrl,
+    xref: "x",
+    yref: "y",
+    x: scene.t0,
+    y: 0,
+    sizex: scene.t1 - scene.t0,
+    sizey: scene.height,
+    sizing: "stretch",
+    xanchor: "left",
+    yanchor: "top",
+    layer: "above",
+  };
+}
+
+function bands(scene) {
+  return scene.lines
+    .filter((line) => line.type !== "row")
+    .map((line) => ({
+      type: "rect",
+      xref: "paper",
+      x0: 0,
+      x1: 1,
+      y0: line.y,
+      y1: line.y + line.height,
+      fillcolor: scene.theme.band,
+      line: { width: 0 },
+      layer: "below",
+    }));
+}
+
+/** The window that the analyses look at. */
+function focusFrame({ trace, theme }) {
+  const { focus } = trace;
+  if (!focus) return [];
+  return [
+    {
+      type: "rect",
+      x0: focus.start,
+      x1: focus.end,
+      y0: 0,
+      y1: 1,
+      yref: "paper",
+      fillcolor: theme.focus,
+      line: { width: 1, color: theme.accent },
+      layer: "below",
+    },
+  ];
+}
+
+function stepMarks(scene) {
+  const { starts, ends, labels } = scene.trace.steps;
+  const { t0, t1, binNs, theme } = scene;
+  const first = lowerBound(starts, t0);
+  const last = lowerBound(starts, t1);
+  const every = Math.max(1, Math.ceil((last - first) / MAX_STEP_LINES));
+  const shapes = [];
+  const annotations = [];
+  for (let i = Math.max(0, first - 1); i < last; i++) {
+    if (i % every) continue;
+    if (starts[i] >= t0) shapes.push(verticalLine(starts[i], theme.step));
+    const widthPx = ((Math.min(ends[i], t1) - Math.max(starts[i], t0)) * every) / binNs;
+    if (widthPx < STEP_LABEL_PX) continue;
+    annotations.push({
+      x: Math.max(starts[i], t0),
+      y: 1,
+      yref: "paper",
+      xanchor: "left",
+      yanchor: "bottom",
+      yshift: 24,
+      text: escapeForPlotly(labels[i]),
+      showarrow: false,
+      font: { size: 10.5, color: theme.muted },
+    });
+  }
+  return { shapes, annotations };
+}
+
+const verticalLine = (x, color) => ({
+  type: "line",
+  x0: x,
+  x1: x,
+  y0: 0,
+  y1: 1,
+  yref: "paper",
+  line: { color, width: 1, dash: "dot" },
+  layer: "above",
+});
+
+/** The frame of the chosen event and the arrow between a launch and what it launched. */
+function flowMarks(scene) {
+  const { chosen, partner, theme } = scene;
+  const box = chosen && boxOf(scene, chosen);
+  if (!box) return { shapes: [], annotations: [] };
+  const shapes = [frame(box, theme.ink, 1.6, "solid")];
+  const other = partner && boxOf(scene, partner);
+  if (!other) return { shapes, annotations: [] };
+  shapes.push(frame(other, theme.ink, 1.2, "dot"));
+  const isLaunch = scene.trace.rows[chosen.row].kind === "api";
+  const [from, to] = isLaunch ? [box, other] : [other, box];
+  const down = to.y0 > from.y0;
+  const arrow = {
+    x: to.x0,
+    y: down ? to.y0 : to.y1,
+    ax: (from.x0 + from.x1) / 2,
+    ay: down ? from.y1 : from.y0,
+    axref: "x",
+    ayref: "y",
+    xref: "x",
+    yref: "y",
+    showarrow: true,
+    arrowhead: 2,
+    arrowsize: 1.1,
+    arrowwidth: 1.4,
+    arrowcolor: theme.ink,
+    text: "",
+  };
+  return { shapes, annotations: [arrow] };
+}
+
+const frame = ({ x0, x1, y0, y1 }, color, width, dash) => ({
+  type: "rect",
+  x0,
+  x1,
+  y0,
+  y1,
+  line: { color, width, dash },
+  layer: "above",
+});

@@ -1,0 +1,92 @@
+/** Numbers for people: times, bytes, rates and the labels of the time axis. */
+
+const UNITS = [
+  ["s", 1e9],
+  ["ms", 1e6],
+  ["µs", 1e3],
+  ["ns", 1],
+];
+
+const digits = (value, n = 4) => value.toLocaleString("en", { maximumSignificantDigits: n });
+
+export const formatCount = (n) => n.toLocaleString("en");
+
+export function formatDuration(ns) {
+  const [unit, factor] = UNITS.find(([, f]) => Math.abs(ns) >= f) ?? UNITS[3];
+  return `${digits(ns / factor)} ${unit}`;
+}
+
+/** Every digit: "1,234,567 ns" below a millisecond, else with a readable unit before. */
+export function formatExact(ns) {
+  const exact = `${formatCount(ns)} ns`;
+  return Math.abs(ns) < 1e3 ? exact : `${formatDuration(ns)} (${exact})`;
+}
+
+/** Decimal units, as in the rest of traceprof: 1 GB = 1e9 bytes. */
+export function formatBytes(n) {
+  const names = ["B", "kB", "MB", "GB", "TB"];
+  let place = 0;
+  let value = n;
+  while (Math.abs(value) >= 1000 && place < names.length - 1) {
+    value /= 1000;
+    place++;
+  }
+  return `${digits(value)} ${names[place]}`;
+}
+
+export const formatRate = (bytes, ns) => `${digits(bytes / ns)} GB/s`;
+
+export const formatPercent = (ratio) => `${(100 * ratio).toFixed(1)} %`;
+
+/** An instant, with as many decimals as a window of `widthNs` needs. */
+export function formatInstant(ns, widthNs) {
+  const decimals = Math.max(3, Math.min(9, Math.ceil(-Math.log10(widthNs / 1e9)) + 3));
+  return `${(ns / 1e9).toFixed(decimals)} s`;
+}
+
+/**
+ * Ticks at 1-2-5 steps for an axis of `width` pixels. `offset` is added to every label. Far
+ * from zero the labels count from a printed base, so that they stay short and exact.
+ */
+export function makeTicks(t0, t1, width, offset = 0) {
+  const rough = (t1 - t0) / Math.max(2, width / 110);
+  const power = 10 ** Math.floor(Math.log10(rough));
+  const step = [1, 2, 5, 10].map((m) => m * power).find((s) => s >= rough) ?? rough;
+  const from = t0 + offset;
+  const base = from / step > 20_000 ? Math.floor(from / (step * 100)) * step * 100 : 0;
+  const [unit, factor] = tickUnit(step, Math.max(Math.abs(from - base), Math.abs(t1 + offset - base)));
+  const decimals = Math.max(0, -Math.floor(Math.log10(step / factor) + 1e-9));
+  const values = [];
+  const labels = [];
+  for (let k = Math.ceil(from / step); k * step <= t1 + offset + step * 1e-6; k++) {
+    values.push(k * step - offset);
+    labels.push(`${base ? "+" : ""}${((k * step - base) / factor).toFixed(decimals)} ${unit}`);
+  }
+  return { values, labels, base };
+}
+
+/** The unit of the step, or the next larger ones where labels would have five digits or more. */
+function tickUnit(step, largest) {
+  const place = Math.max(0, UNITS.findIndex(([, factor]) => step >= factor));
+  for (let i = place; i > 0; i--) if (largest / UNITS[i][1] < 10_000) return UNITS[i];
+  return UNITS[0];
+}
+
+/** A name for plotly: drawn as it is written, nothing in it interpreted. */
+export function escapeForPlotly(text) {
+  return text
+    .replace(/&/g, "&amp;")
+    .replace(/</g, "&lt;")
+    .replace(/>/g, "&gt;")
+    .replace(/\$/g, "&#36;")
+    .replace(/%\{/g, "%&#123;");
+}
+
+/** The telling part of a C++ name: no return type, no namespaces, no parameters. */
+export function shortName(name) {
+  const bare = name.replace(/^void /, "").replace(/\([^()]*(\([^()]*\)[^()]*)*\)$/, "");
+  const template = bare.indexOf("<");
+  const head = template > 0 ? bare.slice(0, template) : bare;
+  const last = head.split("::").pop() || head;
+  return last + (template > 0 ? bare.slice(template) : "") || name;
+}

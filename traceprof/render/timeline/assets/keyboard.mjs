@@ -1,0 +1,49 @@
+/** One key, one action; nothing while typing into a field. */
+
+const PAN = 0.15;
+const ZOOM = 0.7;
+
+const ACTIONS = {
+  w: (app) => app.zoom(ZOOM, app.pointerTime()),
+  s: (app) => app.zoom(1 / ZOOM, app.pointerTime()),
+  "+": (app) => app.zoom(ZOOM, app.pointerTime()),
+  "-": (app) => app.zoom(1 / ZOOM, app.pointerTime()),
+  a: (app) => app.pan(-PAN),
+  d: (app) => app.pan(PAN),
+  arrowleft: (app) => app.pan(-PAN),
+  arrowright: (app) => app.pan(PAN),
+  f: (app) => app.fit(),
+  0: (app) => app.goTo(0, app.trace.duration_ns),
+  1: (app) => app.trace.focus && app.goTo(app.trace.focus.start, app.trace.focus.end),
+  home: (app) => app.goTo(0, app.trace.duration_ns),
+  t: (app) => app.toggleTheme(),
+  n: (app) => app.stepMatch(1),
+  p: (app) => app.stepMatch(-1),
+  ".": (app) => app.stepEvent(1),
+  ",": (app) => app.stepEvent(-1),
+  "/": (app) => app.toolbar.search.focus(),
+  "?": (app) => app.help.showModal(),
+  escape: (app) => app.clear(),
+};
+
+export function listenToKeys(app) {
+  window.addEventListener("keydown", (event) => {
+    if (event.ctrlKey || event.metaKey || event.altKey || app.help.open) return;
+    if (/^(INPUT|TEXTAREA|SELECT)$/.test(event.target.tagName)) {
+      typing(app, event);
+      return;
+    }
+    const action = ACTIONS[event.key.toLowerCase()];
+    if (!action) return;
+    event.preventDefault();
+    action(app);
+  });
+}
+
+function typing(app, event) {
+  if (event.target !== app.toolbar.search) return;
+  if (event.key === "Enter") app.stepMatch(event.shiftKey ? -1 : 1);
+  if (event.key !== "Escape") return;
+  event.target.blur();
+  app.clear();
+}

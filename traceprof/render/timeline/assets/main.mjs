@@ -1,0 +1,35 @@
+import { Timeline } from "./app.mjs";
+import { decodeTrace, gunzipBase64 } from "./decode.mjs";
+import { applyTheme, initialTheme } from "./theme.mjs";
+import { deriveStates } from "./states.mjs";
+
+/** Unpack plotly.js and the trace, and start. */
+
+const textOf = (id) => document.getElementById(id).textContent;
+
+async function loadPlotly() {
+  const script = document.createElement("script");
+  script.textContent = new TextDecoder().decode(await gunzipBase64(textOf("traceprof-plotly")));
+  document.head.append(script);
+  return window.Plotly;
+}
+
+async function start() {
+  const root = document.getElementById("traceprof-timeline");
+  const theme = initialTheme();
+  applyTheme(theme);
+  const packed = gunzipBase64(textOf("traceprof-data"));
+  const plotly = await loadPlotly();
+  const trace = decodeTrace(await packed);
+  deriveStates(trace);
+  const timeline = new Timeline(root, trace, plotly, theme);
+  await timeline.start();
+  window.traceprof = timeline;
+  root.dataset.ready = "true";
+}
+
+start().catch((error) => {
+  const root = document.getElementById("traceprof-timeline");
+  root.textContent = `This page could not be drawn: ${error.message}. It needs a browser of 2023 or later.`;
+  throw error;
+});

@@ -1,0 +1,72 @@
+import { findLongest } from "./longest.mjs";
+import { formatCount, formatDuration, formatInstant, formatPercent } from "./format.mjs";
+import { measureAreas } from "./areas.mjs";
+import { paintRaster } from "./raster.mjs";
+import { toPixel } from "./colour.mjs";
+import { visibleRows } from "./lines.mjs";
+
+/** A scene: all that one picture needs, computed for the span and the width of the view. */
+
+export const BOX_MIN_PX = 2.5;
+export const MAX_BOXES = 2500;
+
+export function makeScene(app) {
+  const { trace, t0, t1, lines, height, hidden, matches, colours, theme, charts, chosen, partner } = app;
+  const width = Math.round(app.width);
+  const binNs = (t1 - t0) / width;
+  const minNs = Math.max(1, BOX_MIN_PX * binNs);
+  const longest = findLongest(trace.rows, visibleRows(lines), { t0, t1, minNs, limit: MAX_BOXES });
+  const scene = {
+    ...{ trace, t0, t1, lines, height, hidden, matches, colours, theme, charts, chosen, partner },
+    width,
+    binNs,
+    boxes: longest.byRow,
+    boxCount: longest.count,
+    pixels: colours.map(toPixel),
+    hitPixel: toPixel(theme.hit) | (255 << 24),
+    hitColour: theme.hit,
+    areas: measureAreas(trace, t0, t1, width),
+  };
+  scene.rasterUrl = toDataUrl(paintRaster(scene), width, height);
+  return scene;
+}
+
+const canvas = typeof document === "undefined" ? null : document.createElement("canvas");
+
+function toDataUrl(pixels, width, height) {
+  if (!height) return "";
+  canvas.width = width;
+  canvas.height = height;
+  canvas.getContext("2d").putImageData(new ImageData(new Uint8ClampedArray(pixels.buffer), width, height), 0, 0);
+  return canvas.toDataURL("image/png");
+}
+
+/** The charts that this trace has anything for. */
+export function chartsFor(trace) {
+  const charts = [];
+  if (trace.groups.some((group) => group.kind === "device")) {
+    const isShown = ([category]) => category !== trace.states.at(-1);
+    charts.push({
+      axis: "yaxis2",
+      title: "Devices busy %",
+      range: [0, 100],
+      values: (areas) => [...areas.busy].filter(isShown),
+      format: formatPercent,
+    });
+  }
+  if (trace.rows.some((row) => row.kind === "gpu" && row.channels.some((channel) => channel.bytes))) {
+    charts.push({
+      axis: "yaxis3",
+      title: "Copies GB/s",
+      values: (areas) => areas.rates,
+      format: (rate) => `${rate.toFixed(2)} GB/s`,
+    });
+  }
+  return charts;
+}
+
+/** What is on the screen, and how much of the trace that is. */
+export function drawnText({ trace, t0, t1, boxCount }) {
+  const view = `${formatDuration(t1 - t0)} from ${formatInstant(t0 + trace.offset_ns, t1 - t0)}`;
+  return `${view} · ${formatCount(boxCount)} of ${formatCount(trace.n_events)} events as boxes, the others as density`;
+}

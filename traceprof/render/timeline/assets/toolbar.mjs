@@ -1,0 +1,89 @@
+import { button, element } from "./dom.mjs";
+
+/** The line above the lanes: search, legend, actions. Legend chips switch categories on and off. */
+export function makeToolbar(app) {
+  const search = element("input", {
+    type: "search",
+    placeholder: "Search names  ( / )",
+    size: 22,
+    "aria-label": "Search event names",
+  });
+  const found = element("span", { cls: "note", role: "status" });
+  search.addEventListener("input", () => app.search(search.value));
+  const chips = element("div", { cls: "chips", role: "group", "aria-label": "Legend" });
+  const chipButtons = usedCategories(app.trace).map((category) => makeChip(app, category));
+  chips.append(...chipButtons.map((chip) => chip.node));
+  const range = element("span", { cls: "range", role: "status" });
+  const { focus } = app.trace;
+  const actions = element(
+    "div",
+    { cls: "actions" },
+    ...(focus
+      ? [button(focus.label, "Show the window that the analyses look at (1)", () => app.goTo(focus.start, focus.end))]
+      : []),
+    button("Fit selection", "Zoom to the selection or the chosen event (F)", () => app.fit()),
+    button("Whole trace", "Show everything (0)", () => app.goTo(0, app.trace.duration_ns)),
+    button("◐", "Light or dark (T)", () => app.toggleTheme()),
+    button("Save picture", "Save what is shown as PNG", () => app.savePicture()),
+    button("?", "Keys and gestures (?)", () => app.help.showModal()),
+  );
+  const previous = button("‹", "Previous match (P)", () => app.stepMatch(-1));
+  const next = button("›", "Next match (N)", () => app.stepMatch(1));
+  const searchBox = element("div", { cls: "search" }, search, previous, next, found);
+  const node = element("div", { cls: "toolbar" }, searchBox, actions, chips, range);
+  return {
+    node,
+    search,
+    showFound: (text) => (found.textContent = text),
+    showRange: (text) => (range.textContent = text),
+    paint: (colours) => chipButtons.forEach((chip) => chip.paint(colours)),
+  };
+}
+
+/** The categories that events of this trace have, then the states that only devices have. */
+function usedCategories(trace) {
+  const used = new Set(trace.rows.flatMap((row) => row.channels.map((channel) => channel.category)));
+  const isKnown = (key) => ["exposed_communication", "exposed_transfer", "device_memory"].includes(key);
+  for (const group of trace.groups) {
+    for (const { category } of group.states?.channels ?? []) {
+      if (!isKnown(trace.categories[category].key)) used.add(category);
+    }
+  }
+  return [...used].sort((a, b) => a - b);
+}
+
+function makeChip(app, category) {
+  const swatch = element("i");
+  const node = element("button", { cls: "chip", type: "button", "aria-pressed": "true" }, swatch);
+  node.append(app.trace.categories[category].label);
+  node.addEventListener("click", () => {
+    const shown = app.toggleCategory(category);
+    node.setAttribute("aria-pressed", String(shown));
+  });
+  return { node, paint: (colours) => (swatch.style.background = colours[category]) };
+}
+
+const KEYS = [
+  ["W / S", "zoom in and out at the pointer (also the wheel)"],
+  ["A / D, ← / →", "pan (also drag, Shift + wheel)"],
+  ["Shift + drag", "measure and sum up a span"],
+  ["F", "zoom to the selection or the chosen event"],
+  ["0, Home", "show everything"],
+  ["1", "show the window that the analyses look at"],
+  ["/", "search; N and P go to the next and previous match"],
+  [", and .", "go to the previous or next event of the lane"],
+  ["click", "details of an event, and an arrow to its launch"],
+  ["double click", "zoom to an event"],
+  ["T", "light or dark"],
+  ["Esc", "clear the selection and the search"],
+];
+
+export function makeHelp() {
+  const dialog = element("dialog", { "aria-label": "Keys and gestures" });
+  const list = element("dl");
+  for (const [keys, meaning] of KEYS) {
+    list.append(element("dt", {}, element("kbd", { text: keys })), element("dd", { text: meaning }));
+  }
+  dialog.append(element("h3", { text: "Keys and gestures" }), list, button("Close", "", () => dialog.close()));
+  return dialog;
+}

@@ -1,0 +1,125 @@
+"""Events of several tables in one shape, and how they become rows of channels."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+import pandas as pd
+
+from traceprof.model.intervals import Int64Array
+from traceprof.model.tables import ABSENT
+from traceprof.render.escape import plain_text
+from traceprof.render.palette import CATEGORIES
+from traceprof.render.timeline.channels import Channel, Row
+from traceprof.render.timeline.packing import assign_lines
+
+__all__ = ["Events", "NameTable", "join_events", "make_rows", "split_by"]
+
+_IntArray = npt.NDArray[np.int64]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Events:
+    """Events as equally long columns; ``categories`` are places in the palette."""
+
+    starts: Int64Array
+    ends: Int64Array
+    categories: _IntArray
+    names: _IntArray
+    n_bytes: Int64Array
+    correlations: Int64Array
+
+    def __len__(self) -> int:
+        return len(self.starts)
+
+    def take(self, rows: npt.NDArray[np.int64]) -> Events:
+        """Return the events at the places ``rows``."""
+        return Events(*(getattr(self, column)[rows] for column in self.__slots__))
+
+
+class NameTable:
+    """The distinct names of a page, in the order in which they were first needed."""
+
+    def __init__(self) -> None:
+        self._places: dict[str, int] = {}
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The names so far; an id is a place in it."""
+        return tuple(self._places)
+
+    def ids(self, names: pd.Categorical) -> _IntArray:
+        """Return the id of each name; frequent ones get small ids, which take fewer bytes."""
+        codes = np.asarray(names.codes, np.int64)
+        counts = np.bincount(codes + 1, minlength=len(names.categories) + 1)[1:]
+        place = np.zeros(len(names.categories) + 1, np.int64)
+        for code in np.argsort(-counts, kind="stable"):
+            if counts[code]:
+                place[code] = self.id_of(str(names.categories[code]))
+        if (codes == ABSENT).any():
+            place[-1] = self.id_of("")
+        return place[codes]
+
+    def id_of(self, name: str) -> int:
+        """Return the id of one name."""
+        return self._places.setdefault(plain_text(name) or "(no name)", len(self._places))
+
+
+def join_events(parts: Sequence[Events]) -> tuple[Events, _IntArray]:
+    """Return the events of all ``parts`` sorted as a trace's tables are, and where each came from.
+
+    The second array holds, for each event, its place in the concatenation of the parts.
+    """
+    joined = Events(
+        *(np.concatenate([getattr(part, column) for part in parts]) for column in Events.__slots__)
+    )
+    order = np.lexsort((-joined.ends, joined.starts))
+    return joined.take(order), order
+
+
+def split_by(*keys: _IntArray) -> Iterator[tuple[tuple[int, ...], _IntArray]]:
+    """Yield each distinct combination of ``keys``, ascending, with the places that have it.
+
+    The places keep their order.
+    """
+    if len(keys[0]) == 0:
+        return
+    order = np.lexsort(keys[::-1])
+    table = np.stack([key[order] for key in keys])
+    changes = np.flatnonzero((table[:, 1:] != table[:, :-1]).any(axis=0)) + 1
+    for places in np.split(order, changes):
+        yield tuple(int(key[places[0]]) for key in keys), places
+
+
+def make_rows(label: str, kind: str, events: Events) -> tuple[Row, ...]:
+    """Return the rows of one lane: one, or one for each depth where its events overlap."""
+    lines = assign_lines(events.starts, events.ends)
+    return tuple(
+        Row(label if line == 0 else f"{line}", kind, _channels(events.take(places)))
+        for (line,), places in split_by(lines)
+    )
+
+
+def _channels(events: Events) -> tuple[Channel, ...]:
+    return tuple(
+        _channel(CATEGORIES[category].key, events.take(places))
+        for (category,), places in split_by(events.categories)
+    )
+
+
+def _channel(category: str, events: Events) -> Channel:
+    return Channel(
+        category=category,
+        starts=events.starts,
+        ends=events.ends,
+        names=events.names,
+        n_bytes=_unless_absent(events.n_bytes),
+        correlations=_unless_absent(events.correlations),
+    )
+
+
+def _unless_absent(values: Int64Array) -> Int64Array | None:
+    return values if bool((values != ABSENT).any()) else None

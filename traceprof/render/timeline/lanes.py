@@ -1,0 +1,126 @@
+"""Which lanes a Trace has: sections (processes) of groups (threads, then devices) of rows."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+from pathlib import PurePath, PureWindowsPath
+
+from traceprof.model.tables import ABSENT
+from traceprof.model.trace import Trace
+from traceprof.model.window import TimeWindow
+from traceprof.render.escape import plain_text
+from traceprof.render.timeline.channels import Group, Lanes, Row
+from traceprof.render.timeline.device_lanes import device_groups, make_device_group
+from traceprof.render.timeline.events import NameTable
+from traceprof.render.timeline.host_lanes import ThreadLanes, thread_lanes
+from traceprof.render.timeline.inside import rows_inside
+
+__all__ = ["build_lanes"]
+
+_TELLING_KINDS = {"range", "mark", "collective", "api", "sync"}
+
+
+def build_lanes(trace: Trace, window: TimeWindow) -> Lanes:
+    """Return everything of ``trace`` with a part inside ``window``, in the order of the screen.
+
+    Rows are whole even where the window cuts them, so that a hover shows an event's real times.
+    """
+    names = NameTable()
+    trace = rows_inside(trace, window)
+    devices: dict[int, list[tuple[int, tuple[Row, ...]]]] = defaultdict(list)
+    for process, device, rows in device_groups(trace, window.start_ns, names):
+        devices[process].append((device, rows))
+    threads: dict[int, list[ThreadLanes]] = defaultdict(list)
+    for found in thread_lanes(trace, window.start_ns, names):
+        threads[found.process].append(found)
+    main = [p for p in {*devices, *threads} if devices[p] or any(map(_is_telling, threads[p]))]
+    groups: list[Group] = []
+    for process in _in_order(trace, main):
+        section = plain_text(describe_process(trace, process), 120)
+        groups.extend(_thread_groups(trace, section, threads[process]))
+        groups.extend(
+            make_device_group(trace, section, process, device, rows)
+            for device, rows in devices[process]
+        )
+    groups.extend(
+        _quiet_process(trace, process, threads[process])
+        for process in _in_order(trace, set(threads) - set(main))
+    )
+    return Lanes(tuple(groups), names.names)
+
+
+def describe_process(trace: Trace, process: int) -> str:
+    """Return a name such as "rank 3 · python3 · process 4711 · host node1"."""
+    known = trace.processes[trace.processes["process"] == process]
+    words = []
+    if len(known):
+        row = known.iloc[0]
+        rank = int(row["rank"])
+        words += [f"rank {rank}"] if rank != ABSENT else []
+        words += [_file_name(str(row["name"]))] if row["name"] else []
+    words += [f"process {process}"] if process != ABSENT else []
+    if len(known) and trace.processes["host"].nunique() > 1:
+        words.append(f"host {known.iloc[0]['host']}")
+    return " · ".join(words) or "Process not known"
+
+
+def _file_name(path: str) -> str:
+    return PureWindowsPath(path).name if "\\" in path else PurePath(path).name
+
+
+def _in_order(trace: Trace, processes: Iterable[int]) -> list[int]:
+    ranks = dict(zip(trace.processes["process"], trace.processes["rank"], strict=True))
+
+    def place(process: int) -> tuple[bool, int, int]:
+        rank = int(ranks.get(process, ABSENT))
+        return (rank == ABSENT, rank, process)
+
+    return sorted(processes, key=place)
+
+
+def _thread_groups(trace: Trace, section: str, threads: list[ThreadLanes]) -> list[Group]:
+    """Return one group per telling thread and one for all the others."""
+    telling = [t for t in threads if _is_telling(t)]
+    others = [t for t in threads if not _is_telling(t)]
+    if len(others) == 1:
+        telling, others = [*telling, *others], []
+    groups = [_thread_group(trace, section, thread) for thread in telling]
+    if others:
+        label = f"{len(others)} other threads"
+        groups.append(_joined_group(trace, section, label, others))
+    return groups
+
+
+def _quiet_process(trace: Trace, process: int, threads: Sequence[ThreadLanes]) -> Group:
+    """Return all threads of a process that neither annotates nor uses a device as one group."""
+    label = plain_text(describe_process(trace, process), 120)
+    return _joined_group(trace, "Other processes", label, threads)
+
+
+def _joined_group(trace: Trace, section: str, label: str, threads: Sequence[ThreadLanes]) -> Group:
+    rows = tuple(
+        Row(_thread_label(trace, thread) if i == 0 else row.label, row.kind, row.channels)
+        for thread in threads
+        for i, row in enumerate(thread.rows)
+    )
+    return Group(section, label, "threads", rows, threads[0].process)
+
+
+def _is_telling(thread: ThreadLanes) -> bool:
+    return any(row.kind in _TELLING_KINDS or row.label == "Operators" for row in thread.rows)
+
+
+def _thread_group(trace: Trace, section: str, thread: ThreadLanes) -> Group:
+    return Group(section, _thread_label(trace, thread), "thread", thread.rows, thread.process)
+
+
+def _thread_label(trace: Trace, thread: ThreadLanes) -> str:
+    if thread.thread == ABSENT:
+        return "Synchronisation"
+    known = trace.threads[
+        (trace.threads["process"] == thread.process) & (trace.threads["thread"] == thread.thread)
+    ]
+    name = str(known["name"].iloc[0]) if len(known) else ""
+    main = "Main thread" if thread.thread == thread.process else f"Thread {thread.thread}"
+    return plain_text(f"{main} · {name}" if name else main, 80)

@@ -1,0 +1,39 @@
+"""What stands over all lanes: the steps of the training loop and the window that is analysed."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from traceprof.model.selection import select_default
+from traceprof.model.steps import find_steps
+from traceprof.model.trace import Trace
+from traceprof.model.window import TimeWindow
+
+__all__ = ["describe_focus", "describe_steps"]
+
+
+def describe_steps(trace: Trace, window: TimeWindow) -> dict[str, Any]:
+    """Return the steps of the process that has most of them, in ns after the window's start."""
+    table = find_steps(trace).table
+    if len(table):
+        table = table[table["process"] == table["process"].mode().iloc[0]]
+        table = table[(table["start_ns"] < window.end_ns) & (table["end_ns"] > window.start_ns)]
+    return {
+        "starts": (table["start_ns"] - window.start_ns).tolist(),
+        "ends": (table["end_ns"] - window.start_ns).tolist(),
+        "labels": [f"step {number}" for number in table["step"]],
+    }
+
+
+def describe_focus(trace: Trace, window: TimeWindow) -> dict[str, Any] | None:
+    """Return the window that the analyses look at by default; None where it is all of the page."""
+    chosen = select_default(trace)
+    inside = chosen.window & window
+    if inside == window or inside.duration_ns == 0:
+        return None
+    label = {"steady": "Steady steps", "active": "Device active"}.get(chosen.label, chosen.label)
+    return {
+        "start": inside.start_ns - window.start_ns,
+        "end": inside.end_ns - window.start_ns,
+        "label": label,
+    }

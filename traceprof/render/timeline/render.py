@@ -1,0 +1,91 @@
+"""From a Trace to the timeline page."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from typing import Any, Final
+
+from traceprof.model.trace import Trace
+from traceprof.model.window import TimeWindow
+from traceprof.render.escape import plain_text
+from traceprof.render.palette import CATEGORIES, STATES, category_index
+from traceprof.render.plotly_bundle import PLOTLY_CONFIG
+from traceprof.render.timeline.channels import Lanes
+from traceprof.render.timeline.condense import condense_until
+from traceprof.render.timeline.encode import encode_lanes
+from traceprof.render.timeline.lanes import build_lanes
+from traceprof.render.timeline.marks import describe_focus, describe_steps
+from traceprof.render.timeline.page import Page, write_page
+from traceprof.render.timeline.states import with_states
+from traceprof.units import format_count, format_duration
+
+__all__ = ["MAX_ITEMS", "render_timeline"]
+
+MAX_ITEMS: Final = 2_500_000
+"""How many items a page holds at most (about 15 MB); more are condensed, and the page says so."""
+
+
+def render_timeline(
+    trace: Trace,
+    *,
+    title: str,
+    window: TimeWindow | None = None,
+    window_label: str = "",
+    max_items: int = MAX_ITEMS,
+) -> str:
+    """Return the timeline of ``trace`` as one HTML page that needs nothing else and no network.
+
+    Args:
+        trace: what to draw.
+        title: the heading of the page; untrusted text is fine.
+        window: draw only what has a part inside it; the whole trace by default.
+        window_label: how the user named the window, for the subtitle.
+        max_items: above this number of events, short neighbours become one item that says how
+            many it stands for.
+    """
+    span = window or trace.span
+    lanes = build_lanes(trace, span)
+    n_events = lanes.n_events
+    if n_events > max_items:
+        lanes = with_states(lanes, span.duration_ns)
+    lanes, bin_ns = condense_until(lanes, max_items)
+    head = _head(trace, span, n_events)
+    data = encode_lanes(lanes, head, {item.key: i for i, item in enumerate(CATEGORIES)})
+    page = Page(
+        title=title,
+        subtitle=" · ".join(_subtitle(trace, span, window_label)),
+        notes=_notes(lanes, n_events, bin_ns),
+        warnings=[plain_text(warning) for warning in trace.info.warnings],
+    )
+    return write_page(page, data)
+
+
+def _head(trace: Trace, span: TimeWindow, n_events: int) -> dict[str, Any]:
+    return {
+        "duration_ns": max(1, span.duration_ns),
+        "offset_ns": span.start_ns - trace.span.start_ns,
+        "n_events": n_events,
+        "categories": [asdict(category) for category in CATEGORIES],
+        "states": [category_index(key) for key in STATES],
+        "steps": describe_steps(trace, span),
+        "focus": describe_focus(trace, span),
+        "plotly_config": dict(PLOTLY_CONFIG),
+    }
+
+
+def _subtitle(trace: Trace, span: TimeWindow, window_label: str) -> list[str]:
+    info = trace.info
+    words = [info.profiler, info.host, format_duration(span.duration_ns)]
+    words += [f"window {window_label}"] if window_label else []
+    return [word for word in words if word]
+
+
+def _notes(lanes: Lanes, n_events: int, bin_ns: int) -> list[str]:
+    events = f"{format_count(n_events)} events in this file"
+    if bin_ns:
+        events = (
+            f"{format_count(n_events)} events as {format_count(lanes.n_items)} items: events "
+            f"shorter than {format_duration(bin_ns)} are merged with their neighbours, and each "
+            "item says how many it stands for"
+        )
+    return [events, "times count from the start of the trace", "nothing is loaded from elsewhere"]
