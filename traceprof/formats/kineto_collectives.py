@@ -49,7 +49,8 @@ def _described(rows: Rows, correlation: npt.NDArray[np.int64], backend: str) -> 
     names = [str(name) for name in rows.text("dtype").categories]
     codes = rows.text("dtype").codes
     sizes = np.array([dtype_bytes(name) or ABSENT for name in names], np.int64)[codes]
-    elements = np.maximum(rows.number("In msg nelems"), rows.number("Out msg nelems"))
+    sent, received = rows.number("In msg nelems"), rows.number("Out msg nelems")
+    elements = np.where(sent > 0, sent, received)  # who only receives puts nothing in
     known = (sizes > 0) & (elements >= 0)
     on_host = rows.process == rows.host_process
     return make_table(

@@ -54,15 +54,20 @@ def make_kernels(rows: Rows, options: ReadOptions) -> pd.DataFrame:
 def make_copies(rows: Rows) -> pd.DataFrame:
     """Return the copies and memsets; their names tell the direction and the kinds of memory."""
     names = [str(name) for name in rows.name.categories]
+    directions = [_direction(name) for name in names]
     kinds = [_KINDS.search(name) for name in names]
+    sources = [
+        "" if direction == "memset" else _kind(found, "source")
+        for direction, found in zip(directions, kinds, strict=True)
+    ]
     codes = rows.name.codes
     return make_table(
         "copies",
         {
             **_place(rows),
-            "direction": categorical(codes, [_direction(name) for name in names]),
+            "direction": categorical(codes, directions),
             "n_bytes": rows.number("bytes"),
-            "src_kind": categorical(codes, [_kind(found, "source") for found in kinds]),
+            "src_kind": categorical(codes, sources),
             "dst_kind": categorical(codes, [_kind(found, "target") for found in kinds]),
             "src_device": rows.number("fromDevice"),
             "dst_device": rows.number("toDevice"),

@@ -9,7 +9,8 @@ import numpy as np
 import pandas as pd
 
 from traceprof.formats.base import ReadOptions
-from traceprof.formats.database import Column, ColumnType, Database, known
+from traceprof.formats.collective_names import collective_op
+from traceprof.formats.database import Column, ColumnType, Database, categorical, known
 from traceprof.formats.nsys_codes import process_of, thread_of
 from traceprof.formats.nsys_names import named
 from traceprof.model.tables import empty_table, make_table
@@ -58,7 +59,7 @@ def read_collectives(database: Database, options: ReadOptions) -> pd.DataFrame:
         "collectives",
         {
             **_where(raw),
-            "op": raw["op"],
+            "op": _plain_ops(raw["op"]),
             "n_bytes": known(raw["bytes"]),
             "dtype": raw["dtype"],
             "group": raw["groupName"],
@@ -89,6 +90,13 @@ def read_samples(database: Database, options: ReadOptions) -> pd.DataFrame:
             "value": raw["value"],
         },
     )
+
+
+def _plain_ops(names: Column) -> pd.Categorical:
+    """Return the operations in our words; one that we have no word for keeps its name."""
+    assert isinstance(names, pd.Categorical)
+    plain = [collective_op(str(name)) or str(name) for name in names.categories]
+    return categorical(names.codes, plain)
 
 
 def _where(raw: Mapping[str, Column]) -> dict[str, np.ndarray]:

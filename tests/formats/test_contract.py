@@ -1,0 +1,215 @@
+"""One small execution, written in every format, must read as the same tables."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pandas as pd
+import pytest
+
+from tests.builders import TraceBuilder
+from tests.formats import kineto_file
+from tests.formats.kineto_file import complete, on_device
+from tests.formats.nvprof_database import NvprofDatabase, object_id
+from traceprof.formats import FORMATS, open_trace
+from traceprof.formats.nsys_writer import write_nsys
+from traceprof.formats.nvprof_file import call_names
+from traceprof.model.tables import ABSENT
+from traceprof.model.trace import Trace
+
+PID, MAIN, AUTOGRAD = 4242, 4243, 4250
+EPOCH = 1_700_000_000_000_000_000
+ON_MAIN = {"process": PID, "thread": MAIN}
+ON_AUTOGRAD = {"process": PID, "thread": AUTOGRAD}
+TO_PEER = {"src_device": 0, "dst_device": 1}
+PAGEABLE = {"dst_kind": "pageable"}
+NCCL = "ncclDevKernel_AllReduce_Sum_f32_RING_LL(ncclDevKernelArgsStorage<4096ul>)"
+
+EXECUTION = (
+    TraceBuilder()
+    .range("step 1", 0, 9_000, **ON_MAIN)
+    .range("forward", 100, 2_000, **ON_MAIN)
+    .range("backward", 3_000, 8_000, **ON_AUTOGRAD)
+    .copy("h2d", 500, 1_501, n_bytes=4096, launched_ns=(200, 300), **ON_MAIN)
+    .memset(1_600, 1_700, n_bytes=64, launched_ns=(350, 360), **ON_MAIN)
+    .kernel("ampere_sgemm_64x64_tn", 1_800, 4_003, launched_ns=(400, 420), **ON_MAIN)
+    .kernel(NCCL, 4_100, 7_000, stream=20, device=1, launched_ns=(3_100, 3_200), **ON_AUTOGRAD)
+    .copy("p2p", 7_100, 7_200, n_bytes=1, launched_ns=(3_300, 3_333), **TO_PEER, **ON_AUTOGRAD)
+    .copy("d2h", 8_000, 8_500, n_bytes=4, launched_ns=(5_000, 8_500), **PAGEABLE, **ON_MAIN)
+    .api_call("cudaDeviceSynchronize", 8_600, 8_900, **ON_MAIN)
+    .build()
+)
+COLUMNS = {
+    "kernels": [
+        "start_ns",
+        "end_ns",
+        "device",
+        "stream",
+        "process",
+        "correlation",
+        "name",
+        "activity",
+        "graph_node",
+    ],
+    "copies": [
+        "start_ns",
+        "end_ns",
+        "device",
+        "stream",
+        "process",
+        "correlation",
+        "direction",
+        "n_bytes",
+        "src_kind",
+        "dst_kind",
+        "src_device",
+        "dst_device",
+        "graph_node",
+    ],
+    "api_calls": ["start_ns", "end_ns", "process", "thread", "correlation", "name"],
+    "ranges": [
+        "start_ns",
+        "end_ns",
+        "process",
+        "thread",
+        "domain",
+        "category",
+        "name",
+        "depth",
+        "payload",
+        "kind",
+    ],
+}
+
+
+def write_as_nvprof(trace: Trace, path: Path) -> None:
+    kinds = {"": 0, "pageable": 1, "pinned": 2, "device": 3}
+    codes = {"h2d": 1, "d2h": 2, "d2d": 8, "p2p": 10}
+    with NvprofDatabase(path) as file:
+        for row in _rows(trace.kernels):
+            file.add("CONCURRENT_KERNEL", name=file.string(row["name"]), **_nvprof_place(row))
+        for row in _rows(trace.copies):
+            place = {**_nvprof_place(row), "bytes": row["n_bytes"]}
+            if row["direction"] == "memset":
+                file.add("MEMSET", memoryKind=kinds[row["dst_kind"]], **place)
+                continue
+            ends = {"srcDeviceId": row["src_device"], "dstDeviceId": row["dst_device"]}
+            is_peer = row["direction"] == "p2p"
+            file.add(
+                "MEMCPY2" if is_peer else "MEMCPY",
+                copyKind=codes[row["direction"]],
+                srcKind=kinds[row["src_kind"]],
+                dstKind=kinds[row["dst_kind"]],
+                **(ends if is_peer else {}),
+                **place,
+            )
+        for row in _rows(trace.api_calls):
+            file.add(
+                "RUNTIME",
+                cbid=call_names("runtime").index(row["name"]) + 1,
+                start=EPOCH + row["start_ns"],
+                end=EPOCH + row["end_ns"],
+                processId=row["process"],
+                threadId=row["thread"],
+                correlationId=row["correlation"],
+            )
+        for number, row in enumerate(_rows(trace.ranges)):
+            marker = {"id": number, "objectKind": 2, "objectId": object_id(PID, row["thread"])}
+            name = file.string(row["name"])
+            file.add("MARKER", flags=2, timestamp=EPOCH + row["start_ns"], name=name, **marker)
+            file.add("MARKER", flags=4, timestamp=EPOCH + row["end_ns"], **marker)
+
+
+def _nvprof_place(row: dict) -> dict:
+    return {
+        "start": EPOCH + row["start_ns"],
+        "end": EPOCH + row["end_ns"],
+        "deviceId": row["device"],
+        "streamId": row["stream"],
+        "correlationId": row["correlation"],
+    }
+
+
+def write_as_kineto(trace: Trace, path: Path) -> None:
+    kinds = {"h2d": "HtoD", "d2h": "DtoH", "d2d": "DtoD", "p2p": "PtoP"}
+    events = [
+        on_device("kernel", row["name"], *_span(row), **_kineto_place(row))
+        for row in _rows(trace.kernels)
+    ]
+    for row in _rows(trace.copies):
+        arguments = {**_kineto_place(row), "bytes": row["n_bytes"]}
+        if row["direction"] == "memset":
+            events.append(on_device("gpu_memset", "Memset (Device)", *_span(row), **arguments))
+            continue
+        if row["direction"] == "p2p":
+            arguments |= {"fromDevice": row["src_device"], "toDevice": row["dst_device"]}
+        ends = f"{row['src_kind'].title()} -> {row['dst_kind'].title()}"
+        name = f"Memcpy {kinds[row['direction']]} ({ends})"
+        events.append(on_device("gpu_memcpy", name, *_span(row), **arguments))
+    for row in _rows(trace.api_calls):
+        where = {"pid": row["process"], "tid": row["thread"]}
+        arguments = {"correlation": row["correlation"]}
+        events.append(complete("cuda_runtime", row["name"], *_span(row), args=arguments, **where))
+    for row in _rows(trace.ranges):
+        where = {"pid": row["process"], "tid": row["thread"]}
+        events.append(complete("user_annotation", row["name"], *_span(row), **where))
+    kineto_file.write(path, events, baseTimeNanoseconds=EPOCH)
+
+
+def _kineto_place(row: dict) -> dict:
+    return {name: row[name] for name in ("device", "stream", "correlation")}
+
+
+def _span(row: dict) -> tuple[int, int]:
+    return row["start_ns"], row["end_ns"]
+
+
+def _rows(frame: pd.DataFrame) -> list[dict]:
+    return _plain(frame).to_dict("records")
+
+
+def _plain(frame: pd.DataFrame) -> pd.DataFrame:
+    return frame.astype(dict.fromkeys(frame.select_dtypes("category"), object))
+
+
+WRITERS: dict[str, Callable[[Trace, Path], None]] = {
+    "nsys": write_nsys,
+    "nvprof": write_as_nvprof,
+    "kineto": write_as_kineto,
+}
+
+
+def test_every_format_has_a_writer() -> None:
+    assert {known.name for known in FORMATS} == set(WRITERS)
+
+
+@pytest.mark.parametrize("table", COLUMNS)
+@pytest.mark.parametrize("known", [known.name for known in FORMATS])
+def test_every_format_gives_the_same_tables(known: str, table: str, tmp_path: Path) -> None:
+    path = tmp_path / "trace"
+    WRITERS[known](EXECUTION, path)
+    trace = open_trace(path)
+    assert trace.info.format == known
+    assert trace.info.warnings == ()
+    columns = COLUMNS[table]
+    pd.testing.assert_frame_equal(
+        _comparable(trace.table(table)[columns]),
+        _comparable(EXECUTION.table(table)[columns]),
+    )
+    assert trace.recorded >= set(COLUMNS)
+    assert trace.span == EXECUTION.span
+
+
+def _comparable(frame: pd.DataFrame) -> pd.DataFrame:
+    return _plain(frame).sort_values(["start_ns", "end_ns"], ignore_index=True)
+
+
+@pytest.mark.parametrize("known", [known.name for known in FORMATS])
+def test_every_format_names_the_process_and_the_devices_at_work(known: str, tmp_path: Path) -> None:
+    path = tmp_path / "trace"
+    WRITERS[known](EXECUTION, path)
+    trace = open_trace(path)
+    assert trace.processes["process"].tolist() == [PID]
+    assert trace.devices.query("used == 1")["device"].tolist() == [0, 1]
+    assert (trace.kernels["correlation"] != ABSENT).all()
