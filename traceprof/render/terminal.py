@@ -28,7 +28,15 @@ _PARTS: Final = (
     ("idle_ns", "idle", "idle", "░"),
 )
 _BAR_WIDTH: Final = 60
-_LESS_TELLING: Final = ("min_ns", "max_ns", "median_ns", "busy_ns", "mean_ns", "share_ratio", "kind")
+_LESS_TELLING: Final = (
+    "min_ns",
+    "max_ns",
+    "median_ns",
+    "busy_ns",
+    "mean_ns",
+    "share_ratio",
+    "kind",
+)
 _NAME_WIDTH: Final = 28
 _TEXT_WIDTH: Final = 16
 _GAP: Final = 2
