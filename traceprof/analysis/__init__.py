@@ -36,6 +36,7 @@ ANALYSES: Final[tuple[Entry, ...]] = (
     Entry("copies", "copies by direction, with bytes and GB/s", "traceprof.analysis.copies"),
     Entry("steps", "every step: duration, parts, phases", "traceprof.analysis.steps"),
     Entry("phases", "host and device time by phase", "traceprof.analysis.phases"),
+    Entry("layers", "host and device time by layer", "traceprof.analysis.layers"),
     Entry("ranges", "NVTX and other host ranges by name", "traceprof.analysis.ranges"),
     Entry("ops", "host operators by name, self and total", "traceprof.analysis.ops"),
 )

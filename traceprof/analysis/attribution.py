@@ -20,7 +20,14 @@ from traceprof.model.intervals import nesting_depth, parents_of
 from traceprof.model.tables import ABSENT
 from traceprof.model.trace import Trace
 
-__all__ = ["Launches", "find_launches", "innermost", "phase_of_launches", "range_of_launches"]
+__all__ = [
+    "Launches",
+    "adopting_range_of_launches",
+    "find_launches",
+    "innermost",
+    "phase_of_launches",
+    "range_of_launches",
+]
 
 _Int64Array = npt.NDArray[np.int64]
 _NOTHING = -1
@@ -137,19 +144,36 @@ def phase_of_launches(trace: Trace, launches: Launches) -> _Int64Array:
     kept = np.flatnonzero((phases >= 0) & (ranges["kind"] == "push_pop"))
     phased, phases = ranges.iloc[kept], phases[kept]
     inner = innermost(phased, launches.process, launches.thread, launches.start_ns)
-    speaker = _calls_backward(phased, phases)
-    thread = np.asarray(pd.Series(launches.process).map(speaker).fillna(ABSENT), np.int64)
+    thread = _calling_thread(phased, phases, launches.process)
     open_there = innermost(phased, launches.process, thread, launches.start_ns)
     inner = np.where(inner >= 0, inner, open_there)
     found = (inner >= 0) & launches.is_known
     return np.where(found, phases[np.maximum(inner, 0)] if len(phases) else _NOTHING, _NOTHING)
 
 
-def _calls_backward(phased: pd.DataFrame, phases: _Int64Array) -> dict[int, int]:
+def adopting_range_of_launches(
+    trace: Trace, spans: pd.DataFrame, launches: Launches
+) -> _Int64Array:
+    """Return the row of ``spans`` that each launch belongs to, -1 where it belongs to none.
+
+    A launch on a thread without an open span belongs to the one that is open on the thread of
+    the same process that calls backward.
+    """
+    inner = innermost(spans, launches.process, launches.thread, launches.start_ns)
+    ranges = trace.whole.ranges
+    phases = phases_of_ranges(ranges)
+    kept = (phases >= 0) & (ranges["kind"] == "push_pop").to_numpy()
+    thread = _calling_thread(ranges[kept], phases[kept], launches.process)
+    open_there = innermost(spans, launches.process, thread, launches.start_ns)
+    found = np.where(inner >= 0, inner, open_there)
+    return np.where(launches.is_known, found, _NOTHING)
+
+
+def _calling_thread(phased: pd.DataFrame, phases: _Int64Array, process: _Int64Array) -> _Int64Array:
     """Return the thread of each process that calls backward the most, else that names phases."""
     backward = (phases == PHASES.index("backward")).astype(np.int64)
     sizes = phased.assign(backward=backward, size=1).groupby(["process", "thread"])
     counts = sizes[["backward", "size"]].sum().reset_index()
     counts = counts.sort_values(["backward", "size"], ascending=False, kind="stable")
-    first = counts.drop_duplicates("process")
-    return dict(zip(first["process"], first["thread"], strict=True))
+    thread_of = counts.drop_duplicates("process").set_index("process")["thread"]
+    return np.asarray(pd.Series(process).map(thread_of).fillna(ABSENT), np.int64)
