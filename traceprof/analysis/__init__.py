@@ -34,7 +34,9 @@ ANALYSES: Final[tuple[Entry, ...]] = (
     Entry("breakdown", "where the time of each device went", "traceprof.analysis.breakdown"),
     Entry("kernels", "device time by kernel name", "traceprof.analysis.kernels"),
     Entry("copies", "copies by direction, with bytes and GB/s", "traceprof.analysis.copies"),
-    Entry("phases", "host time by phase of the training loop", "traceprof.analysis.phases"),
+    Entry("steps", "every step: duration, parts, phases", "traceprof.analysis.steps"),
+    Entry("phases", "host and device time by phase", "traceprof.analysis.phases"),
+    Entry("layers", "host and device time by layer", "traceprof.analysis.layers"),
     Entry("ranges", "NVTX and other host ranges by name", "traceprof.analysis.ranges"),
     Entry("ops", "host operators by name, self and total", "traceprof.analysis.ops"),
 )

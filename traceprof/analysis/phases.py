@@ -1,64 +1,56 @@
-"""Host time by phase of the training loop: data, forward, backward, optimizer and so on.
+"""Host and device time by phase of the training loop: data, forward, backward and so on.
 
 Phases are read from the names of ranges: those that `traceprof record` injects, and what people
-commonly write by hand. Time counts for the innermost phase, on the thread that names phases;
-what none claims is shown as such, so that the parts of a process add up to the window.
+commonly write by hand. Host time counts for the innermost phase, on the thread that names
+phases; what none claims is shown as such, so that the parts of a process add up to the window.
+Device time is what the phase launched, whenever it ran (see `traceprof.analysis.attribution`).
 """
 
 from __future__ import annotations
 
-import re
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Final
 
 import numpy as np
 import pandas as pd
 
+from traceprof.analysis.attribution import find_launches, phase_of_launches
 from traceprof.analysis.base import Analysis
+from traceprof.analysis.host_phases import HostPhases, find_host_phases
+from traceprof.analysis.phase_names import PHASES, UNCLAIMED, phase_of
 from traceprof.model.intervals import Intervals
-from traceprof.model.steps import OWN_DOMAIN
-from traceprof.model.trace import Trace
+from traceprof.model.trace import DEVICE_TABLES, Trace
+from traceprof.units import format_count, format_duration, format_ratio
 
-__all__ = ["ANALYSIS", "PHASES", "UNCLAIMED", "PhaseTime", "Phases", "measure_phases", "phase_of"]
-
-UNCLAIMED: Final = "outside any phase"
-PHASES: Final = ("data", "h2d", "forward", "eval", "backward", "communication", "optimizer")
-
-_OWN: Final = {
-    "data": "data",
-    "h2d": "h2d",
-    "forward": "forward",
-    "eval": "eval",
-    "backward": "backward",
-    "optimizer": "optimizer",
-    "zero_grad": "optimizer",
-}
-_BY_HAND: Final = tuple(
-    (phase, re.compile(pattern, re.IGNORECASE))
-    for phase, pattern in (
-        (
-            "data",
-            r"(get|load|fetch|next)?[ _]?(data|batch)([ _]?(load(ing|er)?|fetch(ing)?|wait))?",
-        ),
-        ("h2d", r"(copy[ _]to[ _](gpu|device)|h2d|host[ _]?to[ _]?device|to[ _]?device)"),
-        ("forward", r"(model[ _])?(forward|fwd)([ _]?(pass|step))?"),
-        ("eval", r"eval(uat(e|ion))?|validat(e|ion)"),
-        ("backward", r"(loss[ _.])?(backward|bwd)([ _]?(pass|step))?"),
-        ("communication", r"(nccl:)?(all[ _]?reduce|reduce[ _]?scatter|all[ _]?gather|comm.*)"),
-        ("optimizer", r"(optimi[sz]er?|opt)([ _.]?step)?|zero[ _]?grad|(weight|param)[ _]update"),
-    )
-)
+__all__ = [
+    "ANALYSIS",
+    "PHASES",
+    "UNCLAIMED",
+    "PhaseTime",
+    "Phases",
+    "measure_phases",
+    "phase_of",
+]
 
 
 @dataclass(frozen=True, slots=True)
 class PhaseTime:
-    """One phase of one process: host time, its share of the window, and how often it ran."""
+    """One phase of one process.
+
+    ``host_ns`` is exclusive of the phases inside it and ``count`` how often it ran there.
+    ``device_ns`` is how long devices worked on what it launched (the union over streams, added
+    up over devices), ``device_ratio`` its share of the sum over all phases; None where device
+    work was not recorded. Phases may overlap on a device.
+    """
 
     process: int
     phase: str
     host_ns: int
     host_ratio: float
     count: int
+    device_ns: int | None = None
+    device_ratio: float | None = None
+    kernel_count: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,68 +62,111 @@ class Phases:
 
     def to_frame(self) -> pd.DataFrame:
         """Return one row per process and phase, in the order of the training loop."""
-        columns = ["process", "phase", "host_ns", "host_ratio", "count"]
-        return pd.DataFrame(
-            [[getattr(phase, column) for column in columns] for phase in self.phases],
-            columns=columns,
-        )
-
-
-def phase_of(name: str, domain: str) -> str | None:
-    """Return the phase that a range of this name stands for, None where it stands for none."""
-    if domain == OWN_DOMAIN:
-        return "communication" if name.startswith("comm:") else _OWN.get(name)
-    for phase, pattern in _BY_HAND:
-        if pattern.fullmatch(name.strip()):
-            return phase
-    return None
+        columns = list(PhaseTime.__dataclass_fields__)
+        return pd.DataFrame([asdict(phase) for phase in self.phases], columns=columns)
 
 
 def measure_phases(trace: Trace) -> Phases:
-    """Return the host time of each phase, exclusive of the phases inside it."""
-    ranges = trace.ranges
-    keys = ranges[["name", "domain"]].drop_duplicates()
-    meaning = {
-        (name, domain): phase_of(str(name), str(domain))
-        for name, domain in keys.itertuples(index=False, name=None)
-    }
-    pairs = zip(ranges["name"], ranges["domain"], strict=True)
-    phased = ranges.assign(phase=pd.Series([meaning[pair] for pair in pairs], dtype=object))
-    phased = phased[phased["phase"].notna() & (phased["kind"] == "push_pop")]
-    if phased.empty:
-        return Phases((), ("no range names a phase (data, forward, backward, optimizer …)",))
-    rows: list[PhaseTime] = []
-    for process, owned in phased.groupby("process"):
-        main_thread = owned.groupby("thread").size().idxmax()
-        rows += _of_thread(owned[owned["thread"] == main_thread], int(str(process)), trace)
-    return Phases(tuple(rows))
-
-
-def _of_thread(phased: pd.DataFrame, process: int, trace: Trace) -> list[PhaseTime]:
-    """Return the exclusive time per phase: what is deeper is taken from what is around it."""
+    """Return the host and device time of each phase."""
     window_ns = trace.span.duration_ns
-    depth = phased["depth"].to_numpy()
-    claimed = Intervals.empty()
-    time: dict[str, int] = dict.fromkeys(PHASES, 0)
-    for level in np.unique(depth)[::-1]:
-        at_level = phased[depth == level]
-        for phase, rows in at_level.groupby("phase"):
-            mine = Intervals.union_of(rows["start_ns"], rows["end_ns"])
-            time[str(phase)] += (mine - claimed).total_ns
-        claimed = claimed | Intervals.union_of(at_level["start_ns"], at_level["end_ns"])
-    counts = phased["phase"].value_counts()
-    found = [
-        PhaseTime(process, phase, ns, ns / window_ns, int(counts[phase]))
-        for phase, ns in time.items()
-        if phase in counts
-    ]
-    rest = window_ns - claimed.total_ns
-    return [*found, PhaseTime(process, UNCLAIMED, rest, rest / window_ns, 0)]
+    host = [row for phases in find_host_phases(trace) for row in _host_rows(phases, window_ns)]
+    if not host:
+        return Phases((), ("no range names a phase (data, forward, backward, optimizer …)",))
+    if not (trace.recorded & set(DEVICE_TABLES)):
+        return Phases(tuple(host))
+    work = _device_work(trace)
+    timed = [_with_device_time(phase, work) for phase in (*host, *_only_on_device(work, host))]
+    timed.sort(key=lambda row: (row.process, _ORDER.index(row.phase)))
+    return Phases(tuple(_with_shares(timed)), _notes(work))
 
+
+def _host_rows(phases: HostPhases, window_ns: int) -> list[PhaseTime]:
+    rows = [
+        PhaseTime(phases.process, phase, time.total_ns, 0.0, phases.counts[phase])
+        for phase, time in phases.times.items()
+    ]
+    rows.append(PhaseTime(phases.process, UNCLAIMED, window_ns - phases.claimed_ns, 0.0, 0))
+    return [replace(row, host_ratio=row.host_ns / (window_ns or 1)) for row in rows]
+
+
+def _device_work(trace: Trace) -> pd.DataFrame:
+    """Return all kernels and copies with their phase (`UNCLAIMED` where none claims them)."""
+    parts = []
+    for name in DEVICE_TABLES:
+        frame = trace.table(name)
+        launches = find_launches(trace, frame)
+        phases = phase_of_launches(trace, launches)
+        columns = frame[["start_ns", "end_ns", "device", "process"]]
+        parts.append(
+            columns.assign(phase=phases, is_kernel=name == "kernels", is_linked=launches.is_known)
+        )
+    work = pd.concat(parts, ignore_index=True)
+    names = np.array(_ORDER, object)
+    return work.assign(phase=names[work["phase"].to_numpy()])
+
+
+def _with_device_time(phase: PhaseTime, work: pd.DataFrame) -> PhaseTime:
+    mine = work[(work["process"] == phase.process) & (work["phase"] == phase.phase)]
+    busy_ns = sum(
+        Intervals.union_of(rows["start_ns"], rows["end_ns"]).total_ns
+        for _, rows in mine.groupby("device")
+    )
+    return replace(phase, device_ns=busy_ns, kernel_count=int(mine["is_kernel"].sum()))
+
+
+def _only_on_device(work: pd.DataFrame, host: list[PhaseTime]) -> list[PhaseTime]:
+    """Return the phases that have device work in the window but no host time."""
+    present = {(phase.process, phase.phase) for phase in host}
+    processes = {process for process, _ in present}
+    pairs = work[["process", "phase"]].drop_duplicates().itertuples(index=False, name=None)
+    return [
+        PhaseTime(int(process), str(phase), 0, 0.0, 0)
+        for process, phase in pairs
+        if (process, phase) not in present and process in processes
+    ]
+
+
+def _with_shares(rows: list[PhaseTime]) -> list[PhaseTime]:
+    whole: dict[int, int] = {}
+    for row in rows:
+        whole[row.process] = whole.get(row.process, 0) + (row.device_ns or 0)
+    return [
+        replace(row, device_ratio=(row.device_ns or 0) / whole[row.process])
+        if whole[row.process]
+        else row
+        for row in rows
+    ]
+
+
+def _notes(work: pd.DataFrame) -> tuple[str, ...]:
+    """Return how much device work no phase claims, and why."""
+    lost = work[work["phase"] == UNCLAIMED]
+    if lost.empty:
+        return ()
+    durations = lost["end_ns"] - lost["start_ns"]
+    whole_ns = int((work["end_ns"] - work["start_ns"]).sum()) or 1
+    unlinked = ~lost["is_linked"]
+    note = (
+        f"no phase claims {format_count(len(lost))} kernels and copies, "
+        f"{format_duration(int(durations.sum()))} "
+        f"({format_ratio(int(durations.sum()) / whole_ns)} of all): "
+    )
+    reasons = [
+        f"{format_count(int(rows.sum()))} {why}"
+        for rows, why in (
+            (~unlinked, "were launched outside any phase"),
+            (unlinked, "have no recorded launch"),
+        )
+        if rows.any()
+    ]
+    return (note + ", ".join(reasons),)
+
+
+_ORDER: Final = (*PHASES, UNCLAIMED)
 
 ANALYSIS = Analysis(
     name="phases",
-    summary="host time by phase of the training loop",
+    summary="host and device time by phase of the training loop",
     needs=("ranges",),
     run=measure_phases,
 )

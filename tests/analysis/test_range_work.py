@@ -1,0 +1,60 @@
+import csv
+import io
+import shutil
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from tests.requirements import require
+from traceprof.analysis.range_work import find_range_work
+from traceprof.formats import open_trace
+
+FILES = (
+    "2025.1-llm-17k-kernels",
+    "2024.6-llm-2.7b-nvtx-a100",
+    "2026.2-windows-laptop",
+    "2026.2-2gpu-nccl-before",
+)
+
+
+@pytest.mark.nsys
+@pytest.mark.traces
+@pytest.mark.parametrize("name", FILES)
+def test_ranges_projected_onto_the_device_are_those_of_nsys(
+    name: str, real_trace: Callable[[str], Path], tmp_path: Path
+) -> None:
+    nsys = require("nsys")
+    path = real_trace(f"nsys/{name}.sqlite")
+    copy = Path(shutil.copy(path, tmp_path / "copy.sqlite"))
+    printed = subprocess.run(
+        [nsys, "stats", "-q", "-f", "csv", "-r", "nvtxgpuproj", "-o", "-", copy],
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=True,
+    ).stdout
+    keys = ("TID", "Orig Start (ns)", "Orig Duration (ns)")
+    values = ("Projected Start (ns)", "Projected Duration (ns)", "NumGPUOps")
+    expected = {
+        tuple(int(row[key]) for key in keys): tuple(int(row[value]) for value in values)
+        for row in csv.DictReader(io.StringIO(printed.lstrip()))
+    }
+    trace = open_trace(path)
+    spans = trace.ranges[trace.ranges["kind"] == "push_pop"].reset_index(drop=True)
+    work = find_range_work(trace, spans)
+    lengths = spans["end_ns"] - spans["start_ns"]
+    found = {
+        (int(thread), int(start), int(length)): (
+            int(work.first_ns[row]),
+            int(work.last_ns[row] - work.first_ns[row]),
+            int(work.work_count[row]),
+        )
+        for row, (thread, start, length) in enumerate(
+            zip(spans["thread"], spans["start_ns"], lengths, strict=True)
+        )
+        if work.work_count[row]
+    }
+    assert len(found) > 20
+    assert found == expected

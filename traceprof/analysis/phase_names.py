@@ -1,0 +1,76 @@
+"""Which ranges are phases of the training loop, by what they are called."""
+
+from __future__ import annotations
+
+import re
+from typing import Final
+
+import numpy as np
+import numpy.typing as npt
+import pandas as pd
+
+from traceprof.model.steps import OWN_DOMAIN
+
+__all__ = ["PHASES", "UNCLAIMED", "phase_of", "phases_of_ranges"]
+
+UNCLAIMED: Final = "outside any phase"
+PHASES: Final = ("data", "h2d", "forward", "eval", "backward", "communication", "optimizer")
+
+_OWN: Final = {
+    "data": "data",
+    "h2d": "h2d",
+    "forward": "forward",
+    "eval": "eval",
+    "backward": "backward",
+    "optimizer": "optimizer",
+    "zero_grad": "optimizer",
+}
+_BY_HAND: Final = tuple(
+    (phase, re.compile(pattern, re.IGNORECASE))
+    for phase, pattern in (
+        (
+            "data",
+            r"(get|load|fetch|next)?[ _]?(data|batch)([ _]?(load(ing|er)?|fetch(ing)?|wait))?"
+            r"|enumerate\(DataLoader\)#.*",
+        ),
+        ("h2d", r"(copy[ _]to[ _](gpu|device)|h2d|host[ _]?to[ _]?device|to[ _]?device)"),
+        (
+            "forward",
+            r"(model[ _])?(forward|fwd)([ _]?(pass|step))?|(Distributed|Fully)\w+\.forward",
+        ),
+        ("eval", r"eval(uat(e|ion))?|validat(e|ion)"),
+        ("backward", r"(loss[ _.])?(backward|bwd)([ _]?(pass|step))?"),
+        (
+            "communication",
+            r"(nccl:|gloo:)?(all[ _]?reduce|reduce[ _]?scatter|all[ _]?gather|comm.*)",
+        ),
+        (
+            "optimizer",
+            r"(optimi[sz]er?|opt)([ _.]?step)?|(weight|param)[ _]update"
+            r"|(optimizer\.)?zero[ _]?grad(#.*)?|Optimizer\.(step|zero_grad)#.*",
+        ),
+    )
+)
+
+
+def phase_of(name: str, domain: str) -> str | None:
+    """Return the phase that a range of this name stands for, None where it stands for none."""
+    if domain == OWN_DOMAIN:
+        return "communication" if name.startswith("comm:") else _OWN.get(name)
+    for phase, pattern in _BY_HAND:
+        if pattern.fullmatch(name.strip()):
+            return phase
+    return None
+
+
+def phases_of_ranges(ranges: pd.DataFrame) -> npt.NDArray[np.int64]:
+    """Return, for each range, the place of its phase in `PHASES`, -1 where it is none."""
+    names, domains = ranges["name"].cat, ranges["domain"].cat
+    pairs = names.codes.to_numpy(np.int64) * len(domains.categories) + domains.codes.to_numpy()
+    distinct, place = np.unique(pairs, return_inverse=True)
+    found = np.full(len(distinct), -1, np.int64)
+    for i, pair in enumerate(distinct):
+        name, domain = divmod(int(pair), len(domains.categories))
+        phase = phase_of(str(names.categories[name]), str(domains.categories[domain]))
+        found[i] = -1 if phase is None else PHASES.index(phase)
+    return np.asarray(found[place], np.int64)
