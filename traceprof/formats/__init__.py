@@ -7,14 +7,19 @@ from pathlib import Path
 from typing import Final
 
 from traceprof.errors import TraceError
-from traceprof.formats import kineto, nsys, nvprof
+from traceprof.formats import kineto, nsys, nvprof, report_files
 from traceprof.formats.base import Candidate, ReadOptions, TraceFormat
 from traceprof.formats.database import SQLITE_MAGIC, Database
 from traceprof.model.trace import Trace
 
 __all__ = ["FORMATS", "Candidate", "ReadOptions", "TraceFormat", "open_trace"]
 
-FORMATS: Final[tuple[TraceFormat, ...]] = (nsys.FORMAT, nvprof.FORMAT, kineto.FORMAT)
+FORMATS: Final[tuple[TraceFormat, ...]] = (
+    nsys.FORMAT,
+    nvprof.FORMAT,
+    kineto.FORMAT,
+    report_files.FORMAT,
+)
 
 
 def open_trace(
