@@ -33,6 +33,7 @@ class Entry:
 ANALYSES: Final[tuple[Entry, ...]] = (
     Entry("breakdown", "where the time of each device went", "traceprof.analysis.breakdown"),
     Entry("kernels", "device time by kernel name", "traceprof.analysis.kernels"),
+    Entry("classes", "kernels by class and phase", "traceprof.analysis.classes"),
     Entry("copies", "copies by direction, with bytes and GB/s", "traceprof.analysis.copies"),
     Entry("steps", "every step: duration, parts, phases", "traceprof.analysis.steps"),
     Entry("phases", "host and device time by phase", "traceprof.analysis.phases"),
