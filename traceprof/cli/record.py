@@ -25,6 +25,18 @@ def record(
     layers: Annotated[
         int, typer.Option(help="Ranges for modules, this many levels deep.", min=0)
     ] = 0,
+    steps: Annotated[
+        str | None, typer.Option(metavar="A..B", help="Capture only steps A to B, from 0.")
+    ] = None,
+    delay: Annotated[
+        str | None, typer.Option(metavar="TIME", help="Start capturing so much later (10s).")
+    ] = None,
+    duration: Annotated[
+        str | None, typer.Option(metavar="TIME", help="Capture for so long; the program goes on.")
+    ] = None,
+    max_size: Annotated[
+        str | None, typer.Option(metavar="SIZE", help="Stop at so many bytes per process (500MB).")
+    ] = None,
     nsys_arg: Annotated[
         list[str] | None, typer.Option(help="An argument for nsys profile, as it is.")
     ] = None,
@@ -44,6 +56,7 @@ def record(
     """Run a program and record where its time goes: traceprof record -- python train.py."""
     from traceprof.recording import RecordRequest
     from traceprof.recording import record as run_and_record
+    from traceprof.recording.bounds import parse_bounds
 
     request = RecordRequest(
         command=command,
@@ -51,6 +64,7 @@ def record(
         recorder=recorder,
         force=force,
         layer_depth=layers,
+        bounds=parse_bounds(steps, delay, duration, max_size),
         keep_report=keep_report,
         keep_environment=keep_environment,
         profiler_arguments=nsys_arg or (),

@@ -18,6 +18,12 @@ from traceprof.recording import launch
 from traceprof.recording.child import child_environment
 from traceprof.recording.gpu import has_gpu
 from traceprof.recording.nsys_report import export_report, find_report
+from traceprof.recording.orphans import (
+    become_subreaper,
+    end_processes_with,
+    is_alive,
+    wait_for_program,
+)
 from traceprof.recording.process import run_recorded
 from traceprof.recording.request import RecordRequest, RunRecorded
 from traceprof.recording.scrub import scrub_environments
@@ -26,6 +32,12 @@ from traceprof.recording.watchdog import Watchdog
 __all__ = ["RECORDER", "NsysRecorder", "nsys_options", "profile_options"]
 
 _OPTION: Final = re.compile(r"--[a-z][\w-]+")
+# The hooks open this range when the capture is due; the program goes on after its end.
+_CAPTURE: Final = (
+    "--capture-range=nvtx",
+    "--nvtx-capture=traceprof.capture@traceprof",
+    "--capture-range-end=stop",
+)
 _HELP_TIMEOUT_S: Final = 60
 _STDOUT, _STDERR = 1, 2
 
@@ -67,7 +79,9 @@ def nsys_options(nsys: str, command: str) -> frozenset[str]:
     return frozenset(_OPTION.findall(done.stdout.decode("utf-8", "replace")))
 
 
-def profile_options(known: frozenset[str], report: Path, *, with_gpu: bool) -> list[str]:
+def profile_options(
+    known: frozenset[str], report: Path, session: str, *, with_gpu: bool
+) -> list[str]:
     """Return the options of ``nsys profile``; ``known`` are those that this version has.
 
     An unknown option is fatal. Sampling is off: it makes some versions hang at the end.
@@ -75,6 +89,7 @@ def profile_options(known: frozenset[str], report: Path, *, with_gpu: bool) -> l
     wanted = {
         "--force-overwrite": "true",
         "--output": str(report),
+        "--session-new": session,
         "--trace": "cuda,nvtx" if with_gpu else "nvtx",
         "--sample": "none",
         "--cpuctxsw": "none",
@@ -94,22 +109,41 @@ class _NsysRun:
         self._folder = folder
         self._log = folder / "nsys.log"
         self._marker = folder / "started"
+        self._session = f"traceprof-{folder.name}"  # unique: nsys's processes are known by it
         self.started_at = time.time()
 
     def start(self) -> int:
         """Run the program to its end and return its exit code."""
-        environment = child_environment(self._folder, self._request.layer_depth)
+        become_subreaper()
+        environment = child_environment(self._folder, self._request)
         options = profile_options(
-            nsys_options(self._nsys, "profile"), self._folder / "report", with_gpu=has_gpu()
+            nsys_options(self._nsys, "profile"),
+            self._folder / "report",
+            self._session,
+            with_gpu=has_gpu(),
         )
+        if self._request.bounds.is_bounded:
+            options += _CAPTURE
         for may_retry in (True, False):
             self.started_at = time.time()
-            code = self._run_once(options, environment)
-            if self._marker.exists():
-                return code
+            try:
+                code = self._run_once(options, environment)
+                if self._marker.exists():
+                    return self._code_of_program(code)
+            finally:
+                end_processes_with(self._session)
             if may_retry:
                 self._request.say("nsys did not start the program; trying once more")
         raise RecordingError(f"nsys did not start the program ({self.last_line()})")
+
+    def _code_of_program(self, code: int) -> int:
+        """Return the exit code; a program that has outlived nsys is waited for."""
+        pid = int(self._marker.read_text() or 0)
+        if not pid or not is_alive(pid):
+            return code
+        self._request.say("nsys has ended before the program, which goes on without it")
+        own_code = wait_for_program(pid)
+        return code if own_code is None else own_code
 
     def export(self, report: Path) -> Path:
         """Return the report as SQLite, without environments unless they were asked for."""

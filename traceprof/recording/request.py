@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Protocol
 
 from traceprof.errors import UsageError
+from traceprof.recording.bounds import EVERYTHING, Bounds
 
 __all__ = ["RecordRequest", "Recorder", "Recording", "RunRecorded", "check_output"]
 
@@ -26,6 +27,7 @@ class RecordRequest:
     recorder: str = "auto"
     force: bool = False
     layer_depth: int = 0
+    bounds: Bounds = EVERYTHING
     keep_report: bool = False
     keep_environment: bool = False
     profiler_arguments: Sequence[str] = ()

@@ -8,6 +8,7 @@ import time
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Final
 
 import numpy as np
 
@@ -21,6 +22,7 @@ from traceprof.recording.environment import read_environment
 from traceprof.recording.gather import Captured, gather, make_spool_trace
 from traceprof.recording.process import find_program
 from traceprof.recording.request import Recorder, Recording, RecordRequest, RunRecorded
+from traceprof.recording.spool_files import ProcessEvents
 
 __all__ = ["record_with"]
 
@@ -51,6 +53,9 @@ def record_with(recorder: Recorder, request: RecordRequest) -> Recording:
     return recording
 
 
+_WHY_BOUNDED: Final = "the program ended before the capture was due"
+
+
 @dataclass(frozen=True, slots=True)
 class _Job:
     request: RecordRequest
@@ -73,7 +78,8 @@ def _finish(job: _Job, captured: Captured) -> Recording:
         trace = _merge_into_export(job, captured, job.run.database, notes)
         shutil.move(job.run.database, job.request.output)
     elif captured.is_empty:
-        notes.append("nothing was captured; no trace was written")
+        why = _WHY_BOUNDED if job.request.bounds.is_bounded else "nothing was captured"
+        notes.append(f"{why}; no trace was written")
         return Recording(job.run.exit_code, job.recorder.name, None, notes=tuple(notes))
     else:
         trace = _write_spool(job, captured)
@@ -118,7 +124,7 @@ def _merge_into_export(job: _Job, captured: Captured, database: Path, notes: lis
     """Add what the hooks captured to the profiler's own export, on its clock."""
     clock, n_arrived = read_profiler_clock(database)
     trace = make_spool_trace(captured, clock, job.facts, clock.epoch_ns)
-    lost = [part.pid for part in captured.events if len(part.ranges) > n_arrived[part.pid]]
+    lost = [part.pid for part in captured.events if _n_expected(part) > n_arrived[part.pid]]
     if lost:
         notes.append(
             f"not all ranges of process {', '.join(map(str, lost))} reached the profiler; "
@@ -127,6 +133,11 @@ def _merge_into_export(job: _Job, captured: Captured, database: Path, notes: lis
         remove_our_events(database, lost)
     append_to_nsys(_with_ranges_of(trace, lost), database, job.manifest())
     return trace
+
+
+def _n_expected(part: ProcessEvents) -> int:
+    """Return how many ranges must be in the export: all but that with which it starts."""
+    return sum(row[2] != "traceprof.capture" for row in part.ranges)
 
 
 def _with_ranges_of(trace: Trace, processes: list[int]) -> Trace:
