@@ -43,6 +43,7 @@ ANALYSES: Final[tuple[Entry, ...]] = (
     Entry("sync", "where the host waits for a device", "traceprof.analysis.sync"),
     Entry("layers", "host and device time by layer", "traceprof.analysis.layers"),
     Entry("ranges", "NVTX and other host ranges by name", "traceprof.analysis.ranges"),
+    Entry("quality", "what is suspicious in the trace itself", "traceprof.analysis.quality"),
     Entry("ops", "host operators by name, self and total", "traceprof.analysis.ops"),
 )
 
