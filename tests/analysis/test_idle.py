@@ -1,4 +1,4 @@
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.builders import TraceBuilder, plain
@@ -134,6 +134,7 @@ def test_no_gaps() -> None:
     assert measure_gaps(TraceBuilder().build(recorded=["kernels"])).table.empty
 
 
+@settings(deadline=None, max_examples=50)
 @given(
     st.lists(
         st.tuples(st.integers(0, 200), st.integers(1, 20), st.integers(0, 60), st.integers(0, 1)),

@@ -41,6 +41,7 @@ ANALYSES: Final[tuple[Entry, ...]] = (
     Entry("gaps", "the longest idle gaps", "traceprof.analysis.longest_gaps"),
     Entry("launches", "launch latency and queue depth", "traceprof.analysis.launches"),
     Entry("sync", "where the host waits for a device", "traceprof.analysis.sync"),
+    Entry("memory", "device memory over time", "traceprof.analysis.memory"),
     Entry("layers", "host and device time by layer", "traceprof.analysis.layers"),
     Entry("ranges", "NVTX and other host ranges by name", "traceprof.analysis.ranges"),
     Entry("quality", "what is suspicious in the trace itself", "traceprof.analysis.quality"),
