@@ -34,6 +34,16 @@ ANALYSES: Final[tuple[Entry, ...]] = (
     Entry("breakdown", "where the time of each device went", "traceprof.analysis.breakdown"),
     Entry("kernels", "device time by kernel name", "traceprof.analysis.kernels"),
     Entry("copies", "copies by direction, with bytes and GB/s", "traceprof.analysis.copies"),
+    Entry(
+        "transfers",
+        "copies between host and devices: GB/s by size against the link's peak",
+        "traceprof.analysis.transfers",
+    ),
+    Entry(
+        "bandwidth",
+        "bandwidth of copies over time, by device and route",
+        "traceprof.analysis.bandwidth",
+    ),
     Entry("steps", "every step: duration, parts, phases", "traceprof.analysis.steps"),
     Entry("phases", "host and device time by phase", "traceprof.analysis.phases"),
     Entry("layers", "host and device time by layer", "traceprof.analysis.layers"),
