@@ -27,7 +27,14 @@ def copies_trace(raw: list[tuple[int, int, int]]) -> Trace:
 
 
 def test_a_trace_has_a_field_and_an_advice_for_every_table() -> None:
-    assert {field.name for field in fields(Trace)} == {"info", "recorded", "span", "uncut", *TABLES}
+    assert {field.name for field in fields(Trace)} == {
+        "info",
+        "recorded",
+        "span",
+        "uncut",
+        "hardware",
+        *TABLES,
+    }
     assert set(HOW_TO_RECORD) == set(TABLES)
 
 

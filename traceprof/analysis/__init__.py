@@ -35,6 +35,16 @@ ANALYSES: Final[tuple[Entry, ...]] = (
     Entry("kernels", "device time by kernel name", "traceprof.analysis.kernels"),
     Entry("classes", "kernels by class and phase", "traceprof.analysis.classes"),
     Entry("copies", "copies by direction, with bytes and GB/s", "traceprof.analysis.copies"),
+    Entry(
+        "transfers",
+        "copies between host and devices: GB/s by size against the link's peak",
+        "traceprof.analysis.transfers",
+    ),
+    Entry(
+        "bandwidth",
+        "bandwidth of copies over time, by device and route",
+        "traceprof.analysis.bandwidth",
+    ),
     Entry("steps", "every step: duration, parts, phases", "traceprof.analysis.steps"),
     Entry("phases", "host and device time by phase", "traceprof.analysis.phases"),
     Entry("idle", "why devices were idle", "traceprof.analysis.idle"),

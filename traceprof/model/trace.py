@@ -10,6 +10,7 @@ import numpy as np
 import pandas as pd
 
 from traceprof.errors import NotRecordedError
+from traceprof.model.hardware import Hardware
 from traceprof.model.tables import ABSENT, TABLES, Table, empty_table, make_table, sort_rows
 from traceprof.model.window import TimeWindow
 
@@ -44,7 +45,8 @@ class Trace:
     and recorded means "none happened", one that is not in ``recorded`` means "not known".
     ``span`` is the time that this Trace covers: from the first to the last row of any table,
     or the window that it was cut to. ``uncut`` is the recording that this Trace was cut from,
-    None for a whole one: which step or launch a row belongs to is decided there.
+    None for a whole one: which step or launch a row belongs to is decided there. ``hardware`` is
+    what the user said of the hardware, in front of the table that is built in.
     """
 
     info: TraceInfo
@@ -65,6 +67,7 @@ class Trace:
     threads: pd.DataFrame
     environment: pd.DataFrame
     uncut: Trace | None = None
+    hardware: Hardware | None = None
 
     @property
     def whole(self) -> Trace:
@@ -98,6 +101,10 @@ class Trace:
             if table.has_times
         }
         return replace(self, span=window, uncut=self.whole, **cut)
+
+    def with_hardware(self, hardware: Hardware) -> Trace:
+        """Return the same trace on the hardware that the user described."""
+        return replace(self, hardware=hardware)
 
     def with_warnings(self, *warnings: str) -> Trace:
         """Return the same trace with more warnings."""

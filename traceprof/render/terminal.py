@@ -29,6 +29,8 @@ _PARTS: Final = (
 )
 _BAR_WIDTH: Final = 60
 _LESS_TELLING: Final = (
+    "overhead_ns",
+    "peak_bytes_per_s",
     "min_ns",
     "max_ns",
     "median_ns",
@@ -36,6 +38,8 @@ _LESS_TELLING: Final = (
     "mean_ns",
     "share_ratio",
     "kind",
+    "exposed_ns",
+    "count",
 )
 _NAME_WIDTH: Final = 28
 _TEXT_WIDTH: Final = 16

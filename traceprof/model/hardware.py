@@ -1,0 +1,191 @@
+"""What hardware can do at most: peaks of links and memory, in one direction, with their source.
+
+The figures are data (``hardware.toml`` beside this module), which a user's own TOML file of the
+same form goes in front of. A rate above its peak is shown as it is: then the peak is not that of
+the link that was used, and the reader must see it.
+"""
+
+from __future__ import annotations
+
+import re
+import tomllib
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from functools import cache
+from importlib.resources import files
+from typing import Any, Final, Self
+
+from traceprof.errors import UsageError
+from traceprof.model.links import Link, Peak, parse_link, pcie_peak
+
+__all__ = ["Gpu", "Hardware", "built_in_hardware", "parse_hardware"]
+
+_GB: Final = 1e9
+_SLICES: Final = re.compile(r"\bMIG\b|\bGRID\b|\bvGPU\b", re.IGNORECASE)
+_KNOWN: Final = frozenset(
+    {
+        "key",
+        "names",
+        "source",
+        "memory_gb_per_s",
+        "pcie_generation",
+        "host_link_gb_per_s",
+        "nvlink_links",
+        "nvlink_link_gb_per_s",
+    }
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Gpu:
+    """One model of GPU: what ``--gpu`` calls it, what traces call it, and its peaks."""
+
+    key: str
+    names: tuple[str, ...]
+    peaks: Mapping[Link, Peak]
+
+
+@dataclass(frozen=True, slots=True)
+class Hardware:
+    """The models of GPUs that are known, the user's own first, and what the user said on top.
+
+    ``chosen`` is the model that the user named for all devices, ``links`` the peaks that the
+    user gave; they win over the table.
+    """
+
+    gpus: tuple[Gpu, ...] = ()
+    chosen: Gpu | None = None
+    links: Mapping[Link, Peak] = field(default_factory=dict)
+
+    def with_gpu(self, key: str) -> Self:
+        """Return the same hardware, with all devices of the model ``key`` ("h100-sxm").
+
+        Raises:
+            UsageError: the table has no such model.
+        """
+        wanted = key.strip().lower()
+        for gpu in self.gpus:
+            if gpu.key == wanted:
+                return replace(self, chosen=gpu)
+        known = ", ".join(dict.fromkeys(gpu.key for gpu in self.gpus))
+        raise UsageError(f"unknown GPU {key!r}: expected one of {known}")
+
+    def with_link(self, text: str) -> Self:
+        """Return the same hardware with a link as the user gave it: ``pcie=gen4x16``.
+
+        Raises:
+            UsageError: the text is not LINK=RATE.
+        """
+        link, peak = parse_link(text)
+        return replace(self, links={**self.links, link: peak})
+
+    def over(self, other: Hardware) -> Self:
+        """Return this hardware in front of ``other``."""
+        return replace(
+            self,
+            gpus=(*self.gpus, *other.gpus),
+            chosen=self.chosen or other.chosen,
+            links={**other.links, **self.links},
+        )
+
+    def find(self, device_name: str) -> Gpu | None:
+        """Return the model of a device by its name: the longest name that stands in it.
+
+        A slice of a GPU (MIG, vGPU) is none: it has only a part of the peaks.
+        """
+        if _SLICES.search(device_name):
+            return None
+        found = [
+            (len(name), -place, gpu)
+            for place, gpu in enumerate(self.gpus)
+            for name in gpu.names
+            if _stands_in(name, device_name)
+        ]
+        return max(found, key=lambda item: item[:2])[2] if found else None
+
+    def peak(self, link: Link, device_name: str) -> Peak | None:
+        """Return the peak of ``link`` for a device of this name; None where it is not known."""
+        if link in self.links:
+            return self.links[link]
+        gpu = self.chosen or self.find(device_name)
+        return None if gpu is None else gpu.peaks.get(link)
+
+
+def _stands_in(name: str, device_name: str) -> bool:
+    pattern = rf"(?<![a-z0-9]){re.escape(name)}(?![a-z0-9])"
+    return re.search(pattern, device_name, re.IGNORECASE) is not None
+
+
+@cache
+def built_in_hardware() -> Hardware:
+    """Return the hardware that traceprof knows."""
+    text = files("traceprof.model").joinpath("hardware.toml").read_text("utf-8")
+    return parse_hardware(text)
+
+
+def parse_hardware(text: str) -> Hardware:
+    """Return the hardware that the TOML ``text`` describes; see ``hardware.toml`` for the form.
+
+    A user's file may also hold links as ``--link`` takes them::
+
+        [link]
+        nic = "400Gb/s"
+
+    Raises:
+        UsageError: not TOML, or an entry that is not of that form.
+    """
+    try:
+        document = tomllib.loads(text)
+    except tomllib.TOMLDecodeError as error:
+        raise UsageError(f"hardware: not a TOML file: {error}") from error
+    links = document.get("link", {})
+    gpus = document.get("gpu", [])
+    if not isinstance(links, dict) or not isinstance(gpus, list):
+        raise UsageError("hardware: expected [[gpu]] tables and one [link] table")
+    hardware = Hardware(tuple(_parse_gpu(table) for table in gpus))
+    for name, rate in links.items():
+        hardware = hardware.with_link(f"{name}={rate}")
+    return hardware
+
+
+def _parse_gpu(table: Any) -> Gpu:
+    if not isinstance(table, dict) or {"key", "names", "source"} - set(table):
+        raise UsageError("hardware: every [[gpu]] needs a key, names and the source of its figures")
+    unknown = sorted(set(table) - _KNOWN)
+    if unknown:
+        raise UsageError(
+            f"hardware: [[gpu]] {table['key']}: unknown {', '.join(unknown)}; "
+            f"expected {', '.join(sorted(_KNOWN))}"
+        )
+    names = table["names"]
+    if not isinstance(names, list) or not all(isinstance(name, str) and name for name in names):
+        raise UsageError(f"hardware: [[gpu]] {table['key']}: names must be a list of texts")
+    return Gpu(str(table["key"]).lower(), tuple(names), _peaks(table))
+
+
+def _peaks(table: Mapping[str, Any]) -> dict[Link, Peak]:
+    source = str(table["source"])
+    peaks = {}
+    if "memory_gb_per_s" in table:
+        peaks[Link.MEMORY] = Peak(_rate(table, "memory_gb_per_s"), "memory", source)
+    if "host_link_gb_per_s" in table:
+        peaks[Link.PCIE] = Peak(_rate(table, "host_link_gb_per_s"), "link to the host", source)
+    elif "pcie_generation" in table:
+        peaks[Link.PCIE] = pcie_peak(int(_number(table, "pcie_generation")), 16)
+    if "nvlink_links" in table:
+        links = int(_number(table, "nvlink_links"))
+        each = _number(table, "nvlink_link_gb_per_s")
+        what = f"NVLink, {links} links of {each:g} GB/s"
+        peaks[Link.NVLINK] = Peak(links * each * _GB, what, source)
+    return peaks
+
+
+def _rate(table: Mapping[str, Any], name: str) -> float:
+    return _number(table, name) * _GB
+
+
+def _number(table: Mapping[str, Any], name: str) -> float:
+    value = table.get(name)
+    if isinstance(value, bool) or not isinstance(value, int | float) or value <= 0:
+        raise UsageError(f"hardware: [[gpu]] {table['key']}: {name} must be a number above 0")
+    return float(value)
