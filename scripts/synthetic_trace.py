@@ -76,7 +76,7 @@ def _rank(random: np.random.Generator, rank: int, steps: int) -> dict[str, dict[
             "correlation": np.arange(n),
             "name": np.full(n, "cudaLaunchKernel", object),
         },
-        "copies": _copies(random, starts, ends, where),
+        "copies": _copies(random, starts, where),
         "ranges": _ranges(starts, ends, 1000 + rank),
     }
 
@@ -86,7 +86,7 @@ def _room(starts: np.ndarray) -> np.ndarray:
 
 
 def _copies(
-    random: np.random.Generator, starts: np.ndarray, ends: np.ndarray, where: dict[str, int]
+    random: np.random.Generator, starts: np.ndarray, where: dict[str, int]
 ) -> dict[str, object]:
     at = starts[:: KERNELS_PER_STEP // 12]
     n_bytes = random.integers(1, 48, len(at)) << 20

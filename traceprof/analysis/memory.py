@@ -56,7 +56,8 @@ def memory_samples(trace: Trace) -> pd.DataFrame:
     factors = [_factor(str(metric)) for metric in samples["metric"].cat.categories]
     factor = np.array([*factors, np.nan])[samples["metric"].cat.codes]
     chosen = samples.assign(size_bytes=samples["value"] * factor)
-    return chosen[np.isfinite(factor)].reset_index(drop=True)
+    known: pd.DataFrame = chosen[np.isfinite(factor)].reset_index(drop=True)
+    return known
 
 
 def _factor(metric: str) -> float:

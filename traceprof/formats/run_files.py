@@ -17,7 +17,7 @@ from traceprof.formats.run_ranks import Claim, claims_of, numbered, varying_numb
 from traceprof.model.run import RankTrace, Run
 from traceprof.model.tables import ABSENT
 
-__all__ = ["MANIFEST_KEY", "open_run"]
+__all__ = ["MANIFEST_KEY", "is_run", "open_run"]
 
 MANIFEST_KEY: Final = "traceprof_run"
 """A JSON object with this key (its value is the version, 1) is a manifest."""
@@ -66,6 +66,16 @@ def open_run(paths: Sequence[Path | str], options: ReadOptions | None = None) ->
         raise TraceError(f"{' '.join(map(str, paths))}: no traces found" + _because(warnings))
     members, more = numbered(claims, varying_number(found.files))
     return _run(found, members, claims, [*warnings, *more])
+
+
+def is_run(paths: Sequence[Path | str]) -> bool:
+    """Return whether ``paths`` are a run: anything but a single trace file."""
+    if len(paths) != 1:
+        return True
+    path = Path(paths[0])
+    if path.is_file():
+        return _read_manifest(path) is not None
+    return path.is_dir() or _WILDCARDS.search(str(path)) is not None
 
 
 def _run(found: _Found, members: list[RankTrace], claims: list[Claim], warnings: list[str]) -> Run:

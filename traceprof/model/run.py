@@ -76,14 +76,18 @@ class Run:
         """Return one row for each member: who it is, how that is known, and its file."""
         return pd.DataFrame(
             {
-                "rank": [member.rank for member in self.members],
-                "local_rank": [member.local_rank for member in self.members],
+                "rank": [_known(member.rank) for member in self.members],
+                "local_rank": [_known(member.local_rank) for member in self.members],
                 "host": [member.host for member in self.members],
                 "known_from": [member.known_from for member in self.members],
                 "format": [member.trace.info.format for member in self.members],
                 "path": [member.trace.info.path for member in self.members],
             }
         )
+
+
+def _known(number: int) -> int | None:
+    return None if number == ABSENT else number
 
 
 def of_process(trace: Trace, process: int) -> Trace:
