@@ -16,9 +16,9 @@ def record(
         list[str],
         typer.Argument(help="The program and its arguments, after --.", metavar="COMMAND"),
     ],
-    output: Annotated[Path, typer.Option("--output", "-o", help="The trace to write.")] = Path(
-        "trace.sqlite"
-    ),
+    output: Annotated[
+        str, typer.Option("--output", "-o", help="The trace to write; FOLDER/ for one per rank.")
+    ] = "trace.sqlite",
     recorder: Annotated[
         str, typer.Option("--with", help="auto, nsys or torch (the embedded recorder).")
     ] = "auto",
@@ -60,7 +60,8 @@ def record(
 
     request = RecordRequest(
         command=command,
-        output=output,
+        output=Path(output),
+        is_folder=output.endswith("/"),
         recorder=recorder,
         force=force,
         layer_depth=layers,
