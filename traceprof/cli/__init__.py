@@ -12,6 +12,7 @@ from typer.core import TyperGroup
 import traceprof
 from traceprof.analysis import ANALYSES
 from traceprof.cli.analyze import analyze, command_for
+from traceprof.cli.doctor import doctor
 from traceprof.cli.info import info
 from traceprof.cli.record import record
 from traceprof.cli.timeline import timeline
@@ -64,6 +65,7 @@ def _options(
 
 
 app.command(context_settings={"allow_interspersed_args": False})(record)
+app.command()(doctor)
 app.command()(info)
 app.command()(analyze)
 app.command()(timeline)

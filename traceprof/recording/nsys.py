@@ -10,12 +10,14 @@ import subprocess
 import sys
 import time
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
 from traceprof.errors import RecordingError
 from traceprof.recording import launch
 from traceprof.recording.child import child_environment
+from traceprof.recording.embedded import RECORDER as EMBEDDED
 from traceprof.recording.gpu import has_gpu
 from traceprof.recording.nsys_report import export_report, find_report
 from traceprof.recording.orphans import (
@@ -39,6 +41,7 @@ _CAPTURE: Final = (
     "--capture-range-end=stop",
 )
 _HELP_TIMEOUT_S: Final = 60
+_ATTEMPTS: Final = 3  # now and then it does not find its own agent, on a busy machine above all
 _STDOUT, _STDERR = 1, 2
 
 
@@ -54,11 +57,14 @@ class NsysRecorder:
     def run(self, request: RecordRequest, folder: Path) -> RunRecorded:
         """Run the program under nsys and export what it recorded.
 
-        Raises:
-            RecordingError: nsys did not start the program, twice.
+        Where nsys does not start the program, several times, the embedded recorder does.
         """
         run = _NsysRun(shutil.which("nsys") or "nsys", request, folder)
         code = run.start()
+        if code is None:
+            note = f"nsys did not start the program ({run.last_line()}): recorded with torch"
+            embedded = EMBEDDED.run(request, folder)
+            return replace(embedded, recorder=EMBEDDED.name, notes=(note,))
         report = find_report(folder, run.said(), run.started_at)
         if report is None:
             return RunRecorded(code, notes=(f"nsys left no report ({run.last_line()})",))
@@ -112,8 +118,8 @@ class _NsysRun:
         self._session = f"traceprof-{folder.name}"  # unique: nsys's processes are known by it
         self.started_at = time.time()
 
-    def start(self) -> int:
-        """Run the program to its end and return its exit code."""
+    def start(self) -> int | None:
+        """Run the program to its end and return its exit code, None where nsys did not start it."""
         become_subreaper()
         environment = child_environment(self._folder, self._request)
         options = profile_options(
@@ -124,7 +130,7 @@ class _NsysRun:
         )
         if self._request.bounds.is_bounded:
             options += _CAPTURE
-        for may_retry in (True, False):
+        for attempt in range(_ATTEMPTS):
             self.started_at = time.time()
             try:
                 code = self._run_once(options, environment)
@@ -132,9 +138,8 @@ class _NsysRun:
                     return self._code_of_program(code)
             finally:
                 end_processes_with(self._session)
-            if may_retry:
-                self._request.say("nsys did not start the program; trying once more")
-        raise RecordingError(f"nsys did not start the program ({self.last_line()})")
+            self._request.detail(f"attempt {attempt + 1} of nsys failed: {self.last_line()}")
+        return None
 
     def _code_of_program(self, code: int) -> int:
         """Return the exit code; a program that has outlived nsys is waited for."""

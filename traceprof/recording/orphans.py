@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import math
 import os
 import signal
 import time
@@ -17,6 +18,7 @@ __all__ = ["become_subreaper", "end_processes_with", "is_alive", "wait_for_progr
 
 _PR_SET_CHILD_SUBREAPER: Final = 36
 _POLL_S: Final = 0.2
+_LAUNCHER_S: Final = 5
 
 
 def become_subreaper() -> None:
@@ -58,10 +60,30 @@ def wait_for_program(pid: int) -> int | None:
     """Wait until ``pid`` ends, passing signals on to it.
 
     Returns:
-        Its exit code; None where it is not our child, so that nobody tells.
+        Its exit code, or that of what started it and became our child; None where neither is
+        known.
     """
+    ours = _child_above(pid)
     with signals_passed_on(Program(_Orphan(pid))):
-        return _wait(pid)
+        code = _wait(pid)
+    if code is None and ours != pid:
+        code = _wait(ours, _LAUNCHER_S)
+    return code
+
+
+def _child_above(pid: int) -> int:
+    """Return the ancestor of ``pid``, or itself, that is a child of this process."""
+    parent = _parent_of(pid)
+    while parent not in (0, 1, os.getpid()):
+        pid, parent = parent, _parent_of(parent)
+    return pid
+
+
+def _parent_of(pid: int) -> int:
+    try:
+        return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
+    except (OSError, IndexError, ValueError):
+        return 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,8 +101,9 @@ class _Orphan:
         self.send_signal(signal.SIGKILL)
 
 
-def _wait(pid: int) -> int | None:
-    while True:
+def _wait(pid: int, patience_s: float = math.inf) -> int | None:
+    until = time.monotonic() + patience_s
+    while time.monotonic() < until:
         try:
             ended, status = os.waitpid(pid, os.WNOHANG)
         except ChildProcessError:
@@ -90,6 +113,7 @@ def _wait(pid: int) -> int | None:
             if ended == pid:
                 return exit_code_of(os.waitstatus_to_exitcode(status))
         time.sleep(_POLL_S)
+    return None
 
 
 def _reap() -> None:

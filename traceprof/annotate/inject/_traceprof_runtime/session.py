@@ -38,7 +38,10 @@ def emitter():
 def emitter_here():
     """Return where events go, in whatever process this is, with or without torch."""
     if _process is None:
+        from . import card
+
         begin()
+        card.write_card()
     elif _process != os.getpid():
         _start_over()
     return emitter()
