@@ -14,6 +14,7 @@ from traceprof.analysis import ANALYSES
 from traceprof.cli.analyze import analyze, command_for
 from traceprof.cli.info import info
 from traceprof.cli.record import record
+from traceprof.cli.report import report
 from traceprof.cli.timeline import timeline
 from traceprof.errors import TraceprofError
 
@@ -67,6 +68,7 @@ app.command(context_settings={"allow_interspersed_args": False})(record)
 app.command()(info)
 app.command()(analyze)
 app.command()(timeline)
+app.command()(report)
 for entry in ANALYSES:
     app.command(
         entry.name,
