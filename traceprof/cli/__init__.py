@@ -15,6 +15,7 @@ from traceprof.cli.analyze import analyze, command_for
 from traceprof.cli.doctor import doctor
 from traceprof.cli.info import info
 from traceprof.cli.record import record
+from traceprof.cli.report import report
 from traceprof.cli.timeline import timeline
 from traceprof.errors import TraceprofError
 
@@ -69,6 +70,7 @@ app.command()(doctor)
 app.command()(info)
 app.command()(analyze)
 app.command()(timeline)
+app.command()(report)
 for entry in ANALYSES:
     app.command(
         entry.name,
