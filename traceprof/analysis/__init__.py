@@ -44,6 +44,21 @@ ANALYSES: Final[tuple[Entry, ...]] = (
         "bandwidth of copies over time, by device and route",
         "traceprof.analysis.bandwidth",
     ),
+    Entry(
+        "collectives",
+        "collectives by operation and size: time, algbw, busbw, exposed",
+        "traceprof.analysis.collectives",
+    ),
+    Entry(
+        "messages",
+        "every collective by itself: size, bandwidth, phase, exposed time",
+        "traceprof.analysis.messages",
+    ),
+    Entry(
+        "buckets",
+        "the collectives of a step in their order (buckets of DDP)",
+        "traceprof.analysis.buckets",
+    ),
     Entry("steps", "every step: duration, parts, phases", "traceprof.analysis.steps"),
     Entry("phases", "host and device time by phase", "traceprof.analysis.phases"),
     Entry("layers", "host and device time by layer", "traceprof.analysis.layers"),
