@@ -1,6 +1,6 @@
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.builders import TraceBuilder, plain
@@ -120,6 +120,7 @@ def test_a_trend_is_said() -> None:
     assert "steps get longer: 17.4 % from first to last" in result.notes
 
 
+@settings(deadline=None, max_examples=50)
 @given(
     st.lists(st.tuples(st.integers(0, 80), st.integers(1, 30), st.integers(0, 2)), max_size=12),
     st.lists(st.integers(5, 30), min_size=1, max_size=5),

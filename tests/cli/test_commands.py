@@ -180,7 +180,8 @@ def test_rules_of_the_user_decide_what_kernels_do(trace: Path, tmp_path: Path) -
         (["analyze", "{trace}", "--window", "range:nothing"], 2, "it has loop"),
         (["analyze", "{trace}", "--window", "step:3"], 2, "no steps are known"),
         (["analyze", "kernels", "copies", "{trace}", "--csv"], 2, "name one analysis"),
-        (["analyze", "{trace}", "other.sqlite"], 2, "expected one trace"),
+        (["analyze", "kernels"], 2, "expected a trace"),
+        (["analyze", "{trace}", "other.sqlite"], 3, "other.sqlite: No such file"),
         (["ops", "{trace}"], 4, "no host_ops recorded"),
     ],
 )
@@ -220,7 +221,7 @@ def test_a_database_of_something_else_and_a_folder_are_refused(tmp_path: Path) -
     with closing(sqlite3.connect(path)) as db, db:
         db.execute("CREATE TABLE photos (id INT)")
     assert "without the tables of a profiler" in ends_with(["info", str(path)], 3)
-    assert "a directory" in ends_with(["info", str(tmp_path)], 3)
+    assert "no traces found" in ends_with(["info", str(tmp_path)], 3)
 
 
 def test_a_truncated_export_is_refused(trace: Path) -> None:
@@ -246,3 +247,22 @@ def test_the_program_runs_as_a_module(trace: Path, run_traceprof: Run) -> None:
     assert (done.returncode, done.stderr) == (0, "")
     assert "2 kernels" in done.stdout
     assert run_traceprof("--version").stdout.startswith("traceprof 0.")
+
+
+@pytest.mark.traces
+def test_a_run_is_taken_wherever_a_trace_is(
+    real_trace: Callable[[str], Path], tmp_path: Path
+) -> None:
+    for rank in range(4):
+        source = real_trace(f"kineto/torchrec-4ranks-v100/rank{rank}.pt.trace.json.gz")
+        (tmp_path / source.name).write_bytes(source.read_bytes())
+    document = json.loads(runner.invoke(app, ["breakdown", str(tmp_path), "--json"]).stdout)
+    rows = document["results"]["breakdown"]["rows"]
+    assert [row["device"] for row in rows] == ["0", "1", "2", "3", "all"]
+    assert all(sum(row[part] for part in PARTS) == row["duration_ns"] for row in rows)
+
+    contents = json.loads(runner.invoke(app, ["info", str(tmp_path), "--json"]).stdout)
+    assert [row["rank"] for row in contents["ranks"]] == [0, 1, 2, 3]
+    printed = runner.invoke(app, ["info", *map(str, sorted(tmp_path.iterdir())[:2])]).stdout
+    assert "Ranks" in printed
+    assert "no trace of 2 of the 4 ranks: 2, 3" in " ".join(printed.split())

@@ -281,8 +281,9 @@ def test_strange_values_do_no_harm(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("{}", "without traceEvents"),
-        ('{"hello": [1, 2]}', "without traceEvents"),
+        ("{}", "JSON without the events"),
+        ('{"hello": [1, 2]}', "JSON without the events"),
+        ('{"hello": "traceEvents", "traceEvents": 3}', "without traceEvents"),
         ('{"traceEvents": []}', "no events"),
         ('{"traceEvents": [{"ph": "X", "cat": "ker', "cut off before its first event"),
     ],

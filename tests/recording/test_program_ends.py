@@ -146,3 +146,24 @@ def test_an_output_that_cannot_be_written_is_said_before_anything_runs(tmp_path,
     assert recorded.done.returncode == 2
     assert reason in recorded.done.stderr
     assert not (tmp_path / "ran").exists()
+
+
+@pytest.mark.parametrize("tool", TOOLS)
+def test_no_secret_of_command_line_or_environment_is_in_the_trace(tmp_path, tool):
+    if tool == "nsys":
+        require("nsys")
+    command = [*NAMED_STEPS, "0", "--api-key", "hunter2secret"]
+    recorded = record(
+        tmp_path / "run.sqlite",
+        command,
+        "--with",
+        tool,
+        WANDB_API_KEY="envsecret77",
+        NCCL_X="seen8",
+    )
+    data = recorded.path.read_bytes()
+    assert b"hunter2secret" not in data
+    assert b"envsecret77" not in data
+    environment = recorded.trace.environment
+    assert environment.loc[environment["name"] == "env.NCCL_X", "value"].tolist() == ["seen8"]
+    assert environment.loc[environment["name"] == "command", "value"].item().endswith("***")

@@ -120,7 +120,7 @@ def test_both_ranks_are_there_with_their_collectives(ddp):
         for phase in ("backward", "optimizer", "zero_grad", "step"):
             assert found[phase] == N_STEPS, phase
         calls = trace.collectives[trace.collectives["process"] == pid]
-        reduced = calls[calls["op"] == "allreduce"]
+        reduced = calls[calls["op"] == "all_reduce"]
         assert len(reduced) == found["comm:allreduce"] >= N_STEPS
         assert set(reduced["dtype"]) == {"float32"}
         assert set(reduced["backend"]) == {"gloo"}
@@ -131,7 +131,7 @@ def test_both_ranks_are_there_with_their_collectives(ddp):
 def test_every_step_reduces_the_bytes_of_all_parameters(ddp):
     trace = ddp.trace
     steps = trace.ranges[trace.ranges["name"] == "step"]
-    reduced = trace.collectives[trace.collectives["op"] == "allreduce"]
+    reduced = trace.collectives[trace.collectives["op"] == "all_reduce"]
     pid = int(trace.processes.loc[trace.processes["rank"] == 0, "process"].iloc[0])
     steps = steps[steps["process"] == pid]
     reduced = reduced[reduced["process"] == pid]

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from pathlib import Path
+
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.builders import TraceBuilder
+from traceprof.analysis.breakdown import measure_breakdown
+from traceprof.formats import open_trace
 from traceprof.model.intervals import Int64Array
 from traceprof.model.window import TimeWindow
 from traceprof.render.timeline.channels import Channel, Lanes
@@ -15,6 +20,7 @@ from traceprof.render.timeline.condense import condense_channel, condense_until
 from traceprof.render.timeline.encode import encode_varints
 from traceprof.render.timeline.lanes import build_lanes
 from traceprof.render.timeline.packing import assign_lines
+from traceprof.render.timeline.states import device_states
 
 SPANS = st.lists(
     st.tuples(st.integers(0, 200), st.integers(0, 40)).map(lambda s: (s[0], s[0] + s[1])),
@@ -157,3 +163,27 @@ def test_a_varint_takes_seven_bits_a_byte(value: int, expected: bytes) -> None:
 
 def test_varints_of_different_lengths_follow_one_another() -> None:
     assert encode_varints(np.array([1, 300, 2], np.uint64)) == b"\x01\xac\x02\x02"
+
+
+@pytest.mark.traces
+@pytest.mark.parametrize(
+    "name",
+    [
+        "nsys/2026.2-2gpu-nccl-before.sqlite",
+        "nsys/2022.4-jacobi-p2p-2gpu.sqlite.gz",
+        "nsys/2025.1-many-copies.sqlite",
+        "nsys/2024.5-cloverleaf-a100.sqlite",
+    ],
+)
+def test_the_states_add_up_to_the_breakdown(name: str, real_trace: Callable[[str], Path]) -> None:
+    trace = open_trace(real_trace(name))
+    breakdown = measure_breakdown(trace)
+    groups = [g for g in build_lanes(trace, trace.span).groups if g.kind == "device"]
+    assert len(groups) == len(breakdown.devices)
+    for group, device in zip(groups, breakdown.devices, strict=True):
+        states = device_states(group, trace.span.duration_ns)
+        found = {c.category: int((c.ends - c.starts).sum()) for c in states}
+        assert found.get("compute", 0) + found.get("overlap", 0) == device.compute_ns
+        assert found.get("overlap", 0) == device.communication_overlap_ns
+        for state in ("exposed_communication", "exposed_transfer", "device_memory", "idle"):
+            assert found.get(state, 0) == getattr(device, f"{state}_ns")

@@ -149,3 +149,21 @@ def _sums(steps: pd.DataFrame, rows: pd.DataFrame, values: pd.Series) -> _Float6
     sums = np.zeros(len(steps))
     np.add.at(sums, owner[owner >= 0], values.to_numpy(np.float64)[owner >= 0])
     return sums
+
+
+def sums_of_gaps(trace: Trace, steps: pd.DataFrame, gaps: pd.DataFrame) -> _Float64Array:
+    """Return the ns that devices waited in each step, the mean over those of its process.
+
+    ``gaps`` are those of all devices with a column ``waited`` of ns; a gap counts for the step
+    in which it ends.
+    """
+    waited = np.zeros(len(steps))
+    for process, rows in steps.groupby("process").indices.items():
+        mine = gaps[gaps["device"].isin(_devices_of(trace, process))]
+        place = np.searchsorted(steps["start_ns"].to_numpy()[rows], mine["end_ns"], side="left") - 1
+        inside = (place >= 0) & (
+            mine["end_ns"].to_numpy() <= steps["end_ns"].to_numpy()[rows][np.maximum(place, 0)]
+        )
+        np.add.at(waited, rows[place[inside]], mine["waited"].to_numpy(np.float64)[inside])
+        waited[rows] /= max(1, len(_devices_of(trace, process)))
+    return waited

@@ -12,8 +12,10 @@ from typer.core import TyperGroup
 import traceprof
 from traceprof.analysis import ANALYSES
 from traceprof.cli.analyze import analyze, command_for
+from traceprof.cli.doctor import doctor
 from traceprof.cli.info import info
 from traceprof.cli.record import record
+from traceprof.cli.report import report
 from traceprof.cli.timeline import timeline
 from traceprof.errors import TraceprofError
 
@@ -64,9 +66,11 @@ def _options(
 
 
 app.command(context_settings={"allow_interspersed_args": False})(record)
+app.command()(doctor)
 app.command()(info)
 app.command()(analyze)
 app.command()(timeline)
+app.command()(report)
 for entry in ANALYSES:
     app.command(
         entry.name,

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from traceprof import analysis
-from traceprof.cli.options import AsCsv, AsJson, RowCount, RulesFile, TracePath, WindowText
+from traceprof.cli.options import AsCsv, AsJson, RowCount, RulesFile, TracePaths, WindowText
 from traceprof.errors import NotRecordedError, UsageError
 
 if TYPE_CHECKING:
@@ -23,8 +23,9 @@ def analyze(
     trace: Annotated[
         list[str],
         typer.Argument(
-            metavar="[NAME]... TRACE",
-            help="A trace file, and the analyses to run on it (default: one page of all).",
+            metavar="[NAME]... TRACE...",
+            help="A trace, or a run (its directory or its files), and the analyses to run on it "
+            "(default: one page that answers the question).",
         ),
     ],
     window: WindowText = None,
@@ -34,15 +35,15 @@ def analyze(
     rules: RulesFile = None,
 ) -> None:
     """Where did the step time go? One page, or the analyses named in front of the trace."""
-    names, path = _split(trace)
-    show(names, path, window, as_json=as_json, as_csv=as_csv, rows=rows, rules=rules)
+    names, paths = _split(trace)
+    show(names, paths, window, as_json=as_json, as_csv=as_csv, rows=rows, rules=rules)
 
 
 def command_for(name: str) -> Callable[..., None]:
     """Return the command that runs the analysis ``name`` alone."""
 
     def command(
-        trace: TracePath,
+        trace: TracePaths,
         window: WindowText = None,
         as_json: AsJson = False,
         as_csv: AsCsv = False,
@@ -54,15 +55,14 @@ def command_for(name: str) -> Callable[..., None]:
     return command
 
 
-def _split(arguments: Sequence[str]) -> tuple[list[str], Path]:
-    """Return the analyses and the trace among ``arguments``, in whatever order they stand."""
+def _split(arguments: Sequence[str]) -> tuple[list[str], list[Path]]:
+    """Return the analyses and the traces among ``arguments``, in whatever order they stand."""
     known = [entry.name for entry in analysis.ANALYSES]
     names = [item for item in arguments if item in known]
     paths = [item for item in arguments if item not in known]
-    if len(paths) != 1:
-        given = "none" if not paths else ", ".join(paths)
-        raise UsageError(f"expected one trace, got {given}; analyses are {', '.join(known)}")
-    return names, Path(paths[0])
+    if not paths:
+        raise UsageError(f"expected a trace; analyses are {', '.join(known)}")
+    return names, [Path(path) for path in paths]
 
 
 def run_all(
@@ -89,7 +89,7 @@ def run_all(
 
 def show(
     names: Sequence[str],
-    path: Path,
+    paths: Sequence[Path],
     window: str | None,
     *,
     as_json: bool,
@@ -98,8 +98,9 @@ def show(
     rules: Path | None,
 ) -> None:
     """Run the analyses ``names`` (all of the overview where none is named) and print them."""
+    from traceprof.cli.opening import open_named
     from traceprof.cli.output import out, print_view, read_rules
-    from traceprof.formats import ReadOptions, open_trace
+    from traceprof.formats import ReadOptions
     from traceprof.model.selection import select
     from traceprof.render.csv_text import to_csv
     from traceprof.render.json_text import document_of, to_json
@@ -107,7 +108,7 @@ def show(
 
     if as_csv and len(names) != 1:
         raise UsageError("--csv prints one table: name one analysis, such as `analyze kernels`")
-    whole = open_trace(path, ReadOptions(rules=read_rules(rules)))
+    whole = open_named(paths, ReadOptions(rules=read_rules(rules)))
     selection = select(whole, window)
     part = whole.within(selection.window)
     results, missing = run_all(names or OVERVIEW, part, strict=bool(names))

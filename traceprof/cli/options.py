@@ -7,10 +7,22 @@ from typing import Annotated, TypeAlias
 
 import typer
 
-__all__ = ["AsCsv", "AsJson", "Force", "Output", "RowCount", "RulesFile", "TracePath", "WindowText"]
+__all__ = [
+    "AsCsv",
+    "AsJson",
+    "Force",
+    "Output",
+    "RowCount",
+    "RulesFile",
+    "TracePaths",
+    "WindowText",
+]
 
-TracePath: TypeAlias = Annotated[
-    Path, typer.Argument(metavar="TRACE", help="A trace file; it is only read.")
+TracePaths: TypeAlias = Annotated[
+    list[Path],
+    typer.Argument(
+        metavar="TRACE...", help="A trace, or a run: its directory or its files. Only read."
+    ),
 ]
 WindowText: TypeAlias = Annotated[
     str | None,

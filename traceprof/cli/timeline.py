@@ -7,13 +7,13 @@ from typing import Annotated
 
 import typer
 
-from traceprof.cli.options import Force, Output, RulesFile, TracePath
+from traceprof.cli.options import Force, Output, RulesFile, TracePaths
 
 __all__ = ["timeline"]
 
 
 def timeline(
-    trace: TracePath,
+    trace: TracePaths,
     output: Output = None,
     window: Annotated[
         str | None,
@@ -32,18 +32,19 @@ def timeline(
     rules: RulesFile = None,
 ) -> None:
     """The trace as a picture to zoom into: one HTML file that works offline."""
+    from traceprof.cli.opening import open_named
     from traceprof.cli.output import message, read_rules, write_output
-    from traceprof.formats import ReadOptions, open_trace
+    from traceprof.formats import ReadOptions
     from traceprof.model.selection import select
     from traceprof.render.timeline import render_timeline
     from traceprof.units import format_bytes
 
-    target = output or Path(f"{trace.stem}.timeline.html")
-    found = open_trace(trace, ReadOptions(rules=read_rules(rules)))
+    target = output or Path(f"{trace[0].stem}.timeline.html")
+    found = open_named(trace, ReadOptions(rules=read_rules(rules)))
     selection = select(found, window or "all")
     page = render_timeline(
         found,
-        title=title or trace.name,
+        title=title or trace[0].name,
         window=selection.window if window else None,
         window_label=window or "",
     )

@@ -7,14 +7,20 @@ from pathlib import Path
 from typing import Final
 
 from traceprof.errors import TraceError
-from traceprof.formats import kineto, nsys, nvprof
+from traceprof.formats import kineto, nsys, nvprof, report_files
 from traceprof.formats.base import Candidate, ReadOptions, TraceFormat
-from traceprof.formats.database import SQLITE_MAGIC, Database
+from traceprof.formats.candidate import examine
+from traceprof.formats.database import SQLITE_MAGIC
 from traceprof.model.trace import Trace
 
 __all__ = ["FORMATS", "Candidate", "ReadOptions", "TraceFormat", "open_trace"]
 
-FORMATS: Final[tuple[TraceFormat, ...]] = (nsys.FORMAT, nvprof.FORMAT, kineto.FORMAT)
+FORMATS: Final[tuple[TraceFormat, ...]] = (
+    nsys.FORMAT,
+    nvprof.FORMAT,
+    kineto.FORMAT,
+    report_files.FORMAT,
+)
 
 
 def open_trace(
@@ -28,27 +34,11 @@ def open_trace(
         TraceError: no such file, a file of no known format, or one that is damaged.
     """
     file = Path(path)
-    candidate = _examine(file)
+    candidate = examine(file)
     for known in FORMATS if formats is None else formats:
         if known.recognises(candidate):
             return known.read(file, options or ReadOptions())
     raise TraceError(f"{file}: {_explain(candidate)}")
-
-
-def _examine(path: Path) -> Candidate:
-    try:
-        with path.open("rb") as file:
-            head = file.read(4096)
-    except IsADirectoryError as error:
-        raise TraceError(f"{path}: a directory: give the trace file inside it") from error
-    except OSError as error:
-        raise TraceError(f"{path}: {error.strerror or error}") from error
-    if not head:
-        raise TraceError(f"{path}: an empty file: the recording did not finish; record again")
-    if not head.startswith(SQLITE_MAGIC):
-        return Candidate(path, head)
-    with Database(path) as database:
-        return Candidate(path, head, database.tables)
 
 
 def _explain(candidate: Candidate) -> str:
@@ -68,5 +58,6 @@ def _explain(candidate: Candidate) -> str:
 _KNOWN_BUT_NOT_READ: Final = {
     b"<?xml": "an XML session of the Visual Profiler: give the SQLite file that nvprof wrote",
     b"PK\x03\x04": "a zip archive: unpack it and give the trace inside",
+    b"{": "JSON without the events of torch.profiler (traceEvents)",
     b"\x1f\x8b": "a gzip file: unpack it first (gunzip)",
 }

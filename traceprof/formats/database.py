@@ -28,7 +28,7 @@ from traceprof.errors import TraceError
 from traceprof.model.tables import ABSENT
 from traceprof.model.window import TimeWindow
 
-__all__ = ["NULL", "SQLITE_MAGIC", "ColumnType", "Database", "known"]
+__all__ = ["NULL", "SQLITE_MAGIC", "ColumnType", "Database", "categorical", "distinct", "known"]
 
 SQLITE_MAGIC: Final = b"SQLite format 3\x00"
 NULL: Final = int(np.iinfo(np.int64).min)
@@ -281,8 +281,20 @@ def _to_categorical(whole: pa.ChunkedArray) -> pd.Categorical:
 
 def categorical(codes: npt.NDArray[Any], names: Sequence[str]) -> pd.Categorical:
     """Return a Categorical of ``names[codes]``, where names may repeat."""
-    distinct, place = np.unique(np.asarray(names, object), return_inverse=True)
-    return pd.Categorical.from_codes(place[codes], pd.Index(distinct, dtype=object))
+    ordered, place = np.unique(np.asarray(names, object), return_inverse=True)
+    return pd.Categorical.from_codes(place[codes], pd.Index(ordered, dtype=object))
+
+
+def distinct(values: Column) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
+    """Return the distinct whole numbers, and the place of each row among them.
+
+    As `numpy.unique` with its inverse, by hashing instead of sorting: the rows are many.
+    """
+    codes, uniques = pd.factorize(np.asarray(values, np.int64))
+    order = np.argsort(uniques)
+    place = np.empty(len(order), np.int64)
+    place[order] = np.arange(len(order))
+    return uniques[order], place[codes]
 
 
 def _decode(value: bytes) -> str:

@@ -46,7 +46,11 @@ class GzipSource:
                 return data
 
 
-def unpacked_head(path: Path, n_bytes: int = 4096) -> bytes:
+def unpacked_head(path: Path, n_bytes: int) -> bytes:
     """Return the first bytes of what the gzip file ``path`` holds."""
+    head = b""
     with path.open("rb") as file:
-        return GzipSource(file).read(n_bytes)[:n_bytes]
+        source = GzipSource(file)
+        while len(head) < n_bytes and (more := source.read(n_bytes)):
+            head += more
+    return head[:n_bytes]

@@ -46,15 +46,27 @@ _OVERHEADS: Final = ("overhead",)
 _MEMORY: Final = ("cpu_instant_event",)
 _HOST: Final = (*_API_CALLS, *_OPERATORS, *_ANNOTATIONS, *_FUNCTIONS)
 _TAKEN: Final = frozenset((*_KERNELS, *_COPIES, *_HOST, *_SYNCS, *_OVERHEADS, *_MEMORY))
+_KEYS: Final = (b'"traceEvents"', b'"deviceProperties"', b'"ph"')
+_FAR_BYTES: Final = 1 << 20
 _BYTE_ORDER_MARK: Final = b"\xef\xbb\xbf"
 
 
 def recognises(candidate: Candidate) -> bool:
-    """Return whether the file is JSON, or a gzip file of it: no other format of ours is."""
+    """Return whether the file is JSON (or a gzip file of it) with the keys of a Chrome trace."""
     head = candidate.head
-    if head.startswith(GZIP_MAGIC):
-        head = unpacked_head(candidate.path)
-    return head.removeprefix(_BYTE_ORDER_MARK).lstrip()[:1] in (b"{", b"[")
+    is_packed = head.startswith(GZIP_MAGIC)
+    head = unpacked_head(candidate.path, len(head)) if is_packed else head
+    if head.removeprefix(_BYTE_ORDER_MARK).lstrip()[:1] not in (b"{", b"["):
+        return False
+    if any(key in head for key in _KEYS):
+        return True
+    # Other tools put metadata of their own before it.
+    if is_packed:
+        further = unpacked_head(candidate.path, _FAR_BYTES)
+    else:
+        with candidate.path.open("rb") as file:
+            further = file.read(_FAR_BYTES)
+    return any(key in further for key in _KEYS)
 
 
 def read(path: Path, options: ReadOptions) -> Trace:

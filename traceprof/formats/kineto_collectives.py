@@ -10,9 +10,9 @@ import pandas as pd
 
 from traceprof.formats.collective_names import collective_op, dtype_bytes, dtype_name
 from traceprof.formats.database import categorical
-from traceprof.formats.frames import stack
 from traceprof.formats.kineto_rows import Rows
 from traceprof.model.activity import Activity
+from traceprof.model.frames import stack
 from traceprof.model.tables import ABSENT, empty_table, make_table
 
 __all__ = ["make_collectives"]

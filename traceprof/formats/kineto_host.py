@@ -10,10 +10,10 @@ import numpy.typing as npt
 import pandas as pd
 
 from traceprof.formats.database import categorical
-from traceprof.formats.frames import stack
 from traceprof.formats.kineto_rows import Rows
 from traceprof.formats.nsys_host import with_depth
 from traceprof.formats.nsys_names import plain_api_name
+from traceprof.model.frames import stack
 from traceprof.model.tables import make_table
 
 __all__ = [

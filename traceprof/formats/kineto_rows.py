@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
@@ -14,6 +14,10 @@ from traceprof.formats.kineto_events import KinetoEvents
 from traceprof.model.tables import ABSENT
 
 __all__ = ["Rows", "all_rows"]
+
+
+_NAMELESS: Final = 0
+"""The process of a trace that has rows of devices only."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,5 +81,5 @@ def all_rows(events: KinetoEvents, zero_ns: int, host_categories: tuple[str, ...
         events.category,
         events.name,
         events.arguments,
-        int(processes[counts.argmax()]) if len(processes) else ABSENT,
+        int(processes[counts.argmax()]) if len(processes) else _NAMELESS,
     )

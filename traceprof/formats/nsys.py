@@ -10,7 +10,6 @@ import pandas as pd
 
 from traceprof.formats.base import Candidate, ReadOptions, TraceFormat
 from traceprof.formats.database import Database
-from traceprof.formats.frames import stack
 from traceprof.formats.nsys_device import read_copies, read_kernels, read_syncs
 from traceprof.formats.nsys_host import (
     read_annotations,
@@ -28,6 +27,7 @@ from traceprof.formats.nsys_target import (
     read_processes,
     read_threads,
 )
+from traceprof.model.frames import stack
 from traceprof.model.trace import Trace, make_trace
 
 __all__ = ["FORMAT"]

@@ -8,7 +8,7 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
-from traceprof.formats.database import NULL, Column, categorical
+from traceprof.formats.database import NULL, Column, categorical, distinct
 from traceprof.model.tables import ABSENT
 
 __all__ = [
@@ -66,8 +66,8 @@ NVTX_DOMAIN: Final = 75
 
 def decode(codes: Column, meanings: dict[int, str]) -> pd.Categorical:
     """Return the names of ``codes``; a code without a name is "unknown"."""
-    distinct, place = np.unique(np.asarray(codes, np.int64), return_inverse=True)
-    return categorical(place, [meanings.get(int(code), "unknown") for code in distinct])
+    numbers, place = distinct(codes)
+    return categorical(place, [meanings.get(int(code), "unknown") for code in numbers])
 
 
 def process_of(global_ids: Column) -> npt.NDArray[np.int64]:

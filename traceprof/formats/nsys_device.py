@@ -11,7 +11,6 @@ import pandas as pd
 
 from traceprof.formats.base import ReadOptions
 from traceprof.formats.database import Column, ColumnType, Database, categorical, known
-from traceprof.formats.frames import stack
 from traceprof.formats.nsys_codes import (
     COPY_DIRECTIONS,
     MANAGED,
@@ -23,6 +22,7 @@ from traceprof.formats.nsys_codes import (
 )
 from traceprof.formats.nsys_names import named
 from traceprof.model.activity import Activity, classify
+from traceprof.model.frames import stack
 from traceprof.model.tables import empty_table, make_table
 
 __all__ = ["read_copies", "read_kernels", "read_syncs"]

@@ -5,10 +5,9 @@ from __future__ import annotations
 import re
 from typing import Final
 
-import numpy as np
 import pandas as pd
 
-from traceprof.formats.database import NULL, Column, Database, categorical
+from traceprof.formats.database import NULL, Column, Database, categorical, distinct
 
 __all__ = ["api_named", "named", "plain_api_name"]
 
@@ -17,9 +16,9 @@ _ABI_SUFFIX: Final = re.compile(r"(_v\d+)?(_ptsz|_ptds)?(_v\d+)?$")
 
 def named(database: Database, ids: Column) -> pd.Categorical:
     """Return the names with these string ids; an id without a string is shown as itself."""
-    distinct, place = np.unique(np.asarray(ids, np.int64), return_inverse=True)
-    strings = database.read_strings(distinct)
-    names = ["" if key == NULL else strings.get(int(key), f"[string {key}]") for key in distinct]
+    numbers, place = distinct(ids)
+    strings = database.read_strings(numbers)
+    names = ["" if key == NULL else strings.get(int(key), f"[string {key}]") for key in numbers]
     return categorical(place, names)
 
 

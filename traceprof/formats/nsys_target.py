@@ -10,6 +10,7 @@ import pandas as pd
 from traceprof.formats.database import ColumnType, Database
 from traceprof.formats.nsys_codes import process_of, thread_of
 from traceprof.formats.nsys_names import named
+from traceprof.formats.rank_variables import RANK_VARIABLES
 from traceprof.model.tables import ABSENT, empty_table, make_table
 from traceprof.model.trace import TraceInfo
 
@@ -167,10 +168,24 @@ def read_environment(database: Database) -> pd.DataFrame:
         for name, value in _properties(database).items()
         if (plain := _PROPERTIES.get(name)) and value
     }
+    found |= _launcher_variables(database)
     found |= database.settings("TRACEPROF_ENVIRONMENT")
     return make_table(
         "environment", {"name": list(found), "value": [found[name] for name in found]}
     )
+
+
+def _launcher_variables(database: Database) -> dict[str, str]:
+    """Return the variables that say which rank was recorded; the others may hold secrets."""
+    if not {"name", "value"} <= database.columns("META_DATA_CAPTURE"):
+        return {}
+    rows = database.rows(
+        "SELECT value FROM META_DATA_CAPTURE WHERE name LIKE 'PROCESS\\__%:ENVIRONMENT_VARIABLE%' "
+        "ESCAPE '\\' ORDER BY rowid DESC"
+    )
+    given = dict(str(value).partition("=")[::2] for (value,) in rows)
+    wanted = [name for names in RANK_VARIABLES.values() for name in names]
+    return {name: given[name] for name in wanted if given.get(name, "").isdigit()}
 
 
 def _properties(database: Database) -> dict[str, str]:

@@ -9,10 +9,10 @@ import numpy.typing as npt
 import pandas as pd
 
 from traceprof.formats.database import categorical, known
-from traceprof.formats.frames import stack
 from traceprof.formats.nsys_codes import COPY_DIRECTIONS, MEMORY_KINDS, SYNC_KINDS, decode
 from traceprof.formats.nvprof_file import NvprofFile
 from traceprof.model.activity import Activity, classify
+from traceprof.model.frames import stack
 from traceprof.model.tables import ABSENT, empty_table, make_table
 
 __all__ = ["read_copies", "read_kernels", "read_syncs"]

@@ -10,7 +10,6 @@ import numpy as np
 import pandas as pd
 
 from traceprof.formats.database import Column, categorical
-from traceprof.formats.frames import stack
 from traceprof.formats.nsys_host import with_depth
 from traceprof.formats.nvprof_file import (
     PREFIX,
@@ -19,6 +18,7 @@ from traceprof.formats.nvprof_file import (
     object_ids,
     unsigned_thread,
 )
+from traceprof.model.frames import stack
 from traceprof.model.tables import ABSENT, empty_table, make_table
 
 __all__ = ["Markers", "read_api_calls", "read_markers", "read_overheads"]

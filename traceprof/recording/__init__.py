@@ -8,7 +8,8 @@ from traceprof.errors import RecordingError, UsageError
 from traceprof.recording.embedded import RECORDER as EMBEDDED
 from traceprof.recording.gpu import has_gpu
 from traceprof.recording.nsys import RECORDER as NSYS
-from traceprof.recording.request import Recorder, Recording, RecordRequest, check_output
+from traceprof.recording.outputs import check_output
+from traceprof.recording.request import Recorder, Recording, RecordRequest
 from traceprof.recording.session import record_with
 
 __all__ = ["RECORDERS", "RecordRequest", "Recorder", "Recording", "choose_recorder", "record"]
@@ -42,5 +43,5 @@ def record(request: RecordRequest) -> Recording:
         UsageError: the output cannot be written, or there is no such recorder.
         RecordingError: the program could not be started, or the trace not be written.
     """
-    check_output(request.output, force=request.force)
+    check_output(request)
     return record_with(choose_recorder(request.recorder), request)

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Final
 
 import traceprof.annotate
+from traceprof.recording.request import RecordRequest
 
 __all__ = ["INJECT_FOLDER", "child_environment", "ignores_injection"]
 
@@ -15,7 +16,7 @@ INJECT_FOLDER: Final = Path(traceprof.annotate.__file__).resolve().parent / "inj
 """Put first on PYTHONPATH: its sitecustomize waits for torch."""
 
 
-def child_environment(folder: Path, layer_depth: int = 0, windows: str = "") -> dict[str, str]:
+def child_environment(folder: Path, request: RecordRequest, windows: str = "") -> dict[str, str]:
     """Return the environment of this process with what the hooks need.
 
     ``windows`` is "skip,active,every" in steps, empty for no windows of the profiler.
@@ -24,9 +25,9 @@ def child_environment(folder: Path, layer_depth: int = 0, windows: str = "") -> 
     inherited = environment.get("PYTHONPATH")
     environment["PYTHONPATH"] = os.pathsep.join(filter(None, (str(INJECT_FOLDER), inherited)))
     environment["TRACEPROF_DIR"] = str(folder)
-    environment["TRACEPROF_LAYERS"] = str(layer_depth)
+    environment["TRACEPROF_LAYERS"] = str(request.layer_depth)
     environment["TRACEPROF_WINDOWS"] = windows
-    return environment
+    return environment | request.bounds.environment()
 
 
 def ignores_injection(command: Sequence[str]) -> str | None:

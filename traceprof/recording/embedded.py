@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Final
 
+from traceprof.recording.bounds import Bounds
 from traceprof.recording.child import child_environment
 from traceprof.recording.process import run_recorded
 from traceprof.recording.request import RecordRequest, RunRecorded
@@ -25,8 +26,16 @@ class EmbeddedRecorder:
 
     def run(self, request: RecordRequest, folder: Path) -> RunRecorded:
         """Run the program; its events are in the spool and in the windows."""
-        environment = child_environment(folder, request.layer_depth, _WINDOWS)
+        environment = child_environment(folder, request, _windows(request.bounds))
         return RunRecorded(run_recorded(request.command, environment))
+
+
+def _windows(bounds: Bounds) -> str:
+    """Return "skip,active,every": the steps that were asked for, or a few every now and then."""
+    if bounds.steps is None:
+        return _WINDOWS
+    first, last = bounds.steps
+    return f"{first},{last - first + 1},0"
 
 
 RECORDER: Final = EmbeddedRecorder()

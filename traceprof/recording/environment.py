@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import os
-import platform
 import re
 import socket
+import subprocess
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Final
 
-__all__ = ["kept_variables", "masked_command", "read_environment"]
+from traceprof.recording.machine import gpu_facts, machine_facts, network_facts
+
+__all__ = ["git_facts", "kept_variables", "masked_command", "read_environment"]
 
 _KEPT: Final = re.compile(
     r"(NCCL|GLOO|TORCH|PYTORCH|CUDA|CUBLAS|CUDNN|OMP|MKL|KMP|UCX|FI|OMPI_COMM_WORLD|PMI)_\w+"
@@ -27,24 +29,49 @@ _SECRET_VALUE: Final = re.compile(
 )
 _LOGIN: Final = re.compile(r"(\w+://)[^/@\s]+@")
 _MASK: Final = "***"
+_GIT_TIMEOUT_S: Final = 3
 
 
-def read_environment(command: Sequence[str]) -> dict[str, str]:
-    """Return facts (name → value) about this machine and the command to be recorded."""
+def read_environment(command: Sequence[str], folder: Path | None = None) -> dict[str, str]:
+    """Return facts (name → value) about this machine, the command and the code in ``folder``."""
     facts = {
         "started": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
         "host": socket.gethostname(),
         "command": " ".join(masked_command(command)),
-        "os": _os_name(),
-        "kernel": platform.release(),
-        "architecture": platform.machine(),
-        "cpu": _cpu_name(),
-        "cpu.count": str(os.cpu_count() or ""),
-        "cpu.allowed": str(len(os.sched_getaffinity(0))),
-        "ram_bytes": str(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")),
+        **machine_facts(),
+        **dict(network_facts()),
+        **gpu_facts(),
+        **git_facts(folder or Path.cwd()),
     }
     variables = {f"env.{name}": value for name, value in kept_variables(os.environ).items()}
     return {name: value for name, value in (facts | variables).items() if value}
+
+
+def git_facts(folder: Path) -> dict[str, str]:
+    """Return commit, branch and state of the working tree that ``folder`` is in, if it is."""
+    commit = _git(folder, "rev-parse", "HEAD")
+    if not commit:
+        return {}
+    changed = _git(folder, "status", "--porcelain", "--untracked-files=no")
+    return {
+        "git.commit": commit,
+        "git.branch": _git(folder, "rev-parse", "--abbrev-ref", "HEAD"),
+        "git.state": "changed" if changed else "clean",
+        "git.remote": _LOGIN.sub(r"\1", _git(folder, "remote", "get-url", "origin")),
+    }
+
+
+def _git(folder: Path, *arguments: str) -> str:
+    try:
+        done = subprocess.run(
+            ["git", "-C", str(folder), "--no-optional-locks", *arguments],
+            capture_output=True,
+            check=False,
+            timeout=_GIT_TIMEOUT_S,
+        )
+    except (OSError, subprocess.TimeoutExpired):
+        return ""
+    return done.stdout.decode("utf-8", "replace").strip() if done.returncode == 0 else ""
 
 
 def kept_variables(environment: Mapping[str, str]) -> dict[str, str]:
@@ -69,7 +96,7 @@ def masked_command(command: Sequence[str]) -> list[str]:
             masked.append(f"{name}={_MASK}")
         else:
             masked.append(_LOGIN.sub(rf"\g<1>{_MASK}@", argument))
-        hide_next = is_secret_option and not equals and not hide_next
+        hide_next = is_secret_option and not equals
     return masked
 
 
@@ -80,19 +107,3 @@ def _names_secret(name: str) -> bool:
 
 def _is_secret(value: str) -> bool:
     return bool(_SECRET_VALUE.match(value.partition("=")[2] or value))
-
-
-def _os_name() -> str:
-    try:
-        return platform.freedesktop_os_release().get("PRETTY_NAME", "")
-    except OSError:
-        return platform.platform()
-
-
-def _cpu_name() -> str:
-    try:
-        lines = Path("/proc/cpuinfo").read_text("utf-8", "replace").splitlines()
-    except OSError:
-        return platform.processor()
-    names = (line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
-    return next(names, platform.processor())

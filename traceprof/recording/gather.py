@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import socket
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
 import pandas as pd
 
+from traceprof.formats.collective_names import collective_op
 from traceprof.formats.kineto_events import KinetoEvents, read_kineto_events
 from traceprof.model.tables import ABSENT, make_table
 from traceprof.model.trace import Trace, TraceInfo, make_trace
+from traceprof.recording.sampling import Sample
 from traceprof.recording.spool_files import (
     Card,
     ProcessEvents,
@@ -37,11 +39,35 @@ class Captured:
     cards: Sequence[Card]
     events: Sequence[ProcessEvents]
     windows: Sequence[tuple[int, KinetoEvents]] = ()
+    samples: Sequence[Sample] = ()
 
     @property
     def is_empty(self) -> bool:
         """Whether no process left any event."""
         return not self.events and not self.windows
+
+    def pids(self) -> list[int]:
+        """Return the processes that left events."""
+        return sorted({part.pid for part in self.events} | {pid for pid, _ in self.windows})
+
+    def ranks(self) -> dict[int, int]:
+        """Return pid → rank, where the rank is known."""
+        return {card.pid: card.rank for card in self.cards if card.rank is not None}
+
+    def of(self, pid: int) -> Captured:
+        """Return the part of one process, with the samples of the machine."""
+        others = {f"process:{other}" for other in self.pids() if other != pid}
+        return Captured(
+            cards=[card for card in self.cards if card.pid == pid],
+            events=[part for part in self.events if part.pid == pid],
+            windows=[window for window in self.windows if window[0] == pid],
+            samples=[sample for sample in self.samples if sample.source not in others],
+        )
+
+    def software(self) -> dict[str, str]:
+        """Return the versions that the recorded processes told, of the lowest rank first."""
+        cards = sorted(self.cards, key=lambda card: -1_000_000 if card.rank is None else -card.rank)
+        return {name: value for card in cards for name, value in card.software.items()}
 
     def first_ns(self) -> int:
         """Return the time of the first event, in ns since 1970."""
@@ -51,7 +77,15 @@ class Captured:
             for _, events in self.windows
             if len(events)
         )
-        return min([*rows, *windows], default=0)
+        samples = (sample.time_ns for sample in self.samples)
+        return min([*rows, *windows, *samples], default=0)
+
+    def without_samples_outside(self) -> Captured:
+        """Return the same with samples only from the time that the events cover."""
+        times = [row[place] for part in self.events for row in part.ranges for place in (0, 1)]
+        first, last = min(times, default=0), max(times, default=0)
+        inside = [sample for sample in self.samples if first <= sample.time_ns <= last]
+        return replace(self, samples=inside)
 
 
 def gather(folder: Path) -> Captured:
@@ -84,7 +118,7 @@ def make_spool_trace(
         "ranges": _ranges(captured.events, to_trace_time),
         "marks": _marks(captured.events, to_trace_time),
         "collectives": _collectives(captured.events, to_trace_time),
-        "samples": _metrics(captured.events, to_trace_time),
+        "samples": _samples(captured, to_trace_time),
         "processes": _processes(captured),
         "environment": make_table(
             "environment", {"name": list(facts), "value": list(facts.values())}
@@ -170,7 +204,7 @@ def _collectives(
             "end_ns": to_trace_time(_times(rows, 1)),
             "process": pids,
             "thread": [row[4] for row in rows],
-            "op": [str(row[2]) for row in rows],
+            "op": [collective_op(str(row[2])) or str(row[2]) for row in rows],
             "n_bytes": [row[3] for row in rows],
             "dtype": [fact.get("dtype", "") for fact in facts],
             "group": [fact.get("group", "") for fact in facts],
@@ -181,29 +215,29 @@ def _collectives(
     )
 
 
-def _metrics(
-    events: Sequence[ProcessEvents], to_trace_time: Callable[[np.ndarray], np.ndarray]
-) -> pd.DataFrame:
-    """Return the metrics that the program itself gave, as samples of its process."""
-    rows, pids = _of(events, "marks")
-    chosen = [
-        (row, pid) for row, pid in zip(rows, pids, strict=True) if str(row[2]).startswith(_METRIC)
+def _samples(captured: Captured, to_trace_time: Callable[[np.ndarray], np.ndarray]) -> pd.DataFrame:
+    """Return the counters of the machine and the metrics that the program itself gave."""
+    rows, pids = _of(captured.events, "marks")
+    metrics = [
+        Sample(row[0], f"process:{pid}", row[2].removeprefix(_METRIC), row[3])
+        for row, pid in zip(rows, pids, strict=True)
+        if str(row[2]).startswith(_METRIC)
     ]
+    samples = [*captured.samples, *metrics]
     return make_table(
         "samples",
         {
-            "start_ns": to_trace_time(_times([row for row, _ in chosen], 0)),
-            "source": [f"process:{pid}" for _, pid in chosen],
-            "metric": [str(row[2]).removeprefix(_METRIC) for row, _ in chosen],
-            "value": _payloads([row for row, _ in chosen]),
+            "start_ns": to_trace_time(_times(samples, 0)),
+            "source": [sample.source for sample in samples],
+            "metric": [sample.metric for sample in samples],
+            "value": [float(sample.value) for sample in samples],
         },
     )
 
 
 def _processes(captured: Captured) -> pd.DataFrame:
-    present = {part.pid for part in captured.events} | {pid for pid, _ in captured.windows}
     cards = {card.pid: card for card in captured.cards}
-    shown = [cards.get(pid, Card(pid)) for pid in sorted(present)]
+    shown = [cards.get(pid, Card(pid)) for pid in captured.pids()]
     return make_table(
         "processes",
         {

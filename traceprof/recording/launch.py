@@ -2,8 +2,8 @@
 
 A profiler that runs a program puts pipes in the place of its output and mixes its own messages
 in. Started by the profiler in the program's place, this script puts the streams of traceprof
-back (as the file descriptors STDOUT and STDERR, which the profiler hands down), leaves MARKER
-to say that the program was started, and becomes the program.
+back (as the file descriptors STDOUT and STDERR, which the profiler hands down), leaves its
+process id in MARKER to say that the program was started, and becomes the program.
 """
 
 import os
@@ -14,7 +14,9 @@ import sys
 def main() -> None:
     """Become the program."""
     stdout, stderr = int(sys.argv[1]), int(sys.argv[2])
-    os.close(os.open(sys.argv[3], os.O_WRONLY | os.O_CREAT, 0o600))
+    marker = os.open(sys.argv[3], os.O_WRONLY | os.O_CREAT, 0o600)
+    os.write(marker, str(os.getpid()).encode())
+    os.close(marker)
     os.dup2(stdout, 1)
     os.dup2(stderr, 2)
     os.close(stdout)

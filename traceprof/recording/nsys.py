@@ -10,14 +10,22 @@ import subprocess
 import sys
 import time
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
 from traceprof.errors import RecordingError
 from traceprof.recording import launch
 from traceprof.recording.child import child_environment
+from traceprof.recording.embedded import RECORDER as EMBEDDED
 from traceprof.recording.gpu import has_gpu
 from traceprof.recording.nsys_report import export_report, find_report
+from traceprof.recording.orphans import (
+    become_subreaper,
+    end_processes_with,
+    is_alive,
+    wait_for_program,
+)
 from traceprof.recording.process import run_recorded
 from traceprof.recording.request import RecordRequest, RunRecorded
 from traceprof.recording.scrub import scrub_environments
@@ -26,7 +34,14 @@ from traceprof.recording.watchdog import Watchdog
 __all__ = ["RECORDER", "NsysRecorder", "nsys_options", "profile_options"]
 
 _OPTION: Final = re.compile(r"--[a-z][\w-]+")
+# The hooks open this range when the capture is due; the program goes on after its end.
+_CAPTURE: Final = (
+    "--capture-range=nvtx",
+    "--nvtx-capture=traceprof.capture@traceprof",
+    "--capture-range-end=stop",
+)
 _HELP_TIMEOUT_S: Final = 60
+_ATTEMPTS: Final = 3  # now and then it does not find its own agent, on a busy machine above all
 _STDOUT, _STDERR = 1, 2
 
 
@@ -42,11 +57,14 @@ class NsysRecorder:
     def run(self, request: RecordRequest, folder: Path) -> RunRecorded:
         """Run the program under nsys and export what it recorded.
 
-        Raises:
-            RecordingError: nsys did not start the program, twice.
+        Where nsys does not start the program, several times, the embedded recorder does.
         """
         run = _NsysRun(shutil.which("nsys") or "nsys", request, folder)
         code = run.start()
+        if code is None:
+            note = f"nsys did not start the program ({run.last_line()}): recorded with torch"
+            embedded = EMBEDDED.run(request, folder)
+            return replace(embedded, recorder=EMBEDDED.name, notes=(note,))
         report = find_report(folder, run.said(), run.started_at)
         if report is None:
             return RunRecorded(code, notes=(f"nsys left no report ({run.last_line()})",))
@@ -67,7 +85,9 @@ def nsys_options(nsys: str, command: str) -> frozenset[str]:
     return frozenset(_OPTION.findall(done.stdout.decode("utf-8", "replace")))
 
 
-def profile_options(known: frozenset[str], report: Path, *, with_gpu: bool) -> list[str]:
+def profile_options(
+    known: frozenset[str], report: Path, session: str, *, with_gpu: bool
+) -> list[str]:
     """Return the options of ``nsys profile``; ``known`` are those that this version has.
 
     An unknown option is fatal. Sampling is off: it makes some versions hang at the end.
@@ -75,6 +95,7 @@ def profile_options(known: frozenset[str], report: Path, *, with_gpu: bool) -> l
     wanted = {
         "--force-overwrite": "true",
         "--output": str(report),
+        "--session-new": session,
         "--trace": "cuda,nvtx" if with_gpu else "nvtx",
         "--sample": "none",
         "--cpuctxsw": "none",
@@ -94,22 +115,40 @@ class _NsysRun:
         self._folder = folder
         self._log = folder / "nsys.log"
         self._marker = folder / "started"
+        self._session = f"traceprof-{folder.name}"  # unique: nsys's processes are known by it
         self.started_at = time.time()
 
-    def start(self) -> int:
-        """Run the program to its end and return its exit code."""
-        environment = child_environment(self._folder, self._request.layer_depth)
+    def start(self) -> int | None:
+        """Run the program to its end and return its exit code, None where nsys did not start it."""
+        become_subreaper()
+        environment = child_environment(self._folder, self._request)
         options = profile_options(
-            nsys_options(self._nsys, "profile"), self._folder / "report", with_gpu=has_gpu()
+            nsys_options(self._nsys, "profile"),
+            self._folder / "report",
+            self._session,
+            with_gpu=has_gpu(),
         )
-        for may_retry in (True, False):
+        if self._request.bounds.is_bounded:
+            options += _CAPTURE
+        for attempt in range(_ATTEMPTS):
             self.started_at = time.time()
-            code = self._run_once(options, environment)
-            if self._marker.exists():
-                return code
-            if may_retry:
-                self._request.say("nsys did not start the program; trying once more")
-        raise RecordingError(f"nsys did not start the program ({self.last_line()})")
+            try:
+                code = self._run_once(options, environment)
+                if self._marker.exists():
+                    return self._code_of_program(code)
+            finally:
+                end_processes_with(self._session)
+            self._request.detail(f"attempt {attempt + 1} of nsys failed: {self.last_line()}")
+        return None
+
+    def _code_of_program(self, code: int) -> int:
+        """Return the exit code; a program that has outlived nsys is waited for."""
+        pid = int(self._marker.read_text() or 0)
+        if not pid or not is_alive(pid):
+            return code
+        self._request.say("nsys has ended before the program, which goes on without it")
+        own_code = wait_for_program(pid)
+        return code if own_code is None else own_code
 
     def export(self, report: Path) -> Path:
         """Return the report as SQLite, without environments unless they were asked for."""

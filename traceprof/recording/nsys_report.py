@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Final
 
@@ -16,9 +16,9 @@ __all__ = ["convert_qdstrm", "export_report", "find_importer", "find_report"]
 _MENTIONED: Final = re.compile(r"(/\S+\.(?:nsys-rep|qdrep|qdstrm))")
 _SUFFIXES: Final = (".nsys-rep", ".qdrep", ".qdstrm")
 _PACKAGES: Final = (
-    "/usr/lib/nsight-systems",
-    "/opt/nvidia/nsight-systems",
-    "/opt/nvidia/nsight-systems-cli",
+    Path("/usr/lib/nsight-systems"),
+    Path("/opt/nvidia/nsight-systems"),
+    Path("/opt/nvidia/nsight-systems-cli"),
 )
 
 
@@ -43,30 +43,31 @@ def _is_new(path: Path, started: float) -> bool:
     return status.st_size > 0 and status.st_mtime >= started - 1
 
 
-def find_importer(nsys: str) -> Path | None:
+def find_importer(nsys: str, packages: Sequence[Path] = _PACKAGES) -> Path | None:
     """Return the package's QdstrmImporter, which some installations do not find themselves."""
     on_path = shutil.which("QdstrmImporter")
     if on_path:
         return Path(on_path)
-    return next((path for path in _importers(Path(nsys).resolve()) if path.is_file()), None)
+    found = _importers(Path(nsys).resolve(), packages)
+    return next((path for path in found if path.is_file()), None)
 
 
-def _importers(nsys: Path) -> Iterator[Path]:
+def _importers(nsys: Path, packages: Sequence[Path]) -> Iterator[Path]:
     for above in list(nsys.parents)[:4]:
         if above != Path("/") and above != Path("/usr"):
             yield from above.glob("host-linux*/QdstrmImporter")
-    for package in map(Path, _PACKAGES):
+    for package in packages:
         yield from package.glob("host-linux*/QdstrmImporter")
         yield from package.glob("*/host-linux*/QdstrmImporter")
 
 
-def convert_qdstrm(nsys: str, stream: Path) -> Path:
+def convert_qdstrm(nsys: str, stream: Path, packages: Sequence[Path] = _PACKAGES) -> Path:
     """Convert a ``.qdstrm`` to a ``.nsys-rep`` beside it, and return that.
 
     Raises:
         RecordingError: there is no importer, or the file is damaged.
     """
-    importer = find_importer(nsys)
+    importer = find_importer(nsys, packages)
     if importer is None:
         raise RecordingError(
             f"{stream}: nsys has no QdstrmImporter here to convert it; "

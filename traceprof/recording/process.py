@@ -12,20 +12,40 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
-from typing import IO, Any
+from typing import IO, Any, Protocol
 
 from traceprof.errors import RecordingError
 
-__all__ = ["Program", "exit_code_of", "find_program", "run_quietly", "run_recorded"]
+__all__ = [
+    "Program",
+    "exit_code_of",
+    "find_program",
+    "run_quietly",
+    "run_recorded",
+    "signals_passed_on",
+]
 
 _POLL_S = 0.5
+
+
+class Signalled(Protocol):
+    """A process that signals can be sent to."""
+
+    def send_signal(self, number: int, /) -> None:
+        """Send a signal."""
+
+    def terminate(self) -> None:
+        """Send SIGTERM."""
+
+    def kill(self) -> None:
+        """Send SIGKILL."""
 
 
 @dataclass(slots=True)
 class Program:
     """A started program, and the signals that have been passed on to it."""
 
-    process: subprocess.Popen[bytes]
+    process: Signalled
     n_interrupts: int = 0
     signal_passed: int = 0
 
@@ -63,7 +83,7 @@ def run_recorded(
     except OSError as error:
         raise RecordingError(f"{command[0]}: cannot be started ({error.strerror})") from error
     program = Program(process)
-    with _signals_passed_on(program):
+    with signals_passed_on(program):
         while True:
             try:
                 code = process.wait(_POLL_S)
@@ -113,7 +133,8 @@ def run_quietly(command: Sequence[str | Path], log: IO[bytes] | None = None) -> 
 
 
 @contextmanager
-def _signals_passed_on(program: Program) -> Iterator[None]:
+def signals_passed_on(program: Program) -> Iterator[None]:
+    """Pass SIGINT, SIGTERM and SIGHUP on to ``program`` for a while."""
     numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
     before = {number: signal.signal(number, program.on_signal) for number in numbers}
     try:

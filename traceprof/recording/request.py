@@ -7,25 +7,29 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol
 
-from traceprof.errors import UsageError
+from traceprof.recording.bounds import EVERYTHING, Bounds
 
-__all__ = ["RecordRequest", "Recorder", "Recording", "RunRecorded", "check_output"]
+__all__ = ["RecordRequest", "Recorder", "Recording", "RunRecorded"]
 
 
 @dataclass(frozen=True, slots=True)
 class RecordRequest:
     """One recording to be made.
 
-    ``recorder`` is the name of a recorder, or "auto". ``layer_depth`` is how deep modules get
-    ranges of their own (0: not at all). ``profiler_arguments`` go to the profiler as they are.
+    ``output`` is a file, or with ``is_folder`` a folder that gets one file per rank and a
+    manifest. ``recorder`` is the name of a recorder, or "auto". ``layer_depth`` is how deep
+    modules get ranges of their own (0: not at all). ``profiler_arguments`` go to the profiler
+    as they are.
     ``say`` is told what the user should know at once, ``detail`` what helps to find faults.
     """
 
     command: Sequence[str]
     output: Path
+    is_folder: bool = False
     recorder: str = "auto"
     force: bool = False
     layer_depth: int = 0
+    bounds: Bounds = EVERYTHING
     keep_report: bool = False
     keep_environment: bool = False
     profiler_arguments: Sequence[str] = ()
@@ -38,11 +42,13 @@ class RunRecorded:
     """What a recorder leaves: how the program ended and, if there is one, its database.
 
     ``database`` is the profiler's own SQLite export, to which the spool is added; None means
-    that everything comes from the spool and the windows in the work folder.
+    that everything comes from the spool and the windows in the work folder. ``recorder`` is set
+    where another one had to step in.
     """
 
     exit_code: int
     database: Path | None = None
+    recorder: str = ""
     notes: tuple[str, ...] = ()
 
 
@@ -78,24 +84,3 @@ class Recorder(Protocol):
             RecordingError: the program could not be started.
         """
         ...
-
-
-def check_output(path: Path, *, force: bool) -> None:
-    """Check that a trace can be written to ``path``.
-
-    Raises:
-        UsageError: it exists and ``force`` is off, or its folder is missing or read-only.
-    """
-    if path.is_dir():
-        raise UsageError(f"{path}: is a folder; name a file in it")
-    if path.exists() and not force:
-        raise UsageError(f"{path}: exists; choose another name or use --force")
-    folder = path.absolute().parent
-    if not folder.is_dir():
-        raise UsageError(f"{folder}: no such folder; create it first")
-    probe = folder / f".{path.name}.probe"
-    try:
-        probe.touch()
-        probe.unlink()
-    except OSError as error:
-        raise UsageError(f"{folder}: cannot be written to ({error.strerror})") from error

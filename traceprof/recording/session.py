@@ -1,28 +1,27 @@
-"""One recording from the request to the finished file."""
+"""One recording from the request to the finished files."""
 
 from __future__ import annotations
 
 import shutil
 import tempfile
 import time
-from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
+from typing import Final
 
-import numpy as np
-
-import traceprof
 from traceprof.errors import RecordingError, UsageError
-from traceprof.formats.nsys_writer import append_to_nsys, write_nsys
-from traceprof.model.trace import Trace
 from traceprof.recording.child import ignores_injection
-from traceprof.recording.clock import read_profiler_clock, remove_our_events
 from traceprof.recording.environment import read_environment
-from traceprof.recording.gather import Captured, gather, make_spool_trace
+from traceprof.recording.gather import Captured, gather
+from traceprof.recording.job import Job
+from traceprof.recording.outputs import write_outputs
 from traceprof.recording.process import find_program
-from traceprof.recording.request import Recorder, Recording, RecordRequest, RunRecorded
+from traceprof.recording.request import Recorder, Recording, RecordRequest
+from traceprof.recording.sampling import sampling
 
 __all__ = ["record_with"]
+
+_WHY_BOUNDED: Final = "the program ended before the capture was due"
 
 
 def record_with(recorder: Recorder, request: RecordRequest) -> Recording:
@@ -36,54 +35,53 @@ def record_with(recorder: Recorder, request: RecordRequest) -> Recording:
     option = ignores_injection(request.command)
     if option is not None:
         request.say(f"python {option} ignores PYTHONPATH: the program is not instrumented")
-    facts = read_environment(request.command)
     folder = Path(tempfile.mkdtemp(prefix="traceprof-"))
     keep = False
     try:
-        run = recorder.run(request, folder)
-        recording = _finish(_Job(request, recorder, run, facts), gather(folder))
+        return _finish(_run(recorder, request, folder))
     except UsageError as error:
         keep = True  # the output cannot be written: leave what there is to be saved
         raise RecordingError(f"{error}; what was captured is in {folder}") from error
     finally:
         if not keep:
             shutil.rmtree(folder, ignore_errors=True)
-    return recording
 
 
-@dataclass(frozen=True, slots=True)
-class _Job:
-    request: RecordRequest
-    recorder: Recorder
-    run: RunRecorded
-    facts: Mapping[str, str]
+def _run(recorder: Recorder, request: RecordRequest, folder: Path) -> Job:
+    facts = read_environment(request.command)
+    started_s = time.time()
+    with sampling(folder) as sampler:
+        run = recorder.run(request, folder)
+    ended_s = time.time()
+    captured = replace(gather(folder), samples=sampler.samples)
+    if request.bounds.is_bounded:
+        captured = captured.without_samples_outside()
+    return Job(
+        request=request,
+        recorder=recorder,
+        run=replace(run, notes=(*run.notes, *sampler.notes)),
+        captured=captured,
+        facts=facts | captured.software(),
+        started_s=started_s,
+        ended_s=ended_s,
+    )
 
-    def manifest(self) -> dict[str, str]:
-        return {
-            "traceprof": traceprof.__version__,
-            "recorder": self.recorder.name,
-            "exit_code": str(self.run.exit_code),
-            "written": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
-        }
 
-
-def _finish(job: _Job, captured: Captured) -> Recording:
-    notes = [*job.run.notes, *_notes_on(captured)]
-    if job.run.database is not None:
-        trace = _merge_into_export(job, captured, job.run.database, notes)
-        shutil.move(job.run.database, job.request.output)
-    elif captured.is_empty:
-        notes.append("nothing was captured; no trace was written")
-        return Recording(job.run.exit_code, job.recorder.name, None, notes=tuple(notes))
-    else:
-        trace = _write_spool(job, captured)
+def _finish(job: Job) -> Recording:
+    notes = [*job.run.notes, *_notes_on(job.captured)]
+    exit_code, name = job.run.exit_code, job.recorder_name
+    if job.run.database is None and job.captured.is_empty:
+        why = _WHY_BOUNDED if job.request.bounds.is_bounded else "nothing was captured"
+        notes.append(f"{why}; no trace was written")
+        return Recording(exit_code, name, None, notes=tuple(notes))
+    files = write_outputs(job, notes)
     return Recording(
-        exit_code=job.run.exit_code,
-        recorder=job.recorder.name,
+        exit_code=exit_code,
+        recorder=name,
         output=job.request.output,
-        n_processes=len(captured.events),
-        n_ranges=sum(len(part.ranges) for part in captured.events),
-        ranks=tuple(sorted(int(rank) for rank in trace.processes["rank"] if rank >= 0)),
+        n_processes=len(job.captured.events),
+        n_ranges=sum(len(part.ranges) for part in job.captured.events),
+        ranks=tuple(sorted({rank for file in files for rank in file.ranks})),
         notes=tuple(notes),
     )
 
@@ -99,38 +97,3 @@ def _notes_on(captured: Captured) -> list[str]:
     if cut:
         notes.append(f"process {', '.join(cut)} was killed: its last second may be missing")
     return notes
-
-
-def _write_spool(job: _Job, captured: Captured) -> Trace:
-    """Write a trace of what the hooks captured alone."""
-    first_ns = captured.first_ns()
-
-    def since_first(times: np.ndarray) -> np.ndarray:
-        shifted: np.ndarray = times - first_ns
-        return shifted
-
-    trace = make_spool_trace(captured, since_first, job.facts, first_ns, with_windows=True)
-    write_nsys(trace, job.request.output, job.manifest())
-    return trace
-
-
-def _merge_into_export(job: _Job, captured: Captured, database: Path, notes: list[str]) -> Trace:
-    """Add what the hooks captured to the profiler's own export, on its clock."""
-    clock, n_arrived = read_profiler_clock(database)
-    trace = make_spool_trace(captured, clock, job.facts, clock.epoch_ns)
-    lost = [part.pid for part in captured.events if len(part.ranges) > n_arrived[part.pid]]
-    if lost:
-        notes.append(
-            f"not all ranges of process {', '.join(map(str, lost))} reached the profiler; "
-            "those of the spool were taken instead"
-        )
-        remove_our_events(database, lost)
-    append_to_nsys(_with_ranges_of(trace, lost), database, job.manifest())
-    return trace
-
-
-def _with_ranges_of(trace: Trace, processes: list[int]) -> Trace:
-    """Return ``trace`` with the ranges and marks of these processes only."""
-    ranges = trace.ranges[trace.ranges["process"].isin(processes)]
-    marks = trace.marks[trace.marks["process"].isin(processes)]
-    return replace(trace, ranges=ranges, marks=marks)

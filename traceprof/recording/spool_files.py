@@ -8,6 +8,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from traceprof.recording.environment import masked_command
+
 __all__ = ["Card", "ProcessEvents", "read_cards", "read_events", "window_files"]
 
 Row = list[Any]
@@ -51,7 +53,7 @@ def read_cards(folder: Path) -> list[Card]:
         cards.append(
             Card(
                 pid=int(raw["pid"]),
-                command=" ".join(map(str, raw.get("argv", ()))),
+                command=" ".join(masked_command([str(part) for part in raw.get("argv", ())])),
                 rank=raw.get("rank"),
                 local_rank=raw.get("local_rank"),
                 world_size=raw.get("world_size"),

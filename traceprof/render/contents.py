@@ -5,13 +5,16 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Final
 
+import pandas as pd
 from rich.console import Group, RenderableType
+from rich.rule import Rule
 from rich.table import Table
 from rich.text import Text
 
 from traceprof.model.contents import Contents
 from traceprof.model.trace import HOW_TO_RECORD
 from traceprof.render.escape import plain_text
+from traceprof.render.terminal import table_view
 from traceprof.units import format_bytes, format_count, format_duration
 
 __all__ = ["contents_view"]
@@ -19,14 +22,23 @@ __all__ = ["contents_view"]
 _MOST_PROCESSES: Final = 8
 
 
-def contents_view(contents: Contents) -> RenderableType:
-    """Return what a trace contains as a list of facts."""
+def contents_view(
+    contents: Contents, ranks: pd.DataFrame, suspicious: pd.DataFrame, width: int
+) -> RenderableType:
+    """Return what a trace contains as a list of facts; the ranks of a run; what is suspicious."""
     facts = Table.grid(padding=(0, 2))
     facts.add_column(style="dim", no_wrap=True)
     facts.add_column(overflow="fold")
     for label, value in _facts(contents):
         facts.add_row(label, Text(plain_text(value)))
-    return Group(Text(plain_text(contents.info.path), style="bold"), facts)
+    parts: list[RenderableType] = [Text(plain_text(contents.info.path), style="bold"), facts]
+    if len(ranks):
+        parts += [Rule("Ranks", align="left", style="dim"), table_view(ranks, len(ranks), width)]
+    parts += [
+        Text(f"suspicious: {plain_text(message)}", style="yellow")
+        for message in suspicious["message"]
+    ]
+    return Group(*parts)
 
 
 def _facts(contents: Contents) -> Iterator[tuple[str, str]]:
@@ -44,8 +56,6 @@ def _facts(contents: Contents) -> Iterator[tuple[str, str]]:
         yield "ranges", names
     steps = f"{contents.n_steps} from {contents.step_source}" if contents.n_steps else "none found"
     yield "steps", steps
-    for warning in info.warnings:
-        yield "warning", warning
 
 
 def _devices(contents: Contents) -> Iterator[tuple[str, str]]:

@@ -10,9 +10,10 @@ from __future__ import annotations
 import html
 import json
 import re
+from collections.abc import Iterable
 from typing import Any, Final
 
-__all__ = ["MAX_NAME_LENGTH", "html_text", "plain_text", "plotly_text", "script_json"]
+__all__ = ["MAX_NAME_LENGTH", "html_list", "html_text", "plain_text", "plotly_text", "script_json"]
 
 MAX_NAME_LENGTH: Final = 1_000
 
@@ -32,6 +33,12 @@ def plain_text(text: object, max_length: int = MAX_NAME_LENGTH) -> str:
 def html_text(text: object, max_length: int = MAX_NAME_LENGTH) -> str:
     """Return ``text`` for the body or a quoted attribute of an HTML page."""
     return html.escape(plain_text(text, max_length), quote=True)
+
+
+def html_list(items: Iterable[object]) -> str:
+    """Return a list of plain texts as HTML; nothing where there are none."""
+    entries = "".join(f"<li>{html_text(item, 400)}</li>" for item in items)
+    return f'<ul class="warnings">{entries}</ul>' if entries else ""
 
 
 def plotly_text(text: object, max_length: int = 200) -> str:

@@ -10,6 +10,7 @@ from rich.console import Group, RenderableType
 from rich.rule import Rule
 from rich.text import Text
 
+from traceprof import analysis
 from traceprof.analysis.base import Result
 from traceprof.analysis.breakdown import Breakdown
 from traceprof.model.selection import Selection
@@ -23,15 +24,6 @@ __all__ = ["OVERVIEW", "overview_view"]
 OVERVIEW: Final = ("breakdown", "phases", "kernels", "copies", "ranges", "ops")
 """What the page shows, in this order, as far as it was recorded."""
 
-_TITLES: Final = {
-    "breakdown": "Where the time of the devices went",
-    "phases": "Phases of the training loop (host time)",
-    "kernels": "Kernels",
-    "copies": "Copies",
-    "ranges": "Ranges (NVTX)",
-    "ops": "Host operators",
-}
-
 
 def overview_view(
     trace: Trace,
@@ -41,11 +33,14 @@ def overview_view(
     width: int,
 ) -> RenderableType:
     """Return the page; sections without anything in the window are left out."""
+    titles = {
+        entry.name: entry.summary[0].upper() + entry.summary[1:] for entry in analysis.ANALYSES
+    }
     parts: list[RenderableType] = [window_view(trace, selection)]
     for name, result in results.items():
-        if name != "breakdown" and result.to_frame().empty:
+        if len(results) > 1 and name != "breakdown" and result.to_frame().empty:
             continue
-        parts.append(Rule(_TITLES.get(name, name), align="left", style="dim"))
+        parts.append(Rule(titles[name][0].upper() + titles[name][1:], align="left", style="dim"))
         if isinstance(result, Breakdown):
             parts.append(breakdown_view(result))
         else:

@@ -58,6 +58,7 @@ def table_view(frame: pd.DataFrame, rows: int, width: int) -> RenderableType:
     cells = {
         str(column): [format_cell(str(column), value) for value in frame[column].head(rows)]
         for column in frame
+        if frame[column].notna().any()
     }
     layout = _layout(frame, cells, width)
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False, padding=(0, 1, 0, 0))
@@ -71,9 +72,15 @@ def table_view(frame: pd.DataFrame, rows: int, width: int) -> RenderableType:
         )
     for row in zip(*(cells[column] for column in layout), strict=True):
         table.add_row(*map(Text, row))
-    if len(frame) <= rows:
+    hidden = []
+    if len(frame) > rows:
+        hidden.append(f"{len(frame) - rows} more rows")
+    if len(layout) < len(frame.columns):
+        hidden.append(f"{len(frame.columns) - len(layout)} more columns")
+    if not hidden:
         return table
-    return Group(table, Text(f"… {len(frame) - rows} more (--rows, --csv or --json)", style="dim"))
+    remark = f"… {' and '.join(hidden)} (--rows, --csv, --json)"
+    return Group(table, Text(remark, style="dim"))
 
 
 def breakdown_view(result: Breakdown) -> RenderableType:
@@ -107,8 +114,8 @@ def notes_view(notes: Sequence[str]) -> RenderableType:
 def _layout(frame: pd.DataFrame, cells: Mapping[str, list[str]], width: int) -> dict[str, int]:
     """Return the columns that fit into ``width``, and their widths.
 
-    Numbers are never cut; the first column of text gives way, down to `_NAME_WIDTH`, and then
-    the less telling columns go.
+    Numbers are never cut. The first column of text gives way, down to `_NAME_WIDTH`; then the
+    less telling columns go, then those furthest to the right.
     """
     widths = {
         column: max(len(title_of(column)), *map(len, values)) for column, values in cells.items()
@@ -116,16 +123,23 @@ def _layout(frame: pd.DataFrame, cells: Mapping[str, list[str]], width: int) -> 
     texts = [column for column in widths if not is_number(frame, column)]
     for column in texts[1:]:
         widths[column] = min(widths[column], _TEXT_WIDTH)
-    dispensable = [column for column in _LESS_TELLING if column in widths]
-    while texts and dispensable:
-        rest = sum(w + _GAP for column, w in widths.items() if column != texts[0])
-        if rest + min(widths[texts[0]], _NAME_WIDTH) <= width:
+    first = texts[0] if texts else next(iter(widths))
+    others = [column for column in widths if column != first]
+    dispensable = [
+        *(column for column in _LESS_TELLING if column in others),
+        *(column for column in reversed(others) if column not in _LESS_TELLING),
+    ]
+    for column in dispensable:
+        if _rest(widths, first) + min(widths[first], _NAME_WIDTH) <= width:
             break
-        del widths[dispensable.pop(0)]
-    if texts:
-        rest = sum(w + _GAP for column, w in widths.items() if column != texts[0])
-        widths[texts[0]] = min(widths[texts[0]], max(_NAME_WIDTH, width - rest))
+        del widths[column]
+    widths[first] = min(widths[first], max(_NAME_WIDTH, width - _rest(widths, first)))
     return widths
+
+
+def _rest(widths: Mapping[str, int], first: str) -> int:
+    """Return the width of all columns but ``first``, with the gaps before them."""
+    return sum(width + _GAP for column, width in widths.items() if column != first)
 
 
 def _bar(parts_ns: Sequence[int], whole_ns: int) -> Text:

@@ -88,8 +88,7 @@ def _kernel_events(kernels: pd.DataFrame, origin_ns: int, names: NameTable) -> E
 
 def _copy_events(copies: pd.DataFrame, origin_ns: int, names: NameTable) -> Events:
     directions = copies["direction"].cat
-    known = set(_DIRECTIONS) - {"h2h"}
-    by_code = [category_index(d if d in known else "copy") for d in directions.categories]
+    by_code = [category_index(d if d in _DIRECTIONS else "copy") for d in directions.categories]
     categories = np.array([*by_code, category_index("copy")], np.int64)
     return Events(
         starts=copies["start_ns"].to_numpy() - origin_ns,

@@ -32,13 +32,22 @@ class _Lane:
 
 _LANES: Final = (
     _Lane("ranges", "name", "Ranges", "range", "range"),
-    _Lane("marks", "name", "Marks", "mark", "range"),
+    _Lane("marks", "name", "Marks", "mark", "mark"),
     _Lane("collectives", "op", "Collectives", "collective", "communication"),
     _Lane("host_ops", "name", "Operators", "host_op", "host_op"),
     _Lane("api_calls", "name", "CUDA API", "api", "api"),
     _Lane("syncs", "kind", "Waits", "sync", "sync"),
     _Lane("overheads", "name", "Profiler overhead", "overhead", "overhead"),
 )
+
+
+_PHASES: Final = {
+    **dict.fromkeys(("data", "dataloader", "data loading", "load_data"), "range_data"),
+    **dict.fromkeys(("forward", "forward pass", "fwd"), "range_forward"),
+    **dict.fromkeys(("backward", "backward pass", "bwd"), "range_backward"),
+    **dict.fromkeys(("optimizer", "optimizer step", "optimizer.step"), "range_optimizer"),
+    **dict.fromkeys(("comm", "communication", "allreduce", "all_reduce"), "range_communication"),
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,11 +111,27 @@ def _events(lane: _Lane, frame: pd.DataFrame, origin_ns: int, names: NameTable) 
     return Events(
         starts=starts,
         ends=ends,
-        categories=np.full(len(frame), category_index(lane.category)),
+        categories=_categories(lane, frame),
         names=names.ids(frame[lane.name].array),
         n_bytes=_column(frame, "n_bytes"),
         correlations=_column(frame, "correlation"),
     )
+
+
+def _categories(lane: _Lane, frame: pd.DataFrame) -> np.ndarray:
+    """Return the category of each row: ranges named after a phase of training have their own."""
+    plain = category_index(lane.category)
+    if lane.table != "ranges":
+        return np.full(len(frame), plain)
+    names = frame["name"].cat
+    by_code = [_range_category(str(name).lower()) for name in names.categories]
+    places = np.array([*map(category_index, by_code), plain], np.int64)
+    return places[names.codes.to_numpy()]
+
+
+def _range_category(name: str) -> str:
+    """Return the category of a range; the recorder names collectives "comm:all_reduce"."""
+    return _PHASES.get(name.partition(":")[0].removesuffix(".async"), "range")
 
 
 def _weight(rows: list[Row]) -> tuple[int, int, int]:

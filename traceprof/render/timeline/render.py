@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from typing import Any, Final
 
 from traceprof.model.trace import Trace
 from traceprof.model.window import TimeWindow
-from traceprof.render.escape import plain_text
+from traceprof.render.document import write_document
+from traceprof.render.escape import html_list, html_text
 from traceprof.render.palette import CATEGORIES, STATES, category_index
 from traceprof.render.plotly_bundle import PLOTLY_CONFIG
 from traceprof.render.timeline.channels import Lanes
@@ -15,11 +16,17 @@ from traceprof.render.timeline.condense import condense_until
 from traceprof.render.timeline.encode import encode_lanes
 from traceprof.render.timeline.lanes import build_lanes
 from traceprof.render.timeline.marks import describe_focus, describe_steps
-from traceprof.render.timeline.page import Page, write_page
+from traceprof.render.timeline.page import timeline_fragment
 from traceprof.render.timeline.states import with_states
 from traceprof.units import format_count, format_duration
 
-__all__ = ["MAX_ITEMS", "render_timeline"]
+__all__ = ["MAX_ITEMS", "encode_timeline", "render_timeline"]
+
+_BODY: Final = """<header><h1>{title}</h1><div class="sub">{subtitle}</div>{warnings}</header>
+<main>
+<div class="card">{timeline}</div>
+<footer>{notes}</footer>
+</main>"""
 
 MAX_ITEMS: Final = 2_500_000
 """How many items a page holds at most (about 15 MB); more are condensed, and the page says so."""
@@ -44,6 +51,28 @@ def render_timeline(
             many it stands for.
     """
     span = window or trace.span
+    encoded = encode_timeline(trace, span, max_items)
+    fragment = timeline_fragment(encoded.data)
+    body = _BODY.format(
+        title=html_text(title),
+        subtitle=html_text(" · ".join(_subtitle(trace, span, window_label)), 400),
+        warnings=html_list(trace.info.warnings),
+        timeline=fragment.html,
+        notes=" · ".join(map(html_text, encoded.notes)),
+    )
+    return write_document(title, body, (), fragment)
+
+
+@dataclass(frozen=True, slots=True)
+class EncodedTimeline:
+    """The data of a timeline, and what a reader must know about it."""
+
+    data: bytes
+    notes: tuple[str, ...]
+
+
+def encode_timeline(trace: Trace, span: TimeWindow, max_items: int) -> EncodedTimeline:
+    """Return the lanes of ``trace`` within ``span`` in the form that the browser reads."""
     lanes = build_lanes(trace, span)
     n_events = lanes.n_events
     if n_events > max_items:
@@ -51,13 +80,7 @@ def render_timeline(
     lanes, bin_ns = condense_until(lanes, max_items)
     head = _head(trace, span, n_events)
     data = encode_lanes(lanes, head, {item.key: i for i, item in enumerate(CATEGORIES)})
-    page = Page(
-        title=title,
-        subtitle=" · ".join(_subtitle(trace, span, window_label)),
-        notes=_notes(lanes, n_events, bin_ns),
-        warnings=[plain_text(warning) for warning in trace.info.warnings],
-    )
-    return write_page(page, data)
+    return EncodedTimeline(data, _notes(lanes, n_events, bin_ns))
 
 
 def _head(trace: Trace, span: TimeWindow, n_events: int) -> dict[str, Any]:
@@ -80,7 +103,7 @@ def _subtitle(trace: Trace, span: TimeWindow, window_label: str) -> list[str]:
     return [word for word in words if word]
 
 
-def _notes(lanes: Lanes, n_events: int, bin_ns: int) -> list[str]:
+def _notes(lanes: Lanes, n_events: int, bin_ns: int) -> tuple[str, ...]:
     events = f"{format_count(n_events)} events in this file"
     if bin_ns:
         events = (
@@ -88,4 +111,4 @@ def _notes(lanes: Lanes, n_events: int, bin_ns: int) -> list[str]:
             f"shorter than {format_duration(bin_ns)} are merged with their neighbours, and each "
             "item says how many it stands for"
         )
-    return [events, "times count from the start of the trace", "nothing is loaded from elsewhere"]
+    return (events, "times count from the start of the trace", "nothing is loaded from elsewhere")

@@ -14,6 +14,28 @@ from .boot import complain
 DOMAIN = "traceprof"
 
 
+class _NowhereEmitter:
+    """Emits nothing: capturing has not begun, or is over."""
+
+    def push(self, name, payload=0):
+        pass
+
+    def pop(self):
+        pass
+
+    def start(self, name, payload=0):
+        pass
+
+    def end(self, token):
+        pass
+
+    def mark(self, name, payload=0):
+        pass
+
+
+NOWHERE = _NowhereEmitter()
+
+
 class ClientEmitter:
     """Emits through our own NVTX client."""
 

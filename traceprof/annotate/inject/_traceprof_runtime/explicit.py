@@ -22,8 +22,9 @@ class Step:
     """A step that has begun: it takes the place of those that the hooks find."""
 
     def __init__(self, number, samples):
-        self._emitter = session.emitter_here()
+        session.emitter_here()  # in a process that was forked: its own state
         self._number = steps.begin_explicit(number)
+        self._emitter = session.emitter()
         self._token = self._emitter.start("user_step", self._number)
         if samples is not None:
             self._emitter.mark("batch", samples)

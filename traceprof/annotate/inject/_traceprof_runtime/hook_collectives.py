@@ -8,6 +8,7 @@ import threading
 from time import time_ns
 
 from . import card, session
+from .emitters import NOWHERE
 
 # operator → index of the argument that holds what this rank hands in
 _MESSAGES = {
@@ -109,6 +110,8 @@ class _Call:
         self._note(time_ns())
 
     def _note(self, end):
+        if self._emitter is NOWHERE:
+            return
         session.spool().collective(
             self._start, end, self._label, self._n_bytes, self._thread, self.details
         )

@@ -18,7 +18,7 @@ def install(torch):
     original = torch.nn.Module.__call__
     is_compiling = get_is_compiling(torch)
     is_grad_enabled = torch.is_grad_enabled
-    layers = _Layers(original) if settings.layer_depth() else None
+    layers = _Layers(original) if settings.LAYER_DEPTH else None
 
     def __call__(self, *args, **kwargs):
         if is_compiling():
@@ -50,7 +50,7 @@ class _Layers:
     """Ranges for the modules inside the outermost one, by their paths from there."""
 
     def __init__(self, original):
-        self.deepest = settings.layer_depth()
+        self.deepest = settings.LAYER_DEPTH
         self._original = original
         self._names = weakref.WeakKeyDictionary()
 

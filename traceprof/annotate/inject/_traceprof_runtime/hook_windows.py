@@ -15,13 +15,12 @@ _NEVER = 1 << 60
 
 def install(torch):
     """Open and close windows between steps."""
-    asked_for = settings.windows()
-    if asked_for is None:
+    if settings.WINDOWS is None:
         return
     os.environ.setdefault("KINETO_LOG_LEVEL", "99")  # else it writes lines on stderr
-    windows = _Windows(torch, *asked_for)
+    windows = _Windows(torch, *settings.WINDOWS)
     windows.give_way_to_program()
-    steps.on_close(windows.step_closed)
+    steps.on_boundary(windows.at_step)
     session.at_end(windows.stop)
 
 
@@ -33,6 +32,8 @@ class _Windows:
         self._active, self._every = active, every
         self._next_start, self._stop_at = skip, None
         self._count = 0
+        self._profile = None
+        self._open = None
         self._is_ours = False
         self._process = os.getpid()
 
@@ -45,35 +46,49 @@ class _Windows:
         def __init__(self, *args, **kwargs):
             if not windows._is_ours and session.active:
                 windows.stop()
-                windows._next_start = _NEVER
+                windows._next_start, windows._profile = _NEVER, None
                 session.emitter().mark("traceprof.window.ceded", steps.number)
             original(self, *args, **kwargs)
 
         profile.__init__ = __init__
 
-    def step_closed(self, number):
-        """Open or close a window where it is due."""
+    def at_step(self, number):
+        """Open or close a window where it is due; the profiler is warmed up a step before."""
         if self._process != os.getpid():
             return  # a forked process: the profiler stayed with its parent
         if self._stop_at is not None:
-            if number >= self._stop_at:
+            if number >= self._stop_at or not session.is_capturing():
                 self.stop()
-        elif number >= self._next_start:
+        elif number >= self._next_start and session.is_capturing():
             self._start(number)
+        elif number + 1 == self._next_start:
+            self._prepare()
+
+    def _prepare(self):
+        if self._profile is None and not self._torch._C._autograd._profiler_enabled():
+            try:
+                profile = self._make_profile()
+                profile._prepare_trace()
+                self._profile = profile
+            except Exception as error:
+                self._next_start = _NEVER
+                complain("no operators recorded", error)
 
     def _start(self, number):
-        if self._torch._C._autograd._profiler_enabled():
+        self._prepare()
+        profile, self._profile = self._profile, None
+        if profile is None:
             return
         emitter = session.emitter()
         emitter.push("traceprof.window.start", number)
         try:
-            profile = self._make_profile()
-            profile._prepare_trace()
             profile._start_trace()
-            self._stop_at = number + self._active
         except Exception as error:
             self._next_start = _NEVER
             complain("no operators recorded", error)
+        else:
+            self._stop_at = number + self._active
+            self._open = (emitter, emitter.start("traceprof.window", number))
         finally:
             emitter.pop()
 
@@ -90,7 +105,8 @@ class _Windows:
         if self._stop_at is None:
             return
         self._stop_at = None
-        emitter = session.emitter()
+        emitter, token = self._open
+        emitter.end(token)
         emitter.push("traceprof.window.stop", steps.number)
         try:
             result = self._torch.autograd._disable_profiler()

@@ -5,7 +5,16 @@ import importlib
 from . import card, session, settings, steps
 from .boot import complain
 
-_HOOKS = ("data", "modules", "backward", "optimizer", "collectives", "windows")
+_HOOKS = (
+    "data",
+    "modules",
+    "backward",
+    "optimizer",
+    "collectives",
+    "copies",
+    "sizes",
+    "windows",
+)
 
 
 def install_hooks(torch):

@@ -3,12 +3,16 @@
 import os
 
 from . import settings
-from .emitters import TeeEmitter, nvtx_emitter
+from .emitters import NOWHERE, TeeEmitter, nvtx_emitter
 from .spool import Spool
 
 active = False
 _process = None
+_is_dormant = False
+_is_held = False
+_capture = None
 _emitter = None
+_everywhere = None
 _spool = None
 _nvtx = None
 _at_end = []
@@ -21,6 +25,9 @@ def begin():
     _process = os.getpid()
     if hasattr(os, "register_at_fork"):
         os.register_at_fork(after_in_child=_after_fork)
+    from . import bounds
+
+    bounds.install()
 
 
 def emitter():
@@ -31,7 +38,10 @@ def emitter():
 def emitter_here():
     """Return where events go, in whatever process this is, with or without torch."""
     if _process is None:
+        from . import card
+
         begin()
+        card.write_card()
     elif _process != os.getpid():
         _start_over()
     return emitter()
@@ -49,10 +59,43 @@ def at_end(function):
     _at_end.append(function)
 
 
+def hold():
+    """Hold events back until `begin_capture`."""
+    global _is_held, _emitter
+    _is_held = True
+    _emitter = NOWHERE
+
+
+def is_capturing():
+    """Return whether events go anywhere."""
+    return not _is_held
+
+
+def begin_capture():
+    """Let events through; the profiler starts with the range that this opens."""
+    global _is_held, _emitter, _capture
+    if _is_held:
+        _is_held = False
+        _emitter = None
+        _capture = emitter().start("traceprof.capture", 0)
+        _mark_clock()
+
+
+def end_capture():
+    """Hold events back for good; the profiler stops with the end of the range."""
+    global _capture
+    if _capture is not None:
+        _mark_clock()
+        _everywhere.end(_capture)
+        _capture = None
+        hold()
+
+
 def resume_in_fork():
     """Switch recording on again in a forked process that turns out to train."""
-    global active
-    if not active and _process is not None:
+    global active, _is_dormant
+    if _is_dormant:
+        _is_dormant = False
         if _process != os.getpid():
             _start_over()
         active = True
@@ -61,23 +104,25 @@ def resume_in_fork():
 
 def _start_over():
     """Give a forked process a card and a spool of its own."""
-    global _process, _spool, _emitter
+    global _process, _spool, _emitter, _capture
     from . import card, steps
 
     steps.forget()
-    _process, _spool, _emitter = os.getpid(), None, None
+    _process, _spool, _capture = os.getpid(), None, None
+    _emitter = NOWHERE if _is_held else None
     card.write_card()
 
 
 def _open():
-    global _emitter, _spool, _nvtx
+    global _emitter, _everywhere, _spool, _nvtx
     if _nvtx is None:
         _nvtx = nvtx_emitter() or False
-    _spool = Spool(settings.DIRECTORY, _mark_clock if _nvtx else None)
-    _emitter = TeeEmitter(_nvtx, _spool) if _nvtx else _spool
-    if _nvtx:
+    if _spool is None:
+        _spool = Spool(settings.DIRECTORY, _mark_clock if _nvtx else None)
+        _everywhere = TeeEmitter(_nvtx, _spool) if _nvtx else _spool
         _mark_clock()
-    _register_end()
+        _register_end()
+    _emitter = _everywhere
     return _emitter
 
 
@@ -85,7 +130,8 @@ def _mark_clock():
     """Tie the profiler's clock to ours, which samples and other nodes use."""
     from time import time_ns
 
-    _nvtx.mark("clock", time_ns())
+    if _nvtx:
+        _nvtx.mark("clock", time_ns())
 
 
 def _register_end():
@@ -106,12 +152,13 @@ def close():
         return
     for function in _at_end:
         function()
-    if _nvtx:
-        _mark_clock()
+    end_capture()
+    _mark_clock()
     _spool.close()
 
 
 def _after_fork():
     """Stand still in a forked process: it is a data-loading worker until it shows otherwise."""
-    global active
+    global active, _is_dormant
+    _is_dormant = _is_dormant or active
     active = False

@@ -2,21 +2,20 @@
 
 import os
 
+
+def _numbers(variable, separator):
+    """Return the whole numbers in a variable, None where it is not set."""
+    text = os.environ.get(variable)
+    return tuple(int(number) for number in text.split(separator)) if text else None
+
+
 DIRECTORY = os.environ.get("TRACEPROF_DIR", ".")
-EMITTER = os.environ.get("TRACEPROF_EMITTER", "auto")  # auto, nvtx (the package), client, spool
+EMITTER = os.environ.get("TRACEPROF_EMITTER", "auto")  # auto, client (our own), spool
 FLUSH_PERIOD_S = float(os.environ.get("TRACEPROF_FLUSH_S") or 1)
 DISABLED = frozenset(filter(None, os.environ.get("TRACEPROF_DISABLE", "").split(",")))
-
-
-def layer_depth():
-    """Return how deep modules get ranges of their own: 0 for none."""
-    return int(os.environ.get("TRACEPROF_LAYERS") or 0)
-
-
-def windows():
-    """Return (skip, active, every) steps of the profiler's windows, or None for no profiler."""
-    text = os.environ.get("TRACEPROF_WINDOWS")
-    if not text:
-        return None
-    skip, active, every = (int(number) for number in text.split(","))
-    return skip, active, every
+LAYER_DEPTH = int(os.environ.get("TRACEPROF_LAYERS") or 0)
+WINDOWS = _numbers("TRACEPROF_WINDOWS", ",")  # skip, active, every: steps of the profiler
+STEPS = _numbers("TRACEPROF_STEPS", "..")  # first and last step to capture
+DELAY_S = float(os.environ.get("TRACEPROF_DELAY_S") or 0)
+DURATION_S = float(os.environ.get("TRACEPROF_DURATION_S") or 0)
+MAX_BYTES = int(os.environ.get("TRACEPROF_MAX_BYTES") or 0)  # of one process; 0: no limit

@@ -28,6 +28,7 @@ class Spool:
         self._every_second = every_second
         self._file = None
         self._failed = False
+        self._n_bytes = 0
         self._write(json.dumps({"pid": os.getpid(), "argv": sys.argv, "version": 1}) + "\n")
         self._wake = threading.Event()
         thread = threading.Thread(target=self._run, name="traceprof-spool", daemon=True)
@@ -73,6 +74,7 @@ class Spool:
         with self._lock:
             count = len(self._rows)
             if count:
+                self._check_size()
                 self._write("".join(json.dumps(row) + "\n" for row in self._rows[:count]))
                 del self._rows[:count]
 
@@ -80,6 +82,14 @@ class Spool:
         """Flush, and stop writing every second."""
         self._wake.set()
         self.flush()
+
+    def _check_size(self):
+        """Stop at the size that was asked for, and say so."""
+        if settings.MAX_BYTES and self._n_bytes > settings.MAX_BYTES and not self._failed:
+            self._failed = True
+            sys.stderr.write(
+                "traceprof: %s has reached --max-size: nothing more is recorded\n" % self.path
+            )
 
     def _write(self, text):
         if self._failed:
@@ -89,6 +99,7 @@ class Spool:
                 flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND
                 self._file = os.open(self.path, flags, 0o600)
             data = text.encode("utf-8", "replace")
+            self._n_bytes += len(data)
             while data:
                 data = data[os.write(self._file, data) :]
         except OSError as error:

@@ -8,15 +8,16 @@ the forward pass and ends with the optimizer step.
 from . import session
 
 number = 0
-_token = None
+_open = None  # the open step: (emitter, token)
 _has_loader = False
 _has_optimized = False
 _is_explicit = False
+_is_first = True
 _listeners = []
 
 
-def on_close(listener):
-    """Have ``listener(number)`` called after each step."""
+def on_boundary(listener):
+    """Have ``listener(number)`` called before each step, and after the last."""
     _listeners.append(listener)
 
 
@@ -50,38 +51,29 @@ def optimized():
 
 def open_():
     """Open a step unless one is open."""
-    global _token
-    if _token is None and not _is_explicit:
-        _token = session.emitter().start("step", number)
+    global _open
+    if _open is None and not _is_explicit:
+        _announce_first()
+        emitter = session.emitter()
+        _open = (emitter, emitter.start("step", number))
 
 
 def close():
     """Close the open step, if any."""
-    global _token, _has_optimized
+    global _has_optimized
     _has_optimized = False
-    if _token is None:
-        return
-    session.emitter().end(_token)
-    _token = None
-    _advance()
-
-
-def _advance():
-    global number
-    number += 1
-    for listener in _listeners:
-        listener(number)
+    if _end_open():
+        _advance()
 
 
 def begin_explicit(wanted):
     """Begin a step that the program names itself; return its number."""
-    global number, _is_explicit, _token
+    global number, _is_explicit
     _is_explicit = True
-    if _token is not None:
-        session.emitter().end(_token)
-        _token = None
+    _end_open()
     if wanted is not None:
         number = wanted
+    _announce_first()
     return number
 
 
@@ -98,5 +90,34 @@ def finish():
 
 def forget():
     """Drop the state in a forked process."""
-    global _token, _has_optimized
-    _token, _has_optimized = None, False
+    global _open, _has_optimized
+    _open, _has_optimized = None, False
+
+
+def _end_open():
+    """End the open step; return whether there was one."""
+    global _open
+    if _open is None:
+        return False
+    emitter, token = _open
+    _open = None
+    emitter.end(token)
+    return True
+
+
+def _announce_first():
+    global _is_first
+    if _is_first:
+        _is_first = False
+        _tell_listeners()
+
+
+def _advance():
+    global number
+    number += 1
+    _tell_listeners()
+
+
+def _tell_listeners():
+    for listener in _listeners:
+        listener(number)

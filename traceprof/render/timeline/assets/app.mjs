@@ -1,4 +1,5 @@
 import { MARGIN, figureHeights, makeFigure } from "./figure.mjs";
+import { Backdrop } from "./backdrop.mjs";
 import { Minimap } from "./minimap.mjs";
 import { Pointer } from "./pointer.mjs";
 import { Tooltip } from "./tooltip.mjs";
@@ -11,6 +12,7 @@ import { formatCount, formatDuration } from "./format.mjs";
 import { initiallyOpen, layoutLines } from "./lines.mjs";
 import { listenToKeys } from "./keyboard.mjs";
 import { makeHelp, makeToolbar } from "./toolbar.mjs";
+import { makePicture } from "./picture.mjs";
 import { readLink, writeLink } from "./link.mjs";
 import { showEvent, showSpan } from "./details.mjs";
 
@@ -33,7 +35,10 @@ export class Timeline {
     this.partner = null;
     this.frame = 0;
     this.redraws = 0;
+    this.width = 100;
     this.charts = chartsFor(trace);
+    this.root = root;
+    this.isEmbedded = "embedded" in root.dataset;
     this.build(root);
     this.setTheme(themeName);
     this.layout();
@@ -44,7 +49,9 @@ export class Timeline {
     this.toolbar = makeToolbar(this);
     this.minimap = new Minimap(this);
     this.labels = element("div", { cls: "lanes" });
-    this.figure = element("div");
+    this.figure = element("div", { cls: "figure" });
+    this.canvas = element("canvas", { "aria-hidden": "true" });
+    this.backdrop = new Backdrop(this.canvas);
     this.overlay = element("div", { cls: "overlay" });
     this.crosshair = element("div", { cls: "crosshair" });
     this.selectionText = element("span");
@@ -55,7 +62,7 @@ export class Timeline {
       role: "application",
       "aria-label": "Timeline. W and S zoom, A and D pan, slash searches, question mark lists all keys.",
     });
-    this.plot.append(this.figure, this.overlay, this.crosshair, this.selectionBox);
+    this.plot.append(this.canvas, this.figure, this.overlay, this.crosshair, this.selectionBox);
     const grid = element("div", { cls: "grid" }, this.minimap.node, this.labels, this.plot);
     this.details = element("div", { cls: "details", "aria-live": "polite" });
     root.replaceChildren(this.toolbar.node, grid, this.details, this.help);
@@ -72,6 +79,11 @@ export class Timeline {
     this.colours = this.trace.categories.map((category) => category[name]);
     applyTheme(name);
     this.toolbar.paint(this.colours);
+  }
+
+  /** Among other things, keys and the wheel are the page's until the reader turns to the plot. */
+  get isAttended() {
+    return !this.isEmbedded || this.root.contains(document.activeElement);
   }
 
   toggleTheme() {
@@ -97,8 +109,8 @@ export class Timeline {
     this.minimap.showView();
   }
 
-  get width() {
-    return Math.max(100, this.plot.clientWidth - MARGIN.right);
+  measuredWidth() {
+    return Math.max(100, Math.round(this.plot.clientWidth - MARGIN.right));
   }
 
   get binNs() {
@@ -106,7 +118,7 @@ export class Timeline {
   }
 
   resize() {
-    if (!this.scene || Math.abs(this.scene.width - this.width) <= 2) return;
+    if (!this.scene || Math.abs(this.scene.width - this.measuredWidth()) <= 2) return;
     this.redraw();
     this.minimap.draw();
   }
@@ -118,11 +130,14 @@ export class Timeline {
 
   draw() {
     this.frame = 0;
+    this.width = this.measuredWidth();
     this.scene = makeScene(this);
     this.areas = this.scene.areas;
     const { data, layout } = makeFigure(this.scene);
     const { plot, total } = figureHeights(this.scene);
+    this.backdrop.draw(this.scene, plot);
     const done = this.plotly.react(this.figure, data, layout, this.plotlyConfig);
+    this.canvas.style.top = `${MARGIN.top}px`;
     this.overlay.style.cssText = `left:0;top:${MARGIN.top}px;width:${this.width}px;height:${plot}px`;
     this.labels.style.height = `${total}px`;
     this.toolbar.showRange(drawnText(this.scene));
@@ -296,6 +311,6 @@ export class Timeline {
   }
 
   savePicture() {
-    return this.plotly.downloadImage(this.figure, { format: "png", scale: 2, filename: "timeline" });
+    return this.plotly.downloadImage(makePicture(this), { format: "png", scale: 2, filename: "timeline" });
   }
 }

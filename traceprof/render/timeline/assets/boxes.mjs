@@ -8,7 +8,7 @@ const LABEL_MIN_PX = 26;
 const LABEL_CHARACTER_PX = 6;
 const MAX_LABELS = 160;
 const SHADED = new Set(["compute", "range", "host_op"]);
-const PALE = new Set(["range", "host_op", "api"]);
+const PALE = new Set(["range", "host_op"]);
 
 /** `scene` as for paintRaster, with `colours` and `hitColour`. */
 export function boxTraces(scene) {

@@ -1,7 +1,7 @@
 import { lowerBound } from "./bisect.mjs";
 import { areaTraces } from "./areas.mjs";
 import { boxOf, boxTraces } from "./boxes.mjs";
-import { escapeForPlotly, makeTicks } from "./format.mjs";
+import { escapeForPlotly } from "./format.mjs";
 
 /** The plotly figure of one view: boxes and labels over the raster, charts below, marks above. */
 
@@ -28,9 +28,8 @@ function makeTraces(scene) {
 }
 
 function makeLayout(scene) {
-  const { t0, t1, theme, trace } = scene;
+  const { t0, t1, theme, ticks } = scene;
   const { plot, total } = figureHeights(scene);
-  const ticks = makeTicks(t0, t1, scene.width, trace.offset_ns);
   const steps = stepMarks(scene);
   const flow = flowMarks(scene);
   return {
@@ -53,7 +52,7 @@ function makeLayout(scene) {
       tickcolor: theme.line,
       side: "top",
       anchor: "y",
-      gridcolor: theme.line,
+      showgrid: false,
       zeroline: false,
       fixedrange: true,
     },
@@ -64,8 +63,7 @@ function makeLayout(scene) {
       fixedrange: true,
     },
     ...chartAxes(scene, plot),
-    images: scene.rasterUrl ? [rasterImage(scene)] : [],
-    shapes: [...bands(scene), ...focusFrame(scene), ...steps.shapes, ...flow.shapes],
+    shapes: [...steps.shapes, ...flow.shapes],
     annotations: [...steps.annotations, ...flow.annotations],
   };
 }
@@ -90,58 +88,6 @@ function chartAxes(scene, plot) {
     };
   });
   return axes;
-}
-
-/** Above the grid: grid lines over the picture would look like idle gaps. */
-function rasterImage(scene) {
-  return {
-    source: scene.rasterUrl,
-    xref: "x",
-    yref: "y",
-    x: scene.t0,
-    y: 0,
-    sizex: scene.t1 - scene.t0,
-    sizey: scene.height,
-    sizing: "stretch",
-    xanchor: "left",
-    yanchor: "top",
-    layer: "above",
-  };
-}
-
-function bands(scene) {
-  return scene.lines
-    .filter((line) => line.type !== "row")
-    .map((line) => ({
-      type: "rect",
-      xref: "paper",
-      x0: 0,
-      x1: 1,
-      y0: line.y,
-      y1: line.y + line.height,
-      fillcolor: scene.theme.band,
-      line: { width: 0 },
-      layer: "below",
-    }));
-}
-
-/** The window that the analyses look at. */
-function focusFrame({ trace, theme }) {
-  const { focus } = trace;
-  if (!focus) return [];
-  return [
-    {
-      type: "rect",
-      x0: focus.start,
-      x1: focus.end,
-      y0: 0,
-      y1: 1,
-      yref: "paper",
-      fillcolor: theme.focus,
-      line: { width: 1, color: theme.accent },
-      layer: "below",
-    },
-  ];
 }
 
 function stepMarks(scene) {

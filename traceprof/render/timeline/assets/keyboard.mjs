@@ -28,7 +28,7 @@ const ACTIONS = {
 
 export function listenToKeys(app) {
   window.addEventListener("keydown", (event) => {
-    if (event.ctrlKey || event.metaKey || event.altKey || app.help.open) return;
+    if (event.ctrlKey || event.metaKey || event.altKey || app.help.open || !app.isAttended) return;
     if (/^(INPUT|TEXTAREA|SELECT)$/.test(event.target.tagName)) {
       typing(app, event);
       return;

@@ -5,28 +5,32 @@ const GROUP_HEIGHT = 22;
 const ROW_HEIGHT = 18;
 const NESTED_ROW_HEIGHT = 16;
 const ROW_BUDGET = 30;
+const MAX_OPEN_SECTIONS = 2;
 
 const NESTED = new Set(["range", "host_op"]);
 
-/** The groups that are open at first: the most telling ones, as many as fit the screen. */
+/**
+ * The groups that are open at first: what a reader looks for, as far as it fits the screen. Of
+ * many ranks only the first is open: the others show what their devices do in one line each.
+ */
 export function initiallyOpen(trace) {
   const open = new Set();
   let rows = 0;
-  const sections = groupBySection(trace.groups);
-  const wave = (pick) => {
-    for (const members of sections.values()) {
-      const place = pick(members);
-      if (place === undefined || open.has(place)) continue;
-      const more = trace.groups[place].rows.length;
-      if (rows > 0 && rows + more > ROW_BUDGET) continue;
-      open.add(place);
-      rows += more;
-    }
+  const add = (place) => {
+    if (place === undefined || open.has(place)) return;
+    const more = trace.groups[place].rows.length;
+    if (rows > 0 && rows + more > ROW_BUDGET) return;
+    open.add(place);
+    rows += more;
   };
+  const sections = [...groupBySection(trace.groups).values()];
   const kindOf = (place) => trace.groups[place].kind;
-  wave((members) => members.find((place) => kindOf(place) === "device"));
-  wave((members) => members.find((place) => kindOf(place) === "thread"));
-  wave((members) => members.filter((place) => kindOf(place) === "device")[1]);
+  const main = sections.filter((members) => members.some((place) => kindOf(place) !== "threads"));
+  for (const members of main.length > MAX_OPEN_SECTIONS ? main.slice(0, 1) : main) {
+    members.filter((place) => kindOf(place) === "device").slice(0, 2).forEach(add);
+    add(members.find((place) => kindOf(place) === "thread"));
+  }
+  if (!open.size && trace.groups.length) open.add(0);
   return open;
 }
 

@@ -16,18 +16,16 @@ export class Minimap {
     this.box = element("div", { cls: "box" }, this.plot, this.brush);
     this.node = element("div", { cls: "mini" }, element("div", { cls: "lab", text: "Overview" }), this.box);
     this.drag = null;
+    this.width = 50;
     this.box.addEventListener("pointerdown", (event) => this.begin(event));
     this.box.addEventListener("pointermove", (event) => this.move(event));
     this.box.addEventListener("pointerup", (event) => this.end(event));
     this.box.addEventListener("pointercancel", () => (this.drag = null));
   }
 
-  get width() {
-    return Math.max(50, this.box.clientWidth - RIGHT);
-  }
-
   draw() {
     const { trace, colours } = this.app;
+    this.width = Math.max(50, this.box.clientWidth - RIGHT);
     const nBins = Math.max(1, Math.round(this.width / 2));
     const bins = { t0: 0, binNs: trace.duration_ns / nBins, nBins };
     const layers = overviewLayers(trace, bins);

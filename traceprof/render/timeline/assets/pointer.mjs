@@ -29,6 +29,7 @@ export class Pointer {
 
   wheel(event) {
     const { app } = this;
+    if (!app.isAttended && !event.ctrlKey) return;
     const sideways = event.shiftKey || Math.abs(event.deltaX) > Math.abs(event.deltaY);
     event.preventDefault();
     if (sideways) {

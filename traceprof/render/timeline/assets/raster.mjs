@@ -12,8 +12,7 @@ const VISIBLE_RATIO = 1e-4;
 const DIM = 0.25;
 
 /** `scene`: {trace, lines, boxes, hidden, matches, pixels, hitPixel, t0, binNs, width, height}. */
-export function paintRaster(scene) {
-  const image = new Uint32Array(scene.width * scene.height);
+export function paintRaster(scene, image = new Uint32Array(scene.width * scene.height)) {
   for (const line of scene.lines) {
     if (line.type === "row") paintRow(scene, image, line, line.row);
     if (line.type !== "group") continue;
@@ -42,12 +41,13 @@ export function rowStrip(scene, row, boxes) {
   }
   const strip = new Uint32Array(width);
   const strength = scene.matches ? DIM : 1;
-  for (let k = 0; k < width; k++) strip[k] = binPixel(layers, k, pixels, strength);
+  const faintest = trace.rows[row].kind === "mark" ? OPAQUE : FAINTEST;
+  for (let k = 0; k < width; k++) strip[k] = binPixel(layers, k, pixels, strength, faintest);
   if (scene.matches) for (const { channel } of layers) paintMatches(scene, strip, channel);
   return strip;
 }
 
-function binPixel(layers, k, pixels, strength) {
+function binPixel(layers, k, pixels, strength, faintest) {
   let best = null;
   let bestRatio = 0;
   let total = 0;
@@ -62,7 +62,7 @@ function binPixel(layers, k, pixels, strength) {
     if (layer.starting[k] > 0) any = layer;
   }
   if (total < VISIBLE_RATIO && !any) return 0;
-  const alpha = FAINTEST + (OPAQUE - FAINTEST) * Math.sqrt(Math.min(1, total));
+  const alpha = faintest + (OPAQUE - faintest) * Math.sqrt(Math.min(1, total));
   return pixels[(best ?? any).channel.category] | ((alpha * strength) << 24);
 }
 

@@ -1,7 +1,6 @@
 import { findLongest } from "./longest.mjs";
-import { formatCount, formatDuration, formatInstant, formatPercent } from "./format.mjs";
+import { formatCount, formatDuration, formatInstant, formatPercent, makeTicks } from "./format.mjs";
 import { measureAreas } from "./areas.mjs";
-import { paintRaster } from "./raster.mjs";
 import { toPixel } from "./colour.mjs";
 import { visibleRows } from "./lines.mjs";
 
@@ -12,7 +11,7 @@ export const MAX_BOXES = 2500;
 
 export function makeScene(app) {
   const { trace, t0, t1, lines, height, hidden, matches, colours, theme, charts, chosen, partner } = app;
-  const width = Math.round(app.width);
+  const { width } = app;
   const binNs = (t1 - t0) / width;
   const minNs = Math.max(1, BOX_MIN_PX * binNs);
   const longest = findLongest(trace.rows, visibleRows(lines), { t0, t1, minNs, limit: MAX_BOXES });
@@ -26,19 +25,9 @@ export function makeScene(app) {
     hitPixel: toPixel(theme.hit) | (255 << 24),
     hitColour: theme.hit,
     areas: measureAreas(trace, t0, t1, width),
+    ticks: makeTicks(t0, t1, width, trace.offset_ns),
   };
-  scene.rasterUrl = toDataUrl(paintRaster(scene), width, height);
   return scene;
-}
-
-const canvas = typeof document === "undefined" ? null : document.createElement("canvas");
-
-function toDataUrl(pixels, width, height) {
-  if (!height) return "";
-  canvas.width = width;
-  canvas.height = height;
-  canvas.getContext("2d").putImageData(new ImageData(new Uint8ClampedArray(pixels.buffer), width, height), 0, 0);
-  return canvas.toDataURL("image/png");
 }
 
 /** The charts that this trace has anything for. */

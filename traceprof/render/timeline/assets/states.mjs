@@ -23,7 +23,8 @@ export function deriveStates(trace) {
   const lut = Array.from({ length: 16 }, (_, bits) => place.get(stateOf(bits)));
   for (const group of trace.groups) {
     if (group.kind !== "device" || group.states) continue;
-    const channels = group.rows.flatMap((row) => trace.rows[row].channels);
+    const all = group.rows.flatMap((row) => trace.rows[row].channels);
+    const channels = all.filter((channel) => parts[channel.category] >= 0);
     const bits = channels.map((channel) => 1 << parts[channel.category]);
     group.states = { channels: sweep(channels, bits, lut, trace.duration_ns) };
   }

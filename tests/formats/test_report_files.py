@@ -1,0 +1,103 @@
+"""Reports of nsys, converted by the real nsys; what is said where there is none."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import shutil
+import subprocess
+import tempfile
+from pathlib import Path
+
+import pytest
+
+from tests.requirements import require
+from traceprof.errors import TraceError
+from traceprof.formats import open_trace
+from traceprof.formats.report_files import exported_report
+from traceprof.recording.nsys_report import find_importer
+
+STREAM = b"U3w[END]NVIDIA Nsight Systems Stream 2022.4.2.1-df9881f!"
+REPORT = b"NVIDIA Tegra Profiler Report 1..\n"
+
+
+@pytest.fixture(scope="session")
+def stream(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return the .qdstrm of a short program, recorded here."""
+    nsys = require("nsys")
+    folder = tmp_path_factory.mktemp("nsys")
+    command = [nsys, "profile", "-t", "osrt", "-s", "none", "--cpuctxsw=none", "-o", "r", "sleep"]
+    for _ in range(3):  # nsys sometimes does not reach its own agent
+        subprocess.run([*command, "0.1"], cwd=folder, capture_output=True, timeout=120, check=False)
+        for found in folder.glob("r.qdstrm"):
+            return found
+    pytest.skip("this nsys makes reports itself and leaves no .qdstrm")
+
+
+@pytest.mark.nsys
+def test_a_stream_and_its_report_read_alike(stream: Path, tmp_path: Path) -> None:
+    before = _files(stream.parent)
+    trace = open_trace(stream)
+    assert trace.info.path == str(stream)
+    assert trace.info.format == "nsys"
+    assert trace.info.profiler.startswith("NVIDIA Nsight Systems")
+    assert len(trace.host_ops) > 0
+    assert _files(stream.parent) == before, "the user's folder must not change"
+
+    importer = find_importer(require("nsys"))
+    assert importer is not None
+    copy = Path(shutil.copy(stream, tmp_path / "copy.qdstrm"))
+    made = tmp_path / "made.nsys-rep"
+    subprocess.run([importer, "-i", copy, "-o", made], capture_output=True, check=True)
+    report = made.rename(tmp_path / "renamed.bin")  # recognised by content
+    before = _files(tmp_path)
+    again = open_trace(report)
+    assert again.host_ops.equals(trace.host_ops)
+    assert _files(tmp_path) == before
+
+
+@pytest.mark.nsys
+def test_nothing_stays_in_the_temporary_folder(
+    stream: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    with exported_report(stream) as database:
+        assert database.is_file()
+        assert tmp_path in database.parents
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.nsys
+@pytest.mark.parametrize("head", [STREAM, REPORT])
+def test_a_damaged_report_is_one_clear_error(tmp_path: Path, head: bytes) -> None:
+    require("nsys")
+    path = tmp_path / "broken"
+    path.write_bytes(head + bytes(2000))
+    with pytest.raises(TraceError, match=r"damaged|nsys cannot read this report"):
+        open_trace(path)
+
+
+@pytest.mark.parametrize(
+    ("head", "command"),
+    [
+        (
+            STREAM,
+            "QdstrmImporter -i run.x -o run.nsys-rep && "
+            "nsys export --type=sqlite --include-blobs=true --output=run.sqlite run.nsys-rep",
+        ),
+        (REPORT, "nsys export --type=sqlite --include-blobs=true --output=run.sqlite run.x"),
+    ],
+)
+def test_without_nsys_the_command_to_run_is_said(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, head: bytes, command: str
+) -> None:
+    monkeypatch.setenv("PATH", os.devnull)
+    path = tmp_path / "run.x"
+    path.write_bytes(head)
+    with pytest.raises(TraceError) as error:
+        open_trace(path)
+    assert command in str(error.value)
+
+
+def _files(folder: Path) -> dict[str, str]:
+    return {path.name: hashlib.sha256(path.read_bytes()).hexdigest() for path in folder.iterdir()}

@@ -1,0 +1,203 @@
+"""A run is found in files, directories, patterns and manifests; each rank is told apart."""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+
+from tests.builders import TraceBuilder
+from tests.formats.kineto_file import kernel, write
+from tests.formats.nvprof_database import NvprofDatabase
+from tests.requirements import TRACES, require
+from traceprof.errors import TraceError, UsageError
+from traceprof.formats.nsys_writer import write_nsys
+from traceprof.formats.run_files import open_run
+from traceprof.model.tables import ABSENT
+
+
+def kineto(path: Path, rank: int | None = None, size: int = 2) -> Path:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    told = {} if rank is None else {"distributedInfo": {"rank": rank, "world_size": size}}
+    return write(path, [kernel(f"kernel of {rank}", 0, 1000)], **told)
+
+
+def nvprof(path: Path) -> Path:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with NvprofDatabase(path) as file:
+        file.add("CONCURRENT_KERNEL", start=5, end=9, name=file.string("k"))
+    return path
+
+
+def test_a_directory_of_torch_traces(tmp_path: Path) -> None:
+    for rank in (2, 0, 3):
+        kineto(tmp_path / "job" / f"node{rank // 2}_{100 + rank}.17.pt.trace.json.gz", rank, 4)
+    (tmp_path / "job" / "notes.txt").write_text("not a trace")
+    (tmp_path / "job" / "config.json").write_text("{}")
+    run = open_run([tmp_path / "job"])
+    assert run.label == "job"
+    assert run.ranks == (0, 2, 3)
+    assert run.missing_ranks == (1,)
+    assert run.warnings == ("no trace of 1 of the 4 ranks: 1",)
+    assert run.to_frame()["host"].tolist() == ["node0", "node1", "node1"]
+    assert set(run.to_frame()["known_from"]) == {"distributedInfo"}
+    assert run.of_rank(3).kernels["name"].tolist() == ["kernel of 3"]
+    with pytest.raises(UsageError, match="no trace of rank 1: this run has ranks 0, 2, 3"):
+        run.of_rank(1)
+
+
+def test_a_pattern_finds_files_in_natural_order(tmp_path: Path) -> None:
+    for number in range(11):
+        nvprof(tmp_path / f"out.{number}.nvprof")
+    run = open_run([tmp_path / "out.*.nvprof"])
+    assert run.ranks == tuple(range(11))
+    assert run.members[10].trace.info.path.endswith("out.10.nvprof")
+    assert run.members[0].known_from == "number in the file name"
+    assert "no file says its rank" in run.warnings[0]
+
+
+def test_file_names_that_say_the_rank(tmp_path: Path) -> None:
+    paths = [nvprof(tmp_path / name) for name in ("r10_hostA_77.nvprof", "Rank-9.nvprof")]
+    run = open_run(paths)
+    assert [(member.rank, member.known_from) for member in run] == [
+        (9, "file name"),
+        (10, "file name"),
+    ]
+    assert run.missing_ranks == tuple(range(9))
+
+
+def test_a_name_is_overruled_by_what_the_trace_says(tmp_path: Path) -> None:
+    assert open_run([kineto(tmp_path / "rank7.json", rank=1)]).ranks == (1,)
+
+
+def test_mixed_formats_and_a_manifest(tmp_path: Path) -> None:
+    kineto(tmp_path / "a.json", rank=5)
+    nvprof(tmp_path / "deep" / "b.bin")
+    manifest = {
+        "traceprof_run": 1,
+        "label": "night run",
+        "world_size": 3,
+        "ranks": [
+            {"rank": 0, "file": "a.json", "host": "alpha", "local_rank": 0},
+            {"rank": 2, "file": "deep/b.bin", "host": "beta", "local_rank": 0},
+        ],
+    }
+    (tmp_path / "run.json").write_text(json.dumps(manifest))
+    for given in (tmp_path / "run.json", tmp_path):
+        run = open_run([given])
+        frame = run.to_frame()
+        assert frame["rank"].tolist() == [0, 2]
+        assert frame["host"].tolist() == ["alpha", "beta"]
+        assert frame["format"].tolist() == ["kineto", "nvprof"]
+        assert set(frame["known_from"]) == {"manifest"}
+        assert run.missing_ranks == (1,)
+    assert open_run([tmp_path / "run.json"]).label == "night run"
+
+
+def test_ranks_of_one_process_tree_in_one_file(tmp_path: Path) -> None:
+    trace = (
+        TraceBuilder()
+        .kernel("on 1", 0, 10, process=11, device=1)
+        .kernel("on 0", 5, 30, process=12, device=0)
+        .range("step", 0, 40, process=12)
+        .range("workers of the loader", 0, 40, process=13)
+        .process(11, rank=1, world_size=2, local_rank=1)
+        .process(12, rank=0, world_size=2, local_rank=0)
+        .build()
+    )
+    path = tmp_path / "torchrun.sqlite"
+    write_nsys(trace, path)
+    run = open_run([path])
+    assert run.ranks == (0, 1)
+    assert run.missing_ranks == ()
+    first, second = (member.trace for member in run)
+    assert first.kernels["name"].tolist() == ["on 0"]
+    assert first.ranges["name"].tolist() == ["step"]
+    assert first.devices.query("used == 1")["device"].tolist() == [0]
+    assert second.kernels["name"].tolist() == ["on 1"]
+    assert second.span == trace.span  # one clock, one time
+
+
+def test_processes_without_ranks_go_by_their_devices(tmp_path: Path) -> None:
+    trace = TraceBuilder().kernel("a", 0, 10, process=11, device=1).kernel("b", 0, 10, process=12)
+    path = tmp_path / "two.sqlite"
+    write_nsys(trace.build(), path)
+    run = open_run([path])
+    assert [(m.rank, m.local_rank, m.known_from) for m in run] == [
+        (0, 0, "order of devices"),
+        (1, 1, "order of devices"),
+    ]
+    assert run.of_rank(0).kernels["name"].tolist() == ["b"]
+
+
+def test_the_environment_in_the_trace(tmp_path: Path) -> None:
+    path = tmp_path / "report.sqlite"
+    write_nsys(TraceBuilder().kernel("a", 0, 10).build(), path)
+    with closing(sqlite3.connect(path)) as connection, connection:
+        connection.execute("CREATE TABLE META_DATA_CAPTURE (name TEXT, value TEXT)")
+        for value in ("RANK=3", "WORLD_SIZE=4", "LOCAL_RANK=1", "AWS_SECRET=x", "RANK_FILE=/a"):
+            row = ("PROCESS_0:ENVIRONMENT_VARIABLE", value)
+            connection.execute("INSERT INTO META_DATA_CAPTURE VALUES (?, ?)", row)
+    run = open_run([path])
+    assert [(m.rank, m.local_rank, m.known_from) for m in run] == [(3, 1, "environment")]
+    assert run.world_size == 4
+    assert "x" not in run.of_rank(3).environment["value"].tolist()
+
+
+def test_two_files_of_one_rank(tmp_path: Path) -> None:
+    for name in ("step10.json", "step20.json"):
+        kineto(tmp_path / name, rank=0, size=1)
+    run = open_run([tmp_path])
+    assert run.ranks == (0,)
+    assert run.warnings == (f"{tmp_path / 'step20.json'}: left out, rank 0 is already step10.json",)
+
+
+def test_a_file_that_cannot_be_read(tmp_path: Path) -> None:
+    kineto(tmp_path / "rank0.json", rank=0)
+    bad = tmp_path / "rank1.json"
+    bad.write_text('{"traceEvents": []}')
+    run = open_run([tmp_path])
+    assert run.missing_ranks == (1,)
+    assert "left out" in run.warnings[0]
+    with pytest.raises(TraceError, match="no events"):
+        open_run([tmp_path / "rank0.json", bad])
+
+
+def test_one_file_is_a_run_of_one(tmp_path: Path) -> None:
+    run = open_run([nvprof(tmp_path / "a.nvprof")])
+    assert [(m.rank, m.known_from) for m in run] == [(0, "order of files")]
+    assert run.world_size == ABSENT
+    assert run.missing_ranks == ()
+    assert run.warnings == ()
+
+
+def test_nothing_there(tmp_path: Path) -> None:
+    with pytest.raises(TraceError, match="no traces found"):
+        open_run([tmp_path])
+    with pytest.raises(TraceError, match="No such file"):
+        open_run([tmp_path / "missing.sqlite"])
+
+
+@pytest.mark.traces
+@pytest.mark.parametrize(
+    ("folder", "n_ranks"),
+    [("dlrm-8ranks-v100", 8), ("torchrec-4ranks-v100", 4), ("resnet18-2ranks-v100", 2)],
+)
+def test_real_runs(folder: str, n_ranks: int) -> None:
+    require("traces")
+    run = open_run([TRACES / "kineto" / folder])
+    assert run.ranks == tuple(range(n_ranks))
+    assert run.world_size == n_ranks
+    assert run.warnings == ()
+
+
+@pytest.mark.traces
+def test_two_gpus_in_a_real_file() -> None:
+    require("traces")
+    run = open_run([TRACES / "nsys/2026.2-2gpu-nccl-before.sqlite"])
+    # nsys.md 1.9: 4010 kernels, on two devices of two processes.
+    assert [sorted(set(member.trace.kernels["device"])) for member in run] == [[0], [1]]
+    assert sum(len(member.trace.kernels) for member in run) == 4010

@@ -1,0 +1,135 @@
+import os
+import socket
+import struct
+import threading
+from types import SimpleNamespace
+
+import pytest
+
+from traceprof.recording.sampling.gpus import read_gpu
+from traceprof.recording.sampling.network import open_network, read_rdma
+from traceprof.recording.sampling.processes import open_processes
+from traceprof.recording.sampling.sampler import Sampler
+from traceprof.recording.sampling.sockets import open_sockets, parse_sockets
+
+
+def test_samples_carry_the_time_and_a_failing_read_is_dropped():
+    calls = []
+
+    def good():
+        calls.append("good")
+        if len(calls) == 3:
+            sampler.stop()
+        yield "nic:eth0", "bytes_sent", float(len(calls))
+
+    def bad():
+        raise OSError("gone")
+        yield
+
+    times = iter(range(1000, 10_000))
+    sampler = Sampler([(0.001, good), (0.001, bad)], clock=lambda: next(times))
+    thread = threading.Thread(target=sampler.run)
+    thread.start()
+    thread.join(10)
+    assert [sample.value for sample in sampler.samples] == [1, 2, 3]
+    assert sampler.samples[0].time_ns == 1000
+    assert sampler.samples == sorted(sampler.samples)
+    assert sampler.notes == ["sampling of counters ended: gone"]
+
+
+def test_nothing_to_read_ends_at_once():
+    Sampler([]).run()
+
+
+def test_rdma_counters_are_words(tmp_path):
+    counters = tmp_path / "mlx5_0" / "ports" / "1" / "counters"
+    counters.mkdir(parents=True)
+    (counters / "port_xmit_data").write_text("1000\n")
+    (counters / "port_rcv_data").write_text("7\n")
+    assert list(read_rdma(tmp_path)) == [
+        ("rdma:mlx5_0:1", "bytes_sent", 4000),
+        ("rdma:mlx5_0:1", "bytes_received", 28),
+    ]
+
+
+def test_bytes_over_loopback_are_counted_by_interface_and_by_process(tmp_path):
+    pytest.importorskip("psutil")
+    (tmp_path / f"process.{os.getpid()}.json").write_text("{}")
+    network, sockets = open_network(), open_sockets(tmp_path)
+    if network is None or sockets is None:
+        pytest.skip("the kernel does not tell about sockets here")
+
+    def counts(read):
+        return {(source, metric): value for source, metric, value in read()}
+
+    with (
+        socket.create_server(("127.0.0.1", 0)) as server,
+        socket.create_connection(server.getsockname()) as sender,
+        server.accept()[0] as to,
+    ):
+        before = counts(network[1]) | counts(sockets[1])
+        thread = threading.Thread(target=sender.sendall, args=(bytes(1_000_000),))
+        thread.start()
+        received = 0
+        while received < 1_000_000:
+            received += len(to.recv(1 << 16))
+        thread.join()
+        after = counts(network[1]) | counts(sockets[1])
+    gained = {key: after[key] - before.get(key, 0) for key in after}
+    mine = f"process:{os.getpid()}"
+    assert gained[mine, "tcp_bytes_received"] == 1_000_000
+    assert gained[mine, "tcp_bytes_sent"] == 1_000_000
+    assert gained["nic:lo", "bytes_sent"] >= 1_000_000
+
+
+def test_an_error_of_the_kernel_is_an_error():
+    with pytest.raises(OSError, match="does not tell"):
+        parse_sockets(struct.pack("=IHHII", 16, 2, 0, 1, 0), {})
+    assert not parse_sockets(struct.pack("=IHHII", 16, 3, 0, 1, 0), {})
+
+
+def test_memory_and_processor_time_of_a_process(tmp_path):
+    pytest.importorskip("psutil")
+    (tmp_path / f"process.{os.getpid()}.json").write_text("{}")
+    (tmp_path / "process.999999999.json").write_text("{}")  # it has ended
+    opened = open_processes(tmp_path)
+    assert opened is not None
+    values = {(source, metric): value for source, metric, value in opened[1]()}
+    assert set(values) == {
+        (f"process:{os.getpid()}", "cpu_seconds"),
+        (f"process:{os.getpid()}", "memory_bytes"),
+    }
+    assert values[f"process:{os.getpid()}", "memory_bytes"] > 1_000_000
+
+
+class FakeNvml:
+    """What we use of pynvml; this GPU does not tell its power."""
+
+    NVML_SUCCESS = 0
+
+    class NVMLError(Exception):
+        pass
+
+    def nvmlDeviceGetUtilizationRates(self, _handle):  # noqa: N802
+        return SimpleNamespace(gpu=87, memory=40)
+
+    def nvmlDeviceGetMemoryInfo(self, _handle):  # noqa: N802
+        return SimpleNamespace(used=5_000)
+
+    def nvmlDeviceGetPowerUsage(self, _handle):  # noqa: N802
+        raise self.NVMLError
+
+    def nvmlDeviceGetFieldValues(self, _handle, fields):  # noqa: N802
+        return [
+            SimpleNamespace(nvmlReturn=0, value=SimpleNamespace(ullVal=3)),
+            SimpleNamespace(nvmlReturn=3, value=SimpleNamespace(ullVal=0)),
+        ][: len(fields)]
+
+
+def test_what_a_gpu_does_not_support_is_left_out():
+    assert list(read_gpu(FakeNvml(), None)) == [
+        ("utilisation_percent", 87),
+        ("memory_utilisation_percent", 40),
+        ("memory_bytes", 5_000),
+        ("nvlink_bytes_sent", 3 * 1024),
+    ]

@@ -1,0 +1,98 @@
+import sys
+
+import pytest
+
+from tests.recording.conftest import PROGRAMS, record
+from tests.requirements import require
+from traceprof.errors import UsageError
+from traceprof.recording.bounds import Bounds, parse_bounds
+
+NAMED_STEPS = [sys.executable, str(PROGRAMS / "named_steps.py")]
+
+
+def test_texts_become_bounds():
+    assert parse_bounds("20..30", None, None, None) == Bounds(steps=(20, 30))
+    assert parse_bounds("7", None, None, "1.5MB") == Bounds(steps=(7, 7), max_bytes=1_500_000)
+    assert parse_bounds(None, "10s", "250ms", None) == Bounds(
+        delay_ns=10_000_000_000, duration_ns=250_000_000
+    )
+    assert not parse_bounds(None, None, None, "2G").is_bounded
+
+
+@pytest.mark.parametrize(
+    ("texts", "reason"),
+    [
+        (("30..20", None, None, None), "before the first"),
+        (("a..b", None, None, None), "first and last step"),
+        (("1..2", "1s", None, None), "cannot be combined"),
+        ((None, "-1s", None, None), "negative"),
+        ((None, None, None, "big"), "such as 500MB"),
+    ],
+)
+def test_what_means_nothing_is_refused(texts, reason):
+    with pytest.raises(UsageError, match=reason):
+        parse_bounds(*texts)
+
+
+@pytest.mark.parametrize("tool", ["torch", pytest.param("nsys", marks=pytest.mark.nsys)])
+def test_only_the_steps_asked_for_are_captured(tmp_path, tool):
+    if tool == "nsys":
+        require("nsys")
+    options = ("--with", tool, "--steps", "1..1")
+    recorded = record(tmp_path / "run.sqlite", [*NAMED_STEPS, "0"], *options)
+    assert recorded.done.returncode == 0, recorded.done.stderr
+    ranges = recorded.trace.ranges
+    assert ranges.loc[ranges["name"] == "user_step", "payload"].tolist() == [1]
+    assert (ranges["name"] == "work").sum() == 1
+    assert "did not" not in recorded.done.stderr
+    assert "not all" not in recorded.done.stderr
+
+
+@pytest.mark.torch
+def test_operators_are_those_of_the_steps_asked_for(tmp_path):
+    require("torch")
+    command = [sys.executable, str(PROGRAMS / "train_cnn.py"), "--steps", "6", "--batch", "2"]
+    trace = record(tmp_path / "run.sqlite", command, "--with", "torch", "--steps", "0..1").trace
+    assert (trace.ranges["name"] == "optimizer").sum() == 2
+    assert (trace.host_ops["name"] == "Optimizer.step#SGD.step").sum() == 2
+
+
+def test_steps_that_never_come_leave_no_trace_and_a_reason(tmp_path):
+    options = ("--with", "torch", "--steps", "100..110")
+    recorded = record(tmp_path / "run.sqlite", [*NAMED_STEPS, "0"], *options)
+    assert recorded.done.returncode == 0
+    assert "the program ended before the capture was due" in recorded.done.stderr
+    assert not recorded.path.exists()
+
+
+def test_a_duration_ends_the_capture_and_not_the_program(tmp_path):
+    code = (
+        "import time, traceprof\n"
+        "for i in range(200):\n"
+        "    with traceprof.range(str(i)): time.sleep(.005)\n"
+        "print('done')"
+    )
+    options = ("--with", "torch", "--delay", "200ms", "--duration", "200ms")
+    recorded = record(tmp_path / "run.sqlite", [sys.executable, "-c", code], *options)
+    assert recorded.done.stdout == "done\n"
+    names = recorded.trace.ranges["name"].astype(str)
+    captured = [int(name) for name in names if name.isdigit()]
+    assert 0 < len(captured) < 200
+    assert captured == list(range(captured[0], captured[-1] + 1))
+    assert captured[0] > 0
+    assert captured[-1] < 199
+
+
+def test_size_is_bounded(tmp_path):
+    code = (
+        "import time, traceprof\n"
+        "for i in range(10):\n"
+        "    for j in range(100):\n"
+        "        with traceprof.range('x'): pass\n"
+        "    time.sleep(.15)"
+    )
+    command = [sys.executable, "-c", code]
+    recorded = record(tmp_path / "run.sqlite", command, "--with", "torch", "--max-size", "10kB")
+    assert recorded.done.returncode == 0
+    assert "--max-size" in recorded.done.stderr
+    assert 100 <= len(recorded.trace.ranges) < 1000

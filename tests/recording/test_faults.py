@@ -1,0 +1,186 @@
+"""What goes wrong around a recording: disks, folders, profilers, other processes."""
+
+import os
+import re
+import shutil
+import signal
+import stat
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from tests.recording.conftest import ENVIRONMENT, PROGRAMS, record
+from tests.requirements import require
+from traceprof.formats import open_trace
+
+NAMED_STEPS = [sys.executable, str(PROGRAMS / "named_steps.py")]
+
+
+def n_work(recorded):
+    return int((recorded.trace.ranges["name"] == "work").sum())
+
+
+def start_recorder(path, tool, how):
+    recorder = subprocess.Popen(
+        [
+            *(sys.executable, "-m", "traceprof", "record", "-o", path, "--with", tool),
+            *("--", *NAMED_STEPS, how),
+        ],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        stdin=subprocess.DEVNULL,
+        text=True,
+        env=ENVIRONMENT,
+    )
+    assert recorder.stdout is not None
+    assert recorder.stdout.readline() == "waiting\n"
+    return recorder
+
+
+def test_a_spool_that_cannot_grow_does_not_stop_the_program(tmp_path):
+    command = ["sh", "-c", 'ulimit -f 64; exec "$@"', "sh", *NAMED_STEPS, "many"]
+    recorded = record(tmp_path / "run.sqlite", command, "--with", "torch")
+    assert recorded.done.returncode == 0
+    assert "events are being lost" in recorded.done.stderr
+    assert 3 <= n_work(recorded) < 5003
+
+
+def test_a_disk_that_is_full_keeps_what_was_captured(tmp_path):
+    done = subprocess.run(
+        [
+            *("sh", "-c", 'ulimit -f 32; exec "$@"', "sh", sys.executable, "-m", "traceprof"),
+            *("record", "-o", "run.sqlite", "--with", "torch", "--", *NAMED_STEPS, "0"),
+        ],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        cwd=tmp_path,
+        env=ENVIRONMENT,
+        check=False,
+    )
+    assert done.returncode == 5
+    match = re.search(
+        r"run.sqlite: cannot be written .*; what was captured is in (\S+)", done.stderr
+    )
+    assert match, done.stderr
+    assert list(Path(match.group(1)).glob("events.*.jsonl"))
+    assert list(tmp_path.iterdir()) == []
+    shutil.rmtree(match.group(1))
+
+
+def test_a_folder_that_is_read_only_is_said_before_anything_runs(tmp_path):
+    recorded = record(Path("/proc/run.sqlite"), ["touch", str(tmp_path / "ran")])
+    assert recorded.done.returncode == 2
+    assert "/proc: cannot be written to" in recorded.done.stderr
+    assert not (tmp_path / "ran").exists()
+
+
+def test_a_program_that_closes_its_stdout(tmp_path):
+    recorded = record(tmp_path / "run.sqlite", [*NAMED_STEPS, "close"], "--with", "torch")
+    assert recorded.done.returncode == 0
+    assert n_work(recorded) == 3
+
+
+def test_one_of_two_ranks_dies(tmp_path):
+    both = 'RANK=0 "$@" 0 & RANK=1 "$@" kill; code=$?; wait; exit $code'
+    command = ["sh", "-c", both, "sh", *NAMED_STEPS]
+    recorded = record(tmp_path / "run.sqlite", command, "--with", "torch")
+    assert recorded.done.returncode == 137
+    processes = recorded.trace.processes
+    assert sorted(processes.loc[processes["rank"] >= 0, "rank"]) == [0, 1]
+    assert n_work(recorded) == 6
+
+
+def test_a_second_interrupt_terminates_a_program_that_ignores_the_first(tmp_path):
+    recorder = start_recorder(tmp_path / "run.sqlite", "torch", "stubborn")
+    recorder.send_signal(signal.SIGINT)
+    with pytest.raises(subprocess.TimeoutExpired):
+        recorder.communicate(timeout=1)
+    recorder.send_signal(signal.SIGINT)
+    _, said = recorder.communicate(timeout=30)
+    assert recorder.returncode == 128 + signal.SIGTERM, said
+    assert (open_trace(tmp_path / "run.sqlite").ranges["name"] == "work").sum() == 3
+
+
+@pytest.mark.nsys
+def test_nsys_killed_in_the_middle_leaves_program_and_trace_whole(tmp_path):
+    require("nsys")
+    recorder = start_recorder(tmp_path / "run.sqlite", "nsys", "late")
+    (nsys,) = [pid for pid in children_of(recorder.pid) if b"profile" in command_of(pid)]
+    session = re.search(rb"traceprof-traceprof-\w+", command_of(nsys))
+    assert session is not None
+    os.kill(nsys, signal.SIGKILL)
+    _, said = recorder.communicate(timeout=60)
+    assert "goes on without it" in said
+    assert recorder.returncode == 3, said
+    assert (open_trace(tmp_path / "run.sqlite").ranges["name"] == "work").sum() == 4
+    left = [pid for pid in all_pids() if session.group() in command_of(pid)]
+    assert left == []
+
+
+def children_of(pid):
+    return [int(text) for text in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
+
+
+def command_of(pid):
+    try:
+        return Path(f"/proc/{pid}/cmdline").read_bytes()
+    except OSError:
+        return b""
+
+
+def all_pids():
+    return [int(path.name) for path in Path("/proc").glob("[0-9]*")]
+
+
+def fake_nsys(folder, profile):
+    """Put an nsys on a PATH of its own that answers ``profile`` with a shell script."""
+    folder.mkdir()
+    program = folder / "nsys"
+    program.write_text(
+        "#!/bin/sh\n"
+        'command=$1; shift\ncase "$command $*" in\n'
+        '  *--help) echo "  --output="; exit 0;;\n'
+        f"  profile*) {profile};;\n"
+        "esac\nexit 1\n"
+    )
+    program.chmod(program.stat().st_mode | stat.S_IXUSR)
+    return f"{folder}:{os.environ['PATH']}"
+
+
+RUN_PROGRAM = 'while [ "${1#-}" != "$1" ]; do shift; done; "$@"'
+
+
+def test_nsys_that_never_starts_the_program_gives_way_to_the_embedded_recorder(tmp_path):
+    path = fake_nsys(tmp_path / "bin", "echo Agent launcher failed.; exit 1")
+    recorded = record(tmp_path / "run.sqlite", [*NAMED_STEPS, "3"], "--with", "nsys", PATH=path)
+    assert recorded.done.returncode == 3
+    assert "nsys did not start the program (Agent launcher failed.)" in recorded.done.stderr
+    assert "with torch" in recorded.done.stderr
+    assert n_work(recorded) == 3
+
+
+def test_nsys_that_leaves_no_report_is_told_from_one_that_does(tmp_path):
+    path = fake_nsys(tmp_path / "bin", f"{RUN_PROGRAM}; code=$?; echo No reports; exit $code")
+    recorded = record(tmp_path / "run.sqlite", [*NAMED_STEPS, "3"], "--with", "nsys", PATH=path)
+    assert recorded.done.returncode == 3
+    assert "nsys left no report (No reports)" in recorded.done.stderr
+    assert n_work(recorded) == 3
+
+
+def test_nsys_that_hangs_after_the_program_is_ended(tmp_path):
+    path = fake_nsys(tmp_path / "bin", f"{RUN_PROGRAM}; exec sleep 1000")
+    started = time.monotonic()
+    recorded = record(
+        tmp_path / "run.sqlite",
+        [*NAMED_STEPS, "0"],
+        *("--with", "nsys"),
+        PATH=path,
+        TRACEPROF_WATCHDOG_S="0.5",
+    )
+    assert time.monotonic() - started < 60
+    assert "the program has ended but the profiler hangs" in recorded.done.stderr
+    assert n_work(recorded) == 3

@@ -1,0 +1,208 @@
+"""The report: what it says, that it is one safe file, and that a browser shows it silently."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from html.parser import HTMLParser
+from pathlib import Path
+
+import pytest
+
+from tests.builders import TraceBuilder
+from tests.conftest import Run
+from tests.real_traces import NSYS
+from tests.render.browser import OpenPage
+from tests.render.test_escape import HOSTILE
+from traceprof.analysis import load_analysis, run_analysis
+from traceprof.analysis.base import Result
+from traceprof.errors import NotRecordedError
+from traceprof.formats import open_trace
+from traceprof.model.selection import select
+from traceprof.model.trace import Trace, TraceInfo
+from traceprof.render.report import REPORT, render_report
+
+NAMES = [name for name in HOSTILE if name != "\ud800"]
+
+
+def _report(trace: Trace, window: str | None = None, title: str = "report") -> str:
+    selection = select(trace, window)
+    part = trace.within(selection.window)
+    results: dict[str, Result] = {}
+    missing: dict[str, str] = {}
+    for name in REPORT:
+        try:
+            results[name] = run_analysis(load_analysis(name), part)
+        except NotRecordedError as error:
+            missing[name] = str(error)
+    return render_report(trace, selection, results, missing, title=title)
+
+
+def _training() -> Trace:
+    """Four steps of 1 ms: 600 µs of computing, 100 µs of exposed communication, 300 µs idle."""
+    builder = TraceBuilder().process(1, rank=0).setting("torch", "2.13.0").device(0, "H100")
+    for number in range(4):
+        t = number * 1_000_000
+        builder.step(t, t + 1_000_000, number)
+        builder.kernel("gemm", t, t + 600_000, launched_ns=(t, t + 5_000))
+        builder.kernel("ncclAllReduce", t + 500_000, t + 700_000, stream=20)
+    return builder.build(span=(0, 4_000_000))
+
+
+class _Tags(HTMLParser):
+    """Counts tags and checks that they close in order."""
+
+    VOID = frozenset({"meta", "rect", "line", "input", "br"})
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.open: list[str] = []
+        self.seen: dict[str, int] = {}
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.seen[tag] = self.seen.get(tag, 0) + 1
+        if tag not in self.VOID:
+            self.open.append(tag)
+
+    def handle_endtag(self, tag: str) -> None:
+        if tag not in self.VOID:
+            assert self.open.pop() == tag
+
+
+def _tags(html: str) -> dict[str, int]:
+    parser = _Tags()
+    parser.feed(re.sub(r"<script.*?</script>", "", html, flags=re.DOTALL))
+    assert parser.open == []
+    return parser.seen
+
+
+def test_the_first_lines_say_where_the_time_went() -> None:
+    html = _report(_training())
+    assert "The device computed 60.0 % of the window." in html
+    assert "The largest loss is idle time: 30.0 % of it" in html
+    assert "50.0 % of the communication ran while the same device computed." in html
+    assert "A step takes 1.000 ms (median of 4 steady ones)." in html
+
+
+def test_bars_of_a_device_add_up_to_its_window() -> None:
+    html = _report(_training())
+    bar = re.search(r'class="bar".*?</div>', html, re.DOTALL)
+    assert bar
+    widths = [float(width) for width in re.findall(r"width:([\d.]+)%", bar.group())]
+    assert widths == [60.0, 10.0, 30.0]
+    assert "Compute 60.0 %, Exposed communication 10.0 %" in bar.group()
+
+
+def test_every_step_has_its_bar_with_words() -> None:
+    html = _report(_training())
+    assert re.findall(r"<title>step (\d): 1\.000 ms, Compute 600\.0 µs", html) == list("0123")
+
+
+def test_more_steps_than_bars_are_averaged_and_said_so() -> None:
+    builder = TraceBuilder()
+    for number in range(450):
+        t = number * 1_000_000
+        builder.step(t, t + 900_000 + number, number).kernel("gemm", t, t + 500_000)
+    html = _report(builder.build())
+    assert "450 steps, each bar the mean of 3" in html
+    assert html.count("<title>step ") == 150
+
+
+def test_a_trace_without_a_device_is_answered_by_its_phases() -> None:
+    builder = TraceBuilder()
+    for number in range(3):
+        t = number * 1_000
+        builder.phase("data", t, t + 100).phase("forward", t + 100, t + 400)
+        builder.phase("backward", t + 400, t + 900).phase("optimizer", t + 900, t + 1_000)
+    html = _report(builder.build())
+    assert "No device was recorded; of the time of the host: backward 50.0 %" in html
+    assert "What was not recorded" in html
+    assert "no kernels recorded" in html
+
+
+def test_the_page_is_well_formed_and_has_headings_captions_and_one_main() -> None:
+    seen = _tags(_report(_training()))
+    assert seen["h1"] == seen["main"] == seen["nav"] == 1
+    assert seen["caption"] == seen["table"]
+    assert seen["section"] == seen["h2"]
+
+
+def test_hostile_names_are_only_text() -> None:
+    builder = TraceBuilder()
+    for i, name in enumerate(NAMES):
+        start = i * 1_000
+        builder.kernel(name, start, start + 900, launched_ns=(start, start + 10), api=name)
+        builder.range(name, start, start + 900).setting(name, name).device(i, name)
+    trace = builder.build(info=TraceInfo(path="x", host=NAMES[0], profiler=NAMES[1]))
+    seen = _tags(_report(trace, title=NAMES[3]))
+    assert not {"img", "iframe", "object", "link"} & set(seen)
+    assert "http" not in re.sub(r"<script.*", "", "") + str(seen)
+
+
+def test_the_page_is_bounded() -> None:
+    builder = TraceBuilder()
+    for i in range(3_000):
+        builder.kernel("kernel " * 200 + str(i), i * 100, i * 100 + 50)
+    assert len(_report(builder.build()).encode()) < 4_000_000
+
+
+@pytest.mark.traces
+@pytest.mark.parametrize("name", NSYS)
+def test_every_real_trace_has_a_report(name: str, real_trace: Callable[[str], Path]) -> None:
+    html = _report(open_trace(real_trace(name)), title=name)
+    _tags(html)
+    assert len(html.encode()) < 6_000_000
+
+
+@pytest.mark.chromium
+def test_a_browser_shows_it_without_a_word(open_page: Callable[..., OpenPage]) -> None:
+    page = open_page(_report(_training(), title=NAMES[3]))
+    assert page.complaints == []
+    assert all(url.startswith(("file:", "data:")) for url in page.requests)
+    assert page.page.locator("#timeline .lane").count() > 3
+    assert page.page.locator("h1").inner_text() == NAMES[3]
+
+
+@pytest.mark.chromium
+def test_keys_and_wheel_are_the_page_s_until_the_reader_turns_to_the_timeline(
+    open_page: Callable[..., OpenPage],
+) -> None:
+    page = open_page(_report(_training()))
+    whole = page.js("traceprof.t1 - traceprof.t0")
+    page.page.keyboard.press("w")
+    assert page.js("traceprof.t1 - traceprof.t0") == whole
+    page.page.locator(".plot").focus()
+    page.page.keyboard.press("w")
+    assert page.js("traceprof.t1 - traceprof.t0") == pytest.approx(0.7 * whole)
+
+
+@pytest.mark.chromium
+def test_it_fits_a_phone(open_page: Callable[..., OpenPage]) -> None:
+    page = open_page(_report(_training()), width=390)
+    assert page.js("document.documentElement.scrollWidth") <= 390
+
+
+@pytest.mark.chromium
+def test_a_row_leads_to_its_place_in_the_timeline(open_page: Callable[..., OpenPage]) -> None:
+    page = open_page(_report(_training()))
+    link = page.page.locator("td a[href^='#at=']").first
+    address = link.get_attribute("href")
+    page.redrawn(f"location.hash = {address!r}")
+    start, end = map(int, re.findall(r"-?\d+", str(address)))
+    shown = page.js(
+        "[traceprof.t0 + traceprof.trace.offset_ns, traceprof.t1 + traceprof.trace.offset_ns]"
+    )
+    assert shown[0] <= start + 60_000
+    assert shown[1] >= end - 60_000
+
+
+@pytest.mark.traces
+def test_the_command_writes_one_file(
+    run_traceprof: Run, real_trace: Callable[[str], Path], tmp_path: Path
+) -> None:
+    trace = real_trace("nsys/2025.1-llm-17k-kernels.sqlite")
+    done = run_traceprof("report", trace, "-o", "r.html")
+    assert done.returncode == 0, done.stderr
+    assert "wrote r.html" in done.stderr
+    assert [path.name for path in tmp_path.iterdir()] == ["r.html"]
+    assert run_traceprof("report", trace, "-o", "r.html").returncode == 2

@@ -1,0 +1,49 @@
+"""Copies of tensors from the host to a GPU: a range with the bytes.
+
+What a copy does on the device is the profiler's to record; the range shows how long the host is
+held up by it, which it is where the memory is pageable.
+"""
+
+import functools
+
+from . import session
+from .compiling import get_is_compiling
+
+
+def install(torch):
+    """Wrap ``Tensor.to`` and ``Tensor.cuda``, in builds of torch that can use a GPU."""
+    if torch.version.cuda or getattr(torch.version, "hip", None):
+        is_compiling = get_is_compiling(torch)
+        torch.Tensor.to = wrapped(torch, torch.Tensor.to, is_compiling)
+        torch.Tensor.cuda = wrapped(torch, torch.Tensor.cuda, is_compiling, target="cuda")
+
+
+def wrapped(torch, original, is_compiling, target=None):
+    """Return ``original`` (a method of tensors) with a range around copies to a GPU."""
+
+    @functools.wraps(original)
+    def method(self, *args, **kwargs):
+        if is_compiling() or not session.active or self.device.type != "cpu":
+            return original(self, *args, **kwargs)
+        goal = target or kwargs.get("device", args[0] if args else None)
+        if not is_gpu(torch, goal):
+            return original(self, *args, **kwargs)
+        emitter = session.emitter()
+        emitter.push("h2d", self.numel() * self.element_size())
+        try:
+            return original(self, *args, **kwargs)
+        finally:
+            emitter.pop()
+
+    return method
+
+
+def is_gpu(torch, goal):
+    """Return whether ``goal`` (a device, its name or number, or a tensor) is on a GPU."""
+    if isinstance(goal, torch.Tensor):
+        goal = goal.device
+    if isinstance(goal, torch.device):
+        return goal.type == "cuda"
+    if isinstance(goal, str):
+        return goal.startswith("cuda")
+    return isinstance(goal, int) and not isinstance(goal, bool)

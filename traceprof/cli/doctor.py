@@ -1,0 +1,53 @@
+"""``traceprof doctor``: what can be recorded here."""
+
+from __future__ import annotations
+
+import json
+from typing import Annotated
+
+import typer
+
+from traceprof.cli.options import AsJson
+
+__all__ = ["doctor"]
+
+_SCHEMA = 1
+
+
+def doctor(
+    require: Annotated[
+        list[str] | None,
+        typer.Option(metavar="NAME", help="Fail where this is not there (nsys, torch, gpu …)."),
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """What can be recorded on this machine, and how to get the rest.
+
+    Ends with 0 if torch or nsys can record here and everything required is there, else with 5.
+    """
+    from traceprof.cli.output import out
+    from traceprof.errors import RecordingError, UsageError
+    from traceprof.recording.doctor import examine
+    from traceprof.render.escape import plain_text
+
+    checks = examine()
+    unknown = set(require or ()) - {check.name for check in checks}
+    if unknown:
+        known = ", ".join(check.name for check in checks)
+        raise UsageError(f"--require {', '.join(sorted(unknown))}: choose from {known}")
+    if as_json:
+        listed = [check.to_dict() for check in checks]
+        out(json.dumps({"schema": _SCHEMA, "checks": listed}, indent=1) + "\n")
+    else:
+        for check in checks:
+            out(
+                f"{'ok' if check.is_ok else '--'}  {check.name:13} {plain_text(check.found, 200)}\n"
+            )
+            if check.advice:
+                out(f"{'':18}→ {plain_text(check.advice, 200)}\n")
+    is_ok = {check.name: check.is_ok for check in checks}
+    missing = [name for name in require or () if not is_ok[name]]
+    if missing:
+        raise RecordingError(f"missing here: {', '.join(missing)}")
+    if not (is_ok["torch"] or is_ok["nsys"]):
+        raise RecordingError("neither torch nor nsys is here: only named ranges can be recorded")

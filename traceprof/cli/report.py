@@ -1,0 +1,39 @@
+"""``traceprof report``: everything about a trace on one page."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from traceprof.cli.options import Force, Output, RulesFile, TracePath, WindowText
+
+__all__ = ["report"]
+
+
+def report(
+    trace: TracePath,
+    output: Output = None,
+    window: WindowText = None,
+    title: Annotated[
+        str | None, typer.Option("--title", help="The heading; default: the file's name.")
+    ] = None,
+    force: Force = False,
+    rules: RulesFile = None,
+) -> None:
+    """Everything about a trace on one HTML page: to read, to print, to send; works offline."""
+    from traceprof.cli.analyze import run_all
+    from traceprof.cli.output import message, read_rules, write_output
+    from traceprof.formats import ReadOptions, open_trace
+    from traceprof.model.selection import select
+    from traceprof.render.report import REPORT, render_report
+    from traceprof.units import format_bytes
+
+    target = output or Path(f"{trace.stem}.report.html")
+    whole = open_trace(trace, ReadOptions(rules=read_rules(rules)))
+    selection = select(whole, window)
+    results, missing = run_all(REPORT, whole.within(selection.window), strict=False)
+    page = render_report(whole, selection, results, missing, title=title or trace.name)
+    write_output(target, page, force=force)
+    message(f"wrote {target} ({format_bytes(target.stat().st_size)}): open it in a browser")

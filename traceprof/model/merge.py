@@ -1,0 +1,179 @@
+"""A run as one Trace: every rank on one clock, its processes and devices told apart."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any, Final
+
+import numpy as np
+import pandas as pd
+
+from traceprof.model.frames import stack
+from traceprof.model.run import RankTrace, Run
+from traceprof.model.tables import ABSENT, TABLES, make_table
+from traceprof.model.trace import Trace, TraceInfo, make_trace
+from traceprof.model.window import TimeWindow
+
+__all__ = ["clock_offsets_ns", "merge_run"]
+
+_APART: Final = 100_000_000
+"""Added to process ids of different hosts that happen to be equal; above any real one."""
+
+
+def clock_offsets_ns(run: Run) -> tuple[int, ...] | None:
+    """Return what to add to each member's times to put all on one clock, by their wall clocks.
+
+    None where a member does not know its wall clock. Wall clocks of hosts differ by up to
+    milliseconds.
+    """
+    epochs = [member.trace.info.utc_epoch_ns for member in run]
+    known = [epoch for epoch in epochs if epoch is not None]
+    if len(known) < len(epochs) or not known:
+        return None
+    return tuple(epoch - min(known) for epoch in known)
+
+
+def merge_run(run: Run, offsets_ns: Sequence[int] | None = None) -> Trace:
+    """Return all ranks of ``run`` as one Trace.
+
+    Args:
+        run: at least one member.
+        offsets_ns: what to add to the times of each member; left out, `clock_offsets_ns`, and
+            where that knows nothing every member starts at its own time.
+
+    Equal process ids of different members are told apart by adding multiples of 100 000 000;
+    devices are renumbered in the order of the ranks where two members use the same number.
+    """
+    if len(run) == 1 and offsets_ns is None:
+        return run.members[0].trace
+    warnings = list(run.warnings)
+    if offsets_ns is None:
+        offsets_ns = clock_offsets_ns(run)
+        if offsets_ns is None:
+            warnings.append("the clocks of the ranks are not tied: times are each rank's own")
+            offsets_ns = [0] * len(run)
+    processes, devices = _process_ids(run), _device_ids(run)
+    parts = [
+        _moved(member, offset, processes[i], devices[i])
+        for i, (member, offset) in enumerate(zip(run, offsets_ns, strict=True))
+    ]
+    tables = {name: stack(name, [part[name] for part in parts]) for name in TABLES}
+    tables["environment"] = parts[0]["environment"]
+    tables["samples"] = stack("samples", [parts[i]["samples"] for i in _first_of_each_file(run)])
+    recorded = frozenset[str]().union(*(member.trace.recorded for member in run))
+    for name in sorted(recorded):
+        without = [str(m.rank) for m in run if name not in m.trace.recorded]
+        if without and name in ("kernels", "ranges", "collectives"):
+            warnings.append(f"{name} of rank {', '.join(without)} were not recorded")
+    span = _span(run, offsets_ns)
+    return make_trace(_info(run, warnings, offsets_ns), tables, recorded, span)
+
+
+def _first_of_each_file(run: Run) -> list[int]:
+    """Return the members that are the first of their file: others repeat what is no process's."""
+    paths = [member.trace.info.path for member in run]
+    return [i for i, path in enumerate(paths) if path not in paths[:i]]
+
+
+def _span(run: Run, offsets_ns: Sequence[int]) -> TimeWindow:
+    spans = [
+        (m.trace.span.start_ns + offset, m.trace.span.end_ns + offset)
+        for m, offset in zip(run, offsets_ns, strict=True)
+    ]
+    return TimeWindow(min(start for start, _ in spans), max(end for _, end in spans))
+
+
+def _info(run: Run, warnings: Sequence[str], offsets_ns: Sequence[int]) -> TraceInfo:
+    first = run.members[0].trace.info
+    epochs = [
+        m.trace.info.utc_epoch_ns - offset
+        for m, offset in zip(run, offsets_ns, strict=True)
+        if m.trace.info.utc_epoch_ns is not None
+    ]
+    hosts = dict.fromkeys(m.host or m.trace.info.host for m in run)
+    own = [f"rank {m.rank}: {warning}" for m in run for warning in m.trace.info.warnings]
+    return replace(
+        first,
+        path=run.label,
+        host=", ".join(filter(None, hosts)),
+        profiler=", ".join(dict.fromkeys(m.trace.info.profiler for m in run)),
+        utc_epoch_ns=min(epochs, default=None),
+        warnings=(*warnings, *own),
+    )
+
+
+def _process_ids(run: Run) -> list[dict[int, int]]:
+    """Return the new id of each process of each member."""
+    taken: set[int] = set()
+    renamed = []
+    for member in run:
+        frames = [member.trace.table(name) for name in TABLES]
+        owners = [frame["process"].unique() for frame in frames if "process" in frame]
+        own = [int(process) for process in np.unique(np.concatenate(owners)) if process != ABSENT]
+        new = {}
+        for process in own:
+            candidate = process
+            while candidate in taken:
+                candidate += _APART
+            new[process] = candidate
+        taken.update(new.values())
+        renamed.append(new)
+    return renamed
+
+
+def _device_ids(run: Run) -> list[dict[int, int]]:
+    """Return the new number of each device of each member: its own where no two are equal."""
+    own = [
+        [int(device) for device in m.trace.devices.loc[m.trace.devices["used"] == 1, "device"]]
+        for m in run
+    ]
+    flat = [device for devices in own for device in devices]
+    if len(set(flat)) == len(flat):
+        return [{device: device for device in devices} for devices in own]
+    numbers = iter(range(len(flat)))
+    return [{device: next(numbers) for device in devices} for devices in own]
+
+
+def _moved(
+    member: RankTrace, offset_ns: int, processes: Mapping[int, int], devices: Mapping[int, int]
+) -> dict[str, pd.DataFrame]:
+    """Return the member's tables on the common clock, with the ids of the run."""
+    moved = {}
+    for name in TABLES:
+        frame = member.trace.table(name)
+        if name == "devices":
+            frame = _with_rank(frame[frame["used"] == 1], member.rank)
+        if name == "processes":
+            frame = _with_roles(frame, member)
+        columns: dict[str, Any] = {str(column): frame[column].array for column in frame}
+        for time in columns.keys() & {"start_ns", "end_ns"}:
+            columns[time] = frame[time].to_numpy() + offset_ns
+        for column in columns.keys() & {"process"}:
+            columns[column] = _renamed(frame[column], processes)
+        for column in columns.keys() & {"device", "src_device", "dst_device"}:
+            columns[column] = _renamed(frame[column], devices)
+        moved[name] = make_table(name, columns)
+    return moved
+
+
+def _with_rank(devices: pd.DataFrame, rank: int) -> pd.DataFrame:
+    if rank == ABSENT:
+        return devices
+    return devices.assign(name=[f"rank {rank} {name}".strip() for name in devices["name"]])
+
+
+def _with_roles(processes: pd.DataFrame, member: RankTrace) -> pd.DataFrame:
+    """Return the processes with what the run knows of them where they do not say it themselves."""
+    known = processes["rank"] != ABSENT
+    return processes.assign(
+        rank=processes["rank"].where(known, member.rank),
+        local_rank=processes["local_rank"].where(known, member.local_rank),
+        host=[own or member.host for own in processes["host"]],
+    )
+
+
+def _renamed(values: pd.Series, names: Mapping[int, int]) -> np.ndarray:
+    if all(old == new for old, new in names.items()):
+        return values.to_numpy()
+    return values.map(lambda value: names.get(value, value)).to_numpy(np.int64)

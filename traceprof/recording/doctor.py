@@ -1,0 +1,178 @@
+"""What can be recorded on this machine, what is missing, and how to get it."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, Final
+
+from traceprof.errors import TraceprofError
+from traceprof.recording.clock import read_profiler_clock
+from traceprof.recording.gpu import has_gpu
+from traceprof.recording.machine import gpu_facts
+from traceprof.recording.nsys import RECORDER as NSYS
+from traceprof.recording.nsys_report import find_importer
+from traceprof.recording.request import RecordRequest
+
+__all__ = ["CHECKS", "Check", "examine"]
+
+_TIMEOUT_S: Final = 120
+_VERSION: Final = re.compile(r"\d+\.\d+(?:\.\d+)*")
+_ADMIN_ONLY: Final = Path("/proc/driver/nvidia/params")
+_TORCH_PROBE: Final = (
+    "import torch; p = torch.profiler;"
+    " gpu = p.ProfilerActivity.CUDA in p.supported_activities() and torch.cuda.is_available();"
+    " print(torch.__version__, 'with CUPTI' if gpu else 'CPU only')"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Check:
+    """One thing that was looked at.
+
+    ``advice`` is what to do, as exactly as possible; "" where nothing needs doing.
+    """
+
+    name: str
+    is_ok: bool
+    found: str
+    advice: str = ""
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return it as plain data."""
+        return asdict(self)
+
+
+def examine() -> list[Check]:
+    """Return what was found, one check after another."""
+    return [check() for check in CHECKS]
+
+
+def _check_torch() -> Check:
+    python = shutil.which("python") or sys.executable
+    said = _last_line([python, "-c", _TORCH_PROBE])
+    if said is None:
+        advice = f"{python} -m pip install torch (needed only where the program trains with it)"
+        return Check("torch", False, f"{python} cannot import torch", advice)
+    return Check("torch", True, f"torch {said} ({python}): operators, --with torch")
+
+
+def _check_gpu() -> Check:
+    facts = gpu_facts()
+    names = [value for name, value in facts.items() if re.fullmatch(r"gpu\.\d+\.name", name)]
+    if names:
+        return Check("gpu", True, f"{', '.join(names)}; driver {facts['driver']}")
+    if has_gpu():
+        advice = f"{sys.executable} -m pip install nvidia-ml-py"
+        return Check("gpu", True, "there is one, but NVML does not tell more", advice)
+    advice = "nothing to do where training is on the CPU; else install the NVIDIA driver"
+    return Check("gpu", False, "the driver shows none", advice)
+
+
+def _check_counters() -> Check:
+    try:
+        is_restricted = "RmProfilingAdminOnly: 1" in _ADMIN_ONLY.read_text()
+    except OSError:
+        return Check("gpu counters", False, "no driver is loaded", "")
+    if is_restricted and os.geteuid():
+        advice = "run as root, or load the driver with NVreg_RestrictProfilingToAdminUsers=0"
+        return Check("gpu counters", False, "only root may read GPU metrics", advice)
+    return Check("gpu counters", True, "GPU metrics may be read")
+
+
+def _check_nsys() -> Check:
+    nsys = shutil.which("nsys")
+    if nsys is None:
+        advice = "apt-get install nsight-systems, or developer.nvidia.com/nsight-systems"
+        return Check("nsys", False, "not on PATH", advice)
+    version = _version_of([nsys, "--version"])
+    if find_importer(nsys) is None:
+        advice = "install the complete Nsight Systems package: reports may stay .qdstrm files"
+        return Check("nsys", False, f"nsys {version} without its QdstrmImporter", advice)
+    return Check("nsys", True, f"nsys {version} ({nsys})")
+
+
+def _check_nvtx() -> Check:
+    if NSYS.missing() is not None:
+        return Check("nvtx", False, "not tried: there is no nsys", "")
+    try:
+        n_arrived = _ranges_that_arrive()
+    except TraceprofError as error:
+        return Check(
+            "nvtx", False, f"a trial recording failed: {error}", "record with --with torch"
+        )
+    if n_arrived:
+        return Check("nvtx", True, "ranges reach nsys")
+    advice = "nothing to do: ranges that do not arrive are added from the spool"
+    return Check("nvtx", False, "ranges do not reach nsys", advice)
+
+
+def _ranges_that_arrive() -> int:
+    program = "import traceprof\nwith traceprof.range('trial'): pass"
+    root = str(Path(__file__).resolve().parents[2])
+    with tempfile.TemporaryDirectory(prefix="traceprof-doctor-") as name:
+        folder = Path(name)
+        code = f"import sys; sys.path.append({root!r})\n{program}"
+        command = [sys.executable, "-c", code]
+        run = NSYS.run(RecordRequest(command, folder / "trial.sqlite"), folder)
+        return sum(read_profiler_clock(run.database)[1].values()) if run.database else 0
+
+
+def _check_nvprof() -> Check:
+    nvprof = shutil.which("nvprof")
+    if nvprof is None:
+        return Check("nvprof", False, "not on PATH", "needed for GPUs before Volta only")
+    version = _version_of([nvprof, "--version"])
+    return Check("nvprof", True, f"nvprof {version} (GPUs below compute capability 8.0 only)")
+
+
+def _check_package(package: str, module: str, purpose: str) -> Check:
+    if importlib.util.find_spec(module) is not None:
+        return Check(package, True, purpose)
+    advice = f"{sys.executable} -m pip install {package}"
+    return Check(package, False, f"not installed: no {purpose}", advice)
+
+
+def _check_psutil() -> Check:
+    return _check_package("psutil", "psutil", "samples of network and processes")
+
+
+def _check_nvml() -> Check:
+    return _check_package("nvidia-ml-py", "pynvml", "samples of GPUs")
+
+
+CHECKS: Final[tuple[Callable[[], Check], ...]] = (
+    _check_torch,
+    _check_gpu,
+    _check_counters,
+    _check_nsys,
+    _check_nvtx,
+    _check_nvprof,
+    _check_psutil,
+    _check_nvml,
+)
+
+
+def _last_line(command: list[str]) -> str | None:
+    """Return the last line that a tool prints, None where it fails."""
+    try:
+        done = subprocess.run(
+            command, capture_output=True, check=False, timeout=_TIMEOUT_S, text=True
+        )
+    except (OSError, subprocess.TimeoutExpired):
+        return None
+    lines = done.stdout.strip().splitlines()
+    return lines[-1] if done.returncode == 0 and lines else None
+
+
+def _version_of(command: list[str]) -> str:
+    match = _VERSION.search(_last_line(command) or "")
+    return match.group() if match else "of unknown version"

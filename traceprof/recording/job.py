@@ -1,0 +1,59 @@
+"""One recording as it takes shape: what was asked for, what ran, what was captured."""
+
+from __future__ import annotations
+
+import os
+import socket
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import traceprof
+from traceprof.recording.environment import masked_command
+from traceprof.recording.gather import Captured
+from traceprof.recording.request import Recorder, RecordRequest, RunRecorded
+
+__all__ = ["Job"]
+
+_RUN_ID_VARIABLES = ("TRACEPROF_RUN_ID", "SLURM_JOB_ID", "TORCHELASTIC_RUN_ID")
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """Everything that the files of a recording are written from."""
+
+    request: RecordRequest
+    recorder: Recorder
+    run: RunRecorded
+    captured: Captured
+    facts: Mapping[str, str]
+    started_s: float
+    ended_s: float
+
+    @property
+    def recorder_name(self) -> str:
+        """The recorder that did it in the end."""
+        return self.run.recorder or self.recorder.name
+
+    def manifest(self) -> dict[str, Any]:
+        """Return who recorded what, when and how."""
+        return {
+            "traceprof": traceprof.__version__,
+            "recorder": self.recorder_name,
+            "run_id": self._run_id(),
+            "host": socket.gethostname(),
+            "command": " ".join(masked_command(self.request.command)),
+            "exit_code": self.run.exit_code,
+            "started": _utc(self.started_s),
+            "ended": _utc(self.ended_s),
+        }
+
+    def _run_id(self) -> str:
+        """Return what the nodes of one run share where somebody says it."""
+        given = (os.environ.get(name) for name in _RUN_ID_VARIABLES)
+        return next(filter(None, given), f"{socket.gethostname()}-{int(self.started_s)}")
+
+
+def _utc(seconds: float) -> str:
+    return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(seconds))

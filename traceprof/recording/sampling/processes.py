@@ -1,0 +1,41 @@
+"""Processor time and memory of the recorded processes."""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, Final
+
+__all__ = ["open_processes", "recorded_pids"]
+
+_PERIOD_S: Final = 0.5
+
+Reading = Iterator[tuple[str, str, float]]
+
+
+def recorded_pids(folder: Path) -> list[int]:
+    """Return the ids of the processes that have left a card in ``folder``."""
+    return [int(path.name.split(".")[1]) for path in folder.glob("process.*.json")]
+
+
+def open_processes(folder: Path) -> tuple[float, Callable[[], Reading]] | None:
+    """Return (period in seconds, read), None where psutil is not installed."""
+    if importlib.util.find_spec("psutil") is None:
+        return None
+    psutil = importlib.import_module("psutil")
+    known: dict[int, Any] = {}
+
+    def read() -> Reading:
+        for pid in recorded_pids(folder):
+            try:
+                process = known.get(pid) or known.setdefault(pid, psutil.Process(pid))
+                with process.oneshot():
+                    times, memory = process.cpu_times(), process.memory_info()
+            except psutil.Error:  # it has ended
+                continue
+            yield f"process:{pid}", "cpu_seconds", times.user + times.system
+            yield f"process:{pid}", "memory_bytes", float(memory.rss)
+
+    return _PERIOD_S, read

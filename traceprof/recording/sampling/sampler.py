@@ -1,0 +1,98 @@
+"""The thread that takes samples at a steady pace."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final, NamedTuple, Protocol
+
+from traceprof.recording.sampling.gpus import open_gpus
+from traceprof.recording.sampling.network import open_network
+from traceprof.recording.sampling.processes import open_processes
+from traceprof.recording.sampling.sockets import open_sockets
+
+__all__ = ["Sample", "Sampler", "sampling"]
+
+_MAX_SAMPLES: Final = 2_000_000  # some 16 h at the usual pace
+
+
+class Sample(NamedTuple):
+    """One value; ``time_ns`` counts from 1970, ``metric`` names the unit."""
+
+    time_ns: int
+    source: str
+    metric: str
+    value: float
+
+
+Reading = Iterator[tuple[str, str, float]]
+"""(source, metric, value) of everything that one sampler sees now."""
+
+
+class Read(Protocol):
+    """Reads the counters of one kind now."""
+
+    def __call__(self) -> Reading:
+        """Yield (source, metric, value)."""
+        ...
+
+
+@dataclass(slots=True)
+class Sampler:
+    """Calls each of ``reads`` every so many seconds until it is stopped.
+
+    A read that fails once is not called again; ``notes`` says which and why.
+    """
+
+    reads: Sequence[tuple[float, Read]]
+    clock: Callable[[], int] = time.time_ns
+    samples: list[Sample] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+    _stop: threading.Event = field(default_factory=threading.Event)
+
+    def run(self) -> None:
+        """Take samples until `stop` is called."""
+        due = [(0.0, period_s, read) for period_s, read in self.reads]
+        started = time.monotonic()
+        while due and not self._stop.is_set():
+            now = time.monotonic() - started
+            due = [self._take(now, *item) for item in due]
+            due = [item for item in due if item[0] >= 0]
+            next_due = min((item[0] for item in due), default=now)
+            self._stop.wait(max(0.0, next_due - (time.monotonic() - started)))
+
+    def stop(self) -> None:
+        """Have `run` return soon."""
+        self._stop.set()
+
+    def _take(
+        self, now_s: float, due_s: float, period_s: float, read: Read
+    ) -> tuple[float, float, Read]:
+        if now_s < due_s:
+            return due_s, period_s, read
+        try:
+            time_ns = self.clock()
+            if len(self.samples) < _MAX_SAMPLES:
+                self.samples += [Sample(time_ns, *values) for values in read()]
+        except (OSError, ValueError, RuntimeError) as error:
+            self.notes.append(f"sampling of {getattr(read, 'name', 'counters')} ended: {error}")
+            return -1.0, period_s, read
+        return max(due_s + period_s, now_s), period_s, read
+
+
+@contextmanager
+def sampling(folder: Path) -> Iterator[Sampler]:
+    """Sample what this machine has while the block runs; ``folder`` has the processes' cards."""
+    opened = (open_network(), open_gpus(), open_processes(folder), open_sockets(folder))
+    sampler = Sampler([item for item in opened if item is not None])
+    thread = threading.Thread(target=sampler.run, name="traceprof-sampler", daemon=True)
+    thread.start()
+    try:
+        yield sampler
+    finally:
+        sampler.stop()
+        thread.join(5)

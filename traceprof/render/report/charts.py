@@ -1,0 +1,193 @@
+"""The charts of the report, as HTML and SVG that need no script: bars of parts."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+import pandas as pd
+
+from traceprof.analysis.breakdown import Breakdown, DeviceBreakdown
+from traceprof.analysis.steps import StepTimes
+from traceprof.render.escape import html_text
+from traceprof.render.palette import CATEGORIES, category_index
+from traceprof.units import format_duration, format_ratio
+
+__all__ = ["breakdown_bars", "category_style", "step_chart"]
+
+_PARTS: Final = {
+    "compute_ns": "compute",
+    "exposed_communication_ns": "exposed_communication",
+    "exposed_transfer_ns": "exposed_transfer",
+    "device_memory_ns": "device_memory",
+    "idle_ns": "idle",
+}
+_PHASES: Final = {
+    "data_ns": "range_data",
+    "forward_ns": "range_forward",
+    "backward_ns": "range_backward",
+    "optimizer_ns": "range_optimizer",
+    "communication_ns": "range_communication",
+}
+_LABEL_RATIO: Final = 0.06
+_MAX_BARS: Final = 200
+_WIDTH, _HEIGHT, _LEFT, _BOTTOM = 960, 220, 62, 22
+
+
+def category_style() -> str:
+    """Return the colours of the palette as variables of the page, light and dark."""
+
+    def variables(theme: str) -> str:
+        return "".join(f"--{item.key}:{getattr(item, theme)};" for item in CATEGORIES)
+
+    return f":root{{{variables('light')}}}[data-theme=dark]{{{variables('dark')}}}"
+
+
+def breakdown_bars(breakdown: Breakdown) -> str:
+    """Return one bar per device: the parts of the window, which add up to it."""
+    rows = list(breakdown.devices)
+    if breakdown.total is not None and len(rows) > 1:
+        rows.append(breakdown.total)
+    bars = "".join(map(_bar, rows))
+    return f"{_legend(_PARTS.values())}<div class='bars'>{bars}</div>"
+
+
+def _bar(row: DeviceBreakdown) -> str:
+    ratios = {key: getattr(row, key) / max(1, row.duration_ns) for key in _PARTS}
+    words = ", ".join(f"{_label(_PARTS[key])} {format_ratio(r)}" for key, r in ratios.items())
+    parts = "".join(
+        f'<i style="width:{100 * ratio:.3f}%;background:var(--{_PARTS[key]})" '
+        f'class="{_PARTS[key]}" title="{html_text(_label(_PARTS[key]))} {format_ratio(ratio)}">'
+        f"{format_ratio(ratio) if ratio >= _LABEL_RATIO else ''}</i>"
+        for key, ratio in ratios.items()
+        if ratio > 0
+    )
+    name = f"GPU {row.device} {row.name}" if row.device.isdigit() else row.name
+    title = html_text(name.strip(), 80)
+    return (
+        f'<span class="who">{title}</span>'
+        f'<div class="bar" role="img" aria-label="{title}: {html_text(words)}">{parts}</div>'
+    )
+
+
+def _label(category: str) -> str:
+    return CATEGORIES[category_index(category)].label
+
+
+def _legend(categories: Iterable[str]) -> str:
+    items = "".join(
+        f'<li><i style="background:var(--{key})"></i>{html_text(_label(key))}</li>'
+        for key in dict.fromkeys(categories)
+    )
+    return f'<ul class="legend">{items}</ul>'
+
+
+@dataclass(frozen=True, slots=True)
+class _Scale:
+    """Pixels of the step chart."""
+
+    n_bars: int
+    top_ns: float
+
+    def x(self, place: int) -> float:
+        return _LEFT + place * self.width
+
+    @property
+    def width(self) -> float:
+        return (_WIDTH - _LEFT) / max(1, self.n_bars)
+
+    def y(self, ns: float) -> float:
+        return (_HEIGHT - _BOTTOM) * (1 - ns / self.top_ns)
+
+
+def step_chart(steps: StepTimes) -> str:
+    """Return the duration of each step, stacked by part (or by phase of the host)."""
+    table = steps.table
+    columns = _columns(table)
+    bars, per_bar = _bars(table, columns)
+    scale = _Scale(len(bars), max(1.0, 1.08 * float(bars["duration_ns"].max())))
+    drawn = "".join(_step_bar(scale, i, row, columns) for i, (_, row) in enumerate(bars.iterrows()))
+    words = f"{len(table)} steps" + (f", each bar the mean of {per_bar}" if per_bar > 1 else "")
+    return (
+        f"{_legend(columns.values())}"
+        f'<svg viewBox="0 0 {_WIDTH} {_HEIGHT}" class="chart" role="img" '
+        f'aria-label="Duration of {words}">{_axis(scale)}{drawn}{_step_names(scale, bars)}</svg>'
+        f'<p class="note">Duration of {words}; several processes are averaged. '
+        "Warm-up is pale.</p>"
+    )
+
+
+def _columns(table: pd.DataFrame) -> Mapping[str, str]:
+    for known in (_PARTS, _PHASES):
+        found = {c: key for c, key in known.items() if c in table and table[c].notna().any()}
+        if found:
+            return found
+    return {}
+
+
+def _bars(table: pd.DataFrame, columns: Mapping[str, str]) -> tuple[pd.DataFrame, int]:
+    """Return at most `_MAX_BARS` rows: the mean over processes, and over neighbours if many."""
+    wanted = ["duration_ns", *columns, "is_warmup"]
+    per_step = table.groupby("step")[wanted].mean().reset_index()
+    per_bar = int(np.ceil(len(per_step) / _MAX_BARS))
+    grouped = per_step.groupby(np.arange(len(per_step)) // max(1, per_bar))
+    bars = grouped.mean()
+    return bars.assign(step=grouped["step"].min()), max(1, per_bar)
+
+
+def _step_bar(scale: _Scale, place: int, row: pd.Series, columns: Mapping[str, str]) -> str:
+    x, width = scale.x(place), scale.width
+    below = 0.0
+    rects = []
+    for column, key in columns.items():
+        value = 0.0 if pd.isna(row[column]) else float(row[column])
+        height = scale.y(below) - scale.y(below + value)
+        rects.append(_rect((x, scale.y(below + value), width, height), f"var(--{key})"))
+        below += value
+    duration = float(row["duration_ns"])
+    if duration > below:
+        rest = scale.y(below) - scale.y(duration)
+        rects.insert(0, _rect((x, scale.y(duration), width, rest), "var(--line)"))
+    words = [f"step {row['step']:.0f}: {format_duration(duration)}"]
+    words += [f"{_label(key)} {format_duration(row[c])}" for c, key in columns.items()]
+    pale = ' class="warmup"' if row["is_warmup"] > 0 else ""
+    return f"<g{pale}><title>{html_text(', '.join(words))}</title>{''.join(rects)}</g>"
+
+
+def _rect(box: tuple[float, float, float, float], fill: str) -> str:
+    x, y, width, height = box
+    return (
+        f'<rect x="{x + 0.06 * width:.2f}" y="{y:.2f}" width="{0.88 * width:.2f}" '
+        f'height="{max(0.0, height):.2f}" style="fill:{fill}"/>'
+    )
+
+
+def _axis(scale: _Scale) -> str:
+    step = _round_step(scale.top_ns / 5)
+    marks = []
+    for i in range(int(scale.top_ns / step) + 1):
+        y = scale.y(i * step)
+        label = format_duration(i * step).replace(".000", "").replace(".00", "") if i else "0"
+        marks.append(
+            f'<line x1="{_LEFT}" x2="{_WIDTH}" y1="{y:.1f}" y2="{y:.1f}"/>'
+            f'<text x="{_LEFT - 6}" y="{y + 4:.1f}" text-anchor="end">{label}</text>'
+        )
+    return "".join(marks)
+
+
+def _round_step(rough: float) -> float:
+    """Return the 1, 2 or 5 times a power of ten that is next above ``rough``."""
+    power = 10.0 ** np.floor(np.log10(max(rough, 1.0)))
+    return float(next(m * power for m in (1, 2, 5, 10) if m * power >= rough))
+
+
+def _step_names(scale: _Scale, bars: pd.DataFrame) -> str:
+    every = max(1, len(bars) // 16)
+    return "".join(
+        f'<text x="{scale.x(i) + scale.width / 2:.1f}" y="{_HEIGHT - 6}" text-anchor="middle">'
+        f"{step:.0f}</text>"
+        for i, step in enumerate(bars["step"])
+        if i % every == 0
+    )

@@ -1,0 +1,68 @@
+import { paintRaster } from "./raster.mjs";
+
+/**
+ * What lies under the plotly figure, on a canvas: bands, the analysed window, grid lines and the
+ * raster. As an image of the figure it would cost a PNG to encode and decode for every zoom.
+ */
+export class Backdrop {
+  constructor(canvas) {
+    this.canvas = canvas;
+    this.raster = canvas.cloneNode();
+    this.pixels = null;
+  }
+
+  draw(scene, plotHeight) {
+    const { canvas } = this;
+    const { width, height } = scene;
+    resize(canvas, width, plotHeight);
+    const context = canvas.getContext("2d");
+    context.clearRect(0, 0, width, plotHeight);
+    drawBands(context, scene);
+    drawFocus(context, scene, plotHeight);
+    drawGrid(context, scene, plotHeight);
+    if (height > 0) {
+      this.paint(scene);
+      context.drawImage(this.raster, 0, 0, width, height, 0, 0, width, height);
+    }
+  }
+
+  /** The pixels are kept between pictures of one size: clearing is cheaper than allocating. */
+  paint(scene) {
+    const { width, height } = scene;
+    resize(this.raster, width, height);
+    if (this.pixels?.width !== width || this.pixels.height !== height) this.pixels = new ImageData(width, height);
+    const image = new Uint32Array(this.pixels.data.buffer);
+    image.fill(0);
+    paintRaster(scene, image);
+    this.raster.getContext("2d").putImageData(this.pixels, 0, 0);
+  }
+}
+
+function resize(canvas, width, height) {
+  if (canvas.width !== width) canvas.width = width;
+  if (canvas.height !== height) canvas.height = height;
+}
+
+function drawBands(context, { lines, theme, width }) {
+  context.fillStyle = theme.band;
+  for (const line of lines) {
+    if (line.type !== "row") context.fillRect(0, line.y, width, line.height);
+  }
+}
+
+/** The window that the analyses look at. */
+function drawFocus(context, { trace, theme, t0, binNs, width }, height) {
+  if (!trace.focus) return;
+  const left = Math.max(-2, (trace.focus.start - t0) / binNs);
+  const right = Math.min(width + 2, (trace.focus.end - t0) / binNs);
+  if (right <= left) return;
+  context.fillStyle = theme.focus;
+  context.fillRect(left, 0, right - left, height);
+  context.strokeStyle = theme.accent;
+  context.strokeRect(Math.round(left) + 0.5, 0.5, Math.round(right - left) - 1, height - 1);
+}
+
+function drawGrid(context, { ticks, theme, t0, binNs }, height) {
+  context.fillStyle = theme.line;
+  for (const t of ticks.values) context.fillRect(Math.round((t - t0) / binNs), 0, 1, height);
+}
