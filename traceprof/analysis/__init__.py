@@ -60,6 +60,11 @@ ANALYSES: Final[tuple[Entry, ...]] = (
         "the collectives of a step in their order (buckets of DDP)",
         "traceprof.analysis.buckets",
     ),
+    Entry(
+        "alignment",
+        "the clocks of the ranks, by the ends of shared collectives",
+        "traceprof.analysis.alignment",
+    ),
     Entry("steps", "every step: duration, parts, phases", "traceprof.analysis.steps"),
     Entry("phases", "host and device time by phase", "traceprof.analysis.phases"),
     Entry("idle", "why devices were idle", "traceprof.analysis.idle"),
