@@ -34,6 +34,7 @@ def small_trace() -> Trace:
         .kernel("gemm", 20, 50, launched_ns=(5, 8))
         .copy("h2d", 0, 10, n_bytes=100, launched_ns=(1, 2))
         .host_op("aten::mm", 2, 9)
+        .sample("memory_used_bytes", 5, 1e9)
         .build()
     )
 

@@ -7,13 +7,13 @@ from typing import Annotated
 
 import typer
 
-from traceprof.cli.options import Force, Output, RulesFile, TracePath, WindowText
+from traceprof.cli.options import Force, Output, RulesFile, TracePaths, WindowText
 
 __all__ = ["report"]
 
 
 def report(
-    trace: TracePath,
+    trace: TracePaths,
     output: Output = None,
     window: WindowText = None,
     title: Annotated[
@@ -24,16 +24,17 @@ def report(
 ) -> None:
     """Everything about a trace on one HTML page: to read, to print, to send; works offline."""
     from traceprof.cli.analyze import run_all
+    from traceprof.cli.opening import open_named
     from traceprof.cli.output import message, read_rules, write_output
-    from traceprof.formats import ReadOptions, open_trace
+    from traceprof.formats import ReadOptions
     from traceprof.model.selection import select
     from traceprof.render.report import REPORT, render_report
     from traceprof.units import format_bytes
 
-    target = output or Path(f"{trace.stem}.report.html")
-    whole = open_trace(trace, ReadOptions(rules=read_rules(rules)))
+    target = output or Path(f"{trace[0].stem}.report.html")
+    whole = open_named(trace, ReadOptions(rules=read_rules(rules)))
     selection = select(whole, window)
     results, missing = run_all(REPORT, whole.within(selection.window), strict=False)
-    page = render_report(whole, selection, results, missing, title=title or trace.name)
+    page = render_report(whole, selection, results, missing, title=title or trace[0].name)
     write_output(target, page, force=force)
     message(f"wrote {target} ({format_bytes(target.stat().st_size)}): open it in a browser")

@@ -59,7 +59,7 @@ class _Tags(HTMLParser):
         self.open: list[str] = []
         self.seen: dict[str, int] = {}
 
-    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+    def handle_starttag(self, tag: str, attrs: object) -> None:
         self.seen[tag] = self.seen.get(tag, 0) + 1
         if tag not in self.VOID:
             self.open.append(tag)
