@@ -61,6 +61,16 @@ ANALYSES: Final[tuple[Entry, ...]] = (
         "traceprof.analysis.buckets",
     ),
     Entry(
+        "ranks",
+        "the ranks side by side: parts of their time, and waiting",
+        "traceprof.analysis.ranks",
+    ),
+    Entry(
+        "stragglers",
+        "ranks that the others wait for: in which phase, since when",
+        "traceprof.analysis.stragglers",
+    ),
+    Entry(
         "alignment",
         "the clocks of the ranks, by the ends of shared collectives",
         "traceprof.analysis.alignment",

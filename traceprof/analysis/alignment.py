@@ -16,7 +16,7 @@ import pandas as pd
 from traceprof.analysis.base import Analysis
 from traceprof.analysis.collective_matches import Matches, find_matches
 from traceprof.analysis.rank_members import Member
-from traceprof.analysis.robust_line import fit_line
+from traceprof.analysis.robust_line import Line, fit_line
 from traceprof.model.retime import ClockCorrection, retime
 from traceprof.model.tables import ABSENT
 from traceprof.model.trace import Trace
@@ -34,6 +34,7 @@ _ENDS_TOGETHER: Final = (
     "send_recv",
 )
 _MIXED_NOTE_NS: Final = 1_000_000
+_LEAST_SPAN_NS: Final = 1_000_000_000  # over less, a real drift stays below the jitter
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,7 +161,8 @@ def _error(
 
 def _fit(instants: npt.NDArray[np.float64], ahead: npt.NDArray[np.float64]) -> _Tie:
     at_ns = int(np.median(instants))
-    line = fit_line(instants - at_ns, ahead)
+    is_long = float(np.ptp(instants)) >= _LEAST_SPAN_NS
+    line = fit_line(instants - at_ns, ahead) if is_long else Line(float(np.median(ahead)))
     residual = float(np.median(np.abs(ahead - line.at(instants - at_ns))))
     return _Tie(ClockCorrection(line.level, line.slope, at_ns), residual, len(instants))
 

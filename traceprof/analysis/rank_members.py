@@ -45,7 +45,8 @@ def find_members(trace: Trace) -> tuple[Member, ...]:
     used = whole.kernels[["process", "device"]].drop_duplicates()
     devices = used.groupby("process")["device"].apply(lambda own: sorted(own.tolist())).to_dict()
     ranked = {int(str(process)) for process, rank in ranks.items() if rank != ABSENT}
-    working: set[int] = {*ranked, *devices, *whole.collectives["process"].unique().tolist()}
+    owners = np.concatenate([used["process"], whole.collectives["process"]])
+    working = ranked | set(np.unique(owners).tolist())
     members = []
     for process in working:
         rank, host = int(ranks.get(process, ABSENT)), str(hosts.get(process, ""))
