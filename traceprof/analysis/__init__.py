@@ -45,6 +45,36 @@ ANALYSES: Final[tuple[Entry, ...]] = (
         "bandwidth of copies over time, by device and route",
         "traceprof.analysis.bandwidth",
     ),
+    Entry(
+        "collectives",
+        "collectives by operation and size: time, algbw, busbw, exposed",
+        "traceprof.analysis.collectives",
+    ),
+    Entry(
+        "messages",
+        "every collective by itself: size, bandwidth, phase, exposed time",
+        "traceprof.analysis.messages",
+    ),
+    Entry(
+        "buckets",
+        "the collectives of a step in their order (buckets of DDP)",
+        "traceprof.analysis.buckets",
+    ),
+    Entry(
+        "ranks",
+        "the ranks side by side: parts of their time, and waiting",
+        "traceprof.analysis.ranks",
+    ),
+    Entry(
+        "stragglers",
+        "ranks that the others wait for: in which phase, since when",
+        "traceprof.analysis.stragglers",
+    ),
+    Entry(
+        "alignment",
+        "the clocks of the ranks, by the ends of shared collectives",
+        "traceprof.analysis.alignment",
+    ),
     Entry("steps", "every step: duration, parts, phases", "traceprof.analysis.steps"),
     Entry("phases", "host and device time by phase", "traceprof.analysis.phases"),
     Entry("idle", "why devices were idle", "traceprof.analysis.idle"),

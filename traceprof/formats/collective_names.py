@@ -1,27 +1,13 @@
-"""One vocabulary for what PyTorch, NCCL and MPI call their collectives and data types."""
+"""One vocabulary for what PyTorch, NCCL and MPI call their data types."""
 
 from __future__ import annotations
 
-import re
 from typing import Final
+
+from traceprof.model.collective_names import collective_op
 
 __all__ = ["collective_op", "dtype_bytes", "dtype_name"]
 
-_OPS: Final = (
-    ("reducescatter", "reduce_scatter"),
-    ("allgather", "all_gather"),
-    ("allreduce", "all_reduce"),
-    ("alltoall", "all_to_all"),
-    ("broadcast", "broadcast"),
-    ("bcast", "broadcast"),
-    ("barrier", "barrier"),
-    ("sendrecv", "send_recv"),
-    ("gather", "gather"),
-    ("scatter", "scatter"),
-    ("reduce", "reduce"),
-    ("send", "send"),
-    ("recv", "recv"),
-)
 _DTYPES: Final = {
     "float": ("float32", 4),
     "half": ("float16", 2),
@@ -40,17 +26,6 @@ _DTYPES: Final = {
     "float8_e4m3fnuz": ("float8_e4m3fnuz", 1),
     "float8_e5m2fnuz": ("float8_e5m2fnuz", 1),
 }
-_PUNCTUATION: Final = re.compile(r"[^a-z0-9]+")
-
-
-def collective_op(name: str) -> str:
-    """Return the plain name of a collective (``all_reduce`` …); "" for what moves no data.
-
-    ``_allgather_base``, ``nccl:_all_gather_base``, ``ncclAllGather`` and ``MPI_Iallgather`` all
-    are ``all_gather``.
-    """
-    plain = _PUNCTUATION.sub("", name.lower())
-    return next((op for part, op in _OPS if part in plain), "")
 
 
 def dtype_name(name: str) -> str:

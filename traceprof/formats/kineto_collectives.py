@@ -50,7 +50,9 @@ def _described(rows: Rows, correlation: npt.NDArray[np.int64], backend: str) -> 
     codes = rows.text("dtype").codes
     sizes = np.array([dtype_bytes(name) or ABSENT for name in names], np.int64)[codes]
     sent, received = rows.number("In msg nelems"), rows.number("Out msg nelems")
-    elements = np.where(sent > 0, sent, received)  # who only receives puts nothing in
+    op = _ops(rows.text("Collective name"))
+    # Only the root of a scatter hands anything in, and who only receives does not.
+    elements = np.where((sent > 0) & (op != "scatter"), sent, received)
     known = (sizes > 0) & (elements >= 0)
     on_host = rows.process == rows.host_process
     return make_table(
@@ -60,7 +62,7 @@ def _described(rows: Rows, correlation: npt.NDArray[np.int64], backend: str) -> 
             "end_ns": rows.end_ns,
             "process": np.full(len(rows), rows.host_process),
             "thread": np.where(on_host, rows.thread, ABSENT),
-            "op": _ops(rows.text("Collective name")),
+            "op": op,
             "n_bytes": np.where(known, elements * sizes, ABSENT),
             "dtype": categorical(codes, [dtype_name(name) for name in names]),
             "group": rows.text("Process Group Name"),

@@ -150,8 +150,9 @@ TABLES: Final[Mapping[str, Table]] = {
         ),
         Table(
             "collectives",
-            "collective and point-to-point calls as the host issued them; "
-            "n_bytes: the buffer of one rank",
+            "collective and point-to-point calls as the host issued them; n_bytes: what this rank "
+            "hands in (its shard for all_gather and gather, the whole for reduce_scatter and "
+            "all_to_all), for scatter and recv what it gets",
             {
                 **_SPAN,
                 "process": _N,

@@ -10,7 +10,7 @@ from time import time_ns
 from . import card, session
 from .emitters import NOWHERE
 
-# operator → index of the argument that holds the message of this rank
+# operator → index of the argument that holds what this rank hands in
 _MESSAGES = {
     "allreduce_": 0,
     "allreduce_coalesced_": 0,
@@ -24,7 +24,7 @@ _MESSAGES = {
     "_reduce_scatter_base_": 1,
     "reduce_scatter_tensor_coalesced_": 1,
     "gather_": 1,
-    "scatter_": 1,
+    "scatter_": 0,  # what it gets: only the root hands anything in
     "alltoall_": 1,
     "alltoall_base_": 1,
     "send": 0,

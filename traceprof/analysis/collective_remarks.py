@@ -1,0 +1,88 @@
+"""What must be read with the numbers of collectives, in sentences."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import pandas as pd
+
+from traceprof.analysis.collective_steps import measure_step_traffic
+from traceprof.model.links import Peak
+from traceprof.model.trace import Trace
+from traceprof.units import format_bytes, format_count, format_ratio
+
+__all__ = ["remark_on_collectives"]
+
+
+def remark_on_collectives(
+    trace: Trace, work: pd.DataFrame, peaks: Mapping[str, Peak]
+) -> tuple[str, ...]:
+    """Return remarks on the collectives ``work`` and the peaks that they are judged by."""
+    return (
+        _on_waiting(work),
+        *_on_pace(trace, work),
+        *_on_what_is_missing(work),
+        *_on_peaks(trace, work, peaks),
+    )
+
+
+def _on_waiting(work: pd.DataFrame) -> str:
+    n_ranks = work[["process", "device"]].drop_duplicates().shape[0]
+    whose = "each rank by itself" if n_ranks > 1 else "one rank"
+    return f"times are of {whose} and include waiting for the others: bandwidths are lower bounds"
+
+
+def _on_pace(trace: Trace, work: pd.DataFrame) -> list[str]:
+    seconds = trace.span.duration_ns / 1e9
+    pace = f"{len(work) / seconds:.3g} collectives per second" if seconds else ""
+    traffic = measure_step_traffic(trace, work)
+    if traffic is None:
+        return [pace] if pace else []
+    parts = [f"{traffic.count:.4g} per step"]
+    if traffic.size_bytes is not None:
+        parts.append(f"{format_bytes(traffic.size_bytes)} per step")
+    parts.append(f"all-reduce runs in {format_ratio(traffic.all_reduce_ratio)} of the step")
+    return [", ".join([pace, *parts])]
+
+
+def _on_what_is_missing(work: pd.DataFrame) -> list[str]:
+    n_all = format_count(len(work))
+    remarks = []
+    unsized = int((work["n_bytes"] < 0).sum())
+    if unsized:
+        remarks.append(
+            f"the size of {format_count(unsized)} of {n_all} was not recorded: "
+            "no bandwidth is claimed for them"
+        )
+    uncalled = int((work["call_ns"] < 0).sum())
+    if uncalled:
+        remarks.append(
+            f"{format_count(uncalled)} of {n_all} are kernels whose launch is not in the trace"
+        )
+    untimed = int((~work["is_timed"]).sum())
+    if untimed:
+        remarks.append(
+            f"{format_count(untimed)} of {n_all} are calls whose kernel is not in the trace: "
+            "how long they took is not known"
+        )
+    return remarks
+
+
+def _on_peaks(trace: Trace, work: pd.DataFrame, peaks: Mapping[str, Peak]) -> list[str]:
+    n_here = len(trace.devices)
+    remarks = [
+        f"peak for groups of {ranks}: {peak}; assumed is that they share this machine's "
+        f"{n_here} GPUs"
+        if peak.what != "nic"
+        else f"peak for groups of {ranks}: {peak}"
+        for ranks, peak in peaks.items()
+    ]
+    sized = work[work["bus_bytes"].notna() & (work["device"] >= 0)]
+    wider = sized[sized["group_size"] > n_here]["group_size"].unique().tolist()
+    unknown = [str(n) for n in sorted(wider) if f"{n} ranks" not in peaks]
+    if unknown:
+        remarks.append(
+            f"groups of {', '.join(unknown)} ranks are larger than this machine's {n_here} GPUs: "
+            "give the network of a GPU by --link nic=400Gb/s"
+        )
+    return remarks

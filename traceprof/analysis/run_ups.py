@@ -1,0 +1,90 @@
+"""What each rank did before it came to each shared collective.
+
+A shared collective ends on all ranks at once. What a rank does from the end of one to the start
+of its next is its run-up: it holds no waiting for others, so that run-ups of ranks compare.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+import numpy as np
+import pandas as pd
+
+from traceprof.analysis.attribution import find_launches, phase_of_launches
+from traceprof.analysis.collective_matches import Matches
+from traceprof.analysis.host_phases import find_host_phases
+from traceprof.analysis.phase_names import PHASES, UNCLAIMED
+from traceprof.model.activity import Activity
+from traceprof.model.intervals import Intervals
+from traceprof.model.trace import Trace
+
+__all__ = ["DEVICE_IDLE", "find_run_ups"]
+
+DEVICE_IDLE: Final = "device idle"
+
+
+def find_run_ups(trace: Trace, matches: Matches) -> pd.DataFrame:
+    """Return one row per rank and shared collective, by the start of the last rank.
+
+    Columns: match, member, start_ns (the end of the collective before, or the start of the
+    window), end_ns (the start of this one), late_ns (after the median of the ranks), and one per
+    phase with its time in between: on the device where device work was recorded, with what is
+    left as `DEVICE_IDLE`, else on the host, with what is left as "outside any phase".
+    """
+    rows = matches.rows[matches.rows["match"] >= 0].sort_values(["member", "start_ns"])
+    before = rows.groupby("member")["end_ns"].cummax().groupby(rows["member"]).shift()
+    begins = before.fillna(trace.span.start_ns).clip(lower=trace.span.start_ns)
+    run_ups = pd.DataFrame(
+        {
+            "match": rows["match"],
+            "member": rows["member"],
+            "start_ns": np.minimum(begins.astype(np.int64), rows["start_ns"]),
+            "end_ns": rows["start_ns"],
+            "late_ns": rows["start_ns"] - rows.groupby("match")["start_ns"].transform("median"),
+        }
+    )
+    parts = [
+        _with_phases(own, _phases(trace, matches.members[int(str(place))].process))
+        for place, own in run_ups.groupby("member")
+    ]
+    table = pd.concat(parts).fillna(0) if parts else run_ups
+    order = matches.table["last_start_ns"]
+    return table.assign(order=table["match"].map(order)).sort_values(
+        ["order", "member"], ignore_index=True
+    )
+
+
+def _phases(trace: Trace, process: int) -> tuple[dict[str, Intervals], str]:
+    """Return when a process was in which phase, and what to call the rest."""
+    if "kernels" in trace.recorded:
+        return _on_device(trace, process), DEVICE_IDLE
+    found = [phases for phases in find_host_phases(trace.whole) if phases.process == process]
+    times = dict(found[0].times) if found else {}
+    times.pop("communication", None)
+    return times, UNCLAIMED
+
+
+def _on_device(trace: Trace, process: int) -> dict[str, Intervals]:
+    kernels = trace.whole.kernels
+    own = kernels["process"] == process
+    computing = kernels[own & (kernels["activity"] != Activity.COMMUNICATION.value)]
+    phases = phase_of_launches(trace, find_launches(trace, computing))
+    names = np.array([*PHASES, UNCLAIMED], object)[phases]
+    starts, ends = computing["start_ns"].to_numpy(), computing["end_ns"].to_numpy()
+    return {
+        str(name): Intervals.union_of(starts[names == name], ends[names == name])
+        for name in dict.fromkeys(names)
+    }
+
+
+def _with_phases(own: pd.DataFrame, phases: tuple[dict[str, Intervals], str]) -> pd.DataFrame:
+    times, rest = phases
+    starts, ends = own["start_ns"].to_numpy(), own["end_ns"].to_numpy()
+    covered = {name: time.covered_ns(starts, ends) for name, time in times.items()}
+    claimed = Intervals.empty()
+    for time in times.values():
+        claimed = claimed | time
+    left = ends - starts - claimed.covered_ns(starts, ends)
+    covered[rest] = covered.get(rest, 0) + left
+    return own.assign(**covered)

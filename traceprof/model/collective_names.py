@@ -1,0 +1,74 @@
+"""One vocabulary for what PyTorch, NCCL, MPI and kernels call their collectives."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import Final
+
+__all__ = ["KernelKind", "collective_op", "kernel_kind"]
+
+_OPS: Final = (
+    ("reducescatter", "reduce_scatter"),
+    ("allgather", "all_gather"),
+    ("allreduce", "all_reduce"),
+    ("alltoallv", "all_to_all_v"),
+    ("alltoall", "all_to_all"),
+    ("broadcast", "broadcast"),
+    ("bcast", "broadcast"),
+    ("barrier", "barrier"),
+    ("sendrecv", "send_recv"),
+    ("gather", "gather"),
+    ("scatter", "scatter"),
+    ("reduce", "reduce"),
+    ("send", "send"),
+    ("recv", "recv"),
+)
+_PUNCTUATION: Final = re.compile(r"[^a-z0-9]+")
+_NCCL: Final = re.compile(
+    r"[nr]ccl.*?(?P<algorithm>nvls_?tree|nvls|collnet_?(?:direct|chain)?|ring|tree|_pat)"
+    r"_?(?P<protocol>ll128|ll|simple)?",
+    re.IGNORECASE,
+)
+_CUSTOM: Final = (
+    (re.compile(r"internode::|intranode::|deep_?ep", re.IGNORECASE), "all_to_all_v", "DeepEP"),
+    (re.compile(r"cross_device_reduce_(\w+?)stage", re.IGNORECASE), "all_reduce", "custom"),
+    (re.compile(r"multimem", re.IGNORECASE), "", "multimem"),
+    (re.compile(r"one_?shot", re.IGNORECASE), "", "one-shot"),
+    (re.compile(r"two_?shot", re.IGNORECASE), "", "two-shot"),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class KernelKind:
+    """What the name of a communication kernel tells; "" where it does not."""
+
+    op: str = ""
+    algorithm: str = ""
+    protocol: str = ""
+
+
+def collective_op(name: str) -> str:
+    """Return the plain name of a collective (``all_reduce`` …); "" for what moves no data.
+
+    ``_allgather_base``, ``nccl:_all_gather_base``, ``ncclAllGather`` and ``MPI_Iallgather`` all
+    are ``all_gather``.
+    """
+    plain = _PUNCTUATION.sub("", name.lower())
+    return next((op for part, op in _OPS if part in plain), "")
+
+
+def kernel_kind(name: str) -> KernelKind:
+    """Return what a communication kernel does, by its name.
+
+    ``ncclDevKernel_AllReduce_Sum_f32_RING_LL(…)`` is an ``all_reduce`` by RING and LL.
+    """
+    plain = name.removeprefix("void ").replace("(anonymous namespace)::", "").partition("(")[0]
+    for pattern, op, algorithm in _CUSTOM:
+        if pattern.search(plain):
+            return KernelKind(op or collective_op(plain), algorithm)
+    found = _NCCL.search(plain)
+    if found is None:
+        return KernelKind(collective_op(plain))
+    algorithm = found["algorithm"].strip("_").upper()
+    return KernelKind(collective_op(plain), algorithm, (found["protocol"] or "").upper())

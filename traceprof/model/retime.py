@@ -1,0 +1,75 @@
+"""Moving the times of processes to another clock."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from traceprof.model.tables import TABLES, make_table
+from traceprof.model.trace import Trace
+from traceprof.model.window import TimeWindow
+
+__all__ = ["ClockCorrection", "retime"]
+
+_Int64Array = npt.NDArray[np.int64]
+
+
+@dataclass(frozen=True, slots=True)
+class ClockCorrection:
+    """What a clock shows too much: ``offset_ns`` at ``at_ns``, growing by ``drift_ratio``."""
+
+    offset_ns: float = 0.0
+    drift_ratio: float = 0.0
+    at_ns: int = 0
+
+    def error_ns(self, instants: _Int64Array) -> npt.NDArray[np.float64]:
+        """Return what the clock shows too much at each instant (on that clock)."""
+        return np.asarray(self.offset_ns + self.drift_ratio * (instants - self.at_ns), np.float64)
+
+    def apply(self, instants: _Int64Array) -> _Int64Array:
+        """Return the instants on the common clock, rounded to whole nanoseconds."""
+        return instants - np.rint(self.error_ns(instants)).astype(np.int64)
+
+
+def retime(trace: Trace, corrections: Mapping[int, ClockCorrection]) -> Trace:
+    """Return the whole ``trace`` with the times of each process corrected.
+
+    Rows of processes without a correction, and rows of no process, stay where they are.
+    """
+    tables: dict[str, Any] = {}
+    for name, table in TABLES.items():
+        frame = trace.table(name)
+        if not table.has_times or "process" not in table.columns or frame.empty:
+            continue
+        columns = {str(column): frame[column].array for column in frame}
+        for time in ("start_ns", "end_ns"):
+            if time in columns:
+                columns[time] = _corrected(frame[time].to_numpy(), frame["process"], corrections)
+        tables[name] = make_table(name, columns)
+    moved = replace(trace, **tables, uncut=None)
+    return replace(moved, span=_span(trace.span, moved))
+
+
+def _corrected(
+    instants: _Int64Array, processes: Any, corrections: Mapping[int, ClockCorrection]
+) -> _Int64Array:
+    corrected = instants.copy()
+    for process, correction in corrections.items():
+        own = (processes == process).to_numpy()
+        corrected[own] = correction.apply(instants[own])
+    return corrected
+
+
+def _span(span: TimeWindow, moved: Trace) -> TimeWindow:
+    """Return the span, widened to hold what was moved."""
+    starts, ends = [span.start_ns], [span.end_ns]
+    for name, table in TABLES.items():
+        frame = moved.table(name)
+        if table.has_times and len(frame):
+            starts.append(int(frame["start_ns"].iloc[0]))
+            ends.append(int(frame["end_ns" if table.has_spans else "start_ns"].max()))
+    return TimeWindow(min(starts), max(ends))
