@@ -51,13 +51,21 @@ class Context:
 
     @cached_property
     def steps(self) -> Steps:
-        """The steps that lie wholly inside the window."""
-        return find_steps(self.trace)
+        """The steps that lie wholly inside the window, if somebody named them.
+
+        Steps that were inferred may be layers or micro-batches: advice does not rest on them.
+        """
+        return _named(find_steps(self.trace))
+
+    @cached_property
+    def all_steps(self) -> Steps:
+        """The named steps of the whole trace."""
+        return _named(find_steps(self.trace.whole))
 
     @cached_property
     def is_warmup(self) -> npt.NDArray[np.bool_]:
         """Which of `steps` are warm-up, as seen in the whole trace."""
-        whole = find_steps(self.trace.whole)
+        whole = self.all_steps
         leading = whole.table.loc[whole.warmup(), ["process", "step"]]
         known = set(leading.itertuples(index=False, name=None))
         pairs = self.steps.table[["process", "step"]].itertuples(index=False, name=None)
@@ -219,3 +227,7 @@ class Context:
         if not len(self.steps):
             return format_duration(total_ns)
         return f"{format_duration(total_ns / self.n_steps)} per step"
+
+
+def _named(steps: Steps) -> Steps:
+    return Steps(steps.table.iloc[:0], "") if steps.is_inferred else steps

@@ -20,7 +20,7 @@ _LEAST: Final = 0.01
 
 def _check(context: Context) -> Iterator[Finding]:
     if len(context.steps) < 4:
-        raise NotRecordedError("too few steps are known to call one slow")
+        raise NotRecordedError("too few steps are named to call one slow")
     slow = np.flatnonzero(context.step_outliers > 0)
     if not len(slow):
         return

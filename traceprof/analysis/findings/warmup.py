@@ -10,7 +10,6 @@ import numpy as np
 from traceprof.analysis.findings.base import Finding, Rule
 from traceprof.analysis.findings.context import Context
 from traceprof.errors import NotRecordedError
-from traceprof.model.steps import find_steps
 from traceprof.units import format_duration, format_ratio
 
 __all__ = ["RULE"]
@@ -20,9 +19,9 @@ _FEWEST: Final = 2
 
 
 def _check(context: Context) -> Iterator[Finding]:
-    steps = find_steps(context.trace.whole)
+    steps = context.all_steps
     if not len(steps):
-        raise NotRecordedError("no steps are known")
+        raise NotRecordedError("no steps are named")
     leading = steps.warmup()
     if leading.all() or not leading.any():
         return
