@@ -189,8 +189,8 @@ def test_what_else_kineto_may_record(tmp_path: Path) -> None:
     ]
     assert plain(trace.overheads, "name", "process") == [("Activity Buffer Request", HOST)]
     assert plain(trace.samples, "source", "metric", "value") == [
-        ("torch device 1", "allocated_bytes", 2048.0),
-        ("torch device 1", "reserved_bytes", 4096.0),
+        ("gpu:1", "torch_allocated_bytes", 2048.0),
+        ("gpu:1", "torch_reserved_bytes", 4096.0),
     ]
     assert trace.host_ops.empty
 
