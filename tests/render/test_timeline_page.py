@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 
@@ -206,3 +207,33 @@ def test_dark_follows_the_reader(open_page: Open) -> None:
     page.redrawn("traceprof.toggleTheme()")
     assert {before, page.js("document.documentElement.dataset.theme")} == {"light", "dark"}
     assert page.complaints == []
+
+
+def test_saving_a_picture_gives_a_png_with_lanes(open_page: Open) -> None:
+    page = open_page(render_timeline(_small_trace(), title="small <b>picture</b>"))
+    with page.page.expect_download() as download:
+        page.page.get_by_text("Save picture").click()
+    picture = Path(download.value.path()).read_bytes()
+    assert picture.startswith(b"\x89PNG")
+    assert len(picture) > 20_000
+    assert page.complaints == []
+
+
+def test_a_lane_can_be_folded_and_pinned_by_keyboard(open_page: Open) -> None:
+    page = open_page(render_timeline(_small_trace(), title="small"))
+    lanes = page.page.locator(".lane")
+    before = lanes.count()
+    page.page.locator(".lane.group", has_text="GPU 0").press("Enter")
+    assert lanes.count() == before - 2
+    page.page.locator(".lane.row .pin").first.press("Enter")
+    assert page.page.locator(".lane.section").first.inner_text() == "Pinned"
+
+
+def test_a_category_can_be_switched_off(open_page: Open) -> None:
+    page = open_page(render_timeline(_small_trace(), title="small"))
+    assert "gemm" in page.page.locator(".plot").text_content()
+    before = page.js("traceprof.redraws")
+    page.page.locator(".chip", has_text="Compute").first.click()
+    while page.js("traceprof.redraws") == before:
+        page.page.wait_for_timeout(10)
+    assert "gemm" not in page.page.locator(".plot").text_content()
