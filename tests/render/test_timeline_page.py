@@ -237,3 +237,19 @@ def test_a_category_can_be_switched_off(open_page: Open) -> None:
     while page.js("traceprof.redraws") == before:
         page.page.wait_for_timeout(10)
     assert "gemm" not in page.page.locator(".plot").text_content()
+
+
+def test_samples_are_charts_on_the_same_axis(open_page: Open) -> None:
+    builder = TraceBuilder().kernel("k", 0, 10_000)
+    for i in range(100):
+        builder.sample("rx_bytes_per_s", i * 100, i * 1.5, source="<b>mlx5_0</b>")
+        builder.sample("rx_bytes_per_s", i * 100, 7.0, source="mlx5_1")
+    page = open_page(render_timeline(builder.build(), title="samples"))
+    assert "rx_bytes_per_s" in page.page.locator(".lanes").inner_text()
+    y = page.js("traceprof.height + 30 + (traceprof.charts.length - 1) * 100")
+    box = page.page.locator(".overlay").bounding_box()
+    assert box
+    page.page.mouse.move(box["x"] + page.js("traceprof.xOf(5050)"), box["y"] + y)
+    facts = page.page.locator(".tip .fact").all_inner_texts()
+    assert facts == ["<b>mlx5_0</b>\n75", "mlx5_1\n7"]
+    assert page.complaints == []
