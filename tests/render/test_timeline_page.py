@@ -251,5 +251,5 @@ def test_samples_are_charts_on_the_same_axis(open_page: Open) -> None:
     assert box
     page.page.mouse.move(box["x"] + page.js("traceprof.xOf(5050)"), box["y"] + y)
     facts = page.page.locator(".tip .fact").all_inner_texts()
-    assert facts == ["<b>mlx5_0</b>\n75", "mlx5_1\n7"]
+    assert facts == ["<b>mlx5_0</b>\n75 B/s", "mlx5_1\n7 B/s"]
     assert page.complaints == []

@@ -84,7 +84,7 @@ function chartAxes(scene, plot) {
       gridcolor: scene.theme.line,
       zeroline: false,
       fixedrange: true,
-      tickfont: { size: 9 },
+      tickfont: { size: 9, color: scene.theme.muted },
       ticklabelposition: "inside",
     };
   });

@@ -1,4 +1,5 @@
 import { lowerBound, upperBound } from "./bisect.mjs";
+import { formatBytes } from "./format.mjs";
 
 /** Time series: one chart per metric, one line per source. */
 
@@ -14,10 +15,13 @@ export function sampleCharts(trace) {
   }));
 }
 
-/** The last value at or before `t`, in words. */
-function valueAt({ times, values }, t) {
+/** The last value at or before `t`, in words; the unit is the end of the metric's name. */
+function valueAt({ metric, times, values }, t) {
   const i = upperBound(times, t) - 1;
-  return i < 0 ? "–" : values[i].toLocaleString("en", { maximumSignificantDigits: 6 });
+  if (i < 0) return "–";
+  if (metric.endsWith("_bytes")) return formatBytes(values[i]);
+  if (metric.endsWith("_bytes_per_s")) return `${formatBytes(values[i])}/s`;
+  return values[i].toLocaleString("en", { maximumSignificantDigits: 6 });
 }
 
 export function sampleTraces(scene) {
