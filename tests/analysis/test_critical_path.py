@@ -78,6 +78,17 @@ def test_work_right_after_work_of_another_stream_depends_on_it() -> None:
     assert parts_of(trace) == {"transfer": 99, "latency": 101, "compute": 100}
 
 
+def test_a_blocking_copy_waits_for_the_work_ahead_not_for_its_own_call() -> None:
+    trace = (
+        TraceBuilder()
+        .kernel("gemm", 20, 900 * US, launched_ns=(0, 10), stream=13)
+        .copy("d2h", 901 * US, 902 * US, launched_ns=(20, 910 * US), api="cudaMemcpy")
+        .build()
+    )
+    parts = parts_of(trace)
+    assert (parts["compute"], parts["transfer"]) == (900 * US - 20, US)
+
+
 def test_the_parts_of_each_step_and_what_bounds_it() -> None:
     trace = Training(data_ns=20 * MS, n_steps=6).build()
     table = measure_critical_path(trace).table

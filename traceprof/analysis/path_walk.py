@@ -16,6 +16,7 @@ import numpy.typing as npt
 import pandas as pd
 
 from traceprof.analysis.attribution import find_launches
+from traceprof.analysis.gaps import LATENCY_NS
 from traceprof.analysis.host_state import is_blocking_copy, is_synchronisation
 from traceprof.model.activity import Activity
 from traceprof.model.trace import Trace
@@ -112,7 +113,9 @@ def _predecessors(work: pd.DataFrame) -> _Int64Array:
     is_dependency = (other >= 0) & (starts - other_end <= _DEPENDS_NS) & (other_end > ahead_end)
     best = np.where(is_dependency, other, ahead)
     best_end = np.where(is_dependency, other_end, ahead_end)
-    launched = np.minimum(work["launched_ns"].to_numpy(), starts)
+    # A blocking copy is launched long before its call returns.
+    launch, returned = work["launch_ns"].to_numpy(), work["launched_ns"].to_numpy()
+    launched = np.minimum(np.minimum(returned, launch + LATENCY_NS), starts)
     return np.where((launched >= best_end) & (launched >= 0), _NONE, best)
 
 

@@ -66,13 +66,9 @@ def measure_whatif(trace: Trace) -> WhatIf:
     mean = {case: float(np.mean(values)) / max(1, window_ns) for case, values in gains.items()}
     step_ns = _step_ns(trace)
     ranked = sorted(mean.items(), key=lambda item: -item[1])
-    table = pd.DataFrame(
-        [
-            (case, ratio * step_ns, ratio, 1 / (1 - ratio) if ratio < 1 else np.inf)
-            for case, ratio in ranked
-        ],
-        columns=["case", "gain_ns", "gain_ratio", "speedup"],
-    )
+    table = pd.DataFrame(ranked, columns=["case", "gain_ratio"])
+    table.insert(1, "gain_ns", table["gain_ratio"] * step_ns)
+    table["speedup"] = 1 / (1 - table["gain_ratio"])
     return WhatIf(table, _notes(links))
 
 
@@ -84,7 +80,8 @@ def _step_ns(trace: Trace) -> float:
 def _link_speeds(trace: Trace) -> dict[str, float]:
     """Return the speed that the best large copies of each direction reach, in bytes per s."""
     copies = trace.whole.copies
-    large = copies[copies["n_bytes"] >= _LARGE_BYTES]
+    moved = copies["direction"].isin(["h2d", "d2h", "p2p"])
+    large = copies[moved & (copies["n_bytes"] >= _LARGE_BYTES)]
     length = (large["end_ns"] - large["start_ns"]).to_numpy(np.float64)
     rate = large["n_bytes"].to_numpy(np.float64) / np.maximum(length, 1) * 1e9
     by_direction = pd.Series(rate).groupby(large["direction"].to_numpy(object))
