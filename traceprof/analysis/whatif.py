@@ -16,6 +16,8 @@ from traceprof.analysis.critical_path import (
     processes_of,
 )
 from traceprof.analysis.path_walk import DEVICE_KINDS, Segments
+from traceprof.model.links import Link
+from traceprof.model.peaks import peak_of
 from traceprof.model.steps import find_steps
 from traceprof.model.trace import Trace
 from traceprof.units import format_rate
@@ -78,14 +80,23 @@ def _step_ns(trace: Trace) -> float:
 
 
 def _link_speeds(trace: Trace) -> dict[str, float]:
-    """Return the speed that the best large copies of each direction reach, in bytes per s."""
+    """Return the speed of each direction in bytes per s: the link's peak where it is known.
+
+    Elsewhere what the best large copies of the trace reach.
+    """
     copies = trace.whole.copies
     moved = copies["direction"].isin(["h2d", "d2h", "p2p"])
     large = copies[moved & (copies["n_bytes"] >= _LARGE_BYTES)]
     length = (large["end_ns"] - large["start_ns"]).to_numpy(np.float64)
     rate = large["n_bytes"].to_numpy(np.float64) / np.maximum(length, 1) * 1e9
     by_direction = pd.Series(rate).groupby(large["direction"].to_numpy(object))
-    return {str(name): float(speed) for name, speed in by_direction.quantile(_BEST_SHARE).items()}
+    reached = {str(name): float(v) for name, v in by_direction.quantile(_BEST_SHARE).items()}
+    used = trace.devices.loc[trace.devices["used"] == 1, "device"]
+    peaks = [peak_of(trace, int(device), Link.PCIE) for device in used]
+    known = [peak.bytes_per_s for peak in peaks if peak is not None]
+    if not known or len(known) < len(peaks):
+        return reached
+    return reached | dict.fromkeys(("h2d", "d2h"), min(known))
 
 
 def _faster_copies(segments: Segments, links: dict[str, float]) -> float:
@@ -107,7 +118,7 @@ def _notes(links: dict[str, float]) -> tuple[str, ...]:
     ]
     if links:
         speeds = ", ".join(f"{name} {format_rate(rate)}" for name, rate in links.items())
-        notes.append(f"link speed is what the best large copies of this trace reach: {speeds}")
+        notes.append(f"link speed (the peak, or what the best large copies reach): {speeds}")
     return tuple(notes)
 
 
