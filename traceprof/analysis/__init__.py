@@ -61,6 +61,11 @@ ANALYSES: Final[tuple[Entry, ...]] = (
         "traceprof.analysis.buckets",
     ),
     Entry(
+        "shared",
+        "collectives that ranks share: time without waiting, who came last",
+        "traceprof.analysis.shared",
+    ),
+    Entry(
         "ranks",
         "the ranks side by side: parts of their time, and waiting",
         "traceprof.analysis.ranks",
@@ -69,6 +74,11 @@ ANALYSES: Final[tuple[Entry, ...]] = (
         "stragglers",
         "ranks that the others wait for: in which phase, since when",
         "traceprof.analysis.stragglers",
+    ),
+    Entry(
+        "rank_steps",
+        "every step of every rank: duration, skew, waiting, lateness",
+        "traceprof.analysis.rank_steps",
     ),
     Entry(
         "alignment",

@@ -9,6 +9,7 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass
 from typing import Final
 
+import numpy as np
 import pandas as pd
 
 from traceprof.analysis.base import Analysis
