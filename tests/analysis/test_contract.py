@@ -34,7 +34,7 @@ def small_trace() -> Trace:
         .kernel("gemm", 20, 50, launched_ns=(5, 8))
         .copy("h2d", 0, 10, n_bytes=100, launched_ns=(1, 2))
         .host_op("aten::mm", 2, 9)
-        .sample("memory_used_bytes", 5, 1e9)
+        .sample("memory_allocated_bytes", 30, 1e6)
         .build()
     )
 
@@ -43,8 +43,8 @@ def test_every_module_with_an_analysis_is_registered() -> None:
     modules = {
         module.name
         for module in pkgutil.iter_modules(traceprof.analysis.__path__)
-        if "ANALYSIS = " in Path(traceprof.analysis.__path__[0], f"{module.name}.py").read_text()
         if not module.ispkg
+        if "ANALYSIS = " in Path(traceprof.analysis.__path__[0], f"{module.name}.py").read_text()
     }
     assert {f"traceprof.analysis.{name}" for name in modules} <= {e.module for e in ANALYSES}
 

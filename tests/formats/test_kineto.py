@@ -189,8 +189,8 @@ def test_what_else_kineto_may_record(tmp_path: Path) -> None:
     ]
     assert plain(trace.overheads, "name", "process") == [("Activity Buffer Request", HOST)]
     assert plain(trace.samples, "source", "metric", "value") == [
-        ("torch device 1", "allocated_bytes", 2048.0),
-        ("torch device 1", "reserved_bytes", 4096.0),
+        ("gpu:1", "torch_allocated_bytes", 2048.0),
+        ("gpu:1", "torch_reserved_bytes", 4096.0),
     ]
     assert trace.host_ops.empty
 
@@ -260,6 +260,8 @@ def test_strange_values_do_no_harm(tmp_path: Path) -> None:
         {**kernel("texts for times", 0, 0), "ts": "5.250", "dur": "1"},
         {**kernel("no arguments", 6000, 7000), "args": None},
         {**kernel("huge", 7000, 8000), "args": {"correlation": 2**64 - 1, "stream": [1]}},
+        {**kernel("at no time", 0, 0), "ts": 1e300},
+        {**kernel("for ever", 0, 0), "dur": 2**70},
         None,
         [1, 2],
         {"ph": "X", "cat": None, "name": None},

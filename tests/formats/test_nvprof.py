@@ -216,6 +216,21 @@ def test_links_between_devices(tmp_path: Path) -> None:
     }
 
 
+def test_values_of_another_kind_are_one_clear_error_or_none(tmp_path: Path) -> None:
+    path = tmp_path / "run.nvprof"
+    with NvprofDatabase(path) as file:
+        file.add("DEVICE", id="text", name=b"x", uuid="text", globalMemoryBandwidth=None)
+        file.add("OVERHEAD", overheadKind="x", objectId="x", start=DAY, end=DAY + 5)
+        file.add("MARKER", flags=2, timestamp="text", id=None, objectId=None, name="text")
+        file.add("PCIE", id="x", linkRate="fast")
+    trace = open_trace(path)
+    assert plain(trace.overheads, "name", "start_ns", "end_ns") == [("overhead", 0, 5)]
+    with NvprofDatabase(tmp_path / "bad.nvprof") as file:
+        file.add("RUNTIME", cbid="text", start=DAY, end=DAY)
+    with pytest.raises(TraceError, match="cbid is not of whole numbers"):
+        open_trace(tmp_path / "bad.nvprof")
+
+
 def test_names_of_calls() -> None:
     runtime, driver = call_names("runtime"), call_names("driver")
     assert [runtime[number - 1] for number in (13, 31, 41, 51, 211)] == [

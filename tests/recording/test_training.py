@@ -67,7 +67,7 @@ def test_throughput_is_what_the_program_printed(cnn):
 
 def test_the_output_of_the_program_is_all_that_is_on_stdout(cnn):
     lines = cnn.done.stdout.splitlines()
-    assert [line.split()[0] for line in lines] == ["loss", "median", "throughput"]
+    assert [line.split()[0] for line in lines] == ["loss", "median", "median", "throughput"]
     assert all(line.startswith("traceprof: ") for line in cnn.done.stderr.splitlines())
 
 

@@ -20,6 +20,7 @@ from traceprof.render.timeline.condense import condense_channel, condense_until
 from traceprof.render.timeline.encode import encode_varints
 from traceprof.render.timeline.lanes import build_lanes
 from traceprof.render.timeline.packing import assign_lines
+from traceprof.render.timeline.samples import sample_series, thin_out
 from traceprof.render.timeline.states import device_states
 
 SPANS = st.lists(
@@ -187,3 +188,23 @@ def test_the_states_add_up_to_the_breakdown(name: str, real_trace: Callable[[str
         assert found.get("overlap", 0) == device.communication_overlap_ns
         for state in ("exposed_communication", "exposed_transfer", "device_memory", "idle"):
             assert found.get(state, 0) == getattr(device, f"{state}_ns")
+
+
+def test_thinned_out_samples_keep_their_extremes() -> None:
+    values = np.sin(np.arange(10_000) / 50)
+    values[7_777] = 9.0
+    kept = thin_out(values, 100)
+    assert len(kept) <= 100
+    assert 7_777 in kept
+    assert values[kept].min() == values.min()
+    assert thin_out(values, 20_000).tolist() == list(range(10_000))
+
+
+def test_too_many_metrics_are_counted() -> None:
+    builder = TraceBuilder()
+    for i in range(9):
+        builder.sample(f"metric {i}", 10, 1.0)
+    trace = builder.build(span=(0, 20))
+    series, notes = sample_series(trace, trace.span)
+    assert len(series) == 6
+    assert notes == ["3 more metrics were sampled: not drawn"]

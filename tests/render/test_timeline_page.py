@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 
@@ -205,4 +206,50 @@ def test_dark_follows_the_reader(open_page: Open) -> None:
     before = page.js("document.documentElement.dataset.theme")
     page.redrawn("traceprof.toggleTheme()")
     assert {before, page.js("document.documentElement.dataset.theme")} == {"light", "dark"}
+    assert page.complaints == []
+
+
+def test_saving_a_picture_gives_a_png_with_lanes(open_page: Open) -> None:
+    page = open_page(render_timeline(_small_trace(), title="small <b>picture</b>"))
+    with page.page.expect_download() as download:
+        page.page.get_by_text("Save picture").click()
+    picture = Path(download.value.path()).read_bytes()
+    assert picture.startswith(b"\x89PNG")
+    assert len(picture) > 20_000
+    assert page.complaints == []
+
+
+def test_a_lane_can_be_folded_and_pinned_by_keyboard(open_page: Open) -> None:
+    page = open_page(render_timeline(_small_trace(), title="small"))
+    lanes = page.page.locator(".lane")
+    before = lanes.count()
+    page.page.locator(".lane.group", has_text="GPU 0").press("Enter")
+    assert lanes.count() == before - 2
+    page.page.locator(".lane.row .pin").first.press("Enter")
+    assert page.page.locator(".lane.section").first.inner_text() == "Pinned"
+
+
+def test_a_category_can_be_switched_off(open_page: Open) -> None:
+    page = open_page(render_timeline(_small_trace(), title="small"))
+    assert "gemm" in page.page.locator(".plot").text_content()
+    before = page.js("traceprof.redraws")
+    page.page.locator(".chip", has_text="Compute").first.click()
+    while page.js("traceprof.redraws") == before:
+        page.page.wait_for_timeout(10)
+    assert "gemm" not in page.page.locator(".plot").text_content()
+
+
+def test_samples_are_charts_on_the_same_axis(open_page: Open) -> None:
+    builder = TraceBuilder().kernel("k", 0, 10_000)
+    for i in range(100):
+        builder.sample("rx_bytes_per_s", i * 100, i * 1.5, source="<b>mlx5_0</b>")
+        builder.sample("rx_bytes_per_s", i * 100, 7.0, source="mlx5_1")
+    page = open_page(render_timeline(builder.build(), title="samples"))
+    assert "rx_bytes_per_s" in page.page.locator(".lanes").inner_text()
+    y = page.js("traceprof.height + 30 + (traceprof.charts.length - 1) * 100")
+    box = page.page.locator(".overlay").bounding_box()
+    assert box
+    page.page.mouse.move(box["x"] + page.js("traceprof.xOf(5050)"), box["y"] + y)
+    facts = page.page.locator(".tip .fact").all_inner_texts()
+    assert facts == ["<b>mlx5_0</b>\n75 B/s", "mlx5_1\n7 B/s"]
     assert page.complaints == []

@@ -31,7 +31,25 @@ class Entry:
 
 
 ANALYSES: Final[tuple[Entry, ...]] = (
+    Entry(
+        "findings", "ranked advice: what costs time, and what to do", "traceprof.analysis.findings"
+    ),
     Entry("breakdown", "where the time of each device went", "traceprof.analysis.breakdown"),
+    Entry(
+        "network",
+        "network traffic by interface and process, beside collectives",
+        "traceprof.analysis.network",
+    ),
+    Entry(
+        "network_time",
+        "network traffic over time, beside the collectives that caused it",
+        "traceprof.analysis.network_time",
+    ),
+    Entry("steps", "every step: duration, parts, phases, throughput", "traceprof.analysis.steps"),
+    Entry(
+        "phases", "host and device time by phase of the training loop", "traceprof.analysis.phases"
+    ),
+    Entry("layers", "host and device time by layer of the model", "traceprof.analysis.layers"),
     Entry("kernels", "device time by kernel name", "traceprof.analysis.kernels"),
     Entry("classes", "kernels by class and phase", "traceprof.analysis.classes"),
     Entry("copies", "copies by direction, with bytes and GB/s", "traceprof.analysis.copies"),
@@ -85,17 +103,14 @@ ANALYSES: Final[tuple[Entry, ...]] = (
         "the clocks of the ranks, by the ends of shared collectives",
         "traceprof.analysis.alignment",
     ),
-    Entry("steps", "every step: duration, parts, phases", "traceprof.analysis.steps"),
-    Entry("phases", "host and device time by phase", "traceprof.analysis.phases"),
     Entry("idle", "why devices were idle", "traceprof.analysis.idle"),
     Entry("gaps", "the longest idle gaps", "traceprof.analysis.longest_gaps"),
     Entry("launches", "launch latency and queue depth", "traceprof.analysis.launches"),
     Entry("sync", "where the host waits for a device", "traceprof.analysis.sync"),
-    Entry("memory", "device memory over time", "traceprof.analysis.memory"),
-    Entry("layers", "host and device time by layer", "traceprof.analysis.layers"),
+    Entry("memory", "device memory over time, by phase", "traceprof.analysis.memory"),
     Entry("ranges", "NVTX and other host ranges by name", "traceprof.analysis.ranges"),
-    Entry("quality", "what is suspicious in the trace itself", "traceprof.analysis.quality"),
     Entry("ops", "host operators by name, self and total", "traceprof.analysis.ops"),
+    Entry("quality", "what is suspicious in the trace itself", "traceprof.analysis.quality"),
 )
 
 

@@ -48,12 +48,12 @@ class RankClock:
     """
 
     rank: int | None
-    process: int
-    host: str
     offset_ns: float | None
     drift_ppm: float | None
     residual_ns: float | None
     collectives_count: int
+    host: str
+    process: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -170,15 +170,15 @@ def _fit(instants: npt.NDArray[np.float64], ahead: npt.NDArray[np.float64]) -> _
 def _describe(member: Member, tie: _Tie | None) -> RankClock:
     rank = None if member.rank == ABSENT else member.rank
     if tie is None:
-        return RankClock(rank, member.process, member.host, None, None, None, 0)
+        return RankClock(rank, None, None, None, 0, member.host, member.process)
     return RankClock(
         rank,
-        member.process,
-        member.host,
         offset_ns=tie.correction.offset_ns,
         drift_ppm=tie.correction.drift_ratio * 1e6,
         residual_ns=tie.residual_ns,
         collectives_count=tie.count,
+        host=member.host,
+        process=member.process,
     )
 
 

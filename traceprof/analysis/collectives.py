@@ -45,21 +45,21 @@ class CollectiveClass:
     """
 
     op: str
-    group: str
-    group_size: int | None
     sizes: str
-    algorithm: str
-    dtype: str
     count: int
     size_bytes: int | None
     total_ns: int | None
-    waited_ns: int | None
-    exposed_ns: int | None
-    median_ns: float | None
-    algbw_bytes_per_s: float | None
     busbw_bytes_per_s: float | None
-    peak_bytes_per_s: float | None
     peak_ratio: float | None
+    exposed_ns: int | None
+    waited_ns: int | None
+    algbw_bytes_per_s: float | None
+    median_ns: float | None
+    group: str
+    group_size: int | None
+    algorithm: str
+    dtype: str
+    peak_bytes_per_s: float | None
 
 
 @dataclass(frozen=True, slots=True)

@@ -100,7 +100,7 @@ def _notes(steps: pd.DataFrame) -> tuple[str, ...]:
 
 ANALYSIS = Analysis(
     name="idle",
-    summary="why devices were idle, by cause and length of the gaps",
+    summary="why devices were idle",
     needs=("kernels", "copies", "api_calls"),
     run=measure_idle,
 )

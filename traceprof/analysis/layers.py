@@ -19,7 +19,6 @@ import pandas as pd
 from traceprof.analysis.base import Analysis
 from traceprof.analysis.range_work import RangeWork, find_range_work
 from traceprof.analysis.selftime import self_time_ns
-from traceprof.errors import NotRecordedError
 from traceprof.model.steps import OWN_DOMAIN
 from traceprof.model.trace import DEVICE_TABLES, Trace
 
@@ -30,6 +29,8 @@ _Int64Array = npt.NDArray[np.int64]
 _LAYER: Final = "layer:"
 _NUMBERS: Final = re.compile(r",\s*(?:seq|op_id|sizes|input_op_ids)\s*=.*$")
 _SEQUENCE: Final = re.compile(r",\s*seq\s*=\s*(\d+)")
+_NONE: Final = "no layers are named: record with `traceprof record --layers`, or with emit_nvtx"
+_COLUMNS: Final = ("layer", "type", "count", "host_ns", "host_self_ns")
 _BACKWARD: Final = re.compile(r"autograd::engine|Backward\d*\b")
 
 
@@ -58,16 +59,10 @@ def plain_name(name: str) -> str:
 
 
 def measure_layers(trace: Trace) -> Layers:
-    """Return the time of every layer.
-
-    Raises:
-        NotRecordedError: the trace has neither ranges nor operators.
-    """
+    """Return the time of every layer."""
     source, spans = _spans(trace)
     if spans.empty:
-        raise NotRecordedError(
-            "no layers are named: record with `traceprof record --layers`, or with emit_nvtx"
-        )
+        return Layers(pd.DataFrame(columns=list(_COLUMNS)), "", (_NONE,))
     work = find_range_work(trace, spans, adopt=True)
     labels = _labels(spans)
     backward = _backward_ns(spans, work)

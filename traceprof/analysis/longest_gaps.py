@@ -13,7 +13,7 @@ from traceprof.analysis.base import Analysis
 from traceprof.analysis.gaps import CAUSES, find_gaps
 from traceprof.model.trace import Trace
 
-__all__ = ["ANALYSIS", "Gaps", "measure_gaps"]
+__all__ = ["ANALYSIS", "Gaps", "measure_gaps", "ranges_at"]
 
 _MOST: Final = 1000
 
@@ -52,14 +52,14 @@ def measure_gaps(trace: Trace) -> Gaps:
             "cause_ratio": causes.max(axis=1, initial=0) / np.maximum(lengths, 1),
             "before": longest["before"].to_numpy(object),
             "after": longest["after"].to_numpy(object),
-            "host_range": _ranges_at(trace, longest),
+            "host_range": ranges_at(trace, longest),
         }
     )
     shown = f"the {_MOST} longest of {len(gaps)} gaps" if len(gaps) > _MOST else ""
     return Gaps(table, (shown,) if shown else ())
 
 
-def _ranges_at(trace: Trace, gaps: pd.DataFrame) -> list[str]:
+def ranges_at(trace: Trace, gaps: pd.DataFrame) -> list[str]:
     """Return the innermost range open on the busiest annotated thread when each gap opened."""
     ranges = trace.whole.ranges
     nested = ranges[ranges["kind"] == "push_pop"]
@@ -74,7 +74,7 @@ def _ranges_at(trace: Trace, gaps: pd.DataFrame) -> list[str]:
 
 ANALYSIS = Analysis(
     name="gaps",
-    summary="the longest idle gaps, with what ran before and after",
+    summary="the longest idle gaps",
     needs=("kernels", "copies", "api_calls"),
     run=measure_gaps,
 )

@@ -13,7 +13,6 @@ import pandas as pd
 from traceprof.analysis.base import Analysis
 from traceprof.analysis.host_phases import HostPhases, find_host_phases
 from traceprof.analysis.phase_names import UNCLAIMED
-from traceprof.errors import NotRecordedError
 from traceprof.model.trace import Trace
 
 __all__ = ["ANALYSIS", "Memory", "measure_memory", "memory_samples"]
@@ -28,6 +27,11 @@ _UNITS: Final = (
     (re.compile(r"\bgb\b|_gb", re.IGNORECASE), 10**9),
     (re.compile(r"\bmb\b|_mb", re.IGNORECASE), 10**6),
     (re.compile(r"byte|\bb\b", re.IGNORECASE), 1),
+)
+
+_NONE: Final = (
+    "no memory was sampled: record with `traceprof record`, or call "
+    'traceprof.metric("memory_allocated_bytes", torch.cuda.memory_allocated())'
 )
 
 
@@ -56,8 +60,7 @@ def memory_samples(trace: Trace) -> pd.DataFrame:
     factors = [_factor(str(metric)) for metric in samples["metric"].cat.categories]
     factor = np.array([*factors, np.nan])[samples["metric"].cat.codes]
     chosen = samples.assign(size_bytes=samples["value"] * factor)
-    known: pd.DataFrame = chosen[np.isfinite(factor)].reset_index(drop=True)
-    return known
+    return chosen.iloc[np.flatnonzero(np.isfinite(factor))].reset_index(drop=True)
 
 
 def _factor(metric: str) -> float:
@@ -67,17 +70,8 @@ def _factor(metric: str) -> float:
 
 
 def measure_memory(trace: Trace) -> Memory:
-    """Return the peaks of every series of memory samples.
-
-    Raises:
-        NotRecordedError: no sample is one of memory.
-    """
+    """Return the peaks of every series of memory samples."""
     samples = memory_samples(trace)
-    if samples.empty:
-        raise NotRecordedError(
-            "no memory was sampled: record with `traceprof record`, or call "
-            'traceprof.metric("memory_allocated_bytes", torch.cuda.memory_allocated())'
-        )
     hosts = find_host_phases(trace)
     phases = _phases_at(hosts[0], samples) if len(hosts) == 1 else [""] * len(samples)
     table = (
@@ -88,7 +82,7 @@ def measure_memory(trace: Trace) -> Memory:
         .astype({"source": object, "metric": object})
         .sort_values("peak_bytes", ascending=False, kind="stable", ignore_index=True)
     )
-    return Memory(table)
+    return Memory(table, () if len(table) else (_NONE,))
 
 
 def _phases_at(host: HostPhases, samples: pd.DataFrame) -> list[str]:
@@ -101,7 +95,7 @@ def _phases_at(host: HostPhases, samples: pd.DataFrame) -> list[str]:
 
 ANALYSIS = Analysis(
     name="memory",
-    summary="device memory over time and by phase",
+    summary="device memory over time, by phase",
     needs=("samples",),
     run=measure_memory,
 )

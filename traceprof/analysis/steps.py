@@ -16,7 +16,6 @@ from traceprof.analysis.step_parts import (
     sums_in_steps,
 )
 from traceprof.analysis.step_remarks import remark_on, sentences_about
-from traceprof.errors import NotRecordedError
 from traceprof.model.steps import Steps, find_steps
 from traceprof.model.trace import DEVICE_TABLES, Trace
 
@@ -59,18 +58,10 @@ class StepTimes:
 
 
 def measure_steps(trace: Trace) -> StepTimes:
-    """Return every step that lies wholly inside the window.
-
-    Raises:
-        NotRecordedError: the trace has no steps, not even ones that repeat in the kernels.
-    """
+    """Return every step that lies wholly inside the window."""
     steps = find_steps(trace)
     if not len(steps):
-        where = "in this window" if len(find_steps(trace.whole)) else "in this trace"
-        raise NotRecordedError(
-            f"no whole step is known {where}: record with `traceprof record`, "
-            "call traceprof.step(), or choose a larger window"
-        )
+        return StepTimes(_measure(trace, steps), "", 1.0, None, None, (_why_none(trace),))
     table = _measure(trace, steps)
     steady = table[~table["is_warmup"]]
     durations = steady["duration_ns"].to_numpy(np.float64)
@@ -80,6 +71,12 @@ def measure_steps(trace: Trace) -> StepTimes:
     samples_per_s = None if throughput is None else throughput.mean_per_s
     notes = sentences_about(steps, table, steadiness, samples_per_s)
     return StepTimes(table, steps.source, steps.confidence_ratio, steadiness, throughput, notes)
+
+
+def _why_none(trace: Trace) -> str:
+    if len(find_steps(trace.whole)):
+        return "no step lies wholly inside the window: choose a larger one"
+    return "no steps are known: record with `traceprof record`, or call traceprof.step()"
 
 
 def _measure(trace: Trace, steps: Steps) -> pd.DataFrame:
@@ -129,7 +126,7 @@ def _throughput(steady: pd.DataFrame) -> Throughput | None:
 
 ANALYSIS = Analysis(
     name="steps",
-    summary="every step: duration, parts, phases, throughput, and why slow ones were slow",
+    summary="every step: duration, parts, phases, throughput",
     needs=(),
     run=measure_steps,
 )

@@ -80,5 +80,16 @@ for entry in ANALYSES:
 
 
 def main() -> None:
-    """Run the command line."""
-    app()
+    """Run the command line; a bug of ours is one line, too, unless TRACEPROF_DEBUG is set."""
+    try:
+        app()
+    except Exception as error:
+        if os.environ.get("TRACEPROF_DEBUG"):
+            raise
+        from traceprof.cli.output import message
+
+        message(
+            f"an error of traceprof's own ({type(error).__name__}: {error}); please report it "
+            "with what TRACEPROF_DEBUG=1 prints"
+        )
+        sys.exit(TraceprofError.exit_code)

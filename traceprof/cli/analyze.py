@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from traceprof import analysis
-from traceprof.cli.options import AsCsv, AsJson, RowCount, RulesFile, TracePaths, WindowText
+from traceprof.cli.options import AsCsv, AsJson, RowCount, RulesFile, TracePaths, Warmup, WindowText
 from traceprof.errors import NotRecordedError, UsageError
 
 if TYPE_CHECKING:
@@ -31,12 +31,15 @@ def analyze(
     window: WindowText = None,
     as_json: AsJson = False,
     as_csv: AsCsv = False,
-    rows: RowCount = 10,
+    rows: RowCount = 5,
     rules: RulesFile = None,
+    warmup: Warmup = None,
 ) -> None:
     """Where did the step time go? One page, or the analyses named in front of the trace."""
     names, paths = _split(trace)
-    show(names, paths, window, as_json=as_json, as_csv=as_csv, rows=rows, rules=rules)
+    show(
+        names, paths, window, as_json=as_json, as_csv=as_csv, rows=rows, rules=rules, warmup=warmup
+    )
 
 
 def command_for(name: str) -> Callable[..., None]:
@@ -49,8 +52,18 @@ def command_for(name: str) -> Callable[..., None]:
         as_csv: AsCsv = False,
         rows: RowCount = 25,
         rules: RulesFile = None,
+        warmup: Warmup = None,
     ) -> None:
-        show([name], trace, window, as_json=as_json, as_csv=as_csv, rows=rows, rules=rules)
+        show(
+            [name],
+            trace,
+            window,
+            as_json=as_json,
+            as_csv=as_csv,
+            rows=rows,
+            rules=rules,
+            warmup=warmup,
+        )
 
     return command
 
@@ -96,25 +109,32 @@ def show(
     as_csv: bool,
     rows: int,
     rules: Path | None,
+    warmup: int | None,
 ) -> None:
     """Run the analyses ``names`` (all of the overview where none is named) and print them."""
+    from rich.console import Group
+
+    from traceprof.analysis.verdict import measure_verdict
     from traceprof.cli.opening import open_named
     from traceprof.cli.output import out, print_view, read_rules
     from traceprof.formats import ReadOptions
     from traceprof.model.selection import select
     from traceprof.render.csv_text import to_csv
     from traceprof.render.json_text import document_of, to_json
-    from traceprof.render.overview import OVERVIEW, overview_view
+    from traceprof.render.overview import OVERVIEW, overview_view, results_view
 
     if as_csv and len(names) != 1:
         raise UsageError("--csv prints one table: name one analysis, such as `analyze kernels`")
     whole = open_named(paths, ReadOptions(rules=read_rules(rules)))
-    selection = select(whole, window)
+    selection = select(whole, window, warmup)
     part = whole.within(selection.window)
     results, missing = run_all(names or OVERVIEW, part, strict=bool(names))
+    verdict = None if names else measure_verdict(part)
     if as_json:
-        out(to_json(document_of(whole, selection, results, missing)))
+        out(to_json(document_of(whole, selection, results, missing, verdict)))
     elif as_csv:
         out(to_csv(results[names[0]].to_frame()))
+    elif verdict is None:
+        print_view(lambda width: Group(*results_view(whole, selection, results, (rows, width))))
     else:
-        print_view(lambda width: overview_view(whole, selection, results, rows, width))
+        print_view(lambda width: overview_view(whole, selection, verdict, results, (rows, width)))

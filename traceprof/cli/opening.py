@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -37,4 +38,5 @@ def open_named(paths: Sequence[Path | str], options: ReadOptions | None = None) 
     """
     from traceprof.model.merge import merge_run
 
-    return merge_run(open_members(paths, options))
+    trace = merge_run(open_members(paths, options))
+    return replace(trace, info=replace(trace.info, path=" ".join(map(str, paths))))

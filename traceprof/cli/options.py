@@ -15,6 +15,7 @@ __all__ = [
     "RowCount",
     "RulesFile",
     "TracePaths",
+    "Warmup",
     "WindowText",
 ]
 
@@ -33,6 +34,10 @@ WindowText: TypeAlias = Annotated[
         help="12ms..30ms, step:100..110, range:NAME, steady, active or all. "
         "Default: the steady steps, else the time in which devices worked.",
     ),
+]
+Warmup: TypeAlias = Annotated[
+    int | None,
+    typer.Option("--warmup", min=0, help="Leading steps that are warm-up; default: found."),
 ]
 AsJson: TypeAlias = Annotated[bool, typer.Option("--json", help="Print JSON (times in ns).")]
 AsCsv: TypeAlias = Annotated[bool, typer.Option("--csv", help="Print one table as CSV.")]

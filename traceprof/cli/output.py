@@ -51,8 +51,8 @@ def read_rules(path: Path | None) -> Sequence[Rule]:
         raise UsageError(f"{path}: cannot be read: {error}") from error
 
 
-def write_output(path: Path, text: str, *, force: bool) -> None:
-    """Write ``text`` to ``path``: wholly or not at all, and never over a file without ``force``.
+def write_output(path: Path, text: str | bytes, *, force: bool) -> None:
+    """Write ``text`` to ``path``: wholly or not at all, never over a file without ``force``.
 
     Raises:
         UsageError: the file exists, or its folder does not or cannot be written to.
@@ -61,7 +61,7 @@ def write_output(path: Path, text: str, *, force: bool) -> None:
         raise UsageError(f"{path} exists: choose another name or use --force")
     temporary = path.with_name(f".{path.name}.part")
     try:
-        temporary.write_text(text, "utf-8")
+        temporary.write_bytes(text.encode("utf-8") if isinstance(text, str) else text)
         temporary.replace(path)
     except OSError as error:
         temporary.unlink(missing_ok=True)

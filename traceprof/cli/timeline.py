@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 import typer
 
@@ -28,6 +28,10 @@ def timeline(
     title: Annotated[
         str | None, typer.Option("--title", help="The heading; default: the file's name.")
     ] = None,
+    kind: Annotated[
+        Literal["html", "png", "svg"] | None,
+        typer.Option("--format", help="A page or a picture; default: by the output's name."),
+    ] = None,
     force: Force = False,
     rules: RulesFile = None,
 ) -> None:
@@ -36,17 +40,21 @@ def timeline(
     from traceprof.cli.output import message, read_rules, write_output
     from traceprof.formats import ReadOptions
     from traceprof.model.selection import select
+    from traceprof.render.picture import render_picture, timeline_figure
     from traceprof.render.timeline import render_timeline
     from traceprof.units import format_bytes
 
-    target = output or Path(f"{trace[0].stem}.timeline.html")
+    named = output.suffix.lstrip(".") if output else ""
+    kind = kind or ("png" if named == "png" else "svg" if named == "svg" else "html")
+    target = output or Path(f"{trace[0].stem}.timeline.{kind}")
     found = open_named(trace, ReadOptions(rules=read_rules(rules)))
     selection = select(found, window or "all")
-    page = render_timeline(
-        found,
-        title=title or trace[0].name,
-        window=selection.window if window else None,
-        window_label=window or "",
-    )
+    heading, part = title or trace[0].name, selection.window if window else None
+    page: str | bytes
+    if kind == "html":
+        page = render_timeline(found, title=heading, window=part, window_label=window or "")
+    else:
+        page = render_picture(timeline_figure(found, title=heading, window=part), kind)
     write_output(target, page, force=force)
-    message(f"wrote {target} ({format_bytes(target.stat().st_size)}): open it in a browser")
+    what = ": open it in a browser" if kind == "html" else ""
+    message(f"wrote {target} ({format_bytes(target.stat().st_size)}){what}")

@@ -11,7 +11,7 @@ import pandas as pd
 from traceprof.formats.collective_names import collective_op, dtype_bytes, dtype_name
 from traceprof.formats.database import categorical
 from traceprof.formats.kineto_rows import Rows
-from traceprof.model.activity import Activity
+from traceprof.formats.launch_links import tied_by_launch
 from traceprof.model.frames import stack
 from traceprof.model.tables import ABSENT, empty_table, make_table
 
@@ -42,7 +42,7 @@ def make_collectives(rows: Rows, kernels: pd.DataFrame, api_calls: pd.DataFrame)
         table = stack("collectives", parts)
     else:
         table = _annotated(rows)
-    return _tied_by_launch(table, kernels, api_calls)
+    return tied_by_launch(table, kernels, api_calls)
 
 
 def _described(rows: Rows, correlation: npt.NDArray[np.int64], backend: str) -> pd.DataFrame:
@@ -124,25 +124,3 @@ def _by_external_id(calls: Rows, device: Rows) -> npt.NDArray[np.int64]:
     kernel.pop(ABSENT, None)
     found = [kernel.get(number, ABSENT) for number in calls.number("External id").tolist()]
     return np.array(found, np.int64)
-
-
-def _tied_by_launch(
-    table: pd.DataFrame, kernels: pd.DataFrame, api_calls: pd.DataFrame
-) -> pd.DataFrame:
-    """Return ``table`` with a kernel for calls without one: the first they launched."""
-    open_rows = np.flatnonzero(table["correlation"] == ABSENT)
-    is_communication = kernels["activity"] == Activity.COMMUNICATION.value
-    launched = kernels.loc[is_communication, "correlation"]
-    launches = api_calls[api_calls["correlation"].isin(launched)]
-    if not len(open_rows) or launches.empty:
-        return table
-    correlation = table["correlation"].to_numpy().copy()
-    for thread, calls in launches.groupby("thread"):
-        mine = open_rows[(table["thread"] == thread).to_numpy()[open_rows]]
-        starts = calls["start_ns"].to_numpy()
-        first = np.searchsorted(starts, table["start_ns"].to_numpy()[mine])
-        inside = first < len(starts)
-        mine, first = mine[inside], first[inside]
-        inside = starts[first] < table["end_ns"].to_numpy()[mine]
-        correlation[mine[inside]] = calls["correlation"].to_numpy()[first[inside]]
-    return table.assign(correlation=correlation)

@@ -78,7 +78,7 @@ def make_samples(rows: Rows) -> pd.DataFrame:
     device = rows.number("Device Id")
     on_device = rows.number("Device Type") == _CUDA_DEVICE
     numbers, place = np.unique(np.where(on_device, device, -1), return_inverse=True)
-    sources = [f"torch device {number}" if number >= 0 else "torch host" for number in numbers]
+    sources = [f"gpu:{number}" if number >= 0 else "host" for number in numbers]
     parts = [
         make_table(
             "samples",
@@ -90,8 +90,8 @@ def make_samples(rows: Rows) -> pd.DataFrame:
             },
         )[rows.number(argument) >= 0]
         for argument, metric in (
-            ("Total Allocated", "allocated_bytes"),
-            ("Total Reserved", "reserved_bytes"),
+            ("Total Allocated", "torch_allocated_bytes"),
+            ("Total Reserved", "torch_reserved_bytes"),
         )
     ]
     return stack("samples", parts)

@@ -58,6 +58,8 @@ TEXT_ARGUMENTS: Final[Mapping[str, str]] = {
     "kind": "kind",
 }
 _EXACT_BELOW_US: Final = float(1 << 43)
+_REPRESENTABLE_US: Final = 4e15  # the year 2096; twice it still fits 64 bits of ns
+_REPRESENTABLE_NS: Final = int(_REPRESENTABLE_US) * 1000
 _INT64: Final = np.iinfo(np.int64)
 
 _Number = int | float | str | bool | None
@@ -157,16 +159,21 @@ def _parse_digits(text: bytes) -> Batch | None:
         events = _VERBATIM_EVENTS.decode(text)
     except (msgspec.DecodeError, UnicodeDecodeError):
         return None
-    return Batch(
-        events,
-        np.array([exact_ns(bytes(event.ts).decode()) for event in events], np.int64),
-        np.array([exact_ns(bytes(event.dur).decode()) for event in events], np.int64),
-    )
+    starts = [exact_ns(bytes(event.ts).decode()) for event in events]
+    durations = [exact_ns(bytes(event.dur).decode()) for event in events]
+    if not all(map(_is_representable, [*starts, *durations])):
+        return None
+    return Batch(events, np.array(starts, np.int64), np.array(durations, np.int64))
 
 
 def _ns_of(microseconds: Sequence[int | float]) -> npt.NDArray[np.int64] | None:
     """Return the times in ns; None where a double has lost the last digit of one."""
-    values = np.array(microseconds, np.float64)
+    try:
+        values = np.array(microseconds, np.float64)
+    except OverflowError:
+        return None
+    if len(values) and np.abs(values).max() >= _REPRESENTABLE_US:
+        return None
     coarse = np.flatnonzero(np.abs(values) >= _EXACT_BELOW_US)
     if any(not isinstance(microseconds[index], int) for index in coarse.tolist()):
         return None
@@ -176,14 +183,24 @@ def _ns_of(microseconds: Sequence[int | float]) -> npt.NDArray[np.int64] | None:
 
 
 def batch_of_items(items: Sequence[Any]) -> Batch:
-    """Return the events among plain JSON values, numbers with a fraction being texts."""
+    """Return the events among plain JSON values, numbers with a fraction being texts.
+
+    What is no event, or at no time that can be, is left out.
+    """
     events, starts, durations = [], [], []
     for item in items:
-        if isinstance(item, dict):
+        if not isinstance(item, dict):
+            continue
+        start, duration = exact_ns(item.get("ts")), exact_ns(item.get("dur"))
+        if _is_representable(start) and _is_representable(duration):
             events.append(_event_of(item))
-            starts.append(exact_ns(item.get("ts")))
-            durations.append(exact_ns(item.get("dur")))
+            starts.append(start)
+            durations.append(duration)
     return Batch(events, np.array(starts, np.int64), np.array(durations, np.int64))
+
+
+def _is_representable(ns: int) -> bool:
+    return -_REPRESENTABLE_NS < ns < _REPRESENTABLE_NS
 
 
 def _event_of(item: Mapping[str, Any]) -> Event:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
@@ -11,11 +12,20 @@ import pandas as pd
 from traceprof.formats.base import Candidate, ReadOptions, TraceFormat
 from traceprof.formats.database import Database
 from traceprof.formats.nsys_device import read_copies, read_kernels, read_syncs
+from traceprof.formats.nsys_diagnostics import read_diagnostics
 from traceprof.formats.nsys_host import (
     read_annotations,
     read_api_calls,
     read_host_ops,
     read_overheads,
+)
+from traceprof.formats.nsys_metrics import read_metrics
+from traceprof.formats.nsys_mpi import read_mpi_calls, read_mpi_collectives
+from traceprof.formats.nsys_nccl import (
+    NcclCall,
+    communicators,
+    make_nccl_collectives,
+    read_nccl_calls,
 )
 from traceprof.formats.nsys_sidecar import read_collectives, read_operators, read_samples
 from traceprof.formats.nsys_target import (
@@ -28,7 +38,7 @@ from traceprof.formats.nsys_target import (
     read_threads,
 )
 from traceprof.model.frames import stack
-from traceprof.model.trace import Trace, make_trace
+from traceprof.model.trace import DEVICE_TABLES, Trace, make_trace
 
 __all__ = ["FORMAT"]
 
@@ -53,31 +63,58 @@ def recognises(candidate: Candidate) -> bool:
 def read(path: Path, options: ReadOptions) -> Trace:
     """Return the trace in an nsys export."""
     with Database(path) as database:
-        annotations = read_annotations(database, options, capture_end_ns(database))
+        capture_end = capture_end_ns(database)
+        annotations = read_annotations(database, options, capture_end)
+        nccl_calls = read_nccl_calls(database)
+        kernels, api_calls = read_kernels(database, options), read_api_calls(database, options)
         tables = {
-            "kernels": read_kernels(database, options),
+            "kernels": kernels,
             "copies": read_copies(database, options),
-            "api_calls": read_api_calls(database, options),
+            "api_calls": api_calls,
             "ranges": annotations.ranges,
             "marks": annotations.marks,
             "host_ops": stack(
                 "host_ops",
-                [read_host_ops(database, options), read_operators(database, options)],
+                [
+                    read_host_ops(database, options),
+                    read_mpi_calls(database, options),
+                    read_operators(database, options),
+                ],
             ),
             "syncs": read_syncs(database, options),
-            "collectives": read_collectives(database, options),
-            "samples": read_samples(database, options),
+            "collectives": _collectives(database, options, nccl_calls, kernels, api_calls),
+            "samples": stack("samples", [read_samples(database, options), read_metrics(database)]),
             "overheads": read_overheads(database, options),
             "devices": read_devices(database),
             "environment": read_environment(database),
         }
         tables |= _on_physical_devices(tables, physical_devices(database))
         used = _used_processes(tables)
-        tables["processes"] = read_processes(database, used)
+        tables["processes"] = read_processes(database, used, communicators(nccl_calls))
         tables["threads"] = read_threads(database, used)
         recorded = _recorded(database, tables)
         trace = make_trace(read_info(database, FORMAT.name), tables, recorded)
-    return trace.with_warnings(*_warnings(trace, annotations.n_unclosed))
+        diagnostics = read_diagnostics(database)
+    return trace.with_warnings(
+        *_warnings(trace, annotations.n_unclosed), *_beyond(trace, capture_end), *diagnostics
+    )
+
+
+def _collectives(
+    database: Database,
+    options: ReadOptions,
+    nccl_calls: Sequence[NcclCall],
+    kernels: pd.DataFrame,
+    api_calls: pd.DataFrame,
+) -> pd.DataFrame:
+    """Return the collectives that our recorder saw, else those that NCCL and MPI tell."""
+    if "TRACEPROF_COLLECTIVES" in database.tables:
+        return read_collectives(database, options)
+    parts = [
+        make_nccl_collectives(nccl_calls, options, kernels, api_calls),
+        read_mpi_collectives(database, options),
+    ]
+    return stack("collectives", parts)
 
 
 def _used_processes(tables: dict[str, pd.DataFrame]) -> np.ndarray:
@@ -137,6 +174,16 @@ def _warnings(trace: Trace, n_unclosed: int) -> list[str]:
     if n_unclosed:
         warnings.append(f"{n_unclosed} NVTX ranges were never closed: they end with the capture")
     return warnings
+
+
+def _beyond(trace: Trace, capture_end: int | None) -> list[str]:
+    """Return a warning about device work that ends after the capture did."""
+    if not capture_end:
+        return []
+    n_late = sum(int((trace.table(name)["end_ns"] > capture_end).sum()) for name in DEVICE_TABLES)
+    if not n_late:
+        return []
+    return [f"{n_late} kernels and copies end after the capture ended: their times are doubtful"]
 
 
 def _graph_work_is_recorded(kernels: pd.DataFrame) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Final, NamedTuple
 
 import numpy as np
@@ -10,6 +11,7 @@ import pandas as pd
 from traceprof.formats.database import ColumnType, Database
 from traceprof.formats.nsys_codes import process_of, thread_of
 from traceprof.formats.nsys_names import named
+from traceprof.formats.nsys_nccl import Communicator
 from traceprof.formats.rank_variables import RANK_VARIABLES
 from traceprof.model.tables import ABSENT, empty_table, make_table
 from traceprof.model.trace import TraceInfo
@@ -97,12 +99,18 @@ def physical_devices(database: Database) -> dict[tuple[int, int], int]:
     return {(pid, ordinal): device for pid, ordinal, device in rows}
 
 
-def read_processes(database: Database, used: np.ndarray) -> pd.DataFrame:
-    """Return the processes with these ids, named where the export names them."""
+def read_processes(
+    database: Database, used: np.ndarray, groups: Sequence[Communicator] = ()
+) -> pd.DataFrame:
+    """Return the processes with these ids, named where the export names them.
+
+    ``groups`` are the communicators they joined: their rank in the largest is theirs where
+    nothing else tells.
+    """
     names: dict[int, str] = {}
     if {"pid", "name"} <= database.columns("PROCESSES"):
         names = {pid: name or "" for pid, name in database.rows("SELECT pid, name FROM PROCESSES")}
-    ranks = _ranks(database)
+    ranks = _ranks(database, groups)
     rows = [ranks.get(int(process), _Rank()) for process in used]
     return make_table(
         "processes",
@@ -128,7 +136,7 @@ class _Rank(NamedTuple):
     host: str = ""
 
 
-def _ranks(database: Database) -> dict[int, _Rank]:
+def _ranks(database: Database, groups: Sequence[Communicator]) -> dict[int, _Rank]:
     """Return what is known of the part that each process plays in a distributed program."""
     if "pid" in database.columns("TRACEPROF_PROCESSES"):
         rows = database.rows(
@@ -140,7 +148,10 @@ def _ranks(database: Database) -> dict[int, _Rank]:
     if {"globalTid", "rank"} <= database.columns("MPI_RANKS"):
         rows = database.rows("SELECT (globalTid >> 24) & 16777215, rank FROM MPI_RANKS")
         return {pid: _Rank(rank=rank) for pid, rank in rows}
-    return {}
+    return {
+        one.process: _Rank(rank=one.rank, world_size=one.size)
+        for one in sorted(groups, key=lambda one: one.size)
+    }
 
 
 def read_threads(database: Database, processes: np.ndarray) -> pd.DataFrame:

@@ -10,7 +10,7 @@ import pandas as pd
 
 from traceprof.formats.database import categorical, known
 from traceprof.formats.nsys_codes import COPY_DIRECTIONS, MEMORY_KINDS, SYNC_KINDS, decode
-from traceprof.formats.nvprof_file import NvprofFile
+from traceprof.formats.nvprof_file import PREFIX, NvprofFile, whole
 from traceprof.model.activity import Activity, classify
 from traceprof.model.frames import stack
 from traceprof.model.tables import ABSENT, empty_table, make_table
@@ -84,9 +84,10 @@ def read_syncs(file: NvprofFile) -> pd.DataFrame:
     if not file.has("SYNCHRONIZATION"):
         return empty_table("syncs")
     raw = file.columns("SYNCHRONIZATION", ("type", "contextId", "streamId", "correlationId"))
-    devices = dict(
-        file.database.rows("SELECT contextId, deviceId FROM CUPTI_ACTIVITY_KIND_CONTEXT")
-    )
+    devices: dict[int, int] = {}
+    if {"contextId", "deviceId"} <= file.database.columns(f"{PREFIX}CONTEXT"):
+        sql = f"SELECT {whole('contextId')}, {whole('deviceId')} FROM {PREFIX}CONTEXT"
+        devices = dict(file.database.rows(sql))
     distinct, place = np.unique(raw["contextId"], return_inverse=True)
     owner = np.array([devices.get(int(context), ABSENT) for context in distinct], np.int64)
     return make_table(

@@ -25,6 +25,7 @@ __all__ = [
     "object_ids",
     "open_nvprof",
     "unsigned_thread",
+    "whole",
 ]
 
 PREFIX: Final = "CUPTI_ACTIVITY_KIND_"
@@ -110,15 +111,16 @@ def open_nvprof(database: Database, options: ReadOptions) -> NvprofFile:
     n_lost, first = 0, []
     for table in _TIMED_TABLES:
         if {"start", "end"} <= database.columns(PREFIX + table):
+            was_lost = f"{whole('start')} <= 0 OR {whole('end')} <= 0"
             ((lost, start),) = database.rows(
-                'SELECT total(start <= 0 OR "end" <= 0), '
-                f'min(CASE WHEN start > 0 AND "end" > 0 THEN start END) FROM {PREFIX}{table}'
+                f"SELECT total({was_lost}), min(CASE WHEN NOT ({was_lost}) THEN {whole('start')} "
+                f"END) FROM {PREFIX}{table}"
             )
             n_lost += int(lost)
             first.append(start)
     if "timestamp" in database.columns(f"{PREFIX}MARKER"):
         ((start,),) = database.rows(
-            f"SELECT min(timestamp) FROM {PREFIX}MARKER WHERE timestamp > 0"
+            f"SELECT min({whole('timestamp')}) FROM {PREFIX}MARKER WHERE {whole('timestamp')} > 0"
         )
         first.append(start)
     zero_ns = min((int(start) for start in first if start is not None), default=0)
@@ -130,7 +132,8 @@ def _process(database: Database) -> int:
     for table in ("RUNTIME", "DRIVER"):
         if "processId" in database.columns(PREFIX + table):
             rows = database.rows(
-                f"SELECT processId FROM {PREFIX}{table} GROUP BY 1 ORDER BY count(*) DESC LIMIT 1"
+                f"SELECT {whole('processId')} FROM {PREFIX}{table} "
+                "GROUP BY 1 ORDER BY count(*) DESC LIMIT 1"
             )
             if rows:
                 return int(rows[0][0])
@@ -139,6 +142,14 @@ def _process(database: Database) -> int:
         if rows:
             return int(object_ids([rows[0][0]])[0][0])
     return ABSENT
+
+
+def whole(column: str) -> str:
+    """Return SQL for a whole number in ``column``, 0 where there is none.
+
+    Brackets, because a quoted name that does not exist would be a text to SQLite.
+    """
+    return f"coalesce(CAST([{column}] AS INTEGER), 0)"
 
 
 def object_ids(texts: Sequence[str]) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:

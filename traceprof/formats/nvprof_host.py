@@ -17,6 +17,7 @@ from traceprof.formats.nvprof_file import (
     call_names,
     object_ids,
     unsigned_thread,
+    whole,
 )
 from traceprof.model.frames import stack
 from traceprof.model.tables import ABSENT, empty_table, make_table
@@ -70,8 +71,8 @@ def read_overheads(file: NvprofFile) -> pd.DataFrame:
     if not file.has("OVERHEAD"):
         return empty_table("overheads")
     rows = file.database.rows(
-        f'SELECT overheadKind, hex(objectId), start, "end" FROM {PREFIX}OVERHEAD '
-        'WHERE start > 0 AND "end" > 0'
+        f"SELECT {whole('overheadKind')}, hex(objectId), {whole('start')}, {whole('end')} "
+        f"FROM {PREFIX}OVERHEAD WHERE {whole('start')} > 0 AND {whole('end')} > 0"
     )
     table = pd.DataFrame(rows, columns=["kind", "object", "start", "end"])
     process, thread = object_ids(table["object"].tolist())
@@ -131,10 +132,12 @@ def read_markers(file: NvprofFile, last_ns: int) -> Markers:
 
 
 def _events(file: NvprofFile) -> pd.DataFrame:
-    domain = "domain" if "domain" in file.database.columns(f"{PREFIX}MARKER") else "0"
+    has_domain = "domain" in file.database.columns(f"{PREFIX}MARKER")
+    numbers = ", ".join(map(whole, ("flags", "timestamp", "id", "objectKind")))
+    domain = whole("domain") if has_domain else "0"
     rows = file.database.rows(
-        "SELECT flags, timestamp, id, objectKind, hex(objectId), name, "
-        f"{domain} FROM {PREFIX}MARKER ORDER BY timestamp, _id_"
+        f"SELECT {numbers}, hex(objectId), {whole('name')}, {domain} FROM {PREFIX}MARKER "
+        "ORDER BY 2, _id_"
     )
     columns = ["flags", "time", "id", "kind", "object", "name", "domain"]
     events = pd.DataFrame(rows, columns=columns)
@@ -149,7 +152,8 @@ def _marker_data(file: NvprofFile) -> pd.DataFrame:
     wanted = {"id", "payloadKind", "payload", "category"}
     if wanted <= file.database.columns(f"{PREFIX}MARKER_DATA"):
         rows = file.database.rows(
-            f"SELECT id, payloadKind, payload, category FROM {PREFIX}MARKER_DATA"
+            f"SELECT {whole('id')}, payloadKind, payload, {whole('category')} "
+            f"FROM {PREFIX}MARKER_DATA"
         )
     else:
         rows = []

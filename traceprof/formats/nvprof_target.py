@@ -8,7 +8,7 @@ from typing import Final
 import numpy as np
 import pandas as pd
 
-from traceprof.formats.nvprof_file import PREFIX, NvprofFile, object_ids
+from traceprof.formats.nvprof_file import PREFIX, NvprofFile, object_ids, whole
 from traceprof.model.tables import empty_table, make_table
 from traceprof.model.trace import TraceInfo
 
@@ -34,22 +34,21 @@ def read_info(file: NvprofFile, format_name: str) -> TraceInfo:
 
 def read_devices(file: NvprofFile) -> pd.DataFrame:
     """Return the accelerators."""
-    wanted = {"id", "name", "uuid", "globalMemorySize", "globalMemoryBandwidth"}
-    if not wanted <= file.database.columns(f"{PREFIX}DEVICE"):
+    numbers = ("id", "name", "globalMemorySize", "globalMemoryBandwidth", "numMultiprocessors")
+    if not {*numbers, "uuid"} <= file.database.columns(f"{PREFIX}DEVICE"):
         return empty_table("devices")
     rows = file.database.rows(
-        "SELECT id, name, hex(uuid), globalMemorySize, globalMemoryBandwidth, "
-        f"numMultiprocessors FROM {PREFIX}DEVICE ORDER BY id"
+        f"SELECT {', '.join(map(whole, numbers))}, hex(uuid) FROM {PREFIX}DEVICE ORDER BY 1"
     )
     return make_table(
         "devices",
         {
             "device": [row[0] for row in rows],
             "name": [file.strings.get(row[1], "") for row in rows],
-            "uuid": [_uuid(row[2]) for row in rows],
-            "memory_bytes": [row[3] for row in rows],
-            "memory_bytes_per_s": [row[4] * 1000 for row in rows],
-            "sm_count": [row[5] for row in rows],
+            "uuid": [_uuid(row[5]) for row in rows],
+            "memory_bytes": [row[2] for row in rows],
+            "memory_bytes_per_s": [row[3] * 1000 for row in rows],
+            "sm_count": [row[4] for row in rows],
         },
     )
 
@@ -62,7 +61,7 @@ def read_processes(file: NvprofFile, used: np.ndarray) -> pd.DataFrame:
     names: dict[int, str] = {}
     if {"objectKind", "objectId", "name"} <= file.database.columns(f"{PREFIX}NAME"):
         rows = file.database.rows(
-            f"SELECT hex(objectId), name FROM {PREFIX}NAME WHERE objectKind = 1"
+            f"SELECT hex(objectId), {whole('name')} FROM {PREFIX}NAME WHERE objectKind = 1"
         )
         processes, _ = object_ids([row[0] for row in rows])
         names = {
@@ -82,10 +81,11 @@ def read_environment(file: NvprofFile) -> pd.DataFrame:
 
 
 def _pcie(file: NvprofFile) -> dict[str, str]:
-    if not {"id", "pcieGeneration", "linkWidth"} <= file.database.columns(f"{PREFIX}PCIE"):
+    numbers = ("pcieGeneration", "linkRate", "linkWidth")
+    if not {*numbers, "id", "type"} <= file.database.columns(f"{PREFIX}PCIE"):
         return {}
     rows = file.database.rows(
-        "SELECT hex(id), pcieGeneration, linkRate, linkWidth "
+        f"SELECT hex(id), {', '.join(map(whole, numbers))} "
         f"FROM {PREFIX}PCIE WHERE type = {_PCIE_GPU}"
     )
     return {
@@ -97,18 +97,19 @@ def _pcie(file: NvprofFile) -> dict[str, str]:
 
 
 def _nvlink(file: NvprofFile) -> dict[str, str]:
-    if not {"idDev0", "idDev1", "bandwidth"} <= file.database.columns(f"{PREFIX}NVLINK"):
+    numbers = ("typeDev0", "typeDev1", "physicalNvLinkCount", "bandwidth")
+    has_links = {*numbers, "idDev0", "idDev1"} <= file.database.columns(f"{PREFIX}NVLINK")
+    if not has_links or not {"id", "uuid"} <= file.database.columns(f"{PREFIX}DEVICE"):
         return {}
     devices = {
         uuid: f"device {device}"
         for device, uuid in file.database.rows(f"SELECT id, hex(uuid) FROM {PREFIX}DEVICE")
     }
     rows = file.database.rows(
-        "SELECT typeDev0, hex(idDev0), typeDev1, hex(idDev1), physicalNvLinkCount, bandwidth "
-        f"FROM {PREFIX}NVLINK"
+        f"SELECT {', '.join(map(whole, numbers))}, hex(idDev0), hex(idDev1) FROM {PREFIX}NVLINK"
     )
     found = {}
-    for kind, end, other_kind, other_end, n_links, kilobytes_per_s in rows:
+    for kind, other_kind, n_links, kilobytes_per_s, end, other_end in rows:
         ends = (
             devices.get(uuid, "device") if code == _GPU else "processor"
             for code, uuid in ((kind, end), (other_kind, other_end))

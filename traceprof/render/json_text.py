@@ -5,12 +5,14 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Mapping
+from dataclasses import asdict
 from typing import Any, Final
 
 import numpy as np
 import pandas as pd
 
 from traceprof.analysis.base import Result
+from traceprof.analysis.verdict import Verdict
 from traceprof.model.selection import Selection
 from traceprof.model.trace import Trace
 
@@ -25,10 +27,12 @@ def document_of(
     selection: Selection,
     results: Mapping[str, Result],
     not_recorded: Mapping[str, str],
+    verdict: Verdict | None = None,
 ) -> dict[str, Any]:
     """Return the document of several results: times in ns, sizes in bytes, unknown as null."""
     return {
         "schema": SCHEMA,
+        **({} if verdict is None else {"verdict": asdict(verdict)}),
         "trace": {
             "path": trace.info.path,
             "format": trace.info.format,

@@ -2,50 +2,107 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import shlex
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Final
 
 from rich.console import Group, RenderableType
+from rich.padding import Padding
 from rich.rule import Rule
 from rich.text import Text
 
 from traceprof import analysis
 from traceprof.analysis.base import Result
 from traceprof.analysis.breakdown import Breakdown
+from traceprof.analysis.findings import Finding, Findings
+from traceprof.analysis.verdict import Verdict
 from traceprof.model.selection import Selection
 from traceprof.model.trace import Trace
 from traceprof.render.escape import plain_text
 from traceprof.render.terminal import breakdown_view, notes_view, result_view
-from traceprof.units import format_duration
+from traceprof.units import format_duration, format_ratio
 
-__all__ = ["OVERVIEW", "overview_view"]
+__all__ = ["OVERVIEW", "overview_view", "results_view"]
 
-OVERVIEW: Final = ("breakdown", "phases", "kernels", "copies", "ranges", "ops")
-"""What the page shows, in this order, as far as it was recorded."""
+OVERVIEW: Final = ("breakdown", "phases", "kernels", "collectives", "copies", "ranges", "ops")
+"""What the page shows under the verdict, in this order, as far as it was recorded."""
+
+_HOST_ONLY: Final = ("ranges", "ops")
+"""Sections that answer for the devices where nothing is known of them."""
 
 
 def overview_view(
     trace: Trace,
     selection: Selection,
+    verdict: Verdict,
     results: Mapping[str, Result],
-    rows: int,
-    width: int,
+    size: tuple[int, int],
 ) -> RenderableType:
-    """Return the page; sections without anything in the window are left out."""
-    titles = {
-        entry.name: entry.summary[0].upper() + entry.summary[1:] for entry in analysis.ANALYSES
+    """Return the page that answers the question; ``size`` is rows per table and columns."""
+    shown = {
+        name: result
+        for name, result in results.items()
+        if not (name in _HOST_ONLY and "breakdown" in results)
     }
+    sections = results_view(trace, selection, shown, size)
+    return Group(*_opening(trace, selection, verdict), *sections[1:], _closing(trace, verdict))
+
+
+def results_view(
+    trace: Trace, selection: Selection, results: Mapping[str, Result], size: tuple[int, int]
+) -> list[RenderableType]:
+    """Return what was looked at and each result; of several, those that are empty are left out."""
+    rows, width = size
+    titles = {entry.name: entry.summary for entry in analysis.ANALYSES}
     parts: list[RenderableType] = [window_view(trace, selection)]
     for name, result in results.items():
         if len(results) > 1 and name != "breakdown" and result.to_frame().empty:
             continue
-        parts.append(Rule(titles[name][0].upper() + titles[name][1:], align="left", style="dim"))
+        title = titles[name][0].upper() + titles[name][1:]
+        parts.append(Rule(title, align="left", style="dim"))
         if isinstance(result, Breakdown):
             parts.append(breakdown_view(result))
+        elif isinstance(result, Findings):
+            parts.append(findings_view(result.findings, result.notes))
         else:
             parts.append(result_view(result, rows, width))
-    return Group(*parts)
+    return parts
+
+
+def _opening(trace: Trace, selection: Selection, verdict: Verdict) -> Iterator[RenderableType]:
+    yield window_view(trace, selection)
+    yield Text()
+    for sentence in filter(None, (verdict.where, verdict.steadiness)):
+        yield Text(sentence, style="bold")
+    if verdict.findings:
+        yield Text()
+        yield findings_view(verdict.findings, ())
+    yield Text()
+
+
+def _closing(trace: Trace, verdict: Verdict) -> RenderableType:
+    command = verdict.next_command.replace("TRACE", shlex.quote(trace.info.path))
+    return Text.assemble(("\nnext: ", "dim"), plain_text(command))
+
+
+def findings_view(findings: Sequence[Finding], notes: Sequence[str]) -> RenderableType:
+    """Return advice, numbered: what costs how much, the evidence, what to do, when not to."""
+    lines: list[RenderableType] = []
+    for number, finding in enumerate(findings, 1):
+        heading = Text(f"{number}. ", style="bold")
+        heading.append(plain_text(finding.title), style="bold")
+        if finding.saving_ratio > 0:
+            heading.append(
+                f"  up to {format_ratio(finding.saving_ratio)}"
+                f" ({format_duration(finding.saving_ns)})",
+                style="yellow",
+            )
+        body = Text("; ".join(map(plain_text, finding.evidence)))
+        body.append(f"\n→ {plain_text(finding.action)}", style="green")
+        body.append(f"\nnot if: {plain_text(finding.caveat)}", style="dim")
+        lines += [heading, Padding(body, (0, 0, 0, 3))]
+    return Group(*lines, notes_view(notes))
 
 
 def window_view(trace: Trace, selection: Selection) -> RenderableType:

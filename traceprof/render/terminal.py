@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Final
 
 import pandas as pd
@@ -12,7 +12,7 @@ from rich.table import Table
 from rich.text import Text
 
 from traceprof.analysis.base import Result
-from traceprof.analysis.breakdown import Breakdown
+from traceprof.analysis.breakdown import Breakdown, DeviceBreakdown
 from traceprof.render.columns import format_cell, is_number, title_of
 from traceprof.render.escape import plain_text
 from traceprof.render.palette import CATEGORIES, category_index
@@ -28,6 +28,8 @@ _PARTS: Final = (
     ("idle_ns", "idle", "idle", "░"),
 )
 _BAR_WIDTH: Final = 60
+_SHORT_BAR_WIDTH: Final = 36
+_DEVICES_IN_FULL: Final = 2
 _LESS_TELLING: Final = (
     "overhead_ns",
     "peak_bytes_per_s",
@@ -84,26 +86,40 @@ def table_view(frame: pd.DataFrame, rows: int, width: int) -> RenderableType:
 
 
 def breakdown_view(result: Breakdown) -> RenderableType:
-    """Return the five parts of each device as a bar and in numbers."""
+    """Return the five parts of each device as a bar, and in numbers (of all, where many)."""
     if result.total is None:
         return notes_view(result.notes)
-    lines: list[RenderableType] = []
-    for row in result.devices:
-        heading = Text(f"GPU {row.device} ", style="bold")
-        heading.append(plain_text(row.name), style="dim")
-        heading.append(f"  {format_duration(row.duration_ns)}", style="dim")
-        shares = [(label, getattr(row, column)) for column, label, _, _ in _PARTS]
-        lines += [heading, _bar([ns for _, ns in shares], row.duration_ns)]
-        lines.append(_legend(shares, row.duration_ns))
-        lines.append(_overlaps(row.communication_overlap_ratio, row.utilisation_ratio))
+    if len(result.devices) <= _DEVICES_IN_FULL:
+        shown = [line for row in result.devices for line in _in_full(row)]
+    else:
+        shown = [_in_a_line(row) for row in result.devices]
     if len(result.devices) > 1:
-        total = result.total
-        means = [
-            f"{label} {format_ratio(getattr(total, column) / total.duration_ns)}"
-            for column, label, _, _ in _PARTS
-        ]
-        lines.append(Text.assemble(("mean of devices  ", "bold"), ", ".join(means)))
-    return Group(*lines, notes_view(result.notes))
+        shown += _mean(result.total, len(result.devices))
+    return Group(*shown, notes_view(result.notes))
+
+
+def _in_full(row: DeviceBreakdown) -> Iterator[RenderableType]:
+    heading = Text(f"GPU {row.device} ", style="bold")
+    heading.append(plain_text(row.name), style="dim")
+    heading.append(f"  {format_duration(row.duration_ns)}", style="dim")
+    yield heading
+    yield _bar(row, _BAR_WIDTH)
+    yield _legend(row, 1)
+    yield _overlaps(row.communication_overlap_ratio, row.utilisation_ratio)
+
+
+def _in_a_line(row: DeviceBreakdown) -> RenderableType:
+    line = Text(f"GPU {row.device:>3} ", style="bold")
+    line.append_text(_bar(row, _SHORT_BAR_WIDTH))
+    compute, idle = row.compute_ns / row.duration_ns, row.idle_ns / row.duration_ns
+    line.append(f"  {format_ratio(compute):>7} compute {format_ratio(idle):>7} idle", style="dim")
+    return line
+
+
+def _mean(total: DeviceBreakdown, n_devices: int) -> Iterator[RenderableType]:
+    yield Text(f"mean of {n_devices} devices", style="bold")
+    yield _legend(total, n_devices)
+    yield _overlaps(total.communication_overlap_ratio, total.utilisation_ratio)
 
 
 def notes_view(notes: Sequence[str]) -> RenderableType:
@@ -142,25 +158,28 @@ def _rest(widths: Mapping[str, int], first: str) -> int:
     return sum(width + _GAP for column, width in widths.items() if column != first)
 
 
-def _bar(parts_ns: Sequence[int], whole_ns: int) -> Text:
-    """Return a bar of `_BAR_WIDTH` cells; a part that is there gets at least one."""
-    cells = [round(_BAR_WIDTH * ns / whole_ns) if ns else 0 for ns in parts_ns]
-    cells = [max(1, n) if ns else 0 for n, ns in zip(cells, parts_ns, strict=True)]
-    cells[cells.index(max(cells))] += _BAR_WIDTH - sum(cells)
+def _bar(row: DeviceBreakdown, width: int) -> Text:
+    """Return a bar of ``width`` cells; a part that is there gets at least one."""
+    parts_ns = [getattr(row, column) for column, _, _, _ in _PARTS]
+    cells = [max(1, round(width * ns / row.duration_ns)) if ns else 0 for ns in parts_ns]
+    cells[cells.index(max(cells))] += width - sum(cells)
     bar = Text("  ")
     for n, (_, _, category, glyph) in zip(cells, _PARTS, strict=True):
         bar.append(glyph * n, style=CATEGORIES[category_index(category)].dark)
     return bar
 
 
-def _legend(shares: Sequence[tuple[str, int]], whole_ns: int) -> Table:
+def _legend(row: DeviceBreakdown, n_devices: int) -> Table:
+    """Return the parts in numbers; those of several devices as the time of one of them."""
     legend = Table.grid(padding=(0, 2))
     for _ in range(3):
         legend.add_column(no_wrap=True)
-    for (label, ns), (_, _, category, glyph) in zip(shares, _PARTS, strict=True):
+    for column, label, category, glyph in _PARTS:
+        ns = getattr(row, column)
         name = Text(f"  {glyph} ", style=CATEGORIES[category_index(category)].dark)
         name.append(label, style="default")
-        legend.add_row(name, format_duration(ns).rjust(9), format_ratio(ns / whole_ns).rjust(7))
+        duration = format_duration(ns / n_devices).rjust(9)
+        legend.add_row(name, duration, format_ratio(ns / row.duration_ns).rjust(7))
     return legend
 
 

@@ -136,7 +136,6 @@ def test_hostile_names_are_only_text() -> None:
     trace = builder.build(info=TraceInfo(path="x", host=NAMES[0], profiler=NAMES[1]))
     seen = _tags(_report(trace, title=NAMES[3]))
     assert not {"img", "iframe", "object", "link"} & set(seen)
-    assert "http" not in re.sub(r"<script.*", "", "") + str(seen)
 
 
 def test_the_page_is_bounded() -> None:
@@ -189,11 +188,10 @@ def test_a_row_leads_to_its_place_in_the_timeline(open_page: Callable[..., OpenP
     address = link.get_attribute("href")
     page.redrawn(f"location.hash = {address!r}")
     start, end = map(int, re.findall(r"-?\d+", str(address)))
-    shown = page.js(
-        "[traceprof.t0 + traceprof.trace.offset_ns, traceprof.t1 + traceprof.trace.offset_ns]"
-    )
-    assert shown[0] <= start + 60_000
-    assert shown[1] >= end - 60_000
+    offset = page.js("traceprof.trace.offset_ns")
+    assert page.js("traceprof.t0") + offset <= max(0, start)
+    last = page.js("traceprof.trace.duration_ns") + offset
+    assert page.js("traceprof.t1") + offset >= min(end, last)
 
 
 @pytest.mark.traces

@@ -54,6 +54,7 @@ export function trace(groups, { names = ["a", "b", "c"], duration = 100, offset 
     n_events: rows.flatMap((row) => row.channels).reduce((sum, c) => sum + c.n, 0),
     steps: { starts: [], ends: [], labels: [] },
     focus: null,
+    samples: [],
   };
 }
 

@@ -17,6 +17,7 @@ from traceprof.render.timeline.encode import encode_lanes
 from traceprof.render.timeline.lanes import build_lanes
 from traceprof.render.timeline.marks import describe_focus, describe_steps
 from traceprof.render.timeline.page import timeline_fragment
+from traceprof.render.timeline.samples import sample_series
 from traceprof.render.timeline.states import with_states
 from traceprof.units import format_count, format_duration
 
@@ -78,9 +79,11 @@ def encode_timeline(trace: Trace, span: TimeWindow, max_items: int) -> EncodedTi
     if n_events > max_items:
         lanes = with_states(lanes, span.duration_ns)
     lanes, bin_ns = condense_until(lanes, max_items)
+    series, remarks = sample_series(trace, span)
     head = _head(trace, span, n_events)
-    data = encode_lanes(lanes, head, {item.key: i for i, item in enumerate(CATEGORIES)})
-    return EncodedTimeline(data, _notes(lanes, n_events, bin_ns))
+    places = {item.key: i for i, item in enumerate(CATEGORIES)}
+    data = encode_lanes(lanes, head, places, series)
+    return EncodedTimeline(data, (*_notes(lanes, n_events, bin_ns), *remarks))
 
 
 def _head(trace: Trace, span: TimeWindow, n_events: int) -> dict[str, Any]:

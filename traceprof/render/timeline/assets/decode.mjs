@@ -28,7 +28,8 @@ export function decodeTrace(bytes) {
       states: states.length ? { channels: states } : null,
     };
   });
-  return { ...head, rows, groups };
+  const samples = head.samples.map((series) => ({ ...series, ...readSeries(reader, series.n) }));
+  return { ...head, rows, groups, samples };
 }
 
 class VarintReader {
@@ -55,11 +56,24 @@ class VarintReader {
     return value % 2 ? -(value + 1) / 2 : value / 2;
   }
 
+  floats(n) {
+    const begin = this.offset;
+    this.offset += 8 * n;
+    return new Float64Array(this.bytes.slice(begin, this.offset).buffer);
+  }
+
   column(n, Type = Float64Array) {
     const values = new Type(n);
     for (let i = 0; i < n; i++) values[i] = this.next();
     return values;
   }
+}
+
+function readSeries(reader, n) {
+  const times = new Float64Array(n);
+  let time = 0;
+  for (let i = 0; i < n; i++) times[i] = time += reader.nextSigned();
+  return { times, values: reader.floats(n) };
 }
 
 function readChannel(reader, head) {

@@ -2,6 +2,7 @@ import { lowerBound } from "./bisect.mjs";
 import { areaTraces } from "./areas.mjs";
 import { boxOf, boxTraces } from "./boxes.mjs";
 import { escapeForPlotly } from "./format.mjs";
+import { sampleTraces } from "./samples.mjs";
 
 /** The plotly figure of one view: boxes and labels over the raster, charts below, marks above. */
 
@@ -24,7 +25,7 @@ export function makeFigure(scene) {
 
 function makeTraces(scene) {
   const anchor = { type: "scatter", x: [], y: [], hoverinfo: "skip", showlegend: false };
-  return [anchor, ...boxTraces(scene), ...areaTraces(scene.trace, scene.areas, scene)];
+  return [anchor, ...boxTraces(scene), ...areaTraces(scene.trace, scene.areas, scene), ...sampleTraces(scene)];
 }
 
 function makeLayout(scene) {
@@ -83,7 +84,7 @@ function chartAxes(scene, plot) {
       gridcolor: scene.theme.line,
       zeroline: false,
       fixedrange: true,
-      tickfont: { size: 9 },
+      tickfont: { size: 9, color: scene.theme.muted },
       ticklabelposition: "inside",
     };
   });

@@ -1,6 +1,7 @@
 import { findLongest } from "./longest.mjs";
 import { formatCount, formatDuration, formatInstant, formatPercent, makeTicks } from "./format.mjs";
 import { measureAreas } from "./areas.mjs";
+import { sampleCharts } from "./samples.mjs";
 import { toPixel } from "./colour.mjs";
 import { visibleRows } from "./lines.mjs";
 
@@ -51,7 +52,7 @@ export function chartsFor(trace) {
       format: (rate) => `${rate.toFixed(2)} GB/s`,
     });
   }
-  return charts;
+  return [...charts, ...sampleCharts(trace)];
 }
 
 /** What is on the screen, and how much of the trace that is. */

@@ -70,10 +70,12 @@ function describeChartPoint(app, x, y) {
   const bin = Math.floor((app.timeAt(x) - areas.t0) / areas.binNs);
   if (!chart || bin < 0 || bin >= areas.nBins) return null;
   const at = formatInstant(app.timeAt(x) + trace.offset_ns, app.t1 - app.t0);
-  const facts = [...chart.values(areas)].map(([category, values]) => [
-    trace.categories[category].label,
-    chart.format(values[bin]),
-  ]);
+  const facts = chart.facts
+    ? chart.facts(app.timeAt(x))
+    : [...chart.values(areas)].map(([category, values]) => [
+        trace.categories[category].label,
+        chart.format(values[bin]),
+      ]);
   return facts.length ? { title: `${chart.title} at ${at}`, facts } : null;
 }
 

@@ -1,0 +1,97 @@
+"""The rows behind our rules are those of the rules of the real ``nsys analyze``.
+
+NVIDIA's rules join copies and calls on the correlation alone, so that rows come twice in a trace
+of several processes: sets are compared.
+"""
+
+import csv
+import io
+import shutil
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+
+import pandas as pd
+import pytest
+
+from tests.requirements import require
+from traceprof.analysis.findings.blocking_copies import blocking_copies_of
+from traceprof.analysis.findings.blocking_memsets import blocking_memsets_of
+from traceprof.analysis.findings.context import Context
+from traceprof.analysis.findings.gpu_gaps import long_gaps
+from traceprof.analysis.findings.pageable_copies import asynchronous, of_pageable_memory
+from traceprof.analysis.host_state import is_synchronisation
+from traceprof.formats import open_trace
+from traceprof.model.window import TimeWindow
+
+pytestmark = [pytest.mark.nsys, pytest.mark.traces]
+
+FILES = (
+    "2021-quadro-cuda",
+    "2022.2-saxpy-mpi-a100",
+    "2022.4-copies-only-8gpu-host",
+    "2024.5-cloverleaf-a100",
+    "2024.6-llm-2.7b-nvtx-a100",
+    "2025.1-fuser-nvtx-h200",
+    "2025.1-many-copies",
+    "2026.2-2gpu-nccl-before",
+)
+
+Rows = set[tuple[int, int]]
+"""(start, duration) of each row."""
+
+
+def _pageable(context: Context) -> pd.DataFrame:
+    return asynchronous(of_pageable_memory(context.all_copies))
+
+
+def _sync_calls(context: Context) -> pd.DataFrame:
+    calls = context.trace.api_calls
+    # NVIDIA's rule leaves out waits for events.
+    events = calls["name"].astype(str).str.contains("Event")
+    return calls[is_synchronisation(calls["name"]) & ~events]
+
+
+RULES: dict[str, Callable[[Context], pd.DataFrame]] = {
+    "cuda-async-memcpy": _pageable,
+    "cuda-sync-memcpy": lambda context: blocking_copies_of(context.all_copies),
+    "cuda-sync-memset": lambda context: blocking_memsets_of(context.all_copies),
+    "cuda-sync-api": _sync_calls,
+    "gpu-starv": long_gaps,
+}
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_our_rows_are_those_of_nsys_analyze(
+    name: str, real_trace: Callable[[str], Path], tmp_path: Path
+) -> None:
+    nsys = require("nsys")
+    path = real_trace(f"nsys/{name}.sqlite")
+    copy = Path(shutil.copy(path, tmp_path / "copy.sqlite"))
+    trace = open_trace(path)
+    context = Context(trace.within(TimeWindow(trace.span.start_ns, trace.span.end_ns + 1)))
+    found = {}
+    for rule, rows_of in RULES.items():
+        rows = rows_of(context)
+        lengths = rows["end_ns"] - rows["start_ns"]
+        found[rule] = set(zip(rows["start_ns"], lengths, strict=True))
+    assert found == _of_nsys(nsys, copy)
+
+
+def _of_nsys(nsys: str, path: Path) -> dict[str, Rows]:
+    """Return the rows of each rule; all rules in one call, their tables one after the other."""
+    results: dict[str, Rows] = {}
+    for rule in RULES:
+        printed = subprocess.run(
+            [nsys, "analyze", "-q", "-f", "csv", "-r", f"{rule}:rows=-1", "-o", "-", path],
+            capture_output=True,
+            text=True,
+            timeout=120,
+            check=False,
+        ).stdout
+        results[rule] = {
+            (int(row["Start (ns)"]), int(row["Duration (ns)"]))
+            for row in csv.DictReader(io.StringIO(printed.lstrip()))
+            if row.get("Duration (ns)")
+        }
+    return results

@@ -1,0 +1,200 @@
+"""What each rule sees in a small trace, and when it abstains."""
+
+import pkgutil
+
+import pytest
+
+import traceprof.analysis.findings
+from tests.builders import TraceBuilder
+from traceprof.analysis.findings import RULES, Finding, Rule, measure_findings
+from traceprof.model.tables import TABLES
+from traceprof.model.trace import Trace
+
+US = 1000
+MS = 1000 * US
+
+
+def found(trace: Trace) -> dict[str, Finding]:
+    return {finding.rule: finding for finding in measure_findings(trace).findings}
+
+
+def test_every_module_of_rules_is_registered() -> None:
+    modules = {module.name for module in pkgutil.iter_modules(traceprof.analysis.findings.__path__)}
+    assert {rule.name for rule in RULES} == modules - {"base", "context"}
+
+
+@pytest.mark.parametrize("rule", RULES, ids=lambda rule: rule.name)
+def test_a_rule_needs_tables_that_exist(rule: Rule) -> None:
+    assert set(rule.needs) <= set(TABLES)
+    assert rule.summary[0].islower()
+
+
+def test_rules_without_data_abstain_and_say_why() -> None:
+    findings = measure_findings(TraceBuilder().range("x", 0, 10).build())
+    abstained = dict(findings.abstained)
+    assert set(abstained) == {rule.name for rule in RULES}
+    assert abstained["launch_bound"].startswith("no kernels recorded: record")
+    assert abstained["input_bound"].startswith("no range says when data is fetched")
+    assert findings.notes[0] == "no rule found anything to improve"
+    assert "warmup was not judged: no steps are named" in findings.notes
+    assert findings.to_frame().empty
+
+
+def test_small_collectives() -> None:
+    builder = TraceBuilder()
+    for i in range(40):
+        at = 100 * US * i
+        builder.kernel("gemm", at, at + 60 * US)
+        builder.kernel("ncclDevKernel_AllReduce", at + 60 * US, at + 100 * US)
+        builder.collective("all_reduce", at, at + 1, n_bytes=10_000)
+    rules = found(builder.build())
+    # 40 kernels per "step" instead of one: 39/40 of the exposed 40 %, of which half is claimed.
+    assert rules["small_buckets"].saving_ratio == pytest.approx(0.4 * 39 / 40 / 2)
+    assert rules["small_buckets"].evidence == ("median duration 40.00 µs, median message 10.00 kB",)
+    assert rules["exposed_communication"].saving_ratio == pytest.approx(0.4)
+
+
+def test_large_collectives_are_not_small() -> None:
+    builder = TraceBuilder()
+    for i in range(40):
+        at = 100 * US * i
+        builder.kernel("gemm", at, at + 60 * US)
+        builder.kernel("ncclDevKernel_AllReduce", at + 60 * US, at + 100 * US)
+        builder.collective("all_reduce", at, at + 1, n_bytes=50_000_000)
+    assert "small_buckets" not in found(builder.build())
+
+
+def copies_of(kind: str, api: str) -> Trace:
+    return (
+        TraceBuilder()
+        .kernel("gemm", 0, 80 * MS, launched_ns=(0, 1))
+        .copy(
+            "d2h",
+            80 * MS,
+            100 * MS,
+            n_bytes=400_000_000,
+            launched_ns=(1, 2),
+            dst_kind=kind,
+            api=api,
+        )
+        .build()
+    )
+
+
+@pytest.mark.parametrize(
+    ("kind", "api", "rule", "saving"),
+    [
+        ("pageable", "cudaMemcpyAsync", "pageable_copies", 0.1),
+        ("pageable", "cudaMemcpy", "unpinned_memory", 0.1),
+        ("pinned", "cudaMemcpy", "blocking_copies", 0.2),
+    ],
+)
+def test_copies_that_wait(kind: str, api: str, rule: str, saving: float) -> None:
+    rules = found(copies_of(kind, api))
+    assert list(rules) == [rule]
+    assert rules[rule].saving_ratio == pytest.approx(saving)
+    assert rules[rule].saving_ns == saving * 100 * MS
+    assert rules[rule].window == "80000.000us..100000.000us"
+
+
+def test_asynchronous_copies_of_pinned_memory_are_fine() -> None:
+    assert found(copies_of("pinned", "cudaMemcpyAsync")) == {}
+
+
+def test_small_copies_to_the_device_do_not_block() -> None:
+    builder = TraceBuilder().kernel("gemm", 0, 50 * MS, launched_ns=(0, 1))
+    builder.copy("h2d", 50 * MS, 100 * MS, n_bytes=64_000, launched_ns=(1, 2), api="cudaMemcpy")
+    assert "blocking_copies" not in found(builder.build())
+
+
+def test_memsets_that_wait() -> None:
+    builder = TraceBuilder().kernel("gemm", 0, 90, launched_ns=(0, 1))
+    builder.copy("memset", 90, 100, dst_kind="managed", launched_ns=(1, 2), api="cudaMemset")
+    assert found(builder.build())["blocking_memsets"].saving_ratio == pytest.approx(0.1)
+
+
+def test_the_profiler_itself() -> None:
+    trace = (
+        TraceBuilder()
+        .kernel("gemm", 0, 40 * MS, launched_ns=(0, 1))
+        .kernel("gemm", 60 * MS, 100 * MS, launched_ns=(60 * MS - 2, 60 * MS - 1))
+        .overhead("CUDA profiling data flush overhead", 41 * MS, 59 * MS)
+        .build()
+    )
+    rules = found(trace)
+    assert list(rules) == ["profiler_overhead"]
+    assert rules["profiler_overhead"].saving_ratio == pytest.approx(0.18)
+
+
+def test_layout_conversions() -> None:
+    trace = (
+        TraceBuilder()
+        .kernel("conv", 0, 90 * US)
+        .kernel("void cudnn::ops::nchwToNhwcKernel<float>", 90 * US, 100 * US)
+        .build()
+    )
+    assert found(trace)["layout_conversion"].saving_ratio == pytest.approx(0.1)
+
+
+def test_small_kernels() -> None:
+    builder = TraceBuilder().kernel("gemm", 0, 60 * US)
+    for i in range(8):
+        builder.kernel("elementwise", (60 + 5 * i) * US, (65 + 5 * i) * US)
+    finding = found(builder.build())["small_kernels"]
+    assert finding.saving_ratio == pytest.approx(0.2)
+    assert finding.evidence[0] == "8 of them, 88.9 % of all"
+
+
+@pytest.mark.parametrize(
+    ("device", "kernel", "expected"),
+    [
+        ("NVIDIA A100", "ampere_sgemm_128x64_tn", True),
+        ("NVIDIA A100", "cutlass_80_simt_sgemm_128x64", True),
+        ("NVIDIA A100", "ampere_bf16_s16816gemm_bf16_128x128", False),
+        ("GeForce GTX 1080", "maxwell_sgemm_128x64_tn", False),
+        ("Tesla P100", "maxwell_sgemm_128x64_tn", False),
+    ],
+)
+def test_single_precision_matrix_work(device: str, kernel: str, expected: bool) -> None:
+    trace = TraceBuilder().device(0, device).kernel(kernel, 0, 100 * US).build()
+    assert ("tensor_cores" in found(trace)) == expected
+
+
+def test_symptoms_stand_behind_their_causes() -> None:
+    trace = (
+        TraceBuilder()
+        .kernel("gemm", 0, MS, launched_ns=(0, 1))
+        .phase("data", 2 * MS, 900 * MS)
+        .kernel("gemm", 1000 * MS, 1001 * MS, launched_ns=(1000 * MS - 10, 1000 * MS - 5))
+        .build()
+    )
+    rules = [finding.rule for finding in measure_findings(trace).findings]
+    assert rules == ["input_bound", "gpu_gaps", "low_utilisation"]
+
+
+def test_training_on_the_host_can_be_input_bound_too() -> None:
+    trace = TraceBuilder().phase("data", 0, 30).phase("forward", 30, 100).build()
+    finding = found(trace)["input_bound"]
+    assert finding.title == "input-bound: training waits 30.0 % of the time while data is fetched"
+    assert finding.saving_ns == 30
+
+
+def test_findings_as_a_table() -> None:
+    table = measure_findings(copies_of("pinned", "cudaMemcpy")).to_frame()
+    assert table["rule"].tolist() == ["blocking_copies"]
+    assert "is_symptom" not in table
+    assert table["evidence"].tolist() == [
+        "1 copies by cudaMemcpy; the calls take 1 ns of host time"
+    ]
+
+
+def test_savings_are_per_step_where_steps_are_known() -> None:
+    builder = TraceBuilder()
+    for i in range(5):
+        at = 100 * MS * i
+        builder.step(at, at + 100 * MS, number=i)
+        builder.kernel("gemm", at, at + 80 * MS, launched_ns=(at - 2, at - 1))
+        builder.copy("d2h", at + 80 * MS, at + 100 * MS, launched_ns=(at, at + 1), api="cudaMemcpy")
+    finding = found(builder.build(span=(0, 500 * MS)))["blocking_copies"]
+    assert finding.saving_ns == 20 * MS
+    assert finding.evidence[0] == "1 per step copies by cudaMemcpy"

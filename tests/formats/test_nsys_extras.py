@@ -1,0 +1,296 @@
+"""Tables of nsys that only some recordings have: NCCL payloads, MPI, metrics, diagnostics."""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+import struct
+from collections.abc import Iterable
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.builders import TraceBuilder, plain
+from tests.requirements import TRACES, require
+from traceprof.formats import open_trace
+from traceprof.formats.nsys_writer import write_nsys
+from traceprof.model.tables import ABSENT
+from traceprof.model.trace import Trace
+
+PID, TID = 11, 12
+GLOBAL = (1 << 48) | (PID << 24)
+PLACE = GLOBAL | TID
+COMMUNICATOR = 0xABC
+CUSTOM = 1 << 24
+INT32, UINT64, SIZE = 5, 18, 22
+JOINED = ("NCCL communicator ID", UINT64, None)
+SCHEMAS = {
+    CUSTOM + 2: [
+        JOINED,
+        ("No. of ranks", INT32, 8),
+        ("Rank", INT32, 12),
+        ("CUDA device", INT32, 16),
+    ],
+    CUSTOM + 5: [
+        JOINED,
+        ("Message size [bytes]", SIZE, 8),
+        ("Reduction operation", CUSTOM + 16, 16),
+    ],
+}
+
+
+def read(
+    tmp_path: Path,
+    tables: dict[str, tuple[str, Iterable[tuple[Any, ...]]]],
+    builder: TraceBuilder | None = None,
+) -> Trace:
+    """Return the trace of an export with these tables added: name → (columns, rows)."""
+    path = tmp_path / "export.sqlite"
+    write_nsys((builder or TraceBuilder().kernel("k", 0, 5, process=PID)).build(), path)
+    with closing(sqlite3.connect(path)) as connection, connection:
+        for table, (columns, rows) in tables.items():
+            quoted = ", ".join(f'"{name.strip()}"' for name in columns.split(","))
+            connection.execute(f"CREATE TABLE IF NOT EXISTS {table} ({quoted})")
+            marks = ",".join("?" * len(columns.split(",")))
+            connection.executemany(f"INSERT INTO {table} ({quoted}) VALUES ({marks})", list(rows))
+    return open_trace(path)
+
+
+def schema_table() -> tuple[str, list[tuple[Any, ...]]]:
+    rows = [
+        (1, schema, index, kind, name, offset)
+        for schema, fields in SCHEMAS.items()
+        for index, (name, kind, offset) in enumerate(fields)
+    ]
+    return "domainId, schemaId, idx, type, name, offset", rows
+
+
+def blob(schema: int, payload: bytes) -> bytes:
+    """Return a payload as nsys exports it: a header of 32 bytes that names the schema."""
+    header = struct.pack("<4I2Q", 1, 0, schema, 0, len(payload), 32 + len(payload))
+    return header + payload
+
+
+def nvtx(builder: TraceBuilder, rows: list[tuple[Any, ...]], tmp_path: Path) -> Trace:
+    """Return the trace with NVTX rows (start, end, text, jsonText, binaryData) put in."""
+    columns = "start, end, eventType, text, textId, globalTid, domainId, jsonText, binaryData"
+    path = tmp_path / "export.sqlite"
+    write_nsys(builder.build(), path)
+    with closing(sqlite3.connect(path)) as connection, connection:
+        connection.execute("DROP TABLE IF EXISTS NVTX_EVENTS")
+        connection.execute(
+            'CREATE TABLE NVTX_EVENTS (start INT, "end" INT, eventType INT, text TEXT, '
+            "textId INT, globalTid INT, domainId INT, jsonText TEXT, binaryData TEXT)"
+        )
+        names, entries = schema_table()
+        connection.execute(f"CREATE TABLE NVTX_PAYLOAD_SCHEMA_ENTRIES ({names})")
+        marks = ",".join("?" * 6)
+        connection.executemany(f"INSERT INTO NVTX_PAYLOAD_SCHEMA_ENTRIES VALUES ({marks})", entries)
+        quoted = columns.replace("end", '"end"', 1)
+        connection.executemany(
+            f"INSERT INTO NVTX_EVENTS ({quoted}) VALUES (?, ?, 59, ?, NULL, ?, 1, ?, ?)",
+            [(start, end, text, PLACE, *payload) for start, end, text, *payload in rows],
+        )
+    return open_trace(path)
+
+
+def test_sizes_of_nccl_messages(tmp_path: Path) -> None:
+    builder = (
+        TraceBuilder()
+        .kernel("gemm", 0, 10, process=PID, thread=TID, launched_ns=(101, 102))
+        .kernel(
+            "ncclDevKernel_AllReduce", 150, 200, process=PID, thread=TID, launched_ns=(110, 115)
+        )
+        .kernel("ncclDevKernel_SendRecv", 500, 600, process=PID, thread=TID, launched_ns=(405, 410))
+    )
+    init = struct.pack("<Qiii4x", COMMUNICATOR, 8, 3, 0)
+    all_reduce = struct.pack("<QQI4x", COMMUNICATOR, 4096, 0)
+    scatter = {"payload": {"Message size [bytes]": 100, "NCCL communicator ID": COMMUNICATOR}}
+    unknown = {"Message size [bytes]": "64", "NCCL communicator ID": "0x1"}
+    trace = nvtx(
+        builder,
+        [
+            (10, 20, "ncclCommInitRank", None, blob(CUSTOM + 2, init)),
+            (100, 120, "ncclAllReduce", None, blob(CUSTOM + 5, all_reduce)),
+            (200, 210, "ncclReduceScatter", json.dumps(scatter), None),
+            (220, 230, "ncclAlltoAll", json.dumps(unknown), None),
+            (300, 301, "ncclGroupStart", None, None),
+            (302, 303, "ncclSend", "not JSON", None),
+            (400, 420, "ncclGroupEnd", None, None),
+            (430, 440, "ncclRecv", None, b"too short"),
+        ],
+        tmp_path,
+    )
+    sent, launched = trace.api_calls["correlation"].tolist()[1:]
+    assert plain(trace.collectives, "start_ns", "op", "n_bytes", "group_size", "correlation") == [
+        (100, "all_reduce", 4096, 8, sent),
+        (200, "reduce_scatter", 800, 8, ABSENT),  # NCCL tells the part of one rank
+        (220, "all_to_all", ABSENT, ABSENT, ABSENT),  # of how many is not known
+        (302, "send", ABSENT, ABSENT, launched),  # a group launches when it ends
+        (430, "recv", ABSENT, ABSENT, ABSENT),
+    ]
+    assert set(trace.collectives["backend"]) == {"nccl"}
+    assert trace.collectives["group"].tolist()[:2] == ["0xabc", "0xabc"]
+    assert plain(trace.processes, "process", "rank", "world_size") == [(PID, 3, 8)]
+
+
+def test_calls_of_our_recorder_count_once(tmp_path: Path) -> None:
+    builder = TraceBuilder().kernel("k", 0, 5, process=PID)
+    builder.collective("_allgather_base", 100, 120, n_bytes=64, process=PID, thread=TID)
+    trace = nvtx(builder, [(101, 119, "ncclAllGather", None, None)], tmp_path)
+    assert plain(trace.collectives, "start_ns", "op", "n_bytes") == [(100, "all_gather", 64)]
+
+
+def test_calls_of_mpi(tmp_path: Path) -> None:
+    names = ["MPI_Allreduce", "MPI_Isend", "MPI_Wait", "MPI_Comm_rank"]
+    strings = [(900 + index, name) for index, name in enumerate(names)]
+    trace = read(
+        tmp_path,
+        {
+            "StringIds": ("id, value", strings),
+            "MPI_COLLECTIVES_EVENTS": (
+                "start, end, globalTid, textId, commHandle, rootRank, size, recvSize",
+                [(10, 20, PLACE, 900, 0x44, None, 4096, 4096)],
+            ),
+            "MPI_P2P_EVENTS": (
+                "start, end, globalTid, textId, commHandle, tag, remoteRank, size",
+                [(30, None, PLACE, 901, 0x44, 0, 1, 128)],
+            ),
+            "MPI_START_WAIT_EVENTS": (
+                "start, end, globalTid, textId, requestHandle",
+                [(40, 50, PLACE, 902, 1)],
+            ),
+            "MPI_OTHER_EVENTS": ("start, end, globalTid, textId", [(60, 61, PLACE, 903)]),
+            "MPI_COMMUNICATORS": ("commHandle, size", [(0x44, 4)]),
+            "MPI_RANKS": ("globalTid, rank", [(PLACE, 2)]),
+        },
+    )
+    columns = ("start_ns", "end_ns", "op", "n_bytes", "group", "group_size", "backend")
+    assert plain(trace.collectives, *columns) == [
+        (10, 20, "all_reduce", 4096, "0x44", 4, "mpi"),
+        (30, 30, "send", 128, "0x44", 4, "mpi"),
+    ]
+    assert plain(trace.host_ops, "start_ns", "source", "name", "process", "thread") == [
+        (10, "mpi", "MPI_Allreduce", PID, TID),
+        (30, "mpi", "MPI_Isend", PID, TID),
+        (40, "mpi", "MPI_Wait", PID, TID),
+        (60, "mpi", "MPI_Comm_rank", PID, TID),
+    ]
+    assert plain(trace.processes, "process", "rank") == [(PID, 2)]
+
+
+def test_counters_of_devices_and_networks(tmp_path: Path) -> None:
+    kind = (7 << 8) | 1
+    trace = read(
+        tmp_path,
+        {
+            "GPU_METRICS": (
+                "timestamp, typeId, metricId, value",
+                [(10, kind, 3, 55), (20, kind, 9, 2)],
+            ),
+            "TARGET_INFO_GPU_METRICS": (
+                "typeId, sourceId, typeName, metricId, metricName",
+                [(kind, 1, "x", 3, "SMs Active [Throughput %]")],
+            ),
+            "NET_NIC_METRIC": (
+                "start, end, globalId, metricsListId, metricsIdx, value",
+                [(15, 25, 77, 1, 0, 4096), (15, 25, 78, 1, 1, 1)],
+            ),
+            "TARGET_INFO_NETWORK_METRICS": (
+                "metricsListId, metricsIdx, name",
+                [(1, 0, "IB: Bytes sent")],
+            ),
+            "NIC_ID_MAP": ("nicId, globalId", [(1, 77)]),
+            "TARGET_INFO_NIC_INFO": ("nicId, name", [(1, "mlx5_0")]),
+        },
+    )
+    assert plain(trace.samples, "start_ns", "source", "metric", "value") == [
+        (10, "gpu:1", "SMs Active [Throughput %]", 55.0),
+        (15, "nic:mlx5_0", "IB: Bytes sent", 4096.0),
+        (15, "nic:78", "metric 1", 1.0),
+        (20, "gpu:1", "metric 9", 2.0),
+    ]
+    assert "samples" in trace.recorded
+
+
+def test_device_memory_and_page_faults(tmp_path: Path) -> None:
+    usage = "start, globalPid, deviceId, bytes, memKind, memoryOperationType"
+    trace = read(
+        tmp_path,
+        {
+            "CUDA_GPU_MEMORY_USAGE_EVENTS": (
+                usage,
+                [
+                    (30, GLOBAL, 0, 100, 2, 1),  # rows come in any order
+                    (10, GLOBAL, 0, 100, 2, 0),
+                    (20, GLOBAL, 0, 50, 4, 0),
+                    (25, GLOBAL, 1, 7, 2, 0),
+                    (26, GLOBAL, 0, 999, 1, 0),  # pinned memory of the host
+                ],
+            ),
+            "CUDA_UM_GPU_PAGE_FAULT_EVENTS": (
+                "start, end, globalPid, deviceId, numberOfPageFaults",
+                [(40, 41, GLOBAL, 0, 12)],
+            ),
+            "CUDA_UM_CPU_PAGE_FAULT_EVENTS": ("start, globalPid", [(50, GLOBAL)]),
+        },
+    )
+    assert plain(trace.samples, "start_ns", "source", "metric", "value") == [
+        (10, f"process:{PID} gpu:0", "cuda_allocated_bytes", 100.0),
+        (20, f"process:{PID} gpu:0", "cuda_allocated_bytes", 150.0),
+        (25, f"process:{PID} gpu:1", "cuda_allocated_bytes", 7.0),
+        (30, f"process:{PID} gpu:0", "cuda_allocated_bytes", 50.0),
+        (40, "gpu:0", "page_faults", 12.0),
+        (50, f"process:{PID}", "page_faults", 1.0),
+    ]
+
+
+def test_what_nsys_says_went_wrong(tmp_path: Path) -> None:
+    noise = [
+        (2, "No CUDA events collected. Does the process use CUDA?"),
+        (1, "Number of CUDA events collected: 9"),
+        (3, "Unable to configure the collection of CPU IP/backtrace samples"),
+    ]
+    said = [
+        (2, "Not all CUDA events might have been collected."),
+        (2, "Not all CUDA events might have been collected."),
+        (3, "The device was lost\nsecond line"),
+    ]
+    trace = read(tmp_path, {"DIAGNOSTIC_EVENT": ("severity, text", noise + said)})
+    assert trace.info.warnings == (
+        "nsys: Not all CUDA events might have been collected. (2 times)",
+        "nsys: The device was lost",
+    )
+
+
+def test_many_diagnostics_are_summed_up(tmp_path: Path) -> None:
+    rows = [(3, f"error {number}") for number in range(8)]
+    trace = read(tmp_path, {"DIAGNOSTIC_EVENT": ("severity, text", rows)})
+    assert len(trace.info.warnings) == 6
+    assert trace.info.warnings[-1] == "nsys: 3 more errors and warnings"
+
+
+def test_work_beyond_the_capture(tmp_path: Path) -> None:
+    builder = TraceBuilder().kernel("k", 0, 5).kernel("late", 10, 5000)
+    path = tmp_path / "export.sqlite"
+    write_nsys(builder.build(), path)
+    with closing(sqlite3.connect(path)) as connection, connection:
+        connection.execute("UPDATE ANALYSIS_DETAILS SET duration = 1000")
+    (warning,) = open_trace(path).info.warnings
+    assert warning.startswith("1 kernels and copies end after the capture ended")
+
+
+@pytest.mark.traces
+def test_calls_of_nccl_in_a_real_file() -> None:
+    require("traces")
+    trace = open_trace(TRACES / "nsys/2026.2-2gpu-nccl-before.sqlite")
+    # nsys.md 1.9: 132 ncclSend and 132 ncclRecv ranges; this file has names, but no payloads.
+    assert trace.collectives["op"].value_counts().to_dict() == {"send": 132, "recv": 132}
+    assert set(trace.collectives["n_bytes"]) == {ABSENT}
+    # A group of four calls is one kernel; 66 kernels, of which the file lost two launches.
+    tied = trace.collectives[trace.collectives["correlation"] != ABSENT]
+    kernels = trace.kernels[trace.kernels["activity"] == "communication"]
+    assert set(tied["correlation"]) <= set(kernels["correlation"])
+    assert len(tied) == 256
