@@ -111,6 +111,20 @@ def test_kernels_launched_inside_a_call_on_its_thread_are_its_own() -> None:
     ]
 
 
+def test_calls_that_share_a_kernel_are_one_collective() -> None:
+    builder = TraceBuilder().kernel("ncclDevKernel_SendRecv", 100, 200, correlation=1)
+    for start, (op, n_bytes) in enumerate([("send", 300), ("recv", 200), ("send", 100)]):
+        builder.collective(op, start, start + 1, n_bytes=n_bytes, correlation=1)
+    builder.kernel(NCCL, 300, 400, correlation=2)
+    for start in (10, 20):
+        builder.collective("all_reduce", start, start + 1, n_bytes=500, correlation=2)
+    work = find_collectives(builder.build())
+    assert plain(work, "op", "n_bytes", "start_ns", "end_ns") == [
+        ("send_recv", 400, 100, 200),
+        ("all_reduce", 1000, 300, 400),
+    ]
+
+
 def test_a_call_whose_kernel_is_missing_has_no_time() -> None:
     row = only(TraceBuilder().collective("all_reduce", 0, 5, n_bytes=400).build())
     assert (row.count, row.total_ns, row.algbw_bytes_per_s) == (1, None, None)

@@ -35,6 +35,16 @@ ANALYSES: Final[tuple[Entry, ...]] = (
         "findings", "ranked advice: what costs time, and what to do", "traceprof.analysis.findings"
     ),
     Entry("breakdown", "where the time of each device went", "traceprof.analysis.breakdown"),
+    Entry(
+        "network",
+        "network traffic by interface and process, beside collectives",
+        "traceprof.analysis.network",
+    ),
+    Entry(
+        "network_time",
+        "network traffic over time, beside the collectives that caused it",
+        "traceprof.analysis.network_time",
+    ),
     Entry("steps", "every step: duration, parts, phases, throughput", "traceprof.analysis.steps"),
     Entry(
         "phases", "host and device time by phase of the training loop", "traceprof.analysis.phases"
@@ -69,6 +79,11 @@ ANALYSES: Final[tuple[Entry, ...]] = (
         "traceprof.analysis.buckets",
     ),
     Entry(
+        "shared",
+        "collectives that ranks share: time without waiting, who came last",
+        "traceprof.analysis.shared",
+    ),
+    Entry(
         "ranks",
         "the ranks side by side: parts of their time, and waiting",
         "traceprof.analysis.ranks",
@@ -77,6 +92,11 @@ ANALYSES: Final[tuple[Entry, ...]] = (
         "stragglers",
         "ranks that the others wait for: in which phase, since when",
         "traceprof.analysis.stragglers",
+    ),
+    Entry(
+        "rank_steps",
+        "every step of every rank: duration, skew, waiting, lateness",
+        "traceprof.analysis.rank_steps",
     ),
     Entry(
         "alignment",

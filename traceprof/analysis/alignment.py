@@ -48,12 +48,12 @@ class RankClock:
     """
 
     rank: int | None
-    process: int
-    host: str
     offset_ns: float | None
     drift_ppm: float | None
     residual_ns: float | None
     collectives_count: int
+    host: str
+    process: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,7 +104,7 @@ def align_clocks(trace: Trace) -> Trace:
     """
     alignment = measure_alignment(trace)
     corrected = retime(trace.whole, alignment.corrections)
-    return corrected.with_warnings(*(note for note in alignment.notes if "are not tied" in note))
+    return corrected.with_warnings(*_on_untied(alignment.clocks))
 
 
 def _clock(member: Member, members: tuple[Member, ...]) -> str:
@@ -170,28 +170,22 @@ def _fit(instants: npt.NDArray[np.float64], ahead: npt.NDArray[np.float64]) -> _
 def _describe(member: Member, tie: _Tie | None) -> RankClock:
     rank = None if member.rank == ABSENT else member.rank
     if tie is None:
-        return RankClock(rank, member.process, member.host, None, None, None, 0)
+        return RankClock(rank, None, None, None, 0, member.host, member.process)
     return RankClock(
         rank,
-        member.process,
-        member.host,
         offset_ns=tie.correction.offset_ns,
         drift_ppm=tie.correction.drift_ratio * 1e6,
         residual_ns=tie.residual_ns,
         collectives_count=tie.count,
+        host=member.host,
+        process=member.process,
     )
 
 
 def _notes(clocks: tuple[RankClock, ...], ties: dict[str, _Tie]) -> tuple[str, ...]:
     if len(clocks) < 2:
         return ("there is only one rank: nothing to align",)
-    loose = [clock for clock in clocks if clock.offset_ns is None]
-    notes = []
-    if loose:
-        named = ", ".join(
-            str(clock.process if clock.rank is None else clock.rank) for clock in loose
-        )
-        notes.append(f"ranks whose clock is not tied to the others by a collective: {named}")
+    notes = _on_untied(clocks)
     residuals = [tie.residual_ns for tie in list(ties.values())[1:]]
     if residuals:
         worst = max(residuals)
@@ -199,6 +193,14 @@ def _notes(clocks: tuple[RankClock, ...], ties: dict[str, _Tie]) -> tuple[str, .
         if worst > _MIXED_NOTE_NS:
             notes.append("a residual above 1 ms means that some were matched wrongly")
     return tuple(notes)
+
+
+def _on_untied(clocks: tuple[RankClock, ...]) -> list[str]:
+    untied = [clock for clock in clocks if clock.offset_ns is None]
+    named = [str(clock.process if clock.rank is None else clock.rank) for clock in untied]
+    if not named:
+        return []
+    return [f"the clocks of {', '.join(named)} are not tied to the others by any collective"]
 
 
 ANALYSIS = Analysis(

@@ -79,7 +79,7 @@ def measure_buckets(trace: Trace) -> Buckets:
         bus_bytes=work["bus_bytes"].where(timed),
     )
     table = _summed(work)
-    note = f"medians over {len(steps)} steps ({steps.source})"
+    note = f"medians over {steps.table['step'].nunique()} steps ({steps.source})"
     return Buckets(table, (note,))
 
 

@@ -69,7 +69,6 @@ def find_matches(trace: Trace) -> Matches:
     members = find_members(whole)
     work = with_sizes(find_collectives(whole))
     work = work.assign(member=member_of_rows(members, work))
-    work = work[work["member"] >= 0].reset_index(drop=True)
     rows = work.assign(match=_match(work))
     table = _summary(rows[rows["match"] >= 0])
     inside = table.index[trace.span.holds(table["last_start_ns"].to_numpy(np.int64))]
@@ -81,7 +80,7 @@ def find_matches(trace: Trace) -> Matches:
 def _match(work: pd.DataFrame) -> npt.NDArray[np.int64]:
     """Return a number for each row that equals that of the same collective on other ranks."""
     found = np.full(len(work), ABSENT, np.int64)
-    usable = work[work["is_timed"] & work["op"].isin(MATCHED_OPS)]
+    usable = work[work["is_timed"] & work["op"].isin(MATCHED_OPS) & (work["member"] >= 0)]
     next_number = 0
     for _, rows in usable.groupby(_KEYS, sort=False):
         if rows["member"].nunique() < 2:

@@ -32,7 +32,13 @@ from traceprof.model.links import Link, Peak
 from traceprof.model.peaks import peak_of
 from traceprof.model.trace import Trace
 
-__all__ = ["busbw_factor", "operation_bytes", "peak_of_group", "with_sizes"]
+__all__ = [
+    "busbw_factor",
+    "devices_beside",
+    "operation_bytes",
+    "peak_of_group",
+    "with_sizes",
+]
 
 _ONE: Final = ("broadcast", "reduce", "send", "recv", "send_recv")
 _SHARED: Final = ("reduce_scatter", "all_gather", "all_to_all", "gather", "scatter")
@@ -78,6 +84,18 @@ def _sizes(op: str, n_bytes: int, n_ranks: int) -> tuple[float, float]:
     return float(size), float("nan") if factor is None else size * factor
 
 
+def devices_beside(trace: Trace, device: int) -> int:
+    """Return how many devices the machine of ``device`` has, itself included."""
+    processes = trace.whole.processes
+    host_of = dict(zip(processes["process"], processes["host"], strict=True))
+    if len({host for host in host_of.values() if host}) < 2:
+        return len(trace.devices)
+    used = trace.whole.kernels[["process", "device"]].drop_duplicates()
+    hosts = used["process"].map(host_of)
+    own = hosts[used["device"] == device]
+    return int(used.loc[hosts.isin(own), "device"].nunique())
+
+
 def peak_of_group(trace: Trace, device: int, group_size: int) -> Peak | None:
     """Return the peak of the link that a group uses: within the machine as far as it fits there.
 
@@ -86,6 +104,6 @@ def peak_of_group(trace: Trace, device: int, group_size: int) -> Peak | None:
     """
     if group_size < 2 or device < 0:
         return None
-    if group_size > len(trace.devices):
+    if group_size > devices_beside(trace, device):
         return peak_of(trace, device, Link.NIC)
     return peak_of(trace, device, Link.NVLINK) or peak_of(trace, device, Link.PCIE)

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 
 import pandas as pd
 
+from traceprof.analysis.collective_rates import devices_beside
 from traceprof.analysis.collective_steps import measure_step_traffic
 from traceprof.model.links import Peak
 from traceprof.model.trace import Trace
@@ -27,14 +28,22 @@ def remark_on_collectives(
 
 
 def _on_waiting(work: pd.DataFrame) -> str:
-    n_ranks = work[["process", "device"]].drop_duplicates().shape[0]
-    whose = "each rank by itself" if n_ranks > 1 else "one rank"
-    return f"times are of {whose} and include waiting for the others: bandwidths are lower bounds"
+    shared = int((work["match"] >= 0).sum())
+    if not shared:
+        return (
+            "no collective is shared by several ranks of the trace: times include waiting for "
+            "the others, bandwidths are lower bounds"
+        )
+    return (
+        f"{format_count(shared)} of {format_count(len(work))} are shared by several ranks of the "
+        "trace: bandwidths are by the shortest time of the ranks, which holds no waiting"
+    )
 
 
 def _on_pace(trace: Trace, work: pd.DataFrame) -> list[str]:
+    n_ranks = len(work[["process", "member"]].drop_duplicates())
     seconds = trace.span.duration_ns / 1e9
-    pace = f"{len(work) / seconds:.3g} collectives per second" if seconds else ""
+    pace = f"{len(work) / n_ranks / seconds:.3g} collectives per second" if seconds else ""
     traffic = measure_step_traffic(trace, work)
     if traffic is None:
         return [pace] if pace else []
@@ -69,20 +78,18 @@ def _on_what_is_missing(work: pd.DataFrame) -> list[str]:
 
 
 def _on_peaks(trace: Trace, work: pd.DataFrame, peaks: Mapping[str, Peak]) -> list[str]:
-    n_here = len(trace.devices)
     remarks = [
-        f"peak for groups of {ranks}: {peak}; assumed is that they share this machine's "
-        f"{n_here} GPUs"
-        if peak.what != "nic"
-        else f"peak for groups of {ranks}: {peak}"
+        f"peak for groups of {ranks}: {peak}"
+        + ("" if peak.what == "nic" else "; assumed is that they share a machine")
         for ranks, peak in peaks.items()
     ]
     sized = work[work["bus_bytes"].notna() & (work["device"] >= 0)]
-    wider = sized[sized["group_size"] > n_here]["group_size"].unique().tolist()
-    unknown = [str(n) for n in sorted(wider) if f"{n} ranks" not in peaks]
+    pairs = sized[["device", "group_size"]].drop_duplicates().itertuples(index=False, name=None)
+    wider = sorted({n for device, n in pairs if n > devices_beside(trace, device)})
+    unknown = [str(n) for n in wider if f"{n} ranks" not in peaks]
     if unknown:
         remarks.append(
-            f"groups of {', '.join(unknown)} ranks are larger than this machine's {n_here} GPUs: "
-            "give the network of a GPU by --link nic=400Gb/s"
+            f"groups of {', '.join(unknown)} ranks have more ranks than a machine of this trace "
+            "has GPUs: give the network of a GPU by --link nic=400Gb/s"
         )
     return remarks

@@ -39,7 +39,7 @@ def find_collectives(trace: Trace) -> pd.DataFrame:
     kernels). All times are whole, whatever the window cuts.
     """
     kernels = _communication_kernels(trace)
-    calls = trace.whole.collectives
+    calls = _one_per_kernel(trace.whole.collectives)
     owner = _owner_of_kernels(kernels, calls)
     claimed = owner >= 0
     described = _described(calls, kernels[claimed], owner[claimed])
@@ -47,6 +47,33 @@ def find_collectives(trace: Trace) -> pd.DataFrame:
     both = pd.concat([described, alone], ignore_index=True)
     both = both[trace.span.holds(both["start_ns"].to_numpy(np.int64))]
     return both.sort_values(["start_ns", "call_ns"], kind="stable", ignore_index=True)
+
+
+def _one_per_kernel(calls: pd.DataFrame) -> pd.DataFrame:
+    """Return the calls, those that share a kernel (NCCL's groups) as one.
+
+    Sends and receives together are one ``send_recv`` of the bytes that are sent.
+    """
+    keys = ["process", "correlation"]
+    grouped = calls.duplicated(keys, keep=False) & (calls["correlation"] != ABSENT)
+    if not grouped.any():
+        return calls
+    plain = calls.astype({name: object for name in ("op", "dtype", "group", "backend")})
+    merged = [_merged(rows) for _, rows in plain[grouped].groupby(keys)]
+    both = pd.concat([plain[~grouped], pd.DataFrame(merged)])
+    return both.sort_values("start_ns", kind="stable", ignore_index=True)
+
+
+def _merged(rows: pd.DataFrame) -> pd.Series:
+    first = rows.iloc[0].copy()
+    ops = set(rows["op"])
+    if len(ops) > 1:
+        first["op"] = "send_recv" if ops <= {"send", "recv"} else "other"
+    counted = rows[rows["op"] == "send"] if first["op"] == "send_recv" else rows
+    is_sized = bool((counted["n_bytes"] != ABSENT).all()) and len(counted) > 0
+    first["n_bytes"] = int(counted["n_bytes"].sum()) if is_sized else ABSENT
+    first["end_ns"] = rows["end_ns"].max()
+    return first
 
 
 def _communication_kernels(trace: Trace) -> pd.DataFrame:

@@ -30,18 +30,18 @@ class RankTime:
     """
 
     rank: int | None
-    host: str
-    process: int
-    device: str
     step_ns: float | None
     compute_ns: int | None
     exposed_communication_ns: int | None
-    exposed_transfer_ns: int | None
-    device_memory_ns: int | None
     idle_ns: int | None
     waited_ns: int | None
     last_ratio: float | None
+    exposed_transfer_ns: int | None
+    device_memory_ns: int | None
     collectives_count: int
+    host: str
+    process: int
+    device: str
 
 
 @dataclass(frozen=True, slots=True)

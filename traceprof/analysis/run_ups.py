@@ -19,9 +19,11 @@ from traceprof.model.activity import Activity
 from traceprof.model.intervals import Intervals
 from traceprof.model.trace import Trace
 
-__all__ = ["DEVICE_IDLE", "find_run_ups"]
+__all__ = ["DEVICE_IDLE", "ON_HOST", "find_run_ups"]
 
 DEVICE_IDLE: Final = "device idle"
+ON_HOST: Final = " (device idle)"
+"""Stands behind the phase that the host was in while the device had nothing to do."""
 
 
 def find_run_ups(trace: Trace, matches: Matches) -> pd.DataFrame:
@@ -29,8 +31,9 @@ def find_run_ups(trace: Trace, matches: Matches) -> pd.DataFrame:
 
     Columns: match, member, start_ns (the end of the collective before, or the start of the
     window), end_ns (the start of this one), late_ns (after the median of the ranks), and one per
-    phase with its time in between: on the device where device work was recorded, with what is
-    left as `DEVICE_IDLE`, else on the host, with what is left as "outside any phase".
+    phase with its time in between. Where device work was recorded: on the device, then the phases
+    of the host while the device was idle (`ON_HOST`), then what is left as `DEVICE_IDLE`; else
+    the phases of the host, with what is left as "outside any phase".
     """
     rows = matches.rows[matches.rows["match"] >= 0].sort_values(["member", "start_ns"])
     before = rows.groupby("member")["end_ns"].cummax().groupby(rows["member"]).shift()
@@ -57,12 +60,17 @@ def find_run_ups(trace: Trace, matches: Matches) -> pd.DataFrame:
 
 def _phases(trace: Trace, process: int) -> tuple[dict[str, Intervals], str]:
     """Return when a process was in which phase, and what to call the rest."""
-    if "kernels" in trace.recorded:
-        return _on_device(trace, process), DEVICE_IDLE
     found = [phases for phases in find_host_phases(trace.whole) if phases.process == process]
-    times = dict(found[0].times) if found else {}
-    times.pop("communication", None)
-    return times, UNCLAIMED
+    on_host = dict(found[0].times) if found else {}
+    on_host.pop("communication", None)
+    if "kernels" not in trace.recorded:
+        return on_host, UNCLAIMED
+    times = _on_device(trace, process)
+    busy = Intervals.empty()
+    for time in times.values():
+        busy = busy | time
+    times |= {f"{name}{ON_HOST}": time - busy for name, time in on_host.items()}
+    return times, DEVICE_IDLE
 
 
 def _on_device(trace: Trace, process: int) -> dict[str, Intervals]:

@@ -37,17 +37,17 @@ class RankLateness:
     """
 
     rank: int | None
-    process: int
-    host: str
     is_straggler: bool
-    last_count: int
-    last_ratio: float
     cost_ns: int
     cost_ratio: float
-    median_late_ns: float
+    last_ratio: float
     phase: str
     excess_ns: int
     since_ns: int | None
+    last_count: int
+    median_late_ns: float
+    host: str
+    process: int
 
 
 @dataclass(frozen=True, slots=True)

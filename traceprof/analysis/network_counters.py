@@ -1,0 +1,86 @@
+"""Counters of the network as bytes per interval, whichever way they were sampled."""
+
+from __future__ import annotations
+
+import re
+from typing import Final
+
+import numpy as np
+import pandas as pd
+
+from traceprof.model.trace import Trace
+
+__all__ = ["find_traffic"]
+
+_CUMULATED: Final = {
+    "bytes_sent": "sent",
+    "bytes_received": "received",
+    "tcp_bytes_sent": "sent",
+    "tcp_bytes_received": "received",
+    "nvlink_bytes_sent": "sent",
+    "nvlink_bytes_received": "received",
+}
+_PER_INTERVAL: Final = (
+    (re.compile(r"^(IB|RoCE|NIC|Eth\w*)?:?\s*bytes sent", re.IGNORECASE), "sent"),
+    (re.compile(r"^(IB|RoCE|NIC|Eth\w*)?:?\s*bytes received", re.IGNORECASE), "received"),
+)
+
+
+def find_traffic(trace: Trace) -> pd.DataFrame:
+    """Return the bytes of each source between two samples, of the part in the window.
+
+    Columns: source ("nic:eth0", "rdma:…", "process:123", "gpu:0"), link ("network", "tcp" of a
+    process, "nvlink"), direction (sent, received), start_ns, end_ns, size_bytes. A counter that
+    fell (it was reset) gives nothing for that interval. An interval that the window cuts counts
+    with its share of the bytes.
+    """
+    samples = trace.whole.samples
+    parts = [
+        _intervals(str(source), str(metric), rows)
+        for (source, metric), rows in samples.groupby(["source", "metric"], observed=True)
+        if _direction(str(metric))
+    ]
+    columns = ["source", "link", "direction", "start_ns", "end_ns", "size_bytes"]
+    if not parts:
+        return pd.DataFrame(columns=columns)
+    return _within(pd.concat(parts, ignore_index=True)[columns], trace)
+
+
+def _direction(metric: str) -> str:
+    if metric in _CUMULATED:
+        return _CUMULATED[metric]
+    return next((name for pattern, name in _PER_INTERVAL if pattern.search(metric)), "")
+
+
+def _intervals(source: str, metric: str, rows: pd.DataFrame) -> pd.DataFrame:
+    instants, values = rows["start_ns"].to_numpy(np.int64), rows["value"].to_numpy(np.float64)
+    moved = np.diff(values) if metric in _CUMULATED else values[1:]
+    kept = (moved >= 0) & (np.diff(instants) > 0)
+    return pd.DataFrame(
+        {
+            "source": source,
+            "link": _link(source, metric),
+            "direction": _direction(metric),
+            "start_ns": instants[:-1][kept],
+            "end_ns": instants[1:][kept],
+            "size_bytes": moved[kept].astype(np.int64),
+        }
+    )
+
+
+def _link(source: str, metric: str) -> str:
+    if metric.startswith("nvlink"):
+        return "nvlink"
+    return "tcp" if source.startswith("process:") else "network"
+
+
+def _within(traffic: pd.DataFrame, trace: Trace) -> pd.DataFrame:
+    starts, ends = traffic["start_ns"].to_numpy(), traffic["end_ns"].to_numpy()
+    inside = trace.span.overlaps(starts, ends)
+    traffic, starts, ends = traffic[inside], starts[inside], ends[inside]
+    new_starts = np.maximum(starts, trace.span.start_ns)
+    new_ends = np.minimum(ends, trace.span.end_ns)
+    share = (new_ends - new_starts) / (ends - starts)
+    n_bytes = np.floor(traffic["size_bytes"].to_numpy() * share).astype(np.int64)
+    cut = traffic.assign(start_ns=new_starts, end_ns=new_ends, size_bytes=n_bytes)
+    return cut.reset_index(drop=True)
