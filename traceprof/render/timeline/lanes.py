@@ -122,5 +122,7 @@ def _thread_label(trace: Trace, thread: ThreadLanes) -> str:
         (trace.threads["process"] == thread.process) & (trace.threads["thread"] == thread.thread)
     ]
     name = str(known["name"].iloc[0]) if len(known) else ""
+    # Kineto repeats the number: "thread 4711 (python3)".
+    name = name.removeprefix(f"thread {thread.thread} (").removesuffix(")")
     main = "Main thread" if thread.thread == thread.process else f"Thread {thread.thread}"
     return plain_text(f"{main} · {name}" if name else main, 80)
