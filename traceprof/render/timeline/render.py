@@ -30,7 +30,7 @@ _BODY: Final = """<header><h1>{title}</h1><div class="sub">{subtitle}</div>{warn
 </main>"""
 
 MAX_ITEMS: Final = 2_500_000
-"""How many items a page holds at most (about 15 MB); more are condensed, and the page says so."""
+"""How many items a page holds at most (15 to 30 MB); more are condensed, and the page says so."""
 
 
 def render_timeline(
