@@ -11,6 +11,7 @@ import pandas as pd
 
 from traceprof.analysis.attribution import find_launches
 from traceprof.analysis.breakdown import DeviceTime, device_time
+from traceprof.analysis.collective_matches import Matches, find_matches
 from traceprof.analysis.gaps import find_gaps
 from traceprof.analysis.host_state import find_host_states
 from traceprof.analysis.steadiness import outliers
@@ -181,6 +182,11 @@ class Context:
         api[launches.is_known] = names[launches.call[launches.is_known]]
         call_ns = np.where(launches.is_known, launches.end_ns - launches.start_ns, 0)
         return copies.assign(api=api, call_ns=call_ns)
+
+    @cached_property
+    def matches(self) -> Matches:
+        """The collectives of the window that several ranks share."""
+        return find_matches(self.trace)
 
     @cached_property
     def kernels(self) -> pd.DataFrame:
