@@ -223,16 +223,22 @@ class Context:
         return f"{(start_ns - zero) / 1e3:.3f}us..{(end_ns - zero) / 1e3:.3f}us"
 
     def per_step(self, count: float) -> str:
-        """Return a count per step in words, or the count where steps are not known."""
+        """Return a count per step and device in words, or the count where steps are not known."""
         if not len(self.steps):
             return f"{count:.0f}"
-        return f"{count / self.n_steps:.3g} per step"
+        each = count / self.n_steps / max(1, len(self.devices))
+        return f"{each:.0f} {self._unit}" if each >= 100 else f"{each:.3g} {self._unit}"
 
     def time_per_step(self, total_ns: float) -> str:
-        """Return a time per step in words, or the time where steps are not known."""
+        """Return a time per step and device in words, or the time where steps are not known."""
         if not len(self.steps):
             return format_duration(total_ns)
-        return f"{format_duration(total_ns / self.n_steps)} per step"
+        each = total_ns / self.n_steps / max(1, len(self.devices))
+        return f"{format_duration(each)} {self._unit}"
+
+    @property
+    def _unit(self) -> str:
+        return "per step and device" if len(self.devices) > 1 else "per step"
 
 
 def _named(steps: Steps) -> Steps:
