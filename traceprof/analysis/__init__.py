@@ -36,6 +36,11 @@ ANALYSES: Final[tuple[Entry, ...]] = (
     ),
     Entry("breakdown", "where the time of each device went", "traceprof.analysis.breakdown"),
     Entry(
+        "pipeline",
+        "pipeline parallelism: the bubble of each stage",
+        "traceprof.analysis.pipeline",
+    ),
+    Entry(
         "network",
         "network traffic by interface and process, beside collectives",
         "traceprof.analysis.network",
