@@ -89,7 +89,7 @@ def test_it_abstains_where_its_data_was_not_recorded(entry: Entry) -> None:
 
 
 def test_a_name_that_is_none_lists_those_that_are() -> None:
-    with pytest.raises(UsageError, match="breakdown, kernels"):
+    with pytest.raises(UsageError, match="findings, breakdown"):
         load_analysis("nonsense")
 
 

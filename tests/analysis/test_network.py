@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tests.builders import TraceBuilder, plain
+from traceprof.analysis import load_analysis, run_analysis
 from traceprof.analysis.network import SourceTraffic, measure_network
 from traceprof.analysis.network_time import measure_network_time
 from traceprof.errors import NotRecordedError
@@ -92,5 +93,12 @@ def test_sockets_of_a_process_are_held_against_its_own_collectives() -> None:
 
 
 def test_samples_of_other_things_are_no_traffic() -> None:
-    with pytest.raises(NotRecordedError, match="no network counters recorded"):
-        measure_network(TraceBuilder().sample("power_watts", 0, 300.0).build())
+    result = measure_network(TraceBuilder().sample("power_watts", 0, 300.0).build())
+    assert result.sources == ()
+    assert "no counter of a network was sampled" in result.notes[0]
+
+
+@pytest.mark.parametrize("name", ["network", "network_time"])
+def test_without_samples_it_abstains(name: str) -> None:
+    with pytest.raises(NotRecordedError, match="no samples recorded"):
+        run_analysis(load_analysis(name), TraceBuilder().kernel("gemm", 0, 1).build())
