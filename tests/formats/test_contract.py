@@ -181,8 +181,8 @@ WRITERS: dict[str, Callable[[Trace, Path], None]] = {
 
 
 def test_every_format_has_a_writer() -> None:
-    # Only nsys can write its reports, and they are read as its export.
-    assert {known.name for known in FORMATS} == {*WRITERS, "nsys-report"}
+    # Reports are read as nsys exports them, and a packed file as what is in it.
+    assert {known.name for known in FORMATS} == {*WRITERS, "nsys-report", "packed"}
 
 
 @pytest.mark.parametrize("table", COLUMNS)

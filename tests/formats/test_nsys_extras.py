@@ -143,6 +143,21 @@ def test_calls_of_our_recorder_count_once(tmp_path: Path) -> None:
     assert plain(trace.collectives, "start_ns", "op", "n_bytes") == [(100, "all_gather", 64)]
 
 
+def test_annotations_of_pytorch_where_nccl_tells_nothing(tmp_path: Path) -> None:
+    builder = (
+        TraceBuilder()
+        .range("nccl:all_reduce, seq = 4, op_id = 9", 100, 120, process=PID, thread=TID)
+        .range("nccl:coalesced", 130, 140, process=PID, thread=TID)
+        .kernel(
+            "ncclDevKernel_AllReduce", 150, 200, process=PID, thread=TID, launched_ns=(110, 115)
+        )
+    )
+    trace = read(tmp_path, {}, builder)
+    assert plain(trace.collectives, "start_ns", "op", "n_bytes", "backend", "correlation") == [
+        (100, "all_reduce", ABSENT, "nccl", 1)
+    ]
+
+
 def test_calls_of_mpi(tmp_path: Path) -> None:
     names = ["MPI_Allreduce", "MPI_Isend", "MPI_Wait", "MPI_Comm_rank"]
     strings = [(900 + index, name) for index, name in enumerate(names)]

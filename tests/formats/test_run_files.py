@@ -97,6 +97,46 @@ def test_mixed_formats_and_a_manifest(tmp_path: Path) -> None:
     assert open_run([tmp_path / "run.json"]).label == "night run"
 
 
+def test_manifests_of_the_recorder(tmp_path: Path) -> None:
+    for rank in (0, 1):
+        nvprof(tmp_path / f"part-{rank}.sqlite")
+        listed = [{"path": f"part-{rank}.sqlite", "ranks": [rank]}]
+        if rank == 1:
+            listed.append({"path": "part-2.sqlite", "ranks": [2]})  # it died
+        manifest = {"traceprof": "0.1", "run_id": "job 7", "host": f"node{rank}", "files": listed}
+        (tmp_path / f"manifest-node{rank}.json").write_text(json.dumps(manifest))
+    run = open_run([tmp_path])
+    assert run.label == "job 7"
+    assert [(m.rank, m.host, m.known_from) for m in run] == [
+        (0, "node0", "manifest"),
+        (1, "node1", "manifest"),
+    ]
+    assert "part-2.sqlite: No such file" in run.warnings[0]
+
+
+def test_files_of_two_runs_are_told(tmp_path: Path) -> None:
+    for rank in (0, 1):
+        nvprof(tmp_path / f"r{rank}.sqlite")
+        listed = [{"path": f"r{rank}.sqlite", "ranks": [rank]}]
+        manifest = {"traceprof": "0.1", "run_id": f"job {rank}", "files": listed}
+        (tmp_path / f"manifest-{rank}.json").write_text(json.dumps(manifest))
+    assert open_run([tmp_path]).warnings == ("the files belong to 2 different runs: job 0, job 1",)
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ('{"traceprof_run": 1}', 'without a list "ranks"'),
+        ('{"traceprof_run": 1, "ranks": [{"rank": 1}]}', 'every entry of "ranks" needs a "file"'),
+        ('{"traceprof": "1", "files": [{"ranks": [1]}]}', 'every entry of "files" needs a "path"'),
+    ],
+)
+def test_a_manifest_that_lists_no_files(tmp_path: Path, text: str, message: str) -> None:
+    (tmp_path / "run.json").write_text(text)
+    with pytest.raises(TraceError, match=message):
+        open_run([tmp_path / "run.json"])
+
+
 def test_ranks_of_one_process_tree_in_one_file(tmp_path: Path) -> None:
     trace = (
         TraceBuilder()

@@ -136,3 +136,17 @@ def test_inferred_steps_must_be_asked_for_and_say_so() -> None:
 def test_a_range_window_needs_ranges() -> None:
     with pytest.raises(NotRecordedError, match="no ranges recorded"):
         select(TraceBuilder().kernel("gemm", 0, 1).build(), "range:forward")
+
+
+def test_devices_that_were_recorded_in_windows_are_looked_at_there_only() -> None:
+    builder = TraceBuilder()
+    for i in range(10):
+        builder.range("forward", 100 * i, 100 * i + 20, domain="traceprof")
+        builder.range("backward", 100 * i + 20, 100 * i + 50, domain="traceprof")
+        builder.range("optimizer", 100 * i + 50, 100 * i + 90, domain="traceprof")
+    for start in (200, 600):
+        builder.range("traceprof.window", start, start + 190, domain="traceprof", thread=2)
+        builder.kernel("gemm", start, start + 190)
+    selection = select(builder.build(), None)
+    assert bounds(selection) == (600, 790)
+    assert "last of 2 window(s)" in selection.notes[-1]

@@ -7,6 +7,7 @@ import pytest
 from tests.recording.conftest import DDP, PROGRAMS, record
 from tests.requirements import require
 from traceprof.formats import open_trace
+from traceprof.formats.run_files import open_run
 
 NAMED_STEPS = [sys.executable, str(PROGRAMS / "named_steps.py")]
 MANIFEST = f"manifest-{socket.gethostname()}.json"
@@ -17,7 +18,7 @@ def test_a_folder_gets_a_file_per_rank_and_a_manifest(tmp_path):
     require("torch")
     folder = tmp_path / "run"
     folder.mkdir()
-    recorded = record(folder, DDP, "-o", f"{folder}/", "--with", "torch", TRACEPROF_RUN_ID="r7")
+    recorded = record(folder, DDP, "-o", f"{folder}/", "--with", "torch", TRACEPROF_RUN="r7")
     assert recorded.done.returncode == 0, recorded.done.stderr
     assert sorted(path.name for path in folder.iterdir()) == [
         MANIFEST,
@@ -25,12 +26,17 @@ def test_a_folder_gets_a_file_per_rank_and_a_manifest(tmp_path):
         "rank1.sqlite",
     ]
     manifest = json.loads((folder / MANIFEST).read_text())
-    assert manifest["run_id"] == "r7"
+    assert manifest["label"] == "r7"
+    assert manifest["world_size"] == 2
     assert manifest["recorder"] == "torch"
-    assert manifest["files"] == [
-        {"path": "rank0.sqlite", "ranks": [0]},
-        {"path": "rank1.sqlite", "ranks": [1]},
+    host = socket.gethostname()
+    assert manifest["ranks"] == [
+        {"file": "rank0.sqlite", "host": host, "rank": 0},
+        {"file": "rank1.sqlite", "host": host, "rank": 1},
     ]
+    run = open_run([folder])
+    assert [(member.rank, member.host) for member in run] == [(0, host), (1, host)]
+    assert run.world_size == 2
     traces = [open_trace(folder / f"rank{rank}.sqlite") for rank in (0, 1)]
     for rank, trace in enumerate(traces):
         assert trace.processes.loc[trace.processes["rank"] >= 0, "rank"].tolist() == [rank]

@@ -110,6 +110,11 @@ ANALYSES: Final[tuple[Entry, ...]] = (
     ),
     Entry("idle", "why devices were idle", "traceprof.analysis.idle"),
     Entry("gaps", "the longest idle gaps", "traceprof.analysis.longest_gaps"),
+    Entry(
+        "streams", "streams one by one: busy, and waiting for what", "traceprof.analysis.streams"
+    ),
+    Entry("path", "the critical path of every step", "traceprof.analysis.critical_path"),
+    Entry("whatif", "what at most could be gained", "traceprof.analysis.whatif"),
     Entry("launches", "launch latency and queue depth", "traceprof.analysis.launches"),
     Entry("sync", "where the host waits for a device", "traceprof.analysis.sync"),
     Entry("memory", "device memory over time, by phase", "traceprof.analysis.memory"),

@@ -19,7 +19,7 @@ def record(
         str, typer.Option("--output", "-o", help="The trace to write; FOLDER/ for one per rank.")
     ] = "trace.sqlite",
     recorder: Annotated[
-        str, typer.Option("--with", help="auto, nsys or torch (the embedded recorder).")
+        str, typer.Option("--with", help="auto, nsys, nvprof or torch (the embedded recorder).")
     ] = "auto",
     layers: Annotated[
         int, typer.Option(help="Ranges for modules, this many levels deep.", min=0)
@@ -37,7 +37,7 @@ def record(
         str | None, typer.Option(metavar="SIZE", help="Stop at so many bytes per process (500MB).")
     ] = None,
     nsys_arg: Annotated[
-        list[str] | None, typer.Option(help="An argument for nsys profile, as it is.")
+        list[str] | None, typer.Option(help="An argument for the profiler, as it is.")
     ] = None,
     keep_report: Annotated[
         bool,

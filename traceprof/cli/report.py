@@ -23,6 +23,7 @@ def report(
     rules: RulesFile = None,
 ) -> None:
     """Everything about a trace on one HTML page: to read, to print, to send; works offline."""
+    from traceprof.analysis.verdict import measure_verdict
     from traceprof.cli.analyze import run_all
     from traceprof.cli.opening import open_named
     from traceprof.cli.output import message, read_rules, write_output
@@ -34,7 +35,10 @@ def report(
     target = output or Path(f"{trace[0].stem}.report.html")
     whole = open_named(trace, ReadOptions(rules=read_rules(rules)))
     selection = select(whole, window)
-    results, missing = run_all(REPORT, whole.within(selection.window), strict=False)
-    page = render_report(whole, selection, results, missing, title=title or trace[0].name)
+    part = whole.within(selection.window)
+    results, missing = run_all(REPORT, part, strict=False)
+    verdict = measure_verdict(part)
+    heading = title or trace[0].name
+    page = render_report(whole, selection, verdict, results, missing=missing, title=heading)
     write_output(target, page, force=force)
     message(f"wrote {target} ({format_bytes(target.stat().st_size)}): open it in a browser")

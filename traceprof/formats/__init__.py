@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Final
 
 from traceprof.errors import TraceError
-from traceprof.formats import kineto, nsys, nvprof, report_files
+from traceprof.formats import kineto, nsys, nvprof, packed_files, report_files
 from traceprof.formats.base import Candidate, ReadOptions, TraceFormat
 from traceprof.formats.candidate import examine
 from traceprof.formats.database import SQLITE_MAGIC
@@ -20,6 +20,7 @@ FORMATS: Final[tuple[TraceFormat, ...]] = (
     nvprof.FORMAT,
     kineto.FORMAT,
     report_files.FORMAT,
+    packed_files.FORMAT,
 )
 
 

@@ -7,7 +7,6 @@ in batches, never one Python object per value. Small look-ups go through `Databa
 from __future__ import annotations
 
 import sqlite3
-import struct
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
@@ -25,12 +24,13 @@ import pyarrow.compute as pc
 import sqlite_utils
 
 from traceprof.errors import TraceError
+from traceprof.formats.sqlite_file import SQLITE_MAGIC, check_sqlite_file
+from traceprof.formats.table_names import versioned_tables
 from traceprof.model.tables import ABSENT
 from traceprof.model.window import TimeWindow
 
 __all__ = ["NULL", "SQLITE_MAGIC", "ColumnType", "Database", "categorical", "distinct", "known"]
 
-SQLITE_MAGIC: Final = b"SQLite format 3\x00"
 NULL: Final = int(np.iinfo(np.int64).min)
 """Stands for SQL NULL in a column of whole numbers."""
 
@@ -60,16 +60,22 @@ class Database:
     """
 
     def __init__(self, path: Path) -> None:
-        _check_file(path)
+        check_sqlite_file(path)
         self.path = path
         self._uri = f"{path.resolve().as_uri()}?mode=ro&immutable=1"
         self._connection = sqlite3.connect(self._uri, uri=True)
         self._connection.text_factory = _decode
         self._schema = sqlite_utils.Database(self._connection, execute_plugins=False)
         try:
-            self.tables = frozenset(self._schema.table_names())
+            names = self._schema.table_names()
+            self._versioned = versioned_tables(names)
+            for table, name in self._versioned.items():
+                self._connection.execute(
+                    f"CREATE TEMP VIEW {_quote(table)} AS SELECT * FROM {_quote(name)}"
+                )
         except sqlite3.Error as error:
             raise TraceError(f"{path}: a damaged SQLite database ({error})") from error
+        self.tables = frozenset([*names, *self._versioned])
         self._columns: dict[str, frozenset[str]] = {}
 
     def __enter__(self) -> Database:
@@ -81,7 +87,8 @@ class Database:
     def columns(self, table: str) -> frozenset[str]:
         """Return the names of the columns of ``table``; none where there is no such table."""
         if table not in self._columns:
-            names = self._schema[table].columns_dict if table in self.tables else {}
+            name = self._versioned.get(table, table)
+            names = self._schema[name].columns_dict if table in self.tables else {}
             self._columns[table] = frozenset(names)
         return self._columns[table]
 
@@ -164,6 +171,7 @@ class Database:
         self, table: str, columns: Mapping[str, ColumnType], condition: str
     ) -> list[pa.RecordBatch]:
         expressions = ", ".join(_expression(name, kind) for name, kind in columns.items())
+        table = self._versioned.get(table, table)
         sql = f"SELECT {expressions or '1'} FROM {_quote(table)}"
         halves = [
             f"{sql} WHERE {' AND '.join(filter(None, (part, condition)))}"
@@ -223,26 +231,6 @@ def known(values: Column) -> npt.NDArray[np.int64]:
     """Return whole numbers with `ABSENT` in the place of SQL NULL."""
     numbers = np.asarray(values, np.int64)
     return np.where(numbers == NULL, ABSENT, numbers)
-
-
-def _check_file(path: Path) -> None:
-    try:
-        size = path.stat().st_size
-        with path.open("rb") as file:
-            head = file.read(100)
-    except OSError as error:
-        raise TraceError(f"{path}: {error.strerror or error}") from error
-    if not head.startswith(SQLITE_MAGIC) or len(head) < 100:
-        raise TraceError(f"{path}: not a SQLite database")
-    page_size, n_pages = struct.unpack(">H", head[16:18])[0], struct.unpack(">I", head[28:32])[0]
-    expected = (65_536 if page_size == 1 else page_size) * n_pages
-    if size < expected:
-        raise TraceError(f"{path}: cut off: {size} bytes of {expected}; copy or export it again")
-    log = path.with_name(path.name + "-wal")
-    if log.exists() and log.stat().st_size:
-        raise TraceError(
-            f"{path}: has unmerged changes in {log.name}: close the program that writes it first"
-        )
 
 
 def _quote(identifier: str) -> str:

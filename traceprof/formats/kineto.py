@@ -9,6 +9,7 @@ import numpy as np
 import pandas as pd
 
 from traceprof.errors import TraceError
+from traceprof.formats.annotated_collectives import annotated_collectives
 from traceprof.formats.base import Candidate, ReadOptions, TraceFormat
 from traceprof.formats.gunzip import GZIP_MAGIC, unpacked_head
 from traceprof.formats.kineto_collectives import make_collectives
@@ -100,14 +101,20 @@ def _tables(rows: Rows, options: ReadOptions) -> dict[str, pd.DataFrame]:
     operators = rows.of(*_OPERATORS)
     kernels = make_kernels(rows.of(*_KERNELS), options)
     api_calls = make_api_calls(rows.of(*_API_CALLS))
+    ranges = make_ranges(rows.of(*_ANNOTATIONS), operators, rows.of(*_FUNCTIONS))
+    host_ops = make_host_ops(operators)
+    collectives = make_collectives(rows, kernels, api_calls)
+    for annotated in (ranges, host_ops):
+        if collectives.empty:
+            collectives = annotated_collectives(annotated, kernels, api_calls)
     return {
         "kernels": kernels,
         "copies": make_copies(rows.of(*_COPIES)),
         "api_calls": api_calls,
-        "ranges": make_ranges(rows.of(*_ANNOTATIONS), operators, rows.of(*_FUNCTIONS)),
-        "host_ops": make_host_ops(operators),
+        "ranges": ranges,
+        "host_ops": host_ops,
         "syncs": make_syncs(rows.of(*_SYNCS)),
-        "collectives": make_collectives(rows, kernels, api_calls),
+        "collectives": collectives,
         "samples": make_samples(rows.of(*_MEMORY)),
         "overheads": make_overheads(rows.of(*_OVERHEADS)),
     }

@@ -25,8 +25,7 @@ def make_collectives(rows: Rows, kernels: pd.DataFrame, api_calls: pd.DataFrame)
     """Return the collectives as the host issued them, one row each.
 
     Sizes come from ``record_param_comms`` (since 2023-12) and from the kernels that Kineto
-    copied its arguments to, whose call may lie before the trace. Older traces have annotations
-    such as ``nccl:all_reduce``: the operation without its size.
+    copied its arguments to, whose call may lie before the trace. Older traces have none.
     """
     calls = rows.of("cpu_op")
     calls = calls.where(calls.named(lambda name: name == _CALL) & _has_op(calls))
@@ -39,10 +38,8 @@ def make_collectives(rows: Rows, kernels: pd.DataFrame, api_calls: pd.DataFrame)
         parts = [_described(calls, tied, backend)]
         if len(orphans):
             parts.append(_described(orphans, orphans.number("correlation"), backend))
-        table = stack("collectives", parts)
-    else:
-        table = _annotated(rows)
-    return tied_by_launch(table, kernels, api_calls)
+        return tied_by_launch(stack("collectives", parts), kernels, api_calls)
+    return empty_table("collectives")
 
 
 def _described(rows: Rows, correlation: npt.NDArray[np.int64], backend: str) -> pd.DataFrame:
@@ -72,26 +69,6 @@ def _described(rows: Rows, correlation: npt.NDArray[np.int64], backend: str) -> 
             "correlation": correlation,
         },
     )
-
-
-def _annotated(rows: Rows) -> pd.DataFrame:
-    marks = rows.of("user_annotation", "cpu_op", "Operator")
-    marks = marks.where(marks.named(_is_annotation))
-    if not len(marks):
-        return empty_table("collectives")
-    names = [str(name) for name in marks.name.categories]
-    table = make_table(
-        "collectives",
-        {
-            "start_ns": marks.start_ns,
-            "end_ns": marks.end_ns,
-            "process": marks.process,
-            "thread": marks.thread,
-            "op": _ops(marks.name),
-            "backend": categorical(marks.name.codes, [name.partition(":")[0] for name in names]),
-        },
-    )
-    return table.drop_duplicates(["start_ns", "end_ns", "thread", "op"], ignore_index=True)
 
 
 def _is_annotation(name: str) -> bool:

@@ -9,6 +9,7 @@ from typing import Final
 import numpy as np
 import pandas as pd
 
+from traceprof.formats.annotated_collectives import annotated_collectives
 from traceprof.formats.base import Candidate, ReadOptions, TraceFormat
 from traceprof.formats.database import Database
 from traceprof.formats.nsys_device import read_copies, read_kernels, read_syncs
@@ -88,6 +89,8 @@ def read(path: Path, options: ReadOptions) -> Trace:
             "devices": read_devices(database),
             "environment": read_environment(database),
         }
+        if tables["collectives"].empty:
+            tables["collectives"] = annotated_collectives(annotations.ranges, kernels, api_calls)
         tables |= _on_physical_devices(tables, physical_devices(database))
         used = _used_processes(tables)
         tables["processes"] = read_processes(database, used, communicators(nccl_calls))

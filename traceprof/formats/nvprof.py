@@ -8,6 +8,7 @@ from typing import Final
 import numpy as np
 import pandas as pd
 
+from traceprof.formats.annotated_collectives import annotated_collectives
 from traceprof.formats.base import Candidate, ReadOptions, TraceFormat
 from traceprof.formats.database import Database
 from traceprof.formats.nvprof_device import read_copies, read_kernels, read_syncs
@@ -51,6 +52,9 @@ def read(path: Path, options: ReadOptions) -> Trace:
             "devices": read_devices(file),
             "environment": read_environment(file),
         }
+        tables["collectives"] = annotated_collectives(
+            markers.ranges, tables["kernels"], tables["api_calls"]
+        )
         tables["processes"] = read_processes(file, _used_processes(tables))
         info = read_info(file, FORMAT.name)
     trace = make_trace(info, tables, _recorded(tables))

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import json
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
@@ -13,17 +12,14 @@ from traceprof.errors import TraceError
 from traceprof.formats import FORMATS, open_trace, report_files
 from traceprof.formats.base import ReadOptions
 from traceprof.formats.candidate import examine
+from traceprof.formats.run_manifest import read_manifest
 from traceprof.formats.run_ranks import Claim, claims_of, numbered, varying_number
 from traceprof.model.run import RankTrace, Run
 from traceprof.model.tables import ABSENT
 
-__all__ = ["MANIFEST_KEY", "is_run", "open_run"]
-
-MANIFEST_KEY: Final = "traceprof_run"
-"""A JSON object with this key (its value is the version, 1) is a manifest."""
+__all__ = ["is_run", "open_run"]
 
 _WILDCARDS: Final = re.compile(r"[*?\[]")
-_LARGEST_MANIFEST_BYTES: Final = 16 << 20
 
 
 @dataclass(slots=True)
@@ -32,7 +28,8 @@ class _Found:
 
     label: str = ""
     files: list[Path] = field(default_factory=list)
-    told: dict[Path, dict[str, Any]] = field(default_factory=dict)
+    labels: set[str] = field(default_factory=set)
+    told: dict[Path, Mapping[str, Any]] = field(default_factory=dict)
     world_size: int = ABSENT
     searched: bool = False
 
@@ -44,8 +41,7 @@ def open_run(paths: Sequence[Path | str], options: ReadOptions | None = None) ->
     ``distributedInfo``, MPI), from NCCL and the environment in the trace, from file names,
     in this order; where nothing tells, from the order of the files, which a warning says.
 
-    A manifest is JSON: ``{"traceprof_run": 1, "label": …, "world_size": …, "ranks":
-    [{"rank": 0, "file": "relative/path", "local_rank": 0, "host": …}, …]}``.
+    A manifest is a JSON file: see `traceprof.formats.run_manifest`.
 
     Raises:
         TraceError: no trace is found, or one that was named cannot be read.
@@ -53,6 +49,9 @@ def open_run(paths: Sequence[Path | str], options: ReadOptions | None = None) ->
     found = _find(paths)
     claims: list[Claim] = []
     warnings: list[str] = []
+    if len(found.labels) > 1:
+        names = ", ".join(sorted(found.labels))
+        warnings.append(f"the files belong to {len(found.labels)} different runs: {names}")
     for path in found.files:
         try:
             trace = open_trace(path, options)
@@ -74,7 +73,7 @@ def is_run(paths: Sequence[Path | str]) -> bool:
         return True
     path = Path(paths[0])
     if path.is_file():
-        return _read_manifest(path) is not None
+        return read_manifest(path) is not None
     return path.is_dir() or _WILDCARDS.search(str(path)) is not None
 
 
@@ -84,7 +83,8 @@ def _run(found: _Found, members: list[RankTrace], claims: list[Claim], warnings:
     missing = run.missing_ranks
     if missing:
         names = ", ".join(map(str, missing[:20])) + (" …" if len(missing) > 20 else "")
-        warnings.append(f"no trace of {len(missing)} of the {world_size} ranks: {names}")
+        n_ranks = len(set(run.ranks) - {ABSENT}) + len(missing)
+        warnings.append(f"no trace of {len(missing)} of the {n_ranks} ranks: {names}")
     return Run(found.label, tuple(members), world_size, tuple(warnings))
 
 
@@ -149,37 +149,16 @@ def _is_export(known: object) -> bool:
 
 def _add_manifest(found: _Found, path: Path) -> bool:
     """Add what the manifest ``path`` lists; return False where it is no manifest."""
-    manifest = _read_manifest(path)
+    manifest = read_manifest(path)
     if manifest is None:
         return False
-    rows = manifest.get("ranks")
-    if not isinstance(rows, list) or not all(isinstance(row, dict) for row in rows):
-        raise TraceError(f'{path}: a manifest without a list "ranks" of objects')
-    for row in rows:
-        if not isinstance(row.get("file"), str):
-            raise TraceError(f'{path}: every entry of "ranks" needs a "file"')
-        file = path.parent / row["file"]
-        found.files.append(file)
-        found.told[file] = row
-    found.label = found.label or str(manifest.get("label", ""))
-    size = manifest.get("world_size")
-    found.world_size = max(found.world_size, size if isinstance(size, int) else len(rows))
+    found.searched = True  # a rank that died left no file: it is named, not an error
+    found.files += manifest.files
+    found.told |= manifest.files
+    found.label = found.label or manifest.label
+    found.labels.add(manifest.label)
+    found.world_size = max(found.world_size, manifest.world_size)
     return True
-
-
-def _read_manifest(path: Path) -> dict[str, Any] | None:
-    try:
-        with path.open("rb") as file:
-            data = file.read(_LARGEST_MANIFEST_BYTES)
-    except OSError:
-        return None
-    if not data.lstrip().startswith(b"{") or MANIFEST_KEY.encode() not in data[:4096]:
-        return None
-    try:
-        value = json.loads(data)
-    except ValueError:
-        return None
-    return value if isinstance(value, dict) and MANIFEST_KEY in value else None
 
 
 def _natural(path: Path) -> tuple[Any, ...]:

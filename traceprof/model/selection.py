@@ -24,13 +24,14 @@ from typing import Final
 
 from traceprof.errors import UsageError
 from traceprof.model.range_window import RANGE, find_ranges
-from traceprof.model.steps import Steps, find_steps
+from traceprof.model.steps import OWN_DOMAIN, Steps, find_steps
 from traceprof.model.trace import DEVICE_TABLES, Trace
 from traceprof.model.window import TimeWindow
 from traceprof.units import format_duration, parse_duration
 
 __all__ = ["Selection", "select", "select_default"]
 
+_DEVICE_WINDOW: Final = "traceprof.window"
 _STEP: Final = re.compile(r"step:\s*(?P<first>\d*)\s*(?P<dots>\.\.)?\s*(?P<last>\d*)")
 _EDGE: Final = re.compile(r"(?P<side>first|last):\s*(?P<duration>.+)")
 _PART: Final = re.compile(r'\s*(range:"[^"]*"[^&]*|range:/(?:[^/\\]|\\.)*/[^&]*|[^&]+?)\s*(?:&|$)')
@@ -74,7 +75,7 @@ def select_default(trace: Trace, warmup: int | None = None) -> Selection:
         active = _active(trace)
         note = f"the only steps that are named are warm-up ({len(steps)} of them)"
         return replace(active, notes=(*active.notes, note))
-    return _steady(trace, warmup)
+    return _where_devices_were_recorded(trace, _steady(trace, warmup))
 
 
 def _combined(trace: Trace, text: str, warmup: int | None) -> Selection:
@@ -189,6 +190,24 @@ def _steady(trace: Trace, warmup: int | None) -> Selection:
         why = "as asked" if warmup is not None else "as warm-up"
         note += f"; {len(first)} leading step(s), {format_duration(lost)}, dropped {why}"
     return Selection(window, "steady", (note,))
+
+
+def _where_devices_were_recorded(trace: Trace, selection: Selection) -> Selection:
+    """Return ``selection``, or its part in which devices were recorded at all.
+
+    The embedded recorder sees devices in windows of a few steps: outside them a device that was
+    busy would look idle. The last whole window counts.
+    """
+    ranges = trace.ranges
+    windows = ranges[(ranges["domain"] == OWN_DOMAIN) & (ranges["name"] == _DEVICE_WINDOW)]
+    if "kernels" not in trace.recorded or windows.empty:
+        return selection
+    start, end = windows.iloc[-1][["start_ns", "end_ns"]]
+    part = selection.window & TimeWindow(int(start), int(end))
+    if not part.duration_ns:
+        return selection
+    note = f"the last of {len(windows)} window(s) in which the embedded recorder saw devices"
+    return Selection(part, f"{selection.label}, recorded", (*selection.notes, note))
 
 
 def _origin(steps: Steps) -> str:

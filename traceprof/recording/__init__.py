@@ -8,24 +8,28 @@ from traceprof.errors import RecordingError, UsageError
 from traceprof.recording.embedded import RECORDER as EMBEDDED
 from traceprof.recording.gpu import has_gpu
 from traceprof.recording.nsys import RECORDER as NSYS
+from traceprof.recording.nvprof import RECORDER as NVPROF
 from traceprof.recording.outputs import check_output
 from traceprof.recording.request import Recorder, Recording, RecordRequest
 from traceprof.recording.session import record_with
 
 __all__ = ["RECORDERS", "RecordRequest", "Recorder", "Recording", "choose_recorder", "record"]
 
-RECORDERS: Final[tuple[Recorder, ...]] = (NSYS, EMBEDDED)
+RECORDERS: Final[tuple[Recorder, ...]] = (NSYS, NVPROF, EMBEDDED)
 
 
 def choose_recorder(name: str) -> Recorder:
-    """Return the recorder called ``name``; "auto": nsys where it is and a GPU is, else torch.
+    """Return the recorder called ``name``.
+
+    "auto" is nsys where it is and a GPU is, else nvprof where it can record the GPU, else torch.
 
     Raises:
         UsageError: there is no recorder of that name.
         RecordingError: it cannot be used here.
     """
     if name == "auto":
-        return NSYS if has_gpu() and NSYS.missing() is None else EMBEDDED
+        usable = (recorder for recorder in RECORDERS if has_gpu() and recorder.missing() is None)
+        return next(usable, EMBEDDED)
     for recorder in RECORDERS:
         if recorder.name == name:
             reason = recorder.missing()

@@ -16,7 +16,7 @@ from traceprof.recording.request import Recorder, RecordRequest, RunRecorded
 
 __all__ = ["Job"]
 
-_RUN_ID_VARIABLES = ("TRACEPROF_RUN_ID", "SLURM_JOB_ID", "TORCHELASTIC_RUN_ID")
+_LABEL_VARIABLES = ("TRACEPROF_RUN", "SLURM_JOB_ID", "TORCHELASTIC_RUN_ID")
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +41,7 @@ class Job:
         return {
             "traceprof": traceprof.__version__,
             "recorder": self.recorder_name,
-            "run_id": self._run_id(),
+            "label": self._label(),
             "host": socket.gethostname(),
             "command": " ".join(masked_command(self.request.command)),
             "exit_code": self.run.exit_code,
@@ -49,9 +49,9 @@ class Job:
             "ended": _utc(self.ended_s),
         }
 
-    def _run_id(self) -> str:
+    def _label(self) -> str:
         """Return what the nodes of one run share where somebody says it."""
-        given = (os.environ.get(name) for name in _RUN_ID_VARIABLES)
+        given = (os.environ.get(name) for name in _LABEL_VARIABLES)
         return next(filter(None, given), f"{socket.gethostname()}-{int(self.started_s)}")
 
 

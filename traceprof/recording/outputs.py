@@ -14,10 +14,12 @@ import numpy as np
 
 from traceprof.errors import UsageError
 from traceprof.formats.nsys_writer import append_to_nsys, write_nsys
+from traceprof.formats.run_files import MANIFEST_KEY
 from traceprof.model.trace import Trace
 from traceprof.recording.clock import read_profiler_clock, remove_our_events
 from traceprof.recording.gather import Captured, make_spool_trace
 from traceprof.recording.job import Job
+from traceprof.recording.profiles import first_of_profiles, with_profiles
 from traceprof.recording.request import RecordRequest
 from traceprof.recording.spool_files import ProcessEvents
 
@@ -97,13 +99,19 @@ def _parts(job: Job) -> Iterator[tuple[Captured, Path]]:
 
 def _write_spool(job: Job, part: Captured, path: Path) -> WrittenFile:
     """Write a trace of what the hooks captured alone; all files of a node share one clock."""
-    first_ns = job.captured.first_ns()
+    profiles = [
+        item for item in job.run.profiles if part is job.captured or item.pid in part.pids()
+    ]
+    times = (job.captured.first_ns(), first_of_profiles(job.run.profiles))
+    first_ns = min(filter(None, times), default=0)
 
     def since_first(times: np.ndarray) -> np.ndarray:
         shifted: np.ndarray = times - first_ns
         return shifted
 
-    trace = make_spool_trace(part, since_first, job.facts, first_ns, with_windows=True)
+    trace = make_spool_trace(part, since_first, job.facts, first_ns, with_windows=not profiles)
+    if profiles:
+        trace = with_profiles(trace, profiles)
     write_nsys(trace, path, _texts(job))
     return WrittenFile(path, _ranks_in(trace))
 
@@ -160,9 +168,23 @@ def _publish(database: Path, path: Path) -> None:
 
 
 def _write_manifest(job: Job, files: list[WrittenFile]) -> None:
-    listed = [{"path": file.path.name, "ranks": list(file.ranks)} for file in files]
+    """Write what this node recorded, in the form that readers of runs know."""
+    manifest = {MANIFEST_KEY: 1, **job.manifest()}
+    sizes = [card.world_size for card in job.captured.cards if card.world_size is not None]
+    if sizes:
+        manifest["world_size"] = max(sizes)
+    manifest["ranks"] = [_manifest_row(file) for file in files]
     path = job.request.output / _manifest_name()
     try:
-        path.write_text(json.dumps(job.manifest() | {"files": listed}, indent=1) + "\n")
+        path.write_text(json.dumps(manifest, indent=1) + "\n")
     except OSError as error:
         raise UsageError(f"{path}: cannot be written ({error.strerror})") from error
+
+
+def _manifest_row(file: WrittenFile) -> dict[str, object]:
+    row: dict[str, object] = {"file": file.path.name, "host": socket.gethostname()}
+    if len(file.ranks) == 1:
+        row["rank"] = file.ranks[0]
+    elif file.ranks:
+        row["ranks"] = list(file.ranks)
+    return row

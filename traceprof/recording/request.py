@@ -7,9 +7,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol
 
+from traceprof.model.trace import Trace
 from traceprof.recording.bounds import EVERYTHING, Bounds
 
-__all__ = ["RecordRequest", "Recorder", "Recording", "RunRecorded"]
+__all__ = ["ProcessProfile", "RecordRequest", "Recorder", "Recording", "RunRecorded"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,16 +39,25 @@ class RecordRequest:
 
 
 @dataclass(frozen=True, slots=True)
+class ProcessProfile:
+    """What a profiler that keeps processes apart recorded of one of them."""
+
+    pid: int
+    trace: Trace
+
+
+@dataclass(frozen=True, slots=True)
 class RunRecorded:
     """What a recorder leaves: how the program ended and, if there is one, its database.
 
     ``database`` is the profiler's own SQLite export, to which the spool is added; None means
-    that everything comes from the spool and the windows in the work folder. ``recorder`` is set
-    where another one had to step in.
+    that everything comes from the spool and the windows in the work folder, together with
+    ``profiles`` where there are any. ``recorder`` is set where another one had to step in.
     """
 
     exit_code: int
     database: Path | None = None
+    profiles: tuple[ProcessProfile, ...] = ()
     recorder: str = ""
     notes: tuple[str, ...] = ()
 

@@ -70,7 +70,7 @@ def _run(recorder: Recorder, request: RecordRequest, folder: Path) -> Job:
 def _finish(job: Job) -> Recording:
     notes = [*job.run.notes, *_notes_on(job.captured)]
     exit_code, name = job.run.exit_code, job.recorder_name
-    if job.run.database is None and job.captured.is_empty:
+    if job.run.database is None and not job.run.profiles and job.captured.is_empty:
         why = _WHY_BOUNDED if job.request.bounds.is_bounded else "nothing was captured"
         notes.append(f"{why}; no trace was written")
         return Recording(exit_code, name, None, notes=tuple(notes))

@@ -43,6 +43,8 @@ CATEGORIES: Final[tuple[Category, ...]] = (
     Category("range", "Range (NVTX)", "#C9CDF0", "#565C9E"),
     Category("mark", "Mark (instant)", "#5B4FC4", "#B0A6FF"),
     Category("range_data", "Range: data", "#F3DDA8", "#7A6530"),
+    Category("range_h2d", "Range: host to device", "#BEE7DA", "#2F6B5B"),
+    Category("range_eval", "Range: evaluation", "#E1DFC9", "#68644A"),
     Category("range_forward", "Range: forward", "#B7D6F0", "#2F5D82"),
     Category("range_backward", "Range: backward", "#D9C3EC", "#694A86"),
     Category("range_optimizer", "Range: optimizer", "#BFE3C4", "#3F6E48"),

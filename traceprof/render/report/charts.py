@@ -33,6 +33,7 @@ _PHASES: Final = {
 }
 _LABEL_RATIO: Final = 0.06
 _MAX_BARS: Final = 200
+_WIDEST_BAR: Final = 60.0
 _WIDTH, _HEIGHT, _LEFT, _BOTTOM = 960, 220, 62, 22
 
 
@@ -96,7 +97,7 @@ class _Scale:
 
     @property
     def width(self) -> float:
-        return (_WIDTH - _LEFT) / max(1, self.n_bars)
+        return min(_WIDEST_BAR, (_WIDTH - _LEFT) / max(1, self.n_bars))
 
     def y(self, ns: float) -> float:
         return (_HEIGHT - _BOTTOM) * (1 - ns / self.top_ns)

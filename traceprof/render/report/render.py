@@ -12,7 +12,9 @@ import pandas as pd
 from traceprof import analysis
 from traceprof.analysis.base import Result
 from traceprof.analysis.breakdown import Breakdown
+from traceprof.analysis.findings import Findings
 from traceprof.analysis.steps import StepTimes
+from traceprof.analysis.verdict import Verdict
 from traceprof.model.selection import Selection
 from traceprof.model.tables import ABSENT
 from traceprof.model.trace import Trace
@@ -20,9 +22,10 @@ from traceprof.model.window import TimeWindow
 from traceprof.render.document import write_document
 from traceprof.render.escape import html_list, html_text
 from traceprof.render.report.charts import breakdown_bars, category_style, step_chart
-from traceprof.render.report.tables import Link, Row, html_table
-from traceprof.render.report.typical import typical_window
-from traceprof.render.report.verdict import key_figures, verdict
+from traceprof.render.report.links import links_of_rows
+from traceprof.render.report.opening import findings_html, summary_html
+from traceprof.render.report.tables import html_table
+from traceprof.render.report.typical import choose_extent
 from traceprof.render.timeline.page import timeline_fragment
 from traceprof.render.timeline.render import EncodedTimeline, encode_timeline
 from traceprof.units import format_duration
@@ -49,31 +52,33 @@ class _Section:
 def render_report(
     trace: Trace,
     selection: Selection,
+    verdict: Verdict,
     results: Mapping[str, Result],
-    missing: Mapping[str, str],
     *,
+    missing: Mapping[str, str],
     title: str,
 ) -> str:
     """Return the report as one HTML page that needs nothing else and no network.
 
-    Its size is bounded: tables show their first rows, and the timeline is that of one typical
-    step, condensed above 300,000 events.
+    Its size is bounded: tables show their first rows, and the timeline holds at most 300,000
+    items: those of the window, or else of one typical step, condensed if need be.
 
     Args:
         trace: the whole trace.
         selection: the window that the results are about.
+        verdict: the answer in a few sentences.
         results: by name of the analysis.
         missing: why the other analyses have no result.
         title: the heading; untrusted text is fine.
     """
-    window, label = typical_window(trace, selection, results.get("steps"))
-    encoded = encode_timeline(trace, window, _MAX_ITEMS)
+    extent = choose_extent(trace, selection, results.get("steps"), _MAX_ITEMS)
+    encoded = encode_timeline(trace, extent.window, _MAX_ITEMS, view=extent.view)
     fragment = timeline_fragment(encoded.data, is_embedded=True)
-    found = _result_sections(trace, results, window)
+    found = _result_sections(trace, results, extent.window)
     sections = [
-        _summary(results),
+        _Section("verdict", "Where the time went", summary_html(verdict, results)),
         *(section for section in found if section.key in _FIRST),
-        _timeline(label, fragment.html, encoded),
+        _timeline(extent.label, fragment.html, encoded),
         *(section for section in found if section.key not in _FIRST),
         _environment(trace),
         _missing(missing),
@@ -111,16 +116,6 @@ def _where(trace: Trace, selection: Selection) -> str:
     return f'<div class="sub">{text}</div>{notes}'
 
 
-def _summary(results: Mapping[str, Result]) -> _Section:
-    sentences = "".join(f"<p>{html_text(text)}</p>" for text in verdict(results))
-    figures = "".join(
-        f'<div class="figure"><b>{html_text(number)}</b><span>{html_text(words)}</span></div>'
-        for number, words in key_figures(results)
-    )
-    html = f'<div class="figures">{figures}</div><div class="verdict">{sentences}</div>'
-    return _Section("verdict", "Where the time went", html if sentences or figures else "")
-
-
 def _result_sections(
     trace: Trace, results: Mapping[str, Result], window: TimeWindow
 ) -> list[_Section]:
@@ -131,7 +126,11 @@ def _result_sections(
         if frame.empty:
             continue
         summary = titles.get(name, name)
-        link = _links_into(trace, window) if "at_ns" in frame else None
+        link = links_of_rows(trace, window) if "at_ns" in frame else None
+        if isinstance(result, Findings):
+            html = findings_html(trace, result, window)
+            sections.append(_Section(name, summary[0].upper() + summary[1:], html))
+            continue
         table = html_table(_readable(frame), f"traceprof {name}", _ROWS, link)
         html = f"{_chart(result)}{html_list(result.notes)}{table}"
         sections.append(_Section(name, summary[0].upper() + summary[1:], html))
@@ -148,21 +147,6 @@ def _readable(frame: pd.DataFrame) -> pd.DataFrame:
     """Return ``frame`` without columns in which no row says anything."""
     said = [c for c in frame if not (frame[c].isna() | (frame[c].astype(object) == "")).all()]
     return frame[said]
-
-
-def _links_into(trace: Trace, window: TimeWindow) -> Link:
-    """Return a function that gives the place of a row in the timeline, where it is on it."""
-    origin = trace.span.start_ns
-
-    def link(row: Row) -> str | None:
-        start = int(row["at_ns"])
-        end = start + int(row.get("duration_ns", 0))
-        if start + origin < window.start_ns or end + origin > window.end_ns:
-            return None
-        margin = max(1_000, (end - start) // 2)
-        return f"#at={start - margin}..{end + margin}"
-
-    return link
 
 
 def _timeline(label: str, html: str, encoded: EncodedTimeline) -> _Section:

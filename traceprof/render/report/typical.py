@@ -1,32 +1,58 @@
-"""Which step the report shows as a timeline."""
+"""What the timeline of a report holds, and what of it the reader sees first."""
 
 from __future__ import annotations
+
+from dataclasses import dataclass
 
 from traceprof.analysis.base import Result
 from traceprof.analysis.steps import StepTimes
 from traceprof.model.selection import Selection
+from traceprof.model.tables import TABLES
 from traceprof.model.trace import Trace
 from traceprof.model.window import TimeWindow
+from traceprof.render.timeline.inside import rows_inside
 
-__all__ = ["typical_window"]
+__all__ = ["Extent", "choose_extent"]
 
 _MARGIN = 20
 
 
-def typical_window(
-    trace: Trace, selection: Selection, steps: Result | None
-) -> tuple[TimeWindow, str]:
-    """Return the steady step whose duration is nearest to the median, with a twentieth around it.
+@dataclass(frozen=True, slots=True)
+class Extent:
+    """The timeline holds ``window`` and opens at ``view``, which ``label`` names."""
 
-    Without steps it is the window of the report.
+    window: TimeWindow
+    view: TimeWindow
+    label: str
+
+
+def choose_extent(
+    trace: Trace, selection: Selection, steps: Result | None, max_events: int
+) -> Extent:
+    """Return the window of the report opened at a typical step, or that step alone if it is much.
+
+    The typical step is the steady one whose duration is nearest to the median, with a twentieth
+    of it on either side. Without steps it is the whole window.
     """
+    window = selection.window
     if not isinstance(steps, StepTimes) or steps.table.empty:
-        return selection.window, f"the window {selection.label}"
+        return Extent(window, window, f"the window {selection.label}")
+    step, label = _typical_step(trace, steps)
+    is_much = _count_events(trace, window) > max_events
+    return Extent(step if is_much else window, step & window, label)
+
+
+def _typical_step(trace: Trace, steps: StepTimes) -> tuple[TimeWindow, str]:
     steady = steps.table[~steps.table["is_warmup"]]
     table = steady if len(steady) else steps.table
     distance = (table["duration_ns"] - table["duration_ns"].median()).abs()
     row = table.iloc[int(distance.to_numpy().argmin())]
     start = trace.span.start_ns + int(row["at_ns"])
     margin = int(row["duration_ns"]) // _MARGIN
-    window = TimeWindow(start - margin, start + int(row["duration_ns"]) + margin) & trace.span
-    return window, f"step {int(row['step'])}, a typical one"
+    window = TimeWindow(start - margin, start + int(row["duration_ns"]) + margin)
+    return window & trace.span, f"step {int(row['step'])}, a typical one"
+
+
+def _count_events(trace: Trace, window: TimeWindow) -> int:
+    inside = rows_inside(trace, window)
+    return sum(len(inside.table(name)) for name, table in TABLES.items() if table.has_spans)

@@ -18,7 +18,7 @@ from traceprof.render.timeline.channels import Channel, Group, Lanes
 __all__ = ["FIRST_BIN_NS", "condense_channel", "condense_until"]
 
 FIRST_BIN_NS: Final = 1_000
-_GROWTH: Final = 4
+_GROWTH: Final = 2
 
 
 def condense_until(lanes: Lanes, max_items: int) -> tuple[Lanes, int]:

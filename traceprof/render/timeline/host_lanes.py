@@ -10,6 +10,7 @@ from typing import Final
 import numpy as np
 import pandas as pd
 
+from traceprof.analysis.phase_names import PHASES, phases_of_ranges
 from traceprof.model.tables import ABSENT
 from traceprof.model.trace import Trace
 from traceprof.render.palette import category_index
@@ -39,15 +40,6 @@ _LANES: Final = (
     _Lane("syncs", "kind", "Waits", "sync", "sync"),
     _Lane("overheads", "name", "Profiler overhead", "overhead", "overhead"),
 )
-
-
-_PHASES: Final = {
-    **dict.fromkeys(("data", "dataloader", "data loading", "load_data"), "range_data"),
-    **dict.fromkeys(("forward", "forward pass", "fwd"), "range_forward"),
-    **dict.fromkeys(("backward", "backward pass", "bwd"), "range_backward"),
-    **dict.fromkeys(("optimizer", "optimizer step", "optimizer.step"), "range_optimizer"),
-    **dict.fromkeys(("comm", "communication", "allreduce", "all_reduce"), "range_communication"),
-}
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,15 +115,8 @@ def _categories(lane: _Lane, frame: pd.DataFrame) -> np.ndarray:
     plain = category_index(lane.category)
     if lane.table != "ranges":
         return np.full(len(frame), plain)
-    names = frame["name"].cat
-    by_code = [_range_category(str(name).lower()) for name in names.categories]
-    places = np.array([*map(category_index, by_code), plain], np.int64)
-    return places[names.codes.to_numpy()]
-
-
-def _range_category(name: str) -> str:
-    """Return the category of a range; the recorder names collectives "comm:all_reduce"."""
-    return _PHASES.get(name.partition(":")[0].removesuffix(".async"), "range")
+    by_phase = [*(category_index(f"range_{phase}") for phase in PHASES), plain]
+    return np.array(by_phase, np.int64)[phases_of_ranges(frame)]
 
 
 def _weight(rows: list[Row]) -> tuple[int, int, int]:

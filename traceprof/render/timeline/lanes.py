@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import PurePath, PureWindowsPath
 
 from traceprof.model.tables import ABSENT
@@ -18,6 +18,7 @@ from traceprof.render.timeline.inside import rows_inside
 
 __all__ = ["build_lanes"]
 
+_MAX_QUIET = 3
 _TELLING_KINDS = {"range", "mark", "collective", "api", "sync"}
 
 
@@ -43,10 +44,7 @@ def build_lanes(trace: Trace, window: TimeWindow) -> Lanes:
             make_device_group(trace, section, process, device, rows)
             for device, rows in devices[process]
         )
-    groups.extend(
-        _quiet_process(trace, process, threads[process])
-        for process in _in_order(trace, set(threads) - set(main))
-    )
+    groups.extend(_quiet_processes(trace, threads, set(threads) - set(main)))
     return Lanes(tuple(groups), names.names)
 
 
@@ -92,10 +90,28 @@ def _thread_groups(trace: Trace, section: str, threads: list[ThreadLanes]) -> li
     return groups
 
 
-def _quiet_process(trace: Trace, process: int, threads: Sequence[ThreadLanes]) -> Group:
-    """Return all threads of a process that neither annotates nor uses a device as one group."""
-    label = plain_text(describe_process(trace, process), 120)
-    return _joined_group(trace, "Other processes", label, threads)
+def _quiet_processes(
+    trace: Trace, threads: Mapping[int, Sequence[ThreadLanes]], processes: Iterable[int]
+) -> list[Group]:
+    """Return the processes that neither annotate nor use a device, many of them as one group."""
+    groups = [
+        _joined_group(
+            trace,
+            "Other processes",
+            plain_text(describe_process(trace, process), 120),
+            threads[process],
+        )
+        for process in _in_order(trace, processes)
+    ]
+    if len(groups) <= _MAX_QUIET:
+        return groups
+    rows = tuple(
+        Row(group.label if i == 0 else row.label, row.kind, row.channels)
+        for group in groups
+        for i, row in enumerate(group.rows)
+    )
+    label = f"{len(groups)} other processes"
+    return [Group("Other processes", label, "threads", rows, groups[0].process)]
 
 
 def _joined_group(trace: Trace, section: str, label: str, threads: Sequence[ThreadLanes]) -> Group:
@@ -122,5 +138,7 @@ def _thread_label(trace: Trace, thread: ThreadLanes) -> str:
         (trace.threads["process"] == thread.process) & (trace.threads["thread"] == thread.thread)
     ]
     name = str(known["name"].iloc[0]) if len(known) else ""
+    # Kineto repeats the number: "thread 4711 (python3)".
+    name = name.removeprefix(f"thread {thread.thread} (").removesuffix(")")
     main = "Main thread" if thread.thread == thread.process else f"Thread {thread.thread}"
     return plain_text(f"{main} · {name}" if name else main, 80)

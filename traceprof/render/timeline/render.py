@@ -30,7 +30,7 @@ _BODY: Final = """<header><h1>{title}</h1><div class="sub">{subtitle}</div>{warn
 </main>"""
 
 MAX_ITEMS: Final = 2_500_000
-"""How many items a page holds at most (about 15 MB); more are condensed, and the page says so."""
+"""How many items a page holds at most (15 to 30 MB); more are condensed, and the page says so."""
 
 
 def render_timeline(
@@ -72,15 +72,24 @@ class EncodedTimeline:
     notes: tuple[str, ...]
 
 
-def encode_timeline(trace: Trace, span: TimeWindow, max_items: int) -> EncodedTimeline:
-    """Return the lanes of ``trace`` within ``span`` in the form that the browser reads."""
+def encode_timeline(
+    trace: Trace, span: TimeWindow, max_items: int, *, view: TimeWindow | None = None
+) -> EncodedTimeline:
+    """Return the lanes of ``trace`` within ``span`` in the form that the browser reads.
+
+    The page opens at ``view``, by default the whole.
+    """
     lanes = build_lanes(trace, span)
     n_events = lanes.n_events
     if n_events > max_items:
         lanes = with_states(lanes, span.duration_ns)
     lanes, bin_ns = condense_until(lanes, max_items)
     series, remarks = sample_series(trace, span)
-    head = _head(trace, span, n_events)
+    shown = view or span
+    head = {
+        **_head(trace, span, n_events),
+        "view": [shown.start_ns - span.start_ns, shown.end_ns - span.start_ns],
+    }
     places = {item.key: i for i, item in enumerate(CATEGORIES)}
     data = encode_lanes(lanes, head, places, series)
     return EncodedTimeline(data, (*_notes(lanes, n_events, bin_ns), *remarks))

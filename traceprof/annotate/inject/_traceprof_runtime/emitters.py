@@ -5,8 +5,10 @@ An emitter has ``push(name, payload)``, ``pop()``, ``start(name, payload)`` → 
 """
 
 import ctypes
+import inspect
 import os
 import threading
+import time
 
 from . import settings
 from .boot import complain
@@ -73,11 +75,13 @@ class ClientEmitter:
         self._client.mark(self._domain, self._attributes(name, payload))
 
 
-class PackageEmitter:
-    """Emits through the ``nvtx`` package."""
+class DomainEmitter:
+    """Emits through a domain of the ``nvtx`` package (0.2.12 and later)."""
 
     def __init__(self, domain):
         self._domain = domain
+        self.pop = domain.pop_range
+        self.end = domain.end_range
 
     def _attributes(self, name, payload):
         return self._domain.get_event_attributes(message=name, payload=payload)
@@ -85,17 +89,31 @@ class PackageEmitter:
     def push(self, name, payload=0):
         self._domain.push_range(self._attributes(name, payload))
 
-    def pop(self):
-        self._domain.pop_range()
-
     def start(self, name, payload=0):
         return self._domain.start_range(self._attributes(name, payload))
 
-    def end(self, token):
-        self._domain.end_range(token)
-
     def mark(self, name, payload=0):
         self._domain.mark(self._attributes(name, payload))
+
+
+class ModuleEmitter:
+    """Emits through the functions of the ``nvtx`` package (0.2.9 to 0.2.11)."""
+
+    def __init__(self, nvtx):
+        self._nvtx = nvtx
+        self.end = nvtx.end_range
+
+    def push(self, name, payload=0):
+        self._nvtx.push_range(name, domain=DOMAIN, payload=payload)
+
+    def pop(self):
+        self._nvtx.pop_range(DOMAIN)
+
+    def start(self, name, payload=0):
+        return self._nvtx.start_range(name, domain=DOMAIN, payload=payload)
+
+    def mark(self, name, payload=0):
+        self._nvtx.mark(name, domain=DOMAIN, payload=payload)
 
 
 class TeeEmitter:
@@ -129,19 +147,21 @@ def nvtx_emitter():
     """Return an emitter that reaches the attached profiler, or None where none is attached."""
     if not os.environ.get("NVTX_INJECTION64_PATH") or settings.EMITTER == "spool":
         return None
-    try:
-        if settings.EMITTER != "client":
-            emitter = _package_emitter()
+    ways = (
+        (_through_client,) if settings.EMITTER == "client" else (_through_package, _through_client)
+    )
+    for way in ways:
+        try:
+            emitter = way()
             if emitter is not None:
+                emitter.mark("clock", time.time_ns())  # what fails, fails here and not later
                 return emitter
-        client = _client()
-        return ClientEmitter(client) if client is not None else None
-    except Exception as error:
-        complain("NVTX does not work", error)
-        return None
+        except Exception as error:
+            complain("NVTX does not work", error)
+    return None
 
 
-def _package_emitter():
+def _through_package():
     """Return an emitter through the nvtx package, or None where its events would be lost.
 
     The package hands out a dummy domain both when no profiler is attached and when the profiler
@@ -152,13 +172,16 @@ def _package_emitter():
     except ImportError:
         return None
     domain = nvtx.get_domain(DOMAIN) if hasattr(nvtx, "get_domain") else None
-    if domain is None or type(domain).__name__ == "DummyDomain":
+    if type(domain).__name__ == "DummyDomain":
         return None
-    return PackageEmitter(domain)
+    if hasattr(domain, "push_range"):
+        return DomainEmitter(domain)
+    takes_payload = "payload" in inspect.signature(nvtx.mark).parameters
+    return ModuleEmitter(nvtx) if takes_payload else None
 
 
-def _client():
+def _through_client():
     from .nvtx_abi import NvtxClient
 
     client = NvtxClient()
-    return client if client.available else None
+    return ClientEmitter(client) if client.available else None

@@ -103,6 +103,7 @@ export class Timeline {
   }
 
   async start() {
+    this.goTo(...this.trace.view);
     this.followLink();
     await this.draw();
     await this.minimap.draw();

@@ -1,0 +1,115 @@
+"""Parts of the hooks that can be checked without torch."""
+
+from dataclasses import dataclass
+from types import SimpleNamespace
+
+import pytest
+
+
+class Tensor:
+    def __init__(self, *shape, device="cpu"):
+        self.shape = shape
+        self.device = Device(device)
+
+    def dim(self):
+        return len(self.shape)
+
+
+@dataclass
+class Device:
+    type: str
+
+
+TORCH = SimpleNamespace(Tensor=Tensor, device=Device)
+
+
+@dataclass
+class Batch:
+    count: int
+    images: Tensor
+
+
+@pytest.mark.parametrize(
+    ("batch", "size"),
+    [
+        (Tensor(8, 3, 32, 32), 8),
+        ([Tensor(5, 3), Tensor(5)], 5),
+        ({"ids": [[Tensor(4, 128)]], "mask": Tensor(9)}, 4),
+        (Batch(3, Tensor(7)), 7),
+        (("text", 3, Tensor(2)), 2),
+        (Tensor(), 1),
+        ("text", 0),
+        ([[[[[Tensor(3)]]]]], 0),
+    ],
+)
+def test_the_size_of_a_batch_is_the_first_dimension_of_its_first_tensor(runtime, batch, size):
+    assert runtime("hook_data").batch_size(TORCH, batch) == size
+
+
+@pytest.mark.parametrize(
+    ("goal", "expected"),
+    [
+        ("cuda", True),
+        ("cuda:1", True),
+        (0, True),
+        (Device("cuda"), True),
+        (Tensor(2, device="cuda"), True),
+        ("cpu", False),
+        (Device("cpu"), False),
+        (None, False),
+        (True, False),
+        (Tensor(2), False),
+    ],
+)
+def test_only_copies_to_a_gpu_get_a_range(runtime, goal, expected):
+    assert runtime("hook_copies").is_gpu(TORCH, goal) is expected
+
+
+def test_steps_of_a_plain_loop(runtime):
+    session, steps = runtime("session"), runtime("steps")
+    session.begin()
+    numbers = []
+    steps.on_boundary(numbers.append)
+    for is_last in (False, False, True):
+        steps.fetching(may_train=not is_last)
+        if not is_last:
+            steps.computing()
+            steps.optimized()
+    steps.finish()
+    assert numbers == [0, 1, 2]
+    assert steps.number == 2
+
+
+def test_steps_without_a_loader_end_with_the_optimizer(runtime):
+    session, steps = runtime("session"), runtime("steps")
+    session.begin()
+    for _ in range(3):
+        steps.computing()
+        steps.computing()
+        steps.optimized()
+    assert steps.number == 3
+
+
+def test_steps_that_the_program_names_take_the_place_of_those_found(runtime):
+    session, steps, explicit = runtime("session"), runtime("steps"), runtime("explicit")
+    session.begin()
+    steps.computing()
+    step = explicit.Step(41, 8)
+    steps.computing()
+    steps.optimized()
+    assert steps.number == 41
+    step.end()
+    assert steps.number == 42
+    assert steps._open is None
+
+
+def test_a_capture_by_steps_holds_the_others_back(runtime, monkeypatch):
+    monkeypatch.setenv("TRACEPROF_STEPS", "1..2")
+    session, steps = runtime("session"), runtime("steps")
+    session.begin()
+    captured = []
+    for _ in range(5):
+        steps.computing()
+        captured.append(session.is_capturing())
+        steps.optimized()
+    assert captured == [False, True, True, False, False]

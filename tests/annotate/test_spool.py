@@ -1,0 +1,63 @@
+import json
+import threading
+from pathlib import Path
+
+
+def rows(spool):
+    spool.close()
+    _, *lines = Path(spool.path).read_text().splitlines()
+    return [json.loads(line) for line in lines]
+
+
+def test_rows_are_spans_with_name_payload_thread_and_kind(runtime, tmp_path):
+    spool = runtime("spool").Spool(str(tmp_path))
+    spool.push("outer", 7)
+    spool.push("inner")
+    spool.pop()
+    spool.pop()
+    token = spool.start("step", 2)
+    spool.mark("batch", 0.5)
+    spool.end(token)
+    spool.collective(10, 20, "allreduce", 64, 5, {"dtype": "float32"})
+    inner, outer, mark, step, collective = rows(spool)
+    me = threading.get_native_id()
+    assert inner[2:] == ["inner", 0, me, "p"]
+    assert outer[2:] == ["outer", 7, me, "p"]
+    assert outer[0] <= inner[0] <= inner[1] <= outer[1]
+    assert mark[1:] == [None, "batch", 0.5, me, "m"]
+    assert step[2:] == ["step", 2, me, "s"]
+    assert step[0] <= mark[0] <= step[1]
+    assert collective == [10, 20, "allreduce", 64, 5, "c", {"dtype": "float32"}]
+
+
+def test_threads_do_not_mix_their_ranges_nor_lose_any(runtime, tmp_path):
+    spool = runtime("spool").Spool(str(tmp_path))
+
+    def work(name):
+        for i in range(500):
+            spool.push(name, i)
+            spool.pop()
+            if i % 100 == 0:
+                spool.flush()
+
+    threads = [threading.Thread(target=work, args=(f"thread {i}",)) for i in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    found = rows(spool)
+    for i in range(4):
+        mine = [row for row in found if row[2] == f"thread {i}"]
+        assert [row[3] for row in mine] == list(range(500))
+        assert len({row[4] for row in mine}) == 1
+
+
+def test_a_folder_that_is_gone_is_said_once_and_stops_nothing(runtime, tmp_path, capsys):
+    spool = runtime("spool").Spool(str(tmp_path / "gone"))
+    for _ in range(2):
+        spool.push("x")
+        spool.pop()
+        spool.flush()
+    spool.close()
+    said = capsys.readouterr().err
+    assert said.count("events are being lost") == 1

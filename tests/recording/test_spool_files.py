@@ -1,0 +1,40 @@
+import json
+
+from traceprof.recording.spool_files import read_cards, read_events, window_files
+
+
+def test_a_line_that_was_cut_off_ends_what_can_be_read(tmp_path):
+    rows = [
+        {"pid": 7},
+        [1, 2, "forward", 0, 7, "p"],
+        [3, None, "batch", 8, 7, "m"],
+        [4, 9, "step", 0, 7, "s"],
+        [5, 6, "allreduce", 64, 8, "c", {"dtype": "float32"}],
+    ]
+    text = "".join(json.dumps(row) + "\n" for row in rows) + '[10, 11, "back'
+    (tmp_path / "events.7.jsonl").write_text(text)
+    (tmp_path / "events.12.jsonl").write_text('{"pid": 12}\n')
+    first, second = read_events(tmp_path)
+    assert first.pid == 7
+    assert first.is_cut
+    assert [row[2] for row in first.ranges] == ["forward", "step"]
+    assert [row[2] for row in first.marks] == ["batch"]
+    assert [row[6] for row in first.collectives] == [{"dtype": "float32"}]
+    assert (second.pid, second.ranges, second.is_cut) == (12, [], False)
+
+
+def test_cards_that_are_damaged_are_left_out_and_secrets_masked(tmp_path):
+    card = {"pid": 7, "argv": ["train.py", "--token", "abc"], "rank": 1, "software": {"torch": "2"}}
+    (tmp_path / "process.7.json").write_text(json.dumps(card))
+    (tmp_path / "process.8.json").write_text('{"pid": 8, ')
+    (only,) = read_cards(tmp_path)
+    assert (only.pid, only.command, only.rank) == (7, "train.py --token ***", 1)
+
+
+def test_windows_that_were_not_finished_are_left_out(tmp_path):
+    for name in ("window.7.0.json", "window.7.1.json", "window.7.2.json.tmp"):
+        (tmp_path / name).write_text("{}")
+    assert [(pid, path.name) for pid, path in window_files(tmp_path)] == [
+        (7, "window.7.0.json"),
+        (7, "window.7.1.json"),
+    ]

@@ -1,0 +1,92 @@
+"""Manifests: JSON files that list the traces of a run.
+
+The recorder writes one for each host into the folder of a run: ``{"traceprof": VERSION,
+"run_id": …, "host": …, "files": [{"path": …, "ranks": […]}]}``. By hand one writes
+``{"traceprof_run": 1, "label": …, "world_size": …, "ranks": [{"rank": 0, "file": …,
+"local_rank": 0, "host": …}]}``. Paths are relative to the manifest.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+from traceprof.errors import TraceError
+from traceprof.model.tables import ABSENT
+
+__all__ = ["Manifest", "read_manifest"]
+
+_BY_HAND: Final = "traceprof_run"
+_RECORDED: Final = ("traceprof", "files")
+_LARGEST_BYTES: Final = 16 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class Manifest:
+    """The files of a run (or those of one of its hosts), and what is told of each."""
+
+    label: str
+    files: Mapping[Path, Mapping[str, Any]]
+    world_size: int = ABSENT
+
+
+def read_manifest(path: Path) -> Manifest | None:
+    """Return the manifest in ``path``; None where it is something else.
+
+    Raises:
+        TraceError: it is one, but it does not list files.
+    """
+    value = _read_object(path)
+    if _BY_HAND in value:
+        return _by_hand(path, value)
+    if all(key in value for key in _RECORDED):
+        return _recorded(path, value)
+    return None
+
+
+def _by_hand(path: Path, value: Mapping[str, Any]) -> Manifest:
+    rows = _objects(path, value, "ranks")
+    size = value.get("world_size")
+    return Manifest(
+        str(value.get("label", "")),
+        {_file(path, row, "file", "ranks"): row for row in rows},
+        size if isinstance(size, int) else len(rows),
+    )
+
+
+def _recorded(path: Path, value: Mapping[str, Any]) -> Manifest:
+    files: dict[Path, Mapping[str, Any]] = {}
+    for row in _objects(path, value, "files"):
+        ranks = row.get("ranks")
+        told = {"rank": ranks[0]} if isinstance(ranks, list) and len(ranks) == 1 else {}
+        files[_file(path, row, "path", "files")] = {**told, "host": value.get("host", "")}
+    return Manifest(str(value.get("run_id", "")), files)
+
+
+def _objects(path: Path, value: Mapping[str, Any], key: str) -> Sequence[Mapping[str, Any]]:
+    rows = value.get(key)
+    if not isinstance(rows, list) or not all(isinstance(row, dict) for row in rows):
+        raise TraceError(f'{path}: a manifest without a list "{key}" of objects')
+    return rows
+
+
+def _file(path: Path, row: Mapping[str, Any], key: str, inside: str) -> Path:
+    name = row.get(key)
+    if not isinstance(name, str):
+        raise TraceError(f'{path}: every entry of "{inside}" needs a "{key}"')
+    return path.parent / name
+
+
+def _read_object(path: Path) -> Mapping[str, Any]:
+    try:
+        with path.open("rb") as file:
+            head = file.read(4096)
+            if not head.lstrip().startswith(b"{") or b'"traceprof' not in head:
+                return {}
+            value = json.loads(head + file.read(_LARGEST_BYTES))
+    except (OSError, ValueError):
+        return {}
+    return value if isinstance(value, dict) else {}

@@ -1,0 +1,38 @@
+"""What can be told of a SQLite file without opening it as one."""
+
+from __future__ import annotations
+
+import struct
+from pathlib import Path
+from typing import Final
+
+from traceprof.errors import TraceError
+
+__all__ = ["SQLITE_MAGIC", "check_sqlite_file"]
+
+SQLITE_MAGIC: Final = b"SQLite format 3\x00"
+
+
+def check_sqlite_file(path: Path) -> None:
+    """Check that a file is a whole SQLite database with nothing pending beside it.
+
+    Raises:
+        TraceError: it is not.
+    """
+    try:
+        size = path.stat().st_size
+        with path.open("rb") as file:
+            head = file.read(100)
+    except OSError as error:
+        raise TraceError(f"{path}: {error.strerror or error}") from error
+    if not head.startswith(SQLITE_MAGIC) or len(head) < 100:
+        raise TraceError(f"{path}: not a SQLite database")
+    page_size, n_pages = struct.unpack(">H", head[16:18])[0], struct.unpack(">I", head[28:32])[0]
+    expected = (65_536 if page_size == 1 else page_size) * n_pages
+    if size < expected:
+        raise TraceError(f"{path}: cut off: {size} bytes of {expected}; copy or export it again")
+    log = path.with_name(path.name + "-wal")
+    if log.exists() and log.stat().st_size:
+        raise TraceError(
+            f"{path}: has unmerged changes in {log.name}: close the program that writes it first"
+        )
