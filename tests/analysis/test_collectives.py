@@ -183,6 +183,8 @@ def loop() -> Trace:
         builder.step(start, start + 1000, number)
         builder.phase("forward", start + 100, start + 300)
         builder.phase("backward", start + 300, start + 800)
+        builder.phase("comm:allreduce", start + 395, start + 405, thread=2)
+        builder.range("layer2", start + 390, start + 500, thread=2)
         for place, n_bytes in enumerate((4000, 8000)):
             at = start + 400 + 200 * place
             correlation = 10 * number + place + 1
@@ -204,6 +206,12 @@ def test_steps_have_bytes_a_pace_and_a_share_of_all_reduce() -> None:
     )
 
 
+def test_what_compute_does_not_hide_is_told_by_phase() -> None:
+    # In each step: 100 ns of the first bucket, 50 ns of the second.
+    notes = measure_collectives(loop()).notes
+    assert "exposed by the phase that called them: backward 300 ns" in notes
+
+
 def test_buckets_in_the_order_of_the_step() -> None:
     table = measure_buckets(loop()).to_frame()
     columns = ("place", "op", "phase", "size_bytes", "count", "after_ns", "duration_ns")
@@ -216,10 +224,10 @@ def test_buckets_in_the_order_of_the_step() -> None:
 
 def test_every_message_by_itself_with_phase_step_and_delay() -> None:
     table = measure_messages(loop()).to_frame()
-    columns = ("at_ns", "op", "phase", "step", "size_bytes", "duration_ns", "delay_ns")
+    columns = ("at_ns", "op", "phase", "caller", "step", "size_bytes", "duration_ns", "delay_ns")
     assert plain(table, *columns)[:2] == [
-        (450, "all_reduce", "backward", 0, 4000, 100, 50),
-        (650, "all_reduce", "backward", 0, 8000, 100, 50),
+        (450, "all_reduce", "backward", "layer2", 0, 4000, 100, 50),
+        (650, "all_reduce", "backward", "backward", 0, 8000, 100, 50),
     ]
     assert table["step"].tolist() == [0, 0, 1, 1]
 

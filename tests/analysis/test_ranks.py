@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -12,6 +14,7 @@ from hypothesis import strategies as st
 
 from tests.analysis.generated_run import MS, Clock, Plan, make_run, make_trace_of
 from tests.builders import TraceBuilder, plain
+from tests.requirements import ROOT
 from traceprof.analysis.alignment import align_clocks, measure_alignment
 from traceprof.analysis.breakdown import measure_breakdown
 from traceprof.analysis.collective_matches import find_matches
@@ -193,6 +196,19 @@ def test_a_planted_straggler_is_named_with_its_phase(phase: str, on_gpu: bool) -
     assert f"mostly in {phase}" in result.notes[0]
 
 
+def test_a_host_whose_ranks_all_come_late_is_named() -> None:
+    # Ranks 2 and 3 take turns in being a little later than the other.
+    late = {(2, "backward"): 40 * MS, (3, "backward"): 40 * MS}
+    plan = Plan(extra_ns=late, hosts=["a", "a", "b", "b"], jitter_ns=1000)
+    trace = make_trace_of(plan)
+    moved = trace.kernels.copy()
+    is_wobbling = (moved["process"] == 102) & moved["name"].astype(str).str.startswith("nccl")
+    wobble = [1000 if place % 2 else -1000 for place in range(int(is_wobbling.sum()))]
+    moved.loc[is_wobbling, "start_ns"] += wobble
+    notes = measure_stragglers(replace(trace, kernels=moved)).notes
+    assert any(note.startswith("2 of 2 ranks on host b come late") for note in notes)
+
+
 def test_without_a_straggler_nobody_is_blamed() -> None:
     result = measure_stragglers(make_trace_of(Plan(jitter_ns=1000)))
     assert not any(rank.is_straggler for rank in result.ranks)
@@ -272,6 +288,22 @@ def test_dlrm_on_8_ranks(real_trace: Callable[[str], Path]) -> None:
         assert clock.drift_ppm == 0
     (straggler,) = [rank for rank in measure_stragglers(trace).ranks if rank.is_straggler]
     assert (straggler.rank, straggler.last_count) == (7, 5)
+
+
+@pytest.mark.traces
+def test_the_parts_of_dlrm_are_those_of_hta(real_trace: Callable[[str], Path]) -> None:
+    """HTA's compute, and its non-compute: what runs beside no compute."""
+    reference = json.loads((ROOT / "tests" / "formats" / "hta_reference.json").read_text("utf-8"))
+    pattern = "kineto/dlrm-8ranks-v100/worker{}.pt.trace.json.gz"
+    for rank in measure_ranks(real_run(real_trace, pattern, 8)).ranks:
+        expected = reference["files"][pattern.format(rank.rank)]
+        assert rank.compute_ns == expected["compute_ns"]
+        parts = (
+            rank.exposed_communication_ns,
+            rank.exposed_transfer_ns,
+            rank.device_memory_ns,
+        )
+        assert sum(part or 0 for part in parts) == expected["non_compute_ns"]
 
 
 @pytest.mark.traces

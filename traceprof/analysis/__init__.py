@@ -35,16 +35,6 @@ ANALYSES: Final[tuple[Entry, ...]] = (
         "findings", "ranked advice: what costs time, and what to do", "traceprof.analysis.findings"
     ),
     Entry("breakdown", "where the time of each device went", "traceprof.analysis.breakdown"),
-    Entry(
-        "network",
-        "network traffic by interface and process, beside collectives",
-        "traceprof.analysis.network",
-    ),
-    Entry(
-        "network_time",
-        "network traffic over time, beside the collectives that caused it",
-        "traceprof.analysis.network_time",
-    ),
     Entry("steps", "every step: duration, parts, phases, throughput", "traceprof.analysis.steps"),
     Entry(
         "phases", "host and device time by phase of the training loop", "traceprof.analysis.phases"
@@ -107,6 +97,21 @@ ANALYSES: Final[tuple[Entry, ...]] = (
         "alignment",
         "the clocks of the ranks, by the ends of shared collectives",
         "traceprof.analysis.alignment",
+    ),
+    Entry(
+        "pipeline",
+        "pipeline parallelism: the bubble of each stage",
+        "traceprof.analysis.pipeline",
+    ),
+    Entry(
+        "network",
+        "network traffic by interface and process, beside collectives",
+        "traceprof.analysis.network",
+    ),
+    Entry(
+        "network_time",
+        "network traffic over time, beside the collectives that caused it",
+        "traceprof.analysis.network_time",
     ),
     Entry("idle", "why devices were idle", "traceprof.analysis.idle"),
     Entry("gaps", "the longest idle gaps", "traceprof.analysis.longest_gaps"),

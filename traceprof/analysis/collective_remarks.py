@@ -7,10 +7,11 @@ from collections.abc import Mapping
 import pandas as pd
 
 from traceprof.analysis.collective_rates import devices_beside
-from traceprof.analysis.collective_steps import measure_step_traffic
+from traceprof.analysis.collective_steps import measure_step_traffic, phases_of_collectives
+from traceprof.analysis.phase_names import UNCLAIMED
 from traceprof.model.links import Peak
 from traceprof.model.trace import Trace
-from traceprof.units import format_bytes, format_count, format_ratio
+from traceprof.units import format_bytes, format_count, format_duration, format_ratio
 
 __all__ = ["remark_on_collectives"]
 
@@ -22,6 +23,7 @@ def remark_on_collectives(
     return (
         _on_waiting(work),
         *_on_pace(trace, work),
+        *_on_phases(trace, work),
         *_on_what_is_missing(work),
         *_on_peaks(trace, work, peaks),
     )
@@ -52,6 +54,16 @@ def _on_pace(trace: Trace, work: pd.DataFrame) -> list[str]:
         parts.append(f"{format_bytes(traffic.size_bytes)} per step")
     parts.append(f"all-reduce runs in {format_ratio(traffic.all_reduce_ratio)} of the step")
     return [", ".join([pace, *parts])]
+
+
+def _on_phases(trace: Trace, work: pd.DataFrame) -> list[str]:
+    """Return which phases called the collectives whose time compute does not hide."""
+    exposed = work["exposed_ns"].groupby(phases_of_collectives(trace, work)).sum(min_count=1)
+    exposed = exposed[exposed > 0].sort_values(ascending=False)
+    if exposed.empty or list(exposed.index) == [UNCLAIMED]:
+        return []
+    parts = [f"{phase} {format_duration(float(ns))}" for phase, ns in exposed.items()]
+    return [f"exposed by the phase that called them: {', '.join(parts)}"]
 
 
 def _on_what_is_missing(work: pd.DataFrame) -> list[str]:

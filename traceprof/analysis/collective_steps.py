@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
+from typing import Final
 
 import numpy as np
 import numpy.typing as npt
@@ -15,7 +17,17 @@ from traceprof.model.steps import Steps, find_steps
 from traceprof.model.tables import ABSENT
 from traceprof.model.trace import Trace
 
-__all__ = ["StepTraffic", "measure_step_traffic", "phases_of_collectives", "steps_of_collectives"]
+__all__ = [
+    "StepTraffic",
+    "callers_of_collectives",
+    "measure_step_traffic",
+    "phases_of_collectives",
+    "steps_of_collectives",
+]
+
+_IS_COLLECTIVE: Final = re.compile(
+    r"comm:|comm\.async:|[nr]ccl|gloo:|record_param_comms", re.IGNORECASE
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,20 +74,42 @@ def phases_of_collectives(trace: Trace, work: pd.DataFrame) -> npt.NDArray[np.ob
     phases = phases_of_ranges(ranges)
     kept = (phases >= 0) & (phases != PHASES.index("communication"))
     kept &= (ranges["kind"] == "push_pop").to_numpy()
+    found = adopting_range_of_launches(trace, ranges[kept], _calls(work))
+    return _named(np.array([*PHASES, UNCLAIMED], object)[phases[kept]], found, UNCLAIMED)
+
+
+def callers_of_collectives(trace: Trace, work: pd.DataFrame) -> npt.NDArray[np.object_]:
+    """Return the innermost range (a layer, a module, a user's own) around each call; "" for none.
+
+    The ranges of the collectives themselves and NCCL's own do not count.
+    """
+    ranges = trace.whole.ranges
+    names = ranges["name"].cat
+    own = np.array([_IS_COLLECTIVE.match(str(name)) is not None for name in names.categories], bool)
+    kept = ~own[names.codes.to_numpy()] if len(own) else np.zeros(len(ranges), bool)
+    kept &= (ranges["kind"] == "push_pop").to_numpy()
+    found = adopting_range_of_launches(trace, ranges[kept], _calls(work))
+    return _named(ranges.loc[kept, "name"].astype(object).to_numpy(), found, "")
+
+
+def _calls(work: pd.DataFrame) -> Launches:
+    """Return the calls of the collectives as launches."""
     called = work["call_ns"].to_numpy(np.int64)
-    calls = Launches(
+    return Launches(
         call=np.where(called == ABSENT, ABSENT, 0),
         start_ns=called,
         end_ns=work["call_end_ns"].to_numpy(np.int64),
         process=work["process"].to_numpy(np.int64),
         thread=work["thread"].to_numpy(np.int64),
     )
-    found = adopting_range_of_launches(trace, ranges[kept], calls)
-    names = np.array([*PHASES, UNCLAIMED], object)
-    own = phases[kept]
-    if not len(own):
-        return np.full(len(work), UNCLAIMED, object)
-    return np.asarray(names[np.where(found >= 0, own[np.maximum(found, 0)], -1)], object)
+
+
+def _named(
+    names: npt.NDArray[np.object_], found: npt.NDArray[np.int64], nothing: str
+) -> npt.NDArray[np.object_]:
+    if not len(names):
+        return np.full(len(found), nothing, object)
+    return np.asarray(np.where(found >= 0, names[np.maximum(found, 0)], nothing), object)
 
 
 def measure_step_traffic(trace: Trace, work: pd.DataFrame) -> StepTraffic | None:

@@ -9,7 +9,11 @@ import pandas as pd
 
 from traceprof.analysis.base import Analysis
 from traceprof.analysis.collective_rates import with_sizes
-from traceprof.analysis.collective_steps import phases_of_collectives, steps_of_collectives
+from traceprof.analysis.collective_steps import (
+    callers_of_collectives,
+    phases_of_collectives,
+    steps_of_collectives,
+)
 from traceprof.analysis.collective_work import find_collectives
 from traceprof.analysis.collectives import UNRECORDED, is_recorded
 from traceprof.errors import NotRecordedError
@@ -25,10 +29,10 @@ class Messages:
     """One row per collective.
 
     ``table``: at_ns (its start, from the start of the trace), op, phase (whose code called it),
-    step, size_bytes (what this rank handed in), dtype, group, group_size, sequence, process,
-    device, stream, duration_ns, exposed_ns (what compute does not hide), delay_ns (from the call
-    to the start of the kernel), algbw_bytes_per_s, busbw_bytes_per_s, algorithm, protocol,
-    kernels_count. NaN where not known.
+    caller (the innermost range around the call: a layer, a module), step, size_bytes (what this
+    rank handed in), dtype, group, group_size, sequence, process, device, stream, duration_ns,
+    exposed_ns (what compute does not hide), delay_ns (from the call to the start of the kernel),
+    algbw_bytes_per_s, busbw_bytes_per_s, algorithm, protocol, kernels_count. NaN where not known.
     """
 
     table: pd.DataFrame
@@ -56,6 +60,7 @@ def measure_messages(trace: Trace) -> Messages:
             "at_ns": work["start_ns"] - trace.whole.span.start_ns,
             "op": work["op"],
             "phase": phases_of_collectives(trace, work),
+            "caller": callers_of_collectives(trace, work),
             "step": _step_numbers(trace, work),
             "size_bytes": work["n_bytes"].where(work["n_bytes"] >= 0),
             "dtype": work["dtype"],

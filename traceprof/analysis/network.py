@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass
 import pandas as pd
 
 from traceprof.analysis.base import Analysis
-from traceprof.analysis.network_time import peak_of_source, traffic_of
+from traceprof.analysis.network_time import NO_COUNTERS, peak_of_source, traffic_of
 from traceprof.model.trace import Trace
 
 __all__ = ["ANALYSIS", "Network", "SourceTraffic", "measure_network"]
@@ -49,12 +49,10 @@ class Network:
 
 
 def measure_network(trace: Trace) -> Network:
-    """Return the traffic of each source in the window.
-
-    Raises:
-        NotRecordedError: no counter of a network was sampled.
-    """
+    """Return the traffic of each source in the window."""
     traffic = traffic_of(trace)
+    if traffic.empty:
+        return Network((), (NO_COUNTERS,))
     sources = [
         _measure(trace, str(source), str(direction), rows)
         for (source, direction), rows in traffic.groupby(["source", "direction"], sort=False)

@@ -12,13 +12,21 @@ import pandas as pd
 from traceprof.analysis.base import Analysis
 from traceprof.analysis.collective_work import find_collectives
 from traceprof.analysis.network_counters import find_traffic
-from traceprof.errors import NotRecordedError
 from traceprof.model.intervals import Intervals
 from traceprof.model.links import Link, Peak
 from traceprof.model.peaks import peak_of
 from traceprof.model.trace import HOW_TO_RECORD, Trace
 
-__all__ = ["ANALYSIS", "NetworkTime", "measure_network_time", "peak_of_source", "traffic_of"]
+__all__ = [
+    "ANALYSIS",
+    "NO_COUNTERS",
+    "NetworkTime",
+    "measure_network_time",
+    "peak_of_source",
+    "traffic_of",
+]
+
+NO_COUNTERS: Final = f"no counter of a network was sampled: {HOW_TO_RECORD['samples']}"
 
 _LOOPBACK: Final = ("nic:lo", "nic:lo0")
 
@@ -43,12 +51,10 @@ class NetworkTime:
 
 
 def measure_network_time(trace: Trace) -> NetworkTime:
-    """Return the network traffic between each two samples of the window.
-
-    Raises:
-        NotRecordedError: no counter of a network was sampled.
-    """
+    """Return the network traffic between each two samples of the window."""
     traffic = traffic_of(trace)
+    if traffic.empty:
+        return NetworkTime(pd.DataFrame(), (NO_COUNTERS,))
     seconds = (traffic["end_ns"] - traffic["start_ns"]) / 1e9
     rate = traffic["size_bytes"] / seconds
     peaks = {name: peak_of_source(trace, name) for name in traffic["source"].unique()}
@@ -70,14 +76,10 @@ def measure_network_time(trace: Trace) -> NetworkTime:
 
 
 def traffic_of(trace: Trace) -> pd.DataFrame:
-    """Return the traffic with collective_ns and collective_bytes of each interval.
-
-    Raises:
-        NotRecordedError: no counter of a network was sampled.
-    """
+    """Return the traffic with collective_ns and collective_bytes of each interval."""
     traffic = find_traffic(trace)
     if traffic.empty:
-        raise NotRecordedError(f"no network counters recorded: {HOW_TO_RECORD['samples']}")
+        return traffic
     work = find_collectives(trace.whole)
     work = work[work["is_timed"]]
     parts = [

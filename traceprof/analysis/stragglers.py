@@ -145,7 +145,26 @@ def _notes(trace: Trace, ranks: list[RankLateness], matches: Matches) -> tuple[s
             )
     if len(notes) == 1:
         notes.append("no single rank is to blame for more than half of it")
-    return tuple(notes)
+    return (*notes, *_on_hosts(ranks))
+
+
+def _on_hosts(ranks: list[RankLateness]) -> list[str]:
+    """Return which host holds up the others, where more than one of its ranks does."""
+    hosts = dict.fromkeys(rank.host for rank in ranks if rank.host)
+    whole = sum(rank.cost_ns for rank in ranks)
+    if len(hosts) < 2:
+        return []
+    found = []
+    for host in hosts:
+        own = [rank for rank in ranks if rank.host == host]
+        cost_ns = sum(rank.cost_ns for rank in own)
+        late = sum(rank.last_count > 0 and rank.median_late_ns > 0 for rank in own)
+        if late > 1 and cost_ns >= _LEAST_SHARE_RATIO * whole > 0:
+            found.append(
+                f"{late} of {len(own)} ranks on host {host} come late: together they cost the "
+                f"others {format_duration(cost_ns)}"
+            )
+    return found
 
 
 ANALYSIS = Analysis(

@@ -1,0 +1,104 @@
+"""Network counters as traffic, beside the collectives that cause it."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.builders import TraceBuilder, plain
+from traceprof.analysis import load_analysis, run_analysis
+from traceprof.analysis.network import SourceTraffic, measure_network
+from traceprof.analysis.network_time import measure_network_time
+from traceprof.errors import NotRecordedError
+from traceprof.model.hardware import built_in_hardware
+from traceprof.model.trace import Trace
+from traceprof.model.window import TimeWindow
+
+
+def counter(*values: float, metric: str = "bytes_sent", source: str = "nic:eth0") -> TraceBuilder:
+    """Samples of a counter at 0, 100, 200 … ns."""
+    builder = TraceBuilder()
+    for place, value in enumerate(values):
+        builder.sample(metric, 100 * place, value, source=source)
+    return builder
+
+
+def only(trace: Trace) -> SourceTraffic:
+    (row,) = measure_network(trace).sources
+    return row
+
+
+def test_a_counter_becomes_bytes_between_samples() -> None:
+    trace = counter(5000, 6000, 9000).build(span=(0, 200))
+    table = measure_network_time(trace).to_frame()
+    assert plain(table, "at_ns", "duration_ns", "size_bytes") == [(0, 100, 1000), (100, 100, 3000)]
+    assert table["rate_bytes_per_s"].tolist() == pytest.approx([10e9, 30e9])
+    row = only(trace)
+    assert (row.size_bytes, row.direction) == (4000, "sent")
+    assert row.rate_bytes_per_s == pytest.approx(20e9)
+    assert row.top_rate_bytes_per_s == pytest.approx(30e9)
+
+
+def test_a_window_takes_its_share_of_an_interval() -> None:
+    trace = counter(0, 1000, 3000).build(span=(0, 200))
+    assert only(trace.within(TimeWindow(50, 110))).size_bytes == 500 + 200
+
+
+def test_a_counter_that_was_reset_gives_nothing_for_that_interval() -> None:
+    row = only(counter(5000, 100, 300).build(span=(0, 200)))
+    assert (row.size_bytes, row.duration_ns) == (200, 100)
+
+
+def test_counters_of_nsys_are_per_interval() -> None:
+    row = only(counter(7, 1000, 500, metric="IB: Bytes received", source="nic:mlx5_0").build())
+    assert (row.size_bytes, row.direction) == (1500, "received")
+
+
+def test_utilisation_needs_the_speed_of_the_link() -> None:
+    trace = counter(0, 1000).build(span=(0, 100))
+    result = measure_network(trace)
+    assert result.sources[0].peak_ratio is None
+    assert any("--link nic=400Gb/s" in note for note in result.notes)
+    given = trace.with_hardware(built_in_hardware().with_link("nic=400Gb/s"))
+    assert only(given).peak_ratio == pytest.approx(10 / 50)
+    loopback = counter(0, 1000, source="nic:lo").build(span=(0, 100)).with_hardware(given.hardware)
+    assert only(loopback).peak_ratio is None
+
+
+def test_nvlink_counters_are_held_against_nvlink() -> None:
+    builder = counter(0, 45_000, metric="nvlink_bytes_sent", source="gpu:0")
+    trace = builder.device(0, "NVIDIA H100 80GB HBM3").build(span=(0, 1000))
+    assert only(trace).peak_ratio == pytest.approx(1.0)
+
+
+def test_beside_the_collectives_that_caused_it() -> None:
+    # 800 bytes over [50, 150): half of them in each interval.
+    builder = counter(0, 1000, 1500, 1500)
+    builder.collective("all_reduce", 50, 150, n_bytes=800, backend="gloo")
+    table = measure_network_time(builder.build(span=(0, 300))).to_frame()
+    assert plain(table, "size_bytes", "collective_ratio", "collective_bytes") == [
+        (1000, 0.5, 400),
+        (500, 0.5, 400),
+        (0, 0.0, 0),
+    ]
+
+
+def test_sockets_of_a_process_are_held_against_its_own_collectives() -> None:
+    builder = counter(0, 1000, metric="tcp_bytes_sent", source="process:2")
+    for process in (1, 2):
+        builder.collective(
+            "all_reduce", 0, 100, n_bytes=100 * process, backend="gloo", process=process
+        )
+    row = only(builder.build(span=(0, 100)))
+    assert (row.collective_bytes, row.in_collectives_bytes) == (200, 1000)
+
+
+def test_samples_of_other_things_are_no_traffic() -> None:
+    result = measure_network(TraceBuilder().sample("power_watts", 0, 300.0).build())
+    assert result.sources == ()
+    assert "no counter of a network was sampled" in result.notes[0]
+
+
+@pytest.mark.parametrize("name", ["network", "network_time"])
+def test_without_samples_it_abstains(name: str) -> None:
+    with pytest.raises(NotRecordedError, match="no samples recorded"):
+        run_analysis(load_analysis(name), TraceBuilder().kernel("gemm", 0, 1).build())

@@ -1,0 +1,86 @@
+"""Pipeline stages: which ranks they are, and how long they stand still."""
+
+from __future__ import annotations
+
+from fractions import Fraction
+
+import pytest
+
+from tests.builders import TraceBuilder
+from traceprof.analysis.pipeline import measure_pipeline
+from traceprof.model.trace import Trace
+
+
+def gpipe(n_stages: int, n_micro: int, *, named: bool = False, n_steps: int = 2) -> Trace:
+    """All forwards (10 ns each), then all backwards (20 ns): stage s begins s slots later."""
+    builder = TraceBuilder()
+    length = 30 * (n_micro + n_stages - 1)
+    for stage in range(n_stages):
+        builder.process(stage + 1, rank=10 - stage)
+        for step in range(n_steps):
+            begin = 1000 * step
+            add_stage(builder, stage, n_stages, n_micro, begin, named)
+            builder.step(begin, begin + length + 5, step, process=stage + 1)
+    return builder.build()
+
+
+def add_stage(
+    builder: TraceBuilder, stage: int, n_stages: int, n_micro: int, begin: int, named: bool
+) -> None:
+    process = stage + 1
+    half = begin + 10 * (n_micro + n_stages - 1)
+    for micro in range(n_micro):
+        forward = begin + 10 * (stage + micro)
+        backward = half + 20 * (n_stages - 1 - stage + micro)
+        for name, start, duration in (("fwd gemm", forward, 10), ("bwd gemm", backward, 20)):
+            builder.kernel(name, start, start + duration, process=process, device=stage)
+        if named:
+            builder.range(f"stage {stage} micro {micro}", forward, forward + 1, process=process)
+            continue
+        for sends, start in ((stage < n_stages - 1, forward), (stage > 0, backward)):
+            if sends:
+                builder.collective("send", start, start + 1, n_bytes=8, process=process)
+
+
+@pytest.mark.parametrize(("n_stages", "n_micro"), [(2, 4), (4, 8), (4, 1)])
+def test_the_bubble_of_gpipe_is_what_the_paper_says(n_stages: int, n_micro: int) -> None:
+    stages = measure_pipeline(gpipe(n_stages, n_micro)).stages
+    ideal = Fraction(n_stages - 1, n_micro + n_stages - 1)
+    assert [stage.stage for stage in stages] == list(range(n_stages))
+    assert [stage.rank for stage in stages] == [10 - stage for stage in range(n_stages)]
+    for stage in stages:
+        assert stage.bubble_ratio == pytest.approx(float(ideal))
+        assert stage.ideal_ratio == pytest.approx(float(ideal))
+        assert (stage.micro_batches, stage.step_count) == (n_micro, 2)
+        assert stage.bubble_ns + stage.busy_ns == stage.span_ns
+
+
+def test_stages_that_ranges_name_need_no_sends() -> None:
+    result = measure_pipeline(gpipe(3, 5, named=True))
+    assert [stage.stage for stage in result.stages] == [0, 1, 2]
+    assert result.stages[0].ideal_ratio is None
+    assert result.notes == ("3 stages, told by ranges: 28.6 % bubble",)
+
+
+def test_collectives_are_work_and_receives_are_waiting() -> None:
+    trace = (
+        TraceBuilder()
+        .range("stage 0", 0, 1, process=1)
+        .range("stage 1", 0, 1, process=2)
+        .kernel("gemm", 0, 100, process=1, device=0)
+        .kernel("ncclDevKernel_SendRecv", 0, 60, process=2, device=1)
+        .kernel("ncclDevKernel_AllReduce", 60, 80, process=2, device=1)
+        .kernel("gemm", 80, 100, process=2, device=1)
+        .build()
+    )
+    first, second = measure_pipeline(trace).stages
+    assert (first.bubble_ns, second.bubble_ns) == (0, 60)
+
+
+def test_ranks_that_only_reduce_are_no_pipeline() -> None:
+    builder = TraceBuilder()
+    for process in (1, 2):
+        builder.kernel("ncclDevKernel_SendRecv", 0, 60, process=process, device=process)
+    result = measure_pipeline(builder.build())
+    assert result.stages == ()
+    assert "no stages can be told" in result.notes[0]

@@ -1,0 +1,33 @@
+"""What two ranks over gloo exchange, as traceprof sees it and as the loopback interface counts."""
+
+from __future__ import annotations
+
+from tests.recording.test_training import PARAMETER_BYTES
+from traceprof.analysis.collective_matches import find_matches
+from traceprof.analysis.collective_steps import steps_of_collectives
+from traceprof.analysis.network import measure_network
+from traceprof.model.steps import find_steps
+
+
+def test_every_step_reduces_the_gradients_and_the_loopback_carries_them(ddp) -> None:
+    trace = ddp.trace
+    steps = find_steps(trace)
+    matches = find_matches(trace)
+    reduced = matches.rows[matches.rows["op"] == "all_reduce"]
+    place = steps_of_collectives(steps, reduced)
+    assert (place >= 0).all()
+    by_step = reduced["n_bytes"].astype(int).groupby(place).sum()
+    assert len(by_step) == len(steps)
+    assert set(by_step) == {PARAMETER_BYTES}
+    # Every all-reduce has its partner on the other rank.
+    assert (reduced["match"] >= 0).all()
+    assert (matches.table["members"] == 2).all()
+
+    # Two ranks in a ring send 2 (n-1)/n = 1 times what they hand in, each, plus headers.
+    sent = {row.source: row for row in measure_network(trace).sources if row.direction == "sent"}
+    handed_in = 2 * len(steps) * PARAMETER_BYTES
+    assert handed_in <= sent["nic:lo"].size_bytes <= 2 * handed_in
+    ranks = trace.processes.loc[trace.processes["rank"] >= 0, "process"]
+    tcp = sum(sent[f"process:{process}"].size_bytes for process in ranks)
+    assert tcp <= sent["nic:lo"].size_bytes
+    assert tcp >= 0.5 * handed_in
