@@ -91,7 +91,7 @@ def test_the_first_lines_are_the_verdict_and_the_main_numbers() -> None:
 
 def test_advice_is_a_list_with_what_to_do_and_where() -> None:
     html = _report(_training())
-    advice = re.search(r'<ol class="findings">.*?</ol>', html, re.DOTALL)
+    advice = re.search(r'<ol class="findings".*?</ol>', html, re.DOTALL)
     assert advice
     assert "→ " in advice.group()
     assert "Not if: " in advice.group()
