@@ -58,7 +58,7 @@ def _one_per_kernel(calls: pd.DataFrame) -> pd.DataFrame:
     grouped = calls.duplicated(keys, keep=False) & (calls["correlation"] != ABSENT)
     if not grouped.any():
         return calls
-    plain = calls.astype({name: object for name in ("op", "dtype", "group", "backend")})
+    plain = calls.astype(dict.fromkeys(("op", "dtype", "group", "backend"), object))
     merged = [_merged(rows) for _, rows in plain[grouped].groupby(keys)]
     both = pd.concat([plain[~grouped], pd.DataFrame(merged)])
     return both.sort_values("start_ns", kind="stable", ignore_index=True)
