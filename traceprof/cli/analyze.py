@@ -126,7 +126,9 @@ def show(
     if as_csv and len(names) != 1:
         raise UsageError("--csv prints one table: name one analysis, such as `analyze kernels`")
     whole = open_named(paths, ReadOptions(rules=read_rules(rules)))
-    selection = select(whole, window, warmup)
+    if warmup is not None:
+        whole = whole.with_warmup(warmup)
+    selection = select(whole, window)
     part = whole.within(selection.window)
     results, missing = run_all(names or OVERVIEW, part, strict=bool(names))
     verdict = None if names else measure_verdict(part)
