@@ -21,6 +21,9 @@ from traceprof.render.columns import format_cell
 from traceprof.render.csv_text import to_csv
 from traceprof.render.json_text import document_of, to_json
 
+ABSTAIN = ("network", "network_time")
+"""Analyses for which the small trace has no data."""
+
 by_name = pytest.mark.parametrize("entry", ANALYSES, ids=lambda entry: entry.name)
 
 
@@ -59,7 +62,11 @@ def test_the_entry_says_what_the_module_says(entry: Entry) -> None:
 @by_name
 def test_it_runs_on_a_small_trace_and_every_renderer_shows_it(entry: Entry) -> None:
     trace = small_trace()
-    result = run_analysis(load_analysis(entry.name), trace)
+    try:
+        result = run_analysis(load_analysis(entry.name), trace)
+    except NotRecordedError as error:
+        assert entry.name in ABSTAIN, error
+        return
     frame = result.to_frame()
     assert isinstance(frame, pd.DataFrame)
     assert all(isinstance(note, str) for note in result.notes)
@@ -89,7 +96,7 @@ def test_it_abstains_where_its_data_was_not_recorded(entry: Entry) -> None:
 
 
 def test_a_name_that_is_none_lists_those_that_are() -> None:
-    with pytest.raises(UsageError, match="findings, breakdown"):
+    with pytest.raises(UsageError, match="there are findings, breakdown"):
         load_analysis("nonsense")
 
 

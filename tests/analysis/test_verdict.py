@@ -8,7 +8,7 @@ from traceprof.model.window import TimeWindow
 def test_where_how_steady_and_what_next() -> None:
     trace = Training(data_ns=20 * MS).build()
     verdict = measure_verdict(trace.within(select(trace, None).window))
-    # 38 kernels of 250 µs are 9.5 of 20.41 ms, the copy of 4 MB is hidden by the wait for data.
+    # The device is one step behind: 23 times 10 ms of kernels lie in the 24 steps.
     assert verdict.where == "A step of 20.41 ms goes to 52.2 % idle, 47.0 % compute."
     assert verdict.steadiness == (
         "24 steps, steady: 80 % of them take 20.41 ms to 20.41 ms; 1568 samples/s."

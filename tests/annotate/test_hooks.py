@@ -1,9 +1,14 @@
 """Parts of the hooks that can be checked without torch."""
 
+import ast
+import subprocess
+import sys
 from dataclasses import dataclass
 from types import SimpleNamespace
 
 import pytest
+
+from traceprof.recording.child import INJECT_FOLDER
 
 
 class Tensor:
@@ -113,3 +118,34 @@ def test_a_capture_by_steps_holds_the_others_back(runtime, monkeypatch):
         captured.append(session.is_capturing())
         steps.optimized()
     assert captured == [False, True, True, False, False]
+
+
+def test_before_torch_has_a_test_for_compiling_the_compilers_own_is_taken(tmp_path):
+    package = tmp_path / "torch" / "_dynamo"
+    package.mkdir(parents=True)
+    (package.parent / "__init__.py").write_text("")
+    (package / "__init__.py").write_text("")
+    (package / "external_utils.py").write_text("def is_compiling():\n    return True\n")
+    code = (
+        "from types import SimpleNamespace\n"
+        "from _traceprof_runtime.compiling import get_is_compiling\n"
+        "test = get_is_compiling(SimpleNamespace())\n"
+        "print(test())\n"
+        "import torch._dynamo.external_utils as utils\n"
+        "print(test(), type(utils.__loader__).__name__)\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        capture_output=True,
+        text=True,
+        check=True,
+        env={"PYTHONPATH": f"{INJECT_FOLDER}:{tmp_path}"},
+    )
+    assert done.stdout == "False\nTrue SourceFileLoader\n"
+
+
+def test_what_runs_in_a_recorded_program_is_for_python_3_8_too():
+    sources = list(INJECT_FOLDER.rglob("*.py"))
+    assert len(sources) > 10
+    for path in sources:
+        ast.parse(path.read_text("utf-8"), str(path), feature_version=(3, 8))

@@ -100,10 +100,11 @@ def test_mixed_formats_and_a_manifest(tmp_path: Path) -> None:
 def test_manifests_of_the_recorder(tmp_path: Path) -> None:
     for rank in (0, 1):
         nvprof(tmp_path / f"part-{rank}.sqlite")
-        listed = [{"path": f"part-{rank}.sqlite", "ranks": [rank]}]
+        host = f"node{rank}"
+        listed = [{"file": f"part-{rank}.sqlite", "rank": rank, "host": host}]
         if rank == 1:
-            listed.append({"path": "part-2.sqlite", "ranks": [2]})  # it died
-        manifest = {"traceprof": "0.1", "run_id": "job 7", "host": f"node{rank}", "files": listed}
+            listed.append({"file": "part-2.sqlite", "rank": 2, "host": host})  # it died
+        manifest = {"traceprof_run": 1, "run_id": "job 7", "world_size": 3, "ranks": listed}
         (tmp_path / f"manifest-node{rank}.json").write_text(json.dumps(manifest))
     run = open_run([tmp_path])
     assert run.label == "job 7"
@@ -117,8 +118,8 @@ def test_manifests_of_the_recorder(tmp_path: Path) -> None:
 def test_files_of_two_runs_are_told(tmp_path: Path) -> None:
     for rank in (0, 1):
         nvprof(tmp_path / f"r{rank}.sqlite")
-        listed = [{"path": f"r{rank}.sqlite", "ranks": [rank]}]
-        manifest = {"traceprof": "0.1", "run_id": f"job {rank}", "files": listed}
+        listed = [{"file": f"r{rank}.sqlite", "rank": rank}]
+        manifest = {"traceprof_run": 1, "run_id": f"job {rank}", "world_size": 2, "ranks": listed}
         (tmp_path / f"manifest-{rank}.json").write_text(json.dumps(manifest))
     assert open_run([tmp_path]).warnings == ("the files belong to 2 different runs: job 0, job 1",)
 
@@ -128,7 +129,6 @@ def test_files_of_two_runs_are_told(tmp_path: Path) -> None:
     [
         ('{"traceprof_run": 1}', 'without a list "ranks"'),
         ('{"traceprof_run": 1, "ranks": [{"rank": 1}]}', 'every entry of "ranks" needs a "file"'),
-        ('{"traceprof": "1", "files": [{"ranks": [1]}]}', 'every entry of "files" needs a "path"'),
     ],
 )
 def test_a_manifest_that_lists_no_files(tmp_path: Path, text: str, message: str) -> None:

@@ -82,8 +82,28 @@ def test_names_that_people_give_steps(names: list[str], numbers: list[int]) -> N
     assert find_steps(builder.build()).table["step"].tolist() == numbers
 
 
+def test_steps_between_the_ends_of_pytorchs_optimizer() -> None:
+    builder = TraceBuilder()
+    for i in range(4):
+        builder.range("Optimizer.step#SGD.step", 100 * i + 80, 100 * i + 90)
+        builder.range("Optimizer.step#SGD.step", 100 * i + 70, 100 * i + 80, process=2)
+    builder.range("Optimizer.step#Adam.step", 40, 50)
+    steps = find_steps(builder.build())
+    assert steps.source == "ends of Optimizer.step"
+    expected = [(1, i, 100 * i - 10, 100 * i + 90) for i in range(1, 4)]
+    expected += [(2, i, 100 * i - 20, 100 * i + 80) for i in range(1, 4)]
+    assert plain(steps.table, *COLUMNS) == expected
+
+
 @pytest.mark.parametrize(
-    "name", ["optimizer step 3", "Optimizer.step#SGD.step", "lr_scheduler step 1", "stepping", "x"]
+    "name",
+    [
+        "optimizer step 3",
+        "Optimizer.zero_grad#SGD.zero_grad",
+        "lr_scheduler step 1",
+        "stepping",
+        "x",
+    ],
 )
 def test_names_that_are_no_steps(name: str) -> None:
     assert len(find_steps(TraceBuilder().range(name, 0, 10).build())) == 0

@@ -5,7 +5,7 @@ from functools import partial
 
 import pytest
 
-from tests.recording.conftest import PROGRAMS, record
+from tests.recording.conftest import PROGRAMS, TORCHRUN, record
 from tests.requirements import require
 from traceprof.model.steps import find_steps
 from traceprof.model.window import TimeWindow
@@ -88,6 +88,23 @@ def test_layers_have_ranges_with_their_names(case):
     assert count(case("attributes"), "layer:2:Linear") == N_STEPS
 
 
+def test_layers_have_ranges_in_the_backward_pass_one_after_another(case):
+    ranges = case("attributes").ranges
+    names = ranges["name"].astype(str)
+    backward = ranges[names == "backward"]
+    layers = ranges[names.str.startswith("layer.backward:")]
+    assert len(backward) == N_STEPS
+    for start, end in zip(backward["start_ns"], backward["end_ns"], strict=True):
+        inside = layers[layers["start_ns"].between(start, end)]
+        assert inside["name"].tolist() == [
+            "layer.backward:2:Linear",
+            "layer.backward:1:ReLU",
+            "layer.backward:0:Linear",
+        ]
+        assert inside["end_ns"].tolist()[:2] <= inside["start_ns"].tolist()[1:]
+        assert inside["end_ns"].max() <= end
+
+
 def test_compiled_models_stay_one_graph(odd, case):
     assert "graphs 1\n" in odd.done.stdout
     assert count(case("compiled"), "forward") == N_STEPS
@@ -107,3 +124,20 @@ def test_a_trainer_that_is_forked_is_recorded(tmp_path):
     assert (recorded.trace.ranges["name"] == "backward").sum() == N_STEPS
     assert (recorded.trace.ranges["name"] == "optimizer").sum() == N_STEPS
     assert (recorded.trace.ranges["name"] == "forward").sum() == N_STEPS - 1
+
+
+def test_sharded_parameters_are_gathered_and_gradients_scattered(tmp_path):
+    require("torch")
+    command = [*TORCHRUN, str(PROGRAMS / "train_odd.py"), "sharded"]
+    recorded = record(tmp_path / "run.sqlite", command, "--with", "torch")
+    assert recorded.done.returncode == 0, recorded.done.stderr
+    trace = recorded.trace
+    calls = trace.collectives[trace.collectives["process"] == trace.processes["process"].min()]
+    # (8·16 + 16 + 16·2 + 2) parameters of four bytes, one half on each rank
+    gathered = calls[calls["op"] == "all_gather"]
+    scattered = calls[calls["op"] == "reduce_scatter"]
+    assert len(scattered) == N_STEPS
+    assert len(gathered) >= N_STEPS
+    assert set(scattered["dtype"]) == set(gathered["dtype"]) == {"float32"}
+    assert set(scattered["n_bytes"]) == {4 * 178}
+    assert set(gathered["n_bytes"]) == {4 * 178 // 2}

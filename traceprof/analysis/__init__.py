@@ -39,6 +39,11 @@ ANALYSES: Final[tuple[Entry, ...]] = (
     Entry(
         "phases", "host and device time by phase of the training loop", "traceprof.analysis.phases"
     ),
+    Entry(
+        "step-phases",
+        "the phases of every step: host time against device time",
+        "traceprof.analysis.step_phases",
+    ),
     Entry("layers", "host and device time by layer of the model", "traceprof.analysis.layers"),
     Entry("kernels", "device time by kernel name", "traceprof.analysis.kernels"),
     Entry("classes", "kernels by class and phase", "traceprof.analysis.classes"),

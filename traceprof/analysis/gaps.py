@@ -37,7 +37,8 @@ CAUSES: Final = (
 """What a device waits for.
 
 data: the host fetches data; synchronising: the host waits in a synchronising call; launch: the
-host launches as fast as it can, but too slowly; host: the host runs other code; queued: the work
+host launches as fast as it can, but too slowly; host: the host runs other code (or a launching
+call takes more than a millisecond, as when a module is loaded); queued: the work
 had been launched: the pause between two kernels, or a wait for another stream, device or event;
 profiler: the profiler itself; edge: before the first and after the last work of the recording;
 unknown: no launch was recorded.
@@ -47,6 +48,9 @@ LAUNCH_BOUND_NS: Final = 200_000
 """In a gap up to this long the host is taken to be busy launching, in a longer one to run other
 code: eager PyTorch needs some 5 to 50 µs from one launch to the next."""
 
+
+LONGEST_CALL_NS: Final = 1_000_000
+"""A launching call that takes longer does something else, such as loading a module."""
 
 LATENCY_NS: Final = 20_000
 """How long after its launch work may take to arrive at an idle device; usual are 3 to 10 µs."""
@@ -177,8 +181,11 @@ def _split(
                 split[name][rows] = own.covered_ns(starts[rows], launched[rows])
     waiting = launched - starts - split["profiler"] - split["data"] - split["synchronising"]
     short = ends - starts <= LAUNCH_BOUND_NS
-    split["launch"] = arrived - launched + np.where(short, waiting, 0)
-    split["host"] = np.where(short, 0, waiting)
+    # A call that takes this long loads a module or compiles: it is no launching.
+    quick = launch[1] - launch[0] <= LONGEST_CALL_NS + LATENCY_NS
+    in_call = arrived - launched
+    split["launch"] = np.where(quick, in_call, 0) + np.where(short, waiting, 0)
+    split["host"] = np.where(short, 0, waiting) + np.where(quick, 0, in_call)
     split["queued"] = ends - arrived
     return split
 

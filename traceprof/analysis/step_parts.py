@@ -15,7 +15,14 @@ from traceprof.analysis.host_phases import find_host_phases
 from traceprof.model.steps import OWN_DOMAIN
 from traceprof.model.trace import DEVICE_TABLES, Trace
 
-__all__ = ["DEVICE_PARTS", "device_duration", "parts_of_devices", "phases_of_host", "sums_in_steps"]
+__all__ = [
+    "DEVICE_PARTS",
+    "device_duration",
+    "owner_of",
+    "parts_of_devices",
+    "phases_of_host",
+    "sums_in_steps",
+]
 
 _Float64Array = npt.NDArray[np.float64]
 
@@ -79,7 +86,7 @@ def device_duration(trace: Trace, steps: pd.DataFrame) -> _Float64Array:
     first = np.full(len(steps), np.inf)
     last = np.full(len(steps), -np.inf)
     for frame in frames:
-        owner = _owner(steps, frame["process"], find_launches(trace, frame).start_ns)
+        owner = owner_of(steps, frame["process"], find_launches(trace, frame).start_ns)
         owned = owner >= 0
         np.minimum.at(first, owner[owned], frame["start_ns"].to_numpy()[owned])
         np.maximum.at(last, owner[owned], frame["end_ns"].to_numpy()[owned])
@@ -93,7 +100,7 @@ def device_duration(trace: Trace, steps: pd.DataFrame) -> _Float64Array:
     return durations
 
 
-def _owner(
+def owner_of(
     steps: pd.DataFrame, process: pd.Series, instants: npt.NDArray[np.int64]
 ) -> npt.NDArray[np.int64]:
     """Return the row of the step that each instant of a process lies in, -1 where in none."""
@@ -145,7 +152,7 @@ def sums_in_steps(trace: Trace, steps: pd.DataFrame) -> Mapping[str, _Float64Arr
 
 
 def _sums(steps: pd.DataFrame, rows: pd.DataFrame, values: pd.Series) -> _Float64Array:
-    owner = _owner(steps, rows["process"], rows["start_ns"].to_numpy())
+    owner = owner_of(steps, rows["process"], rows["start_ns"].to_numpy())
     sums = np.zeros(len(steps))
     np.add.at(sums, owner[owner >= 0], values.to_numpy(np.float64)[owner >= 0])
     return sums

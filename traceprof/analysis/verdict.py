@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from traceprof.analysis.breakdown import Breakdown, measure_breakdown
-from traceprof.analysis.findings import Finding, measure_findings
+from traceprof.analysis.findings import Finding, Findings, measure_findings
 from traceprof.analysis.host_phases import find_host_phases
 from traceprof.analysis.steps import StepTimes, measure_steps
 from traceprof.model.trace import DEVICE_TABLES, Trace
@@ -30,6 +30,9 @@ _NEXT: Final = {
     "unpinned_memory": "copies",
     "blocking_copies": "copies",
     "slow_link": "copies",
+    "straggler": "stragglers",
+    "exposed_communication": "collectives",
+    "small_buckets": "collectives",
     "slow_steps": "steps",
     "warmup": "steps",
     "layout_conversion": "kernels",
@@ -56,21 +59,27 @@ class Verdict:
     next_command: str
 
 
-def measure_verdict(trace: Trace) -> Verdict:
-    """Return the verdict on the window that ``trace`` was cut to."""
-    steps = measure_steps(trace)
-    findings = measure_findings(trace).findings[:_SHOWN]
+def measure_verdict(
+    trace: Trace, steps: StepTimes | None = None, findings: Findings | None = None
+) -> Verdict:
+    """Return the verdict on the window that ``trace`` was cut to.
+
+    What was measured of the same window already can be handed in.
+    """
+    steps = steps or measure_steps(trace)
+    best = (findings or measure_findings(trace)).findings[:_SHOWN]
     return Verdict(
         where=_where(trace, steps),
         steadiness=_steadiness(steps),
-        findings=findings,
-        next_command=_next_command(trace, findings),
+        findings=best,
+        next_command=_next_command(trace, best),
     )
 
 
 def _where(trace: Trace, steps: StepTimes) -> str:
     step_ns = None if steps.steadiness is None else steps.steadiness.median_ns
-    start = "The window" if step_ns is None else f"A step of {format_duration(step_ns)}"
+    kind = "step" if steps.confidence_ratio == 1 else "step (inferred)"
+    start = "The window" if step_ns is None else f"A {kind} of {format_duration(step_ns)}"
     if trace.recorded & set(DEVICE_TABLES):
         shares = _device_shares(measure_breakdown(trace))
         return f"{start} goes to {shares}." if shares else ""

@@ -1,9 +1,8 @@
 """Manifests: JSON files that list the traces of a run.
 
-The recorder writes one for each host into the folder of a run: ``{"traceprof": VERSION,
-"run_id": …, "host": …, "files": [{"path": …, "ranks": […]}]}``. By hand one writes
-``{"traceprof_run": 1, "label": …, "world_size": …, "ranks": [{"rank": 0, "file": …,
-"local_rank": 0, "host": …}]}``. Paths are relative to the manifest.
+``{"traceprof_run": 1, "label": … (or "run_id"), "world_size": …, "ranks": [{"rank": 0, "file": …,
+"local_rank": 0, "host": …}]}``, with paths relative to the manifest. The recorder writes one for
+each host into the folder of a run; by hand one writes one for files from elsewhere.
 """
 
 from __future__ import annotations
@@ -17,10 +16,11 @@ from typing import Any, Final
 from traceprof.errors import TraceError
 from traceprof.model.tables import ABSENT
 
-__all__ = ["Manifest", "read_manifest"]
+__all__ = ["MANIFEST_KEY", "Manifest", "read_manifest"]
 
-_BY_HAND: Final = "traceprof_run"
-_RECORDED: Final = ("traceprof", "files")
+MANIFEST_KEY: Final = "traceprof_run"
+"""The key by which a JSON object is known as a manifest; its value is the version, 1."""
+
 _LARGEST_BYTES: Final = 16 << 20
 
 
@@ -40,30 +40,15 @@ def read_manifest(path: Path) -> Manifest | None:
         TraceError: it is one, but it does not list files.
     """
     value = _read_object(path)
-    if _BY_HAND in value:
-        return _by_hand(path, value)
-    if all(key in value for key in _RECORDED):
-        return _recorded(path, value)
-    return None
-
-
-def _by_hand(path: Path, value: Mapping[str, Any]) -> Manifest:
+    if MANIFEST_KEY not in value:
+        return None
     rows = _objects(path, value, "ranks")
     size = value.get("world_size")
     return Manifest(
-        str(value.get("label", "")),
+        str(value.get("label") or value.get("run_id", "")),
         {_file(path, row, "file", "ranks"): row for row in rows},
         size if isinstance(size, int) else len(rows),
     )
-
-
-def _recorded(path: Path, value: Mapping[str, Any]) -> Manifest:
-    files: dict[Path, Mapping[str, Any]] = {}
-    for row in _objects(path, value, "files"):
-        ranks = row.get("ranks")
-        told = {"rank": ranks[0]} if isinstance(ranks, list) and len(ranks) == 1 else {}
-        files[_file(path, row, "path", "files")] = {**told, "host": value.get("host", "")}
-    return Manifest(str(value.get("run_id", "")), files)
 
 
 def _objects(path: Path, value: Mapping[str, Any], key: str) -> Sequence[Mapping[str, Any]]:

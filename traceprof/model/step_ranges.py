@@ -11,7 +11,14 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
-__all__ = ["OWN_DOMAIN", "STEP_COLUMNS", "empty_steps", "steps_of_phases", "steps_of_ranges"]
+__all__ = [
+    "OWN_DOMAIN",
+    "STEP_COLUMNS",
+    "empty_steps",
+    "steps_between_ends",
+    "steps_of_phases",
+    "steps_of_ranges",
+]
 
 OWN_DOMAIN: Final = "traceprof"
 """The NVTX domain of the ranges that `traceprof record` injects."""
@@ -51,6 +58,26 @@ def steps_of_ranges(ranges: pd.DataFrame, pattern: re.Pattern[str]) -> pd.DataFr
     return found.assign(
         step=_numbered(given.fillna(found["payload"]), found["process"]),
         declared_warmup=codes.map(warmup).to_numpy(bool),
+    )[list(STEP_COLUMNS)]
+
+
+def steps_between_ends(ranges: pd.DataFrame, pattern: re.Pattern[str]) -> pd.DataFrame:
+    """Return the steps from one end of a range whose name matches ``pattern`` to the next.
+
+    Of several names (a program with two optimizers) the most common one counts.
+    """
+    categories = ranges["name"].cat.categories
+    codes = [i for i, name in enumerate(categories) if pattern.fullmatch(str(name))]
+    found = ranges[ranges["name"].cat.codes.isin(codes)]
+    if found.empty:
+        return empty_steps()
+    found = _of_one_thread(found[found["name"] == found["name"].value_counts().index[0]])
+    start = found.groupby("process")["end_ns"].shift()
+    whole = found.assign(start_ns=start)[start.notna()]
+    return whole.assign(
+        start_ns=whole["start_ns"].astype("int64"),
+        step=whole.groupby("process").cumcount() + 1,
+        declared_warmup=False,
     )[list(STEP_COLUMNS)]
 
 

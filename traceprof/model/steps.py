@@ -2,8 +2,9 @@
 
 A step is one optimizer step. The sources are tried from the most to the least reliable: what
 the user or `traceprof record` marked, PyTorch's ``ProfilerStep#N``, ranges that people call
-"step 3" or "iteration", the bursts of the optimizer's kernels, and, with nothing else, the
-period of the kernel sequence. The last two are inferred, and say so.
+"step 3" or "iteration", the ends of PyTorch's ``Optimizer.step#…``, the bursts of the optimizer's
+kernels, and, with nothing else, the period of the kernel sequence. The last two are inferred, and
+say so.
 """
 
 from __future__ import annotations
@@ -19,7 +20,12 @@ import pandas as pd
 
 from traceprof.errors import UsageError
 from traceprof.model.step_kernels import find_optimizer_steps, find_periodic_steps
-from traceprof.model.step_ranges import OWN_DOMAIN, steps_of_phases, steps_of_ranges
+from traceprof.model.step_ranges import (
+    OWN_DOMAIN,
+    steps_between_ends,
+    steps_of_phases,
+    steps_of_ranges,
+)
 from traceprof.model.tables import TABLES, make_table
 from traceprof.model.trace import Trace
 from traceprof.model.warmup import count_warmup
@@ -29,6 +35,7 @@ __all__ = ["OWN_DOMAIN", "Steps", "count_warmup", "find_steps", "mark_steps"]
 _CHOSEN: Final = "chosen_step"
 _EXPLICIT: Final = re.compile("user_step")
 _PROFILER_STEP: Final = re.compile(r"ProfilerStep\s*#\s*(?P<number>\d+)")
+_OPTIMIZER_STEP: Final = re.compile(r"Optimizer\.step#.*")
 _NAMED_STEP: Final = re.compile(
     r"(?:train(?:ing)?[\s_:-]*)?(?:step|iteration|iter)(?:[\s_#:=.-]*(?P<number>\d+))?"
     r"|(?!.*(?:optim|sched|valid|eval|test|predict))"
@@ -150,6 +157,7 @@ def _find(trace: Trace) -> Steps:
         ("recorded phases", lambda: steps_of_phases(own)),
         ("ProfilerStep", lambda: steps_of_ranges(ranges, _PROFILER_STEP)),
         ("ranges named step", lambda: steps_of_ranges(foreign, _NAMED_STEP)),
+        ("ends of Optimizer.step", lambda: steps_between_ends(foreign, _OPTIMIZER_STEP)),
     )
     for source, find in annotated:
         found = find()

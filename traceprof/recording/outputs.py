@@ -14,7 +14,7 @@ import numpy as np
 
 from traceprof.errors import UsageError
 from traceprof.formats.nsys_writer import append_to_nsys, write_nsys
-from traceprof.formats.run_files import MANIFEST_KEY
+from traceprof.formats.run_manifest import MANIFEST_KEY
 from traceprof.model.trace import Trace
 from traceprof.recording.clock import read_profiler_clock, remove_our_events
 from traceprof.recording.gather import Captured, make_spool_trace
@@ -120,6 +120,7 @@ def _write_export(job: Job, database: Path, notes: list[str]) -> WrittenFile:
     """Add what the hooks captured to the profiler's own export, on its clock, and publish it."""
     clock, n_arrived = read_profiler_clock(database)
     trace = make_spool_trace(job.captured, clock, job.facts, clock.epoch_ns)
+    trace = replace(trace, samples=trace.samples[trace.samples["start_ns"] >= 0])
     lost = [part.pid for part in job.captured.events if _n_expected(part) > n_arrived[part.pid]]
     if lost:
         notes.append(

@@ -11,6 +11,7 @@ import pandas as pd
 
 from traceprof.analysis.attribution import find_launches
 from traceprof.analysis.breakdown import DeviceTime, device_time
+from traceprof.analysis.collective_matches import Matches, find_matches
 from traceprof.analysis.gaps import find_gaps
 from traceprof.analysis.host_state import find_host_states
 from traceprof.analysis.steadiness import outliers
@@ -183,6 +184,11 @@ class Context:
         return copies.assign(api=api, call_ns=call_ns)
 
     @cached_property
+    def matches(self) -> Matches:
+        """The collectives of the window that several ranks share."""
+        return find_matches(self.trace)
+
+    @cached_property
     def kernels(self) -> pd.DataFrame:
         """The kernels that start in the typical time, with ``duration_ns``."""
         kernels = self.trace.kernels
@@ -217,16 +223,22 @@ class Context:
         return f"{(start_ns - zero) / 1e3:.3f}us..{(end_ns - zero) / 1e3:.3f}us"
 
     def per_step(self, count: float) -> str:
-        """Return a count per step in words, or the count where steps are not known."""
+        """Return a count per step and device in words, or the count where steps are not known."""
         if not len(self.steps):
             return f"{count:.0f}"
-        return f"{count / self.n_steps:.3g} per step"
+        each = count / self.n_steps / max(1, len(self.devices))
+        return f"{each:.0f} {self._unit}" if each >= 100 else f"{each:.3g} {self._unit}"
 
     def time_per_step(self, total_ns: float) -> str:
-        """Return a time per step in words, or the time where steps are not known."""
+        """Return a time per step and device in words, or the time where steps are not known."""
         if not len(self.steps):
             return format_duration(total_ns)
-        return f"{format_duration(total_ns / self.n_steps)} per step"
+        each = total_ns / self.n_steps / max(1, len(self.devices))
+        return f"{format_duration(each)} {self._unit}"
+
+    @property
+    def _unit(self) -> str:
+        return "per step and device" if len(self.devices) > 1 else "per step"
 
 
 def _named(steps: Steps) -> Steps:

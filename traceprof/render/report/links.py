@@ -26,10 +26,10 @@ def links_of_rows(trace: Trace, shown: TimeWindow) -> Link:
     """Return a function that gives the address of a row with ``at_ns`` and ``duration_ns``."""
 
     def link(row: Row) -> str | None:
-        at, duration = row["at_ns"], row.get("duration_ns", 0)
-        if pd.isna(at) or pd.isna(duration):
+        if pd.isna(pd.Series([row["at_ns"], row.get("duration_ns", 0)])).any():
             return None
-        start = trace.span.start_ns + int(at)
-        return link_to(trace, TimeWindow(start, start + int(duration)), shown)
+        start = trace.span.start_ns + int(row["at_ns"])
+        end = start + int(row.get("duration_ns", 0))
+        return link_to(trace, TimeWindow(start, end), shown)
 
     return link

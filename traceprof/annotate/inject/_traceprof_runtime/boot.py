@@ -6,7 +6,15 @@ import sys
 
 def watch_for_torch():
     """Install the hooks as soon as the program has imported torch."""
-    sys.meta_path.insert(0, _TorchFinder())
+    call_after_import("torch", _install_hooks)
+
+
+def call_after_import(name, action):
+    """Call ``action(module)`` as soon as the program has imported the module ``name``."""
+    if name in sys.modules:
+        action(sys.modules[name])
+    else:
+        sys.meta_path.insert(0, _Finder(name, action))
 
 
 def complain(what, error):
@@ -18,11 +26,21 @@ def complain(what, error):
         traceback.print_exc()
 
 
-class _TorchFinder:
-    """Finds torch as the others would, once, and wraps its loader."""
+def _install_hooks(torch):
+    from . import install
+
+    install.install_hooks(torch)
+
+
+class _Finder:
+    """Finds one module as the others would, once, and wraps its loader."""
+
+    def __init__(self, name, action):
+        self._name = name
+        self._action = action
 
     def find_spec(self, name, path=None, target=None):
-        if name != "torch":
+        if name != self._name:
             return None
         if self in sys.meta_path:
             sys.meta_path.remove(self)
@@ -31,16 +49,17 @@ class _TorchFinder:
             spec = find(name, path, target) if find else None
             if spec is not None:
                 if hasattr(spec.loader, "exec_module"):
-                    spec.loader = _HookingLoader(spec.loader)
+                    spec.loader = _Loader(spec.loader, self._action)
                 return spec
         return None
 
 
-class _HookingLoader:
-    """Loads a module with its real loader and installs the hooks afterwards."""
+class _Loader:
+    """Loads a module with its real loader and calls the action afterwards."""
 
-    def __init__(self, loader):
+    def __init__(self, loader, action):
         self._loader = loader
+        self._action = action
 
     def __getattr__(self, name):
         return getattr(self._loader, name)
@@ -52,8 +71,6 @@ class _HookingLoader:
         module.__spec__.loader = module.__loader__ = self._loader
         self._loader.exec_module(module)
         try:
-            from . import install
-
-            install.install_hooks(module)
+            self._action(module)
         except Exception as error:
             complain("not recording", error)

@@ -1,14 +1,28 @@
 """Whether torch.compile is tracing; a hook must then behave as if it were not there."""
 
-import sys
+from .boot import call_after_import
 
 
 def get_is_compiling(torch):
-    """Return torch's own test, or for versions without one an equivalent."""
+    """Return torch's own test, or for versions without one (before 2.3) an equivalent."""
     test = getattr(getattr(torch, "compiler", None), "is_compiling", None)
-    return test if test is not None else _is_compiling_before_2_3
+    if test is not None:
+        return test
+    call_after_import("torch._dynamo.external_utils", _take_test)
+    return _is_compiling
 
 
-def _is_compiling_before_2_3():
-    dynamo = sys.modules.get("torch._dynamo.external_utils")
-    return dynamo.is_compiling() if dynamo else False
+def _take_test(module):
+    global _test
+    _test = module.is_compiling
+
+
+def _test():
+    """Stand in for the compiler's test: where it has not been imported, nothing compiles."""
+    return False
+
+
+def _is_compiling():
+    # No branch here: the compiler knows its own test and folds it, but refuses conditions on
+    # anything that it does not know.
+    return _test()

@@ -3,6 +3,7 @@
 import functools
 
 from . import session, steps
+from .layers import end_backward
 
 
 def install(torch):
@@ -22,6 +23,7 @@ def _wrapped(original):
         try:
             return original(*args, **kwargs)
         finally:
+            end_backward()
             emitter.pop()
 
     return compute_gradients

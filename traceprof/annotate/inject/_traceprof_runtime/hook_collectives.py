@@ -141,7 +141,7 @@ class _Groups:
 
     def _group(self, args):
         if self._unbox_group is None:
-            return None
+            return self._only_group()
         for argument in args:
             if isinstance(argument, self._torch.ScriptObject):
                 try:
@@ -149,6 +149,12 @@ class _Groups:
                 except (RuntimeError, TypeError, ValueError):
                     continue
         return None
+
+    def _only_group(self):
+        """Return the group where there is only one (torch 2.1 does not tell which it is)."""
+        world = getattr(self._torch.distributed.distributed_c10d, "_world", None)
+        groups = list(getattr(world, "pg_map", None) or ())
+        return groups[0] if len(groups) == 1 else None
 
     def _describe(self, group, name):
         distributed = self._torch.distributed

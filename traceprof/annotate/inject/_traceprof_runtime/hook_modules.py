@@ -4,13 +4,9 @@
 torch.compile warn.
 """
 
-import threading
-import weakref
-
 from . import hook_data, session, settings, steps
 from .compiling import get_is_compiling
-
-_local = threading.local()
+from .layers import Layers, local
 
 
 def install(torch):
@@ -18,12 +14,12 @@ def install(torch):
     original = torch.nn.Module.__call__
     is_compiling = get_is_compiling(torch)
     is_grad_enabled = torch.is_grad_enabled
-    layers = _Layers(original) if settings.LAYER_DEPTH else None
+    layers = Layers(torch, original) if settings.LAYER_DEPTH else None
 
     def __call__(self, *args, **kwargs):
         if is_compiling():
             return original(self, *args, **kwargs)
-        state = _local.__dict__
+        state = local.__dict__
         if not session.active or getattr(hook_data.local, "is_fetching", False):
             return original(self, *args, **kwargs)
         if state.get("depth", 0):
@@ -44,30 +40,3 @@ def install(torch):
             emitter.pop()
 
     torch.nn.Module.__call__ = __call__
-
-
-class _Layers:
-    """Ranges for the modules inside the outermost one, by their paths from there."""
-
-    def __init__(self, original):
-        self.deepest = settings.LAYER_DEPTH
-        self._original = original
-        self._names = weakref.WeakKeyDictionary()
-
-    def name_all(self, root):
-        """Learn the names of the modules in ``root`` when it is first called."""
-        if root not in self._names:
-            for path, module in root.named_modules():
-                self._names[module] = "layer:%s:%s" % (path, type(module).__name__)
-
-    def call(self, module, args, kwargs):
-        """Call an inner module in a range of its own."""
-        emitter = session.emitter()
-        name = self._names.get(module) or "layer:?:%s" % type(module).__name__
-        emitter.push(name, steps.number)
-        _local.depth += 1
-        try:
-            return self._original(module, *args, **kwargs)
-        finally:
-            _local.depth -= 1
-            emitter.pop()

@@ -1,0 +1,48 @@
+from tests.builders import TraceBuilder, plain
+from tests.training import MS, Training
+from traceprof.analysis.phase_names import UNCLAIMED
+from traceprof.analysis.step_phases import measure_step_phases
+
+COLUMNS = ("step", "device", "phase", "host_ns", "device_ns", "work_count")
+
+
+def test_what_a_phase_launches_counts_for_its_step_whenever_it_runs() -> None:
+    trace = (
+        TraceBuilder()
+        .step(0, 100, number=0)
+        .step(100, 200, number=1)
+        .range("forward", 10, 60)
+        .range("forward", 110, 160)
+        .kernel("a", 150, 250, launched_ns=(20, 25))
+        .kernel("b", 200, 260, launched_ns=(30, 35), stream=9)
+        .kernel("c", 260, 300, launched_ns=(120, 125))
+        .kernel("d", 300, 310, launched_ns=(190, 195))
+        .build()
+    )
+    assert plain(measure_step_phases(trace).table, *COLUMNS) == [
+        (0, 0, "forward", 50, 110, 2),
+        (0, 0, UNCLAIMED, 50, 0, 0),
+        (1, 0, "forward", 50, 40, 1),
+        (1, 0, UNCLAIMED, 50, 10, 1),
+    ]
+
+
+def test_a_program_without_a_device() -> None:
+    trace = TraceBuilder().step(0, 100, number=3).phase("data", 0, 30).build()
+    assert plain(measure_step_phases(trace).table, *COLUMNS) == [
+        (3, -1, "data", 30, 0, 0),
+        (3, -1, UNCLAIMED, 70, 0, 0),
+    ]
+
+
+def test_host_times_add_up_to_the_steps() -> None:
+    table = measure_step_phases(Training(n_steps=4, n_ranks=2, all_reduce_ns=MS).build()).table
+    sums = table.groupby(["process", "step", "device"])[["host_ns", "work_count"]].sum()
+    # 40 kernels, a copy and an all-reduce; every step is measured on the device of its rank.
+    assert sums["work_count"].tolist() == [42] * 8
+    assert set(table["device"]) == {0, 1}
+
+
+def test_no_steps_no_phases() -> None:
+    result = measure_step_phases(TraceBuilder().range("x", 0, 1).build())
+    assert (result.table.empty, len(result.notes)) == (True, 1)
