@@ -47,13 +47,17 @@ def test_a_clean_trace() -> None:
         (lambda t: t.kernel("c", 200, 210, correlation=99), "kernels without launch", [3]),
         (lambda t: t.range("before", -10, 5), "negative times", [0]),
         (lambda t: t.kernel("c", 130, 130, launched_ns=(5, 6)), "no duration", [3]),
-        (lambda t: t.overhead("Buffer Flush", 0, 9), "profiler flush", [0]),
+        (lambda t: t.overhead("Buffer Flush", 30, 39), "profiler flush", [0]),
         (lambda t: t.step(300, 400, 3), "steps without work", [3]),
         (lambda t: t.copy("d2h", 130, 140, n_bytes=ABSENT), "no size", [1]),
     ],
 )
 def test_what_is_planted_is_found(plant, check: str, rows: list[int]) -> None:
     assert checks(measure_quality(plant(clean()).build())) == {check: rows}
+
+
+def test_a_flush_after_the_work_is_none() -> None:
+    assert measure_quality(clean().overhead("Buffer Flush", 150, 190).build()).suspicions == ()
 
 
 def test_branches_of_a_graph_may_overlap() -> None:

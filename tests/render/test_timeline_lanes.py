@@ -18,6 +18,7 @@ from traceprof.model.window import TimeWindow
 from traceprof.render.timeline.channels import Channel, Lanes
 from traceprof.render.timeline.condense import condense_channel, condense_until
 from traceprof.render.timeline.encode import encode_varints
+from traceprof.render.timeline.events import MAX_LINES, Events, merge_overlapping
 from traceprof.render.timeline.lanes import build_lanes
 from traceprof.render.timeline.packing import assign_lines
 from traceprof.render.timeline.samples import sample_series, thin_out
@@ -208,3 +209,33 @@ def test_too_many_metrics_are_counted() -> None:
     series, notes = sample_series(trace, trace.span)
     assert len(series) == 6
     assert notes == ["3 more metrics were sampled: not drawn"]
+
+
+def test_a_lane_of_many_overlaps_is_bounded_and_counts_what_it_merges() -> None:
+    builder = TraceBuilder()
+    for i in range(100):
+        builder.range(f"request {i}", i, 1_000 + 2 * i, kind="start_end")
+    trace = builder.range("late", 5_000, 5_010, kind="start_end").build()
+    lanes = build_lanes(trace, trace.span)
+    rows = lanes.groups[0].rows
+    assert len(rows) == MAX_LINES + 1
+    merged = rows[-1].channels[0]
+    assert rows[-1].label == f"merged below {MAX_LINES}"
+    assert merged.counts is not None
+    assert merged.counts.tolist() == [100 - MAX_LINES]
+    assert (merged.starts.tolist(), merged.ends.tolist()) == ([MAX_LINES], [1_198])
+    assert lanes.n_events == 101
+
+
+@given(SPANS)
+def test_merging_keeps_events_and_bytes(spans: list[tuple[int, int]]) -> None:
+    if not spans:
+        return
+    starts, ends = _arrays(spans)
+    zeros = np.zeros(len(starts), np.int64)
+    events = Events(starts, ends, zeros, zeros, np.arange(len(starts)), zeros - 1)
+    merged = merge_overlapping("compute", events)
+    assert merged.n_events == len(starts)
+    assert (merged.starts[1:] > merged.ends[:-1]).all()
+    total = 0 if merged.n_bytes is None else int(np.maximum(merged.n_bytes, 0).sum())
+    assert total == sum(range(len(starts)))

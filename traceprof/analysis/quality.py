@@ -89,7 +89,10 @@ def _overlapping(trace: Trace) -> Iterator[Suspicion]:
         reach = np.maximum.accumulate(kernels["end_ns"].to_numpy()[places])
         late.append(kernels.index.to_numpy()[places[1:][starts[1:] < reach[:-1]]])
     rows = np.sort(np.concatenate(late)) if late else _none()
-    text = "{} kernels begin before the one before on their stream ends"
+    text = (
+        "{} kernels begin before the one before on their stream ends "
+        "(programmatic dependent launch does so on purpose)"
+    )
     yield from _if_any("overlapping kernels", text, "kernels", rows)
 
 
@@ -118,9 +121,14 @@ def _odd_times(trace: Trace) -> Iterator[Suspicion]:
 
 
 def _profiler_work(trace: Trace) -> Iterator[Suspicion]:
+    """Flushes between the first and the last device work; one after them disturbs nothing."""
+    work = pd.concat([trace.table(name)[["start_ns", "end_ns"]] for name in DEVICE_TABLES])
     overheads = trace.overheads
-    names = overheads["name"].astype(str).str
-    rows = np.flatnonzero(names.contains("flush|buffer", case=False))
+    is_flush = overheads["name"].astype(str).str.contains("flush|buffer", case=False)
+    amid = (overheads["start_ns"] < work["end_ns"].max()) & (
+        overheads["end_ns"] > work["start_ns"].min()
+    )
+    rows = np.flatnonzero(is_flush & amid)
     flushes = overheads.iloc[rows]
     took = Intervals.union_of(flushes["start_ns"].to_numpy(), flushes["end_ns"].to_numpy())
     text = f"the profiler was busy with its buffers {{}} times, {format_duration(took.total_ns)}"

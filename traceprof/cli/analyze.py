@@ -3,20 +3,34 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from traceprof import analysis
-from traceprof.cli.options import AsCsv, AsJson, RowCount, RulesFile, TracePaths, Warmup, WindowText
+from traceprof.cli.opening import Align, Opening, open_with_notes
+from traceprof.cli.options import (
+    AlignClocks,
+    AsCsv,
+    AsJson,
+    GpuModel,
+    HardwareFile,
+    LinkRates,
+    RowCount,
+    RulesFile,
+    TracePaths,
+    Warmup,
+    WindowText,
+)
 from traceprof.errors import NotRecordedError, UsageError
 
 if TYPE_CHECKING:
     from traceprof.analysis.base import Result
     from traceprof.model.trace import Trace
 
-__all__ = ["analyze", "command_for"]
+__all__ = ["Wanted", "analyze", "command_for", "run_all", "show"]
 
 
 def analyze(
@@ -29,17 +43,20 @@ def analyze(
         ),
     ],
     window: WindowText = None,
+    warmup: Warmup = None,
     as_json: AsJson = False,
     as_csv: AsCsv = False,
     rows: RowCount = 5,
     rules: RulesFile = None,
-    warmup: Warmup = None,
+    align: AlignClocks = Align.AUTO,
+    gpu: GpuModel = None,
+    link: LinkRates = None,
+    hardware: HardwareFile = None,
 ) -> None:
     """Where did the step time go? One page, or the analyses named in front of the trace."""
     names, paths = _split(trace)
-    show(
-        names, paths, window, as_json=as_json, as_csv=as_csv, rows=rows, rules=rules, warmup=warmup
-    )
+    opening = Opening(rules, align, gpu, link or (), hardware)
+    show(names, paths, opening, Wanted(window, warmup, as_json, as_csv, rows))
 
 
 def command_for(name: str) -> Callable[..., None]:
@@ -48,24 +65,31 @@ def command_for(name: str) -> Callable[..., None]:
     def command(
         trace: TracePaths,
         window: WindowText = None,
+        warmup: Warmup = None,
         as_json: AsJson = False,
         as_csv: AsCsv = False,
         rows: RowCount = 25,
         rules: RulesFile = None,
-        warmup: Warmup = None,
+        align: AlignClocks = Align.AUTO,
+        gpu: GpuModel = None,
+        link: LinkRates = None,
+        hardware: HardwareFile = None,
     ) -> None:
-        show(
-            [name],
-            trace,
-            window,
-            as_json=as_json,
-            as_csv=as_csv,
-            rows=rows,
-            rules=rules,
-            warmup=warmup,
-        )
+        opening = Opening(rules, align, gpu, link or (), hardware)
+        show([name], trace, opening, Wanted(window, warmup, as_json, as_csv, rows))
 
     return command
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """What to look at, and how to print it."""
+
+    window: str | None
+    warmup: int | None
+    as_json: bool
+    as_csv: bool
+    rows: int
 
 
 def _split(arguments: Sequence[str]) -> tuple[list[str], list[Path]]:
@@ -100,41 +124,34 @@ def run_all(
     return results, missing
 
 
-def show(
-    names: Sequence[str],
-    paths: Sequence[Path],
-    window: str | None,
-    *,
-    as_json: bool,
-    as_csv: bool,
-    rows: int,
-    rules: Path | None,
-    warmup: int | None,
-) -> None:
+def show(names: Sequence[str], paths: Sequence[Path], opening: Opening, wanted: Wanted) -> None:
     """Run the analyses ``names`` (all of the overview where none is named) and print them."""
     from rich.console import Group
 
     from traceprof.analysis.verdict import measure_verdict
-    from traceprof.cli.opening import open_named
-    from traceprof.cli.output import out, print_view, read_rules
-    from traceprof.formats import ReadOptions
+    from traceprof.cli.output import out, print_view
     from traceprof.model.selection import select
     from traceprof.render.csv_text import to_csv
     from traceprof.render.json_text import document_of, to_json
     from traceprof.render.overview import OVERVIEW, overview_view, results_view
 
-    if as_csv and len(names) != 1:
+    if wanted.as_csv and len(names) != 1:
         raise UsageError("--csv prints one table: name one analysis, such as `analyze kernels`")
-    whole = open_named(paths, ReadOptions(rules=read_rules(rules)))
-    selection = select(whole, window, warmup)
+    whole, notes = open_with_notes(paths, opening)
+    selection = select(whole, wanted.window, wanted.warmup)
+    selection = replace(selection, notes=(*selection.notes, *notes))
     part = whole.within(selection.window)
     results, missing = run_all(names or OVERVIEW, part, strict=bool(names))
     verdict = None if names else measure_verdict(part)
-    if as_json:
+    if wanted.as_json:
         out(to_json(document_of(whole, selection, results, missing, verdict)))
-    elif as_csv:
+    elif wanted.as_csv:
         out(to_csv(results[names[0]].to_frame()))
     elif verdict is None:
-        print_view(lambda width: Group(*results_view(whole, selection, results, (rows, width))))
+        print_view(
+            lambda width: Group(*results_view(whole, selection, results, (wanted.rows, width)))
+        )
     else:
-        print_view(lambda width: overview_view(whole, selection, verdict, results, (rows, width)))
+        print_view(
+            lambda width: overview_view(whole, selection, verdict, results, (wanted.rows, width))
+        )

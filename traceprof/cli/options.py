@@ -7,10 +7,16 @@ from typing import Annotated, TypeAlias
 
 import typer
 
+from traceprof.cli.opening import Align
+
 __all__ = [
+    "AlignClocks",
     "AsCsv",
     "AsJson",
     "Force",
+    "GpuModel",
+    "HardwareFile",
+    "LinkRates",
     "Output",
     "RowCount",
     "RulesFile",
@@ -18,6 +24,8 @@ __all__ = [
     "Warmup",
     "WindowText",
 ]
+
+_ABOUT = "What the trace cannot know"
 
 TracePaths: TypeAlias = Annotated[
     list[Path],
@@ -46,7 +54,32 @@ RowCount: TypeAlias = Annotated[
 ]
 RulesFile: TypeAlias = Annotated[
     Path | None,
-    typer.Option("--rules", help="TOML file of rules that say what kernels do, tried first."),
+    typer.Option(
+        "--rules",
+        help="TOML file of rules that say what kernels do, tried first.",
+        rich_help_panel=_ABOUT,
+    ),
+]
+AlignClocks: TypeAlias = Annotated[
+    Align,
+    typer.Option(
+        "--align",
+        help="How the clocks of the ranks of a run are put together: by the ends of the "
+        "collectives that they share, by wall time, or not at all.",
+        rich_help_panel=_ABOUT,
+    ),
+]
+GpuModel: TypeAlias = Annotated[
+    str | None,
+    typer.Option("--gpu", help="The model of the GPUs, such as h100-sxm.", rich_help_panel=_ABOUT),
+]
+LinkRates: TypeAlias = Annotated[
+    list[str] | None,
+    typer.Option("--link", help="A link: pcie=gen4x16, nic=400Gb/s …", rich_help_panel=_ABOUT),
+]
+HardwareFile: TypeAlias = Annotated[
+    Path | None,
+    typer.Option("--hardware", help="TOML file with more GPUs and links.", rich_help_panel=_ABOUT),
 ]
 Output: TypeAlias = Annotated[
     Path | None, typer.Option("--output", "-o", help="The file to write.")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -12,9 +12,7 @@ from traceprof.errors import UsageError
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
-    from traceprof.model.activity import Rule
-
-__all__ = ["message", "out", "print_view", "read_rules", "write_output"]
+__all__ = ["message", "out", "print_view", "write_output"]
 
 
 def out(text: str) -> None:
@@ -37,18 +35,6 @@ def message(text: str) -> None:
     from traceprof.render.escape import plain_text
 
     sys.stderr.write(f"traceprof: {plain_text(text, 2_000)}\n")
-
-
-def read_rules(path: Path | None) -> Sequence[Rule]:
-    """Return the rules in the user's TOML file ``path``, before the built-in ones."""
-    from traceprof.model.activity import RULES, parse_rules
-
-    if path is None:
-        return RULES
-    try:
-        return parse_rules(path.read_text("utf-8"))
-    except (OSError, UnicodeDecodeError) as error:
-        raise UsageError(f"{path}: cannot be read: {error}") from error
 
 
 def write_output(path: Path, text: str | bytes, *, force: bool) -> None:

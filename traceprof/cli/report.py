@@ -7,7 +7,18 @@ from typing import Annotated
 
 import typer
 
-from traceprof.cli.options import Force, Output, RulesFile, TracePaths, WindowText
+from traceprof.cli.opening import Align
+from traceprof.cli.options import (
+    AlignClocks,
+    Force,
+    GpuModel,
+    HardwareFile,
+    LinkRates,
+    Output,
+    RulesFile,
+    TracePaths,
+    WindowText,
+)
 
 __all__ = ["report"]
 
@@ -21,19 +32,22 @@ def report(
     ] = None,
     force: Force = False,
     rules: RulesFile = None,
+    align: AlignClocks = Align.AUTO,
+    gpu: GpuModel = None,
+    link: LinkRates = None,
+    hardware: HardwareFile = None,
 ) -> None:
     """Everything about a trace on one HTML page: to read, to print, to send; works offline."""
     from traceprof.analysis.verdict import measure_verdict
     from traceprof.cli.analyze import run_all
-    from traceprof.cli.opening import open_named
-    from traceprof.cli.output import message, read_rules, write_output
-    from traceprof.formats import ReadOptions
+    from traceprof.cli.opening import Opening, open_named
+    from traceprof.cli.output import message, write_output
     from traceprof.model.selection import select
     from traceprof.render.report import REPORT, render_report
     from traceprof.units import format_bytes
 
     target = output or Path(f"{trace[0].stem}.report.html")
-    whole = open_named(trace, ReadOptions(rules=read_rules(rules)))
+    whole = open_named(trace, Opening(rules, align, gpu, link or (), hardware))
     selection = select(whole, window)
     part = whole.within(selection.window)
     results, missing = run_all(REPORT, part, strict=False)

@@ -7,7 +7,8 @@ from typing import Annotated, Literal
 
 import typer
 
-from traceprof.cli.options import Force, Output, RulesFile, TracePaths
+from traceprof.cli.opening import Align
+from traceprof.cli.options import AlignClocks, Force, Output, RulesFile, TracePaths
 
 __all__ = ["timeline"]
 
@@ -34,11 +35,11 @@ def timeline(
     ] = None,
     force: Force = False,
     rules: RulesFile = None,
+    align: AlignClocks = Align.AUTO,
 ) -> None:
     """The trace as a picture to zoom into: one HTML file that works offline."""
-    from traceprof.cli.opening import open_named
-    from traceprof.cli.output import message, read_rules, write_output
-    from traceprof.formats import ReadOptions
+    from traceprof.cli.opening import Opening, open_named
+    from traceprof.cli.output import message, write_output
     from traceprof.model.selection import select
     from traceprof.render.picture import render_picture, timeline_figure
     from traceprof.render.timeline import render_timeline
@@ -47,7 +48,7 @@ def timeline(
     named = output.suffix.lstrip(".") if output else ""
     kind = kind or ("png" if named == "png" else "svg" if named == "svg" else "html")
     target = output or Path(f"{trace[0].stem}.timeline.{kind}")
-    found = open_named(trace, ReadOptions(rules=read_rules(rules)))
+    found = open_named(trace, Opening(rules=rules, align=align))
     selection = select(found, window or "all")
     heading, part = title or trace[0].name, selection.window if window else None
     page: str | bytes

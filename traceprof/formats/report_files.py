@@ -63,10 +63,18 @@ def exported_report(path: Path) -> Iterator[Path]:
         if is_stream:
             _convert(path, report, Path(program))
         else:
-            report.symlink_to(path.resolve())  # nsys goes by the suffix
+            _stand_in(path, report)
         database = folder / "report.sqlite"
         _export(path, program, report, database)
         yield database
+
+
+def _stand_in(path: Path, report: Path) -> None:
+    """Make ``path`` known under the name ``report``, because nsys goes by the suffix."""
+    try:
+        report.symlink_to(path.resolve())
+    except OSError:  # some systems allow no links
+        shutil.copyfile(path, report)
 
 
 def _is_stream(path: Path) -> bool:

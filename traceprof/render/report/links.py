@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import pandas as pd
+import math
 
 from traceprof.model.trace import Trace
 from traceprof.model.window import TimeWindow
@@ -26,10 +26,10 @@ def links_of_rows(trace: Trace, shown: TimeWindow) -> Link:
     """Return a function that gives the address of a row with ``at_ns`` and ``duration_ns``."""
 
     def link(row: Row) -> str | None:
-        if pd.isna(pd.Series([row["at_ns"], row.get("duration_ns", 0)])).any():
+        at, duration = float(row["at_ns"]), float(row.get("duration_ns", 0))
+        if math.isnan(at) or math.isnan(duration):
             return None
-        start = trace.span.start_ns + int(row["at_ns"])
-        end = start + int(row.get("duration_ns", 0))
-        return link_to(trace, TimeWindow(start, end), shown)
+        start = trace.span.start_ns + int(at)
+        return link_to(trace, TimeWindow(start, start + int(duration)), shown)
 
     return link

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Final, TypeVar
 
 from traceprof.analysis.base import Result
@@ -21,6 +21,7 @@ from traceprof.units import format_duration, format_ratio
 __all__ = ["findings_html", "summary_html"]
 
 _R = TypeVar("_R")
+_SHOWN: Final = 5
 _PARTS: Final = {
     "compute_ns": "of the devices' time computes",
     "exposed_communication_ns": "exposed communication",
@@ -67,11 +68,18 @@ def _found(results: Mapping[str, Result], name: str, kind: type[_R]) -> _R | Non
 
 def findings_html(trace: Trace, findings: Findings, window: TimeWindow) -> str:
     """Return the advice as a list; ``window`` is what the timeline of the page shows."""
-    items = "".join(_finding(trace, finding, window) for finding in findings.findings)
-    advice = f'<ol class="findings">{items}</ol>' if items else ""
+    items = [_finding(trace, finding, window) for finding in findings.findings]
+    advice = _list(items[:_SHOWN], 1) if items else ""
+    if len(items) > _SHOWN:
+        rest = _list(items[_SHOWN:], _SHOWN + 1)
+        advice += f"<details><summary>{len(items) - _SHOWN} more</summary>{rest}</details>"
     notes = html_list(findings.notes)
     folded = f"<details><summary>What was not judged</summary>{notes}</details>" if notes else ""
     return advice + (folded if advice else notes)
+
+
+def _list(items: Sequence[str], first: int) -> str:
+    return f'<ol class="findings" start="{first}">{"".join(items)}</ol>'
 
 
 def _finding(trace: Trace, finding: Finding, window: TimeWindow) -> str:

@@ -4,19 +4,31 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import Final
 
 import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
-from traceprof.model.intervals import Int64Array
+from traceprof.model.intervals import Int64Array, Intervals
 from traceprof.model.tables import ABSENT
 from traceprof.render.escape import plain_text
 from traceprof.render.palette import CATEGORIES
 from traceprof.render.timeline.channels import Channel, Row
 from traceprof.render.timeline.packing import assign_lines
 
-__all__ = ["Events", "NameTable", "join_events", "make_rows", "split_by"]
+__all__ = [
+    "MAX_LINES",
+    "Events",
+    "NameTable",
+    "join_events",
+    "make_rows",
+    "merge_overlapping",
+    "split_by",
+]
+
+MAX_LINES: Final = 32
+"""How many lines one lane has at most."""
 
 _IntArray = npt.NDArray[np.int64]
 
@@ -95,11 +107,44 @@ def split_by(*keys: _IntArray) -> Iterator[tuple[tuple[int, ...], _IntArray]]:
 
 
 def make_rows(label: str, kind: str, events: Events) -> tuple[Row, ...]:
-    """Return the rows of one lane: one, or one for each depth where its events overlap."""
-    lines = assign_lines(events.starts, events.ends)
+    """Return the rows of one lane: one, or one for each depth where its events overlap.
+
+    Beyond `MAX_LINES` what overlaps is merged on one last row, whose items say how many events
+    they stand for.
+    """
+    lines = np.minimum(assign_lines(events.starts, events.ends), MAX_LINES)
     return tuple(
-        Row(label if line == 0 else f"{line}", kind, _channels(events.take(places)))
+        Row(f"merged below {line}", kind, _merged_channels(events.take(places)))
+        if line == MAX_LINES
+        else Row(label if line == 0 else f"{line}", kind, _channels(events.take(places)))
         for (line,), places in split_by(lines)
+    )
+
+
+def _merged_channels(events: Events) -> tuple[Channel, ...]:
+    return tuple(
+        merge_overlapping(CATEGORIES[category].key, events.take(places))
+        for (category,), places in split_by(events.categories)
+    )
+
+
+def merge_overlapping(category: str, events: Events) -> Channel:
+    """Return one item for each stretch without a gap: its events, their number and bytes."""
+    stretches = Intervals.union_of(events.starts, np.maximum(events.ends, events.starts + 1))
+    first = np.searchsorted(events.starts, stretches.starts, side="left")
+    counts = np.diff(np.append(first, len(events)))
+    known = np.maximum(events.n_bytes, 0)
+    n_bytes = np.where(
+        np.maximum.reduceat(events.n_bytes, first) == ABSENT, ABSENT, np.add.reduceat(known, first)
+    )
+    return Channel(
+        category=category,
+        starts=stretches.starts,
+        ends=stretches.ends,
+        names=events.names[first],
+        n_bytes=_unless_absent(n_bytes),
+        busy_ns=stretches.ends - stretches.starts,
+        counts=counts,
     )
 
 

@@ -144,7 +144,7 @@ export class Timeline {
     this.toolbar.showRange(drawnText(this.scene));
     this.minimap.showView();
     this.placeSelection();
-    writeLink(this);
+    if (!this.isEmbedded) writeLink(this);
     return done.then(() => (this.redraws += 1));
   }
 
@@ -308,7 +308,9 @@ export class Timeline {
 
   followLink() {
     const span = readLink(this.trace);
-    if (span) this.goTo(...span);
+    if (!span) return;
+    this.goTo(...span);
+    if (this.isEmbedded) this.root.scrollIntoView();
   }
 
   savePicture() {
