@@ -120,6 +120,16 @@ def test_a_shift_is_found_whatever_the_clocks_show(
     assert find_shift((ends, sizes), other) == max(0, shift)
 
 
+@pytest.mark.parametrize("missing", [0, 3])
+def test_clocks_that_have_nothing_in_common_are_lined_up(missing: int) -> None:
+    # Steps of 100 ms, steady to 50 µs; ends agree to 2 µs; the clocks are an hour apart.
+    random = np.random.default_rng(3)
+    ends = np.cumsum(100 * MS + random.integers(-50_000, 50_000, 60))
+    sizes = np.ones(60, np.int64)
+    other = ends[missing:] + 3600 * 1000 * MS + random.integers(-2_000, 2_000, 60 - missing)
+    assert find_shift((ends, sizes), (other, sizes[missing:])) == missing
+
+
 @pytest.mark.parametrize("jitter_ns", [0, 20_000])
 def test_clocks_of_hosts_are_found_within_the_jitter(jitter_ns: int) -> None:
     clocks = [Clock(), Clock(10 * MS, 20.0), Clock(-10 * MS, -20.0), Clock(3 * MS)]

@@ -8,7 +8,7 @@ from tests.builders import TraceBuilder
 from traceprof.errors import UsageError
 from traceprof.model.hardware import built_in_hardware, parse_hardware
 from traceprof.model.links import Link, parse_link, pcie_peak
-from traceprof.model.peaks import peak_of
+from traceprof.model.peaks import peak_between, peak_of
 from traceprof.model.window import TimeWindow
 
 
@@ -45,7 +45,7 @@ def test_the_longest_name_that_stands_in_the_device_wins(name: str, key: str) ->
 
 @pytest.mark.parametrize(
     "name",
-    ["", "NVIDIA A10G", "Quadro P2000", "AMD Instinct MI300X", "NVIDIA A100-SXM4-40GB MIG 1g.5gb"],
+    ["", "NVIDIA A10G", "Quadro P2000", "AMD Instinct MI210", "NVIDIA A100-SXM4-40GB MIG 1g.5gb"],
 )
 def test_what_is_not_known_is_not_guessed(name: str) -> None:
     assert built_in_hardware().find(name) is None
@@ -161,6 +161,44 @@ def test_the_user_wins_over_the_trace_and_the_trace_over_the_table() -> None:
     assert nvlink is not None
     assert (memory.bytes_per_s, nvlink.bytes_per_s) == (2e12, 300e9)
     assert peak_of(part, 5, Link.NIC) is None
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("gpu.1.pcie", "gen 3 x8"),
+        ("pcie device 1", "generation 3, 8 lanes, 8 GT/s each"),
+    ],
+)
+def test_the_slot_that_the_trace_tells_wins_over_what_the_gpu_could_do(
+    name: str, value: str
+) -> None:
+    builder = TraceBuilder().kernel("gemm", 0, 1).device(1, "NVIDIA H100 PCIe")
+    peak = peak_of(builder.setting(name, value).build(), 1, Link.PCIE)
+    assert peak is not None
+    assert (peak.bytes_per_s / 1e9, peak.source) == (pytest.approx(7.877, abs=5e-4), "the trace")
+
+
+def test_a_driver_that_does_not_know_its_slot_leaves_the_table() -> None:
+    builder = TraceBuilder().kernel("gemm", 0, 1).device(0, "Tesla T4")
+    peak = peak_of(builder.setting("gpu.0.pcie", "gen 0 x0").build(), 0, Link.PCIE)
+    assert peak is not None
+    assert peak.what == "PCIe 3.0 x16"
+
+
+def test_links_between_two_devices_are_only_a_part_of_all() -> None:
+    builder = TraceBuilder().kernel("gemm", 0, 1).device(0, "Tesla V100-SXM2-16GB")
+    builder.setting("nvlink device 0 - device 3", "2 links, 100 GB/s")
+    builder.setting("nvlink device 0 - device 1", "1 links, 50 GB/s")
+    trace = builder.build()
+    pair, whole = peak_between(trace, 3, 0), peak_of(trace, 0, Link.NVLINK)
+    assert pair is not None
+    assert whole is not None
+    assert (pair.bytes_per_s, whole.bytes_per_s) == (50e9, 75e9)
+    given = trace.with_hardware(built_in_hardware().with_link("nvlink=25GB/s"))
+    said = peak_between(given, 0, 3)
+    assert said is not None
+    assert said.bytes_per_s == 25e9
 
 
 def test_a_model_that_is_not_known_lists_those_that_are() -> None:

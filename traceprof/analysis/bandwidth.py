@@ -11,7 +11,7 @@ import numpy.typing as npt
 import pandas as pd
 
 from traceprof.analysis.base import Analysis
-from traceprof.analysis.transfers import link_of, route_of
+from traceprof.analysis.transfers import peak_of_route, route_of
 from traceprof.model.intervals import Int64Array, Intervals
 from traceprof.model.links import Link
 from traceprof.model.peaks import peak_of
@@ -107,7 +107,7 @@ def _peak(trace: Trace, device: int, route: str) -> float:
     if route == _ON_DEVICE:
         memory = peak_of(trace, device, Link.MEMORY)
         return float("nan") if memory is None else memory.bytes_per_s / 2
-    peak = peak_of(trace, device, link_of(trace, device, route))
+    peak = peak_of_route(trace, device, route)
     return float("nan") if peak is None else peak.bytes_per_s
 
 

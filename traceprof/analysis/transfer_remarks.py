@@ -89,7 +89,9 @@ def _on_peaks(copies: pd.DataFrame, peaks: Mapping[Lane, Peak]) -> list[str]:
         else f"no peak is known for {_named(own)}: give it by --link pcie=gen4x16 or --gpu"
         for peak, own in by_peak.items()
     ]
-    if any(peak.what.startswith("NVLink") for peak in peaks.values()):
+    if any(
+        route.startswith("p2p") and p.what.startswith("NVLink") for (_, route), p in peaks.items()
+    ):
         remarks.append(
             "the peak of NVLink is that of all links of the GPU; without a switch two GPUs are "
             "joined by only some of them (--link nvlink=RATE)"

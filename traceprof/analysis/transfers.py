@@ -6,6 +6,7 @@ size reaches, and how much of their time neither compute nor communication hides
 
 from __future__ import annotations
 
+import re
 from dataclasses import asdict, dataclass
 
 import numpy as np
@@ -17,12 +18,13 @@ from traceprof.analysis.size_classes import ALL_SIZES, classify_sizes, order_of_
 from traceprof.analysis.transfer_remarks import Lane, remark_on_transfers
 from traceprof.model.intervals import Intervals
 from traceprof.model.links import Link, Peak
-from traceprof.model.peaks import peak_of
+from traceprof.model.peaks import peak_between, peak_of
 from traceprof.model.trace import Trace
 
-__all__ = ["ANALYSIS", "Traffic", "Transfers", "link_of", "measure_transfers", "route_of"]
+__all__ = ["ANALYSIS", "Traffic", "Transfers", "measure_transfers", "peak_of_route", "route_of"]
 
 _DIRECTIONS = ("h2d", "d2h", "p2p")
+_PAIR = re.compile(r"p2p (\d+)→(\d+)")
 _KEYS = ["device", "route", "memory"]
 
 
@@ -80,7 +82,7 @@ def measure_transfers(trace: Trace) -> Transfers:
     peaks: dict[Lane, Peak] = {}
     for (ordinal, route, memory), rows in copies.groupby(_KEYS, sort=False):
         device = int(str(ordinal))
-        peak = peak_of(trace, device, link_of(trace, device, str(route)))
+        peak = peak_of_route(trace, device, str(route))
         if peak is not None:
             peaks[device, str(route)] = peak
         key = (device, str(route), str(memory))
@@ -104,10 +106,14 @@ def route_of(copies: pd.DataFrame) -> np.ndarray:
     return np.asarray(routes, object)
 
 
-def link_of(trace: Trace, device: int, route: str) -> Link:
-    """Return the link that copies of this route use: NVLink between devices that have it."""
-    has_nvlink = peak_of(trace, device, Link.NVLINK) is not None
-    return Link.NVLINK if route.startswith("p2p") and has_nvlink else Link.PCIE
+def peak_of_route(trace: Trace, device: int, route: str) -> Peak | None:
+    """Return the peak of the link that copies of this route use.
+
+    Between devices: their NVLinks where they have any, else PCI Express, as to the host.
+    """
+    pair = _PAIR.fullmatch(route)
+    nvlink = peak_between(trace, int(pair[1]), int(pair[2])) if pair else None
+    return nvlink or peak_of(trace, device, Link.PCIE)
 
 
 def _memory_of(copies: pd.DataFrame) -> np.ndarray:

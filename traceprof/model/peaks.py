@@ -2,12 +2,22 @@
 
 from __future__ import annotations
 
-from traceprof.model.hardware import built_in_hardware
-from traceprof.model.links import Link, Peak
+import re
+from typing import Final
+
+from traceprof.errors import UsageError
+from traceprof.model.hardware import Hardware, built_in_hardware
+from traceprof.model.links import Link, Peak, pcie_peak
 from traceprof.model.tables import ABSENT
 from traceprof.model.trace import Trace
 
-__all__ = ["peak_of"]
+__all__ = ["peak_between", "peak_of"]
+
+_FROM_TRACE: Final = "the trace"
+_PCIE_NAMES: Final = ("gpu.{}.pcie", "pcie device {}")
+_PCIE: Final = re.compile(r"gen(?:eration)?\s*(\d+)\D+(\d+)")
+_NVLINK_NAME: Final = re.compile(r"nvlink device (\d+) - device (\d+)")
+_NVLINK: Final = re.compile(r"(\d+) links, ([\d.]+) GB/s")
 
 
 def peak_of(trace: Trace, device: int, link: Link) -> Peak | None:
@@ -15,14 +25,69 @@ def peak_of(trace: Trace, device: int, link: Link) -> Peak | None:
 
     A link that the user gave wins, then what the trace says, then the table of hardware.
     """
-    hardware = trace.hardware or built_in_hardware()
+    hardware = _hardware(trace)
     if link in hardware.links:
         return hardware.links[link]
     rows = trace.devices[trace.devices["device"] == device]
-    if rows.empty:
-        return hardware.peak(link, "")
-    row = rows.iloc[0]
-    measured = int(row["memory_bytes_per_s"])
-    if link is Link.MEMORY and measured not in (ABSENT, 0):
-        return Peak(float(measured), "memory", "the trace")
-    return hardware.peak(link, str(row["name"]))
+    name = "" if rows.empty else str(rows["name"].iloc[0])
+    if link is Link.MEMORY and not rows.empty:
+        measured = int(rows["memory_bytes_per_s"].iloc[0])
+        if measured not in (ABSENT, 0):
+            return Peak(float(measured), "memory", _FROM_TRACE)
+    recorded = {Link.PCIE: _recorded_pcie, Link.NVLINK: _recorded_nvlink}.get(link)
+    said = recorded(trace, device) if recorded else None
+    return said or hardware.peak(link, name)
+
+
+def peak_between(trace: Trace, device: int, peer: int) -> Peak | None:
+    """Return the peak of the NVLinks from one device to another, all those of the device else."""
+    if Link.NVLINK not in _hardware(trace).links:
+        for pair, (n_links, bytes_per_s) in _nvlinks(trace).items():
+            if pair == {device, peer}:
+                return Peak(bytes_per_s, f"{n_links} NVLinks between the two", _FROM_TRACE)
+    return peak_of(trace, device, Link.NVLINK)
+
+
+def _hardware(trace: Trace) -> Hardware:
+    return trace.hardware or built_in_hardware()
+
+
+def _recorded_pcie(trace: Trace, device: int) -> Peak | None:
+    facts = _facts(trace)
+    for name in _PCIE_NAMES:
+        found = _PCIE.search(facts.get(name.format(device), ""))
+        if found is None:
+            continue
+        try:
+            peak = pcie_peak(int(found[1]), int(found[2]))
+        except UsageError:  # a driver that does not know answers with zeros
+            continue
+        return Peak(peak.bytes_per_s, peak.what, _FROM_TRACE)
+    return None
+
+
+def _recorded_nvlink(trace: Trace, device: int) -> Peak | None:
+    own = [links for pair, links in _nvlinks(trace).items() if device in pair]
+    if not own:
+        return None
+    n_links, bytes_per_s = (sum(values) for values in zip(*own, strict=True))
+    return Peak(float(bytes_per_s), f"NVLink, {n_links} links", _FROM_TRACE)
+
+
+def _nvlinks(trace: Trace) -> dict[frozenset[int], tuple[int, float]]:
+    """Return how many links join each pair of devices, and their rate in one direction.
+
+    Profilers tell the rate of both directions together.
+    """
+    found = {}
+    for name, value in _facts(trace).items():
+        pair, links = _NVLINK_NAME.fullmatch(name), _NVLINK.fullmatch(value)
+        if pair and links:
+            ends = frozenset((int(pair[1]), int(pair[2])))
+            found[ends] = (int(links[1]), float(links[2]) * 1e9 / 2)
+    return found
+
+
+def _facts(trace: Trace) -> dict[str, str]:
+    names, values = trace.environment["name"], trace.environment["value"]
+    return dict(zip(names.astype(str), values.astype(str), strict=True))
