@@ -298,6 +298,8 @@ def test_dlrm_on_8_ranks(real_trace: Callable[[str], Path]) -> None:
         assert clock.drift_ppm == 0
     (straggler,) = [rank for rank in measure_stragglers(trace).ranks if rank.is_straggler]
     assert (straggler.rank, straggler.last_count) == (7, 5)
+    # Its step begins 7.5 ms after that of rank 1, and with it its recording.
+    assert straggler.phase == "the time before its recording"
 
 
 @pytest.mark.traces
