@@ -8,6 +8,7 @@ pass.
 
 from __future__ import annotations
 
+import random
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
@@ -32,8 +33,9 @@ class Training:
 
     ``kernel_ns`` is the length of each of ``n_kernels`` kernels of a step, ``per_launch_ns`` the
     time of the host from one launch to the next, ``slow_ranks`` factors on the kernels of a
-    rank, ``stalls_ns`` what the host does besides in some steps, and ``batch_bytes`` at
-    ``batch_rate`` bytes per ns the copy of a batch.
+    rank, ``jitter_ratio`` how far kernels and launches deviate at random, ``stalls_ns`` what the
+    host does besides in some steps, and ``batch_bytes`` at ``batch_rate`` bytes per ns the copy
+    of a batch.
     """
 
     n_steps: int = 24
@@ -50,6 +52,7 @@ class Training:
     all_reduce_ns: int = 0
     overlapped: bool = True
     sync_every_step: bool = False
+    jitter_ratio: float = 0.0
 
     def build(self) -> Trace:
         """Return the trace of the run, with phases and steps as `traceprof record` marks them."""
@@ -79,6 +82,7 @@ class _Rank:
         self.collective_ready_ns = 0
         self.step_start_ns = 0
         self.finished_ns: list[int] = []
+        self.random = random.Random(rank)
 
     def run_until_collective(self, step: int) -> None:
         """Fetch and copy a batch, and launch the forward and backward passes."""
@@ -162,8 +166,9 @@ class _Rank:
 
     def _launch(self, names: tuple[str, ...], count: int, thread: int | None = None) -> None:
         training = self.training
-        length = int(training.kernel_ns * training.slow_ranks.get(self.rank, 1.0))
+        usual = training.kernel_ns * training.slow_ranks.get(self.rank, 1.0)
         for i in range(count):
+            length = int(usual * self._jitter())
             call = (self.host_ns, self.host_ns + training.per_launch_ns // 2)
             start = max(self.device_ns + 1 * US, call[1] + 3 * US)
             self.builder.kernel(
@@ -176,4 +181,8 @@ class _Rank:
                 thread=1 if thread is None else thread,
             )
             self.device_ns = start + length
-            self.host_ns += training.per_launch_ns
+            self.host_ns += int(training.per_launch_ns * self._jitter())
+
+    def _jitter(self) -> float:
+        spread = self.training.jitter_ratio
+        return self.random.uniform(1 - spread, 1 + spread)

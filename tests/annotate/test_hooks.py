@@ -149,3 +149,19 @@ def test_what_runs_in_a_recorded_program_is_for_python_3_8_too():
     assert len(sources) > 10
     for path in sources:
         ast.parse(path.read_text("utf-8"), str(path), feature_version=(3, 8))
+
+
+@pytest.mark.parametrize(
+    ("version", "is_initialized", "option"),
+    [
+        ("2.13.0+cpu", False, {}),
+        ("2.13.0+cu130", True, {"use_device": "cuda"}),
+        ("2.1.2+cu121", True, {"use_cuda": True}),
+    ],
+)
+def test_the_profiler_sees_the_gpu_where_the_program_uses_it(
+    runtime, version, is_initialized, option
+):
+    cuda = SimpleNamespace(is_initialized=lambda: is_initialized)
+    torch = SimpleNamespace(__version__=version, cuda=cuda)
+    assert runtime("hook_windows").device_option(torch) == option

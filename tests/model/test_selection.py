@@ -97,7 +97,7 @@ def test_warmup_can_be_given(trace: Trace, warmup: int, start_ns: int) -> None:
 
 
 def test_a_warmup_of_all_steps_is_an_error(trace: Trace) -> None:
-    with pytest.raises(UsageError, match="leaves none of 10"):
+    with pytest.raises(UsageError, match="all 10 steps here are warm-up"):
         select(trace, "steady", 10)
 
 

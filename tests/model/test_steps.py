@@ -147,9 +147,18 @@ def test_warmup_can_be_given() -> None:
     for i in range(4):
         builder.step(10 * i, 10 * i + 10, number=i)
         builder.step(10 * i, 10 * i + 10, number=i, process=2)
-    steps = find_steps(builder.build())
-    assert steps.warmup(0).sum() == 0
-    assert steps.warmup(3).tolist() == [True, True, True, False] * 2
+    trace = builder.build()
+    assert find_steps(trace.with_warmup(0)).warmup().sum() == 0
+    assert find_steps(trace.with_warmup(3)).warmup().tolist() == [True, True, True, False] * 2
+
+
+def test_the_warmup_of_a_window_is_that_of_the_whole_trace() -> None:
+    builder, at = TraceBuilder(), 0
+    for i, duration in enumerate([90, 90, 10, 10, 10, 10, 10, 10]):
+        builder.step(at, at + duration, number=i)
+        at += duration
+    cut = builder.build().within(TimeWindow(90, 220))
+    assert find_steps(cut).warmup().tolist() == [True, False, False, False, False]
 
 
 def test_a_cut_trace_keeps_the_steps_that_are_whole() -> None:

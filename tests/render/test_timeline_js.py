@@ -134,7 +134,7 @@ def test_the_states_of_the_browser_are_those_of_python(tmp_path: Path) -> None:
 def test_every_module_is_in_the_page_and_small(name: str) -> None:
     source = read_asset(name)
     assert name in module_order("main.mjs")
-    assert len(source.splitlines()) <= 340
+    assert len(source.splitlines()) <= 260
     assert max(map(len, source.splitlines())) <= 130
 
 

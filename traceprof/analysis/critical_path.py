@@ -16,7 +16,7 @@ import pandas as pd
 
 from traceprof.analysis.base import Analysis
 from traceprof.analysis.breakdown import DeviceTime, device_time
-from traceprof.analysis.gaps import LAUNCH_BOUND_NS
+from traceprof.analysis.gaps import LAUNCH_BOUND_NS, LONGEST_CALL_NS
 from traceprof.analysis.host_phases import find_host_phases
 from traceprof.analysis.path_walk import DEVICE_KINDS, HOST, LATENCY, SYNC, Segments, walk_back
 from traceprof.model.intervals import Intervals
@@ -29,8 +29,9 @@ PARTS: Final = (*DEVICE_KINDS, "data", "launch", "host", "latency", "synchronisi
 """What the path consists of.
 
 data: the host fetches data; launch: it launches one piece of work after the other; host: it runs
-other code; latency: between a launch, or the work ahead, and the start of work; synchronising:
-from the end of work to the return of the call that waited for it.
+other code, or a call takes more than a millisecond (it loads a module); latency: between a
+launch, or the work ahead, and the start of work; synchronising: from the end of work to the
+return of the call that waited for it.
 """
 
 
@@ -80,7 +81,8 @@ def _data_of(trace: Trace, process: int) -> Intervals:
 def _launching(trace: Trace, process: int) -> Intervals:
     """Return when the host made one call after the other, with pauses of at most 200 µs."""
     calls = trace.api_calls
-    own = calls[calls["process"] == process]
+    quick = calls["end_ns"] - calls["start_ns"] <= LONGEST_CALL_NS
+    own = calls[(calls["process"] == process) & quick]
     closed = Intervals.union_of(own["start_ns"], own["end_ns"] + LAUNCH_BOUND_NS)
     # What was added behind the last call of each run of calls is taken off again.
     return Intervals(closed.starts, closed.ends - LAUNCH_BOUND_NS) if len(closed) else closed

@@ -20,7 +20,7 @@ from traceprof.analysis.host_state import HostState, find_host_states
 from traceprof.model.intervals import Intervals
 from traceprof.model.trace import DEVICE_TABLES, Trace
 
-__all__ = ["CAUSES", "LATENCY_NS", "LAUNCH_BOUND_NS", "device_work", "find_gaps"]
+__all__ = ["CAUSES", "LATENCY_NS", "LAUNCH_BOUND_NS", "LONGEST_CALL_NS", "device_work", "find_gaps"]
 
 _Int64Array = npt.NDArray[np.int64]
 

@@ -98,11 +98,7 @@ def _measure(trace: Trace, steps: Steps) -> pd.DataFrame:
     if "samples_count" in table:
         seconds = table["duration_ns"] / 1e9
         table["samples_per_s"] = table["samples_count"] / seconds
-    whole = find_steps(trace.whole)
-    leading = whole.table.loc[whole.warmup(), ["process", "step"]]
-    known = set(leading.itertuples(index=False, name=None))
-    pairs = zip(table["process"], table["step"], strict=True)
-    return table.assign(is_warmup=[pair in known for pair in pairs])
+    return table.assign(is_warmup=steps.warmup())
 
 
 def _outliers(table: pd.DataFrame) -> np.ndarray:

@@ -138,7 +138,9 @@ def show(names: Sequence[str], paths: Sequence[Path], opening: Opening, wanted: 
     if wanted.as_csv and len(names) != 1:
         raise UsageError("--csv prints one table: name one analysis, such as `analyze kernels`")
     whole, notes = open_with_notes(paths, opening)
-    selection = select(whole, wanted.window, wanted.warmup)
+    if wanted.warmup is not None:
+        whole = whole.with_warmup(wanted.warmup)
+    selection = select(whole, wanted.window)
     selection = replace(selection, notes=(*selection.notes, *notes))
     part = whole.within(selection.window)
     results, missing = run_all(names or OVERVIEW, part, strict=bool(names))

@@ -49,12 +49,15 @@ class Selection:
 def select(trace: Trace, text: str | None, warmup: int | None = None) -> Selection:
     """Return the window that ``text`` means in ``trace``; None chooses the default.
 
-    ``warmup`` is the number of leading steps that are warm-up; None finds it.
+    ``warmup`` is the number of leading steps that are warm-up (as `Trace.with_warmup` says of a
+    trace); None finds it.
 
     Raises:
         UsageError: not one of the forms above, a step or range that is not there, or no time.
     """
-    selection = select_default(trace, warmup) if text is None else _combined(trace, text, warmup)
+    if warmup is not None:
+        trace = trace.with_warmup(warmup)
+    selection = select_default(trace) if text is None else _combined(trace, text)
     if selection.window.duration_ns == 0:
         raise UsageError(
             f"window {selection.label!r} is empty: the trace covers "
@@ -63,28 +66,29 @@ def select(trace: Trace, text: str | None, warmup: int | None = None) -> Selecti
     return selection
 
 
-def select_default(trace: Trace, warmup: int | None = None) -> Selection:
+def select_default(trace: Trace) -> Selection:
     """Return the steady steps where steps are known, else the time in which devices worked.
 
     Steps that were only inferred from the kernels must be asked for.
     """
     steps = find_steps(trace)
-    if not len(steps) or (steps.is_inferred and warmup is None):
+    is_found = trace.warmup_steps is None
+    if not len(steps) or (steps.is_inferred and is_found):
         return _active(trace)
-    if steps.table["declared_warmup"].all() and warmup is None:
+    if steps.table["declared_warmup"].all() and is_found:
         active = _active(trace)
         note = f"the only steps that are named are warm-up ({len(steps)} of them)"
         return replace(active, notes=(*active.notes, note))
-    return _where_devices_were_recorded(trace, _steady(trace, warmup))
+    return _where_devices_were_recorded(trace, _steady(trace))
 
 
-def _combined(trace: Trace, text: str, warmup: int | None) -> Selection:
+def _combined(trace: Trace, text: str) -> Selection:
     """Return the window of parts joined by ``&``, each of them sought inside the one before."""
     selection = Selection(trace.span, "all")
     labels: list[str] = []
     parts = [match.group(1) for match in _PART.finditer(text.strip())]
     for part in parts or [text]:
-        found = _parse(trace, part.strip(), warmup)
+        found = _parse(trace, part.strip())
         window = found.window & selection.window
         selection = Selection(window, "", (*selection.notes, *found.notes))
         labels.append(found.label)
@@ -92,11 +96,11 @@ def _combined(trace: Trace, text: str, warmup: int | None) -> Selection:
     return replace(selection, label=" & ".join(labels))
 
 
-def _parse(trace: Trace, text: str, warmup: int | None) -> Selection:
+def _parse(trace: Trace, text: str) -> Selection:
     named: dict[str, Callable[[], Selection]] = {
         "all": lambda: Selection(trace.span, "all"),
         "active": lambda: _active(trace),
-        "steady": lambda: _steady(trace, warmup),
+        "steady": lambda: _steady(trace),
     }
     if text in named:
         return named[text]()
@@ -174,11 +178,12 @@ def _of_steps(trace: Trace, match: re.Match[str]) -> Selection:
     return Selection(window, f"step:{first}..{last}", tuple(notes))
 
 
-def _steady(trace: Trace, warmup: int | None) -> Selection:
+def _steady(trace: Trace) -> Selection:
     steps = _known_steps(trace)
-    is_warmup = steps.warmup(warmup)
+    is_warmup = steps.warmup()
     if is_warmup.all():
-        raise UsageError(f"warm-up of {warmup} steps leaves none of {len(steps)}: give fewer")
+        count = int(is_warmup.sum())
+        raise UsageError(f"all {count} steps here are warm-up: give a smaller --warmup")
     kept = steps.table[~is_warmup]
     window = TimeWindow(int(kept["start_ns"].min()), int(kept["end_ns"].max()))
     numbers = kept["step"]
@@ -187,7 +192,7 @@ def _steady(trace: Trace, warmup: int | None) -> Selection:
         dropped = steps.table[is_warmup]
         first = dropped[dropped["process"] == dropped["process"].iloc[0]]
         lost = int(first["end_ns"].max() - first["start_ns"].min())
-        why = "as asked" if warmup is not None else "as warm-up"
+        why = "as warm-up" if trace.warmup_steps is None else "as asked"
         note += f"; {len(first)} leading step(s), {format_duration(lost)}, dropped {why}"
     return Selection(window, "steady", (note,))
 

@@ -10,7 +10,7 @@ say so.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Final
 
@@ -49,8 +49,9 @@ class Steps:
     """The steps of a trace.
 
     ``table`` has one row per process and step, sorted by process and start: process, step (its
-    number), start_ns, end_ns, declared_warmup (whether its name says so). ``source`` says what
-    they were read from ("" where there are none); ``confidence_ratio`` is 1 unless they were
+    number), start_ns, end_ns, declared_warmup (whether its name says so), is_warmup (as found in,
+    or said of, the whole trace). ``source`` says what they were read from ("" where there are
+    none); ``confidence_ratio`` is 1 unless they were
     inferred, then the share of the kernel sequence that repeats.
     """
 
@@ -71,25 +72,9 @@ class Steps:
         """The length of each step on the host."""
         return (self.table["end_ns"] - self.table["start_ns"]).to_numpy()
 
-    def warmup(self, n_given: int | None = None) -> npt.NDArray[np.bool_]:
-        """Return which rows are warm-up: the same number of leading steps in every process.
-
-        ``n_given`` overrides what the durations and the names of the steps say.
-        """
-        table = self.table
-        order = table.groupby("process").cumcount()
-        if n_given is not None:
-            return np.asarray(order < n_given)
-        counts = [
-            max(count_warmup(own), int(declared.sum()) if not declared.all() else 0)
-            for own, declared in self._per_process()
-        ]
-        return np.asarray(order < max(counts, default=0))
-
-    def _per_process(self) -> Iterator[tuple[npt.NDArray[np.int64], npt.NDArray[np.bool_]]]:
-        for _, rows in self.table.groupby("process"):
-            durations = (rows["end_ns"] - rows["start_ns"]).to_numpy()
-            yield durations, rows["declared_warmup"].to_numpy(bool)
+    def warmup(self) -> npt.NDArray[np.bool_]:
+        """Return which rows are warm-up: the same number of leading steps in every process."""
+        return self.table["is_warmup"].to_numpy(bool)
 
 
 def find_steps(trace: Trace) -> Steps:
@@ -98,11 +83,26 @@ def find_steps(trace: Trace) -> Steps:
     Of a trace that was cut, the steps that lie wholly inside the window.
     """
     steps = _find(trace.whole)
+    warmup = _warmup_of(steps.table, trace.whole.warmup_steps)
+    steps = replace(steps, table=steps.table.assign(is_warmup=warmup))
     if trace.uncut is None:
         return steps
     table = steps.table
     inside = (table["start_ns"] >= trace.span.start_ns) & (table["end_ns"] <= trace.span.end_ns)
     return replace(steps, table=table[inside].reset_index(drop=True))
+
+
+def _warmup_of(table: pd.DataFrame, n_given: int | None) -> npt.NDArray[np.bool_]:
+    """Return which steps are warm-up; what the user said wins over durations and names."""
+    order = table.groupby("process").cumcount().to_numpy()
+    if n_given is not None:
+        return np.asarray(order < n_given)
+    most = 0
+    for _, rows in table.groupby("process"):
+        declared = rows["declared_warmup"].to_numpy(bool)
+        found = count_warmup((rows["end_ns"] - rows["start_ns"]).to_numpy())
+        most = max(most, found, 0 if declared.all() else int(declared.sum()))
+    return np.asarray(order < most)
 
 
 def mark_steps(trace: Trace, pattern: str) -> Trace:

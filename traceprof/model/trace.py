@@ -46,7 +46,8 @@ class Trace:
     ``span`` is the time that this Trace covers: from the first to the last row of any table,
     or the window that it was cut to. ``uncut`` is the recording that this Trace was cut from,
     None for a whole one: which step or launch a row belongs to is decided there. ``hardware`` is
-    what the user said of the hardware, in front of the table that is built in.
+    what the user said of the hardware, in front of the table that is built in, and
+    ``warmup_steps`` how many leading steps the user calls warm-up (None: they are found).
     """
 
     info: TraceInfo
@@ -68,6 +69,7 @@ class Trace:
     environment: pd.DataFrame
     uncut: Trace | None = None
     hardware: Hardware | None = None
+    warmup_steps: int | None = None
 
     @property
     def whole(self) -> Trace:
@@ -101,6 +103,13 @@ class Trace:
             if table.has_times
         }
         return replace(self, span=window, uncut=self.whole, **cut)
+
+    def with_warmup(self, n_steps: int) -> Trace:
+        """Return the same trace with this many leading steps taken as warm-up.
+
+        To be said of a whole trace, before it is cut to a window.
+        """
+        return replace(self, warmup_steps=n_steps)
 
     def with_hardware(self, hardware: Hardware) -> Trace:
         """Return the same trace on the hardware that the user described."""

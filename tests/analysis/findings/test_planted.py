@@ -1,5 +1,7 @@
 """Each planted cause is the first finding; a healthy loop has none."""
 
+from dataclasses import replace
+
 import pytest
 
 from tests.training import MS, US, Training
@@ -18,6 +20,8 @@ def findings_of(trace: Trace, window: str | None = None) -> Findings:
         Training(),
         Training(n_ranks=2, all_reduce_ns=3 * MS),
         Training(n_ranks=4, all_reduce_ns=2 * MS, n_steps=12),
+        Training(jitter_ratio=0.3, stalls_ns={0: 15 * MS}),
+        Training(jitter_ratio=0.2, n_ranks=4, all_reduce_ns=2 * MS, stalls_ns={0: 30 * MS}),
     ],
 )
 def test_a_healthy_loop_has_no_findings(training: Training) -> None:
@@ -53,10 +57,12 @@ def test_a_healthy_loop_has_no_findings(training: Training) -> None:
         ("slow_link", Training(batch_bytes=40_000_000, batch_rate=2.0, n_kernels=8), None),
     ],
 )
+@pytest.mark.parametrize("jitter_ratio", [0.0, 0.2])
 def test_the_planted_cause_is_the_first_finding(
-    rule: str, training: Training, window: str | None
+    rule: str, training: Training, window: str | None, jitter_ratio: float
 ) -> None:
-    findings = findings_of(training.build(), window).findings
+    noisy = replace(training, jitter_ratio=jitter_ratio)
+    findings = findings_of(noisy.build(), window).findings
     assert findings
     assert findings[0].rule == rule
     assert findings[0].evidence

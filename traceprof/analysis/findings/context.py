@@ -66,11 +66,7 @@ class Context:
     @cached_property
     def is_warmup(self) -> npt.NDArray[np.bool_]:
         """Which of `steps` are warm-up, as seen in the whole trace."""
-        whole = self.all_steps
-        leading = whole.table.loc[whole.warmup(), ["process", "step"]]
-        known = set(leading.itertuples(index=False, name=None))
-        pairs = self.steps.table[["process", "step"]].itertuples(index=False, name=None)
-        return np.array([pair in known for pair in pairs], np.bool_)
+        return self.steps.warmup()
 
     @cached_property
     def step_outliers(self) -> npt.NDArray[np.int64]:

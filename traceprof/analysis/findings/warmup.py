@@ -41,7 +41,10 @@ def _check(context: Context) -> Iterator[Finding]:
     where = "are inside the window" if inside else "are outside the window, as they should be"
     yield Finding(
         rule=RULE.name,
-        title=f"warm-up: {count} leading step(s) take {format_ratio(whole_ratio)} of all too long",
+        title=(
+            f"warm-up: {count} leading step(s) cost {format_ratio(whole_ratio)} "
+            "of the time of all steps"
+        ),
         saving_ratio=ratio,
         saving_ns=context.saving_ns(ratio),
         evidence=(

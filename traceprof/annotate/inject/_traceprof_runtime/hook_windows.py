@@ -24,6 +24,18 @@ def install(torch):
     session.at_end(windows.stop)
 
 
+def device_option(torch):
+    """Return the argument that has the profiler see the GPU, where the program uses one.
+
+    Asking whether there is one would itself touch the driver, which a program that forks later
+    may not want.
+    """
+    if not torch.cuda.is_initialized():
+        return {}
+    version = tuple(int(part) for part in torch.__version__.split(".")[:2])
+    return {"use_device": "cuda"} if version >= (2, 3) else {"use_cuda": True}
+
+
 class _Windows:
     """``active`` steps out of every ``every`` after the first ``skip``; ``every`` 0: only once."""
 
@@ -93,7 +105,7 @@ class _Windows:
             emitter.pop()
 
     def _make_profile(self):
-        more = {"use_device": "cuda"} if self._torch.cuda.is_available() else {}
+        more = device_option(self._torch)
         self._is_ours = True
         try:
             return self._torch.autograd.profiler.profile(use_cpu=True, use_kineto=True, **more)

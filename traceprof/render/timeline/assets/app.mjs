@@ -1,31 +1,23 @@
 import { MARGIN, figureHeights, makeFigure } from "./figure.mjs";
-import { Backdrop } from "./backdrop.mjs";
-import { Minimap } from "./minimap.mjs";
-import { Pointer } from "./pointer.mjs";
-import { Tooltip } from "./tooltip.mjs";
+import { View } from "./view.mjs";
 import { applyTheme, storeTheme, themeOf } from "./theme.mjs";
 import { chartsFor, drawnText, makeScene } from "./scene.mjs";
 import { countMatches, findPartner, matchNames, nextMatch, pickEvent } from "./query.mjs";
 import { drawLaneLabels } from "./lane_labels.mjs";
-import { element } from "./dom.mjs";
 import { formatCount, formatDuration } from "./format.mjs";
 import { initiallyOpen, layoutLines } from "./lines.mjs";
-import { listenToKeys } from "./keyboard.mjs";
-import { makeHelp, makeToolbar } from "./toolbar.mjs";
 import { makePicture } from "./picture.mjs";
+import { buildShell } from "./shell.mjs";
 import { readLink, writeLink } from "./link.mjs";
 import { showEvent, showSpan } from "./details.mjs";
 
-const NARROWEST_NS = 50;
-
 /** The timeline: what is shown (t0, t1, open groups, …) and the page that shows it. */
-export class Timeline {
+export class Timeline extends View {
   constructor(root, trace, plotly, themeName) {
+    super(trace.duration_ns);
     this.trace = trace;
     this.plotly = plotly;
     this.plotlyConfig = { ...trace.plotly_config, displayModeBar: false, staticPlot: true };
-    this.t0 = 0;
-    this.t1 = trace.duration_ns;
     this.open = initiallyOpen(trace);
     this.pinned = new Set();
     this.hidden = new Set();
@@ -35,42 +27,12 @@ export class Timeline {
     this.partner = null;
     this.frame = 0;
     this.redraws = 0;
-    this.width = 100;
     this.charts = chartsFor(trace);
     this.root = root;
     this.isEmbedded = "embedded" in root.dataset;
-    this.build(root);
+    Object.assign(this, buildShell(this, root));
     this.setTheme(themeName);
     this.layout();
-  }
-
-  build(root) {
-    this.help = makeHelp();
-    this.toolbar = makeToolbar(this);
-    this.minimap = new Minimap(this);
-    this.labels = element("div", { cls: "lanes" });
-    this.figure = element("div", { cls: "figure" });
-    this.canvas = element("canvas", { "aria-hidden": "true" });
-    this.backdrop = new Backdrop(this.canvas);
-    this.overlay = element("div", { cls: "overlay" });
-    this.crosshair = element("div", { cls: "crosshair" });
-    this.selectionText = element("span");
-    this.selectionBox = element("div", { cls: "selection" }, this.selectionText);
-    this.plot = element("div", {
-      cls: "plot",
-      tabindex: "0",
-      role: "application",
-      "aria-label": "Timeline. W and S zoom, A and D pan, slash searches, question mark lists all keys.",
-    });
-    this.plot.append(this.canvas, this.figure, this.overlay, this.crosshair, this.selectionBox);
-    const grid = element("div", { cls: "grid" }, this.minimap.node, this.labels, this.plot);
-    this.details = element("div", { cls: "details", "aria-live": "polite" });
-    root.replaceChildren(this.toolbar.node, grid, this.details, this.help);
-    this.tooltip = new Tooltip();
-    this.pointer = new Pointer(this, this.overlay);
-    listenToKeys(this);
-    new ResizeObserver(() => this.resize()).observe(this.plot);
-    window.addEventListener("hashchange", () => this.followLink());
   }
 
   setTheme(name) {
@@ -114,14 +76,14 @@ export class Timeline {
     return Math.max(100, Math.round(this.plot.clientWidth - MARGIN.right));
   }
 
-  get binNs() {
-    return (this.t1 - this.t0) / this.width;
-  }
-
   resize() {
     if (!this.scene || Math.abs(this.scene.width - this.measuredWidth()) <= 2) return;
     this.redraw();
     this.minimap.draw();
+  }
+
+  changed() {
+    this.redraw();
   }
 
   /** Draw once in the next frame, however often it is asked for. */
@@ -148,50 +110,19 @@ export class Timeline {
     return done.then(() => (this.redraws += 1));
   }
 
-  timeAt(x) {
-    return this.t0 + x * this.binNs;
-  }
-
-  xOf(t) {
-    return (t - this.t0) / this.binNs;
-  }
-
   pointerTime() {
     return this.timeAt(this.pointer.x ?? this.width / 2);
   }
 
-  goTo(from, to) {
-    const whole = this.trace.duration_ns;
-    const width = Math.max(Math.min(NARROWEST_NS, whole), Math.min(to - from, whole));
-    const centre = (from + to) / 2;
-    const start = width === to - from ? from : centre - width / 2;
-    const spare = width < whole ? 0.02 * width : 0;
-    this.t0 = Math.max(-spare, Math.min(start, whole - width + spare));
-    this.t1 = this.t0 + width;
-    this.redraw();
-  }
-
-  zoom(factor, centre) {
-    this.goTo(centre - (centre - this.t0) * factor, centre + (this.t1 - centre) * factor);
-  }
-
-  pan(part) {
-    const by = (this.t1 - this.t0) * part;
-    this.goTo(this.t0 + by, this.t1 + by);
-  }
-
   fit() {
     if (this.selection) {
-      const [from, to] = this.selection;
-      this.goTo(from - (to - from) * 0.05, to + (to - from) * 0.05);
+      this.fitSpan(...this.selection, 0.05);
     } else if (this.chosen) this.fitEvent(this.chosen);
   }
 
   fitEvent({ row, channel, item }) {
     const { starts, ends } = this.trace.rows[row].channels[channel];
-    const half = Math.max(NARROWEST_NS, ends[item] - starts[item]) * 0.8;
-    const centre = (starts[item] + ends[item]) / 2;
-    this.goTo(centre - half, centre + half);
+    this.fitSpan(starts[item], ends[item], 0.3);
   }
 
   pick(row, x) {
@@ -219,16 +150,10 @@ export class Timeline {
 
   visit(event) {
     const { starts, ends } = this.trace.rows[event.row].channels[event.channel];
-    const [start, end] = [starts[event.item], ends[event.item]];
     this.open.add(this.trace.rows[event.row].group);
     this.layout();
     this.choose(event);
-    const isInside = start >= this.t0 && end <= this.t1;
-    const isBigEnough = end - start > 3 * this.binNs;
-    if (isInside && isBigEnough) return;
-    const width = Math.max((end - start) * 8, Math.min(this.t1 - this.t0, (end - start) * 400), NARROWEST_NS);
-    const centre = (start + end) / 2;
-    this.goTo(centre - width / 2, centre + width / 2);
+    this.reveal(starts[event.item], ends[event.item]);
   }
 
   search(text) {

@@ -20,10 +20,7 @@ export function showSpan(app, node, [t0, t1]) {
   const device = rowsOfKind(trace, (kind) => kind === "gpu");
   const host = rowsOfKind(trace, (kind) => kind !== "gpu");
   const title = element("h3", { text: `Selection of ${formatDuration(t1 - t0)}` });
-  const parts = [
-    ["Devices", device],
-    ["Host", host],
-  ].flatMap(([label, rows]) => spanTables(trace, label, rows, t0, t1));
+  const parts = [...spanTables(trace, "Devices", device, t0, t1), ...spanTables(trace, "Host", host, t0, t1)];
   node.replaceChildren(title, ...parts);
 }
 
@@ -35,16 +32,20 @@ function spanTables(trace, label, rows, t0, t1) {
   const { categories, count, top } = sumSpan(trace, rows, t0, t1);
   if (!count) return [];
   const byCategory = [...categories].sort((a, b) => b[1].ns - a[1].ns);
+  // Lanes of the host nest: what they add up to is not a share of anything.
+  const isDevice = label === "Devices";
+  const share = (sum) => (isDevice ? [formatPercent(sum.ns / (t1 - t0))] : []);
+  const size = (sum) => (isDevice ? [sum.bytes ? formatBytes(sum.bytes) : "–"] : []);
   return [
     table(
       `${label}: time by kind, summed over lanes`,
-      ["Kind", "Time", "Of the span", "Events", "Bytes"],
+      ["Kind", "Time", ...(isDevice ? ["Of the span"] : []), "Events", ...(isDevice ? ["Bytes"] : [])],
       byCategory.map(([category, sum]) => [
         trace.categories[category].label,
         formatDuration(sum.ns),
-        formatPercent(sum.ns / (t1 - t0)),
+        ...share(sum),
         formatCount(sum.count),
-        sum.bytes ? formatBytes(sum.bytes) : "–",
+        ...size(sum),
       ]),
     ),
     table(

@@ -25,7 +25,7 @@ export function table(caption, header, rows) {
   const body = node.createTBody();
   for (const cells of rows) {
     const row = body.insertRow();
-    for (const cell of cells) row.insertCell().textContent = cell;
+    for (const cell of cells) row.insertCell().append(element("span", { cls: "cell", text: cell, title: cell }));
   }
   return node;
 }

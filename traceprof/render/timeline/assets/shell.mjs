@@ -1,0 +1,36 @@
+import { Backdrop } from "./backdrop.mjs";
+import { Minimap } from "./minimap.mjs";
+import { Pointer } from "./pointer.mjs";
+import { Tooltip } from "./tooltip.mjs";
+import { element } from "./dom.mjs";
+import { listenToKeys } from "./keyboard.mjs";
+import { makeHelp, makeToolbar } from "./toolbar.mjs";
+
+/** The elements of the timeline, put into `root`, and what listens to the reader. */
+export function buildShell(app, root) {
+  const canvas = element("canvas", { "aria-hidden": "true" });
+  const figure = element("div", { cls: "figure" });
+  const overlay = element("div", { cls: "overlay" });
+  const crosshair = element("div", { cls: "crosshair" });
+  const selectionText = element("span");
+  const selectionBox = element("div", { cls: "selection" }, selectionText);
+  const plot = element("div", {
+    cls: "plot",
+    tabindex: "0",
+    role: "application",
+    "aria-label": "Timeline. W and S zoom, A and D pan, slash searches, question mark lists all keys.",
+  });
+  plot.append(canvas, figure, overlay, crosshair, selectionBox);
+  const labels = element("div", { cls: "lanes" });
+  const details = element("div", { cls: "details", "aria-live": "polite" });
+  const [toolbar, minimap, help] = [makeToolbar(app), new Minimap(app), makeHelp()];
+  const grid = element("div", { cls: "grid" }, minimap.node, labels, plot);
+  root.replaceChildren(toolbar.node, grid, details, help);
+  const parts = { canvas, figure, overlay, crosshair, selectionText, selectionBox, plot, labels, details };
+  const pointer = new Pointer(app, overlay);
+  listenToKeys(app);
+  new ResizeObserver(() => app.resize()).observe(plot);
+  window.addEventListener("hashchange", () => app.followLink());
+  const backdrop = new Backdrop(canvas);
+  return { ...parts, toolbar, minimap, help, pointer, backdrop, tooltip: new Tooltip() };
+}
