@@ -9,6 +9,8 @@ from traceprof.model.window import TimeWindow
     ("name", "phase"),
     [
         ("Forward", "forward"),
+        ("## forward ##", "forward"),
+        ("## copy_batch_to_gpu ##", "h2d"),
         ("forward_pass", "forward"),
         ("DistributedDataParallel.forward", "forward"),
         ("loss.backward", "backward"),

@@ -89,6 +89,41 @@ def test_communicators_and_operations_are_kept_apart() -> None:
     assert table["members"].tolist() == [2, 2]
 
 
+def test_sends_are_matched_with_receives_in_a_communicator_of_two() -> None:
+    builder = TraceBuilder()
+    # 1 sends twice and receives once; 2 receives in between and has another order.
+    for process, op, start in (
+        (1, "send", 0),
+        (1, "send", 100),
+        (1, "recv", 200),
+        (2, "recv", 10),
+        (2, "send", 150),
+        (2, "recv", 190),
+    ):
+        more = {"process": process, "backend": "gloo", "group_size": 2, "n_bytes": 1000}
+        builder.collective(op, start, 300 + start // 100, sequence=start, **more)
+    matches = find_matches(builder.build())
+    pairs = matches.rows.groupby("match")["start_ns"].apply(sorted).tolist()
+    assert sorted(pairs) == [[0, 10], [100, 190], [150, 200]]
+    assert set(matches.table["op"]) == {"send"}
+
+
+def test_waiting_in_a_pipeline_makes_no_straggler() -> None:
+    builder = TraceBuilder()
+    for start in range(0, 1000, 100):
+        more = {"backend": "gloo", "group_size": 2}
+        builder.collective("recv", start, start + 90, process=2, **more)
+        builder.collective("send", start + 80, start + 90, process=1, **more)
+    assert measure_stragglers(builder.build()).ranks == ()
+
+
+def test_whom_a_send_of_a_larger_group_goes_to_is_not_guessed() -> None:
+    builder = TraceBuilder()
+    for process, op in ((1, "send"), (2, "recv")):
+        builder.collective(op, 0, 50, process=process, backend="gloo", group_size=4)
+    assert find_matches(builder.build()).table.empty
+
+
 def test_more_ranks_than_the_communicator_has_are_no_match() -> None:
     builder = TraceBuilder()
     for process in (1, 2, 3, 4):
@@ -298,6 +333,8 @@ def test_dlrm_on_8_ranks(real_trace: Callable[[str], Path]) -> None:
         assert clock.drift_ppm == 0
     (straggler,) = [rank for rank in measure_stragglers(trace).ranks if rank.is_straggler]
     assert (straggler.rank, straggler.last_count) == (7, 5)
+    # Its step begins 7.5 ms after that of rank 1, and with it its recording.
+    assert straggler.phase == "the time before its recording"
 
 
 @pytest.mark.traces

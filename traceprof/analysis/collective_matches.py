@@ -2,7 +2,7 @@
 
 Collectives are matched within one communicator (its name and size) and operation: by their
 sequence number where every rank recorded one, else by their order, lined up where the ranks
-began to record at different times.
+began to record at different times. In a communicator of two, sends are matched with receives.
 """
 
 from __future__ import annotations
@@ -36,7 +36,9 @@ MATCHED_OPS: Final = (
     "barrier",
     "send_recv",
 )
-_KEYS: Final = ["group", "group_size", "op"]
+_POINT_TO_POINT: Final = ("send", "recv")
+_FROM: Final = "sent by "
+_KEYS: Final = ["group", "group_size"]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -59,6 +61,13 @@ class Matches:
         """Whether there is any match at all."""
         return not self.table.empty
 
+    @property
+    def collectives(self) -> Matches:
+        """The same without sends and receives: in those, ranks wait by design (a pipeline)."""
+        table = self.table[self.table["op"] != "send"]
+        rows = self.rows[~self.rows["op"].isin(_POINT_TO_POINT)].reset_index(drop=True)
+        return Matches(self.members, rows, table)
+
 
 def find_matches(trace: Trace) -> Matches:
     """Return the collectives of the recording that ranks share, of those in the window.
@@ -80,9 +89,10 @@ def find_matches(trace: Trace) -> Matches:
 def _match(work: pd.DataFrame) -> npt.NDArray[np.int64]:
     """Return a number for each row that equals that of the same collective on other ranks."""
     found = np.full(len(work), ABSENT, np.int64)
-    usable = work[work["is_timed"] & work["op"].isin(MATCHED_OPS) & (work["member"] >= 0)]
+    usable = work[work["is_timed"] & (work["member"] >= 0)]
+    usable = usable.assign(channel=_channels(usable))
     next_number = 0
-    for _, rows in usable.groupby(_KEYS, sort=False):
+    for _, rows in usable[usable["channel"] != ""].groupby([*_KEYS, "channel"], sort=False):
         if rows["member"].nunique() < 2:
             continue
         place = _places(rows)
@@ -96,10 +106,29 @@ def _match(work: pd.DataFrame) -> npt.NDArray[np.int64]:
     return found
 
 
+def _channels(rows: pd.DataFrame) -> npt.NDArray[np.object_]:
+    """Return what is matched with what: equal operations, or sends of one rank with receives.
+
+    Which rank a send goes to is told only by a communicator of two. "" is never matched.
+    """
+    ops = rows["op"].to_numpy(object)
+    channels = np.where(np.isin(ops, MATCHED_OPS), ops, "").astype(object)
+    single = rows[np.isin(ops, _POINT_TO_POINT)]
+    place = pd.Series(np.arange(len(rows)), rows.index)
+    for _, own in single.groupby(_KEYS, sort=False):
+        ends = sorted(own["member"].unique().tolist())
+        if len(ends) != 2 or int(own["group_size"].iloc[0]) not in (2, ABSENT):
+            continue
+        sender = np.where(own["op"] == "send", own["member"], sum(ends) - own["member"])
+        channels[place[own.index].to_numpy()] = [f"{_FROM}{number}" for number in sender]
+    return channels
+
+
 def _places(rows: pd.DataFrame) -> npt.NDArray[np.int64]:
     """Return the place of each row in the sequence that the ranks share."""
     sequence = rows["sequence"].to_numpy(np.int64)
-    if (sequence >= 0).all() and not rows.duplicated(["member", "sequence"]).any():
+    is_numbered = (sequence >= 0).all() and not rows["channel"].iloc[0].startswith(_FROM)
+    if is_numbered and not rows.duplicated(["member", "sequence"]).any():
         return sequence
     order = np.where(rows["call_ns"] >= 0, rows["call_ns"], rows["start_ns"])
     ordered = rows.assign(order=order, row=np.arange(len(rows))).sort_values(["member", "order"])
@@ -119,6 +148,8 @@ def _signature(
 
 
 def _summary(rows: pd.DataFrame) -> pd.DataFrame:
+    # A receive is the other end of a send: the match is called after the latter.
+    rows = rows.assign(op=rows["op"].replace("recv", "send"))
     rows = rows.assign(duration_ns=rows["end_ns"] - rows["start_ns"])
     table = rows.groupby("match").agg(
         op=("op", "first"),

@@ -33,7 +33,10 @@ _BY_HAND: Final = tuple(
             r"(get|load|fetch|next)?[ _]?(data|batch)([ _]?(load(ing|er)?|fetch(ing)?|wait))?"
             r"|enumerate\(DataLoader\)#.*",
         ),
-        ("h2d", r"(copy[ _]to[ _](gpu|device)|h2d|host[ _]?to[ _]?device|to[ _]?device)"),
+        (
+            "h2d",
+            r"(copy([ _]batch)?[ _]to[ _](gpu|device)|h2d|host[ _]?to[ _]?device|to[ _]?device)",
+        ),
         (
             "forward",
             r"(model[ _])?(forward|fwd)([ _]?(pass|step))?|(Distributed|Fully)\w+\.forward",
@@ -58,7 +61,7 @@ def phase_of(name: str, domain: str) -> str | None:
     if domain == OWN_DOMAIN:
         return "communication" if name.startswith("comm:") else _OWN.get(name)
     for phase, pattern in _BY_HAND:
-        if pattern.fullmatch(name.strip()):
+        if pattern.fullmatch(name.strip(" #")):
             return phase
     return None
 

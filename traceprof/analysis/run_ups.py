@@ -19,11 +19,13 @@ from traceprof.model.activity import Activity
 from traceprof.model.intervals import Intervals
 from traceprof.model.trace import Trace
 
-__all__ = ["DEVICE_IDLE", "ON_HOST", "find_run_ups"]
+__all__ = ["DEVICE_IDLE", "NOT_RECORDED", "ON_HOST", "find_run_ups"]
 
+NOT_RECORDED: Final = "the time before its recording"
 DEVICE_IDLE: Final = "device idle"
 ON_HOST: Final = " (device idle)"
 """Stands behind the phase that the host was in while the device had nothing to do."""
+_OF_PROCESSES: Final = ("api_calls", "host_ops", "ranges", "kernels", "collectives")
 
 
 def find_run_ups(trace: Trace, matches: Matches) -> pd.DataFrame:
@@ -33,7 +35,8 @@ def find_run_ups(trace: Trace, matches: Matches) -> pd.DataFrame:
     window), end_ns (the start of this one), late_ns (after the median of the ranks), and one per
     phase with its time in between. Where device work was recorded: on the device, then the phases
     of the host while the device was idle (`ON_HOST`), then what is left as `DEVICE_IDLE`; else
-    the phases of the host, with what is left as "outside any phase".
+    the phases of the host, with what is left as "outside any phase". `NOT_RECORDED` is the time
+    before the first event of the rank: then the rank was late before its recording began.
     """
     rows = matches.rows[matches.rows["match"] >= 0].sort_values(["member", "start_ns"])
     before = rows.groupby("member")["end_ns"].cummax().groupby(rows["member"]).shift()
@@ -48,7 +51,7 @@ def find_run_ups(trace: Trace, matches: Matches) -> pd.DataFrame:
         }
     )
     parts = [
-        _with_phases(own, _phases(trace, matches.members[int(str(place))].process))
+        _with_phases(own, *_phases(trace, matches.members[int(str(place))].process))
         for place, own in run_ups.groupby("member")
     ]
     table = pd.concat(parts).fillna(0) if parts else run_ups
@@ -63,9 +66,10 @@ def _phases(trace: Trace, process: int) -> tuple[dict[str, Intervals], str]:
     found = [phases for phases in find_host_phases(trace.whole) if phases.process == process]
     on_host = dict(found[0].times) if found else {}
     on_host.pop("communication", None)
+    unrecorded = {NOT_RECORDED: _before_recording(trace, process)}
     if "kernels" not in trace.recorded:
-        return on_host, UNCLAIMED
-    times = _on_device(trace, process)
+        return unrecorded | on_host, UNCLAIMED
+    times = unrecorded | _on_device(trace, process)
     busy = Intervals.empty()
     for time in times.values():
         busy = busy | time
@@ -86,8 +90,7 @@ def _on_device(trace: Trace, process: int) -> dict[str, Intervals]:
     }
 
 
-def _with_phases(own: pd.DataFrame, phases: tuple[dict[str, Intervals], str]) -> pd.DataFrame:
-    times, rest = phases
+def _with_phases(own: pd.DataFrame, times: dict[str, Intervals], rest: str) -> pd.DataFrame:
     starts, ends = own["start_ns"].to_numpy(), own["end_ns"].to_numpy()
     covered = {name: time.covered_ns(starts, ends) for name, time in times.items()}
     claimed = Intervals.empty()
@@ -96,3 +99,11 @@ def _with_phases(own: pd.DataFrame, phases: tuple[dict[str, Intervals], str]) ->
     left = ends - starts - claimed.covered_ns(starts, ends)
     covered[rest] = covered.get(rest, 0) + left
     return own.assign(**covered)
+
+
+def _before_recording(trace: Trace, process: int) -> Intervals:
+    """Return the time before the first event of a process."""
+    frames = [trace.whole.table(name) for name in _OF_PROCESSES]
+    starts = [frame["start_ns"].to_numpy()[frame["process"] == process] for frame in frames]
+    first = min((int(own[0]) for own in starts if len(own)), default=0)
+    return Intervals.single(trace.whole.span.start_ns, first)

@@ -65,7 +65,7 @@ class Stragglers:
 
 def measure_stragglers(trace: Trace) -> Stragglers:
     """Return which ranks the others wait for in the window, and where these lose the time."""
-    matches = find_matches(trace)
+    matches = find_matches(trace).collectives
     if not matches.is_shared:
         return Stragglers((), ("no collective is shared by several ranks",))
     run_ups = find_run_ups(trace, matches)
