@@ -48,10 +48,9 @@ def _software():
         found["torch.git"] = getattr(torch.version, "git_version", None)
         found["cuda"] = torch.version.cuda
         found["hip"] = getattr(torch.version, "hip", None)
-        cudnn = getattr(torch.backends, "cudnn", None)
-        if torch.version.cuda and cudnn is not None:
-            found["cudnn"] = cudnn.version()
-            found["nccl"] = _nccl_version(torch)
+        if torch.version.cuda:  # asked of the build: the driver must not be touched here
+            found["cudnn"] = _version_from(lambda: torch._C._cudnn.getCompileVersion())
+            found["nccl"] = _version_from(lambda: torch.cuda.nccl.version())
     from importlib import metadata
 
     for package in _PACKAGES:
@@ -62,8 +61,8 @@ def _software():
     return {name: str(value) for name, value in found.items() if value}
 
 
-def _nccl_version(torch):
+def _version_from(ask):
     try:
-        return ".".join(map(str, torch.cuda.nccl.version()))
+        return ".".join(map(str, ask()))
     except (AttributeError, RuntimeError, TypeError):
         return None
