@@ -4,6 +4,7 @@ import json
 import os
 import platform
 import sys
+from operator import attrgetter
 from time import time_ns
 
 from . import settings
@@ -49,8 +50,8 @@ def _software():
         found["cuda"] = torch.version.cuda
         found["hip"] = getattr(torch.version, "hip", None)
         if torch.version.cuda:  # asked of the build: the driver must not be touched here
-            found["cudnn"] = _version_from(lambda: torch._C._cudnn.getCompileVersion())
-            found["nccl"] = _version_from(lambda: torch.cuda.nccl.version())
+            found["cudnn"] = _version(torch, "_C._cudnn.getCompileVersion")
+            found["nccl"] = _version(torch, "cuda.nccl.version")
     from importlib import metadata
 
     for package in _PACKAGES:
@@ -61,8 +62,8 @@ def _software():
     return {name: str(value) for name, value in found.items() if value}
 
 
-def _version_from(ask):
+def _version(torch, function):
     try:
-        return ".".join(map(str, ask()))
+        return ".".join(map(str, attrgetter(function)(torch)()))
     except (AttributeError, RuntimeError, TypeError):
         return None
