@@ -7,12 +7,14 @@ import os
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import settings
 
+from tests.render.browser import chromium
 from tests.requirements import ROOT, TRACES, require
 
 # No deadline: a busy machine is not a bug. Fewer examples than usual: most build a DataFrame.
@@ -39,6 +41,13 @@ def run_traceprof(tmp_path: Path) -> Run:
         )
 
     return run
+
+
+@pytest.fixture(scope="session")
+def browser() -> Iterator[Any]:
+    """Return the headless browser that all tests of a process share."""
+    with chromium() as found:
+        yield found
 
 
 @pytest.fixture(scope="session")

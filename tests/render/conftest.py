@@ -1,4 +1,4 @@
-"""One browser for all tests of pages."""
+"""Pages from text."""
 
 from __future__ import annotations
 
@@ -8,14 +8,7 @@ from typing import Any
 
 import pytest
 
-from tests.render.browser import OpenPage, chromium
-
-
-@pytest.fixture(scope="session")
-def browser() -> Iterator[Any]:
-    """Return a headless browser."""
-    with chromium() as found:
-        yield found
+from tests.render.browser import OpenPage
 
 
 @pytest.fixture

@@ -17,6 +17,7 @@ from traceprof.cli.info import info
 from traceprof.cli.record import record
 from traceprof.cli.report import report
 from traceprof.cli.timeline import timeline
+from traceprof.cli.view import view
 from traceprof.errors import TraceprofError
 
 __all__ = ["app", "main"]
@@ -71,6 +72,7 @@ app.command()(info)
 app.command()(analyze)
 app.command()(timeline)
 app.command()(report)
+app.command()(view)
 for entry in ANALYSES:
     app.command(
         entry.name,

@@ -21,7 +21,7 @@ from traceprof.render.timeline.samples import sample_series
 from traceprof.render.timeline.states import with_states
 from traceprof.units import format_count, format_duration
 
-__all__ = ["MAX_ITEMS", "encode_timeline", "render_timeline"]
+__all__ = ["MAX_ITEMS", "encode_timeline", "render_timeline", "timeline_head"]
 
 _BODY: Final = """<header><h1>{title}</h1><div class="sub">{subtitle}</div>{warnings}</header>
 <main>
@@ -87,7 +87,7 @@ def encode_timeline(
     series, remarks = sample_series(trace, span)
     shown = view or span
     head = {
-        **_head(trace, span, n_events),
+        **timeline_head(trace, span, n_events),
         "view": [shown.start_ns - span.start_ns, shown.end_ns - span.start_ns],
     }
     places = {item.key: i for i, item in enumerate(CATEGORIES)}
@@ -95,7 +95,8 @@ def encode_timeline(
     return EncodedTimeline(data, (*_notes(lanes, n_events, bin_ns), *remarks))
 
 
-def _head(trace: Trace, span: TimeWindow, n_events: int) -> dict[str, Any]:
+def timeline_head(trace: Trace, span: TimeWindow, n_events: int) -> dict[str, Any]:
+    """Return what a page must know beside its lanes: palette, steps, clock, number of events."""
     return {
         "duration_ns": max(1, span.duration_ns),
         "offset_ns": span.start_ns - trace.span.start_ns,

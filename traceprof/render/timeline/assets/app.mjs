@@ -16,6 +16,7 @@ export class Timeline extends View {
   constructor(root, trace, plotly, themeName) {
     super(trace.duration_ns);
     this.trace = trace;
+    this.overview = trace;
     this.plotly = plotly;
     this.plotlyConfig = { ...trace.plotly_config, displayModeBar: false, staticPlot: true };
     this.open = initiallyOpen(trace);

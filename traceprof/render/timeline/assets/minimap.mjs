@@ -24,7 +24,7 @@ export class Minimap {
   }
 
   draw() {
-    const { trace, colours } = this.app;
+    const { overview: trace, colours } = this.app;
     this.width = Math.max(50, this.box.clientWidth - RIGHT);
     const nBins = Math.max(1, Math.round(this.width / 2));
     const bins = { t0: 0, binNs: trace.duration_ns / nBins, nBins };

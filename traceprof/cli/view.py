@@ -1,0 +1,78 @@
+"""``traceprof view``: traces of any size, live in a browser."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from traceprof.cli.options import RulesFile, TracePaths
+from traceprof.errors import UsageError
+
+__all__ = ["view"]
+
+
+def view(
+    trace: TracePaths,
+    together: Annotated[
+        bool,
+        typer.Option("--run", help="The traces are the ranks of one run: show them as one."),
+    ] = False,
+    port: Annotated[
+        int, typer.Option("--port", min=0, max=65535, help="Listen here; 0 takes a free port.")
+    ] = 0,
+    host: Annotated[
+        str, typer.Option("--host", help="Listen on this address of this machine.")
+    ] = "127.0.0.1",
+    allow_remote: Annotated[
+        bool,
+        typer.Option(
+            "--allow-remote",
+            help="Let other machines read the trace: whoever has the printed address, unencrypted.",
+        ),
+    ] = False,
+    browser: Annotated[
+        bool, typer.Option("--browser/--no-browser", help="Open the browser.")
+    ] = True,
+    rules: RulesFile = None,
+) -> None:
+    """The timeline of traces of any size, side by side, with tables of what you select."""
+    from traceprof.cli.opening import Opening, open_named
+    from traceprof.cli.output import message, out
+
+    try:
+        from traceprof.viewer.panes import open_pane
+        from traceprof.viewer.server import ViewerServer
+        from traceprof.viewer.site import bind
+    except ModuleNotFoundError as error:
+        if error.name not in ("dash", "flask", "werkzeug"):
+            raise
+        raise UsageError(
+            f'the viewer needs {error.name}, which is not installed: pip install "traceprof[view]"'
+        ) from error
+
+    listening, address = bind(host, port, allow_remote=allow_remote)
+    opening = Opening(rules=rules)
+    groups = [trace] if together else [[path] for path in trace]
+    panes = []
+    for paths in groups:
+        title = _title(paths)
+        message(f"reading {title}")
+        panes.append(open_pane(title, open_named(paths, opening)))
+    server = ViewerServer(panes, listening, address)
+    out(f"{address.url}\n")
+    message("open this address in a browser; Ctrl-C ends the viewer")
+    if browser:
+        typer.launch(address.url)
+    try:
+        server.serve()
+    except KeyboardInterrupt:
+        message("ended")
+    finally:
+        server.close()
+
+
+def _title(paths: list[Path]) -> str:
+    more = f" and {len(paths) - 1} more" if len(paths) > 1 else ""
+    return f"{paths[0].name or paths[0]}{more}"

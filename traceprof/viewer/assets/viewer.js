@@ -1,0 +1,81 @@
+"use strict";
+/* The page around the timelines: their selection drives the tables, their view the address. */
+(() => {
+  const DEFAULT = ["breakdown", "findings", "phases", "kernels", "copies"];
+  const frames = () => [...document.querySelectorAll("iframe.timeline")];
+
+  function theme() {
+    let chosen = null;
+    try {
+      chosen = localStorage.getItem("traceprof-theme");
+    } catch {
+      // Storage may be forbidden: then the system's wish counts.
+    }
+    if (chosen !== "light" && chosen !== "dark") {
+      chosen = matchMedia("(prefers-color-scheme: dark)").matches ? "dark" : "light";
+    }
+    document.documentElement.dataset.theme = chosen;
+  }
+
+  function keepAddress(search, hash) {
+    history.replaceState(history.state, "", location.pathname + search + hash);
+  }
+
+  function follow(pane, [t0, t1]) {
+    const all = frames();
+    if (document.activeElement !== all[pane] && all.length > 1) return;
+    const own = all[pane].contentWindow.traceprof;
+    if (!own) return;
+    const at = (t) => Math.round(t + own.trace.offset_ns);
+    keepAddress(location.search, `#at=${at(t0)}..${at(t1)}`);
+    if (!document.querySelector("#together input")?.checked) return;
+    for (const frame of all) {
+      const other = frame.contentWindow.traceprof;
+      if (other && other !== own && (other.t0 !== t0 || other.t1 !== t1)) other.goTo(t0, t1);
+    }
+  }
+
+  const listeners = {
+    view: follow,
+    height: (pane, height) => (frames()[pane].style.height = `${Math.max(200, Math.ceil(height))}px`),
+    selection: (_, [from, to]) => window.dash_clientside.set_props("window", { value: `${from}ns..${to}ns` }),
+  };
+
+  window.addEventListener("message", ({ origin, source, data }) => {
+    if (origin !== location.origin || !frames().some((frame) => frame.contentWindow === source)) return;
+    if (Object.hasOwn(listeners, data?.traceprof)) listeners[data.traceprof](data.pane, data.value);
+  });
+  window.addEventListener("hashchange", () => {
+    for (const frame of frames()) frame.contentWindow.location.replace(location.hash);
+  });
+  document.addEventListener("click", (event) => {
+    const link = event.target.closest?.("a[data-pane]");
+    if (!link) return;
+    event.preventDefault();
+    const frame = frames()[Number(link.dataset.pane)];
+    frame.contentWindow.location.replace(link.getAttribute("href"));
+    keepAddress(location.search, link.getAttribute("href"));
+    frame.scrollIntoView({ block: "start" });
+  });
+  window.addEventListener("storage", theme);
+  theme();
+
+  window.dash_clientside = Object.assign(window.dash_clientside ?? {}, {
+    traceprof: {
+      /* What the address names at first; later the button asks for the default. */
+      recall(clicks) {
+        const asked = new URLSearchParams(clicks ? "" : location.search);
+        const names = asked.get("tables");
+        const same = window.dash_clientside.no_update;
+        return [asked.get("window") ?? "", names === null ? (clicks ? same : DEFAULT) : names.split(",").filter(Boolean)];
+      },
+      remember(text, names) {
+        const asked = new URLSearchParams();
+        if (text) asked.set("window", text);
+        if (names?.join() !== DEFAULT.join()) asked.set("tables", (names ?? []).join());
+        keepAddress(asked.size ? `?${asked}` : "", location.hash);
+        return "";
+      },
+    },
+  });
+})();

@@ -1,0 +1,95 @@
+"""Who gets an answer: our own page, opened by the person who started the viewer, and nobody else.
+
+A trace holds what somebody trains. Any page in the same browser can send requests to a local
+server, and a name of its own that resolves to 127.0.0.1 lets it read the answers.
+"""
+
+from __future__ import annotations
+
+import hmac
+import re
+from collections.abc import Mapping, Sequence
+from typing import Final
+from urllib.parse import urlencode
+
+from flask import Flask, abort, redirect, request
+from werkzeug.wrappers import Response
+
+from traceprof.viewer.site import Address
+
+__all__ = ["protect", "whole_number"]
+
+_LARGEST_REQUEST: Final = 1 << 20
+_WHOLE: Final = re.compile(r"-?[0-9]{1,18}")
+_HEADERS: Final = {
+    "Cache-Control": "no-store",
+    "Cross-Origin-Opener-Policy": "same-origin",
+    "Cross-Origin-Resource-Policy": "same-origin",
+    "Referrer-Policy": "no-referrer",
+    "X-Content-Type-Options": "nosniff",
+    "X-Frame-Options": "SAMEORIGIN",
+}
+_CSP: Final = (
+    "default-src 'none'; script-src 'self' {hashes}; style-src 'self' 'unsafe-inline'; "
+    "img-src 'self' data: blob:; font-src 'self' data:; connect-src 'self' data: blob:; "
+    "frame-src 'self'; frame-ancestors 'self'; base-uri 'none'; form-action 'none'"
+)
+
+
+def protect(app: Flask, address: Address, script_hashes: Sequence[str]) -> None:
+    """Let ``app`` answer only requests that carry the token and come from its own page.
+
+    ``script_hashes`` name the inline scripts of its pages (CSP sources).
+    """
+    policy = _CSP.format(hashes=" ".join(script_hashes))
+    app.config["MAX_CONTENT_LENGTH"] = _LARGEST_REQUEST
+
+    def check() -> Response | None:
+        _check_origin(address)
+        given = request.args.get("token")
+        if given is not None:
+            return _exchange(address, given)
+        if not _is_token(address, request.cookies.get(address.cookie, "")):
+            abort(403, "open the address that `traceprof view` printed: it carries a token")
+        return None
+
+    def add_headers(response: Response) -> Response:
+        for name, value in _HEADERS.items():
+            response.headers[name] = value
+        response.headers["Content-Security-Policy"] = policy
+        return response
+
+    app.before_request(check)
+    app.after_request(add_headers)
+
+
+def _check_origin(address: Address) -> None:
+    if request.headers.get("Host", "").lower() not in address.authorities:
+        abort(421, "this viewer answers only under its own address")
+    if request.headers.get("Sec-Fetch-Site", "none") not in ("none", "same-origin"):
+        abort(403, "another site asked for this")
+    origin = request.headers.get("Origin")
+    if origin is not None and origin not in {f"http://{own}" for own in address.authorities}:
+        abort(403, "another site asked for this")
+
+
+def _exchange(address: Address, given: str) -> Response:
+    """Turn the token of the address into a cookie, so that it does not stay in the history."""
+    if not _is_token(address, given):
+        abort(403, "the token is not that of this viewer: it changes with every start")
+    rest = [(key, value) for key, value in request.args.items(multi=True) if key != "token"]
+    response = redirect("/?" + urlencode(rest) if rest else "/", 303)
+    response.set_cookie(address.cookie, address.token, httponly=True, samesite="Strict")
+    return response
+
+
+def _is_token(address: Address, given: str) -> bool:
+    return hmac.compare_digest(given.encode("utf-8", "replace"), address.token.encode())
+
+
+def whole_number(arguments: Mapping[str, str], name: str, least: int, most: int) -> int:
+    """Return the argument ``name``; anything but a whole number in the range ends in 400."""
+    text = arguments.get(name, "")
+    if not _WHOLE.fullmatch(text) or not least <= int(text) <= most:
+        abort(400, f"{name} must be a whole number from {least} to {most}")
+    return int(text)

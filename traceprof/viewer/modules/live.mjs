@@ -1,0 +1,27 @@
+import { applyTheme, initialTheme } from "./theme.mjs";
+import { LiveTimeline } from "./live_timeline.mjs";
+import { Remote } from "./remote.mjs";
+
+/** Fetch the overview of a trace, and start; a link of the page around names the view. */
+
+async function start(root) {
+  const theme = initialTheme();
+  applyTheme(theme);
+  const remote = new Remote(root.dataset.pane);
+  await remote.start();
+  if (parent !== window && parent.location.hash) history.replaceState(null, "", parent.location.hash);
+  const timeline = new LiveTimeline(root, remote, window.Plotly, theme);
+  await timeline.start();
+  window.traceprof = timeline;
+  window.addEventListener("storage", () => {
+    timeline.setTheme(initialTheme());
+    timeline.redraw();
+  });
+  root.dataset.ready = "true";
+}
+
+const root = document.getElementById("traceprof-timeline");
+start(root).catch((error) => {
+  root.textContent = `This timeline could not be drawn: ${error.message}.`;
+  throw error;
+});

@@ -1,0 +1,121 @@
+import { covers, suffices } from "./remote.mjs";
+import { findPartner, matchNames } from "./query.mjs";
+import { Timeline } from "./app.mjs";
+import { formatCount } from "./format.mjs";
+import { lowerBound } from "./bisect.mjs";
+
+const NARROWEST_NS = 50;
+
+/** The timeline of a trace that stays on the server: what the view lacks is fetched. */
+export class LiveTimeline extends Timeline {
+  constructor(root, remote, plotly, theme) {
+    super(root, remote.overview, plotly, theme);
+    this.remote = remote;
+    this.place = null;
+    this.waiting = [];
+    this.asked = 0;
+    new ResizeObserver(() => this.tell("height", document.body.scrollHeight)).observe(root);
+  }
+
+  get wanted() {
+    const pinned = [...this.pinned].map((row) => this.trace.rows[row].group);
+    return { t0: this.t0, t1: this.t1, width: this.measuredWidth(), groups: new Set([...this.open, ...pinned]) };
+  }
+
+  /** Whether the picture is as fine as the screen can show. */
+  get isSettled() {
+    return !this.frame && !this.remote.isBusy && suffices(this.trace, this.wanted, this.overview.duration_ns);
+  }
+
+  /** First what is there already, at once; the server's answer draws again. */
+  async draw() {
+    this.chooseDetail();
+    await super.draw();
+    if (this.remote.hasFailed) {
+      this.toolbar.showRange("The viewer does not answer: what is shown may be coarser than the screen.");
+    }
+    this.tell("view", [this.t0, this.t1]);
+    if (this.isSettled) for (const resolve of this.waiting.splice(0)) resolve();
+  }
+
+  chooseDetail() {
+    const { remote, wanted } = this;
+    const whole = this.overview.duration_ns;
+    if (covers(remote.slice, wanted, whole)) this.show(remote.slice);
+    else this.show(this.overview);
+    if (!suffices(this.trace, wanted, whole)) remote.ask(wanted, () => this.redraw());
+  }
+
+  show(trace) {
+    if (trace === this.trace) return;
+    this.trace = trace;
+    this.chosen = this.place && this.locate(this.place);
+    this.partner = this.chosen && findPartner(trace, this.chosen);
+  }
+
+  choose(event) {
+    this.place = event && { row: event.row, channel: event.channel, start: this.startOf(event) };
+    super.choose(event);
+  }
+
+  /** The loaded item that starts at a place, unless it is merged with others. */
+  locate({ row, channel: number, start }) {
+    const channel = this.trace.rows[row].channels[number];
+    const item = lowerBound(channel.starts, start, 0, channel.n);
+    const isThere = channel.starts[item] === start && !(channel.counts && channel.counts[item] > 1);
+    return isThere ? { row, channel: number, item } : null;
+  }
+
+  async search(text) {
+    const number = ++this.asked;
+    this.text = text;
+    this.matches = matchNames(this.trace, text);
+    this.toolbar.showFound("");
+    this.redraw();
+    if (!this.matches) return;
+    const { count } = await this.remote.find({ text });
+    if (number === this.asked) this.toolbar.showFound(`${formatCount(count)} events`);
+  }
+
+  stepMatch(direction) {
+    if (!this.matches) return;
+    const from = this.place?.start ?? (direction > 0 ? this.t0 - 1 : this.t1);
+    this.step({ text: this.text, from: Math.round(from), direction });
+  }
+
+  stepEvent(direction) {
+    if (this.place) this.step({ row: this.place.row, from: this.place.start, direction });
+  }
+
+  async step(question) {
+    const { next } = await this.remote.find(question);
+    if (next) await this.visitPlace(next);
+  }
+
+  /** Go to an event that may not be loaded yet, and choose it when it is. */
+  async visitPlace({ row, channel, start, end }) {
+    this.open.add(this.trace.rows[row].group);
+    this.layout();
+    const isInside = start >= this.t0 && end <= this.t1;
+    const length = end - start;
+    if (!isInside || length <= 3 * this.binNs) {
+      const width = Math.max(length * 8, Math.min(this.t1 - this.t0, length * 400), NARROWEST_NS);
+      this.goTo((start + end - width) / 2, (start + end + width) / 2);
+    } else this.redraw();
+    await new Promise((resolve) => this.waiting.push(resolve));
+    const event = this.locate({ row, channel, start });
+    if (event) this.choose(event);
+  }
+
+  /** The page around has exact tables for any span: they follow the selection. */
+  showSelection() {
+    if (!this.selection) return;
+    const [from, to] = this.selection.map((t) => Math.max(0, Math.round(t + this.trace.offset_ns)));
+    this.tell("selection", [from, Math.max(to, from + 1)]);
+  }
+
+  tell(what, value) {
+    const { pane } = this.root.dataset;
+    if (parent !== window) parent.postMessage({ traceprof: what, pane: Number(pane), value }, location.origin);
+  }
+}

@@ -1,0 +1,68 @@
+import { decodeTrace } from "./decode.mjs";
+
+/** What the server has of one trace, fetched as it is needed: at most one view at a time. */
+export class Remote {
+  constructor(pane) {
+    this.pane = pane;
+    this.overview = null;
+    this.slice = null;
+    this.isBusy = false;
+    this.hasFailed = false;
+    this.question = "";
+    this.requests = 0;
+  }
+
+  async start() {
+    this.overview = decodeTrace(await this.bytes("overview", {}));
+    this.slice = this.overview;
+    return this.overview;
+  }
+
+  /** Fetch the view, then call `arrived`; nothing happens while another one is on its way. */
+  async ask({ t0, t1, width, groups }, arrived) {
+    const question = { start: Math.floor(t0), end: Math.ceil(t1), width, groups: [...groups].join(",") };
+    const isTheSame = JSON.stringify(question) === this.question;
+    if (this.isBusy || (this.hasFailed && isTheSame)) return;
+    this.question = JSON.stringify(question);
+    this.isBusy = true;
+    this.requests += 1;
+    try {
+      const slice = decodeTrace(await this.bytes("view", question));
+      const { names, samples } = this.overview;
+      this.slice = { ...this.overview, ...slice, names, samples };
+      this.hasFailed = false;
+    } catch {
+      this.hasFailed = true;
+    }
+    this.isBusy = false;
+    arrived();
+  }
+
+  async find(question) {
+    const response = await this.get("find", question);
+    return response.json();
+  }
+
+  async bytes(what, question) {
+    const response = await this.get(what, question);
+    return new Uint8Array(await response.arrayBuffer());
+  }
+
+  async get(what, question) {
+    const response = await fetch(`/data/${this.pane}/${what}?${new URLSearchParams(question)}`);
+    if (!response.ok) throw new Error(`the viewer answered ${response.status}`);
+    return response;
+  }
+}
+
+/** Whether the slice has all that there is to see of the view, however coarse. */
+export function covers(slice, { t0, t1, groups }, durationNs) {
+  const [from, to] = slice.loaded;
+  const isInside = from <= Math.max(0, t0) && to >= Math.min(durationNs, t1);
+  return isInside && [...groups].every((group) => slice.shown.includes(group));
+}
+
+/** Whether it has it as finely as the screen can show it (the server rounds times outwards). */
+export function suffices(slice, view, durationNs) {
+  return covers(slice, view, durationNs) && slice.bin_ns <= (1.01 * (view.t1 - view.t0)) / view.width;
+}

@@ -1,0 +1,116 @@
+"""The page of the viewer: timelines above, the tables of a window below."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from importlib.resources import files
+from typing import Any
+
+from dash import ClientsideFunction, Dash, Input, Output, dcc, html
+
+from traceprof.render.escape import html_text, plain_text
+from traceprof.units import format_count, format_duration
+from traceprof.viewer.panes import Pane
+from traceprof.viewer.tables import DEFAULT_TABLES, TABLE_NAMES, Tables
+
+__all__ = ["make_app"]
+
+_INDEX = """<!doctype html>
+<html lang="en" data-theme="light">
+<head>{%metas%}<title>{%title%}</title>{%css%}<link rel="stylesheet" href="/styles/page.css"></head>
+<body>{%app_entry%}<footer>{%config%}{%scripts%}{%renderer%}</footer></body>
+</html>"""
+
+
+def make_app(panes: Sequence[Pane]) -> Any:
+    """Return the Dash app that shows ``panes``; its Flask server has no other routes yet."""
+    title = " · ".join(pane.title for pane in panes)
+    app: Any = Dash(
+        "traceprof.viewer",
+        assets_folder=str(files("traceprof.viewer") / "assets"),
+        index_string=_INDEX,
+        title=html_text(f"{title} · traceprof", 200),
+        update_title="",
+        serve_locally=True,
+        compress=False,
+    )
+    app.layout = _layout(panes)
+    _add_callbacks(app, Tables(panes))
+    return app
+
+
+def _layout(panes: Sequence[Pane]) -> html.Main:
+    together = [{"label": "Move the timelines together", "value": "yes"}]
+    return html.Main(
+        [
+            *(_pane(place, pane) for place, pane in enumerate(panes)),
+            html.Div(
+                dcc.Checklist(together, ["yes"], id="together"),
+                style=None if len(panes) > 1 else {"display": "none"},
+            ),
+            html.Div(
+                [
+                    html.Div(
+                        [
+                            html.Label("Window", htmlFor="window"),
+                            dcc.Input(
+                                id="window",
+                                debounce=True,
+                                placeholder="Shift + drag above, or step:10..20, steady, all",
+                            ),
+                            html.Button("Default window", id="reset"),
+                            dcc.Dropdown(
+                                list(TABLE_NAMES), list(DEFAULT_TABLES), id="names", multi=True
+                            ),
+                        ],
+                        className="controls",
+                    ),
+                    html.Div(id="tables", className="tables"),
+                ],
+                className="card",
+            ),
+            html.Div(id="remembered", hidden=True),
+        ]
+    )
+
+
+def _pane(place: int, pane: Pane) -> html.Div:
+    info = pane.trace.info
+    events = f"{format_count(pane.store.lanes.n_events)} events"
+    words = [info.profiler, info.host, format_duration(pane.trace.span.duration_ns), events]
+    warnings = [html.Li(plain_text(text, 400)) for text in (*info.warnings, *pane.store.notes)]
+    return html.Div(
+        [
+            html.H1(plain_text(pane.title, 200)),
+            html.Div(plain_text(" · ".join(word for word in words if word), 400), className="sub"),
+            html.Ul(warnings, className="warnings", hidden=not warnings),
+            html.Iframe(
+                src=f"/timeline/{place}", title=f"Timeline {place + 1}", className="timeline"
+            ),
+        ],
+        className="card",
+    )
+
+
+def _add_callbacks(app: Any, tables: Tables) -> None:
+    app.clientside_callback(
+        ClientsideFunction("traceprof", "recall"),
+        Output("window", "value"),
+        Output("names", "value"),
+        Input("reset", "n_clicks"),
+    )
+    app.clientside_callback(
+        ClientsideFunction("traceprof", "remember"),
+        Output("remembered", "title"),
+        Input("window", "value"),
+        Input("names", "value"),
+        prevent_initial_call=True,
+    )
+
+    def show(window: Any, names: Any) -> Any:
+        chosen = [name for name in names if isinstance(name, str)] if names else []
+        return tables.show(window if isinstance(window, str) else None, chosen)
+
+    app.callback(Output("tables", "children"), Input("window", "value"), Input("names", "value"))(
+        show
+    )

@@ -1,0 +1,119 @@
+"""What the browser fetches beside the page: timelines, slices of their data, scripts."""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Sequence
+from dataclasses import asdict
+from importlib.resources import files
+from typing import Any, Final
+
+from flask import Flask, Response, abort, jsonify, request
+
+from traceprof.model.window import TimeWindow
+from traceprof.render.document import page_style
+from traceprof.render.escape import html_text
+from traceprof.render.plotly_bundle import plotly_bundle
+from traceprof.render.timeline.script import module_order, read_asset
+from traceprof.viewer.guard import whole_number
+from traceprof.viewer.panes import Pane
+
+__all__ = ["add_routes"]
+
+_MODULES: Final = ("live.mjs", "live_timeline.mjs", "remote.mjs")
+_WIDEST: Final = 20_000
+_LONGEST_SEARCH: Final = 200
+_FOREVER: Final = 10**17
+_PAGE: Final = """<!doctype html>
+<html lang="en" data-theme="light">
+<head>
+<meta charset="utf-8">
+<title>{title}</title>
+<link rel="stylesheet" href="/styles/timeline.css">
+<script src="/plotly.js"></script>
+<script type="module" src="/modules/live.mjs"></script>
+</head>
+<body><div id="traceprof-timeline" data-pane="{pane}"><p class="note">Loading…</p></div></body>
+</html>
+"""
+
+
+def add_routes(app: Flask, panes: Sequence[Pane]) -> None:
+    """Add the routes of the timelines of ``panes`` to ``app``."""
+    _add_files(app)
+
+    def pane_of(place: int) -> Pane:
+        return panes[place] if place < len(panes) else abort(404)
+
+    @app.get("/timeline/<int:place>")
+    def timeline(place: int) -> str:
+        return _PAGE.format(title=html_text(pane_of(place).title), pane=place)
+
+    @app.get("/data/<int:place>/overview")
+    def overview(place: int) -> Response:
+        return _binary(pane_of(place).store.overview())
+
+    @app.get("/data/<int:place>/view")
+    def view(place: int) -> Response:
+        window = TimeWindow(_instant("start"), _instant("end"))
+        if not window.duration_ns:
+            abort(400, "end must be after start")
+        width = whole_number(request.args, "width", 1, _WIDEST)
+        groups = {
+            int(text) for text in request.args.get("groups", "").split(",") if _is_place(text)
+        }
+        return _binary(pane_of(place).store.view(window, width, groups))
+
+    @app.get("/data/<int:place>/find")
+    def find(place: int) -> Response:
+        return jsonify(_find(pane_of(place)))
+
+
+def _find(pane: Pane) -> dict[str, Any]:
+    """Return how many events match, and the next one where ``direction`` is given."""
+    text = request.args.get("text", "")[:_LONGEST_SEARCH]
+    is_match = pane.search.matching(text)
+    answer: dict[str, Any] = {"count": pane.search.count(is_match), "next": None}
+    if "direction" in request.args:
+        direction = 1 if whole_number(request.args, "direction", -1, 1) > 0 else -1
+        row = whole_number(request.args, "row", 0, _FOREVER) if "row" in request.args else None
+        found = pane.search.nearest(is_match, _instant("from"), direction, row)
+        answer["next"] = None if found is None else asdict(found)
+    return answer
+
+
+def _instant(name: str) -> int:
+    return whole_number(request.args, name, -_FOREVER, _FOREVER)
+
+
+def _is_place(text: str) -> bool:
+    return text.isascii() and text.isdigit() and len(text) < 9
+
+
+def _binary(data: bytes) -> Response:
+    return Response(data, mimetype="application/octet-stream")
+
+
+def _add_files(app: Flask) -> None:
+    own = {name: _own_module(name) for name in _MODULES}
+    shared = {name: read_asset(name) for name in module_order("main.mjs")}
+    modules = {**shared, **own}
+    styles = {"page.css": page_style(), "timeline.css": page_style() + read_asset("timeline.css")}
+    plotly = base64.b64decode(plotly_bundle().base64_gzip)
+
+    @app.get("/modules/<name>")
+    def module(name: str) -> Response:
+        return Response(modules.get(name) or abort(404), mimetype="text/javascript")
+
+    @app.get("/styles/<name>")
+    def stylesheet(name: str) -> Response:
+        return Response(styles.get(name) or abort(404), mimetype="text/css")
+
+    @app.get("/plotly.js")
+    def plotly_js() -> Response:
+        headers = {"Content-Encoding": "gzip"}
+        return Response(plotly, mimetype="text/javascript", headers=headers)
+
+
+def _own_module(name: str) -> str:
+    return (files("traceprof.viewer") / "modules" / name).read_text(encoding="utf-8")

@@ -1,0 +1,104 @@
+"""All lanes of one trace on every level of detail; a view is a few binary searches and slices."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Sequence
+from dataclasses import replace
+from typing import Any, Final
+
+from traceprof.model.trace import Trace
+from traceprof.model.window import TimeWindow
+from traceprof.render.palette import CATEGORIES
+from traceprof.render.timeline.channels import Channel, Group, Lanes, Row
+from traceprof.render.timeline.encode import encode_lanes
+from traceprof.render.timeline.lanes import build_lanes
+from traceprof.render.timeline.render import timeline_head
+from traceprof.render.timeline.samples import SampleSeries, sample_series
+from traceprof.render.timeline.states import with_states
+from traceprof.viewer.pyramid import Level, build_levels, cut_channel, level_for
+
+__all__ = ["OVERVIEW_WIDTH", "TimelineStore"]
+
+OVERVIEW_WIDTH: Final = 700
+_PLACES: Final = {item.key: i for i, item in enumerate(CATEGORIES)}
+_NOTHING: Final = TimeWindow(0, 0)
+
+
+class TimelineStore:
+    """Answers views of one trace. Times are ns after the start of the trace."""
+
+    def __init__(self, trace: Trace) -> None:
+        self.lanes = with_states(build_lanes(trace, trace.span), trace.span.duration_ns)
+        self.duration_ns = max(1, trace.span.duration_ns)
+        self._levels: dict[Channel, tuple[Level, ...]] = {
+            channel: build_levels(channel, self.duration_ns)
+            for channel in _every_channel(self.lanes)
+        }
+        samples, self.notes = sample_series(trace, trace.span)
+        self._samples: Sequence[SampleSeries] = samples
+        self._head: dict[str, Any] = {
+            **timeline_head(trace, trace.span, self.lanes.n_events),
+            "view": [0, self.duration_ns],
+        }
+
+    def overview(self) -> bytes:
+        """Return the whole trace, coarsely, with names, samples and all that a page must know."""
+        window = TimeWindow(0, self.duration_ns + 1)
+        everything = range(len(self.lanes.groups))
+        groups, slice_head = self._cut(window, OVERVIEW_WIDTH, everything)
+        lanes = Lanes(groups, self.lanes.names)
+        return encode_lanes(lanes, {**self._head, **slice_head}, _PLACES, self._samples)
+
+    def view(self, window: TimeWindow, width: int, open_groups: Collection[int]) -> bytes:
+        """Return the view of ``window`` on ``width`` pixels, with half a view on each side.
+
+        Rows of groups that are not open stay empty, but for copies: the charts need those.
+        Names are those of the overview.
+        """
+        groups, head = self._cut(window, width, open_groups)
+        return encode_lanes(Lanes(groups, ()), head, _PLACES)
+
+    def _cut(
+        self, window: TimeWindow, width: int, open_groups: Collection[int]
+    ) -> tuple[tuple[Group, ...], dict[str, Any]]:
+        pixel_ns = window.duration_ns // max(1, width)
+        margin = window.duration_ns // 2
+        around = TimeWindow(window.start_ns - margin, window.end_ns + margin)
+        widest = 0
+
+        def cut(channel: Channel, is_wanted: bool) -> Channel:
+            nonlocal widest
+            level = level_for(self._levels[channel], pixel_ns)
+            if is_wanted:
+                widest = max(widest, level.bin_ns)
+            return cut_channel(level.channel, around if is_wanted else _NOTHING)
+
+        groups = tuple(
+            _cut_group(group, place in open_groups, cut)
+            for place, group in enumerate(self.lanes.groups)
+        )
+        shown = sorted(place for place in open_groups if place < len(groups))
+        head = {"loaded": [around.start_ns, around.end_ns], "bin_ns": widest, "shown": shown}
+        return groups, head
+
+
+def _cut_group(group: Group, is_open: bool, cut: Any) -> Group:
+    def cut_row(row: Row) -> Row:
+        channels = (cut(c, is_open or _is_charted(group, c)) for c in row.channels)
+        return replace(row, channels=tuple(channels))
+
+    return replace(
+        group,
+        rows=tuple(cut_row(row) for row in group.rows),
+        states=tuple(cut(c, True) for c in group.states),
+    )
+
+
+def _is_charted(group: Group, channel: Channel) -> bool:
+    return group.kind == "device" and channel.n_bytes is not None
+
+
+def _every_channel(lanes: Lanes) -> Iterator[Channel]:
+    yield from lanes.channels
+    for group in lanes.groups:
+        yield from group.states
