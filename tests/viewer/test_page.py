@@ -8,8 +8,9 @@ import pytest
 
 from tests.builders import TraceBuilder
 from tests.render.browser import OpenPage
+from tests.render.test_escape import HOSTILE
 from tests.viewer.conftest import View
-from traceprof.model.trace import Trace
+from traceprof.model.trace import Trace, TraceInfo
 
 pytestmark = pytest.mark.chromium
 
@@ -84,3 +85,139 @@ def test_it_opens_silently_and_asks_nobody_else(view: View) -> None:
     lanes = _frame(page).locator(".lane .name").all_inner_texts()
     assert {"Main thread · python", "GPU 0 · H100", "Stream 7"} <= set(lanes)
     assert any(row.startswith("gemm") for row in _table(page, "kernels"))
+
+
+def test_zooming_fetches_what_the_screen_can_show_and_hover_tells_it(view: View) -> None:
+    page = view(many=_crowded_trace())
+    _until(page, "traceprof.isSettled")
+    assert _js(page, "traceprof.trace.bin_ns") == 16_000
+    before = _js(page, "[traceprof.redraws, traceprof.remote.requests]")
+    _go_to(page, 20_000_000, 20_010_000)
+    after = _js(page, "[traceprof.redraws, traceprof.remote.requests]")
+    assert after[0] > before[0]
+    assert after[1] == before[1] + 1
+    assert _js(page, "traceprof.trace.bin_ns") == 0
+    assert 10 <= _js(page, "traceprof.scene.boxCount") <= 12
+    page.page.mouse.move(*_at(page, 20_005_250, "Stream 7"))
+    tip = _frame(page).locator(".tip")
+    assert tip.locator("b").inner_text() == "k0"
+    facts = dict(text.split("\n") for text in tip.locator(".fact").all_inner_texts())
+    assert facts["start"] == "20.01 ms (20,005,000 ns)"
+    assert facts["duration"] == "500 ns"
+    assert page.complaints == []
+
+
+def test_while_data_is_on_its_way_nothing_looks_idle(view: View) -> None:
+    page = view(many=_crowded_trace())
+    _go_to(page, 20_000_000, 20_010_000)
+    page.page.route("**/data/**", lambda _: None)  # answers nothing
+    _js(page, "traceprof.goTo(30000000, 30400000)")
+    _until(page, "!traceprof.frame && traceprof.trace === traceprof.overview")
+    assert not _js(page, "traceprof.isSettled")
+    page.page.mouse.move(*_at(page, 30_200_000, "Stream 7"))
+    assert "short events" in _frame(page).locator(".tip b").inner_text()
+    page.page.unroute_all()
+
+
+def test_search_counts_all_events_and_goes_where_nothing_is_loaded(view: View) -> None:
+    page = view(many=_crowded_trace())
+    _go_to(page, 0, 10_000)
+    _frame(page).locator(".search input").fill("needle")
+    _until(page, "document.querySelector('.search .note').textContent === '1 events'")
+    _js(page, "traceprof.stepMatch(1)")
+    _until(page, "document.querySelector('.details h3')?.textContent === 'needle'")
+    t0, t1 = _js(page, "[traceprof.t0, traceprof.t1]")
+    assert t0 < 39_990_000 < t1
+    _js(page, "traceprof.stepEvent(-1)")
+    _until(page, "document.querySelector('.details h3')?.textContent === 'k4'")
+
+
+def test_a_selection_drives_the_tables(view: View) -> None:
+    page = view(small=_small_trace())
+    assert any(row.startswith("ncclAllReduce") for row in _table(page, "kernels"))
+    start = _at(page, 50_000, "Stream 7")
+    end = _at(page, 240_000, "Stream 7")
+    page.page.keyboard.down("Shift")
+    page.page.mouse.move(*start)
+    page.page.mouse.down()
+    page.page.mouse.move(*end, steps=4)
+    page.page.mouse.up()
+    page.page.keyboard.up("Shift")
+    page.page.locator("#table-0-kernels tbody tr").nth(0).wait_for()
+    page.page.wait_for_url("**?window=*ns..*ns*")
+    for _ in range(1_000):
+        if len(_table(page, "kernels")) == 1:
+            break
+        page.page.wait_for_timeout(10)
+    (row,) = _table(page, "kernels")
+    assert row.startswith("gemm")
+    assert "\t1\t" in row
+    page.page.locator("#reset").click()
+    page.page.locator("#table-0-kernels tbody tr", has_text="nccl").wait_for()
+    assert page.complaints == []
+
+
+def test_an_address_names_view_window_and_tables(view: View) -> None:
+    page = view("&window=step:1&tables=copies#at=600000..700000", small=_small_trace())
+    assert _js(page, "[traceprof.t0, traceprof.t1]") == [600_000, 700_000]
+    assert page.page.locator("#window").input_value() == "step:1"
+    assert page.page.locator(".result h3").all_inner_texts() == ["copies"]
+    assert "step:1" in page.page.locator(".tables .sub").inner_text()
+    page.page.evaluate("() => { location.hash = '#at=100000..300000' }")
+    _until(page, "traceprof.t0 === 100000 && traceprof.t1 === 300000")
+
+
+def test_a_window_that_makes_no_sense_is_said_in_words(view: View) -> None:
+    page = view("&window=range:nothing", small=_small_trace())
+    assert "nothing" in page.page.locator(".tables .missing").inner_text()
+    assert page.complaints == []
+
+
+def test_a_row_of_a_table_leads_to_its_place(view: View) -> None:
+    page = view("&tables=gaps&window=all", small=_small_trace())
+    page.page.locator("#table-0-gaps tbody a").first.click()
+    _until(page, "traceprof.t1 - traceprof.t0 < 1_000_000")
+    assert page.page.url.split("#")[1].startswith("at=")
+
+
+def test_runs_stand_side_by_side_and_move_together(view: View) -> None:
+    slower = TraceBuilder().kernel("gemm", 0, 900_000).kernel("relu", 900_000, 1_900_000).build()
+    page = view(first=_small_trace(), second=slower)
+    assert page.page.locator(".tables section h2").all_inner_texts() == ["first", "second"]
+    assert any(row.startswith("relu") for row in _table(page, "kernels", 1))
+    assert not any(row.startswith("relu") for row in _table(page, "kernels", 0))
+    _frame(page, 0).locator(".plot").focus()
+    page.page.keyboard.press("w")
+    _until(page, "traceprof.t1 - traceprof.t0 < 1_400_000", 1)
+    assert _js(page, "[traceprof.t0, traceprof.t1]", 1) == _js(page, "[traceprof.t0, traceprof.t1]")
+    assert page.complaints == []
+
+
+def test_hostile_names_stay_text(view: View) -> None:
+    builder = TraceBuilder().device(0, HOSTILE[1])
+    names = [name for name in HOSTILE if name != "\ud800"]  # a table cannot hold it
+    for i, name in enumerate(names):
+        builder.range(name, i * 1_000, i * 1_000 + 900)
+        builder.kernel(name, i * 1_000, i * 1_000 + 900, launched_ns=(i * 1_000, i * 1_000 + 9))
+    info = TraceInfo(path="x", host=HOSTILE[0], profiler=HOSTILE[1], warnings=tuple(names))
+    traces = {HOSTILE[1]: builder.build(info=info)}
+    page = view("&tables=kernels,ranges,quality&window=all", **traces)
+    assert len(_table(page, "kernels")) > 5
+    page.page.mouse.move(*_at(page, 1_450, "Stream 7"))
+    assert _frame(page).locator(".tip b").inner_text()
+    own = page.page.url.split("/")[2]
+    assert {url.split("/")[2] for url in page.requests if url.startswith("http")} == {own}
+    assert page.page.locator("main img, main script, main a[href^='http']").count() == 0
+    assert page.complaints == []
+
+
+def test_when_the_server_is_gone_the_picture_stays_and_says_so(view: View) -> None:
+    page = view(many=_crowded_trace())
+    _until(page, "traceprof.isSettled")
+    page.page.route("**/data/**", lambda route: route.abort())
+    _js(page, "traceprof.goTo(1000000, 1010000)")
+    _until(page, "document.querySelector('.range').textContent.includes('does not answer')")
+    requests = _js(page, "traceprof.remote.requests")
+    _js(page, "traceprof.redraw()")
+    _until(page, "!traceprof.frame")
+    assert _js(page, "traceprof.remote.requests") == requests

@@ -67,10 +67,9 @@ def view(
         typer.launch(address.url)
     try:
         server.serve()
-    except KeyboardInterrupt:
-        message("ended")
     finally:
         server.close()
+    message("ended")
 
 
 def _title(paths: list[Path]) -> str:

@@ -50,7 +50,7 @@ class TimelineStore:
         return encode_lanes(lanes, {**self._head, **slice_head}, _PLACES, self._samples)
 
     def view(self, window: TimeWindow, width: int, open_groups: Collection[int]) -> bytes:
-        """Return the view of ``window`` on ``width`` pixels, with half a view on each side.
+        """Return the view of ``window`` on ``width`` pixels, with a quarter of it on each side.
 
         Rows of groups that are not open stay empty, but for copies: the charts need those.
         Names are those of the overview.
@@ -62,7 +62,7 @@ class TimelineStore:
         self, window: TimeWindow, width: int, open_groups: Collection[int]
     ) -> tuple[tuple[Group, ...], dict[str, Any]]:
         pixel_ns = window.duration_ns // max(1, width)
-        margin = window.duration_ns // 2
+        margin = window.duration_ns // 4
         around = TimeWindow(window.start_ns - margin, window.end_ns + margin)
         widest = 0
 

@@ -21,6 +21,11 @@
     history.replaceState(history.state, "", location.pathname + search + hash);
   }
 
+  /* Within its document: a bare hash would be taken as one of this page. */
+  function lead({ contentWindow: { location: inner } }, hash) {
+    inner.replace(inner.pathname + hash);
+  }
+
   function follow(pane, [t0, t1]) {
     const all = frames();
     if (document.activeElement !== all[pane] && all.length > 1) return;
@@ -46,14 +51,14 @@
     if (Object.hasOwn(listeners, data?.traceprof)) listeners[data.traceprof](data.pane, data.value);
   });
   window.addEventListener("hashchange", () => {
-    for (const frame of frames()) frame.contentWindow.location.replace(location.hash);
+    for (const frame of frames()) lead(frame, location.hash);
   });
   document.addEventListener("click", (event) => {
     const link = event.target.closest?.("a[data-pane]");
     if (!link) return;
     event.preventDefault();
     const frame = frames()[Number(link.dataset.pane)];
-    frame.contentWindow.location.replace(link.getAttribute("href"));
+    lead(frame, link.getAttribute("href"));
     keepAddress(location.search, link.getAttribute("href"));
     frame.scrollIntoView({ block: "start" });
   });
