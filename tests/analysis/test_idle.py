@@ -59,6 +59,23 @@ def test_waiting_in_the_queue() -> None:
     assert causes(between((-9, -5), (100 * US, 3 * MS))) == {"queued": 2900 * US}
 
 
+def test_waiting_for_a_peer() -> None:
+    trace = (
+        TraceBuilder()
+        .kernel("gemm", 0, 100 * US, launched_ns=(-20, -10))
+        .kernel("ncclDevKernel_AllReduce", 900 * US, MS, launched_ns=(-9, -5))
+        .kernel("gemm", MS + 5 * US, 2 * MS, launched_ns=(-4, -3))
+    )
+    # The 5 µs behind the collective are the usual pause.
+    assert causes(trace) == {"peer": 800 * US, "queued": 5 * US}
+
+
+def test_a_gap_at_the_end_of_the_window_waits_for_what_is_behind_it() -> None:
+    trace = between((5 * MS, 5 * MS + 5 * US), (MS, 5 * MS + 10 * US)).build()
+    table = measure_idle(trace.within(TimeWindow(0, 3 * MS))).table
+    assert plain(table, "cause", "total_ns") == [("host", 2 * MS)]
+
+
 def test_a_launch_that_takes_long() -> None:
     # The call lasts from before the gap to its end, as when a module is loaded lazily.
     assert causes(between((50 * US, 3 * MS), (100 * US, 3 * MS))) == {"host": 2900 * US}

@@ -15,7 +15,6 @@ FILES = (
     "2025.1-llm-17k-kernels",
     "2024.6-llm-2.7b-nvtx-a100",
     "2026.2-windows-laptop",
-    "2026.2-2gpu-nccl-before",
 )
 
 

@@ -252,6 +252,12 @@ def test_a_trace_that_is_cut_off_is_read_up_to_the_cut(tmp_path: Path, packed: b
     assert "cut off" in trace.info.warnings[0]
 
 
+def test_a_byte_order_mark_and_metadata_in_front(tmp_path: Path) -> None:
+    path = write(tmp_path / "t.json", [kernel("k", 0, 5)], metadata={"text": "x" * 10_000})
+    path.write_bytes(b"\xef\xbb\xbf" + path.read_bytes())
+    assert open_trace(path).kernels["name"].tolist() == ["k"]
+
+
 def test_strange_values_do_no_harm(tmp_path: Path) -> None:
     events = [
         kernel("k", 0, 1000),

@@ -19,10 +19,11 @@ from tests.builders import plain
 from tests.formats.nvprof_database import NvprofDatabase, object_id
 from tests.requirements import TRACES, require
 from traceprof.errors import TraceError
-from traceprof.formats import open_trace
+from traceprof.formats import ReadOptions, open_trace
 from traceprof.formats.database import Database
 from traceprof.formats.nvprof_file import call_names
 from traceprof.model.tables import ABSENT
+from traceprof.model.window import TimeWindow
 
 DAY = 1_583_975_499_000_000_000
 PID = 29051
@@ -154,6 +155,17 @@ def test_lost_records_are_counted_and_left_out(tmp_path: Path) -> None:
     assert plain(trace.kernels, "start_ns", "end_ns") == [(0, 5)]
     assert trace.copies.empty
     assert trace.info.warnings[0].startswith("2 records were lost")
+
+
+def test_a_window_spares_rows_outside_it(tmp_path: Path) -> None:
+    path = tmp_path / "run.nvprof"
+    with NvprofDatabase(path) as file:
+        name = file.string("k")
+        for start in (0, 100, 200):
+            times = {"start": DAY + start, "end": DAY + start + 50}
+            file.add("CONCURRENT_KERNEL", name=name, **times)
+    trace = open_trace(path, ReadOptions(window=TimeWindow(120, 200)))
+    assert plain(trace.kernels, "start_ns", "end_ns") == [(100, 150)]
 
 
 def test_the_oldest_schema(tmp_path: Path) -> None:

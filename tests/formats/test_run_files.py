@@ -59,6 +59,17 @@ def test_a_pattern_finds_files_in_natural_order(tmp_path: Path) -> None:
     assert "no file says its rank" in run.warnings[0]
 
 
+def test_one_file_of_nvprof_for_each_process(tmp_path: Path) -> None:
+    """`nvprof -o out.%p.nvprof` numbers the files by process, which says no rank."""
+    paths = [nvprof(tmp_path / f"out.{process}.nvprof") for process in (9001, 312)]
+    run = open_run(paths)
+    assert [(m.rank, m.known_from, Path(m.trace.info.path).name) for m in run] == [
+        (0, "order of files", "out.312.nvprof"),
+        (1, "order of files", "out.9001.nvprof"),
+    ]
+    assert "no file says its rank" in run.warnings[0]
+
+
 def test_file_names_that_say_the_rank(tmp_path: Path) -> None:
     paths = [nvprof(tmp_path / name) for name in ("r10_hostA_77.nvprof", "Rank-9.nvprof")]
     run = open_run(paths)

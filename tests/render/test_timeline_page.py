@@ -11,8 +11,10 @@ import pytest
 from tests.builders import TraceBuilder
 from tests.render.browser import OpenPage
 from tests.render.test_escape import HOSTILE
+from traceprof.formats import open_trace
 from traceprof.model.trace import Trace, TraceInfo
 from traceprof.model.window import TimeWindow
+from traceprof.render.escape import plain_text
 from traceprof.render.timeline import render_timeline
 
 Open = Callable[..., OpenPage]
@@ -133,9 +135,14 @@ def test_shift_and_drag_measures_and_sums_up(open_page: Open) -> None:
     start, end = page.js("traceprof.selection")
     pixel = page.js("traceprof.binNs")
     assert (start, end) == pytest.approx((100_000, 300_000), abs=2 * pixel)
-    rows = page.page.locator(".details tr").all_inner_texts()
-    assert any(row.startswith("Compute\t") and "\t1\t" in row for row in rows)
-    assert any(row.startswith("gemm\t") for row in rows)
+    rows = page.js(
+        "[...document.querySelectorAll('.details tr')]"
+        ".map((row) => [...row.cells].map((cell) => cell.textContent))"
+    )
+    sums = {cells[0]: cells[1:] for cells in rows}
+    assert (sums["Compute"][2], sums["Compute"][3]) == ("1", "–")
+    assert float(sums["Compute"][1].split()[0]) == pytest.approx(100, abs=1)
+    assert sums["gemm"][1] == "1"
 
 
 def test_a_link_opens_at_its_place(open_page: Open) -> None:
@@ -253,3 +260,45 @@ def test_samples_are_charts_on_the_same_axis(open_page: Open) -> None:
     facts = page.page.locator(".tip .fact").all_inner_texts()
     assert facts == ["<b>mlx5_0</b>\n75 B/s", "mlx5_1\n7 B/s"]
     assert page.complaints == []
+
+
+@pytest.mark.traces
+@pytest.mark.parametrize(
+    "name", ["nsys/2026.2-2gpu-nccl-before.sqlite", "kineto/2025-h100-bert-small.json.gz"]
+)
+def test_hover_equals_the_table_of_a_real_trace(
+    name: str, real_trace: Callable[[str], Path], open_page: Open
+) -> None:
+    trace = open_trace(real_trace(name))
+    page = open_page(render_timeline(trace, title=name))
+    page.js("traceprof.trace.groups.forEach((_, i) => traceprof.open.add(i))")
+    page.redrawn("traceprof.layout(); traceprof.redraw();")
+    for table in ("kernels", "copies"):
+        rows = trace.table(table)
+        for i in range(0, len(rows), max(1, len(rows) // 4)):
+            row = rows.iloc[i]
+            start, end = int(row["start_ns"]) - trace.span.start_ns, int(row["end_ns"])
+            duration = end - int(row["start_ns"])
+            place = page.js(
+                "traceprof.trace.rows.findIndex((r) => r.kind === 'gpu' && r.channels.some("
+                f"(c) => c.starts.indexOf({start}) >= 0 && c.ends.indexOf({start + duration}) >= 0"
+                f" && (c.bytes !== null) === {str(table == 'copies').lower()}))"
+            )
+            page.redrawn(f"traceprof.goTo({start} - 400, {start + duration} + 400)")
+            page.page.locator(
+                f".lane.row >> nth={_screen_row(page, place)}"
+            ).scroll_into_view_if_needed()
+            facts = page.hover(start + duration / 2, place)
+            assert f"{start:,} ns" in facts["start"]
+            assert f"{duration:,} ns" in facts["duration"]
+            if table == "kernels":
+                assert facts["title"] == plain_text(row["name"])
+            else:
+                assert f"({row['n_bytes']:,})" in facts["bytes"]
+
+
+def _screen_row(page: OpenPage, row: int) -> int:
+    found: int = page.js(
+        f"traceprof.lines.filter((l) => l.type === 'row').findIndex((l) => l.row === {row})"
+    )
+    return found

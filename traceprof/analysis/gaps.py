@@ -8,7 +8,7 @@ exactly.
 
 from __future__ import annotations
 
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
@@ -17,6 +17,7 @@ import pandas as pd
 from traceprof.analysis.attribution import find_launches
 from traceprof.analysis.breakdown import device_time
 from traceprof.analysis.host_state import HostState, find_host_states
+from traceprof.model.activity import Activity
 from traceprof.model.intervals import Intervals
 from traceprof.model.trace import DEVICE_TABLES, Trace
 
@@ -30,6 +31,7 @@ CAUSES: Final = (
     "launch",
     "host",
     "queued",
+    "peer",
     "profiler",
     "edge",
     "unknown",
@@ -38,10 +40,10 @@ CAUSES: Final = (
 
 data: the host fetches data; synchronising: the host waits in a synchronising call; launch: the
 host launches as fast as it can, but too slowly; host: the host runs other code (or a launching
-call takes more than a millisecond, as when a module is loaded); queued: the work
-had been launched: the pause between two kernels, or a wait for another stream, device or event;
-profiler: the profiler itself; edge: before the first and after the last work of the recording;
-unknown: no launch was recorded.
+call takes more than a millisecond, as when a module is loaded); queued: the work had been
+launched: the pause between two kernels, or a wait for another stream or event; peer: the same
+before or after work that another device takes part in; profiler: the profiler itself; edge:
+before the first and after the last work of the recording; unknown: no launch was recorded.
 """
 
 LAUNCH_BOUND_NS: Final = 200_000
@@ -60,14 +62,18 @@ def device_work(trace: Trace, device: int) -> pd.DataFrame:
     """Return the kernels and copies of ``device``, sorted by start, with their launches.
 
     Columns: start_ns, end_ns, process, name, launch_ns and launched_ns (start and end of the
-    launching call), and is_linked (whether it was recorded).
+    launching call), is_linked (whether it was recorded), and is_shared (whether another device
+    takes part: communication, copies between devices).
     """
     parts = []
     for name in DEVICE_TABLES:
         frame = trace.table(name)
         frame = frame[frame["device"] == device]
         launches = find_launches(trace, frame)
-        labels = frame["name"] if name == "kernels" else frame["direction"]
+        if name == "kernels":
+            labels, shared = frame["name"], frame["activity"] == Activity.COMMUNICATION.value
+        else:
+            labels, shared = frame["direction"], frame["direction"] == "p2p"
         parts.append(
             pd.DataFrame(
                 {
@@ -78,6 +84,7 @@ def device_work(trace: Trace, device: int) -> pd.DataFrame:
                     "launch_ns": launches.start_ns,
                     "launched_ns": launches.end_ns,
                     "is_linked": launches.is_known,
+                    "is_shared": shared.to_numpy(np.bool_),
                 }
             )
         )
@@ -104,51 +111,54 @@ def find_gaps(trace: Trace) -> pd.DataFrame:
 def _gaps_of(trace: Trace, device: int, states: dict[int, HostState]) -> pd.DataFrame:
     span = trace.span
     idle = device_time(trace, device).busy.gaps(span.start_ns, span.end_ns)
-    work = device_work(trace, device)
-    follows = np.searchsorted(work["start_ns"], idle.ends, side="left")
-    has_next = follows < len(work)
-    next_row = np.minimum(follows, max(len(work) - 1, 0))
+    # What a gap at the end of the window waits for may lie behind it.
+    work = device_work(trace.whole, device)
+    next_row = np.searchsorted(work["start_ns"], idle.ends, side="left")
+    next_row = np.where(next_row < len(work), next_row, -1)
+    last_row = _rows_before(work, idle)
     gaps = pd.DataFrame({"device": device, "start_ns": idle.starts, "end_ns": idle.ends})
-    gaps["process"] = _taken(work, "process", next_row, has_next, -1)
-    gaps["before"] = _names_before(work, idle)
-    gaps["after"] = _taken(work, "name", next_row, has_next, "")
-    linked = np.asarray(_taken(work, "is_linked", next_row, has_next, False), np.bool_)
+    gaps["process"] = _taken(work, "process", next_row, -1)
+    gaps["before"] = _taken(work, "name", last_row, "")
+    gaps["after"] = _taken(work, "name", next_row, "")
+    linked = np.asarray(_taken(work, "is_linked", next_row, False), np.bool_)
     launch, launched = (
-        np.asarray(_taken(work, name, next_row, has_next, -1), np.int64)
+        np.asarray(_taken(work, name, next_row, -1), np.int64)
         for name in ("launch_ns", "launched_ns")
     )
     split = _split(gaps, (launch, launched + LATENCY_NS), states)
-    causes = {name: np.where(linked, split[name], 0) for name in CAUSES if name in split}
-    causes["unknown"] = np.where(linked, 0, idle.ends - idle.starts)
-    edges = _edges(trace, device).covered_ns(idle.starts, idle.ends)
-    at_edge = edges == idle.ends - idle.starts
-    causes = {name: np.where(at_edge, 0, values) for name, values in causes.items()}
-    causes["edge"] = np.where(at_edge, edges, 0)
-    return gaps.assign(**{name: causes[name] for name in CAUSES})
+    involves_peer = _taken(work, "is_shared", next_row, False) | _taken(
+        work, "is_shared", last_row, False
+    )
+    waits_for_peer = np.asarray(involves_peer, np.bool_) & (split["queued"] > LATENCY_NS)
+    split["peer"] = np.where(waits_for_peer, split["queued"], 0)
+    split["queued"] = np.where(waits_for_peer, 0, split["queued"])
+    lengths = idle.ends - idle.starts
+    edge = _edges(trace, device).covered_ns(idle.starts, idle.ends) == lengths
+    causes = {name: np.where(linked & ~edge, split[name], 0) for name in CAUSES}
+    causes["unknown"] = np.where(linked | edge, 0, lengths)
+    causes["edge"] = np.where(edge, lengths, 0)
+    return gaps.assign(**causes)
 
 
 def _taken(
-    work: pd.DataFrame,
-    column: str,
-    rows: _Int64Array,
-    present: npt.NDArray[np.bool_],
-    default: int | str | bool,
-) -> npt.NDArray[np.generic]:
+    work: pd.DataFrame, column: str, rows: _Int64Array, default: int | str | bool
+) -> npt.NDArray[Any]:
+    """Return the values of ``column`` in ``rows``, ``default`` where a row is -1."""
     if work.empty:
         return np.full(len(rows), default)
-    values: npt.NDArray[np.generic] = work[column].to_numpy()[rows].copy()
-    values[~present] = default
+    values = work[column].to_numpy()[rows].copy()
+    values[rows < 0] = default
     return values
 
 
-def _names_before(work: pd.DataFrame, idle: Intervals) -> npt.NDArray[np.generic]:
-    """Return the name of the work whose end opens each gap."""
-    order = np.argsort(work["end_ns"].to_numpy(), kind="stable")
-    place = np.searchsorted(work["end_ns"].to_numpy()[order], idle.starts, side="right") - 1
-    names = work["name"].to_numpy()[order]
-    if not len(names):
-        return np.full(len(idle), "", object)
-    return np.where(place >= 0, names[np.maximum(place, 0)], "")
+def _rows_before(work: pd.DataFrame, idle: Intervals) -> _Int64Array:
+    """Return the row of the work whose end opens each gap, -1 where there is none."""
+    ends = work["end_ns"].to_numpy()
+    order = np.argsort(ends, kind="stable")
+    place = np.searchsorted(ends[order], idle.starts, side="right") - 1
+    if not len(order):
+        return np.full(len(idle), -1, np.int64)
+    return np.where(place >= 0, order[np.maximum(place, 0)], -1)
 
 
 def _edges(trace: Trace, device: int) -> Intervals:

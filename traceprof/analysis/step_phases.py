@@ -27,7 +27,8 @@ class StepPhases:
 
     ``table``: process, step, device (-1 where the process uses none), phase, host_ns (in the
     step, without the phases inside), device_ns (how long the device worked on what the phase
-    launched in the step, whenever that ran) and work_count (kernels and copies).
+    launched in the step, whenever that ran) and work_count (kernels and copies); without the
+    columns of devices where their work was not recorded.
     """
 
     table: pd.DataFrame
@@ -52,7 +53,10 @@ def measure_step_phases(trace: Trace) -> StepPhases:
     table[numbers] = table[numbers].fillna(0).astype("int64")
     order = table["phase"].map([*PHASES, UNCLAIMED].index)
     table = table.assign(order=order).sort_values(["process", "step", "device", "order"])
-    return StepPhases(table.drop(columns="order").reset_index(drop=True))
+    dropped = ["order"]
+    if not (trace.recorded & set(DEVICE_TABLES)):
+        dropped += ["device", "device_ns", "work_count"]
+    return StepPhases(table.drop(columns=dropped).reset_index(drop=True))
 
 
 def _host_times(trace: Trace, steps: pd.DataFrame) -> pd.DataFrame:

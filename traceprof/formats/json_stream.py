@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import json
 import re
+from codecs import BOM_UTF8
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any, Final, Protocol, TypeVar
@@ -79,6 +80,9 @@ class JsonArrayStream:
             return
 
     def _document(self, parse: Callable[[bytes], _Batch | None]) -> Iterator[_Batch | list[Any]]:
+        self._fill(len(BOM_UTF8))
+        if self._buffer.startswith(BOM_UTF8):
+            self._position = len(BOM_UTF8)
         opening = self._peek()
         self._position += 1
         if opening == b"[":

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from codecs import BOM_UTF8
 from pathlib import Path
 from typing import Final
 
@@ -49,7 +50,6 @@ _HOST: Final = (*_API_CALLS, *_OPERATORS, *_ANNOTATIONS, *_FUNCTIONS)
 _TAKEN: Final = frozenset((*_KERNELS, *_COPIES, *_HOST, *_SYNCS, *_OVERHEADS, *_MEMORY))
 _KEYS: Final = (b'"traceEvents"', b'"deviceProperties"', b'"ph"')
 _FAR_BYTES: Final = 1 << 20
-_BYTE_ORDER_MARK: Final = b"\xef\xbb\xbf"
 
 
 def recognises(candidate: Candidate) -> bool:
@@ -57,7 +57,7 @@ def recognises(candidate: Candidate) -> bool:
     head = candidate.head
     is_packed = head.startswith(GZIP_MAGIC)
     head = unpacked_head(candidate.path, len(head)) if is_packed else head
-    if head.removeprefix(_BYTE_ORDER_MARK).lstrip()[:1] not in (b"{", b"["):
+    if head.removeprefix(BOM_UTF8).lstrip()[:1] not in (b"{", b"["):
         return False
     if any(key in head for key in _KEYS):
         return True

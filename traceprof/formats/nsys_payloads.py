@@ -12,7 +12,9 @@ from traceprof.formats.database import Database
 
 __all__ = ["PayloadSchemas", "read_schemas"]
 
-_HEADER_BYTES: Final = 32
+_HEADER: Final = struct.Struct("<IIIIQQ")
+"""Domain, reserved, schema, reserved, size of the payload, size of all."""
+
 _CODES: Final = {
     5: "<i",
     6: "<I",
@@ -31,9 +33,12 @@ _FIRST_CUSTOM_TYPE: Final = 1 << 24  # an enumeration: 32 bits
 
 @dataclass(frozen=True, slots=True)
 class PayloadSchemas:
-    """What the payloads consist of: schema → (field, offset in bytes, code of `struct`)."""
+    """What payloads consist of: (domain, schema) → (field, offset in bytes, code of `struct`).
 
-    fields: Mapping[int, tuple[tuple[str, int, str], ...]]
+    Schemas are numbered within a domain.
+    """
+
+    fields: Mapping[tuple[int, int], tuple[tuple[str, int, str], ...]]
 
     def decode(self, text: str | None, blob: bytes | None) -> dict[str, Any]:
         """Return the fields of a payload; none where it cannot be decoded."""
@@ -45,35 +50,33 @@ class PayloadSchemas:
         return self._decode_blob(blob) if blob else {}
 
     def _decode_blob(self, blob: bytes) -> dict[str, Any]:
-        """Decode bytes: a header that names the schema among its first words, then the fields."""
-        if len(blob) <= _HEADER_BYTES:
+        if len(blob) <= _HEADER.size:
             return {}
-        words = struct.unpack_from("<4I", blob)
-        schema = next((word for word in words if word in self.fields), None)
-        if schema is None:
-            return {}
-        payload = blob[_HEADER_BYTES:]
+        domain, _, schema, *_ = _HEADER.unpack_from(blob)
+        payload = blob[_HEADER.size :]
         return {
             name: struct.unpack_from(code, payload, offset)[0]
-            for name, offset, code in self.fields[schema]
+            for name, offset, code in self.fields.get((domain, schema), ())
             if offset + struct.calcsize(code) <= len(payload)
         }
 
 
 def read_schemas(database: Database) -> PayloadSchemas:
     """Return the schemas of payloads that the export describes."""
-    wanted = {"schemaId", "idx", "type", "name", "offset"}
+    wanted = {"domainId", "schemaId", "idx", "type", "name", "offset"}
     if not wanted <= database.columns("NVTX_PAYLOAD_SCHEMA_ENTRIES"):
         return PayloadSchemas({})
     rows = database.rows(
-        "SELECT DISTINCT schemaId, idx, type, name, offset FROM NVTX_PAYLOAD_SCHEMA_ENTRIES "
-        "ORDER BY schemaId, idx"
+        "SELECT DISTINCT domainId, schemaId, idx, CAST(type AS INTEGER), name, "
+        "max(0, coalesce(CAST([offset] AS INTEGER), 0)) FROM NVTX_PAYLOAD_SCHEMA_ENTRIES "
+        "WHERE type IS NOT NULL AND name IS NOT NULL ORDER BY domainId, schemaId, idx"
     )
-    fields: dict[int, tuple[tuple[str, int, str], ...]] = {}
-    for schema, _, kind, name, offset in rows:
-        code = "<I" if kind is not None and kind >= _FIRST_CUSTOM_TYPE else _CODES.get(kind)
-        if code is not None and name:
-            fields[schema] = (*fields.get(schema, ()), (str(name), offset or 0, code))
+    fields: dict[tuple[int, int], tuple[tuple[str, int, str], ...]] = {}
+    for domain, schema, _, kind, name, offset in rows:
+        code = "<I" if kind >= _FIRST_CUSTOM_TYPE else _CODES.get(kind)
+        if code is not None:
+            known = fields.get((domain, schema), ())
+            fields[domain, schema] = (*known, (str(name), offset, code))
     return PayloadSchemas(fields)
 
 

@@ -36,7 +36,8 @@ def test_rules_without_data_abstain_and_say_why() -> None:
     assert abstained["launch_bound"].startswith("no kernels recorded: record")
     assert abstained["input_bound"].startswith("no range says when data is fetched")
     assert findings.notes[0] == "no rule found anything to improve"
-    assert "warmup was not judged: no steps are named" in findings.notes
+    assert "not judged: warmup: no steps are named" in findings.notes
+    assert len(findings.notes) == 1 + len(set(abstained.values()))
     assert findings.to_frame().empty
 
 

@@ -221,3 +221,11 @@ def test_the_command_writes_one_file(
     assert "wrote r.html" in done.stderr
     assert [path.name for path in tmp_path.iterdir()] == ["r.html"]
     assert run_traceprof("report", trace, "-o", "r.html").returncode == 2
+
+
+@pytest.mark.chromium
+def test_the_timeline_looks_the_same_inside_a_report(open_page: Callable[..., OpenPage]) -> None:
+    page = open_page(_report(_training()))
+    for box in ("canvas", ".figure svg"):
+        left = page.js(f"document.querySelector('.plot {box}').getBoundingClientRect().left")
+        assert left == page.js("document.querySelector('.plot').getBoundingClientRect().left")

@@ -75,7 +75,13 @@ class Findings:
     def notes(self) -> tuple[str, ...]:
         """Which rules could not judge, and that nothing was found."""
         found = () if self.findings else ("no rule found anything to improve",)
-        return (*found, *(f"{rule} was not judged: {reason}" for rule, reason in self.abstained))
+        rules: dict[str, list[str]] = {}
+        for rule, reason in self.abstained:
+            rules.setdefault(reason, []).append(rule)
+        return (
+            *found,
+            *(f"not judged: {', '.join(names)}: {reason}" for reason, names in rules.items()),
+        )
 
     def to_frame(self) -> pd.DataFrame:
         """Return one row per finding."""

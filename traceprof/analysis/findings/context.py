@@ -28,6 +28,7 @@ _OWNERS: Final = {
     "host": "host_code",
     "profiler": "profiler",
     "queued": "queued",
+    "peer": "peer",
     "synchronising": "host_sync",
     "edge": "edge",
     "unknown": "unknown",

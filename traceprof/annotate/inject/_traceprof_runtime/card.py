@@ -4,6 +4,7 @@ import json
 import os
 import platform
 import sys
+from operator import attrgetter
 from time import time_ns
 
 from . import settings
@@ -48,10 +49,9 @@ def _software():
         found["torch.git"] = getattr(torch.version, "git_version", None)
         found["cuda"] = torch.version.cuda
         found["hip"] = getattr(torch.version, "hip", None)
-        cudnn = getattr(torch.backends, "cudnn", None)
-        if torch.version.cuda and cudnn is not None:
-            found["cudnn"] = cudnn.version()
-            found["nccl"] = _nccl_version(torch)
+        if torch.version.cuda:  # asked of the build: the driver must not be touched here
+            found["cudnn"] = _version(torch, "_C._cudnn.getCompileVersion")
+            found["nccl"] = _version(torch, "cuda.nccl.version")
     from importlib import metadata
 
     for package in _PACKAGES:
@@ -62,8 +62,8 @@ def _software():
     return {name: str(value) for name, value in found.items() if value}
 
 
-def _nccl_version(torch):
+def _version(torch, function):
     try:
-        return ".".join(map(str, torch.cuda.nccl.version()))
+        return ".".join(map(str, attrgetter(function)(torch)()))
     except (AttributeError, RuntimeError, TypeError):
         return None
