@@ -100,7 +100,8 @@ def measure_alignment(trace: Trace) -> Alignment:
 def align_clocks(trace: Trace, alignment: Alignment | None = None) -> Trace:
     """Return the whole recording with all ranks on the clock of the first.
 
-    ``alignment`` is that of `measure_alignment`, if it is known already. Ranks that share no collective with the others stay on their own clock; a warning says which.
+    ``alignment`` is that of `measure_alignment`, if it is known already. Ranks that share no
+    collective with the others stay on their own clock; a warning says which.
     """
     alignment = alignment or measure_alignment(trace)
     corrected = retime(trace.whole, alignment.corrections)
