@@ -6,11 +6,14 @@ any crash. The program's own use of the profiler always has priority.
 """
 
 import os
+import sys
 
 from . import session, settings, steps
 from .boot import complain
 
 _NEVER = 1 << 60
+# What nsys and nvprof leave in the environment: CUPTI has one subscriber only.
+_PROFILERS = ("NSYS_PROFILING_SESSION_ID", "NVPROF_ID")
 _TRIAL_STEPS = 2
 _MAX_BYTES = (
     60 << 20
@@ -20,6 +23,11 @@ _MAX_BYTES = (
 def install(torch):
     """Open and close windows between steps."""
     if settings.WINDOWS is None:
+        return
+    if any(variable in os.environ for variable in _PROFILERS):
+        sys.stderr.write(
+            "traceprof: the program runs under another profiler: no operators recorded\n"
+        )
         return
     os.environ.setdefault("KINETO_LOG_LEVEL", "99")  # else it writes lines on stderr
     windows = _Windows(torch, *settings.WINDOWS)
