@@ -165,3 +165,11 @@ def test_the_profiler_sees_the_gpu_where_the_program_uses_it(
     cuda = SimpleNamespace(is_initialized=lambda: is_initialized)
     torch = SimpleNamespace(__version__=version, cuda=cuda)
     assert runtime("hook_windows").device_option(torch) == option
+
+
+@pytest.mark.parametrize("variable", ["NSYS_PROFILING_SESSION_ID", "NVPROF_ID"])
+def test_no_window_is_opened_under_another_profiler(runtime, monkeypatch, capsys, variable):
+    monkeypatch.setenv("TRACEPROF_WINDOWS", "5,10,200")
+    monkeypatch.setenv(variable, "1")
+    runtime("hook_windows").install(None)  # it would need torch to go on
+    assert "another profiler" in capsys.readouterr().err

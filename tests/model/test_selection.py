@@ -51,6 +51,7 @@ def bounds(selection: Selection) -> tuple[int, int]:
         ("range:/./@NCCL#1", (1400, 1450)),
         ("range:odd#3@x", (1500, 1510)),
         ('range:"a & b"', (1600, 1610)),
+        ("range:a & b", (1600, 1610)),
         ("step:3 & range:forward", (1510, 1550)),
         ("steady & last:50ns", (2150, 2200)),
         ("step:2..5&10ns..20ns", (1410, 1420)),

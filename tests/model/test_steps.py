@@ -200,6 +200,14 @@ def test_bursts_of_optimizer_kernels_end_steps() -> None:
     assert plain(steps.table, *COLUMNS) == expected
 
 
+def test_optimizer_kernels_all_over_the_place_end_no_steps() -> None:
+    builder = TraceBuilder()
+    for i in range(40):
+        builder.kernel("gemm", 20 * i, 20 * i + 9)
+        builder.kernel("multi_tensor_apply_kernel", 20 * i + 10, 20 * i + 19)
+    assert find_steps(builder.build()).source != "inferred from the optimizer's kernels"
+
+
 def test_the_period_of_the_kernels_makes_steps() -> None:
     steps = find_steps(training_kernels(8, "update").build())
     assert steps.source == "inferred from the period of the kernel sequence"

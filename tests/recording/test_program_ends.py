@@ -167,3 +167,14 @@ def test_no_secret_of_command_line_or_environment_is_in_the_trace(tmp_path, tool
     environment = recorded.trace.environment
     assert environment.loc[environment["name"] == "env.NCCL_X", "value"].tolist() == ["seen8"]
     assert environment.loc[environment["name"] == "command", "value"].item().endswith("***")
+
+
+@pytest.mark.parametrize("tool", TOOLS)
+def test_arguments_that_are_no_text_stop_nothing(tmp_path, tool):
+    if tool == "nsys":
+        require("nsys")
+    command = [*NAMED_STEPS, "0", os.fsdecode(b"bad\xff<b>")]
+    recorded = record(tmp_path / "run.sqlite", command, "--with", tool)
+    assert recorded.done.returncode == 0, recorded.done.stderr
+    assert (recorded.trace.ranges["name"] == "work").sum() == 3
+    assert "bad\ufffd" in "".join(recorded.trace.environment["value"])

@@ -83,6 +83,17 @@ def test_operators_are_there_with_the_embedded_recorder(cnn_with_torch):
         assert encloses.sum() == 1
 
 
+def test_the_first_window_is_a_trial_of_two_steps(cnn_with_torch):
+    ranges = cnn_with_torch.trace.ranges
+    windows = ranges[ranges["name"] == "traceprof.window"]
+    ends = ranges.loc[ranges["name"] == "optimizer", "end_ns"]
+    n_steps = [
+        int(ends.between(start, end).sum())
+        for start, end in zip(windows["start_ns"], windows["end_ns"], strict=True)
+    ]
+    assert n_steps == [2, 4]  # steps 5 and 6, and from 8 to the end
+
+
 def test_devices_are_not_recorded_where_there_is_none(cnn):
     assert "kernels" not in cnn.trace.recorded
 

@@ -97,12 +97,13 @@ def measure_alignment(trace: Trace) -> Alignment:
     return Alignment(clocks, corrections, _notes(clocks, ties))
 
 
-def align_clocks(trace: Trace) -> Trace:
+def align_clocks(trace: Trace, alignment: Alignment | None = None) -> Trace:
     """Return the whole recording with all ranks on the clock of the first.
 
-    Ranks that share no collective with the others stay on their own clock; a warning says which.
+    ``alignment`` is that of `measure_alignment`, if it is known already. Ranks that share no
+    collective with the others stay on their own clock; a warning says which.
     """
-    alignment = measure_alignment(trace)
+    alignment = alignment or measure_alignment(trace)
     corrected = retime(trace.whole, alignment.corrections)
     return corrected.with_warnings(*_on_untied(alignment.clocks))
 

@@ -16,6 +16,8 @@ from __future__ import annotations
 
 from dataclasses import asdict, dataclass
 
+import numpy as np
+import numpy.typing as npt
 import pandas as pd
 
 from traceprof.analysis.base import Analysis
@@ -117,17 +119,27 @@ class Breakdown:
 
 def device_time(trace: Trace, device: int) -> DeviceTime:
     """Return what ``device`` did when."""
-    kernels = trace.kernels[trace.kernels["device"] == device]
-    copies = trace.copies[trace.copies["device"] == device]
-    parts = kernels["activity"].map(lambda activity: Activity(activity).part).astype(object)
-    inside = copies["direction"].isin(_DEVICE_MEMORY_DIRECTIONS)
-    outside = ~inside & ~copies["direction"].isin(_HOST_ONLY_DIRECTIONS)
+    kernels, copies = trace.kernels, trace.copies
+    part = _part_of_kernels(kernels)
+    here = (kernels["device"] == device).to_numpy()
+    direction = copies["direction"]
+    copied_here = (copies["device"] == device).to_numpy()
+    inside = copied_here & direction.isin(_DEVICE_MEMORY_DIRECTIONS).to_numpy()
+    outside = copied_here & ~inside & ~direction.isin(_HOST_ONLY_DIRECTIONS).to_numpy()
+    kernel_time = {kind: _union(kernels, here & (part == i)) for i, kind in enumerate(Part)}
     return DeviceTime(
-        compute=_union(kernels[parts == Part.COMPUTE]),
-        communication=_union(kernels[parts == Part.COMMUNICATION]),
-        transfer=_union(kernels[parts == Part.TRANSFER]) | _union(copies[outside]),
-        device_memory=_union(kernels[parts == Part.DEVICE_MEMORY]) | _union(copies[inside]),
+        compute=kernel_time[Part.COMPUTE],
+        communication=kernel_time[Part.COMMUNICATION],
+        transfer=kernel_time[Part.TRANSFER] | _union(copies, outside),
+        device_memory=kernel_time[Part.DEVICE_MEMORY] | _union(copies, inside),
     )
+
+
+def _part_of_kernels(kernels: pd.DataFrame) -> npt.NDArray[np.int64]:
+    """Return the place in `Part` of each kernel; one look per activity, not per kernel."""
+    activities = kernels["activity"].cat
+    places = [list(Part).index(Activity(name).part) for name in activities.categories]
+    return np.array([*places, -1], np.int64)[activities.codes]
 
 
 def measure_breakdown(trace: Trace) -> Breakdown:
@@ -188,8 +200,8 @@ def _notes(trace: Trace) -> tuple[str, ...]:
     )
 
 
-def _union(frame: pd.DataFrame) -> Intervals:
-    return Intervals.union_of(frame["start_ns"].to_numpy(), frame["end_ns"].to_numpy())
+def _union(frame: pd.DataFrame, rows: npt.NDArray[np.bool_]) -> Intervals:
+    return Intervals.union_of(frame["start_ns"].to_numpy()[rows], frame["end_ns"].to_numpy()[rows])
 
 
 def _share(part_ns: int, whole_ns: int) -> float | None:

@@ -20,6 +20,7 @@ from traceprof.cli.options import (
     LinkRates,
     RowCount,
     RulesFile,
+    StepRanges,
     TracePaths,
     Warmup,
     WindowText,
@@ -44,6 +45,7 @@ def analyze(
     ],
     window: WindowText = None,
     warmup: Warmup = None,
+    step_ranges: StepRanges = None,
     as_json: AsJson = False,
     as_csv: AsCsv = False,
     rows: RowCount = 5,
@@ -56,7 +58,7 @@ def analyze(
     """Where did the step time go? One page, or the analyses named in front of the trace."""
     names, paths = _split(trace)
     opening = Opening(rules, align, gpu, link or (), hardware)
-    show(names, paths, opening, Wanted(window, warmup, as_json, as_csv, rows))
+    show(names, paths, opening, Wanted(window, warmup, step_ranges, as_json, as_csv, rows))
 
 
 def command_for(name: str) -> Callable[..., None]:
@@ -66,6 +68,7 @@ def command_for(name: str) -> Callable[..., None]:
         trace: TracePaths,
         window: WindowText = None,
         warmup: Warmup = None,
+        step_ranges: StepRanges = None,
         as_json: AsJson = False,
         as_csv: AsCsv = False,
         rows: RowCount = 25,
@@ -76,7 +79,7 @@ def command_for(name: str) -> Callable[..., None]:
         hardware: HardwareFile = None,
     ) -> None:
         opening = Opening(rules, align, gpu, link or (), hardware)
-        show([name], trace, opening, Wanted(window, warmup, as_json, as_csv, rows))
+        show([name], trace, opening, Wanted(window, warmup, step_ranges, as_json, as_csv, rows))
 
     return command
 
@@ -87,6 +90,7 @@ class Wanted:
 
     window: str | None
     warmup: int | None
+    step_ranges: str | None
     as_json: bool
     as_csv: bool
     rows: int
@@ -131,6 +135,7 @@ def show(names: Sequence[str], paths: Sequence[Path], opening: Opening, wanted: 
     from traceprof.analysis.verdict import measure_verdict
     from traceprof.cli.output import out, print_view
     from traceprof.model.selection import select
+    from traceprof.model.steps import mark_steps
     from traceprof.render.csv_text import to_csv
     from traceprof.render.json_text import document_of, to_json
     from traceprof.render.overview import OVERVIEW, overview_view, results_view
@@ -138,6 +143,8 @@ def show(names: Sequence[str], paths: Sequence[Path], opening: Opening, wanted: 
     if wanted.as_csv and len(names) != 1:
         raise UsageError("--csv prints one table: name one analysis, such as `analyze kernels`")
     whole, notes = open_with_notes(paths, opening)
+    if wanted.step_ranges is not None:
+        whole = mark_steps(whole, wanted.step_ranges)
     if wanted.warmup is not None:
         whole = whole.with_warmup(wanted.warmup)
     selection = select(whole, wanted.window)

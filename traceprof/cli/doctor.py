@@ -27,14 +27,13 @@ def doctor(
     """
     from traceprof.cli.output import out
     from traceprof.errors import RecordingError, UsageError
-    from traceprof.recording.doctor import examine
+    from traceprof.recording.doctor import CHECKS, examine
     from traceprof.render.escape import plain_text
 
-    checks = examine()
-    unknown = set(require or ()) - {check.name for check in checks}
+    unknown = sorted(set(require or ()) - set(CHECKS))
     if unknown:
-        known = ", ".join(check.name for check in checks)
-        raise UsageError(f"--require {', '.join(sorted(unknown))}: choose from {known}")
+        raise UsageError(f"--require {', '.join(unknown)}: choose from {', '.join(CHECKS)}")
+    checks = examine()
     if as_json:
         listed = [check.to_dict() for check in checks]
         out(json.dumps({"schema": _SCHEMA, "checks": listed}, indent=1) + "\n")

@@ -92,7 +92,7 @@ def _aligned(trace: Trace) -> tuple[Trace, tuple[str, ...]]:
     if len(alignment.corrections) < 2:
         return trace, ("no collectives are shared: the clocks are aligned by wall time",)
     notes = tuple(f"clocks aligned, {note}" for note in alignment.notes)
-    return align_clocks(trace), notes
+    return align_clocks(trace, alignment), notes
 
 
 def _hardware(opening: Opening) -> Hardware | None:

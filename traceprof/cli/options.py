@@ -20,6 +20,7 @@ __all__ = [
     "Output",
     "RowCount",
     "RulesFile",
+    "StepRanges",
     "TracePaths",
     "Warmup",
     "WindowText",
@@ -46,6 +47,12 @@ WindowText: TypeAlias = Annotated[
 Warmup: TypeAlias = Annotated[
     int | None,
     typer.Option("--warmup", min=0, help="Leading steps that are warm-up; default: found."),
+]
+StepRanges: TypeAlias = Annotated[
+    str | None,
+    typer.Option(
+        "--step-ranges", metavar="REGEX", help="The ranges that are steps, by their whole name."
+    ),
 ]
 AsJson: TypeAlias = Annotated[bool, typer.Option("--json", help="Print JSON (times in ns).")]
 AsCsv: TypeAlias = Annotated[bool, typer.Option("--csv", help="Print one table as CSV.")]

@@ -11,7 +11,7 @@ import pandas as pd
 
 from traceprof.model.tables import ABSENT
 
-__all__ = ["StringIds", "insert_columns", "without_absent"]
+__all__ = ["StringIds", "insert_columns", "storable", "without_absent"]
 
 
 class StringIds:
@@ -25,6 +25,7 @@ class StringIds:
 
     def id_of(self, text: str) -> int:
         """Return the id of ``text``."""
+        text = storable(text)
         if text not in self._ids:
             self._last += 1
             self._ids[text] = self._last
@@ -36,6 +37,11 @@ class StringIds:
         codes, texts = pd.factorize(names.astype(object))
         ids = np.array([self.id_of(str(text)) for text in texts] or [0])
         return [int(number) for number in ids[codes]] if len(codes) else []
+
+
+def storable(text: str) -> str:
+    """Return ``text`` as UTF-8 can hold it: bytes of an argument or a path that cannot are "�"."""
+    return text.encode("utf-8", "surrogatepass").decode("utf-8", "replace")
 
 
 def without_absent(values: Any) -> list[int | None]:
@@ -64,5 +70,8 @@ def _is_column(values: Any) -> bool:
 
 
 def _plain(values: Any) -> list[Any]:
-    listed: list[Any] = np.asarray(values).tolist()  # SQLite stores NaN as NULL
+    array = np.asarray(values)
+    listed: list[Any] = array.tolist()  # SQLite stores NaN as NULL
+    if array.dtype.kind in "OU":
+        return [storable(value) if isinstance(value, str) else value for value in listed]
     return listed

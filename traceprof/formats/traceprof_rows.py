@@ -11,7 +11,7 @@ import numpy as np
 import pandas as pd
 
 from traceprof.formats.nsys_schema import TRACEPROF_TABLES, global_id
-from traceprof.formats.sqlite_rows import StringIds, insert_columns, without_absent
+from traceprof.formats.sqlite_rows import StringIds, insert_columns, storable, without_absent
 from traceprof.model.trace import Trace
 
 __all__ = ["append_traceprof_tables", "global_ids"]
@@ -29,7 +29,10 @@ def append_traceprof_tables(
             write(connection, trace.table(name), strings)
     _create(connection, "TRACEPROF_MANIFEST")
     rows = {**manifest, "recorded": json.dumps(sorted(trace.recorded))}
-    connection.executemany("INSERT INTO TRACEPROF_MANIFEST VALUES (?, ?)", rows.items())
+    connection.executemany(
+        "INSERT INTO TRACEPROF_MANIFEST VALUES (?, ?)",
+        [(name, storable(value)) for name, value in rows.items()],
+    )
 
 
 def global_ids(frame: pd.DataFrame) -> list[int]:

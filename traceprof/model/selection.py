@@ -86,14 +86,21 @@ def _combined(trace: Trace, text: str) -> Selection:
     """Return the window of parts joined by ``&``, each of them sought inside the one before."""
     selection = Selection(trace.span, "all")
     labels: list[str] = []
-    parts = [match.group(1) for match in _PART.finditer(text.strip())]
-    for part in parts or [text]:
+    parts = _parts_of(trace, text.strip())
+    for part in parts:
         found = _parse(trace, part.strip())
         window = found.window & selection.window
         selection = Selection(window, "", (*selection.notes, *found.notes))
         labels.append(found.label)
         trace = trace.within(window) if len(parts) > 1 else trace
     return replace(selection, label=" & ".join(labels))
+
+
+def _parts_of(trace: Trace, text: str) -> list[str]:
+    """Return the parts of ``text`` between ``&``; a range whose name holds one is one part."""
+    if text.removeprefix("range:") in trace.ranges["name"].cat.categories:
+        return [text]
+    return [match.group(1) for match in _PART.finditer(text)] or [text]
 
 
 def _parse(trace: Trace, text: str) -> Selection:

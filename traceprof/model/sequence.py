@@ -18,6 +18,7 @@ _SHORTEST_PERIOD: Final = 4
 _LEAST_MATCH: Final = 0.8
 _SIGNATURE: Final = 8
 _CANDIDATES: Final = 256
+_PLACES: Final = 8
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -80,7 +81,7 @@ def _cut(codes: _Int64Array, weights: _Int64Array, length: int) -> _Int64Array:
     n_turns = len(codes) // length
     whole = n_turns * length
     pauses = np.median(weights[-whole:].reshape(n_turns, length), axis=0)
-    for place in np.argsort(-pauses, kind="stable")[:32]:
+    for place in np.argsort(-pauses, kind="stable")[:_PLACES]:
         signature_end = len(codes) - whole + int(place) + (n_turns - 2) * length
         found = _occurrences(codes, signature_end, min(_SIGNATURE, length // 2))
         if abs(len(found) - n_turns) <= max(1, n_turns // 10):

@@ -27,6 +27,8 @@ _HEAVY: Final = (
 )
 """Work of the forward and backward passes, never of an optimizer step."""
 _FEWEST_STEPS: Final = 3
+_FEWEST_KERNELS: Final = 8
+"""A burst of optimizer kernels that comes more often than this ends no step."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,8 +51,10 @@ def find_optimizer_steps(trace: Trace) -> InferredSteps:
         last = optimizer[np.append(np.diff(heavy[optimizer]) > 0, True)]
         if len(last) <= _FEWEST_STEPS:
             continue
-        tables.append(_between(process, kernels, last))
         sizes = np.diff(last)
+        if np.median(sizes) < _FEWEST_KERNELS:
+            continue
+        tables.append(_between(process, kernels, last))
         alike.append(float(np.mean(np.abs(sizes - np.median(sizes)) <= 0.1 * np.median(sizes))))
     return _joined(tables, alike)
 

@@ -9,7 +9,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -53,7 +53,7 @@ class Check:
 
 def examine() -> list[Check]:
     """Return what was found, one check after another."""
-    return [check() for check in CHECKS]
+    return [check() for check in CHECKS.values()]
 
 
 def _check_torch() -> Check:
@@ -149,16 +149,16 @@ def _check_nvml() -> Check:
     return _check_package("nvidia-ml-py", "pynvml", "samples of GPUs")
 
 
-CHECKS: Final[tuple[Callable[[], Check], ...]] = (
-    _check_torch,
-    _check_gpu,
-    _check_counters,
-    _check_nsys,
-    _check_nvtx,
-    _check_nvprof,
-    _check_psutil,
-    _check_nvml,
-)
+CHECKS: Final[Mapping[str, Callable[[], Check]]] = {
+    "torch": _check_torch,
+    "gpu": _check_gpu,
+    "gpu counters": _check_counters,
+    "nsys": _check_nsys,
+    "nvtx": _check_nvtx,
+    "nvprof": _check_nvprof,
+    "psutil": _check_psutil,
+    "nvidia-ml-py": _check_nvml,
+}
 
 
 def _last_line(command: list[str]) -> str | None:

@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Final
 
+from traceprof.formats.sqlite_rows import storable
 from traceprof.recording.machine import gpu_facts, machine_facts, network_facts
 
 __all__ = ["git_facts", "kept_variables", "masked_command", "read_environment"]
@@ -44,7 +45,7 @@ def read_environment(command: Sequence[str], folder: Path | None = None) -> dict
         **git_facts(folder or Path.cwd()),
     }
     variables = {f"env.{name}": value for name, value in kept_variables(os.environ).items()}
-    return {name: value for name, value in (facts | variables).items() if value}
+    return {name: storable(value) for name, value in (facts | variables).items() if value}
 
 
 def git_facts(folder: Path) -> dict[str, str]:
@@ -87,7 +88,7 @@ def masked_command(command: Sequence[str]) -> list[str]:
     """Return ``command`` with the values of options that hold secrets masked."""
     masked = []
     hide_next = False
-    for argument in command:
+    for argument in map(storable, command):
         name, equals, _value = argument.partition("=")
         is_secret_option = argument.startswith("-") and _names_secret(name)
         if hide_next or _is_secret(argument):

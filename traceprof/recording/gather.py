@@ -13,6 +13,7 @@ import pandas as pd
 
 from traceprof.formats.collective_names import collective_op
 from traceprof.formats.kineto_events import KinetoEvents, read_kineto_events
+from traceprof.formats.sqlite_rows import storable
 from traceprof.model.tables import ABSENT, make_table
 from traceprof.model.trace import Trace, TraceInfo, make_trace
 from traceprof.recording.sampling import Sample
@@ -168,7 +169,7 @@ def _ranges(
             "process": pids,
             "thread": [row[4] for row in rows],
             "domain": [DOMAIN] * len(rows),
-            "name": [str(row[2]) for row in rows],
+            "name": [storable(str(row[2])) for row in rows],
             "payload": _payloads(rows),
             "kind": ["start_end" if row[5] == "s" else "push_pop" for row in rows],
         },
@@ -186,7 +187,7 @@ def _marks(
             "process": pids,
             "thread": [row[4] for row in rows],
             "domain": [DOMAIN] * len(rows),
-            "name": [str(row[2]) for row in rows],
+            "name": [storable(str(row[2])) for row in rows],
             "payload": _payloads(rows),
         },
     )
@@ -219,7 +220,7 @@ def _samples(captured: Captured, to_trace_time: Callable[[np.ndarray], np.ndarra
     """Return the counters of the machine and the metrics that the program itself gave."""
     rows, pids = _of(captured.events, "marks")
     metrics = [
-        Sample(row[0], f"process:{pid}", row[2].removeprefix(_METRIC), row[3])
+        Sample(row[0], f"process:{pid}", storable(row[2].removeprefix(_METRIC)), row[3])
         for row, pid in zip(rows, pids, strict=True)
         if str(row[2]).startswith(_METRIC)
     ]

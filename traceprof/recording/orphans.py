@@ -41,9 +41,9 @@ def end_processes_with(argument: str) -> int:
             if argument.encode() in command and int(folder.name) != os.getpid():
                 os.kill(int(folder.name), signal.SIGKILL)
                 n_ended += 1
-        except (OSError, ProcessLookupError):
+                os.waitpid(int(folder.name), 0)  # no zombie where it is our child
+        except OSError:
             continue
-    _reap()
     return n_ended
 
 
@@ -114,12 +114,3 @@ def _wait(pid: int, patience_s: float = math.inf) -> int | None:
                 return exit_code_of(os.waitstatus_to_exitcode(status))
         time.sleep(_POLL_S)
     return None
-
-
-def _reap() -> None:
-    """Collect what has become our child and has ended."""
-    try:
-        while os.waitpid(-1, os.WNOHANG)[0]:
-            pass
-    except ChildProcessError:
-        return

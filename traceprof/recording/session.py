@@ -38,13 +38,16 @@ def record_with(recorder: Recorder, request: RecordRequest) -> Recording:
     folder = Path(tempfile.mkdtemp(prefix="traceprof-"))
     keep = False
     try:
-        return _finish(_run(recorder, request, folder))
+        job = _run(recorder, request, folder)
+        keep = True  # if anything goes wrong from here on, what there is can be saved
+        recording = _finish(job)
+        keep = False
     except UsageError as error:
-        keep = True  # the output cannot be written: leave what there is to be saved
         raise RecordingError(f"{error}; what was captured is in {folder}") from error
     finally:
         if not keep:
             shutil.rmtree(folder, ignore_errors=True)
+    return recording
 
 
 def _run(recorder: Recorder, request: RecordRequest, folder: Path) -> Job:

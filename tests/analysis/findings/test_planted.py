@@ -61,10 +61,13 @@ def test_a_healthy_loop_has_no_findings(training: Training) -> None:
 def test_the_planted_cause_is_the_first_finding(
     rule: str, training: Training, window: str | None, jitter_ratio: float
 ) -> None:
-    noisy = replace(training, jitter_ratio=jitter_ratio)
-    findings = findings_of(noisy.build(), window).findings
+    trace = replace(training, jitter_ratio=jitter_ratio).build()
+    findings = findings_of(trace, window).findings
     assert findings
     assert findings[0].rule == rule
     assert findings[0].evidence
     assert findings[0].action
     assert findings[0].caveat
+    # What is given to look at can be looked at.
+    for finding in findings:
+        assert not finding.window or select(trace, finding.window).window.duration_ns > 0

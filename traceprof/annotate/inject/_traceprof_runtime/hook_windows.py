@@ -6,16 +6,28 @@ any crash. The program's own use of the profiler always has priority.
 """
 
 import os
+import sys
 
 from . import session, settings, steps
 from .boot import complain
 
 _NEVER = 1 << 60
+# What nsys and nvprof leave in the environment: CUPTI has one subscriber only.
+_PROFILERS = ("NSYS_PROFILING_SESSION_ID", "NVPROF_ID")
+_TRIAL_STEPS = 2
+_MAX_BYTES = (
+    60 << 20
+)  # of one window: some 200 000 events, which take 300 MB while they are written
 
 
 def install(torch):
     """Open and close windows between steps."""
     if settings.WINDOWS is None:
+        return
+    if any(variable in os.environ for variable in _PROFILERS):
+        sys.stderr.write(
+            "traceprof: the program runs under another profiler: no operators recorded\n"
+        )
         return
     os.environ.setdefault("KINETO_LOG_LEVEL", "99")  # else it writes lines on stderr
     windows = _Windows(torch, *settings.WINDOWS)
@@ -37,13 +49,18 @@ def device_option(torch):
 
 
 class _Windows:
-    """``active`` steps out of every ``every`` after the first ``skip``; ``every`` 0: only once."""
+    """``active`` steps out of every ``every`` after the first ``skip``; ``every`` 0: only once.
+
+    Where there is more than one window, the first is a short trial: it tells how long the others
+    may be.
+    """
 
     def __init__(self, torch, skip, active, every):
         self._torch = torch
         self._active, self._every = active, every
         self._next_start, self._stop_at = skip, None
         self._count = 0
+        self._trial = _TRIAL_STEPS if every and active > _TRIAL_STEPS else 0
         self._profile = None
         self._open = None
         self._is_ours = False
@@ -99,7 +116,7 @@ class _Windows:
             self._next_start = _NEVER
             complain("no operators recorded", error)
         else:
-            self._stop_at = number + self._active
+            self._stop_at = number + (self._trial or self._active)
             self._open = (emitter, emitter.start("traceprof.window", number))
         finally:
             emitter.pop()
@@ -117,6 +134,7 @@ class _Windows:
         if self._stop_at is None:
             return
         self._stop_at = None
+        n_bytes = 0
         emitter, token = self._open
         emitter.end(token)
         emitter.push("traceprof.window.stop", steps.number)
@@ -127,8 +145,20 @@ class _Windows:
             result.save(path + ".tmp")
             os.replace(path + ".tmp", path)
             self._count += 1
+            n_bytes = os.path.getsize(path)
         except Exception as error:
             complain("a window of operators was lost", error)
         finally:
             emitter.pop()
-        self._next_start = steps.number + self._every - self._active if self._every else _NEVER
+        self._next_start = self._after_window(n_bytes)
+
+    def _after_window(self, n_bytes):
+        """Return the step at which the next window is due."""
+        if not self._every or self._next_start == _NEVER:
+            return _NEVER
+        if not self._trial:
+            return steps.number + self._every - self._active
+        per_step = max(1, n_bytes // self._trial)
+        self._active = max(1, min(self._active, _MAX_BYTES // per_step))
+        self._trial = 0
+        return steps.number + 1

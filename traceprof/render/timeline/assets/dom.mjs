@@ -3,7 +3,7 @@
 export function element(tag, { cls, text, title, ...attributes } = {}, ...children) {
   const node = document.createElement(tag);
   if (cls) node.className = cls;
-  if (text != null) node.textContent = text;
+  if (text !== undefined && text !== null) node.textContent = text;
   if (title) node.title = title;
   for (const [name, value] of Object.entries(attributes)) node.setAttribute(name, value);
   node.append(...children);
