@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Sequence
 from functools import lru_cache
 from typing import Any, Final
@@ -16,7 +17,7 @@ from traceprof.model.selection import Selection, select
 from traceprof.model.trace import Trace
 from traceprof.render.columns import format_cell, is_number, title_of
 from traceprof.render.escape import plain_text
-from traceprof.units import format_duration
+from traceprof.units import format_duration, parse_duration
 from traceprof.viewer.panes import Pane
 
 __all__ = ["DEFAULT_TABLES", "TABLE_NAMES", "Tables"]
@@ -25,8 +26,10 @@ TABLE_NAMES: Final = tuple(entry.name for entry in ANALYSES)
 DEFAULT_TABLES: Final = ("breakdown", "findings", "phases", "kernels", "copies")
 MAX_ROWS: Final = 20
 _LEAST_MARGIN_NS: Final = 1_000
+_SPAN: Final = re.compile(r"(\d+(?:\.\d+)?[nuµm]?s)\.\.(\d+(?:\.\d+)?[nuµm]?s)")
 _MAX_WINDOW_TEXT: Final = 200
-_SHORT: Final = 60
+_MAX_NAME: Final = 60
+_MAX_SENTENCE: Final = 300
 
 
 class Tables:
@@ -85,7 +88,7 @@ def _table(frame: pd.DataFrame, place: int) -> html.Div:
     shown = frame.head(MAX_ROWS)
     columns = [str(column) for column in frame]
     numbers = {column for column in columns if is_number(frame, column)}
-    head = html.Tr([html.Th(title_of(column), scope="col") for column in columns])
+    head = html.Tr([_heading(column, column in numbers) for column in columns])
     rows = [
         html.Tr(list(_cells(dict(zip(columns, row, strict=True)), numbers, place)))
         for row in shown.itertuples(index=False)
@@ -96,18 +99,27 @@ def _table(frame: pd.DataFrame, place: int) -> html.Div:
     return html.Div([table, *more], className="scroll")
 
 
+def _heading(column: str, is_number: bool) -> html.Th:
+    return html.Th(title_of(column), scope="col", className="number" if is_number else None)
+
+
 def _cells(row: dict[str, Any], numbers: set[str], place: int) -> Iterator[html.Td]:
     for column, value in row.items():
         if isinstance(value, bool | np.bool_):
             text = "yes" if value else ""
         else:
             text = plain_text(format_cell(column, value))
-        title = text if len(text) > _SHORT else None
-        content: Any = text if title is None else text[: _SHORT - 1] + "…"
+        most = _MAX_NAME if column.endswith("name") else _MAX_SENTENCE
+        is_cut = len(text) > most
+        content: Any = text[: most - 1] + "…" if is_cut else text
         if column == "at_ns" and pd.notna(value):
             length = row.get("duration_ns", 0)
             content = _link(place, int(value), 0 if pd.isna(length) else int(length), text)
-        yield html.Td(content, title=title, className="number" if column in numbers else None)
+        elif column == "window" and (match := _SPAN.fullmatch(text)):
+            start, end = map(parse_duration, match.groups())
+            content = _link(place, start, end - start, text)
+        kind = "number" if column in numbers else None
+        yield html.Td(content, title=text if is_cut else None, className=kind)
 
 
 def _link(

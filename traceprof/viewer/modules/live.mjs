@@ -9,7 +9,8 @@ async function start(root) {
   applyTheme(theme);
   const remote = new Remote(root.dataset.pane);
   await remote.start();
-  if (parent !== window && parent.location.hash) history.replaceState(null, "", parent.location.hash);
+  const { hash } = window.parent.location;
+  if (hash) history.replaceState(null, "", hash);
   const timeline = new LiveTimeline(root, remote, window.Plotly, theme);
   await timeline.start();
   window.traceprof = timeline;
@@ -20,8 +21,8 @@ async function start(root) {
   root.dataset.ready = "true";
 }
 
-const root = document.getElementById("traceprof-timeline");
-start(root).catch((error) => {
-  root.textContent = `This timeline could not be drawn: ${error.message}.`;
+const place = document.getElementById("traceprof-timeline");
+start(place).catch((error) => {
+  place.textContent = `This timeline could not be drawn: ${error.message}.`;
   throw error;
 });
