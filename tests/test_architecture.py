@@ -42,7 +42,7 @@ class Answer:
         return pd.DataFrame({"kernel_count": [self.n_kernels]})
 
 
-ANALYSIS = Analysis("fake", "counts kernels", ("kernels",), lambda t: Answer(len(t.kernels)))
+ANALYSIS = Analysis("fake", ("kernels",), lambda t: Answer(len(t.kernels)))
 """
 
 

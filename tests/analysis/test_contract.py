@@ -21,7 +21,7 @@ from traceprof.render.columns import format_cell
 from traceprof.render.csv_text import to_csv
 from traceprof.render.json_text import document_of, to_json
 
-ABSTAIN = ("network", "network_time")
+ABSTAIN = ("network", "network-time")
 """Analyses for which the small trace has no data."""
 
 by_name = pytest.mark.parametrize("entry", ANALYSES, ids=lambda entry: entry.name)

@@ -98,7 +98,7 @@ def test_samples_of_other_things_are_no_traffic() -> None:
     assert "no counter of a network was sampled" in result.notes[0]
 
 
-@pytest.mark.parametrize("name", ["network", "network_time"])
+@pytest.mark.parametrize("name", ["network", "network-time"])
 def test_without_samples_it_abstains(name: str) -> None:
     with pytest.raises(NotRecordedError, match="no samples recorded"):
         run_analysis(load_analysis(name), TraceBuilder().kernel("gemm", 0, 1).build())

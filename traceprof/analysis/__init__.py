@@ -89,7 +89,7 @@ ANALYSES: Final[tuple[Entry, ...]] = (
         "traceprof.analysis.stragglers",
     ),
     Entry(
-        "rank_steps",
+        "rank-steps",
         "every step of every rank: duration, skew, waiting, lateness",
         "traceprof.analysis.rank_steps",
     ),
@@ -109,7 +109,7 @@ ANALYSES: Final[tuple[Entry, ...]] = (
         "traceprof.analysis.network",
     ),
     Entry(
-        "network_time",
+        "network-time",
         "network traffic over time, beside the collectives that caused it",
         "traceprof.analysis.network_time",
     ),

@@ -206,7 +206,6 @@ def _on_untied(clocks: tuple[RankClock, ...]) -> list[str]:
 
 ANALYSIS = Analysis(
     name="alignment",
-    summary="the clocks of the ranks, by the ends of shared collectives",
     needs=(),
     run=measure_alignment,
 )

@@ -132,7 +132,6 @@ def _shared_out(
 
 ANALYSIS = Analysis(
     name="bandwidth",
-    summary="bandwidth of copies over time, by device and route",
     needs=("copies",),
     run=measure_bandwidth,
 )

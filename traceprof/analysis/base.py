@@ -34,10 +34,10 @@ class Result(Protocol):
 class Analysis:
     """One analysis.
 
+    ``name`` is that of its line in `ANALYSES`, which also holds the words for people.
     ``needs`` names the tables without which it means nothing; `run_analysis` checks them once.
     """
 
     name: str
-    summary: str
     needs: tuple[str, ...]
     run: Callable[[Trace], Result]

@@ -210,7 +210,6 @@ def _share(part_ns: int, whole_ns: int) -> float | None:
 
 ANALYSIS = Analysis(
     name="breakdown",
-    summary="where the time of each device went",
     needs=("kernels", "copies"),
     run=measure_breakdown,
 )

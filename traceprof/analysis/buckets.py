@@ -104,7 +104,6 @@ def _summed(work: pd.DataFrame) -> pd.DataFrame:
 
 ANALYSIS = Analysis(
     name="buckets",
-    summary="the collectives of a step in their order (buckets of DDP)",
     needs=(),
     run=measure_buckets,
 )

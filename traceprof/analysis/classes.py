@@ -118,7 +118,6 @@ def _notes(rows: pd.DataFrame, on_matrices: npt.NDArray[np.bool_]) -> tuple[str,
 
 ANALYSIS = Analysis(
     name="classes",
-    summary="kernels by class and phase",
     needs=("kernels",),
     run=measure_classes,
 )

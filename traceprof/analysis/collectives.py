@@ -166,7 +166,6 @@ def _distinct(values: pd.Series) -> str:
 
 ANALYSIS = Analysis(
     name="collectives",
-    summary="collectives by operation and size: time, algbw, busbw, exposed",
     needs=(),
     run=measure_collectives,
 )

@@ -53,7 +53,6 @@ def measure_copies(trace: Trace) -> Copies:
 
 ANALYSIS = Analysis(
     name="copies",
-    summary="copies by direction, with bytes and GB/s",
     needs=("copies",),
     run=measure_copies,
 )

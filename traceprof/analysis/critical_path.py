@@ -140,7 +140,6 @@ def device_times(trace: Trace, process: int) -> list[DeviceTime]:
 
 ANALYSIS = Analysis(
     name="path",
-    summary="the critical path of every step",
     needs=("kernels", "api_calls"),
     run=measure_critical_path,
 )

@@ -100,7 +100,6 @@ def _notes(steps: pd.DataFrame) -> tuple[str, ...]:
 
 ANALYSIS = Analysis(
     name="idle",
-    summary="why devices were idle",
     needs=("kernels", "copies", "api_calls"),
     run=measure_idle,
 )

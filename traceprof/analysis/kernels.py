@@ -36,7 +36,6 @@ def measure_kernels(trace: Trace) -> Kernels:
 
 ANALYSIS = Analysis(
     name="kernels",
-    summary="device time by kernel name",
     needs=("kernels",),
     run=measure_kernels,
 )

@@ -101,7 +101,6 @@ def measure_launches(trace: Trace) -> LaunchTimes:
 
 ANALYSIS = Analysis(
     name="launches",
-    summary="launch latency and queue depth",
     needs=("kernels", "api_calls"),
     run=measure_launches,
 )

@@ -183,7 +183,6 @@ def _table(
 
 ANALYSIS = Analysis(
     name="layers",
-    summary="host and device time by layer of the model",
     needs=(),
     run=measure_layers,
 )

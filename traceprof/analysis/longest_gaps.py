@@ -74,7 +74,6 @@ def ranges_at(trace: Trace, gaps: pd.DataFrame) -> list[str]:
 
 ANALYSIS = Analysis(
     name="gaps",
-    summary="the longest idle gaps",
     needs=("kernels", "copies", "api_calls"),
     run=measure_gaps,
 )

@@ -95,7 +95,6 @@ def _phases_at(host: HostPhases, samples: pd.DataFrame) -> list[str]:
 
 ANALYSIS = Analysis(
     name="memory",
-    summary="device memory over time, by phase",
     needs=("samples",),
     run=measure_memory,
 )

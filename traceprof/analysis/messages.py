@@ -94,7 +94,6 @@ def _step_numbers(trace: Trace, work: pd.DataFrame) -> np.ndarray:
 
 ANALYSIS = Analysis(
     name="messages",
-    summary="every collective by itself: size, bandwidth, phase, exposed time",
     needs=(),
     run=measure_messages,
 )

@@ -100,7 +100,6 @@ def _notes(sources: list[SourceTraffic]) -> tuple[str, ...]:
 
 ANALYSIS = Analysis(
     name="network",
-    summary="network traffic by interface and process, beside collectives",
     needs=("samples",),
     run=measure_network,
 )

@@ -145,8 +145,7 @@ def _ramps(
 
 
 ANALYSIS = Analysis(
-    name="network_time",
-    summary="network traffic over time, beside the collectives that caused it",
+    name="network-time",
     needs=("samples",),
     run=measure_network_time,
 )

@@ -47,7 +47,6 @@ def measure_operators(trace: Trace) -> Operators:
 
 ANALYSIS = Analysis(
     name="ops",
-    summary="host operators by name, self and total",
     needs=("host_ops",),
     run=measure_operators,
 )

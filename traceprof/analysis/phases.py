@@ -166,7 +166,6 @@ _ORDER: Final = (*PHASES, UNCLAIMED)
 
 ANALYSIS = Analysis(
     name="phases",
-    summary="host and device time by phase of the training loop",
     needs=("ranges",),
     run=measure_phases,
 )

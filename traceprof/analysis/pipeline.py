@@ -150,7 +150,6 @@ def _micro_batches(stage: Stage, work: pd.DataFrame, steps: Steps) -> float | No
 
 ANALYSIS = Analysis(
     name="pipeline",
-    summary="pipeline parallelism: the bubble of each stage",
     needs=("kernels",),
     run=measure_pipeline,
 )

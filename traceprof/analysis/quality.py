@@ -213,7 +213,6 @@ def _none() -> Rows:
 
 ANALYSIS = Analysis(
     name="quality",
-    summary="what is suspicious in the trace itself",
     needs=(),
     run=measure_quality,
 )

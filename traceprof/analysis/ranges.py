@@ -60,7 +60,6 @@ def plain_name(name: str) -> str:
 
 ANALYSIS = Analysis(
     name="ranges",
-    summary="NVTX and other host ranges by name",
     needs=("ranges",),
     run=measure_ranges,
 )

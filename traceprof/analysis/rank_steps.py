@@ -94,8 +94,7 @@ def measure_rank_steps(trace: Trace) -> RankSteps:
 
 
 ANALYSIS = Analysis(
-    name="rank_steps",
-    summary="every step of every rank: duration, skew, waiting, lateness",
+    name="rank-steps",
     needs=(),
     run=measure_rank_steps,
 )

@@ -120,7 +120,6 @@ def _on_matches(matches: Matches) -> list[str]:
 
 ANALYSIS = Analysis(
     name="ranks",
-    summary="the ranks side by side: parts of their time, and waiting",
     needs=(),
     run=measure_ranks,
 )

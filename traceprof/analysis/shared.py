@@ -103,7 +103,6 @@ def _notes(matches: Matches) -> tuple[str, ...]:
 
 ANALYSIS = Analysis(
     name="shared",
-    summary="collectives that ranks share: time without waiting, who came last",
     needs=(),
     run=measure_shared,
 )

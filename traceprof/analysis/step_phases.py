@@ -97,7 +97,6 @@ def _device_times(trace: Trace, steps: pd.DataFrame) -> pd.DataFrame:
 
 ANALYSIS = Analysis(
     name="step-phases",
-    summary="the phases of every step: host time against device time",
     needs=("ranges",),
     run=measure_step_phases,
 )

@@ -122,7 +122,6 @@ def _throughput(steady: pd.DataFrame) -> Throughput | None:
 
 ANALYSIS = Analysis(
     name="steps",
-    summary="every step: duration, parts, phases, throughput",
     needs=(),
     run=measure_steps,
 )

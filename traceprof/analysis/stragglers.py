@@ -169,7 +169,6 @@ def _on_hosts(ranks: list[RankLateness]) -> list[str]:
 
 ANALYSIS = Analysis(
     name="stragglers",
-    summary="ranks that the others wait for: in which phase, since when",
     needs=(),
     run=measure_stragglers,
 )

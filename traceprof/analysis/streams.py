@@ -89,7 +89,6 @@ def _measure(own: pd.DataFrame) -> dict[str, int]:
 
 ANALYSIS = Analysis(
     name="streams",
-    summary="streams one by one: busy, and waiting for what",
     needs=("kernels", "api_calls"),
     run=measure_streams,
 )

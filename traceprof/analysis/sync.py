@@ -116,7 +116,6 @@ def _notes(waits: pd.DataFrame) -> tuple[str, ...]:
 
 ANALYSIS = Analysis(
     name="sync",
-    summary="where the host waits for a device",
     needs=("api_calls",),
     run=measure_sync,
 )

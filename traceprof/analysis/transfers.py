@@ -179,7 +179,6 @@ def _rate(rows: pd.DataFrame) -> float | None:
 
 ANALYSIS = Analysis(
     name="transfers",
-    summary="copies between host and devices: GB/s by size against the link's peak",
     needs=("copies",),
     run=measure_transfers,
 )

@@ -124,7 +124,6 @@ def _notes(links: dict[str, float]) -> tuple[str, ...]:
 
 ANALYSIS = Analysis(
     name="whatif",
-    summary="what at most could be gained",
     needs=("kernels", "api_calls"),
     run=measure_whatif,
 )

@@ -110,7 +110,6 @@ def measure_findings(trace: Trace) -> Findings:
 
 ANALYSIS = Analysis(
     name="findings",
-    summary="ranked advice: what costs time, and what to do",
     needs=(),
     run=measure_findings,
 )
