@@ -7,7 +7,15 @@ from typing import Annotated
 
 import typer
 
-from traceprof.cli.options import RulesFile, TracePaths
+from traceprof.cli.opening import Align
+from traceprof.cli.options import (
+    AlignClocks,
+    GpuModel,
+    HardwareFile,
+    LinkRates,
+    RulesFile,
+    TracePaths,
+)
 from traceprof.errors import UsageError
 
 __all__ = ["view"]
@@ -36,6 +44,10 @@ def view(
         bool, typer.Option("--browser/--no-browser", help="Open the browser.")
     ] = True,
     rules: RulesFile = None,
+    align: AlignClocks = Align.AUTO,
+    gpu: GpuModel = None,
+    link: LinkRates = None,
+    hardware: HardwareFile = None,
 ) -> None:
     """The timeline of traces of any size, side by side, with tables of what you select."""
     from traceprof.cli.opening import Opening, open_named
@@ -53,7 +65,7 @@ def view(
         ) from error
 
     listening, address = bind(host, port, allow_remote=allow_remote)
-    opening = Opening(rules=rules)
+    opening = Opening(rules, align, gpu, link or (), hardware)
     groups = [trace] if together else [[path] for path in trace]
     panes = []
     for paths in groups:
