@@ -184,6 +184,7 @@ class _NsysRun:
                     command,
                     environment,
                     Watchdog(self._folder, self._request.say),
+                    is_profiler=True,
                     pass_fds=(stdout, stderr),
                     stdout=log,
                     stderr=log,

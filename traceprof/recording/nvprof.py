@@ -48,7 +48,8 @@ class NvprofRecorder:
         ]
         request.detail(shlex.join(command))
         environment = child_environment(folder, request)
-        code = run_recorded(command, environment, Watchdog(folder, request.say))
+        watch = Watchdog(folder, request.say)
+        code = run_recorded(command, environment, watch, is_profiler=True)
         if exit_code.exists():
             code = int(exit_code.read_text() or code)
         profiles, notes = _read_profiles(folder)

@@ -9,7 +9,7 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from types import FrameType
 from typing import IO, Any, Protocol
@@ -43,14 +43,29 @@ class Signalled(Protocol):
 
 @dataclass(slots=True)
 class Program:
-    """A started program, and the signals that have been passed on to it."""
+    """A program, and the signals that have been passed on to it, or wait until it is started."""
 
-    process: Signalled
+    process: Signalled | None = None
     n_interrupts: int = 0
     signal_passed: int = 0
+    _early: list[int] = field(default_factory=list)
+
+    def attach(self, process: Signalled) -> None:
+        """Take the started process, and pass on what came before it was there."""
+        self.process = process
+        for number in self._early:
+            self.on_signal(number, None)
+
+    def send(self, number: int) -> None:
+        """Send a signal of our own, if the program has been started."""
+        if self.process is not None:
+            self.process.send_signal(number)
 
     def on_signal(self, number: int, _frame: FrameType | None) -> None:
         """Pass a signal on: the first Ctrl-C, then SIGTERM, then SIGKILL."""
+        if self.process is None:
+            self._early.append(number)
+            return
         self.signal_passed = number
         if number != signal.SIGINT:
             self.process.send_signal(number)
@@ -68,22 +83,26 @@ def run_recorded(
     command: Sequence[str],
     environment: Mapping[str, str],
     watch: Callable[[Program], None] | None = None,
+    *,
+    is_profiler: bool = False,
     **streams: Any,
 ) -> int:
     """Run ``command`` to its end and return its exit code as a shell would (128 + signal).
 
     While it runs SIGINT, SIGTERM and SIGHUP are passed on to it, and ``watch`` is called about
-    twice a second.
+    twice a second. A profiler (``is_profiler``) that ends with 0 after a signal is not believed:
+    only the program itself may have handled it.
 
     Raises:
         RecordingError: it cannot be started.
     """
-    try:
-        process = subprocess.Popen(command, env=dict(environment), **streams)
-    except OSError as error:
-        raise RecordingError(f"{command[0]}: cannot be started ({error.strerror})") from error
-    program = Program(process)
+    program = Program()
     with signals_passed_on(program):
+        try:
+            process = subprocess.Popen(command, env=dict(environment), **streams)
+        except OSError as error:
+            raise RecordingError(f"{command[0]}: cannot be started ({error.strerror})") from error
+        program.attach(process)
         while True:
             try:
                 code = process.wait(_POLL_S)
@@ -91,8 +110,8 @@ def run_recorded(
             except subprocess.TimeoutExpired:
                 if watch is not None:
                     watch(program)
-    if code == 0 and program.signal_passed in (signal.SIGTERM, signal.SIGHUP):
-        return 128 + program.signal_passed  # some profilers hide that they were told to stop
+    if code == 0 and program.signal_passed and is_profiler:
+        return 128 + program.signal_passed  # some hide, now and then, that they were told to stop
     return exit_code_of(code)
 
 

@@ -45,7 +45,7 @@ class Watchdog:
         self._n_signals += 1
         if self._n_signals == 1:
             self.say("the program has ended but the profiler hangs; interrupting the profiler")
-            program.process.send_signal(signal.SIGINT)
+            program.send(signal.SIGINT)
         else:
             self.say("the profiler still hangs; killing it")
-            program.process.kill()
+            program.send(signal.SIGKILL)
