@@ -17,9 +17,11 @@ import pytest
 from typer.testing import CliRunner
 
 from tests import real_traces
+from tests.builders import TraceBuilder
 from tests.conftest import Run
 from tests.requirements import ROOT
 from traceprof.cli import app
+from traceprof.formats.nsys_writer import write_nsys
 
 PARTS = (
     "compute_ns",
@@ -266,3 +268,14 @@ def test_a_run_is_taken_wherever_a_trace_is(
     printed = runner.invoke(app, ["info", *map(str, sorted(tmp_path.iterdir())[:2])]).stdout
     assert "Ranks" in printed
     assert "no trace of 2 of the 4 ranks: 2, 3" in " ".join(printed.split())
+
+
+def test_the_page_draws_the_steps_in_80_columns_without_colour(tmp_path: Path) -> None:
+    builder = TraceBuilder()
+    for number, end in enumerate((10, 20, 30, 50)):
+        builder.step((0, 10, 20, 30)[number], end, number).kernel("gemm", end - 9, end - 1)
+    path = tmp_path / "steps.sqlite"
+    write_nsys(builder.build(), path)
+    printed = runner.invoke(app, ["analyze", str(path), "--window", "all"], color=False).stdout
+    assert "steps 0..3  ▄▄▄█  0 .. 20 ns" in printed
+    assert max(map(len, printed.splitlines())) <= 80

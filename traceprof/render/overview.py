@@ -18,8 +18,10 @@ from traceprof.analysis.breakdown import Breakdown
 from traceprof.analysis.findings import Finding, Findings
 from traceprof.analysis.verdict import Verdict
 from traceprof.model.selection import Selection
+from traceprof.model.steps import find_steps
 from traceprof.model.trace import Trace
 from traceprof.render.escape import plain_text
+from traceprof.render.sparkline import sparkline
 from traceprof.render.terminal import breakdown_view, notes_view, result_view
 from traceprof.units import format_duration, format_ratio
 
@@ -27,6 +29,9 @@ __all__ = ["OVERVIEW", "overview_view", "results_view"]
 
 OVERVIEW: Final = ("breakdown", "phases", "kernels", "collectives", "copies", "ranges", "ops")
 """What the page shows under the verdict, in this order, as far as it was recorded."""
+
+_FEWEST_STEPS: Final = 3
+_SPARK_WIDTH: Final = 44
 
 _HOST_ONLY: Final = ("ranges", "ops")
 """Sections that answer for the devices where nothing is known of them."""
@@ -75,10 +80,26 @@ def _opening(trace: Trace, selection: Selection, verdict: Verdict) -> Iterator[R
     yield Text()
     for sentence in filter(None, (verdict.where, verdict.steadiness)):
         yield Text(sentence, style="bold")
+    yield from _step_lines(trace.within(selection.window))
     if verdict.findings:
         yield Text()
         yield findings_view(verdict.findings, ())
     yield Text()
+
+
+def _step_lines(trace: Trace) -> Iterator[RenderableType]:
+    """Return the durations of the steps of the first process as a line of blocks."""
+    steps = find_steps(trace).table
+    if steps.empty:
+        return
+    first = steps[steps["process"] == steps["process"].iloc[0]]
+    durations = (first["end_ns"] - first["start_ns"]).tolist()
+    if len(durations) < _FEWEST_STEPS:
+        return
+    line = Text(f"steps {first['step'].min()}..{first['step'].max()}  ", style="dim")
+    line.append(sparkline(durations, _SPARK_WIDTH), style="default")
+    line.append(f"  0 .. {format_duration(max(durations))}", style="dim")
+    yield line
 
 
 def _closing(trace: Trace, verdict: Verdict) -> RenderableType:
