@@ -8,8 +8,11 @@ import pytest
 
 from tests.requirements import ROOT
 
-# The program tells its recorder to stop, is told in turn, and ends well all the same.
-HANDLES_IT = 'trap "exit 0" %s; kill -%s $PPID; while :; do :; done'
+# The program tells its recorder to stop, is told in turn, and ends well all the same; if it is
+# not told it gives up after counting far.
+HANDLES_IT = (
+    'trap "exit 0" %s; kill -%s $PPID; i=0; while [ $i -lt 3000000 ]; do i=$((i+1)); done; exit 1'
+)
 RECORD = (
     "import os, sys; from traceprof.recording.process import run_recorded; "
     "sys.exit(run_recorded(['sh', '-c', sys.argv[1]], os.environ, is_profiler={}))"
