@@ -1,5 +1,0 @@
-"""Putting tables together: see `traceprof.model.frames`."""
-
-from traceprof.model.frames import stack
-
-__all__ = ["stack"]
