@@ -22,7 +22,7 @@ from traceprof import analysis, errors, formats
 from traceprof.cli import app
 from traceprof.formats import FORMATS, TraceFormat, open_trace
 from traceprof.formats.base import Candidate, ReadOptions
-from traceprof.formats.nsys_writer import write_nsys
+from traceprof.formats.nsys.writer import write_nsys
 from traceprof.model.trace import Trace
 
 FAKE_ANALYSIS = """
@@ -89,12 +89,12 @@ def test_an_analysis_is_one_module(monkeypatch: pytest.MonkeyPatch, tmp_path: Pa
 
 def test_every_format_module_is_registered() -> None:
     found = {
-        f"traceprof.formats.{module.name}"
-        for module in pkgutil.iter_modules(traceprof.formats.__path__)
-        if hasattr(import_module(f"traceprof.formats.{module.name}"), "FORMAT")
+        module.name
+        for module in pkgutil.walk_packages(formats.__path__, "traceprof.formats.")
+        if (known := getattr(import_module(module.name), "FORMAT", None))
+        if known.read.__module__ == module.name
     }
-    registered = {known.read.__module__ for known in FORMATS}
-    assert found == registered
+    assert found == {known.read.__module__ for known in FORMATS}
 
 
 def test_every_error_has_its_documented_exit_code() -> None:

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.builders import TraceBuilder
-from traceprof.analysis.breakdown import Breakdown, DeviceBreakdown, measure_breakdown
+from traceprof.analysis.device.breakdown import Breakdown, DeviceBreakdown, measure_breakdown
 from traceprof.model.activity import Activity
 from traceprof.model.window import TimeWindow
 

@@ -9,11 +9,11 @@ import pytest
 
 from tests.builders import TraceBuilder, plain
 from traceprof.analysis import load_analysis, run_analysis
-from traceprof.analysis.buckets import measure_buckets
-from traceprof.analysis.collective_rates import busbw_factor
-from traceprof.analysis.collective_work import find_collectives
-from traceprof.analysis.collectives import CollectiveClass, measure_collectives
-from traceprof.analysis.messages import measure_messages
+from traceprof.analysis.communication.buckets import measure_buckets
+from traceprof.analysis.communication.collectives import CollectiveClass, measure_collectives
+from traceprof.analysis.communication.messages import measure_messages
+from traceprof.analysis.communication.rates import busbw_factor
+from traceprof.analysis.communication.work import find_collectives
 from traceprof.errors import NotRecordedError
 from traceprof.formats import open_trace
 from traceprof.model.hardware import built_in_hardware

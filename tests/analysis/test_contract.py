@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pkgutil
 from collections.abc import Callable
+from importlib import import_module
 from pathlib import Path
 
 import pandas as pd
@@ -43,13 +44,13 @@ def small_trace() -> Trace:
 
 
 def test_every_module_with_an_analysis_is_registered() -> None:
-    modules = {
-        module.name
-        for module in pkgutil.iter_modules(traceprof.analysis.__path__)
-        if not module.ispkg
-        if "ANALYSIS = " in Path(traceprof.analysis.__path__[0], f"{module.name}.py").read_text()
+    package = traceprof.analysis
+    defining = {
+        module.name.removeprefix(package.__name__)
+        for module in pkgutil.walk_packages(package.__path__, f"{package.__name__}.")
+        if hasattr(import_module(module.name), "ANALYSIS")
     }
-    assert {f"traceprof.analysis.{name}" for name in modules} <= {e.module for e in ANALYSES}
+    assert defining == {entry.module for entry in ANALYSES}
 
 
 @by_name

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from tests.builders import plain
-from traceprof.analysis.breakdown import measure_breakdown
-from traceprof.analysis.streams import measure_streams
+from traceprof.analysis.device.breakdown import measure_breakdown
+from traceprof.analysis.device.streams import measure_streams
 from traceprof.formats import open_trace
 from traceprof.model.selection import select
 from traceprof.model.trace import Trace

@@ -2,10 +2,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.builders import TraceBuilder, plain
-from traceprof.analysis.breakdown import measure_breakdown
-from traceprof.analysis.gaps import CAUSES, find_gaps
-from traceprof.analysis.idle import measure_idle
-from traceprof.analysis.longest_gaps import measure_gaps
+from traceprof.analysis.device.breakdown import measure_breakdown
+from traceprof.analysis.device.gaps import CAUSES, find_gaps
+from traceprof.analysis.device.idle import measure_idle
+from traceprof.analysis.device.longest_gaps import measure_gaps
 from traceprof.model.window import TimeWindow
 
 US = 1000

@@ -1,7 +1,7 @@
 import pytest
 
 from tests.builders import TraceBuilder, plain
-from traceprof.analysis.layers import measure_layers, plain_name
+from traceprof.analysis.training.layers import measure_layers, plain_name
 from traceprof.model.window import TimeWindow
 
 

@@ -6,8 +6,8 @@ import pytest
 
 from tests.builders import TraceBuilder, plain
 from traceprof.analysis import load_analysis, run_analysis
-from traceprof.analysis.network import SourceTraffic, measure_network
-from traceprof.analysis.network_time import measure_network_time
+from traceprof.analysis.communication.network import SourceTraffic, measure_network
+from traceprof.analysis.communication.network_time import measure_network_time
 from traceprof.errors import NotRecordedError
 from traceprof.model.hardware import built_in_hardware
 from traceprof.model.trace import Trace

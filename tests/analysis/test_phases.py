@@ -1,7 +1,7 @@
 import pytest
 
 from tests.builders import TraceBuilder, plain
-from traceprof.analysis.phases import UNCLAIMED, measure_phases, phase_of
+from traceprof.analysis.training.phases import UNCLAIMED, measure_phases, phase_of
 from traceprof.model.window import TimeWindow
 
 

@@ -7,7 +7,7 @@ from fractions import Fraction
 import pytest
 
 from tests.builders import TraceBuilder
-from traceprof.analysis.pipeline import measure_pipeline
+from traceprof.analysis.ranks.pipeline import measure_pipeline
 from traceprof.model.trace import Trace
 
 

@@ -7,7 +7,7 @@ import pytest
 from tests import real_traces
 from tests.builders import TraceBuilder
 from tests.requirements import TRACES, require
-from traceprof.analysis.quality import Quality, measure_quality, measure_run_quality
+from traceprof.analysis.advice.quality import Quality, measure_quality, measure_run_quality
 from traceprof.formats import open_trace
 from traceprof.model.activity import Activity
 from traceprof.model.run import RankTrace, Run

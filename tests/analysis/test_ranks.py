@@ -15,17 +15,17 @@ from hypothesis import strategies as st
 from tests.analysis.generated_run import MS, Clock, Plan, make_run, make_trace_of
 from tests.builders import TraceBuilder, plain
 from tests.requirements import ROOT
-from traceprof.analysis.alignment import align_clocks, measure_alignment
-from traceprof.analysis.breakdown import measure_breakdown
-from traceprof.analysis.collective_matches import find_matches
-from traceprof.analysis.collectives import measure_collectives
-from traceprof.analysis.rank_steps import measure_rank_steps
-from traceprof.analysis.ranks import measure_ranks
-from traceprof.analysis.robust_line import fit_line
-from traceprof.analysis.sequences import find_shift
-from traceprof.analysis.shared import measure_shared
-from traceprof.analysis.stragglers import measure_stragglers
-from traceprof.formats.run_files import open_run
+from traceprof.analysis.communication.collectives import measure_collectives
+from traceprof.analysis.device.breakdown import measure_breakdown
+from traceprof.analysis.ranks.alignment import align_clocks, measure_alignment
+from traceprof.analysis.ranks.matches import find_matches
+from traceprof.analysis.ranks.rank_steps import measure_rank_steps
+from traceprof.analysis.ranks.ranks import measure_ranks
+from traceprof.analysis.ranks.robust_line import fit_line
+from traceprof.analysis.ranks.sequences import find_shift
+from traceprof.analysis.ranks.shared import measure_shared
+from traceprof.analysis.ranks.stragglers import measure_stragglers
+from traceprof.formats.runs.files import open_run
 from traceprof.model.merge import merge_run
 from traceprof.model.retime import ClockCorrection, retime
 from traceprof.model.trace import Trace

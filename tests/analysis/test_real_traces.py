@@ -6,9 +6,9 @@ from pathlib import Path
 import pytest
 
 from tests.builders import plain
-from traceprof.analysis.breakdown import measure_breakdown
-from traceprof.analysis.phases import UNCLAIMED, measure_phases
-from traceprof.analysis.steps import measure_steps
+from traceprof.analysis.device.breakdown import measure_breakdown
+from traceprof.analysis.training.phases import UNCLAIMED, measure_phases
+from traceprof.analysis.training.steps import measure_steps
 from traceprof.formats import open_trace
 from traceprof.model.selection import select
 from traceprof.model.trace import Trace

@@ -1,7 +1,7 @@
 from tests.builders import TraceBuilder, plain
 from tests.training import MS, Training
-from traceprof.analysis.phase_names import UNCLAIMED
-from traceprof.analysis.step_phases import measure_step_phases
+from traceprof.analysis.training.phase_names import UNCLAIMED
+from traceprof.analysis.training.step_phases import measure_step_phases
 
 COLUMNS = ("step", "device", "phase", "host_ns", "device_ns", "work_count")
 

@@ -4,9 +4,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.builders import TraceBuilder, plain
-from traceprof.analysis.breakdown import measure_breakdown
-from traceprof.analysis.step_parts import DEVICE_PARTS
-from traceprof.analysis.steps import measure_steps
+from traceprof.analysis.device.breakdown import measure_breakdown
+from traceprof.analysis.training.step_parts import DEVICE_PARTS
+from traceprof.analysis.training.steps import measure_steps
 from traceprof.model.selection import select
 from traceprof.model.window import TimeWindow
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 import pytest
 
 from tests.builders import TraceBuilder
-from traceprof.analysis.copies import measure_copies
-from traceprof.analysis.kernels import measure_kernels
-from traceprof.analysis.ops import measure_operators
-from traceprof.analysis.phases import UNCLAIMED, measure_phases, phase_of
-from traceprof.analysis.ranges import measure_ranges, plain_name
+from traceprof.analysis.device.copies import measure_copies
+from traceprof.analysis.device.kernels import measure_kernels
+from traceprof.analysis.host.ops import measure_operators
+from traceprof.analysis.host.ranges import measure_ranges, plain_name
+from traceprof.analysis.training.phases import UNCLAIMED, measure_phases, phase_of
 from traceprof.model.window import TimeWindow
 
 

@@ -12,9 +12,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.builders import TraceBuilder, plain
-from traceprof.analysis.bandwidth import measure_bandwidth
-from traceprof.analysis.size_classes import classify_sizes
-from traceprof.analysis.transfers import Traffic, measure_transfers
+from traceprof.analysis.communication.bandwidth import measure_bandwidth
+from traceprof.analysis.communication.size_classes import classify_sizes
+from traceprof.analysis.communication.transfers import Traffic, measure_transfers
 from traceprof.formats import open_trace
 from traceprof.model.hardware import built_in_hardware
 from traceprof.model.trace import Trace

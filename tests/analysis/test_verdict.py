@@ -1,6 +1,6 @@
 from tests.builders import TraceBuilder
 from tests.training import MS, Training
-from traceprof.analysis.verdict import measure_verdict
+from traceprof.analysis.advice.verdict import measure_verdict
 from traceprof.model.selection import select
 from traceprof.model.window import TimeWindow
 

@@ -21,7 +21,7 @@ from tests.builders import TraceBuilder
 from tests.conftest import Run
 from tests.requirements import ROOT
 from traceprof.cli import app
-from traceprof.formats.nsys_writer import write_nsys
+from traceprof.formats.nsys.writer import write_nsys
 
 PARTS = (
     "compute_ns",

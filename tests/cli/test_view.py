@@ -13,7 +13,7 @@ from pathlib import Path
 from tests.builders import TraceBuilder
 from tests.conftest import Run
 from tests.requirements import ROOT
-from traceprof.formats.nsys_writer import write_nsys
+from traceprof.formats.nsys.writer import write_nsys
 
 
 def test_it_prints_its_address_and_serves_until_it_is_interrupted(tmp_path: Path) -> None:

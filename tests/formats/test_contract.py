@@ -13,8 +13,8 @@ from tests.formats import kineto_file
 from tests.formats.kineto_file import complete, on_device
 from tests.formats.nvprof_database import NvprofDatabase, object_id
 from traceprof.formats import FORMATS, open_trace
-from traceprof.formats.nsys_writer import write_nsys
-from traceprof.formats.nvprof_file import call_names
+from traceprof.formats.nsys.writer import write_nsys
+from traceprof.formats.nvprof.file import call_names
 from traceprof.model.tables import ABSENT
 from traceprof.model.trace import Trace
 

@@ -12,8 +12,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from traceprof.errors import TraceError
-from traceprof.formats import database as module
-from traceprof.formats.database import NULL, ColumnType, Database
+from traceprof.formats.sqlite import database as module
+from traceprof.formats.sqlite.database import NULL, ColumnType, Database
 from traceprof.model.window import TimeWindow
 
 INTEGER, REAL, TEXT = ColumnType.INTEGER, ColumnType.REAL, ColumnType.TEXT

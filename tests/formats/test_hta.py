@@ -13,9 +13,9 @@ from typing import Any
 import pytest
 
 from tests.requirements import TRACES, require
-from traceprof.analysis.breakdown import device_time
+from traceprof.analysis.device.breakdown import device_time
 from traceprof.formats import open_trace
-from traceprof.formats.kineto_events import read_kineto_events
+from traceprof.formats.kineto.events import read_kineto_events
 from traceprof.model.intervals import Intervals
 from traceprof.model.steps import find_steps
 from traceprof.model.trace import Trace

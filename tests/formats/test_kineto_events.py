@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from traceprof.formats.kineto_events import exact_ns, read_kineto_events
+from traceprof.formats.kineto.events import exact_ns, read_kineto_events
 from traceprof.model.tables import ABSENT
 
 DOCUMENT = {

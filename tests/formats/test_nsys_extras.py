@@ -15,7 +15,7 @@ import pytest
 from tests.builders import TraceBuilder, plain
 from tests.requirements import TRACES, require
 from traceprof.formats import open_trace
-from traceprof.formats.nsys_writer import write_nsys
+from traceprof.formats.nsys.writer import write_nsys
 from traceprof.model.tables import ABSENT
 from traceprof.model.trace import Trace
 

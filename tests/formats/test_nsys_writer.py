@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 
 from traceprof.errors import UsageError
-from traceprof.formats.nsys_writer import append_to_nsys, write_nsys
+from traceprof.formats.nsys.writer import append_to_nsys, write_nsys
 from traceprof.model.tables import make_table
 from traceprof.model.trace import TraceInfo, make_trace
 

@@ -20,8 +20,8 @@ from tests.formats.nvprof_database import NvprofDatabase, object_id
 from tests.requirements import TRACES, require
 from traceprof.errors import TraceError
 from traceprof.formats import ReadOptions, open_trace
-from traceprof.formats.database import Database
-from traceprof.formats.nvprof_file import call_names
+from traceprof.formats.nvprof.file import call_names
+from traceprof.formats.sqlite.database import Database
 from traceprof.model.tables import ABSENT
 from traceprof.model.window import TimeWindow
 

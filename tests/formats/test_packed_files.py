@@ -14,7 +14,7 @@ from tests.builders import TraceBuilder
 from tests.requirements import TRACES, require
 from traceprof.errors import TraceError
 from traceprof.formats import open_trace
-from traceprof.formats.nsys_writer import write_nsys
+from traceprof.formats.nsys.writer import write_nsys
 
 
 def packed(path: Path) -> Path:

@@ -14,8 +14,8 @@ from tests.formats.kineto_file import kernel, write
 from tests.formats.nvprof_database import NvprofDatabase
 from tests.requirements import TRACES, require
 from traceprof.errors import TraceError, UsageError
-from traceprof.formats.nsys_writer import write_nsys
-from traceprof.formats.run_files import open_run
+from traceprof.formats.nsys.writer import write_nsys
+from traceprof.formats.runs.files import open_run
 from traceprof.model.tables import ABSENT
 
 

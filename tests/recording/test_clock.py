@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 
 from traceprof.errors import RecordingError
-from traceprof.formats.nsys_writer import NSYS_TABLES
+from traceprof.formats.nsys.writer import NSYS_TABLES
 from traceprof.recording.clock import ProfilerClock, read_profiler_clock, remove_our_events
 
 EPOCH = 1_700_000_000_000_000_000

@@ -7,7 +7,7 @@ import pytest
 from tests.recording.conftest import DDP, PROGRAMS, record
 from tests.requirements import require
 from traceprof.formats import open_trace
-from traceprof.formats.run_files import open_run
+from traceprof.formats.runs.files import open_run
 
 NAMED_STEPS = [sys.executable, str(PROGRAMS / "named_steps.py")]
 MANIFEST = f"manifest-{socket.gethostname()}.json"

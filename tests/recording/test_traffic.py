@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from tests.recording.test_training import PARAMETER_BYTES
-from traceprof.analysis.collective_matches import find_matches
-from traceprof.analysis.collective_steps import steps_of_collectives
-from traceprof.analysis.network import measure_network
+from traceprof.analysis.communication.by_step import steps_of_collectives
+from traceprof.analysis.communication.network import measure_network
+from traceprof.analysis.ranks.matches import find_matches
 from traceprof.model.steps import find_steps
 
 

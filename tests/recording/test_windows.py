@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from traceprof.formats.kineto_events import read_kineto_events
+from traceprof.formats.kineto.events import read_kineto_events
 from traceprof.model.tables import ABSENT
 from traceprof.recording.windows import window_tables
 

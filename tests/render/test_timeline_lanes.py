@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.builders import TraceBuilder
-from traceprof.analysis.breakdown import measure_breakdown
+from traceprof.analysis.device.breakdown import measure_breakdown
 from traceprof.formats import open_trace
 from traceprof.model.intervals import Int64Array
 from traceprof.model.window import TimeWindow

@@ -23,7 +23,10 @@ __all__ = ["ANALYSES", "Entry", "load_analysis", "run_analysis"]
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """Where an analysis is found: its name, one line of help, and the module that defines it."""
+    """Where an analysis is found: its name, one line of help, and the module that defines it.
+
+    A module that begins with a dot is one of this package.
+    """
 
     name: str
     summary: str
@@ -31,101 +34,87 @@ class Entry:
 
 
 ANALYSES: Final[tuple[Entry, ...]] = (
-    Entry(
-        "findings", "ranked advice: what costs time, and what to do", "traceprof.analysis.findings"
-    ),
-    Entry("breakdown", "where the time of each device went", "traceprof.analysis.breakdown"),
-    Entry("steps", "every step: duration, parts, phases, throughput", "traceprof.analysis.steps"),
-    Entry(
-        "phases", "host and device time by phase of the training loop", "traceprof.analysis.phases"
-    ),
+    Entry("findings", "ranked advice: what costs time, and what to do", ".advice.findings"),
+    Entry("breakdown", "where the time of each device went", ".device.breakdown"),
+    Entry("steps", "every step: duration, parts, phases, throughput", ".training.steps"),
+    Entry("phases", "host and device time by phase of the training loop", ".training.phases"),
     Entry(
         "step-phases",
         "the phases of every step: host time against device time",
-        "traceprof.analysis.step_phases",
+        ".training.step_phases",
     ),
-    Entry("layers", "host and device time by layer of the model", "traceprof.analysis.layers"),
-    Entry("kernels", "device time by kernel name", "traceprof.analysis.kernels"),
-    Entry("classes", "kernels by class and phase", "traceprof.analysis.classes"),
-    Entry("copies", "copies by direction, with bytes and GB/s", "traceprof.analysis.copies"),
+    Entry("layers", "host and device time by layer of the model", ".training.layers"),
+    Entry("kernels", "device time by kernel name", ".device.kernels"),
+    Entry("classes", "kernels by class and phase", ".device.classes"),
+    Entry("copies", "copies by direction, with bytes and GB/s", ".device.copies"),
     Entry(
         "transfers",
         "copies between host and devices: GB/s by size against the link's peak",
-        "traceprof.analysis.transfers",
+        ".communication.transfers",
     ),
     Entry(
         "bandwidth",
         "bandwidth of copies over time, by device and route",
-        "traceprof.analysis.bandwidth",
+        ".communication.bandwidth",
     ),
     Entry(
         "collectives",
         "collectives by operation and size: time, algbw, busbw, exposed",
-        "traceprof.analysis.collectives",
+        ".communication.collectives",
     ),
     Entry(
         "messages",
         "every collective by itself: size, bandwidth, phase, exposed time",
-        "traceprof.analysis.messages",
+        ".communication.messages",
     ),
     Entry(
         "buckets",
         "the collectives of a step in their order (buckets of DDP)",
-        "traceprof.analysis.buckets",
+        ".communication.buckets",
     ),
     Entry(
         "shared",
         "collectives that ranks share: time without waiting, who came last",
-        "traceprof.analysis.shared",
+        ".ranks.shared",
     ),
-    Entry(
-        "ranks",
-        "the ranks side by side: parts of their time, and waiting",
-        "traceprof.analysis.ranks",
-    ),
+    Entry("ranks", "the ranks side by side: parts of their time, and waiting", ".ranks.ranks"),
     Entry(
         "stragglers",
         "ranks that the others wait for: in which phase, since when",
-        "traceprof.analysis.stragglers",
+        ".ranks.stragglers",
     ),
     Entry(
         "rank-steps",
         "every step of every rank: duration, skew, waiting, lateness",
-        "traceprof.analysis.rank_steps",
+        ".ranks.rank_steps",
     ),
     Entry(
         "alignment",
         "the clocks of the ranks, by the ends of shared collectives",
-        "traceprof.analysis.alignment",
+        ".ranks.alignment",
     ),
-    Entry(
-        "pipeline",
-        "pipeline parallelism: the bubble of each stage",
-        "traceprof.analysis.pipeline",
-    ),
+    Entry("pipeline", "pipeline parallelism: the bubble of each stage", ".ranks.pipeline"),
     Entry(
         "network",
         "network traffic by interface and process, beside collectives",
-        "traceprof.analysis.network",
+        ".communication.network",
     ),
     Entry(
         "network-time",
         "network traffic over time, beside the collectives that caused it",
-        "traceprof.analysis.network_time",
+        ".communication.network_time",
     ),
-    Entry("idle", "why devices were idle", "traceprof.analysis.idle"),
-    Entry("gaps", "the longest idle gaps", "traceprof.analysis.longest_gaps"),
-    Entry(
-        "streams", "streams one by one: busy, and waiting for what", "traceprof.analysis.streams"
-    ),
-    Entry("path", "the critical path of every step", "traceprof.analysis.critical_path"),
-    Entry("whatif", "what at most could be gained", "traceprof.analysis.whatif"),
-    Entry("launches", "launch latency and queue depth", "traceprof.analysis.launches"),
-    Entry("sync", "where the host waits for a device", "traceprof.analysis.sync"),
-    Entry("memory", "device memory over time, by phase", "traceprof.analysis.memory"),
-    Entry("ranges", "NVTX and other host ranges by name", "traceprof.analysis.ranges"),
-    Entry("ops", "host operators by name, self and total", "traceprof.analysis.ops"),
-    Entry("quality", "what is suspicious in the trace itself", "traceprof.analysis.quality"),
+    Entry("idle", "why devices were idle", ".device.idle"),
+    Entry("gaps", "the longest idle gaps", ".device.longest_gaps"),
+    Entry("streams", "streams one by one: busy, and waiting for what", ".device.streams"),
+    Entry("path", "the critical path of every step", ".advice.critical_path"),
+    Entry("whatif", "what at most could be gained", ".advice.whatif"),
+    Entry("launches", "launch latency and queue depth", ".host.launches"),
+    Entry("sync", "where the host waits for a device", ".host.sync"),
+    Entry("memory", "device memory over time, by phase", ".device.memory"),
+    Entry("ranges", "NVTX and other host ranges by name", ".host.ranges"),
+    Entry("ops", "host operators by name, self and total", ".host.ops"),
+    Entry("quality", "what is suspicious in the trace itself", ".advice.quality"),
 )
 
 
@@ -138,7 +127,7 @@ def load_analysis(name: str, entries: Sequence[Entry] | None = None) -> Analysis
     known = ANALYSES if entries is None else entries
     for entry in known:
         if entry.name == name:
-            analysis: Analysis = import_module(entry.module).ANALYSIS
+            analysis: Analysis = import_module(entry.module, __package__).ANALYSIS
             return analysis
     raise UsageError(f"no analysis {name!r}: there are {', '.join(e.name for e in known)}")
 

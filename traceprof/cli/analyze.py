@@ -132,7 +132,7 @@ def show(names: Sequence[str], paths: Sequence[Path], opening: Opening, wanted: 
     """Run the analyses ``names`` (all of the overview where none is named) and print them."""
     from rich.console import Group
 
-    from traceprof.analysis.verdict import measure_verdict
+    from traceprof.analysis.advice.verdict import measure_verdict
     from traceprof.cli.output import out, print_view
     from traceprof.model.selection import select
     from traceprof.model.steps import mark_steps

@@ -13,7 +13,7 @@ def info(trace: TracePaths, as_json: AsJson = False) -> None:
     """What is in a trace: profiler, machine, ranks, tables, steps, and what is suspicious."""
     import pandas as pd
 
-    from traceprof.analysis.quality import measure_quality, measure_run_quality
+    from traceprof.analysis.advice.quality import measure_quality, measure_run_quality
     from traceprof.cli.opening import open_members
     from traceprof.cli.output import out, print_view
     from traceprof.model.contents import describe

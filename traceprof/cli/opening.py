@@ -46,7 +46,7 @@ def open_members(paths: Sequence[Path | str], opening: Opening | None = None) ->
         TraceError: nothing is found, or what is found cannot be read.
     """
     from traceprof.formats import ReadOptions, open_trace
-    from traceprof.formats.run_files import is_run, open_run
+    from traceprof.formats.runs.files import is_run, open_run
     from traceprof.model.run import RankTrace, Run
 
     options = ReadOptions(rules=_rules(opening.rules if opening else None))
@@ -86,7 +86,7 @@ def open_with_notes(
 
 
 def _aligned(trace: Trace) -> tuple[Trace, tuple[str, ...]]:
-    from traceprof.analysis.alignment import align_clocks, measure_alignment
+    from traceprof.analysis.ranks.alignment import align_clocks, measure_alignment
 
     alignment = measure_alignment(trace)
     if len(alignment.corrections) < 2:

@@ -38,7 +38,7 @@ def report(
     hardware: HardwareFile = None,
 ) -> None:
     """Everything about a trace on one HTML page: to read, to print, to send; works offline."""
-    from traceprof.analysis.verdict import measure_verdict
+    from traceprof.analysis.advice.verdict import measure_verdict
     from traceprof.cli.analyze import run_all
     from traceprof.cli.opening import Opening, open_named
     from traceprof.cli.output import message, write_output

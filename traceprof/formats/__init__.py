@@ -7,19 +7,23 @@ from pathlib import Path
 from typing import Final
 
 from traceprof.errors import TraceError
-from traceprof.formats import kineto, nsys, nvprof, packed_files, report_files
+from traceprof.formats import packed_files
 from traceprof.formats.base import Candidate, ReadOptions, TraceFormat
 from traceprof.formats.candidate import examine
-from traceprof.formats.database import SQLITE_MAGIC
+from traceprof.formats.kineto.reader import FORMAT as KINETO
+from traceprof.formats.nsys.reader import FORMAT as NSYS
+from traceprof.formats.nsys.reports import FORMAT as NSYS_REPORT
+from traceprof.formats.nvprof.reader import FORMAT as NVPROF
+from traceprof.formats.sqlite.database import SQLITE_MAGIC
 from traceprof.model.trace import Trace
 
 __all__ = ["FORMATS", "Candidate", "ReadOptions", "TraceFormat", "open_trace"]
 
 FORMATS: Final[tuple[TraceFormat, ...]] = (
-    nsys.FORMAT,
-    nvprof.FORMAT,
-    kineto.FORMAT,
-    report_files.FORMAT,
+    NSYS,
+    NVPROF,
+    KINETO,
+    NSYS_REPORT,
     packed_files.FORMAT,
 )
 

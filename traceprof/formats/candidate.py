@@ -6,7 +6,7 @@ from pathlib import Path
 
 from traceprof.errors import TraceError
 from traceprof.formats.base import Candidate
-from traceprof.formats.database import SQLITE_MAGIC, Database
+from traceprof.formats.sqlite.database import SQLITE_MAGIC, Database
 
 __all__ = ["examine"]
 

@@ -8,17 +8,18 @@ from pathlib import Path
 from typing import Final
 
 from traceprof.errors import TraceError
-from traceprof.formats import nsys, nvprof
 from traceprof.formats.base import Candidate, ReadOptions, TraceFormat
 from traceprof.formats.candidate import examine
-from traceprof.formats.database import SQLITE_MAGIC
 from traceprof.formats.gunzip import GZIP_MAGIC, GzipSource, unpacked_head
+from traceprof.formats.nsys.reader import FORMAT as NSYS
+from traceprof.formats.nvprof.reader import FORMAT as NVPROF
+from traceprof.formats.sqlite.database import SQLITE_MAGIC
 from traceprof.model.trace import Trace
 
 __all__ = ["FORMAT"]
 
 _READ_BYTES: Final = 1 << 20
-_INSIDE: Final = (nsys.FORMAT, nvprof.FORMAT)
+_INSIDE: Final = (NSYS, NVPROF)
 
 
 def recognises(candidate: Candidate) -> bool:

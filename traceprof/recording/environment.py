@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Final
 
-from traceprof.formats.sqlite_rows import storable
+from traceprof.formats.sqlite.rows import storable
 from traceprof.recording.machine import gpu_facts, machine_facts, network_facts
 
 __all__ = ["git_facts", "kept_variables", "masked_command", "read_environment"]

@@ -12,8 +12,8 @@ import numpy as np
 import pandas as pd
 
 from traceprof.formats.collective_names import collective_op
-from traceprof.formats.kineto_events import KinetoEvents, read_kineto_events
-from traceprof.formats.sqlite_rows import storable
+from traceprof.formats.kineto.events import KinetoEvents, read_kineto_events
+from traceprof.formats.sqlite.rows import storable
 from traceprof.model.tables import ABSENT, make_table
 from traceprof.model.trace import Trace, TraceInfo, make_trace
 from traceprof.recording.sampling import Sample

@@ -13,8 +13,8 @@ from pathlib import Path
 import numpy as np
 
 from traceprof.errors import UsageError
-from traceprof.formats.nsys_writer import append_to_nsys, write_nsys
-from traceprof.formats.run_manifest import MANIFEST_KEY
+from traceprof.formats.nsys.writer import append_to_nsys, write_nsys
+from traceprof.formats.runs.manifest import MANIFEST_KEY
 from traceprof.model.trace import Trace
 from traceprof.recording.clock import read_profiler_clock, remove_our_events
 from traceprof.recording.gather import Captured, make_spool_trace

@@ -8,7 +8,7 @@ from typing import Any, Final
 import numpy as np
 import pandas as pd
 
-from traceprof.formats.kineto_events import KinetoEvents
+from traceprof.formats.kineto.events import KinetoEvents
 from traceprof.model.tables import ABSENT, make_table
 
 __all__ = ["window_tables"]

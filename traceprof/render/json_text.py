@@ -11,8 +11,8 @@ from typing import Any, Final
 import numpy as np
 import pandas as pd
 
+from traceprof.analysis.advice.verdict import Verdict
 from traceprof.analysis.base import Result
-from traceprof.analysis.verdict import Verdict
 from traceprof.model.selection import Selection
 from traceprof.model.trace import Trace
 

@@ -13,10 +13,10 @@ from rich.rule import Rule
 from rich.text import Text
 
 from traceprof import analysis
+from traceprof.analysis.advice.findings import Finding, Findings
+from traceprof.analysis.advice.verdict import Verdict
 from traceprof.analysis.base import Result
-from traceprof.analysis.breakdown import Breakdown
-from traceprof.analysis.findings import Finding, Findings
-from traceprof.analysis.verdict import Verdict
+from traceprof.analysis.device.breakdown import Breakdown
 from traceprof.model.selection import Selection
 from traceprof.model.steps import find_steps
 from traceprof.model.trace import Trace

@@ -12,7 +12,7 @@ from rich.table import Table
 from rich.text import Text
 
 from traceprof.analysis.base import Result
-from traceprof.analysis.breakdown import Breakdown, DeviceBreakdown
+from traceprof.analysis.device.breakdown import Breakdown, DeviceBreakdown
 from traceprof.render.columns import format_cell, is_number, title_of
 from traceprof.render.escape import plain_text
 from traceprof.render.palette import CATEGORIES, category_index

@@ -15,12 +15,12 @@ import pandas as pd
 import pytest
 
 from tests.requirements import require
-from traceprof.analysis.findings.blocking_copies import blocking_copies_of
-from traceprof.analysis.findings.blocking_memsets import blocking_memsets_of
-from traceprof.analysis.findings.context import Context
-from traceprof.analysis.findings.gpu_gaps import long_gaps
-from traceprof.analysis.findings.pageable_copies import asynchronous, of_pageable_memory
-from traceprof.analysis.host_state import is_synchronisation
+from traceprof.analysis.advice.findings.blocking_copies import blocking_copies_of
+from traceprof.analysis.advice.findings.blocking_memsets import blocking_memsets_of
+from traceprof.analysis.advice.findings.context import Context
+from traceprof.analysis.advice.findings.gpu_gaps import long_gaps
+from traceprof.analysis.advice.findings.pageable_copies import asynchronous, of_pageable_memory
+from traceprof.analysis.host.state import is_synchronisation
 from traceprof.formats import open_trace
 from traceprof.model.window import TimeWindow
 

@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from tests.training import MS, US, Training
-from traceprof.analysis.findings import Findings, measure_findings
+from traceprof.analysis.advice.findings import Findings, measure_findings
 from traceprof.model.selection import select
 from traceprof.model.trace import Trace
 

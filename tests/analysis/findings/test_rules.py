@@ -4,9 +4,9 @@ import pkgutil
 
 import pytest
 
-import traceprof.analysis.findings
 from tests.builders import TraceBuilder
-from traceprof.analysis.findings import RULES, Finding, Rule, measure_findings
+from traceprof.analysis.advice import findings
+from traceprof.analysis.advice.findings import RULES, Finding, Rule, measure_findings
 from traceprof.model.tables import TABLES
 from traceprof.model.trace import Trace
 
@@ -19,7 +19,7 @@ def found(trace: Trace) -> dict[str, Finding]:
 
 
 def test_every_module_of_rules_is_registered() -> None:
-    modules = {module.name for module in pkgutil.iter_modules(traceprof.analysis.findings.__path__)}
+    modules = {module.name for module in pkgutil.iter_modules(findings.__path__)}
     assert {rule.name for rule in RULES} == modules - {"base", "context"}
 
 

@@ -15,8 +15,8 @@ from tests.real_traces import NSYS
 from tests.render.browser import OpenPage
 from tests.render.test_escape import HOSTILE
 from traceprof.analysis import load_analysis, run_analysis
+from traceprof.analysis.advice.verdict import measure_verdict
 from traceprof.analysis.base import Result
-from traceprof.analysis.verdict import measure_verdict
 from traceprof.errors import NotRecordedError
 from traceprof.formats import open_trace
 from traceprof.model.selection import select

@@ -9,8 +9,8 @@ from typing import Final
 import numpy as np
 import pandas as pd
 
-from traceprof.analysis.breakdown import Breakdown, DeviceBreakdown
-from traceprof.analysis.steps import StepTimes
+from traceprof.analysis.device.breakdown import Breakdown, DeviceBreakdown
+from traceprof.analysis.training.steps import StepTimes
 from traceprof.render.escape import html_text
 from traceprof.render.palette import CATEGORIES, category_index
 from traceprof.units import format_duration, format_ratio

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Final, TypeVar
 
+from traceprof.analysis.advice.findings import Finding, Findings
+from traceprof.analysis.advice.verdict import Verdict
 from traceprof.analysis.base import Result
-from traceprof.analysis.breakdown import Breakdown
-from traceprof.analysis.findings import Finding, Findings
-from traceprof.analysis.steps import StepTimes
-from traceprof.analysis.verdict import Verdict
+from traceprof.analysis.device.breakdown import Breakdown
+from traceprof.analysis.training.steps import StepTimes
 from traceprof.errors import UsageError
 from traceprof.model.selection import select
 from traceprof.model.trace import Trace

@@ -10,11 +10,11 @@ from typing import Final
 import pandas as pd
 
 from traceprof import analysis
+from traceprof.analysis.advice.findings import Findings
+from traceprof.analysis.advice.verdict import Verdict
 from traceprof.analysis.base import Result
-from traceprof.analysis.breakdown import Breakdown
-from traceprof.analysis.findings import Findings
-from traceprof.analysis.steps import StepTimes
-from traceprof.analysis.verdict import Verdict
+from traceprof.analysis.device.breakdown import Breakdown
+from traceprof.analysis.training.steps import StepTimes
 from traceprof.model.selection import Selection
 from traceprof.model.tables import ABSENT
 from traceprof.model.trace import Trace

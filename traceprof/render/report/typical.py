@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from traceprof.analysis.base import Result
-from traceprof.analysis.steps import StepTimes
+from traceprof.analysis.training.steps import StepTimes
 from traceprof.model.selection import Selection
 from traceprof.model.tables import TABLES
 from traceprof.model.trace import Trace

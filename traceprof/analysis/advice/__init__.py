@@ -1,0 +1,1 @@
+"""What to make of it all: findings, verdict, critical path, what-if, quality."""

@@ -1,0 +1,48 @@
+"""Memsets that return only when they are done."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Final
+
+import pandas as pd
+
+from traceprof.analysis.advice.findings.base import Finding, Rule
+from traceprof.analysis.advice.findings.context import Context
+from traceprof.units import format_ratio
+
+__all__ = ["RULE", "blocking_memsets_of"]
+
+_LEAST: Final = 0.02
+
+
+def blocking_memsets_of(copies: pd.DataFrame) -> pd.DataFrame:
+    """Return the memsets of pinned or managed memory by a call that is not asynchronous."""
+    api = copies["api"].astype(str)
+    blocking = api.str.match(r"(cuda|hip|cu)Memset") & ~api.str.contains("Async")
+    waited_for = copies["dst_kind"].isin(["pinned", "managed"])
+    return copies[blocking & waited_for & (copies["direction"] == "memset")]
+
+
+def _check(context: Context) -> Iterator[Finding]:
+    memsets = blocking_memsets_of(context.copies)
+    ratio = context.exposed_ratio(memsets)
+    if memsets.empty or ratio < _LEAST:
+        return
+    yield Finding(
+        rule=RULE.name,
+        title=f"blocking memsets: {format_ratio(ratio)} of the time nothing else runs",
+        saving_ratio=ratio,
+        saving_ns=context.saving_ns(ratio),
+        evidence=(f"{context.per_step(len(memsets))} memsets of pinned or managed memory",),
+        action="use cudaMemsetAsync, or do not clear what is overwritten anyway",
+        caveat="the first touch of managed memory costs time in any case",
+    )
+
+
+RULE = Rule(
+    name="blocking_memsets",
+    summary="memsets that block the host",
+    needs=("copies", "api_calls"),
+    check=_check,
+)

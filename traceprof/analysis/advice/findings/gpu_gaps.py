@@ -1,0 +1,56 @@
+"""Very long gaps of a device."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Final
+
+import pandas as pd
+
+from traceprof.analysis.advice.findings.base import Finding, Rule
+from traceprof.analysis.advice.findings.context import Context
+from traceprof.units import format_duration, format_ratio
+
+__all__ = ["RULE", "long_gaps"]
+
+_LONG_NS: Final = 500_000_000
+
+
+def long_gaps(context: Context) -> pd.DataFrame:
+    """Return the gaps between work that last half a second, the profiler's time not counted."""
+    gaps = context.gaps
+    lengths = gaps["end_ns"] - gaps["start_ns"] - gaps["profiler"]
+    return gaps[(lengths > _LONG_NS) & (gaps["edge"] == 0)]
+
+
+def _check(context: Context) -> Iterator[Finding]:
+    own = long_gaps(context)
+    if own.empty:
+        return
+    total = int((own["end_ns"] - own["start_ns"]).sum())
+    span_ns = max(1, context.trace.span.duration_ns)
+    ratio = total / span_ns / max(1, len(context.devices))
+    worst = own.iloc[int((own["end_ns"] - own["start_ns"]).to_numpy().argmax())]
+    yield Finding(
+        rule=RULE.name,
+        title=f"{len(own)} gap(s) longer than {format_duration(_LONG_NS)}: "
+        f"{format_ratio(ratio)} of the time",
+        saving_ratio=ratio,
+        saving_ns=round(ratio * span_ns),
+        evidence=(
+            f"the longest: device {worst['device']}, "
+            f"{format_duration(int(worst['end_ns'] - worst['start_ns']))}",
+        ),
+        action="see what the host does there: `traceprof gaps`, `traceprof timeline`",
+        caveat="loading a model or a checkpoint takes its time once",
+        window=context.window_text(int(worst["start_ns"]), int(worst["end_ns"])),
+        is_symptom=True,
+    )
+
+
+RULE = Rule(
+    name="gpu_gaps",
+    summary="gaps of half a second and more",
+    needs=("kernels", "copies", "api_calls"),
+    check=_check,
+)

@@ -1,0 +1,53 @@
+"""Waits of the host for the device inside the loop let the queue run dry."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Final
+
+from traceprof.analysis.advice.findings.base import Finding, Rule
+from traceprof.analysis.advice.findings.context import Context
+from traceprof.analysis.host.sync import find_waits
+from traceprof.units import format_ratio
+
+__all__ = ["RULE"]
+
+_LEAST: Final = 0.02
+
+
+def _check(context: Context) -> Iterator[Finding]:
+    ratio = context.gap_ratio("host_sync")
+    if ratio < _LEAST:
+        return
+    waits = find_waits(context.trace)
+    starts = waits["start_ns"].to_numpy()
+    waits = waits[context.typical.covered_ns(starts, starts + 1) > 0]
+    kinds = waits["name"].astype(str) + " (" + waits["pattern"].astype(str) + ")"
+    by_call = kinds.value_counts()
+    places = waits["host_range"][waits["host_range"] != ""].value_counts().head(3)
+    calls = [f"{context.per_step(int(count))} of {call}" for call, count in by_call.head(3).items()]
+    yield Finding(
+        rule=RULE.name,
+        title=f"the host waits for the device in the loop: {format_ratio(ratio)} idle after it",
+        saving_ratio=ratio,
+        saving_ns=context.saving_ns(ratio),
+        evidence=tuple(calls),
+        action=(
+            "do not read values back in every step (.item(), .cpu(), print(loss), `if tensor:`): "
+            "accumulate on the device and read every N steps; remove torch.cuda.synchronize()"
+        ),
+        caveat=(
+            "if the wait is there to measure time, or hides launching that is too slow anyway, "
+            "less is gained"
+        ),
+        window=context.longest_gap("host_sync"),
+        ranges=tuple(str(place) for place in places.index),
+    )
+
+
+RULE = Rule(
+    name="host_sync",
+    summary="synchronising calls in the loop leave devices without work",
+    needs=("kernels", "api_calls"),
+    check=_check,
+)

@@ -1,0 +1,51 @@
+"""Parts of the window in which a device hardly works."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Final
+
+import numpy as np
+
+from traceprof.analysis.advice.findings.base import Finding, Rule
+from traceprof.analysis.advice.findings.context import Context
+from traceprof.units import format_ratio
+
+__all__ = ["RULE"]
+
+_CHUNKS: Final = 30
+_LOW: Final = 0.5
+_LEAST_CHUNKS: Final = 0.3
+
+
+def _check(context: Context) -> Iterator[Finding]:
+    span = context.trace.span
+    edges = np.linspace(span.start_ns, span.end_ns, _CHUNKS + 1).astype(np.int64)
+    lengths = np.maximum(np.diff(edges), 1)
+    for device in context.devices:
+        busy = context.times[device].busy.covered_ns(edges[:-1], edges[1:]) / lengths
+        low = np.flatnonzero(busy < _LOW)
+        if len(low) < _LEAST_CHUNKS * _CHUNKS:
+            continue
+        ratio = float((1 - busy[low]).sum() / _CHUNKS)
+        worst = int(busy.argmin())
+        yield Finding(
+            rule=RULE.name,
+            title=f"low utilisation: device {device} works less than {format_ratio(_LOW)} of the "
+            f"time in {len(low)} of {_CHUNKS} parts of the window",
+            saving_ratio=ratio / max(1, len(context.devices)),
+            saving_ns=context.saving_ns(ratio / max(1, len(context.devices))),
+            evidence=(f"busy {format_ratio(float(busy.mean()))} of the whole window",),
+            action="see why with `traceprof idle`",
+            caveat="start-up and shut-down count, too: choose a window of training steps",
+            window=context.window_text(int(edges[worst]), int(edges[worst + 1])),
+            is_symptom=True,
+        )
+
+
+RULE = Rule(
+    name="low_utilisation",
+    summary="parts of the window with little device work",
+    needs=("kernels", "copies"),
+    check=_check,
+)

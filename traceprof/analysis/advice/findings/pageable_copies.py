@@ -1,0 +1,78 @@
+"""Asynchronous copies of pageable memory: they are staged, and block the host."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Final
+
+import pandas as pd
+
+from traceprof.analysis.advice.findings.base import Finding, Rule
+from traceprof.analysis.advice.findings.context import Context
+from traceprof.units import format_bytes, format_rate, format_ratio
+
+__all__ = ["RULE", "asynchronous", "of_pageable_memory", "pageable_finding"]
+
+_LEAST: Final = 0.01
+
+
+def of_pageable_memory(copies: pd.DataFrame) -> pd.DataFrame:
+    """Return the copies to or from pageable memory of the host."""
+    pageable = (copies["src_kind"] == "pageable") | (copies["dst_kind"] == "pageable")
+    return copies[pageable & copies["direction"].isin(["h2d", "d2h"])]
+
+
+def asynchronous(copies: pd.DataFrame) -> pd.DataFrame:
+    """Return the copies by calls that are asynchronous, or were if the memory were pinned."""
+    return copies[copies["api"].astype(str).str.contains("Async")]
+
+
+def pageable_finding(
+    context: Context, copies: pd.DataFrame, rule: str, kind: str
+) -> Finding | None:
+    """Return the finding on ``copies`` of pageable memory, None where they cost little."""
+    exposed = context.exposed_ratio(copies)
+    # Pinned memory is about twice as fast: the staging copy falls away.
+    ratio = exposed / 2
+    if copies.empty or ratio < _LEAST:
+        return None
+    lengths = copies["end_ns"] - copies["start_ns"]
+    n_bytes = int(copies["n_bytes"].clip(lower=0).sum())
+    rate = n_bytes / (int(lengths.sum()) / 1e9) if int(lengths.sum()) else None
+    return Finding(
+        rule=rule,
+        title=f"{kind}: {format_ratio(exposed)} of the time in copies that nothing hides",
+        saving_ratio=ratio,
+        saving_ns=context.saving_ns(ratio),
+        evidence=(
+            f"{context.per_step(len(copies))} copies of pageable memory, "
+            f"{format_bytes(n_bytes)} at {format_rate(rate)}",
+            f"the calls take {context.time_per_step(int(copies['call_ns'].sum()))} of host time",
+        ),
+        action=(
+            "pin the memory (DataLoader(pin_memory=True), tensor.pin_memory()) and copy with "
+            "non_blocking=True on a stream of its own"
+        ),
+        caveat="pinned memory is taken from the host's and costs time to allocate: reuse it",
+        window=context.longest_row(copies),
+    )
+
+
+def _check(context: Context) -> Iterator[Finding]:
+    copies = of_pageable_memory(context.copies)
+    found = pageable_finding(
+        context,
+        asynchronous(copies),
+        RULE.name,
+        "asynchronous copies of pageable memory",
+    )
+    if found:
+        yield found
+
+
+RULE = Rule(
+    name="pageable_copies",
+    summary="asynchronous copies of pageable memory",
+    needs=("copies", "api_calls"),
+    check=_check,
+)

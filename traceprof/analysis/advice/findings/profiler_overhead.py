@@ -1,0 +1,41 @@
+"""Time that the profiler itself takes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Final
+
+from traceprof.analysis.advice.findings.base import Finding, Rule
+from traceprof.analysis.advice.findings.context import Context
+from traceprof.units import format_ratio
+
+__all__ = ["RULE"]
+
+_LEAST: Final = 0.02
+
+
+def _check(context: Context) -> Iterator[Finding]:
+    gaps = context.gaps
+    total = int(gaps.loc[gaps["typical_ns"] > 0, "profiler"].sum())
+    ratio = total / context.typical_ns / max(1, len(context.devices))
+    if ratio < _LEAST:
+        return
+    names = context.trace.overheads["name"].value_counts().head(2)
+    yield Finding(
+        rule=RULE.name,
+        title=f"the profiler itself: devices are idle {format_ratio(ratio)} of the time",
+        saving_ratio=ratio,
+        saving_ns=context.saving_ns(ratio),
+        evidence=tuple(f"{count} times {name}" for name, count in names.items()),
+        action="trace fewer kinds of events or fewer steps (--steps), and trust the shares less",
+        caveat="without the profiler this time is not lost",
+        window=context.longest_gap("profiler"),
+    )
+
+
+RULE = Rule(
+    name="profiler_overhead",
+    summary="devices wait for the profiler",
+    needs=("kernels", "overheads"),
+    check=_check,
+)

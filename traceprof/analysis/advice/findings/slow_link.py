@@ -1,0 +1,72 @@
+"""Copies of pinned memory that are far slower than any current link."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Final
+
+from traceprof.analysis.advice.findings.base import Finding, Rule
+from traceprof.analysis.advice.findings.context import Context
+from traceprof.model.links import Link
+from traceprof.model.peaks import peak_of
+from traceprof.units import format_bytes, format_rate, format_ratio
+
+__all__ = ["RULE"]
+
+_LEAST: Final = 0.01
+_LARGE_BYTES: Final = 1_000_000
+_USUAL_BYTES_PER_S: Final = 12e9
+"""What pinned copies reach on PCIe 3.0 x16, where nobody knows the link."""
+_USUAL_SHARE: Final = 0.8
+"""The share of a link's peak that large pinned copies reach."""
+_SLOW: Final = 0.6
+
+
+def _usual_rate(context: Context) -> tuple[float, str]:
+    """Return the rate that large copies should reach, in bytes per s, and why."""
+    peaks = [peak_of(context.trace, device, Link.PCIE) for device in context.devices]
+    known = [peak for peak in peaks if peak is not None]
+    if not known:
+        return _USUAL_BYTES_PER_S, "PCIe 3.0 x16, for want of knowing the link"
+    slowest = min(known, key=lambda peak: peak.bytes_per_s)
+    return _USUAL_SHARE * slowest.bytes_per_s, f"80 % of {slowest}"
+
+
+def _check(context: Context) -> Iterator[Finding]:
+    copies = context.copies
+    pinned = copies[(copies["src_kind"] == "pinned") | (copies["dst_kind"] == "pinned")]
+    usual, why = _usual_rate(context)
+    for direction in ("h2d", "d2h"):
+        own = pinned[(pinned["direction"] == direction) & (pinned["n_bytes"] >= _LARGE_BYTES)]
+        total_ns = int((own["end_ns"] - own["start_ns"]).sum())
+        if not total_ns:
+            continue
+        rate = int(own["n_bytes"].sum()) / (total_ns / 1e9)
+        exposed = context.exposed_ratio(own)
+        ratio = exposed * (1 - rate / usual)
+        if rate >= _SLOW * usual or ratio < _LEAST:
+            continue
+        yield Finding(
+            rule=RULE.name,
+            title=f"slow link: {direction} copies of pinned memory run at {format_rate(rate)}",
+            saving_ratio=ratio,
+            saving_ns=context.saving_ns(ratio),
+            evidence=(
+                f"{context.per_step(len(own))} copies of at least {format_bytes(_LARGE_BYTES)}; "
+                f"{format_rate(usual)} are usual ({why})",
+                f"{format_ratio(exposed)} of the time nothing hides them",
+            ),
+            action=(
+                "check the link (nvidia-smi -q -d PCIE: generation and width now and at most), "
+                "the slot, NUMA placement (numactl), and other traffic on the same switch"
+            ),
+            caveat="many GPUs behind one switch share its link",
+        )
+
+
+RULE = Rule(
+    name="slow_link",
+    summary="copies of pinned memory below the speed of the link",
+    needs=("copies",),
+    check=_check,
+)

@@ -1,0 +1,69 @@
+"""Leading steps that are warm-up and distort what is measured."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Final
+
+import numpy as np
+
+from traceprof.analysis.advice.findings.base import Finding, Rule
+from traceprof.analysis.advice.findings.context import Context
+from traceprof.errors import NotRecordedError
+from traceprof.units import format_duration, format_ratio
+
+__all__ = ["RULE"]
+
+_LEAST: Final = 0.05
+_FEWEST: Final = 2
+
+
+def _check(context: Context) -> Iterator[Finding]:
+    steps = context.all_steps
+    if not len(steps):
+        raise NotRecordedError("no steps are named")
+    leading = steps.warmup()
+    if leading.all() or not leading.any():
+        return
+    first = steps.table["process"] == steps.table["process"].iloc[0]
+    count = int((leading & first).sum())
+    usual = float(np.median(steps.durations_ns[~leading]))
+    excess_ns = float((steps.durations_ns[leading] - usual).clip(min=0).sum())
+    whole_ratio = excess_ns / float(steps.durations_ns.sum())
+    inside = int(context.is_warmup.sum())
+    if whole_ratio < _LEAST or (count < _FEWEST and not inside):
+        return
+    ratio = 0.0
+    if inside:
+        warm = context.steps.durations_ns[context.is_warmup]
+        ratio = float((warm - usual).clip(min=0).sum()) / float(context.steps.durations_ns.sum())
+    numbers = steps.table.loc[leading & first, "step"]
+    where = "are inside the window" if inside else "are outside the window, as they should be"
+    yield Finding(
+        rule=RULE.name,
+        title=(
+            f"warm-up: {count} leading step(s) cost {format_ratio(whole_ratio)} "
+            "of the time of all steps"
+        ),
+        saving_ratio=ratio,
+        saving_ns=context.saving_ns(ratio),
+        evidence=(
+            f"steps {numbers.iloc[0]}..{numbers.iloc[-1]} {where}; they take "
+            f"{format_duration(float(steps.durations_ns[leading & first].mean()))} on average, "
+            f"the others {format_duration(usual)}",
+        ),
+        action=(
+            "measure without them (--window steady); in short jobs cache compiled kernels, limit "
+            "cudnn.benchmark to fixed shapes, and start the workers of the DataLoader earlier"
+        ),
+        caveat="a learning-rate or batch-size schedule changes the first steps on purpose",
+        window=f"step:{numbers.iloc[0]}..{numbers.iloc[-1]}",
+    )
+
+
+RULE = Rule(
+    name="warmup",
+    summary="leading steps that are unlike the rest",
+    needs=(),
+    check=_check,
+)

@@ -1,0 +1,1 @@
+"""Collectives, copies between devices, the network: bytes and bandwidth."""

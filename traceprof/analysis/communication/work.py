@@ -1,0 +1,181 @@
+"""Every collective of a trace once: what the host asked for, tied to the kernels that did it.
+
+A call belongs to the kernel with its correlation, and to the kernels that were launched inside
+it on its thread. A kernel that no call claims is a collective by itself: its name tells the
+operation, and nobody knows its size.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+import numpy as np
+import numpy.typing as npt
+import pandas as pd
+
+from traceprof.analysis.device.breakdown import device_time
+from traceprof.analysis.training.attribution import find_launches, innermost
+from traceprof.model.activity import Activity
+from traceprof.model.collective_names import kernel_kind
+from traceprof.model.tables import ABSENT
+from traceprof.model.trace import Trace
+
+__all__ = ["find_collectives"]
+
+_Int64Array = npt.NDArray[np.int64]
+
+_ON_DEVICE: Final = ("nccl", "rccl", "hccl", "xccl", "")
+_FROM_CALL: Final = ("op", "n_bytes", "dtype", "group", "group_size", "backend", "sequence")
+
+
+def find_collectives(trace: Trace) -> pd.DataFrame:
+    """Return the collectives that start in the window, one row each, in the order of their start.
+
+    Columns: those of ``collectives`` from op to sequence; start_ns and end_ns of the kernels
+    where they are known, else of the call; is_timed (whether these are the time of the collective
+    and not only of a call that enqueued it); call_ns and call_end_ns (`ABSENT` where no call is
+    known), process, thread, device, stream, algorithm and protocol ("" where not named), kernels
+    (how many), exposed_ns (the time that compute on the device does not hide; NaN without
+    kernels). All times are whole, whatever the window cuts.
+    """
+    kernels = _communication_kernels(trace)
+    calls = _one_per_kernel(trace.whole.collectives)
+    owner = _owner_of_kernels(kernels, calls)
+    claimed = owner >= 0
+    described = _described(calls, kernels[claimed], owner[claimed])
+    alone = _alone(kernels[~claimed])
+    both = pd.concat([described, alone], ignore_index=True)
+    both = both[trace.span.holds(both["start_ns"].to_numpy(np.int64))]
+    return both.sort_values(["start_ns", "call_ns"], kind="stable", ignore_index=True)
+
+
+def _one_per_kernel(calls: pd.DataFrame) -> pd.DataFrame:
+    """Return the calls, those that share a kernel (NCCL's groups) as one.
+
+    Sends and receives together are one ``send_recv`` of the bytes that are sent.
+    """
+    keys = ["process", "correlation"]
+    grouped = calls.duplicated(keys, keep=False) & (calls["correlation"] != ABSENT)
+    if not grouped.any():
+        return calls
+    plain = calls.astype(dict.fromkeys(("op", "dtype", "group", "backend"), object))
+    merged = [_merged(rows) for _, rows in plain[grouped].groupby(keys)]
+    both = pd.concat([plain[~grouped], pd.DataFrame(merged)])
+    return both.sort_values("start_ns", kind="stable", ignore_index=True)
+
+
+def _merged(rows: pd.DataFrame) -> pd.Series:
+    first = rows.iloc[0].copy()
+    ops = set(rows["op"])
+    if len(ops) > 1:
+        first["op"] = "send_recv" if ops <= {"send", "recv"} else "other"
+    counted = rows[rows["op"] == "send"] if first["op"] == "send_recv" else rows
+    is_sized = bool((counted["n_bytes"] != ABSENT).all()) and len(counted) > 0
+    first["n_bytes"] = int(counted["n_bytes"].sum()) if is_sized else ABSENT
+    first["end_ns"] = rows["end_ns"].max()
+    return first
+
+
+def _communication_kernels(trace: Trace) -> pd.DataFrame:
+    """Return the kernels with algorithm, protocol, launch, and the time that compute leaves."""
+    kernels = trace.whole.kernels
+    kernels = kernels[kernels["activity"] == Activity.COMMUNICATION.value].reset_index(drop=True)
+    launches = find_launches(trace, kernels)
+    kinds = [kernel_kind(str(name)) for name in kernels["name"].cat.categories]
+    codes = kernels["name"].cat.codes.to_numpy()
+    columns = {
+        name: np.array([getattr(kind, name) for kind in kinds], object)[codes]
+        for name in ("op", "algorithm", "protocol")
+    }
+    return kernels.assign(
+        **columns,
+        launch_ns=launches.start_ns,
+        launch_end_ns=launches.end_ns,
+        thread=launches.thread,
+        exposed_ns=_exposed(trace, kernels),
+    )
+
+
+def _exposed(trace: Trace, kernels: pd.DataFrame) -> npt.NDArray[np.float64]:
+    exposed = (kernels["end_ns"] - kernels["start_ns"]).to_numpy(np.float64)
+    for device, rows in kernels.groupby("device").indices.items():
+        compute = device_time(trace.whole, int(str(device))).compute
+        own = kernels.iloc[rows]
+        exposed[rows] -= compute.covered_ns(own["start_ns"], own["end_ns"])
+    return exposed
+
+
+def _owner_of_kernels(kernels: pd.DataFrame, calls: pd.DataFrame) -> _Int64Array:
+    """Return the row of the call that each kernel belongs to, -1 where it belongs to none."""
+    if calls.empty or kernels.empty:
+        return np.full(len(kernels), ABSENT, np.int64)
+    known = calls[calls["correlation"] != ABSENT]
+    pairs = zip(known["process"], known["correlation"], strict=True)
+    row_of = dict(zip(pairs, known.index, strict=True))
+    wanted = zip(kernels["process"], kernels["correlation"], strict=True)
+    by_number = np.array([row_of.get(pair, ABSENT) for pair in wanted], np.int64)
+    threaded = calls[calls["thread"] != ABSENT]
+    inside = innermost(
+        threaded,
+        kernels["process"].to_numpy(np.int64),
+        kernels["thread"].to_numpy(np.int64),
+        kernels["launch_ns"].to_numpy(np.int64),
+    )
+    by_place = np.where(inside >= 0, threaded.index.to_numpy()[np.maximum(inside, 0)], ABSENT)
+    return np.where(by_number >= 0, by_number, by_place)
+
+
+def _described(calls: pd.DataFrame, kernels: pd.DataFrame, owner: _Int64Array) -> pd.DataFrame:
+    """Return a row per call, with the time of its kernels where it has any."""
+    work = kernels.assign(owner=owner).groupby("owner")
+    times = work.agg(
+        start_ns=("start_ns", "min"),
+        end_ns=("end_ns", "max"),
+        device=("device", "first"),
+        stream=("stream", "first"),
+        algorithm=("algorithm", "first"),
+        protocol=("protocol", "first"),
+        exposed_ns=("exposed_ns", "sum"),
+        kernels=("start_ns", "size"),
+    )
+    tied = times.reindex(calls.index)
+    has_kernel = tied["kernels"].notna().to_numpy()
+    on_device = calls["backend"].isin(_ON_DEVICE).to_numpy()
+    columns = {name: calls[name].astype(object) for name in _FROM_CALL}
+    for name in ("start_ns", "end_ns"):
+        columns[name] = tied[name].where(has_kernel, calls[name]).astype(np.int64)
+    for name in ("device", "stream"):
+        columns[name] = tied[name].fillna(ABSENT).astype(np.int64)
+    return pd.DataFrame(
+        {
+            **columns,
+            "algorithm": tied["algorithm"].fillna(""),
+            "protocol": tied["protocol"].fillna(""),
+            "exposed_ns": tied["exposed_ns"].astype(np.float64),
+            "kernels": tied["kernels"].fillna(0).astype(np.int64),
+            "is_timed": has_kernel | ~on_device,
+            "call_ns": calls["start_ns"],
+            "call_end_ns": calls["end_ns"],
+            "process": calls["process"],
+            "thread": calls["thread"],
+        }
+    )
+
+
+def _alone(kernels: pd.DataFrame) -> pd.DataFrame:
+    """Return a row per kernel that no call claims."""
+    n = len(kernels)
+    columns = ["start_ns", "end_ns", "process", "thread", "device", "stream", "exposed_ns"]
+    return kernels[[*columns, "algorithm", "protocol"]].assign(
+        op=kernels["op"].replace("", "other"),
+        n_bytes=np.full(n, ABSENT),
+        dtype="",
+        group="",
+        group_size=np.full(n, ABSENT),
+        backend="",
+        sequence=np.full(n, ABSENT),
+        kernels=1,
+        is_timed=True,
+        call_ns=kernels["launch_ns"],
+        call_end_ns=kernels["launch_end_ns"],
+    )

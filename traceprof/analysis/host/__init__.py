@@ -1,0 +1,1 @@
+"""What the host did: calls, operators, ranges, waiting."""

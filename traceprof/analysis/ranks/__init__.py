@@ -1,0 +1,1 @@
+"""Ranks against one another: matching, waiting, clocks, pipelines."""

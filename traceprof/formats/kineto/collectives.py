@@ -1,0 +1,103 @@
+"""Collectives of a Kineto trace: what PyTorch wrote of each call, tied to its kernel."""
+
+from __future__ import annotations
+
+from typing import Final
+
+import numpy as np
+import numpy.typing as npt
+import pandas as pd
+
+from traceprof.formats.collective_names import collective_op, dtype_bytes, dtype_name
+from traceprof.formats.kineto.rows import Rows
+from traceprof.formats.launch_links import tied_by_launch
+from traceprof.formats.sqlite.database import categorical
+from traceprof.model.frames import stack
+from traceprof.model.tables import ABSENT, empty_table, make_table
+
+__all__ = ["make_collectives"]
+
+_CALL: Final = "record_param_comms"
+_BACKENDS: Final = ("nccl", "gloo", "ucc", "mpi", "xccl", "hccl")
+
+
+def make_collectives(rows: Rows, kernels: pd.DataFrame, api_calls: pd.DataFrame) -> pd.DataFrame:
+    """Return the collectives as the host issued them, one row each.
+
+    Sizes come from ``record_param_comms`` (since 2023-12) and from the kernels that Kineto
+    copied its arguments to, whose call may lie before the trace. Older traces have none.
+    """
+    calls = rows.of("cpu_op")
+    calls = calls.where(calls.named(lambda name: name == _CALL) & _has_op(calls))
+    device = rows.of("kernel")
+    device = device.where(_has_op(device))
+    if len(calls) or len(device):
+        backend = _backend(rows)
+        tied = _by_external_id(calls, device)
+        orphans = device.where(~np.isin(device.number("correlation"), tied))
+        parts = [_described(calls, tied, backend)]
+        if len(orphans):
+            parts.append(_described(orphans, orphans.number("correlation"), backend))
+        return tied_by_launch(stack("collectives", parts), kernels, api_calls)
+    return empty_table("collectives")
+
+
+def _described(rows: Rows, correlation: npt.NDArray[np.int64], backend: str) -> pd.DataFrame:
+    names = [str(name) for name in rows.text("dtype").categories]
+    codes = rows.text("dtype").codes
+    sizes = np.array([dtype_bytes(name) or ABSENT for name in names], np.int64)[codes]
+    sent, received = rows.number("In msg nelems"), rows.number("Out msg nelems")
+    op = _ops(rows.text("Collective name"))
+    # Only the root of a scatter hands anything in, and who only receives does not.
+    elements = np.where((sent > 0) & (op != "scatter"), sent, received)
+    known = (sizes > 0) & (elements >= 0)
+    on_host = rows.process == rows.host_process
+    return make_table(
+        "collectives",
+        {
+            "start_ns": rows.start_ns,
+            "end_ns": rows.end_ns,
+            "process": np.full(len(rows), rows.host_process),
+            "thread": np.where(on_host, rows.thread, ABSENT),
+            "op": op,
+            "n_bytes": np.where(known, elements * sizes, ABSENT),
+            "dtype": categorical(codes, [dtype_name(name) for name in names]),
+            "group": rows.text("Process Group Name"),
+            "group_size": rows.number("Group size"),
+            "backend": categorical(np.zeros(len(rows), np.int64), [backend]),
+            "sequence": rows.number("Seq"),
+            "correlation": correlation,
+        },
+    )
+
+
+def _is_annotation(name: str) -> bool:
+    backend, colon, op = name.partition(":")
+    return backend in _BACKENDS and bool(colon) and collective_op(op) != ""
+
+
+def _backend(rows: Rows) -> str:
+    found = [str(name).partition(":")[0] for name in rows.name.categories if _is_annotation(name)]
+    return max(set(found), key=found.count) if found else ""
+
+
+def _ops(names: pd.Categorical) -> pd.Categorical:
+    return categorical(names.codes, [collective_op(str(name)) for name in names.categories])
+
+
+def _has_op(rows: Rows) -> npt.NDArray[np.bool_]:
+    return np.asarray(_ops(rows.text("Collective name")) != "", np.bool_)
+
+
+def _by_external_id(calls: Rows, device: Rows) -> npt.NDArray[np.int64]:
+    """Return the correlation of the kernel that bears the number of each call."""
+    kernel = dict(
+        zip(
+            device.number("External id").tolist(),
+            device.number("correlation").tolist(),
+            strict=True,
+        )
+    )
+    kernel.pop(ABSENT, None)
+    found = [kernel.get(number, ABSENT) for number in calls.number("External id").tolist()]
+    return np.array(found, np.int64)

@@ -1,0 +1,153 @@
+"""Kineto (torch.profiler) Chrome traces, 2021 to 2026, NVIDIA and AMD, plain or gzip."""
+
+from __future__ import annotations
+
+from codecs import BOM_UTF8
+from pathlib import Path
+from typing import Final
+
+import numpy as np
+import pandas as pd
+
+from traceprof.errors import TraceError
+from traceprof.formats.base import Candidate, ReadOptions, TraceFormat
+from traceprof.formats.gunzip import GZIP_MAGIC, unpacked_head
+from traceprof.formats.kineto.collectives import make_collectives
+from traceprof.formats.kineto.device import make_copies, make_kernels, make_syncs
+from traceprof.formats.kineto.events import KinetoEvents, read_kineto_events
+from traceprof.formats.kineto.host import (
+    MODULE_PREFIX,
+    make_api_calls,
+    make_host_ops,
+    make_overheads,
+    make_ranges,
+    make_samples,
+)
+from traceprof.formats.kineto.parse import Event
+from traceprof.formats.kineto.rows import Rows, all_rows
+from traceprof.formats.kineto.target import (
+    make_devices,
+    make_environment,
+    make_info,
+    make_processes,
+    make_threads,
+)
+from traceprof.formats.nsys.annotated_collectives import annotated_collectives
+from traceprof.model.trace import Trace, make_trace
+
+__all__ = ["FORMAT"]
+
+_KERNELS: Final = ("kernel", "Kernel")
+_COPIES: Final = ("gpu_memcpy", "gpu_memset", "Memcpy", "Memset")
+_API_CALLS: Final = ("cuda_runtime", "cuda_driver", "hip_runtime", "hip_driver", "Runtime")
+_OPERATORS: Final = ("cpu_op", "Operator")
+_ANNOTATIONS: Final = ("user_annotation",)
+_FUNCTIONS: Final = ("python_function",)
+_SYNCS: Final = ("cuda_sync",)
+_OVERHEADS: Final = ("overhead",)
+_MEMORY: Final = ("cpu_instant_event",)
+_HOST: Final = (*_API_CALLS, *_OPERATORS, *_ANNOTATIONS, *_FUNCTIONS)
+_TAKEN: Final = frozenset((*_KERNELS, *_COPIES, *_HOST, *_SYNCS, *_OVERHEADS, *_MEMORY))
+_KEYS: Final = (b'"traceEvents"', b'"deviceProperties"', b'"ph"')
+_FAR_BYTES: Final = 1 << 20
+
+
+def recognises(candidate: Candidate) -> bool:
+    """Return whether the file is JSON (or a gzip file of it) with the keys of a Chrome trace."""
+    head = candidate.head
+    is_packed = head.startswith(GZIP_MAGIC)
+    head = unpacked_head(candidate.path, len(head)) if is_packed else head
+    if head.removeprefix(BOM_UTF8).lstrip()[:1] not in (b"{", b"["):
+        return False
+    if any(key in head for key in _KEYS):
+        return True
+    # Other tools put metadata of their own before it.
+    if is_packed:
+        further = unpacked_head(candidate.path, _FAR_BYTES)
+    else:
+        with candidate.path.open("rb") as file:
+            further = file.read(_FAR_BYTES)
+    return any(key in further for key in _KEYS)
+
+
+def read(path: Path, options: ReadOptions) -> Trace:
+    """Return the trace in a Kineto file; time 0 is its first event."""
+    events = read_kineto_events(path, _is_taken, phases=("X", "i"))
+    if not len(events):
+        raise TraceError(f"{path}: {_why_nothing(events)}")
+    zero_ns = int(events.start_ns.min())
+    rows = all_rows(events, zero_ns, _HOST)
+    tables = _tables(rows, options)
+    used = _used_processes(tables)
+    tables |= {
+        "devices": make_devices(events.header),
+        "processes": make_processes(events, used, rows.host_process),
+        "threads": make_threads(events, used),
+        "environment": make_environment(events.header),
+    }
+    info = make_info(path, events, zero_ns, FORMAT.name)
+    return make_trace(info, tables, _recorded(tables))
+
+
+def _is_taken(event: Event) -> bool:
+    if event.ph == "i":
+        return event.cat in _MEMORY
+    if event.cat in _FUNCTIONS:  # by far the most events of a trace with stacks
+        return str(event.name).startswith(MODULE_PREFIX)
+    return event.cat in _TAKEN
+
+
+def _tables(rows: Rows, options: ReadOptions) -> dict[str, pd.DataFrame]:
+    operators = rows.of(*_OPERATORS)
+    kernels = make_kernels(rows.of(*_KERNELS), options)
+    api_calls = make_api_calls(rows.of(*_API_CALLS))
+    ranges = make_ranges(rows.of(*_ANNOTATIONS), operators, rows.of(*_FUNCTIONS))
+    host_ops = make_host_ops(operators)
+    collectives = make_collectives(rows, kernels, api_calls)
+    for annotated in (ranges, host_ops):
+        if collectives.empty:
+            collectives = annotated_collectives(annotated, kernels, api_calls)
+    return {
+        "kernels": kernels,
+        "copies": make_copies(rows.of(*_COPIES)),
+        "api_calls": api_calls,
+        "ranges": ranges,
+        "host_ops": host_ops,
+        "syncs": make_syncs(rows.of(*_SYNCS)),
+        "collectives": collectives,
+        "samples": make_samples(rows.of(*_MEMORY)),
+        "overheads": make_overheads(rows.of(*_OVERHEADS)),
+    }
+
+
+def _used_processes(tables: dict[str, pd.DataFrame]) -> np.ndarray:
+    used = np.unique(
+        np.concatenate([frame["process"] for frame in tables.values() if "process" in frame])
+    )
+    return used[used >= 0]
+
+
+def _recorded(tables: dict[str, pd.DataFrame]) -> set[str]:
+    """Return the tables that were asked for: CPU and CUDA are the profiler's two activities."""
+    recorded = {name for name, frame in tables.items() if len(frame)}
+    if recorded & {"kernels", "copies", "api_calls"}:
+        recorded |= {"kernels", "copies", "api_calls"}
+    if recorded & {"host_ops", "ranges"}:
+        recorded |= {"host_ops", "ranges"}
+    return recorded
+
+
+def _why_nothing(events: KinetoEvents) -> str:
+    if not events.has_array:
+        return "JSON without traceEvents: not a trace of torch.profiler"
+    if not events.is_complete:
+        return "a trace of torch.profiler that is cut off before its first event: record it again"
+    return "no events of torch.profiler: it was stopped before its first active step"
+
+
+FORMAT: Final = TraceFormat(
+    name="kineto",
+    summary="Chrome trace of torch.profiler (Kineto), .json or .json.gz",
+    recognises=recognises,
+    read=read,
+)

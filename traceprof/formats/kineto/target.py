@@ -1,0 +1,119 @@
+"""What a Kineto trace says of itself and of the machine."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+import pandas as pd
+
+from traceprof.formats.kineto.events import KinetoEvents
+from traceprof.formats.kineto.parse import whole
+from traceprof.model.tables import ABSENT, make_table
+from traceprof.model.trace import TraceInfo
+
+__all__ = ["make_devices", "make_environment", "make_info", "make_processes", "make_threads"]
+
+_ENVIRONMENT: Final = {
+    "cuda_runtime_version": "cuda_runtime",
+    "cuda_driver_version": "cuda_driver",
+    "cupti_version": "cupti",
+    "hip_runtime_version": "hip_runtime",
+    "hip_driver_version": "hip_driver",
+    "roctracer_version": "roctracer",
+    "rocprofiler-sdk_version": "rocprofiler_sdk",
+}
+_FIRST_EPOCH_NS: Final = 10**18  # September 2001: an earlier time is counted from boot
+
+
+def make_info(path: Path, events: KinetoEvents, zero_ns: int, format_name: str) -> TraceInfo:
+    """Return where the trace comes from."""
+    utc_ns = events.base_time_ns + zero_ns
+    warnings = []
+    if not events.is_complete:
+        warnings.append(
+            f"the file is cut off after {len(events)} events: the profiler or a copy of the file "
+            "was stopped; what follows is missing"
+        )
+    return TraceInfo(
+        path=str(path),
+        format=format_name,
+        profiler="torch.profiler (Kineto)",
+        schema_version=str(events.header.get("schemaVersion", "")),
+        utc_epoch_ns=utc_ns if utc_ns >= _FIRST_EPOCH_NS else None,
+        warnings=tuple(warnings),
+    )
+
+
+def make_devices(header: Mapping[str, Any]) -> pd.DataFrame:
+    """Return the accelerators that the process could see."""
+    listed = header.get("deviceProperties")
+    listed = listed if isinstance(listed, list) else []
+    devices = [item for item in listed if isinstance(item, dict)]
+    return make_table(
+        "devices",
+        {
+            "device": [whole(item.get("id", number)) for number, item in enumerate(devices)],
+            "name": [str(item.get("name", "")) for item in devices],
+            "uuid": [str(item.get("uuid", "")) for item in devices],
+            "memory_bytes": [whole(item.get("totalGlobalMem")) for item in devices],
+            "sm_count": [whole(item.get("numSms")) for item in devices],
+        },
+    )
+
+
+def make_processes(events: KinetoEvents, used: np.ndarray, host_process: int) -> pd.DataFrame:
+    """Return the processes; the one that was traced bears the rank in the file's header."""
+    group = events.header.get("distributedInfo")
+    group = group if isinstance(group, dict) else {}
+    rank, size = whole(group.get("rank")), whole(group.get("world_size"))
+    is_traced = used == host_process
+    return make_table(
+        "processes",
+        {
+            "process": used,
+            "name": [events.process_names.get(int(process), "") for process in used],
+            "rank": np.where(is_traced, rank, ABSENT),
+            "world_size": np.where(is_traced, size, ABSENT),
+        },
+    )
+
+
+def make_threads(events: KinetoEvents, used: np.ndarray) -> pd.DataFrame:
+    """Return the names of the threads of these processes."""
+    kept = {
+        place: name
+        for place, name in events.thread_names.items()
+        if place[0] in used and place[1] != ABSENT and name
+    }
+    return make_table(
+        "threads",
+        {
+            "process": [process for process, _ in kept],
+            "thread": [thread for _, thread in kept],
+            "name": list(kept.values()),
+        },
+    )
+
+
+def make_environment(header: Mapping[str, Any]) -> pd.DataFrame:
+    """Return the versions that the file names."""
+    found = {
+        plain: _version(header[name]) for name, plain in _ENVIRONMENT.items() if name in header
+    }
+    group = header.get("distributedInfo")
+    if isinstance(group, dict):
+        for name, plain in (("nccl_version", "nccl"), ("backend", "backend")):
+            if group.get(name):
+                found[plain] = str(group[name])
+    return make_table("environment", {"name": list(found), "value": list(found.values())})
+
+
+def _version(value: object) -> str:
+    """Return 12090, as CUDA numbers its versions, as 12.9; other numbers as they are."""
+    number = whole(value)
+    if 1000 <= number < 100_000:
+        return f"{number // 1000}.{number % 1000 // 10}"
+    return str(value)

@@ -1,0 +1,1 @@
+"""Nsight Systems: SQLite exports, reports, and our own recordings in their shape."""

@@ -1,0 +1,142 @@
+"""What happened on the devices, from the CUPTI tables of an nsys export."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final
+
+import numpy as np
+import numpy.typing as npt
+import pandas as pd
+
+from traceprof.formats.base import ReadOptions
+from traceprof.formats.nsys.codes import (
+    COPY_DIRECTIONS,
+    MANAGED,
+    MEMORY_KINDS,
+    SYNC_KINDS,
+    UNIFIED_MEMORY_COPIES,
+    decode,
+    process_of,
+)
+from traceprof.formats.nsys.names import named
+from traceprof.formats.sqlite.database import Column, ColumnType, Database, categorical, known
+from traceprof.model.activity import Activity, classify
+from traceprof.model.frames import stack
+from traceprof.model.tables import empty_table, make_table
+
+__all__ = ["read_copies", "read_kernels", "read_syncs"]
+
+_INTEGER: Final = ColumnType.INTEGER
+_WHERE: Final = dict.fromkeys(
+    ("start", "end", "deviceId", "streamId", "correlationId", "globalPid"), _INTEGER
+)
+_KERNEL: Final = "CUPTI_ACTIVITY_KIND_KERNEL"
+_GRAPH: Final = "CUPTI_ACTIVITY_KIND_GRAPH_TRACE"
+_MEMCPY: Final = "CUPTI_ACTIVITY_KIND_MEMCPY"
+_MEMSET: Final = "CUPTI_ACTIVITY_KIND_MEMSET"
+_SYNC: Final = "CUPTI_ACTIVITY_KIND_SYNCHRONIZATION"
+
+
+def read_kernels(database: Database, options: ReadOptions) -> pd.DataFrame:
+    """Return the kernels, and the CUDA graphs that were traced whole as one row each."""
+    parts = []
+    if _KERNEL in database.tables:
+        raw = database.read_columns(
+            _KERNEL,
+            {**_WHERE, "demangledName": _INTEGER, "graphNodeId": _INTEGER},
+            options.window,
+            optional=("graphNodeId",),
+        )
+        names = named(database, raw["demangledName"])
+        parts.append(
+            make_table(
+                "kernels",
+                {
+                    **_common(raw),
+                    "name": names,
+                    "activity": classify(names, options.rules),
+                    "graph_node": known(raw["graphNodeId"]),
+                },
+            )
+        )
+    if _GRAPH in database.tables:
+        raw = database.read_columns(_GRAPH, {**_WHERE, "graphId": _INTEGER}, options.window)
+        distinct, place = np.unique(raw["graphId"], return_inverse=True)
+        names = categorical(place, [f"CUDA graph {graph}" for graph in distinct])
+        activity = categorical(np.zeros(len(names), np.int64), [Activity.CUDA_GRAPH.value])
+        parts.append(make_table("kernels", {**_common(raw), "name": names, "activity": activity}))
+    return stack("kernels", parts)
+
+
+def read_copies(database: Database, options: ReadOptions) -> pd.DataFrame:
+    """Return the copies and memsets."""
+    parts = []
+    if _MEMCPY in database.tables:
+        more = ("copyKind", "bytes", "srcKind", "dstKind", "srcDeviceId", "dstDeviceId")
+        raw = database.read_columns(
+            _MEMCPY,
+            {**_WHERE, **dict.fromkeys((*more, "graphNodeId"), _INTEGER)},
+            options.window,
+            optional=("srcKind", "dstKind", "srcDeviceId", "dstDeviceId", "graphNodeId"),
+        )
+        parts.append(
+            make_table(
+                "copies",
+                {
+                    **_common(raw),
+                    "direction": decode(raw["copyKind"], COPY_DIRECTIONS),
+                    "n_bytes": raw["bytes"],
+                    "src_kind": decode(_kind_codes(raw, "srcKind"), MEMORY_KINDS),
+                    "dst_kind": decode(_kind_codes(raw, "dstKind"), MEMORY_KINDS),
+                    "src_device": known(raw["srcDeviceId"]),
+                    "dst_device": known(raw["dstDeviceId"]),
+                    "graph_node": known(raw["graphNodeId"]),
+                },
+            )
+        )
+    if _MEMSET in database.tables:
+        raw = database.read_columns(
+            _MEMSET,
+            {**_WHERE, "bytes": _INTEGER, "memKind": _INTEGER, "graphNodeId": _INTEGER},
+            options.window,
+            optional=("memKind", "graphNodeId"),
+        )
+        parts.append(
+            make_table(
+                "copies",
+                {
+                    **_common(raw),
+                    "direction": categorical(np.zeros(len(raw["start"]), np.int64), ["memset"]),
+                    "n_bytes": raw["bytes"],
+                    "dst_kind": decode(raw["memKind"], MEMORY_KINDS),
+                    "graph_node": known(raw["graphNodeId"]),
+                },
+            )
+        )
+    return stack("copies", parts)
+
+
+def read_syncs(database: Database, options: ReadOptions) -> pd.DataFrame:
+    """Return the synchronisations of host and streams."""
+    if _SYNC not in database.tables:
+        return empty_table("syncs")
+    raw = database.read_columns(_SYNC, {**_WHERE, "syncType": _INTEGER}, options.window)
+    return make_table("syncs", {**_common(raw), "kind": decode(raw["syncType"], SYNC_KINDS)})
+
+
+def _kind_codes(raw: Mapping[str, Column], column: str) -> npt.NDArray[np.int64]:
+    """Return the kinds of memory; a migration of unified memory says itself that it is managed."""
+    migrates = np.isin(raw["copyKind"], UNIFIED_MEMORY_COPIES)
+    return np.where(migrates, MANAGED, np.asarray(raw[column], np.int64))
+
+
+def _common(raw: Mapping[str, Column]) -> dict[str, npt.NDArray[np.int64]]:
+    return {
+        "start_ns": np.asarray(raw["start"], np.int64),
+        "end_ns": np.maximum(np.asarray(raw["start"], np.int64), np.asarray(raw["end"], np.int64)),
+        "device": np.asarray(raw["deviceId"], np.int64),
+        "stream": np.asarray(raw["streamId"], np.int64),
+        "process": process_of(raw["globalPid"]),
+        "correlation": known(raw["correlationId"]),
+    }

@@ -1,0 +1,225 @@
+"""What happened on the host: API calls, NVTX ranges and marks, operators, overheads."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+import numpy.typing as npt
+import pandas as pd
+
+from traceprof.formats.base import ReadOptions
+from traceprof.formats.nsys.codes import (
+    NVTX_DOMAIN,
+    NVTX_MARK,
+    NVTX_PUSH_POP,
+    NVTX_START_END,
+    process_of,
+    thread_of,
+)
+from traceprof.formats.nsys.names import api_named, named
+from traceprof.formats.sqlite.database import NULL, Column, ColumnType, Database, categorical, known
+from traceprof.model.intervals import nesting_depth
+from traceprof.model.tables import TABLES, empty_table, make_table, sort_rows
+
+__all__ = ["Annotations", "read_annotations", "read_api_calls", "read_host_ops", "read_overheads"]
+
+_INTEGER: Final = ColumnType.INTEGER
+_SPAN: Final = {"start": _INTEGER, "end": _INTEGER, "globalTid": _INTEGER, "nameId": _INTEGER}
+_HOST_SOURCES: Final = {"OSRT_API": "osrt", "CUDNN_EVENTS": "cudnn", "CUBLAS_EVENTS": "cublas"}
+_WHOLE_PAYLOADS: Final = ("int64Value", "uint64Value", "int32Value", "uint32Value")
+_REAL_PAYLOADS: Final = ("doubleValue", "floatValue")
+
+
+def read_api_calls(database: Database, options: ReadOptions) -> pd.DataFrame:
+    """Return the calls of the CUDA runtime and driver."""
+    table = "CUPTI_ACTIVITY_KIND_RUNTIME"
+    if table not in database.tables:
+        return empty_table("api_calls")
+    raw = database.read_columns(table, {**_SPAN, "correlationId": _INTEGER}, options.window)
+    return make_table(
+        "api_calls",
+        {
+            **_where(raw),
+            "correlation": known(raw["correlationId"]),
+            "name": api_named(database, raw["nameId"]),
+        },
+    )
+
+
+def read_host_ops(database: Database, options: ReadOptions) -> pd.DataFrame:
+    """Return calls of the operating system and of libraries, each with its source."""
+    sources = [table for table in _HOST_SOURCES if table in database.tables]
+    if not sources:
+        return empty_table("host_ops")
+    parts = [database.read_columns(table, _SPAN, options.window) for table in sources]
+    whole = {name: np.concatenate([np.asarray(raw[name]) for raw in parts]) for name in _SPAN}
+    place = np.repeat(np.arange(len(parts)), [len(raw["start"]) for raw in parts])
+    return make_table(
+        "host_ops",
+        {
+            **_where(whole),
+            "source": categorical(place, [_HOST_SOURCES[table] for table in sources]),
+            "name": named(database, whole["nameId"]),
+        },
+    )
+
+
+def read_overheads(database: Database, options: ReadOptions) -> pd.DataFrame:
+    """Return what the profiler says that it took itself."""
+    parts = [
+        database.read_columns(table, _SPAN, options.window)
+        for table in ("PROFILER_OVERHEAD", "CUPTI_ACTIVITY_KIND_OVERHEAD")
+        if table in database.tables
+    ]
+    if not parts:
+        return empty_table("overheads")
+    whole = {name: np.concatenate([np.asarray(raw[name]) for raw in parts]) for name in _SPAN}
+    return make_table("overheads", {**_where(whole), "name": named(database, whole["nameId"])})
+
+
+@dataclass(frozen=True, slots=True)
+class Annotations:
+    """NVTX: ranges, marks, and how many ranges were never closed."""
+
+    ranges: pd.DataFrame
+    marks: pd.DataFrame
+    n_unclosed: int = 0
+
+
+def read_annotations(
+    database: Database, options: ReadOptions, capture_end_ns: int | None
+) -> Annotations:
+    """Return the NVTX ranges and marks; a range that was never closed ends with the capture."""
+    if "NVTX_EVENTS" not in database.tables:
+        return Annotations(empty_table("ranges"), empty_table("marks"))
+    numbers = ("start", "end", "eventType", "globalTid", "textId", "domainId", "category")
+    raw = database.read_columns(
+        "NVTX_EVENTS",
+        {
+            **dict.fromkeys((*numbers, *_WHOLE_PAYLOADS), _INTEGER),
+            **dict.fromkeys(_REAL_PAYLOADS, ColumnType.REAL),
+            "text": ColumnType.TEXT,
+        },
+        optional=("category", "domainId", *_WHOLE_PAYLOADS, *_REAL_PAYLOADS),
+    )
+    names = _texts(database, raw["text"], raw["textId"])
+    events = pd.DataFrame(
+        {
+            **{name: np.asarray(raw[name], np.int64) for name in numbers},
+            "process": process_of(raw["globalTid"]),
+            "thread": thread_of(raw["globalTid"]),
+            "name": names,
+            "payload": _payloads(raw),
+        }
+    )
+    events["domain"] = _domains(events)
+    if options.window is not None:
+        lasting = np.where(events["end"] == NULL, np.iinfo(np.int64).max, events["end"])
+        events = events[options.window.overlaps(events["start"].to_numpy(), lasting)]
+    return _split(events, capture_end_ns)
+
+
+def _split(events: pd.DataFrame, capture_end_ns: int | None) -> Annotations:
+    spans = events[events["eventType"].isin((NVTX_PUSH_POP, NVTX_START_END))]
+    ends = spans["end"].to_numpy().copy()
+    unclosed = ends == NULL
+    if unclosed.any():
+        last = max(int(ends.max(initial=0)), int(spans["start"].max()), capture_end_ns or 0)
+        ends[unclosed] = last
+    starts = spans["start"].to_numpy()
+    is_nested = (spans["eventType"] == NVTX_PUSH_POP).to_numpy()
+    ranges = make_table(
+        "ranges",
+        {
+            "start_ns": starts,
+            "end_ns": np.maximum(starts, ends),
+            **{name: spans[name].to_numpy() for name in ("process", "thread", "payload")},
+            "domain": spans["domain"].array,
+            "name": spans["name"].array,
+            "category": known(spans["category"].to_numpy()),
+            "kind": categorical(is_nested.astype(np.int64), ["start_end", "push_pop"]),
+        },
+    )
+    points = events[events["eventType"] == NVTX_MARK]
+    marks = make_table(
+        "marks",
+        {
+            "start_ns": points["start"].to_numpy(),
+            **{name: points[name].to_numpy() for name in ("process", "thread", "payload")},
+            "domain": points["domain"].array,
+            "name": points["name"].array,
+        },
+    )
+    return Annotations(with_depth(ranges), marks, int(unclosed.sum()))
+
+
+def with_depth(ranges: pd.DataFrame) -> pd.DataFrame:
+    """Return ``ranges`` with their depth: the number of ranges open around each on its thread."""
+    ranges = sort_rows(ranges, TABLES["ranges"])
+    depth = np.zeros(len(ranges), np.int64)
+    groups = ranges.groupby(["process", "thread", "kind"], observed=True, sort=False).indices
+    starts, ends = ranges["start_ns"].to_numpy(), ranges["end_ns"].to_numpy()
+    for rows in groups.values():
+        depth[rows] = nesting_depth(starts[rows], ends[rows])
+    return ranges.assign(depth=depth)
+
+
+def _texts(database: Database, texts: Column, ids: Column) -> pd.Categorical:
+    """Return the name of each event: its own text, else the registered string."""
+    assert isinstance(texts, pd.Categorical)
+    registered = named(database, ids)
+    own = np.asarray(ids, np.int64) == NULL
+    both = [*map(str, texts.categories), *map(str, registered.categories)]
+    offset = len(texts.categories)
+    return categorical(np.where(own, texts.codes, registered.codes.astype(np.int64) + offset), both)
+
+
+def _payloads(raw: dict[str, Column]) -> npt.NDArray[np.float64]:
+    payload = np.full(len(raw["start"]), np.nan)
+    for name in reversed(_REAL_PAYLOADS):
+        values = np.asarray(raw[name], np.float64)
+        payload = np.where(np.isnan(values), payload, values)
+    for name in reversed(_WHOLE_PAYLOADS):
+        numbers = np.asarray(raw[name], np.int64)
+        payload = np.where(numbers == NULL, payload, numbers.astype(np.float64))
+    return payload
+
+
+def _domains(events: pd.DataFrame) -> pd.Categorical:
+    """Return the domain of each event: "" is the default one.
+
+    Domain ids count per process. A file that was cut from a longer one may have lost the rows
+    that name them; NCCL's is then known by what is in it.
+    """
+    created = events[events["eventType"] == NVTX_DOMAIN]
+    titles = {
+        (int(process), int(domain)): str(name)
+        for process, domain, name in zip(
+            created["process"], created["domainId"], created["name"], strict=True
+        )
+    }
+    keys, place = np.unique(events[["process", "domainId"]].to_numpy(), axis=0, return_inverse=True)
+    names = []
+    for index, (process, domain) in enumerate(keys):
+        if domain in (0, NULL):
+            names.append("")
+        elif (int(process), int(domain)) in titles:
+            names.append(titles[int(process), int(domain)])
+        else:
+            inside = events["name"][place.ravel() == index].astype(str)
+            is_nccl = bool(inside.str.startswith("nccl").all())
+            names.append("NCCL" if is_nccl else f"domain {domain}")
+    return categorical(place.ravel(), names or [""])
+
+
+def _where(raw: Mapping[str, Column]) -> dict[str, npt.NDArray[np.int64]]:
+    starts = np.asarray(raw["start"], np.int64)
+    return {
+        "start_ns": starts,
+        "end_ns": np.maximum(starts, np.asarray(raw["end"], np.int64)),
+        "process": process_of(raw["globalTid"]),
+        "thread": thread_of(raw["globalTid"]),
+    }

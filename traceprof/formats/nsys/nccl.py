@@ -1,0 +1,192 @@
+"""NCCL's calls in an nsys export: NVTX ranges whose payloads tell sizes and communicators."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Final, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+import pandas as pd
+
+from traceprof.formats.base import ReadOptions
+from traceprof.formats.collective_names import collective_op
+from traceprof.formats.launch_links import tied_by_launch
+from traceprof.formats.nsys.codes import NVTX_PUSH_POP, NVTX_START_END, process_of, thread_of
+from traceprof.formats.nsys.payloads import PayloadSchemas, read_schemas
+from traceprof.formats.sqlite.database import Database
+from traceprof.model.tables import ABSENT, empty_table, make_table
+
+__all__ = [
+    "Communicator",
+    "NcclCall",
+    "communicators",
+    "make_nccl_collectives",
+    "read_nccl_calls",
+]
+
+_CALLS: Final = (
+    "ncclAllReduce",
+    "ncclAllGather",
+    "ncclReduceScatter",
+    "ncclBroadcast",
+    "ncclBcast",
+    "ncclReduce",
+    "ncclSend",
+    "ncclRecv",
+    "ncclAlltoAll",
+    "ncclAllToAll",
+    "ncclGather",
+    "ncclScatter",
+)
+_NCCL: Final = "nccl[A-Z]*"
+_INITS: Final = "ncclCommInit"
+_GROUP_START: Final = "ncclGroupStart"
+_GROUP_END: Final = "ncclGroupEnd"
+_COMMUNICATOR: Final = "NCCL communicator ID"
+_BYTES: Final = "Message size [bytes]"
+_SIZE: Final = "No. of ranks"
+_RANK: Final = "Rank"
+_PER_PEER: Final = ("reduce_scatter", "all_to_all", "scatter")
+"""Of these NCCL tells the part of one peer: what a rank puts in is that for every rank."""
+
+
+class Communicator(NamedTuple):
+    """One process's place in a group: its rank and how many there are."""
+
+    process: int
+    name: str
+    rank: int
+    size: int
+
+
+class NcclCall(NamedTuple):
+    """One NVTX range of NCCL and the fields of its payload."""
+
+    start_ns: int
+    end_ns: int
+    process: int
+    thread: int
+    name: str
+    fields: Mapping[str, Any]
+
+
+def communicators(calls: Sequence[NcclCall]) -> list[Communicator]:
+    """Return the communicators that the processes joined, where payloads tell them."""
+    return [
+        Communicator(
+            call.process,
+            _communicator(call.fields),
+            _number(call.fields, _RANK),
+            _number(call.fields, _SIZE),
+        )
+        for call in calls
+        if call.name.startswith(_INITS) and _SIZE in call.fields
+    ]
+
+
+def make_nccl_collectives(
+    calls: Sequence[NcclCall],
+    options: ReadOptions,
+    kernels: pd.DataFrame,
+    api_calls: pd.DataFrame,
+) -> pd.DataFrame:
+    """Return NCCL's calls as collectives, tied to their kernels; sizes where payloads tell."""
+    issued = [call for call in calls if call.name in _CALLS and _is_in(call, options)]
+    if not issued:
+        return empty_table("collectives")
+    sizes = {(item.process, item.name): item.size for item in communicators(calls)}
+    groups = [_communicator(call.fields) for call in issued]
+    n_ranks = [
+        sizes.get((call.process, group), ABSENT) for call, group in zip(issued, groups, strict=True)
+    ]
+    ops = [collective_op(call.name) for call in issued]
+    table = make_table(
+        "collectives",
+        {
+            "start_ns": [call.start_ns for call in issued],
+            "end_ns": [call.end_ns for call in issued],
+            "process": [call.process for call in issued],
+            "thread": [call.thread for call in issued],
+            "op": ops,
+            "n_bytes": [
+                _input_bytes(call, op, size)
+                for call, op, size in zip(issued, ops, n_ranks, strict=True)
+            ],
+            "group": groups,
+            "group_size": n_ranks,
+            "backend": ["nccl"] * len(issued),
+        },
+    )
+    return tied_by_launch(table, kernels, api_calls, _ends_of_groups(table, calls))
+
+
+def read_nccl_calls(database: Database) -> list[NcclCall]:
+    """Return every NVTX range of NCCL, by start, with what its payload says."""
+    present = database.columns("NVTX_EVENTS")
+    if not {"start", "end", "eventType", "globalTid", "text", "textId"} <= present:
+        return []
+    names = _registered_names(database)
+    json_text = "jsonText" if "jsonText" in present else "NULL"
+    blob = "CAST(binaryData AS BLOB)" if "binaryData" in present else "NULL"
+    ids = ", ".join(map(str, names)) or "NULL"
+    rows = database.rows(
+        f'SELECT start, coalesce("end", start), coalesce(globalTid, 0), text, textId, {json_text}, '
+        f"{blob} FROM NVTX_EVENTS WHERE (textId IN ({ids}) OR text GLOB '{_NCCL}') "
+        f"AND eventType IN ({NVTX_PUSH_POP}, {NVTX_START_END}) ORDER BY start"
+    )
+    schemas = read_schemas(database) if rows else PayloadSchemas({})
+    places = np.array([row[2] for row in rows], np.int64)
+    where = zip(process_of(places).tolist(), thread_of(places).tolist(), strict=True)
+    return [
+        NcclCall(start, end, *place, text or names[key], schemas.decode(json_text, payload))
+        for (start, end, _, text, key, json_text, payload), place in zip(rows, where, strict=True)
+    ]
+
+
+def _registered_names(database: Database) -> dict[int, str]:
+    if "StringIds" not in database.tables:
+        return {}
+    return dict(database.rows(f"SELECT id, value FROM StringIds WHERE value GLOB '{_NCCL}'"))
+
+
+def _is_in(call: NcclCall, options: ReadOptions) -> bool:
+    window = options.window
+    return window is None or (call.start_ns < window.end_ns and call.end_ns > window.start_ns)
+
+
+def _input_bytes(call: NcclCall, op: str, size: int) -> int:
+    """Return the bytes that one rank puts in."""
+    n_bytes = _number(call.fields, _BYTES)
+    if n_bytes == ABSENT or op not in _PER_PEER:
+        return n_bytes
+    return n_bytes * size if size > 0 else ABSENT
+
+
+def _ends_of_groups(table: pd.DataFrame, calls: Sequence[NcclCall]) -> npt.NDArray[np.int64]:
+    """Return until when each call may launch its kernel: inside a group, only its end does."""
+    latest = table["end_ns"].to_numpy().copy()
+    begins = table["start_ns"].to_numpy()
+    for lane, rows in table.groupby(["process", "thread"]).indices.items():
+        mine = [call for call in calls if (call.process, call.thread) == lane]
+        opened = np.array([call.start_ns for call in mine if call.name == _GROUP_START], np.int64)
+        closing = [call for call in mine if call.name == _GROUP_END]
+        closed = np.array([call.start_ns for call in closing], np.int64)
+        following = np.searchsorted(closed, begins[rows])
+        is_open = np.searchsorted(opened, begins[rows]) > following
+        grouped = is_open & (following < len(closed))
+        ends = np.array([call.end_ns for call in closing], np.int64)
+        latest[rows[grouped]] = ends[following[grouped]]
+    return latest
+
+
+def _communicator(fields: Mapping[str, Any]) -> str:
+    value = fields.get(_COMMUNICATOR)
+    return f"{value:#x}" if isinstance(value, int) else str(value or "")
+
+
+def _number(fields: Mapping[str, Any], name: str) -> int:
+    value = fields.get(name)
+    if isinstance(value, str) and value.isdigit():
+        return int(value)
+    return value if isinstance(value, int) else ABSENT

@@ -1,0 +1,157 @@
+"""Reports of Nsight Systems (.nsys-rep, .qdrep, .qdstrm), read through nsys's own export.
+
+Only nsys can read these files. The export goes to a temporary folder and is gone afterwards:
+nothing appears beside the user's file, and nothing is written to it.
+"""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import tempfile
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Final
+
+from traceprof.errors import TraceError
+from traceprof.formats.base import Candidate, ReadOptions, TraceFormat
+from traceprof.formats.nsys.reader import FORMAT as NSYS
+from traceprof.model.trace import Trace
+
+__all__ = ["FORMAT", "exported_report"]
+
+_REPORT: Final = b"NVIDIA Tegra Profiler Report"
+_STREAM: Final = b"NVIDIA Nsight Systems Stream"
+_MAGIC_WITHIN: Final = 64
+_PACKAGES: Final = (
+    "/usr/lib/nsight-systems",
+    "/opt/nvidia/nsight-systems",
+    "/opt/nvidia/nsight-systems-cli",
+    "/usr/local/cuda",
+)
+
+
+def recognises(candidate: Candidate) -> bool:
+    """Return whether the file is a report of nsys, or a stream not yet made into one."""
+    return any(magic in candidate.head[:_MAGIC_WITHIN] for magic in (_REPORT, _STREAM))
+
+
+def read(path: Path, options: ReadOptions) -> Trace:
+    """Return the trace in a report."""
+    with exported_report(path) as database:
+        trace = NSYS.read(database, options)
+    return replace(trace, info=replace(trace.info, path=str(path)))
+
+
+@contextmanager
+def exported_report(path: Path) -> Iterator[Path]:
+    """Give the SQLite export of a report, for as long as the context lasts.
+
+    Raises:
+        TraceError: nsys is not installed here (the message says what to run elsewhere), or it
+            cannot read the report.
+    """
+    is_stream = _is_stream(path)
+    program = shutil.which("nsys")
+    if program is None:
+        raise TraceError(f"{path}: {_advice(path, is_stream=is_stream)}")
+    with tempfile.TemporaryDirectory(prefix="traceprof-") as name:
+        folder = Path(name)
+        report = folder / "report.nsys-rep"
+        if is_stream:
+            _convert(path, report, Path(program))
+        else:
+            _stand_in(path, report)
+        database = folder / "report.sqlite"
+        _export(path, program, report, database)
+        yield database
+
+
+def _stand_in(path: Path, report: Path) -> None:
+    """Make ``path`` known under the name ``report``, because nsys goes by the suffix."""
+    try:
+        report.symlink_to(path.resolve())
+    except OSError:  # some systems allow no links
+        shutil.copyfile(path, report)
+
+
+def _is_stream(path: Path) -> bool:
+    with path.open("rb") as file:
+        return _STREAM in file.read(_MAGIC_WITHIN)
+
+
+def _convert(path: Path, report: Path, program: Path) -> None:
+    importer = _find_importer(program)
+    if importer is None:
+        raise TraceError(
+            f"{path}: an unfinished report of Nsight Systems, and this nsys has no "
+            "QdstrmImporter: run `QdstrmImporter -i FILE.qdstrm` where the complete package is"
+        )
+    copy = report.with_suffix(".qdstrm")
+    shutil.copyfile(path, copy)  # the importer writes to the file that it reads
+    said = _run([importer, "-i", copy, "-o", report])
+    copy.unlink()
+    if not report.is_file():
+        raise TraceError(f"{path}: cannot be converted, it is damaged or was cut off ({said})")
+
+
+def _export(path: Path, program: str, report: Path, database: Path) -> None:
+    more = ["--include-blobs=true"] if _can_export_blobs(program) else []
+    said = _run([program, "export", "--type=sqlite", *more, f"--output={database}", report])
+    if not database.is_file():
+        raise TraceError(f"{path}: nsys cannot read this report ({said})")
+
+
+def _can_export_blobs(program: str) -> bool:
+    """Return whether this nsys can export NVTX payloads: in them are the sizes of messages."""
+    done = subprocess.run(
+        [program, "export", "--help"], capture_output=True, text=True, check=False
+    )
+    return "--include-blobs" in done.stdout
+
+
+def _run(command: Sequence[str | Path]) -> str:
+    """Run a tool of nsys and return what it said last. Its exit code says nothing."""
+    done = subprocess.run(
+        list(map(str, command)),
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        check=False,
+    )
+    lines = done.stdout.decode("utf-8", "replace").split("\n")
+    said = [line.rpartition("\r")[2].strip() for line in lines if line.strip()]
+    return said[-1] if said else f"exit code {done.returncode}"
+
+
+def _find_importer(program: Path) -> Path | None:
+    found = shutil.which("QdstrmImporter")
+    if found:
+        return Path(found)
+    above = [folder for folder in program.resolve().parents[:3] if folder not in _TOO_HIGH]
+    places = [*above, *map(Path, _PACKAGES)]
+    patterns = ("host-linux*/QdstrmImporter", "*/host-linux*/QdstrmImporter")
+    return next((tool for place in places for how in patterns for tool in place.glob(how)), None)
+
+
+_TOO_HIGH: Final = (Path("/"), Path("/usr"))
+
+
+def _advice(path: Path, *, is_stream: bool) -> str:
+    report = path.with_suffix(".nsys-rep").name if is_stream else path.name
+    export = f"nsys export --type=sqlite --include-blobs=true --output={path.stem}.sqlite {report}"
+    first = f"QdstrmImporter -i {path.name} -o {report} && " if is_stream else ""
+    return (
+        "a report of Nsight Systems, which only nsys can read, and there is no nsys here: run "
+        f"`{first}{export}` where it is, and give the .sqlite file"
+    )
+
+
+FORMAT: Final = TraceFormat(
+    name="nsys-report",
+    summary="Nsight Systems report (.nsys-rep, .qdrep, .qdstrm), where nsys is installed",
+    recognises=recognises,
+    read=read,
+)

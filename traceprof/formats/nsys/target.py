@@ -1,0 +1,210 @@
+"""What an nsys export says of itself and of the machine: versions, devices, processes."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final, NamedTuple
+
+import numpy as np
+import pandas as pd
+
+from traceprof.formats.nsys.codes import process_of, thread_of
+from traceprof.formats.nsys.names import named
+from traceprof.formats.nsys.nccl import Communicator
+from traceprof.formats.runs.rank_variables import RANK_VARIABLES
+from traceprof.formats.sqlite.database import ColumnType, Database
+from traceprof.model.tables import ABSENT, empty_table, make_table
+from traceprof.model.trace import TraceInfo
+
+__all__ = [
+    "capture_end_ns",
+    "physical_devices",
+    "read_devices",
+    "read_environment",
+    "read_info",
+    "read_processes",
+    "read_threads",
+]
+
+_PROPERTIES: Final = {
+    "Hostname": "host",
+    "OsDescription": "os",
+    "KernelVersion": "kernel",
+    "CpuDescription": "cpu",
+    "CpuCores": "cpu_cores",
+    "CpuArchitecture": "cpu_architecture",
+    "NvDriverVersion": "nvidia_driver",
+    "CudaDriverVersion": "cuda_driver",
+}
+"""Of the target's properties only these are taken: the others hold environments of processes."""
+
+
+def read_info(database: Database, format_name: str) -> TraceInfo:
+    """Return where the export comes from."""
+    about = {**database.settings("EXPORT_META_DATA"), **database.settings("META_DATA_EXPORT")}
+    product = about.get("EXPORT_PRODUCT_NAME", "Nsight Systems")
+    version = about.get("EXPORT_PRODUCT_VERSION", "")
+    return TraceInfo(
+        path=str(database.path),
+        format=format_name,
+        profiler=f"{product} {version}".strip(),
+        schema_version=about.get("EXPORT_SCHEMA_VERSION", ""),
+        host=_properties(database).get("Hostname", ""),
+        utc_epoch_ns=_first_number(database, "TARGET_INFO_SESSION_START_TIME", "utcEpochNs"),
+    )
+
+
+def capture_end_ns(database: Database) -> int | None:
+    """Return the length of the capture, which is the last instant of the event clock."""
+    return _first_number(database, "ANALYSIS_DETAILS", "duration")
+
+
+def read_devices(database: Database) -> pd.DataFrame:
+    """Return the accelerators; display adapters that cannot run CUDA are left out."""
+    wanted = {
+        "device": "id",
+        "name": "name",
+        "uuid": "uuid",
+        "memory_bytes": "totalMemory",
+        "memory_bytes_per_s": "memoryBandwidth",
+        "sm_count": "smCount",
+    }
+    present = database.columns("TARGET_INFO_GPU")
+    if "id" not in present:
+        return empty_table("devices")
+    found = {column: source for column, source in wanted.items() if source in present}
+    rows = database.rows(f"SELECT {', '.join(found.values())} FROM TARGET_INFO_GPU ORDER BY id")
+    devices = pd.DataFrame(rows, columns=list(found))
+    if "memory_bytes" in devices:
+        devices = devices[devices["memory_bytes"].ne(0)]
+    return make_table(
+        "devices",
+        {
+            column: values.fillna("") if column in ("name", "uuid") else values.fillna(ABSENT)
+            for column, values in ((str(name), devices[name]) for name in devices)
+        },
+    )
+
+
+def physical_devices(database: Database) -> dict[tuple[int, int], int]:
+    """Return (process, CUDA ordinal) → device of the machine, where the export says so.
+
+    A process sees the devices that CUDA_VISIBLE_DEVICES leaves it, counted from 0.
+    """
+    if not {"gpuId", "cudaId", "pid"} <= database.columns("TARGET_INFO_CUDA_DEVICE"):
+        return {}
+    rows = database.rows(
+        "SELECT pid, cudaId, gpuId FROM TARGET_INFO_CUDA_DEVICE WHERE gpuId IS NOT NULL"
+    )
+    return {(pid, ordinal): device for pid, ordinal, device in rows}
+
+
+def read_processes(
+    database: Database, used: np.ndarray, groups: Sequence[Communicator] = ()
+) -> pd.DataFrame:
+    """Return the processes with these ids, named where the export names them.
+
+    ``groups`` are the communicators they joined: their rank in the largest is theirs where
+    nothing else tells.
+    """
+    names: dict[int, str] = {}
+    if {"pid", "name"} <= database.columns("PROCESSES"):
+        names = {pid: name or "" for pid, name in database.rows("SELECT pid, name FROM PROCESSES")}
+    ranks = _ranks(database, groups)
+    rows = [ranks.get(int(process), _Rank()) for process in used]
+    return make_table(
+        "processes",
+        {
+            "process": used,
+            "name": [
+                row.name or names.get(int(process), "")
+                for row, process in zip(rows, used, strict=True)
+            ],
+            "rank": [row.rank for row in rows],
+            "local_rank": [row.local_rank for row in rows],
+            "world_size": [row.world_size for row in rows],
+            "host": [row.host for row in rows],
+        },
+    )
+
+
+class _Rank(NamedTuple):
+    name: str = ""
+    rank: int = ABSENT
+    local_rank: int = ABSENT
+    world_size: int = ABSENT
+    host: str = ""
+
+
+def _ranks(database: Database, groups: Sequence[Communicator]) -> dict[int, _Rank]:
+    """Return what is known of the part that each process plays in a distributed program."""
+    if "pid" in database.columns("TRACEPROF_PROCESSES"):
+        rows = database.rows(
+            f"SELECT pid, coalesce(name, ''), coalesce(rank, {ABSENT}), "
+            f"coalesce(localRank, {ABSENT}), coalesce(worldSize, {ABSENT}), coalesce(host, '') "
+            "FROM TRACEPROF_PROCESSES"
+        )
+        return {pid: _Rank(*rest) for pid, *rest in rows}
+    if {"globalTid", "rank"} <= database.columns("MPI_RANKS"):
+        rows = database.rows("SELECT (globalTid >> 24) & 16777215, rank FROM MPI_RANKS")
+        return {pid: _Rank(rank=rank) for pid, rank in rows}
+    return {
+        one.process: _Rank(rank=one.rank, world_size=one.size)
+        for one in sorted(groups, key=lambda one: one.size)
+    }
+
+
+def read_threads(database: Database, processes: np.ndarray) -> pd.DataFrame:
+    """Return the names of the threads of these processes."""
+    if not {"nameId", "globalTid"} <= database.columns("ThreadNames"):
+        return empty_table("threads")
+    integer = ColumnType.INTEGER
+    raw = database.read_columns("ThreadNames", {"nameId": integer, "globalTid": integer})
+    owner = process_of(raw["globalTid"])
+    kept = np.isin(owner, processes)
+    return make_table(
+        "threads",
+        {
+            "process": owner[kept],
+            "thread": thread_of(raw["globalTid"])[kept],
+            "name": np.asarray(named(database, np.asarray(raw["nameId"])[kept]), object),
+        },
+    )
+
+
+def read_environment(database: Database) -> pd.DataFrame:
+    """Return the properties of the machine that cannot hold a secret."""
+    found = {
+        plain: value
+        for name, value in _properties(database).items()
+        if (plain := _PROPERTIES.get(name)) and value
+    }
+    found |= _launcher_variables(database)
+    found |= database.settings("TRACEPROF_ENVIRONMENT")
+    return make_table(
+        "environment", {"name": list(found), "value": [found[name] for name in found]}
+    )
+
+
+def _launcher_variables(database: Database) -> dict[str, str]:
+    """Return the variables that say which rank was recorded; the others may hold secrets."""
+    if not {"name", "value"} <= database.columns("META_DATA_CAPTURE"):
+        return {}
+    rows = database.rows(
+        "SELECT value FROM META_DATA_CAPTURE WHERE name LIKE 'PROCESS\\__%:ENVIRONMENT_VARIABLE%' "
+        "ESCAPE '\\' ORDER BY rowid DESC"
+    )
+    given = dict(str(value).partition("=")[::2] for (value,) in rows)
+    wanted = [name for names in RANK_VARIABLES.values() for name in names]
+    return {name: given[name] for name in wanted if given.get(name, "").isdigit()}
+
+
+def _properties(database: Database) -> dict[str, str]:
+    return database.settings("TARGET_INFO_SYSTEM_ENV")
+
+
+def _first_number(database: Database, table: str, column: str) -> int | None:
+    if column not in database.columns(table):
+        return None
+    rows = database.rows(f"SELECT {column} FROM {table} LIMIT 1")
+    return int(rows[0][0]) if rows and rows[0][0] is not None else None

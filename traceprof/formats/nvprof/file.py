@@ -1,0 +1,176 @@
+"""A file of nvprof: its strings, its clock, its process. What every part of the reader needs."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache
+from importlib import resources
+from typing import Final
+
+import numpy as np
+import numpy.typing as npt
+import pandas as pd
+import pydemumble
+
+from traceprof.formats.base import ReadOptions
+from traceprof.formats.sqlite.database import NULL, Column, ColumnType, Database, categorical
+from traceprof.model.tables import ABSENT
+from traceprof.model.window import TimeWindow
+
+__all__ = [
+    "PREFIX",
+    "NvprofFile",
+    "call_names",
+    "object_ids",
+    "open_nvprof",
+    "unsigned_thread",
+    "whole",
+]
+
+PREFIX: Final = "CUPTI_ACTIVITY_KIND_"
+_TIMED_TABLES: Final = (
+    "CONCURRENT_KERNEL",
+    "KERNEL",
+    "GRAPH_TRACE",
+    "MEMCPY",
+    "MEMCPY2",
+    "MEMSET",
+    "RUNTIME",
+    "DRIVER",
+    "SYNCHRONIZATION",
+    "OVERHEAD",
+)
+_THREAD_BITS: Final = 0xFFFFFFFF
+_INTEGER: Final = ColumnType.INTEGER
+
+
+@dataclass(frozen=True, slots=True)
+class NvprofFile:
+    """An open file. Times in it are ns since 1970; ``zero_ns`` is time 0 of the trace.
+
+    ``process`` is the one that was profiled: a file has only one, and device work names none.
+    ``n_lost`` counts the records that the profiler lost, whose times are 0.
+    """
+
+    database: Database
+    options: ReadOptions
+    strings: Mapping[int, str]
+    zero_ns: int
+    process: int
+    n_lost: int
+
+    def has(self, table: str) -> bool:
+        """Return whether the table of this kind of activity exists."""
+        return PREFIX + table in self.database.tables
+
+    def columns(
+        self, table: str, names: Sequence[str], optional: Sequence[str] = ()
+    ) -> dict[str, npt.NDArray[np.int64]]:
+        """Return whole-number columns of a table, and ``start_ns`` and ``end_ns``.
+
+        Times are on the clock of the trace; lost records are left out.
+        """
+        window = self.options.window
+        if window is not None:
+            window = TimeWindow(window.start_ns + self.zero_ns, window.end_ns + self.zero_ns)
+        raw = self.database.read_columns(
+            PREFIX + table,
+            dict.fromkeys(("start", "end", *names), _INTEGER),
+            window,
+            optional=optional,
+        )
+        values = {name: np.asarray(column, np.int64) for name, column in raw.items()}
+        kept = (values["start"] > 0) & (values["end"] > 0)
+        values = {name: column[kept] for name, column in values.items()}
+        start, end = values.pop("start") - self.zero_ns, values.pop("end") - self.zero_ns
+        return {"start_ns": start, "end_ns": np.maximum(start, end), **values}
+
+    def names(self, ids: Column) -> pd.Categorical:
+        """Return the strings with these ids; 0 is no string."""
+        distinct, place = np.unique(np.asarray(ids, np.int64), return_inverse=True)
+        found = [
+            "" if key in (0, NULL) else self.strings.get(int(key), f"[string {key}]")
+            for key in distinct
+        ]
+        return categorical(place.ravel(), found)
+
+    def kernel_names(self, ids: Column) -> pd.Categorical:
+        """Return the names of kernels as C++ writes them."""
+        mangled = self.names(ids)
+        plain = [pydemumble.demangle(str(name)) or str(name) for name in mangled.categories]
+        return categorical(mangled.codes, plain)
+
+
+def open_nvprof(database: Database, options: ReadOptions) -> NvprofFile:
+    """Return the file in an open database of nvprof."""
+    strings = {
+        int(key): bytes(value or b"").decode("utf-8", "replace")
+        for key, value in database.rows("SELECT _id_, CAST(value AS BLOB) FROM StringTable")
+    }
+    n_lost, first = 0, []
+    for table in _TIMED_TABLES:
+        if {"start", "end"} <= database.columns(PREFIX + table):
+            was_lost = f"{whole('start')} <= 0 OR {whole('end')} <= 0"
+            ((lost, start),) = database.rows(
+                f"SELECT total({was_lost}), min(CASE WHEN NOT ({was_lost}) THEN {whole('start')} "
+                f"END) FROM {PREFIX}{table}"
+            )
+            n_lost += int(lost)
+            first.append(start)
+    if "timestamp" in database.columns(f"{PREFIX}MARKER"):
+        ((start,),) = database.rows(
+            f"SELECT min({whole('timestamp')}) FROM {PREFIX}MARKER WHERE {whole('timestamp')} > 0"
+        )
+        first.append(start)
+    zero_ns = min((int(start) for start in first if start is not None), default=0)
+    return NvprofFile(database, options, strings, zero_ns, _process(database), n_lost)
+
+
+def _process(database: Database) -> int:
+    """Return the process that was profiled, from its API calls or else from its own name."""
+    for table in ("RUNTIME", "DRIVER"):
+        if "processId" in database.columns(PREFIX + table):
+            rows = database.rows(
+                f"SELECT {whole('processId')} FROM {PREFIX}{table} "
+                "GROUP BY 1 ORDER BY count(*) DESC LIMIT 1"
+            )
+            if rows:
+                return int(rows[0][0])
+    if {"objectKind", "objectId"} <= database.columns(f"{PREFIX}NAME"):
+        rows = database.rows(f"SELECT hex(objectId) FROM {PREFIX}NAME WHERE objectKind = 1 LIMIT 1")
+        if rows:
+            return int(object_ids([rows[0][0]])[0][0])
+    return ABSENT
+
+
+def whole(column: str) -> str:
+    """Return SQL for a whole number in ``column``, 0 where there is none.
+
+    Brackets, because a quoted name that does not exist would be a text to SQLite.
+    """
+    return f"coalesce(CAST([{column}] AS INTEGER), 0)"
+
+
+def object_ids(texts: Sequence[str]) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
+    """Return process and thread in object ids (hexadecimal): two little-endian 32-bit numbers."""
+    distinct, place = np.unique(np.asarray(texts, str), return_inverse=True)
+    halves = [bytes.fromhex(text)[:8].ljust(8, b"\0") for text in distinct.tolist()]
+    processes = np.array([int.from_bytes(half[:4], "little") for half in halves], np.int64)
+    threads = np.array([int.from_bytes(half[4:], "little") for half in halves], np.int64)
+    return processes[place.ravel()], threads[place.ravel()]
+
+
+def unsigned_thread(threads: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+    """Return thread ids as markers have them: API calls write the same 32 bits with a sign."""
+    return threads & _THREAD_BITS
+
+
+@cache
+def call_names(domain: str) -> tuple[str, ...]:
+    """Return the names of the calls of the CUDA ``runtime`` or ``driver``; the first is call 1.
+
+    scripts/cuda_call_names.py makes the table from CUDA 11.8, the last to have nvprof.
+    """
+    file = resources.files("traceprof.formats.nvprof") / f"cuda_{domain}_calls.txt"
+    return tuple(file.read_text(encoding="utf-8").split())

@@ -1,0 +1,168 @@
+"""Opening a run: a directory, a pattern, several files, or a manifest that lists them."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final
+
+from traceprof.errors import TraceError
+from traceprof.formats import FORMATS, open_trace
+from traceprof.formats.base import ReadOptions
+from traceprof.formats.candidate import examine
+from traceprof.formats.nsys.reports import FORMAT as NSYS_REPORT
+from traceprof.formats.runs.manifest import read_manifest
+from traceprof.formats.runs.ranks import Claim, claims_of, numbered, varying_number
+from traceprof.model.run import RankTrace, Run
+from traceprof.model.tables import ABSENT
+
+__all__ = ["is_run", "open_run"]
+
+_WILDCARDS: Final = re.compile(r"[*?\[]")
+
+
+@dataclass(slots=True)
+class _Found:
+    """The files of a run, and what is told of them from outside."""
+
+    label: str = ""
+    files: list[Path] = field(default_factory=list)
+    labels: set[str] = field(default_factory=set)
+    told: dict[Path, Mapping[str, Any]] = field(default_factory=dict)
+    world_size: int = ABSENT
+    searched: bool = False
+
+
+def open_run(paths: Sequence[Path | str], options: ReadOptions | None = None) -> Run:
+    """Return the run in ``paths``: files, directories, patterns, manifests, of any format.
+
+    Who is which rank is taken from the manifest, from what the trace says (our recording,
+    ``distributedInfo``, MPI), from NCCL and the environment in the trace, from file names,
+    in this order; where nothing tells, from the order of the files, which a warning says.
+
+    A manifest is a JSON file: see `traceprof.formats.runs.manifest`.
+
+    Raises:
+        TraceError: no trace is found, or one that was named cannot be read.
+    """
+    found = _find(paths)
+    claims: list[Claim] = []
+    warnings: list[str] = []
+    if len(found.labels) > 1:
+        names = ", ".join(sorted(found.labels))
+        warnings.append(f"the files belong to {len(found.labels)} different runs: {names}")
+    for path in found.files:
+        try:
+            trace = open_trace(path, options)
+        except TraceError as error:
+            if not found.searched:
+                raise
+            warnings.append(f"left out: {error}")
+            continue
+        claims += claims_of(trace, path, found.told.get(path, {}))
+    if not claims:
+        raise TraceError(f"{' '.join(map(str, paths))}: no traces found" + _because(warnings))
+    members, more = numbered(claims, varying_number(found.files))
+    return _run(found, members, claims, [*warnings, *more])
+
+
+def is_run(paths: Sequence[Path | str]) -> bool:
+    """Return whether ``paths`` are a run: anything but a single trace file."""
+    if len(paths) != 1:
+        return True
+    path = Path(paths[0])
+    if path.is_file():
+        return read_manifest(path) is not None
+    return path.is_dir() or _WILDCARDS.search(str(path)) is not None
+
+
+def _run(found: _Found, members: list[RankTrace], claims: list[Claim], warnings: list[str]) -> Run:
+    world_size = max(found.world_size, *(claim.world_size for claim in claims))
+    run = Run(found.label, tuple(members), world_size, tuple(warnings))
+    missing = run.missing_ranks
+    if missing:
+        names = ", ".join(map(str, missing[:20])) + (" …" if len(missing) > 20 else "")
+        n_ranks = len(set(run.ranks) - {ABSENT}) + len(missing)
+        warnings.append(f"no trace of {len(missing)} of the {n_ranks} ranks: {names}")
+    return Run(found.label, tuple(members), world_size, tuple(warnings))
+
+
+def _because(warnings: Sequence[str]) -> str:
+    return f" ({warnings[0]})" if warnings else ""
+
+
+def _find(paths: Sequence[Path | str]) -> _Found:
+    found = _Found()
+    for given in paths:
+        path = Path(given)
+        if path.is_dir():
+            found.searched = True
+            _add_directory(found, path)
+        elif not path.exists() and _WILDCARDS.search(str(given)):
+            found.searched = True
+            root = Path(path.anchor)
+            matches = root.glob(str(path.relative_to(root)))
+            found.files += _traces_among([match for match in matches if match.is_file()])
+        elif not _add_manifest(found, path):
+            found.files.append(path)
+        found.label = found.label or (path.name if path.is_dir() else path.parent.name)
+    found.files = sorted(dict.fromkeys(found.files), key=_natural)
+    return found
+
+
+def _add_directory(found: _Found, folder: Path) -> None:
+    files = [path for path in folder.rglob("*") if _is_candidate(path, folder)]
+    manifests = [path for path in files if path.suffix == ".json" and _add_manifest(found, path)]
+    if not manifests:
+        found.files += _traces_among(files)
+
+
+def _is_candidate(path: Path, folder: Path) -> bool:
+    hidden = any(part.startswith(".") for part in path.relative_to(folder).parts)
+    return path.is_file() and not hidden
+
+
+def _traces_among(files: Sequence[Path]) -> list[Path]:
+    """Return the traces; a report whose export stands beside it is the same recording."""
+    traces = {}
+    for path in files:
+        try:
+            candidate = examine(path)
+        except TraceError:
+            continue
+        for known in FORMATS:
+            if known.recognises(candidate):
+                traces[path] = known
+                break
+    exported = {path.with_suffix("") for path, known in traces.items() if _is_export(known)}
+    return [
+        path
+        for path, known in traces.items()
+        if _is_export(known) or path.with_suffix("") not in exported
+    ]
+
+
+def _is_export(known: object) -> bool:
+    return known is not NSYS_REPORT
+
+
+def _add_manifest(found: _Found, path: Path) -> bool:
+    """Add what the manifest ``path`` lists; return False where it is no manifest."""
+    manifest = read_manifest(path)
+    if manifest is None:
+        return False
+    found.searched = True  # a rank that died left no file: it is named, not an error
+    found.files += manifest.files
+    found.told |= manifest.files
+    found.label = found.label or manifest.label
+    found.labels.add(manifest.label)
+    found.world_size = max(found.world_size, manifest.world_size)
+    return True
+
+
+def _natural(path: Path) -> tuple[Any, ...]:
+    """Return a key that sorts rank2 before rank10."""
+    parts = re.split(r"(\d+)", str(path))
+    return tuple((int(part), "") if part.isdigit() else (-1, part) for part in parts)

@@ -1,0 +1,166 @@
+"""Which rank a trace belongs to, from what it says itself or else from its name."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+
+from traceprof.formats.runs.rank_variables import RANK_VARIABLES
+from traceprof.model.run import RankTrace, of_process
+from traceprof.model.tables import ABSENT
+from traceprof.model.trace import Trace
+
+__all__ = ["Claim", "claims_of", "numbered", "varying_number"]
+
+_IN_NAME: Final = re.compile(
+    r"(?:^|[^a-z])(?:rank|worker|proc|r)[-_=.]?(\d+)(?=[^0-9a-z]|$)", re.IGNORECASE
+)
+_TORCH_NAME: Final = re.compile(r"(.+?)_\d+(?:\.\d+)?\.pt\.trace\.json(?:\.gz)?")
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Claim:
+    """One process of a file that may be a rank."""
+
+    member: RankTrace
+    path: Path
+    world_size: int = ABSENT
+
+
+def claims_of(trace: Trace, path: Path, told: Mapping[str, Any]) -> list[Claim]:
+    """Return the ranks in one file: one, or several where a file holds several ranks.
+
+    Args:
+        trace: what the file holds.
+        path: the file.
+        told: what a manifest says of it (rank, local_rank, host).
+    """
+    claims = [replace(claim, path=path) for claim in _in_trace(trace)]
+    host = str(told.get("host") or trace.info.host or _host_in_name(path))
+    claims = [
+        replace(claim, member=replace(claim.member, host=claim.member.host or host))
+        for claim in claims
+    ]
+    if len(claims) > 1:
+        return claims
+    (claim,) = claims
+    if isinstance(told.get("rank"), int):
+        local = told.get("local_rank")
+        member = replace(
+            claim.member,
+            rank=told["rank"],
+            local_rank=local if isinstance(local, int) else claim.member.local_rank,
+            host=host,
+            known_from="manifest",
+        )
+        return [replace(claim, member=member)]
+    named = _IN_NAME.findall(path.name)
+    if claim.member.rank == ABSENT and named:
+        member = replace(claim.member, rank=int(named[-1]), known_from="file name")
+        return [replace(claim, member=member)]
+    return [claim]
+
+
+def _in_trace(trace: Trace) -> list[Claim]:
+    rows = trace.processes
+    ranked = rows[rows["rank"] >= 0]
+    source = "distributedInfo" if trace.info.format == "kineto" else "trace"
+    claims = []
+    for row in ranked.to_dict("records"):
+        own = trace if len(ranked) == 1 else of_process(trace, row["process"])
+        member = RankTrace(own, row["rank"], row["local_rank"], row["host"], source)
+        claims.append(Claim(member, Path(), row["world_size"]))
+    return claims or _unranked(trace)
+
+
+def _unranked(trace: Trace) -> list[Claim]:
+    """Return the processes that work on devices; their ranks may be in the environment."""
+    workers = _in_order_of_devices(trace)
+    if len(workers) > 1:
+        return [
+            Claim(RankTrace(of_process(trace, process), local_rank=place), Path())
+            for place, process in enumerate(workers)
+        ]
+    given = dict(zip(trace.environment["name"], trace.environment["value"], strict=True))
+    values = {
+        what: next((int(given[name]) for name in names if given.get(name, "").isdigit()), ABSENT)
+        for what, names in RANK_VARIABLES.items()
+    }
+    known_from = "" if values["rank"] == ABSENT else "environment"
+    member = RankTrace(trace, values["rank"], values["local_rank"], known_from=known_from)
+    return [Claim(member, Path(), values["world_size"])]
+
+
+def _in_order_of_devices(trace: Trace) -> list[int]:
+    work = trace.kernels if len(trace.kernels) else trace.copies
+    first = work.groupby("process")["device"].min()
+    order = np.lexsort((first.index.to_numpy(), first.to_numpy()))
+    return [process for process in first.index.to_numpy()[order].tolist() if process >= 0]
+
+
+def _host_in_name(path: Path) -> str:
+    """Return the host in a name that torch's TensorBoard handler gave."""
+    found = _TORCH_NAME.fullmatch(path.name)
+    return found.group(1) if found else ""
+
+
+def numbered(
+    claims: Sequence[Claim], number_of: Callable[[Path], int]
+) -> tuple[list[RankTrace], list[str]]:
+    """Return the members in order of rank, and warnings about what was guessed or left out."""
+    warnings: list[str] = []
+    if all(claim.member.rank == ABSENT for claim in claims):
+        claims = _numbered_by_place(claims, number_of)
+        if len(claims) > 1:
+            warnings.append(
+                "no file says its rank: ranks are numbered by "
+                f"{claims[0].member.known_from}; a manifest tells them for certain"
+            )
+    members: dict[int, Claim] = {}
+    unknown = []
+    for claim in claims:
+        rank = claim.member.rank
+        if rank == ABSENT:
+            unknown.append(claim.member)
+            warnings.append(f"{claim.path}: nothing says which rank this is")
+        elif rank in members:
+            warnings.append(
+                f"{claim.path}: left out, rank {rank} is already {members[rank].path.name}"
+            )
+        else:
+            members[rank] = claim
+    return [*(members[rank].member for rank in sorted(members)), *unknown], warnings
+
+
+def _numbered_by_place(claims: Sequence[Claim], number_of: Callable[[Path], int]) -> list[Claim]:
+    several_in_one = len({claim.path for claim in claims}) < len(claims)
+    numbers = [number_of(claim.path) for claim in claims]
+    if several_in_one or ABSENT in numbers:
+        numbers = list(range(len(claims)))
+        known_from = "order of devices" if several_in_one else "order of files"
+    else:
+        known_from = "number in the file name"
+    return [
+        replace(claim, member=replace(claim.member, rank=number, known_from=known_from))
+        for claim, number in zip(claims, numbers, strict=True)
+    ]
+
+
+def varying_number(files: Sequence[Path]) -> Callable[[Path], int]:
+    """Return which number in the names counts the files from 0, as a function of the file.
+
+    It gives `ABSENT` where the names differ in more than numbers, or none counts from 0.
+    """
+    names = {path: re.split(r"(\d+)", path.name) for path in files}
+    shapes = {tuple(parts[::2]) for parts in names.values()}
+    if len(shapes) == 1 and len(files) > 1:
+        for place in range(1, max(len(parts) for parts in names.values()), 2):
+            numbers = {path: int(parts[place]) for path, parts in names.items()}
+            if sorted(numbers.values()) == list(range(len(files))):
+                return numbers.__getitem__
+    return lambda _: ABSENT

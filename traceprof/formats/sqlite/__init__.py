@@ -1,0 +1,1 @@
+"""The one seam to SQLite: columns in, columns out."""
