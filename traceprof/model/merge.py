@@ -170,6 +170,7 @@ def _with_roles(processes: pd.DataFrame, member: RankTrace) -> pd.DataFrame:
         rank=processes["rank"].where(known, member.rank),
         local_rank=processes["local_rank"].where(known, member.local_rank),
         host=[own or member.host for own in processes["host"]],
+        rack=[own or member.rack for own in processes["rack"]],
     )
 
 

@@ -200,6 +200,7 @@ TABLES: Final[Mapping[str, Table]] = {
                 "local_rank": _N,
                 "world_size": _N,
                 "host": _TEXT,
+                "rack": _TEXT,
             },
         ),
         Table(
