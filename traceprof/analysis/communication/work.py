@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
-from traceprof.analysis.device.breakdown import device_time
+from traceprof.analysis.device.breakdown import times_of_devices
 from traceprof.analysis.training.attribution import find_launches, innermost
 from traceprof.model.activity import Activity
 from traceprof.model.collective_names import kernel_kind
@@ -98,8 +98,10 @@ def _communication_kernels(trace: Trace) -> pd.DataFrame:
 
 def _exposed(trace: Trace, kernels: pd.DataFrame) -> npt.NDArray[np.float64]:
     exposed = (kernels["end_ns"] - kernels["start_ns"]).to_numpy(np.float64)
-    for device, rows in kernels.groupby("device").indices.items():
-        compute = device_time(trace.whole, int(str(device))).compute
+    rows_of = kernels.groupby("device").indices
+    times = times_of_devices(trace.whole, (int(str(device)) for device in rows_of))
+    for device, rows in rows_of.items():
+        compute = times[int(str(device))].compute
         own = kernels.iloc[rows]
         exposed[rows] -= compute.covered_ns(own["start_ns"], own["end_ns"])
     return exposed

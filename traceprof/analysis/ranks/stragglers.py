@@ -14,7 +14,7 @@ import pandas as pd
 
 from traceprof.analysis.base import Analysis
 from traceprof.analysis.ranks.matches import Matches, find_matches
-from traceprof.analysis.ranks.run_ups import find_run_ups
+from traceprof.analysis.ranks.run_ups import excess_of_phases, find_run_ups
 from traceprof.model.tables import ABSENT
 from traceprof.model.trace import Trace
 from traceprof.units import format_duration, format_ratio
@@ -23,16 +23,15 @@ __all__ = ["ANALYSIS", "RankLateness", "Stragglers", "measure_stragglers"]
 
 _LEAST_COST_RATIO: Final = 0.01
 _LEAST_SHARE_RATIO: Final = 0.5
-_KNOWN_COLUMNS: Final = ("match", "member", "start_ns", "end_ns", "late_ns", "order")
 
 
 @dataclass(frozen=True, slots=True)
 class RankLateness:
-    """How late a rank comes to shared collectives, against the median of the ranks.
+    """How late a rank comes to shared collectives, against the median of the other ranks.
 
-    ``cost_ns`` adds up how long it held up the median rank where it came last, ``cost_ratio`` is
+    ``cost_ns`` adds up how long it held up the median other where it came last, ``cost_ratio`` is
     its share of the window. ``phase`` is where its run-ups are the longest beyond the median of
-    the ranks, by ``excess_ns`` in all. ``since_ns`` is when it first held the others up by half
+    the others, by ``excess_ns`` in all. ``since_ns`` is when it first held the others up by half
     of its usual lateness, from the start of the trace.
     """
 
@@ -69,7 +68,8 @@ def measure_stragglers(trace: Trace) -> Stragglers:
     if not matches.is_shared:
         return Stragglers((), ("no collective is shared by several ranks",))
     run_ups = find_run_ups(trace, matches)
-    excess = _excess(run_ups)
+    excess = excess_of_phases(trace, matches, run_ups).drop(columns="match")
+    excess = excess.groupby("member").sum()
     ranks = [
         _measure(trace, matches, place, run_ups, excess) for place in range(len(matches.members))
     ]
@@ -77,13 +77,6 @@ def measure_stragglers(trace: Trace) -> Stragglers:
     judged = [_judged(rank, whole) for rank in ranks]
     judged.sort(key=lambda rank: -rank.cost_ns)
     return Stragglers(tuple(judged), _notes(trace, judged, matches))
-
-
-def _excess(run_ups: pd.DataFrame) -> pd.DataFrame:
-    """Return, by member, each phase's time in run-ups beyond the median of the ranks, summed."""
-    phases = [name for name in run_ups if name not in _KNOWN_COLUMNS]
-    usual = run_ups.groupby("match")[phases].transform("median")
-    return (run_ups[phases] - usual).groupby(run_ups["member"]).sum()
 
 
 def _measure(

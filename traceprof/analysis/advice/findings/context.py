@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
-from traceprof.analysis.device.breakdown import DeviceTime, device_time
+from traceprof.analysis.device.breakdown import DeviceTime, times_of_devices
 from traceprof.analysis.device.gaps import find_gaps
 from traceprof.analysis.host.state import find_host_states
 from traceprof.analysis.ranks.matches import Matches, find_matches
@@ -112,7 +112,7 @@ class Context:
     @cached_property
     def times(self) -> dict[int, DeviceTime]:
         """What each device did when."""
-        return {device: device_time(self.trace, device) for device in self.devices}
+        return times_of_devices(self.trace, self.devices)
 
     @cached_property
     def gaps(self) -> pd.DataFrame:
