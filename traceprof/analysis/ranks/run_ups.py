@@ -21,7 +21,14 @@ from traceprof.model.activity import Activity
 from traceprof.model.intervals import Intervals
 from traceprof.model.trace import Trace
 
-__all__ = ["DEVICE_IDLE", "NOT_RECORDED", "ON_HOST", "excess_of_phases", "find_run_ups"]
+__all__ = [
+    "DEVICE_IDLE",
+    "NOT_RECORDED",
+    "ON_HOST",
+    "excess_of_phases",
+    "find_run_ups",
+    "phases_of_run_ups",
+]
 
 NOT_RECORDED: Final = "the time before its recording"
 DEVICE_IDLE: Final = "device idle"
@@ -67,6 +74,11 @@ def find_run_ups(trace: Trace, matches: Matches) -> pd.DataFrame:
     )
 
 
+def phases_of_run_ups(run_ups: pd.DataFrame) -> list[str]:
+    """Return the phases among the columns of `find_run_ups`."""
+    return [str(name) for name in run_ups if name not in _KNOWN_COLUMNS]
+
+
 def excess_of_phases(
     trace: Trace, matches: Matches, run_ups: pd.DataFrame | None = None
 ) -> pd.DataFrame:
@@ -76,7 +88,7 @@ def excess_of_phases(
     they are known already.
     """
     found = find_run_ups(trace, matches) if run_ups is None else run_ups
-    phases = [str(name) for name in found if name not in _KNOWN_COLUMNS]
+    phases = phases_of_run_ups(found)
     beyond = {name: beyond_others(found[name], found["match"]) for name in phases}
     return found[["match", "member"]].assign(**beyond)
 

@@ -13,6 +13,13 @@ import numpy as np
 import pandas as pd
 
 from traceprof.analysis.base import Analysis
+from traceprof.analysis.ranks.group_lateness import (
+    GROUPINGS,
+    GroupLateness,
+    describe_lateness,
+    find_late_group,
+    measure_lateness,
+)
 from traceprof.analysis.ranks.matches import Matches, find_matches
 from traceprof.analysis.ranks.run_ups import excess_of_phases, find_run_ups
 from traceprof.model.tables import ABSENT
@@ -32,7 +39,8 @@ class RankLateness:
     ``cost_ns`` adds up how long it held up the median other where it came last, ``cost_ratio`` is
     its share of the window. ``phase`` is where its run-ups are the longest beyond the median of
     the others, by ``excess_ns`` in all. ``since_ns`` is when it first held the others up by half
-    of its usual lateness, from the start of the trace.
+    of its usual lateness, from the start of the trace. Ranks whose whole host or rack is late are
+    no stragglers themselves: ``notes`` name the host.
     """
 
     rank: int | None
@@ -74,9 +82,21 @@ def measure_stragglers(trace: Trace) -> Stragglers:
         _measure(trace, matches, place, run_ups, excess) for place in range(len(matches.members))
     ]
     whole = sum(rank.cost_ns for rank in ranks)
-    judged = [_judged(rank, whole) for rank in ranks]
+    groups = _late_groups(trace, matches, run_ups)
+    excused = {place for group in groups.values() for place in group.late_members}
+    judged = [_judged(rank, whole, place in excused) for place, rank in enumerate(ranks)]
     judged.sort(key=lambda rank: -rank.cost_ns)
-    return Stragglers(tuple(judged), _notes(trace, judged, matches))
+    on_groups = [describe_lateness(GROUPINGS[kind], group) for kind, group in groups.items()]
+    return Stragglers(tuple(judged), _notes(trace, judged, matches, on_groups))
+
+
+def _late_groups(trace: Trace, matches: Matches, run_ups: pd.DataFrame) -> dict[str, GroupLateness]:
+    """Return the rack, else the host, of which more than one rank is late as a whole."""
+    for kind in ("rack", "host"):
+        late = find_late_group(measure_lateness(trace, matches, GROUPINGS[kind], run_ups))
+        if late is not None and late.late_ranks > 1:
+            return {kind: late}
+    return {}
 
 
 def _measure(
@@ -109,16 +129,20 @@ def _measure(
     )
 
 
-def _judged(rank: RankLateness, whole_cost_ns: int) -> RankLateness:
+def _judged(rank: RankLateness, whole_cost_ns: int, is_excused: bool) -> RankLateness:
+    """Return the rank with the verdict; one whose host is late as a whole is no straggler."""
     is_straggler = (
-        rank.cost_ratio >= _LEAST_COST_RATIO
+        not is_excused
+        and rank.cost_ratio >= _LEAST_COST_RATIO
         and rank.cost_ns >= _LEAST_SHARE_RATIO * whole_cost_ns
         and rank.last_count > 1
     )
     return RankLateness(**{**asdict(rank), "is_straggler": is_straggler})
 
 
-def _notes(trace: Trace, ranks: list[RankLateness], matches: Matches) -> tuple[str, ...]:
+def _notes(
+    trace: Trace, ranks: list[RankLateness], matches: Matches, on_groups: list[str]
+) -> tuple[str, ...]:
     waited_ns = int(matches.table["waited_ns"].sum())
     mean_ns = waited_ns / len(matches.members)
     duration = trace.span.duration_ns or 1
@@ -136,28 +160,9 @@ def _notes(trace: Trace, ranks: list[RankLateness], matches: Matches) -> tuple[s
                 f"collectives; it costs the others {format_duration(rank.cost_ns)} "
                 f"({format_ratio(rank.cost_ratio)} of the window){where}",
             )
-    if len(notes) == 1:
+    if len(notes) == 1 and not on_groups:
         notes.append("no single rank is to blame for more than half of it")
-    return (*notes, *_on_hosts(ranks))
-
-
-def _on_hosts(ranks: list[RankLateness]) -> list[str]:
-    """Return which host holds up the others, where more than one of its ranks does."""
-    hosts = dict.fromkeys(rank.host for rank in ranks if rank.host)
-    whole = sum(rank.cost_ns for rank in ranks)
-    if len(hosts) < 2:
-        return []
-    found = []
-    for host in hosts:
-        own = [rank for rank in ranks if rank.host == host]
-        cost_ns = sum(rank.cost_ns for rank in own)
-        late = sum(rank.last_count > 0 and rank.median_late_ns > 0 for rank in own)
-        if late > 1 and cost_ns >= _LEAST_SHARE_RATIO * whole > 0:
-            found.append(
-                f"{late} of {len(own)} ranks on host {host} come late: together they cost the "
-                f"others {format_duration(cost_ns)}"
-            )
-    return found
+    return (*on_groups, *notes)
 
 
 ANALYSIS = Analysis(
