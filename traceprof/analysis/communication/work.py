@@ -13,8 +13,8 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
+from traceprof.analysis.attribution.launches import find_launches, innermost
 from traceprof.analysis.device.breakdown import device_time
-from traceprof.analysis.training.attribution import find_launches, innermost
 from traceprof.model.activity import Activity
 from traceprof.model.collective_names import kernel_kind
 from traceprof.model.tables import ABSENT

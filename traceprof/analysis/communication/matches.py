@@ -14,10 +14,10 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
+from traceprof.analysis.communication.members import Member, find_members, member_of_rows
 from traceprof.analysis.communication.rates import with_sizes
+from traceprof.analysis.communication.sequences import find_shift
 from traceprof.analysis.communication.work import find_collectives
-from traceprof.analysis.ranks.members import Member, find_members, member_of_rows
-from traceprof.analysis.ranks.sequences import find_shift
 from traceprof.model.tables import ABSENT
 from traceprof.model.trace import Trace
 

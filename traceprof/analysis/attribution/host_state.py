@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
-from traceprof.analysis.training.host_phases import find_host_phases
+from traceprof.analysis.attribution.host_phases import find_host_phases
 from traceprof.model.intervals import Intervals
 from traceprof.model.trace import Trace
 

@@ -14,9 +14,9 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
+from traceprof.analysis.attribution.host_state import HostState, find_host_states
+from traceprof.analysis.attribution.launches import find_launches
 from traceprof.analysis.device.breakdown import device_time
-from traceprof.analysis.host.state import HostState, find_host_states
-from traceprof.analysis.training.attribution import find_launches
 from traceprof.model.activity import Activity
 from traceprof.model.intervals import Intervals
 from traceprof.model.trace import DEVICE_TABLES, Trace

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 import pandas as pd
 
-from traceprof.analysis.training.phase_names import PHASES, phases_of_ranges
+from traceprof.analysis.attribution.phase_names import PHASES, phases_of_ranges
 from traceprof.model.intervals import Intervals
 from traceprof.model.trace import Trace
 

@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
-from traceprof.analysis.training.phase_names import PHASES, phases_of_ranges
+from traceprof.analysis.attribution.phase_names import PHASES, phases_of_ranges
 from traceprof.model.intervals import nesting_depth, parents_of
 from traceprof.model.tables import ABSENT
 from traceprof.model.trace import Trace
