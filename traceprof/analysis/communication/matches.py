@@ -18,6 +18,7 @@ from traceprof.analysis.communication.members import Member, find_members, membe
 from traceprof.analysis.communication.rates import with_sizes
 from traceprof.analysis.communication.sequences import find_shift
 from traceprof.analysis.communication.work import find_collectives
+from traceprof.model.remembered import remembered
 from traceprof.model.tables import ABSENT
 from traceprof.model.trace import Trace
 
@@ -69,6 +70,7 @@ class Matches:
         return Matches(self.members, rows, table)
 
 
+@remembered
 def find_matches(trace: Trace) -> Matches:
     """Return the collectives of the recording that ranks share, of those in the window.
 

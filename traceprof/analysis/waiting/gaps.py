@@ -19,6 +19,7 @@ from traceprof.analysis.attribution.launches import find_launches
 from traceprof.analysis.device.breakdown import device_time
 from traceprof.model.activity import Activity
 from traceprof.model.intervals import Intervals
+from traceprof.model.remembered import remembered
 from traceprof.model.trace import DEVICE_TABLES, Trace
 
 __all__ = ["CAUSES", "LATENCY_NS", "LAUNCH_BOUND_NS", "LONGEST_CALL_NS", "device_work", "find_gaps"]
@@ -92,6 +93,7 @@ def device_work(trace: Trace, device: int) -> pd.DataFrame:
     return work.sort_values("start_ns", kind="stable", ignore_index=True)
 
 
+@remembered
 def find_gaps(trace: Trace) -> pd.DataFrame:
     """Return every gap of every used device inside the window, sorted by device and start.
 
