@@ -17,14 +17,14 @@ from tests.analysis.generated_run import MS, Clock, Plan, make_run, make_trace_o
 from tests.builders import TraceBuilder, plain
 from tests.requirements import ROOT
 from traceprof.analysis.communication.collectives import measure_collectives
+from traceprof.analysis.communication.matches import find_matches
+from traceprof.analysis.communication.sequences import find_shift
 from traceprof.analysis.device.breakdown import measure_breakdown
 from traceprof.analysis.ranks.alignment import align_clocks, measure_alignment
-from traceprof.analysis.ranks.matches import find_matches
 from traceprof.analysis.ranks.others import beyond_others
 from traceprof.analysis.ranks.rank_steps import measure_rank_steps
 from traceprof.analysis.ranks.ranks import measure_ranks
 from traceprof.analysis.ranks.robust_line import fit_line
-from traceprof.analysis.ranks.sequences import find_shift
 from traceprof.analysis.ranks.shared import measure_shared
 from traceprof.analysis.ranks.stragglers import measure_stragglers
 from traceprof.formats.runs.files import open_run
@@ -278,7 +278,7 @@ def test_a_host_whose_ranks_all_come_late_is_named() -> None:
     wobble = [1000 if place % 2 else -1000 for place in range(int(is_wobbling.sum()))]
     moved.loc[is_wobbling, "start_ns"] += wobble
     notes = measure_stragglers(replace(trace, kernels=moved)).notes
-    assert any(note.startswith("2 of 2 ranks on host b come late") for note in notes)
+    assert notes[0].startswith("host b is a straggler: 2 of its 2 ranks come late")
 
 
 def test_without_a_straggler_nobody_is_blamed() -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from traceprof.formats.runs.topology import rack_of
+from traceprof.formats.topology import rack_of
 
 
 @pytest.mark.parametrize(

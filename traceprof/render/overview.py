@@ -78,7 +78,7 @@ def results_view(
         else:
             if isinstance(result, RankSteps):
                 parts += heat_lines(result.table, _MOST_RANKS, width)
-            parts.append(result_view(result, rows, width))
+            parts.append(result_view(result, trace, rows, width))
     return parts
 
 

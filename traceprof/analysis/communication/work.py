@@ -13,10 +13,11 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
-from traceprof.analysis.device.breakdown import times_of_devices
-from traceprof.analysis.training.attribution import find_launches, innermost
+from traceprof.analysis.attribution.launches import find_launches, innermost
+from traceprof.analysis.device.breakdown import device_time
 from traceprof.model.activity import Activity
 from traceprof.model.collective_names import kernel_kind
+from traceprof.model.remembered import remembered
 from traceprof.model.tables import ABSENT
 from traceprof.model.trace import Trace
 
@@ -28,6 +29,7 @@ _ON_DEVICE: Final = ("nccl", "rccl", "hccl", "xccl", "")
 _FROM_CALL: Final = ("op", "n_bytes", "dtype", "group", "group_size", "backend", "sequence")
 
 
+@remembered
 def find_collectives(trace: Trace) -> pd.DataFrame:
     """Return the collectives that start in the window, one row each, in the order of their start.
 
@@ -98,10 +100,8 @@ def _communication_kernels(trace: Trace) -> pd.DataFrame:
 
 def _exposed(trace: Trace, kernels: pd.DataFrame) -> npt.NDArray[np.float64]:
     exposed = (kernels["end_ns"] - kernels["start_ns"]).to_numpy(np.float64)
-    rows_of = kernels.groupby("device").indices
-    times = times_of_devices(trace.whole, (int(str(device)) for device in rows_of))
-    for device, rows in rows_of.items():
-        compute = times[int(str(device))].compute
+    for device, rows in kernels.groupby("device").indices.items():
+        compute = device_time(trace.whole, int(str(device))).compute
         own = kernels.iloc[rows]
         exposed[rows] -= compute.covered_ns(own["start_ns"], own["end_ns"])
     return exposed

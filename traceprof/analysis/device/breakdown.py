@@ -14,7 +14,7 @@ idle                   ``T - |C ∪ N ∪ X ∪ M|``
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from itertools import pairwise
 
@@ -25,6 +25,7 @@ import pandas as pd
 from traceprof.analysis.base import Analysis
 from traceprof.model.activity import Activity, Part
 from traceprof.model.intervals import Intervals
+from traceprof.model.remembered import remembered
 from traceprof.model.trace import Trace
 
 __all__ = [
@@ -35,7 +36,6 @@ __all__ = [
     "add_up",
     "device_time",
     "measure_breakdown",
-    "times_of_devices",
 ]
 
 _DEVICE_MEMORY_DIRECTIONS = ("d2d", "memset")
@@ -125,19 +125,15 @@ class Breakdown:
 
 def device_time(trace: Trace, device: int) -> DeviceTime:
     """Return what ``device`` did when."""
+    nothing = Intervals.empty()
+    none = DeviceTime(nothing, nothing, nothing, nothing)
+    return _times_of_devices(trace).get(device, none)
+
+
+@remembered
+def _times_of_devices(trace: Trace) -> dict[int, DeviceTime]:
+    """Return what each device did when, in one pass over the tables for all of them."""
     kernels, copies = trace.kernels, trace.copies
-    here = kernels[kernels["device"] == device], copies[copies["device"] == device]
-    return _times(*here, (device,))[device]
-
-
-def times_of_devices(trace: Trace, devices: Iterable[int]) -> dict[int, DeviceTime]:
-    """Return what each of ``devices`` did when, in one pass over the tables."""
-    return _times(trace.kernels, trace.copies, devices)
-
-
-def _times(
-    kernels: pd.DataFrame, copies: pd.DataFrame, devices: Iterable[int]
-) -> dict[int, DeviceTime]:
     direction = copies["direction"].cat
     kind_of = [_kind_of_copy(str(name)) for name in direction.categories]
     of_kernels = _unions(kernels, _part_of_kernels(kernels))
@@ -153,7 +149,7 @@ def _times(
             device_memory=of_kernels.get((device, device_memory), nothing)
             | of_copies.get((device, _INSIDE), nothing),
         )
-        for device in map(int, devices)
+        for device in {device for device, _ in (*of_kernels, *of_copies)}
     }
 
 
@@ -189,9 +185,8 @@ def _part_of_kernels(kernels: pd.DataFrame) -> npt.NDArray[np.int64]:
 def measure_breakdown(trace: Trace) -> Breakdown:
     """Return the five parts of every device that worked anywhere in the recording."""
     used = trace.devices[trace.devices["used"] == 1]
-    times = times_of_devices(trace, used["device"])
     devices = tuple(
-        _measure(times[int(device)], trace.span.duration_ns, int(device), str(name))
+        _measure(trace, int(device), str(name))
         for device, name in zip(used["device"], used["name"], strict=True)
     )
     if not devices:
@@ -199,7 +194,9 @@ def measure_breakdown(trace: Trace) -> Breakdown:
     return Breakdown(devices, add_up(devices), _notes(trace))
 
 
-def _measure(time: DeviceTime, duration_ns: int, device: int, name: str) -> DeviceBreakdown:
+def _measure(trace: Trace, device: int, name: str) -> DeviceBreakdown:
+    time = device_time(trace, device)
+    duration_ns = trace.span.duration_ns
     compute, communication = time.compute, time.communication
     exposed_communication = communication - compute
     kernel = compute | communication

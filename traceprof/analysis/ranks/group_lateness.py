@@ -14,9 +14,10 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
-from traceprof.analysis.ranks.matches import Matches
-from traceprof.analysis.ranks.members import Member
+from traceprof.analysis.communication.matches import Matches, find_matches
+from traceprof.analysis.communication.members import Member
 from traceprof.analysis.ranks.run_ups import find_run_ups, phases_of_run_ups
+from traceprof.model.remembered import remembered
 from traceprof.model.trace import Trace
 from traceprof.units import format_duration, format_ratio
 
@@ -78,14 +79,13 @@ class GroupLateness:
     waited_ns: int
 
 
-def measure_lateness(
-    trace: Trace, matches: Matches, grouping: Grouping, run_ups: pd.DataFrame | None = None
-) -> tuple[GroupLateness, ...]:
+@remembered
+def measure_lateness(trace: Trace, grouping: Grouping) -> tuple[GroupLateness, ...]:
     """Return the lateness of each group, in the order of their first ranks.
 
-    Nothing where there is but one group. ``run_ups`` are those of `find_run_ups`, if they are
-    known already.
+    Nothing where there is but one group.
     """
+    matches = find_matches(trace).collectives
     names = [grouping.of_member(member) for member in matches.members]
     groups = list(dict.fromkeys(filter(None, names)))
     if len(groups) < 2 or not matches.is_shared:
@@ -94,8 +94,7 @@ def measure_lateness(
     found = [_measure(trace, arrivals, i, name) for i, name in enumerate(groups)]
     whole = sum(one.held_up_ns for one, _ in found)
     return tuple(
-        _judged(trace, matches, arrivals, (i, one, held), whole, run_ups)
-        for i, (one, held) in enumerate(found)
+        _judged(trace, arrivals, (i, one, held), whole) for i, (one, held) in enumerate(found)
     )
 
 
@@ -202,12 +201,7 @@ def _since(
 
 
 def _judged(
-    trace: Trace,
-    matches: Matches,
-    arrivals: _Arrivals,
-    found: tuple[int, GroupLateness, _Held],
-    whole_ns: int,
-    run_ups: pd.DataFrame | None,
+    trace: Trace, arrivals: _Arrivals, found: tuple[int, GroupLateness, _Held], whole_ns: int
 ) -> GroupLateness:
     place, group, held = found
     is_straggler = (
@@ -217,7 +211,7 @@ def _judged(
     )
     if group.cost_ratio < _LEAST_COST_RATIO:
         return group
-    known = find_run_ups(trace, matches) if run_ups is None else run_ups
+    known = find_run_ups(trace)
     in_question = known[known["match"].isin(arrivals.table.index[held.rows])]
     phase, excess_ns = _phase(in_question, arrivals.group_of == place)
     return replace(group, is_straggler=is_straggler, phase=phase, excess_ns=excess_ns)

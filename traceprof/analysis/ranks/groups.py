@@ -8,6 +8,8 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
+from traceprof.analysis.communication.matches import Matches, find_matches
+from traceprof.analysis.communication.members import Member
 from traceprof.analysis.ranks.group_lateness import (
     Grouping,
     GroupLateness,
@@ -15,8 +17,6 @@ from traceprof.analysis.ranks.group_lateness import (
     find_late_group,
     measure_lateness,
 )
-from traceprof.analysis.ranks.matches import Matches, find_matches
-from traceprof.analysis.ranks.members import Member
 from traceprof.analysis.ranks.rank_steps import measure_rank_steps
 from traceprof.analysis.ranks.ranks import RankTime, measure_ranks
 from traceprof.errors import NotRecordedError
@@ -94,8 +94,8 @@ def measure_groups(
     if not any(names):
         raise NotRecordedError(f"no {grouping.name} is known: {how_to_know}")
     shown = np.array([name or _NOT_KNOWN for name in names], object)
-    lateness = measure_lateness(trace, matches.collectives, grouping)
-    larger = _excuse(trace, matches.collectives, above, lateness)
+    lateness = measure_lateness(trace, grouping)
+    larger = _excuse(trace, above, lateness)
     if larger is not None and above is not None:
         lateness = tuple(replace(group, is_straggler=False) for group in lateness)
     scopes = _scopes(matches, shown)
@@ -113,7 +113,6 @@ def measure_groups(
 
 def _excuse(
     trace: Trace,
-    matches: Matches,
     above: Grouping | None,
     lateness: tuple[GroupLateness, ...],
 ) -> GroupLateness | None:
@@ -121,7 +120,7 @@ def _excuse(
     straggler = find_late_group(lateness)
     if above is None or straggler is None:
         return None
-    larger = find_late_group(measure_lateness(trace, matches, above))
+    larger = find_late_group(measure_lateness(trace, above))
     if larger is None or not set(larger.late_members) > set(straggler.late_members):
         return None
     return larger

@@ -11,7 +11,7 @@ import pandas as pd
 
 from traceprof.analysis.base import Analysis
 from traceprof.analysis.communication.by_step import steps_of_collectives
-from traceprof.analysis.ranks.matches import Matches, find_matches
+from traceprof.analysis.communication.matches import Matches, find_matches
 from traceprof.analysis.ranks.others import beyond_others
 from traceprof.analysis.ranks.run_ups import excess_of_phases
 from traceprof.analysis.ranks.waiting import waiting_of_processes
@@ -134,7 +134,7 @@ def _sums(matches: Matches, steps: Steps) -> dict[str, npt.NDArray[np.int64]]:
 def _phases(trace: Trace, matches: Matches, steps: Steps) -> npt.NDArray[np.object_]:
     """Return the phase in which the rank of each step takes longer than the others."""
     found = np.full(len(steps), "", object)
-    excess = excess_of_phases(trace.whole, matches.collectives)
+    excess = excess_of_phases(trace.whole)
     if excess.empty:
         return found
     rows = matches.rows[matches.rows["match"] >= 0]

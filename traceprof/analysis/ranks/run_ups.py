@@ -12,13 +12,14 @@ from typing import Final
 import numpy as np
 import pandas as pd
 
-from traceprof.analysis.ranks.matches import Matches
+from traceprof.analysis.attribution.host_phases import find_host_phases
+from traceprof.analysis.attribution.launches import find_launches, phase_of_launches
+from traceprof.analysis.attribution.phase_names import PHASES, UNCLAIMED
+from traceprof.analysis.communication.matches import Matches, find_matches
 from traceprof.analysis.ranks.others import beyond_others
-from traceprof.analysis.training.attribution import find_launches, phase_of_launches
-from traceprof.analysis.training.host_phases import find_host_phases
-from traceprof.analysis.training.phase_names import PHASES, UNCLAIMED
 from traceprof.model.activity import Activity
 from traceprof.model.intervals import Intervals
+from traceprof.model.remembered import remembered
 from traceprof.model.trace import Trace
 
 __all__ = [
@@ -38,8 +39,11 @@ _KNOWN_COLUMNS: Final = ("match", "member", "start_ns", "end_ns", "late_ns", "or
 _OF_PROCESSES: Final = ("api_calls", "host_ops", "ranges", "kernels", "collectives")
 
 
-def find_run_ups(trace: Trace, matches: Matches) -> pd.DataFrame:
-    """Return one row per rank and shared collective, by the start of the last rank.
+@remembered
+def find_run_ups(trace: Trace) -> pd.DataFrame:
+    """Return one row per rank and collective that it shares, by the start of the last rank.
+
+    Sends and receives are left out: in those, ranks wait by design (a pipeline).
 
     Columns: match, member, start_ns (the end of the collective before, or the start of the
     window), end_ns (the start of this one), late_ns (after the median of the other ranks), and
@@ -49,6 +53,7 @@ def find_run_ups(trace: Trace, matches: Matches) -> pd.DataFrame:
     `NOT_RECORDED` is the time before the first event of the rank: then the rank was late before
     its recording began.
     """
+    matches = find_matches(trace).collectives
     rows = matches.rows[matches.rows["match"] >= 0].sort_values(["member", "start_ns"])
     before = rows.groupby("member")["end_ns"].cummax().groupby(rows["member"]).shift()
     begins = before.fillna(trace.span.start_ns).clip(lower=trace.span.start_ns)
@@ -79,15 +84,12 @@ def phases_of_run_ups(run_ups: pd.DataFrame) -> list[str]:
     return [str(name) for name in run_ups if name not in _KNOWN_COLUMNS]
 
 
-def excess_of_phases(
-    trace: Trace, matches: Matches, run_ups: pd.DataFrame | None = None
-) -> pd.DataFrame:
+def excess_of_phases(trace: Trace) -> pd.DataFrame:
     """Return each phase's time in each run-up beyond the median of the other ranks.
 
-    Columns: match, member, and one per phase in ns. ``run_ups`` are those of `find_run_ups`, if
-    they are known already.
+    Columns: match, member, and one per phase in ns.
     """
-    found = find_run_ups(trace, matches) if run_ups is None else run_ups
+    found = find_run_ups(trace)
     phases = phases_of_run_ups(found)
     beyond = {name: beyond_others(found[name], found["match"]) for name in phases}
     return found[["match", "member"]].assign(**beyond)

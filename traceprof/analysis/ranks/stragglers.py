@@ -13,6 +13,7 @@ import numpy as np
 import pandas as pd
 
 from traceprof.analysis.base import Analysis
+from traceprof.analysis.communication.matches import Matches, find_matches
 from traceprof.analysis.ranks.group_lateness import (
     GROUPINGS,
     GroupLateness,
@@ -20,7 +21,6 @@ from traceprof.analysis.ranks.group_lateness import (
     find_late_group,
     measure_lateness,
 )
-from traceprof.analysis.ranks.matches import Matches, find_matches
 from traceprof.analysis.ranks.run_ups import excess_of_phases, find_run_ups
 from traceprof.model.tables import ABSENT
 from traceprof.model.trace import Trace
@@ -75,14 +75,14 @@ def measure_stragglers(trace: Trace) -> Stragglers:
     matches = find_matches(trace).collectives
     if not matches.is_shared:
         return Stragglers((), ("no collective is shared by several ranks",))
-    run_ups = find_run_ups(trace, matches)
-    excess = excess_of_phases(trace, matches, run_ups).drop(columns="match")
+    run_ups = find_run_ups(trace)
+    excess = excess_of_phases(trace).drop(columns="match")
     excess = excess.groupby("member").sum()
     ranks = [
         _measure(trace, matches, place, run_ups, excess) for place in range(len(matches.members))
     ]
     whole = sum(rank.cost_ns for rank in ranks)
-    groups = _late_groups(trace, matches, run_ups)
+    groups = _late_groups(trace)
     excused = {place for group in groups.values() for place in group.late_members}
     judged = [_judged(rank, whole, place in excused) for place, rank in enumerate(ranks)]
     judged.sort(key=lambda rank: -rank.cost_ns)
@@ -90,10 +90,10 @@ def measure_stragglers(trace: Trace) -> Stragglers:
     return Stragglers(tuple(judged), _notes(trace, judged, matches, on_groups))
 
 
-def _late_groups(trace: Trace, matches: Matches, run_ups: pd.DataFrame) -> dict[str, GroupLateness]:
+def _late_groups(trace: Trace) -> dict[str, GroupLateness]:
     """Return the rack, else the host, of which more than one rank is late as a whole."""
     for kind in ("rack", "host"):
-        late = find_late_group(measure_lateness(trace, matches, GROUPINGS[kind], run_ups))
+        late = find_late_group(measure_lateness(trace, GROUPINGS[kind]))
         if late is not None and late.late_ranks > 1:
             return {kind: late}
     return {}

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 
-from traceprof.analysis.device.breakdown import times_of_devices
-from traceprof.analysis.ranks.matches import Matches
+from traceprof.analysis.communication.matches import Matches
+from traceprof.analysis.device.breakdown import device_time
 from traceprof.model.intervals import Intervals
-from traceprof.model.tables import ABSENT
 from traceprof.model.trace import Trace
 
 __all__ = ["waiting_of_processes"]
@@ -24,14 +23,10 @@ def waiting_of_processes(trace: Trace, matches: Matches) -> dict[int, Intervals]
     starts = rows["start_ns"].to_numpy(np.int64)
     ends = np.minimum(last_start, rows["end_ns"].to_numpy(np.int64))
     keys = rows[["process", "device"]].reset_index(drop=True)
-    devices = sorted(set(keys["device"].tolist()) - {ABSENT})
-    computing = {
-        device: time.compute for device, time in times_of_devices(trace.whole, devices).items()
-    }
     waiting: dict[int, Intervals] = {}
     for places in keys.groupby(["process", "device"]).indices.values():
         process, device = keys.iloc[places[0]].tolist()
         held = Intervals.union_of(starts[places], ends[places])
-        exposed = held - computing.get(device, Intervals.empty())
+        exposed = held - device_time(trace.whole, device).compute
         waiting[process] = waiting.get(process, Intervals.empty()) | exposed
     return waiting

@@ -9,9 +9,9 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
-from traceprof.analysis.device.breakdown import DeviceTime, times_of_devices
-from traceprof.analysis.training.attribution import find_launches
-from traceprof.analysis.training.host_phases import find_host_phases
+from traceprof.analysis.attribution.host_phases import find_host_phases
+from traceprof.analysis.attribution.launches import find_launches
+from traceprof.analysis.device.breakdown import device_time
 from traceprof.model.steps import OWN_DOMAIN
 from traceprof.model.trace import DEVICE_TABLES, Trace
 
@@ -43,33 +43,28 @@ def parts_of_devices(trace: Trace, steps: pd.DataFrame) -> Mapping[str, _Float64
     process uses no device.
     """
     parts = {name: np.full(len(steps), np.nan) for name in DEVICE_PARTS}
-    devices_of = _devices_of_processes(trace)
-    times = times_of_devices(trace, sorted(set[int]().union(*devices_of.values())))
     for process, rows in steps.groupby("process").indices.items():
-        devices = devices_of.get(int(str(process)), [])
-        if not devices:
+        devices = _devices_of(trace, process)
+        if not len(devices):
             continue
         mine = steps.iloc[rows]
         starts, ends = mine["start_ns"].to_numpy(), mine["end_ns"].to_numpy()
-        per_device = [_parts_of(times[device], starts, ends) for device in devices]
+        per_device = [_parts_of(trace, int(device), starts, ends) for device in devices]
         mean = np.mean(per_device, axis=0)
         for i, name in enumerate(DEVICE_PARTS):
             parts[name][rows] = mean[i]
     return parts
 
 
-def _devices_of_processes(trace: Trace) -> dict[int, list[int]]:
-    frames = [trace.whole.table(name)[["process", "device"]] for name in DEVICE_TABLES]
-    pairs = pd.concat([frame.drop_duplicates() for frame in frames]).drop_duplicates()
-    found: dict[int, list[int]] = {}
-    for process, device in sorted(zip(pairs["process"], pairs["device"], strict=True)):
-        found.setdefault(int(process), []).append(int(device))
-    return found
+def _devices_of(trace: Trace, process: object) -> npt.NDArray[np.int64]:
+    frames = [trace.whole.table(name) for name in DEVICE_TABLES]
+    return np.unique(np.concatenate([f.loc[f["process"] == process, "device"] for f in frames]))
 
 
 def _parts_of(
-    time: DeviceTime, starts: npt.NDArray[np.int64], ends: npt.NDArray[np.int64]
+    trace: Trace, device: int, starts: npt.NDArray[np.int64], ends: npt.NDArray[np.int64]
 ) -> npt.NDArray[np.int64]:
+    time = device_time(trace, device)
     kernel = time.compute | time.communication
     sets = (
         time.compute,
@@ -170,14 +165,12 @@ def sums_of_gaps(trace: Trace, steps: pd.DataFrame, gaps: pd.DataFrame) -> _Floa
     in which it ends.
     """
     waited = np.zeros(len(steps))
-    devices_of = _devices_of_processes(trace)
     for process, rows in steps.groupby("process").indices.items():
-        devices = devices_of.get(int(str(process)), [])
-        mine = gaps[gaps["device"].isin(devices)]
+        mine = gaps[gaps["device"].isin(_devices_of(trace, process))]
         place = np.searchsorted(steps["start_ns"].to_numpy()[rows], mine["end_ns"], side="left") - 1
         inside = (place >= 0) & (
             mine["end_ns"].to_numpy() <= steps["end_ns"].to_numpy()[rows][np.maximum(place, 0)]
         )
         np.add.at(waited, rows[place[inside]], mine["waited"].to_numpy(np.float64)[inside])
-        waited[rows] /= max(1, len(devices))
+        waited[rows] /= max(1, len(_devices_of(trace, process)))
     return waited

@@ -10,8 +10,8 @@ from typing import Any, Final
 
 import numpy as np
 
-from traceprof.formats.runs.rank_variables import RANK_VARIABLES
-from traceprof.formats.runs.topology import rack_of
+from traceprof.formats.rank_variables import RANK_VARIABLES
+from traceprof.formats.topology import rack_of
 from traceprof.model.run import RankTrace, of_process
 from traceprof.model.tables import ABSENT
 from traceprof.model.trace import Trace

@@ -9,13 +9,12 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
-from traceprof.analysis.device.breakdown import DeviceTime, times_of_devices
-from traceprof.analysis.device.gaps import find_gaps
-from traceprof.analysis.host.state import find_host_states
-from traceprof.analysis.ranks.group_lateness import GROUPINGS, GroupLateness, measure_lateness
-from traceprof.analysis.ranks.matches import Matches, find_matches
-from traceprof.analysis.training.attribution import find_launches
+from traceprof.analysis.attribution.host_state import find_host_states
+from traceprof.analysis.attribution.launches import find_launches
+from traceprof.analysis.communication.matches import Matches, find_matches
+from traceprof.analysis.device.breakdown import DeviceTime, device_time
 from traceprof.analysis.training.steadiness import outliers
+from traceprof.analysis.waiting.gaps import find_gaps
 from traceprof.model.intervals import Intervals
 from traceprof.model.steps import Steps, find_steps
 from traceprof.model.trace import Trace
@@ -113,7 +112,7 @@ class Context:
     @cached_property
     def times(self) -> dict[int, DeviceTime]:
         """What each device did when."""
-        return times_of_devices(self.trace, self.devices)
+        return {device: device_time(self.trace, device) for device in self.devices}
 
     @cached_property
     def gaps(self) -> pd.DataFrame:
@@ -185,18 +184,6 @@ class Context:
     def matches(self) -> Matches:
         """The collectives of the window that several ranks share."""
         return find_matches(self.trace)
-
-    @cached_property
-    def _lateness(self) -> dict[str, tuple[GroupLateness, ...]]:
-        shared = self.matches.collectives
-        return {
-            kind: measure_lateness(self.trace, shared, grouping)
-            for kind, grouping in GROUPINGS.items()
-        }
-
-    def lateness_of(self, kind: str) -> tuple[GroupLateness, ...]:
-        """How late the hosts or racks (``kind``) come; nothing where fewer than two are known."""
-        return self._lateness[kind]
 
     @cached_property
     def kernels(self) -> pd.DataFrame:

@@ -7,7 +7,7 @@ from typing import Final
 
 from traceprof.analysis.advice.findings.base import Finding, Rule
 from traceprof.analysis.advice.findings.context import Context
-from traceprof.analysis.ranks.group_lateness import GROUPINGS, GroupLateness
+from traceprof.analysis.ranks.group_lateness import GROUPINGS, GroupLateness, measure_lateness
 from traceprof.errors import NotRecordedError
 from traceprof.units import format_duration, format_ratio
 
@@ -22,7 +22,7 @@ def find_slow_group(context: Context) -> tuple[str, GroupLateness] | None:
     A host of one rank is a rank: that is for the rule of stragglers.
     """
     for kind in ("rack", "host"):
-        for group in context.lateness_of(kind):
+        for group in measure_lateness(context.trace, GROUPINGS[kind]):
             if group.is_straggler and group.late_ranks > 1:
                 return kind, group
     return None
