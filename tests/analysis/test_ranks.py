@@ -346,6 +346,46 @@ def test_a_rank_that_joins_later_has_no_earlier_steps() -> None:
     assert result.notes == ("3 of 4 steps are not known of every one of 4 ranks",)
 
 
+def test_64_ranks_with_clocks_that_differ_and_a_straggler() -> None:
+    """8 hosts, clocks ±10 ms apart that drift by ±20 ppm, jitter of 20 µs, rank 3 40 ms late."""
+    clock_of = [Clock(round((h - 3.5) / 3.5 * 10 * MS), (h - 3.5) / 3.5 * 20) for h in range(8)]
+    plan = Plan(
+        n_ranks=64,
+        n_steps=12,
+        hosts=[f"node{rank // 8}" for rank in range(64)],
+        clocks=[clock_of[rank // 8] for rank in range(64)],
+        extra_ns={(3, "backward"): 40 * MS},
+        jitter_ns=20_000,
+    )
+    trace = make_trace_of(plan)
+    found = measure_alignment(trace)
+    for rank, row in enumerate(found.clocks):
+        at_ns = found.corrections[row.process].at_ns
+        clock = clock_of[rank // 8]
+        shown = clock.offset_ns + clock.drift_ppm * 1e-6 * at_ns
+        first = clock_of[0].offset_ns + clock_of[0].drift_ppm * 1e-6 * at_ns
+        assert row.offset_ns == pytest.approx(shown - first, abs=20_000)
+    aligned = align_clocks(trace)
+    first, *others = measure_stragglers(aligned).ranks
+    assert (first.rank, first.is_straggler, first.phase) == (3, True, "backward")
+    assert first.cost_ns == pytest.approx(12 * 40 * MS, rel=2e-3)
+    assert not any(rank.is_straggler for rank in others)
+    hot = measure_rank_steps(aligned).table.query("slower_ratio > 0.03")
+    assert plain(hot, "rank", "step") == [(3, step) for step in range(12)]
+
+
+@pytest.mark.parametrize("numbered", [True, False])
+def test_steps_that_nobody_numbers_are_lined_up_by_collectives(numbered: bool) -> None:
+    """Rank 2 is recorded from step 3 on; in step 5 rank 1 takes 40 ms longer."""
+    plan = Plan(n_steps=8, first_step={2: 3}, extra_ns={(1, "forward"): 40 * MS}, since_step=5)
+    result = measure_rank_steps(make_trace_of(replace(plan, numbered=numbered)))
+    table = result.table
+    assert table.loc[table["rank"] == 2, "step"].tolist() == [3, 4, 5, 6, 7]
+    slower = table[table["slower_ratio"] > 0.1]
+    assert plain(slower, "rank", "step") == [(1, 5), (1, 6), (1, 7)]
+    assert any("steps of rank 2 are counted from another" in n for n in result.notes) != numbered
+
+
 def test_without_shared_collectives_own_time_says_what_it_holds() -> None:
     builder = TraceBuilder()
     for process in (1, 2):

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 from typing import Final
 
 import numpy as np
@@ -12,6 +13,7 @@ import pandas as pd
 from traceprof.analysis.base import Analysis
 from traceprof.analysis.communication.by_step import steps_of_collectives
 from traceprof.analysis.communication.matches import Matches, find_matches
+from traceprof.analysis.communication.members import Member
 from traceprof.analysis.ranks.others import beyond_others
 from traceprof.analysis.ranks.run_ups import excess_of_phases
 from traceprof.analysis.ranks.waiting import waiting_of_processes
@@ -38,6 +40,8 @@ _COLUMNS: Final = [
     "process",
 ]
 _NOTABLE_RATIO: Final = 0.01
+_CONSISTENT_RATIO: Final = 0.9
+_MOST_NAMED: Final = 4
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -74,6 +78,7 @@ def measure_rank_steps(trace: Trace) -> RankSteps:
             "call traceprof.step(), or choose a larger window"
         )
     matches = find_matches(trace.whole)
+    steps, shifts = _lined_up(steps, matches)
     table = steps.table
     duration = table["end_ns"] - table["start_ns"]
     own = duration - _waited_in(trace, matches, steps)
@@ -96,7 +101,44 @@ def measure_rank_steps(trace: Trace) -> RankSteps:
         }
     )[_COLUMNS]
     ordered = result.sort_values(["step", "rank", "process"], ignore_index=True)
-    return RankSteps(ordered, _notes(ordered, matches))
+    return RankSteps(ordered, (*_on_shifts(shifts, members), *_notes(ordered, matches)))
+
+
+def _lined_up(steps: Steps, matches: Matches) -> tuple[Steps, dict[int, int]]:
+    """Return the steps with numbers that mean the same step on all ranks, and what was added.
+
+    Where nobody numbers the steps they are counted from the first that a rank recorded: the
+    collectives that ranks share tell how many steps later one of them began.
+    """
+    table = steps.table
+    rows = matches.rows[matches.rows["match"] >= 0]
+    place = steps_of_collectives(steps, rows)
+    called = rows[["match", "process"]][place >= 0].assign(
+        step=table["step"].to_numpy(np.int64)[place[place >= 0]]
+    )
+    reference = table["process"].value_counts(sort=True).index[0]
+    there = called[called["process"] == reference].drop_duplicates("match")
+    ahead = called["match"].map(there.set_index("match")["step"]) - called["step"]
+    shifts = {}
+    for process, own in ahead.dropna().groupby(called["process"]):
+        most = own.value_counts()
+        if len(own) > 1 and most.index[0] and most.iloc[0] >= _CONSISTENT_RATIO * len(own):
+            shifts[int(str(process))] = int(most.index[0])
+    numbers = table["step"] + table["process"].map(shifts).fillna(0).astype(np.int64)
+    if shifts:
+        numbers -= min(0, int(numbers.min()))
+    return replace(steps, table=table.assign(step=numbers)), shifts
+
+
+def _on_shifts(shifts: Mapping[int, int], members: Mapping[int, Member]) -> list[str]:
+    if not shifts:
+        return []
+    named = [members[process].label for process in list(shifts)[:_MOST_NAMED]]
+    more = " …" if len(shifts) > _MOST_NAMED else ""
+    return [
+        f"the steps of {', '.join(named)}{more} are counted from another beginning: they were "
+        "lined up by the collectives that they share"
+    ]
 
 
 def _waited_in(trace: Trace, matches: Matches, steps: Steps) -> npt.NDArray[np.int64]:
