@@ -161,6 +161,13 @@ def test_the_map_in_a_terminal_reads_without_colour() -> None:
     assert f"\x1b[38;2;{red};{green};{blue}m▓▓" in coloured
 
 
+def test_the_slowest_of_ranks_that_share_a_line_is_named() -> None:
+    hosts = {rank: f"n{rank // 4}" for rank in range(16)}
+    table = ranks_by_steps(lambda r, _: 150 if r == 6 else 100, 16, 2, hosts)
+    lines = [line.plain for line in heat_lines(table, 4, 80)]
+    assert lines[1:3] == ["n0  4 ranks  ····     0.0 %", "n1  4 ranks  ▓▓▓▓   +50.0 %  rank 6"]
+
+
 @pytest.mark.parametrize(("n_ranks", "n_steps"), [(2, 1), (8, 40), (64, 333), (512, 50)])
 @pytest.mark.parametrize("width", [80, 120])
 def test_the_map_fits_into_the_terminal(n_ranks: int, n_steps: int, width: int) -> None:

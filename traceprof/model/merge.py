@@ -146,6 +146,9 @@ def _moved(
             frame = _with_rank(frame[frame["used"] == 1], member.rank)
         if name == "processes":
             frame = _with_roles(frame, member)
+        if frame.empty:
+            moved[name] = frame
+            continue
         columns: dict[str, Any] = {str(column): frame[column].array for column in frame}
         for time in columns.keys() & {"start_ns", "end_ns"}:
             columns[time] = frame[time].to_numpy() + offset_ns

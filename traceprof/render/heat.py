@@ -39,11 +39,15 @@ class HeatLines:
 
 @dataclass(frozen=True, slots=True)
 class HeatRow:
-    """One line of the map: what it is called, its host, how much more it takes in all steps."""
+    """One line of the map: what it is called, its host, how much more it takes in all steps.
+
+    ``slowest`` is the rank that takes the longest, where several share the line ("" otherwise).
+    """
 
     label: str
     host: str
     slower_ratio: float
+    slowest: str = ""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -94,11 +98,9 @@ def make_heat_map(table: pd.DataFrame, lines: HeatLines, most_columns: int) -> H
     cells = _Cells(table, rank, columns, (len(lines.ranks), len(steps)))
     chosen = _slowest_of_lines(cells.ratios, lines.line_of)
     whole = cells.over_all()
-    rows = tuple(
-        HeatRow(label, host, float(np.nanmax(whole[lines.line_of == i])))
-        for i, (label, host) in enumerate(zip(lines.labels, lines.hosts, strict=True))
-    )
     names = lines.ranks["label"].tolist()
+    slowest = _slowest_of_lines(whole[:, None], lines.line_of)[:, 0]
+    rows = tuple(_row(lines, i, int(rank), whole) for i, rank in enumerate(slowest))
     words = tuple(
         tuple(cells.describe(names, int(rank), column) for column, rank in enumerate(line))
         for line in chosen
@@ -107,6 +109,12 @@ def make_heat_map(table: pd.DataFrame, lines: HeatLines, most_columns: int) -> H
     ratios[chosen < 0] = np.nan
     per_line = int(np.bincount(lines.line_of).max())
     return HeatMap(rows, steps, ratios, words, _notes(per_line, per_column))
+
+
+def _row(lines: HeatLines, line: int, slowest: int, whole: _Ratios) -> HeatRow:
+    shares = int((lines.line_of == line).sum()) > 1
+    name = str(lines.ranks["label"].iloc[slowest]) if shares else ""
+    return HeatRow(lines.labels[line], lines.hosts[line], float(whole[slowest]), name)
 
 
 def format_more(ratio: float) -> str:

@@ -18,6 +18,7 @@ _WIDEST_HOST: Final = 16
 _MORE_WIDTH: Final = 10
 _FEWEST_CELLS: Final = 8
 _UNKNOWN: Final = " "
+_NOTABLE_RATIO: Final = 0.03
 
 
 def heat_lines(table: pd.DataFrame, most_rows: int, width: int) -> list[Text]:
@@ -30,7 +31,9 @@ def heat_lines(table: pd.DataFrame, most_rows: int, width: int) -> list[Text]:
         return []
     labels = _labels(found)
     left = max(map(len, labels)) + 2
-    n_cells = max(_FEWEST_CELLS, width - left - _MORE_WIDTH)
+    is_shared = len(found) < len(found.ranks)
+    right = _MORE_WIDTH + (2 + max(map(len, found.ranks["label"])) if is_shared else 0)
+    n_cells = max(_FEWEST_CELLS, width - left - right)
     heat = make_heat_map(table, found, n_cells)
     wide = 2 if 2 * len(heat.steps) <= n_cells else 1
     first, last = heat.steps[0][0], heat.steps[-1][1]
@@ -45,6 +48,8 @@ def heat_lines(table: pd.DataFrame, most_rows: int, width: int) -> list[Text]:
             else:
                 line.append(HEAT[level].glyph * wide, style=HEAT[level].dark)
         line.append(format_more(row.slower_ratio).rjust(_MORE_WIDTH), style="default")
+        if row.slowest and row.slower_ratio >= _NOTABLE_RATIO:
+            line.append(f"  {row.slowest}", style="default")
         lines.append(line)
     return [*lines, *_legend(heat, width)]
 
