@@ -416,6 +416,16 @@ def test_the_pattern_of_the_exchange_is_named(trace: Trace, found: str) -> None:
     assert any(found in note for note in measure_ranks(trace).notes)
 
 
+def test_calls_whose_device_is_not_known_make_no_further_rank() -> None:
+    builder = TraceBuilder()
+    for device in (0, 1):
+        builder.collective("send", 10 * device, 10 * device + 1, correlation=device)
+        builder.kernel("ncclDevKernel_SendRecv", 50, 60, device=device, correlation=device)
+    builder.collective("recv", 80, 81, correlation=7)
+    (note,) = [n for n in measure_ranks(builder.build()).notes if "exchange" in n]
+    assert note.endswith("of 2 ranks")
+
+
 def test_feeding_two_devices_is_no_exchange() -> None:
     assert not any("exchange" in note for note in measure_ranks(exchange("h2d")).notes)
 

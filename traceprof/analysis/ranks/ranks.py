@@ -30,6 +30,7 @@ class RankTime:
     """
 
     rank: int | None
+    device: str
     step_ns: float | None
     compute_ns: int | None
     exposed_communication_ns: int | None
@@ -41,7 +42,6 @@ class RankTime:
     collectives_count: int
     host: str
     process: int
-    device: str
 
 
 @dataclass(frozen=True, slots=True)
