@@ -240,7 +240,7 @@ def test_a_planted_straggler_is_named_with_its_phase(phase: str, on_gpu: bool) -
     # Step 4 begins 800 ms after the trace; the all-reduce is reached 130 ms later.
     assert first.since_ns == pytest.approx(930 * MS, abs=MS)
     assert result.notes[0].startswith("rank 3 is a straggler")
-    assert f"mostly in {phase}" in result.notes[0]
+    assert f"mostly in {phase}, since 930" in result.notes[0]
 
 
 def test_of_two_ranks_the_whole_lateness_counts() -> None:

@@ -16,6 +16,7 @@ import pandas as pd
 
 from traceprof.analysis.communication.matches import Matches, find_matches
 from traceprof.analysis.communication.members import Member
+from traceprof.analysis.ranks.ends import is_beyond_clocks
 from traceprof.analysis.ranks.run_ups import find_run_ups, phases_of_run_ups
 from traceprof.model.remembered import remembered
 from traceprof.model.trace import Trace
@@ -27,6 +28,7 @@ __all__ = [
     "Grouping",
     "describe_lateness",
     "find_late_group",
+    "find_unclear_group",
     "measure_lateness",
 ]
 
@@ -60,8 +62,9 @@ class GroupLateness:
     ``late_members`` their places.
     ``phase`` is where its ranks take longer than the median of the others, by ``excess_ns`` each
     in all; ``since_ns`` when it first held the others up by half of its usual lateness, from the
-    start of the trace. A straggler holds the others up as a whole, for 1 % of the window and
-    half of the time for which anybody does.
+    start of the trace; ``usual_ns`` is that lateness. A straggler holds the others up as a whole,
+    for 1 % of the window and half of the time for which anybody does, by more than the clocks
+    differ.
     """
 
     name: str
@@ -77,6 +80,7 @@ class GroupLateness:
     excess_ns: int
     since_ns: int | None
     waited_ns: int
+    usual_ns: float
 
 
 @remembered
@@ -98,6 +102,21 @@ def measure_lateness(trace: Trace, grouping: Grouping) -> tuple[GroupLateness, .
     )
 
 
+def find_unclear_group(trace: Trace, grouping: Grouping) -> GroupLateness | None:
+    """Return the group that would be the straggler if the clocks did not differ as much."""
+    lateness = measure_lateness(trace, grouping)
+    matches = find_matches(trace).collectives
+    whole = sum(group.held_up_ns for group in lateness)
+    return next(
+        (
+            group
+            for group in lateness
+            if _is_costly(group, whole) and not is_beyond_clocks(group.usual_ns, matches)
+        ),
+        None,
+    )
+
+
 def find_late_group(lateness: tuple[GroupLateness, ...]) -> GroupLateness | None:
     """Return the straggler among the groups."""
     return next((group for group in lateness if group.is_straggler), None)
@@ -106,11 +125,12 @@ def find_late_group(lateness: tuple[GroupLateness, ...]) -> GroupLateness | None
 def describe_lateness(grouping: Grouping, group: GroupLateness) -> str:
     """Return a sentence about a straggler."""
     where = f", mostly in {group.phase}" if group.phase else ""
+    since = "" if group.since_ns is None else f", since {format_duration(group.since_ns)}"
     return (
         f"{grouping.name} {group.name} is a straggler: {group.late_ranks} of its {group.ranks} "
         f"ranks come late, last to {format_ratio(group.last_ratio)} of the collectives that it "
         f"shares with others; that costs the others {format_duration(group.cost_ns)} "
-        f"({format_ratio(group.cost_ratio)} of the window){where}"
+        f"({format_ratio(group.cost_ratio)} of the window){where}{since}"
     )
 
 
@@ -184,9 +204,14 @@ def _measure(
         phase="",
         excess_ns=0,
         since_ns=_since(trace, arrivals, rows, as_a_whole),
+        usual_ns=_usual(as_a_whole),
         waited_ns=int(arrivals.table["waited_ns"].to_numpy(np.int64)[rows].sum()),
     )
     return group, _Held(rows, as_a_whole)
+
+
+def _usual(late: _Float64Array) -> float:
+    return float(np.median(late[late > 0])) if (late > 0).any() else 0.0
 
 
 def _since(
@@ -195,7 +220,7 @@ def _since(
     """Return when the group first was late as a whole, by half of its usual lateness."""
     if not (late > 0).any():
         return None
-    is_late = late >= np.median(late[late > 0]) / 2
+    is_late = late >= _usual(late) / 2
     at = arrivals.table["last_start_ns"].to_numpy(np.int64)[rows[is_late]]
     return int(at.min()) - trace.whole.span.start_ns
 
@@ -205,9 +230,9 @@ def _judged(
 ) -> GroupLateness:
     place, group, held = found
     is_straggler = (
-        group.cost_ratio >= _LEAST_COST_RATIO
-        and group.cost_ns >= _LEAST_SHARE_RATIO * whole_ns
+        _is_costly(group, whole_ns)
         and len(held.rows) > 1
+        and is_beyond_clocks(group.usual_ns, find_matches(trace).collectives)
     )
     if group.cost_ratio < _LEAST_COST_RATIO:
         return group
@@ -215,6 +240,11 @@ def _judged(
     in_question = known[known["match"].isin(arrivals.table.index[held.rows])]
     phase, excess_ns = _phase(in_question, arrivals.group_of == place)
     return replace(group, is_straggler=is_straggler, phase=phase, excess_ns=excess_ns)
+
+
+def _is_costly(group: GroupLateness, whole_ns: int) -> bool:
+    share_ns = _LEAST_SHARE_RATIO * whole_ns
+    return group.cost_ratio >= _LEAST_COST_RATIO and group.cost_ns >= share_ns
 
 
 def _phase(run_ups: pd.DataFrame, own: npt.NDArray[np.bool_]) -> tuple[str, int]:

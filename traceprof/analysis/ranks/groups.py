@@ -10,11 +10,13 @@ import pandas as pd
 
 from traceprof.analysis.communication.matches import Matches, find_matches
 from traceprof.analysis.communication.members import Member
+from traceprof.analysis.ranks.ends import describe_clocks
 from traceprof.analysis.ranks.group_lateness import (
     Grouping,
     GroupLateness,
     describe_lateness,
     find_late_group,
+    find_unclear_group,
     measure_lateness,
 )
 from traceprof.analysis.ranks.rank_steps import measure_rank_steps
@@ -106,6 +108,9 @@ def measure_groups(
         for name in dict.fromkeys(shown.tolist())
     )
     notes = _notes(grouping, names, members, matches, lateness, scopes)
+    unclear = find_unclear_group(trace, grouping)
+    if unclear is not None:
+        notes = (describe_clocks(unclear.usual_ns, matches.collectives), *notes)
     if larger is not None and above is not None:
         notes = (describe_lateness(above, larger), *notes)
     return groups, notes

@@ -6,7 +6,7 @@ ranks are equal and the slow one is the one that waits the least.
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Final
 
 import numpy as np
@@ -14,6 +14,7 @@ import pandas as pd
 
 from traceprof.analysis.base import Analysis
 from traceprof.analysis.communication.matches import Matches, find_matches
+from traceprof.analysis.ranks.ends import describe_clocks, is_beyond_clocks
 from traceprof.analysis.ranks.group_lateness import (
     GROUPINGS,
     GroupLateness,
@@ -87,6 +88,11 @@ def measure_stragglers(trace: Trace) -> Stragglers:
     judged = [_judged(rank, whole, place in excused) for place, rank in enumerate(ranks)]
     judged.sort(key=lambda rank: -rank.cost_ns)
     on_groups = [describe_lateness(GROUPINGS[kind], group) for kind, group in groups.items()]
+    for place, rank in enumerate(judged):
+        late_ns = rank.cost_ns / max(1, rank.last_count)
+        if rank.is_straggler and not is_beyond_clocks(late_ns, matches):
+            judged[place] = replace(rank, is_straggler=False)
+            on_groups.append(describe_clocks(late_ns, matches))
     return Stragglers(tuple(judged), _notes(trace, judged, matches, on_groups))
 
 
@@ -154,11 +160,12 @@ def _notes(
         if rank.is_straggler:
             name = f"process {rank.process}" if rank.rank is None else f"rank {rank.rank}"
             where = f", mostly in {rank.phase}" if rank.phase else ""
+            since = "" if rank.since_ns is None else f", since {format_duration(rank.since_ns)}"
             notes.insert(
                 0,
                 f"{name} is a straggler: last to {format_ratio(rank.last_ratio)} of the "
                 f"collectives; it costs the others {format_duration(rank.cost_ns)} "
-                f"({format_ratio(rank.cost_ratio)} of the window){where}",
+                f"({format_ratio(rank.cost_ratio)} of the window){where}{since}",
             )
     if len(notes) == 1 and not on_groups:
         notes.append("no single rank is to blame for more than half of it")
