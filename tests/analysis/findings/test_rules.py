@@ -74,6 +74,11 @@ def test_a_rack_that_is_late_as_a_whole_is_not_its_hosts() -> None:
     assert "straggler" not in rules
 
 
+def test_a_rack_of_one_late_host_is_that_host() -> None:
+    racks = ("r0=n[0-2]", "r1=n3")
+    assert found(run_with_late((6, 7), racks))["slow_host"].title.startswith("slow host")
+
+
 def test_one_late_rank_is_a_straggler_and_not_its_host() -> None:
     rules = found(run_with_late((6,)))
     assert "slow_host" not in rules

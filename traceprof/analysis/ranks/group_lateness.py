@@ -28,6 +28,7 @@ __all__ = [
     "Grouping",
     "describe_lateness",
     "find_late_group",
+    "find_late_whole",
     "find_unclear_group",
     "measure_lateness",
 ]
@@ -36,6 +37,7 @@ _Float64Array = npt.NDArray[np.float64]
 
 _LEAST_COST_RATIO: Final = 0.01
 _LEAST_SHARE_RATIO: Final = 0.5
+_FEWEST_RANKS: Final = 2
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,6 +102,22 @@ def measure_lateness(trace: Trace, grouping: Grouping) -> tuple[GroupLateness, .
     return tuple(
         _judged(trace, arrivals, (i, one, held), whole) for i, (one, held) in enumerate(found)
     )
+
+
+def find_late_whole(trace: Trace) -> tuple[Grouping, GroupLateness] | None:
+    """Return the rack, else the host, that is late as a whole with more than one rank.
+
+    A rack only where ranks of several hosts of it are late: else it is the host.
+    """
+    members = find_matches(trace).members
+    for grouping in (GROUPINGS["rack"], GROUPINGS["host"]):
+        late = find_late_group(measure_lateness(trace, grouping))
+        if late is None or late.late_ranks < _FEWEST_RANKS:
+            continue
+        hosts = {members[place].host for place in late.late_members}
+        if grouping.name == "host" or len(hosts) > 1:
+            return grouping, late
+    return None
 
 
 def find_unclear_group(trace: Trace, grouping: Grouping) -> GroupLateness | None:

@@ -15,13 +15,7 @@ import pandas as pd
 from traceprof.analysis.base import Analysis
 from traceprof.analysis.communication.matches import Matches, find_matches
 from traceprof.analysis.ranks.ends import describe_clocks, is_beyond_clocks
-from traceprof.analysis.ranks.group_lateness import (
-    GROUPINGS,
-    GroupLateness,
-    describe_lateness,
-    find_late_group,
-    measure_lateness,
-)
+from traceprof.analysis.ranks.group_lateness import describe_lateness, find_late_whole
 from traceprof.analysis.ranks.run_ups import excess_of_phases, find_run_ups
 from traceprof.model.tables import ABSENT
 from traceprof.model.trace import Trace
@@ -83,26 +77,17 @@ def measure_stragglers(trace: Trace) -> Stragglers:
         _measure(trace, matches, place, run_ups, excess) for place in range(len(matches.members))
     ]
     whole = sum(rank.cost_ns for rank in ranks)
-    groups = _late_groups(trace)
-    excused = {place for group in groups.values() for place in group.late_members}
+    late_whole = find_late_whole(trace)
+    excused = () if late_whole is None else late_whole[1].late_members
     judged = [_judged(rank, whole, place in excused) for place, rank in enumerate(ranks)]
     judged.sort(key=lambda rank: -rank.cost_ns)
-    on_groups = [describe_lateness(GROUPINGS[kind], group) for kind, group in groups.items()]
+    on_groups = [] if late_whole is None else [describe_lateness(*late_whole)]
     for place, rank in enumerate(judged):
         late_ns = rank.cost_ns / max(1, rank.last_count)
         if rank.is_straggler and not is_beyond_clocks(late_ns, matches):
             judged[place] = replace(rank, is_straggler=False)
             on_groups.append(describe_clocks(late_ns, matches))
     return Stragglers(tuple(judged), _notes(trace, judged, matches, on_groups))
-
-
-def _late_groups(trace: Trace) -> dict[str, GroupLateness]:
-    """Return the rack, else the host, of which more than one rank is late as a whole."""
-    for kind in ("rack", "host"):
-        late = find_late_group(measure_lateness(trace, GROUPINGS[kind]))
-        if late is not None and late.late_ranks > 1:
-            return {kind: late}
-    return {}
 
 
 def _measure(

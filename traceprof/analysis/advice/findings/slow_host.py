@@ -7,30 +7,18 @@ from typing import Final
 
 from traceprof.analysis.advice.findings.base import Finding, Rule
 from traceprof.analysis.advice.findings.context import Context
-from traceprof.analysis.ranks.group_lateness import GROUPINGS, GroupLateness, measure_lateness
+from traceprof.analysis.ranks.group_lateness import find_late_whole
 from traceprof.errors import NotRecordedError
 from traceprof.units import format_duration, format_ratio
 
-__all__ = ["RULE", "find_slow_group", "waiting_for_group_ratio"]
+__all__ = ["RULE", "waiting_for_group_ratio"]
 
 _LEAST: Final = 0.03
 
 
-def find_slow_group(context: Context) -> tuple[str, GroupLateness] | None:
-    """Return the rack, else the host, that holds the others up as a whole, and which it is.
-
-    A host of one rank is a rank: that is for the rule of stragglers.
-    """
-    for kind in ("rack", "host"):
-        for group in measure_lateness(context.trace, GROUPINGS[kind]):
-            if group.is_straggler and group.late_ranks > 1:
-                return kind, group
-    return None
-
-
 def waiting_for_group_ratio(context: Context) -> float:
     """Return the share of the window, the mean over ranks, spent waiting for the slow group."""
-    found = find_slow_group(context)
+    found = find_late_whole(context.trace)
     if found is None:
         return 0.0
     waited_ns = found[1].waited_ns / len(context.matches.members)
@@ -43,12 +31,12 @@ def _check(context: Context) -> Iterator[Finding]:
     hosts = {member.host for member in context.matches.members if member.host}
     if len(hosts) < 2:
         raise NotRecordedError("the ranks of fewer than two hosts are known (--cluster FILE)")
-    found = find_slow_group(context)
+    found = find_late_whole(context.trace)
     ratio = waiting_for_group_ratio(context)
     if found is None or ratio < _LEAST:
         return
-    kind, group = found
-    where = GROUPINGS[kind]
+    where, group = found
+    kind = where.name
     table = context.matches.table
     names = [where.of_member(context.matches.members[place]) for place in table["last_member"]]
     own = table[[name == group.name for name in names]]
