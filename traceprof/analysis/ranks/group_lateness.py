@@ -206,7 +206,7 @@ def _measure(
     held_up_ns = int(np.rint(last.sum()))
     per_rank = np.nansum(np.clip(mine - usual[:, None], 0, None), axis=0)
     least = max(_LEAST_SHARE_RATIO * held_up_ns, _LEAST_COST_RATIO * trace.span.duration_ns)
-    late = np.flatnonzero(own)[per_rank >= least]
+    late = np.flatnonzero(own)[(per_rank > 0) & (per_rank >= least)]
     cost_ns = int(np.rint(as_a_whole.sum()))
     n_part = int(arrivals.takes_part[place].sum())
     group = GroupLateness(
