@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import Final
 
-from traceprof.analysis.communication.matches import Matches
+import pandas as pd
+
 from traceprof.units import format_duration
 
 __all__ = ["ENDS_TOGETHER", "describe_clocks", "is_beyond_clocks", "spread_of_ends_ns"]
@@ -23,24 +24,23 @@ ENDS_TOGETHER: Final = (
 _CLEARLY: Final = 2.0
 
 
-def spread_of_ends_ns(matches: Matches) -> float:
-    """Return the median difference between the earliest and the latest end; 0 where not known.
+def spread_of_ends_ns(table: pd.DataFrame) -> int:
+    """Return how far the ends of collectives are apart, the earliest to the latest, added up.
 
-    On one clock it is a few microseconds; beyond that the clocks differ.
+    ``table`` is that of `Matches`, or part of it. On one clock that is a few microseconds each;
+    beyond that the clocks differ.
     """
-    table = matches.table[matches.table["op"].isin(ENDS_TOGETHER)]
-    return float(table["spread_ns"].median()) if len(table) else 0.0
+    return int(table.loc[table["op"].isin(ENDS_TOGETHER), "spread_ns"].sum())
 
 
-def is_beyond_clocks(late_ns: float, matches: Matches) -> bool:
-    """Return whether a usual lateness cannot come from clocks that differ."""
-    return late_ns > _CLEARLY * spread_of_ends_ns(matches)
+def is_beyond_clocks(late_ns: float, ends_ns: float) -> bool:
+    """Return whether lateness cannot come from clocks that differ as much as the ends."""
+    return late_ns > _CLEARLY * ends_ns
 
 
-def describe_clocks(late_ns: float, matches: Matches) -> str:
+def describe_clocks(who: str, late_ns: float, ends_ns: float) -> str:
     """Return a sentence about lateness that the clocks may account for."""
     return (
-        f"the ends of shared collectives differ by {format_duration(spread_of_ends_ns(matches))} "
-        f"(median): a lateness of {format_duration(late_ns)} may be that of the clocks "
-        "(--align collectives)"
+        f"{who} seems {format_duration(late_ns)} late in all, but the ends of the same collectives "
+        f"differ by {format_duration(ends_ns)}: align the clocks (--align collectives)"
     )

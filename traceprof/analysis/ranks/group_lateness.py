@@ -16,7 +16,7 @@ import pandas as pd
 
 from traceprof.analysis.communication.matches import Matches, find_matches
 from traceprof.analysis.communication.members import Member
-from traceprof.analysis.ranks.ends import is_beyond_clocks
+from traceprof.analysis.ranks.ends import is_beyond_clocks, spread_of_ends_ns
 from traceprof.analysis.ranks.run_ups import find_run_ups, phases_of_run_ups
 from traceprof.model.remembered import remembered
 from traceprof.model.trace import Trace
@@ -64,9 +64,9 @@ class GroupLateness:
     ``late_members`` their places.
     ``phase`` is where its ranks take longer than the median of the others, by ``excess_ns`` each
     in all; ``since_ns`` when it first held the others up by half of its usual lateness, from the
-    start of the trace; ``usual_ns`` is that lateness. A straggler holds the others up as a whole,
-    for 1 % of the window and half of the time for which anybody does, by more than the clocks
-    differ.
+    start of the trace; ``ends_ns`` how far apart the ends of the same collectives are, which
+    shows how much the clocks differ. A straggler holds the others up as a whole, for 1 % of the
+    window and half of the time for which anybody does, by more than the clocks differ.
     """
 
     name: str
@@ -82,7 +82,7 @@ class GroupLateness:
     excess_ns: int
     since_ns: int | None
     waited_ns: int
-    usual_ns: float
+    ends_ns: int
 
 
 @remembered
@@ -123,13 +123,12 @@ def find_late_whole(trace: Trace) -> tuple[Grouping, GroupLateness] | None:
 def find_unclear_group(trace: Trace, grouping: Grouping) -> GroupLateness | None:
     """Return the group that would be the straggler if the clocks did not differ as much."""
     lateness = measure_lateness(trace, grouping)
-    matches = find_matches(trace).collectives
     whole = sum(group.held_up_ns for group in lateness)
     return next(
         (
             group
             for group in lateness
-            if _is_costly(group, whole) and not is_beyond_clocks(group.usual_ns, matches)
+            if _is_costly(group, whole) and not is_beyond_clocks(group.cost_ns, group.ends_ns)
         ),
         None,
     )
@@ -222,14 +221,10 @@ def _measure(
         phase="",
         excess_ns=0,
         since_ns=_since(trace, arrivals, rows, as_a_whole),
-        usual_ns=_usual(as_a_whole),
+        ends_ns=spread_of_ends_ns(arrivals.table.iloc[rows[as_a_whole > 0]]),
         waited_ns=int(arrivals.table["waited_ns"].to_numpy(np.int64)[rows].sum()),
     )
     return group, _Held(rows, as_a_whole)
-
-
-def _usual(late: _Float64Array) -> float:
-    return float(np.median(late[late > 0])) if (late > 0).any() else 0.0
 
 
 def _since(
@@ -238,7 +233,7 @@ def _since(
     """Return when the group first was late as a whole, by half of its usual lateness."""
     if not (late > 0).any():
         return None
-    is_late = late >= _usual(late) / 2
+    is_late = late >= np.median(late[late > 0]) / 2
     at = arrivals.table["last_start_ns"].to_numpy(np.int64)[rows[is_late]]
     return int(at.min()) - trace.whole.span.start_ns
 
@@ -250,7 +245,7 @@ def _judged(
     is_straggler = (
         _is_costly(group, whole_ns)
         and len(held.rows) > 1
-        and is_beyond_clocks(group.usual_ns, find_matches(trace).collectives)
+        and is_beyond_clocks(group.cost_ns, group.ends_ns)
     )
     if group.cost_ratio < _LEAST_COST_RATIO:
         return group

@@ -110,7 +110,10 @@ def measure_groups(
     notes = _notes(grouping, names, members, matches, lateness, scopes)
     unclear = find_unclear_group(trace, grouping)
     if unclear is not None:
-        notes = (describe_clocks(unclear.usual_ns, matches.collectives), *notes)
+        notes = (
+            describe_clocks(f"{grouping.name} {unclear.name}", unclear.cost_ns, unclear.ends_ns),
+            *notes,
+        )
     if larger is not None and above is not None:
         notes = (describe_lateness(above, larger), *notes)
     return groups, notes

@@ -14,7 +14,7 @@ import pandas as pd
 
 from traceprof.analysis.base import Analysis
 from traceprof.analysis.communication.matches import Matches, find_matches
-from traceprof.analysis.ranks.ends import describe_clocks, is_beyond_clocks
+from traceprof.analysis.ranks.ends import describe_clocks, is_beyond_clocks, spread_of_ends_ns
 from traceprof.analysis.ranks.group_lateness import describe_lateness, find_late_whole
 from traceprof.analysis.ranks.run_ups import excess_of_phases, find_run_ups
 from traceprof.model.tables import ABSENT
@@ -80,14 +80,25 @@ def measure_stragglers(trace: Trace) -> Stragglers:
     late_whole = find_late_whole(trace)
     excused = () if late_whole is None else late_whole[1].late_members
     judged = [_judged(rank, whole, place in excused) for place, rank in enumerate(ranks)]
-    judged.sort(key=lambda rank: -rank.cost_ns)
     on_groups = [] if late_whole is None else [describe_lateness(*late_whole)]
     for place, rank in enumerate(judged):
-        late_ns = rank.cost_ns / max(1, rank.last_count)
-        if rank.is_straggler and not is_beyond_clocks(late_ns, matches):
+        ends_ns = spread_of_ends_ns(_where_late(run_ups, matches, place))
+        if rank.is_straggler and not is_beyond_clocks(rank.cost_ns, ends_ns):
             judged[place] = replace(rank, is_straggler=False)
-            on_groups.append(describe_clocks(late_ns, matches))
+            on_groups.append(describe_clocks(_name(rank), rank.cost_ns, ends_ns))
+    judged.sort(key=lambda rank: -rank.cost_ns)
     return Stragglers(tuple(judged), _notes(trace, judged, matches, on_groups))
+
+
+def _where_late(run_ups: pd.DataFrame, matches: Matches, place: int) -> pd.DataFrame:
+    """Return the collectives to which a rank comes last, and late."""
+    late = run_ups.loc[(run_ups["member"] == place) & (run_ups["late_ns"] > 0), "match"]
+    table = matches.table[matches.table["last_member"] == place]
+    return table[table.index.isin(late)]
+
+
+def _name(rank: RankLateness) -> str:
+    return f"process {rank.process}" if rank.rank is None else f"rank {rank.rank}"
 
 
 def _measure(
@@ -143,12 +154,11 @@ def _notes(
     ]
     for rank in ranks:
         if rank.is_straggler:
-            name = f"process {rank.process}" if rank.rank is None else f"rank {rank.rank}"
             where = f", mostly in {rank.phase}" if rank.phase else ""
             since = "" if rank.since_ns is None else f", since {format_duration(rank.since_ns)}"
             notes.insert(
                 0,
-                f"{name} is a straggler: last to {format_ratio(rank.last_ratio)} of the "
+                f"{_name(rank)} is a straggler: last to {format_ratio(rank.last_ratio)} of the "
                 f"collectives; it costs the others {format_duration(rank.cost_ns)} "
                 f"({format_ratio(rank.cost_ratio)} of the window){where}{since}",
             )
