@@ -308,11 +308,11 @@ def test_hosts_and_racks_of_a_run(tmp_path: Path) -> None:
         rows = json.loads(done.stdout)["results"][arguments[0]]["rows"]
         return [(row[key], row["is_straggler"]) for row in rows]
 
-    assert names("hosts") == [("node1", False), ("node2", True)]
+    assert names("hosts") == [("node2", True), ("node1", False)]
     assert names("hosts", "--cluster", str(cluster)) == [("left", False), ("right", False)]
     assert names("racks", "--cluster", str(cluster)) == [("r9", False)]
     racks = ("--rack", "a=node1", "--rack", "b=node[2-9]")
-    assert names("racks", *racks) == [("a", False), ("b", True)]
+    assert names("racks", *racks) == [("b", True), ("a", False)]
 
 
 @pytest.mark.parametrize(

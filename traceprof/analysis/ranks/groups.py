@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 
 import numpy as np
@@ -26,7 +27,7 @@ from traceprof.model.tables import ABSENT
 from traceprof.model.trace import Trace
 from traceprof.units import format_duration, format_rate, format_ratio
 
-__all__ = ["GroupTime", "measure_groups"]
+__all__ = ["GroupTime", "frame_of_groups", "measure_groups"]
 
 _PARTS = (
     "compute_ns",
@@ -37,6 +38,7 @@ _PARTS = (
     "waited_ns",
 )
 _NOT_KNOWN = "not known"
+_NOTABLE_RATIO = 0.01
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,6 +77,19 @@ class GroupTime:
     inside_ns: int
     across_count: int
     across_ns: int
+
+
+def frame_of_groups(groups: Sequence[GroupTime], name: str) -> pd.DataFrame:
+    """Return one row per group, those that hold the others up first; ``name`` is their kind."""
+    columns = list(GroupTime.__dataclass_fields__)
+    ordered = sorted(groups, key=_order)
+    frame = pd.DataFrame([asdict(group) for group in ordered], columns=columns)
+    return frame.rename(columns={"name": name})
+
+
+def _order(group: GroupTime) -> float:
+    is_notable = group.cost_ratio is not None and group.cost_ratio >= _NOTABLE_RATIO
+    return -(group.cost_ratio or 0.0) if is_notable else 0.0
 
 
 def measure_groups(

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Final
 
 import pandas as pd
 
 from traceprof.analysis.base import Analysis
 from traceprof.analysis.ranks.group_lateness import GROUPINGS
-from traceprof.analysis.ranks.groups import GroupTime, measure_groups
+from traceprof.analysis.ranks.groups import GroupTime, frame_of_groups, measure_groups
 from traceprof.model.trace import Trace
 
 __all__ = ["ANALYSIS", "Hosts", "measure_hosts"]
@@ -28,10 +28,8 @@ class Hosts:
     notes: tuple[str, ...] = ()
 
     def to_frame(self) -> pd.DataFrame:
-        """Return one row per host."""
-        columns = list(GroupTime.__dataclass_fields__)
-        frame = pd.DataFrame([asdict(host) for host in self.hosts], columns=columns)
-        return frame.rename(columns={"name": "host"})
+        """Return one row per host, those that hold the others up first."""
+        return frame_of_groups(self.hosts, "host")
 
 
 def measure_hosts(trace: Trace) -> Hosts:

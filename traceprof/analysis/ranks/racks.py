@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Final
 
 import pandas as pd
 
 from traceprof.analysis.base import Analysis
 from traceprof.analysis.ranks.group_lateness import GROUPINGS
-from traceprof.analysis.ranks.groups import GroupTime, measure_groups
+from traceprof.analysis.ranks.groups import GroupTime, frame_of_groups, measure_groups
 from traceprof.model.trace import Trace
 
 __all__ = ["ANALYSIS", "Racks", "measure_racks"]
@@ -28,10 +28,8 @@ class Racks:
     notes: tuple[str, ...] = ()
 
     def to_frame(self) -> pd.DataFrame:
-        """Return one row per rack."""
-        columns = list(GroupTime.__dataclass_fields__)
-        frame = pd.DataFrame([asdict(rack) for rack in self.racks], columns=columns)
-        return frame.rename(columns={"name": "rack"})
+        """Return one row per rack, those that hold the others up first."""
+        return frame_of_groups(self.racks, "rack")
 
 
 def measure_racks(trace: Trace) -> Racks:
