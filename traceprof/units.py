@@ -86,7 +86,8 @@ def format_ratio(ratio: float | None) -> str:
     """Return a ratio (0 to 1) as a percentage; not recorded is a dash, never 0 %."""
     if ratio is None or math.isnan(ratio):
         return "–"
-    return f"{100 * ratio:.1f} %"
+    percent = round(100 * ratio, 1) if math.isfinite(ratio) else ratio
+    return f"{percent + 0.0:.1f} %"  # + 0.0: no "-0.0 %"
 
 
 def format_count(count: float | None) -> str:
