@@ -56,8 +56,8 @@ def heat_chart(result: RankSteps) -> str:
     notes = "".join(f" {note[0].upper()}{note[1:]}." for note in heat.notes)
     return (
         f"{_legend()}"
-        f'<div class="scroll"><svg viewBox="0 0 {_WIDTH} {layout.height:.0f}" class="chart heat" role="img" '
-        f'aria-label="{html_text(label)}">'
+        f'<div class="scroll"><svg viewBox="0 0 {_WIDTH} {layout.height:.0f}" '
+        f'class="chart heat" role="img" aria-label="{html_text(label)}">'
         f"{_cells(heat, layout)}{_row_names(heat, layout)}{_step_names(heat, layout)}</svg></div>"
         '<p class="note">Own time of each rank in each step, without waiting for others, against '
         f"the median of the ranks in that step; on the right over all steps.{notes}</p>"
