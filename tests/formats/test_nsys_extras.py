@@ -38,6 +38,7 @@ SCHEMAS = {
         ("Message size [bytes]", SIZE, 8),
         ("Reduction operation", CUSTOM + 16, 16),
     ],
+    CUSTOM + 9: [JOINED, ("Message size [bytes]", SIZE, 8), ("Peer rank", INT32, 16)],
 }
 
 
@@ -138,6 +139,24 @@ def test_sizes_of_nccl_messages(tmp_path: Path) -> None:
     assert plain(trace.processes, "process", "rank", "world_size") == [(PID, 3, 8)]
 
 
+def test_payloads_tell_whom_a_send_goes_to(tmp_path: Path) -> None:
+    init = struct.pack("<Qiii4x", COMMUNICATOR, 8, 3, 0)
+    send = struct.pack("<QQi4x", COMMUNICATOR, 4096, 5)
+    trace = nvtx(
+        TraceBuilder().kernel("k", 0, 5, process=PID),
+        [
+            (10, 20, "ncclCommInitRank", None, blob(CUSTOM + 2, init)),
+            (100, 120, "ncclSend", None, blob(CUSTOM + 9, send)),
+            (130, 140, "ncclRecv", json.dumps({"Peer rank": 2}), None),
+        ],
+        tmp_path,
+    )
+    assert plain(trace.collectives, "op", "n_bytes", "group_rank", "peer", "peer_rank") == [
+        ("send", 4096, 3, 5, ABSENT),
+        ("recv", ABSENT, ABSENT, 2, ABSENT),
+    ]
+
+
 def test_calls_of_our_recorder_count_once(tmp_path: Path) -> None:
     builder = TraceBuilder().kernel("k", 0, 5, process=PID)
     builder.collective("_allgather_base", 100, 120, n_bytes=64, process=PID, thread=TID)
@@ -161,7 +180,7 @@ def test_annotations_of_pytorch_where_nccl_tells_nothing(tmp_path: Path) -> None
 
 
 def test_calls_of_mpi(tmp_path: Path) -> None:
-    names = ["MPI_Allreduce", "MPI_Isend", "MPI_Wait", "MPI_Comm_rank"]
+    names = ["MPI_Allreduce", "MPI_Isend", "MPI_Wait", "MPI_Comm_rank", "MPI_Recv"]
     strings = [(900 + index, name) for index, name in enumerate(names)]
     trace = read(
         tmp_path,
@@ -173,25 +192,35 @@ def test_calls_of_mpi(tmp_path: Path) -> None:
             ),
             "MPI_P2P_EVENTS": (
                 "start, end, globalTid, textId, commHandle, tag, remoteRank, size",
-                [(30, None, PLACE, 901, 0x44, 0, 1, 128)],
+                [(30, None, PLACE, 901, 0x44, 7, 1, 128), (33, 35, PLACE, 904, 0x45, -1, -2, 8)],
             ),
             "MPI_START_WAIT_EVENTS": (
                 "start, end, globalTid, textId, requestHandle",
                 [(40, 50, PLACE, 902, 1)],
             ),
             "MPI_OTHER_EVENTS": ("start, end, globalTid, textId", [(60, 61, PLACE, 903)]),
-            "MPI_COMMUNICATORS": ("commHandle, size", [(0x44, 4)]),
+            "MPI_COMMUNICATORS": (
+                "rank, commHandle, size, localRank, groupRoot, groupRootUid",
+                [(2, 0x44, 4, 2, 0, 9), (3, 0x44, 4, 3, 1, 8)],
+            ),
             "MPI_RANKS": ("globalTid, rank", [(PLACE, 2)]),
         },
     )
     columns = ("start_ns", "end_ns", "op", "n_bytes", "group", "group_size", "backend")
     assert plain(trace.collectives, *columns) == [
-        (10, 20, "all_reduce", 4096, "0x44", 4, "mpi"),
-        (30, 30, "send", 128, "0x44", 4, "mpi"),
+        (10, 20, "all_reduce", 4096, "0:9", 4, "mpi"),
+        (30, 30, "send", 128, "0:9", 4, "mpi, non-blocking"),
+        (33, 35, "recv", 8, "0x45", ABSENT, "mpi"),
+    ]
+    assert plain(trace.collectives, "group_rank", "peer", "tag") == [
+        (2, ABSENT, ABSENT),
+        (2, 1, 7),
+        (ABSENT, ABSENT, ABSENT),  # from any source, of any tag
     ]
     assert plain(trace.host_ops, "start_ns", "source", "name", "process", "thread") == [
         (10, "mpi", "MPI_Allreduce", PID, TID),
         (30, "mpi", "MPI_Isend", PID, TID),
+        (33, "mpi", "MPI_Recv", PID, TID),
         (40, "mpi", "MPI_Wait", PID, TID),
         (60, "mpi", "MPI_Comm_rank", PID, TID),
     ]
