@@ -77,6 +77,7 @@ ANALYSES: Final[tuple[Entry, ...]] = (
         "collectives that ranks share: time without waiting, who came last",
         ".ranks.shared",
     ),
+    Entry("peers", "who sends how much to whom: messages and peer copies", ".ranks.peers"),
     Entry("ranks", "the ranks side by side: parts of their time, and waiting", ".ranks.ranks"),
     Entry(
         "stragglers",

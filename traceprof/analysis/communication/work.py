@@ -7,6 +7,7 @@ operation, and nobody knows its size.
 
 from __future__ import annotations
 
+import re
 from typing import Final
 
 import numpy as np
@@ -16,7 +17,7 @@ import pandas as pd
 from traceprof.analysis.device.breakdown import device_time
 from traceprof.analysis.training.attribution import find_launches, innermost
 from traceprof.model.activity import Activity
-from traceprof.model.collective_names import kernel_kind
+from traceprof.model.collective_names import NON_BLOCKING, collective_op, kernel_kind
 from traceprof.model.tables import ABSENT
 from traceprof.model.trace import Trace
 
@@ -24,14 +25,18 @@ __all__ = ["find_collectives"]
 
 _Int64Array = npt.NDArray[np.int64]
 
-_ON_DEVICE: Final = ("nccl", "rccl", "hccl", "xccl", "")
-_FROM_CALL: Final = ("op", "n_bytes", "dtype", "group", "group_size", "backend", "sequence")
+_ENQUEUED: Final = ("nccl", "rccl", "hccl", "xccl", "", NON_BLOCKING)
+_NUMBERS: Final = ("n_bytes", "group_size", "sequence", "group_rank", "peer", "peer_rank", "tag")
+_FROM_CALL: Final = ("op", "dtype", "group", "backend", "exchange", "correlation", *_NUMBERS)
+_SINGLE: Final = ("send", "recv")
+_ANNOTATION: Final = re.compile(r"(?:nccl|rccl|xccl|hccl):(\w+)")
 
 
 def find_collectives(trace: Trace) -> pd.DataFrame:
     """Return the collectives that start in the window, one row each, in the order of their start.
 
-    Columns: those of ``collectives`` from op to sequence; start_ns and end_ns of the kernels
+    Columns: those of ``collectives`` from op to tag; exchange (which ranks of the group send and
+    receive in one kernel, "" where that is not known); start_ns and end_ns of the kernels
     where they are known, else of the call; is_timed (whether these are the time of the collective
     and not only of a call that enqueued it); call_ns and call_end_ns (`ABSENT` where no call is
     known), process, thread, device, stream, algorithm and protocol ("" where not named), kernels
@@ -44,17 +49,44 @@ def find_collectives(trace: Trace) -> pd.DataFrame:
     claimed = owner >= 0
     described = _described(calls, kernels[claimed], owner[claimed])
     alone = _alone(kernels[~claimed])
-    both = pd.concat([described, alone], ignore_index=True)
+    both = _as_annotated(trace, pd.concat([described, alone], ignore_index=True))
     both = both[trace.span.holds(both["start_ns"].to_numpy(np.int64))]
     return both.sort_values(["start_ns", "call_ns"], kind="stable", ignore_index=True)
+
+
+def _as_annotated(trace: Trace, work: pd.DataFrame) -> pd.DataFrame:
+    """Return ``work`` with what PyTorch calls sends and receives that share a kernel.
+
+    It carries an all-to-all, a gather or a scatter out by them, inside a range of that name.
+    """
+    unnamed = np.flatnonzero((work["op"] == "send_recv") & (work["call_ns"] != ABSENT))
+    ranges = trace.whole.ranges
+    names = [_ANNOTATION.match(str(name)) for name in ranges["name"].cat.categories]
+    ops = np.array([collective_op(name[1]) if name else "" for name in names], object)
+    told = ops[ranges["name"].cat.codes] if len(ops) else np.empty(len(ranges), object)
+    kept = np.flatnonzero((told != "") & (ranges["kind"] == "push_pop").to_numpy())
+    if not len(unnamed) or not len(kept):
+        return work
+    asked = work.iloc[unnamed]
+    place = (asked[name].to_numpy(np.int64) for name in ("process", "thread", "call_ns"))
+    found = innermost(ranges.iloc[kept], *place)
+    op = np.where(found >= 0, told[kept[np.maximum(found, 0)]], asked["op"])
+    # Even parts of known size were recognised before; of a gather, sizes are not what they send.
+    sized = (asked["n_bytes"] >= 0).to_numpy()
+    uneven = np.where(op == "all_to_all", "all_to_all_v", asked["op"])
+    renamed = work["op"].to_numpy(object, copy=True)
+    renamed[unnamed] = np.where(sized, uneven, op)
+    return work.assign(op=renamed)
 
 
 def _one_per_kernel(calls: pd.DataFrame) -> pd.DataFrame:
     """Return the calls, those that share a kernel (NCCL's groups) as one.
 
-    Sends and receives together are one ``send_recv`` of the bytes that are sent.
+    Sends and receives together are one ``send_recv`` of the bytes that are sent; to and from
+    every rank of the group they are an all-to-all, as NCCL and PyTorch carry it out.
     """
     keys = ["process", "correlation"]
+    calls = calls.assign(exchange="")
     grouped = calls.duplicated(keys, keep=False) & (calls["correlation"] != ABSENT)
     if not grouped.any():
         return calls
@@ -67,13 +99,34 @@ def _one_per_kernel(calls: pd.DataFrame) -> pd.DataFrame:
 def _merged(rows: pd.DataFrame) -> pd.Series:
     first = rows.iloc[0].copy()
     ops = set(rows["op"])
+    is_exchange = len(ops) > 1 and ops <= set(_SINGLE)
     if len(ops) > 1:
-        first["op"] = "send_recv" if ops <= {"send", "recv"} else "other"
-    counted = rows[rows["op"] == "send"] if first["op"] == "send_recv" else rows
+        first["op"] = _name_exchange(rows) if is_exchange else "other"
+    counted = rows[rows["op"] == "send"] if is_exchange else rows
     is_sized = bool((counted["n_bytes"] != ABSENT).all()) and len(counted) > 0
     first["n_bytes"] = int(counted["n_bytes"].sum()) if is_sized else ABSENT
     first["end_ns"] = rows["end_ns"].max()
+    if is_exchange:
+        first["exchange"] = _name_ends(rows)
+    if rows["peer"].nunique() > 1:
+        first["peer"] = first["peer_rank"] = ABSENT
     return first
+
+
+def _name_ends(rows: pd.DataFrame) -> str:
+    """Return the numbers of the ranks that take part in an exchange; "" where one is not known."""
+    ends = {*rows["group_rank"].tolist(), *rows["peer"].tolist()}
+    return "" if ABSENT in ends else ",".join(map(str, sorted(ends)))
+
+
+def _name_exchange(rows: pd.DataFrame) -> str:
+    """Return what sends and receives in one kernel are together."""
+    sizes = set(rows["group_size"].tolist())
+    everyone = list(range(max(sizes)))
+    ends = [sorted(rows.loc[rows["op"] == op, "peer"].tolist()) for op in _SINGLE]
+    if len(sizes) != 1 or any(own != everyone for own in ends):
+        return "send_recv"
+    return "all_to_all" if rows["n_bytes"].nunique() == 1 else "all_to_all_v"
 
 
 def _communication_kernels(trace: Trace) -> pd.DataFrame:
@@ -140,7 +193,7 @@ def _described(calls: pd.DataFrame, kernels: pd.DataFrame, owner: _Int64Array) -
     )
     tied = times.reindex(calls.index)
     has_kernel = tied["kernels"].notna().to_numpy()
-    on_device = calls["backend"].isin(_ON_DEVICE).to_numpy()
+    is_enqueued = calls["backend"].isin(_ENQUEUED).to_numpy()
     columns = {name: calls[name].astype(object) for name in _FROM_CALL}
     for name in ("start_ns", "end_ns"):
         columns[name] = tied[name].where(has_kernel, calls[name]).astype(np.int64)
@@ -153,7 +206,7 @@ def _described(calls: pd.DataFrame, kernels: pd.DataFrame, owner: _Int64Array) -
             "protocol": tied["protocol"].fillna(""),
             "exposed_ns": tied["exposed_ns"].astype(np.float64),
             "kernels": tied["kernels"].fillna(0).astype(np.int64),
-            "is_timed": has_kernel | ~on_device,
+            "is_timed": has_kernel | ~is_enqueued,
             "call_ns": calls["start_ns"],
             "call_end_ns": calls["end_ns"],
             "process": calls["process"],
@@ -168,12 +221,12 @@ def _alone(kernels: pd.DataFrame) -> pd.DataFrame:
     columns = ["start_ns", "end_ns", "process", "thread", "device", "stream", "exposed_ns"]
     return kernels[[*columns, "algorithm", "protocol"]].assign(
         op=kernels["op"].replace("", "other"),
-        n_bytes=np.full(n, ABSENT),
+        **{name: np.full(n, ABSENT) for name in _NUMBERS},
+        correlation=kernels["correlation"],
         dtype="",
         group="",
-        group_size=np.full(n, ABSENT),
         backend="",
-        sequence=np.full(n, ABSENT),
+        exchange="",
         kernels=1,
         is_timed=True,
         call_ns=kernels["launch_ns"],
