@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from tests.recording.test_training import PARAMETER_BYTES
 from traceprof.analysis.communication.by_step import steps_of_collectives
+from traceprof.analysis.communication.matches import find_matches
 from traceprof.analysis.communication.network import measure_network
-from traceprof.analysis.ranks.matches import find_matches
+from traceprof.analysis.communication.point_to_point import find_messages
 from traceprof.analysis.ranks.peers import measure_peers
-from traceprof.analysis.ranks.point_to_point import find_messages
 from traceprof.model.steps import find_steps
 
 

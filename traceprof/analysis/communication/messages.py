@@ -14,10 +14,10 @@ from traceprof.analysis.communication.by_step import (
     steps_of_collectives,
 )
 from traceprof.analysis.communication.collectives import UNRECORDED, is_recorded
+from traceprof.analysis.communication.members import find_members, member_of_rows
+from traceprof.analysis.communication.point_to_point import peers_of_rows
 from traceprof.analysis.communication.rates import with_sizes
 from traceprof.analysis.communication.work import find_collectives
-from traceprof.analysis.ranks.members import find_members, member_of_rows
-from traceprof.analysis.ranks.point_to_point import peers_of_rows
 from traceprof.errors import NotRecordedError
 from traceprof.model.steps import find_steps
 from traceprof.model.tables import ABSENT

@@ -14,10 +14,11 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
+from traceprof.analysis.attribution.launches import find_launches, innermost
 from traceprof.analysis.device.breakdown import device_time
-from traceprof.analysis.training.attribution import find_launches, innermost
 from traceprof.model.activity import Activity
 from traceprof.model.collective_names import NON_BLOCKING, collective_op, kernel_kind
+from traceprof.model.remembered import remembered
 from traceprof.model.tables import ABSENT
 from traceprof.model.trace import Trace
 
@@ -32,6 +33,7 @@ _SINGLE: Final = ("send", "recv")
 _ANNOTATION: Final = re.compile(r"(?:nccl|rccl|xccl|hccl):(\w+)")
 
 
+@remembered
 def find_collectives(trace: Trace) -> pd.DataFrame:
     """Return the collectives that start in the window, one row each, in the order of their start.
 

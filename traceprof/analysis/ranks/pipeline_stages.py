@@ -9,8 +9,8 @@ from typing import Final
 
 import pandas as pd
 
-from traceprof.analysis.ranks.members import Member, find_members
-from traceprof.analysis.ranks.point_to_point import find_messages
+from traceprof.analysis.communication.members import Member, find_members
+from traceprof.analysis.communication.point_to_point import find_messages
 from traceprof.model.trace import Trace
 
 __all__ = ["POINT_TO_POINT", "Stage", "find_chains", "find_stages"]

@@ -17,7 +17,7 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
-from traceprof.analysis.ranks.sequences import find_shift, overlap_of
+from traceprof.analysis.communication.sequences import find_shift, overlap_of
 from traceprof.model.tables import ABSENT
 
 __all__ = ["launch_of_rows", "tell_communicators"]

@@ -15,9 +15,9 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
+from traceprof.analysis.communication.members import Member, find_members, member_of_rows
+from traceprof.analysis.communication.sequences import find_shift, overlap_of
 from traceprof.analysis.communication.work import find_collectives
-from traceprof.analysis.ranks.members import Member, find_members, member_of_rows
-from traceprof.analysis.ranks.sequences import find_shift, overlap_of
 from traceprof.model.tables import ABSENT
 from traceprof.model.trace import Trace
 

@@ -16,12 +16,13 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
+from traceprof.analysis.communication.members import Member, find_members, member_of_rows
+from traceprof.analysis.communication.point_to_point import SINGLE_OPS, pair_messages
 from traceprof.analysis.communication.rates import with_sizes
+from traceprof.analysis.communication.sequences import LinedUp, line_up
+from traceprof.analysis.communication.unnamed import launch_of_rows, tell_communicators
 from traceprof.analysis.communication.work import find_collectives
-from traceprof.analysis.ranks.members import Member, find_members, member_of_rows
-from traceprof.analysis.ranks.point_to_point import SINGLE_OPS, pair_messages
-from traceprof.analysis.ranks.sequences import LinedUp, line_up
-from traceprof.analysis.ranks.unnamed import launch_of_rows, tell_communicators
+from traceprof.model.remembered import remembered
 from traceprof.model.tables import ABSENT
 from traceprof.model.trace import Trace
 
@@ -84,6 +85,7 @@ class Matches:
         return Matches(self.members, rows, table)
 
 
+@remembered
 def find_matches(trace: Trace) -> Matches:
     """Return the collectives of the recording that ranks share, of those in the window.
 
