@@ -68,6 +68,11 @@ ANALYSES: Final[tuple[Entry, ...]] = (
         ".communication.messages",
     ),
     Entry(
+        "callers",
+        "collectives by the phase and layer that called them: exposed, hidden",
+        ".communication.callers",
+    ),
+    Entry(
         "buckets",
         "the collectives of a step in their order (buckets of DDP)",
         ".communication.buckets",
