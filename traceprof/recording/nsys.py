@@ -18,6 +18,7 @@ from traceprof.errors import RecordingError
 from traceprof.recording import launch
 from traceprof.recording.child import child_environment
 from traceprof.recording.embedded import RECORDER as EMBEDDED
+from traceprof.recording.environment import hidden_values
 from traceprof.recording.gpu import has_gpu
 from traceprof.recording.nsys_report import export_report, find_report
 from traceprof.recording.orphans import (
@@ -28,7 +29,7 @@ from traceprof.recording.orphans import (
 )
 from traceprof.recording.process import run_recorded
 from traceprof.recording.request import RecordRequest, RunRecorded
-from traceprof.recording.scrub import scrub_environments
+from traceprof.recording.scrub import mask_values, scrub_environments
 from traceprof.recording.watchdog import Watchdog
 
 __all__ = ["RECORDER", "NsysRecorder", "nsys_options", "profile_options"]
@@ -157,6 +158,7 @@ class _NsysRun:
         kept = export_report(self._nsys, report, database, with_blobs=with_blobs)
         if not self._request.keep_environment:
             scrub_environments(database)
+            mask_values(database, hidden_values(self._request.command))
         if self._request.keep_report:
             shutil.copy2(kept, self._request.output.with_suffix(kept.suffix))
         return database
