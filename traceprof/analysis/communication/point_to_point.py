@@ -35,7 +35,8 @@ def find_messages(trace: Trace) -> pd.DataFrame:
     One row per send with its receive, per send alone and per receive alone. Columns: source and
     target (places in `find_members`, `ABSENT` for a rank that is not in the trace or not known),
     source_rank and target_rank (ranks of the job, `ABSENT` where not known), group, group_size,
-    tag, backend, device (of the sender, else of the receiver), n_bytes, send_start_ns,
+    tag, backend, carrier (what its kernel carries out as a whole: send, recv, send_recv,
+    all_to_all …), device (of the sender, else of the receiver), n_bytes, send_start_ns,
     send_end_ns, recv_start_ns, recv_end_ns (`ABSENT` where that end is not in the trace or not
     timed), duration_ns (the shorter of the two, without the waiting; NaN where not both are
     known), start_ns (of the end that started last), is_matched.
@@ -111,7 +112,9 @@ def _timed_calls(trace: Trace) -> pd.DataFrame:
     Those that share a kernel have its time, each.
     """
     work = find_collectives(trace.whole)
-    alone = work[work["op"].isin(SINGLE_OPS)].assign(is_sole=True)
+    alone = work[work["op"].isin(SINGLE_OPS)]
+    # A call whose kernel is missing may have shared it.
+    alone = alone.assign(is_sole=alone["is_timed"], carrier=alone["op"])
     calls = trace.whole.collectives
     calls = calls[calls["op"].isin(SINGLE_OPS) & (calls["correlation"] != ABSENT)]
     shared = calls[calls.duplicated(["process", "correlation"], keep=False)]
@@ -119,8 +122,9 @@ def _timed_calls(trace: Trace) -> pd.DataFrame:
         return alone.reset_index(drop=True)
     kernels = work.loc[
         work["correlation"] != ABSENT,
-        ["process", "correlation", "start_ns", "end_ns", "is_timed", "device", "stream"],
+        ["process", "correlation", "start_ns", "end_ns", "is_timed", "device", "stream", "op"],
     ].drop_duplicates(["process", "correlation"])
+    kernels = kernels.rename(columns={"op": "carrier"})
     of_kernel = shared.groupby(["process", "correlation", "op"], observed=True)["start_ns"]
     shared = shared.assign(is_sole=of_kernel.transform("size") == 1)
     plain = shared.astype(dict.fromkeys(("op", "dtype", "group", "backend"), object))
@@ -168,7 +172,7 @@ def _side_by_side(members: Sequence[Member], calls: pd.DataFrame) -> pd.DataFram
         f"recv_{time}": taken[time].where(timed).fillna(ABSENT).astype(np.int64) for time in _TIMES
     }
     kept = ["source", "target", "source_rank", "target_rank", "group", "group_size", "tag"]
-    kept = [*kept, "backend", "device", "n_bytes", "start_ns"]
+    kept = [*kept, "backend", "carrier", "device", "n_bytes", "start_ns"]
     size = sends["n_bytes"].where(sends["n_bytes"] >= 0, taken["n_bytes"].fillna(ABSENT))
     from_sends = sends[kept].assign(
         **_times("send", sends),

@@ -72,7 +72,7 @@ def measure_pipeline(trace: Trace) -> Pipeline:
     if not stages:
         return Pipeline((), ("no stages can be told: neither by ranges nor by sends and receives",))
     steps = find_steps(trace)
-    sends = _sends(trace)
+    sends = _sends(trace, work)
     rows = []
     for _, own in groupby(stages, key=lambda stage: stage.pipeline):
         pipeline = tuple(own)
@@ -88,10 +88,14 @@ def measure_pipeline(trace: Trace) -> Pipeline:
     return Pipeline(tuple(rows), (note,))
 
 
-def _sends(trace: Trace) -> pd.DataFrame:
-    """Return every send by itself, also those that share a kernel with others."""
+def _sends(trace: Trace, work: pd.DataFrame) -> pd.DataFrame:
+    """Return every send by itself, also those that share a kernel; not those of an all-to-all."""
     calls = trace.whole.collectives
-    sends = calls[calls["op"] == "send"].reset_index(drop=True)
+    other = work.loc[~work["op"].isin(POINT_TO_POINT), ["process", "correlation"]]
+    others = set(other[other["correlation"] != ABSENT].itertuples(index=False, name=None))
+    pairs = zip(calls["process"].tolist(), calls["correlation"].tolist(), strict=True)
+    kept = np.array([pair not in others for pair in pairs], np.bool_)
+    sends = calls[(calls["op"] == "send").to_numpy() & kept].reset_index(drop=True)
     return sends.assign(call_ns=sends["start_ns"])
 
 

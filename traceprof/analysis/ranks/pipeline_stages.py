@@ -124,6 +124,7 @@ def _in_order(
 def _first_messages(trace: Trace) -> dict[tuple[int, int], int]:
     messages = find_messages(trace.whole)
     known = (messages["source"] >= 0) & (messages["target"] >= 0)
+    known &= messages["carrier"].isin(POINT_TO_POINT)
     messages = messages[known & (messages["source"] != messages["target"])]
     first = messages.groupby(["source", "target"], as_index=False)["start_ns"].min()
     columns = (first[name].tolist() for name in ("source", "target", "start_ns"))
