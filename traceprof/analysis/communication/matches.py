@@ -65,7 +65,8 @@ class Matches:
     op, group, group_size, n_bytes, members (how many), first_start_ns, last_start_ns, end_ns (the
     earliest), spread_ns (from the earliest to the latest end), duration_ns (the shortest: without
     the waiting), waited_ns (of all ranks together), last_member, operation_bytes, bus_bytes,
-    told_by (how the match is known, of `ToldBy`).
+    imbalance (of an all-to-all with uneven parts: the most that a rank hands in over the mean,
+    which n_bytes is then; else NaN), told_by (how the match is known, of `ToldBy`).
     """
 
     members: tuple[Member, ...]
@@ -219,7 +220,9 @@ def _is_numbered(rows: pd.DataFrame) -> bool:
 def _signature(
     rows: pd.DataFrame,
 ) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
-    return rows["end_ns"].to_numpy(np.int64), rows["n_bytes"].to_numpy(np.int64)
+    """Return ends and sizes; of uneven parts no size, since ranks differ in it."""
+    sizes = rows["n_bytes"].where(rows["op"] != "all_to_all_v", ABSENT)
+    return rows["end_ns"].to_numpy(np.int64), sizes.to_numpy(np.int64)
 
 
 def _summary(rows: pd.DataFrame) -> pd.DataFrame:
@@ -241,10 +244,28 @@ def _summary(rows: pd.DataFrame) -> pd.DataFrame:
         operation_bytes=("operation_bytes", "first"),
         bus_bytes=("bus_bytes", "first"),
         told_by=("told_by", "first"),
+        least_bytes=("n_bytes", "min"),
+        most_bytes=("n_bytes", "max"),
+        mean_bytes=("n_bytes", "mean"),
     )
+    table = _uneven(table)
     last = rows.loc[rows.groupby("match")["start_ns"].idxmax(), ["match", "member"]]
     return table.assign(
         spread_ns=table["last_end_ns"] - table["end_ns"],
         waited_ns=table["last_start_ns"] * table["members"] - table["sum_start_ns"],
         last_member=last.set_index("match")["member"],
-    ).drop(columns=["sum_start_ns", "last_end_ns"])
+    ).drop(columns=["sum_start_ns", "last_end_ns", "least_bytes", "most_bytes", "mean_bytes"])
+
+
+def _uneven(table: pd.DataFrame) -> pd.DataFrame:
+    """Return ``table`` with the mean for the size of all-to-alls with uneven parts.
+
+    Their S is what a rank hands in on average, as in Mixture-of-Experts, where ranks differ.
+    """
+    is_uneven = (table["op"] == "all_to_all_v") & (table["least_bytes"] >= 0)
+    mean = table["mean_bytes"].where(is_uneven & (table["mean_bytes"] > 0))
+    return table.assign(
+        n_bytes=table["n_bytes"].where(~is_uneven, table["mean_bytes"].round()).astype(np.int64),
+        operation_bytes=table["operation_bytes"].where(~is_uneven, table["mean_bytes"]),
+        imbalance=table["most_bytes"] / mean,
+    )

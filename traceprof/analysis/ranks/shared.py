@@ -28,10 +28,12 @@ class Shared:
     ranks (how many have it), duration_ns (the shortest of the ranks: without the waiting),
     algbw_bytes_per_s and busbw_bytes_per_s (by that time), waited_ns (of all ranks together),
     spread_ns (from the earliest to the latest end: clocks that differ, or a wrong match), last
-    (the rank that came last), told_by (how it is known that these are the same: a number that
-    the ranks gave it, the peer of a send, one launch of them all, its order in a communicator
-    with a name, else the time, or a guess where another match fits about as well). Of a
-    collective that only one rank has, duration_ns includes waiting and there is no bandwidth.
+    (the rank that came last), imbalance (of an all-to-all with uneven parts: the most that a rank
+    hands in over the mean, which is its size then), told_by (how it is known that these are the
+    same: a number that the ranks gave it, the peer of a send, one launch of them all, its order
+    in a communicator with a name, else the time, or a guess where another match fits about as
+    well). Of a collective that only one rank has, duration_ns includes waiting and there is no
+    bandwidth.
     """
 
     table: pd.DataFrame
@@ -71,6 +73,7 @@ def _shared(matches: Matches, origin_ns: int) -> pd.DataFrame:
             "waited_ns": table["waited_ns"],
             "spread_ns": table["spread_ns"],
             "last": labels[table["last_member"].to_numpy(np.int64)] if len(table) else [],
+            "imbalance": table["imbalance"],
             "told_by": table["told_by"],
         }
     )
