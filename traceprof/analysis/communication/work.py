@@ -15,6 +15,7 @@ import numpy.typing as npt
 import pandas as pd
 
 from traceprof.analysis.attribution.launches import find_launches, innermost
+from traceprof.analysis.communication.exchanges import one_per_kernel
 from traceprof.analysis.device.breakdown import device_time
 from traceprof.model.activity import Activity
 from traceprof.model.collective_names import NON_BLOCKING, collective_op, kernel_kind
@@ -29,7 +30,6 @@ _Int64Array = npt.NDArray[np.int64]
 _ENQUEUED: Final = ("nccl", "rccl", "hccl", "xccl", "", NON_BLOCKING)
 _NUMBERS: Final = ("n_bytes", "group_size", "sequence", "group_rank", "peer", "peer_rank", "tag")
 _FROM_CALL: Final = ("op", "dtype", "group", "backend", "exchange", "correlation", *_NUMBERS)
-_SINGLE: Final = ("send", "recv")
 _ANNOTATION: Final = re.compile(r"(?:nccl|rccl|xccl|hccl):(\w+)")
 
 
@@ -46,7 +46,7 @@ def find_collectives(trace: Trace) -> pd.DataFrame:
     kernels). All times are whole, whatever the window cuts.
     """
     kernels = _communication_kernels(trace)
-    calls = _one_per_kernel(trace.whole.collectives)
+    calls = one_per_kernel(trace.whole.collectives)
     owner = _owner_of_kernels(kernels, calls)
     claimed = owner >= 0
     described = _described(calls, kernels[claimed], owner[claimed])
@@ -79,56 +79,6 @@ def _as_annotated(trace: Trace, work: pd.DataFrame) -> pd.DataFrame:
     renamed = work["op"].to_numpy(object, copy=True)
     renamed[unnamed] = np.where(sized, uneven, op)
     return work.assign(op=renamed)
-
-
-def _one_per_kernel(calls: pd.DataFrame) -> pd.DataFrame:
-    """Return the calls, those that share a kernel (NCCL's groups) as one.
-
-    Sends and receives together are one ``send_recv`` of the bytes that are sent; to and from
-    every rank of the group they are an all-to-all, as NCCL and PyTorch carry it out.
-    """
-    keys = ["process", "correlation"]
-    calls = calls.assign(exchange="")
-    grouped = calls.duplicated(keys, keep=False) & (calls["correlation"] != ABSENT)
-    if not grouped.any():
-        return calls
-    plain = calls.astype(dict.fromkeys(("op", "dtype", "group", "backend"), object))
-    merged = [_merged(rows) for _, rows in plain[grouped].groupby(keys)]
-    both = pd.concat([plain[~grouped], pd.DataFrame(merged)])
-    return both.sort_values("start_ns", kind="stable", ignore_index=True)
-
-
-def _merged(rows: pd.DataFrame) -> pd.Series:
-    first = rows.iloc[0].copy()
-    ops = set(rows["op"])
-    is_exchange = len(ops) > 1 and ops <= set(_SINGLE)
-    if len(ops) > 1:
-        first["op"] = _name_exchange(rows) if is_exchange else "other"
-    counted = rows[rows["op"] == "send"] if is_exchange else rows
-    is_sized = bool((counted["n_bytes"] != ABSENT).all()) and len(counted) > 0
-    first["n_bytes"] = int(counted["n_bytes"].sum()) if is_sized else ABSENT
-    first["end_ns"] = rows["end_ns"].max()
-    if is_exchange:
-        first["exchange"] = _name_ends(rows)
-    if rows["peer"].nunique() > 1:
-        first["peer"] = first["peer_rank"] = ABSENT
-    return first
-
-
-def _name_ends(rows: pd.DataFrame) -> str:
-    """Return the numbers of the ranks that take part in an exchange; "" where one is not known."""
-    ends = {*rows["group_rank"].tolist(), *rows["peer"].tolist()}
-    return "" if ABSENT in ends else ",".join(map(str, sorted(ends)))
-
-
-def _name_exchange(rows: pd.DataFrame) -> str:
-    """Return what sends and receives in one kernel are together."""
-    sizes = set(rows["group_size"].tolist())
-    everyone = list(range(max(sizes)))
-    ends = [sorted(rows.loc[rows["op"] == op, "peer"].tolist()) for op in _SINGLE]
-    if len(sizes) != 1 or any(own != everyone for own in ends):
-        return "send_recv"
-    return "all_to_all" if rows["n_bytes"].nunique() == 1 else "all_to_all_v"
 
 
 def _communication_kernels(trace: Trace) -> pd.DataFrame:
