@@ -14,6 +14,7 @@ from traceprof.analysis.advice.findings import Findings
 from traceprof.analysis.advice.verdict import Verdict
 from traceprof.analysis.base import Result
 from traceprof.analysis.device.breakdown import Breakdown
+from traceprof.analysis.ranks.peers import Peers
 from traceprof.analysis.training.steps import StepTimes
 from traceprof.model.selection import Selection
 from traceprof.model.tables import ABSENT
@@ -24,6 +25,7 @@ from traceprof.render.document import write_document
 from traceprof.render.escape import html_list, html_text
 from traceprof.render.report.charts import breakdown_bars, category_style, step_chart
 from traceprof.render.report.links import links_of_rows
+from traceprof.render.report.matrix import peer_matrix
 from traceprof.render.report.opening import findings_html, summary_html
 from traceprof.render.report.tables import html_table
 from traceprof.render.report.typical import choose_extent
@@ -141,6 +143,8 @@ def _result_sections(
 def _chart(result: Result) -> str:
     if isinstance(result, Breakdown):
         return breakdown_bars(result)
+    if isinstance(result, Peers):
+        return peer_matrix(result)
     return step_chart(result) if isinstance(result, StepTimes) and len(result.table) else ""
 
 
