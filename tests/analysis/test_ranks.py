@@ -78,6 +78,19 @@ def test_sequence_numbers_decide_where_there_are_any() -> None:
     assert sorted(known.itertuples(index=False, name=None)) == [(1, 5), (1, 6), (2, 5), (2, 6)]
 
 
+def test_an_uneven_all_to_all_has_the_mean_of_its_ranks_and_an_imbalance() -> None:
+    builder = TraceBuilder()
+    for process, n_bytes in ((1, 100), (2, 500)):
+        more = {"process": process, "n_bytes": n_bytes, "backend": "gloo", "sequence": 1}
+        builder.collective("all_to_all_v", 0, 100, **more)
+        builder.collective("all_to_all", 200, 300, **{**more, "n_bytes": 100})
+    table = measure_shared(builder.build()).to_frame()
+    assert table["size_bytes"].tolist() == [300, 100]
+    assert table["imbalance"].tolist() == pytest.approx([500 / 300, np.nan], nan_ok=True)
+    assert table["algbw_bytes_per_s"].tolist() == pytest.approx([3e9, 1e9])
+    assert np.isnan(table["busbw_bytes_per_s"].iloc[0])
+
+
 def test_communicators_and_operations_are_kept_apart() -> None:
     builder = TraceBuilder()
     for process in (1, 2):

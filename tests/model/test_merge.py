@@ -9,6 +9,7 @@ import pytest
 
 from tests.builders import TraceBuilder, plain
 from traceprof.model.merge import clock_offsets_ns, merge_run
+from traceprof.model.peaks import peak_of_interface
 from traceprof.model.run import RankTrace, Run, of_process
 from traceprof.model.trace import Trace
 
@@ -107,3 +108,39 @@ def test_times_and_bytes_of_all_ranks_are_kept(n_ranks: int) -> None:
     members = [of_rank(rank, 20 + rank, epoch_ns=100) for rank in range(n_ranks)]
     trace = merged(*members)
     assert int((trace.kernels["end_ns"] - trace.kernels["start_ns"]).sum()) == 10 * n_ranks
+
+
+def of_host(rank: int, host: str, *, n_bytes: float) -> RankTrace:
+    builder = TraceBuilder().kernel("gemm", 0, 10).process(1)
+    builder.setting("nic.eth0.speed_mbit_per_s", "1000").setting("os", host)
+    for source in ("nic:eth0", "gpu:0", "process:1"):
+        builder.sample("bytes_sent", 0, 0.0, source=source)
+        builder.sample("bytes_sent", 10, n_bytes, source=source)
+    trace = builder.build()
+    info = replace(trace.info, path=f"rank{rank}", utc_epoch_ns=0)
+    return RankTrace(replace(trace, info=info), rank=rank, host=host)
+
+
+def test_interfaces_of_several_hosts_are_told_apart() -> None:
+    trace = merged(of_host(0, "alpha", n_bytes=100.0), of_host(1, "beta", n_bytes=500.0))
+    ends = trace.samples[trace.samples["start_ns"] == 10]
+    process = trace.processes["process"].tolist()
+    assert dict(zip(ends["source"], ends["value"], strict=True)) == {
+        "nic:eth0@alpha": 100.0,
+        "gpu:0": 100.0,
+        f"process:{process[0]}": 100.0,
+        "nic:eth0@beta": 500.0,
+        "gpu:1": 500.0,
+        f"process:{process[1]}": 500.0,
+    }
+    facts = dict(zip(trace.environment["name"], trace.environment["value"], strict=True))
+    assert (facts["os"], facts["nic.eth0@beta.speed_mbit_per_s"]) == ("alpha", "1000")
+    peak = peak_of_interface(trace, "nic:eth0@beta")
+    assert peak is not None
+    assert peak.bytes_per_s == 125e6
+
+
+def test_an_interface_that_two_ranks_of_a_host_sampled_counts_once() -> None:
+    trace = merged(of_host(0, "alpha", n_bytes=100.0), of_host(1, "alpha", n_bytes=100.0))
+    nic = trace.samples[trace.samples["source"] == "nic:eth0"]
+    assert nic["value"].tolist() == [0.0, 100.0]

@@ -18,12 +18,14 @@ from tests.render.test_escape import HOSTILE
 from traceprof.analysis import load_analysis, run_analysis
 from traceprof.analysis.advice.verdict import measure_verdict
 from traceprof.analysis.base import Result
+from traceprof.analysis.ranks.peers import Peers, measure_peers
 from traceprof.errors import NotRecordedError
 from traceprof.formats import open_trace
 from traceprof.model.selection import select
 from traceprof.model.trace import Trace, TraceInfo
 from traceprof.render.palette import HEAT
 from traceprof.render.report import REPORT, render_report
+from traceprof.render.report.matrix import peer_matrix
 
 NAMES = [name for name in HOSTILE if name != "\ud800"]
 
@@ -161,6 +163,23 @@ def _hostile() -> Trace:
 def test_hostile_names_are_only_text() -> None:
     seen = _tags(_report(_hostile(), title=NAMES[3]))
     assert not {"img", "iframe", "object", "link"} & set(seen)
+
+
+def test_who_sends_to_whom_is_a_table_of_ranks_by_ranks() -> None:
+    builder = TraceBuilder()
+    for rank in range(11):
+        builder.process(rank + 1, rank=rank)
+        for op, other in (("send", (rank + 1) % 11), ("recv", (rank - 1) % 11)):
+            more = {"process": rank + 1, "group_size": 11, "backend": "gloo", "peer_rank": other}
+            builder.collective(op, 0, 1000, n_bytes=100 * (min(rank, other) + 1), **more)
+    html = peer_matrix(measure_peers(builder.build()))
+    _tags(html)
+    heads = re.findall(r"<th scope=\"row\">(.*?)</th>", html)
+    assert heads == [f"rank {rank}" for rank in range(11)]
+    cells = re.findall(r"--part:(\d+)%\" title=\"(.*?)\">(.*?)</td>", html)
+    assert len(cells) == 11
+    assert cells[9] == ("100", "gloo: 1.000 GB/s", "1.000 kB")
+    assert peer_matrix(Peers(())) == ""
 
 
 def test_the_page_is_bounded() -> None:

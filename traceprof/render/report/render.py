@@ -14,6 +14,7 @@ from traceprof.analysis.advice.findings import Findings
 from traceprof.analysis.advice.verdict import Verdict
 from traceprof.analysis.base import Result
 from traceprof.analysis.device.breakdown import Breakdown
+from traceprof.analysis.ranks.peers import Peers
 from traceprof.analysis.ranks.rank_steps import RankSteps
 from traceprof.analysis.training.steps import StepTimes
 from traceprof.model.selection import Selection
@@ -26,6 +27,7 @@ from traceprof.render.escape import html_list, html_text
 from traceprof.render.report.charts import breakdown_bars, category_style, step_chart
 from traceprof.render.report.heat_chart import heat_chart, heat_style
 from traceprof.render.report.links import links_of_rows
+from traceprof.render.report.matrix import peer_matrix
 from traceprof.render.report.opening import findings_html, summary_html
 from traceprof.render.report.tables import html_table
 from traceprof.render.report.typical import choose_extent
@@ -145,6 +147,8 @@ def _chart(result: Result) -> str:
         return breakdown_bars(result)
     if isinstance(result, RankSteps):
         return heat_chart(result)
+    if isinstance(result, Peers):
+        return peer_matrix(result)
     return step_chart(result) if isinstance(result, StepTimes) and len(result.table) else ""
 
 
