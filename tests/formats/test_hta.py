@@ -6,6 +6,7 @@ HTA adds up floating-point microseconds, so that a sum may be off by a few ns.
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -84,9 +85,7 @@ def only_with_launches(trace: Trace) -> Trace:
         name: trace.table(name)[trace.table(name)["correlation"].isin(launched)]
         for name in ("kernels", "copies")
     }
-    return type(trace)(
-        **{name: kept.get(name, getattr(trace, name)) for name in trace.__dataclass_fields__}
-    )
+    return replace(trace, **kept)
 
 
 def measure(trace: Trace, more_compute: Intervals | None = None) -> dict[str, float | None]:
