@@ -84,6 +84,33 @@ def test_splitting_a_file_by_process_and_merging_gives_the_file_again() -> None:
     assert again.span == whole.span
 
 
+def test_samples_of_a_machine_count_once_and_those_of_a_process_stay() -> None:
+    members = []
+    for rank in (0, 1, 2):
+        builder = TraceBuilder().range("forward", 0, 9).process(1, rank=rank)
+        for at in (3, 5):
+            builder.sample("bytes_sent", at, at * 2.0, source="nic:eth0")
+            builder.sample("loss", at, float(rank), source="gpu:0")
+        info = replace(builder.build().info, path=f"rank{rank}", utc_epoch_ns=1_000)
+        trace = replace(builder.build(), info=info)
+        members.append(RankTrace(trace, rank=rank, host="a" if rank < 2 else "b"))
+    samples = merged(*members).samples
+    counts = samples.groupby(["source", "metric"], observed=True).size().to_dict()
+    # Hosts a and b have an interface of that name each; the losses differ from rank to rank.
+    assert counts == {("nic:eth0", "bytes_sent"): 4, ("gpu:0", "loss"): 6}
+
+
+def test_helpers_of_a_rank_are_no_ranks() -> None:
+    builder = TraceBuilder().range("forward", 0, 9, process=5).range("load", 0, 9, process=6)
+    trace = builder.process(5, rank=0).process(6).build()
+    both = merged(RankTrace(trace, rank=0, host="a"), of_rank(1, 20))
+    assert both.processes[["rank", "host"]].to_numpy().tolist() == [
+        [0, "a"],
+        [-1, "a"],
+        [1, "host1"],
+    ]
+
+
 def test_a_run_of_one_is_its_trace() -> None:
     member = of_rank(0, 20)
     assert merged(member) is member.trace

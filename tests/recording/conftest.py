@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import os
 import re
+import shutil
 import subprocess
 import sys
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -28,6 +30,9 @@ TORCHRUN = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node=2"]
 DDP = [*TORCHRUN, str(PROGRAMS / "train_ddp.py"), "--steps", "12", "--batch", "4"]
 
 
+TOOLS = ["torch", pytest.param("nsys", marks=pytest.mark.nsys)]
+
+
 @dataclass(frozen=True)
 class Recorded:
     """A finished run of ``traceprof record``."""
@@ -46,10 +51,37 @@ class Recorded:
         return float(match.group(1))
 
 
-def record(path: Path, command: list[str], *options: str, **environment: str) -> Recorded:
-    """Record ``command`` as a user would."""
+def require_tool(tool: str) -> None:
+    """Skip the test where the profiler that ``--with`` names is not here."""
+    if tool != "torch":
+        require(tool)
+
+
+def on_small_disk(folder: Path, size: str) -> list[str]:
+    """Return what to put before a command so that ``folder`` is a disk of that size for it.
+
+    What is on the disk in the end lies in ``folder`` with ".copy" at the end of its name.
+    """
+    mount = f'mount -t tmpfs -o size={size} tmpfs "$0"'
+    script = f'{mount} && {{ "$@"; code=$?; cp -r "$0" "$0.copy"; exit $code; }}'
+    folder.mkdir()
+    if (
+        not shutil.which("unshare")
+        or subprocess.run(
+            ["unshare", "-rm", "sh", "-c", mount, str(folder)], capture_output=True, check=False
+        ).returncode
+    ):
+        pytest.skip("no disk can be mounted here without being root")
+    return ["unshare", "-rm", "sh", "-c", script, str(folder)]
+
+
+def record(
+    path: Path, command: list[str], *options: str, prefix: Sequence[str] = (), **environment: str
+) -> Recorded:
+    """Record ``command`` as a user would; ``prefix`` goes before the whole command."""
+    traceprof = [*prefix, sys.executable, "-m", "traceprof"]
     done = subprocess.run(
-        [sys.executable, "-m", "traceprof", "record", "-o", str(path), *options, "--", *command],
+        [*traceprof, "record", "-o", str(path), *options, "--", *command],
         capture_output=True,
         text=True,
         timeout=240,

@@ -60,7 +60,7 @@ def merge_run(run: Run, offsets_ns: Sequence[int] | None = None) -> Trace:
     ]
     tables = {name: stack(name, [part[name] for part in parts]) for name in TABLES}
     tables["environment"] = parts[0]["environment"]
-    tables["samples"] = stack("samples", [parts[i]["samples"] for i in _first_of_each_file(run)])
+    tables["samples"] = stack("samples", _samples_once(run, parts))
     recorded = frozenset[str]().union(*(member.trace.recorded for member in run))
     for name in sorted(recorded):
         without = [str(m.rank) for m in run if name not in m.trace.recorded]
@@ -70,10 +70,25 @@ def merge_run(run: Run, offsets_ns: Sequence[int] | None = None) -> Trace:
     return make_trace(_info(run, warnings, offsets_ns), tables, recorded, span)
 
 
-def _first_of_each_file(run: Run) -> list[int]:
-    """Return the members that are the first of their file: others repeat what is no process's."""
-    paths = [member.trace.info.path for member in run]
-    return [i for i, path in enumerate(paths) if path not in paths[:i]]
+def _samples_once(run: Run, parts: Sequence[Mapping[str, pd.DataFrame]]) -> list[pd.DataFrame]:
+    """Return the samples of each member without those that another of its host has as well.
+
+    What was sampled of the machine is in the file of every rank.
+    """
+    seen: set[tuple[object, ...]] = set()
+    kept = []
+    for member, part in zip(run, parts, strict=True):
+        samples = member.trace.samples
+        is_new = np.zeros(len(samples), bool)
+        series = samples.groupby(["source", "metric"], observed=True).indices
+        for name, rows in series.items():
+            values = samples["start_ns"].to_numpy()[rows], samples["value"].to_numpy()[rows]
+            clock = member.host or member.trace.info.host, member.trace.info.utc_epoch_ns
+            key = (clock, name, *(column.tobytes() for column in values))
+            is_new[rows] = key not in seen
+            seen.add(key)
+        kept.append(part["samples"][is_new].reset_index(drop=True))
+    return kept
 
 
 def _span(run: Run, offsets_ns: Sequence[int]) -> TimeWindow:
@@ -164,8 +179,13 @@ def _with_rank(devices: pd.DataFrame, rank: int) -> pd.DataFrame:
 
 
 def _with_roles(processes: pd.DataFrame, member: RankTrace) -> pd.DataFrame:
-    """Return the processes with what the run knows of them where they do not say it themselves."""
+    """Return the processes with what the run knows of them where they do not say it themselves.
+
+    Where one says that it is the rank, the others are its helpers.
+    """
     known = processes["rank"] != ABSENT
+    if known.any():
+        return processes.assign(host=[own or member.host for own in processes["host"]])
     return processes.assign(
         rank=processes["rank"].where(known, member.rank),
         local_rank=processes["local_rank"].where(known, member.local_rank),

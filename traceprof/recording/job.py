@@ -49,6 +49,10 @@ class Job:
             "ended": _utc(self.ended_s),
         }
 
+    def texts(self) -> dict[str, str]:
+        """Return the manifest as every file of the recording repeats it."""
+        return {name: str(value) for name, value in self.manifest().items()}
+
     def _label(self) -> str:
         """Return what the nodes of one run share where somebody says it."""
         given = (os.environ.get(name) for name in _LABEL_VARIABLES)

@@ -56,7 +56,8 @@ def _run(recorder: Recorder, request: RecordRequest, folder: Path) -> Job:
     with sampling(folder) as sampler:
         run = recorder.run(request, folder)
     ended_s = time.time()
-    captured = replace(gather(folder), samples=sampler.samples)
+    profiled = [profile.pid for profile in run.profiles]
+    captured = replace(gather(folder, profiled), samples=sampler.samples)
     if request.bounds.is_bounded:
         captured = captured.without_samples_outside()
     return Job(
