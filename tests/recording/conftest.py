@@ -80,13 +80,14 @@ def record(
 ) -> Recorded:
     """Record ``command`` as a user would; ``prefix`` goes before the whole command."""
     traceprof = [*prefix, sys.executable, "-m", "traceprof"]
+    folder_of_test = path if path.is_dir() else path.parent
     done = subprocess.run(
         [*traceprof, "record", "-o", str(path), *options, "--", *command],
         capture_output=True,
         text=True,
         timeout=240,
         cwd=path.parent if path.parent.is_dir() else path.parent.parent,
-        env={**ENVIRONMENT, **environment},
+        env={**ENVIRONMENT, MARKER: str(folder_of_test), **environment},
         check=False,
     )
     return Recorded(done, path)
