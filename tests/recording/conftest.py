@@ -7,7 +7,8 @@ import re
 import shutil
 import subprocess
 import sys
-from collections.abc import Sequence
+import time
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -63,16 +64,49 @@ def on_small_disk(folder: Path, size: str) -> list[str]:
     What is on the disk in the end lies in ``folder`` with ".copy" at the end of its name.
     """
     mount = f'mount -t tmpfs -o size={size} tmpfs "$0"'
-    script = f'{mount} && {{ "$@"; code=$?; cp -r "$0" "$0.copy"; exit $code; }}'
     folder.mkdir()
-    if (
-        not shutil.which("unshare")
-        or subprocess.run(
-            ["unshare", "-rm", "sh", "-c", mount, str(folder)], capture_output=True, check=False
-        ).returncode
-    ):
-        pytest.skip("no disk can be mounted here without being root")
-    return ["unshare", "-rm", "sh", "-c", script, str(folder)]
+    script = f'{mount} && {{ "$@"; code=$?; cp -r "$0" "$0.copy"; exit $code; }}'
+    return [*in_own_mounts(), script, str(folder)]
+
+
+def in_own_mounts() -> list[str]:
+    """Return what runs a shell script that may mount things which nobody else sees."""
+    prefix = ["unshare", "-rm", "sh", "-c"]
+    trial = [*prefix, "mount -t tmpfs tmpfs /mnt"]
+    if not shutil.which("unshare") or subprocess.run(trial, check=False).returncode:
+        pytest.skip("nothing can be mounted here without being root")
+    return prefix
+
+
+_MARKER = "TRACEPROF_TEST"
+"""A variable that every process of a test has in its environment."""
+
+
+@pytest.fixture(autouse=True)
+def no_orphans(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """No process that a test has started, however it ended, is left behind."""
+    monkeypatch.setenv(_MARKER, str(tmp_path))
+    yield
+    until = time.monotonic() + 10
+    while left := _processes_with(f"{_MARKER}={tmp_path}"):
+        assert time.monotonic() < until, left
+        time.sleep(0.1)
+
+
+def _processes_with(variable: str) -> list[str]:
+    found = []
+    for folder in Path("/proc").glob("[0-9]*"):
+        try:
+            if variable.encode() in (folder / "environ").read_bytes().split(b"\0"):
+                found.append((folder / "cmdline").read_bytes().decode(errors="replace"))
+        except OSError:
+            continue
+    return found
+
+
+def environment_of_test(**more: str) -> dict[str, str]:
+    """Return the environment for a recorder that a test starts."""
+    return {**ENVIRONMENT, _MARKER: os.environ.get(_MARKER, ""), **more}
 
 
 def record(
@@ -80,14 +114,13 @@ def record(
 ) -> Recorded:
     """Record ``command`` as a user would; ``prefix`` goes before the whole command."""
     traceprof = [*prefix, sys.executable, "-m", "traceprof"]
-    folder_of_test = path if path.is_dir() else path.parent
     done = subprocess.run(
         [*traceprof, "record", "-o", str(path), *options, "--", *command],
         capture_output=True,
         text=True,
         timeout=240,
         cwd=path.parent if path.parent.is_dir() else path.parent.parent,
-        env={**ENVIRONMENT, MARKER: str(folder_of_test), **environment},
+        env=environment_of_test(**environment),
         check=False,
     )
     return Recorded(done, path)

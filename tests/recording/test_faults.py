@@ -13,11 +13,10 @@ from pathlib import Path
 import pytest
 
 from tests.recording.conftest import (
-    ENVIRONMENT,
-    MARKER,
     PROGRAMS,
     TOOLS,
     TORCHRUN,
+    environment_of_test,
     in_own_mounts,
     on_small_disk,
     record,
@@ -44,7 +43,7 @@ def start_recorder(path, tool, how, **environment):
         stderr=subprocess.PIPE,
         stdin=subprocess.DEVNULL,
         text=True,
-        env={**ENVIRONMENT, MARKER: str(path.parent), **environment},
+        env=environment_of_test(**environment),
     )
     assert recorder.stdout is not None
     assert recorder.stdout.readline() == "waiting\n"
@@ -69,7 +68,7 @@ def test_a_disk_that_is_full_keeps_what_was_captured(tmp_path):
         text=True,
         timeout=60,
         cwd=tmp_path,
-        env=ENVIRONMENT,
+        env=environment_of_test(),
         check=False,
     )
     assert done.returncode == 5

@@ -28,7 +28,7 @@ from traceprof.recording.orphans import (
     is_alive,
     wait_for_program,
 )
-from traceprof.recording.process import run_recorded
+from traceprof.recording.process import Program, run_recorded
 from traceprof.recording.request import RecordRequest, RunRecorded
 from traceprof.recording.scrub import scrub_environments
 from traceprof.recording.watchdog import STARTED, Watchdog
@@ -82,6 +82,7 @@ class _NsysRun:
         self._log = folder / "nsys.log"
         self._marker = folder / STARTED
         self._session = folder.name  # unique: nsys's processes are known by it
+        self._program = Program()
         self.started_at = time.time()
 
     def start(self) -> int | None:
@@ -120,7 +121,7 @@ class _NsysRun:
         if not pid or not is_alive(pid):
             return code
         self._request.say("nsys has ended before the program, which goes on without it")
-        own_code = wait_for_program(pid)
+        own_code = wait_for_program(pid, self._program)
         return code if own_code is None else own_code
 
     def result(self, code: int) -> RunRecorded:
@@ -187,6 +188,7 @@ class _NsysRun:
                     environment,
                     Watchdog(self._folder, self._request.say),
                     is_profiler=True,
+                    program=self._program,
                     pass_fds=(stdout, stderr),
                     stdout=log,
                     stderr=log,
