@@ -4,6 +4,7 @@ import pytest
 
 from traceprof.recording.environment import (
     git_facts,
+    hidden_values,
     kept_variables,
     masked_command,
     read_environment,
@@ -95,3 +96,8 @@ def test_network_facts_have_units_and_no_unknown_speeds(tmp_path):
     assert facts["nic.eth0.speed_mbit_per_s"] == "25000"
     assert "nic.lo.speed_mbit_per_s" not in facts
     assert facts["rdma.mlx5_0.1.rate"] == "400 Gb/sec (4X NDR)"
+
+
+def test_what_is_hidden_of_a_command_line_is_known():
+    command = ["train", "--api-key", "k1", "--token=abc", "https://me:pw@host/x", "--num-keys", "3"]
+    assert hidden_values(command) == ["k1", "abc", "me:pw"]

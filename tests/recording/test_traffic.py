@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from tests.recording.test_training import PARAMETER_BYTES
 from traceprof.analysis.communication.by_step import steps_of_collectives
+from traceprof.analysis.communication.matches import find_matches
 from traceprof.analysis.communication.network import measure_network
-from traceprof.analysis.ranks.matches import find_matches
 from traceprof.model.steps import find_steps
 
 

@@ -133,6 +133,7 @@ def show(names: Sequence[str], paths: Sequence[Path], opening: Opening, wanted: 
     from rich.console import Group
 
     from traceprof.analysis.advice.verdict import measure_verdict
+    from traceprof.analysis.base import table_of
     from traceprof.cli.output import out, print_view
     from traceprof.model.selection import select
     from traceprof.model.steps import mark_steps
@@ -155,7 +156,7 @@ def show(names: Sequence[str], paths: Sequence[Path], opening: Opening, wanted: 
     if wanted.as_json:
         out(to_json(document_of(whole, selection, results, missing, verdict)))
     elif wanted.as_csv:
-        out(to_csv(results[names[0]].to_frame()))
+        out(to_csv(table_of(results[names[0]], whole)))
     elif verdict is None:
         print_view(
             lambda width: Group(*results_view(whole, selection, results, (wanted.rows, width)))

@@ -19,6 +19,7 @@ from traceprof.errors import RecordingError
 from traceprof.recording import launch
 from traceprof.recording.child import child_environment
 from traceprof.recording.embedded import RECORDER as EMBEDDED
+from traceprof.recording.environment import hidden_values
 from traceprof.recording.gpu import has_gpu
 from traceprof.recording.nsys_options import has_rdma, nsys_options, profile_options
 from traceprof.recording.nsys_report import export_report, find_report
@@ -30,7 +31,7 @@ from traceprof.recording.orphans import (
 )
 from traceprof.recording.process import Program, run_recorded
 from traceprof.recording.request import RecordRequest, RunRecorded
-from traceprof.recording.scrub import scrub_environments
+from traceprof.recording.scrub import mask_values, scrub_environments
 from traceprof.recording.watchdog import STARTED, Watchdog
 
 __all__ = ["RECORDER", "NsysRecorder"]
@@ -144,15 +145,15 @@ class _NsysRun:
         exported = export_report(self._nsys, report, database, with_blobs=with_blobs)
         if not self._request.keep_environment:
             scrub_environments(database)
+            mask_values(database, hidden_values(self._request.command))
         if self._request.keep_report:
             self._keep(exported)
         return database
 
     def _keep(self, report: Path) -> Path:
-        output = self._request.output
+        target = self._request.output.with_suffix(report.suffix)
         if self._request.is_folder:
-            output /= f"report-{socket.gethostname()}"
-        target = output.with_suffix(report.suffix)
+            target = self._request.output / f"report-{socket.gethostname()}{report.suffix}"
         try:
             shutil.copy2(report, target)
         except OSError as error:

@@ -71,7 +71,7 @@ def results_view(
         elif isinstance(result, Findings):
             parts.append(findings_view(result.findings, result.notes))
         else:
-            parts.append(result_view(result, rows, width))
+            parts.append(result_view(result, trace, rows, width))
     return parts
 
 

@@ -13,7 +13,8 @@ from rich.text import Text
 
 from traceprof.analysis.base import Result
 from traceprof.analysis.device.breakdown import Breakdown, DeviceBreakdown
-from traceprof.render.columns import format_cell, is_number, title_of
+from traceprof.model.trace import Trace
+from traceprof.render.columns import format_cell, is_number, shown_table, title_of
 from traceprof.render.escape import plain_text
 from traceprof.render.palette import CATEGORIES, category_index
 from traceprof.units import format_duration, format_ratio
@@ -48,9 +49,9 @@ _TEXT_WIDTH: Final = 16
 _GAP: Final = 2
 
 
-def result_view(result: Result, rows: int, width: int) -> RenderableType:
+def result_view(result: Result, trace: Trace, rows: int, width: int) -> RenderableType:
     """Return a result for the terminal: the ``rows`` most important rows and the notes."""
-    return Group(table_view(result.to_frame(), rows, width), notes_view(result.notes))
+    return Group(table_view(shown_table(result, trace), rows, width), notes_view(result.notes))
 
 
 def table_view(frame: pd.DataFrame, rows: int, width: int) -> RenderableType:

@@ -13,10 +13,11 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
+from traceprof.analysis.attribution.launches import find_launches, innermost
 from traceprof.analysis.device.breakdown import device_time
-from traceprof.analysis.training.attribution import find_launches, innermost
 from traceprof.model.activity import Activity
 from traceprof.model.collective_names import kernel_kind
+from traceprof.model.remembered import remembered
 from traceprof.model.tables import ABSENT
 from traceprof.model.trace import Trace
 
@@ -28,6 +29,7 @@ _ON_DEVICE: Final = ("nccl", "rccl", "hccl", "xccl", "")
 _FROM_CALL: Final = ("op", "n_bytes", "dtype", "group", "group_size", "backend", "sequence")
 
 
+@remembered
 def find_collectives(trace: Trace) -> pd.DataFrame:
     """Return the collectives that start in the window, one row each, in the order of their start.
 

@@ -23,6 +23,7 @@ import pandas as pd
 from traceprof.analysis.base import Analysis
 from traceprof.model.activity import Activity, Part
 from traceprof.model.intervals import Intervals
+from traceprof.model.remembered import remembered
 from traceprof.model.trace import Trace
 
 __all__ = [
@@ -117,6 +118,7 @@ class Breakdown:
         return pd.DataFrame(columns)
 
 
+@remembered
 def device_time(trace: Trace, device: int) -> DeviceTime:
     """Return what ``device`` did when."""
     kernels, copies = trace.kernels, trace.copies

@@ -14,8 +14,8 @@ import numpy.typing as npt
 import pandas as pd
 
 from traceprof.analysis.base import Analysis
-from traceprof.analysis.ranks.matches import Matches, find_matches
-from traceprof.analysis.ranks.members import Member
+from traceprof.analysis.communication.matches import Matches, find_matches
+from traceprof.analysis.communication.members import Member
 from traceprof.analysis.ranks.robust_line import Line, fit_line
 from traceprof.model.retime import ClockCorrection, retime
 from traceprof.model.tables import ABSENT

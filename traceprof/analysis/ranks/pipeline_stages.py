@@ -8,7 +8,7 @@ from typing import Final
 
 import pandas as pd
 
-from traceprof.analysis.ranks.members import Member, find_members
+from traceprof.analysis.communication.members import Member, find_members
 from traceprof.model.trace import Trace
 
 __all__ = ["POINT_TO_POINT", "Stage", "find_stages"]

@@ -10,7 +10,7 @@ import pandas as pd
 
 from traceprof.analysis.base import Analysis
 from traceprof.analysis.communication.by_step import steps_of_collectives
-from traceprof.analysis.ranks.matches import find_matches
+from traceprof.analysis.communication.matches import find_matches
 from traceprof.errors import NotRecordedError
 from traceprof.model.steps import find_steps
 from traceprof.model.tables import ABSENT

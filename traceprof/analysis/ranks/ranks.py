@@ -8,10 +8,10 @@ import numpy as np
 import pandas as pd
 
 from traceprof.analysis.base import Analysis
+from traceprof.analysis.communication.matches import Matches, find_matches
+from traceprof.analysis.communication.members import Member, find_members
 from traceprof.analysis.communication.parallelism import describe_parallelism
 from traceprof.analysis.device.breakdown import DeviceBreakdown, measure_breakdown
-from traceprof.analysis.ranks.matches import Matches, find_matches
-from traceprof.analysis.ranks.members import Member, find_members
 from traceprof.model.run import of_process
 from traceprof.model.steps import find_steps
 from traceprof.model.tables import ABSENT

@@ -11,10 +11,10 @@ from typing import Final
 import numpy as np
 import pandas as pd
 
-from traceprof.analysis.ranks.matches import Matches
-from traceprof.analysis.training.attribution import find_launches, phase_of_launches
-from traceprof.analysis.training.host_phases import find_host_phases
-from traceprof.analysis.training.phase_names import PHASES, UNCLAIMED
+from traceprof.analysis.attribution.host_phases import find_host_phases
+from traceprof.analysis.attribution.launches import find_launches, phase_of_launches
+from traceprof.analysis.attribution.phase_names import PHASES, UNCLAIMED
+from traceprof.analysis.communication.matches import Matches
 from traceprof.model.activity import Activity
 from traceprof.model.intervals import Intervals
 from traceprof.model.trace import Trace

@@ -13,7 +13,7 @@ import numpy as np
 import pandas as pd
 
 from traceprof.analysis.base import Analysis
-from traceprof.analysis.ranks.matches import Matches, find_matches
+from traceprof.analysis.communication.matches import Matches, find_matches
 from traceprof.analysis.ranks.run_ups import find_run_ups
 from traceprof.model.tables import ABSENT
 from traceprof.model.trace import Trace

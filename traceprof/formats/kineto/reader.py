@@ -10,6 +10,7 @@ import numpy as np
 import pandas as pd
 
 from traceprof.errors import TraceError
+from traceprof.formats.annotated_collectives import annotated_collectives
 from traceprof.formats.base import Candidate, ReadOptions, TraceFormat
 from traceprof.formats.gunzip import GZIP_MAGIC, unpacked_head
 from traceprof.formats.kineto.categories import (
@@ -44,7 +45,6 @@ from traceprof.formats.kineto.target import (
     make_processes,
     make_threads,
 )
-from traceprof.formats.nsys.annotated_collectives import annotated_collectives
 from traceprof.model.trace import Trace, make_trace
 
 __all__ = ["FORMAT"]

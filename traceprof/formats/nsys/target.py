@@ -11,7 +11,7 @@ import pandas as pd
 from traceprof.formats.nsys.codes import process_of, thread_of
 from traceprof.formats.nsys.names import named
 from traceprof.formats.nsys.nccl import Communicator
-from traceprof.formats.runs.rank_variables import RANK_VARIABLES
+from traceprof.formats.rank_variables import RANK_VARIABLES
 from traceprof.formats.sqlite.database import ColumnType, Database
 from traceprof.model.tables import ABSENT, empty_table, make_table
 from traceprof.model.trace import TraceInfo

@@ -19,6 +19,7 @@ from traceprof.model.selection import Selection
 from traceprof.model.tables import ABSENT
 from traceprof.model.trace import Trace
 from traceprof.model.window import TimeWindow
+from traceprof.render.columns import shown_table
 from traceprof.render.document import write_document
 from traceprof.render.escape import html_list, html_text
 from traceprof.render.report.charts import breakdown_bars, category_style, step_chart
@@ -122,7 +123,7 @@ def _result_sections(
     titles = {entry.name: entry.summary for entry in analysis.ANALYSES}
     sections = []
     for name, result in results.items():
-        frame = result.to_frame()
+        frame = shown_table(result, trace)
         if frame.empty:
             continue
         summary = titles.get(name, name)

@@ -8,9 +8,9 @@ from typing import Final
 import numpy as np
 import pandas as pd
 
+from traceprof.analysis.attribution.launches import innermost
 from traceprof.analysis.base import Analysis
-from traceprof.analysis.device.gaps import CAUSES, find_gaps
-from traceprof.analysis.training.attribution import innermost
+from traceprof.analysis.waiting.gaps import CAUSES, find_gaps
 from traceprof.model.trace import Trace
 
 __all__ = ["ANALYSIS", "Gaps", "measure_gaps", "ranges_at"]

@@ -10,8 +10,9 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
-from traceprof.analysis.training.host_phases import find_host_phases
+from traceprof.analysis.attribution.host_phases import find_host_phases
 from traceprof.model.intervals import Intervals
+from traceprof.model.remembered import remembered
 from traceprof.model.trace import Trace
 
 __all__ = ["HostState", "find_host_states", "is_blocking_copy", "is_synchronisation"]
@@ -49,6 +50,7 @@ def _matches(names: pd.Series, pattern: re.Pattern[str]) -> npt.NDArray[np.bool_
     return np.isin(names.cat.codes, codes)
 
 
+@remembered
 def find_host_states(trace: Trace) -> dict[int, HostState]:
     """Return the state of the host for each process that calls the API or names phases."""
     calls = trace.api_calls

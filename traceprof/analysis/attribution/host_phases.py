@@ -8,8 +8,9 @@ from dataclasses import dataclass
 import numpy as np
 import pandas as pd
 
-from traceprof.analysis.training.phase_names import PHASES, phases_of_ranges
+from traceprof.analysis.attribution.phase_names import PHASES, phases_of_ranges
 from traceprof.model.intervals import Intervals
+from traceprof.model.remembered import remembered
 from traceprof.model.trace import Trace
 
 __all__ = ["HostPhases", "find_host_phases"]
@@ -34,6 +35,7 @@ class HostPhases:
         return sum(time.total_ns for time in self.times.values())
 
 
+@remembered
 def find_host_phases(trace: Trace) -> list[HostPhases]:
     """Return the phases of each process that names any, on the thread that names the most."""
     ranges = trace.ranges

@@ -14,10 +14,11 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
+from traceprof.analysis.communication.members import Member, find_members, member_of_rows
 from traceprof.analysis.communication.rates import with_sizes
+from traceprof.analysis.communication.sequences import find_shift
 from traceprof.analysis.communication.work import find_collectives
-from traceprof.analysis.ranks.members import Member, find_members, member_of_rows
-from traceprof.analysis.ranks.sequences import find_shift
+from traceprof.model.remembered import remembered
 from traceprof.model.tables import ABSENT
 from traceprof.model.trace import Trace
 
@@ -69,6 +70,7 @@ class Matches:
         return Matches(self.members, rows, table)
 
 
+@remembered
 def find_matches(trace: Trace) -> Matches:
     """Return the collectives of the recording that ranks share, of those in the window.
 

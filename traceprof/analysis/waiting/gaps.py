@@ -14,11 +14,12 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
+from traceprof.analysis.attribution.host_state import HostState, find_host_states
+from traceprof.analysis.attribution.launches import find_launches
 from traceprof.analysis.device.breakdown import device_time
-from traceprof.analysis.host.state import HostState, find_host_states
-from traceprof.analysis.training.attribution import find_launches
 from traceprof.model.activity import Activity
 from traceprof.model.intervals import Intervals
+from traceprof.model.remembered import remembered
 from traceprof.model.trace import DEVICE_TABLES, Trace
 
 __all__ = ["CAUSES", "LATENCY_NS", "LAUNCH_BOUND_NS", "LONGEST_CALL_NS", "device_work", "find_gaps"]
@@ -92,6 +93,7 @@ def device_work(trace: Trace, device: int) -> pd.DataFrame:
     return work.sort_values("start_ns", kind="stable", ignore_index=True)
 
 
+@remembered
 def find_gaps(trace: Trace) -> pd.DataFrame:
     """Return every gap of every used device inside the window, sorted by device and start.
 

@@ -8,7 +8,7 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
-from traceprof.analysis.training.attribution import (
+from traceprof.analysis.attribution.launches import (
     adopting_range_of_launches,
     find_launches,
     innermost,

@@ -15,8 +15,9 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
-from traceprof.analysis.training.phase_names import PHASES, phases_of_ranges
+from traceprof.analysis.attribution.phase_names import PHASES, phases_of_ranges
 from traceprof.model.intervals import nesting_depth, parents_of
+from traceprof.model.remembered import remembered
 from traceprof.model.tables import ABSENT
 from traceprof.model.trace import Trace
 
@@ -58,7 +59,7 @@ def find_launches(trace: Trace, work: pd.DataFrame) -> Launches:
     A launch may lie outside the window that the trace was cut to: it is sought in the whole.
     """
     calls = trace.whole.api_calls
-    place = _match(work, calls)
+    place = _index_of_calls(trace.whole).find(work)
     columns = {name: _taken(calls[name], place) for name in ("start_ns", "end_ns", "thread")}
     return Launches(
         call=place,
@@ -69,18 +70,33 @@ def find_launches(trace: Trace, work: pd.DataFrame) -> Launches:
     )
 
 
-def _match(work: pd.DataFrame, calls: pd.DataFrame) -> _Int64Array:
-    """Return the row of the first call with the process and correlation of each row of work."""
-    if work.empty or calls.empty:
-        return np.full(len(work), _NOTHING, np.int64)
-    processes = np.unique(calls["process"])
-    key_of_call = _key(calls, processes)
-    order = np.argsort(key_of_call, kind="stable")
-    key = _key(work, processes)
-    place = np.minimum(np.searchsorted(key_of_call[order], key), len(order) - 1)
-    found = key_of_call[order][place] == key
-    known = (work["correlation"].to_numpy() != ABSENT) & np.isin(work["process"], processes)
-    return np.where(found & known, order[place], _NOTHING)
+@dataclass(frozen=True, slots=True, eq=False)
+class _CallIndex:
+    """The API calls of a trace by process and correlation."""
+
+    processes: _Int64Array
+    keys: _Int64Array
+    rows: _Int64Array
+
+    def find(self, work: pd.DataFrame) -> _Int64Array:
+        """Return the first call with the process and correlation of each row of ``work``."""
+        if work.empty or not len(self.keys):
+            return np.full(len(work), _NOTHING, np.int64)
+        keys = _key(work, self.processes)
+        place = np.minimum(np.searchsorted(self.keys, keys), len(self.keys) - 1)
+        known = (work["correlation"].to_numpy() != ABSENT) & np.isin(
+            work["process"], self.processes
+        )
+        return np.where((self.keys[place] == keys) & known, self.rows[place], _NOTHING)
+
+
+@remembered
+def _index_of_calls(trace: Trace) -> _CallIndex:
+    calls = trace.api_calls
+    processes = np.unique(calls["process"].to_numpy(np.int64))
+    keys = _key(calls, processes)
+    rows = np.argsort(keys, kind="stable")
+    return _CallIndex(processes, keys[rows], rows)
 
 
 def _key(frame: pd.DataFrame, processes: _Int64Array) -> _Int64Array:
