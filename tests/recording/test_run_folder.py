@@ -126,7 +126,10 @@ def test_files_of_ranks_say_what_one_file_of_all_says(tmp_path, monkeypatch):
     apart, notes = open_with_notes([tmp_path / "run"])
     whole = merge_run(open_run([tmp_path / "whole.sqlite"]))
     assert notes == ()
-    assert apart.span == whole.span
+    # The profiler's own time in the launcher, which is no rank's, may come first.
+    assert whole.span.start_ns <= apart.span.start_ns
+    assert whole.span.end_ns == apart.span.end_ns
+    apart, whole = apart.within(apart.span), whole.within(apart.span)
     n_compared = 0
     for entry in ANALYSES:
         analysis = load_analysis(entry.name)
