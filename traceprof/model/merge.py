@@ -163,14 +163,18 @@ def _with_rank(devices: pd.DataFrame, rank: int) -> pd.DataFrame:
 
 
 def _with_roles(processes: pd.DataFrame, member: RankTrace) -> pd.DataFrame:
-    """Return the processes with what the run knows of them where they do not say it themselves."""
+    """Return the processes with what the run knows of them where they do not say it themselves.
+
+    Where one says that it is the rank, the others are its helpers.
+    """
     known = processes["rank"] != ABSENT
-    return processes.assign(
-        rank=processes["rank"].where(known, member.rank),
-        local_rank=processes["local_rank"].where(known, member.local_rank),
+    placed = processes.assign(
         host=[own or member.host for own in processes["host"]],
         rack=[own or member.rack for own in processes["rack"]],
     )
+    if known.any():
+        return placed
+    return placed.assign(rank=member.rank, local_rank=member.local_rank)
 
 
 def _renamed(values: pd.Series, names: Mapping[int, int]) -> np.ndarray:

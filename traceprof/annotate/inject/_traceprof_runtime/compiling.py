@@ -1,6 +1,6 @@
 """Whether torch.compile is tracing; a hook must then behave as if it were not there."""
 
-from .boot import call_after_import
+from .after_import import call_after_import
 
 
 def get_is_compiling(torch):
