@@ -7,7 +7,7 @@ from dataclasses import replace
 import pandas as pd
 import pytest
 
-from tests.builders import TraceBuilder
+from tests.builders import TraceBuilder, plain
 from traceprof.model.merge import clock_offsets_ns, merge_run
 from traceprof.model.peaks import peak_of_interface
 from traceprof.model.run import RankTrace, Run, of_process
@@ -29,6 +29,19 @@ def of_rank(rank: int, start_ns: int, *, epoch_ns: int | None = None) -> RankTra
 
 def merged(*members: RankTrace) -> Trace:
     return merge_run(Run("test", members))
+
+
+def test_hosts_and_racks_of_the_run_reach_its_processes() -> None:
+    traces = [
+        TraceBuilder().process(1, rank=rank, host=host).kernel("k", 0, 9).build()
+        for rank, host in ((0, ""), (1, "own"))
+    ]
+    members = (
+        RankTrace(traces[0], 0, host="told", rack="r1"),
+        RankTrace(traces[1], 1, host="told", rack="r2"),
+    )
+    processes = merge_run(Run("run", members), (0, 0)).processes
+    assert plain(processes, "rank", "host", "rack") == [(0, "told", "r1"), (1, "own", "r2")]
 
 
 def test_equal_devices_and_processes_of_two_ranks_are_told_apart() -> None:

@@ -91,9 +91,11 @@ ANALYSES: Final[tuple[Entry, ...]] = (
     ),
     Entry(
         "rank-steps",
-        "every step of every rank: duration, skew, waiting, lateness",
+        "every step of every rank: own time, waiting, lateness; a heat map",
         ".ranks.rank_steps",
     ),
+    Entry("hosts", "the hosts side by side, and which is late as a whole", ".ranks.hosts"),
+    Entry("racks", "the racks side by side, and which is late as a whole", ".ranks.racks"),
     Entry(
         "alignment",
         "the clocks of the ranks, by the ends of shared collectives",

@@ -142,6 +142,9 @@ def _moved(
             frame = _with_rank(frame[frame["used"] == 1], member.rank)
         if name == "processes":
             frame = _with_roles(frame, member)
+        if frame.empty:
+            moved[name] = frame
+            continue
         columns: dict[str, Any] = {str(column): frame[column].array for column in frame}
         for time in columns.keys() & {"start_ns", "end_ns"}:
             columns[time] = frame[time].to_numpy() + offset_ns
@@ -166,6 +169,7 @@ def _with_roles(processes: pd.DataFrame, member: RankTrace) -> pd.DataFrame:
         rank=processes["rank"].where(known, member.rank),
         local_rank=processes["local_rank"].where(known, member.local_rank),
         host=[own or member.host for own in processes["host"]],
+        rack=[own or member.rack for own in processes["rack"]],
     )
 
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
+from functools import cache
 from typing import Any, Final
 
 import numpy as np
@@ -206,6 +207,7 @@ TABLES: Final[Mapping[str, Table]] = {
                 "local_rank": _N,
                 "world_size": _N,
                 "host": _TEXT,
+                "rack": _TEXT,
             },
         ),
         Table(
@@ -224,6 +226,11 @@ TABLES: Final[Mapping[str, Table]] = {
 
 def empty_table(name: str) -> pd.DataFrame:
     """Return table ``name`` with no rows and the right column types."""
+    return _empty_table(name).copy(deep=False)
+
+
+@cache
+def _empty_table(name: str) -> pd.DataFrame:
     return make_table(name, {})
 
 

@@ -25,11 +25,11 @@ def describe_parallelism(trace: Trace) -> tuple[str, ...]:
     server). Nothing where there is one device only.
     """
     work = find_collectives(trace)
-    ranks = set(member_of_rows(find_members(trace), work).tolist()) - {-1}
     if len(work):
+        n_ranks = len(set(member_of_rows(find_members(trace), work).tolist()) - {-1})
         ops = ", ".join(work["op"].value_counts().index[:3])
         backends = ", ".join(sorted({str(name) for name in work["backend"]} - {""})) or "kernels"
-        return (f"exchange by collectives ({backends}): {ops} of {len(ranks)} ranks",)
+        return (f"exchange by collectives ({backends}): {ops} of {n_ranks} ranks",)
     copies = trace.copies
     if copies["device"].nunique() < 2:
         return ()
