@@ -13,6 +13,7 @@ from tests import real_traces
 from tests.builders import plain
 from tests.formats.kineto_file import HOST, THREAD, as_json, complete, kernel, on_device, write
 from tests.requirements import TRACES, require
+from traceprof.analysis.communication.work import find_collectives
 from traceprof.errors import TraceError
 from traceprof.formats import open_trace
 from traceprof.model.tables import ABSENT
@@ -178,6 +179,45 @@ def test_sends_and_receives_tell_their_other_end(tmp_path: Path) -> None:
         ("recv", 1, 2, 5),  # from the list of ranks
         ("recv", ABSENT, 2, 5),
         ("all_reduce", 1, ABSENT, ABSENT),
+    ]
+
+
+def test_a_batch_of_sends_and_receives_has_the_kernel_that_its_end_launches(tmp_path: Path) -> None:
+    described = {"In msg nelems": 9, "Out msg nelems": 9, "Group size": 4, "dtype": "Float"}
+    send, recv = ({**described, "Collective name": op} for op in ("send", "recv"))
+    reduced = {**described, "Collective name": "allreduce"}
+    launch = ("cuda_runtime", "cudaLaunchKernelExC")
+    name = "ncclDevKernel_SendRecv(ncclDevKernelArgsStorage<4096ul>)"
+    events = [
+        complete("cpu_op", "record_param_comms", 0, 10, args=send),
+        complete("cpu_op", "record_param_comms", 20, 30, args=recv),
+        complete(*launch, 40, 45, args={"correlation": 1}),
+        # One by itself, which launches inside; then a call whose kernel is not in the trace.
+        complete("cpu_op", "record_param_comms", 100, 130, args=send),
+        complete(*launch, 110, 115, args={"correlation": 2}),
+        complete("cpu_op", "record_param_comms", 200, 210, args=send),
+        complete("cpu_op", "record_param_comms", 300, 330, args=reduced),
+        complete(*launch, 310, 315, args={"correlation": 3}),
+        complete("cpu_op", "record_param_comms", 400, 410, args=recv),
+        complete(*launch, 420, 425, args={"correlation": 4}),
+        *(kernel(name, 1000 * i, 1000 * i + 500, correlation=i) for i in (1, 2, 4)),
+        kernel("ncclDevKernel_AllReduce_Sum_f32_RING_LL", 3000, 3500, correlation=3),
+    ]
+    trace = open_trace(write(tmp_path / "t.json", events))
+    assert plain(trace.collectives, "start_ns", "op", "correlation") == [
+        (0, "send", 1),
+        (20, "recv", 1),
+        (100, "send", 2),
+        (200, "send", ABSENT),
+        (300, "all_reduce", 3),
+        (400, "recv", 4),
+    ]
+    assert find_collectives(trace)["op"].tolist() == [
+        "send",
+        "send_recv",
+        "send",
+        "all_reduce",
+        "recv",
     ]
 
 

@@ -16,6 +16,7 @@ from tests.builders import TraceBuilder, plain
 from tests.requirements import TRACES, require
 from traceprof.analysis.communication.network import measure_network
 from traceprof.analysis.communication.network_time import measure_network_time
+from traceprof.analysis.communication.work import find_collectives
 from traceprof.formats import open_trace
 from traceprof.formats.nsys.writer import write_nsys
 from traceprof.model.tables import ABSENT
@@ -156,6 +157,37 @@ def test_payloads_tell_whom_a_send_goes_to(tmp_path: Path) -> None:
     assert plain(trace.collectives, "op", "n_bytes", "group_rank", "peer", "peer_rank") == [
         ("send", 4096, 3, 5, ABSENT),
         ("recv", ABSENT, ABSENT, 2, ABSENT),
+    ]
+
+
+def test_a_batch_that_our_recorder_saw_has_the_kernel_of_its_end(tmp_path: Path) -> None:
+    builder = TraceBuilder()
+    for start, op in ((0, "send"), (10, "recv"), (100, "send")):
+        builder.collective(op, start, start + 5, n_bytes=8, process=PID, thread=TID)
+    own = {"process": PID, "thread": TID}
+    builder.kernel("ncclDevKernel_SendRecv", 50, 60, launched_ns=(20, 21), **own)
+    builder.kernel("ncclDevKernel_SendRecv", 150, 160, launched_ns=(102, 103), **own)
+    path = tmp_path / "run.sqlite"
+    write_nsys(builder.build(), path)
+    trace = open_trace(path)
+    assert plain(trace.collectives, "op", "correlation") == [
+        ("send", 1),
+        ("recv", 1),
+        ("send", ABSENT),
+    ]
+    work = find_collectives(trace)
+    assert plain(work, "op", "start_ns", "kernels") == [("send_recv", 50, 1), ("send", 150, 1)]
+
+
+def test_recordings_that_did_not_note_the_other_end_can_be_read(tmp_path: Path) -> None:
+    path = tmp_path / "old.sqlite"
+    builder = TraceBuilder().collective("send", 0, 5, n_bytes=8, process=PID, peer=1, tag=2)
+    write_nsys(builder.build(), path)
+    with closing(sqlite3.connect(path)) as connection, connection:
+        for column in ("groupRank", "peer", "peerRank", "tag"):
+            connection.execute(f"ALTER TABLE TRACEPROF_COLLECTIVES DROP COLUMN {column}")
+    assert plain(open_trace(path).collectives, "op", "n_bytes", "peer", "tag") == [
+        ("send", 8, ABSENT, ABSENT)
     ]
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Final
+
 import numpy as np
 import numpy.typing as npt
 import pandas as pd
@@ -9,7 +11,9 @@ import pandas as pd
 from traceprof.model.activity import Activity
 from traceprof.model.tables import ABSENT
 
-__all__ = ["tied_by_launch"]
+__all__ = ["tied_by_launch", "tied_to_batches"]
+
+_SINGLE: Final = ("send", "recv")
 
 
 def tied_by_launch(
@@ -44,4 +48,43 @@ def tied_by_launch(
         places, first = places[found], first[found]
         inside = starts[first] < until[places]
         correlation[places[inside]] = mine["correlation"].to_numpy()[first[inside]]
+    return collectives.assign(correlation=correlation)
+
+
+def tied_to_batches(
+    collectives: pd.DataFrame, kernels: pd.DataFrame, api_calls: pd.DataFrame
+) -> pd.DataFrame:
+    """Return ``collectives`` with the correlation of the batch that sends and receives are part of.
+
+    PyTorch's ``batch_isend_irecv`` launches one kernel for all of them when the group ends, after
+    the calls (pytorch#194693): it is the next SendRecv kernel that the thread launches and no
+    call claims, unless another collective with a kernel comes in between.
+    """
+    is_open = collectives["op"].isin(_SINGLE) & (collectives["correlation"] == ABSENT)
+    names = kernels["name"].cat
+    is_exchange = np.array(["sendrecv" in str(name).lower() for name in names.categories], np.bool_)
+    if not is_open.any() or not is_exchange.any():
+        return collectives
+    exchanges = kernels.loc[is_exchange[names.codes], ["process", "correlation"]].drop_duplicates()
+    tied = collectives.loc[~is_open & (collectives["correlation"] != ABSENT)]
+    claimed = tied[["process", "correlation"]].drop_duplicates().assign(is_claimed=True)
+    launches = api_calls.merge(exchanges, on=["process", "correlation"])
+    launches = launches.merge(claimed, how="left", on=["process", "correlation"])
+    launches = launches[launches["is_claimed"].isna()].sort_values("start_ns", kind="stable")
+    correlation = collectives["correlation"].to_numpy().copy()
+    lanes = collectives[is_open].groupby(["process", "thread"]).indices
+    others = tied.groupby(["process", "thread"]).indices
+    for lane, mine in launches.groupby(["process", "thread"]):
+        if lane not in lanes:
+            continue
+        places = np.flatnonzero(is_open)[lanes[lane]]
+        begins = collectives["start_ns"].to_numpy()[places]
+        starts = mine["start_ns"].to_numpy()
+        following = np.searchsorted(starts, begins)
+        places, begins = places[following < len(starts)], begins[following < len(starts)]
+        following = following[following < len(starts)]
+        rivals = np.sort(tied["start_ns"].to_numpy()[others.get(lane, np.empty(0, np.int64))])
+        next_rival = np.append(rivals, np.iinfo(np.int64).max)[np.searchsorted(rivals, begins)]
+        is_next = starts[following] < next_rival
+        correlation[places[is_next]] = mine["correlation"].to_numpy()[following[is_next]]
     return collectives.assign(correlation=correlation)

@@ -10,7 +10,7 @@ import pandas as pd
 
 from traceprof.formats.collective_names import collective_op, dtype_bytes, dtype_name
 from traceprof.formats.kineto.rows import Rows
-from traceprof.formats.launch_links import tied_by_launch
+from traceprof.formats.launch_links import tied_by_launch, tied_to_batches
 from traceprof.formats.sqlite.database import categorical
 from traceprof.model.frames import stack
 from traceprof.model.tables import ABSENT, empty_table, make_table
@@ -41,7 +41,8 @@ def make_collectives(
         parts = [_described(calls, tied, backend, own_rank)]
         if len(orphans):
             parts.append(_described(orphans, orphans.number("correlation"), backend, own_rank))
-        return tied_by_launch(stack("collectives", parts), kernels, api_calls)
+        table = tied_by_launch(stack("collectives", parts), kernels, api_calls)
+        return tied_to_batches(table, kernels, api_calls)
     return empty_table("collectives")
 
 

@@ -11,6 +11,7 @@ import pandas as pd
 
 from traceprof.formats.annotated_collectives import annotated_collectives
 from traceprof.formats.base import Candidate, ReadOptions, TraceFormat
+from traceprof.formats.launch_links import tied_by_launch, tied_to_batches
 from traceprof.formats.nsys.device import read_copies, read_kernels, read_syncs
 from traceprof.formats.nsys.diagnostics import read_diagnostics
 from traceprof.formats.nsys.host import (
@@ -112,7 +113,13 @@ def _collectives(
 ) -> pd.DataFrame:
     """Return the collectives that our recorder saw, else those that NCCL and MPI tell."""
     if "TRACEPROF_COLLECTIVES" in database.tables:
-        return read_collectives(database, options)
+        own = read_collectives(database, options)
+        inside = tied_by_launch(own, kernels, api_calls)
+        batched = tied_to_batches(inside, kernels, api_calls)["correlation"]
+        # What launches inside a call is found by its place: calls may enclose one another.
+        return own.assign(
+            correlation=own["correlation"].where(batched == inside["correlation"], batched)
+        )
     parts = [
         make_nccl_collectives(nccl_calls, options, kernels, api_calls),
         read_mpi_collectives(database, options),
