@@ -2,7 +2,7 @@
 
 import importlib
 
-from . import card, session, settings, steps
+from . import card, compiling, session, settings, steps
 from .boot import complain
 
 _HOOKS = (
@@ -31,3 +31,4 @@ def install_hooks(torch):
             importlib.import_module(".hook_" + name, __package__).install(torch)
         except Exception as error:
             complain("no hook for %s" % name, error)
+    compiling.skip_own_frames()
