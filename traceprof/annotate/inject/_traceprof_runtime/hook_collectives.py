@@ -4,7 +4,10 @@ A Python kernel on every operator of the ``c10d`` library sees calls from Python
 reducer of DDP (which is C++) and from FSDP alike, with their tensors.
 """
 
+import os
 import threading
+from contextlib import suppress
+from queue import SimpleQueue
 from time import time_ns
 
 from . import card, session
@@ -33,6 +36,8 @@ _MESSAGES = {
     "barrier": None,
 }
 _KEYS = ("AutogradCPU", "AutogradCUDA")
+_POINT_TO_POINT = ("send", "recv", "recv_any_source")
+_N_WAITERS = 4  # a group of gloo works on two calls at a time, in their order
 _libraries = []
 
 
@@ -83,7 +88,8 @@ class _Call:
     """One call: a range on its thread, one until it completes, and a row with its facts."""
 
     def __init__(self, label, tensors, details):
-        self._label = label
+        self.label = label
+        self.is_on_host = all(tensor.device.type == "cpu" for tensor in tensors)
         self._n_bytes = sum(tensor.numel() * tensor.element_size() for tensor in tensors)
         self.details = dict(details)
         if tensors:
@@ -102,7 +108,7 @@ class _Call:
         if future is None:
             self._note(self._end)
             return
-        self._token = self._emitter.start("comm.async:" + self._label, self._n_bytes)
+        self._token = self._emitter.start("comm.async:" + self.label, self._n_bytes)
         future.add_done_callback(self._completed)
 
     def _completed(self, _future):
@@ -113,7 +119,7 @@ class _Call:
         if self._emitter is NOWHERE:
             return
         session.spool().collective(
-            self._start, end, self._label, self._n_bytes, self._thread, self.details
+            self._start, end, self.label, self._n_bytes, self._thread, self.details
         )
 
 
@@ -122,6 +128,7 @@ class _Groups:
 
     def __init__(self, torch):
         self._torch = torch
+        self._waiters = _Waiters()
         c10d = torch._C._distributed_c10d
         self._unbox_group = getattr(c10d.ProcessGroup, "unbox", None)
         self._unbox_work = getattr(getattr(c10d, "Work", None), "unbox", None)
@@ -132,7 +139,7 @@ class _Groups:
         """Return name, size and backend of the group among ``args`` and the call's number in it."""
         group = self._group(args)
         if group is None:
-            return {}
+            return self._common_details()
         name = str(getattr(group, "group_name", "") or "")
         if name not in self._known:
             self._known[name] = self._describe(group, name)
@@ -156,6 +163,13 @@ class _Groups:
         groups = list(getattr(world, "pg_map", None) or ())
         return groups[0] if len(groups) == 1 else None
 
+    def _common_details(self):
+        """Return the backend that all groups have, where a call does not tell its own."""
+        distributed = self._torch.distributed
+        world = getattr(distributed.distributed_c10d, "_world", None)
+        backends = {str(distributed.get_backend(group)) for group in world.pg_map} if world else ()
+        return {"backend": backends.pop()} if len(backends) == 1 else {}
+
     def _describe(self, group, name):
         distributed = self._torch.distributed
         try:
@@ -176,9 +190,73 @@ class _Groups:
         if "nccl" in call.details.get("backend", ""):
             return None
         work = result[-1] if isinstance(result, tuple) else result
+        if isinstance(work, self._torch.ScriptObject) and self._unbox_work is None:
+            is_safe = call.details.get("backend") == "gloo" and call.is_on_host
+            if is_safe and call.label not in _POINT_TO_POINT:
+                return _Awaited(self._waiters, work)
+            return None
         try:
             if self._unbox_work is not None:
                 work = self._unbox_work(work)
             return work.get_future()
         except (AttributeError, RuntimeError, TypeError, ValueError):
             return None
+
+
+class _Awaited:
+    """Stands in for the future of work that can only be waited for (torch 2.1)."""
+
+    def __init__(self, waiters, work):
+        self._waiters = waiters
+        self._work = work
+
+    def add_done_callback(self, callback):
+        self._waiters.put(self._work, callback)
+
+
+class _Waiters:
+    """Threads that wait for work, in the order in which it was handed in.
+
+    Several may wait for a collective of gloo. It is not so for sends and receives, whose waiting
+    is itself part of the transfer, nor for CUDA tensors, where it orders the streams of a thread.
+    """
+
+    def __init__(self):
+        self._process = None
+
+    def put(self, work, callback):
+        """Have ``callback(work)`` called when ``work`` is done."""
+        if self._process != os.getpid():
+            self._start()
+        self._queue.put((work, callback))
+
+    def _start(self):
+        if self._process is None:
+            session.at_end(self._stop)
+        self._process = os.getpid()
+        self._queue = SimpleQueue()
+        self._threads = [
+            threading.Thread(target=_wait, args=(self._queue,), daemon=True)
+            for _ in range(_N_WAITERS)
+        ]
+        for thread in self._threads:
+            thread.start()
+
+    def _stop(self):
+        """Let the threads end: one that waits for torch must not outlive the interpreter."""
+        if self._process == os.getpid():
+            for _ in self._threads:
+                self._queue.put((None, None))
+            for thread in self._threads:
+                thread.join(1)
+
+
+def _wait(queue):
+    while True:
+        work, callback = queue.get()
+        if work is None:
+            return
+        with suppress(Exception):  # the program gets it where it waits itself
+            work.wait()
+        callback(work)
+        del work, callback  # or the next wait would keep their tensors
