@@ -11,32 +11,38 @@ from traceprof.model.links import Link, Peak, pcie_peak
 from traceprof.model.tables import ABSENT
 from traceprof.model.trace import Trace
 
-__all__ = ["peak_between", "peak_of"]
+__all__ = ["peak_between", "peak_of", "peak_of_interface"]
 
 _FROM_TRACE: Final = "the trace"
 _PCIE_NAMES: Final = ("gpu.{}.pcie", "pcie device {}")
 _PCIE: Final = re.compile(r"gen(?:eration)?\s*(\d+)\D+(\d+)")
 _NVLINK_NAME: Final = re.compile(r"nvlink device (\d+) - device (\d+)")
 _NVLINK: Final = re.compile(r"(\d+) links, ([\d.]+) GB/s")
+_RDMA_RATE: Final = re.compile(r"([\d.]+) Gb/sec")
+_OWN_NVLINKS: Final = re.compile(r"(\d+) links of ([\d.]+) GB/s")
 
 
 def peak_of(trace: Trace, device: int, link: Link) -> Peak | None:
     """Return the peak of ``link`` of ``device`` in one direction; None where nobody knows it.
 
-    A link that the user gave wins, then what the trace says, then the table of hardware.
+    A link that the user gave wins, then what the trace says, then the table of hardware. Only
+    the rate that the driver tells for NVLinks comes last: it counts the protocol, too.
     """
     hardware = _hardware(trace)
     if link in hardware.links:
         return hardware.links[link]
     rows = trace.devices[trace.devices["device"] == device]
-    name = "" if rows.empty else str(rows["name"].iloc[0])
+    name = _facts(trace).get(f"gpu.{device}.name", "")
+    if not rows.empty:
+        name = str(rows["name"].iloc[0])
     if link is Link.MEMORY and not rows.empty:
         measured = int(rows["memory_bytes_per_s"].iloc[0])
         if measured not in (ABSENT, 0):
             return Peak(float(measured), "memory", _FROM_TRACE)
     recorded = {Link.PCIE: _recorded_pcie, Link.NVLINK: _recorded_nvlink}.get(link)
     said = recorded(trace, device) if recorded else None
-    return said or hardware.peak(link, name)
+    known = said or hardware.peak(link, name)
+    return known or (_told_by_driver(trace, device) if link is Link.NVLINK else None)
 
 
 def peak_between(trace: Trace, device: int, peer: int) -> Peak | None:
@@ -46,6 +52,24 @@ def peak_between(trace: Trace, device: int, peer: int) -> Peak | None:
             if pair == {device, peer}:
                 return Peak(bytes_per_s, f"{n_links} NVLinks between the two", _FROM_TRACE)
     return peak_of(trace, device, Link.NVLINK)
+
+
+def peak_of_interface(trace: Trace, source: str) -> Peak | None:
+    """Return the speed of a network interface ("nic:eth0") or an RDMA port ("rdma:mlx5_0:1").
+
+    What the user gave for the network wins over what the machine says of the interface.
+    """
+    given = peak_of(trace, ABSENT, Link.NIC)
+    if given is not None:
+        return given
+    facts, name = _facts(trace), source.replace(":", ".")
+    speed = facts.get(f"{name}.speed_mbit_per_s", "")
+    rate = _RDMA_RATE.match(facts.get(f"{name}.rate", ""))
+    if speed.isdigit() and int(speed):
+        return Peak(int(speed) * 1e6 / 8, source, _FROM_TRACE)
+    if rate:
+        return Peak(float(rate[1]) * 1e9 / 8, source, _FROM_TRACE)
+    return None
 
 
 def _hardware(trace: Trace) -> Hardware:
@@ -72,6 +96,14 @@ def _recorded_nvlink(trace: Trace, device: int) -> Peak | None:
         return None
     n_links, bytes_per_s = (sum(values) for values in zip(*own, strict=True))
     return Peak(float(bytes_per_s), f"NVLink, {n_links} links", _FROM_TRACE)
+
+
+def _told_by_driver(trace: Trace, device: int) -> Peak | None:
+    found = _OWN_NVLINKS.fullmatch(_facts(trace).get(f"gpu.{device}.nvlink", ""))
+    if found is None:
+        return None
+    rate = int(found[1]) * float(found[2]) * 1e9
+    return Peak(rate, f"NVLink, {found[1]} links", _FROM_TRACE)
 
 
 def _nvlinks(trace: Trace) -> dict[frozenset[int], tuple[int, float]]:

@@ -12,7 +12,8 @@ from pathlib import Path
 from typing import Final
 
 from traceprof.formats.sqlite.rows import storable
-from traceprof.recording.machine import gpu_facts, machine_facts, network_facts
+from traceprof.recording.gpu import gpu_facts
+from traceprof.recording.machine import machine_facts, network_facts
 
 __all__ = ["git_facts", "kept_variables", "masked_command", "read_environment"]
 

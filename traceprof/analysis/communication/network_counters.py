@@ -1,4 +1,4 @@
-"""Counters of the network as bytes per interval, whichever way they were sampled."""
+"""Counters of links as bytes per interval, whichever way they were sampled."""
 
 from __future__ import annotations
 
@@ -19,7 +19,12 @@ _CUMULATED: Final = {
     "tcp_bytes_received": "received",
     "nvlink_bytes_sent": "sent",
     "nvlink_bytes_received": "received",
+    "pcie_bytes_sent": "sent",
+    "pcie_bytes_received": "received",
 }
+# NVML measures these over the 20 ms that follow the sample; what lies between is not known.
+_MEASURED: Final = {"pcie_sent_bytes_per_s": "sent", "pcie_received_bytes_per_s": "received"}
+_MEASURED_NS: Final = 20_000_000
 _PER_INTERVAL: Final = (
     (re.compile(r"^(IB|RoCE|NIC|Eth\w*)?:?\s*bytes sent", re.IGNORECASE), "sent"),
     (re.compile(r"^(IB|RoCE|NIC|Eth\w*)?:?\s*bytes received", re.IGNORECASE), "received"),
@@ -30,9 +35,9 @@ def find_traffic(trace: Trace) -> pd.DataFrame:
     """Return the bytes of each source between two samples, of the part in the window.
 
     Columns: source ("nic:eth0", "rdma:…", "process:123", "gpu:0"), link ("network", "tcp" of a
-    process, "nvlink"), direction (sent, received), start_ns, end_ns, size_bytes. A counter that
-    fell (it was reset) gives nothing for that interval. An interval that the window cuts counts
-    with its share of the bytes.
+    process, "nvlink", "pcie"), direction (sent, received; as the source sees it), start_ns,
+    end_ns, size_bytes. A counter that fell (it was reset) or is not known gives nothing for that
+    interval. An interval that the window cuts counts with its share of the bytes.
     """
     samples = trace.whole.samples
     parts = [
@@ -47,30 +52,37 @@ def find_traffic(trace: Trace) -> pd.DataFrame:
 
 
 def _direction(metric: str) -> str:
-    if metric in _CUMULATED:
-        return _CUMULATED[metric]
+    by_name = _CUMULATED.get(metric) or _MEASURED.get(metric)
+    if by_name:
+        return by_name
     return next((name for pattern, name in _PER_INTERVAL if pattern.search(metric)), "")
 
 
 def _intervals(source: str, metric: str, rows: pd.DataFrame) -> pd.DataFrame:
     instants, values = rows["start_ns"].to_numpy(np.int64), rows["value"].to_numpy(np.float64)
-    moved = np.diff(values) if metric in _CUMULATED else values[1:]
-    kept = (moved >= 0) & (np.diff(instants) > 0)
+    if metric in _MEASURED:
+        starts, ends = instants, instants + _MEASURED_NS
+        moved = np.rint(values * (_MEASURED_NS / 1e9))
+    else:
+        starts, ends = instants[:-1], instants[1:]
+        moved = np.diff(values) if metric in _CUMULATED else values[1:]
+    kept = (moved >= 0) & (ends > starts)
     return pd.DataFrame(
         {
             "source": source,
             "link": _link(source, metric),
             "direction": _direction(metric),
-            "start_ns": instants[:-1][kept],
-            "end_ns": instants[1:][kept],
+            "start_ns": starts[kept],
+            "end_ns": ends[kept],
             "size_bytes": moved[kept].astype(np.int64),
         }
     )
 
 
 def _link(source: str, metric: str) -> str:
-    if metric.startswith("nvlink"):
-        return "nvlink"
+    for link in ("nvlink", "pcie"):
+        if metric.startswith(link):
+            return link
     return "tcp" if source.startswith("process:") else "network"
 
 
