@@ -16,7 +16,8 @@ from typing import Any, Final
 
 from traceprof.errors import TraceprofError
 from traceprof.recording.clock import read_profiler_clock
-from traceprof.recording.gpu import gpu_facts, has_gpu
+from traceprof.recording.gpu import has_gpu
+from traceprof.recording.gpu_facts import gpu_facts
 from traceprof.recording.nsys import RECORDER as NSYS
 from traceprof.recording.nsys_report import find_importer
 from traceprof.recording.request import RecordRequest

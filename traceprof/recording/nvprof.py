@@ -10,7 +10,8 @@ from typing import Final
 from traceprof.errors import TraceError
 from traceprof.formats import open_trace
 from traceprof.recording.child import child_environment
-from traceprof.recording.gpu import gpu_facts, has_gpu
+from traceprof.recording.gpu import has_gpu
+from traceprof.recording.gpu_facts import gpu_facts
 from traceprof.recording.process import run_recorded
 from traceprof.recording.request import ProcessProfile, RecordRequest, RunRecorded
 from traceprof.recording.watchdog import Watchdog

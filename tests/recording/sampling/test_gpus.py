@@ -14,7 +14,7 @@ from traceprof.analysis.communication.network import measure_network
 from traceprof.formats import open_trace
 from traceprof.formats.nsys.writer import write_nsys
 from traceprof.recording.gather import Captured, make_spool_trace
-from traceprof.recording.gpu import gpu_facts
+from traceprof.recording.gpu_facts import gpu_facts
 from traceprof.recording.sampling import Sample
 from traceprof.recording.sampling.gpus import open_gpus
 from traceprof.recording.sampling.pcie import PcieCounters
