@@ -29,6 +29,7 @@ class FakeLibrary:
             "nvmlDeviceGetMaxPcieLinkWidth": 16,
             "nvmlDeviceGetCurrPcieLinkGeneration": 1,
             "nvmlDeviceGetCurrPcieLinkWidth": 8,
+            "throughput": {0: 0, 1: 0},
             "nvmlDeviceGetPowerUsage": 312_500,
             "nvmlDeviceGetCurrentClocksEventReasons": 0x04,
             "nvmlDeviceGetCurrentClocksThrottleReasons": 0x40,
