@@ -51,6 +51,9 @@ def test_steps_phases_layers_and_operators(tmp_path):
         assert ((starts <= start) & (ends >= end)).sum() == 1
     facts = dict(zip(trace.environment["name"], trace.environment["value"], strict=True))
     assert facts["torch"].startswith("2.1.2")
+    if "+cu121" in facts["torch"]:  # a build for CUDA tells its versions without a GPU, too
+        versions = {name: facts[name] for name in ("cuda", "cudnn", "nccl")}
+        assert versions == {"cuda": "12.1", "cudnn": "8.9.2", "nccl": "2.18.1"}
 
 
 @pytest.mark.oldest_torch

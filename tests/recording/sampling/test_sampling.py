@@ -2,6 +2,7 @@ import math
 import os
 import socket
 import struct
+import subprocess
 import threading
 
 import pytest
@@ -34,6 +35,16 @@ def test_samples_carry_the_time_and_a_failing_read_is_dropped():
     assert sampler.samples[0].time_ns == 1000
     assert sampler.samples == sorted(sampler.samples)
     assert sampler.notes == ["sampling of counters ended: gone"]
+
+
+def test_a_process_that_has_ended_has_no_memory_to_tell_of(tmp_path):
+    pytest.importorskip("psutil")
+    with subprocess.Popen(["true"]) as ended:
+        (tmp_path / f"process.{ended.pid}.json").write_text("{}")
+        os.waitid(os.P_PID, ended.pid, os.WEXITED | os.WNOWAIT)  # a zombie as yet
+        opened = open_processes(tmp_path)
+        assert opened is not None
+        assert list(opened[1]()) == []
 
 
 def test_a_long_run_is_sampled_ever_more_rarely():
