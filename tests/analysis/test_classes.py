@@ -2,7 +2,7 @@ import pandas as pd
 import pytest
 
 from tests.builders import TraceBuilder, plain
-from traceprof.analysis.device.classes import measure_classes, uses_tensor_cores
+from traceprof.analysis.training.classes import measure_classes, uses_tensor_cores
 
 
 @pytest.mark.parametrize(

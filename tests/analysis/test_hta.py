@@ -11,7 +11,7 @@ import pytest
 
 from tests.builders import plain
 from traceprof.analysis.device.breakdown import measure_breakdown
-from traceprof.analysis.device.streams import measure_streams
+from traceprof.analysis.waiting.streams import measure_streams
 from traceprof.formats import open_trace
 from traceprof.model.selection import select
 from traceprof.model.trace import Trace

@@ -9,7 +9,7 @@ import pytest
 
 from tests.builders import TraceBuilder, plain
 from tests.requirements import require
-from traceprof.analysis.host.launches import launch_table, measure_launches
+from traceprof.analysis.waiting.launches import launch_table, measure_launches
 from traceprof.formats import open_trace
 
 

@@ -1,7 +1,7 @@
 import pytest
 
 from tests.builders import TraceBuilder, plain
-from traceprof.analysis.device.memory import measure_memory
+from traceprof.analysis.training.memory import measure_memory
 
 
 def test_peaks_by_phase() -> None:

@@ -1,5 +1,5 @@
 from tests.builders import TraceBuilder, plain
-from traceprof.analysis.device.streams import measure_streams
+from traceprof.analysis.waiting.streams import measure_streams
 
 US = 1000
 

@@ -1,5 +1,5 @@
 from tests.builders import TraceBuilder, plain
-from traceprof.analysis.host.sync import measure_sync
+from traceprof.analysis.waiting.sync import measure_sync
 
 
 def test_waits_by_call_pattern_and_range() -> None:

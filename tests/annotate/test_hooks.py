@@ -110,14 +110,34 @@ def test_steps_that_the_program_names_take_the_place_of_those_found(runtime):
 
 def test_a_capture_by_steps_holds_the_others_back(runtime, monkeypatch):
     monkeypatch.setenv("TRACEPROF_STEPS", "1..2")
-    session, steps = runtime("session"), runtime("steps")
-    session.begin()
+    session, steps, start = runtime("session"), runtime("steps"), runtime("start")
+    assert start.start()
     captured = []
     for _ in range(5):
         steps.computing()
         captured.append(session.is_capturing())
         steps.optimized()
     assert captured == [False, True, True, False, False]
+    assert not start.start()  # torch that is imported later asks again: nothing begins anew
+
+
+def test_modules_of_the_runtime_do_not_import_one_another_in_circles():
+    folder = INJECT_FOLDER / "_traceprof_runtime"
+    imports = {path.stem: _imports_in(path) for path in folder.glob("*.py")}
+    while imports:
+        free = [name for name, needed in imports.items() if not needed & imports.keys()]
+        assert free, f"a circle among {sorted(imports)}"
+        for name in free:
+            del imports[name]
+
+
+def _imports_in(path):
+    nodes = [node for node in ast.walk(ast.parse(path.read_text())) if hasattr(node, "level")]
+    return {name for node in nodes if node.level == 1 for name in _names_in(node)}
+
+
+def _names_in(node):
+    return [node.module] if node.module else [alias.name for alias in node.names]
 
 
 def test_before_torch_has_a_test_for_compiling_the_compilers_own_is_taken(tmp_path):

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import os
 import re
+import shutil
 import subprocess
 import sys
+import time
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -28,6 +31,9 @@ TORCHRUN = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node=2"]
 DDP = [*TORCHRUN, str(PROGRAMS / "train_ddp.py"), "--steps", "12", "--batch", "4"]
 
 
+TOOLS = ["torch", pytest.param("nsys", marks=pytest.mark.nsys)]
+
+
 @dataclass(frozen=True)
 class Recorded:
     """A finished run of ``traceprof record``."""
@@ -46,15 +52,75 @@ class Recorded:
         return float(match.group(1))
 
 
-def record(path: Path, command: list[str], *options: str, **environment: str) -> Recorded:
-    """Record ``command`` as a user would."""
+def require_tool(tool: str) -> None:
+    """Skip the test where the profiler that ``--with`` names is not here."""
+    if tool != "torch":
+        require(tool)
+
+
+def on_small_disk(folder: Path, size: str) -> list[str]:
+    """Return what to put before a command so that ``folder`` is a disk of that size for it.
+
+    What is on the disk in the end lies in ``folder`` with ".copy" at the end of its name.
+    """
+    mount = f'mount -t tmpfs -o size={size} tmpfs "$0"'
+    folder.mkdir()
+    script = f'{mount} && {{ "$@"; code=$?; cp -r "$0" "$0.copy"; exit $code; }}'
+    return [*in_own_mounts(), script, str(folder)]
+
+
+def in_own_mounts() -> list[str]:
+    """Return what runs a shell script that may mount things which nobody else sees."""
+    prefix = ["unshare", "-rm", "sh", "-c"]
+    trial = [*prefix, "mount -t tmpfs tmpfs /mnt"]
+    if not shutil.which("unshare") or subprocess.run(trial, check=False).returncode:
+        pytest.skip("nothing can be mounted here without being root")
+    return prefix
+
+
+_MARKER = "TRACEPROF_TEST"
+"""A variable that every process of a test has in its environment."""
+
+
+@pytest.fixture(autouse=True)
+def no_orphans(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """No process that a test has started, however it ended, is left behind."""
+    monkeypatch.setenv(_MARKER, str(tmp_path))
+    yield
+    until = time.monotonic() + 10
+    while left := _processes_with(f"{_MARKER}={tmp_path}"):
+        assert time.monotonic() < until, left
+        time.sleep(0.1)
+
+
+def _processes_with(variable: str) -> list[str]:
+    found = []
+    for folder in Path("/proc").glob("[0-9]*"):
+        try:
+            if variable.encode() in (folder / "environ").read_bytes().split(b"\0"):
+                found.append((folder / "cmdline").read_bytes().decode(errors="replace"))
+        except OSError:
+            continue
+    return found
+
+
+def environment_of_test(**more: str) -> dict[str, str]:
+    """Return the environment for a recorder that a test starts."""
+    return {**ENVIRONMENT, _MARKER: os.environ.get(_MARKER, ""), **more}
+
+
+def record(
+    path: Path, command: list[str], *options: str, prefix: Sequence[str] = (), **environment: str
+) -> Recorded:
+    """Record ``command`` as a user would; ``prefix`` goes before the whole command."""
+    traceprof = [*prefix, sys.executable, "-m", "traceprof"]
     done = subprocess.run(
-        [sys.executable, "-m", "traceprof", "record", "-o", str(path), *options, "--", *command],
+        [*traceprof, "record", "-o", str(path), *options, "--", *command],
         capture_output=True,
         text=True,
         timeout=240,
         cwd=path.parent if path.parent.is_dir() else path.parent.parent,
-        env={**ENVIRONMENT, **environment},
+        env=environment_of_test(**environment),
         check=False,
     )
     return Recorded(done, path)
@@ -88,6 +154,12 @@ def ddp_with_torch(tmp_path_factory):
 @pytest.fixture(scope="session")
 def ddp_with_nsys(tmp_path_factory):
     return _recorded(tmp_path_factory, DDP, "nsys")
+
+
+@pytest.fixture(scope="session")
+def pipeline(tmp_path_factory):
+    program = [*TORCHRUN[:-1], "--nproc-per-node=3", str(PROGRAMS / "pipeline_gloo.py")]
+    return _recorded(tmp_path_factory, program, "torch")
 
 
 @pytest.fixture(params=["torch", pytest.param("nsys", marks=pytest.mark.nsys)])

@@ -4,6 +4,7 @@ import pytest
 
 from traceprof.recording.environment import (
     git_facts,
+    hidden_values,
     kept_variables,
     masked_command,
     read_environment,
@@ -17,6 +18,8 @@ def test_only_variables_about_training_are_kept():
             "NCCL_DEBUG": "INFO",
             "RANK": "3",
             "SLURM_JOB_ID": "17",
+            "SLURM_TOPOLOGY_ADDR": "core.leaf2.node7",
+            "SLURM_TOPOLOGY_ADDR_PATTERN": "switch.switch.node",
             "HOME": "/home/someone",
             "AWS_SECRET_ACCESS_KEY": "x",
             "SLURM_JWT": "eyJhbGciOi",
@@ -30,6 +33,8 @@ def test_only_variables_about_training_are_kept():
         "NCCL_DEBUG": "INFO",
         "RANK": "3",
         "SLURM_JOB_ID": "17",
+        "SLURM_TOPOLOGY_ADDR": "core.leaf2.node7",
+        "SLURM_TOPOLOGY_ADDR_PATTERN": "switch.switch.node",
         "NCCL_PROXY": "http://***@proxy:3128",
         "TORCH_HUB": "***",
     }
@@ -95,3 +100,8 @@ def test_network_facts_have_units_and_no_unknown_speeds(tmp_path):
     assert facts["nic.eth0.speed_mbit_per_s"] == "25000"
     assert "nic.lo.speed_mbit_per_s" not in facts
     assert facts["rdma.mlx5_0.1.rate"] == "400 Gb/sec (4X NDR)"
+
+
+def test_what_is_hidden_of_a_command_line_is_known():
+    command = ["train", "--api-key", "k1", "--token=abc", "https://me:pw@host/x", "--num-keys", "3"]
+    assert hidden_values(command) == ["k1", "abc", "me:pw"]

@@ -1,16 +1,18 @@
 import os
+import sys
 from pathlib import Path
 
 import pytest
 
+from tests.recording.conftest import record
 from tests.requirements import require
 from traceprof.errors import RecordingError, UsageError
 from traceprof.recording import RECORDERS, choose_recorder
 from traceprof.recording.child import ignores_injection
-from traceprof.recording.nsys import nsys_options, profile_options
+from traceprof.recording.nsys_options import nsys_options, profile_options
 from traceprof.recording.nsys_report import convert_qdstrm, find_importer, find_report
 
-OLD = frozenset({"--force-overwrite", "--output", "--trace", "--sample"})
+OLD = dict.fromkeys(["--force-overwrite", "--output", "--trace", "--sample"], "")
 
 
 def test_only_options_that_this_version_knows_are_used():
@@ -21,7 +23,7 @@ def test_only_options_that_this_version_knows_are_used():
         "--trace=cuda,nvtx",
         "--sample=none",
     ]
-    newer = OLD | {"--session-new", "--cuda-graph-trace", "--wait"}
+    newer = OLD | dict.fromkeys(["--session-new", "--cuda-graph-trace", "--wait"], "")
     chosen = profile_options(newer, Path("/t/report"), "s1", with_gpu=False)
     assert chosen[1:] == [
         "--output=/t/report",
@@ -36,8 +38,50 @@ def test_only_options_that_this_version_knows_are_used():
 @pytest.mark.nsys
 def test_the_installed_nsys_tells_its_options():
     options = nsys_options(require("nsys"), "profile")
-    assert {"--output", "--trace", "--wait", "--session-new", "--capture-range"} <= options
+    assert {"--output", "--trace", "--wait", "--session-new", "--capture-range"} <= options.keys()
+    assert "true" in options["--nic-metrics"]
     assert "--type" in nsys_options(require("nsys"), "export")
+
+
+@pytest.mark.parametrize(
+    ("described", "expected"),
+    [
+        ("  --gpu-metrics-device=\n  --nic-metrics=\n Possible values are 'true' or 'false'.\n",
+         ["--gpu-metrics-device=all", "--nic-metrics=true"]),
+        ("  --gpu-metrics-devices=\n See --gpu-metrics-device.\n  --nic-metrics=\n"
+         " One of 'none', 'lf', 'hf'.\n",
+         ["--gpu-metrics-devices=all", "--nic-metrics=lf"]),
+        ("  --output=\n", []),
+    ],
+)  # fmt: skip
+def test_counters_are_sampled_as_the_version_at_hand_calls_it(tmp_path, described, expected):
+    program = tmp_path / "nsys"
+    program.write_text(f"#!/bin/sh\ncat <<'END'\n{described}END\n")
+    program.chmod(0o755)
+    known = nsys_options(str(program), "profile")
+    chosen = profile_options(
+        known, Path("/t/report"), "s1", with_gpu=True, with_counters=True, with_rdma=True
+    )
+    assert [option for option in chosen if "metrics" in option] == expected
+    without = profile_options(known, Path("/t/report"), "s1", with_gpu=True)
+    assert not any("metrics" in option for option in without)
+
+
+@pytest.mark.parametrize("option", ["--nsys-arg=--stats=true", "--nvprof-arg=-s", "--gpu-metrics"])
+def test_options_of_another_recorder_are_refused_before_anything_runs(tmp_path, option):
+    recorded = record(tmp_path / "run.sqlite", ["touch", "ran"], "--with", "torch", option)
+    assert recorded.done.returncode == 2
+    assert f"{option.partition('=')[0]} is for n" in recorded.done.stderr
+    assert not (tmp_path / "ran").exists()
+
+
+@pytest.mark.nsys
+def test_arguments_for_nsys_reach_it(tmp_path):
+    require("nsys")
+    options = ("--with", "nsys", "-v", "--nsys-arg=--stats=false")
+    recorded = record(tmp_path / "run.sqlite", [sys.executable, "-c", "pass"], *options)
+    assert recorded.done.returncode == 0
+    assert "--stats=false" in recorded.done.stderr
 
 
 def test_a_report_left_in_the_temporary_folder_is_found(tmp_path):

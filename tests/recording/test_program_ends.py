@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-from tests.recording.conftest import ENVIRONMENT, PROGRAMS, record
+from tests.recording.conftest import PROGRAMS, environment_of_test, record
 from tests.requirements import ROOT, require
 from traceprof.formats import open_trace
 
@@ -70,7 +70,7 @@ def test_signals_reach_the_program_and_leave_a_trace(tmp_path, tool, number):
         stderr=subprocess.PIPE,
         stdin=subprocess.DEVNULL,
         text=True,
-        env=ENVIRONMENT,
+        env=environment_of_test(),
     )
     assert recorder.stdout is not None
     assert recorder.stdout.readline() == "waiting\n"
@@ -114,7 +114,7 @@ def test_streams_pass_through(tmp_path):
             text=True,
             timeout=60,
             cwd=tmp_path,
-            env=ENVIRONMENT,
+            env=environment_of_test(),
             check=False,
         )
         assert done.stdout == "out hello\n"

@@ -4,7 +4,7 @@ from contextlib import closing
 import pytest
 
 from traceprof.errors import RecordingError
-from traceprof.recording.scrub import scrub_environments
+from traceprof.recording.scrub import mask_values, scrub_environments
 
 TABLES = """
 CREATE TABLE StringIds (id INTEGER PRIMARY KEY, value TEXT);
@@ -54,3 +54,31 @@ def test_a_damaged_export_is_said(tmp_path):
     path.write_bytes(b"x" * 5000)
     with pytest.raises(RecordingError, match="cannot be cleaned"):
         scrub_environments(path)
+
+
+def test_secrets_of_a_command_line_are_masked_wherever_the_system_tells_it(tmp_path):
+    path = tmp_path / "export.sqlite"
+    with closing(sqlite3.connect(path)) as connection, connection:
+        connection.executescript(TABLES + "CREATE TABLE NVTX_EVENTS (text TEXT);")
+        connection.executemany(
+            "INSERT INTO META_DATA_CAPTURE VALUES (?, ?)",
+            [
+                ("PROCESS_0:ARGUMENT_1", "--lr=0.007"),
+                ("PROCESS_0:ARGUMENT_2", "--token=sesame77"),
+                ("PROCESS_0:ARGUMENT_3", "007"),
+            ],
+        )
+        connection.execute("INSERT INTO StringIds VALUES (1, 'train --token=sesame77 x')")
+        connection.execute("INSERT INTO NVTX_EVENTS VALUES ('007')")
+    mask_values(path, ["sesame77", "007", ""])
+    assert b"sesame77" not in path.read_bytes()
+    with closing(sqlite3.connect(path)) as connection:
+        assert connection.execute("SELECT value FROM META_DATA_CAPTURE").fetchall() == [
+            ("--lr=0.007",),
+            ("--token=***",),
+            ("***",),
+        ]
+        assert (
+            connection.execute("SELECT value FROM StringIds").fetchone()[0] == "train --token=*** x"
+        )
+        assert connection.execute("SELECT text FROM NVTX_EVENTS").fetchone() == ("007",)

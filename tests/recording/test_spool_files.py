@@ -1,6 +1,11 @@
 import json
 
-from traceprof.recording.spool_files import read_cards, read_events, window_files
+from traceprof.recording.spool_files import (
+    read_cards,
+    read_children,
+    read_events,
+    window_files,
+)
 
 
 def test_a_line_that_was_cut_off_ends_what_can_be_read(tmp_path):
@@ -38,3 +43,9 @@ def test_windows_that_were_not_finished_are_left_out(tmp_path):
         (7, "window.7.0.json"),
         (7, "window.7.1.json"),
     ]
+
+
+def test_children_that_were_forked_have_their_parents(tmp_path):
+    (tmp_path / "children.7").write_text("8\n9\n")
+    (tmp_path / "children.9").write_text("10\n")
+    assert read_children(tmp_path) == {8: 7, 9: 7, 10: 9}

@@ -44,6 +44,10 @@ def test_a_profiler_that_hangs_is_interrupted_and_then_killed(tmp_path):
 def test_nothing_happens_while_a_process_lives_or_none_is_known(tmp_path):
     process, said, look = watch(tmp_path, [])
     look()
+    (tmp_path / "started").write_text("")  # the program's id is about to be written
+    look()
+    (tmp_path / "started").write_text(str(os.getpid()))
+    look()
     (tmp_path / f"process.{os.getpid()}.json").write_text("{}")
     look()
     assert process.sent == said == []

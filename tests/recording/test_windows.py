@@ -44,6 +44,8 @@ EVENTS = [
         bytes=1000,
     ),
     event("gpu_memset", "Memset (Device)", 4, 1, 0, 7, device=0, stream=7, bytes=64),
+    event("cuda_sync", "Stream Sync", 6, 2, 0, 7, device=0, stream=7, correlation=6),
+    event("overhead", "Activity Buffer Request", 0, 1),
     event("Trace", "PyTorch Profiler (0)", 0, 100, "Spans", "x"),
 ]
 
@@ -86,6 +88,13 @@ def test_copies_have_direction_bytes_and_kinds_of_memory(gpu):
     assert copies["n_bytes"].tolist() == [1000, 64]
     assert copies["src_kind"].tolist() == ["pinned", ""]
     assert copies["dst_kind"].tolist() == ["device", "device"]
+
+
+def test_waits_and_the_profilers_own_work_are_there(gpu):
+    (sync,) = gpu["syncs"].to_dict("records")
+    assert (sync["kind"], sync["stream"], sync["process"]) == ("stream", 7, PID)
+    (overhead,) = gpu["overheads"].to_dict("records")
+    assert (overhead["end_ns"], overhead["process"]) == (1000, PID)
 
 
 def test_devices_are_described(gpu):

@@ -107,6 +107,16 @@ def test_zooming_fetches_what_the_screen_can_show_and_hover_tells_it(view: View)
     assert page.complaints == []
 
 
+def test_an_answer_that_comes_in_time_is_drawn_once(view: View) -> None:
+    page = view(many=_crowded_trace())
+    _until(page, "traceprof.isSettled")
+    _js(page, "traceprof.patienceMs = 60_000")
+    before = _js(page, "traceprof.redraws")
+    _go_to(page, 20_000_000, 20_010_000)
+    _until(page, f"traceprof.redraws > {before}")
+    assert _js(page, "[traceprof.redraws, traceprof.trace.bin_ns]") == [before + 1, 0]
+
+
 def test_while_data_is_on_its_way_nothing_looks_idle(view: View) -> None:
     page = view(many=_crowded_trace())
     _go_to(page, 20_000_000, 20_010_000)

@@ -6,11 +6,13 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol
 
+import numpy as np
 import pandas as pd
 
+from traceprof.model.tables import ABSENT
 from traceprof.model.trace import Trace
 
-__all__ = ["Analysis", "Result"]
+__all__ = ["Analysis", "Result", "table_of"]
 
 
 class Result(Protocol):
@@ -41,3 +43,20 @@ class Analysis:
     name: str
     needs: tuple[str, ...]
     run: Callable[[Trace], Result]
+
+
+def table_of(result: Result, trace: Trace) -> pd.DataFrame:
+    """Return the table of ``result``; in a run of several ranks, each process with its rank.
+
+    A process id says little where every rank has its own. None where the rank is not known.
+    """
+    frame = result.to_frame()
+    processes = trace.processes[trace.processes["rank"] != ABSENT]
+    if "process" not in frame or "rank" in frame or processes["rank"].nunique() < 2:
+        return frame
+    ranks = dict(zip(processes["process"], processes["rank"], strict=True))
+    found = [ranks.get(process) for process in frame["process"]]
+    with_rank = frame.copy(deep=False)
+    kind = object if None in found else np.int64
+    with_rank.insert(list(frame).index("process"), "rank", pd.Series(found, frame.index, kind))
+    return with_rank

@@ -15,9 +15,11 @@ from traceprof.cli.options import (
     AlignClocks,
     AsCsv,
     AsJson,
+    ClusterFile,
     GpuModel,
     HardwareFile,
     LinkRates,
+    RackHosts,
     RowCount,
     RulesFile,
     StepRanges,
@@ -54,10 +56,12 @@ def analyze(
     gpu: GpuModel = None,
     link: LinkRates = None,
     hardware: HardwareFile = None,
+    rack: RackHosts = None,
+    cluster: ClusterFile = None,
 ) -> None:
     """Where did the step time go? One page, or the analyses named in front of the trace."""
     names, paths = _split(trace)
-    opening = Opening(rules, align, gpu, link or (), hardware)
+    opening = Opening(rules, align, gpu, link or (), hardware, rack or (), cluster)
     show(names, paths, opening, Wanted(window, warmup, step_ranges, as_json, as_csv, rows))
 
 
@@ -77,8 +81,10 @@ def command_for(name: str) -> Callable[..., None]:
         gpu: GpuModel = None,
         link: LinkRates = None,
         hardware: HardwareFile = None,
+        rack: RackHosts = None,
+        cluster: ClusterFile = None,
     ) -> None:
-        opening = Opening(rules, align, gpu, link or (), hardware)
+        opening = Opening(rules, align, gpu, link or (), hardware, rack or (), cluster)
         show([name], trace, opening, Wanted(window, warmup, step_ranges, as_json, as_csv, rows))
 
     return command
@@ -133,6 +139,7 @@ def show(names: Sequence[str], paths: Sequence[Path], opening: Opening, wanted: 
     from rich.console import Group
 
     from traceprof.analysis.advice.verdict import measure_verdict
+    from traceprof.analysis.base import table_of
     from traceprof.cli.output import out, print_view
     from traceprof.model.selection import select
     from traceprof.model.steps import mark_steps
@@ -155,7 +162,7 @@ def show(names: Sequence[str], paths: Sequence[Path], opening: Opening, wanted: 
     if wanted.as_json:
         out(to_json(document_of(whole, selection, results, missing, verdict)))
     elif wanted.as_csv:
-        out(to_csv(results[names[0]].to_frame()))
+        out(to_csv(table_of(results[names[0]], whole)))
     elif verdict is None:
         print_view(
             lambda width: Group(*results_view(whole, selection, results, (wanted.rows, width)))

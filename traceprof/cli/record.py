@@ -36,8 +36,14 @@ def record(
     max_size: Annotated[
         str | None, typer.Option(metavar="SIZE", help="Stop at so many bytes per process (500MB).")
     ] = None,
+    gpu_metrics: Annotated[
+        bool, typer.Option("--gpu-metrics", help="Counters inside the GPUs, too (nsys).")
+    ] = False,
     nsys_arg: Annotated[
-        list[str] | None, typer.Option(help="An argument for the profiler, as it is.")
+        list[str] | None, typer.Option(help="An argument for nsys profile, as it is.")
+    ] = None,
+    nvprof_arg: Annotated[
+        list[str] | None, typer.Option(help="An argument for nvprof, as it is.")
     ] = None,
     keep_report: Annotated[
         bool,
@@ -68,7 +74,8 @@ def record(
         bounds=parse_bounds(steps, delay, duration, max_size),
         keep_report=keep_report,
         keep_environment=keep_environment,
-        profiler_arguments=nsys_arg or (),
+        profiler_arguments={"nsys": nsys_arg or (), "nvprof": nvprof_arg or ()},
+        gpu_metrics=gpu_metrics,
         say=message,
         detail=message if verbose else _nothing,
     )
@@ -77,14 +84,16 @@ def record(
         message(note)
     if recording.output is not None:
         ranks = f", ranks {_listed(recording.ranks)}" if recording.ranks else ""
-        processes = (
-            "1 process" if recording.n_processes == 1 else f"{recording.n_processes} processes"
-        )
         message(
-            f"recorded {recording.n_ranges} ranges of {processes}{ranks} "
+            f"recorded {_counted(recording.n_ranges, 'range', 'ranges')} "
+            f"of {_counted(recording.n_processes, 'process', 'processes')}{ranks} "
             f"with {recording.recorder}: {recording.output}"
         )
     raise typer.Exit(recording.exit_code)
+
+
+def _counted(count: int, one: str, several: str) -> str:
+    return f"{count} {one if count == 1 else several}"
 
 
 def _listed(ranks: tuple[int, ...]) -> str:

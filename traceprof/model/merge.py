@@ -10,6 +10,7 @@ import numpy as np
 import pandas as pd
 
 from traceprof.model.frames import stack
+from traceprof.model.merge_samples import merge_environments, merge_samples
 from traceprof.model.run import RankTrace, Run
 from traceprof.model.tables import ABSENT, TABLES, make_table
 from traceprof.model.trace import Trace, TraceInfo, make_trace
@@ -59,8 +60,9 @@ def merge_run(run: Run, offsets_ns: Sequence[int] | None = None) -> Trace:
         for i, (member, offset) in enumerate(zip(run, offsets_ns, strict=True))
     ]
     tables = {name: stack(name, [part[name] for part in parts]) for name in TABLES}
-    tables["environment"] = parts[0]["environment"]
-    tables["samples"] = stack("samples", [parts[i]["samples"] for i in _first_of_each_file(run)])
+    tables["environment"] = merge_environments(run, [part["environment"] for part in parts])
+    samples = [part["samples"] for part in parts]
+    tables["samples"] = merge_samples(run, samples, processes, devices)
     recorded = frozenset[str]().union(*(member.trace.recorded for member in run))
     for name in sorted(recorded):
         without = [str(m.rank) for m in run if name not in m.trace.recorded]
@@ -68,12 +70,6 @@ def merge_run(run: Run, offsets_ns: Sequence[int] | None = None) -> Trace:
             warnings.append(f"{name} of rank {', '.join(without)} were not recorded")
     span = _span(run, offsets_ns)
     return make_trace(_info(run, warnings, offsets_ns), tables, recorded, span)
-
-
-def _first_of_each_file(run: Run) -> list[int]:
-    """Return the members that are the first of their file: others repeat what is no process's."""
-    paths = [member.trace.info.path for member in run]
-    return [i for i, path in enumerate(paths) if path not in paths[:i]]
 
 
 def _span(run: Run, offsets_ns: Sequence[int]) -> TimeWindow:
@@ -146,6 +142,9 @@ def _moved(
             frame = _with_rank(frame[frame["used"] == 1], member.rank)
         if name == "processes":
             frame = _with_roles(frame, member)
+        if frame.empty:
+            moved[name] = frame
+            continue
         columns: dict[str, Any] = {str(column): frame[column].array for column in frame}
         for time in columns.keys() & {"start_ns", "end_ns"}:
             columns[time] = frame[time].to_numpy() + offset_ns
@@ -164,13 +163,18 @@ def _with_rank(devices: pd.DataFrame, rank: int) -> pd.DataFrame:
 
 
 def _with_roles(processes: pd.DataFrame, member: RankTrace) -> pd.DataFrame:
-    """Return the processes with what the run knows of them where they do not say it themselves."""
+    """Return the processes with what the run knows of them where they do not say it themselves.
+
+    Where one says that it is the rank, the others are its helpers.
+    """
     known = processes["rank"] != ABSENT
-    return processes.assign(
-        rank=processes["rank"].where(known, member.rank),
-        local_rank=processes["local_rank"].where(known, member.local_rank),
+    placed = processes.assign(
         host=[own or member.host for own in processes["host"]],
+        rack=[own or member.rack for own in processes["rack"]],
     )
+    if known.any():
+        return placed
+    return placed.assign(rank=member.rank, local_rank=member.local_rank)
 
 
 def _renamed(values: pd.Series, names: Mapping[int, int]) -> np.ndarray:

@@ -19,6 +19,7 @@ import numpy.typing as npt
 import pandas as pd
 
 from traceprof.errors import UsageError
+from traceprof.model.remembered import remembered
 from traceprof.model.step_kernels import find_optimizer_steps, find_periodic_steps
 from traceprof.model.step_ranges import (
     OWN_DOMAIN,
@@ -77,6 +78,7 @@ class Steps:
         return self.table["is_warmup"].to_numpy(bool)
 
 
+@remembered
 def find_steps(trace: Trace) -> Steps:
     """Return the steps of every process, from the most reliable source that the trace has.
 

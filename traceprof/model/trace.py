@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -48,6 +48,7 @@ class Trace:
     None for a whole one: which step or launch a row belongs to is decided there. ``hardware`` is
     what the user said of the hardware, in front of the table that is built in, and
     ``warmup_steps`` how many leading steps the user calls warm-up (None: they are found).
+    ``derived`` is where `traceprof.model.remembered` keeps what was computed of this very Trace.
     """
 
     info: TraceInfo
@@ -70,6 +71,7 @@ class Trace:
     uncut: Trace | None = None
     hardware: Hardware | None = None
     warmup_steps: int | None = None
+    derived: dict[object, Any] = field(default_factory=dict, init=False, repr=False)
 
     @property
     def whole(self) -> Trace:

@@ -6,7 +6,7 @@ from typing import Final
 
 from traceprof.errors import RecordingError, UsageError
 from traceprof.recording.embedded import RECORDER as EMBEDDED
-from traceprof.recording.gpu import has_gpu
+from traceprof.recording.gpu import has_gpu, why_no_counters
 from traceprof.recording.nsys import RECORDER as NSYS
 from traceprof.recording.nvprof import RECORDER as NVPROF
 from traceprof.recording.outputs import check_output
@@ -44,8 +44,25 @@ def record(request: RecordRequest) -> Recording:
     """Record one program, as asked for in ``request``.
 
     Raises:
-        UsageError: the output cannot be written, or there is no such recorder.
+        UsageError: the output cannot be written, there is no such recorder, or something was
+            asked for that it cannot do.
         RecordingError: the program could not be started, or the trace not be written.
     """
     check_output(request)
-    return record_with(choose_recorder(request.recorder), request)
+    recorder = choose_recorder(request.recorder)
+    _check_options(request, recorder)
+    return record_with(recorder, request)
+
+
+def _check_options(request: RecordRequest, recorder: Recorder) -> None:
+    asked = {name: f"--{name}-arg" for name, given in request.profiler_arguments.items() if given}
+    if request.gpu_metrics:
+        asked[NSYS.name] = "--gpu-metrics"
+    for name, option in asked.items():
+        if name != recorder.name:
+            raise UsageError(
+                f"{option} is for {name}, and {recorder.name} would record: add --with {name}"
+            )
+    reason = why_no_counters()
+    if request.gpu_metrics and reason is not None:
+        raise UsageError(f"--gpu-metrics: {reason}; traceprof doctor says more")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib.util
-import os
 import re
 import shutil
 import subprocess
@@ -16,7 +15,7 @@ from typing import Any, Final
 
 from traceprof.errors import TraceprofError
 from traceprof.recording.clock import read_profiler_clock
-from traceprof.recording.gpu import has_gpu
+from traceprof.recording.gpu import has_gpu, why_no_counters
 from traceprof.recording.gpu_facts import gpu_facts
 from traceprof.recording.mpi import mpi_facts
 from traceprof.recording.nsys import RECORDER as NSYS
@@ -30,7 +29,6 @@ __all__ = ["CHECKS", "Check", "examine"]
 _TIMEOUT_S: Final = 120
 _VERSION: Final = re.compile(r"\d+\.\d+(?:\.\d+)*")
 _OLDEST_TORCH: Final = (2, 1)
-_ADMIN_ONLY: Final = Path("/proc/driver/nvidia/params")
 _TORCH_PROBE: Final = (
     "import torch; p = torch.profiler;"
     " gpu = p.ProfilerActivity.CUDA in p.supported_activities() and torch.cuda.is_available();"
@@ -86,14 +84,11 @@ def _check_gpu() -> Check:
 
 
 def _check_counters() -> Check:
-    try:
-        is_restricted = "RmProfilingAdminOnly: 1" in _ADMIN_ONLY.read_text()
-    except OSError:
-        return Check("gpu counters", False, "no driver is loaded", "")
-    if is_restricted and os.geteuid():
-        advice = "run as root, or load the driver with NVreg_RestrictProfilingToAdminUsers=0"
-        return Check("gpu counters", False, "only root may read GPU metrics", advice)
-    return Check("gpu counters", True, "GPU metrics may be read")
+    reason = why_no_counters()
+    if reason is None:
+        return Check("gpu counters", True, "GPU metrics may be read: --gpu-metrics")
+    advice = "run as root, or load the driver with NVreg_RestrictProfilingToAdminUsers=0"
+    return Check("gpu counters", False, reason, advice if "root" in reason else "")
 
 
 def _check_nsys() -> Check:

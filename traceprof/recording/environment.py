@@ -16,12 +16,19 @@ from traceprof.recording.gpu_facts import gpu_facts
 from traceprof.recording.machine import machine_facts, network_facts
 from traceprof.recording.mpi import mpi_facts
 
-__all__ = ["git_facts", "kept_variables", "masked_command", "read_environment"]
+__all__ = [
+    "MASK",
+    "git_facts",
+    "hidden_values",
+    "kept_variables",
+    "masked_command",
+    "read_environment",
+]
 
 _KEPT: Final = re.compile(
     r"(NCCL|RCCL|GLOO|TORCH|PYTORCH|CUDA|CUBLAS|CUDNN|OMP|MKL|KMP|UCX|UCC|FI|PMI)_\w+"
     r"|(OMPI_COMM_WORLD|I_MPI|MPICH|MV2|MVP)_\w+|OMPI_MCA_(btl|pml|mtl|coll|osc|io|op)\w*"
-    r"|SLURM_(JOB_ID|NNODES|NTASKS|PROCID|LOCALID|NODEID|JOB_NODELIST|GPUS\w*)"
+    r"|SLURM_(JOB_ID|NNODES|NTASKS|PROCID|LOCALID|NODEID|JOB_NODELIST|TOPOLOGY_ADDR(_PATTERN)?|GPUS\w*)"
     r"|(LOCAL_|GROUP_)?RANK|(LOCAL_)?WORLD_SIZE|MASTER_(ADDR|PORT)|NVIDIA_VISIBLE_DEVICES"
 )
 _SECRET_WORDS: Final = frozenset(
@@ -32,7 +39,7 @@ _SECRET_VALUE: Final = re.compile(
     r"^(sk-|ghp_|gho_|ghs_|github_pat_|glpat-|hf_|xox[abpr]-|AKIA|ASIA|eyJ)[\w\-./+=]{8,}$"
 )
 _LOGIN: Final = re.compile(r"(\w+://)[^/@\s]+@")
-_MASK: Final = "***"
+MASK: Final = "***"
 _GIT_TIMEOUT_S: Final = 3
 
 
@@ -82,7 +89,7 @@ def _git(folder: Path, *arguments: str) -> str:
 def kept_variables(environment: Mapping[str, str]) -> dict[str, str]:
     """Return the variables that are about training, without those that may hold a secret."""
     return {
-        name: _MASK if _is_secret(value) else _LOGIN.sub(rf"\g<1>{_MASK}@", value)
+        name: MASK if _is_secret(value) else _LOGIN.sub(rf"\g<1>{MASK}@", value)
         for name, value in sorted(environment.items())
         if _KEPT.fullmatch(name) and not _names_secret(name)
     }
@@ -96,13 +103,23 @@ def masked_command(command: Sequence[str]) -> list[str]:
         name, equals, _value = argument.partition("=")
         is_secret_option = argument.startswith("-") and _names_secret(name)
         if hide_next or _is_secret(argument):
-            masked.append(_MASK)
+            masked.append(MASK)
         elif is_secret_option and equals:
-            masked.append(f"{name}={_MASK}")
+            masked.append(f"{name}={MASK}")
         else:
-            masked.append(_LOGIN.sub(rf"\g<1>{_MASK}@", argument))
+            masked.append(_LOGIN.sub(rf"\g<1>{MASK}@", argument))
         hide_next = is_secret_option and not equals
     return masked
+
+
+def hidden_values(command: Sequence[str]) -> list[str]:
+    """Return what `masked_command` does not show of ``command``."""
+    hidden = []
+    for argument, shown in zip(map(storable, command), masked_command(command), strict=True):
+        if shown != argument:
+            before, _, after = shown.partition(MASK)
+            hidden.append(argument[len(before) : len(argument) - len(after)])
+    return hidden
 
 
 def _names_secret(name: str) -> bool:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import socket
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final
@@ -16,11 +16,13 @@ from traceprof.formats.kineto.events import KinetoEvents, read_kineto_events
 from traceprof.formats.sqlite.rows import storable
 from traceprof.model.tables import ABSENT, make_table
 from traceprof.model.trace import Trace, TraceInfo, make_trace
+from traceprof.recording.lineage import Family, find_families, with_ranks_of_heads
 from traceprof.recording.sampling import Sample
 from traceprof.recording.spool_files import (
     Card,
     ProcessEvents,
     read_cards,
+    read_children,
     read_events,
     window_files,
 )
@@ -35,12 +37,13 @@ _METRIC: Final = "metric:"
 
 @dataclass(frozen=True, slots=True)
 class Captured:
-    """Everything in a work folder, in memory."""
+    """Everything in a work folder, in memory; ``families`` are the ranks and their helpers."""
 
     cards: Sequence[Card]
     events: Sequence[ProcessEvents]
     windows: Sequence[tuple[int, KinetoEvents]] = ()
     samples: Sequence[Sample] = ()
+    families: Sequence[Family] = ()
 
     @property
     def is_empty(self) -> bool:
@@ -51,18 +54,16 @@ class Captured:
         """Return the processes that left events."""
         return sorted({part.pid for part in self.events} | {pid for pid, _ in self.windows})
 
-    def ranks(self) -> dict[int, int]:
-        """Return pid → rank, where the rank is known."""
-        return {card.pid: card.rank for card in self.cards if card.rank is not None}
-
-    def of(self, pid: int) -> Captured:
-        """Return the part of one process, with the samples of the machine."""
-        others = {f"process:{other}" for other in self.pids() if other != pid}
+    def of(self, processes: Collection[int]) -> Captured:
+        """Return the part of some processes, with the samples of the machine."""
+        others = {f"process:{pid}" for family in self.families for pid in family.members}
+        others -= {f"process:{pid}" for pid in processes}
         return Captured(
-            cards=[card for card in self.cards if card.pid == pid],
-            events=[part for part in self.events if part.pid == pid],
-            windows=[window for window in self.windows if window[0] == pid],
+            cards=[card for card in self.cards if card.pid in processes],
+            events=[part for part in self.events if part.pid in processes],
+            windows=[window for window in self.windows if window[0] in processes],
             samples=[sample for sample in self.samples if sample.source not in others],
+            families=[family for family in self.families if family.head in processes],
         )
 
     def software(self) -> dict[str, str]:
@@ -89,12 +90,22 @@ class Captured:
         return replace(self, samples=inside)
 
 
-def gather(folder: Path) -> Captured:
-    """Return what the processes of a run left in ``folder``."""
+def gather(folder: Path, profiled: Iterable[int] = ()) -> Captured:
+    """Return what the processes of a run left in ``folder``.
+
+    ``profiled`` are the processes of which a profiler left something.
+    """
+    events = list(read_events(folder))
+    windows = [(pid, read_kineto_events(path)) for pid, path in window_files(folder)]
+    n_events = dict.fromkeys([*profiled, *(pid for pid, _ in windows)], 0)
+    n_events |= {part.pid: sum(map(len, _kinds(part))) for part in events}
+    cards = read_cards(folder)
+    families = find_families(cards, read_children(folder), n_events)
     return Captured(
-        cards=read_cards(folder),
-        events=list(read_events(folder)),
-        windows=[(pid, read_kineto_events(path)) for pid, path in window_files(folder)],
+        cards=with_ranks_of_heads(cards, families),
+        events=events,
+        windows=windows,
+        families=families,
     )
 
 
@@ -211,7 +222,10 @@ def _collectives(
             "group": [fact.get("group", "") for fact in facts],
             "group_size": [fact.get("size", ABSENT) for fact in facts],
             "backend": [fact.get("backend", "") for fact in facts],
-            "sequence": [fact.get("sequence", ABSENT) for fact in facts],
+            **{
+                name: [fact.get(name, ABSENT) for fact in facts]
+                for name in ("sequence", "group_rank", "peer", "peer_rank", "tag")
+            },
         },
     )
 

@@ -49,10 +49,16 @@ class Job:
             "ended": _utc(self.ended_s),
         }
 
+    def texts(self) -> dict[str, str]:
+        """Return the manifest as every file of the recording repeats it."""
+        return {name: str(value) for name, value in self.manifest().items()}
+
     def _label(self) -> str:
         """Return what the nodes of one run share where somebody says it."""
-        given = (os.environ.get(name) for name in _LABEL_VARIABLES)
-        return next(filter(None, given), f"{socket.gethostname()}-{int(self.started_s)}")
+        given = next(filter(None, map(os.environ.get, _LABEL_VARIABLES)), None)
+        if given is None and self.request.is_folder:
+            return self.request.output.absolute().name
+        return given or f"{socket.gethostname()}-{int(self.started_s)}"
 
 
 def _utc(seconds: float) -> str:

@@ -2,13 +2,16 @@
 
 A profiler that runs a program puts pipes in the place of its output and mixes its own messages
 in. Started by the profiler in the program's place, this script puts the streams of traceprof
-back (as the file descriptors STDOUT and STDERR, which the profiler hands down), leaves its
-process id in MARKER to say that the program was started, and becomes the program.
+back (as the file descriptors STDOUT and STDERR, which the profiler hands down) and the folder for
+temporary files (the variable TRACEPROF_TMPDIR, empty for none), leaves its process id in MARKER
+to say that the program was started, and becomes the program.
 """
 
 import os
 import signal
 import sys
+
+TMPDIR = "TRACEPROF_TMPDIR"
 
 
 def main() -> None:
@@ -21,6 +24,12 @@ def main() -> None:
     os.dup2(stderr, 2)
     os.close(stdout)
     os.close(stderr)
+    if TMPDIR in os.environ:
+        folder = os.environ.pop(TMPDIR)
+        if folder:
+            os.environ["TMPDIR"] = folder
+        else:
+            del os.environ["TMPDIR"]
     for number in (signal.SIGPIPE, signal.SIGXFSZ):  # Python ignores them; programs expect not to
         signal.signal(number, signal.SIG_DFL)
     try:

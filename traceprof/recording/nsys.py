@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import os
-import re
 import shlex
 import shutil
-import subprocess
+import socket
 import sys
+import tempfile
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Final
@@ -18,7 +19,9 @@ from traceprof.errors import RecordingError
 from traceprof.recording import launch
 from traceprof.recording.child import child_environment
 from traceprof.recording.embedded import RECORDER as EMBEDDED
+from traceprof.recording.environment import hidden_values
 from traceprof.recording.gpu import has_gpu
+from traceprof.recording.nsys_options import has_rdma, nsys_options, profile_options
 from traceprof.recording.nsys_report import export_report, find_report
 from traceprof.recording.orphans import (
     become_subreaper,
@@ -26,23 +29,23 @@ from traceprof.recording.orphans import (
     is_alive,
     wait_for_program,
 )
-from traceprof.recording.process import run_recorded
+from traceprof.recording.process import Program, run_recorded
 from traceprof.recording.request import RecordRequest, RunRecorded
-from traceprof.recording.scrub import scrub_environments
-from traceprof.recording.watchdog import Watchdog
+from traceprof.recording.scrub import mask_values, scrub_environments
+from traceprof.recording.watchdog import STARTED, Watchdog
 
-__all__ = ["RECORDER", "NsysRecorder", "nsys_options", "profile_options"]
+__all__ = ["RECORDER", "NsysRecorder"]
 
-_OPTION: Final = re.compile(r"--[a-z][\w-]+")
 # The hooks open this range when the capture is due; the program goes on after its end.
 _CAPTURE: Final = (
     "--capture-range=nvtx",
     "--nvtx-capture=traceprof.capture@traceprof",
     "--capture-range-end=stop",
 )
-_HELP_TIMEOUT_S: Final = 60
 _ATTEMPTS: Final = 3  # now and then it does not find its own agent, on a busy machine above all
 _STDOUT, _STDERR = 1, 2
+_ONLY_OURS: Final = "the trace has what the hooks saw, and no work of a GPU"
+_LONGEST_FOLDER: Final = 40  # nsys puts sockets there, whose paths must not exceed 107 bytes
 
 
 class NsysRecorder:
@@ -59,75 +62,47 @@ class NsysRecorder:
 
         Where nsys does not start the program, several times, the embedded recorder does.
         """
-        run = _NsysRun(shutil.which("nsys") or "nsys", request, folder)
-        code = run.start()
-        if code is None:
-            note = f"nsys did not start the program ({run.last_line()}): recorded with torch"
-            embedded = EMBEDDED.run(request, folder)
-            return replace(embedded, recorder=EMBEDDED.name, notes=(note,))
-        report = find_report(folder, run.said(), run.started_at)
-        if report is None:
-            return RunRecorded(code, notes=(f"nsys left no report ({run.last_line()})",))
-        try:
-            return RunRecorded(code, run.export(report))
-        except RecordingError as error:
-            return RunRecorded(code, notes=(str(error),))
-
-
-def nsys_options(nsys: str, command: str) -> frozenset[str]:
-    """Return the long options that ``nsys command`` of this version knows."""
-    try:
-        done = subprocess.run(
-            [nsys, command, "--help"], capture_output=True, check=False, timeout=_HELP_TIMEOUT_S
-        )
-    except (OSError, subprocess.TimeoutExpired) as error:
-        raise RecordingError(f"{nsys}: cannot be asked for its options ({error})") from error
-    return frozenset(_OPTION.findall(done.stdout.decode("utf-8", "replace")))
-
-
-def profile_options(
-    known: frozenset[str], report: Path, session: str, *, with_gpu: bool
-) -> list[str]:
-    """Return the options of ``nsys profile``; ``known`` are those that this version has.
-
-    An unknown option is fatal. Sampling is off: it makes some versions hang at the end.
-    """
-    wanted = {
-        "--force-overwrite": "true",
-        "--output": str(report),
-        "--session-new": session,
-        "--trace": "cuda,nvtx" if with_gpu else "nvtx",
-        "--sample": "none",
-        "--cpuctxsw": "none",
-        "--cuda-graph-trace": "node",
-        "--trace-fork-before-exec": "true",
-        "--wait": "primary",
-    }
-    return [f"{name}={value}" for name, value in wanted.items() if name in known]
+        with _short_folder(folder) as temporary:
+            run = _NsysRun(shutil.which("nsys") or "nsys", request, folder, temporary)
+            code = run.start()
+            if code is not None:
+                return run.result(code)
+        note = f"nsys did not start the program ({run.last_line()}): recorded with torch"
+        embedded = EMBEDDED.run(request, folder)
+        return replace(embedded, recorder=EMBEDDED.name, notes=(note,))
 
 
 class _NsysRun:
     """One program under nsys, started again where nsys fails before the program starts."""
 
-    def __init__(self, nsys: str, request: RecordRequest, folder: Path) -> None:
+    def __init__(self, nsys: str, request: RecordRequest, folder: Path, temporary: Path) -> None:
         self._nsys = nsys
         self._request = request
         self._folder = folder
+        self._temporary = temporary
         self._log = folder / "nsys.log"
-        self._marker = folder / "started"
-        self._session = f"traceprof-{folder.name}"  # unique: nsys's processes are known by it
+        self._marker = folder / STARTED
+        self._session = folder.name  # unique: nsys's processes are known by it
+        self._program = Program()
         self.started_at = time.time()
 
     def start(self) -> int | None:
         """Run the program to its end and return its exit code, None where nsys did not start it."""
         become_subreaper()
         environment = child_environment(self._folder, self._request)
+        # What nsys leaves there when it is killed holds environments; the program gets its own.
+        environment[launch.TMPDIR] = environment.pop("TMPDIR", "")
+        environment["TMPDIR"] = str(self._temporary)
         options = profile_options(
             nsys_options(self._nsys, "profile"),
             self._folder / "report",
             self._session,
             with_gpu=has_gpu(),
+            with_counters=self._request.gpu_metrics,
+            with_rdma=has_rdma(),
         )
+        if self._request.gpu_metrics and not any("gpu-metrics" in option for option in options):
+            self._request.say("this version of nsys cannot sample GPU metrics")
         if self._request.bounds.is_bounded:
             options += _CAPTURE
         for attempt in range(_ATTEMPTS):
@@ -137,7 +112,7 @@ class _NsysRun:
                 if self._marker.exists():
                     return self._code_of_program(code)
             finally:
-                end_processes_with(self._session)
+                end_processes_with(self._folder.name)
             self._request.detail(f"attempt {attempt + 1} of nsys failed: {self.last_line()}")
         return None
 
@@ -147,19 +122,43 @@ class _NsysRun:
         if not pid or not is_alive(pid):
             return code
         self._request.say("nsys has ended before the program, which goes on without it")
-        own_code = wait_for_program(pid)
+        own_code = wait_for_program(pid, self._program)
         return code if own_code is None else own_code
 
-    def export(self, report: Path) -> Path:
+    def result(self, code: int) -> RunRecorded:
+        """Return what is left of a program that ended with ``code``."""
+        report = find_report(self._folder, self.said(), self.started_at)
+        if report is None:
+            return RunRecorded(
+                code, notes=(f"nsys left no report ({self.last_line()}); {_ONLY_OURS}",)
+            )
+        try:
+            return RunRecorded(code, self._export(report))
+        except RecordingError as error:
+            kept = f"; it is kept: {self._keep(report)}" if self._request.keep_report else ""
+            return RunRecorded(code, notes=(f"{error}{kept}; {_ONLY_OURS}",))
+
+    def _export(self, report: Path) -> Path:
         """Return the report as SQLite, without environments unless they were asked for."""
         database = self._folder / "report.sqlite"
         with_blobs = "--include-blobs" in nsys_options(self._nsys, "export")
-        kept = export_report(self._nsys, report, database, with_blobs=with_blobs)
+        exported = export_report(self._nsys, report, database, with_blobs=with_blobs)
         if not self._request.keep_environment:
             scrub_environments(database)
+            mask_values(database, hidden_values(self._request.command))
         if self._request.keep_report:
-            shutil.copy2(kept, self._request.output.with_suffix(kept.suffix))
+            self._keep(exported)
         return database
+
+    def _keep(self, report: Path) -> Path:
+        target = self._request.output.with_suffix(report.suffix)
+        if self._request.is_folder:
+            target = self._request.output / f"report-{socket.gethostname()}{report.suffix}"
+        try:
+            shutil.copy2(report, target)
+        except OSError as error:
+            raise RecordingError(f"{target}: cannot be written ({error.strerror})") from error
+        return target
 
     def said(self) -> str:
         """Return what nsys printed."""
@@ -174,7 +173,12 @@ class _NsysRun:
         stdout, stderr = os.dup(_STDOUT), os.dup(_STDERR)
         launcher = [sys.executable, "-I", "-S", launch.__file__, str(stdout), str(stderr)]
         command = [
-            *(self._nsys, "profile", *options, *self._request.profiler_arguments),
+            *(
+                self._nsys,
+                "profile",
+                *options,
+                *self._request.profiler_arguments.get(NsysRecorder.name, ()),
+            ),
             *(*launcher, str(self._marker), *self._request.command),
         ]
         self._request.detail(shlex.join(command))
@@ -185,6 +189,7 @@ class _NsysRun:
                     environment,
                     Watchdog(self._folder, self._request.say),
                     is_profiler=True,
+                    program=self._program,
                     pass_fds=(stdout, stderr),
                     stdout=log,
                     stderr=log,
@@ -192,6 +197,18 @@ class _NsysRun:
         finally:
             os.close(stdout)
             os.close(stderr)
+
+
+@contextmanager
+def _short_folder(folder: Path) -> Iterator[Path]:
+    """Yield a folder for what nsys needs for a while: ``folder``, where its name is short."""
+    if len(os.fsencode(folder)) <= _LONGEST_FOLDER:
+        yield folder
+        return
+    with tempfile.TemporaryDirectory(
+        prefix="traceprof-", dir="/tmp", ignore_cleanup_errors=True
+    ) as short:
+        yield Path(short)
 
 
 RECORDER: Final = NsysRecorder()

@@ -70,12 +70,12 @@ def convert_qdstrm(nsys: str, stream: Path, packages: Sequence[Path] = _PACKAGES
     importer = find_importer(nsys, packages)
     if importer is None:
         raise RecordingError(
-            f"{stream}: nsys has no QdstrmImporter here to convert it; "
-            "install the complete Nsight Systems package"
+            f"nsys left {stream.name} and has no QdstrmImporter to convert it: "
+            "install the complete Nsight Systems package, or take --keep-report elsewhere"
         )
     report = stream.with_suffix(".nsys-rep")
     if run_quietly([importer, "-f", "-i", stream, "-o", report]) or not report.is_file():
-        raise RecordingError(f"{stream}: cannot be converted; it is damaged or was cut off")
+        raise RecordingError(f"{stream.name}: cannot be converted; it is damaged or was cut off")
     return report
 
 
@@ -97,5 +97,5 @@ def export_report(nsys: str, report: Path, database: Path, *, with_blobs: bool) 
     command = [nsys, "export", "--type=sqlite", "--force-overwrite=true", *more]
     code = run_quietly([*command, f"--output={database}", report])
     if code or not database.is_file():
-        raise RecordingError(f"{report}: nsys could not export it (exit code {code})")
+        raise RecordingError(f"{report.name}: nsys could not export it (exit code {code})")
     return report

@@ -43,7 +43,7 @@ class NvprofRecorder:
             *(shutil.which("nvprof") or "nvprof", "--profile-child-processes"),
             *("--force-overwrite", "--log-file", str(log)),
             *("--export-profile", str(folder / "nvprof.%p.nvvp")),
-            *request.profiler_arguments,
+            *request.profiler_arguments.get(self.name, ()),
             *("sh", "-c", _KEEP_EXIT_CODE, "sh", str(exit_code), *request.command),
         ]
         request.detail(shlex.join(command))

@@ -56,15 +56,16 @@ def is_alive(pid: int) -> bool:
     return state != "Z"
 
 
-def wait_for_program(pid: int) -> int | None:
-    """Wait until ``pid`` ends, passing signals on to it.
+def wait_for_program(pid: int, program: Program) -> int | None:
+    """Wait until ``pid`` ends, passing signals on to it; ``program`` knows those that came before.
 
     Returns:
         Its exit code, or that of what started it and became our child; None where neither is
         known.
     """
     ours = _child_above(pid)
-    with signals_passed_on(Program(_Orphan(pid))):
+    program.attach(_Orphan(pid))
+    with signals_passed_on(program):
         code = _wait(pid)
     if code is None and ours != pid:
         code = _wait(ours, _LAUNCHER_S)

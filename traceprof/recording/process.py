@@ -53,7 +53,8 @@ class Program:
     def attach(self, process: Signalled) -> None:
         """Take the started process, and pass on what came before it was there."""
         self.process = process
-        for number in self._early:
+        early, self._early = self._early, []
+        for number in early:
             self.on_signal(number, None)
 
     def send(self, number: int) -> None:
@@ -85,18 +86,20 @@ def run_recorded(
     watch: Callable[[Program], None] | None = None,
     *,
     is_profiler: bool = False,
+    program: Program | None = None,
     **streams: Any,
 ) -> int:
     """Run ``command`` to its end and return its exit code as a shell would (128 + signal).
 
     While it runs SIGINT, SIGTERM and SIGHUP are passed on to it, and ``watch`` is called about
-    twice a second. A profiler (``is_profiler``) that ends with 0 after a signal is not believed:
-    only the program itself may have handled it.
+    twice a second. ``program`` remembers the signals, for what comes after. A profiler
+    (``is_profiler``) that ends with 0 after a signal is not believed: only the program itself may
+    have handled it.
 
     Raises:
         RecordingError: it cannot be started.
     """
-    program = Program()
+    program = program or Program()
     with signals_passed_on(program):
         try:
             process = subprocess.Popen(command, env=dict(environment), **streams)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol
@@ -19,8 +19,8 @@ class RecordRequest:
 
     ``output`` is a file, or with ``is_folder`` a folder that gets one file per rank and a
     manifest. ``recorder`` is the name of a recorder, or "auto". ``layer_depth`` is how deep
-    modules get ranges of their own (0: not at all). ``profiler_arguments`` go to the profiler
-    as they are.
+    modules get ranges of their own (0: not at all). ``profiler_arguments`` (name of a recorder →
+    arguments) go to that profiler as they are. ``gpu_metrics`` asks for the counters inside GPUs.
     ``say`` is told what the user should know at once, ``detail`` what helps to find faults.
     """
 
@@ -33,7 +33,8 @@ class RecordRequest:
     bounds: Bounds = EVERYTHING
     keep_report: bool = False
     keep_environment: bool = False
-    profiler_arguments: Sequence[str] = ()
+    profiler_arguments: Mapping[str, Sequence[str]] = field(default_factory=dict)
+    gpu_metrics: bool = False
     say: Callable[[str], None] = field(default=lambda _line: None)
     detail: Callable[[str], None] = field(default=lambda _line: None)
 

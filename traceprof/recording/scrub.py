@@ -1,16 +1,23 @@
-"""Removing what nsys copies from the environments of this and of other processes."""
+"""Removing what nsys copies from command lines and from the environments of all processes."""
 
 from __future__ import annotations
 
 import sqlite3
-from contextlib import closing
+from collections.abc import Iterator, Sequence
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Final
 
 from traceprof.errors import RecordingError
+from traceprof.recording.environment import MASK
 
-__all__ = ["scrub_environments"]
+__all__ = ["mask_values", "scrub_environments"]
 
+_SHORT: Final = 6
+_TOLD_BY_THE_SYSTEM: Final = (
+    *("StringIds", "META_DATA_", "TARGET_INFO_", "PROCESSES", "ThreadNames", "EXPORT_META_DATA"),
+    *("DIAGNOSTIC_EVENT", "ANALYSIS_"),
+)
 _REMOVED: Final = "[environment removed by traceprof]"
 
 
@@ -24,20 +31,59 @@ def scrub_environments(path: Path) -> int:
     Raises:
         RecordingError: the export cannot be changed.
     """
+    with _overwriting(path) as connection:
+        tables = {name for (name,) in connection.execute("SELECT name FROM sqlite_master")}
+        return sum(
+            connection.execute(sql, (_REMOVED,)).rowcount
+            for table, sql in _STATEMENTS
+            if table in tables
+        )
+
+
+def mask_values(path: Path, values: Sequence[str]) -> None:
+    """Mask the secrets ``values`` of a command line in the nsys export at ``path``, in place.
+
+    From 2023 on nsys keeps each argument of the program as a row; a name of a process or a
+    diagnosis may hold them, too. A short value is masked only where it stands alone: every 0
+    would be lost with a secret "0".
+
+    Raises:
+        RecordingError: the export cannot be changed.
+    """
+    secrets = [value for value in values if value]
+    if not secrets:
+        return
+    with _overwriting(path) as connection:
+        columns = list(_columns_of_text(connection))
+        for secret in secrets:
+            for table, column in columns:
+                where = f'"{column}" = ?1' if len(secret) < _SHORT else f'instr("{column}", ?1)'
+                connection.execute(
+                    f'UPDATE "{table}" SET "{column}" = replace("{column}", ?1, ?2) WHERE {where}',
+                    (secret, MASK),
+                )
+
+
+def _columns_of_text(connection: sqlite3.Connection) -> Iterator[tuple[str, str]]:
+    tables = connection.execute("SELECT name FROM sqlite_master WHERE type = 'table'").fetchall()
+    for (table,) in tables:
+        if table.startswith(_TOLD_BY_THE_SYSTEM):
+            for _, column, kind, *_ in connection.execute(f'PRAGMA table_info("{table}")'):
+                if kind.upper() == "TEXT":
+                    yield table, column
+
+
+@contextmanager
+def _overwriting(path: Path) -> Iterator[sqlite3.Connection]:
+    """Open a database so that nothing of what is changed stays in its free pages."""
     try:
         with closing(sqlite3.connect(path)) as connection:
             connection.execute("PRAGMA secure_delete = ON")
-            tables = {name for (name,) in connection.execute("SELECT name FROM sqlite_master")}
             with connection:
-                n_removed = sum(
-                    connection.execute(sql, (_REMOVED,)).rowcount
-                    for table, sql in _STATEMENTS
-                    if table in tables
-                )
+                yield connection
             connection.execute("VACUUM")
     except sqlite3.Error as error:
-        raise RecordingError(f"{path}: cannot be cleaned of environments ({error})") from error
-    return n_removed
+        raise RecordingError(f"{path}: cannot be cleaned of secrets ({error})") from error
 
 
 _STATEMENTS: Final = (

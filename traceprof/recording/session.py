@@ -18,10 +18,14 @@ from traceprof.recording.outputs import write_outputs
 from traceprof.recording.process import find_program
 from traceprof.recording.request import Recorder, Recording, RecordRequest
 from traceprof.recording.sampling import sampling
+from traceprof.recording.spool_files import ProcessEvents
 
 __all__ = ["record_with"]
 
 _WHY_BOUNDED: Final = "the program ended before the capture was due"
+_CALL_NS: Final = 45_000  # what the recording of a collective takes of the host: measured, 2 cores
+_MANY_CALLS: Final = 100
+_NOTABLE_SHARE: Final = 0.03
 
 
 def record_with(recorder: Recorder, request: RecordRequest) -> Recording:
@@ -56,7 +60,8 @@ def _run(recorder: Recorder, request: RecordRequest, folder: Path) -> Job:
     with sampling(folder) as sampler:
         run = recorder.run(request, folder)
     ended_s = time.time()
-    captured = replace(gather(folder), samples=sampler.samples)
+    profiled = [profile.pid for profile in run.profiles]
+    captured = replace(gather(folder, profiled), samples=sampler.samples)
     if request.bounds.is_bounded:
         captured = captured.without_samples_outside()
     return Job(
@@ -89,6 +94,21 @@ def _finish(job: Job) -> Recording:
     )
 
 
+def _note_on_collectives(events: ProcessEvents) -> str | None:
+    """Return a warning where the recording of collectives itself took a good part of the time."""
+    calls = events.collectives
+    if len(calls) < _MANY_CALLS:
+        return None
+    lasted_ns = max(row[1] for row in calls) - min(row[0] for row in calls)
+    share = len(calls) * _CALL_NS / max(lasted_ns, 1)
+    if share < _NOTABLE_SHARE:
+        return None
+    return (
+        f"process {events.pid} made {len(calls)} collective calls: recording them took about "
+        f"{share:.0%} of its time; TRACEPROF_DISABLE=collectives leaves them out"
+    )
+
+
 def _notes_on(captured: Captured) -> list[str]:
     notes = []
     if not captured.cards:
@@ -96,6 +116,7 @@ def _notes_on(captured: Captured) -> list[str]:
             "no process imported torch under the recorder: no ranges "
             "(not a torch program, python -I/-E/-S, or an environment that was replaced)"
         )
+    notes += filter(None, map(_note_on_collectives, captured.events))
     cut = [str(part.pid) for part in captured.events if part.is_cut]
     if cut:
         notes.append(f"process {', '.join(cut)} was killed: its last second may be missing")

@@ -10,16 +10,27 @@ from typing import Any
 
 from traceprof.recording.environment import kept_variables, masked_command
 
-__all__ = ["Card", "ProcessEvents", "read_cards", "read_events", "window_files"]
+__all__ = [
+    "Card",
+    "ProcessEvents",
+    "read_cards",
+    "read_children",
+    "read_events",
+    "window_files",
+]
 
 Row = list[Any]
 
 
 @dataclass(frozen=True, slots=True)
 class Card:
-    """Who a process is: what it wrote when it imported torch."""
+    """Who a process is: what it wrote when it imported torch.
+
+    ``ancestors`` are its parent, the parent of that and so on.
+    """
 
     pid: int
+    ancestors: tuple[int, ...] = ()
     command: str = ""
     rank: int | None = None
     local_rank: int | None = None
@@ -53,6 +64,7 @@ def read_cards(folder: Path) -> list[Card]:
         cards.append(
             Card(
                 pid=int(raw["pid"]),
+                ancestors=tuple(raw.get("ancestors", ())),
                 command=" ".join(masked_command([str(part) for part in raw.get("argv", ())])),
                 rank=raw.get("rank"),
                 local_rank=raw.get("local_rank"),
@@ -69,6 +81,15 @@ def read_cards(folder: Path) -> list[Card]:
 
 def _texts(raw: Mapping[str, Any]) -> dict[str, str]:
     return {str(name): str(value) for name, value in raw.items()}
+
+
+def read_children(folder: Path) -> dict[int, int]:
+    """Return child → parent of the processes that recorded ones forked."""
+    return {
+        int(line): _pid_of(path)
+        for path in folder.glob("children.*")
+        for line in path.read_text().splitlines()
+    }
 
 
 def read_events(folder: Path) -> Iterator[ProcessEvents]:

@@ -10,18 +10,23 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
+from traceprof.recording.orphans import is_alive
 from traceprof.recording.process import Program
+from traceprof.recording.sampling.processes import recorded_pids
 
-__all__ = ["PATIENCE_S", "Watchdog"]
+__all__ = ["PATIENCE_S", "STARTED", "Watchdog"]
+
+STARTED: Final = "started"
 
 PATIENCE_S: Final = float(os.environ.get("TRACEPROF_WATCHDOG_S", "60"))
 
 
 @dataclass(slots=True)
 class Watchdog:
-    """Looks at the processes that left a card in ``folder``.
+    """Looks at the processes that left a card in ``folder``, and at the program itself.
 
-    When all of them are gone and the profiler is still there ``patience_s`` seconds later, it is
+    The program's id is in the file ``started`` there, where the recorder knows it. When all of
+    them are gone and the profiler is still there ``patience_s`` seconds later, it is
     interrupted; after as long again it is killed.
     """
 
@@ -34,8 +39,8 @@ class Watchdog:
 
     def __call__(self, program: Program) -> None:
         """Look once."""
-        pids = [path.name.split(".")[1] for path in self.folder.glob("process.*.json")]
-        if not pids or any(Path("/proc", pid).exists() for pid in pids):
+        pids = self._known()
+        if not pids or any(map(is_alive, pids)):
             self._gone_since = None
             return
         if self._gone_since is None:
@@ -47,5 +52,10 @@ class Watchdog:
             self.say("the program has ended but the profiler hangs; interrupting the profiler")
             program.send(signal.SIGINT)
         else:
-            self.say("the profiler still hangs; killing it")
+            self.say("the profiler still hangs; killing it: how the program ended is not known")
             program.send(signal.SIGKILL)
+
+    def _known(self) -> list[int]:
+        started = self.folder / STARTED
+        text = started.read_text() if started.exists() else ""
+        return [*recorded_pids(self.folder), *([int(text)] if text else [])]

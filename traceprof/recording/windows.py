@@ -2,21 +2,36 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import Any, Final
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+from typing import Final
 
 import numpy as np
 import pandas as pd
 
+from traceprof.formats.base import ReadOptions
+from traceprof.formats.kineto.categories import (
+    ANNOTATIONS,
+    API_CALLS,
+    COPIES,
+    KERNELS,
+    ON_HOST,
+    OPERATORS,
+    OVERHEADS,
+    SYNCS,
+)
+from traceprof.formats.kineto.device import make_copies, make_kernels, make_syncs
 from traceprof.formats.kineto.events import KinetoEvents
-from traceprof.model.tables import ABSENT, make_table
+from traceprof.formats.kineto.host import make_api_calls, make_overheads
+from traceprof.formats.kineto.rows import Rows, all_rows
+from traceprof.formats.kineto.target import make_devices, make_threads
+from traceprof.model.frames import stack
+from traceprof.model.tables import make_table
 
 __all__ = ["window_tables"]
 
-_HOST_OPS: Final = ("cpu_op", "user_annotation")
-_API_CALLS: Final = ("cuda_runtime", "cuda_driver")
-_DIRECTIONS: Final = (("HtoD", "h2d"), ("DtoH", "d2h"), ("DtoD", "d2d"), ("PtoP", "p2p"))
 _ASYNC_PREFIXES: Final = ("gloo:", "mpi:", "ucc:")
+_OF_DEVICES: Final = ("kernels", "copies", "syncs", "api_calls", "overheads")
 
 Clock = Callable[[np.ndarray], np.ndarray]
 Windows = Sequence[tuple[int, KinetoEvents]]
@@ -29,167 +44,64 @@ def window_tables(
 
     Device tables count as recorded only where the profiler saw a device.
     """
-    tables = {"host_ops": _host_ops(windows, to_trace_time), "threads": _threads(windows)}
-    recorded = set(tables)
+    rows = [_rows(pid, events, to_trace_time) for pid, events in windows]
+    tables = {
+        "host_ops": _stacked("host_ops", (_host_ops(part) for part in rows)),
+        "threads": _threads(windows),
+    }
     devices = _devices(windows)
     if len(devices):
-        tables |= {
-            "devices": devices,
-            "kernels": _kernels(windows, to_trace_time),
-            "copies": _copies(windows, to_trace_time),
-            "api_calls": _api_calls(windows, to_trace_time),
-        }
-    return tables, recorded | set(tables)
+        parts = [_device_tables(part) for part in rows]
+        tables |= {name: _stacked(name, (part[name] for part in parts)) for name in _OF_DEVICES}
+        tables["devices"] = devices
+    return tables, set(tables)
 
 
-def _collect(
-    windows: Windows, to_trace_time: Clock, categories: Sequence[str]
-) -> tuple[dict[str, Any], pd.DataFrame]:
-    """Return the columns that all tables share, and a frame of the rest, for ``categories``."""
-    frames = []
-    for pid, events in windows:
-        chosen = np.isin(np.asarray(events.category, object).astype(str), categories)
-        frames.append(
-            pd.DataFrame(
-                {
-                    "start": events.base_time_ns + events.start_ns[chosen],
-                    "end": events.base_time_ns + events.end_ns[chosen],
-                    "pid": pid,
-                    "thread": events.thread[chosen],
-                    "name": np.asarray(events.name, object)[chosen],
-                    "category": np.asarray(events.category, object)[chosen],
-                    **{
-                        name: column[chosen]
-                        for name, column in events.arguments.items()
-                        if isinstance(column, np.ndarray)
-                    },
-                }
-            )
-        )
-    filled = [frame for frame in frames if len(frame)] or frames[:1]
-    if not filled:
-        return {"start_ns": [], "end_ns": [], "process": [], "correlation": []}, pd.DataFrame()
-    whole = pd.concat(filled, ignore_index=True)
-    shared = {
-        "start_ns": to_trace_time(whole["start"].to_numpy(np.int64)),
-        "end_ns": to_trace_time(whole["end"].to_numpy(np.int64)),
-        "process": whole["pid"].to_numpy(np.int64),
-        "correlation": whole["correlation"].to_numpy(np.int64),
+def _rows(pid: int, events: KinetoEvents, to_trace_time: Clock) -> Rows:
+    rows = all_rows(events, -events.base_time_ns, ON_HOST)
+    start_ns, end_ns = to_trace_time(rows.start_ns), to_trace_time(rows.end_ns)
+    return replace(rows, start_ns=start_ns, end_ns=end_ns, host_process=pid)
+
+
+def _stacked(name: str, parts: Iterator[pd.DataFrame]) -> pd.DataFrame:
+    return stack(name, list(parts))
+
+
+def _device_tables(rows: Rows) -> dict[str, pd.DataFrame]:
+    return {
+        "kernels": make_kernels(rows.of(*KERNELS), ReadOptions()),
+        "copies": make_copies(rows.of(*COPIES)),
+        "syncs": make_syncs(rows.of(*SYNCS)),
+        "api_calls": make_api_calls(rows.of(*API_CALLS)),
+        "overheads": make_overheads(rows.of(*OVERHEADS)),
     }
-    return shared, whole
 
 
-def _host_ops(windows: Windows, to_trace_time: Clock) -> pd.DataFrame:
-    shared, whole = _collect(windows, to_trace_time, _HOST_OPS)
-    if not len(whole):
-        return make_table("host_ops", {})
-    is_async = whole["name"].str.startswith(_ASYNC_PREFIXES)
+def _host_ops(rows: Rows) -> pd.DataFrame:
+    """Return the operators and torch's annotations: the ranges of a recording are the hooks'."""
+    chosen = rows.of(*OPERATORS, *ANNOTATIONS)
+    is_async = chosen.named(lambda name: name.startswith(_ASYNC_PREFIXES))
     return make_table(
         "host_ops",
         {
-            **shared,
-            "thread": whole["thread"].to_numpy(),
-            "name": whole["name"].to_numpy(object),
-            "source": np.where(is_async, "async", whole["category"]),
-            "correlation": whole["External id"].to_numpy(),
+            "start_ns": chosen.start_ns,
+            "end_ns": chosen.end_ns,
+            "process": chosen.process,
+            "thread": chosen.thread,
+            "name": chosen.name,
+            "source": np.where(is_async, "async", np.asarray(chosen.category, object)),
+            "correlation": chosen.number("External id"),
         },
     )
-
-
-def _api_calls(windows: Windows, to_trace_time: Clock) -> pd.DataFrame:
-    shared, whole = _collect(windows, to_trace_time, _API_CALLS)
-    if not len(whole):
-        return make_table("api_calls", {})
-    return make_table(
-        "api_calls",
-        {**shared, "thread": whole["thread"].to_numpy(), "name": whole["name"].to_numpy(object)},
-    )
-
-
-def _kernels(windows: Windows, to_trace_time: Clock) -> pd.DataFrame:
-    shared, whole = _collect(windows, to_trace_time, ("kernel",))
-    if not len(whole):
-        return make_table("kernels", {})
-    return make_table(
-        "kernels",
-        {
-            **shared,
-            "device": whole["device"].to_numpy(),
-            "stream": whole["stream"].to_numpy(),
-            "name": whole["name"].to_numpy(object),
-            "graph_node": np.where(whole["graph node id"] > 0, whole["graph node id"], ABSENT),
-        },
-    )
-
-
-def _copies(windows: Windows, to_trace_time: Clock) -> pd.DataFrame:
-    shared, whole = _collect(windows, to_trace_time, ("gpu_memcpy", "gpu_memset"))
-    if not len(whole):
-        return make_table("copies", {})
-    kinds = [_memory_kinds(str(name)) for name in whole["name"]]
-    return make_table(
-        "copies",
-        {
-            **shared,
-            "device": whole["device"].to_numpy(),
-            "stream": whole["stream"].to_numpy(),
-            "n_bytes": whole["bytes"].to_numpy(),
-            "direction": [
-                _direction(str(name), str(category))
-                for name, category in zip(whole["name"], whole["category"], strict=True)
-            ],
-            "src_kind": [source for source, _ in kinds],
-            "dst_kind": [target for _, target in kinds],
-        },
-    )
-
-
-def _direction(name: str, category: str) -> str:
-    if category == "gpu_memset":
-        return "memset"
-    return next((known for text, known in _DIRECTIONS if text in name), "unknown")
-
-
-def _memory_kinds(name: str) -> tuple[str, str]:
-    """Return the kinds of memory in a name such as "Memcpy HtoD (Pinned -> Device)"."""
-    inside = name.partition("(")[2].partition(")")[0]
-    source, arrow, target = inside.partition(" -> ")
-    if not arrow:
-        return "", source.lower()
-    return source.lower(), target.lower()
 
 
 def _threads(windows: Windows) -> pd.DataFrame:
-    names = {
-        (pid, thread): name
-        for pid, events in windows
-        for (process, thread), name in events.thread_names.items()
-        if process == pid
-    }
-    return make_table(
-        "threads",
-        {
-            "process": [pid for pid, _ in names],
-            "thread": [thread for _, thread in names],
-            "name": list(names.values()),
-        },
-    )
+    named = stack("threads", [make_threads(events, np.array([pid])) for pid, events in windows])
+    return named.drop_duplicates(["process", "thread"], keep="last", ignore_index=True)
 
 
 def _devices(windows: Windows) -> pd.DataFrame:
-    found = {
-        int(device["id"]): device
-        for _, events in windows
-        for device in events.header.get("deviceProperties") or ()
-        if isinstance(device, dict) and str(device.get("id", "")).isdigit()
-    }
-    devices = [found[number] for number in sorted(found)]
-    return make_table(
-        "devices",
-        {
-            "device": [int(device["id"]) for device in devices],
-            "name": [str(device.get("name", "")) for device in devices],
-            "memory_bytes": [int(device.get("totalGlobalMem", ABSENT)) for device in devices],
-            "sm_count": [int(device.get("numSms", ABSENT)) for device in devices],
-        },
+    found = stack("devices", [make_devices(events.header) for _, events in windows])
+    return found.drop_duplicates("device", ignore_index=True).sort_values(
+        "device", ignore_index=True
     )

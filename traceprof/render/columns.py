@@ -7,6 +7,8 @@ from typing import Any, Final
 
 import pandas as pd
 
+from traceprof.analysis.base import Result, table_of
+from traceprof.model.trace import Trace
 from traceprof.render.escape import plain_text
 from traceprof.units import (
     format_bytes,
@@ -16,7 +18,7 @@ from traceprof.units import (
     format_ratio,
 )
 
-__all__ = ["format_cell", "is_number", "title_of"]
+__all__ = ["format_cell", "is_number", "shown_table", "title_of"]
 
 _FORMATS: Final[tuple[tuple[str, Callable[[Any], str]], ...]] = (
     ("_bytes_per_s", format_rate),
@@ -25,6 +27,15 @@ _FORMATS: Final[tuple[tuple[str, Callable[[Any], str]], ...]] = (
     ("_ratio", format_ratio),
     ("count", format_count),
 )
+
+
+def shown_table(result: Result, trace: Trace) -> pd.DataFrame:
+    """Return the table of ``result`` for people: ranks instead of the processes that they name."""
+    frame = table_of(result, trace)
+    if not {"rank", "process"} <= {*frame}:
+        return frame
+    pairs = frame[["rank", "process"]].drop_duplicates()
+    return frame if pairs["rank"].duplicated().any() else frame.drop(columns="process")
 
 
 def title_of(column: str) -> str:

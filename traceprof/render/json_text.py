@@ -12,7 +12,7 @@ import numpy as np
 import pandas as pd
 
 from traceprof.analysis.advice.verdict import Verdict
-from traceprof.analysis.base import Result
+from traceprof.analysis.base import Result, table_of
 from traceprof.model.selection import Selection
 from traceprof.model.trace import Trace
 
@@ -49,7 +49,7 @@ def document_of(
             "notes": list(selection.notes),
         },
         "results": {
-            name: {"notes": list(result.notes), "rows": records_of(result.to_frame())}
+            name: {"notes": list(result.notes), "rows": records_of(table_of(result, trace))}
             for name, result in results.items()
         },
         "not_recorded": dict(not_recorded),

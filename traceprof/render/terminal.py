@@ -13,7 +13,8 @@ from rich.text import Text
 
 from traceprof.analysis.base import Result
 from traceprof.analysis.device.breakdown import Breakdown, DeviceBreakdown
-from traceprof.render.columns import format_cell, is_number, title_of
+from traceprof.model.trace import Trace
+from traceprof.render.columns import format_cell, is_number, shown_table, title_of
 from traceprof.render.escape import plain_text
 from traceprof.render.palette import CATEGORIES, category_index
 from traceprof.units import format_duration, format_ratio
@@ -48,9 +49,9 @@ _TEXT_WIDTH: Final = 16
 _GAP: Final = 2
 
 
-def result_view(result: Result, rows: int, width: int) -> RenderableType:
+def result_view(result: Result, trace: Trace, rows: int, width: int) -> RenderableType:
     """Return a result for the terminal: the ``rows`` most important rows and the notes."""
-    return Group(table_view(result.to_frame(), rows, width), notes_view(result.notes))
+    return Group(table_view(shown_table(result, trace), rows, width), notes_view(result.notes))
 
 
 def table_view(frame: pd.DataFrame, rows: int, width: int) -> RenderableType:
@@ -60,7 +61,7 @@ def table_view(frame: pd.DataFrame, rows: int, width: int) -> RenderableType:
     cells = {
         str(column): [format_cell(str(column), value) for value in frame[column].head(rows)]
         for column in frame
-        if frame[column].notna().any()
+        if _says_anything(frame[column])
     }
     layout = _layout(frame, cells, width)
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False, padding=(0, 1, 0, 0))
@@ -83,6 +84,10 @@ def table_view(frame: pd.DataFrame, rows: int, width: int) -> RenderableType:
         return table
     remark = f"… {' and '.join(hidden)} (--rows, --csv, --json)"
     return Group(table, Text(remark, style="dim"))
+
+
+def _says_anything(column: pd.Series) -> bool:
+    return not bool((column.isna() | (column.astype(object) == "")).all())
 
 
 def breakdown_view(result: Breakdown) -> RenderableType:

@@ -15,7 +15,7 @@ from traceprof.analysis import ANALYSES, load_analysis, run_analysis
 from traceprof.errors import TraceprofError, UsageError
 from traceprof.model.selection import Selection, select
 from traceprof.model.trace import Trace
-from traceprof.render.columns import format_cell, is_number, title_of
+from traceprof.render.columns import format_cell, is_number, shown_table, title_of
 from traceprof.render.escape import plain_text
 from traceprof.units import format_duration, parse_duration
 from traceprof.viewer.panes import Pane
@@ -78,7 +78,7 @@ def _analysis(place: int, part: Trace, name: str) -> html.Div:
         body: list[Any] = [html.P(plain_text(error, 400), className="missing")]
     else:
         body = [
-            _table(result.to_frame(), place),
+            _table(shown_table(result, part), place),
             *(html.P(plain_text(note, 400), className="note") for note in result.notes),
         ]
     return html.Div([html.H3(name), *body], className="result", id=f"table-{place}-{name}")

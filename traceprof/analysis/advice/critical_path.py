@@ -22,10 +22,10 @@ from traceprof.analysis.advice.path_walk import (
     Segments,
     walk_back,
 )
+from traceprof.analysis.attribution.host_phases import find_host_phases
 from traceprof.analysis.base import Analysis
 from traceprof.analysis.device.breakdown import DeviceTime, device_time
-from traceprof.analysis.device.gaps import LAUNCH_BOUND_NS, LONGEST_CALL_NS
-from traceprof.analysis.training.host_phases import find_host_phases
+from traceprof.analysis.waiting.gaps import LAUNCH_BOUND_NS, LONGEST_CALL_NS
 from traceprof.model.intervals import Intervals
 from traceprof.model.steps import find_steps
 from traceprof.model.trace import DEVICE_TABLES, Trace

@@ -15,9 +15,9 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
-from traceprof.analysis.device.gaps import LATENCY_NS
-from traceprof.analysis.host.state import is_blocking_copy, is_synchronisation
-from traceprof.analysis.training.attribution import find_launches
+from traceprof.analysis.attribution.host_state import is_blocking_copy, is_synchronisation
+from traceprof.analysis.attribution.launches import find_launches
+from traceprof.analysis.waiting.gaps import LATENCY_NS
 from traceprof.model.activity import Activity
 from traceprof.model.trace import Trace
 

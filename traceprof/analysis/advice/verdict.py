@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from typing import Final
 
 from traceprof.analysis.advice.findings import Finding, Findings, measure_findings
+from traceprof.analysis.attribution.host_phases import find_host_phases
 from traceprof.analysis.device.breakdown import Breakdown, measure_breakdown
-from traceprof.analysis.training.host_phases import find_host_phases
 from traceprof.analysis.training.steps import StepTimes, measure_steps
 from traceprof.model.trace import DEVICE_TABLES, Trace
 from traceprof.units import format_duration, format_ratio
@@ -30,6 +30,7 @@ _NEXT: Final = {
     "unpinned_memory": "copies",
     "blocking_copies": "copies",
     "slow_link": "copies",
+    "slow_host": "hosts",
     "straggler": "stragglers",
     "exposed_communication": "collectives",
     "small_buckets": "collectives",

@@ -1,1 +1,1 @@
-"""Collectives, copies between devices, the network: bytes and bandwidth."""
+"""Collectives (matched over the ranks), transfers, the network: bytes and bandwidth."""

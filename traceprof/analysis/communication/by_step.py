@@ -10,8 +10,8 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
-from traceprof.analysis.training.attribution import Launches, adopting_range_of_launches
-from traceprof.analysis.training.phase_names import PHASES, UNCLAIMED, phases_of_ranges
+from traceprof.analysis.attribution.launches import Launches, adopting_range_of_launches
+from traceprof.analysis.attribution.phase_names import PHASES, UNCLAIMED, phases_of_ranges
 from traceprof.model.intervals import Intervals
 from traceprof.model.steps import Steps, find_steps
 from traceprof.model.tables import ABSENT

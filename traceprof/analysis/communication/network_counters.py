@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from typing import Final
 
 import numpy as np
@@ -25,10 +24,7 @@ _CUMULATED: Final = {
 # NVML measures these over the 20 ms that follow the sample; what lies between is not known.
 _MEASURED: Final = {"pcie_sent_bytes_per_s": "sent", "pcie_received_bytes_per_s": "received"}
 _MEASURED_NS: Final = 20_000_000
-_PER_INTERVAL: Final = (
-    (re.compile(r"^(IB|RoCE|NIC|Eth\w*)?:?\s*bytes sent", re.IGNORECASE), "sent"),
-    (re.compile(r"^(IB|RoCE|NIC|Eth\w*)?:?\s*bytes received", re.IGNORECASE), "received"),
-)
+_DIRECTIONS: Final = _CUMULATED | _MEASURED
 
 
 def find_traffic(trace: Trace) -> pd.DataFrame:
@@ -36,14 +32,15 @@ def find_traffic(trace: Trace) -> pd.DataFrame:
 
     Columns: source ("nic:eth0", "rdma:…", "process:123", "gpu:0"), link ("network", "tcp" of a
     process, "nvlink", "pcie"), direction (sent, received; as the source sees it), start_ns,
-    end_ns, size_bytes. A counter that fell (it was reset) or is not known gives nothing for that
-    interval. An interval that the window cuts counts with its share of the bytes.
+    end_ns, size_bytes. A counter that fell (it was reset) or is NaN (it was not read, or may have
+    wrapped) gives nothing for that interval. An interval that the window cuts counts with its
+    share of the bytes.
     """
     samples = trace.whole.samples
     parts = [
         _intervals(str(source), str(metric), rows)
         for (source, metric), rows in samples.groupby(["source", "metric"], observed=True)
-        if _direction(str(metric))
+        if str(metric) in _DIRECTIONS
     ]
     columns = ["source", "link", "direction", "start_ns", "end_ns", "size_bytes"]
     if not parts:
@@ -51,30 +48,23 @@ def find_traffic(trace: Trace) -> pd.DataFrame:
     return _within(pd.concat(parts, ignore_index=True)[columns], trace)
 
 
-def _direction(metric: str) -> str:
-    by_name = _CUMULATED.get(metric) or _MEASURED.get(metric)
-    if by_name:
-        return by_name
-    return next((name for pattern, name in _PER_INTERVAL if pattern.search(metric)), "")
-
-
 def _intervals(source: str, metric: str, rows: pd.DataFrame) -> pd.DataFrame:
     instants, values = rows["start_ns"].to_numpy(np.int64), rows["value"].to_numpy(np.float64)
     if metric in _MEASURED:
         starts, ends = instants, instants + _MEASURED_NS
-        moved = np.rint(values * (_MEASURED_NS / 1e9))
+        moved = values * (_MEASURED_NS / 1e9)
     else:
         starts, ends = instants[:-1], instants[1:]
-        moved = np.diff(values) if metric in _CUMULATED else values[1:]
+        moved = np.diff(values)
     kept = (moved >= 0) & (ends > starts)
     return pd.DataFrame(
         {
             "source": source,
             "link": _link(source, metric),
-            "direction": _direction(metric),
+            "direction": _DIRECTIONS[metric],
             "start_ns": starts[kept],
             "end_ns": ends[kept],
-            "size_bytes": moved[kept].astype(np.int64),
+            "size_bytes": np.rint(moved[kept]).astype(np.int64),
         }
     )
 

@@ -1,1 +1,1 @@
-"""What the devices did: work, copies, memory, idleness."""
+"""What the devices did: the five parts of their time, kernels, copies."""

@@ -1,1 +1,1 @@
-"""What the host did: calls, operators, ranges, waiting."""
+"""What the host did: operators and ranges."""

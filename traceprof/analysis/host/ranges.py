@@ -8,8 +8,8 @@ from typing import Final
 
 import pandas as pd
 
+from traceprof.analysis.attribution.selftime import self_time_ns
 from traceprof.analysis.base import Analysis
-from traceprof.analysis.host.selftime import self_time_ns
 from traceprof.analysis.statistics import summarise
 from traceprof.model.trace import Trace
 

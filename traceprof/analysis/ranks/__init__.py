@@ -1,1 +1,1 @@
-"""Ranks against one another: matching, waiting, clocks, pipelines."""
+"""Ranks against one another: waiting, clocks, pipelines."""

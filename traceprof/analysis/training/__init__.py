@@ -1,1 +1,1 @@
-"""The training loop: steps, phases, layers."""
+"""The training loop: steps, phases, layers, and kernels and memory by phase."""

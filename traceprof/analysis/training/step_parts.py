@@ -9,9 +9,9 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
+from traceprof.analysis.attribution.host_phases import find_host_phases
+from traceprof.analysis.attribution.launches import find_launches
 from traceprof.analysis.device.breakdown import device_time
-from traceprof.analysis.training.attribution import find_launches
-from traceprof.analysis.training.host_phases import find_host_phases
 from traceprof.model.steps import OWN_DOMAIN
 from traceprof.model.trace import DEVICE_TABLES, Trace
 

@@ -7,10 +7,10 @@ from dataclasses import dataclass
 import numpy as np
 import pandas as pd
 
+from traceprof.analysis.attribution.host_phases import find_host_phases
+from traceprof.analysis.attribution.launches import find_launches, phase_of_launches
+from traceprof.analysis.attribution.phase_names import PHASES, UNCLAIMED
 from traceprof.analysis.base import Analysis
-from traceprof.analysis.training.attribution import find_launches, phase_of_launches
-from traceprof.analysis.training.host_phases import find_host_phases
-from traceprof.analysis.training.phase_names import PHASES, UNCLAIMED
 from traceprof.analysis.training.step_parts import owner_of
 from traceprof.model.intervals import Intervals
 from traceprof.model.steps import find_steps

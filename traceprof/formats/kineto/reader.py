@@ -10,8 +10,21 @@ import numpy as np
 import pandas as pd
 
 from traceprof.errors import TraceError
+from traceprof.formats.annotated_collectives import annotated_collectives
 from traceprof.formats.base import Candidate, ReadOptions, TraceFormat
 from traceprof.formats.gunzip import GZIP_MAGIC, unpacked_head
+from traceprof.formats.kineto.categories import (
+    ANNOTATIONS,
+    API_CALLS,
+    COPIES,
+    FUNCTIONS,
+    KERNELS,
+    MEMORY,
+    ON_HOST,
+    OPERATORS,
+    OVERHEADS,
+    SYNCS,
+)
 from traceprof.formats.kineto.collectives import make_collectives
 from traceprof.formats.kineto.device import make_copies, make_kernels, make_syncs
 from traceprof.formats.kineto.events import KinetoEvents, read_kineto_events
@@ -31,23 +44,13 @@ from traceprof.formats.kineto.target import (
     make_info,
     make_processes,
     make_threads,
+    rank_of,
 )
-from traceprof.formats.nsys.annotated_collectives import annotated_collectives
 from traceprof.model.trace import Trace, make_trace
 
 __all__ = ["FORMAT"]
 
-_KERNELS: Final = ("kernel", "Kernel")
-_COPIES: Final = ("gpu_memcpy", "gpu_memset", "Memcpy", "Memset")
-_API_CALLS: Final = ("cuda_runtime", "cuda_driver", "hip_runtime", "hip_driver", "Runtime")
-_OPERATORS: Final = ("cpu_op", "Operator")
-_ANNOTATIONS: Final = ("user_annotation",)
-_FUNCTIONS: Final = ("python_function",)
-_SYNCS: Final = ("cuda_sync",)
-_OVERHEADS: Final = ("overhead",)
-_MEMORY: Final = ("cpu_instant_event",)
-_HOST: Final = (*_API_CALLS, *_OPERATORS, *_ANNOTATIONS, *_FUNCTIONS)
-_TAKEN: Final = frozenset((*_KERNELS, *_COPIES, *_HOST, *_SYNCS, *_OVERHEADS, *_MEMORY))
+_TAKEN: Final = frozenset((*KERNELS, *COPIES, *ON_HOST, *SYNCS, *OVERHEADS, *MEMORY))
 _KEYS: Final = (b'"traceEvents"', b'"deviceProperties"', b'"ph"')
 _FAR_BYTES: Final = 1 << 20
 
@@ -76,8 +79,8 @@ def read(path: Path, options: ReadOptions) -> Trace:
     if not len(events):
         raise TraceError(f"{path}: {_why_nothing(events)}")
     zero_ns = int(events.start_ns.min())
-    rows = all_rows(events, zero_ns, _HOST)
-    tables = _tables(rows, options)
+    rows = all_rows(events, zero_ns, ON_HOST)
+    tables = _tables(rows, options, rank_of(events.header))
     used = _used_processes(tables)
     tables |= {
         "devices": make_devices(events.header),
@@ -91,32 +94,32 @@ def read(path: Path, options: ReadOptions) -> Trace:
 
 def _is_taken(event: Event) -> bool:
     if event.ph == "i":
-        return event.cat in _MEMORY
-    if event.cat in _FUNCTIONS:  # by far the most events of a trace with stacks
+        return event.cat in MEMORY
+    if event.cat in FUNCTIONS:  # by far the most events of a trace with stacks
         return str(event.name).startswith(MODULE_PREFIX)
     return event.cat in _TAKEN
 
 
-def _tables(rows: Rows, options: ReadOptions) -> dict[str, pd.DataFrame]:
-    operators = rows.of(*_OPERATORS)
-    kernels = make_kernels(rows.of(*_KERNELS), options)
-    api_calls = make_api_calls(rows.of(*_API_CALLS))
-    ranges = make_ranges(rows.of(*_ANNOTATIONS), operators, rows.of(*_FUNCTIONS))
+def _tables(rows: Rows, options: ReadOptions, own_rank: int) -> dict[str, pd.DataFrame]:
+    operators = rows.of(*OPERATORS)
+    kernels = make_kernels(rows.of(*KERNELS), options)
+    api_calls = make_api_calls(rows.of(*API_CALLS))
+    ranges = make_ranges(rows.of(*ANNOTATIONS), operators, rows.of(*FUNCTIONS))
     host_ops = make_host_ops(operators)
-    collectives = make_collectives(rows, kernels, api_calls)
+    collectives = make_collectives(rows, kernels, api_calls, own_rank)
     for annotated in (ranges, host_ops):
         if collectives.empty:
             collectives = annotated_collectives(annotated, kernels, api_calls)
     return {
         "kernels": kernels,
-        "copies": make_copies(rows.of(*_COPIES)),
+        "copies": make_copies(rows.of(*COPIES)),
         "api_calls": api_calls,
         "ranges": ranges,
         "host_ops": host_ops,
-        "syncs": make_syncs(rows.of(*_SYNCS)),
+        "syncs": make_syncs(rows.of(*SYNCS)),
         "collectives": collectives,
-        "samples": make_samples(rows.of(*_MEMORY)),
-        "overheads": make_overheads(rows.of(*_OVERHEADS)),
+        "samples": make_samples(rows.of(*MEMORY)),
+        "overheads": make_overheads(rows.of(*OVERHEADS)),
     }
 
 

@@ -10,15 +10,15 @@ import numpy.typing as npt
 import pandas as pd
 
 from traceprof.formats.base import ReadOptions
-from traceprof.formats.nsys.codes import (
+from traceprof.formats.cupti import (
     COPY_DIRECTIONS,
     MANAGED,
     MEMORY_KINDS,
     SYNC_KINDS,
     UNIFIED_MEMORY_COPIES,
     decode,
-    process_of,
 )
+from traceprof.formats.nsys.codes import process_of
 from traceprof.formats.nsys.names import named
 from traceprof.formats.sqlite.database import Column, ColumnType, Database, categorical, known
 from traceprof.model.activity import Activity, classify

@@ -11,6 +11,7 @@ import numpy.typing as npt
 import pandas as pd
 
 from traceprof.formats.base import ReadOptions
+from traceprof.formats.depth import with_depth
 from traceprof.formats.nsys.codes import (
     NVTX_DOMAIN,
     NVTX_MARK,
@@ -21,8 +22,7 @@ from traceprof.formats.nsys.codes import (
 )
 from traceprof.formats.nsys.names import api_named, named
 from traceprof.formats.sqlite.database import NULL, Column, ColumnType, Database, categorical, known
-from traceprof.model.intervals import nesting_depth
-from traceprof.model.tables import TABLES, empty_table, make_table, sort_rows
+from traceprof.model.tables import empty_table, make_table
 
 __all__ = ["Annotations", "read_annotations", "read_api_calls", "read_host_ops", "read_overheads"]
 
@@ -154,17 +154,6 @@ def _split(events: pd.DataFrame, capture_end_ns: int | None) -> Annotations:
         },
     )
     return Annotations(with_depth(ranges), marks, int(unclosed.sum()))
-
-
-def with_depth(ranges: pd.DataFrame) -> pd.DataFrame:
-    """Return ``ranges`` with their depth: the number of ranges open around each on its thread."""
-    ranges = sort_rows(ranges, TABLES["ranges"])
-    depth = np.zeros(len(ranges), np.int64)
-    groups = ranges.groupby(["process", "thread", "kind"], observed=True, sort=False).indices
-    starts, ends = ranges["start_ns"].to_numpy(), ranges["end_ns"].to_numpy()
-    for rows in groups.values():
-        depth[rows] = nesting_depth(starts[rows], ends[rows])
-    return ranges.assign(depth=depth)
 
 
 def _texts(database: Database, texts: Column, ids: Column) -> pd.Categorical:

@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-import re
-from typing import Final
-
 import pandas as pd
 
+from traceprof.formats.cupti import plain_api_name
 from traceprof.formats.sqlite.database import NULL, Column, Database, categorical, distinct
 
-__all__ = ["api_named", "named", "plain_api_name"]
-
-_ABI_SUFFIX: Final = re.compile(r"(_v\d+)?(_ptsz|_ptds)?(_v\d+)?$")
+__all__ = ["api_named", "named"]
 
 
 def named(database: Database, ids: Column) -> pd.Categorical:
@@ -26,8 +22,3 @@ def api_named(database: Database, ids: Column) -> pd.Categorical:
     """Return the names of API calls without the version of their binary interface."""
     names = named(database, ids)
     return categorical(names.codes, [plain_api_name(str(name)) for name in names.categories])
-
-
-def plain_api_name(name: str) -> str:
-    """Return the name of an API call without the version of its binary interface."""
-    return _ABI_SUFFIX.sub("", name)

@@ -9,8 +9,8 @@ from typing import Final
 import numpy as np
 import pandas as pd
 
+from traceprof.formats.annotated_collectives import annotated_collectives
 from traceprof.formats.base import Candidate, ReadOptions, TraceFormat
-from traceprof.formats.nsys.annotated_collectives import annotated_collectives
 from traceprof.formats.nsys.device import read_copies, read_kernels, read_syncs
 from traceprof.formats.nsys.diagnostics import read_diagnostics
 from traceprof.formats.nsys.host import (

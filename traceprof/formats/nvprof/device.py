@@ -8,7 +8,7 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
-from traceprof.formats.nsys.codes import COPY_DIRECTIONS, MEMORY_KINDS, SYNC_KINDS, decode
+from traceprof.formats.cupti import COPY_DIRECTIONS, MEMORY_KINDS, SYNC_KINDS, decode
 from traceprof.formats.nvprof.file import PREFIX, NvprofFile, whole
 from traceprof.formats.sqlite.database import categorical, known
 from traceprof.model.activity import Activity, classify

@@ -9,7 +9,7 @@ from typing import Final
 import numpy as np
 import pandas as pd
 
-from traceprof.formats.nsys.host import with_depth
+from traceprof.formats.depth import with_depth
 from traceprof.formats.nvprof.file import (
     PREFIX,
     NvprofFile,

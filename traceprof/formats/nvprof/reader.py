@@ -8,8 +8,8 @@ from typing import Final
 import numpy as np
 import pandas as pd
 
+from traceprof.formats.annotated_collectives import annotated_collectives
 from traceprof.formats.base import Candidate, ReadOptions, TraceFormat
-from traceprof.formats.nsys.annotated_collectives import annotated_collectives
 from traceprof.formats.nvprof.device import read_copies, read_kernels, read_syncs
 from traceprof.formats.nvprof.file import PREFIX, NvprofFile, open_nvprof
 from traceprof.formats.nvprof.host import read_api_calls, read_markers, read_overheads

@@ -25,7 +25,7 @@ import sqlite_utils
 
 from traceprof.errors import TraceError
 from traceprof.formats.sqlite.header import SQLITE_MAGIC, check_sqlite_file
-from traceprof.formats.sqlite.table_names import versioned_tables
+from traceprof.formats.sqlite.table_names import quoted, versioned_tables
 from traceprof.model.tables import ABSENT
 from traceprof.model.window import TimeWindow
 
@@ -71,7 +71,7 @@ class Database:
             self._versioned = versioned_tables(names)
             for table, name in self._versioned.items():
                 self._connection.execute(
-                    f"CREATE TEMP VIEW {_quote(table)} AS SELECT * FROM {_quote(name)}"
+                    f"CREATE TEMP VIEW {quoted(table)} AS SELECT * FROM {quoted(name)}"
                 )
         except sqlite3.Error as error:
             raise TraceError(f"{path}: a damaged SQLite database ({error})") from error
@@ -94,7 +94,7 @@ class Database:
 
     def has_rows(self, table: str) -> bool:
         """Return whether ``table`` exists and is not empty."""
-        return table in self.tables and bool(self.rows(f"SELECT 1 FROM {_quote(table)} LIMIT 1"))
+        return table in self.tables and bool(self.rows(f"SELECT 1 FROM {quoted(table)} LIMIT 1"))
 
     def rows(self, sql: str, parameters: Sequence[Any] = ()) -> list[tuple[Any, ...]]:
         """Return the rows of a small query."""
@@ -109,7 +109,7 @@ class Database:
             return {}
         return {
             str(name): "" if value is None else str(value)
-            for name, value in self.rows(f"SELECT name, value FROM {_quote(table)}")
+            for name, value in self.rows(f"SELECT name, value FROM {quoted(table)}")
         }
 
     def read_columns(
@@ -154,7 +154,7 @@ class Database:
         found: dict[int, str] = {}
         for chunk in np.array_split(wanted, max(1, len(wanted) // 500)):
             marks = ",".join("?" * len(chunk))
-            sql = f"SELECT id, CAST(value AS BLOB) FROM {_quote(table)} WHERE id IN ({marks})"
+            sql = f"SELECT id, CAST(value AS BLOB) FROM {quoted(table)} WHERE id IN ({marks})"
             for key, value in self.rows(sql, [int(item) for item in chunk]):
                 found[key] = _decode(value or b"")
         return found
@@ -172,7 +172,7 @@ class Database:
     ) -> list[pa.RecordBatch]:
         expressions = ", ".join(_expression(name, kind) for name, kind in columns.items())
         table = self._versioned.get(table, table)
-        sql = f"SELECT {expressions or '1'} FROM {_quote(table)}"
+        sql = f"SELECT {expressions or '1'} FROM {quoted(table)}"
         halves = [
             f"{sql} WHERE {' AND '.join(filter(None, (part, condition)))}"
             if part or condition
@@ -188,7 +188,7 @@ class Database:
     def _row_ranges(self, table: str) -> list[str]:
         """Return conditions that split a big table in two; SQLite reads with one core each."""
         try:
-            ((last,),) = self._connection.execute(f"SELECT max(rowid) FROM {_quote(table)}")
+            ((last,),) = self._connection.execute(f"SELECT max(rowid) FROM {quoted(table)}")
         except sqlite3.Error:  # a view, or a table without row ids
             return [""]
         if last is None or last < _PARALLEL_ROWS:
@@ -233,12 +233,8 @@ def known(values: Column) -> npt.NDArray[np.int64]:
     return np.where(numbers == NULL, ABSENT, numbers)
 
 
-def _quote(identifier: str) -> str:
-    return '"' + identifier.replace('"', '""') + '"'
-
-
 def _expression(name: str, kind: ColumnType) -> str:
-    column = _quote(name)
+    column = quoted(name)
     match kind:
         case ColumnType.INTEGER:
             return f"coalesce({column}, {NULL})"

@@ -1,4 +1,4 @@
-"""Tables whose names carry the version of their layout, as in ``CUPTI_ACTIVITY_KIND_KERNEL_V2``."""
+"""Names of tables: in SQL, and with the version of their layout (``…_KIND_KERNEL_V2``)."""
 
 from __future__ import annotations
 
@@ -6,9 +6,14 @@ import re
 from collections.abc import Iterable
 from typing import Final
 
-__all__ = ["versioned_tables"]
+__all__ = ["quoted", "versioned_tables"]
 
 _VERSIONED: Final = re.compile(r"(.+)_V(\d+)")
+
+
+def quoted(identifier: str) -> str:
+    """Return a name as SQL takes it, whatever is in it."""
+    return '"' + identifier.replace('"', '""') + '"'
 
 
 def versioned_tables(names: Iterable[str]) -> dict[str, str]:

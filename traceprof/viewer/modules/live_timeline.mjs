@@ -5,6 +5,7 @@ import { formatCount } from "./format.mjs";
 import { lowerBound } from "./bisect.mjs";
 
 const NARROWEST_NS = 50;
+const PATIENCE_MS = 70; // about what one drawing costs: a wait shorter than that is won back
 
 /** The timeline of a trace that stays on the server: what the view lacks is fetched. */
 export class LiveTimeline extends Timeline {
@@ -14,6 +15,7 @@ export class LiveTimeline extends Timeline {
     this.place = null;
     this.waiting = [];
     this.asked = 0;
+    this.patienceMs = PATIENCE_MS;
     new ResizeObserver(() => this.tell("height", document.body.scrollHeight)).observe(root);
   }
 
@@ -27,9 +29,11 @@ export class LiveTimeline extends Timeline {
     return !this.frame && !this.remote.isBusy && suffices(this.trace, this.wanted, this.overview.duration_ns);
   }
 
-  /** First what is there already, at once; the server's answer draws again. */
+  /** Once where the server answers in a moment; else what is there first, and its answer later. */
   async draw() {
-    this.chooseDetail();
+    const answer = this.chooseDetail();
+    if (answer && (await isDoneWithin(this.patienceMs, answer))) this.chooseDetail()?.then(() => this.redraw());
+    else answer?.then(() => this.redraw());
     await super.draw();
     if (this.remote.hasFailed) {
       this.toolbar.showRange("The viewer does not answer: what is shown may be coarser than the screen.");
@@ -38,12 +42,13 @@ export class LiveTimeline extends Timeline {
     if (this.isSettled) for (const resolve of this.waiting.splice(0)) resolve();
   }
 
+  /** Show the best there is; where that is too coarse, the coming of something better. */
   chooseDetail() {
     const { remote, wanted } = this;
     const whole = this.overview.duration_ns;
     if (covers(remote.slice, wanted, whole)) this.show(remote.slice);
     else this.show(this.overview);
-    if (!suffices(this.trace, wanted, whole)) remote.ask(wanted, () => this.redraw());
+    return suffices(this.trace, wanted, whole) ? null : remote.ask(wanted);
   }
 
   show(trace) {
@@ -118,4 +123,9 @@ export class LiveTimeline extends Timeline {
     const { pane } = this.root.dataset;
     window.parent.postMessage({ traceprof: what, pane: Number(pane), value }, location.origin);
   }
+}
+
+function isDoneWithin(ms, promise) {
+  const late = new Promise((resolve) => setTimeout(resolve, ms, false));
+  return Promise.race([promise.then(() => true), late]);
 }

@@ -18,14 +18,18 @@ export class Remote {
     return this.overview;
   }
 
-  /** Fetch the view, then call `arrived`; nothing happens while another one is on its way. */
-  async ask({ t0, t1, width, groups }, arrived) {
+  /** Fetch the view: a promise of it, or null while another one is on its way or this one failed. */
+  ask({ t0, t1, width, groups }) {
     const question = { start: Math.floor(t0), end: Math.ceil(t1), width, groups: [...groups].join(",") };
     const isTheSame = JSON.stringify(question) === this.question;
-    if (this.isBusy || (this.hasFailed && isTheSame)) return;
+    if (this.isBusy || (this.hasFailed && isTheSame)) return null;
     this.question = JSON.stringify(question);
     this.isBusy = true;
     this.requests += 1;
+    return this.fetch(question);
+  }
+
+  async fetch(question) {
     try {
       const slice = decodeTrace(await this.bytes("view", question));
       const { names, samples } = this.overview;
@@ -35,7 +39,6 @@ export class Remote {
       this.hasFailed = true;
     }
     this.isBusy = false;
-    arrived();
   }
 
   async find(question) {

@@ -9,12 +9,12 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
+from traceprof.analysis.attribution.host_state import find_host_states
+from traceprof.analysis.attribution.launches import find_launches
+from traceprof.analysis.communication.matches import Matches, find_matches
 from traceprof.analysis.device.breakdown import DeviceTime, device_time
-from traceprof.analysis.device.gaps import find_gaps
-from traceprof.analysis.host.state import find_host_states
-from traceprof.analysis.ranks.matches import Matches, find_matches
-from traceprof.analysis.training.attribution import find_launches
 from traceprof.analysis.training.steadiness import outliers
+from traceprof.analysis.waiting.gaps import find_gaps
 from traceprof.model.intervals import Intervals
 from traceprof.model.steps import Steps, find_steps
 from traceprof.model.trace import Trace

@@ -7,7 +7,7 @@ from typing import Final
 
 from traceprof.analysis.advice.findings.base import Finding, Rule
 from traceprof.analysis.advice.findings.context import Context
-from traceprof.analysis.host.sync import find_waits
+from traceprof.analysis.waiting.sync import find_waits
 from traceprof.units import format_ratio
 
 __all__ = ["RULE"]

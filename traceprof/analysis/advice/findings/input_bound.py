@@ -7,7 +7,7 @@ from typing import Final
 
 from traceprof.analysis.advice.findings.base import Finding, Rule
 from traceprof.analysis.advice.findings.context import Context
-from traceprof.analysis.training.host_phases import find_host_phases
+from traceprof.analysis.attribution.host_phases import find_host_phases
 from traceprof.errors import NotRecordedError
 from traceprof.model.intervals import Intervals
 from traceprof.units import format_duration, format_ratio

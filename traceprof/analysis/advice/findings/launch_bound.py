@@ -7,7 +7,7 @@ from typing import Final
 
 from traceprof.analysis.advice.findings.base import Finding, Rule
 from traceprof.analysis.advice.findings.context import Context
-from traceprof.analysis.host.launches import launch_table
+from traceprof.analysis.waiting.launches import launch_table
 from traceprof.units import format_duration, format_ratio
 
 __all__ = ["RULE"]

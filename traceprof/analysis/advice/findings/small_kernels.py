@@ -7,7 +7,7 @@ from typing import Final
 
 from traceprof.analysis.advice.findings.base import Finding, Rule
 from traceprof.analysis.advice.findings.context import Context
-from traceprof.analysis.device.classes import SHORT_NS
+from traceprof.analysis.training.classes import SHORT_NS
 from traceprof.model.activity import Activity
 from traceprof.units import format_duration, format_ratio
 

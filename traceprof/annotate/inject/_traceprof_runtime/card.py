@@ -14,6 +14,7 @@ _RANK_VARIABLES = {
     "local_rank": ("LOCAL_RANK", "OMPI_COMM_WORLD_LOCAL_RANK", "SLURM_LOCALID"),
     "world_size": ("WORLD_SIZE", "OMPI_COMM_WORLD_SIZE", "SLURM_NTASKS", "PMI_SIZE"),
 }
+_MAX_ANCESTORS = 32
 _PACKAGES = (
     "numpy",
     "lightning",
@@ -34,7 +35,7 @@ def write_card(**more):
     """Write (again) the card of this process; ``more`` overrides what the environment says."""
     card = {
         "pid": os.getpid(),
-        "ppid": os.getppid(),
+        "ancestors": _ancestors(),
         "argv": sys.argv,
         "executable": sys.executable,
         "started_ns": time_ns(),
@@ -56,6 +57,30 @@ def write_card(**more):
         os.replace(path + ".tmp", path)
     except OSError as error:
         sys.stderr.write("traceprof: %s: %s\n" % (path, error))
+
+
+def note_child():
+    """Note, in a process that was just forked, whose child it is."""
+    try:
+        path = os.path.join(settings.DIRECTORY, "children.%d" % os.getppid())
+        file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+        os.write(file, b"%d\n" % os.getpid())
+        os.close(file)
+    except OSError:
+        pass  # what it does is then told apart from what its parent does
+
+
+def _ancestors():
+    """Return the ids of the parent, its parent and so on, as far as the system tells."""
+    found, pid = [], os.getppid()
+    while pid > 1 and len(found) < _MAX_ANCESTORS:
+        found.append(pid)
+        try:
+            with open("/proc/%d/stat" % pid) as file:
+                pid = int(file.read().rpartition(")")[2].split()[1])
+        except (OSError, ValueError, IndexError):
+            break
+    return found
 
 
 def _software():

@@ -3,7 +3,7 @@
 import sys
 import types
 
-from .boot import call_after_import
+from .after_import import call_after_import
 
 
 def get_is_compiling(torch):

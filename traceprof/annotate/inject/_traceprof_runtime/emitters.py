@@ -11,7 +11,7 @@ import threading
 import time
 
 from . import settings
-from .boot import complain
+from .after_import import complain
 
 DOMAIN = "traceprof"
 

@@ -2,16 +2,24 @@
 
 import itertools
 
-from . import session, steps
+from . import card, session, start, steps
 
 _epochs = itertools.count()
+
+
+def _emitter():
+    """Return where events go, in whatever process this is, with or without torch."""
+    if start.start():
+        card.write_card()
+    session.follow_fork()
+    return session.emitter()
 
 
 class Range:
     """A range that has begun; `end` ends it."""
 
     def __init__(self, name, payload):
-        self._emitter = session.emitter_here()
+        self._emitter = _emitter()
         self._emitter.push(name, payload)
 
     def end(self):
@@ -22,7 +30,7 @@ class Step:
     """A step that has begun: it takes the place of those that the hooks find."""
 
     def __init__(self, number, samples):
-        session.emitter_here()  # in a process that was forked: its own state
+        _emitter()  # in a process that was forked: its own state
         self._number = steps.begin_explicit(number)
         self._emitter = session.emitter()
         self._token = self._emitter.start("user_step", self._number)
@@ -38,7 +46,7 @@ class Epoch:
     """An epoch that has begun."""
 
     def __init__(self, number):
-        self._emitter = session.emitter_here()
+        self._emitter = _emitter()
         self._token = self._emitter.start("epoch", next(_epochs) if number is None else number)
 
     def end(self):
@@ -47,9 +55,9 @@ class Epoch:
 
 def mark(name, payload):
     """Note an instant."""
-    session.emitter_here().mark(name, payload)
+    _emitter().mark(name, payload)
 
 
 def metric(name, value):
     """Note the value of a metric."""
-    session.emitter_here().mark("metric:" + name, value)
+    _emitter().mark("metric:" + name, value)

@@ -9,7 +9,7 @@ import os
 import sys
 
 from . import session, settings, steps
-from .boot import complain
+from .after_import import complain
 
 _NEVER = 1 << 60
 # What nsys and nvprof leave in the environment: CUPTI has one subscriber only.

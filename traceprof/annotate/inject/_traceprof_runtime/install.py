@@ -2,8 +2,8 @@
 
 import importlib
 
-from . import card, compiling, session, settings, steps
-from .boot import complain
+from . import card, compiling, session, settings, start, steps
+from .after_import import complain
 
 _HOOKS = (
     "data",
@@ -22,7 +22,8 @@ def install_hooks(torch):
     card.write_card()
     if "hooks" in settings.DISABLED:
         return
-    session.begin()
+    if not start.start():
+        session.resume_in_fork()  # a process that imports torch only now is no data loader
     session.at_end(steps.finish)
     for name in _HOOKS:
         if name in settings.DISABLED:

@@ -2,7 +2,7 @@
 
 import os
 
-from . import settings
+from . import card, settings
 from .emitters import NOWHERE, TeeEmitter, nvtx_emitter
 from .spool import Spool
 
@@ -16,18 +16,19 @@ _everywhere = None
 _spool = None
 _nvtx = None
 _at_end = []
+_in_new_process = []
 
 
 def begin():
-    """Switch recording on; files appear with the first event."""
+    """Switch recording on; files appear with the first event. Return False where it is on."""
     global active, _process
+    if _process is not None:
+        return False
     active = True
     _process = os.getpid()
     if hasattr(os, "register_at_fork"):
         os.register_at_fork(after_in_child=_after_fork)
-    from . import bounds
-
-    bounds.install()
+    return True
 
 
 def emitter():
@@ -35,16 +36,10 @@ def emitter():
     return _emitter if _emitter is not None else _open()
 
 
-def emitter_here():
-    """Return where events go, in whatever process this is, with or without torch."""
-    if _process is None:
-        from . import card
-
-        begin()
-        card.write_card()
-    elif _process != os.getpid():
+def follow_fork():
+    """Have state of its own in a process that was forked."""
+    if _process != os.getpid():
         _start_over()
-    return emitter()
 
 
 def spool():
@@ -57,6 +52,11 @@ def spool():
 def at_end(function):
     """Have ``function`` called before the spool is closed."""
     _at_end.append(function)
+
+
+def in_new_process(function):
+    """Have ``function`` called in a forked process that records."""
+    _in_new_process.append(function)
 
 
 def hold():
@@ -96,8 +96,7 @@ def resume_in_fork():
     global active, _is_dormant
     if _is_dormant:
         _is_dormant = False
-        if _process != os.getpid():
-            _start_over()
+        follow_fork()
         active = True
     return active
 
@@ -105,9 +104,8 @@ def resume_in_fork():
 def _start_over():
     """Give a forked process a card and a spool of its own."""
     global _process, _spool, _emitter, _capture
-    from . import card, steps
-
-    steps.forget()
+    for function in _in_new_process:
+        function()
     _process, _spool, _capture = os.getpid(), None, None
     _emitter = NOWHERE if _is_held else None
     card.write_card()
@@ -162,3 +160,4 @@ def _after_fork():
     global active, _is_dormant
     _is_dormant = _is_dormant or active
     active = False
+    card.note_child()

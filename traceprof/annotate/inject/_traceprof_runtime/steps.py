@@ -88,10 +88,13 @@ def finish():
         close()
 
 
-def forget():
+def _forget():
     """Drop the state in a forked process."""
     global _open, _has_optimized
     _open, _has_optimized = None, False
+
+
+session.in_new_process(_forget)
 
 
 def _end_open():

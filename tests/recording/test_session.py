@@ -1,0 +1,25 @@
+import pytest
+
+from traceprof.recording.session import _note_on_collectives
+from traceprof.recording.spool_files import ProcessEvents
+
+MS = 1_000_000
+
+
+def events(n_calls, every_ns):
+    rows = [[i * every_ns, i * every_ns + 1, "allreduce", 4, 7, "c", {}] for i in range(n_calls)]
+    return ProcessEvents(7, [], [], rows)
+
+
+@pytest.mark.parametrize(
+    ("n_calls", "every_ns", "share"),
+    # 45 µs of each millisecond; few calls; calls that are far apart
+    [(1001, 1 * MS, "5%"), (99, 1 * MS, None), (1001, 2 * MS, None)],
+)
+def test_collectives_that_are_costly_to_record_are_said(n_calls, every_ns, share):
+    note = _note_on_collectives(events(n_calls, every_ns))
+    if share is None:
+        assert note is None
+    else:
+        assert f"{n_calls} collective calls: recording them took about {share}" in str(note)
+        assert "TRACEPROF_DISABLE=collectives" in str(note)

@@ -1,0 +1,1 @@
+"""Waiting: devices without work, streams, launches, synchronisation."""

@@ -1,0 +1,65 @@
+"""Doing something as soon as the program has imported a module."""
+
+import os
+import sys
+
+
+def call_after_import(name, action):
+    """Call ``action(module)`` as soon as the program has imported the module ``name``."""
+    if name in sys.modules:
+        action(sys.modules[name])
+    else:
+        sys.meta_path.insert(0, _Finder(name, action))
+
+
+def complain(what, error):
+    """Say in one line that something is not recorded; the program goes on."""
+    sys.stderr.write("traceprof: %s in process %d: %r\n" % (what, os.getpid(), error))
+    if os.environ.get("TRACEPROF_DEBUG"):
+        import traceback
+
+        traceback.print_exc()
+
+
+class _Finder:
+    """Finds one module as the others would, once, and wraps its loader."""
+
+    def __init__(self, name, action):
+        self._name = name
+        self._action = action
+
+    def find_spec(self, name, path=None, target=None):
+        if name != self._name:
+            return None
+        if self in sys.meta_path:
+            sys.meta_path.remove(self)
+        for finder in list(sys.meta_path):
+            find = getattr(finder, "find_spec", None)
+            spec = find(name, path, target) if find else None
+            if spec is not None:
+                if hasattr(spec.loader, "exec_module"):
+                    spec.loader = _Loader(spec.loader, self._action)
+                return spec
+        return None
+
+
+class _Loader:
+    """Loads a module with its real loader and calls the action afterwards."""
+
+    def __init__(self, loader, action):
+        self._loader = loader
+        self._action = action
+
+    def __getattr__(self, name):
+        return getattr(self._loader, name)
+
+    def create_module(self, spec):
+        return self._loader.create_module(spec)
+
+    def exec_module(self, module):
+        module.__spec__.loader = module.__loader__ = self._loader
+        self._loader.exec_module(module)
+        try:
+            self._action(module)
+        except Exception as error:
+            complain("not recording", error)

@@ -1,0 +1,64 @@
+"""Codes of CUPTI, which nsys and nvprof write as they are."""
+
+from __future__ import annotations
+
+import re
+from typing import Final
+
+import pandas as pd
+
+from traceprof.formats.sqlite.database import Column, categorical, distinct
+
+__all__ = [
+    "COPY_DIRECTIONS",
+    "MANAGED",
+    "MEMORY_KINDS",
+    "SYNC_KINDS",
+    "UNIFIED_MEMORY_COPIES",
+    "decode",
+    "plain_api_name",
+]
+
+COPY_DIRECTIONS: Final = {
+    0: "unknown",
+    1: "h2d",
+    2: "d2h",
+    3: "h2d",  # to an array
+    4: "d2h",  # from an array
+    5: "d2d",
+    6: "d2d",
+    7: "d2d",
+    8: "d2d",
+    9: "h2h",
+    10: "p2p",
+    11: "h2d",
+    12: "d2h",
+    13: "p2p",
+}
+UNIFIED_MEMORY_COPIES: Final = (11, 12, 13)
+"""Copies that the driver makes on its own, to migrate pages of unified memory."""
+
+MANAGED: Final = 4
+MEMORY_KINDS: Final = {
+    0: "pageable",
+    1: "pinned",
+    2: "device",
+    3: "array",
+    MANAGED: "managed",
+    5: "device_static",
+    6: "managed_static",
+    7: "unknown",
+}
+_ABI_SUFFIX: Final = re.compile(r"(_v\d+)?(_ptsz|_ptds)?(_v\d+)?$")
+SYNC_KINDS: Final = {0: "unknown", 1: "event", 2: "stream_wait", 3: "stream", 4: "context"}
+
+
+def decode(codes: Column, meanings: dict[int, str]) -> pd.Categorical:
+    """Return the names of ``codes``; a code without a name is "unknown"."""
+    numbers, place = distinct(codes)
+    return categorical(place, [meanings.get(int(code), "unknown") for code in numbers])
+
+
+def plain_api_name(name: str) -> str:
+    """Return the name of an API call without the version of its binary interface."""
+    return _ABI_SUFFIX.sub("", name)

@@ -1,0 +1,102 @@
+"""Taking an nsys export of several processes apart into files that each stand alone."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Collection
+from contextlib import closing
+from pathlib import Path
+from typing import Final
+from urllib.parse import quote
+
+from traceprof.errors import UsageError
+from traceprof.formats.sqlite.table_names import quoted
+
+__all__ = ["copy_processes"]
+
+_OWNERS: Final = ("globalTid", "globalPid")
+"""Columns that say whose a row is; where there are both, the first counts."""
+_OF_THE_NODE: Final = ("TARGET_INFO_", "DIAGNOSTIC_EVENT")
+"""Tables that are copied whole although some of their rows name a process."""
+_NO_EVENTS: Final = ("PROFILER_OVERHEAD",)
+_DETAILS: Final = {
+    "CUDA_CALLCHAINS": ("id", "CUPTI_ACTIVITY_KIND_RUNTIME", "callchainId"),
+    "OSRT_CALLCHAINS": ("id", "OSRT_API", "callchainId"),
+    "SAMPLING_CALLCHAINS": ("id", "COMPOSITE_EVENTS", "id"),
+    "GENERIC_EVENT_DATA": ("genericEventId", "GENERIC_EVENTS", "genericEventId"),
+}
+"""Table → (its column, the table of events that it tells more about, the column there)."""
+
+
+def copy_processes(export: Path, path: Path, processes: Collection[int], *, others: bool) -> int:
+    """Write the rows of some processes of an nsys export to the new file ``path``.
+
+    Rows that belong to no process (the machine, its GPUs and counters, strings, codes) are in
+    it, too, so that the file stands alone; times are those of the export. Memory does not grow
+    with the file.
+
+    Args:
+        export: is only read.
+        path: must not exist; where the copying fails nothing is left there.
+        processes: their ids.
+        others: write the rows of all processes but these, and those whose process is unknown.
+
+    Returns:
+        How many events of processes the file has.
+
+    Raises:
+        UsageError: the file cannot be written.
+    """
+    try:
+        with closing(sqlite3.connect(path, isolation_level=None)) as connection:
+            for pragma in ("journal_mode = OFF", "synchronous = OFF", "locking_mode = EXCLUSIVE"):
+                connection.execute(f"PRAGMA {pragma}")
+            # Immutable: several of these read the same file side by side.
+            address = f"file:{quote(str(export.absolute()))}?mode=ro&immutable=1"
+            connection.execute("ATTACH ? AS export", (address,))
+            connection.execute("BEGIN")
+            n_events = _copy_tables(connection, processes, others=others)
+            connection.execute("COMMIT")
+    except sqlite3.Error as error:
+        path.unlink(missing_ok=True)
+        raise UsageError(f"{path}: cannot be written ({error})") from error
+    return n_events
+
+
+def _copy_tables(
+    connection: sqlite3.Connection, processes: Collection[int], *, others: bool
+) -> int:
+    tables = connection.execute(
+        "SELECT name, sql FROM export.sqlite_master"
+        " WHERE type = 'table' AND substr(name, 1, 7) <> 'sqlite_'"
+    ).fetchall()
+    n_events = 0
+    for name, sql in sorted(tables, key=lambda table: table[0] in _DETAILS):
+        connection.execute(sql)
+        columns = [row[1] for row in connection.execute(f"PRAGMA main.table_info({quoted(name)})")]
+        owner = next((column for column in _OWNERS if column in columns), None)
+        condition = "1"
+        if owner is not None and not name.startswith(_OF_THE_NODE):
+            condition = _belongs(owner, processes, others=others)
+        elif name in _DETAILS:
+            condition = _is_wanted(name, {table for table, _ in tables})
+        n_rows = connection.execute(
+            f"INSERT INTO main.{quoted(name)} SELECT * FROM export.{quoted(name)} WHERE {condition}"
+        ).rowcount
+        is_event = owner is not None and {"start", "timestamp"} & set(columns)
+        if is_event and not name.startswith((*_OF_THE_NODE, *_NO_EVENTS)):
+            n_events += n_rows
+    return n_events
+
+
+def _belongs(owner: str, processes: Collection[int], *, others: bool) -> str:
+    """Return the condition on rows of ``processes``, or of all others."""
+    listed = ", ".join(str(int(process) & 0xFFFFFF) for process in processes)
+    process = f"({owner} >> 24 & 0xFFFFFF)"
+    return f"coalesce({process} NOT IN ({listed}), 1)" if others else f"{process} IN ({listed})"
+
+
+def _is_wanted(name: str, tables: set[str]) -> str:
+    """Return the condition on the details of events that have been copied."""
+    column, events, reference = _DETAILS[name]
+    return f"{column} IN (SELECT {reference} FROM main.{events})" if events in tables else "1"
