@@ -1,4 +1,4 @@
-"""What some tests need beyond Python: real profilers, a browser, real traces.
+"""What some tests need beyond Python: real profilers, a browser, real traces, an old torch.
 
 On a stranger's machine such a test skips and says why. Where ``TRACEPROF_REQUIRE`` names the
 requirement (CI names them all), its absence is a failure.
@@ -23,13 +23,15 @@ _PROGRAMS = {
     "node": ("node",),
 }
 
+_HINTS = {"oldest_torch": ": TRACEPROF_OLDEST_TORCH=$(scripts/oldest-torch) makes and names it"}
+
 
 def require(name: str) -> str:
     """Return where the requirement ``name`` is; skip the test, or fail it, where it is not."""
     found = _find(name)
     if found:
         return found
-    reason = f"{name} is not on this machine"
+    reason = f"{name} is not on this machine{_HINTS.get(name, '')}"
     if name in os.environ.get("TRACEPROF_REQUIRE", "").split(","):
         pytest.fail(f"{reason}, but TRACEPROF_REQUIRE names it")
     pytest.skip(reason)
@@ -40,4 +42,6 @@ def _find(name: str) -> str | None:
         return str(TRACES) if TRACES.is_dir() else None
     if name == "torch":
         return "torch" if importlib.util.find_spec("torch") else None
+    if name == "oldest_torch":
+        return shutil.which(os.environ.get("TRACEPROF_OLDEST_TORCH", ""))
     return next(filter(None, map(shutil.which, _PROGRAMS[name])), None)

@@ -78,6 +78,53 @@ def test_nvlink_counters_are_held_against_nvlink() -> None:
     assert only(trace).peak_ratio == pytest.approx(1.0)
 
 
+def test_pcie_is_held_against_the_link_of_its_gpu() -> None:
+    builder = counter(0, 63, metric="pcie_bytes_received", source="gpu:3")
+    builder.setting("gpu.3.pcie", "gen 5 x16")
+    row = only(builder.build(span=(0, 100)))
+    assert (row.link, row.direction) == ("pcie", "received")
+    # 32 GT/s · 16 lanes · 128/130 / 8 bits
+    assert row.rate_bytes_per_s == pytest.approx(0.63e9)
+    assert row.peak_ratio == pytest.approx(0.63e9 / 63.015e9, rel=1e-4)
+
+
+def test_a_time_for_which_a_counter_is_not_known_is_not_counted() -> None:
+    row = only(counter(100, 200, float("nan"), 900, 1000, metric="pcie_bytes_sent").build())
+    assert (row.size_bytes, row.duration_ns) == (200, 200)
+
+
+def test_measurements_of_20_ms_count_for_these_and_say_so() -> None:
+    builder = TraceBuilder()
+    for at_s in (0, 1):
+        builder.sample("pcie_sent_bytes_per_s", at_s * 10**9, 5e9, source="gpu:0")
+    result = measure_network(builder.build(span=(0, 2 * 10**9)))
+    (row,) = result.sources
+    assert (row.size_bytes, row.duration_ns) == (200_000_000, 40_000_000)
+    assert row.rate_bytes_per_s == pytest.approx(5e9)
+    assert result.notes == ("pcie of gpu:0 was measured for 2.0% of the time: bytes are of that",)
+
+
+@pytest.mark.parametrize(
+    ("source", "fact", "value", "bytes_per_s"),
+    [
+        ("nic:eth0", "nic.eth0.speed_mbit_per_s", "25000", 3.125e9),
+        ("rdma:mlx5_0:1", "rdma.mlx5_0.1.rate", "400 Gb/sec (4X NDR)", 50e9),
+    ],
+)
+def test_the_speed_of_an_interface_is_what_the_machine_said(
+    source: str, fact: str, value: str, bytes_per_s: float
+) -> None:
+    trace = counter(0, 1000, source=source).setting(fact, value).build(span=(0, 100))
+    assert only(trace).peak_ratio == pytest.approx(10e9 / bytes_per_s)
+    assert only(trace).top_ratio == only(trace).peak_ratio
+
+
+def test_the_links_that_the_driver_counts_serve_where_the_gpu_is_not_known() -> None:
+    builder = counter(0, 45_000, metric="nvlink_bytes_sent", source="gpu:0")
+    trace = builder.setting("gpu.0.nvlink", "4 links of 25 GB/s").build(span=(0, 1000))
+    assert only(trace).peak_ratio == pytest.approx(4.5)
+
+
 def test_beside_the_collectives_that_caused_it() -> None:
     # 800 bytes over [50, 150): half of them in each interval.
     builder = counter(0, 1000, 1500, 1500)

@@ -5,7 +5,9 @@ from pathlib import Path
 
 import pytest
 
+from tests.recording.sampling.fake_nvml import FakeLibrary
 from tests.requirements import require
+from traceprof.recording.doctor import CHECKS
 
 
 def run(run_traceprof, *arguments, **environment):
@@ -40,6 +42,31 @@ def test_what_is_missing_comes_with_the_command_that_installs_it(run_traceprof, 
     assert not checks["nvprof"]["is_ok"]
     assert checks["nvtx"]["found"] == "not tried: there is no nsys"
     assert done.returncode == (0 if checks["torch"]["is_ok"] else 5)
+
+
+def test_what_the_samplers_would_find_is_named(monkeypatch, tmp_path):
+    nvml = pytest.importorskip("pynvml")
+    pytest.importorskip("psutil")
+    monkeypatch.setattr(nvml, "nvmlLib", FakeLibrary(unsupported={"nvmlDeviceGetPowerUsage"}))
+    monkeypatch.setattr(nvml, "_nvmlGetFunctionPointer_cache", {})
+    (tmp_path / "mpirun").write_text("#!/bin/sh\necho 'mpirun (Open MPI) 4.1.4'\n")
+    (tmp_path / "mpirun").chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    checks = {name: CHECKS[name]() for name in ("gpu", "nvidia-ml-py", "mpi", "psutil")}
+    assert all(check.is_ok for check in checks.values())
+    assert checks["gpu"].found == "NVIDIA A100-SXM4-80GB; driver 570.86.15"
+    assert "throttled_by_heat, throttled_by_power" in checks["nvidia-ml-py"].found
+    assert "power_watts" not in checks["nvidia-ml-py"].found
+    assert checks["mpi"].found == f"Open MPI 4.1.4 ({tmp_path}/mpirun)"
+
+
+def test_a_torch_that_is_too_old_is_named(monkeypatch, tmp_path):
+    (tmp_path / "python").write_text("#!/bin/sh\necho '1.13.1 CPU only'\n")
+    (tmp_path / "python").chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    check = CHECKS["torch"]()
+    assert not check.is_ok
+    assert "too old" in check.found
 
 
 def test_scripts_can_require_things(run_traceprof, tmp_path):

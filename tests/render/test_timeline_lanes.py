@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from pathlib import Path
 
@@ -209,6 +210,21 @@ def test_too_many_metrics_are_counted() -> None:
     series, notes = sample_series(trace, trace.span)
     assert len(series) == 6
     assert notes == ["3 more metrics were sampled: not drawn"]
+
+
+def test_counters_are_drawn_as_rates() -> None:
+    builder = TraceBuilder()
+    counter = [(0, 100), (10, 300), (20, 50), (30, 80), (40, float("nan")), (50, 90), (60, 100)]
+    for at_s, value in counter:
+        builder.sample("pcie_bytes_sent", at_s * 10**9, value, source="gpu:0")
+    trace = builder.sample("cpu_seconds", 0, 1.5, source="process:1").build(span=(0, 61 * 10**9))
+    by_name = {one.metric: one for one in sample_series(trace, trace.span)[0]}
+    assert set(by_name) == {"pcie_sent_bytes_per_s", "cpu_cores"}
+    rates = by_name["pcie_sent_bytes_per_s"].values.tolist()
+    assert [None if math.isnan(rate) else rate for rate in rates] == [
+        *(20, None, 3),  # reset between the second and the third
+        *(None, None, 1, None),
+    ]
 
 
 def test_a_lane_of_many_overlaps_is_bounded_and_counts_what_it_merges() -> None:

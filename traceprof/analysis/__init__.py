@@ -104,12 +104,12 @@ ANALYSES: Final[tuple[Entry, ...]] = (
     Entry("pipeline", "pipeline parallelism: the bubble of each stage", ".ranks.pipeline"),
     Entry(
         "network",
-        "network traffic by interface and process, beside collectives",
+        "traffic of network, NVLink and PCIe by counters, against the link's peak",
         ".communication.network",
     ),
     Entry(
         "network-time",
-        "network traffic over time, beside the collectives that caused it",
+        "the same over time, beside the collectives that caused it",
         ".communication.network_time",
     ),
     Entry("idle", "why devices were idle", ".waiting.idle"),

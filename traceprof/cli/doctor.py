@@ -40,7 +40,7 @@ def doctor(
     else:
         for check in checks:
             out(
-                f"{'ok' if check.is_ok else '--'}  {check.name:13} {plain_text(check.found, 200)}\n"
+                f"{'ok' if check.is_ok else '--'}  {check.name:13} {plain_text(check.found, 400)}\n"
             )
             if check.advice:
                 out(f"{'':18}→ {plain_text(check.advice, 200)}\n")

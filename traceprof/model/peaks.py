@@ -22,25 +22,30 @@ _RDMA_PORT: Final = re.compile(r"(rdma\..+\.\d+)\.rate")
 _RDMA_RATE: Final = re.compile(r"([\d.]+) Gb/sec")
 _GPU_NAME: Final = re.compile(r"gpu\.\d+\.name")
 _NVLINK: Final = re.compile(r"(\d+) links, ([\d.]+) GB/s")
+_OWN_NVLINKS: Final = re.compile(r"(\d+) links of ([\d.]+) GB/s")
 
 
 def peak_of(trace: Trace, device: int, link: Link) -> Peak | None:
     """Return the peak of ``link`` of ``device`` in one direction; None where nobody knows it.
 
-    A link that the user gave wins, then what the trace says, then the table of hardware.
+    A link that the user gave wins, then what the trace says, then the table of hardware. Only
+    the rate that the driver tells for NVLinks comes last: it counts the protocol, too.
     """
     hardware = _hardware(trace)
     if link in hardware.links:
         return hardware.links[link]
     rows = trace.devices[trace.devices["device"] == device]
-    name = "" if rows.empty else str(rows["name"].iloc[0])
+    name = _facts(trace).get(f"gpu.{device}.name", "")
+    if not rows.empty:
+        name = str(rows["name"].iloc[0])
     if link is Link.MEMORY and not rows.empty:
         measured = int(rows["memory_bytes_per_s"].iloc[0])
         if measured not in (ABSENT, 0):
             return Peak(float(measured), "memory", _FROM_TRACE)
     recorded = _RECORDED.get(link)
     said = recorded(trace, device) if recorded else None
-    return said or hardware.peak(link, name)
+    known = said or hardware.peak(link, name)
+    return known or (_told_by_driver(trace, device) if link is Link.NVLINK else None)
 
 
 def peak_between(trace: Trace, device: int, peer: int) -> Peak | None:
@@ -115,6 +120,14 @@ def _recorded_nvlink(trace: Trace, device: int) -> Peak | None:
         return None
     n_links, bytes_per_s = (sum(values) for values in zip(*own, strict=True))
     return Peak(float(bytes_per_s), f"NVLink, {n_links} links", _FROM_TRACE)
+
+
+def _told_by_driver(trace: Trace, device: int) -> Peak | None:
+    found = _OWN_NVLINKS.fullmatch(_facts(trace).get(f"gpu.{device}.nvlink", ""))
+    if found is None:
+        return None
+    rate = int(found[1]) * float(found[2]) * 1e9
+    return Peak(rate, f"NVLink, {found[1]} links", _FROM_TRACE)
 
 
 def _nvlinks(trace: Trace) -> dict[frozenset[int], tuple[int, float]]:

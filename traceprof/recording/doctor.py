@@ -9,22 +9,26 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, Final
 
 from traceprof.errors import TraceprofError
 from traceprof.recording.clock import read_profiler_clock
 from traceprof.recording.gpu import has_gpu, why_no_counters
-from traceprof.recording.machine import gpu_facts
+from traceprof.recording.gpu_facts import gpu_facts
+from traceprof.recording.mpi import mpi_facts
 from traceprof.recording.nsys import RECORDER as NSYS
 from traceprof.recording.nsys_report import find_importer
 from traceprof.recording.request import RecordRequest
+from traceprof.recording.sampling.gpus import open_gpus
+from traceprof.recording.sampling.network import read_rdma
 
 __all__ = ["CHECKS", "Check", "examine"]
 
 _TIMEOUT_S: Final = 120
 _VERSION: Final = re.compile(r"\d+\.\d+(?:\.\d+)*")
+_OLDEST_TORCH: Final = (2, 1)
 _TORCH_PROBE: Final = (
     "import torch; p = torch.profiler;"
     " gpu = p.ProfilerActivity.CUDA in p.supported_activities() and torch.cuda.is_available();"
@@ -60,6 +64,10 @@ def _check_torch() -> Check:
     if said is None:
         advice = f"{python} -m pip install torch (needed only where the program trains with it)"
         return Check("torch", False, f"{python} cannot import torch", advice)
+    version = _VERSION.match(said)
+    if version and tuple(map(int, version.group().split(".")[:2])) < _OLDEST_TORCH:
+        advice = f"{python} -m pip install --upgrade torch (2.1 or newer)"
+        return Check("torch", False, f"torch {said} ({python}) is too old", advice)
     return Check("torch", True, f"torch {said} ({python}): operators, --with torch")
 
 
@@ -137,11 +145,24 @@ def _check_package(package: str, module: str, purpose: str) -> Check:
 
 
 def _check_psutil() -> Check:
-    return _check_package("psutil", "psutil", "samples of network and processes")
+    ports = sorted({source.partition(":")[2] for source, _, _ in read_rdma()})
+    more = f"; RDMA ports {', '.join(ports)}" if ports else ""
+    return _check_package("psutil", "psutil", f"samples of network and processes{more}")
 
 
 def _check_nvml() -> Check:
-    return _check_package("nvidia-ml-py", "pynvml", "samples of GPUs")
+    check = _check_package("nvidia-ml-py", "pynvml", "samples of GPUs")
+    found = {metric for _, read in open_gpus() for _, metric, _ in read()}
+    if not found:
+        return check
+    return replace(check, found=f"samples of GPUs: {', '.join(sorted(found))}")
+
+
+def _check_mpi() -> Check:
+    facts = mpi_facts()
+    if not facts:
+        return Check("mpi", False, "no mpirun on PATH", "needed for programs started with it only")
+    return Check("mpi", True, f"{facts['mpi'] or 'of unknown kind'} ({facts['mpi.launcher']})")
 
 
 CHECKS: Final[Mapping[str, Callable[[], Check]]] = {
@@ -153,6 +174,7 @@ CHECKS: Final[Mapping[str, Callable[[], Check]]] = {
     "nvprof": _check_nvprof,
     "psutil": _check_psutil,
     "nvidia-ml-py": _check_nvml,
+    "mpi": _check_mpi,
 }
 
 

@@ -12,7 +12,9 @@ from pathlib import Path
 from typing import Final
 
 from traceprof.formats.sqlite.rows import storable
-from traceprof.recording.machine import gpu_facts, machine_facts, network_facts
+from traceprof.recording.gpu_facts import gpu_facts
+from traceprof.recording.machine import machine_facts, network_facts
+from traceprof.recording.mpi import mpi_facts
 
 __all__ = [
     "MASK",
@@ -24,7 +26,8 @@ __all__ = [
 ]
 
 _KEPT: Final = re.compile(
-    r"(NCCL|GLOO|TORCH|PYTORCH|CUDA|CUBLAS|CUDNN|OMP|MKL|KMP|UCX|FI|OMPI_COMM_WORLD|PMI)_\w+"
+    r"(NCCL|RCCL|GLOO|TORCH|PYTORCH|CUDA|CUBLAS|CUDNN|OMP|MKL|KMP|UCX|UCC|FI|PMI)_\w+"
+    r"|(OMPI_COMM_WORLD|I_MPI|MPICH|MV2|MVP)_\w+|OMPI_MCA_(btl|pml|mtl|coll|osc|io|op)\w*"
     r"|SLURM_(JOB_ID|NNODES|NTASKS|PROCID|LOCALID|NODEID|JOB_NODELIST|TOPOLOGY_ADDR(_PATTERN)?|GPUS\w*)"
     r"|(LOCAL_|GROUP_)?RANK|(LOCAL_)?WORLD_SIZE|MASTER_(ADDR|PORT)|NVIDIA_VISIBLE_DEVICES"
 )
@@ -49,6 +52,7 @@ def read_environment(command: Sequence[str], folder: Path | None = None) -> dict
         **machine_facts(),
         **dict(network_facts()),
         **gpu_facts(),
+        **mpi_facts(command),
         **git_facts(folder or Path.cwd()),
     }
     variables = {f"env.{name}": value for name, value in kept_variables(os.environ).items()}

@@ -1,16 +1,14 @@
-"""Facts about this machine: processor, memory, network, GPUs. Reads files; runs nothing."""
+"""Facts about this machine: processor, memory, network. Reads files; runs nothing."""
 
 from __future__ import annotations
 
-import importlib
-import importlib.util
 import os
 import platform
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
-__all__ = ["gpu_facts", "machine_facts", "network_facts"]
+__all__ = ["machine_facts", "network_facts"]
 
 _INTERFACES: Final = Path("/sys/class/net")
 _INFINIBAND: Final = Path("/sys/class/infiniband")
@@ -51,42 +49,6 @@ def network_facts(
 
 
 _INTERFACE_UNITS: Final = {"speed": "speed_mbit_per_s", "mtu": "mtu_bytes", "operstate": "state"}
-
-
-def gpu_facts() -> dict[str, str]:
-    """Return what the driver says of itself and of the GPUs; nothing where there is none."""
-    if importlib.util.find_spec("pynvml") is None:
-        return {}
-    nvml = importlib.import_module("pynvml")
-    try:
-        nvml.nvmlInit()
-        facts = {
-            "driver": _string(nvml.nvmlSystemGetDriverVersion()),
-            "driver.cuda": str(nvml.nvmlSystemGetCudaDriverVersion()),
-        }
-        for number in range(nvml.nvmlDeviceGetCount()):
-            facts |= _one_gpu(nvml, number)
-    except nvml.NVMLError:
-        return {}
-    return facts
-
-
-def _one_gpu(nvml: Any, number: int) -> dict[str, str]:
-    handle = nvml.nvmlDeviceGetHandleByIndex(number)
-    major, minor = nvml.nvmlDeviceGetCudaComputeCapability(handle)
-    generation = nvml.nvmlDeviceGetMaxPcieLinkGeneration(handle)
-    width = nvml.nvmlDeviceGetMaxPcieLinkWidth(handle)
-    return {
-        f"gpu.{number}.name": _string(nvml.nvmlDeviceGetName(handle)),
-        f"gpu.{number}.uuid": _string(nvml.nvmlDeviceGetUUID(handle)),
-        f"gpu.{number}.memory_bytes": str(nvml.nvmlDeviceGetMemoryInfo(handle).total),
-        f"gpu.{number}.compute_capability": f"{major}.{minor}",
-        f"gpu.{number}.pcie": f"gen {generation} x{width}",
-    }
-
-
-def _string(value: str | bytes) -> str:
-    return value.decode("utf-8", "replace") if isinstance(value, bytes) else value
 
 
 def _text(path: Path) -> str:

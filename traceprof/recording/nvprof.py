@@ -11,7 +11,7 @@ from traceprof.errors import TraceError
 from traceprof.formats import open_trace
 from traceprof.recording.child import child_environment
 from traceprof.recording.gpu import has_gpu
-from traceprof.recording.machine import gpu_facts
+from traceprof.recording.gpu_facts import gpu_facts
 from traceprof.recording.process import run_recorded
 from traceprof.recording.request import ProcessProfile, RecordRequest, RunRecorded
 from traceprof.recording.watchdog import Watchdog

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from traceprof.recording.environment import masked_command
+from traceprof.recording.environment import kept_variables, masked_command
 
 __all__ = [
     "Card",
@@ -69,10 +69,18 @@ def read_cards(folder: Path) -> list[Card]:
                 rank=raw.get("rank"),
                 local_rank=raw.get("local_rank"),
                 world_size=raw.get("world_size"),
-                software={str(k): str(v) for k, v in raw.get("software", {}).items()},
+                software=_texts(raw.get("software", {}))
+                | {
+                    f"env.{name}": value
+                    for name, value in kept_variables(_texts(raw.get("variables", {}))).items()
+                },
             )
         )
     return sorted(cards, key=lambda card: card.pid)
+
+
+def _texts(raw: Mapping[str, Any]) -> dict[str, str]:
+    return {str(name): str(value) for name, value in raw.items()}
 
 
 def read_children(folder: Path) -> dict[int, int]:

@@ -1,12 +1,12 @@
+import math
 import os
 import socket
 import struct
+import subprocess
 import threading
-from types import SimpleNamespace
 
 import pytest
 
-from traceprof.recording.sampling.gpus import read_gpu
 from traceprof.recording.sampling.network import open_network, read_rdma
 from traceprof.recording.sampling.processes import open_processes
 from traceprof.recording.sampling.sampler import Sampler
@@ -35,6 +35,36 @@ def test_samples_carry_the_time_and_a_failing_read_is_dropped():
     assert sampler.samples[0].time_ns == 1000
     assert sampler.samples == sorted(sampler.samples)
     assert sampler.notes == ["sampling of counters ended: gone"]
+
+
+def test_a_process_that_has_ended_has_no_memory_to_tell_of(tmp_path):
+    pytest.importorskip("psutil")
+    with subprocess.Popen(["true"]) as ended:
+        (tmp_path / f"process.{ended.pid}.json").write_text("{}")
+        os.waitid(os.P_PID, ended.pid, os.WEXITED | os.WNOWAIT)  # a zombie as yet
+        opened = open_processes(tmp_path)
+        assert opened is not None
+        assert list(opened[1]()) == []
+
+
+def test_a_long_run_is_sampled_ever_more_rarely():
+    n_reads = 0
+
+    def read():
+        nonlocal n_reads
+        n_reads += 1
+        if n_reads == 100:
+            sampler.stop()
+        yield "nic:eth0", "bytes_sent", float(n_reads)
+        yield "gpu:0", "pcie_bytes_sent", math.nan if n_reads == 98 else float(n_reads)
+
+    sampler = Sampler([(0.0, read)], max_samples=40)
+    sampler.run()
+    assert 20 <= len(sampler.samples) < 40
+    values = [sample.value for sample in sampler.samples if sample.metric == "bytes_sent"]
+    assert values == list(range(1, 100, 8))
+    unknown = [sample for sample in sampler.samples if math.isnan(sample.value)]
+    assert len(unknown) == 1
 
 
 def test_nothing_to_read_ends_at_once():
@@ -100,36 +130,3 @@ def test_memory_and_processor_time_of_a_process(tmp_path):
         (f"process:{os.getpid()}", "memory_bytes"),
     }
     assert values[f"process:{os.getpid()}", "memory_bytes"] > 1_000_000
-
-
-class FakeNvml:
-    """What we use of pynvml; this GPU does not tell its power."""
-
-    NVML_SUCCESS = 0
-
-    class NVMLError(Exception):
-        pass
-
-    def nvmlDeviceGetUtilizationRates(self, _handle):  # noqa: N802
-        return SimpleNamespace(gpu=87, memory=40)
-
-    def nvmlDeviceGetMemoryInfo(self, _handle):  # noqa: N802
-        return SimpleNamespace(used=5_000)
-
-    def nvmlDeviceGetPowerUsage(self, _handle):  # noqa: N802
-        raise self.NVMLError
-
-    def nvmlDeviceGetFieldValues(self, _handle, fields):  # noqa: N802
-        return [
-            SimpleNamespace(nvmlReturn=0, value=SimpleNamespace(ullVal=3)),
-            SimpleNamespace(nvmlReturn=3, value=SimpleNamespace(ullVal=0)),
-        ][: len(fields)]
-
-
-def test_what_a_gpu_does_not_support_is_left_out():
-    assert list(read_gpu(FakeNvml(), None)) == [
-        ("utilisation_percent", 87),
-        ("memory_utilisation_percent", 40),
-        ("memory_bytes", 5_000),
-        ("nvlink_bytes_sent", 3 * 1024),
-    ]

@@ -1,4 +1,4 @@
-"""Counters of the network as bytes per interval."""
+"""Counters of links as bytes per interval, whichever way they were sampled."""
 
 from __future__ import annotations
 
@@ -18,22 +18,29 @@ _CUMULATED: Final = {
     "tcp_bytes_received": "received",
     "nvlink_bytes_sent": "sent",
     "nvlink_bytes_received": "received",
+    "pcie_bytes_sent": "sent",
+    "pcie_bytes_received": "received",
 }
+# NVML measures these over the 20 ms that follow the sample; what lies between is not known.
+_MEASURED: Final = {"pcie_sent_bytes_per_s": "sent", "pcie_received_bytes_per_s": "received"}
+_MEASURED_NS: Final = 20_000_000
+_DIRECTIONS: Final = _CUMULATED | _MEASURED
 
 
 def find_traffic(trace: Trace) -> pd.DataFrame:
     """Return the bytes of each source between two samples, of the part in the window.
 
     Columns: source ("nic:eth0", "rdma:…", "process:123", "gpu:0"), link ("network", "tcp" of a
-    process, "nvlink"), direction (sent, received), start_ns, end_ns, size_bytes. A counter that
-    fell (it was reset) or is NaN (it was not read) gives nothing for that interval. An interval
-    that the window cuts counts with its share of the bytes.
+    process, "nvlink", "pcie"), direction (sent, received; as the source sees it), start_ns,
+    end_ns, size_bytes. A counter that fell (it was reset) or is NaN (it was not read, or may have
+    wrapped) gives nothing for that interval. An interval that the window cuts counts with its
+    share of the bytes.
     """
     samples = trace.whole.samples
     parts = [
         _intervals(str(source), str(metric), rows)
         for (source, metric), rows in samples.groupby(["source", "metric"], observed=True)
-        if str(metric) in _CUMULATED
+        if str(metric) in _DIRECTIONS
     ]
     columns = ["source", "link", "direction", "start_ns", "end_ns", "size_bytes"]
     if not parts:
@@ -43,23 +50,29 @@ def find_traffic(trace: Trace) -> pd.DataFrame:
 
 def _intervals(source: str, metric: str, rows: pd.DataFrame) -> pd.DataFrame:
     instants, values = rows["start_ns"].to_numpy(np.int64), rows["value"].to_numpy(np.float64)
-    moved = np.diff(values)
-    kept = (moved >= 0) & (np.diff(instants) > 0)
+    if metric in _MEASURED:
+        starts, ends = instants, instants + _MEASURED_NS
+        moved = values * (_MEASURED_NS / 1e9)
+    else:
+        starts, ends = instants[:-1], instants[1:]
+        moved = np.diff(values)
+    kept = (moved >= 0) & (ends > starts)
     return pd.DataFrame(
         {
             "source": source,
             "link": _link(source, metric),
-            "direction": _CUMULATED[metric],
-            "start_ns": instants[:-1][kept],
-            "end_ns": instants[1:][kept],
+            "direction": _DIRECTIONS[metric],
+            "start_ns": starts[kept],
+            "end_ns": ends[kept],
             "size_bytes": np.rint(moved[kept]).astype(np.int64),
         }
     )
 
 
 def _link(source: str, metric: str) -> str:
-    if metric.startswith("nvlink"):
-        return "nvlink"
+    for link in ("nvlink", "pcie"):
+        if metric.startswith(link):
+            return link
     return "tcp" if source.startswith("process:") else "network"
 
 

@@ -35,9 +35,9 @@ _LOOPBACK: Final = ("nic:lo", "nic:lo0")
 class NetworkTime:
     """One row per source, direction and time between two samples.
 
-    ``table``: source (an interface, an RDMA port, the TCP sockets of a process, the NVLinks of a
-    GPU), direction, at_ns (from the start of the trace), duration_ns, size_bytes,
-    rate_bytes_per_s, peak_ratio (of the link's speed, NaN where it is not known),
+    ``table``: source (an interface, an RDMA port, the TCP sockets of a process, a GPU), link
+    (network, tcp, nvlink, pcie), direction, at_ns (from the start of the trace), duration_ns,
+    size_bytes, rate_bytes_per_s, peak_ratio (of the link's speed, NaN where it is not known),
     collective_ratio (the share of the time in which a collective was on its way) and
     collective_bytes (what ranks handed in to collectives, shared out over their time).
     """
@@ -57,11 +57,13 @@ def measure_network_time(trace: Trace) -> NetworkTime:
         return NetworkTime(pd.DataFrame(), (NO_COUNTERS,))
     seconds = (traffic["end_ns"] - traffic["start_ns"]) / 1e9
     rate = traffic["size_bytes"] / seconds
-    peaks = {name: peak_of_source(trace, name) for name in traffic["source"].unique()}
-    peak = [getattr(peaks[name], "bytes_per_s", np.nan) for name in traffic["source"]]
+    ends = list(zip(traffic["source"], traffic["link"], strict=True))
+    peaks = {end: peak_of_source(trace, *end) for end in set(ends)}
+    peak = [getattr(peaks[end], "bytes_per_s", np.nan) for end in ends]
     table = pd.DataFrame(
         {
             "source": traffic["source"],
+            "link": traffic["link"],
             "direction": traffic["direction"],
             "at_ns": traffic["start_ns"] - trace.whole.span.start_ns,
             "duration_ns": traffic["end_ns"] - traffic["start_ns"],
@@ -72,7 +74,9 @@ def measure_network_time(trace: Trace) -> NetworkTime:
             "collective_bytes": traffic["collective_bytes"],
         }
     )
-    return NetworkTime(table.sort_values(["at_ns", "source", "direction"], ignore_index=True))
+    return NetworkTime(
+        table.sort_values(["at_ns", "source", "link", "direction"], ignore_index=True)
+    )
 
 
 def traffic_of(trace: Trace) -> pd.DataFrame:
@@ -89,13 +93,13 @@ def traffic_of(trace: Trace) -> pd.DataFrame:
     return pd.concat(parts).sort_index()
 
 
-def peak_of_source(trace: Trace, source: str) -> Peak | None:
-    """Return the speed of the link behind a source; of a loopback there is none."""
+def peak_of_source(trace: Trace, source: str, link: str) -> Peak | None:
+    """Return the speed of a link (as `find_traffic` calls it) of a source; no loopback has one."""
     if source in _LOOPBACK or source.startswith("process:"):
         return None
     if source.startswith("gpu:"):
         number = source.removeprefix("gpu:")
-        return peak_of(trace, int(number), Link.NVLINK) if number.isdigit() else None
+        return peak_of(trace, int(number), Link(link)) if number.isdigit() else None
     return peak_of_interface(trace, source)
 
 

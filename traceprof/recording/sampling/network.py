@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Final
 
-__all__ = ["open_network"]
+__all__ = ["open_network", "read_rdma"]
 
 _PERIOD_S: Final = 0.1
 _INFINIBAND: Final = Path("/sys/class/infiniband")
@@ -28,12 +28,12 @@ def open_network() -> tuple[float, Callable[[], Reading]] | None:
         for name, counters in psutil.net_io_counters(pernic=True).items():
             yield f"nic:{name}", "bytes_sent", float(counters.bytes_sent)
             yield f"nic:{name}", "bytes_received", float(counters.bytes_recv)
-        yield from read_rdma(_INFINIBAND)
+        yield from read_rdma()
 
     return _PERIOD_S, read
 
 
-def read_rdma(folder: Path) -> Reading:
+def read_rdma(folder: Path = _INFINIBAND) -> Reading:
     """Yield the data counters of every RDMA port below ``folder``."""
     for port in sorted(folder.glob("*/ports/*")):
         for counter, metric in _RDMA_COUNTERS.items():

@@ -35,6 +35,8 @@ def open_processes(folder: Path) -> tuple[float, Callable[[], Reading]] | None:
                     times, memory = process.cpu_times(), process.memory_info()
             except psutil.Error:  # it has ended
                 continue
+            if not memory.rss:  # it has ended, and its parent has not looked yet
+                continue
             yield f"process:{pid}", "cpu_seconds", times.user + times.system
             yield f"process:{pid}", "memory_bytes", float(memory.rss)
 

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import math
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -17,7 +19,7 @@ from traceprof.recording.sampling.sockets import open_sockets
 
 __all__ = ["Sample", "Sampler", "sampling"]
 
-_MAX_SAMPLES: Final = 2_000_000  # some 16 h at the usual pace
+_MAX_SAMPLES: Final = 500_000  # some 60 MB, and hours at the usual pace
 
 
 class Sample(NamedTuple):
@@ -45,14 +47,18 @@ class Read(Protocol):
 class Sampler:
     """Calls each of ``reads`` every so many seconds until it is stopped.
 
-    A read that fails once is not called again; ``notes`` says which and why.
+    A read that fails once is not called again; ``notes`` says which and why. At
+    ``max_samples`` every second sample of each series is dropped, and from then on.
     """
 
     reads: Sequence[tuple[float, Read]]
     clock: Callable[[], int] = time.time_ns
+    max_samples: int = _MAX_SAMPLES
     samples: list[Sample] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
     _stop: threading.Event = field(default_factory=threading.Event)
+    _stride: int = 1
+    _counts: Counter[tuple[str, str]] = field(default_factory=Counter)
 
     def run(self) -> None:
         """Take samples until `stop` is called."""
@@ -76,19 +82,43 @@ class Sampler:
             return due_s, period_s, read
         try:
             time_ns = self.clock()
-            if len(self.samples) < _MAX_SAMPLES:
-                self.samples += [Sample(time_ns, *values) for values in read()]
+            for values in read():
+                self._keep(Sample(time_ns, *values))
         except (OSError, ValueError, RuntimeError) as error:
             self.notes.append(f"sampling of {getattr(read, 'name', 'counters')} ended: {error}")
             return -1.0, period_s, read
         return max(due_s + period_s, now_s), period_s, read
 
+    def _keep(self, sample: Sample) -> None:
+        series = (sample.source, sample.metric)
+        if self._counts[series] % self._stride == 0 or _is_gap(sample):
+            self.samples.append(sample)
+        self._counts[series] += 1
+        if len(self.samples) >= self.max_samples:
+            self._thin_out()
+
+    def _thin_out(self) -> None:
+        self._stride *= 2
+        places: Counter[tuple[str, str]] = Counter()
+        kept = []
+        for sample in self.samples:
+            series = (sample.source, sample.metric)
+            if places[series] % 2 == 0 or _is_gap(sample):
+                kept.append(sample)
+            places[series] += 1
+        self.samples[:] = kept
+
+
+def _is_gap(sample: Sample) -> bool:
+    """Return whether the value is not known at that time, which the others must not hide."""
+    return math.isnan(sample.value)
+
 
 @contextmanager
 def sampling(folder: Path) -> Iterator[Sampler]:
     """Sample what this machine has while the block runs; ``folder`` has the processes' cards."""
-    opened = (open_network(), open_gpus(), open_processes(folder), open_sockets(folder))
-    sampler = Sampler([item for item in opened if item is not None])
+    opened = (open_network(), open_processes(folder), open_sockets(folder))
+    sampler = Sampler([*(item for item in opened if item is not None), *open_gpus()])
     thread = threading.Thread(target=sampler.run, name="traceprof-sampler", daemon=True)
     thread.start()
     try:

@@ -1,7 +1,8 @@
-"""The time series of a trace, as charts under the lanes."""
+"""The time series of a trace, as charts under the lanes; cumulative counters as their rates."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
@@ -20,11 +21,15 @@ __all__ = ["MAX_METRICS", "SampleSeries", "sample_series", "thin_out"]
 MAX_METRICS: Final = 6
 MAX_SERIES: Final = 16
 MAX_POINTS: Final = 60_000
+_CUMULATED_BYTES: Final = re.compile(r"^((?:\w+_)?)bytes_(sent|received)$")
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class SampleSeries:
-    """The values of one metric from one source; times in ns after the origin, sorted."""
+    """The values of one metric from one source; times in ns after the origin, sorted.
+
+    A value holds until the next time; NaN where it is not known.
+    """
 
     metric: str
     source: str
@@ -35,7 +40,6 @@ class SampleSeries:
 def sample_series(trace: Trace, window: TimeWindow) -> tuple[Sequence[SampleSeries], list[str]]:
     """Return the series to draw, and sentences about what is left out."""
     samples = trace.samples[window.holds(trace.samples["start_ns"].to_numpy())]
-    samples = samples[np.isfinite(samples["value"].to_numpy())]
     metrics = samples["metric"].value_counts()
     drawn = metrics[metrics > 0].index[:MAX_METRICS]
     notes = []
@@ -57,11 +61,33 @@ def sample_series(trace: Trace, window: TimeWindow) -> tuple[Sequence[SampleSeri
 
 
 def _series(metric: str, source: str, rows: pd.DataFrame, origin_ns: int) -> SampleSeries:
-    times = rows["start_ns"].to_numpy() - origin_ns
-    kept = thin_out(rows["value"].to_numpy(), MAX_POINTS)
-    return SampleSeries(
-        plain_text(metric, 60), plain_text(source, 60), times[kept], rows["value"].to_numpy()[kept]
+    times, values = (
+        rows["start_ns"].to_numpy() - origin_ns,
+        rows["value"].to_numpy(np.float64, copy=True),
     )
+    values[~np.isfinite(values)] = np.nan
+    rate_name = _rate_name(metric)
+    if rate_name:
+        metric, values = rate_name, _rates(times, values)
+    kept = thin_out(values, MAX_POINTS)
+    return SampleSeries(plain_text(metric, 60), plain_text(source, 60), times[kept], values[kept])
+
+
+def _rate_name(metric: str) -> str:
+    """Return what the rate of a cumulative counter is called; "" for other metrics."""
+    counter = _CUMULATED_BYTES.match(metric)
+    if counter:
+        return f"{counter[1]}{counter[2]}_bytes_per_s"
+    return "cpu_cores" if metric == "cpu_seconds" else ""
+
+
+def _rates(times: Int64Array, values: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
+    """Return the rate per second from each sample to the next, NaN after a reset and at the end."""
+    seconds, gained = np.diff(times) / 1e9, np.diff(values)
+    rates = np.full(len(values), np.nan)
+    known = (gained >= 0) & (seconds > 0)
+    rates[:-1][known] = gained[known] / seconds[known]
+    return rates
 
 
 def thin_out(values: npt.NDArray[np.float64], max_points: int) -> npt.NDArray[np.int64]:
@@ -70,8 +96,10 @@ def thin_out(values: npt.NDArray[np.float64], max_points: int) -> npt.NDArray[np
     if n <= max_points:
         return np.arange(n)
     edges = np.linspace(0, n, max_points // 2 + 1).astype(np.int64)
+    unknown = np.isnan(values)
+    low, high = np.where(unknown, np.inf, values), np.where(unknown, -np.inf, values)
     found = [
-        (first + int(values[first:last].argmin()), first + int(values[first:last].argmax()))
+        (first + int(low[first:last].argmin()), first + int(high[first:last].argmax()))
         for first, last in zip(edges[:-1].tolist(), edges[1:].tolist(), strict=True)
     ]
     return np.unique(np.array(found, np.int64))

@@ -15,7 +15,20 @@ _RANK_VARIABLES = {
     "world_size": ("WORLD_SIZE", "OMPI_COMM_WORLD_SIZE", "SLURM_NTASKS", "PMI_SIZE"),
 }
 _MAX_ANCESTORS = 32
-_PACKAGES = ("numpy", "lightning", "pytorch-lightning", "accelerate", "transformers", "nvtx")
+_PACKAGES = (
+    "numpy",
+    "lightning",
+    "pytorch-lightning",
+    "accelerate",
+    "transformers",
+    "deepspeed",
+    "mpi4py",
+    "nvtx",
+)
+# Launchers set some for their processes only. The recorder keeps those of its list, masked.
+_VARIABLES = ("NCCL_", "RCCL_", "GLOO_", "TORCH", "PYTORCH_", "CUDA_", "CUBLAS_", "CUDNN_", "OMP_")
+_VARIABLES += ("MKL_", "KMP_", "UCX_", "UCC_", "FI_", "OMPI_", "I_MPI_", "MPICH_", "MV2_", "MVP_")
+_OF_ONE_RANK = ("RANK", "LOCALID", "PROCID")
 
 
 def write_card(**more):
@@ -27,6 +40,11 @@ def write_card(**more):
         "executable": sys.executable,
         "started_ns": time_ns(),
         "software": _software(),
+        "variables": {
+            name: value
+            for name, value in os.environ.items()
+            if name.startswith(_VARIABLES) and not name.endswith(_OF_ONE_RANK)
+        },
     }
     for name, variables in _RANK_VARIABLES.items():
         values = [os.environ[variable] for variable in variables if variable in os.environ]
@@ -77,6 +95,12 @@ def _software():
         if torch.version.cuda:  # asked of the build: the driver must not be touched here
             found["cudnn"] = _version(torch, "_C._cudnn.getCompileVersion")
             found["nccl"] = _version(torch, "cuda.nccl.version")
+        distributed = getattr(torch, "distributed", None)
+        if getattr(distributed, "is_mpi_available", bool)():
+            found["torch.mpi"] = "yes"
+    mpi = sys.modules.get("mpi4py.MPI")
+    if mpi is not None:
+        found["mpi.library"] = mpi.Get_library_version().partition("\n")[0].rstrip("\0")
     from importlib import metadata
 
     for package in _PACKAGES:

@@ -1,5 +1,8 @@
 """Whether torch.compile is tracing; a hook must then behave as if it were not there."""
 
+import sys
+import types
+
 from .after_import import call_after_import
 
 
@@ -10,6 +13,44 @@ def get_is_compiling(torch):
         return test
     call_after_import("torch._dynamo.external_utils", _take_test)
     return _is_compiling
+
+
+def skip_own_frames():
+    """Have torch.compile begin below our frames, as it begins below those of torch itself.
+
+    Else it compiles our wrappers for themselves: in torch 2.1 anew for each graph that it has
+    made, until it gives up. What it meets inside a frame of the program it still sees through.
+    """
+    call_after_import("torch._dynamo.eval_frame", _skip_all)
+
+
+def _skip_all(eval_frame):
+    for name, module in list(sys.modules.items()):
+        if name.split(".")[0] == __package__:
+            for code in _codes_in(module, name):
+                eval_frame.skip_code(code)
+
+
+def _codes_in(owner, module):
+    """Yield the code of all functions of a module or class that ``module`` defines."""
+    for value in vars(owner).values():
+        if getattr(value, "__module__", None) != module:
+            continue
+        if isinstance(value, type):
+            for code in _codes_in(value, module):
+                yield code
+        elif isinstance(value, types.FunctionType):
+            for code in _with_inner(value.__code__):
+                yield code
+
+
+def _with_inner(code):
+    """Yield ``code`` and that of the functions inside it."""
+    yield code
+    for constant in code.co_consts:
+        if isinstance(constant, types.CodeType):
+            for inner in _with_inner(constant):
+                yield inner
 
 
 def _take_test(module):

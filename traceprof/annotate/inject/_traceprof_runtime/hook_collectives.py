@@ -10,6 +10,7 @@ from time import time_ns
 
 from . import card, session
 from .emitters import NOWHERE
+from .waiters import Waiters
 
 # operator → index of the argument that holds what this rank hands in
 _MESSAGES = {
@@ -37,6 +38,7 @@ _HAVE_PEER = ("send", "recv_")  # the peer is their third argument
 _HAVE_TAG = {"send": 3, "recv_": 3, "recv_any_source_": 2}
 _MOST_AWAITED = 1000
 _KEYS = ("AutogradCPU", "AutogradCUDA")
+_POINT_TO_POINT = ("send", "recv", "recv_any_source")
 _libraries = []
 
 
@@ -88,7 +90,8 @@ class _Call:
     """One call: a range on its thread, one until it completes, and a row with its facts."""
 
     def __init__(self, label, tensors, details):
-        self._label = label
+        self.label = label
+        self.is_on_host = all(tensor.device.type == "cpu" for tensor in tensors)
         self._n_bytes = sum(tensor.numel() * tensor.element_size() for tensor in tensors)
         self.details = dict(details)
         if tensors:
@@ -108,7 +111,7 @@ class _Call:
 
     def goes_on(self):
         """Open the range that lasts until `completes`."""
-        self._token = self._emitter.start("comm.async:" + self._label, self._n_bytes)
+        self._token = self._emitter.start("comm.async:" + self.label, self._n_bytes)
 
     def completes(self, _future=None):
         """Note the call as complete now."""
@@ -119,7 +122,7 @@ class _Call:
         if self._emitter is NOWHERE:
             return
         session.spool().collective(
-            self._start, end, self._label, self._n_bytes, self._thread, self.details
+            self._start, end, self.label, self._n_bytes, self._thread, self.details
         )
 
 
@@ -128,6 +131,7 @@ class _Groups:
 
     def __init__(self, torch):
         self._torch = torch
+        self._waiters = Waiters()
         c10d = torch._C._distributed_c10d
         self._unbox_group = getattr(c10d.ProcessGroup, "unbox", None)
         self._unbox_work = getattr(getattr(c10d, "Work", None), "unbox", None)
@@ -142,7 +146,7 @@ class _Groups:
         """
         group = self._group(args)
         if group is None:
-            return {}
+            return self._common_details()
         name = str(getattr(group, "group_name", "") or "")
         if name not in self._known:
             self._known[name] = self._describe(group, name)
@@ -188,6 +192,13 @@ class _Groups:
         groups = list(getattr(world, "pg_map", None) or ())
         return groups[0] if len(groups) == 1 else None
 
+    def _common_details(self):
+        """Return the backend that all groups have, where a call does not tell its own."""
+        distributed = self._torch.distributed
+        world = getattr(distributed.distributed_c10d, "_world", None)
+        backends = {str(distributed.get_backend(group)) for group in world.pg_map} if world else ()
+        return {"backend": backends.pop()} if len(backends) == 1 else {}
+
     def _describe(self, group, name):
         distributed = self._torch.distributed
         try:
@@ -210,7 +221,7 @@ class _Groups:
 
         NCCL's future is done as soon as the call is enqueued: there the kernels tell.
         """
-        work = None if "nccl" in call.details.get("backend", "") else self._work(result)
+        work = None if "nccl" in call.details.get("backend", "") else self._work(result, call)
         if work is None:
             call.has_completed()
             return
@@ -220,8 +231,13 @@ class _Groups:
         except (AttributeError, RuntimeError, TypeError, ValueError):
             self._waits.expect(work, call)
 
-    def _work(self, result):
+    def _work(self, result, call):
         work = result[-1] if isinstance(result, tuple) else result
+        if isinstance(work, self._torch.ScriptObject) and self._unbox_work is None:
+            is_safe = call.details.get("backend") == "gloo" and call.is_on_host
+            if is_safe and call.label not in _POINT_TO_POINT:
+                return self._waiters.await_(work)
+            return None
         try:
             return work if self._unbox_work is None else self._unbox_work(work)
         except (AttributeError, RuntimeError, TypeError, ValueError):

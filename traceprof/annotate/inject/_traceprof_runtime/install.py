@@ -2,7 +2,7 @@
 
 import importlib
 
-from . import card, session, settings, start, steps
+from . import card, compiling, session, settings, start, steps
 from .after_import import complain
 
 _HOOKS = (
@@ -32,3 +32,4 @@ def install_hooks(torch):
             importlib.import_module(".hook_" + name, __package__).install(torch)
         except Exception as error:
             complain("no hook for %s" % name, error)
+    compiling.skip_own_frames()

@@ -12,6 +12,7 @@ import weakref
 from . import session, settings, steps
 
 local = threading.local()  # depth: how many calls of modules are open on this thread
+_NOBODY = (lambda: None, None)
 _open_backward = None  # the layer whose backward runs: (emitter, token)
 
 
@@ -22,18 +23,26 @@ class Layers:
         self.deepest = settings.LAYER_DEPTH
         self._torch = torch
         self._original = original
-        self._names = weakref.WeakKeyDictionary()
+        # id of a module → (weak reference, name). No WeakKeyDictionary: it is written in Python,
+        # and torch.compile would compile its methods where a compiled model calls this one.
+        self._names = {}
 
     def name_all(self, root):
         """Learn the names of the modules in ``root`` when it is first called."""
-        if root not in self._names:
+        if self._name_of(root) is None:
             for path, module in root.named_modules():
-                self._names[module] = "%s:%s" % (path, type(module).__name__)
+                name = "%s:%s" % (path, type(module).__name__)
+                forget = functools.partial(self._names.pop, id(module))
+                self._names[id(module)] = (weakref.ref(module, forget), name)
+
+    def _name_of(self, module):
+        reference, name = self._names.get(id(module), _NOBODY)
+        return name if reference() is module else None
 
     def call(self, module, args, kwargs):
         """Call an inner module in a range of its own."""
         emitter = session.emitter()
-        name = self._names.get(module) or "?:%s" % type(module).__name__
+        name = self._name_of(module) or "?:%s" % type(module).__name__
         emitter.push("layer:" + name, steps.number)
         local.depth += 1
         try:

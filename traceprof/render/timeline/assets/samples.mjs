@@ -18,7 +18,7 @@ export function sampleCharts(trace) {
 /** The last value at or before `t`, in words; the unit is the end of the metric's name. */
 function valueAt({ metric, times, values }, t) {
   const i = upperBound(times, t) - 1;
-  if (i < 0) return "–";
+  if (i < 0 || Number.isNaN(values[i])) return "–";
   if (metric.endsWith("_bytes")) return formatBytes(values[i]);
   if (metric.endsWith("_bytes_per_s")) return `${formatBytes(values[i])}/s`;
   return values[i].toLocaleString("en", { maximumSignificantDigits: 6 });
