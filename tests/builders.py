@@ -237,6 +237,7 @@ class TraceBuilder:
             "backend": "nccl",
             "sequence": ABSENT,
             "correlation": ABSENT,
+            **dict.fromkeys(("group_rank", "peer", "peer_rank", "tag"), ABSENT),
             **more,
         }
         return self._add(

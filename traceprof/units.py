@@ -58,7 +58,7 @@ def format_duration(ns: float | None) -> str:
         (NS_PER_S, NS_PER_MS, "ms"),
     ):
         if abs(ns) < limit:
-            return f"{ns:.0f} ns" if divisor == 1 else f"{_digits(ns / divisor)} {unit}"
+            return f"{round(ns)} ns" if divisor == 1 else f"{_digits(ns / divisor)} {unit}"
     return f"{_digits(ns / NS_PER_S)} s"
 
 

@@ -41,6 +41,7 @@ class Plan:
     jitter_ns: int = 0
     first_step: Mapping[int, int] = field(default_factory=dict)
     on_gpu: bool = True
+    numbered: bool = True
 
 
 def make_run(plan: Plan) -> Run:
@@ -91,7 +92,7 @@ def _add_step(
 def _add_rank(plan: Plan, rank: int, step: int, builder: TraceBuilder, times: list[int]) -> None:
     begin, forward, backward, end, done = times
     own = {"process": 100 + rank}
-    builder.step(begin, done, step, **own)
+    builder.step(begin, done, step if plan.numbered else None, **own)
     for name, start, stop in (
         ("forward", begin, forward),
         ("backward", forward, backward),

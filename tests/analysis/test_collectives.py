@@ -10,6 +10,7 @@ import pytest
 from tests.builders import TraceBuilder, plain
 from traceprof.analysis import load_analysis, run_analysis
 from traceprof.analysis.communication.buckets import measure_buckets
+from traceprof.analysis.communication.callers import measure_callers
 from traceprof.analysis.communication.collectives import CollectiveClass, measure_collectives
 from traceprof.analysis.communication.messages import measure_messages
 from traceprof.analysis.communication.rates import busbw_factor
@@ -257,3 +258,26 @@ def test_nccl_metadata_of_a_b200_by_hand(real_trace: Callable[[str], Path]) -> N
     reduce = found["all_reduce"]
     assert (reduce.count, reduce.algorithm, reduce.size_bytes) == (73, "multimem", None)
     assert reduce.busbw_bytes_per_s is None
+
+
+def test_callers_share_out_exposed_and_hidden_time() -> None:
+    trace = (
+        TraceBuilder()
+        .phase("backward", 0, 100)
+        .range("layer 2", 10, 50)
+        .range("layer 1", 50, 90)
+        .kernel(NCCL, 100, 200, launched_ns=(20, 21), stream=20)
+        .kernel("gemm", 150, 300)
+        .kernel(NCCL, 200, 240, launched_ns=(60, 61), stream=20)
+        .build()
+    )
+    table = measure_callers(trace).to_frame()
+    columns = ("phase", "caller", "op", "count", "total_ns", "exposed_ns", "hidden_ns")
+    assert plain(table, *columns) == [
+        ("backward", "layer 2", "all_reduce", 1, 100, 50, 50),
+        ("backward", "layer 1", "all_reduce", 1, 40, 0, 40),
+    ]
+    assert table["exposed_ratio"].tolist() == [0.5, 0.0]
+    gloo = TraceBuilder().collective("all_reduce", 0, 9, n_bytes=4, backend="gloo").build()
+    (row,) = measure_callers(gloo).callers
+    assert (row.size_bytes, row.total_ns, row.exposed_ns, row.hidden_ns) == (4, 9, None, None)

@@ -48,9 +48,17 @@ def test_a_counter_that_was_reset_gives_nothing_for_that_interval() -> None:
     assert (row.size_bytes, row.duration_ns) == (200, 100)
 
 
-def test_counters_of_nsys_are_per_interval() -> None:
-    row = only(counter(7, 1000, 500, metric="IB: Bytes received", source="nic:mlx5_0").build())
-    assert (row.size_bytes, row.direction) == (1500, "received")
+def test_what_was_not_read_is_no_traffic() -> None:
+    row = only(counter(0, 1000, float("nan"), 5000, 5100).build(span=(0, 400)))
+    assert (row.size_bytes, row.duration_ns) == (1100, 200)
+
+
+def test_the_speed_that_was_recorded_is_used() -> None:
+    trace = counter(0, 125).setting("nic.eth0.speed_mbit_per_s", "25000").build(span=(0, 100))
+    assert only(trace).peak_ratio == pytest.approx(1.25 / 3.125)
+    rdma = counter(0, 125, source="rdma:mlx5_0:2")
+    rdma.setting("rdma.mlx5_0.2.rate", "200 Gb/sec (4X HDR)")
+    assert only(rdma.build(span=(0, 100))).peak_ratio == pytest.approx(1.25 / 25)
 
 
 def test_utilisation_needs_the_speed_of_the_link() -> None:

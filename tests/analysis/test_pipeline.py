@@ -7,7 +7,9 @@ from fractions import Fraction
 import pytest
 
 from tests.builders import TraceBuilder
+from traceprof.analysis.communication.work import find_collectives
 from traceprof.analysis.ranks.pipeline import measure_pipeline
+from traceprof.analysis.ranks.pipeline_stages import Stage, find_stages
 from traceprof.model.trace import Trace
 
 
@@ -84,3 +86,73 @@ def test_ranks_that_only_reduce_are_no_pipeline() -> None:
     result = measure_pipeline(builder.build())
     assert result.stages == ()
     assert "no stages can be told" in result.notes[0]
+
+
+def one_f_one_b(pipelines: list[list[int]], n_micro: int) -> Trace:
+    """Pipelines side by side: forwards down, backwards up, the messages told by global ranks.
+
+    The first stage computes last, so that only the messages tell the order.
+    """
+    builder = TraceBuilder()
+    for chain in pipelines:
+        for place, rank in enumerate(chain):
+            process = rank + 1
+            builder.process(process, rank=rank)
+            builder.step(0, 2000, 0, process=process)
+            builder.kernel("gemm", 500 - 100 * place, 1000, process=process, device=rank)
+            for micro in range(n_micro):
+                for op, other, at in _messages(chain, place, micro):
+                    more = {"peer_rank": other, "peer": other, "n_bytes": 8, "process": process}
+                    builder.collective(op, at, at + 5, group_size=8, backend="gloo", **more)
+    return builder.build()
+
+
+def _messages(chain: list[int], place: int, micro: int) -> list[tuple[str, int, int]]:
+    down, up = 10 * (place + micro), 1000 - 10 * place + 10 * micro
+    found = []
+    if place > 0:
+        found += [("recv", chain[place - 1], down), ("send", chain[place - 1], up)]
+    if place < len(chain) - 1:
+        found += [("send", chain[place + 1], down), ("recv", chain[place + 1], up)]
+    return found
+
+
+def test_pipelines_side_by_side_are_told_by_who_sends_first() -> None:
+    result = measure_pipeline(one_f_one_b([[3, 1, 5], [2, 0, 4]], n_micro=4))
+    assert [(s.pipeline, s.stage, s.rank) for s in result.stages] == [
+        (0, 0, 2),
+        (0, 1, 0),
+        (0, 2, 4),
+        (1, 0, 3),
+        (1, 1, 1),
+        (1, 2, 5),
+    ]
+    assert {stage.micro_batches for stage in result.stages} == {4}
+    assert result.notes[0].startswith("6 stages of 2 pipelines, told by messages:")
+
+
+def test_an_all_to_all_of_sends_makes_no_pipeline() -> None:
+    builder = TraceBuilder()
+    for rank in (0, 1):
+        builder.process(rank + 1, rank=rank)
+        builder.kernel("gemm", 0, 50, process=rank + 1, device=rank)
+        for op in ("send", "recv"):
+            for peer in (0, 1):
+                ends = {"group_rank": rank, "peer": peer, "process": rank + 1, "correlation": 9}
+                builder.collective(op, 60, 61, n_bytes=8, **ends)
+        kernel = {"process": rank + 1, "device": rank, "correlation": 9}
+        builder.kernel("ncclDevKernel_SendRecv", 70, 90, **kernel)
+    assert measure_pipeline(builder.build()).stages == ()
+
+
+def test_calls_whose_kernel_is_missing_make_no_pipeline() -> None:
+    builder = TraceBuilder()
+    for process in (1, 2):
+        builder.kernel("gemm", 0, 50, process=process, device=process)
+        for op in ("send", "recv", "send", "recv"):
+            builder.collective(op, 60, 61, process=process, group="", group_size=-1)
+    assert not any(stage.told_by == "messages" for stage in _stages(builder.build()))
+
+
+def _stages(trace: Trace) -> tuple[Stage, ...]:
+    return find_stages(trace, find_collectives(trace))

@@ -8,6 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
+import pandas as pd
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -20,6 +21,7 @@ from traceprof.analysis.communication.matches import find_matches
 from traceprof.analysis.communication.sequences import find_shift
 from traceprof.analysis.device.breakdown import measure_breakdown
 from traceprof.analysis.ranks.alignment import align_clocks, measure_alignment
+from traceprof.analysis.ranks.others import beyond_others
 from traceprof.analysis.ranks.rank_steps import measure_rank_steps
 from traceprof.analysis.ranks.ranks import measure_ranks
 from traceprof.analysis.ranks.robust_line import fit_line
@@ -74,6 +76,19 @@ def test_sequence_numbers_decide_where_there_are_any() -> None:
     rows = find_matches(builder.build()).rows
     known = rows.loc[rows["match"] >= 0, ["process", "sequence"]]
     assert sorted(known.itertuples(index=False, name=None)) == [(1, 5), (1, 6), (2, 5), (2, 6)]
+
+
+def test_an_uneven_all_to_all_has_the_mean_of_its_ranks_and_an_imbalance() -> None:
+    builder = TraceBuilder()
+    for process, n_bytes in ((1, 100), (2, 500)):
+        more = {"process": process, "n_bytes": n_bytes, "backend": "gloo", "sequence": 1}
+        builder.collective("all_to_all_v", 0, 100, **more)
+        builder.collective("all_to_all", 200, 300, **{**more, "n_bytes": 100})
+    table = measure_shared(builder.build()).to_frame()
+    assert table["size_bytes"].tolist() == [300, 100]
+    assert table["imbalance"].tolist() == pytest.approx([500 / 300, np.nan], nan_ok=True)
+    assert table["algbw_bytes_per_s"].tolist() == pytest.approx([3e9, 1e9])
+    assert np.isnan(table["busbw_bytes_per_s"].iloc[0])
 
 
 def test_communicators_and_operations_are_kept_apart() -> None:
@@ -238,7 +253,32 @@ def test_a_planted_straggler_is_named_with_its_phase(phase: str, on_gpu: bool) -
     # Step 4 begins 800 ms after the trace; the all-reduce is reached 130 ms later.
     assert first.since_ns == pytest.approx(930 * MS, abs=MS)
     assert result.notes[0].startswith("rank 3 is a straggler")
-    assert f"mostly in {phase}" in result.notes[0]
+    assert f"mostly in {phase}, since 930" in result.notes[0]
+
+
+def test_of_two_ranks_the_whole_lateness_counts() -> None:
+    """The one rank waits 40 ms in each of 10 steps: that is the cost, not half of it."""
+    (slow, other) = measure_stragglers(
+        make_trace_of(Plan(n_ranks=2, extra_ns={(1, "backward"): 40 * MS}))
+    ).ranks
+    assert (slow.rank, slow.cost_ns, slow.excess_ns) == (1, 400 * MS, 400 * MS)
+    assert (other.cost_ns, other.median_late_ns) == (0, -40 * MS)
+
+
+@given(st.lists(st.tuples(st.integers(0, 2), st.integers(0, 9)), max_size=12))
+def test_beyond_the_others_is_what_one_counts_by_hand(rows: list[tuple[int, int]]) -> None:
+    keys, values = ([row[i] for row in rows] for i in (0, 1))
+    found = beyond_others(pd.Series(values, dtype=np.int64), pd.Series(keys, dtype=np.int64))
+    for i, (key, value) in enumerate(rows):
+        others = [v for j, (k, v) in enumerate(rows) if k == key and j != i]
+        expected = value - np.median(others) if others else np.nan
+        assert found[i] == pytest.approx(expected, nan_ok=True)
+
+
+def test_beyond_the_others_is_exact_on_any_clock() -> None:
+    at = 1_790_000_000_000_000_000
+    found = beyond_others(pd.Series([at + 1, at, at + 4]), pd.Series([0, 0, 0]))
+    assert found.tolist() == [-1.0, -2.5, 3.5]
 
 
 def test_a_host_whose_ranks_all_come_late_is_named() -> None:
@@ -251,7 +291,7 @@ def test_a_host_whose_ranks_all_come_late_is_named() -> None:
     wobble = [1000 if place % 2 else -1000 for place in range(int(is_wobbling.sum()))]
     moved.loc[is_wobbling, "start_ns"] += wobble
     notes = measure_stragglers(replace(trace, kernels=moved)).notes
-    assert any(note.startswith("2 of 2 ranks on host b come late") for note in notes)
+    assert notes[0].startswith("host b is a straggler: 2 of its 2 ranks come late")
 
 
 def test_without_a_straggler_nobody_is_blamed() -> None:
@@ -272,16 +312,100 @@ def test_ranks_side_by_side_have_the_parts_of_their_own_device() -> None:
     assert ranks[0].step_ns == 140 * MS
 
 
+def test_ranks_that_share_a_device_have_their_own_parts() -> None:
+    trace = (
+        TraceBuilder()
+        .process(1, rank=0)
+        .process(2, rank=1)
+        .kernel("gemm", 0, 60, process=1, device=0)
+        .kernel("gemm", 20, 50, process=2, device=0)
+        .build(span=(0, 100))
+    )
+    assert [(r.compute_ns, r.idle_ns) for r in measure_ranks(trace).ranks] == [(60, 40), (30, 70)]
+
+
 def test_every_step_of_every_rank_for_a_heat_map() -> None:
     trace = make_trace_of(Plan(n_ranks=2, n_steps=2, extra_ns={(1, "forward"): 10 * MS}))
     table = measure_rank_steps(trace).to_frame()
-    columns = ("rank", "step", "duration_ns", "waited_ns", "late_ns")
+    columns = ("rank", "step", "duration_ns", "own_ns", "waited_ns", "late_ns", "phase")
     assert plain(table, *columns) == [
-        (0, 0, 110 * MS, 10 * MS, 0),
-        (1, 0, 110 * MS, 0, 5 * MS),
-        (0, 1, 110 * MS, 10 * MS, 0),
-        (1, 1, 110 * MS, 0, 5 * MS),
+        (0, 0, 110 * MS, 100 * MS, 10 * MS, 0, ""),
+        (1, 0, 110 * MS, 110 * MS, 0, 10 * MS, "forward"),
+        (0, 1, 110 * MS, 100 * MS, 10 * MS, 0, ""),
+        (1, 1, 110 * MS, 110 * MS, 0, 10 * MS, "forward"),
     ]
+    assert table["slower_ratio"].tolist() == pytest.approx([-5 / 105, 5 / 105] * 2)
+
+
+def test_waiting_that_compute_hides_is_the_ranks_own_time() -> None:
+    """Rank 0 waits from 50 to 90 for rank 1, and computes until 80 beside it."""
+    builder = TraceBuilder().process(1, rank=0).process(2, rank=1)
+    for process, comes in ((1, 50), (2, 90)):
+        builder.step(0, 100, 7, process=process)
+        builder.kernel("gemm", 0, 80, process=process, device=process)
+        builder.kernel("ncclDevKernel_AllReduce", comes, 100, process=process, device=process)
+    table = measure_rank_steps(builder.build()).to_frame()
+    assert plain(table, "rank", "own_ns", "waited_ns") == [(0, 90, 40), (1, 100, 0)]
+
+
+def test_a_rank_that_joins_later_has_no_earlier_steps() -> None:
+    result = measure_rank_steps(make_trace_of(Plan(n_steps=4, first_step={2: 3})))
+    assert result.table.groupby("rank")["step"].apply(list).to_dict() == {
+        0: [0, 1, 2, 3],
+        1: [0, 1, 2, 3],
+        2: [3],
+        3: [0, 1, 2, 3],
+    }
+    assert result.notes == ("3 of 4 steps are not known of every one of 4 ranks",)
+
+
+def test_64_ranks_with_clocks_that_differ_and_a_straggler() -> None:
+    """8 hosts, clocks ±10 ms apart that drift by ±20 ppm, jitter of 20 µs, rank 3 40 ms late."""
+    clock_of = [Clock(round((h - 3.5) / 3.5 * 10 * MS), (h - 3.5) / 3.5 * 20) for h in range(8)]
+    plan = Plan(
+        n_ranks=64,
+        n_steps=12,
+        hosts=[f"node{rank // 8}" for rank in range(64)],
+        clocks=[clock_of[rank // 8] for rank in range(64)],
+        extra_ns={(3, "backward"): 40 * MS},
+        jitter_ns=20_000,
+    )
+    trace = make_trace_of(plan)
+    found = measure_alignment(trace)
+    for rank, row in enumerate(found.clocks):
+        at_ns = found.corrections[row.process].at_ns
+        clock = clock_of[rank // 8]
+        shown = clock.offset_ns + clock.drift_ppm * 1e-6 * at_ns
+        first = clock_of[0].offset_ns + clock_of[0].drift_ppm * 1e-6 * at_ns
+        assert row.offset_ns == pytest.approx(shown - first, abs=20_000)
+    aligned = align_clocks(trace)
+    first, *others = measure_stragglers(aligned).ranks
+    assert (first.rank, first.is_straggler, first.phase) == (3, True, "backward")
+    assert first.cost_ns == pytest.approx(12 * 40 * MS, rel=2e-3)
+    assert not any(rank.is_straggler for rank in others)
+    hot = measure_rank_steps(aligned).table.query("slower_ratio > 0.03")
+    assert plain(hot, "rank", "step") == [(3, step) for step in range(12)]
+
+
+@pytest.mark.parametrize("numbered", [True, False])
+def test_steps_that_nobody_numbers_are_lined_up_by_collectives(numbered: bool) -> None:
+    """Rank 2 is recorded from step 3 on; in step 5 rank 1 takes 40 ms longer."""
+    plan = Plan(n_steps=8, first_step={2: 3}, extra_ns={(1, "forward"): 40 * MS}, since_step=5)
+    result = measure_rank_steps(make_trace_of(replace(plan, numbered=numbered)))
+    table = result.table
+    assert table.loc[table["rank"] == 2, "step"].tolist() == [3, 4, 5, 6, 7]
+    slower = table[table["slower_ratio"] > 0.1]
+    assert plain(slower, "rank", "step") == [(1, 5), (1, 6), (1, 7)]
+    assert any("steps of rank 2 are counted from another" in n for n in result.notes) != numbered
+
+
+def test_without_shared_collectives_own_time_says_what_it_holds() -> None:
+    builder = TraceBuilder()
+    for process in (1, 2):
+        builder.process(process, rank=process - 1).step(0, 100 * process, 0, process=process)
+    result = measure_rank_steps(builder.build())
+    assert result.table["own_ns"].tolist() == [100, 200]
+    assert result.notes[0].startswith("no collective is shared")
 
 
 def exchange(*directions: str) -> Trace:
@@ -303,6 +427,16 @@ def exchange(*directions: str) -> Trace:
 )
 def test_the_pattern_of_the_exchange_is_named(trace: Trace, found: str) -> None:
     assert any(found in note for note in measure_ranks(trace).notes)
+
+
+def test_calls_whose_device_is_not_known_make_no_further_rank() -> None:
+    builder = TraceBuilder()
+    for device in (0, 1):
+        builder.collective("send", 10 * device, 10 * device + 1, correlation=device)
+        builder.kernel("ncclDevKernel_SendRecv", 50, 60, device=device, correlation=device)
+    builder.collective("recv", 80, 81, correlation=7)
+    (note,) = [n for n in measure_ranks(builder.build()).notes if "exchange" in n]
+    assert note.endswith("of 2 ranks")
 
 
 def test_feeding_two_devices_is_no_exchange() -> None:

@@ -6,6 +6,7 @@ import csv
 import hashlib
 import io
 import json
+import re
 import sqlite3
 import subprocess
 import sys
@@ -17,6 +18,7 @@ import pytest
 from typer.testing import CliRunner
 
 from tests import real_traces
+from tests.analysis.generated_run import MS, Plan, make_run
 from tests.builders import TraceBuilder
 from tests.conftest import Run
 from tests.requirements import ROOT
@@ -279,3 +281,61 @@ def test_the_page_draws_the_steps_in_80_columns_without_colour(tmp_path: Path) -
     printed = runner.invoke(app, ["analyze", str(path), "--window", "all"], color=False).stdout
     assert "steps 0..3  ▄▄▄█  0 .. 20 ns" in printed
     assert max(map(len, printed.splitlines())) <= 80
+
+
+def run_of_four(folder: Path) -> Path:
+    """Write four ranks on node1 and node2, of which the latter's come 40 ms late."""
+    extra = {(rank, "forward"): 40 * MS for rank in (2, 3)}
+    rows = []
+    for member in make_run(Plan(hosts=["node1"] * 2 + ["node2"] * 2, extra_ns=extra)):
+        file = f"rank{member.rank}.sqlite"
+        write_nsys(member.trace, folder / file)
+        rows.append({"rank": member.rank, "file": file, "host": member.host})
+    manifest = folder / "run.json"
+    manifest.write_text(json.dumps({"traceprof_run": 1, "label": "r", "ranks": rows}))
+    return manifest
+
+
+def test_hosts_and_racks_of_a_run(tmp_path: Path) -> None:
+    run = str(run_of_four(tmp_path))
+    cluster = tmp_path / "cluster.toml"
+    cluster.write_text('[hosts]\nleft = "0,2"\nright = "1,3"\n[racks]\nr9 = "left,right"\n')
+
+    def names(*arguments: str) -> list[tuple[str, bool]]:
+        done = CliRunner().invoke(app, [*arguments, run, "--json"])
+        assert done.exit_code == 0, done.output
+        key = arguments[0].removesuffix("s")
+        rows = json.loads(done.stdout)["results"][arguments[0]]["rows"]
+        return [(row[key], row["is_straggler"]) for row in rows]
+
+    assert names("hosts") == [("node2", True), ("node1", False)]
+    assert names("hosts", "--cluster", str(cluster)) == [("left", False), ("right", False)]
+    assert names("racks", "--cluster", str(cluster)) == [("r9", False)]
+    racks = ("--rack", "a=node1", "--rack", "b=node[2-9]")
+    assert names("racks", *racks) == [("b", True), ("a", False)]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "message"),
+    [
+        (("racks",), 4, "no rack is known: say which hosts"),
+        (("racks", "--rack", "a"), 2, "expected RACK=HOSTS"),
+        (("racks", "--rack", "a=login*"), 2, "no rack has a host of this trace (node1, node2)"),
+        (("hosts", "--cluster", "nowhere.toml"), 2, "nowhere.toml: cannot be read"),
+    ],
+)
+def test_what_is_said_of_hosts_must_make_sense(
+    tmp_path: Path, run_traceprof: Run, arguments: tuple[str, ...], code: int, message: str
+) -> None:
+    done = run_traceprof(*arguments, run_of_four(tmp_path))
+    assert done.returncode == code
+    assert message in done.stderr
+
+
+def test_the_page_of_a_run_shows_its_ranks_as_a_heat_map(
+    tmp_path: Path, run_traceprof: Run
+) -> None:
+    text = run_traceprof("analyze", run_of_four(tmp_path)).stdout
+    assert "node2  rank 2" in text
+    assert re.search(r"rank 3  [▓▒]+ +\+\d", text)
+    assert max(map(len, text.splitlines())) <= 80

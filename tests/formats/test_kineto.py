@@ -153,6 +153,34 @@ def test_collectives_have_sizes_and_their_kernels(tmp_path: Path) -> None:
     ]
 
 
+def test_sends_and_receives_tell_their_other_end(tmp_path: Path) -> None:
+    described = {
+        "In msg nelems": 100,
+        "Out msg nelems": 100,
+        "Group size": 4,
+        "dtype": "Float",
+        "Process Group Name": "pp",
+        "Process Group Ranks": "[1, 3, 5, 7]",
+        "Rank": 2,
+    }
+    sent = {**described, "Collective name": "send", "Dst Rank": 5}
+    received = {**described, "Collective name": "recv"}
+    abridged = {**received, "Process Group Ranks": "[1, 3, ..., 7]", "Src Rank": 5}
+    reduced = {**described, "Collective name": "allreduce"}
+    events = [
+        complete("cpu_op", "record_param_comms", 100 * i, 100 * i + 50, args=args)
+        for i, args in enumerate((sent, received, abridged, reduced))
+    ]
+    header = {"distributedInfo": {"rank": 3, "world_size": 8}}
+    trace = open_trace(write(tmp_path / "t.json", events, **header))
+    assert plain(trace.collectives, "op", "group_rank", "peer", "peer_rank") == [
+        ("send", 1, 2, 5),
+        ("recv", 1, 2, 5),  # from the list of ranks
+        ("recv", ABSENT, 2, 5),
+        ("all_reduce", 1, ABSENT, ABSENT),
+    ]
+
+
 def test_annotations_stand_in_for_collectives_of_old_versions(tmp_path: Path) -> None:
     events = [
         complete("user_annotation", "nccl:all_reduce", 0, 900),

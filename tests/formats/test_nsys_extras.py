@@ -14,6 +14,8 @@ import pytest
 
 from tests.builders import TraceBuilder, plain
 from tests.requirements import TRACES, require
+from traceprof.analysis.communication.network import measure_network
+from traceprof.analysis.communication.network_time import measure_network_time
 from traceprof.formats import open_trace
 from traceprof.formats.nsys.writer import write_nsys
 from traceprof.model.tables import ABSENT
@@ -38,6 +40,7 @@ SCHEMAS = {
         ("Message size [bytes]", SIZE, 8),
         ("Reduction operation", CUSTOM + 16, 16),
     ],
+    CUSTOM + 9: [JOINED, ("Message size [bytes]", SIZE, 8), ("Peer rank", INT32, 16)],
 }
 
 
@@ -138,6 +141,24 @@ def test_sizes_of_nccl_messages(tmp_path: Path) -> None:
     assert plain(trace.processes, "process", "rank", "world_size") == [(PID, 3, 8)]
 
 
+def test_payloads_tell_whom_a_send_goes_to(tmp_path: Path) -> None:
+    init = struct.pack("<Qiii4x", COMMUNICATOR, 8, 3, 0)
+    send = struct.pack("<QQi4x", COMMUNICATOR, 4096, 5)
+    trace = nvtx(
+        TraceBuilder().kernel("k", 0, 5, process=PID),
+        [
+            (10, 20, "ncclCommInitRank", None, blob(CUSTOM + 2, init)),
+            (100, 120, "ncclSend", None, blob(CUSTOM + 9, send)),
+            (130, 140, "ncclRecv", json.dumps({"Peer rank": 2}), None),
+        ],
+        tmp_path,
+    )
+    assert plain(trace.collectives, "op", "n_bytes", "group_rank", "peer", "peer_rank") == [
+        ("send", 4096, 3, 5, ABSENT),
+        ("recv", ABSENT, ABSENT, 2, ABSENT),
+    ]
+
+
 def test_calls_of_our_recorder_count_once(tmp_path: Path) -> None:
     builder = TraceBuilder().kernel("k", 0, 5, process=PID)
     builder.collective("_allgather_base", 100, 120, n_bytes=64, process=PID, thread=TID)
@@ -161,7 +182,7 @@ def test_annotations_of_pytorch_where_nccl_tells_nothing(tmp_path: Path) -> None
 
 
 def test_calls_of_mpi(tmp_path: Path) -> None:
-    names = ["MPI_Allreduce", "MPI_Isend", "MPI_Wait", "MPI_Comm_rank"]
+    names = ["MPI_Allreduce", "MPI_Isend", "MPI_Wait", "MPI_Comm_rank", "MPI_Recv"]
     strings = [(900 + index, name) for index, name in enumerate(names)]
     trace = read(
         tmp_path,
@@ -173,32 +194,119 @@ def test_calls_of_mpi(tmp_path: Path) -> None:
             ),
             "MPI_P2P_EVENTS": (
                 "start, end, globalTid, textId, commHandle, tag, remoteRank, size",
-                [(30, None, PLACE, 901, 0x44, 0, 1, 128)],
+                [(30, None, PLACE, 901, 0x44, 7, 1, 128), (33, 35, PLACE, 904, 0x45, -1, -2, 8)],
             ),
             "MPI_START_WAIT_EVENTS": (
                 "start, end, globalTid, textId, requestHandle",
                 [(40, 50, PLACE, 902, 1)],
             ),
             "MPI_OTHER_EVENTS": ("start, end, globalTid, textId", [(60, 61, PLACE, 903)]),
-            "MPI_COMMUNICATORS": ("commHandle, size", [(0x44, 4)]),
+            "MPI_COMMUNICATORS": (
+                "rank, commHandle, size, localRank, groupRoot, groupRootUid",
+                [(2, 0x44, 4, 2, 0, 9), (3, 0x44, 4, 3, 1, 8)],
+            ),
             "MPI_RANKS": ("globalTid, rank", [(PLACE, 2)]),
         },
     )
     columns = ("start_ns", "end_ns", "op", "n_bytes", "group", "group_size", "backend")
     assert plain(trace.collectives, *columns) == [
-        (10, 20, "all_reduce", 4096, "0x44", 4, "mpi"),
-        (30, 30, "send", 128, "0x44", 4, "mpi"),
+        (10, 20, "all_reduce", 4096, "0:9", 4, "mpi"),
+        (30, 30, "send", 128, "0:9", 4, "mpi, non-blocking"),
+        (33, 35, "recv", 8, "0x45", ABSENT, "mpi"),
+    ]
+    assert plain(trace.collectives, "group_rank", "peer", "tag") == [
+        (2, ABSENT, ABSENT),
+        (2, 1, 7),
+        (ABSENT, ABSENT, ABSENT),  # from any source, of any tag
     ]
     assert plain(trace.host_ops, "start_ns", "source", "name", "process", "thread") == [
         (10, "mpi", "MPI_Allreduce", PID, TID),
         (30, "mpi", "MPI_Isend", PID, TID),
+        (33, "mpi", "MPI_Recv", PID, TID),
         (40, "mpi", "MPI_Wait", PID, TID),
         (60, "mpi", "MPI_Comm_rank", PID, TID),
     ]
     assert plain(trace.processes, "process", "rank") == [(PID, 2)]
 
 
-def test_counters_of_devices_and_networks(tmp_path: Path) -> None:
+MS = 1_000_000
+
+
+def network(rows: list[tuple[int, ...]], **more: tuple[str, list[tuple[Any, ...]]]) -> dict:
+    """The tables of ``--nic-metrics``, as nsys-schema.md has them, with these intervals."""
+    return {
+        "NET_NIC_METRIC": ("start, end, globalId, portId, metricsListId, metricsIdx, value", rows),
+        "TARGET_INFO_NETWORK_METRICS": (
+            "metricsListId, metricsIdx, name, description, unit",
+            [
+                (0, 5, "IB: Bytes received", "", "bytes/ms"),
+                (0, 6, "IB: Bytes sent", "", "bytes/ms"),
+                (0, 10, "IB: Send waits", "", "ticks/ms"),
+                (0, 11, "Eth: Bytes sent", "", "furlongs"),
+            ],
+        ),
+        "NIC_ID_MAP": ("nicId, globalId", [(1, 77)]),
+        "TARGET_INFO_NIC_INFO": (
+            "GUID, stateName, nicId, name, deviceId, vendorId, linkLayer",
+            [(9, "Local (CLI)", 1, "mlx5_0", 4129, 5555, 2)],
+        ),
+        **more,
+    }
+
+
+def test_rates_of_nics_become_counters(tmp_path: Path) -> None:
+    rows = [
+        (MS, 2 * MS, 77, 0, 0, 6, 1000),  # for 1 ms
+        (2 * MS, 4 * MS, 77, 0, 0, 6, 4000),  # for 2 ms: twice as many bytes
+        (9 * MS, 10 * MS, 77, 0, 0, 6, 500),  # nothing was recorded in between
+        (MS, 2 * MS, 77, 0, 0, 10, 3),
+        (MS, 2 * MS, 78, 0, 0, 99, 8),
+        (MS, 2 * MS, 77, 0, 0, 11, 8),
+    ]
+    trace = read(tmp_path, network(rows))
+    sent = trace.samples[trace.samples["metric"] == "bytes_sent"]
+    assert set(sent["source"]) == {"nic:mlx5_0 IB"}
+    assert sent["start_ns"].tolist() == [time * MS for time in (1, 2, 4, 4, 9, 10)]
+    values = [0.0, 1000.0, 9000.0, float("nan"), 9000.0, 9500.0]
+    assert sent["value"].tolist() == pytest.approx(values, nan_ok=True)
+    others = trace.samples[trace.samples["metric"] != "bytes_sent"]
+    assert plain(others, "source", "metric", "value") == [
+        ("nic:mlx5_0", "IB: Send waits (ticks/ms)", 3.0),
+        ("nic:mlx5_0", "Eth: Bytes sent (furlongs)", 8.0),
+        ("nic:78", "metric 99", 8.0),
+    ]
+
+
+def test_nic_metrics_are_traffic_beside_the_collectives_that_cause_it(tmp_path: Path) -> None:
+    builder = TraceBuilder().kernel("gemm", 0, 20 * MS, process=PID)
+    builder.collective("all_reduce", MS, 3 * MS, n_bytes=8_000_000, process=PID, backend="gloo")
+    builder.setting("rdma.mlx5_0.1.rate", "400 Gb/sec (4X NDR)")
+    rows = [
+        (start, start + MS, 77, 1, 0, metric, rate)
+        for start, rate in ((0, 0), (MS, 25_000_000), (2 * MS, 50_000_000), (3 * MS, 0))
+        for metric in (5, 6)
+    ]
+    trace = read(tmp_path, network(rows), builder)
+    table = measure_network_time(trace).to_frame()
+    sent = table[table["direction"] == "sent"]
+    assert sent["size_bytes"].tolist() == [0, 25_000_000, 50_000_000, 0]
+    assert sent["peak_ratio"].tolist() == pytest.approx([0, 0.5, 1, 0])  # of 50 GB/s
+    assert sent["collective_ratio"].tolist() == [0, 1, 1, 0]
+    (row,) = [own for own in measure_network(trace).sources if own.direction == "received"]
+    assert (row.source, row.size_bytes, row.duration_ns) == ("nic:mlx5_0 IB", 75_000_000, 4 * MS)
+    assert row.in_collectives_bytes == 75_000_000
+
+
+def test_ports_of_one_nic_are_told_apart(tmp_path: Path) -> None:
+    rows = [(0, MS, 77, port, 0, 6, 10 * port) for port in (1, 2)]
+    trace = read(tmp_path, network(rows))
+    assert [(row.source, row.size_bytes) for row in measure_network(trace).sources] == [
+        ("nic:mlx5_0:2 IB", 20),
+        ("nic:mlx5_0:1 IB", 10),
+    ]
+
+
+def test_counters_of_devices(tmp_path: Path) -> None:
     kind = (7 << 8) | 1
     trace = read(
         tmp_path,
@@ -211,22 +319,10 @@ def test_counters_of_devices_and_networks(tmp_path: Path) -> None:
                 "typeId, sourceId, typeName, metricId, metricName",
                 [(kind, 1, "x", 3, "SMs Active [Throughput %]")],
             ),
-            "NET_NIC_METRIC": (
-                "start, end, globalId, metricsListId, metricsIdx, value",
-                [(15, 25, 77, 1, 0, 4096), (15, 25, 78, 1, 1, 1)],
-            ),
-            "TARGET_INFO_NETWORK_METRICS": (
-                "metricsListId, metricsIdx, name",
-                [(1, 0, "IB: Bytes sent")],
-            ),
-            "NIC_ID_MAP": ("nicId, globalId", [(1, 77)]),
-            "TARGET_INFO_NIC_INFO": ("nicId, name", [(1, "mlx5_0")]),
         },
     )
     assert plain(trace.samples, "start_ns", "source", "metric", "value") == [
         (10, "gpu:1", "SMs Active [Throughput %]", 55.0),
-        (15, "nic:mlx5_0", "IB: Bytes sent", 4096.0),
-        (15, "nic:78", "metric 1", 1.0),
         (20, "gpu:1", "metric 9", 2.0),
     ]
     assert "samples" in trace.recorded

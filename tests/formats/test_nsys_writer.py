@@ -72,6 +72,10 @@ COLLECTIVES = make_table(
         "group": ["0"],
         "group_size": [2],
         "backend": ["gloo"],
+        "group_rank": [1],
+        "peer": [0],
+        "peer_rank": [4],
+        "tag": [3],
     },
 )
 

@@ -112,16 +112,16 @@ def test_manifests_of_the_recorder(tmp_path: Path) -> None:
     for rank in (0, 1):
         nvprof(tmp_path / f"part-{rank}.sqlite")
         host = f"node{rank}"
-        listed = [{"file": f"part-{rank}.sqlite", "rank": rank, "host": host}]
+        listed = [{"file": f"part-{rank}.sqlite", "rank": rank, "host": host, "rack": f"r{rank}"}]
         if rank == 1:
             listed.append({"file": "part-2.sqlite", "rank": 2, "host": host})  # it died
         manifest = {"traceprof_run": 1, "run_id": "job 7", "world_size": 3, "ranks": listed}
         (tmp_path / f"manifest-node{rank}.json").write_text(json.dumps(manifest))
     run = open_run([tmp_path])
     assert run.label == "job 7"
-    assert [(m.rank, m.host, m.known_from) for m in run] == [
-        (0, "node0", "manifest"),
-        (1, "node1", "manifest"),
+    assert [(m.rank, m.host, m.rack, m.known_from) for m in run] == [
+        (0, "node0", "r0", "manifest"),
+        (1, "node1", "r1", "manifest"),
     ]
     assert "part-2.sqlite: No such file" in run.warnings[0]
 
@@ -187,13 +187,22 @@ def test_processes_without_ranks_go_by_their_devices(tmp_path: Path) -> None:
 def test_the_environment_in_the_trace(tmp_path: Path) -> None:
     path = tmp_path / "report.sqlite"
     write_nsys(TraceBuilder().kernel("a", 0, 10).build(), path)
+    slurm = ("SLURM_TOPOLOGY_ADDR=core.leaf2.n7", "SLURM_TOPOLOGY_ADDR_PATTERN=switch.switch.node")
     with closing(sqlite3.connect(path)) as connection, connection:
         connection.execute("CREATE TABLE META_DATA_CAPTURE (name TEXT, value TEXT)")
-        for value in ("RANK=3", "WORLD_SIZE=4", "LOCAL_RANK=1", "AWS_SECRET=x", "RANK_FILE=/a"):
+        for value in (
+            "RANK=3",
+            "WORLD_SIZE=4",
+            "LOCAL_RANK=1",
+            "AWS_SECRET=x",
+            "RANK_FILE=/a",
+            *slurm,
+        ):
             row = ("PROCESS_0:ENVIRONMENT_VARIABLE", value)
             connection.execute("INSERT INTO META_DATA_CAPTURE VALUES (?, ?)", row)
     run = open_run([path])
-    assert [(m.rank, m.local_rank, m.known_from) for m in run] == [(3, 1, "environment")]
+    assert [(m.rank, m.local_rank, m.rack) for m in run] == [(3, 1, "leaf2")]
+    assert run.members[0].known_from == "environment"
     assert run.world_size == 4
     assert "x" not in run.of_rank(3).environment["value"].tolist()
 

@@ -35,6 +35,14 @@ from traceprof.model.window import TimeWindow
         ("Tesla V100S-PCIE-32GB", "v100s-pcie"),
         ("Tesla T4", "t4"),
         ("GRACE HOPPER GH200 480GB", "gh200"),
+        ("NVIDIA H20-3e", "h20-141gb"),
+        ("NVIDIA GB300", "gb300"),
+        ("NVIDIA B300 SXM6 AC", "b300"),
+        ("NVIDIA GeForce RTX 4080 SUPER", "rtx-4080-super"),
+        ("NVIDIA GeForce RTX 5080", "rtx-5080"),
+        ("AMD Instinct MI250X", "mi250"),
+        ("AMD Instinct MI325X", "mi325x"),
+        ("AMD Instinct MI355X", "mi350x"),
     ],
 )
 def test_the_longest_name_that_stands_in_the_device_wins(name: str, key: str) -> None:
@@ -45,7 +53,14 @@ def test_the_longest_name_that_stands_in_the_device_wins(name: str, key: str) ->
 
 @pytest.mark.parametrize(
     "name",
-    ["", "NVIDIA A10G", "Quadro P2000", "AMD Instinct MI210", "NVIDIA A100-SXM4-40GB MIG 1g.5gb"],
+    [
+        "",
+        "NVIDIA A10G",
+        "Quadro P2000",
+        "AMD Instinct MI210",
+        "NVIDIA A100-SXM4-40GB MIG 1g.5gb",
+        "NVIDIA GeForce RTX 4090 Laptop GPU",
+    ],
 )
 def test_what_is_not_known_is_not_guessed(name: str) -> None:
     assert built_in_hardware().find(name) is None
@@ -67,6 +82,12 @@ def test_nvlink_is_half_of_what_data_sheets_print(name: str, gb_per_s: float) ->
     peak = built_in_hardware().peak(Link.NVLINK, name)
     assert peak is not None
     assert peak.bytes_per_s == gb_per_s * 1e9
+
+
+def test_links_of_amd_bear_their_own_name() -> None:
+    peak = built_in_hardware().peak(Link.NVLINK, "AMD Instinct MI300X")
+    assert peak is not None
+    assert (peak.bytes_per_s, peak.what) == (448e9, "Infinity Fabric, 7 links of 64 GB/s")
 
 
 @pytest.mark.parametrize(

@@ -7,8 +7,9 @@ from dataclasses import replace
 import pandas as pd
 import pytest
 
-from tests.builders import TraceBuilder
+from tests.builders import TraceBuilder, plain
 from traceprof.model.merge import clock_offsets_ns, merge_run
+from traceprof.model.peaks import peak_of_interface
 from traceprof.model.run import RankTrace, Run, of_process
 from traceprof.model.trace import Trace
 
@@ -28,6 +29,19 @@ def of_rank(rank: int, start_ns: int, *, epoch_ns: int | None = None) -> RankTra
 
 def merged(*members: RankTrace) -> Trace:
     return merge_run(Run("test", members))
+
+
+def test_hosts_and_racks_of_the_run_reach_its_processes() -> None:
+    traces = [
+        TraceBuilder().process(1, rank=rank, host=host).kernel("k", 0, 9).build()
+        for rank, host in ((0, ""), (1, "own"))
+    ]
+    members = (
+        RankTrace(traces[0], 0, host="told", rack="r1"),
+        RankTrace(traces[1], 1, host="told", rack="r2"),
+    )
+    processes = merge_run(Run("run", members), (0, 0)).processes
+    assert plain(processes, "rank", "host", "rack") == [(0, "told", "r1"), (1, "own", "r2")]
 
 
 def test_equal_devices_and_processes_of_two_ranks_are_told_apart() -> None:
@@ -84,22 +98,6 @@ def test_splitting_a_file_by_process_and_merging_gives_the_file_again() -> None:
     assert again.span == whole.span
 
 
-def test_samples_of_a_machine_count_once_and_those_of_a_process_stay() -> None:
-    members = []
-    for rank in (0, 1, 2):
-        builder = TraceBuilder().range("forward", 0, 9).process(1, rank=rank)
-        for at in (3, 5):
-            builder.sample("bytes_sent", at, at * 2.0, source="nic:eth0")
-            builder.sample("loss", at, float(rank), source="gpu:0")
-        info = replace(builder.build().info, path=f"rank{rank}", utc_epoch_ns=1_000)
-        trace = replace(builder.build(), info=info)
-        members.append(RankTrace(trace, rank=rank, host="a" if rank < 2 else "b"))
-    samples = merged(*members).samples
-    counts = samples.groupby(["source", "metric"], observed=True).size().to_dict()
-    # Hosts a and b have an interface of that name each; the losses differ from rank to rank.
-    assert counts == {("nic:eth0", "bytes_sent"): 4, ("gpu:0", "loss"): 6}
-
-
 def test_helpers_of_a_rank_are_no_ranks() -> None:
     builder = TraceBuilder().range("forward", 0, 9, process=5).range("load", 0, 9, process=6)
     trace = builder.process(5, rank=0).process(6).build()
@@ -121,3 +119,39 @@ def test_times_and_bytes_of_all_ranks_are_kept(n_ranks: int) -> None:
     members = [of_rank(rank, 20 + rank, epoch_ns=100) for rank in range(n_ranks)]
     trace = merged(*members)
     assert int((trace.kernels["end_ns"] - trace.kernels["start_ns"]).sum()) == 10 * n_ranks
+
+
+def of_host(rank: int, host: str, *, n_bytes: float) -> RankTrace:
+    builder = TraceBuilder().kernel("gemm", 0, 10).process(1)
+    builder.setting("nic.eth0.speed_mbit_per_s", "1000").setting("os", host)
+    for source in ("nic:eth0", "gpu:0", "process:1"):
+        builder.sample("bytes_sent", 0, 0.0, source=source)
+        builder.sample("bytes_sent", 10, n_bytes, source=source)
+    trace = builder.build()
+    info = replace(trace.info, path=f"rank{rank}", utc_epoch_ns=0)
+    return RankTrace(replace(trace, info=info), rank=rank, host=host)
+
+
+def test_interfaces_of_several_hosts_are_told_apart() -> None:
+    trace = merged(of_host(0, "alpha", n_bytes=100.0), of_host(1, "beta", n_bytes=500.0))
+    ends = trace.samples[trace.samples["start_ns"] == 10]
+    process = trace.processes["process"].tolist()
+    assert dict(zip(ends["source"], ends["value"], strict=True)) == {
+        "nic:eth0@alpha": 100.0,
+        "gpu:0": 100.0,
+        f"process:{process[0]}": 100.0,
+        "nic:eth0@beta": 500.0,
+        "gpu:1": 500.0,
+        f"process:{process[1]}": 500.0,
+    }
+    facts = dict(zip(trace.environment["name"], trace.environment["value"], strict=True))
+    assert (facts["os"], facts["nic.eth0@beta.speed_mbit_per_s"]) == ("alpha", "1000")
+    peak = peak_of_interface(trace, "nic:eth0@beta")
+    assert peak is not None
+    assert peak.bytes_per_s == 125e6
+
+
+def test_an_interface_that_two_ranks_of_a_host_sampled_counts_once() -> None:
+    trace = merged(of_host(0, "alpha", n_bytes=100.0), of_host(1, "alpha", n_bytes=100.0))
+    nic = trace.samples[trace.samples["source"] == "nic:eth0"]
+    assert nic["value"].tolist() == [0.0, 100.0]

@@ -156,6 +156,12 @@ def ddp_with_nsys(tmp_path_factory):
     return _recorded(tmp_path_factory, DDP, "nsys")
 
 
+@pytest.fixture(scope="session")
+def pipeline(tmp_path_factory):
+    program = [*TORCHRUN[:-1], "--nproc-per-node=3", str(PROGRAMS / "pipeline_gloo.py")]
+    return _recorded(tmp_path_factory, program, "torch")
+
+
 @pytest.fixture(params=["torch", pytest.param("nsys", marks=pytest.mark.nsys)])
 def cnn(request):
     return request.getfixturevalue(f"cnn_with_{request.param}")

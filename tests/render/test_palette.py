@@ -7,7 +7,7 @@ from itertools import combinations
 import numpy as np
 import pytest
 
-from traceprof.render.palette import CATEGORIES, STATES, Category, category_index
+from traceprof.render.palette import CATEGORIES, HEAT, STATES, Category, category_index
 
 VISION = {
     "protanopia": [
@@ -67,6 +67,25 @@ def test_states_stay_apart(vision: str, theme: str) -> None:
     for a, b in combinations(states, 2):
         distance = _distance(getattr(a, theme), getattr(b, theme), vision)
         assert distance > 5, (a.key, b.key, vision, distance)
+
+
+@pytest.mark.parametrize("vision", VISION)
+@pytest.mark.parametrize(("theme", "page"), [("light", "#ffffff"), ("dark", "#171e28")])
+def test_levels_of_heat_stay_apart_and_grow_away_from_the_middle(
+    vision: str, theme: str, page: str
+) -> None:
+    colours = [getattr(level, theme) for level in HEAT]
+    for a, b in combinations([*colours, page], 2):
+        assert _distance(a, b, vision) > 5, (a, b, vision)
+    lightness = np.array([_seen(colour, vision)[0] for colour in colours])
+    away = -1 if theme == "light" else 1
+    assert (np.diff(lightness[2:]) * away > 0).all()
+    assert (np.diff(lightness[:3]) * away < 0).all()
+
+
+def test_levels_of_heat_differ_without_colour() -> None:
+    assert len({level.glyph for level in HEAT}) == len({level.label for level in HEAT}) == len(HEAT)
+    assert [level.least for level in HEAT] == sorted(level.least for level in HEAT)
 
 
 @pytest.mark.parametrize("category", CATEGORIES, ids=lambda c: c.key)

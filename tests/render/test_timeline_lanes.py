@@ -19,7 +19,7 @@ from traceprof.render.timeline.channels import Channel, Lanes
 from traceprof.render.timeline.condense import condense_channel, condense_until
 from traceprof.render.timeline.encode import encode_varints
 from traceprof.render.timeline.events import MAX_LINES, Events, merge_overlapping
-from traceprof.render.timeline.lanes import build_lanes
+from traceprof.render.timeline.lanes import build_lanes, describe_process
 from traceprof.render.timeline.packing import assign_lines
 from traceprof.render.timeline.samples import sample_series, thin_out
 from traceprof.render.timeline.states import device_states
@@ -239,3 +239,17 @@ def test_merging_keeps_events_and_bytes(spans: list[tuple[int, int]]) -> None:
     assert (merged.starts[1:] > merged.ends[:-1]).all()
     total = 0 if merged.n_bytes is None else int(np.maximum(merged.n_bytes, 0).sum())
     assert total == sum(range(len(starts)))
+
+
+def test_a_process_is_named_by_rank_and_host_first() -> None:
+    builder = TraceBuilder()
+    for rank, host in enumerate(("a", "b", "")):
+        builder.process(10 + rank, rank=rank, host=host, name="/usr/bin/python3")
+    trace = builder.build()
+    assert [describe_process(trace, process) for process in (10, 11, 12)] == [
+        "rank 0 · host a · python3 · process 10",
+        "rank 1 · host b · python3 · process 11",
+        "rank 2 · python3 · process 12",
+    ]
+    alone = TraceBuilder().process(10, rank=0, host="a").build()
+    assert describe_process(alone, 10) == "rank 0 · process 10"

@@ -68,6 +68,11 @@ ANALYSES: Final[tuple[Entry, ...]] = (
         ".communication.messages",
     ),
     Entry(
+        "callers",
+        "collectives by the phase and layer that called them: exposed, hidden",
+        ".communication.callers",
+    ),
+    Entry(
         "buckets",
         "the collectives of a step in their order (buckets of DDP)",
         ".communication.buckets",
@@ -77,6 +82,7 @@ ANALYSES: Final[tuple[Entry, ...]] = (
         "collectives that ranks share: time without waiting, who came last",
         ".ranks.shared",
     ),
+    Entry("peers", "who sends how much to whom: messages and peer copies", ".ranks.peers"),
     Entry("ranks", "the ranks side by side: parts of their time, and waiting", ".ranks.ranks"),
     Entry(
         "stragglers",
@@ -85,9 +91,11 @@ ANALYSES: Final[tuple[Entry, ...]] = (
     ),
     Entry(
         "rank-steps",
-        "every step of every rank: duration, skew, waiting, lateness",
+        "every step of every rank: own time, waiting, lateness; a heat map",
         ".ranks.rank_steps",
     ),
+    Entry("hosts", "the hosts side by side, and which is late as a whole", ".ranks.hosts"),
+    Entry("racks", "the racks side by side, and which is late as a whole", ".ranks.racks"),
     Entry(
         "alignment",
         "the clocks of the ranks, by the ends of shared collectives",

@@ -15,9 +15,11 @@ from traceprof.cli.options import (
     AlignClocks,
     AsCsv,
     AsJson,
+    ClusterFile,
     GpuModel,
     HardwareFile,
     LinkRates,
+    RackHosts,
     RowCount,
     RulesFile,
     StepRanges,
@@ -54,10 +56,12 @@ def analyze(
     gpu: GpuModel = None,
     link: LinkRates = None,
     hardware: HardwareFile = None,
+    rack: RackHosts = None,
+    cluster: ClusterFile = None,
 ) -> None:
     """Where did the step time go? One page, or the analyses named in front of the trace."""
     names, paths = _split(trace)
-    opening = Opening(rules, align, gpu, link or (), hardware)
+    opening = Opening(rules, align, gpu, link or (), hardware, rack or (), cluster)
     show(names, paths, opening, Wanted(window, warmup, step_ranges, as_json, as_csv, rows))
 
 
@@ -77,8 +81,10 @@ def command_for(name: str) -> Callable[..., None]:
         gpu: GpuModel = None,
         link: LinkRates = None,
         hardware: HardwareFile = None,
+        rack: RackHosts = None,
+        cluster: ClusterFile = None,
     ) -> None:
-        opening = Opening(rules, align, gpu, link or (), hardware)
+        opening = Opening(rules, align, gpu, link or (), hardware, rack or (), cluster)
         show([name], trace, opening, Wanted(window, warmup, step_ranges, as_json, as_csv, rows))
 
     return command

@@ -12,6 +12,7 @@ from traceprof.errors import UsageError
 
 if TYPE_CHECKING:
     from traceprof.model.activity import Rule
+    from traceprof.model.cluster import Cluster
     from traceprof.model.hardware import Hardware
     from traceprof.model.run import Run
     from traceprof.model.trace import Trace
@@ -30,13 +31,15 @@ class Align(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Opening:
-    """What the options say of how to read: kernel classes, clocks, hardware."""
+    """What the options say of how to read: kernel classes, clocks, hardware, hosts and racks."""
 
     rules: Path | None = None
     align: Align = Align.AUTO
     gpu: str | None = None
     links: Sequence[str] = ()
     hardware: Path | None = None
+    racks: Sequence[str] = ()
+    cluster: Path | None = None
 
 
 def open_members(paths: Sequence[Path | str], opening: Opening | None = None) -> Run:
@@ -73,9 +76,12 @@ def open_with_notes(
 
     opening = opening or Opening()
     hardware = _hardware(opening)
+    cluster = _cluster(opening)
     run = open_members(paths, opening)
     offsets = [0] * len(run) if opening.align is Align.NONE else None
     trace = merge_run(run, offsets)
+    if cluster is not None:
+        trace = cluster.placed(trace)
     notes: tuple[str, ...] = ()
     files = {member.trace.info.path for member in run}
     if len(files) > 1 and opening.align in (Align.AUTO, Align.COLLECTIVES):
@@ -109,6 +115,18 @@ def _hardware(opening: Opening) -> Hardware | None:
     for link in opening.links:
         hardware = hardware.with_link(link)
     return hardware
+
+
+def _cluster(opening: Opening) -> Cluster | None:
+    """Return what the user said of hosts and racks."""
+    from traceprof.model.cluster import Cluster, parse_cluster
+
+    if not (opening.racks or opening.cluster):
+        return None
+    cluster = parse_cluster(_read(opening.cluster)) if opening.cluster else Cluster()
+    for rack in opening.racks:
+        cluster = cluster.with_rack(rack)
+    return cluster
 
 
 def _rules(path: Path | None) -> Sequence[Rule]:

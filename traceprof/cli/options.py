@@ -13,11 +13,13 @@ __all__ = [
     "AlignClocks",
     "AsCsv",
     "AsJson",
+    "ClusterFile",
     "Force",
     "GpuModel",
     "HardwareFile",
     "LinkRates",
     "Output",
+    "RackHosts",
     "RowCount",
     "RulesFile",
     "StepRanges",
@@ -87,6 +89,18 @@ LinkRates: TypeAlias = Annotated[
 HardwareFile: TypeAlias = Annotated[
     Path | None,
     typer.Option("--hardware", help="TOML file with more GPUs and links.", rich_help_panel=_ABOUT),
+]
+RackHosts: TypeAlias = Annotated[
+    list[str] | None,
+    typer.Option("--rack", help="Hosts of a rack: r1=node[1-4],node9.", rich_help_panel=_ABOUT),
+]
+ClusterFile: TypeAlias = Annotated[
+    Path | None,
+    typer.Option(
+        "--cluster",
+        help="TOML file: the ranks of [hosts], the hosts of [racks].",
+        rich_help_panel=_ABOUT,
+    ),
 ]
 Output: TypeAlias = Annotated[
     Path | None, typer.Option("--output", "-o", help="The file to write.")

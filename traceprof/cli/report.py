@@ -10,11 +10,13 @@ import typer
 from traceprof.cli.opening import Align
 from traceprof.cli.options import (
     AlignClocks,
+    ClusterFile,
     Force,
     GpuModel,
     HardwareFile,
     LinkRates,
     Output,
+    RackHosts,
     RulesFile,
     TracePaths,
     WindowText,
@@ -36,6 +38,8 @@ def report(
     gpu: GpuModel = None,
     link: LinkRates = None,
     hardware: HardwareFile = None,
+    rack: RackHosts = None,
+    cluster: ClusterFile = None,
 ) -> None:
     """Everything about a trace on one HTML page: to read, to print, to send; works offline."""
     from traceprof.analysis.advice.verdict import measure_verdict
@@ -47,7 +51,7 @@ def report(
     from traceprof.units import format_bytes
 
     target = output or Path(f"{trace[0].stem}.report.html")
-    whole = open_named(trace, Opening(rules, align, gpu, link or (), hardware))
+    whole = open_named(trace, Opening(rules, align, gpu, link or (), hardware, rack or (), cluster))
     selection = select(whole, window)
     part = whole.within(selection.window)
     results, missing = run_all(REPORT, part, strict=False)

@@ -10,9 +10,11 @@ import typer
 from traceprof.cli.opening import Align
 from traceprof.cli.options import (
     AlignClocks,
+    ClusterFile,
     GpuModel,
     HardwareFile,
     LinkRates,
+    RackHosts,
     RulesFile,
     TracePaths,
 )
@@ -48,6 +50,8 @@ def view(
     gpu: GpuModel = None,
     link: LinkRates = None,
     hardware: HardwareFile = None,
+    rack: RackHosts = None,
+    cluster: ClusterFile = None,
 ) -> None:
     """The timeline of traces of any size, side by side, with tables of what you select."""
     from traceprof.cli.opening import Opening, open_named
@@ -65,7 +69,7 @@ def view(
         ) from error
 
     listening, address = bind(host, port, allow_remote=allow_remote)
-    opening = Opening(rules, align, gpu, link or (), hardware)
+    opening = Opening(rules, align, gpu, link or (), hardware, rack or (), cluster)
     groups = [trace] if together else [[path] for path in trace]
     panes = []
     for paths in groups:

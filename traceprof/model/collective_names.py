@@ -6,7 +6,10 @@ import re
 from dataclasses import dataclass
 from typing import Final
 
-__all__ = ["KernelKind", "collective_op", "kernel_kind"]
+__all__ = ["NON_BLOCKING", "KernelKind", "collective_op", "kernel_kind"]
+
+NON_BLOCKING: Final = "mpi, non-blocking"
+"""The backend of calls that only begin what they are called after: they do not time it."""
 
 _OPS: Final = (
     ("reducescatter", "reduce_scatter"),

@@ -21,7 +21,7 @@ from traceprof.model.links import Link, Peak, parse_link, pcie_peak
 __all__ = ["Gpu", "Hardware", "built_in_hardware", "parse_hardware"]
 
 _GB: Final = 1e9
-_SLICES: Final = re.compile(r"\bMIG\b|\bGRID\b|\bvGPU\b", re.IGNORECASE)
+_OTHERS: Final = re.compile(r"\b(MIG|GRID|vGPU|Laptop|Max-Q|Mobile)\b", re.IGNORECASE)
 _KNOWN: Final = frozenset(
     {
         "key",
@@ -32,6 +32,7 @@ _KNOWN: Final = frozenset(
         "host_link_gb_per_s",
         "nvlink_links",
         "nvlink_link_gb_per_s",
+        "fabric",
     }
 )
 
@@ -91,9 +92,10 @@ class Hardware:
     def find(self, device_name: str) -> Gpu | None:
         """Return the model of a device by its name: the longest name that stands in it.
 
-        A slice of a GPU (MIG, vGPU) is none: it has only a part of the peaks.
+        A slice of a GPU (MIG, vGPU) is none, since it has only a part of the peaks, nor is the
+        GPU of a laptop, which bears the name of a faster card.
         """
-        if _SLICES.search(device_name):
+        if _OTHERS.search(device_name):
             return None
         found = [
             (len(name), -place, gpu)
@@ -175,7 +177,7 @@ def _peaks(table: Mapping[str, Any]) -> dict[Link, Peak]:
     if "nvlink_links" in table:
         links = int(_number(table, "nvlink_links"))
         each = _number(table, "nvlink_link_gb_per_s")
-        what = f"NVLink, {links} links of {each:g} GB/s"
+        what = f"{table.get('fabric', 'NVLink')}, {links:g} links of {each:g} GB/s"
         peaks[Link.NVLINK] = Peak(links * each * _GB, what, source)
     return peaks
 

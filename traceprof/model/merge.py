@@ -10,6 +10,7 @@ import numpy as np
 import pandas as pd
 
 from traceprof.model.frames import stack
+from traceprof.model.merge_samples import merge_environments, merge_samples
 from traceprof.model.run import RankTrace, Run
 from traceprof.model.tables import ABSENT, TABLES, make_table
 from traceprof.model.trace import Trace, TraceInfo, make_trace
@@ -59,8 +60,9 @@ def merge_run(run: Run, offsets_ns: Sequence[int] | None = None) -> Trace:
         for i, (member, offset) in enumerate(zip(run, offsets_ns, strict=True))
     ]
     tables = {name: stack(name, [part[name] for part in parts]) for name in TABLES}
-    tables["environment"] = parts[0]["environment"]
-    tables["samples"] = stack("samples", _samples_once(run, parts))
+    tables["environment"] = merge_environments(run, [part["environment"] for part in parts])
+    samples = [part["samples"] for part in parts]
+    tables["samples"] = merge_samples(run, samples, processes, devices)
     recorded = frozenset[str]().union(*(member.trace.recorded for member in run))
     for name in sorted(recorded):
         without = [str(m.rank) for m in run if name not in m.trace.recorded]
@@ -68,27 +70,6 @@ def merge_run(run: Run, offsets_ns: Sequence[int] | None = None) -> Trace:
             warnings.append(f"{name} of rank {', '.join(without)} were not recorded")
     span = _span(run, offsets_ns)
     return make_trace(_info(run, warnings, offsets_ns), tables, recorded, span)
-
-
-def _samples_once(run: Run, parts: Sequence[Mapping[str, pd.DataFrame]]) -> list[pd.DataFrame]:
-    """Return the samples of each member without those that another of its host has as well.
-
-    What was sampled of the machine is in the file of every rank.
-    """
-    seen: set[tuple[object, ...]] = set()
-    kept = []
-    for member, part in zip(run, parts, strict=True):
-        samples = member.trace.samples
-        is_new = np.zeros(len(samples), bool)
-        series = samples.groupby(["source", "metric"], observed=True).indices
-        for name, rows in series.items():
-            values = samples["start_ns"].to_numpy()[rows], samples["value"].to_numpy()[rows]
-            clock = member.host or member.trace.info.host, member.trace.info.utc_epoch_ns
-            key = (clock, name, *(column.tobytes() for column in values))
-            is_new[rows] = key not in seen
-            seen.add(key)
-        kept.append(part["samples"][is_new].reset_index(drop=True))
-    return kept
 
 
 def _span(run: Run, offsets_ns: Sequence[int]) -> TimeWindow:
@@ -161,6 +142,9 @@ def _moved(
             frame = _with_rank(frame[frame["used"] == 1], member.rank)
         if name == "processes":
             frame = _with_roles(frame, member)
+        if frame.empty:
+            moved[name] = frame
+            continue
         columns: dict[str, Any] = {str(column): frame[column].array for column in frame}
         for time in columns.keys() & {"start_ns", "end_ns"}:
             columns[time] = frame[time].to_numpy() + offset_ns
@@ -183,13 +167,13 @@ def _with_roles(processes: pd.DataFrame, member: RankTrace) -> pd.DataFrame:
 
     Where one says that it is the rank, the others are its helpers.
     """
-    known = processes["rank"] != ABSENT
-    if known.any():
-        return processes.assign(host=[own or member.host for own in processes["host"]])
+    told = processes["rank"] != ABSENT
+    known = told | bool(told.any())
     return processes.assign(
         rank=processes["rank"].where(known, member.rank),
         local_rank=processes["local_rank"].where(known, member.local_rank),
         host=[own or member.host for own in processes["host"]],
+        rack=[own or member.rack for own in processes["rack"]],
     )
 
 

@@ -20,7 +20,7 @@ __all__ = ["RankTrace", "Run", "of_process"]
 class RankTrace:
     """The trace of one rank, and how it is known that it is this rank's.
 
-    ``rank`` and ``local_rank`` are `ABSENT` where nothing tells them.
+    ``rank`` and ``local_rank`` are `ABSENT` where nothing tells them, ``host`` and ``rack`` "".
     """
 
     trace: Trace
@@ -28,6 +28,7 @@ class RankTrace:
     local_rank: int = ABSENT
     host: str = ""
     known_from: str = ""
+    rack: str = ""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -79,6 +80,7 @@ class Run:
                 "rank": [_known(member.rank) for member in self.members],
                 "local_rank": [_known(member.local_rank) for member in self.members],
                 "host": [member.host for member in self.members],
+                "rack": [member.rack for member in self.members],
                 "known_from": [member.known_from for member in self.members],
                 "format": [member.trace.info.format for member in self.members],
                 "path": [member.trace.info.path for member in self.members],

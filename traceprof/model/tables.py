@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
+from functools import cache
 from typing import Any, Final
 
 import numpy as np
@@ -152,7 +153,9 @@ TABLES: Final[Mapping[str, Table]] = {
             "collectives",
             "collective and point-to-point calls as the host issued them; n_bytes: what this rank "
             "hands in (its shard for all_gather and gather, the whole for reduce_scatter and "
-            "all_to_all), for scatter and recv what it gets",
+            "all_to_all), for scatter and recv what it gets; group_rank: the number of this rank "
+            "in the group; peer: that of the rank that a send goes to or a receive comes from, and "
+            "peer_rank its number in the whole job; tag: as MPI and torch tell messages apart",
             {
                 **_SPAN,
                 "process": _N,
@@ -165,6 +168,10 @@ TABLES: Final[Mapping[str, Table]] = {
                 "backend": _NAME,
                 "sequence": _N,
                 "correlation": _N,
+                "group_rank": _N,
+                "peer": _N,
+                "peer_rank": _N,
+                "tag": _N,
             },
         ),
         Table(
@@ -200,6 +207,7 @@ TABLES: Final[Mapping[str, Table]] = {
                 "local_rank": _N,
                 "world_size": _N,
                 "host": _TEXT,
+                "rack": _TEXT,
             },
         ),
         Table(
@@ -218,6 +226,11 @@ TABLES: Final[Mapping[str, Table]] = {
 
 def empty_table(name: str) -> pd.DataFrame:
     """Return table ``name`` with no rows and the right column types."""
+    return _empty_table(name).copy(deep=False)
+
+
+@cache
+def _empty_table(name: str) -> pd.DataFrame:
     return make_table(name, {})
 
 

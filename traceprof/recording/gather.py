@@ -222,7 +222,10 @@ def _collectives(
             "group": [fact.get("group", "") for fact in facts],
             "group_size": [fact.get("size", ABSENT) for fact in facts],
             "backend": [fact.get("backend", "") for fact in facts],
-            "sequence": [fact.get("sequence", ABSENT) for fact in facts],
+            **{
+                name: [fact.get(name, ABSENT) for fact in facts]
+                for name in ("sequence", "group_rank", "peer", "peer_rank", "tag")
+            },
         },
     )
 

@@ -17,10 +17,12 @@ from traceprof.analysis.advice.findings import Finding, Findings
 from traceprof.analysis.advice.verdict import Verdict
 from traceprof.analysis.base import Result
 from traceprof.analysis.device.breakdown import Breakdown
+from traceprof.analysis.ranks.rank_steps import RankSteps, measure_rank_steps
 from traceprof.model.selection import Selection
 from traceprof.model.steps import find_steps
 from traceprof.model.trace import Trace
 from traceprof.render.escape import plain_text
+from traceprof.render.heat_text import heat_lines
 from traceprof.render.sparkline import sparkline
 from traceprof.render.terminal import breakdown_view, notes_view, result_view
 from traceprof.units import format_duration, format_ratio
@@ -32,6 +34,8 @@ OVERVIEW: Final = ("breakdown", "phases", "kernels", "collectives", "copies", "r
 
 _FEWEST_STEPS: Final = 3
 _SPARK_WIDTH: Final = 44
+_MOST_RANKS: Final = 32
+_FEW_RANKS: Final = 8
 
 _HOST_ONLY: Final = ("ranges", "ops")
 """Sections that answer for the devices where nothing is known of them."""
@@ -51,7 +55,8 @@ def overview_view(
         if not (name in _HOST_ONLY and "breakdown" in results)
     }
     sections = results_view(trace, selection, shown, size)
-    return Group(*_opening(trace, selection, verdict), *sections[1:], _closing(trace, verdict))
+    opening = _opening(trace, selection, verdict, size[1])
+    return Group(*opening, *sections[1:], _closing(trace, verdict))
 
 
 def results_view(
@@ -71,35 +76,40 @@ def results_view(
         elif isinstance(result, Findings):
             parts.append(findings_view(result.findings, result.notes))
         else:
+            if isinstance(result, RankSteps):
+                parts += heat_lines(result.table, _MOST_RANKS, width)
             parts.append(result_view(result, trace, rows, width))
     return parts
 
 
-def _opening(trace: Trace, selection: Selection, verdict: Verdict) -> Iterator[RenderableType]:
+def _opening(
+    trace: Trace, selection: Selection, verdict: Verdict, width: int
+) -> Iterator[RenderableType]:
     yield window_view(trace, selection)
     yield Text()
     for sentence in filter(None, (verdict.where, verdict.steadiness)):
         yield Text(sentence, style="bold")
-    yield from _step_lines(trace.within(selection.window))
+    yield from _step_lines(trace.within(selection.window), width)
     if verdict.findings:
         yield Text()
         yield findings_view(verdict.findings, ())
     yield Text()
 
 
-def _step_lines(trace: Trace) -> Iterator[RenderableType]:
-    """Return the durations of the steps of the first process as a line of blocks."""
+def _step_lines(trace: Trace, width: int) -> Iterator[RenderableType]:
+    """Return the durations of the steps of the first process, and the ranks of a run, as blocks."""
     steps = find_steps(trace).table
     if steps.empty:
         return
     first = steps[steps["process"] == steps["process"].iloc[0]]
     durations = (first["end_ns"] - first["start_ns"]).tolist()
-    if len(durations) < _FEWEST_STEPS:
-        return
-    line = Text(f"steps {first['step'].min()}..{first['step'].max()}  ", style="dim")
-    line.append(sparkline(durations, _SPARK_WIDTH), style="default")
-    line.append(f"  0 .. {format_duration(max(durations))}", style="dim")
-    yield line
+    if len(durations) >= _FEWEST_STEPS:
+        line = Text(f"steps {first['step'].min()}..{first['step'].max()}  ", style="dim")
+        line.append(sparkline(durations, _SPARK_WIDTH), style="default")
+        line.append(f"  0 .. {format_duration(max(durations))}", style="dim")
+        yield line
+    if steps["process"].nunique() > 1:
+        yield from heat_lines(measure_rank_steps(trace).table, _FEW_RANKS, width)
 
 
 def _closing(trace: Trace, verdict: Verdict) -> RenderableType:

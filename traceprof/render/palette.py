@@ -13,7 +13,7 @@ from typing import Final
 
 from traceprof.model.activity import Part
 
-__all__ = ["CATEGORIES", "STATES", "Category", "category_index"]
+__all__ = ["CATEGORIES", "HEAT", "STATES", "Category", "HeatLevel", "category_index"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,6 +70,29 @@ STATES: Final = (
     "idle",
 )
 """What a device is doing, each instant exactly one of them, from the bottom of a stack up."""
+
+
+@dataclass(frozen=True, slots=True)
+class HeatLevel:
+    """A level of a heat map: from which value on (a share), in words, as a glyph, its colours."""
+
+    least: float
+    label: str
+    glyph: str
+    light: str
+    dark: str
+
+
+HEAT: Final[tuple[HeatLevel, ...]] = (
+    HeatLevel(float("-inf"), "10 % less and below", "v", "#2E7EBB", "#4FB0F5"),
+    HeatLevel(-0.10, "3 to 10 % less", "-", "#9CC8E6", "#2C5F85"),
+    HeatLevel(-0.03, "within 3 %", "·", "#E4E8ED", "#2A3442"),
+    HeatLevel(0.03, "3 to 10 % more", "░", "#F9C98A", "#6E4A1C"),
+    HeatLevel(0.10, "10 to 30 % more", "▒", "#EE8733", "#B76A1B"),
+    HeatLevel(0.30, "30 to 100 % more", "▓", "#B8440F", "#F59A3C"),
+    HeatLevel(1.00, "twice and above", "█", "#5E1405", "#FFE7A3"),
+)
+"""Less and more than usual; the further from the middle, the further from the page in lightness."""
 
 _INDEX: Final[Mapping[str, int]] = {item.key: i for i, item in enumerate(CATEGORIES)}
 

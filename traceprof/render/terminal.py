@@ -61,7 +61,7 @@ def table_view(frame: pd.DataFrame, rows: int, width: int) -> RenderableType:
     cells = {
         str(column): [format_cell(str(column), value) for value in frame[column].head(rows)]
         for column in frame
-        if frame[column].notna().any()
+        if _says_anything(frame[column])
     }
     layout = _layout(frame, cells, width)
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False, padding=(0, 1, 0, 0))
@@ -84,6 +84,10 @@ def table_view(frame: pd.DataFrame, rows: int, width: int) -> RenderableType:
         return table
     remark = f"… {' and '.join(hidden)} (--rows, --csv, --json)"
     return Group(table, Text(remark, style="dim"))
+
+
+def _says_anything(column: pd.Series) -> bool:
+    return not bool((column.isna() | (column.astype(object) == "")).all())
 
 
 def breakdown_view(result: Breakdown) -> RenderableType:

@@ -4,9 +4,11 @@ import pkgutil
 
 import pytest
 
+from tests.analysis.generated_run import Plan, make_trace_of
 from tests.builders import TraceBuilder
 from traceprof.analysis.advice import findings
 from traceprof.analysis.advice.findings import RULES, Finding, Rule, measure_findings
+from traceprof.model.cluster import Cluster
 from traceprof.model.tables import TABLES
 from traceprof.model.trace import Trace
 
@@ -39,6 +41,48 @@ def test_rules_without_data_abstain_and_say_why() -> None:
     assert "not judged: warmup: no steps are named" in findings.notes
     assert len(findings.notes) == 1 + len(set(abstained.values()))
     assert findings.to_frame().empty
+
+
+def run_with_late(ranks: tuple[int, ...], racks: tuple[str, ...] = ()) -> Trace:
+    """Eight ranks on four hosts, some of them 40 ms of 100 late in every step."""
+    extra = {(rank, "forward"): 40 * MS for rank in ranks}
+    hosts = [f"n{rank // 2}" for rank in range(8)]
+    trace = make_trace_of(Plan(n_ranks=8, hosts=hosts, extra_ns=extra))
+    cluster = Cluster()
+    for rack in racks:
+        cluster = cluster.with_rack(rack)
+    return cluster.placed(trace)
+
+
+def test_a_host_that_is_late_as_a_whole_is_not_a_straggling_rank() -> None:
+    rules = found(run_with_late((6, 7)))
+    assert "straggler" not in rules
+    slow = rules["slow_host"]
+    # 10 steps of 40 ms in 6 of 8 ranks, in 1.94 s.
+    assert slow.saving_ratio == pytest.approx(0.4 * 6 / 8 / 1.94)
+    assert slow.title == "slow host: the others wait for n3, 15.5 % of the time"
+    assert slow.evidence == (
+        "2 of the 2 ranks of host n3 come late; it is last to 100.0 % of the collectives that it "
+        "shares with others and holds them up 400.0 ms in all",
+        "they take longer in forward",
+    )
+
+
+def test_a_rack_that_is_late_as_a_whole_is_not_its_hosts() -> None:
+    rules = found(run_with_late((4, 5, 6, 7), ("r0=n[0-1]", "r1=n[2-3]")))
+    assert rules["slow_host"].title.startswith("slow rack: the others wait for r1")
+    assert "straggler" not in rules
+
+
+def test_a_rack_of_one_late_host_is_that_host() -> None:
+    racks = ("r0=n[0-2]", "r1=n3")
+    assert found(run_with_late((6, 7), racks))["slow_host"].title.startswith("slow host")
+
+
+def test_one_late_rank_is_a_straggler_and_not_its_host() -> None:
+    rules = found(run_with_late((6,)))
+    assert "slow_host" not in rules
+    assert rules["straggler"].title.startswith("straggler: the others wait for rank 6")
 
 
 def test_small_collectives() -> None:

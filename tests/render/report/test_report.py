@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.analysis.generated_run import MS, Plan, make_trace_of
 from tests.builders import TraceBuilder
 from tests.conftest import Run
 from tests.real_traces import NSYS
@@ -17,11 +18,14 @@ from tests.render.test_escape import HOSTILE
 from traceprof.analysis import load_analysis, run_analysis
 from traceprof.analysis.advice.verdict import measure_verdict
 from traceprof.analysis.base import Result
+from traceprof.analysis.ranks.peers import Peers, measure_peers
 from traceprof.errors import NotRecordedError
 from traceprof.formats import open_trace
 from traceprof.model.selection import select
 from traceprof.model.trace import Trace, TraceInfo
+from traceprof.render.palette import HEAT
 from traceprof.render.report import REPORT, render_report
+from traceprof.render.report.matrix import peer_matrix
 
 NAMES = [name for name in HOSTILE if name != "\ud800"]
 
@@ -49,6 +53,12 @@ def _training() -> Trace:
         builder.kernel("gemm", t, t + 600_000, launched_ns=(t, t + 5_000))
         builder.kernel("ncclAllReduce", t + 500_000, t + 700_000, stream=20)
     return builder.build(span=(0, 4_000_000))
+
+
+def _ranks() -> Trace:
+    """Two hosts of two ranks, rank 3 of which takes 40 ms longer backward in each of six steps."""
+    extra = {(3, "backward"): 40 * MS}
+    return make_trace_of(Plan(n_steps=6, hosts=["<b>a", "<b>a", "b", "b"], extra_ns=extra))
 
 
 class _Tags(HTMLParser):
@@ -155,6 +165,23 @@ def test_hostile_names_are_only_text() -> None:
     assert not {"img", "iframe", "object", "link"} & set(seen)
 
 
+def test_who_sends_to_whom_is_a_table_of_ranks_by_ranks() -> None:
+    builder = TraceBuilder()
+    for rank in range(11):
+        builder.process(rank + 1, rank=rank)
+        for op, other in (("send", (rank + 1) % 11), ("recv", (rank - 1) % 11)):
+            more = {"process": rank + 1, "group_size": 11, "backend": "gloo", "peer_rank": other}
+            builder.collective(op, 0, 1000, n_bytes=100 * (min(rank, other) + 1), **more)
+    html = peer_matrix(measure_peers(builder.build()))
+    _tags(html)
+    heads = re.findall(r"<th scope=\"row\">(.*?)</th>", html)
+    assert heads == [f"rank {rank}" for rank in range(11)]
+    cells = re.findall(r"--part:(\d+)%\" title=\"(.*?)\">(.*?)</td>", html)
+    assert len(cells) == 11
+    assert cells[9] == ("100", "gloo: 1.000 GB/s", "1.000 kB")
+    assert peer_matrix(Peers(())) == ""
+
+
 def test_the_page_is_bounded() -> None:
     builder = TraceBuilder()
     for i in range(500):
@@ -177,6 +204,38 @@ def test_a_browser_shows_it_without_a_word(open_page: Callable[..., OpenPage]) -
     assert all(url.startswith(("file:", "data:")) for url in page.requests)
     assert page.page.locator("#timeline .lane").count() > 3
     assert page.page.locator("h1").inner_text() == NAMES[3]
+
+
+def test_a_run_has_a_heat_map_and_a_single_rank_has_none() -> None:
+    html = _report(_ranks())
+    _tags(html)
+    section = html[html.index('id="rank-steps"') : html.index('id="hosts"')]
+    assert section.count("<title>") == 4 * 6
+    assert "<title>rank 3, step 2; own time 140.0 ms (+40.0 %);" in section
+    assert "&lt;b&gt;a" in section
+    assert 'class="chart heat"' not in _report(_training())
+
+
+@pytest.mark.chromium
+def test_the_heat_map_in_a_browser_light_and_dark(open_page: Callable[..., OpenPage]) -> None:
+    page = open_page(_report(_ranks()))
+    assert page.complaints == []
+    hot, usual = (
+        f"getComputedStyle(document.querySelector('#rank-steps .heat{level} rect')).fill"
+        for level in (5, 2)
+    )
+    assert (page.js(hot), page.js(usual)) == (_rgb(HEAT[5].light), _rgb(HEAT[2].light))
+    page.page.evaluate("() => { document.documentElement.dataset.theme = 'dark' }")
+    assert (page.js(hot), page.js(usual)) == (_rgb(HEAT[5].dark), _rgb(HEAT[2].dark))
+    boxes = page.js(
+        "[...document.querySelectorAll('#rank-steps rect')].map((r) => r.getBoundingClientRect())"
+        ".map((b) => [b.left, b.top])"
+    )
+    assert len({tuple(box) for box in boxes}) == 4 * 6
+
+
+def _rgb(colour: str) -> str:
+    return "rgb({}, {}, {})".format(*(int(colour[i : i + 2], 16) for i in (1, 3, 5)))
 
 
 @pytest.mark.chromium

@@ -30,6 +30,7 @@ _NEXT: Final = {
     "unpinned_memory": "copies",
     "blocking_copies": "copies",
     "slow_link": "copies",
+    "slow_host": "hosts",
     "straggler": "stragglers",
     "exposed_communication": "collectives",
     "small_buckets": "collectives",

@@ -18,13 +18,15 @@ __all__ = ["Member", "find_members", "member_of_rows"]
 class Member:
     """One rank: a process, or one device of a process that drives several and has no rank.
 
-    ``rank`` is `ABSENT` where nothing tells it, ``device`` where the member is the whole process.
+    ``rank`` is `ABSENT` where nothing tells it, ``device`` where the member is the whole process;
+    ``host`` and ``rack`` are "" where nothing tells them.
     """
 
     process: int
     device: int = ABSENT
     rank: int = ABSENT
     host: str = ""
+    rack: str = ""
 
     @property
     def label(self) -> str:
@@ -42,6 +44,7 @@ def find_members(trace: Trace) -> tuple[Member, ...]:
     whole = trace.whole
     processes = whole.processes.drop_duplicates("process").set_index("process")
     ranks, hosts = processes["rank"].to_dict(), processes["host"].to_dict()
+    racks = processes["rack"].to_dict()
     used = whole.kernels[["process", "device"]].drop_duplicates()
     devices = used.groupby("process")["device"].apply(lambda own: sorted(own.tolist())).to_dict()
     ranked = {int(str(process)) for process, rank in ranks.items() if rank != ABSENT}
@@ -50,9 +53,10 @@ def find_members(trace: Trace) -> tuple[Member, ...]:
     members = []
     for process in working:
         rank, host = int(ranks.get(process, ABSENT)), str(hosts.get(process, ""))
+        rack = str(racks.get(process, ""))
         own = devices.get(process, [])
         split = own if rank == ABSENT and len(own) > 1 else [ABSENT]
-        members += [Member(process, int(device), rank, host) for device in split]
+        members += [Member(process, int(device), rank, host, rack) for device in split]
     return tuple(sorted(members, key=lambda m: (m.rank, m.process, m.device)))
 
 

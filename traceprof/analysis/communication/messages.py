@@ -14,6 +14,8 @@ from traceprof.analysis.communication.by_step import (
     steps_of_collectives,
 )
 from traceprof.analysis.communication.collectives import UNRECORDED, is_recorded
+from traceprof.analysis.communication.members import find_members, member_of_rows
+from traceprof.analysis.communication.point_to_point import peers_of_rows
 from traceprof.analysis.communication.rates import with_sizes
 from traceprof.analysis.communication.work import find_collectives
 from traceprof.errors import NotRecordedError
@@ -30,9 +32,10 @@ class Messages:
 
     ``table``: at_ns (its start, from the start of the trace), op, phase (whose code called it),
     caller (the innermost range around the call: a layer, a module), step, size_bytes (what this
-    rank handed in), dtype, group, group_size, sequence, process, device, stream, duration_ns,
-    exposed_ns (what compute does not hide), delay_ns (from the call to the start of the kernel),
-    algbw_bytes_per_s, busbw_bytes_per_s, algorithm, protocol, kernels_count. NaN where not known.
+    rank handed in), dtype, peer (whom a send goes to or a receive comes from), group, group_size,
+    sequence, process, device, stream, duration_ns, exposed_ns (what compute does not hide),
+    delay_ns (from the call to the start of the kernel), algbw_bytes_per_s, busbw_bytes_per_s,
+    algorithm, protocol, kernels_count. NaN where not known.
     """
 
     table: pd.DataFrame
@@ -64,6 +67,7 @@ def measure_messages(trace: Trace) -> Messages:
             "step": _step_numbers(trace, work),
             "size_bytes": work["n_bytes"].where(work["n_bytes"] >= 0),
             "dtype": work["dtype"],
+            "peer": _peers(trace, work),
             "group": work["group"],
             "group_size": work["group_size"].where(work["group_size"] >= 0),
             "sequence": work["sequence"].where(work["sequence"] >= 0),
@@ -81,6 +85,22 @@ def measure_messages(trace: Trace) -> Messages:
         }
     )
     return Messages(table)
+
+
+def _peers(trace: Trace, work: pd.DataFrame) -> list[str]:
+    """Return the other end of each send and receive; of several in one kernel, who takes part."""
+    members = find_members(trace)
+    work = work.assign(member=member_of_rows(members, work), is_sole=True)
+    places = peers_of_rows(members, work)
+    others = [
+        members[place].label if place >= 0 else f"rank {rank}" if rank >= 0 else ""
+        for place, rank in zip(places.tolist(), work["peer_rank"].tolist(), strict=True)
+    ]
+    words = {"send": "to", "recv": "from"}
+    return [
+        f"{words[op]} {other}" if op in words and other else f"{{{ends}}}" if ends else ""
+        for op, other, ends in zip(work["op"], others, work["exchange"], strict=True)
+    ]
 
 
 def _step_numbers(trace: Trace, work: pd.DataFrame) -> np.ndarray:

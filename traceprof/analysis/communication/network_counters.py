@@ -1,8 +1,7 @@
-"""Counters of the network as bytes per interval, whichever way they were sampled."""
+"""Counters of the network as bytes per interval."""
 
 from __future__ import annotations
 
-import re
 from typing import Final
 
 import numpy as np
@@ -20,10 +19,6 @@ _CUMULATED: Final = {
     "nvlink_bytes_sent": "sent",
     "nvlink_bytes_received": "received",
 }
-_PER_INTERVAL: Final = (
-    (re.compile(r"^(IB|RoCE|NIC|Eth\w*)?:?\s*bytes sent", re.IGNORECASE), "sent"),
-    (re.compile(r"^(IB|RoCE|NIC|Eth\w*)?:?\s*bytes received", re.IGNORECASE), "received"),
-)
 
 
 def find_traffic(trace: Trace) -> pd.DataFrame:
@@ -31,14 +26,14 @@ def find_traffic(trace: Trace) -> pd.DataFrame:
 
     Columns: source ("nic:eth0", "rdma:…", "process:123", "gpu:0"), link ("network", "tcp" of a
     process, "nvlink"), direction (sent, received), start_ns, end_ns, size_bytes. A counter that
-    fell (it was reset) gives nothing for that interval. An interval that the window cuts counts
-    with its share of the bytes.
+    fell (it was reset) or is NaN (it was not read) gives nothing for that interval. An interval
+    that the window cuts counts with its share of the bytes.
     """
     samples = trace.whole.samples
     parts = [
         _intervals(str(source), str(metric), rows)
         for (source, metric), rows in samples.groupby(["source", "metric"], observed=True)
-        if _direction(str(metric))
+        if str(metric) in _CUMULATED
     ]
     columns = ["source", "link", "direction", "start_ns", "end_ns", "size_bytes"]
     if not parts:
@@ -46,24 +41,18 @@ def find_traffic(trace: Trace) -> pd.DataFrame:
     return _within(pd.concat(parts, ignore_index=True)[columns], trace)
 
 
-def _direction(metric: str) -> str:
-    if metric in _CUMULATED:
-        return _CUMULATED[metric]
-    return next((name for pattern, name in _PER_INTERVAL if pattern.search(metric)), "")
-
-
 def _intervals(source: str, metric: str, rows: pd.DataFrame) -> pd.DataFrame:
     instants, values = rows["start_ns"].to_numpy(np.int64), rows["value"].to_numpy(np.float64)
-    moved = np.diff(values) if metric in _CUMULATED else values[1:]
+    moved = np.diff(values)
     kept = (moved >= 0) & (np.diff(instants) > 0)
     return pd.DataFrame(
         {
             "source": source,
             "link": _link(source, metric),
-            "direction": _direction(metric),
+            "direction": _CUMULATED[metric],
             "start_ns": instants[:-1][kept],
             "end_ns": instants[1:][kept],
-            "size_bytes": moved[kept].astype(np.int64),
+            "size_bytes": np.rint(moved[kept]).astype(np.int64),
         }
     )
 

@@ -14,7 +14,7 @@ from traceprof.analysis.communication.network_counters import find_traffic
 from traceprof.analysis.communication.work import find_collectives
 from traceprof.model.intervals import Intervals
 from traceprof.model.links import Link, Peak
-from traceprof.model.peaks import peak_of
+from traceprof.model.peaks import peak_of, peak_of_interface
 from traceprof.model.trace import HOW_TO_RECORD, Trace
 
 __all__ = [
@@ -96,7 +96,7 @@ def peak_of_source(trace: Trace, source: str) -> Peak | None:
     if source.startswith("gpu:"):
         number = source.removeprefix("gpu:")
         return peak_of(trace, int(number), Link.NVLINK) if number.isdigit() else None
-    return peak_of(trace, -1, Link.NIC)
+    return peak_of_interface(trace, source)
 
 
 def _caused_by(source: str, work: pd.DataFrame) -> pd.DataFrame:

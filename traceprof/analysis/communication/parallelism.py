@@ -6,6 +6,7 @@ from typing import Final
 
 import pandas as pd
 
+from traceprof.analysis.communication.members import find_members, member_of_rows
 from traceprof.analysis.communication.work import find_collectives
 from traceprof.model.trace import Trace
 from traceprof.units import format_bytes
@@ -24,11 +25,11 @@ def describe_parallelism(trace: Trace) -> tuple[str, ...]:
     server). Nothing where there is one device only.
     """
     work = find_collectives(trace)
-    ranks = work[["process", "device"]].drop_duplicates()
     if len(work):
+        n_ranks = len(set(member_of_rows(find_members(trace), work).tolist()) - {-1})
         ops = ", ".join(work["op"].value_counts().index[:3])
         backends = ", ".join(sorted({str(name) for name in work["backend"]} - {""})) or "kernels"
-        return (f"exchange by collectives ({backends}): {ops} of {len(ranks)} ranks",)
+        return (f"exchange by collectives ({backends}): {ops} of {n_ranks} ranks",)
     copies = trace.copies
     if copies["device"].nunique() < 2:
         return ()

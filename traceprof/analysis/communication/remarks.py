@@ -90,14 +90,15 @@ def _on_what_is_missing(work: pd.DataFrame) -> list[str]:
 
 
 def _on_peaks(trace: Trace, work: pd.DataFrame, peaks: Mapping[str, Peak]) -> list[str]:
-    remarks = [
-        f"peak for groups of {ranks}: {peak}"
-        + ("" if peak.what == "nic" else "; assumed is that they share a machine")
-        for ranks, peak in peaks.items()
-    ]
     sized = work[work["bus_bytes"].notna() & (work["device"] >= 0)]
     pairs = sized[["device", "group_size"]].drop_duplicates().itertuples(index=False, name=None)
     wider = sorted({n for device, n in pairs if n > devices_beside(trace, device)})
+    apart = {f"{n} ranks" for n in wider}
+    remarks = [
+        f"peak for groups of {ranks}: {peak}"
+        + ("" if ranks in apart else "; assumed is that they share a machine")
+        for ranks, peak in peaks.items()
+    ]
     unknown = [str(n) for n in wider if f"{n} ranks" not in peaks]
     if unknown:
         remarks.append(

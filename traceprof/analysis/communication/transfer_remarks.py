@@ -90,10 +90,10 @@ def _on_peaks(copies: pd.DataFrame, peaks: Mapping[Lane, Peak]) -> list[str]:
         for peak, own in by_peak.items()
     ]
     if any(
-        route.startswith("p2p") and p.what.startswith("NVLink") for (_, route), p in peaks.items()
+        route.startswith("p2p") and "links of" in peak.what for (_, route), peak in peaks.items()
     ):
         remarks.append(
-            "the peak of NVLink is that of all links of the GPU; without a switch two GPUs are "
+            "the peak between GPUs is that of all links of a GPU; without a switch two GPUs are "
             "joined by only some of them (--link nvlink=RATE)"
         )
     return remarks

@@ -7,6 +7,7 @@ operation, and nobody knows its size.
 
 from __future__ import annotations
 
+import re
 from typing import Final
 
 import numpy as np
@@ -14,9 +15,10 @@ import numpy.typing as npt
 import pandas as pd
 
 from traceprof.analysis.attribution.launches import find_launches, innermost
+from traceprof.analysis.communication.exchanges import one_per_kernel
 from traceprof.analysis.device.breakdown import device_time
 from traceprof.model.activity import Activity
-from traceprof.model.collective_names import kernel_kind
+from traceprof.model.collective_names import NON_BLOCKING, collective_op, kernel_kind
 from traceprof.model.remembered import remembered
 from traceprof.model.tables import ABSENT
 from traceprof.model.trace import Trace
@@ -25,15 +27,18 @@ __all__ = ["find_collectives"]
 
 _Int64Array = npt.NDArray[np.int64]
 
-_ON_DEVICE: Final = ("nccl", "rccl", "hccl", "xccl", "")
-_FROM_CALL: Final = ("op", "n_bytes", "dtype", "group", "group_size", "backend", "sequence")
+_ENQUEUED: Final = ("nccl", "rccl", "hccl", "xccl", "", NON_BLOCKING)
+_NUMBERS: Final = ("n_bytes", "group_size", "sequence", "group_rank", "peer", "peer_rank", "tag")
+_FROM_CALL: Final = ("op", "dtype", "group", "backend", "exchange", "correlation", *_NUMBERS)
+_ANNOTATION: Final = re.compile(r"(?:nccl|rccl|xccl|hccl):(\w+)")
 
 
 @remembered
 def find_collectives(trace: Trace) -> pd.DataFrame:
     """Return the collectives that start in the window, one row each, in the order of their start.
 
-    Columns: those of ``collectives`` from op to sequence; start_ns and end_ns of the kernels
+    Columns: those of ``collectives`` from op to tag; exchange (which ranks of the group send and
+    receive in one kernel, "" where that is not known); start_ns and end_ns of the kernels
     where they are known, else of the call; is_timed (whether these are the time of the collective
     and not only of a call that enqueued it); call_ns and call_end_ns (`ABSENT` where no call is
     known), process, thread, device, stream, algorithm and protocol ("" where not named), kernels
@@ -41,41 +46,39 @@ def find_collectives(trace: Trace) -> pd.DataFrame:
     kernels). All times are whole, whatever the window cuts.
     """
     kernels = _communication_kernels(trace)
-    calls = _one_per_kernel(trace.whole.collectives)
+    calls = one_per_kernel(trace.whole.collectives)
     owner = _owner_of_kernels(kernels, calls)
     claimed = owner >= 0
     described = _described(calls, kernels[claimed], owner[claimed])
     alone = _alone(kernels[~claimed])
-    both = pd.concat([described, alone], ignore_index=True)
+    both = _as_annotated(trace, pd.concat([described, alone], ignore_index=True))
     both = both[trace.span.holds(both["start_ns"].to_numpy(np.int64))]
     return both.sort_values(["start_ns", "call_ns"], kind="stable", ignore_index=True)
 
 
-def _one_per_kernel(calls: pd.DataFrame) -> pd.DataFrame:
-    """Return the calls, those that share a kernel (NCCL's groups) as one.
+def _as_annotated(trace: Trace, work: pd.DataFrame) -> pd.DataFrame:
+    """Return ``work`` with what PyTorch calls sends and receives that share a kernel.
 
-    Sends and receives together are one ``send_recv`` of the bytes that are sent.
+    It carries an all-to-all, a gather or a scatter out by them, inside a range of that name.
     """
-    keys = ["process", "correlation"]
-    grouped = calls.duplicated(keys, keep=False) & (calls["correlation"] != ABSENT)
-    if not grouped.any():
-        return calls
-    plain = calls.astype(dict.fromkeys(("op", "dtype", "group", "backend"), object))
-    merged = [_merged(rows) for _, rows in plain[grouped].groupby(keys)]
-    both = pd.concat([plain[~grouped], pd.DataFrame(merged)])
-    return both.sort_values("start_ns", kind="stable", ignore_index=True)
-
-
-def _merged(rows: pd.DataFrame) -> pd.Series:
-    first = rows.iloc[0].copy()
-    ops = set(rows["op"])
-    if len(ops) > 1:
-        first["op"] = "send_recv" if ops <= {"send", "recv"} else "other"
-    counted = rows[rows["op"] == "send"] if first["op"] == "send_recv" else rows
-    is_sized = bool((counted["n_bytes"] != ABSENT).all()) and len(counted) > 0
-    first["n_bytes"] = int(counted["n_bytes"].sum()) if is_sized else ABSENT
-    first["end_ns"] = rows["end_ns"].max()
-    return first
+    unnamed = np.flatnonzero((work["op"] == "send_recv") & (work["call_ns"] != ABSENT))
+    ranges = trace.whole.ranges
+    names = [_ANNOTATION.match(str(name)) for name in ranges["name"].cat.categories]
+    ops = np.array([collective_op(name[1]) if name else "" for name in names], object)
+    told = ops[ranges["name"].cat.codes] if len(ops) else np.empty(len(ranges), object)
+    kept = np.flatnonzero((told != "") & (ranges["kind"] == "push_pop").to_numpy())
+    if not len(unnamed) or not len(kept):
+        return work
+    asked = work.iloc[unnamed]
+    place = (asked[name].to_numpy(np.int64) for name in ("process", "thread", "call_ns"))
+    found = innermost(ranges.iloc[kept], *place)
+    op = np.where(found >= 0, told[kept[np.maximum(found, 0)]], asked["op"])
+    # Even parts of known size were recognised before; of a gather, sizes are not what they send.
+    sized = (asked["n_bytes"] >= 0).to_numpy()
+    uneven = np.where(op == "all_to_all", "all_to_all_v", asked["op"])
+    renamed = work["op"].to_numpy(object, copy=True)
+    renamed[unnamed] = np.where(sized, uneven, op)
+    return work.assign(op=renamed)
 
 
 def _communication_kernels(trace: Trace) -> pd.DataFrame:
@@ -142,7 +145,7 @@ def _described(calls: pd.DataFrame, kernels: pd.DataFrame, owner: _Int64Array) -
     )
     tied = times.reindex(calls.index)
     has_kernel = tied["kernels"].notna().to_numpy()
-    on_device = calls["backend"].isin(_ON_DEVICE).to_numpy()
+    is_enqueued = calls["backend"].isin(_ENQUEUED).to_numpy()
     columns = {name: calls[name].astype(object) for name in _FROM_CALL}
     for name in ("start_ns", "end_ns"):
         columns[name] = tied[name].where(has_kernel, calls[name]).astype(np.int64)
@@ -155,7 +158,7 @@ def _described(calls: pd.DataFrame, kernels: pd.DataFrame, owner: _Int64Array) -
             "protocol": tied["protocol"].fillna(""),
             "exposed_ns": tied["exposed_ns"].astype(np.float64),
             "kernels": tied["kernels"].fillna(0).astype(np.int64),
-            "is_timed": has_kernel | ~on_device,
+            "is_timed": has_kernel | ~is_enqueued,
             "call_ns": calls["start_ns"],
             "call_end_ns": calls["end_ns"],
             "process": calls["process"],
@@ -170,12 +173,12 @@ def _alone(kernels: pd.DataFrame) -> pd.DataFrame:
     columns = ["start_ns", "end_ns", "process", "thread", "device", "stream", "exposed_ns"]
     return kernels[[*columns, "algorithm", "protocol"]].assign(
         op=kernels["op"].replace("", "other"),
-        n_bytes=np.full(n, ABSENT),
+        **{name: np.full(n, ABSENT) for name in _NUMBERS},
+        correlation=kernels["correlation"],
         dtype="",
         group="",
-        group_size=np.full(n, ABSENT),
         backend="",
-        sequence=np.full(n, ABSENT),
+        exchange="",
         kernels=1,
         is_timed=True,
         call_ns=kernels["launch_ns"],

@@ -14,7 +14,9 @@ idle                   ``T - |C ∪ N ∪ X ∪ M|``
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
+from itertools import pairwise
 
 import numpy as np
 import numpy.typing as npt
@@ -31,12 +33,15 @@ __all__ = [
     "Breakdown",
     "DeviceBreakdown",
     "DeviceTime",
+    "add_up",
     "device_time",
     "measure_breakdown",
 ]
 
 _DEVICE_MEMORY_DIRECTIONS = ("d2d", "memset")
 _HOST_ONLY_DIRECTIONS = ("h2h",)
+_OF_DEVICES = (Part.COMPUTE, Part.COMMUNICATION, Part.TRANSFER, Part.DEVICE_MEMORY)
+_NEITHER, _INSIDE, _OUTSIDE = -1, 0, 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,23 +123,56 @@ class Breakdown:
         return pd.DataFrame(columns)
 
 
-@remembered
 def device_time(trace: Trace, device: int) -> DeviceTime:
     """Return what ``device`` did when."""
+    nothing = Intervals.empty()
+    none = DeviceTime(nothing, nothing, nothing, nothing)
+    return _times_of_devices(trace).get(device, none)
+
+
+@remembered
+def _times_of_devices(trace: Trace) -> dict[int, DeviceTime]:
+    """Return what each device did when, in one pass over the tables for all of them."""
     kernels, copies = trace.kernels, trace.copies
-    part = _part_of_kernels(kernels)
-    here = (kernels["device"] == device).to_numpy()
-    direction = copies["direction"]
-    copied_here = (copies["device"] == device).to_numpy()
-    inside = copied_here & direction.isin(_DEVICE_MEMORY_DIRECTIONS).to_numpy()
-    outside = copied_here & ~inside & ~direction.isin(_HOST_ONLY_DIRECTIONS).to_numpy()
-    kernel_time = {kind: _union(kernels, here & (part == i)) for i, kind in enumerate(Part)}
-    return DeviceTime(
-        compute=kernel_time[Part.COMPUTE],
-        communication=kernel_time[Part.COMMUNICATION],
-        transfer=kernel_time[Part.TRANSFER] | _union(copies, outside),
-        device_memory=kernel_time[Part.DEVICE_MEMORY] | _union(copies, inside),
-    )
+    direction = copies["direction"].cat
+    kind_of = [_kind_of_copy(str(name)) for name in direction.categories]
+    of_kernels = _unions(kernels, _part_of_kernels(kernels))
+    of_copies = _unions(copies, np.array([*kind_of, _NEITHER], np.int64)[direction.codes])
+    compute, communication, transfer, device_memory = map(list(Part).index, _OF_DEVICES)
+    nothing = Intervals.empty()
+    return {
+        device: DeviceTime(
+            compute=of_kernels.get((device, compute), nothing),
+            communication=of_kernels.get((device, communication), nothing),
+            transfer=of_kernels.get((device, transfer), nothing)
+            | of_copies.get((device, _OUTSIDE), nothing),
+            device_memory=of_kernels.get((device, device_memory), nothing)
+            | of_copies.get((device, _INSIDE), nothing),
+        )
+        for device in {device for device, _ in (*of_kernels, *of_copies)}
+    }
+
+
+def _kind_of_copy(direction: str) -> int:
+    if direction in _HOST_ONLY_DIRECTIONS:
+        return _NEITHER
+    return _INSIDE if direction in _DEVICE_MEMORY_DIRECTIONS else _OUTSIDE
+
+
+def _unions(frame: pd.DataFrame, kind: npt.NDArray[np.int64]) -> dict[tuple[int, int], Intervals]:
+    """Return the union of the rows of each device and kind."""
+    device = frame["device"].to_numpy()
+    order = np.lexsort((kind, device))
+    starts, ends = frame["start_ns"].to_numpy()[order], frame["end_ns"].to_numpy()[order]
+    device, kind = device[order], kind[order]
+    changes = np.flatnonzero((np.diff(device) != 0) | (np.diff(kind) != 0)) + 1
+    edges = [0, *changes.tolist(), len(order)] if len(order) else []
+    return {
+        (int(device[first]), int(kind[first])): Intervals.union_of(
+            starts[first:last], ends[first:last]
+        )
+        for first, last in pairwise(edges)
+    }
 
 
 def _part_of_kernels(kernels: pd.DataFrame) -> npt.NDArray[np.int64]:
@@ -153,7 +191,7 @@ def measure_breakdown(trace: Trace) -> Breakdown:
     )
     if not devices:
         return Breakdown((), None, ("device work was recorded, but there was none",))
-    return Breakdown(devices, _added(devices), _notes(trace))
+    return Breakdown(devices, add_up(devices), _notes(trace))
 
 
 def _measure(trace: Trace, device: int, name: str) -> DeviceBreakdown:
@@ -182,7 +220,8 @@ def _measure(trace: Trace, device: int, name: str) -> DeviceBreakdown:
     )
 
 
-def _added(devices: tuple[DeviceBreakdown, ...]) -> DeviceBreakdown:
+def add_up(devices: Sequence[DeviceBreakdown]) -> DeviceBreakdown:
+    """Return the parts and the durations of several devices (at least one) added up."""
     rows = pd.DataFrame([asdict(device) for device in devices])
     sums = rows.drop(columns=["device", "name"]).sum()
     return DeviceBreakdown(
@@ -200,10 +239,6 @@ def _notes(trace: Trace) -> tuple[str, ...]:
         f"{int(graphs.sum())} CUDA graph launches were traced whole and count as compute: "
         "gaps and communication inside them are not seen (nsys --cuda-graph-trace=node)",
     )
-
-
-def _union(frame: pd.DataFrame, rows: npt.NDArray[np.bool_]) -> Intervals:
-    return Intervals.union_of(frame["start_ns"].to_numpy()[rows], frame["end_ns"].to_numpy()[rows])
 
 
 def _share(part_ns: int, whole_ns: int) -> float | None:

@@ -16,6 +16,7 @@ import pandas as pd
 from traceprof.analysis.base import Analysis
 from traceprof.analysis.communication.matches import Matches, find_matches
 from traceprof.analysis.communication.members import Member
+from traceprof.analysis.ranks.ends import ENDS_TOGETHER
 from traceprof.analysis.ranks.robust_line import Line, fit_line
 from traceprof.model.retime import ClockCorrection, retime
 from traceprof.model.tables import ABSENT
@@ -24,15 +25,6 @@ from traceprof.units import format_duration
 
 __all__ = ["ANALYSIS", "Alignment", "RankClock", "align_clocks", "measure_alignment"]
 
-_ENDS_TOGETHER: Final = (
-    "all_reduce",
-    "all_gather",
-    "reduce_scatter",
-    "all_to_all",
-    "all_to_all_v",
-    "barrier",
-    "send_recv",
-)
 _MIXED_NOTE_NS: Final = 1_000_000
 _LEAST_SPAN_NS: Final = 1_000_000_000  # over less, a real drift stays below the jitter
 
@@ -117,7 +109,7 @@ def _clock(member: Member, members: tuple[Member, ...]) -> str:
 
 def _ends(matches: Matches, clock_of: list[str]) -> pd.DataFrame:
     """Return the median end by match and clock (columns: clocks in the order of the ranks)."""
-    rows = matches.rows[(matches.rows["match"] >= 0) & matches.rows["op"].isin(_ENDS_TOGETHER)]
+    rows = matches.rows[(matches.rows["match"] >= 0) & matches.rows["op"].isin(ENDS_TOGETHER)]
     clocks = np.array(clock_of, object)[rows["member"].to_numpy()] if len(rows) else []
     ends = rows.assign(clock=clocks).groupby(["match", "clock"])["end_ns"].median()
     table = ends.unstack("clock") if len(rows) else pd.DataFrame()

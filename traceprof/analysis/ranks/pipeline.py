@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass
+from itertools import groupby
 from typing import Final
 
 import numpy as np
@@ -28,15 +29,17 @@ _WHOLE_WINDOW: Final = -1
 
 @dataclass(frozen=True, slots=True)
 class StageTime:
-    """One stage over the steps of the window.
+    """One stage of a pipeline over the steps of the window.
 
-    ``span_ns`` adds up the steps, each from the first to the last compute kernel of any stage;
+    ``span_ns`` adds up the steps, each from the first to the last compute kernel of any stage of
+    the pipeline;
     ``busy_ns`` what of it the stage computes or takes part in collectives, ``bubble_ns`` the rest:
     waiting for other stages, sends and receives included. ``micro_batches`` is how many tensors a
-    step sends on, ``ideal_ratio`` the bubble that p stages and m micro-batches cannot avoid
-    without interleaving, (p-1)/(m+p-1); None where the sends were not recorded.
+    step sends on to a neighbour, ``ideal_ratio`` the bubble that p stages and m micro-batches
+    cannot avoid without interleaving, (p-1)/(m+p-1); None where the sends were not recorded.
     """
 
+    pipeline: int
     stage: int
     rank: int | None
     bubble_ratio: float
@@ -69,13 +72,31 @@ def measure_pipeline(trace: Trace) -> Pipeline:
     if not stages:
         return Pipeline((), ("no stages can be told: neither by ranges nor by sends and receives",))
     steps = find_steps(trace)
-    busy = _busy(trace, work, stages, steps)
-    spans = _spans(busy)
-    rows = tuple(_measure(stage, busy, spans, work, steps) for stage in stages)
+    sends = _sends(trace, work)
+    rows = []
+    for _, own in groupby(stages, key=lambda stage: stage.pipeline):
+        pipeline = tuple(own)
+        busy = _busy(trace, work, pipeline, steps)
+        spans = _spans(busy)
+        rows += [_measure(stage, busy, spans, sends, steps) for stage in pipeline]
     whole = sum(row.span_ns for row in rows)
     share = sum(row.bubble_ns for row in rows) / whole if whole else 0.0
-    note = f"{len(rows)} stages, told by {stages[0].told_by}: {format_ratio(share)} bubble"
-    return Pipeline(rows, (note,))
+    n_pipelines = stages[-1].pipeline + 1
+    several = f" of {n_pipelines} pipelines" if n_pipelines > 1 else ""
+    told_by = stages[0].told_by
+    note = f"{len(rows)} stages{several}, told by {told_by}: {format_ratio(share)} bubble"
+    return Pipeline(tuple(rows), (note,))
+
+
+def _sends(trace: Trace, work: pd.DataFrame) -> pd.DataFrame:
+    """Return every send by itself, also those that share a kernel; not those of an all-to-all."""
+    calls = trace.whole.collectives
+    other = work.loc[~work["op"].isin(POINT_TO_POINT), ["process", "correlation"]]
+    others = set(other[other["correlation"] != ABSENT].itertuples(index=False, name=None))
+    pairs = zip(calls["process"].tolist(), calls["correlation"].tolist(), strict=True)
+    kept = np.array([pair not in others for pair in pairs], np.bool_)
+    sends = calls[(calls["op"] == "send").to_numpy() & kept].reset_index(drop=True)
+    return sends.assign(call_ns=sends["start_ns"])
 
 
 def _busy(
@@ -114,16 +135,17 @@ def _spans(busy: pd.DataFrame) -> pd.DataFrame:
 
 
 def _measure(
-    stage: Stage, busy: pd.DataFrame, spans: pd.DataFrame, work: pd.DataFrame, steps: Steps
+    stage: Stage, busy: pd.DataFrame, spans: pd.DataFrame, sends: pd.DataFrame, steps: Steps
 ) -> StageTime:
     own = busy[busy["member"] == stage.number]
     union = Intervals.union_of(own["start_ns"], own["end_ns"])
     span_ns = int((spans["end_ns"] - spans["start_ns"]).sum())
     busy_ns = int(union.covered_ns(spans["start_ns"], spans["end_ns"]).sum())
-    micro_batches = _micro_batches(stage, work, steps)
+    micro_batches = _micro_batches(stage, sends, steps)
     others = stage.n_stages - 1
     ideal = None if micro_batches is None else others / (micro_batches + others)
     return StageTime(
+        pipeline=stage.pipeline,
         stage=stage.number,
         rank=None if stage.member.rank == ABSENT else stage.member.rank,
         bubble_ratio=1 - busy_ns / span_ns if span_ns else 0.0,
@@ -137,15 +159,17 @@ def _measure(
     )
 
 
-def _micro_batches(stage: Stage, work: pd.DataFrame, steps: Steps) -> float | None:
+def _micro_batches(stage: Stage, sends: pd.DataFrame, steps: Steps) -> float | None:
     """Return how many tensors the stage sends on to each neighbour in a step."""
-    sends = work[(work["op"] == "send") & (work["process"] == stage.member.process)]
+    sends = sends[sends["process"] == stage.member.process]
     table = steps.table[steps.table["process"] == stage.member.process]
     if sends.empty or table.empty:
         return None
-    in_steps = int((steps_of_collectives(steps, sends) >= 0).sum())
+    inside = sends[steps_of_collectives(steps, sends) >= 0]
     neighbours = 1 if stage.number in (0, stage.n_stages - 1) else 2
-    return in_steps / len(table) / neighbours if in_steps else None
+    known = inside.loc[inside["peer"] >= 0, ["group", "peer"]].drop_duplicates()
+    neighbours = len(known) or neighbours
+    return len(inside) / len(table) / neighbours if len(inside) else None
 
 
 ANALYSIS = Analysis(

@@ -9,13 +9,13 @@ import pandas as pd
 
 from traceprof.analysis.base import Analysis
 from traceprof.analysis.communication.matches import Matches, find_matches
-from traceprof.analysis.communication.members import Member, find_members
+from traceprof.analysis.communication.members import find_members
 from traceprof.analysis.communication.parallelism import describe_parallelism
-from traceprof.analysis.device.breakdown import DeviceBreakdown, measure_breakdown
-from traceprof.model.run import of_process
+from traceprof.analysis.device.breakdown import DeviceBreakdown
+from traceprof.analysis.ranks.parts import measure_parts
 from traceprof.model.steps import find_steps
 from traceprof.model.tables import ABSENT
-from traceprof.model.trace import DEVICE_TABLES, Trace
+from traceprof.model.trace import Trace
 
 __all__ = ["ANALYSIS", "RankTime", "Ranks", "measure_ranks"]
 
@@ -30,6 +30,7 @@ class RankTime:
     """
 
     rank: int | None
+    device: str
     step_ns: float | None
     compute_ns: int | None
     exposed_communication_ns: int | None
@@ -41,7 +42,6 @@ class RankTime:
     collectives_count: int
     host: str
     process: int
-    device: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,16 +63,18 @@ def measure_ranks(trace: Trace) -> Ranks:
     matches = find_matches(trace)
     steps = find_steps(trace).table
     step_ns = (steps["end_ns"] - steps["start_ns"]).groupby(steps["process"]).mean()
+    parts = measure_parts(trace, members)
     rows = tuple(
-        _measure(trace, place, matches, step_ns.get(member.process))
+        _measure(place, matches, parts.get(member), step_ns.get(member.process))
         for place, member in enumerate(members)
     )
     return Ranks(rows, (*_on_matches(matches), *describe_parallelism(trace)))
 
 
-def _measure(trace: Trace, place: int, matches: Matches, step_ns: float | None) -> RankTime:
+def _measure(
+    place: int, matches: Matches, parts: DeviceBreakdown | None, step_ns: float | None
+) -> RankTime:
     member = matches.members[place]
-    parts = _parts(trace, member)
     own = matches.rows[(matches.rows["member"] == place) & (matches.rows["match"] >= 0)]
     shared = matches.table.loc[own["match"]]
     waited = shared["last_start_ns"].to_numpy(np.int64) - own["start_ns"].to_numpy(np.int64)
@@ -92,17 +94,6 @@ def _measure(trace: Trace, place: int, matches: Matches, step_ns: float | None) 
         last_ratio=float(is_last.mean()) if len(own) else None,
         collectives_count=len(own),
     )
-
-
-def _parts(trace: Trace, member: Member) -> DeviceBreakdown | None:
-    """Return the parts of the member's device, or of its devices added up."""
-    if not trace.recorded & set(DEVICE_TABLES):
-        return None
-    result = measure_breakdown(of_process(trace, member.process))
-    if member.device == ABSENT:
-        return result.total if len(result.devices) != 1 else result.devices[0]
-    found = [device for device in result.devices if device.device == str(member.device)]
-    return found[0] if found else None
 
 
 def _on_matches(matches: Matches) -> list[str]:

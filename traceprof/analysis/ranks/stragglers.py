@@ -6,7 +6,7 @@ ranks are equal and the slow one is the one that waits the least.
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Final
 
 import numpy as np
@@ -14,7 +14,9 @@ import pandas as pd
 
 from traceprof.analysis.base import Analysis
 from traceprof.analysis.communication.matches import Matches, find_matches
-from traceprof.analysis.ranks.run_ups import find_run_ups
+from traceprof.analysis.ranks.ends import describe_clocks, is_beyond_clocks, spread_of_ends_ns
+from traceprof.analysis.ranks.group_lateness import describe_lateness, find_late_whole
+from traceprof.analysis.ranks.run_ups import excess_of_phases, find_run_ups
 from traceprof.model.tables import ABSENT
 from traceprof.model.trace import Trace
 from traceprof.units import format_duration, format_ratio
@@ -23,17 +25,17 @@ __all__ = ["ANALYSIS", "RankLateness", "Stragglers", "measure_stragglers"]
 
 _LEAST_COST_RATIO: Final = 0.01
 _LEAST_SHARE_RATIO: Final = 0.5
-_KNOWN_COLUMNS: Final = ("match", "member", "start_ns", "end_ns", "late_ns", "order")
 
 
 @dataclass(frozen=True, slots=True)
 class RankLateness:
-    """How late a rank comes to shared collectives, against the median of the ranks.
+    """How late a rank comes to shared collectives, against the median of the other ranks.
 
-    ``cost_ns`` adds up how long it held up the median rank where it came last, ``cost_ratio`` is
+    ``cost_ns`` adds up how long it held up the median other where it came last, ``cost_ratio`` is
     its share of the window. ``phase`` is where its run-ups are the longest beyond the median of
-    the ranks, by ``excess_ns`` in all. ``since_ns`` is when it first held the others up by half
-    of its usual lateness, from the start of the trace.
+    the others, by ``excess_ns`` in all. ``since_ns`` is when it first held the others up by half
+    of its usual lateness, from the start of the trace. Ranks whose whole host or rack is late are
+    no stragglers themselves: ``notes`` name the host.
     """
 
     rank: int | None
@@ -68,22 +70,35 @@ def measure_stragglers(trace: Trace) -> Stragglers:
     matches = find_matches(trace).collectives
     if not matches.is_shared:
         return Stragglers((), ("no collective is shared by several ranks",))
-    run_ups = find_run_ups(trace, matches)
-    excess = _excess(run_ups)
+    run_ups = find_run_ups(trace)
+    excess = excess_of_phases(trace).drop(columns="match")
+    excess = excess.groupby("member").sum()
     ranks = [
         _measure(trace, matches, place, run_ups, excess) for place in range(len(matches.members))
     ]
     whole = sum(rank.cost_ns for rank in ranks)
-    judged = [_judged(rank, whole) for rank in ranks]
+    late_whole = find_late_whole(trace)
+    excused = () if late_whole is None else late_whole[1].late_members
+    judged = [_judged(rank, whole, place in excused) for place, rank in enumerate(ranks)]
+    on_groups = [] if late_whole is None else [describe_lateness(*late_whole)]
+    for place, rank in enumerate(judged):
+        ends_ns = spread_of_ends_ns(_where_late(run_ups, matches, place))
+        if rank.is_straggler and not is_beyond_clocks(rank.cost_ns, ends_ns):
+            judged[place] = replace(rank, is_straggler=False)
+            on_groups.append(describe_clocks(_name(rank), rank.cost_ns, ends_ns))
     judged.sort(key=lambda rank: -rank.cost_ns)
-    return Stragglers(tuple(judged), _notes(trace, judged, matches))
+    return Stragglers(tuple(judged), _notes(trace, judged, matches, on_groups))
 
 
-def _excess(run_ups: pd.DataFrame) -> pd.DataFrame:
-    """Return, by member, each phase's time in run-ups beyond the median of the ranks, summed."""
-    phases = [name for name in run_ups if name not in _KNOWN_COLUMNS]
-    usual = run_ups.groupby("match")[phases].transform("median")
-    return (run_ups[phases] - usual).groupby(run_ups["member"]).sum()
+def _where_late(run_ups: pd.DataFrame, matches: Matches, place: int) -> pd.DataFrame:
+    """Return the collectives to which a rank comes last, and late."""
+    late = run_ups.loc[(run_ups["member"] == place) & (run_ups["late_ns"] > 0), "match"]
+    table = matches.table[matches.table["last_member"] == place]
+    return table[table.index.isin(late)]
+
+
+def _name(rank: RankLateness) -> str:
+    return f"process {rank.process}" if rank.rank is None else f"rank {rank.rank}"
 
 
 def _measure(
@@ -116,16 +131,20 @@ def _measure(
     )
 
 
-def _judged(rank: RankLateness, whole_cost_ns: int) -> RankLateness:
+def _judged(rank: RankLateness, whole_cost_ns: int, is_excused: bool) -> RankLateness:
+    """Return the rank with the verdict; one whose host is late as a whole is no straggler."""
     is_straggler = (
-        rank.cost_ratio >= _LEAST_COST_RATIO
+        not is_excused
+        and rank.cost_ratio >= _LEAST_COST_RATIO
         and rank.cost_ns >= _LEAST_SHARE_RATIO * whole_cost_ns
         and rank.last_count > 1
     )
     return RankLateness(**{**asdict(rank), "is_straggler": is_straggler})
 
 
-def _notes(trace: Trace, ranks: list[RankLateness], matches: Matches) -> tuple[str, ...]:
+def _notes(
+    trace: Trace, ranks: list[RankLateness], matches: Matches, on_groups: list[str]
+) -> tuple[str, ...]:
     waited_ns = int(matches.table["waited_ns"].sum())
     mean_ns = waited_ns / len(matches.members)
     duration = trace.span.duration_ns or 1
@@ -135,36 +154,17 @@ def _notes(trace: Trace, ranks: list[RankLateness], matches: Matches) -> tuple[s
     ]
     for rank in ranks:
         if rank.is_straggler:
-            name = f"process {rank.process}" if rank.rank is None else f"rank {rank.rank}"
             where = f", mostly in {rank.phase}" if rank.phase else ""
+            since = "" if rank.since_ns is None else f", since {format_duration(rank.since_ns)}"
             notes.insert(
                 0,
-                f"{name} is a straggler: last to {format_ratio(rank.last_ratio)} of the "
+                f"{_name(rank)} is a straggler: last to {format_ratio(rank.last_ratio)} of the "
                 f"collectives; it costs the others {format_duration(rank.cost_ns)} "
-                f"({format_ratio(rank.cost_ratio)} of the window){where}",
+                f"({format_ratio(rank.cost_ratio)} of the window){where}{since}",
             )
-    if len(notes) == 1:
+    if len(notes) == 1 and not on_groups:
         notes.append("no single rank is to blame for more than half of it")
-    return (*notes, *_on_hosts(ranks))
-
-
-def _on_hosts(ranks: list[RankLateness]) -> list[str]:
-    """Return which host holds up the others, where more than one of its ranks does."""
-    hosts = dict.fromkeys(rank.host for rank in ranks if rank.host)
-    whole = sum(rank.cost_ns for rank in ranks)
-    if len(hosts) < 2:
-        return []
-    found = []
-    for host in hosts:
-        own = [rank for rank in ranks if rank.host == host]
-        cost_ns = sum(rank.cost_ns for rank in own)
-        late = sum(rank.last_count > 0 and rank.median_late_ns > 0 for rank in own)
-        if late > 1 and cost_ns >= _LEAST_SHARE_RATIO * whole > 0:
-            found.append(
-                f"{late} of {len(own)} ranks on host {host} come late: together they cost the "
-                f"others {format_duration(cost_ns)}"
-            )
-    return found
+    return (*on_groups, *notes)
 
 
 ANALYSIS = Analysis(

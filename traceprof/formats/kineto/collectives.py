@@ -21,11 +21,14 @@ _CALL: Final = "record_param_comms"
 _BACKENDS: Final = ("nccl", "gloo", "ucc", "mpi", "xccl", "hccl")
 
 
-def make_collectives(rows: Rows, kernels: pd.DataFrame, api_calls: pd.DataFrame) -> pd.DataFrame:
+def make_collectives(
+    rows: Rows, kernels: pd.DataFrame, api_calls: pd.DataFrame, own_rank: int = ABSENT
+) -> pd.DataFrame:
     """Return the collectives as the host issued them, one row each.
 
     Sizes come from ``record_param_comms`` (since 2023-12) and from the kernels that Kineto
-    copied its arguments to, whose call may lie before the trace. Older traces have none.
+    copied its arguments to, whose call may lie before the trace. Older traces have none. Whom a
+    send goes to is told since 2024-07. ``own_rank`` is the rank of the process that was traced.
     """
     calls = rows.of("cpu_op")
     calls = calls.where(calls.named(lambda name: name == _CALL) & _has_op(calls))
@@ -35,14 +38,16 @@ def make_collectives(rows: Rows, kernels: pd.DataFrame, api_calls: pd.DataFrame)
         backend = _backend(rows)
         tied = _by_external_id(calls, device)
         orphans = device.where(~np.isin(device.number("correlation"), tied))
-        parts = [_described(calls, tied, backend)]
+        parts = [_described(calls, tied, backend, own_rank)]
         if len(orphans):
-            parts.append(_described(orphans, orphans.number("correlation"), backend))
+            parts.append(_described(orphans, orphans.number("correlation"), backend, own_rank))
         return tied_by_launch(stack("collectives", parts), kernels, api_calls)
     return empty_table("collectives")
 
 
-def _described(rows: Rows, correlation: npt.NDArray[np.int64], backend: str) -> pd.DataFrame:
+def _described(
+    rows: Rows, correlation: npt.NDArray[np.int64], backend: str, own_rank: int
+) -> pd.DataFrame:
     names = [str(name) for name in rows.text("dtype").categories]
     codes = rows.text("dtype").codes
     sizes = np.array([dtype_bytes(name) or ABSENT for name in names], np.int64)[codes]
@@ -67,8 +72,41 @@ def _described(rows: Rows, correlation: npt.NDArray[np.int64], backend: str) -> 
             "backend": categorical(np.zeros(len(rows), np.int64), [backend]),
             "sequence": rows.number("Seq"),
             "correlation": correlation,
+            **_ends(rows, np.asarray(op, object), own_rank),
         },
     )
+
+
+def _ends(
+    rows: Rows, ops: npt.NDArray[np.object_], own_rank: int
+) -> dict[str, npt.NDArray[np.int64]]:
+    """Return group_rank, peer and peer_rank of each call.
+
+    The ranks of a long group are abridged: then the own place in it is not known.
+    """
+    listed = rows.text("Process Group Ranks")
+    members = [_listed_ranks(str(text)) for text in listed.categories]
+    places = [own.index(own_rank) if own_rank in own else ABSENT for own in members]
+    ends = rows.number("Dst Rank"), rows.number("Src Rank")
+    sends = ops == "send"
+    is_single = sends | (ops == "recv")
+    # Of other operations "Rank" is the root.
+    peer = np.where(is_single, rows.number("Rank"), ABSENT)
+    told = np.where(is_single, np.where(sends, *ends), ABSENT)
+    from_list = [
+        members[code][place] if 0 <= place < len(members[code]) else ABSENT
+        for code, place in zip(listed.codes.tolist(), peer.tolist(), strict=True)
+    ]
+    return {
+        "group_rank": np.array(places, np.int64)[listed.codes],
+        "peer": peer,
+        "peer_rank": np.where(told >= 0, told, np.array(from_list, np.int64)),
+    }
+
+
+def _listed_ranks(text: str) -> list[int]:
+    numbers = [part.strip() for part in text.strip("[] ").split(",")]
+    return [int(number) for number in numbers] if all(map(str.isdigit, numbers)) else []
 
 
 def _is_annotation(name: str) -> bool:

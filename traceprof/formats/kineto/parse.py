@@ -42,6 +42,9 @@ NUMBER_ARGUMENTS: Final[Mapping[str, str]] = {
     "In msg nelems": "in_elements",
     "Out msg nelems": "out_elements",
     "Seq": "sequence",
+    "Rank": "group_rank",
+    "Src Rank": "source_rank",
+    "Dst Rank": "target_rank",
     "fromDevice": "from_device",
     "toDevice": "to_device",
     "Total Allocated": "allocated",
@@ -84,6 +87,9 @@ class Arguments(msgspec.Struct, gc=False):
     in_elements: _Number = _named("In msg nelems")
     out_elements: _Number = _named("Out msg nelems")
     sequence: _Number = _named("Seq")
+    group_rank: _Number = _named("Rank")
+    source_rank: _Number = _named("Src Rank")
+    target_rank: _Number = _named("Dst Rank")
     from_device: _Number = _named("fromDevice")
     to_device: _Number = _named("toDevice")
     allocated: _Number = _named("Total Allocated")

@@ -44,6 +44,7 @@ from traceprof.formats.kineto.target import (
     make_info,
     make_processes,
     make_threads,
+    rank_of,
 )
 from traceprof.model.trace import Trace, make_trace
 
@@ -79,7 +80,7 @@ def read(path: Path, options: ReadOptions) -> Trace:
         raise TraceError(f"{path}: {_why_nothing(events)}")
     zero_ns = int(events.start_ns.min())
     rows = all_rows(events, zero_ns, ON_HOST)
-    tables = _tables(rows, options)
+    tables = _tables(rows, options, rank_of(events.header))
     used = _used_processes(tables)
     tables |= {
         "devices": make_devices(events.header),
@@ -99,13 +100,13 @@ def _is_taken(event: Event) -> bool:
     return event.cat in _TAKEN
 
 
-def _tables(rows: Rows, options: ReadOptions) -> dict[str, pd.DataFrame]:
+def _tables(rows: Rows, options: ReadOptions, own_rank: int) -> dict[str, pd.DataFrame]:
     operators = rows.of(*OPERATORS)
     kernels = make_kernels(rows.of(*KERNELS), options)
     api_calls = make_api_calls(rows.of(*API_CALLS))
     ranges = make_ranges(rows.of(*ANNOTATIONS), operators, rows.of(*FUNCTIONS))
     host_ops = make_host_ops(operators)
-    collectives = make_collectives(rows, kernels, api_calls)
+    collectives = make_collectives(rows, kernels, api_calls, own_rank)
     for annotated in (ranges, host_ops):
         if collectives.empty:
             collectives = annotated_collectives(annotated, kernels, api_calls)

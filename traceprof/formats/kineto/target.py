@@ -14,7 +14,14 @@ from traceprof.formats.kineto.parse import whole
 from traceprof.model.tables import ABSENT, make_table
 from traceprof.model.trace import TraceInfo
 
-__all__ = ["make_devices", "make_environment", "make_info", "make_processes", "make_threads"]
+__all__ = [
+    "make_devices",
+    "make_environment",
+    "make_info",
+    "make_processes",
+    "make_threads",
+    "rank_of",
+]
 
 _ENVIRONMENT: Final = {
     "cuda_runtime_version": "cuda_runtime",
@@ -66,9 +73,7 @@ def make_devices(header: Mapping[str, Any]) -> pd.DataFrame:
 
 def make_processes(events: KinetoEvents, used: np.ndarray, host_process: int) -> pd.DataFrame:
     """Return the processes; the one that was traced bears the rank in the file's header."""
-    group = events.header.get("distributedInfo")
-    group = group if isinstance(group, dict) else {}
-    rank, size = whole(group.get("rank")), whole(group.get("world_size"))
+    rank, size = rank_of(events.header), whole(_group(events.header).get("world_size"))
     is_traced = used == host_process
     return make_table(
         "processes",
@@ -79,6 +84,16 @@ def make_processes(events: KinetoEvents, used: np.ndarray, host_process: int) ->
             "world_size": np.where(is_traced, size, ABSENT),
         },
     )
+
+
+def rank_of(header: Mapping[str, Any]) -> int:
+    """Return the rank of the process that was traced, `ABSENT` where the file does not say."""
+    return whole(_group(header).get("rank"))
+
+
+def _group(header: Mapping[str, Any]) -> Mapping[str, Any]:
+    group = header.get("distributedInfo")
+    return group if isinstance(group, dict) else {}
 
 
 def make_threads(events: KinetoEvents, used: np.ndarray) -> pd.DataFrame:
@@ -103,11 +118,10 @@ def make_environment(header: Mapping[str, Any]) -> pd.DataFrame:
     found = {
         plain: _version(header[name]) for name, plain in _ENVIRONMENT.items() if name in header
     }
-    group = header.get("distributedInfo")
-    if isinstance(group, dict):
-        for name, plain in (("nccl_version", "nccl"), ("backend", "backend")):
-            if group.get(name):
-                found[plain] = str(group[name])
+    group = _group(header)
+    for name, plain in (("nccl_version", "nccl"), ("backend", "backend")):
+        if group.get(name):
+            found[plain] = str(group[name])
     return make_table("environment", {"name": list(found), "value": list(found.values())})
 
 

@@ -1,4 +1,4 @@
-"""Time series in an nsys export: GPU and network counters, device memory, page faults."""
+"""Time series in an nsys export: counters of GPUs and networks, device memory, page faults."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ import numpy as np
 import pandas as pd
 
 from traceprof.formats.nsys.codes import process_of
+from traceprof.formats.nsys.network import read_network_metrics
 from traceprof.formats.sqlite.database import ColumnType, Database, categorical
 from traceprof.model.frames import stack
 from traceprof.model.tables import empty_table, make_table
@@ -47,42 +48,6 @@ def _gpu_metrics(database: Database) -> pd.DataFrame:
             "value": np.asarray(raw["value"], np.float64),
         },
     )
-
-
-def _network_metrics(database: Database) -> pd.DataFrame:
-    """Return the counters of network interfaces, each over the time since the one before."""
-    columns = ("start", "globalId", "metricsListId", "metricsIdx", "value")
-    if not set(columns) <= database.columns("NET_NIC_METRIC"):
-        return empty_table("samples")
-    raw = database.read_columns("NET_NIC_METRIC", dict.fromkeys(columns, _INTEGER))
-    interfaces = _interfaces(database)
-    names = {}
-    if {"metricsListId", "metricsIdx", "name"} <= database.columns("TARGET_INFO_NETWORK_METRICS"):
-        sql = "SELECT metricsListId, metricsIdx, name FROM TARGET_INFO_NETWORK_METRICS"
-        names = {(group, metric): str(name) for group, metric, name in database.rows(sql)}
-    owners, owner = np.unique(raw["globalId"], return_inverse=True)
-    keys, place = _distinct(np.asarray(raw["metricsListId"]), np.asarray(raw["metricsIdx"]))
-    sources = [f"nic:{interfaces.get(one, one)}" for one in owners.tolist()]
-    return make_table(
-        "samples",
-        {
-            "start_ns": raw["start"],
-            "source": categorical(owner.ravel(), sources or [""]),
-            "metric": categorical(place, [names.get(key, f"metric {key[1]}") for key in keys]),
-            "value": np.asarray(raw["value"], np.float64),
-        },
-    )
-
-
-def _interfaces(database: Database) -> dict[int, str]:
-    if not {"nicId", "globalId"} <= database.columns("NIC_ID_MAP"):
-        return {}
-    if not {"nicId", "name"} <= database.columns("TARGET_INFO_NIC_INFO"):
-        return {}
-    rows = database.rows(
-        "SELECT m.globalId, i.name FROM NIC_ID_MAP m JOIN TARGET_INFO_NIC_INFO i USING (nicId)"
-    )
-    return {owner: str(name) for owner, name in rows}
 
 
 def _memory_usage(database: Database) -> pd.DataFrame:
@@ -150,7 +115,7 @@ def _distinct(
 
 _READERS: Final[tuple[Callable[[Database], pd.DataFrame], ...]] = (
     _gpu_metrics,
-    _network_metrics,
+    read_network_metrics,
     _memory_usage,
     _page_faults,
 )

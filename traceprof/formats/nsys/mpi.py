@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Final
+from collections.abc import Callable
+from typing import Final, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -20,6 +21,7 @@ from traceprof.formats.sqlite.database import (
     categorical,
     known,
 )
+from traceprof.model.collective_names import NON_BLOCKING
 from traceprof.model.frames import stack
 from traceprof.model.tables import ABSENT, empty_table, make_table
 
@@ -28,6 +30,7 @@ __all__ = ["read_mpi_calls", "read_mpi_collectives"]
 _WITH_SIZES: Final = ("MPI_COLLECTIVES_EVENTS", "MPI_P2P_EVENTS")
 _TABLES: Final = (*_WITH_SIZES, "MPI_START_WAIT_EVENTS", "MPI_OTHER_EVENTS", "UCP_EVENTS")
 _CALL: Final = ("start", "end", "globalTid", "textId")
+_FACTS: Final = ("size", "commHandle", "remoteRank", "tag")
 
 
 def read_mpi_calls(database: Database, options: ReadOptions) -> pd.DataFrame:
@@ -52,37 +55,46 @@ def read_mpi_calls(database: Database, options: ReadOptions) -> pd.DataFrame:
 
 def read_mpi_collectives(database: Database, options: ReadOptions) -> pd.DataFrame:
     """Return the collective and point-to-point calls of MPI with the bytes that a rank sends."""
-    sizes = _communicator_sizes(database)
+    joined, ranks = _joined(database), _ranks(database)
     parts = []
     for table in _WITH_SIZES:
         if table not in database.tables:
             continue
-        raw = _read(database, table, (*_CALL, "size", "commHandle"), options)
+        raw = _read(database, table, (*_CALL, *_FACTS), options)
         names = named(database, raw["textId"])
         ops = [collective_op(str(name)) for name in names.categories]
-        handles, place = np.unique(known(raw["commHandle"]), return_inverse=True)
-        groups = ["" if handle == ABSENT else f"{handle:#x}" for handle in handles.tolist()]
-        group_sizes = np.array([sizes.get(handle, ABSENT) for handle in handles.tolist()], np.int64)
+        callers = [ranks.get(process, ABSENT) for process in process_of(raw["globalTid"]).tolist()]
+        handles = known(raw["commHandle"]).tolist()
+        used = [joined(rank, handle) for rank, handle in zip(callers, handles, strict=True)]
         frame = make_table(
             "collectives",
             {
                 **_place(raw),
                 "op": categorical(names.codes, ops),
                 "n_bytes": known(raw["size"]),
-                "group": categorical(place.ravel(), groups or [""]),
-                "group_size": group_sizes[place.ravel()],
-                "backend": categorical(np.zeros(len(names), np.int64), ["mpi"]),
+                "group": [own.name for own in used],
+                "group_size": [own.size for own in used],
+                "backend": categorical(names.codes, list(map(_backend, names.categories))),
+                "group_rank": [own.rank for own in used],
+                # MPI_ANY_SOURCE, MPI_PROC_NULL and MPI_ANY_TAG are negative.
+                "peer": np.maximum(known(raw["remoteRank"]), ABSENT),
+                "tag": np.maximum(known(raw["tag"]), ABSENT),
             },
         )
         parts.append(frame[frame["op"] != ""])
     return stack("collectives", parts) if parts else empty_table("collectives")
 
 
+def _backend(name: object) -> str:
+    """Return "mpi" or, of a call that does not wait until it is done, `NON_BLOCKING`."""
+    return NON_BLOCKING if str(name).startswith("MPI_I") else "mpi"
+
+
 def _read(
     database: Database, table: str, columns: tuple[str, ...], options: ReadOptions
 ) -> dict[str, Column]:
     wanted = dict.fromkeys(columns, ColumnType.INTEGER)
-    return database.read_columns(table, wanted, options.window, optional=("size", "commHandle"))
+    return database.read_columns(table, wanted, options.window, optional=_FACTS)
 
 
 def _place(raw: dict[str, Column]) -> dict[str, npt.NDArray[np.int64]]:
@@ -95,8 +107,48 @@ def _place(raw: dict[str, Column]) -> dict[str, npt.NDArray[np.int64]]:
     }
 
 
-def _communicator_sizes(database: Database) -> dict[int, int]:
-    if not {"commHandle", "size"} <= database.columns("MPI_COMMUNICATORS"):
+class _Communicator(NamedTuple):
+    """A process's place in a communicator; its handle is no name that others know it by."""
+
+    name: str = ""
+    size: int = ABSENT
+    rank: int = ABSENT
+
+
+def _joined(database: Database) -> Callable[[int, int], _Communicator]:
+    """Return what tells the communicator of a rank's handle.
+
+    Its root and the number that the root gave it name it on all ranks; else the handle does.
+    """
+    wanted = ("rank", "commHandle", "size", "localRank", "groupRoot", "groupRootUid")
+    present = database.columns("MPI_COMMUNICATORS")
+    by_rank: dict[tuple[int, int], _Communicator] = {}
+    sizes: dict[int, int] = {}
+    if {"commHandle", "size"} <= present:
+        columns = ", ".join(name if name in present else "NULL" for name in wanted)
+        for rank, handle, size, local, root, uid in database.rows(
+            f"SELECT {columns} FROM MPI_COMMUNICATORS WHERE commHandle IS NOT NULL ORDER BY size"
+        ):
+            name = f"{handle:#x}" if root is None or uid is None else f"{root}:{uid}"
+            place = ABSENT if local is None else max(local, ABSENT)
+            own = _Communicator(name, size or ABSENT, place)
+            sizes[handle] = own.size
+            if rank is not None:
+                by_rank[rank, handle] = own
+
+    def joined(rank: int, handle: int) -> _Communicator:
+        if handle == ABSENT:
+            return _Communicator()
+        plain = _Communicator(f"{handle:#x}", sizes.get(handle, ABSENT))
+        return by_rank.get((rank, handle), plain)
+
+    return joined
+
+
+def _ranks(database: Database) -> dict[int, int]:
+    """Return the rank in the whole job of each process."""
+    if not {"globalTid", "rank"} <= database.columns("MPI_RANKS"):
         return {}
-    rows = database.rows("SELECT commHandle, max(size) FROM MPI_COMMUNICATORS GROUP BY 1")
-    return {handle: size for handle, size in rows if handle is not None and size is not None}
+    rows = database.rows("SELECT globalTid, rank FROM MPI_RANKS")
+    processes = process_of(np.array([row[0] for row in rows], np.int64)).tolist()
+    return dict(zip(processes, (rank for _, rank in rows), strict=True))

@@ -47,6 +47,7 @@ _COMMUNICATOR: Final = "NCCL communicator ID"
 _BYTES: Final = "Message size [bytes]"
 _SIZE: Final = "No. of ranks"
 _RANK: Final = "Rank"
+_PEER: Final = "Peer rank"
 _PER_PEER: Final = ("reduce_scatter", "all_to_all", "scatter")
 """Of these NCCL tells the part of one peer: what a rank puts in is that for every rank."""
 
@@ -95,11 +96,10 @@ def make_nccl_collectives(
     issued = [call for call in calls if call.name in _CALLS and _is_in(call, options)]
     if not issued:
         return empty_table("collectives")
-    sizes = {(item.process, item.name): item.size for item in communicators(calls)}
+    places = {(item.process, item.name): item for item in communicators(calls)}
     groups = [_communicator(call.fields) for call in issued]
-    n_ranks = [
-        sizes.get((call.process, group), ABSENT) for call, group in zip(issued, groups, strict=True)
-    ]
+    joined = [places.get(pair) for pair in zip((c.process for c in issued), groups, strict=True)]
+    n_ranks = [ABSENT if item is None else item.size for item in joined]
     ops = [collective_op(call.name) for call in issued]
     table = make_table(
         "collectives",
@@ -116,6 +116,8 @@ def make_nccl_collectives(
             "group": groups,
             "group_size": n_ranks,
             "backend": ["nccl"] * len(issued),
+            "group_rank": [ABSENT if item is None else item.rank for item in joined],
+            "peer": [_number(call.fields, _PEER) for call in issued],
         },
     )
     return tied_by_launch(table, kernels, api_calls, _ends_of_groups(table, calls))

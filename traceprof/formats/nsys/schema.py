@@ -32,7 +32,8 @@ TRACEPROF_TABLES: Final[Mapping[str, str]] = {
     "TRACEPROF_COLLECTIVES": """
         start INTEGER NOT NULL, end INTEGER NOT NULL, globalTid INTEGER, op TEXT NOT NULL,
         bytes INTEGER, dtype TEXT, groupName TEXT, groupSize INTEGER, backend TEXT,
-        sequence INTEGER, correlationId INTEGER""",
+        sequence INTEGER, correlationId INTEGER, groupRank INTEGER, peer INTEGER,
+        peerRank INTEGER, tag INTEGER""",
     # Time series. source: nic:eth0, gpu:0, process:1234, user …; metric names its unit
     "TRACEPROF_SAMPLES": """
         start INTEGER NOT NULL, source TEXT NOT NULL, metric TEXT NOT NULL, value REAL""",

@@ -49,11 +49,13 @@ def read_collectives(database: Database, options: ReadOptions) -> pd.DataFrame:
     if table not in database.tables:
         return empty_table("collectives")
     numbers = ("bytes", "groupSize", "sequence", "correlationId")
+    ends = ("groupRank", "peer", "peerRank", "tag")
     texts = ("op", "dtype", "groupName", "backend")
     raw = database.read_columns(
         table,
-        {**_SPAN, **dict.fromkeys(numbers, _INTEGER), **dict.fromkeys(texts, _TEXT)},
+        {**_SPAN, **dict.fromkeys((*numbers, *ends), _INTEGER), **dict.fromkeys(texts, _TEXT)},
         options.window,
+        optional=ends,
     )
     return make_table(
         "collectives",
@@ -67,6 +69,10 @@ def read_collectives(database: Database, options: ReadOptions) -> pd.DataFrame:
             "backend": raw["backend"],
             "sequence": known(raw["sequence"]),
             "correlation": known(raw["correlationId"]),
+            "group_rank": known(raw["groupRank"]),
+            "peer": known(raw["peer"]),
+            "peer_rank": known(raw["peerRank"]),
+            "tag": known(raw["tag"]),
         },
     )
 

@@ -83,6 +83,10 @@ def _write_collectives(
             "backend": frame["backend"].astype(object),
             "sequence": without_absent(frame["sequence"]),
             "correlationId": without_absent(frame["correlation"]),
+            "groupRank": without_absent(frame["group_rank"]),
+            "peer": without_absent(frame["peer"]),
+            "peerRank": without_absent(frame["peer_rank"]),
+            "tag": without_absent(frame["tag"]),
         },
     )
 

@@ -13,6 +13,7 @@ from traceprof.formats.nsys.names import named
 from traceprof.formats.nsys.nccl import Communicator
 from traceprof.formats.rank_variables import RANK_VARIABLES
 from traceprof.formats.sqlite.database import ColumnType, Database
+from traceprof.formats.topology import TOPOLOGY_VARIABLES
 from traceprof.model.tables import ABSENT, empty_table, make_table
 from traceprof.model.trace import TraceInfo
 
@@ -187,7 +188,7 @@ def read_environment(database: Database) -> pd.DataFrame:
 
 
 def _launcher_variables(database: Database) -> dict[str, str]:
-    """Return the variables that say which rank was recorded; the others may hold secrets."""
+    """Return the variables that say which rank was recorded, and where; others may be secret."""
     if not {"name", "value"} <= database.columns("META_DATA_CAPTURE"):
         return {}
     rows = database.rows(
@@ -196,7 +197,8 @@ def _launcher_variables(database: Database) -> dict[str, str]:
     )
     given = dict(str(value).partition("=")[::2] for (value,) in rows)
     wanted = [name for names in RANK_VARIABLES.values() for name in names]
-    return {name: given[name] for name in wanted if given.get(name, "").isdigit()}
+    ranks = {name: given[name] for name in wanted if given.get(name, "").isdigit()}
+    return ranks | {name: given[name] for name in TOPOLOGY_VARIABLES if name in given}
 
 
 def _properties(database: Database) -> dict[str, str]:

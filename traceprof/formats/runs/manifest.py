@@ -1,8 +1,8 @@
 """Manifests: JSON files that list the traces of a run.
 
 ``{"traceprof_run": 1, "label": … (or "run_id"), "world_size": …, "ranks": [{"rank": 0, "file": …,
-"local_rank": 0, "host": …}]}``, with paths relative to the manifest. The recorder writes one for
-each host into the folder of a run; by hand one writes one for files from elsewhere.
+"local_rank": 0, "host": …, "rack": …}]}``, with paths relative to the manifest. The recorder
+writes one for each host into the folder of a run; by hand one writes one for files from elsewhere.
 """
 
 from __future__ import annotations

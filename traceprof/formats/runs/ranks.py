@@ -11,6 +11,7 @@ from typing import Any, Final
 import numpy as np
 
 from traceprof.formats.rank_variables import RANK_VARIABLES
+from traceprof.formats.topology import rack_of
 from traceprof.model.run import RankTrace, of_process
 from traceprof.model.tables import ABSENT
 from traceprof.model.trace import Trace
@@ -38,12 +39,14 @@ def claims_of(trace: Trace, path: Path, told: Mapping[str, Any]) -> list[Claim]:
     Args:
         trace: what the file holds.
         path: the file.
-        told: what a manifest says of it (rank, local_rank, host).
+        told: what a manifest says of it (rank, local_rank, host, rack).
     """
     claims = [replace(claim, path=path) for claim in _in_trace(trace)]
     host = str(told.get("host") or trace.info.host or _host_in_name(path))
+    environment = dict(zip(trace.environment["name"], trace.environment["value"], strict=True))
+    rack = str(told.get("rack") or rack_of(environment))
     claims = [
-        replace(claim, member=replace(claim.member, host=claim.member.host or host))
+        replace(claim, member=replace(claim.member, host=claim.member.host or host, rack=rack))
         for claim in claims
     ]
     if len(claims) > 1:

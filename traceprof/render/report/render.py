@@ -14,6 +14,8 @@ from traceprof.analysis.advice.findings import Findings
 from traceprof.analysis.advice.verdict import Verdict
 from traceprof.analysis.base import Result
 from traceprof.analysis.device.breakdown import Breakdown
+from traceprof.analysis.ranks.peers import Peers
+from traceprof.analysis.ranks.rank_steps import RankSteps
 from traceprof.analysis.training.steps import StepTimes
 from traceprof.model.selection import Selection
 from traceprof.model.tables import ABSENT
@@ -23,7 +25,9 @@ from traceprof.render.columns import shown_table
 from traceprof.render.document import write_document
 from traceprof.render.escape import html_list, html_text
 from traceprof.render.report.charts import breakdown_bars, category_style, step_chart
+from traceprof.render.report.heat_chart import heat_chart, heat_style
 from traceprof.render.report.links import links_of_rows
+from traceprof.render.report.matrix import peer_matrix
 from traceprof.render.report.opening import findings_html, summary_html
 from traceprof.render.report.tables import html_table
 from traceprof.render.report.typical import choose_extent
@@ -94,7 +98,7 @@ def render_report(
         f"Tables show at most {_ROWS} rows.</footer></main>"
     )
     style = (files(__package__) / "report.css").read_text(encoding="utf-8")
-    return write_document(title, body, (category_style(), style), fragment)
+    return write_document(title, body, (category_style(), heat_style(), style), fragment)
 
 
 def _card(section: _Section) -> str:
@@ -141,6 +145,10 @@ def _result_sections(
 def _chart(result: Result) -> str:
     if isinstance(result, Breakdown):
         return breakdown_bars(result)
+    if isinstance(result, RankSteps):
+        return heat_chart(result)
+    if isinstance(result, Peers):
+        return peer_matrix(result)
     return step_chart(result) if isinstance(result, StepTimes) and len(result.table) else ""
 
 

@@ -49,17 +49,20 @@ def build_lanes(trace: Trace, window: TimeWindow) -> Lanes:
 
 
 def describe_process(trace: Trace, process: int) -> str:
-    """Return a name such as "rank 3 · python3 · process 4711 · host node1"."""
+    """Return a name such as "rank 3 · host node1 · python3 · process 4711".
+
+    The host only where there are several, before what the width of the names may cut off.
+    """
     known = trace.processes[trace.processes["process"] == process]
     words = []
     if len(known):
         row = known.iloc[0]
         rank = int(row["rank"])
         words += [f"rank {rank}"] if rank != ABSENT else []
+        several = trace.processes["host"].nunique() > 1
+        words += [f"host {row['host']}"] if several and row["host"] else []
         words += [_file_name(str(row["name"]))] if row["name"] else []
     words += [f"process {process}"] if process != ABSENT else []
-    if len(known) and trace.processes["host"].nunique() > 1:
-        words.append(f"host {known.iloc[0]['host']}")
     return " · ".join(words) or "Process not known"
 
 

@@ -7,6 +7,8 @@ from typing import Final
 
 from traceprof.analysis.advice.findings.base import Finding, Rule
 from traceprof.analysis.advice.findings.context import Context
+from traceprof.analysis.advice.findings.slow_host import waiting_for_group_ratio
+from traceprof.analysis.ranks.group_lateness import find_late_whole
 from traceprof.errors import NotRecordedError
 from traceprof.units import format_duration, format_ratio
 
@@ -19,8 +21,11 @@ _ARRIVES_LAST: Final = 0.6
 def waiting_ratio(context: Context) -> float:
     """Return the share of the window, the mean over ranks, spent waiting for the slow one.
 
-    0 where no rank is the last one most of the time: then the ranks take turns.
+    The slow one may be a whole host. 0 where no rank is the last one most of the time: then the
+    ranks take turns.
     """
+    if find_late_whole(context.trace) is not None:
+        return waiting_for_group_ratio(context)
     if len(context.devices) < 2 or not context.matches.is_shared:
         return 0.0
     place, share = _last_member(context)
@@ -43,7 +48,7 @@ def _check(context: Context) -> Iterator[Finding]:
     if not context.matches.is_shared:
         raise NotRecordedError("no collective is shared by several ranks")
     ratio = waiting_ratio(context)
-    if ratio < _LEAST:
+    if ratio < _LEAST or find_late_whole(context.trace) is not None:
         return
     place, share = _last_member(context)
     table = context.matches.table

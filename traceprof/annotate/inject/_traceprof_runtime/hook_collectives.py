@@ -4,6 +4,7 @@ A Python kernel on every operator of the ``c10d`` library sees calls from Python
 reducer of DDP (which is C++) and from FSDP alike, with their tensors.
 """
 
+import functools
 import threading
 from time import time_ns
 
@@ -32,6 +33,9 @@ _MESSAGES = {
     "recv_any_source_": 0,
     "barrier": None,
 }
+_HAVE_PEER = ("send", "recv_")  # the peer is their third argument
+_HAVE_TAG = {"send": 3, "recv_": 3, "recv_any_source_": 2}
+_MOST_AWAITED = 1000
 _KEYS = ("AutogradCPU", "AutogradCUDA")
 _libraries = []
 
@@ -46,26 +50,27 @@ def install(torch):
     for name, index in _MESSAGES.items():
         packet = getattr(torch.ops.c10d, name, None)
         if packet is not None:
-            kernel = _kernel(torch, groups, name.strip("_"), packet.default, index)
+            kernel = _kernel(torch, groups, name, packet.default, index)
             for key in _KEYS:
                 library.impl(name, kernel, key)
 
 
-def _kernel(torch, groups, label, operator, index):
+def _kernel(torch, groups, name, operator, index):
     below_autograd = torch._C._AutoDispatchBelowAutograd
+    label = name.strip("_")
 
     def kernel(*args, **kwargs):
         if not session.active:
             with below_autograd():
                 return operator(*args, **kwargs)
         message = args[index] if index is not None and index < len(args) else ()
-        call = _Call(label, _tensors(torch, message), groups.details(args))
+        call = _Call(label, _tensors(torch, message), groups.details(name, args))
         try:
             with below_autograd():
                 result = operator(*args, **kwargs)
         finally:
             call.has_returned()
-        call.complete_with(groups.future(result, call))
+        groups.follow(result, call)
         return result
 
     return kernel
@@ -97,15 +102,16 @@ class _Call:
         self._emitter.pop()
         self._end = time_ns()
 
-    def complete_with(self, future):
-        """Note the call as complete now, or when ``future`` says so."""
-        if future is None:
-            self._note(self._end)
-            return
-        self._token = self._emitter.start("comm.async:" + self._label, self._n_bytes)
-        future.add_done_callback(self._completed)
+    def has_completed(self):
+        """Note the call as complete when it returned."""
+        self._note(self._end)
 
-    def _completed(self, _future):
+    def goes_on(self):
+        """Open the range that lasts until `completes`."""
+        self._token = self._emitter.start("comm.async:" + self._label, self._n_bytes)
+
+    def completes(self, _future=None):
+        """Note the call as complete now."""
         self._emitter.end(self._token)
         self._note(time_ns())
 
@@ -125,19 +131,45 @@ class _Groups:
         c10d = torch._C._distributed_c10d
         self._unbox_group = getattr(c10d.ProcessGroup, "unbox", None)
         self._unbox_work = getattr(getattr(c10d, "Work", None), "unbox", None)
+        self._waits = _Waits(getattr(c10d, "Work", None))
         self._known = {}
         self._sequences = {}
 
-    def details(self, args):
-        """Return name, size and backend of the group among ``args`` and the call's number in it."""
+    def details(self, operator, args):
+        """Return name, size and backend of the group among ``args`` and the call's number in it.
+
+        Of a send or a receive also the other end.
+        """
         group = self._group(args)
         if group is None:
             return {}
         name = str(getattr(group, "group_name", "") or "")
         if name not in self._known:
             self._known[name] = self._describe(group, name)
-        self._sequences[name] = self._sequences.get(name, -1) + 1
-        return dict(self._known[name], sequence=self._sequences[name])
+        is_single = operator in _HAVE_TAG
+        # Ranks send differently often: what all call together is counted by itself.
+        counted = (name, is_single)
+        self._sequences[counted] = self._sequences.get(counted, -1) + 1
+        details = dict(self._known[name], sequence=self._sequences[counted])
+        if is_single:
+            details.update(self._other_end(operator, group, args))
+        return details
+
+    def _other_end(self, operator, group, args):
+        place = _HAVE_TAG[operator]
+        found = {"tag": args[place]} if len(args) > place else {}
+        if operator in _HAVE_PEER:
+            found["peer"] = args[2]
+            rank = self._rank_in_job(group, args[2])
+            if rank is not None:
+                found["peer_rank"] = rank
+        return found
+
+    def _rank_in_job(self, group, peer):
+        try:
+            return int(self._torch.distributed.get_global_rank(group, peer))
+        except (AttributeError, RuntimeError, ValueError, KeyError):
+            return None
 
     def _group(self, args):
         if self._unbox_group is None:
@@ -166,19 +198,64 @@ class _Groups:
                 )
         except (RuntimeError, ValueError, KeyError, AssertionError):
             backend = ""
-        return {"group": name, "size": group.size(), "backend": backend}
+        return {
+            "group": name,
+            "size": group.size(),
+            "backend": backend,
+            "group_rank": group.rank(),
+        }
 
-    def future(self, result, call):
-        """Return the future of a call that completes later, where it tells the truth.
+    def follow(self, result, call):
+        """Note ``call`` when it is complete, by its future or, without one, by who waits for it.
 
-        NCCL's is done as soon as the call is enqueued: there the kernels tell.
+        NCCL's future is done as soon as the call is enqueued: there the kernels tell.
         """
-        if "nccl" in call.details.get("backend", ""):
-            return None
+        work = None if "nccl" in call.details.get("backend", "") else self._work(result)
+        if work is None:
+            call.has_completed()
+            return
+        call.goes_on()
+        try:
+            work.get_future().add_done_callback(call.completes)
+        except (AttributeError, RuntimeError, TypeError, ValueError):
+            self._waits.expect(work, call)
+
+    def _work(self, result):
         work = result[-1] if isinstance(result, tuple) else result
         try:
-            if self._unbox_work is not None:
-                work = self._unbox_work(work)
-            return work.get_future()
+            return work if self._unbox_work is None else self._unbox_work(work)
         except (AttributeError, RuntimeError, TypeError, ValueError):
             return None
+
+
+class _Waits:
+    """Calls without a future (sends and receives of gloo), until the program waits for them."""
+
+    def __init__(self, work_class):
+        self._calls = {}
+        self._can_see = hasattr(work_class, "wait")
+        if self._can_see:
+            self._wrap(work_class)
+
+    def expect(self, work, call):
+        if not self._can_see:
+            call.completes()
+            return
+        while len(self._calls) >= _MOST_AWAITED:
+            _, oldest = self._calls.pop(next(iter(self._calls)))
+            oldest.completes()
+        self._calls[id(work)] = (work, call)  # held, so that no other gets its number
+
+    def _wrap(self, work_class):
+        wait, calls = work_class.wait, self._calls
+
+        @functools.wraps(wait)
+        def wait_and_note(work, *args, **kwargs):
+            try:
+                return wait(work, *args, **kwargs)
+            finally:
+                _, call = calls.pop(id(work), (None, None))
+                if call is not None:
+                    call.completes()
+
+        work_class.wait = wait_and_note

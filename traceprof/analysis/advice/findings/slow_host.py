@@ -1,0 +1,79 @@
+"""A whole host, or rack, arrives late at the collectives, and all others wait for it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Final
+
+from traceprof.analysis.advice.findings.base import Finding, Rule
+from traceprof.analysis.advice.findings.context import Context
+from traceprof.analysis.ranks.group_lateness import find_late_whole
+from traceprof.errors import NotRecordedError
+from traceprof.units import format_duration, format_ratio
+
+__all__ = ["RULE", "waiting_for_group_ratio"]
+
+_LEAST: Final = 0.03
+
+
+def waiting_for_group_ratio(context: Context) -> float:
+    """Return the share of the window, the mean over ranks, spent waiting for the slow group."""
+    found = find_late_whole(context.trace)
+    if found is None:
+        return 0.0
+    waited_ns = found[1].waited_ns / len(context.matches.members)
+    return waited_ns / max(1, context.trace.span.duration_ns)
+
+
+def _check(context: Context) -> Iterator[Finding]:
+    if not context.matches.is_shared:
+        raise NotRecordedError("no collective is shared by several ranks")
+    hosts = {member.host for member in context.matches.members if member.host}
+    if len(hosts) < 2:
+        raise NotRecordedError("the ranks of fewer than two hosts are known (--cluster FILE)")
+    found = find_late_whole(context.trace)
+    ratio = waiting_for_group_ratio(context)
+    if found is None or ratio < _LEAST:
+        return
+    where, group = found
+    kind = where.name
+    table = context.matches.table
+    names = [where.of_member(context.matches.members[place]) for place in table["last_member"]]
+    own = table[[name == group.name for name in names]]
+    worst = own.iloc[int(own["waited_ns"].to_numpy().argmax())]
+    phase = (f"they take longer in {group.phase}",) if group.phase else ()
+    yield Finding(
+        rule=RULE.name,
+        title=f"slow {kind}: the others wait for {group.name}, {format_ratio(ratio)} of the time",
+        saving_ratio=ratio,
+        saving_ns=context.saving_ns(ratio),
+        evidence=(
+            f"{group.late_ranks} of the {group.ranks} ranks of {kind} {group.name} come late; it "
+            f"is last to {format_ratio(group.last_ratio)} of the collectives that it shares with "
+            f"others and holds them up {format_duration(group.cost_ns)} in all",
+            *phase,
+        ),
+        action=_ACTIONS[kind].format(name=group.name),
+        caveat="with clocks that are not aligned (--align) a whole host seems late; in a pipeline "
+        "stages wait by design",
+        window=context.window_text(int(worst["first_start_ns"]), int(worst["end_ns"])),
+    )
+
+
+_ACTIONS: Final = {
+    "host": (
+        "look at what the ranks of {name} share (`traceprof hosts`): its processors and their "
+        "clock, other jobs on it, its data and storage, GPUs that are throttled; or leave it out"
+    ),
+    "rack": (
+        "look at what the hosts of {name} share (`traceprof racks`): cooling and power limits, "
+        "storage, the switch; or leave it out"
+    ),
+}
+
+RULE = Rule(
+    name="slow_host",
+    summary="a whole host or rack is late at the collectives",
+    needs=("kernels",),
+    check=_check,
+)

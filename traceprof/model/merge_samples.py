@@ -1,0 +1,92 @@
+"""The time series of all members of a run as one table: sources of several hosts told apart."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from typing import Final
+
+import numpy as np
+import pandas as pd
+
+from traceprof.model.frames import stack
+from traceprof.model.run import Run
+from traceprof.model.tables import make_table
+
+__all__ = ["merge_environments", "merge_samples"]
+
+_OF_MACHINE: Final = ("nic", "rdma")
+_NUMBERED: Final = re.compile(r"\b(process|gpu):(\d+)")
+
+
+def merge_samples(
+    run: Run,
+    frames: Sequence[pd.DataFrame],
+    processes: Sequence[Mapping[int, int]],
+    devices: Sequence[Mapping[int, int]],
+) -> pd.DataFrame:
+    """Return the samples of all members, ``frames`` being on the common clock already.
+
+    Processes and devices bear their numbers in the run, interfaces the name of their host where
+    there are several ("nic:eth0@alpha"). A series that several members of one host recorded counts
+    once, as the first has it.
+    """
+    hosts = _hosts(run)
+    taken: set[tuple[str, str]] = set()
+    parts = []
+    for i, frame in enumerate(frames):
+        names = [
+            _renamed(str(source), processes[i], devices[i], hosts[i] if _several(hosts) else "")
+            for source in frame["source"].cat.categories
+        ]
+        codes = frame["source"].cat.codes.to_numpy()
+        columns = {str(column): frame[column].array for column in frame}
+        own = make_table("samples", {**columns, "source": np.array(names, object)[codes]})
+        pairs = own.groupby(["source", "metric"], observed=True)
+        keys = [(hosts[i], str(pair)) for pair in pairs.groups]
+        new = [rows for key, (_, rows) in zip(keys, pairs, strict=True) if key not in taken]
+        taken.update(keys)
+        parts.append(stack("samples", new))
+    return stack("samples", parts)
+
+
+def merge_environments(run: Run, frames: Sequence[pd.DataFrame]) -> pd.DataFrame:
+    """Return what the first member knows, and of other hosts the interfaces, with their host."""
+    hosts = _hosts(run)
+    parts = [frames[0]]
+    if _several(hosts):
+        for host in dict.fromkeys(hosts):
+            frame = frames[hosts.index(host)]
+            names = [_at_host(str(name), host) for name in frame["name"]]
+            parts.append(frame.assign(name=names)[[bool(name) for name in names]])
+    return pd.concat(parts, ignore_index=True)
+
+
+def _hosts(run: Run) -> list[str]:
+    return [member.host or member.trace.info.host for member in run]
+
+
+def _several(hosts: Sequence[str]) -> bool:
+    return len(set(hosts)) > 1
+
+
+def _renamed(
+    source: str, processes: Mapping[int, int], devices: Mapping[int, int], host: str
+) -> str:
+    numbers = {"process": processes, "gpu": devices}
+
+    def renumbered(match: re.Match[str]) -> str:
+        kind, old = match[1], int(match[2])
+        return f"{kind}:{numbers[kind].get(old, old)}"
+
+    if host and source.startswith(tuple(f"{kind}:" for kind in _OF_MACHINE)):
+        name, _, protocol = source.partition(" ")
+        return f"{name}@{host} {protocol}".strip()
+    return _NUMBERED.sub(renumbered, source)
+
+
+def _at_host(name: str, host: str) -> str:
+    """Return the name of a fact about an interface with its host; "" for other facts."""
+    kind, _, rest = name.partition(".")
+    interface, dot, fact = rest.rpartition(".")
+    return f"{kind}.{interface}@{host}{dot}{fact}" if kind in _OF_MACHINE and dot else ""

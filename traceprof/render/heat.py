@@ -1,0 +1,261 @@
+"""The heat map of a run, rank by step, before it is drawn: few enough cells for any run."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+import numpy.typing as npt
+import pandas as pd
+
+from traceprof.render.palette import HEAT
+from traceprof.units import format_duration, format_ratio
+
+__all__ = ["HeatLines", "HeatMap", "HeatRow", "find_lines", "format_more", "make_heat_map"]
+
+_Ratios = npt.NDArray[np.float64]
+_Places = npt.NDArray[np.int64]
+
+_LEAST: Final = np.array([level.least for level in HEAT[1:]])
+_LEAST_SHOWN: Final = 0.0005
+_MOST_SHOWN: Final = 99
+_SUMS: Final = ("own_ns", "usual_ns", "duration_ns", "waited_ns", "late_ns")
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class HeatLines:
+    """Which ranks share a line: ``line_of`` by process, and the label and host of each line."""
+
+    ranks: pd.DataFrame
+    line_of: _Places
+    labels: tuple[str, ...]
+    hosts: tuple[str, ...]
+
+    def __len__(self) -> int:
+        return len(self.labels)
+
+
+@dataclass(frozen=True, slots=True)
+class HeatRow:
+    """One line of the map: what it is called, its host, how much more it takes in all steps.
+
+    ``slowest`` is the rank that takes the longest, where several share the line ("" otherwise).
+    """
+
+    label: str
+    host: str
+    slower_ratio: float
+    slowest: str = ""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class HeatMap:
+    """Own time of ranks in steps, as a share beyond the median of the ranks.
+
+    ``ratios`` has a line per row and a column per ``steps`` (first and last number); NaN where no
+    step is known. Where several ranks share a line it shows the slowest of them in each cell;
+    several steps in a column are averaged. ``words`` says of each cell what it is.
+    """
+
+    rows: tuple[HeatRow, ...]
+    steps: tuple[tuple[int, int], ...]
+    ratios: _Ratios
+    words: tuple[tuple[str, ...], ...]
+    notes: tuple[str, ...]
+
+    @property
+    def levels(self) -> _Places:
+        """The place in `HEAT` of each cell, -1 where no step is known."""
+        return np.where(np.isnan(self.ratios), -1, _level(self.ratios))
+
+    @property
+    def slowest(self) -> HeatRow:
+        """The line that takes the longest beyond the median."""
+        return max(self.rows, key=lambda row: row.slower_ratio)
+
+
+def find_lines(table: pd.DataFrame, most: int) -> HeatLines | None:
+    """Return the lines of the map of ``table`` (that of `RankSteps`); None for a single rank.
+
+    More ranks than ``most`` share lines by host, or else with their neighbours.
+    """
+    ranks = _ranks(table)
+    if len(ranks) < 2:
+        return None
+    line_of, labels, hosts = _lines(ranks, most)
+    return HeatLines(ranks, line_of, tuple(labels), tuple(hosts))
+
+
+def make_heat_map(table: pd.DataFrame, lines: HeatLines, most_columns: int) -> HeatMap:
+    """Return the map of ``table``; more steps than ``most_columns`` share columns.
+
+    ``notes`` say what is shared.
+    """
+    columns, steps, per_column = _columns(table, most_columns)
+    rank = lines.ranks["place"].reindex(table["process"]).to_numpy(np.int64)
+    cells = _Cells(table, rank, columns, (len(lines.ranks), len(steps)))
+    chosen = _slowest_of_lines(cells.ratios, lines.line_of)
+    whole = cells.over_all()
+    names = lines.ranks["label"].tolist()
+    slowest = _slowest_of_lines(whole[:, None], lines.line_of)[:, 0]
+    rows = tuple(_row(lines, i, int(rank), whole) for i, rank in enumerate(slowest))
+    words = tuple(
+        tuple(cells.describe(names, int(rank), column) for column, rank in enumerate(line))
+        for line in chosen
+    )
+    ratios = np.take_along_axis(cells.ratios, np.maximum(chosen, 0), axis=0)
+    ratios[chosen < 0] = np.nan
+    per_line = int(np.bincount(lines.line_of).max())
+    return HeatMap(rows, steps, ratios, words, _notes(per_line, per_column))
+
+
+def _row(lines: HeatLines, line: int, slowest: int, whole: _Ratios) -> HeatRow:
+    shares = int((lines.line_of == line).sum()) > 1
+    name = str(lines.ranks["label"].iloc[slowest]) if shares else ""
+    return HeatRow(lines.labels[line], lines.hosts[line], float(whole[slowest]), name)
+
+
+def format_more(ratio: float) -> str:
+    """Return a share beyond the usual with its sign, or from twice on how many times it is."""
+    if ratio >= 1:
+        return f"{ratio + 1:.1f} x" if ratio < _MOST_SHOWN else f"> {_MOST_SHOWN} x"
+    if abs(ratio) < _LEAST_SHOWN:
+        return format_ratio(0.0)
+    return f"{'+' if ratio > 0 else ''}{format_ratio(ratio)}"
+
+
+def _level(ratios: _Ratios) -> _Places:
+    return np.searchsorted(_LEAST, ratios, side="right")
+
+
+def _notes(per_line: int, per_column: int) -> tuple[str, ...]:
+    notes = []
+    if per_line > 1:
+        notes.append(f"a line is the slowest of up to {per_line} ranks")
+    if per_column > 1:
+        notes.append(f"a column is the mean of up to {per_column} steps")
+    return tuple(notes)
+
+
+def _ranks(table: pd.DataFrame) -> pd.DataFrame:
+    """Return the ranks (index: process) with label, host and place, those of a host together."""
+    ranks = table.drop_duplicates("process").set_index("process")[["rank", "host"]]
+    ranks = ranks.rename_axis(None)
+    number = ranks["rank"].astype("float64")
+    label = [
+        f"process {process}" if np.isnan(rank) else f"rank {rank:.0f}"
+        for process, rank in zip(ranks.index, number, strict=True)
+    ]
+    ranks = ranks.assign(label=label, number=number, process=ranks.index)
+    first = ranks.groupby("host")["number"].transform("min")
+    ranks = ranks.assign(first=first).sort_values(["first", "host", "number", "process"])
+    return ranks.assign(place=np.arange(len(ranks)))
+
+
+def _lines(ranks: pd.DataFrame, most: int) -> tuple[_Places, list[str], list[str]]:
+    """Return the line of each rank, and label and host of each line."""
+    labels, hosts = ranks["label"].tolist(), ranks["host"].astype(str).tolist()
+    if len(ranks) <= most:
+        return np.arange(len(ranks)), labels, hosts
+    n_hosts = len(set(hosts))
+    if 1 < n_hosts <= most and "" not in hosts:
+        lines, names = pd.factorize(np.array(hosts, object))
+        counts = np.bincount(lines)
+        return (
+            lines,
+            [f"{count} ranks" for count in counts],
+            [str(name) for name in names],
+        )
+    lines = np.arange(len(ranks)) // int(np.ceil(len(ranks) / most))
+    ends = [np.flatnonzero(lines == line)[[0, -1]] for line in range(lines[-1] + 1)]
+    shared = [labels[a] if a == b else f"{labels[a]}..{labels[b].split()[-1]}" for a, b in ends]
+    return lines, shared, [hosts[a] if hosts[a] == hosts[b] else "" for a, b in ends]
+
+
+def _columns(table: pd.DataFrame, most: int) -> tuple[_Places, tuple[tuple[int, int], ...], int]:
+    """Return the column of each row, first and last step of each column, and steps per column."""
+    numbers, place = np.unique(table["step"].to_numpy(np.int64), return_inverse=True)
+    per_column = int(np.ceil(len(numbers) / max(1, most)))
+    firsts = range(0, len(numbers), per_column)
+    steps = tuple(
+        (int(numbers[i]), int(numbers[min(i + per_column, len(numbers)) - 1])) for i in firsts
+    )
+    return place // per_column, steps, per_column
+
+
+def _slowest_of_lines(ratios: _Ratios, lines: _Places) -> _Places:
+    """Return, by line and column, the rank that takes the longest; -1 where none has the step."""
+    filled = np.where(np.isnan(ratios), -np.inf, ratios)
+    slowest = [
+        ranks[filled[ranks].argmax(axis=0)]
+        for ranks in (np.flatnonzero(lines == line) for line in range(int(lines.max()) + 1))
+    ]
+    chosen = np.stack(slowest)
+    is_known = np.take_along_axis(filled, chosen, axis=0) > -np.inf
+    return np.where(is_known, chosen, -1)
+
+
+class _Cells:
+    """What the steps of each rank in each column add up to; ``ratios`` by rank and column."""
+
+    def __init__(
+        self, table: pd.DataFrame, rank: _Places, column: _Places, shape: tuple[int, int]
+    ) -> None:
+        own = table["own_ns"].to_numpy(np.float64)
+        usual = table.groupby("step")["own_ns"].transform("median").to_numpy(np.float64)
+        place = rank * shape[1] + column
+        values = table.assign(usual_ns=usual)
+        size = shape[0] * shape[1]
+        self._shape = shape
+        self._counts = np.bincount(place, minlength=size).reshape(shape)
+        self._sums = {
+            name: np.bincount(place, values[name].to_numpy(np.float64), size)
+            .reshape(shape)
+            .astype(np.float64)
+            for name in _SUMS
+        }
+        # Of equal places the last one stays: the slowest step of each cell.
+        order = np.argsort(own - usual, kind="stable")
+        worst = np.full(size, -1, np.int64)
+        worst[place[order]] = order
+        self._worst = worst.reshape(shape)
+        self.ratios = _share(self._sums["own_ns"], self._sums["usual_ns"], self._counts)
+        self._steps = table["step"].to_numpy(np.int64)
+        self._phases = table["phase"].to_numpy(object)
+
+    def over_all(self) -> _Ratios:
+        """By rank, over all its steps."""
+        own, usual = (self._sums[name].sum(axis=1) for name in ("own_ns", "usual_ns"))
+        return _share(own, usual, self._counts.sum(axis=1))
+
+    def describe(self, names: Sequence[str], rank: int, column: int) -> str:
+        """Return a cell in words; "" for one without a step."""
+        if rank < 0:
+            return ""
+        count = self._counts[rank, column]
+        mean = {
+            name: format_duration(sums[rank, column] / count) for name, sums in self._sums.items()
+        }
+        more = format_more(self.ratios[rank, column])
+        worst = self._worst[rank, column]
+        several = f"mean of {count} steps, slowest {self._steps[worst]}" if count > 1 else ""
+        phase = str(self._phases[worst])
+        parts = (
+            f"{names[rank]}, step {self._steps[worst]}" if count == 1 else names[rank],
+            several,
+            f"own time {mean['own_ns']} ({more})",
+            f"duration {mean['duration_ns']}",
+            f"waited {mean['waited_ns']}",
+            f"held up others {mean['late_ns']}",
+            f"longest in {phase}" if phase else "",
+        )
+        return "; ".join(filter(None, parts))
+
+
+def _share(own: _Ratios, usual: _Ratios, counts: npt.NDArray[np.int64]) -> _Ratios:
+    """Return how much more than usual; infinite where it is usual to do nothing but wait."""
+    beyond = np.where(own > 0, np.inf, 0.0)
+    ratios = np.where(usual > 0, own / np.where(usual > 0, usual, 1) - 1, beyond)
+    return np.where(counts > 0, ratios, np.nan)
