@@ -98,6 +98,59 @@ def test_splitting_a_file_by_process_and_merging_gives_the_file_again() -> None:
     assert again.span == whole.span
 
 
+def test_samples_of_a_machine_count_once_and_those_of_a_process_stay() -> None:
+    members = []
+    for rank in (0, 1, 2):
+        builder = TraceBuilder().range("forward", 0, 9).process(1, rank=rank)
+        for at in (3, 5):
+            builder.sample("bytes_sent", at, at * 2.0, source="nic:eth0")
+            builder.sample("loss", at, float(rank), source="process:1")
+        info = replace(builder.build().info, path=f"rank{rank}", utc_epoch_ns=1_000)
+        trace = replace(builder.build(), info=info)
+        members.append(RankTrace(trace, rank=rank, host="a" if rank < 2 else "b"))
+    samples = merged(*members).samples
+    counts = samples.groupby(["source", "metric"], observed=True).size().to_dict()
+    assert counts == {
+        ("nic:eth0@a", "bytes_sent"): 2,
+        ("nic:eth0@b", "bytes_sent"): 2,
+        ("process:1", "loss"): 2,
+        ("process:100000001", "loss"): 2,
+        ("process:200000001", "loss"): 2,
+    }
+
+
+def test_every_gpu_of_a_machine_is_sampled_by_all_of_its_ranks() -> None:
+    members = []
+    for rank, (host, own) in enumerate([("a", 0), ("a", 1), ("b", 0), ("b", 1)]):
+        builder = TraceBuilder().kernel("k", 0, 9, device=own).process(7 + rank, rank=rank)
+        for gpu in (0, 1):
+            builder.sample("power_w", 3, 100.0 * (host == "b") + gpu, source=f"gpu:{gpu}")
+        members.append(RankTrace(builder.build(), rank=rank, host=host))
+    samples = merge_run(Run("test", tuple(members)), (0, 0, 0, 0)).samples
+    assert sorted(plain(samples, "source", "value")) == [
+        ("gpu:0", 0.0),
+        ("gpu:1", 1.0),
+        ("gpu:2", 100.0),
+        ("gpu:3", 101.0),
+    ]
+
+
+def test_a_series_that_goes_on_in_another_file_of_the_host_is_kept() -> None:
+    members = [
+        RankTrace(
+            TraceBuilder()
+            .sample("x", at, 1.0, source="nic:eth0")
+            .sample("x", at + 4, 2.0, source="nic:eth0")
+            .build(),
+            rank=rank,
+            host="a",
+        )
+        for rank, at in ((0, 0), (1, 2), (2, 6))
+    ]
+    samples = merge_run(Run("test", tuple(members)), (0, 0, 0)).samples
+    assert plain(samples, "start_ns", "value") == [(0, 1.0), (4, 2.0), (6, 2.0), (10, 2.0)]
+
+
 def test_helpers_of_a_rank_are_no_ranks() -> None:
     builder = TraceBuilder().range("forward", 0, 9, process=5).range("load", 0, 9, process=6)
     trace = builder.process(5, rank=0).process(6).build()

@@ -167,14 +167,14 @@ def _with_roles(processes: pd.DataFrame, member: RankTrace) -> pd.DataFrame:
 
     Where one says that it is the rank, the others are its helpers.
     """
-    told = processes["rank"] != ABSENT
-    known = told | bool(told.any())
-    return processes.assign(
-        rank=processes["rank"].where(known, member.rank),
-        local_rank=processes["local_rank"].where(known, member.local_rank),
+    known = processes["rank"] != ABSENT
+    placed = processes.assign(
         host=[own or member.host for own in processes["host"]],
         rack=[own or member.rack for own in processes["rack"]],
     )
+    if known.any():
+        return placed
+    return placed.assign(rank=member.rank, local_rank=member.local_rank)
 
 
 def _renamed(values: pd.Series, names: Mapping[int, int]) -> np.ndarray:

@@ -28,11 +28,12 @@ def merge_samples(
     """Return the samples of all members, ``frames`` being on the common clock already.
 
     Processes and devices bear their numbers in the run, interfaces the name of their host where
-    there are several ("nic:eth0@alpha"). A series that several members of one host recorded counts
-    once, as the first has it.
+    there are several ("nic:eth0@alpha"). A series that several members of one host recorded at the
+    same time counts once, as the first of them has it.
     """
     hosts = _hosts(run)
-    taken: set[tuple[str, str]] = set()
+    devices = _devices_of_hosts(hosts, devices)
+    taken: dict[tuple[str, str], tuple[int, int]] = {}
     parts = []
     for i, frame in enumerate(frames):
         names = [
@@ -42,12 +43,31 @@ def merge_samples(
         codes = frame["source"].cat.codes.to_numpy()
         columns = {str(column): frame[column].array for column in frame}
         own = make_table("samples", {**columns, "source": np.array(names, object)[codes]})
-        pairs = own.groupby(["source", "metric"], observed=True)
-        keys = [(hosts[i], str(pair)) for pair in pairs.groups]
-        new = [rows for key, (_, rows) in zip(keys, pairs, strict=True) if key not in taken]
-        taken.update(keys)
-        parts.append(stack("samples", new))
+        instants = own["start_ns"].to_numpy(np.int64)
+        is_new = np.ones(len(own), np.bool_)
+        for pair, rows in own.groupby(["source", "metric"], observed=True).indices.items():
+            key = (hosts[i], str(pair))
+            first, last = int(instants[rows].min()), int(instants[rows].max())
+            if key in taken:
+                since, until = taken[key]
+                is_new[rows] = (instants[rows] < since) | (instants[rows] > until)
+                first, last = min(first, since), max(last, until)
+            taken[key] = first, last
+        parts.append(own[is_new].reset_index(drop=True))
     return stack("samples", parts)
+
+
+def _devices_of_hosts(
+    hosts: Sequence[str], devices: Sequence[Mapping[int, int]]
+) -> list[dict[int, int]]:
+    """Return the numbers in the run of all devices of each member's host, its own first.
+
+    A member samples all devices of its machine, not only those that it works on.
+    """
+    of_host: dict[str, dict[int, int]] = {}
+    for host, own in zip(hosts, devices, strict=True):
+        of_host.setdefault(host, {}).update(own)
+    return [of_host[host] | dict(own) for host, own in zip(hosts, devices, strict=True)]
 
 
 def merge_environments(run: Run, frames: Sequence[pd.DataFrame]) -> pd.DataFrame:
