@@ -5,13 +5,14 @@ from contextlib import closing
 
 import pytest
 
+from tests import real_traces
 from tests.builders import TraceBuilder
 from traceprof.errors import UsageError
 from traceprof.formats import open_trace
 from traceprof.formats.nsys.schema import global_id
 from traceprof.formats.nsys.split import copy_processes
 from traceprof.formats.nsys.writer import write_nsys
-from traceprof.model.trace import TABLES
+from traceprof.model.tables import TABLES
 
 MORE = """
 CREATE TABLE OSRT_API (start INT, end INT, nameId INT, globalTid INT, callchainId INT);
@@ -85,6 +86,26 @@ def test_the_parts_together_are_the_whole(export, tmp_path):
     for name, table in TABLES.items():
         if "process" in table.columns:
             assert sum(len(part.table(name)) for part in parts) == len(whole.table(name)), name
+
+
+@pytest.mark.traces
+@pytest.mark.parametrize("name", real_traces.NSYS)
+def test_no_row_of_a_real_export_is_lost_or_doubled(name, real_trace, tmp_path):
+    path = real_trace(name)
+    whole = open_trace(path)
+    processes = whole.processes["process"].tolist()
+    parts = []
+    for process in processes:
+        part = tmp_path / f"{process}.sqlite"
+        copy_processes(path, part, [process], others=False)
+        parts.append(open_trace(part))
+    rest = tmp_path / "rest.sqlite"
+    copy_processes(path, rest, processes, others=True)
+    parts.append(open_trace(rest))
+    for table_name, table in TABLES.items():
+        if "process" in table.columns:
+            n_rows = sum(len(part.table(table_name)) for part in parts)
+            assert n_rows == len(whole.table(table_name)), table_name
 
 
 def test_a_file_that_cannot_be_written_is_not_left_behind(export, tmp_path):

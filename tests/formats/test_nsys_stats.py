@@ -15,6 +15,7 @@ import pytest
 from tests import real_traces
 from tests.requirements import require
 from traceprof.formats import open_trace
+from traceprof.formats.nsys.split import copy_processes
 from traceprof.model.trace import Trace
 
 pytestmark = [pytest.mark.nsys, pytest.mark.traces]
@@ -24,6 +25,12 @@ pytestmark = [pytest.mark.nsys, pytest.mark.traces]
 WITHOUT_DOMAIN_ROWS = (
     "nsys/2026.2-2gpu-nccl-after.sqlite",
     "nsys/2026.2-2gpu-nccl-before.sqlite",
+)
+
+OF_SEVERAL_PROCESSES = (
+    "nsys/2024.6-llm-2.7b-nvtx-a100.sqlite",
+    "nsys/2025.1-fuser-nvtx-h200.sqlite",
+    "nsys/2026.2-2gpu-nccl-after.sqlite",
 )
 
 Sums = dict[str, tuple[int, int]]
@@ -36,10 +43,27 @@ def test_sums_by_name_are_those_of_nsys_stats(
 ) -> None:
     nsys = require("nsys")
     path = real_trace(name)
-    trace = open_trace(path)
     # nsys makes an index inside the file that it reads.
     copy = Path(shutil.copy(path, tmp_path / "copy.sqlite"))
+    _assert_agree(nsys, open_trace(path), copy, with_domain=name not in WITHOUT_DOMAIN_ROWS)
 
+
+@pytest.mark.parametrize("name", OF_SEVERAL_PROCESSES)
+def test_what_one_process_did_is_what_nsys_says_of_its_file(
+    name: str, real_trace: Callable[[str], Path], tmp_path: Path
+) -> None:
+    nsys = require("nsys")
+    path = real_trace(name)
+    whole = open_trace(path)
+    process = int(whole.kernels["process"].mode()[0])
+    part = tmp_path / "part.sqlite"
+    copy_processes(path, part, [process], others=False)
+    trace = open_trace(part)
+    assert len(trace.kernels) == (whole.kernels["process"] == process).sum() > 0
+    _assert_agree(nsys, trace, part, with_domain=name not in WITHOUT_DOMAIN_ROWS)
+
+
+def _assert_agree(nsys: str, trace: Trace, copy: Path, *, with_domain: bool) -> None:
     assert _kernels(trace) == _stats(nsys, copy, "gpukernsum", "Total Time (ns)", "Name")
     assert _copies(trace, by_bytes=False) == _stats(
         nsys, copy, "gpumemtimesum", "Total Time (ns)", "Operation"
@@ -47,7 +71,7 @@ def test_sums_by_name_are_those_of_nsys_stats(
     assert _copies(trace, by_bytes=True) == _stats(
         nsys, copy, "gpumemsizesum", "Total (B)", "Operation"
     )
-    ranges = _ranges(trace, with_domain=name not in WITHOUT_DOMAIN_ROWS)
+    ranges = _ranges(trace, with_domain=with_domain)
     assert ranges == _stats(nsys, copy, "nvtxppsum", "Total Time (ns)", "Range")
 
 

@@ -129,14 +129,18 @@ def test_a_rank_of_torchrun_that_is_killed_takes_the_others_with_it(tmp_path, to
     require("torch")
     code = (
         "import os, signal, sys, time, torch, traceprof\n"
-        "for i in range(600):\n"
+        "rank, is_far = os.environ['RANK'], sys.argv[1]\n"
+        "for i in range(6000):\n"
         "    with traceprof.step(), traceprof.range('work'): time.sleep(.01)\n"
-        "    if i == 30 and os.environ['RANK'] == '1': os.kill(os.getpid(), signal.SIGKILL)\n"
+        "    if i == 30 and rank == '0': open(is_far, 'w').close()\n"
+        "    if i >= 30 and rank == '1' and os.path.exists(is_far):\n"
+        "        os.kill(os.getpid(), signal.SIGKILL)\n"
     )
     program = tmp_path / "train.py"
     program.write_text(code)
     folder = tmp_path / "run"
-    recorded = record(tmp_path, [*TORCHRUN, str(program)], "-o", f"{folder}/", "--with", tool)
+    command = [*TORCHRUN, str(program), str(tmp_path / "far")]
+    recorded = record(tmp_path, command, "-o", f"{folder}/", "--with", tool)
     assert recorded.done.returncode == 1, recorded.done.stderr
     for rank in (0, 1):
         ranges = open_trace(folder / f"rank{rank}.sqlite").ranges

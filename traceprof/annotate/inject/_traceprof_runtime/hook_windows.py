@@ -15,9 +15,10 @@ _NEVER = 1 << 60
 # What nsys and nvprof leave in the environment: CUPTI has one subscriber only.
 _PROFILERS = ("NSYS_PROFILING_SESSION_ID", "NVPROF_ID")
 _TRIAL_STEPS = 2
-_MAX_BYTES = (
-    60 << 20
-)  # of one window: some 200 000 events, which take 300 MB while they are written
+# Of one window: some 200 000 events, which take 300 MB while they are written
+_MAX_BYTES = 60 << 20
+_MAX_BYTES_OF_ALL = 1 << 30
+_PER_PACE = 16  # after so many windows they become half as frequent, again and again
 
 
 def install(torch):
@@ -51,6 +52,9 @@ def device_option(torch):
 class _Windows:
     """``active`` steps out of every ``every`` after the first ``skip``; ``every`` 0: only once.
 
+    The longer the run, the rarer they become: what they take of the disk, and of the recorder's
+    memory after the run, hardly grows with it.
+
     Where there is more than one window, the first is a short trial: it tells how long the others
     may be.
     """
@@ -59,7 +63,7 @@ class _Windows:
         self._torch = torch
         self._active, self._every = active, every
         self._next_start, self._stop_at = skip, None
-        self._count = 0
+        self._count, self._n_bytes = 0, 0
         self._trial = _TRIAL_STEPS if every and active > _TRIAL_STEPS else 0
         self._profile = None
         self._open = None
@@ -146,6 +150,7 @@ class _Windows:
             os.replace(path + ".tmp", path)
             self._count += 1
             n_bytes = os.path.getsize(path)
+            self._n_bytes += n_bytes
         except Exception as error:
             complain("a window of operators was lost", error)
         finally:
@@ -156,7 +161,15 @@ class _Windows:
         """Return the step at which the next window is due."""
         if not self._every or self._next_start == _NEVER:
             return _NEVER
+        if self._n_bytes > (settings.MAX_BYTES or _MAX_BYTES_OF_ALL):
+            sys.stderr.write(
+                "traceprof: the windows of operators have %d MB: no more of them in process %d\n"
+                % (self._n_bytes >> 20, os.getpid())
+            )
+            return _NEVER
         if not self._trial:
+            if self._count % _PER_PACE == 0:
+                self._every *= 2
             return steps.number + self._every - self._active
         per_step = max(1, n_bytes // self._trial)
         self._active = max(1, min(self._active, _MAX_BYTES // per_step))
