@@ -15,7 +15,7 @@ from tests.requirements import require
 from traceprof.errors import TraceError
 from traceprof.formats import open_trace
 from traceprof.formats.nsys.reports import exported_report
-from traceprof.recording.nsys_report import find_importer
+from traceprof.formats.nsys.tools import find_importer
 
 STREAM = b"U3w[END]NVIDIA Nsight Systems Stream 2022.4.2.1-df9881f!"
 REPORT = b"NVIDIA Tegra Profiler Report 1..\n"

@@ -24,7 +24,8 @@ from tests.recording.conftest import (
 )
 from tests.requirements import require
 from traceprof.formats import open_trace
-from traceprof.recording.nsys_report import convert_qdstrm, find_importer
+from traceprof.formats.nsys.tools import find_importer
+from traceprof.recording.nsys_report import convert_qdstrm
 
 NAMED_STEPS = [sys.executable, str(PROGRAMS / "named_steps.py")]
 

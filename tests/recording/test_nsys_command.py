@@ -7,10 +7,11 @@ import pytest
 from tests.recording.conftest import record
 from tests.requirements import require
 from traceprof.errors import RecordingError, UsageError
-from traceprof.recording import RECORDERS, choose_recorder
+from traceprof.formats.nsys.tools import find_importer
+from traceprof.recording import RECORDERS, choose_recorder, nsys_report
 from traceprof.recording.child import ignores_injection
 from traceprof.recording.nsys_options import nsys_options, profile_options
-from traceprof.recording.nsys_report import convert_qdstrm, find_importer, find_report
+from traceprof.recording.nsys_report import convert_qdstrm, find_report
 
 OLD = dict.fromkeys(["--force-overwrite", "--output", "--trace", "--sample"], "")
 
@@ -97,12 +98,40 @@ def test_a_report_left_in_the_temporary_folder_is_found(tmp_path):
     assert find_report(tmp_path, log, 1000) == left
 
 
-def test_without_an_importer_the_message_says_what_to_install(tmp_path):
+def test_without_an_importer_the_message_says_what_to_install(tmp_path, monkeypatch):
     stream = tmp_path / "x.qdstrm"
     stream.write_bytes(b"x")
-    assert find_importer(str(tmp_path / "bin" / "nsys"), packages=()) is None
+    monkeypatch.setattr(nsys_report, "find_importer", lambda _: None)
     with pytest.raises(RecordingError, match="complete Nsight Systems package"):
-        convert_qdstrm(str(tmp_path / "bin" / "nsys"), stream, packages=())
+        convert_qdstrm(str(tmp_path / "bin" / "nsys"), stream)
+
+
+def test_the_importer_of_the_same_package_comes_first(tmp_path, monkeypatch):
+    """Debian cuts the package in two, and nsys is a link into one of them."""
+    debian, other = tmp_path / "usr/lib", tmp_path / "bin"
+    target = debian / "x86_64-linux-gnu/nsight-systems/target-linux-x64/nsys"
+    own = debian / "nsight-systems/host-linux-x64/QdstrmImporter"
+    for tool in (target, own, other / "QdstrmImporter"):
+        tool.parent.mkdir(parents=True)
+        tool.touch(0o755)
+    (other / "nsys").symlink_to(target)
+    monkeypatch.setenv("PATH", str(other))
+    assert find_importer(other / "nsys") == own
+    own.unlink()
+    assert find_importer(other / "nsys") == other / "QdstrmImporter"
+    monkeypatch.setenv("PATH", "")
+    assert find_importer(other / "nsys", packages=()) is None
+
+
+def test_an_importer_that_lacks_a_library_is_not_taken_for_a_damaged_file(tmp_path, monkeypatch):
+    importer = tmp_path / "QdstrmImporter"
+    importer.write_text("#!/bin/sh\necho libssh.so: cannot open shared object file >&2; exit 127\n")
+    importer.chmod(0o755)
+    monkeypatch.setattr(nsys_report, "find_importer", lambda _: importer)
+    stream = tmp_path / "x.qdstrm"
+    stream.write_bytes(b"x")
+    with pytest.raises(RecordingError, match=r"does not start, x\.qdstrm stays .*libssh"):
+        convert_qdstrm("nsys", stream)
 
 
 @pytest.mark.nsys

@@ -14,12 +14,12 @@ from pathlib import Path
 from typing import Any, Final
 
 from traceprof.errors import TraceprofError
+from traceprof.formats.nsys.tools import find_importer
 from traceprof.recording.clock import read_profiler_clock
 from traceprof.recording.gpu import has_gpu, why_no_counters
 from traceprof.recording.gpu_facts import gpu_facts
 from traceprof.recording.mpi import mpi_facts
 from traceprof.recording.nsys import RECORDER as NSYS
-from traceprof.recording.nsys_report import find_importer
 from traceprof.recording.request import RecordRequest
 from traceprof.recording.sampling.gpus import open_gpus
 from traceprof.recording.sampling.network import read_rdma

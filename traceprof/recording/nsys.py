@@ -22,7 +22,7 @@ from traceprof.recording.embedded import RECORDER as EMBEDDED
 from traceprof.recording.environment import hidden_values
 from traceprof.recording.gpu import has_gpu
 from traceprof.recording.nsys_options import has_rdma, nsys_options, profile_options
-from traceprof.recording.nsys_report import export_report, find_report
+from traceprof.recording.nsys_report import exported, find_report
 from traceprof.recording.orphans import (
     become_subreaper,
     end_processes_with,
@@ -82,7 +82,6 @@ class _NsysRun:
         self._temporary = temporary
         self._log = folder / "nsys.log"
         self._marker = folder / STARTED
-        self._session = folder.name  # unique: nsys's processes are known by it
         self._program = Program()
         self.started_at = time.time()
 
@@ -93,20 +92,13 @@ class _NsysRun:
         # What nsys leaves there when it is killed holds environments; the program gets its own.
         environment[launch.TMPDIR] = environment.pop("TMPDIR", "")
         environment["TMPDIR"] = str(self._temporary)
-        options = profile_options(
-            nsys_options(self._nsys, "profile"),
-            self._folder / "report",
-            self._session,
-            with_gpu=has_gpu(),
-            with_counters=self._request.gpu_metrics,
-            with_rdma=has_rdma(),
-        )
-        if self._request.gpu_metrics and not any("gpu-metrics" in option for option in options):
+        known = nsys_options(self._nsys, "profile")
+        if self._request.gpu_metrics and not any("gpu-metrics" in option for option in known):
             self._request.say("this version of nsys cannot sample GPU metrics")
-        if self._request.bounds.is_bounded:
-            options += _CAPTURE
         for attempt in range(_ATTEMPTS):
             self.started_at = time.time()
+            # Named anew: nsys may still hold the session that failed.
+            options = self._options(known, f"{self._folder.name}-{attempt}")
             try:
                 code = self._run_once(options, environment)
                 if self._marker.exists():
@@ -115,6 +107,17 @@ class _NsysRun:
                 end_processes_with(self._folder.name)
             self._request.detail(f"attempt {attempt + 1} of nsys failed: {self.last_line()}")
         return None
+
+    def _options(self, known: Mapping[str, str], session: str) -> list[str]:
+        options = profile_options(
+            known,
+            self._folder / "report",
+            session,
+            with_gpu=has_gpu(),
+            with_counters=self._request.gpu_metrics,
+            with_rdma=has_rdma(),
+        )
+        return [*options, *_CAPTURE] if self._request.bounds.is_bounded else options
 
     def _code_of_program(self, code: int) -> int:
         """Return the exit code; a program that has outlived nsys is waited for."""
@@ -141,13 +144,12 @@ class _NsysRun:
     def _export(self, report: Path) -> Path:
         """Return the report as SQLite, without environments unless they were asked for."""
         database = self._folder / "report.sqlite"
-        with_blobs = "--include-blobs" in nsys_options(self._nsys, "export")
-        exported = export_report(self._nsys, report, database, with_blobs=with_blobs)
+        finished = exported(self._nsys, report, database)
         if not self._request.keep_environment:
             scrub_environments(database)
             mask_values(database, hidden_values(self._request.command))
         if self._request.keep_report:
-            self._keep(exported)
+            self._keep(finished)
         return database
 
     def _keep(self, report: Path) -> Path:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import shutil
 import signal
 import subprocess
@@ -12,7 +11,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import FrameType
-from typing import IO, Any, Protocol
+from typing import Any, Protocol
 
 from traceprof.errors import RecordingError
 
@@ -20,7 +19,6 @@ __all__ = [
     "Program",
     "exit_code_of",
     "find_program",
-    "run_quietly",
     "run_recorded",
     "signals_passed_on",
 ]
@@ -136,22 +134,6 @@ def find_program(command: Sequence[str]) -> str:
         what = "not a program" if Path(command[0]).exists() else "no such program"
         raise RecordingError(f"{command[0]}: {what}; nothing was run")
     return path
-
-
-def run_quietly(command: Sequence[str | Path], log: IO[bytes] | None = None) -> int:
-    """Run a helper tool and return its exit code; its output goes to ``log``."""
-    sink: Any = log if log is not None else subprocess.DEVNULL
-    try:
-        return subprocess.run(
-            list(map(str, command)),
-            stdin=subprocess.DEVNULL,
-            stdout=sink,
-            stderr=sink,
-            check=False,
-            env=dict(os.environ),
-        ).returncode
-    except OSError as error:
-        raise RecordingError(f"{command[0]}: cannot be started ({error.strerror})") from error
 
 
 @contextmanager

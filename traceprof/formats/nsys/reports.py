@@ -7,9 +7,8 @@ nothing appears beside the user's file, and nothing is written to it.
 from __future__ import annotations
 
 import shutil
-import subprocess
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -18,6 +17,7 @@ from typing import Final
 from traceprof.errors import TraceError
 from traceprof.formats.base import Candidate, ReadOptions, TraceFormat
 from traceprof.formats.nsys.reader import FORMAT as NSYS
+from traceprof.formats.nsys.tools import convert_stream, export_report, find_importer
 from traceprof.model.trace import Trace
 
 __all__ = ["FORMAT", "exported_report"]
@@ -25,12 +25,6 @@ __all__ = ["FORMAT", "exported_report"]
 _REPORT: Final = b"NVIDIA Tegra Profiler Report"
 _STREAM: Final = b"NVIDIA Nsight Systems Stream"
 _MAGIC_WITHIN: Final = 64
-_PACKAGES: Final = (
-    "/usr/lib/nsight-systems",
-    "/opt/nvidia/nsight-systems",
-    "/opt/nvidia/nsight-systems-cli",
-    "/usr/local/cuda",
-)
 
 
 def recognises(candidate: Candidate) -> bool:
@@ -61,11 +55,11 @@ def exported_report(path: Path) -> Iterator[Path]:
         folder = Path(name)
         report = folder / "report.nsys-rep"
         if is_stream:
-            _convert(path, report, Path(program))
+            _convert(path, report, program)
         else:
             _stand_in(path, report)
         database = folder / "report.sqlite"
-        _export(path, program, report, database)
+        export_report(program, report, database)
         yield database
 
 
@@ -82,61 +76,17 @@ def _is_stream(path: Path) -> bool:
         return _STREAM in file.read(_MAGIC_WITHIN)
 
 
-def _convert(path: Path, report: Path, program: Path) -> None:
-    importer = _find_importer(program)
+def _convert(path: Path, report: Path, program: str) -> None:
+    importer = find_importer(program)
     if importer is None:
         raise TraceError(
             f"{path}: an unfinished report of Nsight Systems, and this nsys has no "
             "QdstrmImporter: run `QdstrmImporter -i FILE.qdstrm` where the complete package is"
         )
-    copy = report.with_suffix(".qdstrm")
+    copy = report.with_name(f"{path.stem}.qdstrm")
     shutil.copyfile(path, copy)  # the importer writes to the file that it reads
-    said = _run([importer, "-i", copy, "-o", report])
+    convert_stream(importer, copy, report)
     copy.unlink()
-    if not report.is_file():
-        raise TraceError(f"{path}: cannot be converted, it is damaged or was cut off ({said})")
-
-
-def _export(path: Path, program: str, report: Path, database: Path) -> None:
-    more = ["--include-blobs=true"] if _can_export_blobs(program) else []
-    said = _run([program, "export", "--type=sqlite", *more, f"--output={database}", report])
-    if not database.is_file():
-        raise TraceError(f"{path}: nsys cannot read this report ({said})")
-
-
-def _can_export_blobs(program: str) -> bool:
-    """Return whether this nsys can export NVTX payloads: in them are the sizes of messages."""
-    done = subprocess.run(
-        [program, "export", "--help"], capture_output=True, text=True, check=False
-    )
-    return "--include-blobs" in done.stdout
-
-
-def _run(command: Sequence[str | Path]) -> str:
-    """Run a tool of nsys and return what it said last. Its exit code says nothing."""
-    done = subprocess.run(
-        list(map(str, command)),
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        check=False,
-    )
-    lines = done.stdout.decode("utf-8", "replace").split("\n")
-    said = [line.rpartition("\r")[2].strip() for line in lines if line.strip()]
-    return said[-1] if said else f"exit code {done.returncode}"
-
-
-def _find_importer(program: Path) -> Path | None:
-    found = shutil.which("QdstrmImporter")
-    if found:
-        return Path(found)
-    above = [folder for folder in program.resolve().parents[:3] if folder not in _TOO_HIGH]
-    places = [*above, *map(Path, _PACKAGES)]
-    patterns = ("host-linux*/QdstrmImporter", "*/host-linux*/QdstrmImporter")
-    return next((tool for place in places for how in patterns for tool in place.glob(how)), None)
-
-
-_TOO_HIGH: Final = (Path("/"), Path("/usr"))
 
 
 def _advice(path: Path, *, is_stream: bool) -> str:
