@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import os
 import shutil
+import signal
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -20,6 +21,10 @@ from tests.requirements import ROOT, TRACES, require
 # No deadline: a busy machine is not a bug. Fewer examples than usual: most build a DataFrame.
 settings.register_profile("traceprof", deadline=None, max_examples=60)
 settings.load_profile("traceprof")
+
+# Started in the background by a script, we would hand on to every program that Ctrl-C is ignored.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 Run = Callable[..., "subprocess.CompletedProcess[str]"]
 
