@@ -5,6 +5,7 @@ from hypothesis import strategies as st
 
 from tests.builders import TraceBuilder, plain
 from traceprof.analysis.device.breakdown import measure_breakdown
+from traceprof.analysis.training.steadiness import measure_steadiness
 from traceprof.analysis.training.step_parts import DEVICE_PARTS
 from traceprof.analysis.training.steps import measure_steps
 from traceprof.model.selection import select
@@ -148,3 +149,17 @@ def test_the_parts_of_a_step_are_the_breakdown_of_its_window(
         (device,) = measure_breakdown(trace.within(window)).devices
         assert [row[part] for part in DEVICE_PARTS] == [getattr(device, p) for p in DEVICE_PARTS]
     assert np.allclose(table[list(DEVICE_PARTS)].sum(axis=1), table["duration_ns"])
+
+
+def test_ranks_of_different_speed_are_no_trend() -> None:
+    durations = np.array([10.0, 20.0, 30.0, 10.0, 20.0, 30.0, 10.0, 20.0, 30.0])
+    ranks = np.array([0, 1, 2] * 3)
+    steady = measure_steadiness(durations, ranks)
+    assert steady is not None
+    assert (steady.count, steady.row_count, steady.trend_ns) == (9, 3, 0.0)
+    one_step = measure_steadiness(durations[:3], ranks[:3])
+    assert one_step is not None
+    assert (one_step.trend_ns, one_step.drift_ratio) == (0.0, 0.0)
+    slower = measure_steadiness(durations + np.repeat([0.0, 2.0, 4.0], 3), ranks)
+    assert slower is not None
+    assert slower.trend_ns == 2.0

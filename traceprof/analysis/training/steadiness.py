@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -12,7 +13,7 @@ __all__ = ["Steadiness", "measure_steadiness", "outliers"]
 
 _Float64Array = npt.NDArray[np.float64]
 
-_MOST_PAIRS: Final = 1000
+_MOST_PLACES: Final = 1000
 _FLOOR_RATIO: Final = 0.05
 
 
@@ -21,10 +22,12 @@ class Steadiness:
     """The durations of steps, in ns.
 
     ``spread_ratio`` is (p90 - p10) / median; ``trend_ns`` how much longer each step is than the
-    one before (the median of the slopes between all pairs: outliers do not bend it).
+    one before (the median of the slopes between all pairs of a process: outliers do not bend it);
+    ``row_count`` how many steps the process with the most has.
     """
 
     count: int
+    row_count: int
     mean_ns: float
     median_ns: float
     p10_ns: float
@@ -37,16 +40,25 @@ class Steadiness:
     @property
     def drift_ratio(self) -> float:
         """How much the trend changes a step from the first to the last, of the median."""
-        return self.trend_ns * (self.count - 1) / self.median_ns if self.median_ns else 0.0
+        return self.trend_ns * (self.row_count - 1) / self.median_ns if self.median_ns else 0.0
 
 
-def measure_steadiness(durations_ns: _Float64Array) -> Steadiness | None:
-    """Return the statistics of ``durations_ns``, None where there are none."""
+def measure_steadiness(
+    durations_ns: _Float64Array, processes: npt.NDArray[np.int64] | None = None
+) -> Steadiness | None:
+    """Return the statistics of ``durations_ns``, None where there are none.
+
+    ``processes`` says whose each step is (left out: all are of one); the steps of each are in
+    their order.
+    """
     if not len(durations_ns):
         return None
+    owners = np.zeros(len(durations_ns), np.int64) if processes is None else processes
+    rows = [durations_ns[owners == owner] for owner in np.unique(owners)]
     p10, median, p90 = np.percentile(durations_ns, [10, 50, 90])
     return Steadiness(
         count=len(durations_ns),
+        row_count=max(map(len, rows)),
         mean_ns=float(durations_ns.mean()),
         median_ns=float(median),
         p10_ns=float(p10),
@@ -54,18 +66,21 @@ def measure_steadiness(durations_ns: _Float64Array) -> Steadiness | None:
         min_ns=float(durations_ns.min()),
         max_ns=float(durations_ns.max()),
         spread_ratio=float((p90 - p10) / median) if median else 0.0,
-        trend_ns=_trend(durations_ns),
+        trend_ns=_trend(rows),
     )
 
 
-def _trend(durations_ns: _Float64Array) -> float:
-    if len(durations_ns) < 3:
-        return 0.0
+def _trend(rows: Sequence[_Float64Array]) -> float:
+    slopes = [_slopes(row, max(3, _MOST_PLACES // len(rows))) for row in rows if len(row) >= 3]
+    return float(np.median(np.concatenate(slopes))) if slopes else 0.0
+
+
+def _slopes(durations_ns: _Float64Array, most_places: int) -> _Float64Array:
     # Evenly thinned, so that the number of pairs stays bounded.
-    place = np.unique(np.linspace(0, len(durations_ns) - 1, _MOST_PAIRS).astype(np.int64))
+    place = np.unique(np.linspace(0, len(durations_ns) - 1, most_places).astype(np.int64))
     first, second = np.triu_indices(len(place), k=1)
     rise = durations_ns[place[second]] - durations_ns[place[first]]
-    return float(np.median(rise / (place[second] - place[first])))
+    return np.asarray(rise / (place[second] - place[first]), np.float64)
 
 
 def outliers(durations_ns: _Float64Array) -> npt.NDArray[np.int64]:

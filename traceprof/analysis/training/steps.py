@@ -65,7 +65,7 @@ def measure_steps(trace: Trace) -> StepTimes:
     table = _measure(trace, steps)
     steady = table[~table["is_warmup"]]
     durations = steady["duration_ns"].to_numpy(np.float64)
-    steadiness = measure_steadiness(durations)
+    steadiness = measure_steadiness(durations, steady["process"].to_numpy(np.int64))
     throughput = _throughput(steady)
     table["remark"] = remark_on(table, _outliers(table))
     samples_per_s = None if throughput is None else throughput.mean_per_s
