@@ -23,7 +23,10 @@ _PROGRAMS = {
     "node": ("node",),
 }
 
-_HINTS = {"oldest_torch": ": TRACEPROF_OLDEST_TORCH=$(scripts/oldest-torch) makes and names it"}
+_HINTS = {
+    "oldest_torch": ": TRACEPROF_OLDEST_TORCH=$(scripts/oldest-torch) makes and names it",
+    "newer_nsys": ": TRACEPROF_NEWER_NSYS=$(scripts/newer-nsys) fetches and names it",
+}
 
 
 def require(name: str) -> str:
@@ -44,4 +47,7 @@ def _find(name: str) -> str | None:
         return "torch" if importlib.util.find_spec("torch") else None
     if name == "oldest_torch":
         return shutil.which(os.environ.get("TRACEPROF_OLDEST_TORCH", ""))
+    if name == "newer_nsys":
+        folder = os.environ.get("TRACEPROF_NEWER_NSYS", "")
+        return folder if folder and shutil.which("nsys", path=folder) else None
     return next(filter(None, map(shutil.which, _PROGRAMS[name])), None)

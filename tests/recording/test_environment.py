@@ -4,10 +4,10 @@ import pytest
 
 from traceprof.recording.environment import (
     git_facts,
-    hidden_values,
     kept_variables,
     masked_command,
     read_environment,
+    secrets_of,
 )
 from traceprof.recording.machine import network_facts
 
@@ -104,4 +104,4 @@ def test_network_facts_have_units_and_no_unknown_speeds(tmp_path):
 
 def test_what_is_hidden_of_a_command_line_is_known():
     command = ["train", "--api-key", "k1", "--token=abc", "https://me:pw@host/x", "--num-keys", "3"]
-    assert hidden_values(command) == ["k1", "abc", "me:pw"]
+    assert [secret.hidden for secret in secrets_of(command)] == ["k1", "abc", "me:pw"]

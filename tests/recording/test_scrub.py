@@ -4,7 +4,8 @@ from contextlib import closing
 import pytest
 
 from traceprof.errors import RecordingError
-from traceprof.recording.scrub import mask_values, scrub_environments
+from traceprof.recording.environment import secrets_of
+from traceprof.recording.scrub import mask_secrets, scrub_environments
 
 TABLES = """
 CREATE TABLE StringIds (id INTEGER PRIMARY KEY, value TEXT);
@@ -66,17 +67,19 @@ def test_secrets_of_a_command_line_are_masked_wherever_the_system_tells_it(tmp_p
                 ("PROCESS_0:ARGUMENT_1", "--lr=0.007"),
                 ("PROCESS_0:ARGUMENT_2", "--token=sesame77"),
                 ("PROCESS_0:ARGUMENT_3", "007"),
+                ("PROCESS_0:ARGUMENT_4", "--auth=lr"),
             ],
         )
         connection.execute("INSERT INTO StringIds VALUES (1, 'train --token=sesame77 x')")
         connection.execute("INSERT INTO NVTX_EVENTS VALUES ('007')")
-    mask_values(path, ["sesame77", "007", ""])
+    mask_secrets(path, secrets_of(["--token=sesame77", "--pass", "007", "--key=", "--auth=lr"]))
     assert b"sesame77" not in path.read_bytes()
     with closing(sqlite3.connect(path)) as connection:
         assert connection.execute("SELECT value FROM META_DATA_CAPTURE").fetchall() == [
             ("--lr=0.007",),
             ("--token=***",),
             ("***",),
+            ("--auth=***",),
         ]
         assert (
             connection.execute("SELECT value FROM StringIds").fetchone()[0] == "train --token=*** x"

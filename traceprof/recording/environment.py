@@ -9,7 +9,7 @@ import subprocess
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Final
+from typing import Final, NamedTuple
 
 from traceprof.formats.sqlite.rows import storable
 from traceprof.recording.gpu_facts import gpu_facts
@@ -18,11 +18,12 @@ from traceprof.recording.mpi import mpi_facts
 
 __all__ = [
     "MASK",
+    "Secret",
     "git_facts",
-    "hidden_values",
     "kept_variables",
     "masked_command",
     "read_environment",
+    "secrets_of",
 ]
 
 _KEPT: Final = re.compile(
@@ -41,6 +42,14 @@ _SECRET_VALUE: Final = re.compile(
 _LOGIN: Final = re.compile(r"(\w+://)[^/@\s]+@")
 MASK: Final = "***"
 _GIT_TIMEOUT_S: Final = 3
+
+
+class Secret(NamedTuple):
+    """An argument that holds a secret: as it is, as it may be shown, and the secret alone."""
+
+    argument: str
+    shown: str
+    hidden: str
 
 
 def read_environment(command: Sequence[str], folder: Path | None = None) -> dict[str, str]:
@@ -112,14 +121,15 @@ def masked_command(command: Sequence[str]) -> list[str]:
     return masked
 
 
-def hidden_values(command: Sequence[str]) -> list[str]:
+def secrets_of(command: Sequence[str]) -> list[Secret]:
     """Return what `masked_command` does not show of ``command``."""
-    hidden = []
+    secrets = []
     for argument, shown in zip(map(storable, command), masked_command(command), strict=True):
         if shown != argument:
             before, _, after = shown.partition(MASK)
-            hidden.append(argument[len(before) : len(argument) - len(after)])
-    return hidden
+            hidden = argument[len(before) : len(argument) - len(after)]
+            secrets.append(Secret(argument, shown, hidden))
+    return secrets
 
 
 def _names_secret(name: str) -> bool:

@@ -19,7 +19,7 @@ from traceprof.errors import RecordingError
 from traceprof.recording import launch
 from traceprof.recording.child import child_environment
 from traceprof.recording.embedded import RECORDER as EMBEDDED
-from traceprof.recording.environment import hidden_values
+from traceprof.recording.environment import secrets_of
 from traceprof.recording.gpu import has_gpu
 from traceprof.recording.nsys_options import has_rdma, nsys_options, profile_options
 from traceprof.recording.nsys_report import exported, find_report
@@ -31,7 +31,7 @@ from traceprof.recording.orphans import (
 )
 from traceprof.recording.process import Program, run_recorded
 from traceprof.recording.request import RecordRequest, RunRecorded
-from traceprof.recording.scrub import mask_values, scrub_environments
+from traceprof.recording.scrub import mask_secrets, scrub_environments
 from traceprof.recording.watchdog import STARTED, Watchdog
 
 __all__ = ["RECORDER", "NsysRecorder"]
@@ -147,7 +147,7 @@ class _NsysRun:
         finished = exported(self._nsys, report, database)
         if not self._request.keep_environment:
             scrub_environments(database)
-            mask_values(database, hidden_values(self._request.command))
+            mask_secrets(database, secrets_of(self._request.command))
         if self._request.keep_report:
             self._keep(finished)
         return database

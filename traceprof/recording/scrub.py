@@ -9,11 +9,11 @@ from pathlib import Path
 from typing import Final
 
 from traceprof.errors import RecordingError
-from traceprof.recording.environment import MASK
+from traceprof.recording.environment import MASK, Secret
 
-__all__ = ["mask_values", "scrub_environments"]
+__all__ = ["mask_secrets", "scrub_environments"]
 
-_SHORT: Final = 6
+_TELLING: Final = 6
 _TOLD_BY_THE_SYSTEM: Final = (
     *("StringIds", "META_DATA_", "TARGET_INFO_", "PROCESSES", "ThreadNames", "EXPORT_META_DATA"),
     *("DIAGNOSTIC_EVENT", "ANALYSIS_"),
@@ -40,28 +40,31 @@ def scrub_environments(path: Path) -> int:
         )
 
 
-def mask_values(path: Path, values: Sequence[str]) -> None:
-    """Mask the secrets ``values`` of a command line in the nsys export at ``path``, in place.
+def mask_secrets(path: Path, secrets: Sequence[Secret]) -> None:
+    """Mask the secrets of a command line in the nsys export at ``path``, in place.
 
     From 2023 on nsys keeps each argument of the program as a row; a name of a process or a
-    diagnosis may hold them, too. A short value is masked only where it stands alone: every 0
-    would be lost with a secret "0".
+    diagnosis may hold them, too. A short one is masked only as a whole argument: every 0 would be
+    lost with a secret "0".
 
     Raises:
         RecordingError: the export cannot be changed.
     """
-    secrets = [value for value in values if value]
     if not secrets:
         return
     with _overwriting(path) as connection:
-        columns = list(_columns_of_text(connection))
-        for secret in secrets:
-            for table, column in columns:
-                where = f'"{column}" = ?1' if len(secret) < _SHORT else f'instr("{column}", ?1)'
+        for table, column in list(_columns_of_text(connection)):
+            for argument, shown, hidden in secrets:
                 connection.execute(
-                    f'UPDATE "{table}" SET "{column}" = replace("{column}", ?1, ?2) WHERE {where}',
-                    (secret, MASK),
+                    f'UPDATE "{table}" SET "{column}" = ?2 WHERE "{column}" = ?1',
+                    (argument, shown),
                 )
+                if len(hidden) >= _TELLING:
+                    connection.execute(
+                        f'UPDATE "{table}" SET "{column}" = replace("{column}", ?1, ?2)'
+                        f' WHERE instr("{column}", ?1)',
+                        (hidden, MASK),
+                    )
 
 
 def _columns_of_text(connection: sqlite3.Connection) -> Iterator[tuple[str, str]]:

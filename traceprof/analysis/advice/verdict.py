@@ -120,8 +120,10 @@ def _steadiness(steps: StepTimes) -> str:
     if steady is None or steady.count < 2:
         return ""
     word = "steady" if steady.spread_ratio < 0.1 else "uneven"
+    n_processes = steps.table["process"].nunique()
+    of = f" of {n_processes} processes" if n_processes > 1 else ""
     text = (
-        f"{steady.count} steps, {word}: 80 % of them take {format_duration(steady.p10_ns)} to "
+        f"{steady.count} steps{of}, {word}: 80 % of them take {format_duration(steady.p10_ns)} to "
         f"{format_duration(steady.p90_ns)}"
     )
     n_slow = int(steps.table["remark"].str.startswith("slow").sum())
