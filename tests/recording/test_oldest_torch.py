@@ -62,7 +62,9 @@ def test_two_ranks_and_their_collectives(tmp_path, tool):
     python = require("oldest_torch")
     if tool == "nsys":
         require("nsys")
-    recorded = record_with(python, tmp_path / "run.sqlite", DDP[1:], "--with", tool)
+    # --standalone: this torchrun takes port 29500 else, which another test may hold
+    command = [*DDP[1:3], "--standalone", *DDP[3:]]
+    recorded = record_with(python, tmp_path / "run.sqlite", command, "--with", tool)
     trace = recorded.trace
     ranks = trace.processes[trace.processes["rank"] >= 0]
     assert sorted(ranks["rank"]) == [0, 1]
