@@ -21,6 +21,7 @@ _PROGRAMS = {
     "nvprof": ("nvprof",),
     "chromium": ("chromium", "chromium-browser", "google-chrome"),
     "node": ("node",),
+    "mpirun": ("mpirun",),
 }
 
 _HINTS = {

@@ -1,11 +1,15 @@
 """Launchers of MPI that say what the real ones say."""
 
 import json
-import shutil
+import os
 import subprocess
 
 import pytest
 
+from tests.recording.conftest import record
+from tests.recording.test_program_ends import NAMED_STEPS
+from tests.requirements import require
+from traceprof.formats.runs.files import open_run
 from traceprof.recording.mpi import mpi_facts
 from traceprof.recording.spool_files import read_cards
 
@@ -97,12 +101,28 @@ def test_a_launcher_that_fails_leaves_its_place_only(tmp_path, monkeypatch):
 
 
 def test_the_real_one_if_there_is_one():
-    if shutil.which("mpirun") is None:
-        pytest.skip("there is no mpirun")
+    require("mpirun")
     said = subprocess.run(["mpirun", "--version"], capture_output=True, text=True, check=False)
     version = mpi_facts()["mpi"].rpartition(" ")[2]
     assert version
     assert version in said.stdout
+
+
+def test_the_ranks_of_mpirun_are_told_apart(tmp_path):
+    launcher = [require("mpirun"), "-n", "2", "--oversubscribe"]
+    if os.geteuid() == 0:
+        launcher.append("--allow-run-as-root")
+    folder = f"{tmp_path}/run/"
+    recorded = record(tmp_path, [*launcher, *NAMED_STEPS, "0"], "-o", folder, "--with", "torch")
+    assert recorded.done.returncode == 0, recorded.done.stderr
+    run = open_run([tmp_path / "run"])
+    assert [member.rank for member in run] == [0, 1]
+    for member in run:
+        assert (member.trace.ranges["name"] == "work").sum() == 3
+        facts = dict(
+            zip(member.trace.environment["name"], member.trace.environment["value"], strict=True)
+        )
+        assert facts["mpi"].startswith("Open MPI")
 
 
 def test_variables_that_the_launcher_sets_for_its_processes_are_kept_masked(tmp_path):
