@@ -1,5 +1,6 @@
 import json
 import sqlite3
+from contextlib import closing
 
 import numpy as np
 import pytest
@@ -96,7 +97,7 @@ def a_trace():
 
 
 def rows(path, sql):
-    with sqlite3.connect(path) as connection:
+    with closing(sqlite3.connect(path)) as connection:
         return connection.execute(sql).fetchall()
 
 

@@ -74,6 +74,7 @@ class Database:
                     f"CREATE TEMP VIEW {quoted(table)} AS SELECT * FROM {quoted(name)}"
                 )
         except sqlite3.Error as error:
+            self._connection.close()
             raise TraceError(f"{path}: a damaged SQLite database ({error})") from error
         self.tables = frozenset([*names, *self._versioned])
         self._columns: dict[str, frozenset[str]] = {}
