@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.conftest import Run
+from tests.requirements import require
 
 pytestmark = pytest.mark.traces
 TRACE = "nsys/2026.2-2gpu-nccl-before.sqlite"
@@ -53,3 +54,14 @@ def test_without_a_name_the_file_is_called_after_the_trace(
     trace = real_trace(TRACE)
     assert run_traceprof("timeline", trace).returncode == 0
     assert [path.name for path in tmp_path.iterdir()] == [f"{trace.stem}.timeline.html"]
+
+
+def test_hosts_and_racks_that_the_user_names_are_read(run_traceprof: Run, tmp_path: Path) -> None:
+    run = Path(require("traces"), "kineto") / "resnet18-2ranks-v100"
+    cluster = tmp_path / "cluster.toml"
+    cluster.write_text('[hosts]\nleft = "0"\nright = "1"\n[racks]\nr1 = "elsewhere"\n')
+    done = run_traceprof("timeline", run, "--cluster", cluster, "-o", "a.html")
+    assert done.returncode == 2
+    assert "left, right" in done.stderr
+    done = run_traceprof("timeline", run, "--cluster", cluster, "--rack", "r1=left", "-o", "a.html")
+    assert done.returncode == 0, done.stderr

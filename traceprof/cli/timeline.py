@@ -8,7 +8,15 @@ from typing import Annotated, Literal
 import typer
 
 from traceprof.cli.opening import Align
-from traceprof.cli.options import AlignClocks, Force, Output, RulesFile, TracePaths
+from traceprof.cli.options import (
+    AlignClocks,
+    ClusterFile,
+    Force,
+    Output,
+    RackHosts,
+    RulesFile,
+    TracePaths,
+)
 
 __all__ = ["timeline"]
 
@@ -36,6 +44,8 @@ def timeline(
     force: Force = False,
     rules: RulesFile = None,
     align: AlignClocks = Align.AUTO,
+    rack: RackHosts = None,
+    cluster: ClusterFile = None,
 ) -> None:
     """The trace as a picture to zoom into: one HTML file that works offline."""
     from traceprof.cli.opening import Opening, open_named
@@ -48,7 +58,8 @@ def timeline(
     named = output.suffix.lstrip(".") if output else ""
     kind = kind or ("png" if named == "png" else "svg" if named == "svg" else "html")
     target = output or Path(f"{trace[0].stem}.timeline.{kind}")
-    found = open_named(trace, Opening(rules=rules, align=align))
+    opening = Opening(rules=rules, align=align, racks=rack or (), cluster=cluster)
+    found = open_named(trace, opening)
     selection = select(found, window or "all")
     heading, part = title or trace[0].name, selection.window if window else None
     page: str | bytes
