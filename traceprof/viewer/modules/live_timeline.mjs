@@ -5,7 +5,7 @@ import { formatCount } from "./format.mjs";
 import { lowerBound } from "./bisect.mjs";
 
 const NARROWEST_NS = 50;
-const PATIENCE_MS = 70; // about what one drawing costs: a wait shorter than that is won back
+const PATIENCE_MS = 110; // still immediate to the eye, and a drawing saved
 
 /** The timeline of a trace that stays on the server: what the view lacks is fetched. */
 export class LiveTimeline extends Timeline {
