@@ -4,11 +4,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.builders import TraceBuilder, plain
+from traceprof.analysis.advice.findings import measure_findings
 from traceprof.analysis.device.breakdown import measure_breakdown
 from traceprof.analysis.training.steadiness import measure_steadiness
 from traceprof.analysis.training.step_parts import DEVICE_PARTS
 from traceprof.analysis.training.steps import measure_steps
 from traceprof.model.selection import select
+from traceprof.model.steps import OWN_DOMAIN
 from traceprof.model.window import TimeWindow
 
 MS = 1_000_000
@@ -48,6 +50,20 @@ def test_slow_steps_say_why() -> None:
     remarks = [remark for remark in result.table["remark"] if remark]
     assert remarks == ["slow by 30.00 ms: idle devices +30.00 ms, data +30.00 ms"]
     assert result.table["remark"][6]
+
+
+def test_a_step_that_the_profiler_made_slow_is_no_advice() -> None:
+    builder = training([20] * 6 + [50] + [20] * 5)
+    at = 6 * 20 * MS
+    builder.range("traceprof.window.stop", at + 12 * MS, at + 32 * MS, domain=OWN_DOMAIN)
+    builder.overhead("CUPTI buffer flush", at + 30 * MS, at + 40 * MS)
+    trace = builder.build()
+    table = measure_steps(trace).table
+    assert table["profiler_ns"].tolist() == [0] * 6 + [28 * MS] + [0] * 5
+    assert table["remark"][6].endswith("the profiler itself +28.00 ms")
+    assert not [f for f in measure_findings(trace).findings if f.rule == "slow_steps"]
+    without = measure_findings(training([20] * 6 + [50] + [20] * 5).build()).findings
+    assert [f for f in without if f.rule == "slow_steps"]
 
 
 def test_fast_steps_and_unexplained_ones() -> None:

@@ -12,6 +12,7 @@ import pandas as pd
 from traceprof.analysis.attribution.host_phases import find_host_phases
 from traceprof.analysis.attribution.launches import find_launches
 from traceprof.analysis.device.breakdown import device_time
+from traceprof.model.intervals import Intervals
 from traceprof.model.steps import OWN_DOMAIN
 from traceprof.model.trace import DEVICE_TABLES, Trace
 
@@ -21,6 +22,7 @@ __all__ = [
     "owner_of",
     "parts_of_devices",
     "phases_of_host",
+    "profiler_in_steps",
     "sums_in_steps",
 ]
 
@@ -33,6 +35,7 @@ DEVICE_PARTS: Final = (
     "device_memory_ns",
     "idle_ns",
 )
+_WINDOW_WORK: Final = ("traceprof.window.start", "traceprof.window.stop")
 _COUNTED: Final = ("h2d", "d2h", "p2p")
 
 
@@ -130,6 +133,23 @@ def phases_of_host(trace: Trace, steps: pd.DataFrame) -> Mapping[str, _Float64Ar
             column = columns.setdefault(f"{phase}_ns", np.full(len(steps), np.nan))
             column[rows] = time.covered_ns(mine["start_ns"], mine["end_ns"])
     return columns
+
+
+def profiler_in_steps(trace: Trace, steps: pd.DataFrame) -> Mapping[str, _Float64Array]:
+    """Return the host time of each step that the profiler took for itself, where it took any.
+
+    Its overheads, and the beginning and end of windows of the embedded recorder.
+    """
+    ranges = trace.ranges
+    own = ranges[(ranges["domain"] == OWN_DOMAIN) & ranges["name"].isin(_WINDOW_WORK)]
+    busy = np.zeros(len(steps))
+    for process, rows in steps.groupby("process").indices.items():
+        spans = [frame[frame["process"] == process] for frame in (own, trace.overheads)]
+        starts, ends = (np.concatenate([f[at] for f in spans]) for at in ("start_ns", "end_ns"))
+        mine = steps.iloc[rows]
+        time = Intervals.union_of(starts, ends)
+        busy[rows] = time.covered_ns(mine["start_ns"], mine["end_ns"])
+    return {"profiler_ns": busy} if busy.any() else {}
 
 
 def sums_in_steps(trace: Trace, steps: pd.DataFrame) -> Mapping[str, _Float64Array]:

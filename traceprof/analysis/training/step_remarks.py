@@ -14,7 +14,7 @@ from traceprof.analysis.training.steadiness import Steadiness
 from traceprof.model.steps import Steps
 from traceprof.units import format_duration, format_ratio
 
-__all__ = ["remark_on", "sentences_about"]
+__all__ = ["PROFILER", "remark_on", "sentences_about"]
 
 _PART_NAMES: Final = {
     "compute_ns": "compute",
@@ -23,7 +23,8 @@ _PART_NAMES: Final = {
     "device_memory_ns": "copies inside the device",
     "idle_ns": "idle devices",
 }
-_PHASE_NAMES: Final = {f"{phase}_ns": phase for phase in PHASES}
+PROFILER: Final = "the profiler itself"
+_PHASE_NAMES: Final = {f"{phase}_ns": phase for phase in PHASES} | {"profiler_ns": PROFILER}
 _EXPLAINS: Final = 0.5
 
 

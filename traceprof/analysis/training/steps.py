@@ -13,6 +13,7 @@ from traceprof.analysis.training.step_parts import (
     device_duration,
     parts_of_devices,
     phases_of_host,
+    profiler_in_steps,
     sums_in_steps,
 )
 from traceprof.analysis.training.step_remarks import remark_on, sentences_about
@@ -93,7 +94,11 @@ def _measure(trace: Trace, steps: Steps) -> pd.DataFrame:
             duration.astype(np.float64) if steps.is_inferred else device_duration(trace, rows)
         )
         columns |= {"device_ns": on_device, **parts_of_devices(trace, rows)}
-    columns |= {**phases_of_host(trace, rows), **sums_in_steps(trace, rows)}
+    columns |= {
+        **phases_of_host(trace, rows),
+        **profiler_in_steps(trace, rows),
+        **sums_in_steps(trace, rows),
+    }
     table = pd.DataFrame({name: np.asarray(values) for name, values in columns.items()})
     if "samples_count" in table:
         seconds = table["duration_ns"] / 1e9

@@ -9,6 +9,7 @@ import numpy as np
 
 from traceprof.analysis.advice.findings.base import Finding, Rule
 from traceprof.analysis.advice.findings.context import Context
+from traceprof.analysis.training.step_remarks import PROFILER
 from traceprof.analysis.training.steps import measure_steps
 from traceprof.errors import NotRecordedError
 from traceprof.units import format_duration, format_ratio
@@ -21,7 +22,9 @@ _LEAST: Final = 0.01
 def _check(context: Context) -> Iterator[Finding]:
     if len(context.steps) < 4:
         raise NotRecordedError("too few steps are named to call one slow")
-    slow = np.flatnonzero(context.step_outliers > 0)
+    remarks = measure_steps(context.trace).table["remark"]
+    disturbed = remarks.str.contains(PROFILER, regex=False).to_numpy()
+    slow = np.flatnonzero((context.step_outliers > 0) & ~disturbed)
     if not len(slow):
         return
     durations = context.steps.durations_ns
@@ -30,7 +33,6 @@ def _check(context: Context) -> Iterator[Finding]:
     ratio = excess_ns / int(durations[steady].sum())
     if ratio < _LEAST:
         return
-    remarks = measure_steps(context.trace).table["remark"]
     table = context.steps.table
     worst = slow[np.argsort(-durations[slow], kind="stable")]
     row = table.iloc[worst[0]]
