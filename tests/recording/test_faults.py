@@ -161,13 +161,13 @@ def test_a_python_without_torch_is_said(tmp_path, tool):
 
 
 def test_a_disk_that_is_full_from_the_spool_to_the_trace(tmp_path):
-    """Everything is on a disk of 100 kB: the program does not notice."""
+    """Everything is on a disk of 64 kB, less than the events take: the program does not notice."""
     disk = tmp_path / "disk"
     recorded = record(
         disk / "run.sqlite",
         [*NAMED_STEPS, "many"],
         *("--with", "torch"),
-        prefix=on_small_disk(disk, "100k"),
+        prefix=on_small_disk(disk, "64k"),
         TMPDIR=str(disk),
     )
     assert "events are being lost" in recorded.done.stderr
