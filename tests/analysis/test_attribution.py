@@ -12,13 +12,13 @@ from hypothesis import strategies as st
 
 from tests.builders import TraceBuilder
 from tests.requirements import require
-from traceprof.analysis.attribution.launches import (
+from traceprof.facts.launches import (
     find_launches,
     innermost,
     phase_of_launches,
     range_of_launches,
 )
-from traceprof.analysis.attribution.phase_names import PHASES
+from traceprof.facts.host.phase_names import PHASES
 from traceprof.formats import open_trace
 from traceprof.model.activity import Activity
 from traceprof.model.intervals import nesting_depth, parents_of

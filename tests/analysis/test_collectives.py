@@ -13,8 +13,8 @@ from traceprof.analysis.communication.buckets import measure_buckets
 from traceprof.analysis.communication.callers import measure_callers
 from traceprof.analysis.communication.collectives import CollectiveClass, measure_collectives
 from traceprof.analysis.communication.messages import measure_messages
-from traceprof.analysis.communication.rates import busbw_factor
-from traceprof.analysis.communication.work import find_collectives
+from traceprof.facts.collectives.rates import busbw_factor
+from traceprof.facts.collectives.work import find_collectives
 from traceprof.errors import NotRecordedError
 from traceprof.formats import open_trace
 from traceprof.model.hardware import built_in_hardware

@@ -16,7 +16,7 @@ from tests.builders import TraceBuilder
 from traceprof.analysis import ANALYSES, Entry, load_analysis, run_analysis
 from traceprof.errors import NotRecordedError, UsageError
 from traceprof.formats import open_trace
-from traceprof.model.selection import select
+from traceprof.session.selection import select
 from traceprof.model.trace import Trace, TraceInfo, make_trace
 from traceprof.render.columns import format_cell
 from traceprof.render.csv_text import to_csv

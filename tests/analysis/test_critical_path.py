@@ -8,7 +8,7 @@ from tests.builders import TraceBuilder, plain
 from tests.training import MS, US, Training
 from traceprof.analysis.advice.critical_path import PARTS, find_path, measure_critical_path
 from traceprof.analysis.advice.whatif import measure_whatif
-from traceprof.model.selection import select
+from traceprof.session.selection import select
 from traceprof.model.trace import Trace
 from traceprof.model.window import TimeWindow
 

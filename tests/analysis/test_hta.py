@@ -13,7 +13,7 @@ from tests.builders import plain
 from traceprof.analysis.device.breakdown import measure_breakdown
 from traceprof.analysis.waiting.streams import measure_streams
 from traceprof.formats import open_trace
-from traceprof.model.selection import select
+from traceprof.session.selection import select
 from traceprof.model.trace import Trace
 
 pytestmark = pytest.mark.traces

@@ -3,7 +3,7 @@ from hypothesis import strategies as st
 
 from tests.builders import TraceBuilder, plain
 from traceprof.analysis.device.breakdown import measure_breakdown
-from traceprof.analysis.waiting.gaps import CAUSES, find_gaps
+from traceprof.facts.gaps import CAUSES, find_gaps
 from traceprof.analysis.waiting.idle import measure_idle
 from traceprof.analysis.waiting.longest_gaps import measure_gaps
 from traceprof.model.window import TimeWindow

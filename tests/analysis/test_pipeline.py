@@ -7,9 +7,9 @@ from fractions import Fraction
 import pytest
 
 from tests.builders import TraceBuilder
-from traceprof.analysis.communication.work import find_collectives
+from traceprof.facts.collectives.work import find_collectives
 from traceprof.analysis.ranks.pipeline import measure_pipeline
-from traceprof.analysis.ranks.pipeline_stages import Stage, find_stages
+from traceprof.facts.ranks.stages import Stage, find_stages
 from traceprof.model.trace import Trace
 
 

@@ -5,12 +5,12 @@ from __future__ import annotations
 import pytest
 
 from tests.builders import TraceBuilder, plain
-from traceprof.analysis.communication.matches import find_matches
+from traceprof.facts.collectives.matches import find_matches
 from traceprof.analysis.communication.messages import measure_messages
-from traceprof.analysis.communication.point_to_point import find_messages
-from traceprof.analysis.communication.work import find_collectives
+from traceprof.facts.collectives.point_to_point import find_messages
+from traceprof.facts.collectives.work import find_collectives
 from traceprof.analysis.ranks.peers import measure_peers
-from traceprof.analysis.ranks.pipeline_stages import find_chains
+from traceprof.facts.ranks.stages import find_chains
 from traceprof.analysis.ranks.shared import measure_shared
 from traceprof.model.tables import ABSENT
 from traceprof.model.trace import Trace

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.requirements import require
-from traceprof.analysis.attribution.range_work import find_range_work
+from traceprof.facts.host.range_work import find_range_work
 from traceprof.formats import open_trace
 
 FILES = (

@@ -17,14 +17,14 @@ from tests.analysis.generated_run import MS, Clock, Plan, make_run, make_trace_o
 from tests.builders import TraceBuilder, plain
 from tests.requirements import ROOT
 from traceprof.analysis.communication.collectives import measure_collectives
-from traceprof.analysis.communication.matches import find_matches
-from traceprof.analysis.communication.sequences import find_shift
+from traceprof.facts.collectives.matches import find_matches
+from traceprof.facts.collectives.sequences import find_shift
 from traceprof.analysis.device.breakdown import measure_breakdown
 from traceprof.analysis.ranks.alignment import align_clocks, measure_alignment
-from traceprof.analysis.ranks.others import beyond_others
+from traceprof.facts.ranks.others import beyond_others
 from traceprof.analysis.ranks.rank_steps import measure_rank_steps
 from traceprof.analysis.ranks.ranks import measure_ranks
-from traceprof.analysis.ranks.robust_line import fit_line
+from traceprof.facts.ranks.robust_line import fit_line
 from traceprof.analysis.ranks.shared import measure_shared
 from traceprof.analysis.ranks.stragglers import measure_stragglers
 from traceprof.formats.runs.files import open_run

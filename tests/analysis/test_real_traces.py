@@ -10,7 +10,7 @@ from traceprof.analysis.device.breakdown import measure_breakdown
 from traceprof.analysis.training.phases import UNCLAIMED, measure_phases
 from traceprof.analysis.training.steps import measure_steps
 from traceprof.formats import open_trace
-from traceprof.model.selection import select
+from traceprof.session.selection import select
 from traceprof.model.trace import Trace
 
 pytestmark = pytest.mark.traces

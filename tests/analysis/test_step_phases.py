@@ -1,6 +1,6 @@
 from tests.builders import TraceBuilder, plain
 from tests.training import MS, Training
-from traceprof.analysis.attribution.phase_names import UNCLAIMED
+from traceprof.facts.host.phase_names import UNCLAIMED
 from traceprof.analysis.training.step_phases import measure_step_phases
 
 COLUMNS = ("step", "device", "phase", "host_ns", "device_ns", "work_count")

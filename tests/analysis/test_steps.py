@@ -6,10 +6,10 @@ from hypothesis import strategies as st
 from tests.builders import TraceBuilder, plain
 from traceprof.analysis.advice.findings import measure_findings
 from traceprof.analysis.device.breakdown import measure_breakdown
-from traceprof.analysis.training.steadiness import measure_steadiness
-from traceprof.analysis.training.step_parts import DEVICE_PARTS
+from traceprof.facts.steps.steadiness import measure_steadiness
+from traceprof.facts.steps.parts import DEVICE_PARTS
 from traceprof.analysis.training.steps import measure_steps
-from traceprof.model.selection import select
+from traceprof.session.selection import select
 from traceprof.model.steps import OWN_DOMAIN
 from traceprof.model.window import TimeWindow
 

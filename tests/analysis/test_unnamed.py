@@ -11,7 +11,7 @@ import pandas as pd
 import pytest
 
 from tests.builders import TraceBuilder
-from traceprof.analysis.communication.matches import Matches, find_matches
+from traceprof.facts.collectives.matches import Matches, find_matches
 from traceprof.analysis.ranks.shared import measure_shared
 from traceprof.formats import open_trace
 

@@ -1,7 +1,7 @@
 from tests.builders import TraceBuilder
 from tests.training import MS, Training
 from traceprof.analysis.advice.verdict import measure_verdict
-from traceprof.model.selection import select
+from traceprof.session.selection import select
 from traceprof.model.window import TimeWindow
 
 

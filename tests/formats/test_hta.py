@@ -18,7 +18,7 @@ from traceprof.analysis.device.breakdown import device_time
 from traceprof.formats import open_trace
 from traceprof.formats.kineto.events import read_kineto_events
 from traceprof.model.intervals import Intervals
-from traceprof.model.steps import find_steps
+from traceprof.facts.steps.find import find_steps
 from traceprof.model.trace import Trace
 
 REFERENCE = json.loads((Path(__file__).parent / "hta_reference.json").read_text("utf-8"))["files"]

@@ -16,7 +16,7 @@ from tests.builders import TraceBuilder, plain
 from tests.requirements import TRACES, require
 from traceprof.analysis.communication.network import measure_network
 from traceprof.analysis.communication.network_time import measure_network_time
-from traceprof.analysis.communication.work import find_collectives
+from traceprof.facts.collectives.work import find_collectives
 from traceprof.formats import open_trace
 from traceprof.formats.nsys.writer import write_nsys
 from traceprof.model.tables import ABSENT

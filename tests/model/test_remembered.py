@@ -6,7 +6,7 @@ import gc
 import weakref
 
 from tests.builders import TraceBuilder
-from traceprof.model.remembered import remembered
+from traceprof.facts.cache import remembered
 from traceprof.model.trace import Trace
 from traceprof.model.window import TimeWindow
 

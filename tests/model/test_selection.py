@@ -2,7 +2,7 @@ import pytest
 
 from tests.builders import TraceBuilder
 from traceprof.errors import NotRecordedError, UsageError
-from traceprof.model.selection import Selection, select
+from traceprof.session.selection import Selection, select
 from traceprof.model.trace import Trace
 
 

@@ -4,7 +4,7 @@ import pytest
 from tests.builders import TraceBuilder, plain
 from traceprof.errors import UsageError
 from traceprof.model.activity import Activity
-from traceprof.model.steps import find_steps, mark_steps
+from traceprof.facts.steps.find import find_steps, mark_steps
 from traceprof.model.window import TimeWindow
 
 COLUMNS = ("process", "step", "start_ns", "end_ns")

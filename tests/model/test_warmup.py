@@ -1,7 +1,7 @@
 import numpy as np
 import pytest
 
-from traceprof.model.warmup import count_warmup
+from traceprof.facts.steps.warmup import count_warmup
 
 
 @pytest.mark.parametrize(

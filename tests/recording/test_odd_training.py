@@ -7,7 +7,7 @@ import pytest
 
 from tests.recording.conftest import PROGRAMS, TORCHRUN, record
 from tests.requirements import require
-from traceprof.model.steps import find_steps
+from traceprof.facts.steps.find import find_steps
 from traceprof.model.window import TimeWindow
 
 pytestmark = pytest.mark.torch

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from tests.recording.test_training import PARAMETER_BYTES
-from traceprof.analysis.communication.by_step import steps_of_collectives
-from traceprof.analysis.communication.matches import find_matches
+from traceprof.facts.collectives.callers import steps_of_collectives
+from traceprof.facts.collectives.matches import find_matches
 from traceprof.analysis.communication.network import measure_network
-from traceprof.analysis.communication.point_to_point import find_messages
+from traceprof.facts.collectives.point_to_point import find_messages
 from traceprof.analysis.ranks.peers import measure_peers
-from traceprof.model.steps import find_steps
+from traceprof.facts.steps.find import find_steps
 
 
 def test_every_step_reduces_the_gradients_and_the_loopback_carries_them(ddp) -> None:

@@ -15,10 +15,9 @@ from typing import TYPE_CHECKING, Final
 from traceprof.errors import UsageError
 
 if TYPE_CHECKING:
-    from traceprof.analysis.base import Analysis, Result
-    from traceprof.model.trace import Trace
+    from traceprof.analysis.base import Analysis
 
-__all__ = ["ANALYSES", "Entry", "load_analysis", "run_analysis"]
+__all__ = ["ANALYSES", "Entry", "load_analysis"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,13 +137,3 @@ def load_analysis(name: str, entries: Sequence[Entry] | None = None) -> Analysis
             analysis: Analysis = import_module(entry.module, __package__).ANALYSIS
             return analysis
     raise UsageError(f"no analysis {name!r}: there are {', '.join(e.name for e in known)}")
-
-
-def run_analysis(analysis: Analysis, trace: Trace) -> Result:
-    """Return the result of ``analysis`` on ``trace``.
-
-    Raises:
-        NotRecordedError: the trace lacks a table that the analysis needs.
-    """
-    trace.require(*analysis.needs)
-    return analysis.run(trace)

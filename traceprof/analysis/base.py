@@ -1,62 +1,72 @@
-"""What an analysis is: a pure function of a Trace that returns a frozen result."""
+"""What an analysis is: declared tables of a run, measured rank by rank or of all ranks together."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Protocol
+from dataclasses import dataclass, replace
+from typing import Any
 
-import numpy as np
-import pandas as pd
-
-from traceprof.model.tables import ABSENT
+from traceprof.errors import NotRecordedError
+from traceprof.model.combining import combine
+from traceprof.model.ranks import Ranks
+from traceprof.model.results import Result, ResultSpec
 from traceprof.model.trace import Trace
 
-__all__ = ["Analysis", "Result", "table_of"]
+__all__ = ["Analysis", "run_analysis"]
 
 
-class Result(Protocol):
-    """The outcome of an analysis: a frozen dataclass of plain values with units in its names.
-
-    Column names of the frame carry the unit as a suffix that renderers understand: ``_ns``,
-    ``_bytes``, ``_bytes_per_s``, ``_ratio`` (0 to 1), ``_count``.
-    """
-
-    @property
-    def notes(self) -> tuple[str, ...]:
-        """Sentences that must be read with the numbers."""
-        ...
-
-    def to_frame(self) -> pd.DataFrame:
-        """Return the result as a table, one row per thing measured, the most important first."""
-        ...
+def _as_it_is(result: Result) -> Result:
+    return result
 
 
 @dataclass(frozen=True, slots=True)
 class Analysis:
     """One analysis.
 
-    ``name`` is that of its line in `ANALYSES`, which also holds the words for people.
-    ``needs`` names the tables without which it means nothing; `run_analysis` checks them once.
+    ``needs`` names the tables without which it means nothing, ``uses`` those that it looks at where
+    they were recorded; readers read no others. Of ``whole`` it also looks at rows outside the
+    window, beside the work next to it and the launches of what is in it. Either ``of_rank`` measures one rank (whose results
+    combine as the columns of ``spec`` are declared), or ``of_ranks`` all together, where ranks must
+    be compared. ``finish`` sees the measures of all ranks: it computes what derives from them,
+    puts rows in order and says what must be read with them.
     """
 
     name: str
-    needs: tuple[str, ...]
-    run: Callable[[Trace], Result]
+    spec: ResultSpec = ResultSpec(())
+    needs: tuple[str, ...] = ()
+    uses: tuple[str, ...] = ()
+    whole: tuple[str, ...] = ()
+    of_rank: Callable[[Trace], Result] | None = None
+    of_ranks: Callable[[Ranks], Result] | None = None
+    finish: Callable[[Result], Result] = _as_it_is
+    run: Callable[[Trace], Any] | None = None  # TRANSITION: not yet converted
+
+    @property
+    def tables(self) -> frozenset[str]:
+        """The tables that it reads."""
+        return frozenset((*self.needs, *self.uses))
 
 
-def table_of(result: Result, trace: Trace) -> pd.DataFrame:
-    """Return the table of ``result``; in a run of several ranks, each process with its rank.
+def run_analysis(analysis: Analysis, ranks: Ranks) -> Result:
+    """Return the result of ``analysis`` on ``ranks``, whole or cut to a window.
 
-    A process id says little where every rank has its own. None where the rank is not known.
+    Raises:
+        NotRecordedError: no rank has a table that the analysis needs.
     """
-    frame = result.to_frame()
-    processes = trace.processes[trace.processes["rank"] != ABSENT]
-    if "process" not in frame or "rank" in frame or processes["rank"].nunique() < 2:
-        return frame
-    ranks = dict(zip(processes["process"], processes["rank"], strict=True))
-    found = [ranks.get(process) for process in frame["process"]]
-    with_rank = frame.copy(deep=False)
-    kind = object if None in found else np.int64
-    with_rank.insert(list(frame).index("process"), "rank", pd.Series(found, frame.index, kind))
-    return with_rank
+    ranks.require(*analysis.needs)
+    if analysis.run is not None:
+        return analysis.run(ranks.merged())
+    if analysis.of_ranks is not None:
+        return analysis.finish(analysis.of_ranks(ranks))
+    if analysis.of_rank is None:
+        raise TypeError(f"analysis {analysis.name} measures neither a rank nor all")
+    measured: list[Result] = []
+    refused: NotRecordedError | None = None
+    for part in ranks:
+        try:
+            measured.append(analysis.of_rank(part))
+        except NotRecordedError as error:
+            refused = error
+    if not measured and refused is not None:
+        raise refused
+    return replace(analysis.finish(combine(measured)), samples={})

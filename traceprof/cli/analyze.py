@@ -141,11 +141,11 @@ def show(names: Sequence[str], paths: Sequence[Path], opening: Opening, wanted: 
     from traceprof.analysis.advice.verdict import measure_verdict
     from traceprof.analysis.base import table_of
     from traceprof.cli.output import out, print_view
-    from traceprof.model.selection import select
-    from traceprof.model.steps import mark_steps
+    from traceprof.facts.steps.find import mark_steps
     from traceprof.render.csv_text import to_csv
     from traceprof.render.json_text import document_of, to_json
     from traceprof.render.overview import OVERVIEW, overview_view, results_view
+    from traceprof.session.selection import select
 
     if wanted.as_csv and len(names) != 1:
         raise UsageError("--csv prints one table: name one analysis, such as `analyze kernels`")

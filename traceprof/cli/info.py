@@ -16,10 +16,10 @@ def info(trace: TracePaths, as_json: AsJson = False) -> None:
     from traceprof.analysis.advice.quality import measure_quality, measure_run_quality
     from traceprof.cli.opening import open_members
     from traceprof.cli.output import out, print_view
-    from traceprof.model.contents import describe
     from traceprof.model.merge import merge_run
     from traceprof.render.contents import contents_view
     from traceprof.render.json_text import records_of, to_json
+    from traceprof.session.contents import describe
 
     run = open_members(trace)
     whole = merge_run(run) if len(run) > 1 else run.members[0].trace

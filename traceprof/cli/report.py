@@ -46,8 +46,8 @@ def report(
     from traceprof.cli.analyze import run_all
     from traceprof.cli.opening import Opening, open_named
     from traceprof.cli.output import message, write_output
-    from traceprof.model.selection import select
     from traceprof.render.report import REPORT, render_report
+    from traceprof.session.selection import select
     from traceprof.units import format_bytes
 
     target = output or Path(f"{trace[0].stem}.report.html")

@@ -50,9 +50,9 @@ def timeline(
     """The trace as a picture to zoom into: one HTML file that works offline."""
     from traceprof.cli.opening import Opening, open_named
     from traceprof.cli.output import message, write_output
-    from traceprof.model.selection import select
     from traceprof.render.picture import render_picture, timeline_figure
     from traceprof.render.timeline import render_timeline
+    from traceprof.session.selection import select
     from traceprof.units import format_bytes
 
     named = output.suffix.lstrip(".") if output else ""

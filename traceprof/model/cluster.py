@@ -9,6 +9,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Final, Self
 
 from traceprof.errors import UsageError
+from traceprof.model.ranks import Ranks
 from traceprof.model.trace import Trace
 
 __all__ = ["Cluster", "parse_cluster"]
@@ -48,8 +49,8 @@ class Cluster:
         known = self.racks.get(name, ())
         return replace(self, racks={**self.racks, name: (*known, *patterns)})
 
-    def placed(self, trace: Trace) -> Trace:
-        """Return the whole ``trace`` with the hosts and racks of its processes.
+    def placed(self, ranks: Ranks) -> Ranks:
+        """Return the whole of ``ranks`` with the hosts and racks of its processes.
 
         What is said here wins over what was recorded; the rest stays.
 
@@ -57,7 +58,7 @@ class Cluster:
             UsageError: a rank has two hosts or a host two racks, or no rack has a host of the
                 trace.
         """
-        processes = trace.processes
+        processes = ranks.whole.table("processes")
         host_of = {
             int(rank): self._host_of(int(rank)) for rank in processes["rank"].unique() if rank >= 0
         }
@@ -72,10 +73,19 @@ class Cluster:
                 f"no rack has a host of this trace ({known}): hosts are named by --cluster or in "
                 "a manifest"
             )
-        racks = [
-            rack_of[host] or str(own) for host, own in zip(hosts, processes["rack"], strict=True)
-        ]
-        return replace(trace, processes=processes.assign(host=hosts, rack=racks))
+
+        def place(trace: Trace) -> Trace:
+            own = trace.processes
+            hosts = [
+                host_of.get(rank) or str(host)
+                for rank, host in zip(own["rank"], own["host"], strict=True)
+            ]
+            racks = [
+                rack_of[host] or str(rack) for host, rack in zip(hosts, own["rack"], strict=True)
+            ]
+            return replace(trace, processes=own.assign(host=hosts, rack=racks))
+
+        return ranks.map(place)
 
     def _host_of(self, rank: int) -> str:
         return _only(

@@ -1,4 +1,4 @@
-"""A run as one Trace: every rank on one clock, its processes and devices told apart."""
+"""The ranks of a run put on one clock, their processes and devices told apart."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from typing import Any, Final
 import numpy as np
 import pandas as pd
 
-from traceprof.model.frames import stack
-from traceprof.model.merge_samples import merge_environments, merge_samples
+from traceprof.model.merge_samples import merge_environments, place_samples
+from traceprof.model.ranks import Ranks
 from traceprof.model.run import RankTrace, Run
 from traceprof.model.tables import ABSENT, TABLES, make_table
 from traceprof.model.trace import Trace, TraceInfo, make_trace
 from traceprof.model.window import TimeWindow
 
-__all__ = ["clock_offsets_ns", "merge_run"]
+__all__ = ["clock_offsets_ns", "merge_run", "place_run"]
 
 _APART: Final = 100_000_000
 """Added to process ids of different hosts that happen to be equal; above any real one."""
@@ -35,8 +35,8 @@ def clock_offsets_ns(run: Run) -> tuple[int, ...] | None:
     return tuple(epoch - min(known) for epoch in known)
 
 
-def merge_run(run: Run, offsets_ns: Sequence[int] | None = None) -> Trace:
-    """Return all ranks of ``run`` as one Trace.
+def place_run(run: Run, offsets_ns: Sequence[int] | None = None) -> Ranks:
+    """Return the ranks of ``run`` on one clock.
 
     Args:
         run: at least one member.
@@ -44,10 +44,11 @@ def merge_run(run: Run, offsets_ns: Sequence[int] | None = None) -> Trace:
             where that knows nothing every member starts at its own time.
 
     Equal process ids of different members are told apart by adding multiples of 100 000 000;
-    devices are renumbered in the order of the ranks where two members use the same number.
+    devices are renumbered in the order of the ranks where two members use the same number. A
+    table counts as recorded where any member recorded it; warnings name those that did not.
     """
     if len(run) == 1 and offsets_ns is None:
-        return run.members[0].trace
+        return Ranks.of(run.members[0].trace)
     warnings = list(run.warnings)
     if offsets_ns is None:
         offsets_ns = clock_offsets_ns(run)
@@ -59,17 +60,29 @@ def merge_run(run: Run, offsets_ns: Sequence[int] | None = None) -> Trace:
         _moved(member, offset, processes[i], devices[i])
         for i, (member, offset) in enumerate(zip(run, offsets_ns, strict=True))
     ]
-    tables = {name: stack(name, [part[name] for part in parts]) for name in TABLES}
-    tables["environment"] = merge_environments(run, [part["environment"] for part in parts])
-    samples = [part["samples"] for part in parts]
-    tables["samples"] = merge_samples(run, samples, processes, devices)
+    environment = merge_environments(run, [part["environment"] for part in parts])
+    samples = place_samples(run, [part["samples"] for part in parts], processes, devices)
     recorded = frozenset[str]().union(*(member.trace.recorded for member in run))
     for name in sorted(recorded):
         without = [str(m.rank) for m in run if name not in m.trace.recorded]
         if without and name in ("kernels", "ranges", "collectives"):
             warnings.append(f"{name} of rank {', '.join(without)} were not recorded")
     span = _span(run, offsets_ns)
-    return make_trace(_info(run, warnings, offsets_ns), tables, recorded, span)
+    placed = tuple(
+        make_trace(
+            member.trace.info,
+            {**part, "environment": environment, "samples": own},
+            recorded,
+            span,
+        )
+        for member, part, own in zip(run, parts, samples, strict=True)
+    )
+    return Ranks(placed, _info(run, warnings, offsets_ns))
+
+
+def merge_run(run: Run, offsets_ns: Sequence[int] | None = None) -> Trace:
+    """Return all ranks of ``run`` as one Trace (see `place_run`)."""
+    return place_run(run, offsets_ns).merged()
 
 
 def _span(run: Run, offsets_ns: Sequence[int]) -> TimeWindow:

@@ -9,23 +9,22 @@ from typing import Final
 import numpy as np
 import pandas as pd
 
-from traceprof.model.frames import stack
 from traceprof.model.run import Run
 from traceprof.model.tables import make_table
 
-__all__ = ["merge_environments", "merge_samples"]
+__all__ = ["merge_environments", "place_samples"]
 
 _OF_MACHINE: Final = ("nic", "rdma")
 _NUMBERED: Final = re.compile(r"\b(process|gpu):(\d+)")
 
 
-def merge_samples(
+def place_samples(
     run: Run,
     frames: Sequence[pd.DataFrame],
     processes: Sequence[Mapping[int, int]],
     devices: Sequence[Mapping[int, int]],
-) -> pd.DataFrame:
-    """Return the samples of all members, ``frames`` being on the common clock already.
+) -> list[pd.DataFrame]:
+    """Return the samples of each member, ``frames`` being on the common clock already.
 
     Processes and devices bear their numbers in the run, interfaces the name of their host where
     there are several ("nic:eth0@alpha"). A series that several members of one host recorded at the
@@ -54,7 +53,7 @@ def merge_samples(
                 first, last = min(first, since), max(last, until)
             taken[key] = first, last
         parts.append(own[is_new].reset_index(drop=True))
-    return stack("samples", parts)
+    return parts
 
 
 def _devices_of_hosts(

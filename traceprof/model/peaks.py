@@ -4,15 +4,26 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping
-from typing import Final
+from typing import Final, Protocol
+
+import pandas as pd
 
 from traceprof.errors import UsageError
 from traceprof.model.hardware import Hardware, built_in_hardware
 from traceprof.model.links import Link, Peak, pcie_peak
 from traceprof.model.tables import ABSENT
-from traceprof.model.trace import Trace
 
-__all__ = ["peak_between", "peak_of", "peak_of_interface"]
+__all__ = ["Described", "peak_between", "peak_of", "peak_of_interface"]
+
+
+class Described(Protocol):
+    """What says what its hardware is: a Trace, or the Ranks of a run."""
+
+    @property
+    def hardware(self) -> Hardware | None: ...
+
+    def table(self, name: str, /) -> pd.DataFrame: ...
+
 
 _FROM_TRACE: Final = "the trace"
 _PCIE_NAMES: Final = ("gpu.{}.pcie", "pcie device {}")
@@ -25,17 +36,18 @@ _NVLINK: Final = re.compile(r"(\d+) links, ([\d.]+) GB/s")
 _OWN_NVLINKS: Final = re.compile(r"(\d+) links of ([\d.]+) GB/s")
 
 
-def peak_of(trace: Trace, device: int, link: Link) -> Peak | None:
+def peak_of(of: Described, device: int, link: Link) -> Peak | None:
     """Return the peak of ``link`` of ``device`` in one direction; None where nobody knows it.
 
     A link that the user gave wins, then what the trace says, then the table of hardware. Only
     the rate that the driver tells for NVLinks comes last: it counts the protocol, too.
     """
-    hardware = _hardware(trace)
+    hardware = _hardware(of)
     if link in hardware.links:
         return hardware.links[link]
-    rows = trace.devices[trace.devices["device"] == device]
-    name = _facts(trace).get(f"gpu.{device}.name", "")
+    devices = of.table("devices")
+    rows = devices[devices["device"] == device]
+    name = _facts(of).get(f"gpu.{device}.name", "")
     if not rows.empty:
         name = str(rows["name"].iloc[0])
     if link is Link.MEMORY and not rows.empty:
@@ -43,29 +55,29 @@ def peak_of(trace: Trace, device: int, link: Link) -> Peak | None:
         if measured not in (ABSENT, 0):
             return Peak(float(measured), "memory", _FROM_TRACE)
     recorded = _RECORDED.get(link)
-    said = recorded(trace, device) if recorded else None
+    said = recorded(of, device) if recorded else None
     known = said or hardware.peak(link, name)
-    return known or (_told_by_driver(trace, device) if link is Link.NVLINK else None)
+    return known or (_told_by_driver(of, device) if link is Link.NVLINK else None)
 
 
-def peak_between(trace: Trace, device: int, peer: int) -> Peak | None:
+def peak_between(of: Described, device: int, peer: int) -> Peak | None:
     """Return the peak of the NVLinks from one device to another, all those of the device else."""
-    if Link.NVLINK not in _hardware(trace).links:
-        for pair, (n_links, bytes_per_s) in _nvlinks(trace).items():
+    if Link.NVLINK not in _hardware(of).links:
+        for pair, (n_links, bytes_per_s) in _nvlinks(of).items():
             if pair == {device, peer}:
                 return Peak(bytes_per_s, f"{n_links} NVLinks between the two", _FROM_TRACE)
-    return peak_of(trace, device, Link.NVLINK)
+    return peak_of(of, device, Link.NVLINK)
 
 
-def peak_of_interface(trace: Trace, source: str) -> Peak | None:
+def peak_of_interface(of: Described, source: str) -> Peak | None:
     """Return the speed of the interface that a sample's source names ("nic:eth0", "rdma:mlx5_0:1").
 
     What the user gave wins, then what the recording noted of that interface.
     """
-    hardware = _hardware(trace)
+    hardware = _hardware(of)
     if Link.NIC in hardware.links:
         return hardware.links[Link.NIC]
-    facts = _facts(trace)
+    facts = _facts(of)
     kind, _, name = source.partition(":")
     name = name.partition(" ")[0]  # nsys: the protocol follows
     mbit = facts.get(f"nic.{name}.speed_mbit_per_s", "") if kind == "nic" else ""
@@ -79,9 +91,9 @@ def peak_of_interface(trace: Trace, source: str) -> Peak | None:
     return Peak(float(rate[1]) * 1e9 / 8, f"{device}, {float(rate[1]):g} Gb/s", _FROM_TRACE)
 
 
-def _recorded_nic(trace: Trace, _device: int) -> Peak | None:
+def _recorded_nic(of: Described, _device: int) -> Peak | None:
     """Return the share of a GPU in the RDMA ports of its machine that are up."""
-    facts = _facts(trace)
+    facts = _facts(of)
     rates = [
         float(rate[1])
         for name, value in facts.items()
@@ -96,12 +108,12 @@ def _recorded_nic(trace: Trace, _device: int) -> Peak | None:
     return Peak(sum(rates) * 1e9 / 8 / n_gpus, what, _FROM_TRACE)
 
 
-def _hardware(trace: Trace) -> Hardware:
-    return trace.hardware or built_in_hardware()
+def _hardware(of: Described) -> Hardware:
+    return of.hardware or built_in_hardware()
 
 
-def _recorded_pcie(trace: Trace, device: int) -> Peak | None:
-    facts = _facts(trace)
+def _recorded_pcie(of: Described, device: int) -> Peak | None:
+    facts = _facts(of)
     for name in _PCIE_NAMES:
         found = _PCIE.search(facts.get(name.format(device), ""))
         if found is None:
@@ -114,29 +126,29 @@ def _recorded_pcie(trace: Trace, device: int) -> Peak | None:
     return None
 
 
-def _recorded_nvlink(trace: Trace, device: int) -> Peak | None:
-    own = [links for pair, links in _nvlinks(trace).items() if device in pair]
+def _recorded_nvlink(of: Described, device: int) -> Peak | None:
+    own = [links for pair, links in _nvlinks(of).items() if device in pair]
     if not own:
         return None
     n_links, bytes_per_s = (sum(values) for values in zip(*own, strict=True))
     return Peak(float(bytes_per_s), f"NVLink, {n_links} links", _FROM_TRACE)
 
 
-def _told_by_driver(trace: Trace, device: int) -> Peak | None:
-    found = _OWN_NVLINKS.fullmatch(_facts(trace).get(f"gpu.{device}.nvlink", ""))
+def _told_by_driver(of: Described, device: int) -> Peak | None:
+    found = _OWN_NVLINKS.fullmatch(_facts(of).get(f"gpu.{device}.nvlink", ""))
     if found is None:
         return None
     rate = int(found[1]) * float(found[2]) * 1e9
     return Peak(rate, f"NVLink, {found[1]} links", _FROM_TRACE)
 
 
-def _nvlinks(trace: Trace) -> dict[frozenset[int], tuple[int, float]]:
+def _nvlinks(of: Described) -> dict[frozenset[int], tuple[int, float]]:
     """Return how many links join each pair of devices, and their rate in one direction.
 
     Profilers tell the rate of both directions together.
     """
     found = {}
-    for name, value in _facts(trace).items():
+    for name, value in _facts(of).items():
         pair, links = _NVLINK_NAME.fullmatch(name), _NVLINK.fullmatch(value)
         if pair and links:
             ends = frozenset((int(pair[1]), int(pair[2])))
@@ -144,13 +156,14 @@ def _nvlinks(trace: Trace) -> dict[frozenset[int], tuple[int, float]]:
     return found
 
 
-_RECORDED: Final[Mapping[Link, Callable[[Trace, int], Peak | None]]] = {
+_RECORDED: Final[Mapping[Link, Callable[[Described, int], Peak | None]]] = {
     Link.PCIE: _recorded_pcie,
     Link.NVLINK: _recorded_nvlink,
     Link.NIC: _recorded_nic,
 }
 
 
-def _facts(trace: Trace) -> dict[str, str]:
-    names, values = trace.environment["name"], trace.environment["value"]
+def _facts(of: Described) -> dict[str, str]:
+    environment = of.table("environment")
+    names, values = environment["name"], environment["value"]
     return dict(zip(names.astype(str), values.astype(str), strict=True))

@@ -14,9 +14,19 @@ from functools import cache
 from typing import Any, Final
 
 import numpy as np
+import numpy.typing as npt
 import pandas as pd
 
-__all__ = ["ABSENT", "TABLES", "ColumnKind", "Table", "empty_table", "make_table", "sort_rows"]
+__all__ = [
+    "ABSENT",
+    "TABLES",
+    "ColumnKind",
+    "Table",
+    "empty_table",
+    "make_table",
+    "sort_order",
+    "sort_rows",
+]
 
 ABSENT: Final = -1
 
@@ -282,19 +292,18 @@ def _names(values: Any) -> pd.Categorical:
 
 def sort_rows(frame: pd.DataFrame, table: Table) -> pd.DataFrame:
     """Return ``frame`` sorted by start and, among equal starts, by descending end."""
+    order = sort_order(frame, table)
+    return frame if order is None else frame.iloc[order].reset_index(drop=True)
+
+
+def sort_order(frame: pd.DataFrame, table: Table) -> npt.NDArray[np.int64] | None:
+    """Return the rows of ``frame`` in the order of `sort_rows`; None where they stand in it."""
     if not table.has_times or len(frame) < 2:
-        return frame
+        return None
     starts = frame["start_ns"].to_numpy()
-    if table.has_spans:
-        ends = frame["end_ns"].to_numpy()
-        in_order = (starts[1:] > starts[:-1]) | (
-            (starts[1:] == starts[:-1]) & (ends[1:] <= ends[:-1])
-        )
-        if bool(in_order.all()):
-            return frame
-        order = np.lexsort((-ends, starts))
-    else:
-        if bool((starts[1:] >= starts[:-1]).all()):
-            return frame
-        order = np.argsort(starts, kind="stable")
-    return frame.iloc[order].reset_index(drop=True)
+    if not table.has_spans:
+        is_sorted = bool((starts[1:] >= starts[:-1]).all())
+        return None if is_sorted else np.argsort(starts, kind="stable")
+    ends = frame["end_ns"].to_numpy()
+    in_order = (starts[1:] > starts[:-1]) | ((starts[1:] == starts[:-1]) & (ends[1:] <= ends[:-1]))
+    return None if bool(in_order.all()) else np.lexsort((-ends, starts))

@@ -4,20 +4,25 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
+import numpy.typing as npt
 import pandas as pd
 
 from traceprof.errors import NotRecordedError
 from traceprof.model.hardware import Hardware
-from traceprof.model.tables import ABSENT, TABLES, Table, empty_table, make_table, sort_rows
+from traceprof.model.steps import Steps
+from traceprof.model.tables import ABSENT, TABLES, Table, empty_table, make_table, sort_order
 from traceprof.model.window import TimeWindow
 
-__all__ = ["DEVICE_TABLES", "Trace", "TraceInfo", "make_trace"]
+__all__ = ["DEVICE_TABLES", "RowsOf", "Trace", "TraceInfo", "make_trace"]
 
 DEVICE_TABLES = ("kernels", "copies")
 """The tables whose rows occupy a device."""
+
+RowsOf: TypeAlias = "slice | npt.NDArray[np.int64]"
+"""Which rows of a table: a slice, or their numbers."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,12 +48,14 @@ class Trace:
 
     ``recorded`` names the tables that the profiler was asked to fill: a table that is empty
     and recorded means "none happened", one that is not in ``recorded`` means "not known".
-    ``span`` is the time that this Trace covers: from the first to the last row of any table,
-    or the window that it was cut to. ``uncut`` is the recording that this Trace was cut from,
-    None for a whole one: which step or launch a row belongs to is decided there. ``hardware`` is
-    what the user said of the hardware, in front of the table that is built in, and
-    ``warmup_steps`` how many leading steps the user calls warm-up (None: they are found).
-    ``derived`` is where `traceprof.model.remembered` keeps what was computed of this very Trace.
+    ``span`` is the time that this Trace covers: of a whole one from the first to the last row of
+    any table (of all ranks, where it is one of several), else the window that it was cut to.
+    ``uncut`` is the recording that this Trace was cut from, None for a whole one, and ``rows`` says
+    which rows of its tables the cut ones are. ``hardware`` is what the user said of the hardware,
+    in front of the table that is built in, ``warmup_steps`` how many leading steps the user calls
+    warm-up (None: they are found), and ``steps`` the steps where they have been decided for all
+    ranks together. ``facts`` is where `traceprof.facts.cache` keeps, by name, what was computed of
+    this very Trace.
     """
 
     info: TraceInfo
@@ -71,7 +78,9 @@ class Trace:
     uncut: Trace | None = None
     hardware: Hardware | None = None
     warmup_steps: int | None = None
-    derived: dict[object, Any] = field(default_factory=dict, init=False, repr=False)
+    steps: Steps | None = None
+    rows: Mapping[str, RowsOf] = field(default_factory=dict, repr=False)
+    facts: dict[tuple[Any, ...], Any] = field(default_factory=dict, init=False, repr=False)
 
     @property
     def whole(self) -> Trace:
@@ -82,6 +91,13 @@ class Trace:
         """Return the table called ``name``."""
         frame: pd.DataFrame = getattr(self, TABLES[name].name)
         return frame
+
+    def rows_in_whole(self, name: str) -> RowsOf:
+        """Return which rows of table ``name`` of the whole Trace those of this one are.
+
+        A slice or row numbers: what indexes an array that has an element per row of the whole.
+        """
+        return self.rows.get(name, slice(None))
 
     def require(self, *names: str) -> None:
         """Check that the tables ``names`` were recorded.
@@ -99,23 +115,31 @@ class Trace:
         A copy that the window cuts keeps the share of its bytes that its time inside the
         window is of its whole time, so that adjacent windows add up to the whole exactly.
         """
-        cut: dict[str, Any] = {
-            name: _clip(self.table(name), window, table)
-            for name, table in TABLES.items()
-            if table.has_times
-        }
-        return replace(self, span=window, uncut=self.whole, **cut)
+        cut: dict[str, Any] = {}
+        rows: dict[str, RowsOf] = {}
+        for name, table in TABLES.items():
+            if table.has_times:
+                cut[name], inside = _clip(self.table(name), window, table)
+                rows[name] = _rows_of_rows(self.rows_in_whole(name), inside)
+        return replace(self, span=window, uncut=self.whole, rows=rows, **cut)
 
     def with_warmup(self, n_steps: int) -> Trace:
-        """Return the same trace with this many leading steps taken as warm-up.
+        """Return the same trace with this many leading steps taken as warm-up."""
+        return self._with_whole(warmup_steps=n_steps, steps=None)
 
-        To be said of a whole trace, before it is cut to a window.
-        """
-        return replace(self, warmup_steps=n_steps)
+    def with_steps(self, steps: Steps) -> Trace:
+        """Return the same trace with the steps that were decided for all ranks together."""
+        return self._with_whole(steps=steps)
 
     def with_hardware(self, hardware: Hardware) -> Trace:
         """Return the same trace on the hardware that the user described."""
-        return replace(self, hardware=hardware)
+        return self._with_whole(hardware=hardware)
+
+    def _with_whole(self, **changes: Any) -> Trace:
+        """Return the trace with ``changes`` that hold for the whole of it, cut or not."""
+        if self.uncut is None:
+            return replace(self, **changes)
+        return replace(self.uncut, **changes).within(self.span)
 
     def with_warnings(self, *warnings: str) -> Trace:
         """Return the same trace with more warnings."""
@@ -188,20 +212,50 @@ def _span_of(frames: Mapping[str, pd.DataFrame]) -> TimeWindow:
     return TimeWindow(min(starts, default=0), max(ends, default=0))
 
 
-def _clip(frame: pd.DataFrame, window: TimeWindow, table: Table) -> pd.DataFrame:
+def _clip(frame: pd.DataFrame, window: TimeWindow, table: Table) -> tuple[pd.DataFrame, RowsOf]:
+    """Return the rows of ``frame`` inside ``window``, clipped, and which these are."""
     starts = frame["start_ns"].to_numpy()
     if not table.has_spans:
-        return frame[window.holds(starts)].reset_index(drop=True)
+        first, last = np.searchsorted(starts, [window.start_ns, window.end_ns])
+        return _rows(frame, slice(int(first), int(last)))
     ends = frame["end_ns"].to_numpy()
     inside = window.overlaps(starts, ends)
-    cut = frame[inside].reset_index(drop=True)
-    starts, ends = starts[inside], ends[inside]
+    found: RowsOf = slice(None) if inside.all() else np.flatnonzero(inside)
+    cut, found = _rows(frame, found)
+    starts, ends = starts[found], ends[found]
     new_starts = np.maximum(starts, window.start_ns)
     new_ends = np.minimum(ends, window.end_ns)
-    for column in table.pro_rata:
-        cut[column] = _pro_rata(cut[column].to_numpy(), (starts, ends), (new_starts, new_ends))
-    cut["start_ns"], cut["end_ns"] = new_starts, new_ends
-    return sort_rows(cut, table)
+    if np.array_equal(starts, new_starts) and np.array_equal(ends, new_ends):
+        return cut, found
+    changed = {
+        column: _pro_rata(cut[column].to_numpy(), (starts, ends), (new_starts, new_ends))
+        for column in table.pro_rata
+    }
+    cut = cut.assign(start_ns=new_starts, end_ns=new_ends, **changed)
+    # Rows that began before the window begin together now: the longer comes first.
+    order = sort_order(cut, table)
+    if order is None:
+        return cut, found
+    numbers = np.arange(len(frame))[found]
+    return cut.iloc[order].reset_index(drop=True), numbers[order]
+
+
+def _rows(frame: pd.DataFrame, rows: RowsOf) -> tuple[pd.DataFrame, RowsOf]:
+    if isinstance(rows, slice):
+        is_whole = (rows.start or 0) == 0 and rows.stop in (None, len(frame))
+        return (frame if is_whole else frame.iloc[rows].reset_index(drop=True)), rows
+    return frame.take(rows).reset_index(drop=True), rows
+
+
+def _rows_of_rows(rows: RowsOf, inside: RowsOf) -> RowsOf:
+    """Return the rows of a whole table that ``inside`` of its ``rows`` are."""
+    if not isinstance(rows, slice):
+        return rows[inside]
+    offset = rows.start or 0
+    if isinstance(inside, slice):
+        stop = rows.stop if inside.stop is None else offset + inside.stop
+        return slice(offset + (inside.start or 0), stop)
+    return inside + offset
 
 
 def _pro_rata(

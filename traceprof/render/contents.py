@@ -11,10 +11,10 @@ from rich.rule import Rule
 from rich.table import Table
 from rich.text import Text
 
-from traceprof.model.contents import Contents
 from traceprof.model.trace import HOW_TO_RECORD
 from traceprof.render.escape import plain_text
 from traceprof.render.terminal import table_view
+from traceprof.session.contents import Contents
 from traceprof.units import format_bytes, format_count, format_duration
 
 __all__ = ["contents_view"]

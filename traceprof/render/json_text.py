@@ -13,8 +13,8 @@ import pandas as pd
 
 from traceprof.analysis.advice.verdict import Verdict
 from traceprof.analysis.base import Result, table_of
-from traceprof.model.selection import Selection
 from traceprof.model.trace import Trace
+from traceprof.session.selection import Selection
 
 __all__ = ["SCHEMA", "document_of", "records_of", "to_json"]
 

@@ -18,13 +18,13 @@ from traceprof.analysis.advice.verdict import Verdict
 from traceprof.analysis.base import Result
 from traceprof.analysis.device.breakdown import Breakdown
 from traceprof.analysis.ranks.rank_steps import RankSteps, measure_rank_steps
-from traceprof.model.selection import Selection
-from traceprof.model.steps import find_steps
+from traceprof.facts.steps.find import find_steps
 from traceprof.model.trace import Trace
 from traceprof.render.escape import plain_text
 from traceprof.render.heat_text import heat_lines
 from traceprof.render.sparkline import sparkline
 from traceprof.render.terminal import breakdown_view, notes_view, result_view
+from traceprof.session.selection import Selection
 from traceprof.units import format_duration, format_ratio
 
 __all__ = ["OVERVIEW", "overview_view", "results_view"]

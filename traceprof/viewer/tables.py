@@ -13,10 +13,10 @@ from dash import html
 
 from traceprof.analysis import ANALYSES, load_analysis, run_analysis
 from traceprof.errors import TraceprofError, UsageError
-from traceprof.model.selection import Selection, select
 from traceprof.model.trace import Trace
 from traceprof.render.columns import format_cell, is_number, shown_table, title_of
 from traceprof.render.escape import plain_text
+from traceprof.session.selection import Selection, select
 from traceprof.units import format_duration, parse_duration
 from traceprof.viewer.panes import Pane
 

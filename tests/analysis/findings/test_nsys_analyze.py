@@ -20,7 +20,7 @@ from traceprof.analysis.advice.findings.blocking_memsets import blocking_memsets
 from traceprof.analysis.advice.findings.context import Context
 from traceprof.analysis.advice.findings.gpu_gaps import long_gaps
 from traceprof.analysis.advice.findings.pageable_copies import asynchronous, of_pageable_memory
-from traceprof.analysis.attribution.host_state import is_synchronisation
+from traceprof.facts.host.states import is_synchronisation
 from traceprof.formats import open_trace
 from traceprof.model.window import TimeWindow
 

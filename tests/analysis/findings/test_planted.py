@@ -6,7 +6,7 @@ import pytest
 
 from tests.training import MS, US, Training
 from traceprof.analysis.advice.findings import Findings, measure_findings
-from traceprof.model.selection import select
+from traceprof.session.selection import select
 from traceprof.model.trace import Trace
 
 

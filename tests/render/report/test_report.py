@@ -21,7 +21,7 @@ from traceprof.analysis.base import Result
 from traceprof.analysis.ranks.peers import Peers, measure_peers
 from traceprof.errors import NotRecordedError
 from traceprof.formats import open_trace
-from traceprof.model.selection import select
+from traceprof.session.selection import select
 from traceprof.model.trace import Trace, TraceInfo
 from traceprof.render.palette import HEAT
 from traceprof.render.report import REPORT, render_report

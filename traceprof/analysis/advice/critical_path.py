@@ -1,6 +1,6 @@
 """The critical path of each step, and what would be gained if parts of it took no time.
 
-See `traceprof.analysis.advice.path_walk` for how the path is found. Its parts add up to the window
+See `traceprof.facts.path.walk` for how the path is found. Its parts add up to the window
 exactly. Taking a part away gains at most its time on the path, and never more than what brings
 the window down to the time in which the busiest device still has other work: the smaller of the
 two is the bound.
@@ -14,7 +14,11 @@ from typing import Final
 import numpy as np
 import pandas as pd
 
-from traceprof.analysis.advice.path_walk import (
+from traceprof.analysis.base import Analysis
+from traceprof.facts.devices import device_time
+from traceprof.facts.gaps import LAUNCH_BOUND_NS, LONGEST_CALL_NS
+from traceprof.facts.host.phases import find_host_phases
+from traceprof.facts.path.walk import (
     DEVICE_KINDS,
     HOST,
     LATENCY,
@@ -22,12 +26,9 @@ from traceprof.analysis.advice.path_walk import (
     Segments,
     walk_back,
 )
-from traceprof.analysis.attribution.host_phases import find_host_phases
-from traceprof.analysis.base import Analysis
-from traceprof.analysis.device.breakdown import DeviceTime, device_time
-from traceprof.analysis.waiting.gaps import LAUNCH_BOUND_NS, LONGEST_CALL_NS
+from traceprof.facts.steps.find import find_steps
 from traceprof.model.intervals import Intervals
-from traceprof.model.steps import find_steps
+from traceprof.model.parts import DeviceTime
 from traceprof.model.trace import DEVICE_TABLES, Trace
 
 __all__ = ["ANALYSIS", "PARTS", "CriticalPath", "find_path", "measure_critical_path"]

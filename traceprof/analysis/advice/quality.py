@@ -11,10 +11,10 @@ import numpy.typing as npt
 import pandas as pd
 
 from traceprof.analysis.base import Analysis
+from traceprof.facts.steps.find import find_steps
 from traceprof.model.activity import Activity
 from traceprof.model.intervals import Intervals
 from traceprof.model.run import Run
-from traceprof.model.steps import find_steps
 from traceprof.model.tables import ABSENT, TABLES
 from traceprof.model.trace import DEVICE_TABLES, Trace
 from traceprof.units import format_duration

@@ -6,9 +6,9 @@ from dataclasses import dataclass
 from typing import Final
 
 from traceprof.analysis.advice.findings import Finding, Findings, measure_findings
-from traceprof.analysis.attribution.host_phases import find_host_phases
 from traceprof.analysis.device.breakdown import Breakdown, measure_breakdown
 from traceprof.analysis.training.steps import StepTimes, measure_steps
+from traceprof.facts.host.phases import find_host_phases
 from traceprof.model.trace import DEVICE_TABLES, Trace
 from traceprof.units import format_duration, format_ratio
 

@@ -14,11 +14,11 @@ from traceprof.analysis.advice.critical_path import (
     find_path,
     processes_of,
 )
-from traceprof.analysis.advice.path_walk import DEVICE_KINDS, Segments
 from traceprof.analysis.base import Analysis
+from traceprof.facts.path.walk import DEVICE_KINDS, Segments
+from traceprof.facts.steps.find import find_steps
 from traceprof.model.links import Link
 from traceprof.model.peaks import peak_of
-from traceprof.model.steps import find_steps
 from traceprof.model.trace import Trace
 from traceprof.units import format_rate
 

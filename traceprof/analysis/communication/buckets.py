@@ -9,12 +9,12 @@ import numpy as np
 import pandas as pd
 
 from traceprof.analysis.base import Analysis
-from traceprof.analysis.communication.by_step import phases_of_collectives, steps_of_collectives
 from traceprof.analysis.communication.collectives import UNRECORDED, is_recorded
-from traceprof.analysis.communication.rates import with_sizes
-from traceprof.analysis.communication.work import find_collectives
 from traceprof.errors import NotRecordedError
-from traceprof.model.steps import find_steps
+from traceprof.facts.collectives.callers import phases_of_collectives, steps_of_collectives
+from traceprof.facts.collectives.rates import with_sizes
+from traceprof.facts.collectives.work import find_collectives
+from traceprof.facts.steps.find import find_steps
 from traceprof.model.trace import Trace
 
 __all__ = ["ANALYSIS", "Buckets", "measure_buckets"]

@@ -8,10 +8,10 @@ import numpy as np
 import pandas as pd
 
 from traceprof.analysis.base import Analysis
-from traceprof.analysis.communication.by_step import callers_of_collectives, phases_of_collectives
 from traceprof.analysis.communication.collectives import UNRECORDED, is_recorded
-from traceprof.analysis.communication.work import find_collectives
 from traceprof.errors import NotRecordedError
+from traceprof.facts.collectives.callers import callers_of_collectives, phases_of_collectives
+from traceprof.facts.collectives.work import find_collectives
 from traceprof.model.trace import Trace
 
 __all__ = ["ANALYSIS", "Caller", "Callers", "measure_callers"]

@@ -9,11 +9,11 @@ import numpy as np
 import pandas as pd
 
 from traceprof.analysis.base import Analysis
-from traceprof.analysis.communication.matches import find_matches
-from traceprof.analysis.communication.rates import peak_of_group
 from traceprof.analysis.communication.remarks import remark_on_collectives
 from traceprof.analysis.communication.size_classes import classify_sizes, order_of_size
 from traceprof.errors import NotRecordedError
+from traceprof.facts.collectives.matches import find_matches
+from traceprof.facts.collectives.rates import peak_of_group
 from traceprof.model.links import Peak
 from traceprof.model.tables import ABSENT
 from traceprof.model.trace import HOW_TO_RECORD, Trace

@@ -8,18 +8,18 @@ import numpy as np
 import pandas as pd
 
 from traceprof.analysis.base import Analysis
-from traceprof.analysis.communication.by_step import (
+from traceprof.analysis.communication.collectives import UNRECORDED, is_recorded
+from traceprof.errors import NotRecordedError
+from traceprof.facts.collectives.callers import (
     callers_of_collectives,
     phases_of_collectives,
     steps_of_collectives,
 )
-from traceprof.analysis.communication.collectives import UNRECORDED, is_recorded
-from traceprof.analysis.communication.members import find_members, member_of_rows
-from traceprof.analysis.communication.point_to_point import peers_of_rows
-from traceprof.analysis.communication.rates import with_sizes
-from traceprof.analysis.communication.work import find_collectives
-from traceprof.errors import NotRecordedError
-from traceprof.model.steps import find_steps
+from traceprof.facts.collectives.members import find_members, member_of_rows
+from traceprof.facts.collectives.point_to_point import peers_of_rows
+from traceprof.facts.collectives.rates import with_sizes
+from traceprof.facts.collectives.work import find_collectives
+from traceprof.facts.steps.find import find_steps
 from traceprof.model.tables import ABSENT
 from traceprof.model.trace import Trace
 

@@ -10,8 +10,8 @@ import numpy.typing as npt
 import pandas as pd
 
 from traceprof.analysis.base import Analysis
-from traceprof.analysis.communication.network_counters import find_traffic
-from traceprof.analysis.communication.work import find_collectives
+from traceprof.facts.collectives.work import find_collectives
+from traceprof.facts.network.counters import find_traffic
 from traceprof.model.intervals import Intervals
 from traceprof.model.links import Link, Peak
 from traceprof.model.peaks import peak_of, peak_of_interface

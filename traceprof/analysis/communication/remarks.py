@@ -6,9 +6,9 @@ from collections.abc import Mapping
 
 import pandas as pd
 
-from traceprof.analysis.attribution.phase_names import UNCLAIMED
-from traceprof.analysis.communication.by_step import measure_step_traffic, phases_of_collectives
-from traceprof.analysis.communication.rates import devices_beside
+from traceprof.facts.collectives.callers import measure_step_traffic, phases_of_collectives
+from traceprof.facts.collectives.rates import devices_beside
+from traceprof.facts.host.phase_names import UNCLAIMED
 from traceprof.model.links import Peak
 from traceprof.model.trace import Trace
 from traceprof.units import format_bytes, format_count, format_duration, format_ratio

@@ -8,7 +8,7 @@ from typing import Final, TypeAlias
 import numpy as np
 import pandas as pd
 
-from traceprof.analysis.attribution.launches import find_launches
+from traceprof.facts.launches import find_launches
 from traceprof.model.links import Peak
 from traceprof.model.trace import Trace
 from traceprof.units import format_bytes, format_count, format_duration, format_rate, format_ratio

@@ -15,7 +15,7 @@ import pandas as pd
 from traceprof.analysis.base import Analysis
 from traceprof.analysis.communication.size_classes import ALL_SIZES, classify_sizes, order_of_size
 from traceprof.analysis.communication.transfer_remarks import Lane, remark_on_transfers
-from traceprof.analysis.device.breakdown import device_time
+from traceprof.facts.devices import device_time
 from traceprof.model.intervals import Intervals
 from traceprof.model.links import Link, Peak
 from traceprof.model.peaks import peak_between, peak_of

@@ -2,40 +2,40 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
-import pandas as pd
+from typing import Final
 
 from traceprof.analysis.base import Analysis
-from traceprof.analysis.statistics import summarise
+from traceprof.analysis.statistics import DURATIONS, finish_durations, summarise
+from traceprof.model.results import Result, ResultSpec, TableSpec, key
 from traceprof.model.trace import Trace
 
-__all__ = ["ANALYSIS", "Kernels", "measure_kernels"]
+__all__ = ["ANALYSIS"]
+
+SPEC: Final = ResultSpec(
+    tables=(
+        TableSpec(
+            "kernels",
+            "one row per kernel name, by total time (added up over streams and devices)",
+            (
+                key("name", "the name of the kernel"),
+                key("activity", "what kind of work it does"),
+                *DURATIONS,
+            ),
+        ),
+    )
+)
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Kernels:
-    """One row per kernel name, by total time.
-
-    ``table``: name, activity, count, total_ns, share_ratio (of the time of all kernels, added up
-    over streams and devices), mean_ns, median_ns, min_ns, max_ns.
-    """
-
-    table: pd.DataFrame
-    notes: tuple[str, ...] = ()
-
-    def to_frame(self) -> pd.DataFrame:
-        """Return the table."""
-        return self.table
-
-
-def measure_kernels(trace: Trace) -> Kernels:
+def measure_kernels(trace: Trace) -> Result:
     """Return the kernels by name; one that the window cuts counts with its part inside."""
-    return Kernels(summarise(trace.kernels, ["name", "activity"]))
+    table, samples = summarise(trace.kernels, ["name", "activity"])
+    return Result("kernels", SPEC, {"kernels": table}, samples={"kernels": samples})
 
 
 ANALYSIS = Analysis(
     name="kernels",
+    spec=SPEC,
     needs=("kernels",),
-    run=measure_kernels,
+    of_rank=measure_kernels,
+    finish=finish_durations,
 )

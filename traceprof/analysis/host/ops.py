@@ -6,9 +6,9 @@ from dataclasses import dataclass
 
 import pandas as pd
 
-from traceprof.analysis.attribution.selftime import self_time_ns
 from traceprof.analysis.base import Analysis
 from traceprof.analysis.statistics import summarise
+from traceprof.facts.host.self_time import self_time_ns
 from traceprof.model.trace import Trace
 
 __all__ = ["ANALYSIS", "Operators", "measure_operators"]

@@ -1,203 +1,46 @@
-"""Clocks of ranks, held against each other by the ends of the collectives that they share.
-
-A collective ends on all its ranks at once, so that a difference of its ends is a difference of
-clocks: their median is the offset, a robust line through them over time the drift.
-"""
+"""Clocks of ranks, held against each other by the ends of the collectives that they share."""
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from typing import Final
 
-import numpy as np
-import numpy.typing as npt
-import pandas as pd
-
 from traceprof.analysis.base import Analysis
-from traceprof.analysis.communication.matches import Matches, find_matches
-from traceprof.analysis.communication.members import Member
-from traceprof.analysis.ranks.ends import ENDS_TOGETHER
-from traceprof.analysis.ranks.robust_line import Line, fit_line
-from traceprof.model.retime import ClockCorrection, retime
-from traceprof.model.tables import ABSENT
-from traceprof.model.trace import Trace
-from traceprof.units import format_duration
+from traceprof.facts.ranks.alignment import find_alignment
+from traceprof.model.ranks import Ranks
+from traceprof.model.results import Result, ResultSpec, TableSpec, Unit, key, same
 
-__all__ = ["ANALYSIS", "Alignment", "RankClock", "align_clocks", "measure_alignment"]
+__all__ = ["ANALYSIS"]
 
-_MIXED_NOTE_NS: Final = 1_000_000
-_LEAST_SPAN_NS: Final = 1_000_000_000  # over less, a real drift stays below the jitter
-
-
-@dataclass(frozen=True, slots=True)
-class RankClock:
-    """The clock of a rank against that of the first rank.
-
-    ``offset_ns`` is how much it is ahead in the middle of the shared collectives, ``drift_ppm``
-    how fast that grows (0 where it cannot be told from the jitter), ``residual_ns`` the median
-    distance of the ends from that line, over ``collectives_count`` collectives. None where the
-    rank shares none with the others.
-    """
-
-    rank: int | None
-    offset_ns: float | None
-    drift_ppm: float | None
-    residual_ns: float | None
-    collectives_count: int
-    host: str
-    process: int
-
-
-@dataclass(frozen=True, slots=True)
-class Alignment:
-    """The clocks of all ranks, and the correction of each process that is tied to the first."""
-
-    clocks: tuple[RankClock, ...]
-    corrections: dict[int, ClockCorrection]
-    notes: tuple[str, ...] = ()
-
-    def to_frame(self) -> pd.DataFrame:
-        """Return one row per rank."""
-        columns = list(RankClock.__dataclass_fields__)
-        return pd.DataFrame([asdict(clock) for clock in self.clocks], columns=columns)
-
-
-@dataclass(frozen=True, slots=True)
-class _Tie:
-    """How one clock stands to the first, and on how much that rests."""
-
-    correction: ClockCorrection
-    residual_ns: float
-    count: int
-
-
-def measure_alignment(trace: Trace) -> Alignment:
-    """Return how the clocks of the ranks stand to each other, over the whole recording."""
-    matches = find_matches(trace.whole)
-    members = matches.members
-    clock_of = [_clock(member, members) for member in members]
-    ends = _ends(matches, clock_of)
-    ties = _tie(ends)
-    clocks = tuple(
-        _describe(member, ties.get(clock)) for member, clock in zip(members, clock_of, strict=True)
+SPEC: Final = ResultSpec(
+    tables=(
+        TableSpec(
+            "clocks",
+            "one row per rank: its clock against that of the first rank",
+            (
+                same("rank", Unit.NUMBER, "the rank"),
+                same("offset_ns", Unit.NS, "how much the clock is ahead, in the middle"),
+                same("drift_ppm", Unit.NUMBER, "how fast that grows, in parts per million"),
+                same("residual_ns", Unit.NS, "the median distance of the ends from that line"),
+                same("collectives_count", Unit.COUNT, "over how many shared collectives"),
+                same("host", Unit.TEXT, "the host of the rank"),
+                key("process", "the process of the rank", Unit.NUMBER),
+            ),
+        ),
     )
-    corrections = {
-        member.process: ties[clock].correction
-        for member, clock in zip(members, clock_of, strict=True)
-        if clock in ties
-    }
-    return Alignment(clocks, corrections, _notes(clocks, ties))
+)
 
 
-def align_clocks(trace: Trace, alignment: Alignment | None = None) -> Trace:
-    """Return the whole recording with all ranks on the clock of the first.
-
-    ``alignment`` is that of `measure_alignment`, if it is known already. Ranks that share no
-    collective with the others stay on their own clock; a warning says which.
-    """
-    alignment = alignment or measure_alignment(trace)
-    corrected = retime(trace.whole, alignment.corrections)
-    return corrected.with_warnings(*_on_untied(alignment.clocks))
-
-
-def _clock(member: Member, members: tuple[Member, ...]) -> str:
-    """Return the clock of a member: that of its host, if all say theirs, else its own."""
-    if all(other.host for other in members):
-        return member.host
-    return f"process {member.process}"
-
-
-def _ends(matches: Matches, clock_of: list[str]) -> pd.DataFrame:
-    """Return the median end by match and clock (columns: clocks in the order of the ranks)."""
-    rows = matches.rows[(matches.rows["match"] >= 0) & matches.rows["op"].isin(ENDS_TOGETHER)]
-    clocks = np.array(clock_of, object)[rows["member"].to_numpy()] if len(rows) else []
-    ends = rows.assign(clock=clocks).groupby(["match", "clock"])["end_ns"].median()
-    table = ends.unstack("clock") if len(rows) else pd.DataFrame()
-    return table.reindex(columns=list(dict.fromkeys(clock_of)))
-
-
-def _tie(ends: pd.DataFrame) -> dict[str, _Tie]:
-    """Return the tie of each clock to the first, directly or over others that it shares more with.
-
-    Each clock is tied to the tied one that it shares the most collectives with.
-    """
-    clocks = [str(clock) for clock in ends.columns]
-    if not clocks:
-        return {}
-    shared = ends.notna().to_numpy(np.int64)
-    counts = shared.T @ shared
-    ties = {clocks[0]: _Tie(ClockCorrection(), 0.0, int(counts[0, 0]))}
-    corrected = ends.copy()
-    while True:
-        open_pairs = [
-            (int(counts[i, j]), -i, -j)
-            for i, tied in enumerate(clocks)
-            for j, other in enumerate(clocks)
-            if tied in ties and other not in ties and counts[i, j]
-        ]
-        if not open_pairs:
-            return ties
-        _, i, j = max(open_pairs)
-        there, here = clocks[-i], clocks[-j]
-        both = corrected[there].notna() & ends[here].notna()
-        instants = ends.loc[both, here].to_numpy(np.float64)
-        ahead = instants - corrected.loc[both, there].to_numpy(np.float64)
-        ties[here] = _fit(instants, ahead)
-        corrected[here] = ends[here] - _error(ties[here].correction, ends[here].to_numpy())
-
-
-def _error(
-    correction: ClockCorrection, instants: npt.NDArray[np.float64]
-) -> npt.NDArray[np.float64]:
-    return correction.offset_ns + correction.drift_ratio * (instants - correction.at_ns)
-
-
-def _fit(instants: npt.NDArray[np.float64], ahead: npt.NDArray[np.float64]) -> _Tie:
-    at_ns = int(np.median(instants))
-    is_long = float(np.ptp(instants)) >= _LEAST_SPAN_NS
-    line = fit_line(instants - at_ns, ahead) if is_long else Line(float(np.median(ahead)))
-    residual = float(np.median(np.abs(ahead - line.at(instants - at_ns))))
-    return _Tie(ClockCorrection(line.level, line.slope, at_ns), residual, len(instants))
-
-
-def _describe(member: Member, tie: _Tie | None) -> RankClock:
-    rank = None if member.rank == ABSENT else member.rank
-    if tie is None:
-        return RankClock(rank, None, None, None, 0, member.host, member.process)
-    return RankClock(
-        rank,
-        offset_ns=tie.correction.offset_ns,
-        drift_ppm=tie.correction.drift_ratio * 1e6,
-        residual_ns=tie.residual_ns,
-        collectives_count=tie.count,
-        host=member.host,
-        process=member.process,
-    )
-
-
-def _notes(clocks: tuple[RankClock, ...], ties: dict[str, _Tie]) -> tuple[str, ...]:
-    if len(clocks) < 2:
-        return ("there is only one rank: nothing to align",)
-    notes = _on_untied(clocks)
-    residuals = [tie.residual_ns for tie in list(ties.values())[1:]]
-    if residuals:
-        worst = max(residuals)
-        notes.append(f"residual: the ends of shared collectives agree to {format_duration(worst)}")
-        if worst > _MIXED_NOTE_NS:
-            notes.append("a residual above 1 ms means that some were matched wrongly")
-    return tuple(notes)
-
-
-def _on_untied(clocks: tuple[RankClock, ...]) -> list[str]:
-    untied = [clock for clock in clocks if clock.offset_ns is None]
-    named = [str(clock.process if clock.rank is None else clock.rank) for clock in untied]
-    if not named:
-        return []
-    return [f"the clocks of {', '.join(named)} are not tied to the others by any collective"]
+def measure_alignment(ranks: Ranks) -> Result:
+    """Return how the clocks stand to each other, over the whole recording."""
+    alignment = find_alignment(ranks)
+    table = SPEC.tables[0].frame([asdict(clock) for clock in alignment.clocks])
+    return Result("alignment", SPEC, {"clocks": table}, notes=alignment.notes)
 
 
 ANALYSIS = Analysis(
     name="alignment",
-    needs=(),
-    run=measure_alignment,
+    spec=SPEC,
+    uses=("collectives", "kernels", "api_calls", "ranges", "processes"),
+    of_ranks=measure_alignment,
 )

@@ -9,10 +9,13 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
-from traceprof.analysis.communication.matches import Matches, find_matches
-from traceprof.analysis.communication.members import Member
-from traceprof.analysis.ranks.ends import describe_clocks
-from traceprof.analysis.ranks.group_lateness import (
+from traceprof.analysis.ranks.rank_steps import measure_rank_steps
+from traceprof.analysis.ranks.ranks import RankTime, measure_ranks
+from traceprof.errors import NotRecordedError
+from traceprof.facts.collectives.matches import Matches, find_matches
+from traceprof.facts.collectives.members import Member
+from traceprof.facts.ranks.ends import describe_clocks
+from traceprof.facts.ranks.groups import (
     Grouping,
     GroupLateness,
     describe_lateness,
@@ -20,9 +23,6 @@ from traceprof.analysis.ranks.group_lateness import (
     find_unclear_group,
     measure_lateness,
 )
-from traceprof.analysis.ranks.rank_steps import measure_rank_steps
-from traceprof.analysis.ranks.ranks import RankTime, measure_ranks
-from traceprof.errors import NotRecordedError
 from traceprof.model.tables import ABSENT
 from traceprof.model.trace import Trace
 from traceprof.units import format_duration, format_rate, format_ratio

@@ -8,8 +8,8 @@ from typing import Final
 import pandas as pd
 
 from traceprof.analysis.base import Analysis
-from traceprof.analysis.ranks.group_lateness import GROUPINGS
 from traceprof.analysis.ranks.groups import GroupTime, frame_of_groups, measure_groups
+from traceprof.facts.ranks.groups import GROUPINGS
 from traceprof.model.trace import Trace
 
 __all__ = ["ANALYSIS", "Hosts", "measure_hosts"]

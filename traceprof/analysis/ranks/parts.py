@@ -6,8 +6,8 @@ from collections.abc import Sequence
 
 import pandas as pd
 
-from traceprof.analysis.communication.members import Member
 from traceprof.analysis.device.breakdown import DeviceBreakdown, add_up, measure_breakdown
+from traceprof.facts.collectives.members import Member
 from traceprof.model.run import of_process
 from traceprof.model.tables import ABSENT
 from traceprof.model.trace import DEVICE_TABLES, Trace

@@ -10,10 +10,10 @@ import numpy as np
 import pandas as pd
 
 from traceprof.analysis.base import Analysis
-from traceprof.analysis.communication.members import Member, find_members
-from traceprof.analysis.communication.point_to_point import find_messages
-from traceprof.analysis.communication.rates import peak_of_group
 from traceprof.analysis.communication.transfers import peak_of_route
+from traceprof.facts.collectives.members import Member, find_members
+from traceprof.facts.collectives.point_to_point import find_messages
+from traceprof.facts.collectives.rates import peak_of_group
 from traceprof.model.intervals import Intervals
 from traceprof.model.links import Link, Peak
 from traceprof.model.peaks import peak_between, peak_of

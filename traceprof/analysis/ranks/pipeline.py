@@ -9,15 +9,16 @@ from typing import Final
 import numpy as np
 import pandas as pd
 
-from traceprof.analysis.attribution.launches import find_launches
 from traceprof.analysis.base import Analysis
-from traceprof.analysis.communication.by_step import steps_of_collectives
-from traceprof.analysis.communication.members import member_of_rows
-from traceprof.analysis.communication.work import find_collectives
-from traceprof.analysis.ranks.pipeline_stages import POINT_TO_POINT, Stage, find_stages
+from traceprof.facts.collectives.callers import steps_of_collectives
+from traceprof.facts.collectives.members import member_of_rows
+from traceprof.facts.collectives.work import find_collectives
+from traceprof.facts.launches import find_launches
+from traceprof.facts.ranks.stages import POINT_TO_POINT, Stage, find_stages
+from traceprof.facts.steps.find import find_steps
 from traceprof.model.activity import Activity
 from traceprof.model.intervals import Intervals
-from traceprof.model.steps import Steps, find_steps
+from traceprof.model.steps import Steps
 from traceprof.model.tables import ABSENT
 from traceprof.model.trace import Trace
 from traceprof.units import format_ratio

@@ -11,14 +11,15 @@ import numpy.typing as npt
 import pandas as pd
 
 from traceprof.analysis.base import Analysis
-from traceprof.analysis.communication.by_step import steps_of_collectives
-from traceprof.analysis.communication.matches import Matches, find_matches
-from traceprof.analysis.communication.members import Member
-from traceprof.analysis.ranks.others import beyond_others
-from traceprof.analysis.ranks.run_ups import excess_of_phases
-from traceprof.analysis.ranks.waiting import waiting_of_processes
 from traceprof.errors import NotRecordedError
-from traceprof.model.steps import Steps, find_steps
+from traceprof.facts.collectives.callers import steps_of_collectives
+from traceprof.facts.collectives.matches import Matches, find_matches
+from traceprof.facts.collectives.members import Member
+from traceprof.facts.ranks.others import beyond_others
+from traceprof.facts.ranks.run_ups import excess_of_phases
+from traceprof.facts.ranks.waiting import waiting_of_processes
+from traceprof.facts.steps.find import find_steps
+from traceprof.model.steps import Steps
 from traceprof.model.tables import ABSENT
 from traceprof.model.trace import Trace
 

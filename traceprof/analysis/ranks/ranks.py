@@ -8,12 +8,12 @@ import numpy as np
 import pandas as pd
 
 from traceprof.analysis.base import Analysis
-from traceprof.analysis.communication.matches import Matches, find_matches
-from traceprof.analysis.communication.members import find_members
-from traceprof.analysis.communication.parallelism import describe_parallelism
 from traceprof.analysis.device.breakdown import DeviceBreakdown
 from traceprof.analysis.ranks.parts import measure_parts
-from traceprof.model.steps import find_steps
+from traceprof.facts.collectives.matches import Matches, find_matches
+from traceprof.facts.collectives.members import find_members
+from traceprof.facts.collectives.parallelism import describe_parallelism
+from traceprof.facts.steps.find import find_steps
 from traceprof.model.tables import ABSENT
 from traceprof.model.trace import Trace
 

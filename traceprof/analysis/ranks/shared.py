@@ -9,8 +9,8 @@ import numpy as np
 import pandas as pd
 
 from traceprof.analysis.base import Analysis
-from traceprof.analysis.communication.matches import Matches, ToldBy, find_matches
-from traceprof.analysis.communication.point_to_point import SINGLE_OPS
+from traceprof.facts.collectives.matches import Matches, ToldBy, find_matches
+from traceprof.facts.collectives.point_to_point import SINGLE_OPS
 from traceprof.model.tables import ABSENT
 from traceprof.model.trace import Trace
 

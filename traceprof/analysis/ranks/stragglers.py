@@ -13,10 +13,10 @@ import numpy as np
 import pandas as pd
 
 from traceprof.analysis.base import Analysis
-from traceprof.analysis.communication.matches import Matches, find_matches
-from traceprof.analysis.ranks.ends import describe_clocks, is_beyond_clocks, spread_of_ends_ns
-from traceprof.analysis.ranks.group_lateness import describe_lateness, find_late_whole
-from traceprof.analysis.ranks.run_ups import excess_of_phases, find_run_ups
+from traceprof.facts.collectives.matches import Matches, find_matches
+from traceprof.facts.ranks.ends import describe_clocks, is_beyond_clocks, spread_of_ends_ns
+from traceprof.facts.ranks.groups import describe_lateness, find_late_whole
+from traceprof.facts.ranks.run_ups import excess_of_phases, find_run_ups
 from traceprof.model.tables import ABSENT
 from traceprof.model.trace import Trace
 from traceprof.units import format_duration, format_ratio

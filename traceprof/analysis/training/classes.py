@@ -10,9 +10,9 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
-from traceprof.analysis.attribution.launches import find_launches, phase_of_launches
-from traceprof.analysis.attribution.phase_names import PHASES, UNCLAIMED
 from traceprof.analysis.base import Analysis
+from traceprof.facts.host.phase_names import PHASES, UNCLAIMED
+from traceprof.facts.launches import find_launches, phase_of_launches
 from traceprof.model.activity import Activity
 from traceprof.model.trace import Trace
 from traceprof.units import format_duration, format_ratio

@@ -16,9 +16,9 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
-from traceprof.analysis.attribution.range_work import RangeWork, find_range_work
-from traceprof.analysis.attribution.selftime import self_time_ns
 from traceprof.analysis.base import Analysis
+from traceprof.facts.host.range_work import RangeWork, find_range_work
+from traceprof.facts.host.self_time import self_time_ns
 from traceprof.model.steps import OWN_DOMAIN
 from traceprof.model.trace import DEVICE_TABLES, Trace
 

@@ -10,9 +10,9 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
-from traceprof.analysis.attribution.host_phases import HostPhases, find_host_phases
-from traceprof.analysis.attribution.phase_names import UNCLAIMED
 from traceprof.analysis.base import Analysis
+from traceprof.facts.host.phase_names import UNCLAIMED
+from traceprof.facts.host.phases import HostPhases, find_host_phases
 from traceprof.model.trace import Trace
 
 __all__ = ["ANALYSIS", "Memory", "measure_memory", "memory_samples"]

@@ -4,7 +4,7 @@ Phases are read from the names of ranges: those that `traceprof record` injects,
 commonly write by hand. Host time counts for the innermost phase, on the thread that names
 phases; what none claims is shown as such, so that the parts of a process add up to the window.
 Device time is what the phase launched, whenever it ran (see
-`traceprof.analysis.attribution.launches`).
+`traceprof.facts.launches`).
 """
 
 from __future__ import annotations
@@ -15,10 +15,10 @@ from typing import Final
 import numpy as np
 import pandas as pd
 
-from traceprof.analysis.attribution.host_phases import HostPhases, find_host_phases
-from traceprof.analysis.attribution.launches import find_launches, phase_of_launches
-from traceprof.analysis.attribution.phase_names import PHASES, UNCLAIMED, phase_of
 from traceprof.analysis.base import Analysis
+from traceprof.facts.host.phase_names import PHASES, UNCLAIMED, phase_of
+from traceprof.facts.host.phases import HostPhases, find_host_phases
+from traceprof.facts.launches import find_launches, phase_of_launches
 from traceprof.model.intervals import Intervals
 from traceprof.model.trace import DEVICE_TABLES, Trace
 from traceprof.units import format_count, format_duration, format_ratio

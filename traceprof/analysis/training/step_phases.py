@@ -7,13 +7,13 @@ from dataclasses import dataclass
 import numpy as np
 import pandas as pd
 
-from traceprof.analysis.attribution.host_phases import find_host_phases
-from traceprof.analysis.attribution.launches import find_launches, phase_of_launches
-from traceprof.analysis.attribution.phase_names import PHASES, UNCLAIMED
 from traceprof.analysis.base import Analysis
-from traceprof.analysis.training.step_parts import owner_of
+from traceprof.facts.host.phase_names import PHASES, UNCLAIMED
+from traceprof.facts.host.phases import find_host_phases
+from traceprof.facts.launches import find_launches, phase_of_launches
+from traceprof.facts.steps.find import find_steps
+from traceprof.facts.steps.parts import owner_of
 from traceprof.model.intervals import Intervals
-from traceprof.model.steps import find_steps
 from traceprof.model.trace import DEVICE_TABLES, Trace
 
 __all__ = ["ANALYSIS", "StepPhases", "measure_step_phases"]

@@ -9,8 +9,8 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
-from traceprof.analysis.attribution.phase_names import PHASES
-from traceprof.analysis.training.steadiness import Steadiness
+from traceprof.facts.host.phase_names import PHASES
+from traceprof.facts.steps.steadiness import Steadiness
 from traceprof.model.steps import Steps
 from traceprof.units import format_duration, format_ratio
 

@@ -8,16 +8,17 @@ import numpy as np
 import pandas as pd
 
 from traceprof.analysis.base import Analysis
-from traceprof.analysis.training.steadiness import Steadiness, measure_steadiness, outliers
-from traceprof.analysis.training.step_parts import (
+from traceprof.analysis.training.step_remarks import remark_on, sentences_about
+from traceprof.facts.steps.find import find_steps
+from traceprof.facts.steps.parts import (
     device_duration,
     parts_of_devices,
     phases_of_host,
     profiler_in_steps,
     sums_in_steps,
 )
-from traceprof.analysis.training.step_remarks import remark_on, sentences_about
-from traceprof.model.steps import Steps, find_steps
+from traceprof.facts.steps.steadiness import Steadiness, measure_steadiness, outliers
+from traceprof.model.steps import Steps
 from traceprof.model.trace import DEVICE_TABLES, Trace
 
 __all__ = ["ANALYSIS", "StepTimes", "Throughput", "measure_steps"]

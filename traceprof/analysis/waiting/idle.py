@@ -9,9 +9,9 @@ import numpy as np
 import pandas as pd
 
 from traceprof.analysis.base import Analysis
-from traceprof.analysis.training.step_parts import sums_of_gaps
-from traceprof.analysis.waiting.gaps import CAUSES, find_gaps
-from traceprof.model.steps import find_steps
+from traceprof.facts.gaps import CAUSES, find_gaps
+from traceprof.facts.steps.find import find_steps
+from traceprof.facts.steps.parts import sums_of_gaps
 from traceprof.model.trace import Trace
 from traceprof.units import format_ratio
 
@@ -24,7 +24,7 @@ _HOST_BOUND: Final = 0.3
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Idle:
-    """One row per device and cause (see `traceprof.analysis.waiting.gaps`), the largest first.
+    """One row per device and cause (see `traceprof.facts.gaps`), the largest first.
 
     ``table``: device, cause, total_ns, share_ratio (of the window), idle_ratio (of the idle time
     of the device), gap_count (gaps in which it is the largest cause). Per device the causes add

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 import numpy as np
 import pandas as pd
 
-from traceprof.analysis.attribution.launches import find_launches
 from traceprof.analysis.base import Analysis
+from traceprof.facts.launches import find_launches
 from traceprof.model.tables import ABSENT
 from traceprof.model.trace import DEVICE_TABLES, Trace
 

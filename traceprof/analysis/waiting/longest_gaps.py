@@ -8,9 +8,9 @@ from typing import Final
 import numpy as np
 import pandas as pd
 
-from traceprof.analysis.attribution.launches import innermost
 from traceprof.analysis.base import Analysis
-from traceprof.analysis.waiting.gaps import CAUSES, find_gaps
+from traceprof.facts.gaps import CAUSES, find_gaps
+from traceprof.facts.launches import innermost
 from traceprof.model.trace import Trace
 
 __all__ = ["ANALYSIS", "Gaps", "measure_gaps", "ranges_at"]

@@ -13,8 +13,8 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
-from traceprof.analysis.attribution.launches import find_launches
 from traceprof.analysis.base import Analysis
+from traceprof.facts.launches import find_launches
 from traceprof.model.intervals import Intervals
 from traceprof.model.trace import DEVICE_TABLES, Trace
 

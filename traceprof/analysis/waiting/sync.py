@@ -9,11 +9,11 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
-from traceprof.analysis.attribution.host_state import is_blocking_copy, is_synchronisation
-from traceprof.analysis.attribution.launches import innermost
 from traceprof.analysis.base import Analysis
 from traceprof.analysis.training.layers import plain_name
-from traceprof.model.steps import find_steps
+from traceprof.facts.host.states import is_blocking_copy, is_synchronisation
+from traceprof.facts.launches import innermost
+from traceprof.facts.steps.find import find_steps
 from traceprof.model.trace import Trace
 from traceprof.units import format_duration
 

@@ -11,11 +11,11 @@ from traceprof.analysis.base import Result
 from traceprof.analysis.device.breakdown import Breakdown
 from traceprof.analysis.training.steps import StepTimes
 from traceprof.errors import UsageError
-from traceprof.model.selection import select
 from traceprof.model.trace import Trace
 from traceprof.model.window import TimeWindow
 from traceprof.render.escape import html_list, html_text
 from traceprof.render.report.links import link_to
+from traceprof.session.selection import select
 from traceprof.units import format_duration, format_ratio
 
 __all__ = ["findings_html", "summary_html"]

@@ -17,7 +17,6 @@ from traceprof.analysis.device.breakdown import Breakdown
 from traceprof.analysis.ranks.peers import Peers
 from traceprof.analysis.ranks.rank_steps import RankSteps
 from traceprof.analysis.training.steps import StepTimes
-from traceprof.model.selection import Selection
 from traceprof.model.tables import ABSENT
 from traceprof.model.trace import Trace
 from traceprof.model.window import TimeWindow
@@ -33,6 +32,7 @@ from traceprof.render.report.tables import html_table
 from traceprof.render.report.typical import choose_extent
 from traceprof.render.timeline.page import timeline_fragment
 from traceprof.render.timeline.render import EncodedTimeline, encode_timeline
+from traceprof.session.selection import Selection
 from traceprof.units import format_duration
 
 __all__ = ["REPORT", "render_report"]

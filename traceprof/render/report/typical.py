@@ -6,11 +6,11 @@ from dataclasses import dataclass
 
 from traceprof.analysis.base import Result
 from traceprof.analysis.training.steps import StepTimes
-from traceprof.model.selection import Selection
 from traceprof.model.tables import TABLES
 from traceprof.model.trace import Trace
 from traceprof.model.window import TimeWindow
 from traceprof.render.timeline.inside import rows_inside
+from traceprof.session.selection import Selection
 
 __all__ = ["Extent", "choose_extent"]
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from traceprof.model.selection import select_default
-from traceprof.model.steps import find_steps
+from traceprof.facts.steps.find import find_steps
 from traceprof.model.trace import Trace
 from traceprof.model.window import TimeWindow
+from traceprof.session.selection import select_default
 
 __all__ = ["describe_focus", "describe_steps"]
 

@@ -9,14 +9,16 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
-from traceprof.analysis.attribution.host_state import find_host_states
-from traceprof.analysis.attribution.launches import find_launches
-from traceprof.analysis.communication.matches import Matches, find_matches
-from traceprof.analysis.device.breakdown import DeviceTime, device_time
-from traceprof.analysis.training.steadiness import outliers
-from traceprof.analysis.waiting.gaps import find_gaps
+from traceprof.facts.collectives.matches import Matches, find_matches
+from traceprof.facts.devices import device_time
+from traceprof.facts.gaps import find_gaps
+from traceprof.facts.host.states import find_host_states
+from traceprof.facts.launches import find_launches
+from traceprof.facts.steps.find import find_steps
+from traceprof.facts.steps.steadiness import outliers
 from traceprof.model.intervals import Intervals
-from traceprof.model.steps import Steps, find_steps
+from traceprof.model.parts import DeviceTime
+from traceprof.model.steps import Steps
 from traceprof.model.trace import Trace
 from traceprof.units import format_duration
 

@@ -9,8 +9,8 @@ import numpy as np
 
 from traceprof.analysis.advice.findings.base import Finding, Rule
 from traceprof.analysis.advice.findings.context import Context
-from traceprof.analysis.waiting.gaps import LAUNCH_BOUND_NS
 from traceprof.analysis.waiting.longest_gaps import ranges_at
+from traceprof.facts.gaps import LAUNCH_BOUND_NS
 from traceprof.units import format_duration, format_ratio
 
 __all__ = ["RULE"]

@@ -7,8 +7,8 @@ from typing import Final
 
 from traceprof.analysis.advice.findings.base import Finding, Rule
 from traceprof.analysis.advice.findings.context import Context
-from traceprof.analysis.attribution.host_phases import find_host_phases
 from traceprof.errors import NotRecordedError
+from traceprof.facts.host.phases import find_host_phases
 from traceprof.model.intervals import Intervals
 from traceprof.units import format_duration, format_ratio
 

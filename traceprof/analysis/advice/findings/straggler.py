@@ -8,8 +8,8 @@ from typing import Final
 from traceprof.analysis.advice.findings.base import Finding, Rule
 from traceprof.analysis.advice.findings.context import Context
 from traceprof.analysis.advice.findings.slow_host import waiting_for_group_ratio
-from traceprof.analysis.ranks.group_lateness import find_late_whole
 from traceprof.errors import NotRecordedError
+from traceprof.facts.ranks.groups import find_late_whole
 from traceprof.units import format_duration, format_ratio
 
 __all__ = ["RULE", "waiting_ratio"]

@@ -1,1 +1,0 @@
-"""Which host range, phase or call stands behind what: what every breakdown shares."""

@@ -1,0 +1,68 @@
+"""What was computed of a recording is kept with it, by name: a recording never changes.
+
+Two kinds: a *fact* is computed of the whole recording, whatever window is asked about, so that
+every window shares it; `of_window` keeps what belongs to one window. Both are kept under the name
+of the function, so that a Trace can be pickled together with what is known of it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable
+from functools import wraps
+from typing import Any, Concatenate, ParamSpec, Protocol, Self, TypeVar
+
+__all__ = ["fact", "of_window"]
+
+
+class _Recording(Protocol):
+    """A Trace, or the Ranks of a run."""
+
+    @property
+    def whole(self) -> Self: ...
+
+    @property
+    def facts(self) -> dict[tuple[Any, ...], Any]: ...
+
+
+_Parameters = ParamSpec("_Parameters")
+_Result = TypeVar("_Result")
+_R = TypeVar("_R", bound=_Recording)
+
+
+def fact(
+    compute: Callable[Concatenate[_R, _Parameters], _Result],
+) -> Callable[Concatenate[_R, _Parameters], _Result]:
+    """Let ``compute`` see the whole recording and run once for it (and its arguments).
+
+    The arguments must be hashable and, like the result, picklable. Callers share the result: they
+    must not modify it.
+    """
+
+    @wraps(compute)
+    def recall(of: _R, /, *args: _Parameters.args, **kwargs: _Parameters.kwargs) -> _Result:
+        return _recalled(compute, of.whole, args, kwargs)
+
+    return recall
+
+
+def of_window(
+    compute: Callable[Concatenate[_R, _Parameters], _Result],
+) -> Callable[Concatenate[_R, _Parameters], _Result]:
+    """Let ``compute`` run once for each window (that is, for each cut Trace or Ranks)."""
+
+    @wraps(compute)
+    def recall(of: _R, /, *args: _Parameters.args, **kwargs: _Parameters.kwargs) -> _Result:
+        return _recalled(compute, of, args, kwargs)
+
+    return recall
+
+
+def _recalled(
+    compute: Callable[..., _Result], of: Any, args: tuple[Hashable, ...], kwargs: dict[str, Any]
+) -> _Result:
+    name = f"{compute.__module__}.{compute.__qualname__}"
+    key = (name, *args, *sorted(kwargs.items()))
+    kept: dict[tuple[Any, ...], _Result] = of.facts
+    if key not in kept:
+        kept[key] = compute(of, *args, **kwargs)
+    return kept[key]

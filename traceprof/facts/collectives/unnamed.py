@@ -1,0 +1,169 @@
+"""Which unnamed collectives belong to one communicator, as far as launches and times tell.
+
+Old traces hold kernels and no names. On each device NCCL runs a communicator in one stream, so
+that streams are put together:
+
+* streams whose kernels one call launched (a process that drives several devices);
+* else streams with the same sequence of operations whose kernels run side by side and end
+  together, since no rank leaves a collective before all have come.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Final
+
+import numpy as np
+import numpy.typing as npt
+import pandas as pd
+
+from traceprof.facts.collectives.sequences import find_shift, overlap_of
+from traceprof.model.tables import ABSENT
+
+__all__ = ["launch_of_rows", "tell_communicators"]
+
+_MOST_UNEQUAL: Final = 0.05
+_LEAST_SIDE_BY_SIDE: Final = 0.5
+_TOGETHER_RATIO: Final = 0.5
+_TOGETHER_NS: Final = 20_000
+_ABOUT: Final = 2.0
+_LANE: Final = ["member", "stream"]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Lane:
+    """The collectives of one member and stream, in order; ``clock`` is that of its process."""
+
+    member: int
+    clock: int
+    rows: npt.NDArray[np.int64]
+    starts: npt.NDArray[np.int64]
+    ends: npt.NDArray[np.int64]
+    kinds: npt.NDArray[np.int64]
+
+
+@dataclass(slots=True)
+class _Communicator:
+    lanes: list[_Lane] = field(default_factory=list)
+    is_certain: bool = True
+
+
+def launch_of_rows(rows: pd.DataFrame) -> npt.NDArray[np.int64]:
+    """Return a number for rows whose kernels one call launched on several members, else -1."""
+    called = rows[rows["call_ns"] != ABSENT]
+    together = called.groupby(["process", "thread", "call_ns"])["member"]
+    number = together.ngroup()
+    shared = together.transform("nunique") > 1
+    # A member twice in one call: several collectives in a group, which nothing tells apart.
+    shared &= ~called.assign(number=number).duplicated(["number", "member"], keep=False)
+    shared &= shared.groupby(number).transform("all")
+    found = pd.Series(ABSENT, rows.index, dtype=np.int64)
+    found[shared.index[shared]] = number[shared]
+    return np.asarray(found, np.int64)
+
+
+def tell_communicators(
+    rows: pd.DataFrame,
+) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.bool_]]:
+    """Return the number of the communicator of each row, and whether that is certain.
+
+    ``rows`` have the columns of `find_collectives`, and member. Where each member has a single
+    stream there is a single communicator.
+    """
+    lanes = _lanes(rows)
+    found = np.zeros(len(rows), np.int64)
+    certain = np.ones(len(rows), np.bool_)
+    if len(lanes) == len({lane.member for lane in lanes}):
+        return found, certain
+    for number, communicator in enumerate(_put_together(lanes, launch_of_rows(rows))):
+        for lane in communicator.lanes:
+            found[lane.rows] = number
+            certain[lane.rows] = communicator.is_certain
+    return found, certain
+
+
+def _lanes(rows: pd.DataFrame) -> list[_Lane]:
+    placed = rows.assign(
+        place=np.arange(len(rows)),
+        kind=rows.groupby(["op", "algorithm", "protocol", "n_bytes"]).ngroup(),
+    )
+    return [
+        _Lane(
+            member=int(own["member"].iloc[0]),
+            clock=int(own["process"].iloc[0]),
+            rows=own["place"].to_numpy(np.int64),
+            starts=own["start_ns"].to_numpy(np.int64),
+            ends=own["end_ns"].to_numpy(np.int64),
+            kinds=own["kind"].to_numpy(np.int64),
+        )
+        for _, own in placed.sort_values("start_ns", kind="stable").groupby(_LANE)
+    ]
+
+
+def _put_together(lanes: list[_Lane], launch: npt.NDArray[np.int64]) -> list[_Communicator]:
+    """Return the communicators, those with the most collectives first."""
+    communicators: list[_Communicator] = []
+    for own in _by_launch(lanes, launch):
+        if len(own) > 1:
+            communicators.append(_Communicator(own))
+            continue
+        (lane,) = own
+        scores = {
+            i: score
+            for i, communicator in enumerate(communicators)
+            if lane.member not in {other.member for other in communicator.lanes}
+            and (score := _distance(communicator.lanes[0], lane)) is not None
+        }
+        if not scores:
+            communicators.append(_Communicator([lane]))
+            continue
+        best = min(scores, key=lambda i: scores[i])
+        rivals = [score for i, score in scores.items() if i != best]
+        communicators[best].lanes.append(lane)
+        if rivals and min(rivals) <= _ABOUT * scores[best]:
+            communicators[best].is_certain = False
+    return communicators
+
+
+def _by_launch(lanes: list[_Lane], launch: npt.NDArray[np.int64]) -> list[list[_Lane]]:
+    """Return the lanes, those together whose kernels one call launched; the longest first."""
+    group = list(range(len(lanes)))
+    lane_of: dict[int, int] = {}
+    for i, lane in enumerate(lanes):
+        for number in launch[lane.rows].tolist():
+            if number == ABSENT:
+                continue
+            other = lane_of.setdefault(number, i)
+            old, new = group[i], group[other]
+            group = [new if own == old else own for own in group]
+    together: dict[int, list[_Lane]] = {}
+    for number, lane in zip(group, lanes, strict=True):
+        together.setdefault(number, []).append(lane)
+    return sorted(together.values(), key=lambda own: (-len(own), -max(len(x.rows) for x in own)))
+
+
+def _distance(one: _Lane, other: _Lane) -> float | None:
+    """Return how far apart the ends of two lanes are (ns); None if they are not one communicator.
+
+    Clocks of different processes may differ by any constant.
+    """
+    one_clock = one.clock == other.clock
+    shift = find_shift((one.ends, one.kinds), (other.ends, other.kinds), one_clock)
+    there, here = overlap_of(len(one.ends), len(other.ends), shift)
+    if not len(one.ends[there]) or np.mean(one.kinds[there] != other.kinds[here]) > _MOST_UNEQUAL:
+        return None
+    apart = (other.ends[here] - one.ends[there]).astype(np.float64)
+    ahead = 0.0 if one_clock else float(np.median(apart))
+    begun = np.maximum(one.starts[there], other.starts[here] - ahead)
+    side_by_side = begun < np.minimum(one.ends[there], other.ends[here] - ahead)
+    if float(np.mean(side_by_side)) < _LEAST_SIDE_BY_SIDE:
+        return None
+    distance = np.abs(apart - ahead)
+    shorter = np.minimum(_durations(one, there), _durations(other, here))
+    together = distance <= np.maximum(_TOGETHER_NS, _TOGETHER_RATIO * shorter)
+    return float(np.median(distance)) if together.mean() >= _LEAST_SIDE_BY_SIDE else None
+
+
+def _durations(lane: _Lane, rows: slice) -> npt.NDArray[np.int64]:
+    durations: npt.NDArray[np.int64] = lane.ends[rows] - lane.starts[rows]
+    return durations

@@ -1,0 +1,209 @@
+"""Every collective of a trace once: what the host asked for, tied to the kernels that did it.
+
+A call belongs to the kernel with its correlation, and to the kernels that were launched inside
+it on its thread. A kernel that no call claims is a collective by itself: its name tells the
+operation, and nobody knows its size.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Final
+
+import numpy as np
+import numpy.typing as npt
+import pandas as pd
+
+from traceprof.facts.cache import fact, of_window
+from traceprof.facts.collectives.exchanges import one_per_kernel
+from traceprof.facts.devices import device_time
+from traceprof.facts.launches import innermost, launches_of
+from traceprof.model.activity import Activity
+from traceprof.model.collective_names import NON_BLOCKING, collective_op, kernel_kind
+from traceprof.model.ranks import Ranks
+from traceprof.model.tables import ABSENT
+from traceprof.model.trace import Trace
+
+__all__ = ["collectives_of_ranks", "find_collectives"]
+
+_Int64Array = npt.NDArray[np.int64]
+
+_ENQUEUED: Final = ("nccl", "rccl", "hccl", "xccl", "", NON_BLOCKING)
+_NUMBERS: Final = ("n_bytes", "group_size", "sequence", "group_rank", "peer", "peer_rank", "tag")
+_FROM_CALL: Final = ("op", "dtype", "group", "backend", "exchange", "correlation", *_NUMBERS)
+_ANNOTATION: Final = re.compile(r"(?:nccl|rccl|xccl|hccl):(\w+)")
+
+
+@of_window
+def find_collectives(trace: Trace) -> pd.DataFrame:
+    """Return the collectives that start in the window, one row each, in the order of their start.
+
+    Columns: those of ``collectives`` from op to tag; exchange (which ranks of the group send and
+    receive in one kernel, "" where that is not known); start_ns and end_ns of the kernels
+    where they are known, else of the call; is_timed (whether these are the time of the collective
+    and not only of a call that enqueued it); call_ns and call_end_ns (`ABSENT` where no call is
+    known), process, thread, device, stream, algorithm and protocol ("" where not named), kernels
+    (how many), exposed_ns (the time that compute on the device does not hide; NaN without
+    kernels), row (its number among those of the whole recording). All times are whole, whatever
+    the window cuts.
+    """
+    found = _collectives_of_whole(trace)
+    if trace.uncut is None:
+        return found
+    inside = trace.span.holds(found["start_ns"].to_numpy(np.int64))
+    return found[inside].reset_index(drop=True)
+
+
+@of_window
+def collectives_of_ranks(ranks: Ranks) -> pd.DataFrame:
+    """Return the collectives of all ranks (see `find_collectives`), in the order of their start."""
+    parts = [find_collectives(part) for part in ranks]
+    if len(parts) == 1:
+        return parts[0]
+    filled = [part for part in parts if len(part)] or parts[:1]
+    both = pd.concat(filled, ignore_index=True)
+    return both.sort_values(["start_ns", "call_ns"], kind="stable", ignore_index=True)
+
+
+@fact
+def _collectives_of_whole(trace: Trace) -> pd.DataFrame:
+    kernels = _communication_kernels(trace)
+    calls = one_per_kernel(trace.collectives)
+    owner = _owner_of_kernels(kernels, calls)
+    claimed = owner >= 0
+    described = _described(calls, kernels[claimed], owner[claimed])
+    alone = _alone(kernels[~claimed])
+    both = _as_annotated(trace, pd.concat([described, alone], ignore_index=True))
+    both = both.sort_values(["start_ns", "call_ns"], kind="stable", ignore_index=True)
+    return both.assign(row=np.arange(len(both)))
+
+
+def _as_annotated(trace: Trace, work: pd.DataFrame) -> pd.DataFrame:
+    """Return ``work`` with what PyTorch calls sends and receives that share a kernel.
+
+    It carries an all-to-all, a gather or a scatter out by them, inside a range of that name.
+    """
+    unnamed = np.flatnonzero((work["op"] == "send_recv") & (work["call_ns"] != ABSENT))
+    ranges = trace.whole.ranges
+    names = [_ANNOTATION.match(str(name)) for name in ranges["name"].cat.categories]
+    ops = np.array([collective_op(name[1]) if name else "" for name in names], object)
+    told = ops[ranges["name"].cat.codes] if len(ops) else np.empty(len(ranges), object)
+    kept = np.flatnonzero((told != "") & (ranges["kind"] == "push_pop").to_numpy())
+    if not len(unnamed) or not len(kept):
+        return work
+    asked = work.iloc[unnamed]
+    place = (asked[name].to_numpy(np.int64) for name in ("process", "thread", "call_ns"))
+    found = innermost(ranges.iloc[kept], *place)
+    op = np.where(found >= 0, told[kept[np.maximum(found, 0)]], asked["op"])
+    # Even parts of known size were recognised before; of a gather, sizes are not what they send.
+    sized = (asked["n_bytes"] >= 0).to_numpy()
+    uneven = np.where(op == "all_to_all", "all_to_all_v", asked["op"])
+    renamed = work["op"].to_numpy(object, copy=True)
+    renamed[unnamed] = np.where(sized, uneven, op)
+    return work.assign(op=renamed)
+
+
+def _communication_kernels(trace: Trace) -> pd.DataFrame:
+    """Return the kernels with algorithm, protocol, launch, and the time that compute leaves."""
+    kernels = trace.kernels
+    rows = np.flatnonzero(kernels["activity"] == Activity.COMMUNICATION.value)
+    launches = launches_of(trace, "kernels").of_rows(rows)
+    kernels = kernels.take(rows).reset_index(drop=True)
+    kinds = [kernel_kind(str(name)) for name in kernels["name"].cat.categories]
+    codes = kernels["name"].cat.codes.to_numpy()
+    columns = {
+        name: np.array([getattr(kind, name) for kind in kinds], object)[codes]
+        for name in ("op", "algorithm", "protocol")
+    }
+    return kernels.assign(
+        **columns,
+        launch_ns=launches.start_ns,
+        launch_end_ns=launches.end_ns,
+        thread=launches.thread,
+        exposed_ns=_exposed(trace, kernels),
+    )
+
+
+def _exposed(trace: Trace, kernels: pd.DataFrame) -> npt.NDArray[np.float64]:
+    exposed = (kernels["end_ns"] - kernels["start_ns"]).to_numpy(np.float64)
+    for device, rows in kernels.groupby("device").indices.items():
+        compute = device_time(trace, int(str(device))).compute
+        own = kernels.iloc[rows]
+        exposed[rows] -= compute.covered_ns(own["start_ns"], own["end_ns"])
+    return exposed
+
+
+def _owner_of_kernels(kernels: pd.DataFrame, calls: pd.DataFrame) -> _Int64Array:
+    """Return the row of the call that each kernel belongs to, -1 where it belongs to none."""
+    if calls.empty or kernels.empty:
+        return np.full(len(kernels), ABSENT, np.int64)
+    known = calls[calls["correlation"] != ABSENT]
+    pairs = zip(known["process"], known["correlation"], strict=True)
+    row_of = dict(zip(pairs, known.index, strict=True))
+    wanted = zip(kernels["process"], kernels["correlation"], strict=True)
+    by_number = np.array([row_of.get(pair, ABSENT) for pair in wanted], np.int64)
+    threaded = calls[calls["thread"] != ABSENT]
+    inside = innermost(
+        threaded,
+        kernels["process"].to_numpy(np.int64),
+        kernels["thread"].to_numpy(np.int64),
+        kernels["launch_ns"].to_numpy(np.int64),
+    )
+    by_place = np.where(inside >= 0, threaded.index.to_numpy()[np.maximum(inside, 0)], ABSENT)
+    return np.where(by_number >= 0, by_number, by_place)
+
+
+def _described(calls: pd.DataFrame, kernels: pd.DataFrame, owner: _Int64Array) -> pd.DataFrame:
+    """Return a row per call, with the time of its kernels where it has any."""
+    work = kernels.assign(owner=owner).groupby("owner")
+    times = work.agg(
+        start_ns=("start_ns", "min"),
+        end_ns=("end_ns", "max"),
+        device=("device", "first"),
+        stream=("stream", "first"),
+        algorithm=("algorithm", "first"),
+        protocol=("protocol", "first"),
+        exposed_ns=("exposed_ns", "sum"),
+        kernels=("start_ns", "size"),
+    )
+    tied = times.reindex(calls.index)
+    has_kernel = tied["kernels"].notna().to_numpy()
+    is_enqueued = calls["backend"].isin(_ENQUEUED).to_numpy()
+    columns = {name: calls[name].astype(object) for name in _FROM_CALL}
+    for name in ("start_ns", "end_ns"):
+        columns[name] = tied[name].where(has_kernel, calls[name]).astype(np.int64)
+    for name in ("device", "stream"):
+        columns[name] = tied[name].fillna(ABSENT).astype(np.int64)
+    return pd.DataFrame(
+        {
+            **columns,
+            "algorithm": tied["algorithm"].fillna(""),
+            "protocol": tied["protocol"].fillna(""),
+            "exposed_ns": tied["exposed_ns"].astype(np.float64),
+            "kernels": tied["kernels"].fillna(0).astype(np.int64),
+            "is_timed": has_kernel | ~is_enqueued,
+            "call_ns": calls["start_ns"],
+            "call_end_ns": calls["end_ns"],
+            "process": calls["process"],
+            "thread": calls["thread"],
+        }
+    )
+
+
+def _alone(kernels: pd.DataFrame) -> pd.DataFrame:
+    """Return a row per kernel that no call claims."""
+    n = len(kernels)
+    columns = ["start_ns", "end_ns", "process", "thread", "device", "stream", "exposed_ns"]
+    return kernels[[*columns, "algorithm", "protocol"]].assign(
+        op=kernels["op"].replace("", "other"),
+        **{name: np.full(n, ABSENT) for name in _NUMBERS},
+        correlation=kernels["correlation"],
+        dtype="",
+        group="",
+        backend="",
+        exchange="",
+        kernels=1,
+        is_timed=True,
+        call_ns=kernels["launch_ns"],
+        call_end_ns=kernels["launch_end_ns"],
+    )

@@ -1,0 +1,108 @@
+"""When each device did what: the unions that the five parts are made of."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from itertools import pairwise
+from typing import Final
+
+import numpy as np
+import numpy.typing as npt
+import pandas as pd
+
+from traceprof.facts.cache import fact, of_window
+from traceprof.model.activity import Activity, Part
+from traceprof.model.intervals import Intervals
+from traceprof.model.parts import DeviceTime
+from traceprof.model.trace import DEVICE_TABLES, Trace
+
+__all__ = ["device_time", "device_times", "devices_of_processes", "used_devices"]
+
+_DEVICE_MEMORY_DIRECTIONS: Final = ("d2d", "memset")
+_HOST_ONLY_DIRECTIONS: Final = ("h2h",)
+_OF_DEVICES: Final = (Part.COMPUTE, Part.COMMUNICATION, Part.TRANSFER, Part.DEVICE_MEMORY)
+_NEITHER, _INSIDE, _OUTSIDE = -1, 0, 1
+
+
+def used_devices(trace: Trace) -> dict[int, str]:
+    """Return the name of each device that worked anywhere in the recording, by its number."""
+    used = trace.devices[trace.devices["used"] == 1]
+    return {int(n): str(name) for n, name in zip(used["device"], used["name"], strict=True)}
+
+
+def device_time(trace: Trace, device: int) -> DeviceTime:
+    """Return what ``device`` did when, inside the window."""
+    return device_times(trace).get(device) or DeviceTime.nothing()
+
+
+@of_window
+def device_times(trace: Trace) -> Mapping[int, DeviceTime]:
+    """Return what each device that works anywhere in the recording did when, inside the window."""
+    whole = _times_of_devices(trace)
+    if trace.uncut is None:
+        return whole
+    span = trace.span
+    return {device: time.clip(span.start_ns, span.end_ns) for device, time in whole.items()}
+
+
+@fact
+def devices_of_processes(trace: Trace) -> Mapping[int, tuple[int, ...]]:
+    """Return the devices that each process works on, anywhere in the recording."""
+    frames = [trace.table(name)[["process", "device"]].drop_duplicates() for name in DEVICE_TABLES]
+    pairs = pd.concat(frames).drop_duplicates().sort_values(["process", "device"])
+    return {
+        int(str(process)): tuple(own.tolist())
+        for process, own in pairs.groupby("process")["device"]
+    }
+
+
+@fact
+def _times_of_devices(trace: Trace) -> Mapping[int, DeviceTime]:
+    """Return what each device did when, in one pass over the tables for all of them."""
+    kernels, copies = trace.kernels, trace.copies
+    direction = copies["direction"].cat
+    kind_of = [_kind_of_copy(str(name)) for name in direction.categories]
+    of_kernels = _unions(kernels, _part_of_kernels(kernels))
+    of_copies = _unions(copies, np.array([*kind_of, _NEITHER], np.int64)[direction.codes])
+    compute, communication, transfer, device_memory = map(list(Part).index, _OF_DEVICES)
+    nothing = Intervals.empty()
+    return {
+        device: DeviceTime(
+            compute=of_kernels.get((device, compute), nothing),
+            communication=of_kernels.get((device, communication), nothing),
+            transfer=of_kernels.get((device, transfer), nothing)
+            | of_copies.get((device, _OUTSIDE), nothing),
+            device_memory=of_kernels.get((device, device_memory), nothing)
+            | of_copies.get((device, _INSIDE), nothing),
+        )
+        for device in {device for device, _ in (*of_kernels, *of_copies)}
+    }
+
+
+def _kind_of_copy(direction: str) -> int:
+    if direction in _HOST_ONLY_DIRECTIONS:
+        return _NEITHER
+    return _INSIDE if direction in _DEVICE_MEMORY_DIRECTIONS else _OUTSIDE
+
+
+def _unions(frame: pd.DataFrame, kind: npt.NDArray[np.int64]) -> dict[tuple[int, int], Intervals]:
+    """Return the union of the rows of each device and kind."""
+    device = frame["device"].to_numpy()
+    order = np.lexsort((kind, device))
+    starts, ends = frame["start_ns"].to_numpy()[order], frame["end_ns"].to_numpy()[order]
+    device, kind = device[order], kind[order]
+    changes = np.flatnonzero((np.diff(device) != 0) | (np.diff(kind) != 0)) + 1
+    edges = [0, *changes.tolist(), len(order)] if len(order) else []
+    return {
+        (int(device[first]), int(kind[first])): Intervals.union_of(
+            starts[first:last], ends[first:last]
+        )
+        for first, last in pairwise(edges)
+    }
+
+
+def _part_of_kernels(kernels: pd.DataFrame) -> npt.NDArray[np.int64]:
+    """Return the place in `Part` of each kernel; one look per activity, not per kernel."""
+    activities = kernels["activity"].cat
+    places = [list(Part).index(Activity(name).part) for name in activities.categories]
+    return np.array([*places, -1], np.int64)[activities.codes]

@@ -1,0 +1,234 @@
+"""Which host range launched which work of a device.
+
+A kernel or copy belongs to the API call that launched it (same process and correlation), and
+that call to the innermost range around it on its thread. Kernels of a CUDA graph belong to the
+launch of the graph. PyTorch's autograd engine launches backward kernels from threads of its own:
+a launch on a thread without a phase belongs to the phase that is open on the thread of the same
+process that calls backward.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+import pandas as pd
+
+from traceprof.facts.cache import fact
+from traceprof.facts.host.phase_names import PHASES, phases_of_ranges
+from traceprof.model.intervals import nesting_depth, parents_of
+from traceprof.model.tables import ABSENT
+from traceprof.model.trace import RowsOf, Trace
+
+__all__ = [
+    "Launches",
+    "adopting_range_of_launches",
+    "find_launches",
+    "innermost",
+    "launches_of",
+    "phase_of_launches",
+    "phases_of_all_ranges",
+    "phases_of_work",
+    "range_of_launches",
+]
+
+_Int64Array = npt.NDArray[np.int64]
+_NOTHING = -1
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Launches:
+    """The call that launched each row of a device table; `ABSENT` where it was not recorded.
+
+    ``call`` is the row of ``api_calls`` in the whole trace; starts and ends are in ns.
+    """
+
+    call: _Int64Array
+    start_ns: _Int64Array
+    end_ns: _Int64Array
+    process: _Int64Array
+    thread: _Int64Array
+
+    @property
+    def is_known(self) -> npt.NDArray[np.bool_]:
+        """Whether the launch of each row was recorded."""
+        return self.call >= 0
+
+    def of_rows(self, rows: RowsOf | npt.NDArray[np.bool_]) -> Launches:
+        """Return the launches of some of the rows: a slice, row numbers or a mask."""
+        return Launches(
+            self.call[rows],
+            self.start_ns[rows],
+            self.end_ns[rows],
+            self.process[rows],
+            self.thread[rows],
+        )
+
+
+def launches_of(trace: Trace, table: str) -> Launches:
+    """Return what launched each row of ``table`` (kernels, copies or syncs) of ``trace``."""
+    return _launches_of_table(trace, table).of_rows(trace.rows_in_whole(table))
+
+
+@fact
+def _launches_of_table(trace: Trace, table: str) -> Launches:
+    return find_launches(trace, trace.table(table))
+
+
+def find_launches(trace: Trace, work: pd.DataFrame) -> Launches:
+    """Return what launched each row of ``work``, any rows with a process and a correlation.
+
+    Of whole tables `launches_of` knows it already. A launch may lie outside the window that the trace was cut to: it is sought in the whole.
+    """
+    calls = trace.whole.api_calls
+    place = _index_of_calls(trace.whole).find(work)
+    columns = {name: _taken(calls[name], place) for name in ("start_ns", "end_ns", "thread")}
+    return Launches(
+        call=place,
+        start_ns=columns["start_ns"],
+        end_ns=columns["end_ns"],
+        process=work["process"].to_numpy(np.int64),
+        thread=columns["thread"],
+    )
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _CallIndex:
+    """The API calls of a trace by process and correlation."""
+
+    processes: _Int64Array
+    keys: _Int64Array
+    rows: _Int64Array
+
+    def find(self, work: pd.DataFrame) -> _Int64Array:
+        """Return the first call with the process and correlation of each row of ``work``."""
+        if work.empty or not len(self.keys):
+            return np.full(len(work), _NOTHING, np.int64)
+        keys = _key(work, self.processes)
+        place = np.minimum(np.searchsorted(self.keys, keys), len(self.keys) - 1)
+        known = (work["correlation"].to_numpy() != ABSENT) & np.isin(
+            work["process"], self.processes
+        )
+        return np.where((self.keys[place] == keys) & known, self.rows[place], _NOTHING)
+
+
+@fact
+def _index_of_calls(trace: Trace) -> _CallIndex:
+    calls = trace.api_calls
+    processes = np.unique(calls["process"].to_numpy(np.int64))
+    keys = _key(calls, processes)
+    rows = np.argsort(keys, kind="stable")
+    return _CallIndex(processes, keys[rows], rows)
+
+
+def _key(frame: pd.DataFrame, processes: _Int64Array) -> _Int64Array:
+    place = np.searchsorted(processes, frame["process"].to_numpy())
+    return np.asarray((place << 40) + frame["correlation"].to_numpy(np.int64), np.int64)
+
+
+def _taken(column: pd.Series, place: _Int64Array) -> _Int64Array:
+    values = column.to_numpy(np.int64)
+    if not len(values):
+        return np.full(len(place), ABSENT, np.int64)
+    return np.where(place >= 0, values[np.maximum(place, 0)], ABSENT)
+
+
+def innermost(
+    ranges: pd.DataFrame, process: _Int64Array, thread: _Int64Array, instants: _Int64Array
+) -> _Int64Array:
+    """Return the row of the innermost of ``ranges`` open at each instant on each thread.
+
+    -1 where none is. The ranges must nest on each thread, as push/pop ranges do.
+    """
+    found = np.full(len(instants), _NOTHING, np.int64)
+    if ranges.empty or not len(instants):
+        return found
+    starts, ends = ranges["start_ns"].to_numpy(), ranges["end_ns"].to_numpy()
+    asked = pd.DataFrame({"process": process, "thread": thread}).groupby(["process", "thread"])
+    queries = asked.indices
+    for lane, rows in ranges.groupby(["process", "thread"]).indices.items():
+        if lane in queries:
+            mine = queries[lane]
+            inner = _innermost_of_lane(starts[rows], ends[rows], instants[mine])
+            found[mine] = np.where(inner >= 0, rows[np.maximum(inner, 0)], _NOTHING)
+    return found
+
+
+def _innermost_of_lane(
+    starts: _Int64Array, ends: _Int64Array, instants: _Int64Array
+) -> _Int64Array:
+    parents = parents_of(nesting_depth(starts, ends))
+    place = np.searchsorted(starts, instants, side="right") - 1
+    while True:
+        closed = (place >= 0) & (ends[place] <= instants)
+        if not closed.any():
+            return place
+        place[closed] = parents[place[closed]]
+
+
+def phases_of_work(trace: Trace, table: str) -> _Int64Array:
+    """Return the place in `PHASES` that each row of ``table`` was launched in, -1 for none."""
+    return _phases_of_table(trace, table)[trace.rows_in_whole(table)]
+
+
+@fact
+def _phases_of_table(trace: Trace, table: str) -> _Int64Array:
+    return phase_of_launches(trace, launches_of(trace, table))
+
+
+@fact
+def phases_of_all_ranges(trace: Trace) -> _Int64Array:
+    """Return the place in `PHASES` of each range of the whole trace, -1 where it is none."""
+    return phases_of_ranges(trace.ranges)
+
+
+def range_of_launches(trace: Trace, launches: Launches) -> _Int64Array:
+    """Return the row, in the ranges of the whole trace, that each launch belongs to; -1: none."""
+    ranges = trace.whole.ranges
+    nested = np.flatnonzero(ranges["kind"] == "push_pop")
+    inner = innermost(ranges.iloc[nested], launches.process, launches.thread, launches.start_ns)
+    found = (inner >= 0) & launches.is_known
+    return np.where(found, nested[np.maximum(inner, 0)] if len(nested) else _NOTHING, _NOTHING)
+
+
+def phase_of_launches(trace: Trace, launches: Launches) -> _Int64Array:
+    """Return the place in `PHASES` that each launch belongs to, -1 where it belongs to none."""
+    ranges = trace.whole.ranges
+    phases = phases_of_all_ranges(trace)
+    kept = np.flatnonzero((phases >= 0) & (ranges["kind"] == "push_pop"))
+    phased, phases = ranges.iloc[kept], phases[kept]
+    inner = innermost(phased, launches.process, launches.thread, launches.start_ns)
+    thread = _calling_thread(phased, phases, launches.process)
+    open_there = innermost(phased, launches.process, thread, launches.start_ns)
+    inner = np.where(inner >= 0, inner, open_there)
+    found = (inner >= 0) & launches.is_known
+    return np.where(found, phases[np.maximum(inner, 0)] if len(phases) else _NOTHING, _NOTHING)
+
+
+def adopting_range_of_launches(
+    trace: Trace, spans: pd.DataFrame, launches: Launches
+) -> _Int64Array:
+    """Return the row of ``spans`` that each launch belongs to, -1 where it belongs to none.
+
+    A launch on a thread without an open span belongs to the one that is open on the thread of
+    the same process that calls backward.
+    """
+    inner = innermost(spans, launches.process, launches.thread, launches.start_ns)
+    ranges = trace.whole.ranges
+    phases = phases_of_all_ranges(trace)
+    kept = (phases >= 0) & (ranges["kind"] == "push_pop").to_numpy()
+    thread = _calling_thread(ranges[kept], phases[kept], launches.process)
+    open_there = innermost(spans, launches.process, thread, launches.start_ns)
+    found = np.where(inner >= 0, inner, open_there)
+    return np.where(launches.is_known, found, _NOTHING)
+
+
+def _calling_thread(phased: pd.DataFrame, phases: _Int64Array, process: _Int64Array) -> _Int64Array:
+    """Return the thread of each process that calls backward the most, else that names phases."""
+    backward = (phases == PHASES.index("backward")).astype(np.int64)
+    sizes = phased.assign(backward=backward, size=1).groupby(["process", "thread"])
+    counts = sizes[["backward", "size"]].sum().reset_index()
+    counts = counts.sort_values(["backward", "size"], ascending=False, kind="stable")
+    thread_of = counts.drop_duplicates("process").set_index("process")["thread"]
+    return np.asarray(pd.Series(process).map(thread_of).fillna(ABSENT), np.int64)

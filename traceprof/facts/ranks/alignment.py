@@ -1,0 +1,201 @@
+"""Clocks of ranks, held against each other by the ends of the collectives that they share.
+
+A collective ends on all its ranks at once, so that a difference of its ends is a difference of
+clocks: their median is the offset, a robust line through them over time the drift.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Final
+
+import numpy as np
+import numpy.typing as npt
+import pandas as pd
+
+from traceprof.facts.cache import fact
+from traceprof.facts.collectives.matches import Matches, find_matches
+from traceprof.facts.collectives.members import Member
+from traceprof.facts.ranks.ends import ENDS_TOGETHER
+from traceprof.facts.ranks.robust_line import Line, fit_line
+from traceprof.model.ranks import Ranks
+from traceprof.model.results import Note
+from traceprof.model.retime import ClockCorrection, retime
+from traceprof.model.tables import ABSENT
+from traceprof.model.window import TimeWindow
+
+__all__ = ["Alignment", "RankClock", "align_clocks", "find_alignment"]
+
+_MIXED_NOTE_NS: Final = 1_000_000
+_LEAST_SPAN_NS: Final = 1_000_000_000  # over less, a real drift stays below the jitter
+
+
+@dataclass(frozen=True, slots=True)
+class RankClock:
+    """The clock of a rank against that of the first rank.
+
+    ``offset_ns`` is how much it is ahead in the middle of the shared collectives, ``drift_ppm``
+    how fast that grows (0 where it cannot be told from the jitter), ``residual_ns`` the median
+    distance of the ends from that line, over ``collectives_count`` collectives. None where the
+    rank shares none with the others.
+    """
+
+    rank: int | None
+    offset_ns: float | None
+    drift_ppm: float | None
+    residual_ns: float | None
+    collectives_count: int
+    host: str
+    process: int
+
+
+@dataclass(frozen=True, slots=True)
+class Alignment:
+    """The clocks of all ranks, and the correction of each process that is tied to the first."""
+
+    clocks: tuple[RankClock, ...]
+    corrections: dict[int, ClockCorrection]
+    notes: tuple[Note, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class _Tie:
+    """How one clock stands to the first, and on how much that rests."""
+
+    correction: ClockCorrection
+    residual_ns: float
+    count: int
+
+
+@fact
+def find_alignment(ranks: Ranks) -> Alignment:
+    """Return how the clocks of the ranks stand to each other, over the whole recording."""
+    matches = find_matches(ranks)
+    members = matches.members
+    clock_of = [_clock(member, members) for member in members]
+    ends = _ends(matches, clock_of)
+    ties = _tie(ends)
+    clocks = tuple(
+        _describe(member, ties.get(clock)) for member, clock in zip(members, clock_of, strict=True)
+    )
+    corrections = {
+        member.process: ties[clock].correction
+        for member, clock in zip(members, clock_of, strict=True)
+        if clock in ties
+    }
+    return Alignment(clocks, corrections, _notes(clocks, ties))
+
+
+def align_clocks(ranks: Ranks, alignment: Alignment | None = None) -> Ranks:
+    """Return the whole recording with all ranks on the clock of the first.
+
+    ``alignment`` is that of `find_alignment`, if it is known already. Ranks that share no
+    collective with the others stay on their own clock; a warning says which.
+    """
+    alignment = alignment or find_alignment(ranks)
+    moved = [retime(part, alignment.corrections) for part in ranks.whole]
+    first = min(part.span.start_ns for part in moved)
+    last = max(part.span.end_ns for part in moved)
+    span = TimeWindow(first, last)
+    aligned = replace(ranks.whole, parts=tuple(replace(part, span=span) for part in moved))
+    return aligned.with_warnings(*map(_untied_text, _untied(alignment.clocks)))
+
+
+def _clock(member: Member, members: tuple[Member, ...]) -> str:
+    """Return the clock of a member: that of its host, if all say theirs, else its own."""
+    if all(other.host for other in members):
+        return member.host
+    return f"process {member.process}"
+
+
+def _ends(matches: Matches, clock_of: list[str]) -> pd.DataFrame:
+    """Return the median end by match and clock (columns: clocks in the order of the ranks)."""
+    rows = matches.rows[(matches.rows["match"] >= 0) & matches.rows["op"].isin(ENDS_TOGETHER)]
+    clocks = np.array(clock_of, object)[rows["member"].to_numpy()] if len(rows) else []
+    ends = rows.assign(clock=clocks).groupby(["match", "clock"])["end_ns"].median()
+    table = ends.unstack("clock") if len(rows) else pd.DataFrame()
+    return table.reindex(columns=list(dict.fromkeys(clock_of)))
+
+
+def _tie(ends: pd.DataFrame) -> dict[str, _Tie]:
+    """Return the tie of each clock to the first, directly or over others that it shares more with.
+
+    Each clock is tied to the tied one that it shares the most collectives with.
+    """
+    clocks = [str(clock) for clock in ends.columns]
+    if not clocks:
+        return {}
+    shared = ends.notna().to_numpy(np.int64)
+    counts = shared.T @ shared
+    ties = {clocks[0]: _Tie(ClockCorrection(), 0.0, int(counts[0, 0]))}
+    corrected = ends.copy()
+    while True:
+        open_pairs = [
+            (int(counts[i, j]), -i, -j)
+            for i, tied in enumerate(clocks)
+            for j, other in enumerate(clocks)
+            if tied in ties and other not in ties and counts[i, j]
+        ]
+        if not open_pairs:
+            return ties
+        _, i, j = max(open_pairs)
+        there, here = clocks[-i], clocks[-j]
+        both = corrected[there].notna() & ends[here].notna()
+        instants = ends.loc[both, here].to_numpy(np.float64)
+        ahead = instants - corrected.loc[both, there].to_numpy(np.float64)
+        ties[here] = _fit(instants, ahead)
+        corrected[here] = ends[here] - _error(ties[here].correction, ends[here].to_numpy())
+
+
+def _error(
+    correction: ClockCorrection, instants: npt.NDArray[np.float64]
+) -> npt.NDArray[np.float64]:
+    return correction.offset_ns + correction.drift_ratio * (instants - correction.at_ns)
+
+
+def _fit(instants: npt.NDArray[np.float64], ahead: npt.NDArray[np.float64]) -> _Tie:
+    at_ns = int(np.median(instants))
+    is_long = float(np.ptp(instants)) >= _LEAST_SPAN_NS
+    line = fit_line(instants - at_ns, ahead) if is_long else Line(float(np.median(ahead)))
+    residual = float(np.median(np.abs(ahead - line.at(instants - at_ns))))
+    return _Tie(ClockCorrection(line.level, line.slope, at_ns), residual, len(instants))
+
+
+def _describe(member: Member, tie: _Tie | None) -> RankClock:
+    rank = None if member.rank == ABSENT else member.rank
+    if tie is None:
+        return RankClock(rank, None, None, None, 0, member.host, member.process)
+    return RankClock(
+        rank,
+        offset_ns=tie.correction.offset_ns,
+        drift_ppm=tie.correction.drift_ratio * 1e6,
+        residual_ns=tie.residual_ns,
+        collectives_count=tie.count,
+        host=member.host,
+        process=member.process,
+    )
+
+
+def _notes(clocks: tuple[RankClock, ...], ties: dict[str, _Tie]) -> tuple[Note, ...]:
+    if len(clocks) < 2:
+        return (Note("there is only one rank: nothing to align"),)
+    notes = [Note(_untied_text(names)) for names in _untied(clocks)]
+    residuals = [tie.residual_ns for tie in list(ties.values())[1:]]
+    if residuals:
+        worst = max(residuals)
+        text = "residual: the ends of shared collectives agree to {residual:ns}"
+        notes.append(Note.of(text, residual=worst))
+        if worst > _MIXED_NOTE_NS:
+            notes.append(Note("a residual above 1 ms means that some were matched wrongly"))
+    return tuple(notes)
+
+
+def _untied(clocks: tuple[RankClock, ...]) -> list[str]:
+    """Return the names of the ranks that are not tied, as one text; nothing where all are."""
+    untied = [clock for clock in clocks if clock.offset_ns is None]
+    named = [str(clock.process if clock.rank is None else clock.rank) for clock in untied]
+    return [", ".join(named)] if named else []
+
+
+def _untied_text(names: str) -> str:
+    return f"the clocks of {names} are not tied to the others by any collective"

@@ -1,0 +1,151 @@
+"""Which ranks are stages of a pipeline, and in which order."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Final
+
+import pandas as pd
+
+from traceprof.facts.collectives.members import Member, find_members
+from traceprof.facts.collectives.point_to_point import find_messages
+from traceprof.model.trace import Trace
+
+__all__ = ["POINT_TO_POINT", "Stage", "find_chains", "find_stages"]
+
+POINT_TO_POINT: Final = ("send", "recv", "send_recv")
+_STAGE: Final = re.compile(r"\b(?:pipeline[ _]?)?stage[ _:#-]*(?P<number>\d+)", re.IGNORECASE)
+
+
+@dataclass(frozen=True, slots=True)
+class Stage:
+    """A stage: its place among ``n_stages`` of its pipeline, its rank, and how that is known."""
+
+    number: int
+    n_stages: int
+    member: Member
+    told_by: str
+    pipeline: int = 0
+
+
+def find_stages(trace: Trace, work: pd.DataFrame) -> tuple[Stage, ...]:
+    """Return the stages in their order, one pipeline after another; none if they cannot be told.
+
+    Ranges that name one stage in each process ("stage 2") decide, then the messages between
+    ranks: of two ranks the one that sends first comes first. Where nobody tells whom a send
+    goes to, processes that send and receive are stages, in the order in which they first compute.
+    Kernels named SendRecv do not suffice: all-to-all uses them, too.
+    """
+    members = find_members(trace)
+    named = _named_stages(trace)
+    ordered = sorted((named[m.process], m) for m in members if m.process in named)
+    if len({number for number, _ in ordered}) == len(ordered) > 1:
+        return _numbered([member for _, member in ordered], "ranges", 0)
+    links = _first_messages(trace)
+    if links:
+        chains = find_chains(links)
+        return tuple(
+            stage
+            for number, chain in enumerate(chains)
+            for stage in _numbered([members[place] for place in chain], "messages", number)
+        )
+    talking = set(work.loc[work["op"].isin(("send", "recv")), "process"])
+    begins = trace.whole.kernels.groupby("process")["start_ns"].min()
+    stages = [m for m in members if m.process in talking and m.process in begins.index]
+    if len(stages) < 2:
+        return ()
+    stages.sort(key=lambda member: int(begins[member.process]))
+    return _numbered(stages, "sends and receives", 0)
+
+
+def find_chains(links: Mapping[tuple[int, int], int]) -> list[list[int]]:
+    """Return the ranks of each pipeline in their order.
+
+    ``links`` holds when each rank first sent to another: (source, target) → ns. Ranks that pass
+    messages around a ring in one direction only (ring attention) are no pipeline.
+    """
+    after: dict[int, list[int]] = {}
+    skipped: set[tuple[int, int]] = set()
+    for (source, target), first_ns in sorted(links.items(), key=lambda item: (item[1], item[0])):
+        back_ns = links.get((target, source))
+        if back_ns is not None and (back_ns, target, source) < (first_ns, source, target):
+            continue
+        if source in _reachable(after, target):
+            skipped.add((source, target))  # it closes a ring, as interleaved stages do
+        else:
+            after.setdefault(source, []).append(target)
+    chains = []
+    for ranks in _components(after):
+        is_mutual = any((b, a) in links for a, b in links if a in ranks)
+        closes = any(a in ranks for a, _ in skipped)
+        if is_mutual or not closes:
+            chains.append(_in_order(ranks, after, links))
+    return sorted(chains)
+
+
+def _reachable(after: Mapping[int, list[int]], start: int) -> set[int]:
+    found, open_ranks = {start}, [start]
+    while open_ranks:
+        for target in after.get(open_ranks.pop(), ()):
+            if target not in found:
+                found.add(target)
+                open_ranks.append(target)
+    return found
+
+
+def _components(after: Mapping[int, list[int]]) -> list[set[int]]:
+    both: dict[int, list[int]] = {}
+    for source, targets in after.items():
+        for target in targets:
+            both.setdefault(source, []).append(target)
+            both.setdefault(target, []).append(source)
+    found: list[set[int]] = []
+    for rank in sorted(both):
+        if not any(rank in ranks for ranks in found):
+            found.append(_reachable(both, rank))
+    return found
+
+
+def _in_order(
+    ranks: set[int], after: Mapping[int, list[int]], links: Mapping[tuple[int, int], int]
+) -> list[int]:
+    """Return the ranks with each behind all that send to it; ties by the first message."""
+    depth = dict.fromkeys(ranks, 0)
+    for _ in ranks:
+        for source in ranks:
+            for target in after.get(source, ()):
+                depth[target] = max(depth[target], depth[source] + 1)
+    begins = {rank: min(ns for pair, ns in links.items() if rank in pair) for rank in ranks}
+    return sorted(ranks, key=lambda rank: (depth[rank], begins[rank], rank))
+
+
+def _first_messages(trace: Trace) -> dict[tuple[int, int], int]:
+    messages = find_messages(trace.whole)
+    known = (messages["source"] >= 0) & (messages["target"] >= 0)
+    known &= messages["carrier"].isin(POINT_TO_POINT)
+    messages = messages[known & (messages["source"] != messages["target"])]
+    first = messages.groupby(["source", "target"], as_index=False)["start_ns"].min()
+    columns = (first[name].tolist() for name in ("source", "target", "start_ns"))
+    return {(source, target): ns for source, target, ns in zip(*columns, strict=True)}
+
+
+def _numbered(members: list[Member], told_by: str, pipeline: int) -> tuple[Stage, ...]:
+    return tuple(
+        Stage(i, len(members), member, told_by, pipeline) for i, member in enumerate(members)
+    )
+
+
+def _named_stages(trace: Trace) -> dict[int, int]:
+    """Return the number of the one stage that the ranges of each process name."""
+    ranges = trace.whole.ranges
+    names = [str(name) for name in ranges["name"].cat.categories]
+    found = {i: match for i, name in enumerate(names) if (match := _STAGE.search(name))}
+    codes = ranges["name"].cat.codes
+    hits = ranges[codes.isin(list(found))]
+    numbers = codes[hits.index].map({i: int(match["number"]) for i, match in found.items()})
+    by_process: dict[int, set[int]] = {}
+    for process, number in zip(hits["process"].tolist(), numbers.tolist(), strict=True):
+        by_process.setdefault(int(process), set()).add(int(number))
+    return {process: min(own) for process, own in by_process.items() if len(own) == 1}

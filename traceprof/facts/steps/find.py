@@ -1,0 +1,176 @@
+"""Training steps: where they begin and end.
+
+A step is one optimizer step. The sources are tried from the most to the least reliable: what
+the user or `traceprof record` marked, PyTorch's ``ProfilerStep#N``, ranges that people call
+"step 3" or "iteration", the ends of PyTorch's ``Optimizer.step#…``, the bursts of the optimizer's
+kernels, and, with nothing else, the period of the kernel sequence. The last two are inferred, and
+say so.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import Final
+
+import numpy as np
+import numpy.typing as npt
+import pandas as pd
+
+from traceprof.errors import UsageError
+from traceprof.facts.cache import fact, of_window
+from traceprof.facts.steps.kernels import InferredSteps, find_optimizer_steps, find_periodic_steps
+from traceprof.facts.steps.ranges import steps_between_ends, steps_of_phases, steps_of_ranges
+from traceprof.facts.steps.warmup import count_warmup
+from traceprof.model.ranks import Ranks
+from traceprof.model.steps import OWN_DOMAIN, Steps, empty_steps
+from traceprof.model.trace import Trace
+
+__all__ = ["decide_steps", "find_steps", "mark_steps", "steps_of_ranks"]
+
+_EXPLICIT: Final = re.compile("user_step")
+_PROFILER_STEP: Final = re.compile(r"ProfilerStep\s*#\s*(?P<number>\d+)")
+_OPTIMIZER_STEP: Final = re.compile(r"Optimizer\.step#.*")
+_NAMED_STEP: Final = re.compile(
+    r"(?:train(?:ing)?[\s_:-]*)?(?:step|iteration|iter)(?:[\s_#:=.-]*(?P<number>\d+))?"
+    r"|(?!.*(?:optim|sched|valid|eval|test|predict))"
+    r"[a-z][\w\s:/,.#-]*?(?:step|iteration|iter|batch)[\s_#:=.-]*(?P<other_number>\d+)",
+    re.IGNORECASE,
+)
+
+_CHOSEN: Final = "ranges chosen as steps"
+
+
+@of_window
+def find_steps(trace: Trace) -> Steps:
+    """Return the steps of every process, from the most reliable source that the recording has.
+
+    Of a trace that was cut, the steps that lie wholly inside the window.
+    """
+    return _inside(trace.whole.steps or _steps_of_one(trace), trace)
+
+
+@fact
+def _steps_of_one(trace: Trace) -> Steps:
+    """Return the steps of a trace that is looked at alone."""
+    return _decided([trace], trace.warmup_steps)[0]
+
+
+@of_window
+def steps_of_ranks(ranks: Ranks) -> Steps:
+    """Return the steps of all ranks together that lie wholly inside the window."""
+    found = [find_steps(part) for part in ranks]
+    if len(found) == 1:
+        return found[0]
+    first = max(found, key=len)
+    table = pd.concat([steps.table for steps in found], ignore_index=True)
+    return replace(first, table=table.sort_values(["process", "start_ns"], ignore_index=True))
+
+
+def decide_steps(ranks: Ranks) -> Ranks:
+    """Return the ranks with the steps of all of them taken from one source.
+
+    It is the most reliable one that any rank has. Each rank drops as many leading steps as warm-up
+    as the rank with the most.
+    """
+    if len(ranks) == 1:
+        return ranks
+    return _with_steps(ranks, _decided(ranks.whole.parts, ranks.warmup_steps))
+
+
+def mark_steps(ranks: Ranks, pattern: str) -> Ranks:
+    """Return the ranks with the ranges whose whole name matches ``pattern`` taken as steps.
+
+    A group in the pattern captures the number of the step.
+
+    Raises:
+        UsageError: the pattern is not a regular expression, or no range matches it.
+    """
+    try:
+        compiled = re.compile(pattern)
+    except re.error as error:
+        raise UsageError(
+            f"step pattern {pattern!r} is not a regular expression: {error}"
+        ) from error
+    tables = [steps_of_ranges(part.ranges, compiled) for part in ranks.whole]
+    if all(table.empty for table in tables):
+        raise UsageError(f"no range matches the step pattern {pattern!r}")
+    return _with_steps(ranks, _with_warmup(tables, _CHOSEN, 1.0, ranks.warmup_steps))
+
+
+def _with_steps(ranks: Ranks, steps: Sequence[Steps]) -> Ranks:
+    of_part = dict(zip(map(id, ranks.whole.parts), steps, strict=True))
+    return ranks.map(lambda part: part.with_steps(of_part[id(part)]))
+
+
+def _inside(steps: Steps, trace: Trace) -> Steps:
+    if trace.uncut is None:
+        return steps
+    table = steps.table
+    inside = (table["start_ns"] >= trace.span.start_ns) & (table["end_ns"] <= trace.span.end_ns)
+    return replace(steps, table=table[inside].reset_index(drop=True))
+
+
+def _decided(traces: Sequence[Trace], n_warmup: int | None) -> list[Steps]:
+    for source, find in _ANNOTATED:
+        tables = [find(trace.ranges) for trace in traces]
+        if any(map(len, tables)):
+            return _with_warmup(tables, source, 1.0, n_warmup)
+    for source, infer in _INFERRED:
+        found = [infer(trace) for trace in traces]
+        sure = [steps.confidence_ratio for steps in found if len(steps.table)]
+        if sure:
+            tables = [steps.table for steps in found]
+            return _with_warmup(tables, source, min(sure), n_warmup)
+    return _with_warmup([empty_steps() for _ in traces], "", 1.0, n_warmup)
+
+
+def _with_warmup(
+    tables: Sequence[pd.DataFrame], source: str, confidence_ratio: float, n_given: int | None
+) -> list[Steps]:
+    """Return the steps of each trace, the same number of leading ones of all marked as warm-up."""
+    tables = [t.sort_values(["process", "start_ns"], ignore_index=True) for t in tables]
+    most = n_given if n_given is not None else max(map(_count_warmup, tables))
+    return [
+        Steps(table.assign(is_warmup=_leading(table, most)), source, confidence_ratio)
+        for table in tables
+    ]
+
+
+def _leading(table: pd.DataFrame, n_steps: int) -> npt.NDArray[np.bool_]:
+    return np.asarray(table.groupby("process").cumcount().to_numpy() < n_steps)
+
+
+def _count_warmup(table: pd.DataFrame) -> int:
+    """Return the most leading steps of any process that durations or names call warm-up."""
+    most = 0
+    for _, rows in table.groupby("process"):
+        declared = rows["declared_warmup"].to_numpy(bool)
+        found = count_warmup((rows["end_ns"] - rows["start_ns"]).to_numpy())
+        most = max(most, found, 0 if declared.all() else int(declared.sum()))
+    return most
+
+
+def _own(ranges: pd.DataFrame) -> pd.DataFrame:
+    return ranges[ranges["domain"] == OWN_DOMAIN]
+
+
+def _foreign(ranges: pd.DataFrame) -> pd.DataFrame:
+    return ranges[ranges["domain"] != OWN_DOMAIN]
+
+
+_ANNOTATED: Final[tuple[tuple[str, Callable[[pd.DataFrame], pd.DataFrame]], ...]] = (
+    ("traceprof.step()", lambda ranges: steps_of_ranges(_own(ranges), _EXPLICIT)),
+    ("recorded phases", lambda ranges: steps_of_phases(_own(ranges))),
+    ("ProfilerStep", lambda ranges: steps_of_ranges(ranges, _PROFILER_STEP)),
+    ("ranges named step", lambda ranges: steps_of_ranges(_foreign(ranges), _NAMED_STEP)),
+    (
+        "ends of Optimizer.step",
+        lambda ranges: steps_between_ends(_foreign(ranges), _OPTIMIZER_STEP),
+    ),
+)
+_INFERRED: Final[tuple[tuple[str, Callable[[Trace], InferredSteps]], ...]] = (
+    ("inferred from the optimizer's kernels", find_optimizer_steps),
+    ("inferred from the period of the kernel sequence", find_periodic_steps),
+)

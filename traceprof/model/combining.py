@@ -1,0 +1,141 @@
+"""Results of several ranks put together, column by column, as their declarations say."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from typing import Any, Final
+
+import numpy as np
+import numpy.typing as npt
+import pandas as pd
+
+from traceprof.model.results import Column, Combine, Note, Result, Samples, TableSpec
+
+__all__ = ["combine", "medians_of"]
+
+_SIMPLE: Final[Mapping[Combine, Callable[[Any], pd.Series]]] = {
+    Combine.SUM: lambda groups: groups.sum(min_count=1),
+    Combine.MIN: lambda groups: groups.min(),
+    Combine.MAX: lambda groups: groups.max(),
+    Combine.SAME: lambda groups: groups.first(),
+}
+
+
+def combine(results: Sequence[Result]) -> Result:
+    """Return several results of one analysis (at least one) as that of all ranks together.
+
+    Rows of different keys stand one after the other; of rows with the same key each column
+    combines as it is declared. Derived columns and medians are left to the analysis (`medians_of`).
+    """
+    first = results[0]
+    if len(results) == 1:
+        return first
+    tables, samples = {}, {}
+    for spec in first.spec.tables:
+        frames = [result.tables[spec.name] for result in results if spec.name in result.tables]
+        if not frames:
+            continue
+        tables[spec.name], rows = _combined(spec, frames)
+        if any(spec.name in result.samples for result in results):
+            samples[spec.name] = _samples_of(results, spec.name, frames, rows)
+    return replace(
+        first,
+        tables=tables,
+        scalars=_scalars(results),
+        notes=_notes(results),
+        samples=samples,
+    )
+
+
+def medians_of(table: pd.DataFrame, samples: Samples) -> npt.NDArray[np.float64]:
+    """Return the exact median of the samples of each row of ``table``; NaN where it has none."""
+    order = np.lexsort((samples.values, samples.rows))
+    rows, values = samples.rows[order], samples.values[order]
+    first = np.searchsorted(rows, np.arange(len(table)), side="left")
+    last = np.searchsorted(rows, np.arange(len(table)), side="right")
+    found = np.full(len(table), np.nan)
+    known = last > first
+    low = values[(first + (last - first - 1) // 2)[known]].astype(np.float64)
+    high = values[(first + (last - first) // 2)[known]].astype(np.float64)
+    found[known] = (low + high) / 2
+    return found
+
+
+def _combined(
+    spec: TableSpec, frames: Sequence[pd.DataFrame]
+) -> tuple[pd.DataFrame, npt.NDArray[np.int64]]:
+    """Return the rows of all ``frames`` as one table, and which row of it each has become."""
+    filled = [frame for frame in frames if len(frame)]
+    if not filled:
+        return frames[0], np.empty(0, np.int64)
+    stacked = filled[0] if len(filled) == 1 else pd.concat(filled, ignore_index=True)
+    keys = [name for name in spec.keys if name in stacked]
+    if not keys or not stacked.duplicated(keys).any():
+        return spec.frame(stacked), np.arange(len(stacked))
+    number = stacked.groupby(keys, sort=False, dropna=False, observed=True).ngroup().to_numpy()
+    columns = {
+        column.name: _column(column, stacked, number)
+        for column in spec
+        if column.name in stacked and column.combine is not Combine.DERIVED
+    }
+    return spec.frame(pd.DataFrame(columns)), number
+
+
+def _column(column: Column, stacked: pd.DataFrame, number: npt.NDArray[np.int64]) -> pd.Series:
+    values = stacked[column.name]
+    if column.combine is Combine.MEAN:
+        weights = stacked[column.weight].astype(np.float64).where(values.notna())
+        sums = (values.astype(np.float64) * weights).groupby(number).sum(min_count=1)
+        return sums / weights.groupby(number).sum()
+    if column.combine is Combine.MEDIAN:
+        return pd.Series(np.nan, range(int(number.max()) + 1))
+    simple = _SIMPLE.get(column.combine, _SIMPLE[Combine.SAME])
+    found = simple(values.groupby(number))
+    return found.astype(values.dtype) if found.notna().all() else found
+
+
+def _samples_of(
+    results: Sequence[Result],
+    name: str,
+    frames: Sequence[pd.DataFrame],
+    rows: npt.NDArray[np.int64],
+) -> Samples:
+    sizes = [len(frame) for frame in frames]
+    offsets = np.concatenate(([0], np.cumsum(sizes)[:-1]))
+    own = [result.samples[name] for result in results]
+    numbers = [rows[one.rows + offset] for one, offset in zip(own, offsets.tolist(), strict=True)]
+    return Samples(np.concatenate(numbers), np.concatenate([one.values for one in own]))
+
+
+def _scalars(results: Sequence[Result]) -> dict[str, Any]:
+    frame = pd.DataFrame([dict(result.scalars) for result in results], dtype=object)
+    found: dict[str, Any] = {}
+    for column in results[0].spec.scalars:
+        known = [value for value in frame.get(column.name, ()) if not pd.isna(value)]
+        if known and column.combine is not Combine.DERIVED:
+            found[column.name] = _scalar(column, known, frame)
+    return found
+
+
+def _scalar(column: Column, known: list[Any], frame: pd.DataFrame) -> Any:
+    match column.combine:
+        case Combine.SUM:
+            return sum(known)
+        case Combine.MIN:
+            return min(known)
+        case Combine.MAX:
+            return max(known)
+        case Combine.MEAN:
+            pairs = frame[[column.name, column.weight]].dropna().astype(np.float64)
+            return float(np.average(pairs[column.name], weights=pairs[column.weight]))
+        case _:
+            return known[0]
+
+
+def _notes(results: Sequence[Result]) -> tuple[Note, ...]:
+    """Return the notes of all ranks, each once."""
+    found: list[Note] = []
+    for result in results:
+        found += [note for note in result.notes if note not in found]
+    return tuple(found)

@@ -1,0 +1,136 @@
+"""The ranks of a run, side by side: what analyses take.
+
+One Trace for each file, all on one clock, with processes and devices told apart. A single trace
+is a run of one; a file may hold several ranks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import pandas as pd
+
+from traceprof.model.frames import stack
+from traceprof.model.hardware import Hardware
+from traceprof.model.tables import TABLES
+from traceprof.model.trace import Trace, TraceInfo, make_trace
+from traceprof.model.window import TimeWindow
+
+__all__ = ["Ranks"]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Ranks:
+    """The traces of a run (at least one), whole or cut to a window, all over the same span.
+
+    ``info`` describes the run. ``uncut`` is what this was cut from, None for the whole.
+    ``facts`` is where `traceprof.facts.cache` keeps what was computed of all ranks together.
+    """
+
+    parts: tuple[Trace, ...]
+    info: TraceInfo
+    uncut: Ranks | None = None
+    facts: dict[tuple[Any, ...], Any] = field(default_factory=dict, init=False, repr=False)
+
+    @classmethod
+    def of(cls, trace: Trace) -> Ranks:
+        """Return a run of one file; a cut trace stays cut."""
+        if trace.uncut is None:
+            return cls((trace,), trace.info)
+        return cls((trace,), trace.info, cls((trace.uncut,), trace.info))
+
+    def __len__(self) -> int:
+        return len(self.parts)
+
+    def __iter__(self) -> Iterator[Trace]:
+        return iter(self.parts)
+
+    @property
+    def whole(self) -> Ranks:
+        """The whole recording: itself unless it was cut."""
+        return self if self.uncut is None else self.uncut
+
+    @property
+    def span(self) -> TimeWindow:
+        """The time that it covers, the same for every rank."""
+        return self.parts[0].span
+
+    @property
+    def recorded(self) -> frozenset[str]:
+        """The tables that were recorded, of any rank."""
+        return frozenset[str]().union(*(part.recorded for part in self.parts))
+
+    @property
+    def hardware(self) -> Hardware | None:
+        """What the user said of the hardware."""
+        return self.parts[0].hardware
+
+    @property
+    def warmup_steps(self) -> int | None:
+        """How many leading steps the user calls warm-up."""
+        return self.parts[0].warmup_steps
+
+    def require(self, *names: str) -> None:
+        """Check that the tables ``names`` were recorded by any rank.
+
+        Raises:
+            NotRecordedError: at least one was not; the message names the option that records it.
+        """
+        recorded = self.recorded
+        for name in names:
+            if name not in recorded:
+                self.parts[0].require(name)
+
+    def table(self, name: str) -> pd.DataFrame:
+        """Return the rows of all ranks of table ``name``, sorted as tables are.
+
+        For small tables: what grows with the number of kernels is looked at rank by rank.
+        """
+        if name == "environment":
+            return self.parts[0].environment  # every rank holds that of the run
+        return stack(name, [part.table(name) for part in self.parts])
+
+    def within(self, window: TimeWindow) -> Ranks:
+        """Return the part of every rank inside ``window`` (see `Trace.within`)."""
+        whole = self.whole
+        return replace(self, parts=tuple(part.within(window) for part in self.parts), uncut=whole)
+
+    def map(self, change: Callable[[Trace], Trace]) -> Ranks:
+        """Return the ranks with ``change`` made to the whole Trace of each, cut as they were."""
+        whole = replace(self.whole, parts=tuple(map(change, self.whole.parts)))
+        return whole if self.uncut is None else whole.within(self.span)
+
+    def with_warnings(self, *warnings: str) -> Ranks:
+        """Return the same ranks with more warnings about the run."""
+        info = replace(self.info, warnings=(*self.info.warnings, *warnings))
+        uncut = None if self.uncut is None else self.uncut.with_warnings(*warnings)
+        return replace(self, info=info, uncut=uncut)
+
+    def merged(self) -> Trace:
+        """Return all ranks as one Trace, for what draws them on one page."""
+        if self.uncut is not None:
+            return self.uncut.merged().within(self.span)
+        if len(self.parts) == 1:
+            return replace(self.parts[0], info=self.info)
+        kept = self.facts
+        if ("merged",) not in kept:
+            tables = {name: self.table(name) for name in TABLES}
+            trace = make_trace(self.info, tables, self.recorded, self.span)
+            first = self.parts[0]
+            kept["merged",] = replace(
+                trace, hardware=first.hardware, warmup_steps=first.warmup_steps, steps=_steps(self)
+            )
+        merged: Trace = kept["merged",]
+        return merged
+
+
+def _steps(ranks: Ranks) -> Any:
+    """Return the steps of all ranks, where they have been decided."""
+    known = [part.steps for part in ranks.parts if part.steps is not None]
+    if len(known) < len(ranks.parts):
+        return None
+    table = pd.concat([steps.table for steps in known], ignore_index=True)
+    first = max(known, key=len)
+    return replace(first, table=table.sort_values(["process", "start_ns"], ignore_index=True))

@@ -1,0 +1,247 @@
+"""What an analysis returns: declared tables, typed scalars, notes.
+
+A column is declared once: its name, unit, whether it is a key or a measure, how it combines over
+ranks, and what it means. Formatting, JSON and its schema, the reference in the docs, the joining
+of two runs and the combining of ranks all come from that declaration.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from enum import StrEnum
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pandas as pd
+
+__all__ = [
+    "Column",
+    "Combine",
+    "Note",
+    "Result",
+    "ResultSpec",
+    "Samples",
+    "TableSpec",
+    "Unit",
+    "derived",
+    "key",
+    "largest",
+    "mean",
+    "median",
+    "same",
+    "smallest",
+    "total",
+]
+
+
+class Unit(StrEnum):
+    """What the values of a column are."""
+
+    NS = "ns"  # a length of time
+    AT_NS = "at_ns"  # an instant, in ns after the start of the run
+    BYTES = "bytes"
+    BYTES_PER_S = "bytes/s"
+    PER_S = "1/s"  # events per second, such as samples
+    RATIO = "ratio"  # a share, 1 is all; may exceed 1 where the meaning says so
+    FACTOR = "factor"  # how many times, such as a speed-up
+    COUNT = "count"
+    NUMBER = "number"  # any other number, or one that names something (a device, a step)
+    TEXT = "text"
+    FLAG = "flag"  # True or False
+
+
+class Combine(StrEnum):
+    """How the values of a column combine where several ranks have a row of the same key."""
+
+    KEY = "key"  # part of what identifies a row
+    SUM = "sum"
+    MIN = "min"
+    MAX = "max"
+    MEAN = "mean"  # weighted by another column
+    MEDIAN = "median"  # exact: from the samples of all
+    SAME = "same"  # follows from the key, or: the first that is known
+    DERIVED = "derived"  # computed from the others once these are combined
+
+
+@dataclass(frozen=True, slots=True)
+class Column:
+    """One column, or one scalar.
+
+    ``weight`` names the column by which a mean is weighted. Unknown values are None or NaN.
+    """
+
+    name: str
+    unit: Unit
+    meaning: str
+    combine: Combine
+    weight: str = ""
+
+    @property
+    def is_key(self) -> bool:
+        """Whether it is part of what identifies a row."""
+        return self.combine is Combine.KEY
+
+
+def key(name: str, meaning: str, unit: Unit = Unit.TEXT) -> Column:
+    """Return a column that is part of what identifies a row."""
+    return Column(name, unit, meaning, Combine.KEY)
+
+
+def total(name: str, unit: Unit, meaning: str) -> Column:
+    """Return a measure that adds up over ranks."""
+    return Column(name, unit, meaning, Combine.SUM)
+
+
+def smallest(name: str, unit: Unit, meaning: str) -> Column:
+    """Return a measure of which the smallest of the ranks counts."""
+    return Column(name, unit, meaning, Combine.MIN)
+
+
+def largest(name: str, unit: Unit, meaning: str) -> Column:
+    """Return a measure of which the largest of the ranks counts."""
+    return Column(name, unit, meaning, Combine.MAX)
+
+
+def mean(name: str, unit: Unit, meaning: str, weight: str) -> Column:
+    """Return a mean, weighted by another column."""
+    return Column(name, unit, meaning, Combine.MEAN, weight)
+
+
+def median(name: str, unit: Unit, meaning: str) -> Column:
+    """Return a median, computed from the samples of the table (`Result.samples`)."""
+    return Column(name, unit, meaning, Combine.MEDIAN)
+
+
+def same(name: str, unit: Unit, meaning: str) -> Column:
+    """Return what follows from the key, such as the name of a device."""
+    return Column(name, unit, meaning, Combine.SAME)
+
+
+def derived(name: str, unit: Unit, meaning: str) -> Column:
+    """Return what the analysis computes from other columns after ranks were combined."""
+    return Column(name, unit, meaning, Combine.DERIVED)
+
+
+@dataclass(frozen=True, slots=True)
+class TableSpec:
+    """A table that an analysis returns: its columns in order. A frame may lack some of them."""
+
+    name: str
+    about: str
+    columns: tuple[Column, ...]
+
+    def __iter__(self) -> Iterator[Column]:
+        return iter(self.columns)
+
+    @property
+    def keys(self) -> tuple[str, ...]:
+        """The columns that identify a row."""
+        return tuple(column.name for column in self.columns if column.is_key)
+
+    def column(self, name: str) -> Column:
+        """Return the column called ``name``.
+
+        Raises:
+            KeyError: there is none.
+        """
+        for column in self.columns:
+            if column.name == name:
+                return column
+        raise KeyError(name)
+
+    def frame(self, rows: Sequence[Mapping[str, Any]] | pd.DataFrame = ()) -> pd.DataFrame:
+        """Return ``rows`` as a frame with the columns in their order; without rows all of them."""
+        names = [column.name for column in self.columns]
+        if isinstance(rows, pd.DataFrame):
+            return rows[[name for name in names if name in rows]]
+        if not rows:
+            return pd.DataFrame(columns=names)
+        frame = pd.DataFrame(list(rows))
+        return frame[[name for name in names if name in frame]]
+
+
+@dataclass(frozen=True, slots=True)
+class ResultSpec:
+    """What the result of an analysis holds; the first table is the one that answers."""
+
+    tables: tuple[TableSpec, ...]
+    scalars: tuple[Column, ...] = ()
+
+    def table(self, name: str) -> TableSpec:
+        """Return the table called ``name``.
+
+        Raises:
+            KeyError: there is none.
+        """
+        for table in self.tables:
+            if table.name == name:
+                return table
+        raise KeyError(name)
+
+
+@dataclass(frozen=True, slots=True)
+class Note:
+    """A sentence that must be read with the numbers; what it says in numbers is in ``values``.
+
+    ``text`` names each value with its unit, which renderers turn into words: "{lost:ns} of
+    {n:count} launches". Values of no unit ("{name}") are text.
+    """
+
+    text: str
+    values: Mapping[str, Any] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, text: str, **values: Any) -> Note:
+        """Return a note with its values."""
+        return cls(text, values)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Samples:
+    """The single values behind a table: ``values[i]`` belongs to row ``rows[i]`` of it."""
+
+    rows: npt.NDArray[np.int64]
+    values: npt.NDArray[Any]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Result:
+    """The outcome of an analysis: frames by the names of the declared tables, scalars, notes.
+
+    ``samples`` are what medians are computed from, by table; a finished result has none.
+    """
+
+    name: str
+    spec: ResultSpec
+    tables: Mapping[str, pd.DataFrame]
+    scalars: Mapping[str, Any] = field(default_factory=dict)
+    notes: tuple[Note, ...] = ()
+    samples: Mapping[str, Samples] = field(default_factory=dict)
+
+    @property
+    def table(self) -> pd.DataFrame:
+        """The table that answers."""
+        return self.tables[self.spec.tables[0].name]
+
+    def to_frame(self, name: str | None = None) -> pd.DataFrame:
+        """Return the table called ``name``; the one that answers where none is given.
+
+        Raises:
+            KeyError: there is no such table.
+        """
+        return self.table if name is None else self.tables[name]
+
+    def with_table(self, frame: pd.DataFrame, name: str | None = None) -> Result:
+        """Return the result with another frame for a table, its columns in the declared order."""
+        spec = self.spec.tables[0] if name is None else self.spec.table(name)
+        return replace(self, tables={**self.tables, spec.name: spec.frame(frame)})
+
+    def with_scalars(self, **scalars: Any) -> Result:
+        """Return the result with more scalars."""
+        return replace(self, scalars={**self.scalars, **scalars})
+
+    def with_notes(self, *notes: Note) -> Result:
+        """Return the result with more notes."""
+        return replace(self, notes=(*self.notes, *notes))

@@ -1,0 +1,153 @@
+"""Opening what the user named: one trace, or a run of several, and what he said of it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from enum import StrEnum
+from pathlib import Path
+from typing import Final
+
+from traceprof.errors import UsageError
+from traceprof.facts.ranks.alignment import align_clocks, find_alignment
+from traceprof.facts.steps.find import decide_steps, mark_steps
+from traceprof.formats import ReadOptions, open_trace
+from traceprof.formats.runs.files import is_run, open_run
+from traceprof.model.activity import RULES, Rule, parse_rules
+from traceprof.model.cluster import Cluster, parse_cluster
+from traceprof.model.hardware import Hardware, built_in_hardware, parse_hardware
+from traceprof.model.merge import place_run
+from traceprof.model.ranks import Ranks
+from traceprof.model.results import Note
+from traceprof.model.run import RankTrace
+from traceprof.model.run import Run as RunFiles
+
+__all__ = ["Align", "Opening", "open_files", "open_ranks"]
+
+_TIED_BY: Final = frozenset({"kernels", "api_calls", "ranges", "collectives", "processes"})
+"""The tables that collectives, which tie the clocks of files, are found in."""
+
+
+class Align(StrEnum):
+    """How the clocks of the ranks of a run are put together."""
+
+    AUTO = "auto"
+    COLLECTIVES = "collectives"
+    UTC = "utc"
+    NONE = "none"
+
+
+@dataclass(frozen=True, slots=True)
+class Opening:
+    """What the user says of how to read: kernel classes, clocks, hardware, hosts, racks, steps.
+
+    ``warmup_steps`` is how many leading steps are warm-up (None: they are found), ``step_ranges``
+    a regular expression of the ranges that are steps.
+    """
+
+    rules: Path | None = None
+    align: Align = Align.AUTO
+    gpu: str | None = None
+    links: Sequence[str] = ()
+    hardware: Path | None = None
+    racks: Sequence[str] = ()
+    cluster: Path | None = None
+    warmup_steps: int | None = None
+    step_ranges: str | None = None
+
+
+def open_files(
+    paths: Sequence[Path | str], opening: Opening, tables: frozenset[str] | None = None
+) -> RunFiles:
+    """Return the traces in ``paths``; a single file is a run of one member.
+
+    ``tables`` are those that are read, None for all.
+
+    Raises:
+        TraceError: nothing is found, or what is found cannot be read.
+    """
+    options = ReadOptions(rules=_rules(opening.rules))
+    if is_run(paths):
+        return open_run(paths, options)
+    return RunFiles(str(paths[0]), (RankTrace(open_trace(paths[0], options)),))
+
+
+def open_ranks(
+    paths: Sequence[Path | str], opening: Opening, tables: frozenset[str] | None = None
+) -> tuple[Ranks, tuple[Note, ...]]:
+    """Return the ranks in ``paths`` on one clock, placed as ``opening`` says, and remarks on that.
+
+    ``tables`` are those that are read, None for all; of several files also those that tie clocks.
+
+    Raises:
+        TraceError: nothing is found, or what is found cannot be read.
+        UsageError: an option makes no sense.
+    """
+    hardware, cluster = _hardware(opening), _cluster(opening)
+    is_tied = is_run(paths) and opening.align in (Align.AUTO, Align.COLLECTIVES)
+    wanted = tables | _TIED_BY if tables is not None and is_tied else tables
+    files = open_files(paths, opening, wanted)
+    ranks = place_run(files, [0] * len(files) if opening.align is Align.NONE else None)
+    if cluster is not None:
+        ranks = cluster.placed(ranks)
+    notes: tuple[Note, ...] = ()
+    if len(ranks) > 1 and is_tied:
+        ranks, notes = _aligned(ranks)
+    if hardware is not None:
+        ranks = ranks.map(lambda part: part.with_hardware(hardware))
+    ranks = _with_steps(ranks, opening)
+    return replace(ranks, info=replace(ranks.info, path=" ".join(map(str, paths)))), notes
+
+
+def _with_steps(ranks: Ranks, opening: Opening) -> Ranks:
+    warmup = opening.warmup_steps
+    if warmup is not None:
+        ranks = ranks.map(lambda part: part.with_warmup(warmup))
+    if opening.step_ranges is not None:
+        return mark_steps(ranks, opening.step_ranges)
+    return decide_steps(ranks)
+
+
+def _aligned(ranks: Ranks) -> tuple[Ranks, tuple[Note, ...]]:
+    alignment = find_alignment(ranks)
+    if len(alignment.corrections) < 2:
+        note = Note("no collectives are shared: the clocks are aligned by wall time")
+        return ranks, (note,)
+    notes = tuple(Note(f"clocks aligned, {note.text}", note.values) for note in alignment.notes)
+    return align_clocks(ranks, alignment), notes
+
+
+def _hardware(opening: Opening) -> Hardware | None:
+    """Return what the user said of the hardware, in front of the built-in table."""
+    if not (opening.gpu or opening.links or opening.hardware):
+        return None
+    hardware = built_in_hardware()
+    if opening.hardware is not None:
+        hardware = parse_hardware(_read(opening.hardware)).over(hardware)
+    if opening.gpu is not None:
+        hardware = hardware.with_gpu(opening.gpu)
+    for link in opening.links:
+        hardware = hardware.with_link(link)
+    return hardware
+
+
+def _cluster(opening: Opening) -> Cluster | None:
+    """Return what the user said of hosts and racks."""
+    if not (opening.racks or opening.cluster):
+        return None
+    cluster = parse_cluster(_read(opening.cluster)) if opening.cluster else Cluster()
+    for rack in opening.racks:
+        cluster = cluster.with_rack(rack)
+    return cluster
+
+
+def _rules(path: Path | None) -> Sequence[Rule]:
+    """Return the rules in the user's TOML file ``path``, before the built-in ones."""
+    return RULES if path is None else parse_rules(_read(path))
+
+
+def _read(path: Path) -> str:
+    try:
+        return path.read_text("utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise UsageError(f"{path}: cannot be read: {error}") from error

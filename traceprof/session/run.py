@@ -1,0 +1,174 @@
+"""An opened run: what is asked of it, in which window, and the answers.
+
+The one way from files to results, for commands, the viewer and Python alike. Nothing is read
+before something is asked; then only the tables that the answer needs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Final
+
+from traceprof.analysis import ANALYSES, load_analysis
+from traceprof.analysis.base import Analysis, run_analysis
+from traceprof.errors import NotRecordedError
+from traceprof.model.ranks import Ranks
+from traceprof.model.results import Note, Result
+from traceprof.model.tables import TABLES
+from traceprof.model.trace import Trace
+from traceprof.session.opening import Opening, open_ranks
+from traceprof.session.selection import Selection, select
+
+__all__ = ["Answers", "Run", "open_run"]
+
+_EVERYTHING: Final = frozenset(TABLES)
+_MOST_WINDOWS: Final = 4
+
+
+@dataclass(frozen=True, slots=True)
+class Answers:
+    """The results by name, and why those that are missing could not be had."""
+
+    results: Mapping[str, Result]
+    missing: Mapping[str, str]
+
+
+@dataclass(slots=True)
+class _Source:
+    """The files of a run, read as far as was needed so far."""
+
+    paths: tuple[Path | str, ...]
+    opening: Opening
+    tables: frozenset[str] = frozenset()
+    ranks: Ranks | None = None
+    notes: tuple[Note, ...] = ()
+    windows: dict[str | None, tuple[Selection, Ranks]] = field(default_factory=dict)
+
+    def whole(self, tables: frozenset[str]) -> Ranks:
+        """Return the whole run with at least ``tables`` read."""
+        if self.ranks is None or not tables <= self.tables:
+            self.tables |= tables
+            self.ranks, self.notes = open_ranks(self.paths, self.opening, self.tables)
+            self.windows.clear()
+        return self.ranks
+
+    def within(self, text: str | None, tables: frozenset[str]) -> tuple[Selection, Ranks]:
+        """Return the window that ``text`` means, and the run cut to it."""
+        whole = self.whole(tables | _tables_of_window(text))
+        if text not in self.windows:
+            while len(self.windows) >= _MOST_WINDOWS:
+                del self.windows[next(iter(self.windows))]
+            selection = select(whole, text)
+            selection = replace(selection, notes=(*selection.notes, *self.notes))
+            self.windows[text] = selection, whole.within(selection.window)
+        return self.windows[text]
+
+
+class Run:
+    """A trace, or a run of several ranks, seen through a window.
+
+    >>> run = traceprof.open("run/")
+    >>> run.within("step:10..20").breakdown().to_frame()
+
+    Every analysis is a method of its name (``step-phases`` is ``step_phases``) that returns a
+    Result. Without a window it is the steady steps, else the time in which devices worked.
+    """
+
+    def __init__(self, source: _Source, window: str | None = None) -> None:
+        self._source = source
+        self._window = window
+
+    def within(self, window: str | None) -> Run:
+        """Return the same run seen through another window, as ``--window`` takes it."""
+        return Run(self._source, window)
+
+    @property
+    def selection(self) -> Selection:
+        """The window, what it is called and what must be known of it.
+
+        Raises:
+            UsageError: the window is not one, or not of this run.
+        """
+        return self._source.within(self._window, frozenset())[0]
+
+    def result(self, name: str) -> Result:
+        """Return the result of the analysis called ``name``.
+
+        Raises:
+            UsageError: there is no such analysis, or the window is none of this run.
+            NotRecordedError: the trace lacks the data.
+        """
+        analysis = load_analysis(name)
+        return run_analysis(analysis, self.ranks(analysis.tables))
+
+    def answers(self, names: Sequence[str]) -> Answers:
+        """Return the results of several analyses as far as the trace has their data."""
+        analyses = [load_analysis(name) for name in names]
+        ranks = self.ranks(tables_of(analyses))
+        results: dict[str, Result] = {}
+        missing: dict[str, str] = {}
+        for analysis in analyses:
+            try:
+                results[analysis.name] = run_analysis(analysis, ranks)
+            except NotRecordedError as error:
+                missing[analysis.name] = str(error)
+        return Answers(results, missing)
+
+    def ranks(self, tables: frozenset[str] = _EVERYTHING) -> Ranks:
+        """Return the traces of the ranks, cut to the window, with ``tables`` read."""
+        return self._source.within(self._window, tables)[1]
+
+    def trace(self, tables: frozenset[str] = _EVERYTHING) -> Trace:
+        """Return all ranks as one Trace, cut to the window."""
+        return self.ranks(tables).merged()
+
+    def __getattr__(self, name: str) -> Callable[[], Result]:
+        called = name.replace("_", "-")
+        if called not in _NAMES:
+            raise AttributeError(f"a run has no {name!r}; analyses are {', '.join(sorted(_NAMES))}")
+        return lambda: self.result(called)
+
+    def __dir__(self) -> Iterable[str]:
+        return [*super().__dir__(), *(name.replace("-", "_") for name in _NAMES)]
+
+    def __repr__(self) -> str:
+        files = " ".join(map(str, self._source.paths))
+        return f"<traceprof run {files}, window {self._window or 'default'}>"
+
+
+_NAMES: Final = frozenset(entry.name for entry in ANALYSES)
+
+
+def open_run(paths: Sequence[Path | str], opening: Opening | None = None) -> Run:
+    """Return the run in ``paths``: a file, or several files, a directory, a pattern, a manifest.
+
+    Nothing is read yet; what cannot be read is found out with the first question.
+    """
+    return Run(_Source(tuple(paths), opening or Opening()))
+
+
+def tables_of(analyses: Iterable[Analysis]) -> frozenset[str]:
+    """Return the tables that ``analyses`` read."""
+    return frozenset[str]().union(*(analysis.tables for analysis in analyses))
+
+
+def _tables_of_window(text: str | None) -> frozenset[str]:
+    """Return the tables that tell what the window ``text`` is."""
+    if text is None:
+        return frozenset({"ranges", "kernels", "copies"})
+    tables: set[str] = set()
+    for word, needed in _WORDS.items():
+        if word in text:
+            tables |= needed
+    return frozenset(tables)
+
+
+_WORDS: Final[Mapping[str, frozenset[str]]] = {
+    "step": frozenset({"ranges", "kernels"}),
+    "steady": frozenset({"ranges", "kernels"}),
+    "range": frozenset({"ranges"}),
+    "active": frozenset({"kernels", "copies"}),
+    "&": frozenset({"ranges"}),
+}

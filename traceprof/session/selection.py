@@ -1,0 +1,243 @@
+"""What people type to choose a window, and what it means in a given trace.
+
+=====================  =====================================================================
+``12ms..30ms``         relative to the start of the trace; either end may be left out
+``@60.1s..@60.4s``     on the trace's own clock, as other tools print it (no unit: ns)
+``first:2s``           the first two seconds; ``last:2s`` the last two
+``step:100..110``      from the start of step 100 to the end of step 110; ``step:7`` is one
+``range:forward``      the first NVTX range of that name; ``range:"epoch 3"#2`` is the second,
+                       ``#2..5`` from the second to the fifth, ``@NCCL`` of that domain,
+                       ``range:/regex/`` of a name that the regular expression matches
+``steady``             the steps without the leading warm-up
+``active``             from the first to the last operation of any device
+``all``                everything
+``A & B``              B inside A: ``step:7 & range:forward``, ``steady & last:2s``
+=====================  =====================================================================
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any, Final
+
+import pandas as pd
+
+from traceprof.errors import UsageError
+from traceprof.facts.steps.find import steps_of_ranks
+from traceprof.model.ranks import Ranks
+from traceprof.model.results import Note
+from traceprof.model.steps import OWN_DOMAIN, Steps
+from traceprof.model.trace import DEVICE_TABLES, Trace
+from traceprof.model.window import TimeWindow
+from traceprof.session.range_window import RANGE, find_ranges
+from traceprof.units import format_duration, parse_duration
+
+__all__ = ["Selection", "select", "select_default"]
+
+_DEVICE_WINDOW: Final = "traceprof.window"
+_STEP: Final = re.compile(r"step:\s*(?P<first>\d*)\s*(?P<dots>\.\.)?\s*(?P<last>\d*)")
+_EDGE: Final = re.compile(r"(?P<side>first|last):\s*(?P<duration>.+)")
+_PART: Final = re.compile(r'\s*(range:"[^"]*"[^&]*|range:/(?:[^/\\]|\\.)*/[^&]*|[^&]+?)\s*(?:&|$)')
+
+
+@dataclass(frozen=True, slots=True)
+class Selection:
+    """A chosen window, what was asked for, and remarks on what that turned out to mean."""
+
+    window: TimeWindow
+    label: str
+    notes: tuple[Note, ...] = ()
+
+
+def select(ranks: Ranks, text: str | None) -> Selection:
+    """Return the window that ``text`` means in ``ranks``; None chooses the default.
+
+    Raises:
+        UsageError: not one of the forms above, a step or range that is not there, or no time.
+    """
+    selection = select_default(ranks) if text is None else _combined(ranks, text)
+    if selection.window.duration_ns == 0:
+        raise UsageError(
+            f"window {selection.label!r} is empty: the trace covers "
+            f"0..{format_duration(ranks.span.duration_ns)}"
+        )
+    return selection
+
+
+def select_default(ranks: Ranks) -> Selection:
+    """Return the steady steps where steps are known, else the time in which devices worked.
+
+    Steps that were only inferred from the kernels must be asked for.
+    """
+    steps = steps_of_ranks(ranks)
+    is_found = ranks.warmup_steps is None
+    if not len(steps) or (steps.is_inferred and is_found):
+        return _active(ranks)
+    if steps.table["declared_warmup"].all() and is_found:
+        active = _active(ranks)
+        note = Note.of(
+            "the only steps that are named are warm-up ({n:count} of them)", n=len(steps)
+        )
+        return replace(active, notes=(*active.notes, note))
+    return _where_devices_were_recorded(ranks, _steady(ranks))
+
+
+def _combined(ranks: Ranks, text: str) -> Selection:
+    """Return the window of parts joined by ``&``, each of them sought inside the one before."""
+    selection = Selection(ranks.span, "all")
+    labels: list[str] = []
+    parts = _parts_of(ranks, text.strip())
+    for part in parts:
+        found = _parse(ranks, part.strip())
+        window = found.window & selection.window
+        selection = Selection(window, "", (*selection.notes, *found.notes))
+        labels.append(found.label)
+        ranks = ranks.within(window) if len(parts) > 1 else ranks
+    return replace(selection, label=" & ".join(labels))
+
+
+def _parts_of(ranks: Ranks, text: str) -> list[str]:
+    """Return the parts of ``text`` between ``&``; a range whose name holds one is one part."""
+    name = text.removeprefix("range:")
+    if any(name in part.ranges["name"].cat.categories for part in ranks):
+        return [text]
+    return [match.group(1) for match in _PART.finditer(text)] or [text]
+
+
+def _parse(ranks: Ranks, text: str) -> Selection:
+    named: dict[str, Callable[[], Selection]] = {
+        "all": lambda: Selection(ranks.span, "all"),
+        "active": lambda: _active(ranks),
+        "steady": lambda: _steady(ranks),
+    }
+    if text in named:
+        return named[text]()
+    if (match := _STEP.fullmatch(text)) and (match["first"] or match["last"]):
+        return _of_steps(ranks, match)
+    if match := RANGE.fullmatch(text):
+        window, label, notes = find_ranges(ranks, match)
+        return Selection(window, label, notes)
+    if match := _EDGE.fullmatch(text):
+        return _edge(ranks, match["side"], parse_duration(match["duration"]), text)
+    if ".." in text:
+        start, _, end = text.partition("..")
+        begin = _instant(start, ranks, ranks.span.start_ns)
+        absolute = start.strip().startswith("@")
+        window = TimeWindow(begin, _instant(end, ranks, ranks.span.end_ns, absolute))
+        return Selection(window & ranks.span, text)
+    raise UsageError(
+        f"window {text!r} is not understood: expected 12ms..30ms, last:2s, step:100..110, "
+        "range:forward, steady, active or all"
+    )
+
+
+def _instant(text: str, ranks: Ranks, default: int, absolute: bool = False) -> int:
+    text = text.strip()
+    if not text:
+        return default
+    if text.startswith("@") or absolute:
+        text = text.removeprefix("@")
+        return int(text) if text.isdigit() else parse_duration(text)
+    return ranks.span.start_ns + parse_duration(text)
+
+
+def _edge(ranks: Ranks, side: str, duration_ns: int, label: str) -> Selection:
+    span = ranks.span
+    if side == "first":
+        return Selection(TimeWindow(span.start_ns, span.start_ns + duration_ns) & span, label)
+    return Selection(TimeWindow(span.end_ns - duration_ns, span.end_ns) & span, label)
+
+
+def _active(ranks: Ranks) -> Selection:
+    spans = [
+        (int(frame["start_ns"].iloc[0]), int(frame["end_ns"].max()))
+        for part in ranks
+        for frame in map(part.table, DEVICE_TABLES)
+        if len(frame)
+    ]
+    if not spans:
+        return Selection(ranks.span, "all", (Note("no device worked: the whole trace is shown"),))
+    return Selection(TimeWindow(min(s for s, _ in spans), max(e for _, e in spans)), "active")
+
+
+def _known_steps(ranks: Ranks) -> Steps:
+    steps = steps_of_ranks(ranks)
+    if not len(steps):
+        raise UsageError(
+            "no steps are known in this trace: choose times (12ms..30ms) or a range, "
+            "or record with `traceprof record`"
+        )
+    return steps
+
+
+def _of_steps(ranks: Ranks, match: re.Match[str]) -> Selection:
+    steps = _known_steps(ranks)
+    numbers = steps.table["step"]
+    first = int(match["first"] or numbers.min())
+    alone = first if not match["dots"] else int(numbers.max())
+    last = int(match["last"] or alone)
+    chosen = steps.table[numbers.between(first, last)]
+    if chosen.empty:
+        raise UsageError(f"no step {first}..{last}: the trace has {numbers.min()}..{numbers.max()}")
+    window = TimeWindow(int(chosen["start_ns"].min()), int(chosen["end_ns"].max()))
+    found = chosen["step"].nunique()
+    notes = [_with_origin("{origin}", steps)] if steps.is_inferred else []
+    if found != last - first + 1:
+        notes.append(Note.of("{found:count} of these steps are in the trace", found=found))
+    return Selection(window, f"step:{first}..{last}", tuple(notes))
+
+
+def _steady(ranks: Ranks) -> Selection:
+    steps = _known_steps(ranks)
+    is_warmup = steps.warmup()
+    if is_warmup.all():
+        count = int(is_warmup.sum())
+        raise UsageError(f"all {count} steps here are warm-up: give a smaller --warmup")
+    kept = steps.table[~is_warmup]
+    window = TimeWindow(int(kept["start_ns"].min()), int(kept["end_ns"].max()))
+    numbers = kept["step"]
+    text = "steps {first}..{last} ({origin})"
+    values: dict[str, Any] = {"first": int(numbers.min()), "last": int(numbers.max())}
+    if is_warmup.any():
+        dropped = steps.table[is_warmup]
+        first = dropped[dropped["process"] == dropped["process"].iloc[0]]
+        lost_ns = int(first["end_ns"].max() - first["start_ns"].min())
+        why = "as warm-up" if ranks.warmup_steps is None else "as asked"
+        text += f"; {{dropped:count}} leading step(s), {{lost:ns}}, dropped {why}"
+        values |= {"dropped": len(first), "lost": lost_ns}
+    return Selection(window, "steady", (_with_origin(text, steps, **values),))
+
+
+def _where_devices_were_recorded(ranks: Ranks, selection: Selection) -> Selection:
+    """Return ``selection``, or its part in which devices were recorded at all.
+
+    The embedded recorder sees devices in windows of a few steps: outside them a device that was
+    busy would look idle. The last whole window counts.
+    """
+    windows = pd.concat([_device_windows(part) for part in ranks]).sort_values("start_ns")
+    if "kernels" not in ranks.recorded or windows.empty:
+        return selection
+    start, end = windows.iloc[-1][["start_ns", "end_ns"]]
+    part = selection.window & TimeWindow(int(start), int(end))
+    if not part.duration_ns:
+        return selection
+    note = Note.of(
+        "the last of {n:count} window(s) in which the embedded recorder saw devices", n=len(windows)
+    )
+    return Selection(part, f"{selection.label}, recorded", (*selection.notes, note))
+
+
+def _device_windows(trace: Trace) -> pd.DataFrame:
+    ranges = trace.ranges
+    windows = ranges[(ranges["domain"] == OWN_DOMAIN) & (ranges["name"] == _DEVICE_WINDOW)]
+    return windows[["start_ns", "end_ns"]]
+
+
+def _with_origin(text: str, steps: Steps, **values: Any) -> Note:
+    """Return a note of which ``{origin}`` says where the steps are from."""
+    if steps.is_inferred:
+        text = text.replace("{origin}", "{origin}, {sure:ratio} of it repeats")
+        values["sure"] = steps.confidence_ratio
+    return Note.of(text, origin=steps.source, **values)
