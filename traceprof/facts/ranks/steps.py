@@ -11,7 +11,7 @@ import numpy.typing as npt
 import pandas as pd
 
 from traceprof.facts.cache import fact, of_window
-from traceprof.facts.collectives.callers import steps_of_collectives
+from traceprof.facts.steps.calls import steps_of_calls
 from traceprof.facts.collectives.matches import Matches, find_matches
 from traceprof.facts.devices import device_times
 from traceprof.facts.ranks.arrivals import excess_of_phases
@@ -70,7 +70,7 @@ def _rank_steps_of_whole(ranks: Ranks) -> RankSteps:
     steps, shifts = _lined_up(steps_of_ranks(ranks), matches)
     table = steps.table
     rows = matches.rows[matches.rows["match"] >= 0]
-    place = steps_of_collectives(steps, rows)
+    place = steps_of_calls(steps, rows)
     members = {member.process: member for member in matches.members}
     known = [members.get(process) for process in table["process"].tolist()]
     duration = table["end_ns"] - table["start_ns"]
@@ -102,7 +102,7 @@ def _lined_up(steps: Steps, matches: Matches) -> tuple[Steps, dict[int, int]]:
     if table.empty:
         return steps, {}
     rows = matches.rows[matches.rows["match"] >= 0]
-    place = steps_of_collectives(steps, rows)
+    place = steps_of_calls(steps, rows)
     called = rows[["match", "process"]][place >= 0].assign(
         step=table["step"].to_numpy(np.int64)[place[place >= 0]]
     )
