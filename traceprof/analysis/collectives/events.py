@@ -2,118 +2,132 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from typing import Final
 
 import numpy as np
+import numpy.typing as npt
 import pandas as pd
 
 from traceprof.analysis.base import Analysis
-from traceprof.analysis.communication.collectives import UNRECORDED, is_recorded
-from traceprof.errors import NotRecordedError
 from traceprof.facts.collectives.callers import (
     callers_of_collectives,
+    of_rows,
     phases_of_collectives,
     steps_of_collectives,
 )
-from traceprof.facts.collectives.members import find_members, member_of_rows
-from traceprof.facts.collectives.point_to_point import peers_of_rows
+from traceprof.facts.collectives.members import find_members
+from traceprof.facts.collectives.point_to_point import peers_of_collectives
 from traceprof.facts.collectives.rates import with_sizes
-from traceprof.facts.collectives.work import find_collectives
+from traceprof.facts.collectives.work import (
+    are_in_window,
+    collectives_of_ranks,
+    require_collectives,
+)
 from traceprof.facts.steps.find import find_steps
+from traceprof.model.ranks import Ranks
+from traceprof.model.results import Result, ResultSpec, TableSpec, Unit, key, same
 from traceprof.model.tables import ABSENT
 from traceprof.model.trace import Trace
 
-__all__ = ["ANALYSIS", "Messages", "measure_messages"]
+__all__ = ["ANALYSIS"]
+
+SPEC: Final = ResultSpec(
+    tables=(
+        TableSpec(
+            "events",
+            "one row per collective, in the order of time",
+            (
+                same("at_ns", Unit.AT_NS, "its start"),
+                same("op", Unit.TEXT, "the operation"),
+                same("phase", Unit.TEXT, "the phase whose code called it"),
+                same("caller", Unit.TEXT, "the innermost range around the call: a layer, a module"),
+                same("step", Unit.NUMBER, "the step that called it"),
+                same("size_bytes", Unit.BYTES, "what this rank handed in"),
+                same("dtype", Unit.TEXT, "the type of the elements"),
+                same("peer", Unit.TEXT, "whom a send goes to or a receive comes from"),
+                same("group", Unit.TEXT, "the communicator, empty where it has no name"),
+                same("group_size", Unit.COUNT, "how many ranks it has"),
+                same("sequence", Unit.NUMBER, "its number in the communicator"),
+                key("process", "the process", Unit.NUMBER),
+                same("device", Unit.NUMBER, "the device"),
+                same("stream", Unit.NUMBER, "the stream"),
+                same("duration_ns", Unit.NS, "how long it took, waiting for others included"),
+                same("exposed_ns", Unit.NS, "what compute does not hide"),
+                same("delay_ns", Unit.NS, "from the call to the start of the kernel"),
+                same("algbw_bytes_per_s", Unit.BYTES_PER_S, "size of the operation over time"),
+                same("busbw_bytes_per_s", Unit.BYTES_PER_S, "what each link must carry"),
+                same("algorithm", Unit.TEXT, "the algorithm that the kernel names"),
+                same("protocol", Unit.TEXT, "the protocol that the kernel names"),
+                same("kernels_count", Unit.COUNT, "how many kernels carried it out"),
+                key("number", "its place in the recording of the process, from 0", Unit.NUMBER),
+            ),
+        ),
+    )
+)
+_WORDS: Final = {"send": "to", "recv": "from"}
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Messages:
-    """One row per collective.
-
-    ``table``: at_ns (its start, from the start of the trace), op, phase (whose code called it),
-    caller (the innermost range around the call: a layer, a module), step, size_bytes (what this
-    rank handed in), dtype, peer (whom a send goes to or a receive comes from), group, group_size,
-    sequence, process, device, stream, duration_ns, exposed_ns (what compute does not hide),
-    delay_ns (from the call to the start of the kernel), algbw_bytes_per_s, busbw_bytes_per_s,
-    algorithm, protocol, kernels_count. NaN where not known.
-    """
-
-    table: pd.DataFrame
-    notes: tuple[str, ...] = ()
-
-    def to_frame(self) -> pd.DataFrame:
-        """Return the table."""
-        return self.table
-
-
-def measure_messages(trace: Trace) -> Messages:
+def measure_collective_events(ranks: Ranks) -> Result:
     """Return every collective that starts in the window.
 
     Raises:
         NotRecordedError: neither collectives nor kernels were recorded.
     """
-    if not is_recorded(trace):
-        raise NotRecordedError(UNRECORDED)
-    work = with_sizes(find_collectives(trace))
+    require_collectives(ranks)
+    work = with_sizes(collectives_of_ranks(ranks))
     duration = (work["end_ns"] - work["start_ns"]).where(work["is_timed"])
     seconds = duration.where(duration > 0) / 1e9
-    called = work["call_ns"] != ABSENT
-    table = pd.DataFrame(
-        {
-            "at_ns": work["start_ns"] - trace.whole.span.start_ns,
-            "op": work["op"],
-            "phase": phases_of_collectives(trace, work),
-            "caller": callers_of_collectives(trace, work),
-            "step": _step_numbers(trace, work),
-            "size_bytes": work["n_bytes"].where(work["n_bytes"] >= 0),
-            "dtype": work["dtype"],
-            "peer": _peers(trace, work),
-            "group": work["group"],
-            "group_size": work["group_size"].where(work["group_size"] >= 0),
-            "sequence": work["sequence"].where(work["sequence"] >= 0),
-            "process": work["process"],
-            "device": work["device"].where(work["device"] >= 0),
-            "stream": work["stream"].where(work["stream"] >= 0),
-            "duration_ns": duration,
-            "exposed_ns": work["exposed_ns"],
-            "delay_ns": (work["start_ns"] - work["call_ns"]).where(called & (work["kernels"] > 0)),
-            "algbw_bytes_per_s": work["operation_bytes"] / seconds,
-            "busbw_bytes_per_s": work["bus_bytes"] / seconds,
-            "algorithm": work["algorithm"],
-            "protocol": work["protocol"],
-            "kernels_count": work["kernels"],
-        }
+    delay = work["start_ns"] - work["call_ns"]
+    has_delay = (work["call_ns"] != ABSENT) & (work["kernels"] > 0)
+    table = work.assign(
+        at_ns=work["start_ns"] - ranks.whole.span.start_ns,
+        phase=of_rows(work, [phases_of_collectives(part) for part in ranks]),
+        caller=of_rows(work, [callers_of_collectives(part) for part in ranks]),
+        step=of_rows(work, [_step_numbers(part) for part in ranks]),
+        size_bytes=_known(work["n_bytes"]),
+        peer=_peers(ranks, work),
+        **{name: _known(work[name]) for name in ("group_size", "sequence", "device", "stream")},
+        duration_ns=duration,
+        delay_ns=delay.where(has_delay),
+        algbw_bytes_per_s=work["operation_bytes"] / seconds,
+        busbw_bytes_per_s=work["bus_bytes"] / seconds,
+        kernels_count=work["kernels"],
     )
-    return Messages(table)
+    return Result("collective-events", SPEC, {"events": SPEC.tables[0].frame(table)})
 
 
-def _peers(trace: Trace, work: pd.DataFrame) -> list[str]:
+def _known(values: pd.Series) -> pd.Series:
+    return values.where(values >= 0)
+
+
+def _step_numbers(part: Trace) -> npt.NDArray[np.float64]:
+    """Return the number of the step of each collective of the whole recording."""
+    numbers = find_steps(part.whole).table["step"].to_numpy(np.float64)
+    return np.append(numbers, np.nan)[steps_of_collectives(part)]
+
+
+def _peers(ranks: Ranks, work: pd.DataFrame) -> npt.NDArray[np.object_]:
     """Return the other end of each send and receive; of several in one kernel, who takes part."""
-    members = find_members(trace)
-    work = work.assign(member=member_of_rows(members, work), is_sole=True)
-    places = peers_of_rows(members, work)
-    others = [
-        members[place].label if place >= 0 else f"rank {rank}" if rank >= 0 else ""
-        for place, rank in zip(places.tolist(), work["peer_rank"].tolist(), strict=True)
-    ]
-    words = {"send": "to", "recv": "from"}
-    return [
-        f"{words[op]} {other}" if op in words and other else f"{{{ends}}}" if ends else ""
-        for op, other, ends in zip(work["op"], others, work["exchange"], strict=True)
-    ]
-
-
-def _step_numbers(trace: Trace, work: pd.DataFrame) -> np.ndarray:
-    steps = find_steps(trace.whole)
-    place = steps_of_collectives(steps, work)
-    numbers = steps.table["step"].to_numpy(np.float64)
-    if not len(numbers):
-        return np.full(len(work), np.nan)
-    return np.where(place >= 0, numbers[np.maximum(place, 0)], np.nan)
+    found = np.where(work["exchange"] != "", "{" + work["exchange"] + "}", "").astype(object)
+    single = np.flatnonzero(work["op"].isin(_WORDS))
+    if not len(single):
+        return found
+    members = find_members(ranks)
+    places = peers_of_collectives(ranks)[are_in_window(ranks)][single]
+    calls = work.iloc[single]
+    labels = np.array([*(member.label for member in members), ""], object)
+    ranks_of = calls["peer_rank"].to_numpy(np.int64)
+    told = np.where(ranks_of >= 0, "rank " + calls["peer_rank"].astype(str), "")
+    others = np.where(places >= 0, labels[places], told)
+    named = calls["op"].map(_WORDS).to_numpy(object) + " " + others.astype(object)
+    found[single] = np.where(others != "", named, found[single])
+    return found
 
 
 ANALYSIS = Analysis(
-    name="messages",
-    needs=(),
-    run=measure_messages,
+    name="collective-events",
+    spec=SPEC,
+    uses=("collectives", "kernels", "api_calls", "ranges", "processes", "devices"),
+    whole=("collectives", "kernels", "ranges"),
+    of_ranks=measure_collective_events,
 )

@@ -18,12 +18,12 @@ import pandas as pd
 from traceprof.facts.cache import fact, of_window
 from traceprof.facts.collectives.members import Member, find_members, member_of_rows
 from traceprof.facts.collectives.sequences import find_shift, overlap_of
-from traceprof.facts.collectives.work import find_collectives
+from traceprof.facts.collectives.work import collectives_of_ranks, find_collectives
 from traceprof.model.ranks import Ranks
 from traceprof.model.tables import ABSENT
 from traceprof.model.trace import Trace
 
-__all__ = ["SINGLE_OPS", "find_messages", "pair_messages", "peers_of_rows"]
+__all__ = ["SINGLE_OPS", "find_messages", "pair_messages", "peers_of_collectives"]
 
 SINGLE_OPS: Final = ("send", "recv")
 
@@ -90,8 +90,8 @@ def pair_messages(members: Sequence[Member], calls: pd.DataFrame) -> npt.NDArray
 def peers_of_rows(members: Sequence[Member], rows: pd.DataFrame) -> npt.NDArray[np.int64]:
     """Return the place in ``members`` of the peer of each row; `ABSENT` where it is not known.
 
-    ``rows`` have the columns of `find_collectives`, member, and is_sole (no other send or receive
-    shares its kernel).
+    ``rows`` are all of the recording, with the columns of `find_collectives`, member, and is_sole
+    (no other send or receive shares its kernel).
     """
     by_rank = {member.rank: i for i, member in enumerate(members) if member.rank != ABSENT}
     found = rows["peer_rank"].map(by_rank).fillna(ABSENT).to_numpy(np.int64, copy=True)
@@ -112,6 +112,17 @@ def peers_of_rows(members: Sequence[Member], rows: pd.DataFrame) -> npt.NDArray[
             told = np.where((told < 0) & is_open, other, told)
         found[place] = np.where(found[place] >= 0, found[place], told)
     return np.asarray(found, np.int64)
+
+
+@fact
+def peers_of_collectives(ranks: Ranks) -> npt.NDArray[np.int64]:
+    """Return the place in `find_members` of the peer of each collective of the whole recording.
+
+    In the order of `collectives_of_ranks`; `ABSENT` where there is none or it is not known.
+    """
+    members, work = find_members(ranks), collectives_of_ranks(ranks)
+    work = work.assign(member=member_of_rows(members, work), is_sole=True)
+    return peers_of_rows(members, work)
 
 
 def _world_size(members: Sequence[Member], by_rank: dict[int, int]) -> int:

@@ -27,6 +27,7 @@ from traceprof.model.trace import HOW_TO_RECORD, Trace
 
 __all__ = [
     "UNRECORDED",
+    "are_in_window",
     "collectives_of_ranks",
     "find_collectives",
     "is_recorded",
@@ -84,10 +85,24 @@ def collectives_of_ranks(ranks: Ranks) -> pd.DataFrame:
 
     Columns: those of `find_collectives` and part (the place in ``ranks`` whose row ``row`` is).
     """
+    found = _of_all_ranks(ranks)
+    if ranks.uncut is None:
+        return found
+    return found[are_in_window(ranks)].reset_index(drop=True)
+
+
+def are_in_window(ranks: Ranks) -> npt.NDArray[np.bool_]:
+    """Return which of the collectives of all ranks of the whole recording start in the window."""
+    starts = _of_all_ranks(ranks)["start_ns"].to_numpy(np.int64)
+    return np.ones(len(starts), np.bool_) if ranks.uncut is None else ranks.span.holds(starts)
+
+
+@fact
+def _of_all_ranks(ranks: Ranks) -> pd.DataFrame:
     parts = [find_collectives(part).assign(part=i) for i, part in enumerate(ranks)]
-    if len(parts) == 1:
-        return parts[0]
     filled = [part for part in parts if len(part)] or parts[:1]
+    if len(filled) == 1:
+        return filled[0]
     both = pd.concat(filled, ignore_index=True)
     return both.sort_values(["start_ns", "call_ns"], kind="stable", ignore_index=True)
 
