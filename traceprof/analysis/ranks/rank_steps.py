@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from typing import Final
 
-import pandas as pd
-
 from traceprof.analysis.base import Analysis
 from traceprof.errors import NotRecordedError
 from traceprof.facts.collectives.matches import find_matches
@@ -118,7 +116,16 @@ def _on_shifts(found: RankSteps, members: dict[int, Member]) -> list[Note]:
 ANALYSIS = Analysis(
     name="rank-steps",
     spec=SPEC,
-    uses=("kernels", "copies", "collectives", "api_calls", "ranges", "host_ops", "processes", "devices"),
+    uses=(
+        "kernels",
+        "copies",
+        "collectives",
+        "api_calls",
+        "ranges",
+        "host_ops",
+        "processes",
+        "devices",
+    ),
     whole=("ranges", "kernels", "collectives"),
     of_ranks=measure_rank_steps,
 )

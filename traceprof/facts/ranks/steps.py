@@ -11,11 +11,11 @@ import numpy.typing as npt
 import pandas as pd
 
 from traceprof.facts.cache import fact, of_window
-from traceprof.facts.steps.calls import steps_of_calls
 from traceprof.facts.collectives.matches import Matches, find_matches
 from traceprof.facts.devices import device_times
 from traceprof.facts.ranks.arrivals import excess_of_phases
 from traceprof.facts.ranks.others import beyond_others
+from traceprof.facts.steps.calls import steps_of_calls
 from traceprof.facts.steps.find import steps_of_ranks
 from traceprof.model.intervals import Intervals
 from traceprof.model.ranks import Ranks
@@ -140,9 +140,7 @@ def _waiting_of_processes(ranks: Ranks, matches: Matches) -> dict[int, Intervals
     computes: what compute hides holds nothing up.
     """
     computing = {
-        device: time.compute
-        for part in ranks.whole
-        for device, time in device_times(part).items()
+        device: time.compute for part in ranks.whole for device, time in device_times(part).items()
     }
     rows = matches.rows[matches.rows["match"] >= 0]
     last_start = matches.table["last_start_ns"].reindex(rows["match"]).to_numpy(np.int64)
