@@ -8,7 +8,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from traceprof.recording.child import INJECT_FOLDER
+from traceprof.recording.processes.injection import INJECT_FOLDER
 
 
 class Tensor:
