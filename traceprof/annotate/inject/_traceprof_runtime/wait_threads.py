@@ -10,7 +10,7 @@ from . import session
 _N_THREADS = 4  # a group of gloo works on two calls at a time, in their order
 
 
-class Waiters:
+class WaitThreads:
     """Waits for work in the order in which it was handed in.
 
     Several may wait for a collective of gloo. It is not so for sends and receives, whose waiting
@@ -20,9 +20,9 @@ class Waiters:
     def __init__(self):
         self._process = None
 
-    def await_(self, work):
-        """Return a stand-in for the future of ``work``."""
-        return _Awaited(self, work)
+    def with_future(self, work):
+        """Return a stand-in for ``work`` that has a future."""
+        return _WorkWithFuture(self, work)
 
     def put(self, work, callback):
         """Have ``callback(work)`` called when ``work`` is done."""
@@ -51,16 +51,16 @@ class Waiters:
                 thread.join(1)
 
 
-class _Awaited:
-    def __init__(self, waiters, work):
-        self._waiters = waiters
+class _WorkWithFuture:
+    def __init__(self, threads, work):
+        self._threads = threads
         self._work = work
 
     def get_future(self):
         return self
 
     def add_done_callback(self, callback):
-        self._waiters.put(self._work, callback)
+        self._threads.put(self._work, callback)
 
 
 def _wait(queue):

@@ -1,4 +1,4 @@
-"""The card of a process: who it is, for the recorder to read after the run."""
+"""The record of a process: who it is, for the recorder to read after the run."""
 
 import json
 import os
@@ -31,9 +31,9 @@ _VARIABLES += ("MKL_", "KMP_", "UCX_", "UCC_", "FI_", "OMPI_", "I_MPI_", "MPICH_
 _OF_ONE_RANK = ("RANK", "LOCALID", "PROCID")
 
 
-def write_card(**more):
-    """Write (again) the card of this process; ``more`` overrides what the environment says."""
-    card = {
+def write_process_record(**more):
+    """Write (again) the record of this process; ``more`` overrides what the environment says."""
+    record = {
         "pid": os.getpid(),
         "ancestors": _ancestors(),
         "argv": sys.argv,
@@ -48,12 +48,12 @@ def write_card(**more):
     }
     for name, variables in _RANK_VARIABLES.items():
         values = [os.environ[variable] for variable in variables if variable in os.environ]
-        card[name] = int(values[0]) if values and values[0].isdigit() else None
-    card.update(more)
+        record[name] = int(values[0]) if values and values[0].isdigit() else None
+    record.update(more)
     path = os.path.join(settings.DIRECTORY, "process.%d.json" % os.getpid())
     try:
         with open(path + ".tmp", "w") as file:
-            json.dump(card, file)
+            json.dump(record, file)
         os.replace(path + ".tmp", path)
     except OSError as error:
         sys.stderr.write("traceprof: %s: %s\n" % (path, error))
