@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
-__all__ = ["machine_facts", "network_facts"]
+__all__ = ["has_rdma", "machine_facts", "network_facts"]
 
 _INTERFACES: Final = Path("/sys/class/net")
 _INFINIBAND: Final = Path("/sys/class/infiniband")
@@ -46,6 +46,11 @@ def network_facts(
     for port in sorted(infiniband.glob("*/ports/*")):
         for name in ("rate", "link_layer", "state"):
             yield f"rdma.{port.parent.parent.name}.{port.name}.{name}", _text(port / name)
+
+
+def has_rdma() -> bool:
+    """Return whether there are adapters for InfiniBand or RoCE."""
+    return any(_INFINIBAND.glob("*"))
 
 
 _INTERFACE_UNITS: Final = {"speed": "speed_mbit_per_s", "mtu": "mtu_bytes", "operstate": "state"}

@@ -19,6 +19,7 @@ __all__ = [
     "Program",
     "exit_code_of",
     "find_program",
+    "last_line",
     "run_recorded",
     "signals_passed_on",
 ]
@@ -134,6 +135,12 @@ def find_program(command: Sequence[str]) -> str:
         what = "not a program" if Path(command[0]).exists() else "no such program"
         raise RecordingError(f"{command[0]}: {what}; nothing was run")
     return path
+
+
+def last_line(said: str) -> str:
+    """Return the last line of what a program printed."""
+    lines = [line.strip() for line in said.splitlines() if line.strip()]
+    return lines[-1] if lines else "it said nothing"
 
 
 @contextmanager

@@ -11,7 +11,7 @@ from traceprof.errors import TraceError
 from traceprof.formats import open_trace
 from traceprof.recording.machine.gpus import gpu_facts, has_gpu
 from traceprof.recording.processes.injection import child_environment
-from traceprof.recording.processes.program import run_recorded
+from traceprof.recording.processes.program import last_line, run_recorded
 from traceprof.recording.processes.watchdog import Watchdog
 from traceprof.recording.request import ProcessProfile, RecordRequest, RunRecorded
 
@@ -53,7 +53,8 @@ class NvprofRecorder:
             code = int(exit_code.read_text() or code)
         profiles, notes = _read_profiles(folder)
         if not profiles:
-            notes.append(f"nvprof left no profile ({_last_words(log)})")
+            said = log.read_text("utf-8", "replace") if log.exists() else ""
+            notes.append(f"nvprof left no profile ({last_line(said)})")
         return RunRecorded(code, profiles=tuple(profiles), notes=tuple(notes))
 
 
@@ -75,12 +76,6 @@ def _read_profiles(folder: Path) -> tuple[list[ProcessProfile], list[str]]:
         except TraceError as error:
             notes.append(str(error))
     return profiles, notes
-
-
-def _last_words(log: Path) -> str:
-    text = log.read_text("utf-8", "replace") if log.exists() else ""
-    lines = [line.strip() for line in text.splitlines() if line.strip()]
-    return lines[-1] if lines else "it said nothing"
 
 
 RECORDER: Final = NvprofRecorder()

@@ -10,17 +10,11 @@ from typing import Final
 
 from traceprof.errors import RecordingError
 
-__all__ = ["has_rdma", "nsys_options", "profile_options"]
+__all__ = ["nsys_options", "profile_options"]
 
 _OPTION: Final = re.compile(r"--[a-z][\w-]+")
 _HEADING: Final = re.compile(r"^[ \t]*(?:-\w, )?(--[a-z][\w-]+)", re.MULTILINE)
 _HELP_TIMEOUT_S: Final = 60
-_RDMA: Final = Path("/sys/class/infiniband")
-
-
-def has_rdma() -> bool:
-    """Return whether there are adapters for InfiniBand or RoCE, which nsys can sample."""
-    return any(_RDMA.glob("*"))
 
 
 def nsys_options(nsys: str, command: str) -> dict[str, str]:
@@ -78,5 +72,5 @@ def profile_options(
 
 
 def _nic_metrics(described: str) -> str:
-    """Return what turns the sampling of adapters on: a pace instead of "true" from 2026 on."""
+    """Return what turns the sampling of adapters on: "true", from 2026 on a rate (low)."""
     return "lf" if re.search(r"\blf\b", described) and "true" not in described else "true"

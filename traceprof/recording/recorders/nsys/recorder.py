@@ -17,6 +17,7 @@ from typing import Final
 
 from traceprof.errors import RecordingError
 from traceprof.recording.machine.gpus import has_gpu
+from traceprof.recording.machine.host import has_rdma
 from traceprof.recording.processes.injection import child_environment
 from traceprof.recording.processes.orphans import (
     become_subreaper,
@@ -24,11 +25,11 @@ from traceprof.recording.processes.orphans import (
     is_alive,
     wait_for_program,
 )
-from traceprof.recording.processes.program import Program, run_recorded
+from traceprof.recording.processes.program import Program, last_line, run_recorded
 from traceprof.recording.processes.watchdog import STARTED, Watchdog
 from traceprof.recording.recorders.embedded import RECORDER as EMBEDDED
 from traceprof.recording.recorders.nsys import launch
-from traceprof.recording.recorders.nsys.options import has_rdma, nsys_options, profile_options
+from traceprof.recording.recorders.nsys.options import nsys_options, profile_options
 from traceprof.recording.recorders.nsys.report import exported, find_report, remove_secrets
 from traceprof.recording.request import RecordRequest, RunRecorded
 
@@ -165,8 +166,7 @@ class _NsysRun:
 
     def last_line(self) -> str:
         """Return the last thing that nsys said."""
-        lines = [line.strip() for line in self.said().splitlines() if line.strip()]
-        return lines[-1] if lines else "it said nothing"
+        return last_line(self.said())
 
     def _run_once(self, options: list[str], environment: Mapping[str, str]) -> int:
         stdout, stderr = os.dup(_STDOUT), os.dup(_STDERR)
