@@ -11,9 +11,9 @@ from typing import Any, Final
 import numpy as np
 import pandas as pd
 
-from traceprof.formats.collective_names import collective_op
 from traceprof.formats.kineto.events import KinetoEvents, read_kineto_events
 from traceprof.formats.sqlite.rows import storable
+from traceprof.model.collective_names import collective_op
 from traceprof.model.tables import ABSENT, make_table
 from traceprof.model.trace import Trace, TraceInfo, make_trace
 from traceprof.recording.lineage import Family, find_families, with_ranks_of_heads
