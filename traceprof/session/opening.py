@@ -21,6 +21,7 @@ from traceprof.model.ranks import Ranks
 from traceprof.model.results import Note
 from traceprof.model.run import RankTrace
 from traceprof.model.run import Run as RunFiles
+from traceprof.model.window import TimeWindow
 
 __all__ = ["Align", "Opening", "open_files", "open_ranks"]
 
@@ -57,27 +58,35 @@ class Opening:
 
 
 def open_files(
-    paths: Sequence[Path | str], opening: Opening, tables: frozenset[str] | None = None
+    paths: Sequence[Path | str],
+    opening: Opening,
+    tables: frozenset[str] | None = None,
+    window: TimeWindow | None = None,
 ) -> RunFiles:
     """Return the traces in ``paths``; a single file is a run of one member.
 
-    ``tables`` are those that are read, None for all.
+    ``tables`` are those that are read, None for all, and ``window`` the time that is (see
+    `traceprof.formats.base.ReadOptions`).
 
     Raises:
         TraceError: nothing is found, or what is found cannot be read.
     """
-    options = ReadOptions(rules=_rules(opening.rules))
+    options = ReadOptions(_rules(opening.rules), tables, window)
     if is_run(paths):
         return open_run(paths, options)
     return RunFiles(str(paths[0]), (RankTrace(open_trace(paths[0], options)),))
 
 
 def open_ranks(
-    paths: Sequence[Path | str], opening: Opening, tables: frozenset[str] | None = None
+    paths: Sequence[Path | str],
+    opening: Opening,
+    tables: frozenset[str] | None = None,
+    window: TimeWindow | None = None,
 ) -> tuple[Ranks, tuple[Note, ...]]:
     """Return the ranks in ``paths`` on one clock, placed as ``opening`` says, and remarks on that.
 
     ``tables`` are those that are read, None for all; of several files also those that tie clocks.
+    ``window``, for a single file alone, is the time that is read.
 
     Raises:
         TraceError: nothing is found, or what is found cannot be read.
@@ -86,7 +95,7 @@ def open_ranks(
     hardware, cluster = _hardware(opening), _cluster(opening)
     is_tied = is_run(paths) and opening.align in (Align.AUTO, Align.COLLECTIVES)
     wanted = tables | _TIED_BY if tables is not None and is_tied else tables
-    files = open_files(paths, opening, wanted)
+    files = open_files(paths, opening, wanted, window)
     ranks = place_run(files, [0] * len(files) if opening.align is Align.NONE else None)
     if cluster is not None:
         ranks = cluster.placed(ranks)

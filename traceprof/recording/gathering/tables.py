@@ -9,8 +9,8 @@ from typing import Any, Final
 import numpy as np
 import pandas as pd
 
-from traceprof.formats.collective_names import collective_op
 from traceprof.formats.sqlite.rows import storable
+from traceprof.model.collective_names import collective_op
 from traceprof.model.tables import ABSENT, make_table
 from traceprof.model.trace import Trace, TraceInfo, make_trace
 from traceprof.recording.gathering.captured import Captured

@@ -1,12 +1,18 @@
-"""The rack of a host, where the batch system says it."""
+"""What launchers and batch systems tell a process by its environment: its rank, its rack."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from typing import Final
 
-__all__ = ["TOPOLOGY_VARIABLES", "rack_of"]
+__all__ = ["RANK_VARIABLES", "TOPOLOGY_VARIABLES", "rack_of"]
 
+RANK_VARIABLES: Final[Mapping[str, tuple[str, ...]]] = {
+    "rank": ("RANK", "OMPI_COMM_WORLD_RANK", "PMI_RANK", "PMIX_RANK", "SLURM_PROCID"),
+    "local_rank": ("LOCAL_RANK", "OMPI_COMM_WORLD_LOCAL_RANK", "MPI_LOCALRANKID", "SLURM_LOCALID"),
+    "world_size": ("WORLD_SIZE", "OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "SLURM_NTASKS"),
+}
+"""Variables that launchers set; the first that is there counts. None is a secret."""
 _ADDRESS: Final = "SLURM_TOPOLOGY_ADDR"
 _PATTERN: Final = "SLURM_TOPOLOGY_ADDR_PATTERN"
 TOPOLOGY_VARIABLES: Final = (_ADDRESS, _PATTERN)

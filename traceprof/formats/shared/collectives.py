@@ -1,19 +1,70 @@
-"""Tying collectives to the kernels that carry them out."""
+"""Collectives: those that only an annotation tells, and which kernels carry them out."""
 
 from __future__ import annotations
 
+import re
 from typing import Final
 
 import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
+from traceprof.formats.sqlite.database import categorical
 from traceprof.model.activity import Activity
-from traceprof.model.tables import ABSENT
+from traceprof.model.collective_names import collective_op
+from traceprof.model.tables import ABSENT, empty_table, make_table
 
-__all__ = ["tied_by_launch", "tied_to_batches"]
+__all__ = [
+    "ANNOTATING_BACKENDS",
+    "annotated_collectives",
+    "is_annotated",
+    "is_exchange",
+    "tied_by_launch",
+    "tied_to_batches",
+]
 
 _SINGLE: Final = ("send", "recv")
+ANNOTATING_BACKENDS: Final = ("nccl", "gloo", "ucc", "mpi", "xccl", "hccl")
+"""What PyTorch's annotations of collectives begin with, before a colon."""
+_ANNOTATION: Final = re.compile(rf"({'|'.join(ANNOTATING_BACKENDS)}):(\w+)")
+
+
+def is_annotated(name: str) -> bool:
+    """Return whether a range of this name is a collective."""
+    found = _ANNOTATION.match(name)
+    return found is not None and collective_op(found.group(2)) != ""
+
+
+def is_exchange(name: str) -> bool:
+    """Return whether a kernel of this name carries out sends and receives."""
+    return "sendrecv" in name.lower()
+
+
+def annotated_collectives(
+    annotations: pd.DataFrame, kernels: pd.DataFrame, api_calls: pd.DataFrame
+) -> pd.DataFrame:
+    """Return the ranges or operators called ``nccl:all_reduce`` and the like.
+
+    They are tied to the kernels that they launch. `torch.autograd.profiler.emit_nvtx` writes
+    them with more behind the name.
+    """
+    names = [_ANNOTATION.match(str(name)) for name in annotations["name"].cat.categories]
+    ops = [collective_op(found.group(2)) if found else "" for found in names]
+    backends = [found.group(1) if found else "" for found in names]
+    chosen = np.array([bool(op) for op in ops], np.bool_)[annotations["name"].cat.codes]
+    rows = annotations[chosen]
+    if rows.empty:
+        return empty_table("collectives")
+    codes = rows["name"].cat.codes.to_numpy()
+    table = make_table(
+        "collectives",
+        {
+            **{name: rows[name].to_numpy() for name in ("start_ns", "end_ns", "process", "thread")},
+            "op": categorical(codes, ops),
+            "backend": categorical(codes, backends),
+        },
+    )
+    return tied_by_launch(table, kernels, api_calls)
 
 
 def tied_by_launch(
@@ -62,10 +113,10 @@ def tied_to_batches(
     """
     is_open = collectives["op"].isin(_SINGLE) & (collectives["correlation"] == ABSENT)
     names = kernels["name"].cat
-    is_exchange = np.array(["sendrecv" in str(name).lower() for name in names.categories], np.bool_)
-    if not is_open.any() or not is_exchange.any():
+    exchanging = np.array([is_exchange(str(name)) for name in names.categories], np.bool_)
+    if not is_open.any() or not exchanging.any():
         return collectives
-    exchanges = kernels.loc[is_exchange[names.codes], ["process", "correlation"]].drop_duplicates()
+    exchanges = kernels.loc[exchanging[names.codes], ["process", "correlation"]].drop_duplicates()
     tied = collectives.loc[~is_open & (collectives["correlation"] != ABSENT)]
     claimed = tied[["process", "correlation"]].drop_duplicates().assign(is_claimed=True)
     launches = api_calls.merge(exchanges, on=["process", "correlation"])

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from traceprof.formats.topology import rack_of
+from traceprof.formats.shared.launchers import rack_of
 
 
 @pytest.mark.parametrize(
