@@ -25,6 +25,8 @@ from traceprof.model.window import TimeWindow
 
 __all__ = ["Align", "Opening", "open_files", "open_ranks"]
 
+_OF_RUNS: Final = frozenset({"processes", "environment", "devices", "kernels", "copies"})
+"""The tables that tell which file is which rank, and which device is which."""
 _TIED_BY: Final = frozenset({"kernels", "api_calls", "ranges", "collectives", "processes"})
 """The tables that collectives, which tie the clocks of files, are found in."""
 
@@ -93,9 +95,11 @@ def open_ranks(
         UsageError: an option makes no sense.
     """
     hardware, cluster = _hardware(opening), _cluster(opening)
-    is_tied = is_run(paths) and opening.align in (Align.AUTO, Align.COLLECTIVES)
-    wanted = tables | _TIED_BY if tables is not None and is_tied else tables
-    files = open_files(paths, opening, wanted, window)
+    is_several = is_run(paths)
+    is_tied = is_several and opening.align in (Align.AUTO, Align.COLLECTIVES)
+    if tables is not None:
+        tables |= (_OF_RUNS if is_several else frozenset()) | (_TIED_BY if is_tied else frozenset())
+    files = open_files(paths, opening, tables, window)
     ranks = place_run(files, [0] * len(files) if opening.align is Align.NONE else None)
     if cluster is not None:
         ranks = cluster.placed(ranks)
