@@ -55,6 +55,20 @@ class _Needs:
         return cls(tables, frozenset[str]().union(*(analysis.whole for analysis in every)))
 
 
+@dataclass(frozen=True, slots=True)
+class _Part:
+    """A run cut to a window, with some tables; ``is_alone``: nothing else of them was read."""
+
+    selection: Selection
+    tables: frozenset[str]
+    ranks: Ranks
+    is_alone: bool = False
+
+    def has(self, needs: _Needs) -> bool:
+        """Return whether it holds what ``needs`` say."""
+        return needs.tables <= self.tables and not (self.is_alone and needs.whole)
+
+
 @dataclass(slots=True)
 class _Source:
     """The files of a run, read as far as was needed so far."""
@@ -64,7 +78,7 @@ class _Source:
     tables: frozenset[str] = frozenset()
     ranks: Ranks | None = None
     notes: tuple[Note, ...] = ()
-    windows: dict[str | None, tuple[Selection, frozenset[str], Ranks]] = field(default_factory=dict)
+    windows: dict[str | None, _Part] = field(default_factory=dict)
 
     def whole(self, tables: frozenset[str]) -> Ranks:
         """Return the whole run with at least ``tables`` read."""
@@ -77,26 +91,28 @@ class _Source:
     def selection(self, text: str | None) -> Selection:
         """Return the window that ``text`` means."""
         if text in self.windows:
-            return self.windows[text][0]
+            return self.windows[text].selection
         whole = self.whole(_tables_of_window(text))
         found = select(whole, text)
         return replace(found, notes=(*found.notes, *self.notes))
 
     def within(self, text: str | None, needs: _Needs) -> Ranks:
         """Return the run cut to the window that ``text`` means, with what ``needs`` say read."""
-        if text in self.windows and needs.tables <= self.windows[text][1]:
-            return self.windows[text][2]
+        if text in self.windows and self.windows[text].has(needs):
+            return self.windows[text].ranks
         selection = self.selection(text)
+        part = None
         if self._is_worth_cutting(selection, needs):
-            tables = needs.tables | _STEPS
-            ranks, _ = open_ranks(self.paths, self.opening, tables, selection.window)
-            if needs.tables.isdisjoint(_STEPS) or has_named_steps(ranks):
-                return ranks.within(selection.window)
-        part = self.whole(needs.tables | _tables_of_window(text)).within(selection.window)
+            alone, _ = open_ranks(self.paths, self.opening, needs.tables, selection.window)
+            if needs.tables.isdisjoint(_STEPS) or has_named_steps(alone):
+                part = _Part(selection, needs.tables, alone.within(selection.window), is_alone=True)
+        if part is None:
+            whole = self.whole(needs.tables | _tables_of_window(text))
+            part = _Part(selection, self.tables, whole.within(selection.window))
         while len(self.windows) >= _MOST_WINDOWS:
             del self.windows[next(iter(self.windows))]
-        self.windows[text] = selection, self.tables, part
-        return part
+        self.windows[text] = part
+        return part.ranks
 
     def _is_worth_cutting(self, selection: Selection, needs: _Needs) -> bool:
         """Return whether to read the window alone: a small part of one file, not read before."""
