@@ -74,7 +74,7 @@ def _combined(
     if not keys or not stacked.duplicated(keys).any():
         return spec.frame(stacked), np.arange(len(stacked))
     groups = stacked.groupby(keys, sort=False, dropna=False, observed=True)
-    number = groups.ngroup().to_numpy(np.int64)
+    number: npt.NDArray[np.int64] = np.asarray(groups.ngroup(), np.int64)
     columns = {
         column.name: _column(column, stacked, number)
         for column in spec
