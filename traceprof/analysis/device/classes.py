@@ -67,7 +67,7 @@ def measure_classes(trace: Trace) -> Result:
     kernels = trace.kernels
     launches = launches_of(trace, "kernels")
     activity = kernels["activity"].cat
-    durations = (kernels["end_ns"] - kernels["start_ns"]).to_numpy(np.int64)
+    durations = np.asarray(kernels["end_ns"] - kernels["start_ns"], np.int64)
     rows = pd.DataFrame(
         {
             "activity": activity.codes.to_numpy(),
@@ -85,7 +85,7 @@ def measure_classes(trace: Trace) -> Result:
     table["activity"] = activity.categories.to_numpy(object)[table["activity"].to_numpy()]
     table["phase"] = names[table["phase"].to_numpy()]
     table["tensor_core_ns"] = table["tensor_core_ns"].where(table["activity"].isin(_MATRIX_WORK))
-    samples = Samples(groups.ngroup().to_numpy(np.int64), durations)
+    samples = Samples(np.asarray(groups.ngroup(), np.int64), durations)
     return Result("classes", SPEC, {"classes": table}, samples={"classes": samples})
 
 

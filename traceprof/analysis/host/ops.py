@@ -40,9 +40,7 @@ def measure_operators(trace: Trace) -> Result:
     self_ns = np.zeros(len(table), np.int64)
     own = self_time_ns(operators, ("process", "thread", "source")).to_numpy(np.int64)
     np.add.at(self_ns, samples.rows, own)
-    return Result(
-        "ops", SPEC, {"ops": table.assign(self_ns=self_ns)}, samples={"ops": samples}
-    )
+    return Result("ops", SPEC, {"ops": table.assign(self_ns=self_ns)}, samples={"ops": samples})
 
 
 def _finish(result: Result) -> Result:

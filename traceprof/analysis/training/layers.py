@@ -95,7 +95,7 @@ def _self_ns(starts: _Int64Array, ends: _Int64Array, parent: _Int64Array) -> _In
     outer = parent[inside]
     covered = np.maximum(np.minimum(ends[inside], ends[outer]) - starts[inside], 0)
     np.subtract.at(own, outer, covered)
-    return np.maximum(own, 0)
+    return np.asarray(np.maximum(own, 0), np.int64)
 
 
 def _device_times(trace: Trace, source: str, spans: LayerSpans) -> dict[str, _Int64Array]:

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-import pandas as pd
-
 from traceprof.analysis.base import Analysis
 from traceprof.facts.host.phase_names import PHASES
 from traceprof.facts.steps.find import steps_of_ranks
@@ -98,9 +96,7 @@ _FEWEST_FOR_DRIFT: Final = 8
 def measure_steps(ranks: Ranks) -> Result:
     """Return every step that lies wholly inside the window."""
     steps = measured_steps(ranks)
-    result = Result(
-        "steps", SPEC, {"steps": SPEC.tables[0].frame(steps.table)}, _scalars(steps)
-    )
+    result = Result("steps", SPEC, {"steps": SPEC.tables[0].frame(steps.table)}, _scalars(steps))
     return result if len(steps.table) else result.with_notes(_why_none(ranks))
 
 

@@ -22,4 +22,6 @@ def plain_names(names: pd.Series) -> pd.Categorical:
     """Return the plain names of a categorical column, sorted; each distinct one is read once."""
     plain = np.array([plain_name(str(name)) for name in names.cat.categories], object)
     distinct, codes = np.unique(plain, return_inverse=True)
-    return pd.Categorical.from_codes(codes[names.cat.codes.to_numpy()], pd.Index(distinct, dtype=object))
+    return pd.Categorical.from_codes(
+        codes[names.cat.codes.to_numpy()], pd.Index(distinct, dtype=object)
+    )

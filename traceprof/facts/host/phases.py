@@ -46,16 +46,16 @@ def find_host_phases(trace: Trace) -> list[HostPhases]:
     is_phase = (phases >= 0) & (ranges["kind"] == "push_pop").to_numpy()
     phased = ranges[["process", "thread", "start_ns", "end_ns", "depth"]].loc[is_phase]
     phased = phased.assign(phase=phases[is_phase])
+    sizes = phased.groupby(["process", "thread"]).size().reset_index(name="size")
+    # Of equals the first thread: rows are sorted by it.
+    main = sizes.loc[sizes.groupby("process")["size"].idxmax()]
     lanes = phased.groupby(["process", "thread"]).indices
-    named: dict[int, tuple[int, _Int64Array]] = {}
-    for (process, thread), rows in lanes.items():  # sorted: of equals the first thread
-        if process not in named or len(rows) > len(named[process][1]):
-            named[process] = int(thread), rows
     columns = [phased[name].to_numpy(np.int64) for name in ("start_ns", "end_ns", "depth", "phase")]
-    return [
-        _of_thread(int(process), thread, *(column[rows] for column in columns))
-        for process, (thread, rows) in named.items()
-    ]
+    found = []
+    for process, thread in zip(main["process"].tolist(), main["thread"].tolist(), strict=True):
+        rows = lanes[process, thread]
+        found.append(_of_thread(process, thread, *(column[rows] for column in columns)))
+    return found
 
 
 def _of_thread(

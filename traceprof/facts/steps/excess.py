@@ -41,9 +41,7 @@ def excess_of_steps(
     chosen = typical | ~has_typical[owner]
     names = [name for name in ("duration_ns", *DEVICE_PARTS, *_PHASES) if name in table]
     medians = table.loc[chosen, names].groupby(owner[chosen]).median()
-    change = (
-        table[names].to_numpy(np.float64)[rows] - medians.to_numpy(np.float64)[owner[rows]]
-    )
+    change = table[names].to_numpy(np.float64)[rows] - medians.to_numpy(np.float64)[owner[rows]]
     excess = np.full(len(table), np.nan)
     excess[rows] = change[:, 0]
     columns: dict[str, npt.NDArray[Any]] = {"excess_ns": excess}

@@ -51,7 +51,7 @@ def parts_of_devices(trace: Trace) -> Mapping[str, _Float64Array]:
     starts, ends = _spans(steps)
     used = devices_of_processes(trace)
     parts = {name: np.full(len(steps), np.nan) for name in DEVICE_PARTS}
-    for process, rows in steps.groupby("process").indices.items():
+    for process, rows in _rows_by(steps, "process").items():
         times = [
             device_time(trace, device).parts_within(starts[rows], ends[rows])
             for device in used.get(process, ())
@@ -71,7 +71,7 @@ def device_durations(trace: Trace) -> _Float64Array:
     rows = rows_of_steps(trace)
     first, last = (instants[rows] for instants in _work_of_steps(trace))
     durations = np.full(len(rows), np.nan)
-    for own in find_steps(trace).table.groupby("process").indices.values():
+    for own in _rows_by(find_steps(trace).table, "process").values():
         end = np.maximum.accumulate(last[own])
         before = np.concatenate(([-np.inf], end[:-1]))
         start = np.where(np.isfinite(before), before, first[own])
@@ -101,8 +101,8 @@ def owner_of(steps: pd.DataFrame, process: pd.Series, instants: _Int64Array) -> 
     """Return the row of the step that each instant of a process lies in, -1 where in none."""
     owner = np.full(len(instants), -1, np.int64)
     starts, ends = _spans(steps)
-    of_process = process.groupby(process.to_numpy()).indices
-    for key, rows in steps.groupby("process").indices.items():
+    of_process = _rows_by(process.to_frame("process"), "process")
+    for key, rows in _rows_by(steps, "process").items():
         mine = of_process.get(key)
         if mine is None:
             continue
@@ -110,6 +110,14 @@ def owner_of(steps: pd.DataFrame, process: pd.Series, instants: _Int64Array) -> 
         inside = (place >= 0) & (instants[mine] < ends[rows][np.maximum(place, 0)])
         owner[mine[inside]] = rows[place[inside]]
     return owner
+
+
+def _rows_by(frame: pd.DataFrame, column: str) -> dict[int, _Int64Array]:
+    """Return the rows of each value of an integer column, in the order of the values."""
+    return {
+        int(str(value)): np.asarray(rows, np.int64)
+        for value, rows in frame.groupby(column).indices.items()
+    }
 
 
 def _spans(steps: pd.DataFrame) -> tuple[_Int64Array, _Int64Array]:
@@ -121,7 +129,7 @@ def phases_of_host(trace: Trace) -> Mapping[str, _Float64Array]:
     steps = find_steps(trace).table
     starts, ends = _spans(steps)
     columns: dict[str, _Float64Array] = {}
-    indices = steps.groupby("process").indices
+    indices = _rows_by(steps, "process")
     for phases in find_host_phases(trace):
         rows = indices.get(phases.process)
         if rows is None:
@@ -144,9 +152,9 @@ def profiler_in_steps(trace: Trace) -> Mapping[str, _Float64Array]:
     columns = ["process", "start_ns", "end_ns"]
     spans = pd.concat([own[columns], trace.overheads[columns]], ignore_index=True)
     busy = np.zeros(len(steps))
-    of_process = spans.groupby("process").indices
-    for process, rows in steps.groupby("process").indices.items():
-        mine = spans.iloc[of_process.get(process, [])]
+    of_process = _rows_by(spans, "process")
+    for process, rows in _rows_by(steps, "process").items():
+        mine = spans.iloc[of_process.get(process, np.empty(0, np.int64))]
         time = Intervals.union_of(mine["start_ns"], mine["end_ns"])
         busy[rows] = time.covered_ns(starts[rows], ends[rows])
     return {"profiler_ns": busy} if busy.any() else {}
@@ -188,9 +196,9 @@ def sums_of_gaps(trace: Trace, steps: pd.DataFrame, gaps: pd.DataFrame) -> _Floa
     waited = np.zeros(len(steps))
     starts, ends = _spans(steps)
     gap_ends, gap_ns = gaps["end_ns"].to_numpy(np.int64), gaps["waited"].to_numpy(np.float64)
-    of_device = gaps.groupby("device").indices
+    of_device = _rows_by(gaps, "device")
     used = devices_of_processes(trace)
-    for process, rows in steps.groupby("process").indices.items():
+    for process, rows in _rows_by(steps, "process").items():
         devices = used.get(process, ())
         for device in devices:
             mine = of_device.get(device, np.empty(0, np.int64))
