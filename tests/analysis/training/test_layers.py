@@ -1,21 +1,6 @@
-import pytest
-
 from tests.builders import TraceBuilder, plain
-from traceprof.analysis.training.layers import measure_layers, plain_name
+from tests.running import run
 from traceprof.model.window import TimeWindow
-
-
-@pytest.mark.parametrize(
-    ("name", "expected"),
-    [
-        ("aten::copy_, op_id = 990724", "aten::copy_"),
-        ("aten::mul, seq = 45328, op_id = 990726", "aten::mul"),
-        ("aten::mm, seq = 3, op_id = 4, sizes = [[2, 3], [3]]", "aten::mm"),
-        ("Forward", "Forward"),
-    ],
-)
-def test_what_emit_nvtx_adds_to_a_name_is_dropped(name: str, expected: str) -> None:
-    assert plain_name(name) == expected
 
 
 def test_recorded_layers_by_path_with_self_and_total() -> None:
@@ -29,8 +14,8 @@ def test_recorded_layers_by_path_with_self_and_total() -> None:
         .copy("h2d", 240, 245, launched_ns=(90, 95))
         .build()
     )
-    layers = measure_layers(trace)
-    assert layers.source == "layers recorded by traceprof"
+    layers = run("layers", trace)
+    assert layers.scalars["source"] == "layers recorded by traceprof"
     columns = ("layer", "type", "count", "host_ns", "host_self_ns", "device_ns", "device_self_ns")
     assert plain(layers.table, *columns) == [
         ("model.0", "Block", 1, 60, 30, 40, 10),
@@ -47,7 +32,7 @@ def test_recursion_counts_once() -> None:
         .build()
     )
     columns = ("layer", "count", "host_ns", "host_self_ns", "device_ns", "device_self_ns")
-    assert plain(measure_layers(trace).table, *columns) == [("block", 2, 100, 100, 30, 30)]
+    assert plain(run("layers", trace).table, *columns) == [("block", 2, 100, 100, 30, 30)]
 
 
 def test_sequence_numbers_tie_backward_work_to_its_layer() -> None:
@@ -63,7 +48,7 @@ def test_sequence_numbers_tie_backward_work_to_its_layer() -> None:
         .kernel("dgrad", 230, 280, launched_ns=(120, 125), thread=2)
         .build()
     )
-    table = measure_layers(trace).table.set_index("layer")
+    table = run("layers", trace).table.set_index("layer")
     assert table.loc["encoder", ["device_ns", "backward_ns"]].tolist() == [30, 50]
     assert table.loc["aten::addmm", ["device_ns", "backward_ns"]].tolist() == [30, 50]
     assert table.loc["AddmmBackward0", ["device_ns", "backward_ns"]].tolist() == [50, 0]
@@ -76,7 +61,7 @@ def test_threads_without_ranges_work_for_the_one_that_calls_backward() -> None:
         .kernel("dgrad", 200, 230, launched_ns=(20, 25), thread=2)
         .build()
     )
-    assert plain(measure_layers(trace).table, "layer", "device_ns") == [("backward", 30)]
+    assert plain(run("layers", trace).table, "layer", "device_ns") == [("backward", 30)]
 
 
 def test_a_window_clips_both_sides() -> None:
@@ -87,7 +72,7 @@ def test_a_window_clips_both_sides() -> None:
         .kernel("gemm", 140, 200, launched_ns=(20, 25))
         .build()
     )
-    table = measure_layers(trace.within(TimeWindow(150, 300))).table
+    table = run("layers", trace.within(TimeWindow(150, 300))).table
     columns = ("layer", "count", "host_ns", "device_ns")
     assert plain(table, *columns) == [("a", 0, 0, 50), ("b", 1, 50, 0)]
 
@@ -100,8 +85,8 @@ def test_operators_stand_in_where_nobody_named_layers() -> None:
         .host_op("read", 0, 30, source="osrt", thread=4)
         .build()
     )
-    layers = measure_layers(trace)
-    assert layers.source == "operators"
+    layers = run("layers", trace)
+    assert layers.scalars["source"] == "operators"
     assert plain(layers.table, "layer", "host_ns", "host_self_ns") == [
         ("aten::linear", 30, 15),
         ("aten::addmm", 15, 15),
@@ -109,6 +94,6 @@ def test_operators_stand_in_where_nobody_named_layers() -> None:
 
 
 def test_without_names_there_are_no_layers() -> None:
-    layers = measure_layers(TraceBuilder().kernel("gemm", 0, 1).build())
+    layers = run("layers", TraceBuilder().kernel("gemm", 0, 1).build())
     assert layers.table.empty
-    assert layers.notes[0].startswith("no layers are named")
+    assert layers.notes[0].text.startswith("no layers are named")

@@ -1,7 +1,7 @@
 from tests.builders import TraceBuilder, plain
+from tests.running import run
 from tests.training import MS, Training
 from traceprof.facts.host.phase_names import UNCLAIMED
-from traceprof.analysis.training.step_phases import measure_step_phases
 
 COLUMNS = ("step", "device", "phase", "host_ns", "device_ns", "work_count")
 
@@ -19,7 +19,7 @@ def test_what_a_phase_launches_counts_for_its_step_whenever_it_runs() -> None:
         .kernel("d", 300, 310, launched_ns=(190, 195))
         .build()
     )
-    assert plain(measure_step_phases(trace).table, *COLUMNS) == [
+    assert plain(run("step-phases", trace).table, *COLUMNS) == [
         (0, 0, "forward", 50, 110, 2),
         (0, 0, UNCLAIMED, 50, 0, 0),
         (1, 0, "forward", 50, 40, 1),
@@ -29,13 +29,13 @@ def test_what_a_phase_launches_counts_for_its_step_whenever_it_runs() -> None:
 
 def test_a_program_without_a_device() -> None:
     trace = TraceBuilder().step(0, 100, number=3).phase("data", 0, 30).build()
-    table = measure_step_phases(trace).table
+    table = run("step-phases", trace).table
     assert table.columns.tolist() == ["process", "step", "phase", "host_ns"]
     assert plain(table, "step", "phase", "host_ns") == [(3, "data", 30), (3, UNCLAIMED, 70)]
 
 
 def test_host_times_add_up_to_the_steps() -> None:
-    table = measure_step_phases(Training(n_steps=4, n_ranks=2, all_reduce_ns=MS).build()).table
+    table = run("step-phases", Training(n_steps=4, n_ranks=2, all_reduce_ns=MS).build()).table
     sums = table.groupby(["process", "step", "device"])[["host_ns", "work_count"]].sum()
     # 40 kernels, a copy and an all-reduce; every step is measured on the device of its rank.
     assert sums["work_count"].tolist() == [42] * 8
@@ -43,5 +43,5 @@ def test_host_times_add_up_to_the_steps() -> None:
 
 
 def test_no_steps_no_phases() -> None:
-    result = measure_step_phases(TraceBuilder().range("x", 0, 1).build())
+    result = run("step-phases", TraceBuilder().range("x", 0, 1).build())
     assert (result.table.empty, len(result.notes)) == (True, 1)

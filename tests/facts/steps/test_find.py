@@ -3,8 +3,9 @@ import pytest
 
 from tests.builders import TraceBuilder, plain
 from traceprof.errors import UsageError
+from traceprof.facts.steps.find import find_steps, mark_steps, steps_of_ranks
 from traceprof.model.activity import Activity
-from traceprof.facts.steps.find import find_steps, mark_steps
+from traceprof.model.ranks import Ranks
 from traceprof.model.window import TimeWindow
 
 COLUMNS = ("process", "step", "start_ns", "end_ns")
@@ -169,7 +170,7 @@ def test_a_cut_trace_keeps_the_steps_that_are_whole() -> None:
 
 def test_steps_of_the_users_own_pattern() -> None:
     trace = TraceBuilder().step(0, 99).range("it-1-x", 0, 10).range("it-2-x", 10, 20).build()
-    steps = find_steps(mark_steps(trace, r"it-(\d+)-x"))
+    steps = steps_of_ranks(mark_steps(Ranks.of(trace), r"it-(\d+)-x"))
     assert steps.source == "ranges chosen as steps"
     assert plain(steps.table, *COLUMNS) == [(1, 1, 0, 10), (1, 2, 10, 20)]
 
@@ -177,7 +178,7 @@ def test_steps_of_the_users_own_pattern() -> None:
 @pytest.mark.parametrize("pattern", ["(", "nothing like this"])
 def test_a_bad_step_pattern_is_an_error(pattern: str) -> None:
     with pytest.raises(UsageError, match="step pattern"):
-        mark_steps(TraceBuilder().range("a", 0, 1).build(), pattern)
+        mark_steps(Ranks.of(TraceBuilder().range("a", 0, 1).build()), pattern)
 
 
 def training_kernels(n_steps: int, optimizer: str) -> TraceBuilder:

@@ -1,0 +1,1 @@
+"""Copies between host and devices, and inside devices: bytes, bandwidth, links."""
