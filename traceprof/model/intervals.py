@@ -85,8 +85,14 @@ class Intervals:
         return _combine(self, other, lambda in_self, in_other: in_self & ~in_other)
 
     def clip(self, start_ns: int, end_ns: int) -> Intervals:
-        """Return the part of the set inside ``[start_ns, end_ns)``."""
-        return Intervals.union_of(np.maximum(self.starts, start_ns), np.minimum(self.ends, end_ns))
+        """Return the part of the set inside ``[start_ns, end_ns)``, in time that grows with it."""
+        first = int(np.searchsorted(self.ends, start_ns, side="right"))
+        last = int(np.searchsorted(self.starts, end_ns, side="left"))
+        if first >= last or start_ns >= end_ns:
+            return Intervals.empty()
+        starts, ends = self.starts[first:last].copy(), self.ends[first:last].copy()
+        starts[0], ends[-1] = max(starts[0], start_ns), min(ends[-1], end_ns)
+        return Intervals(starts, ends)
 
     def gaps(self, start_ns: int, end_ns: int) -> Intervals:
         """Return what of ``[start_ns, end_ns)`` is not in the set."""
