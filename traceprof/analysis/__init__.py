@@ -49,32 +49,32 @@ ANALYSES: Final[tuple[Entry, ...]] = (
     Entry(
         "transfers",
         "copies between host and devices: GB/s by size against the link's peak",
-        ".communication.transfers",
+        ".transfers.transfers",
     ),
     Entry(
         "bandwidth",
         "bandwidth of copies over time, by device and route",
-        ".communication.bandwidth",
+        ".transfers.bandwidth",
     ),
     Entry(
         "collectives",
         "collectives by operation and size: time, algbw, busbw, exposed",
-        ".communication.collectives",
+        ".collectives.collectives",
     ),
     Entry(
-        "messages",
+        "collective-events",
         "every collective by itself: size, bandwidth, phase, exposed time",
-        ".communication.messages",
+        ".collectives.events",
     ),
     Entry(
         "callers",
         "collectives by the phase and layer that called them: exposed, hidden",
-        ".communication.callers",
+        ".collectives.callers",
     ),
     Entry(
         "buckets",
         "the collectives of a step in their order (buckets of DDP)",
-        ".communication.buckets",
+        ".collectives.buckets",
     ),
     Entry(
         "shared",
@@ -104,12 +104,12 @@ ANALYSES: Final[tuple[Entry, ...]] = (
     Entry(
         "network",
         "traffic of network, NVLink and PCIe by counters, against the link's peak",
-        ".communication.network",
+        ".network.network",
     ),
     Entry(
         "network-time",
         "the same over time, beside the collectives that caused it",
-        ".communication.network_time",
+        ".network.network_time",
     ),
     Entry("idle", "why devices were idle", ".idle.idle"),
     Entry("gaps", "the longest idle gaps", ".idle.gaps"),

@@ -1,1 +1,1 @@
-"""Copies between host and devices, and inside devices: bytes, bandwidth, links."""
+"""Copies between host and devices and between devices: bytes, rates, and the links' peaks."""
