@@ -7,9 +7,10 @@ from fractions import Fraction
 import pytest
 
 from tests.builders import TraceBuilder
-from traceprof.facts.collectives.work import find_collectives
-from traceprof.analysis.ranks.pipeline import measure_pipeline
+from tests.reading import rows, said
+from tests.running import run
 from traceprof.facts.ranks.stages import Stage, find_stages
+from traceprof.model.ranks import Ranks
 from traceprof.model.trace import Trace
 
 
@@ -46,7 +47,7 @@ def add_stage(
 
 @pytest.mark.parametrize(("n_stages", "n_micro"), [(2, 4), (4, 8), (4, 1)])
 def test_the_bubble_of_gpipe_is_what_the_paper_says(n_stages: int, n_micro: int) -> None:
-    stages = measure_pipeline(gpipe(n_stages, n_micro)).stages
+    stages = rows(run("pipeline", gpipe(n_stages, n_micro)))
     ideal = Fraction(n_stages - 1, n_micro + n_stages - 1)
     assert [stage.stage for stage in stages] == list(range(n_stages))
     assert [stage.rank for stage in stages] == [10 - stage for stage in range(n_stages)]
@@ -58,10 +59,10 @@ def test_the_bubble_of_gpipe_is_what_the_paper_says(n_stages: int, n_micro: int)
 
 
 def test_stages_that_ranges_name_need_no_sends() -> None:
-    result = measure_pipeline(gpipe(3, 5, named=True))
-    assert [stage.stage for stage in result.stages] == [0, 1, 2]
-    assert result.stages[0].ideal_ratio is None
-    assert result.notes == ("3 stages, told by ranges: 28.6 % bubble",)
+    result = run("pipeline", gpipe(3, 5, named=True))
+    assert [stage.stage for stage in rows(result)] == [0, 1, 2]
+    assert rows(result)[0].ideal_ratio is None
+    assert said(result) == ["3 stages, told by ranges: 28.6 % bubble"]
 
 
 def test_collectives_are_work_and_receives_are_waiting() -> None:
@@ -75,7 +76,7 @@ def test_collectives_are_work_and_receives_are_waiting() -> None:
         .kernel("gemm", 80, 100, process=2, device=1)
         .build()
     )
-    first, second = measure_pipeline(trace).stages
+    first, second = rows(run("pipeline", trace))
     assert (first.bubble_ns, second.bubble_ns) == (0, 60)
 
 
@@ -83,9 +84,9 @@ def test_ranks_that_only_reduce_are_no_pipeline() -> None:
     builder = TraceBuilder()
     for process in (1, 2):
         builder.kernel("ncclDevKernel_SendRecv", 0, 60, process=process, device=process)
-    result = measure_pipeline(builder.build())
-    assert result.stages == ()
-    assert "no stages can be told" in result.notes[0]
+    result = run("pipeline", builder.build())
+    assert result.table.empty
+    assert "no stages can be told" in said(result)[0]
 
 
 def one_f_one_b(pipelines: list[list[int]], n_micro: int) -> Trace:
@@ -118,8 +119,8 @@ def _messages(chain: list[int], place: int, micro: int) -> list[tuple[str, int, 
 
 
 def test_pipelines_side_by_side_are_told_by_who_sends_first() -> None:
-    result = measure_pipeline(one_f_one_b([[3, 1, 5], [2, 0, 4]], n_micro=4))
-    assert [(s.pipeline, s.stage, s.rank) for s in result.stages] == [
+    result = run("pipeline", one_f_one_b([[3, 1, 5], [2, 0, 4]], n_micro=4))
+    assert [(s.pipeline, s.stage, s.rank) for s in rows(result)] == [
         (0, 0, 2),
         (0, 1, 0),
         (0, 2, 4),
@@ -127,8 +128,8 @@ def test_pipelines_side_by_side_are_told_by_who_sends_first() -> None:
         (1, 1, 1),
         (1, 2, 5),
     ]
-    assert {stage.micro_batches for stage in result.stages} == {4}
-    assert result.notes[0].startswith("6 stages of 2 pipelines, told by messages:")
+    assert {stage.micro_batches for stage in rows(result)} == {4}
+    assert said(result)[0].startswith("6 stages of 2 pipelines, told by messages:")
 
 
 def test_an_all_to_all_of_sends_makes_no_pipeline() -> None:
@@ -142,7 +143,7 @@ def test_an_all_to_all_of_sends_makes_no_pipeline() -> None:
                 builder.collective(op, 60, 61, n_bytes=8, **ends)
         kernel = {"process": rank + 1, "device": rank, "correlation": 9}
         builder.kernel("ncclDevKernel_SendRecv", 70, 90, **kernel)
-    assert measure_pipeline(builder.build()).stages == ()
+    assert run("pipeline", builder.build()).table.empty
 
 
 def test_calls_whose_kernel_is_missing_make_no_pipeline() -> None:
@@ -151,8 +152,8 @@ def test_calls_whose_kernel_is_missing_make_no_pipeline() -> None:
         builder.kernel("gemm", 0, 50, process=process, device=process)
         for op in ("send", "recv", "send", "recv"):
             builder.collective(op, 60, 61, process=process, group="", group_size=-1)
-    assert not any(stage.told_by == "messages" for stage in _stages(builder.build()))
+    assert not any(stage.known_from == "messages" for stage in _stages(builder.build()))
 
 
 def _stages(trace: Trace) -> tuple[Stage, ...]:
-    return find_stages(trace, find_collectives(trace))
+    return find_stages(Ranks.of(trace))
