@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
+import numpy as np
 import pandas as pd
 
 from traceprof.model.results import Column, Note, Unit
@@ -22,7 +24,7 @@ from traceprof.units import (
     format_ratio,
 )
 
-__all__ = ["STYLES", "UnitStyle", "heading", "note_text", "sentences", "value_text"]
+__all__ = ["STYLES", "UnitStyle", "heading", "is_known", "note_text", "sentences", "value_text"]
 
 _UNKNOWN: Final = "–"
 _SENTENCE_LENGTH: Final = 2_000
@@ -81,12 +83,17 @@ def value_text(unit: Unit, value: Any) -> str:
         return note_text(value)
     if isinstance(value, tuple | list):
         return "; ".join(value_text(unit, part) for part in value)
-    if value is None or value is pd.NA or value is pd.NaT:
-        return _UNKNOWN
-    if isinstance(value, float) and pd.isna(value):
+    if not is_known(value):
         return _UNKNOWN
     style = STYLES[unit]
     return _text(value) if isinstance(value, str) and style.is_number else style.write(value)
+
+
+def is_known(value: object) -> bool:
+    """Return whether a cell holds anything: not None, NaN or their like."""
+    if value is None or value is pd.NA or value is pd.NaT:
+        return False
+    return not (isinstance(value, float | np.floating) and math.isnan(value))
 
 
 _FIELD: Final = re.compile(r"\{\{|\}\}|\{(?P<name>\w+)(?::(?P<unit>[^{}]*))?\}")

@@ -32,10 +32,7 @@ def markdown_table(table: ShownTable, most_rows: int) -> str:
         [markdown_text(heading(column)) for column in table],
         rules,
         *(
-            [
-                markdown_text(value_text(column.unit, row[column.name]).rstrip())
-                for column in table
-            ]
+            [markdown_text(value_text(column.unit, row[column.name]).rstrip()) for column in table]
             for row in table.rows(most_rows)
         ),
     ]

@@ -68,7 +68,9 @@ CATEGORIES: Final[tuple[Category, ...]] = (
     Category("sync", "Synchronisation", "#D9B8A0", "#7D5C45"),
     Category("overhead", "Profiler overhead", "#E3A1A1", "#8C4B4B"),
     Category("overlap", "Compute with communication", "#3B2A7E", "#4A3FA8"),
-    Category("exposed_communication", "Exposed communication", "#D55E00", "#F07A2B", like="communication"),
+    Category(
+        "exposed_communication", "Exposed communication", "#D55E00", "#F07A2B", like="communication"
+    ),
     Category("exposed_transfer", "Exposed transfer", "#009E73", "#1FBF92", like="h2d"),
     Category("device_memory", "Device memory", "#CC79A7", "#E39BC6", like="d2d"),
     Category("idle", "Idle", "#C9CED6", "#3A4452"),
@@ -103,8 +105,7 @@ class PartStyle:
 
 _GLYPHS: Final = "█▓▒▪░"
 PART_STYLES: Final[tuple[PartStyle, ...]] = tuple(
-    PartStyle(key, key.replace("_", " "), glyph)
-    for key, glyph in zip(PARTS, _GLYPHS, strict=True)
+    PartStyle(key, key.replace("_", " "), glyph) for key, glyph in zip(PARTS, _GLYPHS, strict=True)
 )
 """The five parts of a device's time, in their order."""
 

@@ -12,10 +12,21 @@ import pandas as pd
 from traceprof.model.results import Column, Result, TableSpec, Unit, same
 from traceprof.render.wording import in_words
 
-__all__ = ["ShownTable", "further_tables", "shown_frame", "table_for_people", "table_of", "tables_of"]
+__all__ = [
+    "Row",
+    "ShownTable",
+    "further_tables",
+    "rows_of",
+    "shown_frame",
+    "table_for_people",
+    "table_of",
+    "tables_of",
+]
 
 _RANK: Final = same("rank", Unit.NUMBER, "the rank of the process")
 _FEW_ROWS: Final = 5
+
+Row = Mapping[str, Any]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -33,11 +44,9 @@ class ShownTable:
     def __iter__(self) -> Iterator[Column]:
         return iter(self.columns)
 
-    def rows(self, most: int | None = None) -> Iterator[dict[str, Any]]:
-        """Yield the first ``most`` rows as plain values by column."""
-        names = [column.name for column in self.columns]
-        values = [self.frame[name].head(most or len(self)).tolist() for name in names]
-        return (dict(zip(names, row, strict=True)) for row in zip(*values, strict=True))
+    def rows(self, most: int | None = None) -> list[Row]:
+        """Return the first ``most`` rows as plain values by column."""
+        return rows_of(self.frame[[column.name for column in self.columns]], most)
 
     def has(self, *names: str) -> bool:
         """Return whether it has all the columns ``names``."""
@@ -48,6 +57,13 @@ class ShownTable:
         return replace(
             self, columns=tuple(columns), frame=self.frame[[column.name for column in columns]]
         )
+
+
+def rows_of(frame: pd.DataFrame, most: int | None = None) -> list[Row]:
+    """Return the first ``most`` rows of a frame as plain values by column."""
+    columns = {str(name): frame[name].head(len(frame) if most is None else most) for name in frame}
+    values = [column.tolist() for column in columns.values()]
+    return [dict(zip(columns, row, strict=True)) for row in zip(*values, strict=True)]
 
 
 def tables_of(result: Result, ranks: Mapping[int, int]) -> Iterator[ShownTable]:

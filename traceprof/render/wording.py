@@ -9,6 +9,7 @@ from typing import Any, Final
 import pandas as pd
 
 from traceprof.model.results import Column, Unit, derived
+from traceprof.render.formatting import is_known
 from traceprof.render.palette import PART_STYLES
 from traceprof.units import format_duration
 
@@ -30,26 +31,26 @@ class _Sentence:
 def _word_step(row: Mapping[str, Any]) -> str:
     """Return by how much a step differs and what grew in it; "" for an ordinary one."""
     excess_ns = row["excess_ns"]
-    if _is_unknown(excess_ns) or not excess_ns:
+    if not is_known(excess_ns) or not excess_ns:
         return ""
     grown = [
         f"{words.get(name, name.replace('_', ' '))} {_signed(row.get(f'{column}_ns'))}"
         for column, words in (("grown_part", _PARTS), ("grown_phase", _PHASES))
-        if (name := str(row.get(column) or "").removesuffix("_ns"))
+        if (name := _name(row.get(column)))
     ]
     word = "slow" if excess_ns > 0 else "fast"
     why = ", ".join(grown) or "no part of it stands out"
     return f"{word} by {format_duration(abs(excess_ns))}: {why}"
 
 
+def _name(value: object) -> str:
+    return str(value).removesuffix("_ns") if is_known(value) else ""
+
+
 def _signed(ns: float | None) -> str:
-    if ns is None or _is_unknown(ns):
+    if ns is None or not is_known(ns):
         return ""
     return f"{'+' if ns > 0 else '-'}{format_duration(abs(ns))}"
-
-
-def _is_unknown(value: Any) -> bool:
-    return value is None or value is pd.NA or (isinstance(value, float) and pd.isna(value))
 
 
 _SENTENCES: Final = (

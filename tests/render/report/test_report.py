@@ -21,11 +21,11 @@ from traceprof.analysis.base import Result
 from traceprof.analysis.ranks.peers import Peers, measure_peers
 from traceprof.errors import NotRecordedError
 from traceprof.formats import open_trace
-from traceprof.session.selection import select
 from traceprof.model.trace import Trace, TraceInfo
 from traceprof.render.palette import HEAT
 from traceprof.render.report import REPORT, render_report
 from traceprof.render.report.matrix import peer_matrix
+from traceprof.session.selection import select
 
 NAMES = [name for name in HOSTILE if name != "\ud800"]
 

@@ -2,20 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any, Final
-
-import pandas as pd
 
 from traceprof.model.results import Column
 from traceprof.render.escape import html_text
-from traceprof.render.formatting import STYLES, heading, value_text
-from traceprof.render.shown import ShownTable
+from traceprof.render.formatting import STYLES, heading, is_known, value_text
+from traceprof.render.shown import Row, ShownTable
 
-__all__ = ["Link", "Row", "html_table"]
+__all__ = ["Link", "html_table"]
 
 _SHORT: Final = 60
-Row = Mapping[str, Any]
 Link = Callable[[Row], str | None]
 
 
@@ -64,6 +61,6 @@ def _align(column: Column) -> str:
 
 def _bar(column: Column, value: Any) -> str:
     """Return the style that draws a share behind its number."""
-    if not STYLES[column.unit].has_bar or pd.isna(value):
+    if not STYLES[column.unit].has_bar or not is_known(value):
         return ""
     return f' style="--part:{100 * min(1.0, max(0.0, float(value))):.1f}%"'

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from typing import Any
 
 from rich.console import Group, RenderableType
@@ -11,15 +11,14 @@ from rich.text import Text
 
 from traceprof.model.results import Note, Unit
 from traceprof.render.formatting import value_text
+from traceprof.render.shown import Row
 from traceprof.render.text.tables import notes_view
 from traceprof.units import format_duration, format_ratio
 
 __all__ = ["findings_view"]
 
 
-def findings_view(
-    findings: Iterable[Mapping[str, Any]], notes: Iterable[Note] = ()
-) -> RenderableType:
+def findings_view(findings: Iterable[Row], notes: Iterable[Note] = ()) -> RenderableType:
     """Return findings (rows of the table "findings"), numbered, and notes about them."""
     lines: list[RenderableType] = []
     for number, finding in enumerate(findings, 1):

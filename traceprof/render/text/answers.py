@@ -17,6 +17,7 @@ from traceprof.render.base import Document, Options, Verdict
 from traceprof.render.escape import plain_text
 from traceprof.render.formatting import note_text
 from traceprof.render.sections import Section, sections_of
+from traceprof.render.shown import rows_of
 from traceprof.render.text.advice import findings_view
 from traceprof.render.text.heat_lines import heat_lines
 from traceprof.render.text.parts import breakdown_view
@@ -69,9 +70,7 @@ def answers_view(document: Document, options: Options) -> RenderableType:
     )
 
 
-def _sections(
-    document: Document, options: Options, but: Sequence[str]
-) -> Iterator[RenderableType]:
+def _sections(document: Document, options: Options, but: Sequence[str]) -> Iterator[RenderableType]:
     for section in sections_of(document, options):
         if section.name not in but:
             yield Rule(section.title, align="left", style="dim")
@@ -84,7 +83,7 @@ def _section(section: Section, options: Options) -> Iterator[RenderableType]:
         yield breakdown_view(result)
         return
     if section.name == "findings":
-        yield findings_view(result.table.to_dict("records"), result.notes)
+        yield findings_view(rows_of(result.table), result.notes)
     else:
         if section.name == "rank-steps":
             yield from heat_lines(result.table, _MOST_RANKS, width)
@@ -104,7 +103,7 @@ def _opening(document: Document, verdict: Verdict, width: int) -> Iterator[Rende
     findings = document.results.get("findings")
     if findings is not None and len(findings.table):
         yield Text()
-        yield findings_view(findings.table.head(_BEST).to_dict("records"))
+        yield findings_view(rows_of(findings.table, _BEST))
     yield Text()
 
 

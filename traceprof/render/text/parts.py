@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from typing import Any, Final
+from collections.abc import Iterator
+from typing import Final
 
-import pandas as pd
 from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
 from traceprof.model.results import Result
 from traceprof.render.escape import plain_text
+from traceprof.render.formatting import is_known
 from traceprof.render.palette import PART_STYLES
+from traceprof.render.shown import Row, rows_of
 from traceprof.render.text.tables import notes_view
 from traceprof.units import format_duration, format_ratio
 
@@ -22,12 +23,10 @@ _BAR_WIDTH: Final = 60
 _SHORT_BAR_WIDTH: Final = 36
 _DEVICES_IN_FULL: Final = 2
 
-_Row = Mapping[str, Any]
-
 
 def breakdown_view(result: Result) -> RenderableType:
     """Return the five parts of each device as a bar, and in numbers (of all, where many)."""
-    devices: list[_Row] = result.to_frame("devices").to_dict("records")
+    devices = rows_of(result.to_frame("devices"))
     if not devices:
         return notes_view(result.notes)
     if len(devices) <= _DEVICES_IN_FULL:
@@ -35,12 +34,12 @@ def breakdown_view(result: Result) -> RenderableType:
     else:
         shown = [_in_a_line(row) for row in devices]
     if len(devices) > 1:
-        total = result.to_frame("total").to_dict("records")[0]
+        (total,) = rows_of(result.to_frame("total"))
         shown += _mean(total, len(devices))
     return Group(*shown, notes_view(result.notes))
 
 
-def _in_full(row: _Row) -> Iterator[RenderableType]:
+def _in_full(row: Row) -> Iterator[RenderableType]:
     title = Text(f"GPU {row['device']} ", style="bold")
     title.append(plain_text(row["name"]), style="dim")
     title.append(f"  {format_duration(row['duration_ns'])}", style="dim")
@@ -50,7 +49,7 @@ def _in_full(row: _Row) -> Iterator[RenderableType]:
     yield _overlaps(row)
 
 
-def _in_a_line(row: _Row) -> RenderableType:
+def _in_a_line(row: Row) -> RenderableType:
     line = Text(f"GPU {row['device']:>3} ", style="bold")
     line.append_text(_bar(row, _SHORT_BAR_WIDTH))
     for part in (PART_STYLES[0], PART_STYLES[-1]):
@@ -59,13 +58,13 @@ def _in_a_line(row: _Row) -> RenderableType:
     return line
 
 
-def _mean(total: _Row, n_devices: int) -> Iterator[RenderableType]:
+def _mean(total: Row, n_devices: int) -> Iterator[RenderableType]:
     yield Text(f"mean of {n_devices} devices", style="bold")
     yield _legend(total, n_devices)
     yield _overlaps(total)
 
 
-def _bar(row: _Row, width: int) -> Text:
+def _bar(row: Row, width: int) -> Text:
     """Return a bar of ``width`` cells; a part that is there gets at least one."""
     parts_ns = [row[part.column] for part in PART_STYLES]
     cells = [max(1, round(width * ns / row["duration_ns"])) if ns else 0 for ns in parts_ns]
@@ -76,7 +75,7 @@ def _bar(row: _Row, width: int) -> Text:
     return bar
 
 
-def _legend(row: _Row, n_devices: int) -> Table:
+def _legend(row: Row, n_devices: int) -> Table:
     """Return the parts in numbers; those of several devices as the time of one of them."""
     legend = Table.grid(padding=(0, 2))
     for _ in range(3):
@@ -90,10 +89,10 @@ def _legend(row: _Row, n_devices: int) -> Table:
     return legend
 
 
-def _overlaps(row: _Row) -> Text:
+def _overlaps(row: Row) -> Text:
     line = Text("  ", style="dim")
     hidden = row["communication_overlap_ratio"]
-    if not pd.isna(hidden):
+    if is_known(hidden):
         line.append(f"{format_ratio(hidden)} of communication hidden, ")
     line.append(f"GPU-Util {format_ratio(row['utilisation_ratio'])}")
     return line
