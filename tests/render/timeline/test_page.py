@@ -71,7 +71,7 @@ def test_hover_says_what_the_trace_says(open_page: Open) -> None:
     assert copy["start"] == "1.600 ms (1 600 000 ns)"
     assert copy["duration"] == "100.0 µs (100 000 ns)"
     assert copy["bytes"] == "2.500 MB (2 500 000)"
-    assert copy["rate"] == "25 GB/s"
+    assert copy["rate"] == "25.00 GB/s"
     kernel = page.hover(200_000, _row(page, "Stream 7"))
     assert kernel["title"] == "gemm"
     assert kernel["launched by"] == "cudaLaunchKernel"
@@ -295,7 +295,7 @@ def test_hover_equals_the_table_of_a_real_trace(
             if table == "kernels":
                 assert facts["title"] == plain_text(row["name"])
             else:
-                assert f"({row['n_bytes']:,})" in facts["bytes"]
+                assert f"({format_count(int(row['n_bytes']))})" in facts["bytes"]
 
 
 def _screen_row(page: OpenPage, row: int) -> int:
