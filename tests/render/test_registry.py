@@ -90,8 +90,14 @@ def test_text_shows_the_parts_as_bars_and_the_table_with_what_is_hidden() -> Non
     assert lines[1] == "window active  0 ns .. 149 ns of 149 ns"
     bar = next(line for line in lines if "█" * 10 in line)
     assert bar.strip() == "█" * 40 + "░" * 20
-    assert "… 1 more rows and 1 more columns (--rows, --csv, --json)" in lines
-    assert any(re.match(r"gemm +other_compute|gemm +gemm", line) for line in lines)
+    assert "… 1 more rows (--rows, --csv, --json)" in lines
+    assert any(re.match(r"gemm +gemm +1 +50 ns +50\.5 %", line) for line in lines)
+
+
+def test_a_table_that_is_too_wide_says_how_many_columns_it_hides() -> None:
+    text = render("text", measured(two_kernels("x" * 60), ["kernels"]), Options(width=60))
+    assert re.search(r"… \d more columns \(--rows", text)
+    assert "share %" not in text
 
 
 def test_csv_is_the_table_as_it_is() -> None:
