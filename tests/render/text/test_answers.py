@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from traceprof.render.sparkline import sparkline
+from traceprof.render.text.answers import sparkline
 
 
 def test_heights_are_in_proportion_to_the_largest() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 import subprocess
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -12,11 +13,14 @@ import numpy as np
 import pytest
 
 from tests.builders import TraceBuilder
+from tests.real_traces import KINETO, NSYS, NVPROF
 from tests.requirements import ROOT, require
+from traceprof.formats import open_trace
 from traceprof.model.trace import Trace
 from traceprof.render.palette import CATEGORIES
 from traceprof.render.timeline.encode import encode_lanes
 from traceprof.render.timeline.lanes import build_lanes
+from traceprof.render.timeline.render import timeline_head
 from traceprof.render.timeline.script import module_order, read_asset, timeline_script
 from traceprof.render.timeline.states import device_states
 
@@ -40,12 +44,8 @@ def _random_trace(seed: int = 1, n: int = 3_000) -> Trace:
 
 
 def _measure(trace: Trace, tmp_path: Path, views: list[tuple[int, int, int]]) -> dict[str, Any]:
-    head = {
-        "duration_ns": trace.span.duration_ns,
-        "categories": [{"key": c.key, "part": c.part} for c in CATEGORIES],
-        "states": [],
-    }
     lanes = build_lanes(trace, trace.span)
+    head = timeline_head(trace, trace.span, lanes.n_events)
     file = tmp_path / "lanes.bin"
     file.write_bytes(encode_lanes(lanes, head, {c.key: i for i, c in enumerate(CATEGORIES)}))
     arguments = [str(number) for view in views for number in view]
@@ -110,7 +110,21 @@ def _brute_occupancy(
 
 
 def test_the_states_of_the_browser_are_those_of_python(tmp_path: Path) -> None:
-    trace = _random_trace(seed=2)
+    assert _devices_with_equal_states(_random_trace(seed=2), tmp_path) == 1
+
+
+@pytest.mark.traces
+@pytest.mark.parametrize("name", [*NSYS, *KINETO, *NVPROF])
+def test_so_they_are_on_real_traces(
+    name: str, real_trace: Callable[[str], Path], tmp_path: Path
+) -> None:
+    trace = open_trace(real_trace(name))
+    worked = {*trace.kernels["device"], *trace.copies["device"]}
+    assert _devices_with_equal_states(trace, tmp_path) >= len(worked)
+
+
+def _devices_with_equal_states(trace: Trace, tmp_path: Path) -> int:
+    """Return how many devices there are, each with the states that Python finds."""
     found = _measure(trace, tmp_path, [])["states"]
     lanes = build_lanes(trace, trace.span)
     devices = 0
@@ -127,7 +141,7 @@ def test_the_states_of_the_browser_are_those_of_python(tmp_path: Path) -> None:
             assert state["ends"] == own.ends.tolist()
         total = sum(int((c.ends - c.starts).sum()) for c in expected.values())
         assert total == trace.span.duration_ns
-    assert devices == 1
+    return devices
 
 
 @pytest.mark.parametrize("name", MODULES)

@@ -10,7 +10,7 @@ import numpy as np
 
 from traceprof.render.escape import plotly_text
 from traceprof.render.palette import CATEGORIES, category_index
-from traceprof.render.picture.lines import Line
+from traceprof.render.pictures.lines import Line
 from traceprof.render.timeline.channels import Channel
 from traceprof.units import format_bytes, format_duration, format_rate
 

@@ -8,7 +8,7 @@ from importlib.resources import files
 from typing import Final
 
 from traceprof.render.escape import html_text
-from traceprof.render.plotly_bundle import csp_hash
+from traceprof.render.page.plotly_bundle import csp_hash
 
 __all__ = ["Fragment", "page_style", "write_document"]
 
@@ -53,16 +53,22 @@ def page_style() -> str:
     return (files(__package__) / "page.css").read_text(encoding="utf-8")
 
 
-def write_document(title: str, body: str, styles: Sequence[str], fragment: Fragment) -> str:
+def write_document(
+    title: str, body: str, styles: Sequence[str], fragment: Fragment | None = None
+) -> str:
     """Return the document; ``body`` is HTML, ``title`` plain text.
 
     The policy of the document lets the fragment's script run and nothing load.
     """
-    sources = [csp_hash(fragment.script.encode()), *fragment.csp_sources]
+    sources, scripts = ["'none'"], ""
+    if fragment is not None:
+        sources = [csp_hash(fragment.script.encode()), *fragment.csp_sources]
+        styles = [*styles, fragment.style]
+        scripts = f"{fragment.data}\n<script>{fragment.script}</script>"
     return _DOCUMENT.format(
         csp=_CSP.format(scripts=" ".join(sources)),
         title=html_text(title),
-        style="\n".join([page_style(), *styles, fragment.style]),
+        style="\n".join([page_style(), *styles]),
         body=body,
-        scripts=f"{fragment.data}\n<script>{fragment.script}</script>",
+        scripts=scripts,
     )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Final
 
 import pandas as pd
@@ -11,19 +11,35 @@ from rich.rule import Rule
 from rich.table import Table
 from rich.text import Text
 
+from traceprof.model.results import Note, TableSpec, Unit, key, same
 from traceprof.model.trace import HOW_TO_RECORD
 from traceprof.render.escape import plain_text
-from traceprof.render.terminal import table_view
+from traceprof.render.formatting import note_text
+from traceprof.render.shown import shown_frame
+from traceprof.render.text.tables import table_view
 from traceprof.session.contents import Contents
 from traceprof.units import format_bytes, format_count, format_duration
 
 __all__ = ["contents_view"]
 
 _MOST_PROCESSES: Final = 8
+_RANKS: Final = TableSpec(
+    "ranks",
+    "the files of the run",
+    (
+        same("rank", Unit.NUMBER, "the rank"),
+        same("local_rank", Unit.NUMBER, "the rank within its host"),
+        same("host", Unit.TEXT, "the host that it ran on"),
+        same("rack", Unit.TEXT, "the rack of the host"),
+        same("known_from", Unit.TEXT, "what tells the rank"),
+        same("format", Unit.TEXT, "the format of the file"),
+        key("path", "the file"),
+    ),
+)
 
 
 def contents_view(
-    contents: Contents, ranks: pd.DataFrame, suspicious: pd.DataFrame, width: int
+    contents: Contents, ranks: pd.DataFrame, suspicious: Iterable[str | Note], width: int
 ) -> RenderableType:
     """Return what a trace contains as a list of facts; the ranks of a run; what is suspicious."""
     facts = Table.grid(padding=(0, 2))
@@ -33,11 +49,11 @@ def contents_view(
         facts.add_row(label, Text(plain_text(value)))
     parts: list[RenderableType] = [Text(plain_text(contents.info.path), style="bold"), facts]
     if len(ranks):
-        parts += [Rule("Ranks", align="left", style="dim"), table_view(ranks, len(ranks), width)]
-    parts += [
-        Text(f"suspicious: {plain_text(message)}", style="yellow")
-        for message in suspicious["message"]
-    ]
+        table = table_view(shown_frame(_RANKS, ranks), len(ranks), width)
+        parts += [Rule("Ranks", align="left", style="dim"), table]
+    for message in suspicious:
+        words = note_text(message) if isinstance(message, Note) else plain_text(message)
+        parts.append(Text(f"suspicious: {words}", style="yellow"))
     return Group(*parts)
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from traceprof.render.picture.figure import timeline_figure
-from traceprof.render.picture.files import PICTURE_FORMATS, render_picture
+from traceprof.render.pictures.figure import timeline_figure
+from traceprof.render.pictures.files import PICTURE_FORMATS, render_picture
 
 __all__ = ["PICTURE_FORMATS", "render_picture", "timeline_figure"]

@@ -14,9 +14,9 @@ from traceprof.model.trace import Trace
 from traceprof.model.window import TimeWindow
 from traceprof.render.escape import plotly_text
 from traceprof.render.palette import CATEGORIES, STATES, category_index
-from traceprof.render.picture.bars import bar_trace, find_bars, shortest_bar, without_bars
-from traceprof.render.picture.lines import Line, choose_lines
-from traceprof.render.picture.strips import Pixels, png_data_url, state_strip, strip
+from traceprof.render.pictures.bars import bar_trace, find_bars, shortest_bar, without_bars
+from traceprof.render.pictures.lines import Line, choose_lines
+from traceprof.render.pictures.strips import Pixels, png_data_url, state_strip, strip
 from traceprof.render.timeline.lanes import build_lanes
 from traceprof.render.timeline.marks import describe_steps
 from traceprof.render.timeline.states import with_states

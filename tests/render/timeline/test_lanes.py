@@ -12,9 +12,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.builders import TraceBuilder
-from traceprof.analysis.device.breakdown import measure_breakdown
+from tests.running import run
 from traceprof.formats import open_trace
 from traceprof.model.intervals import Int64Array
+from traceprof.model.parts import PARTS
 from traceprof.model.window import TimeWindow
 from traceprof.render.timeline.channels import Channel, Lanes
 from traceprof.render.timeline.condense import condense_channel, condense_until
@@ -180,16 +181,16 @@ def test_varints_of_different_lengths_follow_one_another() -> None:
 )
 def test_the_states_add_up_to_the_breakdown(name: str, real_trace: Callable[[str], Path]) -> None:
     trace = open_trace(real_trace(name))
-    breakdown = measure_breakdown(trace)
+    devices = run("breakdown", trace).table.to_dict("records")
     groups = [g for g in build_lanes(trace, trace.span).groups if g.kind == "device"]
-    assert len(groups) == len(breakdown.devices)
-    for group, device in zip(groups, breakdown.devices, strict=True):
+    assert len(groups) == len(devices)
+    for group, device in zip(groups, devices, strict=True):
         states = device_states(group, trace.span.duration_ns)
         found = {c.category: int((c.ends - c.starts).sum()) for c in states}
-        assert found.get("compute", 0) + found.get("overlap", 0) == device.compute_ns
-        assert found.get("overlap", 0) == device.communication_overlap_ns
-        for state in ("exposed_communication", "exposed_transfer", "device_memory", "idle"):
-            assert found.get(state, 0) == getattr(device, f"{state}_ns")
+        assert found.get("compute", 0) + found.get("overlap", 0) == device["compute_ns"]
+        assert found.get("overlap", 0) == device["communication_overlap_ns"]
+        for part in PARTS[1:]:
+            assert found.get(part, 0) == device[f"{part}_ns"]
 
 
 def test_thinned_out_samples_keep_their_extremes() -> None:
