@@ -1,0 +1,1 @@
+"""Nsys exports of a generated training job: see `scripts/generate_nsys.py`."""
