@@ -15,6 +15,7 @@ __all__ = ["domain_rows", "header_rows"]
 Rows = list[dict[str, Any]]
 
 _VM: Final = 1 << 48
+_RANKS_PER_RACK: Final = 16
 _SYSTEM_CLOCK_NS: Final = 28_254_349_605
 _GPU: Final[Mapping[str, Any]] = {
     "name": "NVIDIA H100 80GB HBM3",
@@ -141,9 +142,22 @@ def header_rows(
             table: [{"id": i, "name": name, "label": label} for i, (name, label) in rows.items()]
             for table, rows in _ENUMS.items()
         },
-        "META_DATA_CAPTURE": [{"name": name, "value": text} for name, text in _CAPTURE.items()],
+        "META_DATA_CAPTURE": [
+            {"name": name, "value": text}
+            for name, text in (*_CAPTURE.items(), *_slurm(ranks[0], host))
+        ],
         "META_DATA_EXPORT": [{"name": name, "value": text} for name, text in _EXPORT.items()],
     }
+
+
+def _slurm(rank: Rank, host: str) -> list[tuple[str, str]]:
+    """Return what Slurm says of the place of a host, as nsys keeps it."""
+    name = "PROCESS_0:ENVIRONMENT_VARIABLE_"
+    address = f"core.rack{rank.number // _RANKS_PER_RACK}.{host}"
+    return [
+        (f"{name}0", f"SLURM_TOPOLOGY_ADDR={address}"),
+        (f"{name}1", "SLURM_TOPOLOGY_ADDR_PATTERN=switch.switch.node"),
+    ]
 
 
 def domain_rows(ranks: Sequence[Rank]) -> Rows:

@@ -72,8 +72,10 @@ def simulate(job: Job, step: Step, begin: Ints, n_steps: int, random: np.random.
         returned[:, last] = np.maximum(returned[:, last], end.max(axis=1) + 3000)
         begin = returned[:, last] + step.operations[last].pause_ns
         steps.append((called, returned, start, end))
-    whole = (np.stack(one, axis=1) for one in zip(*steps, strict=True))
-    return Times(*whole, begin)
+    call_start, call_end, started, ended = (
+        np.stack(one, axis=1) for one in zip(*steps, strict=True)
+    )
+    return Times(call_start, call_end, started, ended, begin)
 
 
 def _draw(
