@@ -28,7 +28,7 @@ from scripts.nsys_export.step import Kind, Step, build_step
 from scripts.nsys_export.strings import strings_of
 from scripts.nsys_export.timeline import Job, simulate
 
-__all__ = ["Planted", "generate"]
+__all__ = ["Job", "Planted", "generate"]
 
 _GPUS_PER_HOST: Final = 8
 _MOST_LAYERS: Final = 32

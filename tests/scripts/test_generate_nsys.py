@@ -11,8 +11,7 @@ import pandas as pd
 import pytest
 from typer.testing import CliRunner
 
-from scripts.generate_nsys import Planted, generate
-from scripts.nsys_export.timeline import Job
+from scripts.generate_nsys import Job, Planted, generate
 from tests.requirements import TRACES, require
 from traceprof.cli import app
 
