@@ -14,6 +14,7 @@ if TYPE_CHECKING:
 
 __all__ = ["generated_trace"]
 
+
 def generated_trace(n_events: int, *, gpus: int = 8) -> Trace:
     """Return about ``n_events`` events on ``gpus`` processes of one device each."""
     from traceprof.formats import open_trace
