@@ -141,6 +141,8 @@ def main() -> None:
     parser.add_argument("--slowdown", type=float, default=1.5, help="how slow it is")
     parser.add_argument("--seed", type=int, default=7)
     options = parser.parse_args()
+    if options.straggler is not None and not 0 <= options.straggler < options.ranks:
+        parser.error(f"--straggler {options.straggler}: there are ranks 0..{options.ranks - 1}")
     job = Job(options.ranks, options.straggler, options.slowdown)
     print(json.dumps(asdict(generate(options.out, options.kernels, job, options.seed))))
 
