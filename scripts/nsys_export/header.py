@@ -114,39 +114,32 @@ def header_rows(
         utc_epoch_ns: when the event clock was 0.
         host: the name of the machine.
     """
-    utc = datetime.fromtimestamp(utc_epoch_ns / 1e9, UTC).strftime("%Y-%m-%dT%H:%M:%S")
     system = {"Hostname": host, "CpuCores": "64", "NvDriverVersion": "580.95.05"}
+    capture = (*_CAPTURE.items(), *_slurm(ranks[0], host))
     return {
         "TARGET_INFO_SYSTEM_ENV": [
             {"globalVid": _VM, "devStateName": "", "name": name, "nameEnum": i, "value": value}
             for i, (name, value) in enumerate(system.items())
         ],
-        "TARGET_INFO_SESSION_START_TIME": [
-            {
-                "utcEpochNs": utc_epoch_ns,
-                "utcTime": utc,
-                "localTime": utc,
-                "systemClockNs": _SYSTEM_CLOCK_NS,
-            }
-        ],
-        "ANALYSIS_DETAILS": [
-            {
-                "globalVid": _VM,
-                "duration": last_ns + 1_000_000,
-                "startTime": _SYSTEM_CLOCK_NS,
-                "stopTime": _SYSTEM_CLOCK_NS + last_ns + 1_000_000,
-            }
-        ],
+        **_clocks(last_ns + 1_000_000, utc_epoch_ns),
         **_of_ranks(ranks, strings),
         **{
             table: [{"id": i, "name": name, "label": label} for i, (name, label) in rows.items()]
             for table, rows in _ENUMS.items()
         },
-        "META_DATA_CAPTURE": [
-            {"name": name, "value": text}
-            for name, text in (*_CAPTURE.items(), *_slurm(ranks[0], host))
-        ],
+        "META_DATA_CAPTURE": [{"name": name, "value": text} for name, text in capture],
         "META_DATA_EXPORT": [{"name": name, "value": text} for name, text in _EXPORT.items()],
+    }
+
+
+def _clocks(duration_ns: int, utc_epoch_ns: int) -> dict[str, Rows]:
+    """Return when the capture began and how long it lasted; only the length is on its own clock."""
+    utc = datetime.fromtimestamp(utc_epoch_ns / 1e9, UTC).strftime("%Y-%m-%dT%H:%M:%S")
+    start = {"utcEpochNs": utc_epoch_ns, "utcTime": utc, "localTime": utc}
+    span = {"startTime": _SYSTEM_CLOCK_NS, "stopTime": _SYSTEM_CLOCK_NS + duration_ns}
+    return {
+        "TARGET_INFO_SESSION_START_TIME": [{**start, "systemClockNs": _SYSTEM_CLOCK_NS}],
+        "ANALYSIS_DETAILS": [{"globalVid": _VM, "duration": duration_ns, **span}],
     }
 
 
