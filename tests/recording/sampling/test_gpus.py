@@ -13,11 +13,12 @@ from tests.recording.sampling.fake_nvml import (
 from traceprof.analysis.communication.network import measure_network
 from traceprof.formats import open_trace
 from traceprof.formats.nsys.writer import write_nsys
-from traceprof.recording.gather import Captured, make_spool_trace
-from traceprof.recording.gpu_facts import gpu_facts
-from traceprof.recording.sampling import Sample
+from traceprof.recording.gathering.captured import Captured
+from traceprof.recording.gathering.tables import make_spool_trace
+from traceprof.recording.machine.gpus import gpu_facts
 from traceprof.recording.sampling.gpus import open_gpus
 from traceprof.recording.sampling.pcie import PcieCounters
+from traceprof.recording.sampling.sampler import Sample
 
 nvml = pytest.importorskip("pynvml")
 NVLINK = {(138, ALL_LINKS): (3, UNSIGNED_LONG_LONG), (139, ALL_LINKS): (7, UNSIGNED_LONG_LONG)}
