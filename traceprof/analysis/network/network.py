@@ -43,7 +43,9 @@ SPEC: Final = ResultSpec(
                 total("size_bytes", Unit.BYTES, "what moved"),
                 total("duration_ns", Unit.NS, "the part of the window that the samples cover"),
                 derived("rate_bytes_per_s", Unit.BYTES_PER_S, "the mean over it"),
-                largest("top_rate_bytes_per_s", Unit.BYTES_PER_S, "the highest between two samples"),
+                largest(
+                    "top_rate_bytes_per_s", Unit.BYTES_PER_S, "the highest between two samples"
+                ),
                 derived("peak_ratio", Unit.RATIO, "the mean rate's share of the link's speed"),
                 derived("top_ratio", Unit.RATIO, "the highest rate's share of the link's speed"),
                 total(

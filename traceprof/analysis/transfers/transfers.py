@@ -60,7 +60,9 @@ SPEC: Final = ResultSpec(
                     "beyond what the bytes take at the rate of the fastest class of the route",
                 ),
                 derived("rate_bytes_per_s", Unit.BYTES_PER_S, "bytes over total time: of one copy"),
-                same("peak_bytes_per_s", Unit.BYTES_PER_S, "the peak of the link in this direction"),
+                same(
+                    "peak_bytes_per_s", Unit.BYTES_PER_S, "the peak of the link in this direction"
+                ),
                 derived("peak_ratio", Unit.RATIO, "the rate's share of it; not cut off at 1"),
             ),
         ),
@@ -85,7 +87,9 @@ SPEC: Final = ResultSpec(
             (
                 key("device", "the device", Unit.NUMBER),
                 key("route", "h2d, d2h, or from which device to which"),
-                same("peak_bytes_per_s", Unit.BYTES_PER_S, "the peak of the link in this direction"),
+                same(
+                    "peak_bytes_per_s", Unit.BYTES_PER_S, "the peak of the link in this direction"
+                ),
                 same("link", Unit.TEXT, "which link that is"),
                 same("source", Unit.TEXT, "who says so"),
             ),

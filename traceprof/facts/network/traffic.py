@@ -91,7 +91,9 @@ class _Load:
 
     def bytes_within(self, starts: Int64Array, ends: Int64Array) -> Int64Array:
         """Return the bytes that were handed in within each interval."""
-        until = [self.begins.at(instants) - self.finishes.at(instants) for instants in (starts, ends)]
+        until = [
+            self.begins.at(instants) - self.finishes.at(instants) for instants in (starts, ends)
+        ]
         return np.asarray(np.rint(until[1] - until[0]), np.int64)
 
 
