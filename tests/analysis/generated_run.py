@@ -8,7 +8,8 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from tests.builders import TraceBuilder
-from traceprof.model.merge import merge_run
+from traceprof.model.merge import merge_run, place_run
+from traceprof.model.ranks import Ranks
 from traceprof.model.run import RankTrace, Run
 from traceprof.model.trace import Trace, TraceInfo
 
@@ -62,6 +63,11 @@ def make_run(plan: Plan) -> Run:
         for rank, builder in enumerate(builders)
     )
     return Run("generated", members, plan.n_ranks)
+
+
+def make_ranks_of(plan: Plan) -> Ranks:
+    """Return all ranks side by side, each on its own clock."""
+    return place_run(make_run(plan))
 
 
 def make_trace_of(plan: Plan) -> Trace:

@@ -14,9 +14,10 @@ from traceprof.facts.cache import fact, of_window
 from traceprof.model.activity import Activity, Part
 from traceprof.model.intervals import Intervals
 from traceprof.model.parts import DeviceTime
+from traceprof.model.ranks import Ranks
 from traceprof.model.trace import DEVICE_TABLES, Trace
 
-__all__ = ["device_time", "device_times", "devices_of_processes", "used_devices"]
+__all__ = ["device_time", "device_times", "devices_of_processes", "part_of_device", "used_devices"]
 
 _DEVICE_MEMORY_DIRECTIONS: Final = ("d2d", "memset")
 _HOST_ONLY_DIRECTIONS: Final = ("h2h",)
@@ -33,6 +34,20 @@ def used_devices(trace: Trace) -> dict[int, str]:
 def device_time(trace: Trace, device: int) -> DeviceTime:
     """Return what ``device`` did when, inside the window."""
     return device_times(trace).get(device) or DeviceTime.nothing()
+
+
+def part_of_device(ranks: Ranks, device: int) -> Trace:
+    """Return the whole Trace that lists ``device``; the first one where none does."""
+    return ranks.whole.parts[_parts_of_devices(ranks).get(device, 0)]
+
+
+@fact
+def _parts_of_devices(ranks: Ranks) -> Mapping[int, int]:
+    found: dict[int, int] = {}
+    for i, part in enumerate(ranks):
+        for device in part.devices["device"].tolist():
+            found.setdefault(device, i)
+    return found
 
 
 @of_window

@@ -2,47 +2,67 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Final
 
-import pandas as pd
-
 from traceprof.analysis.base import Analysis
-from traceprof.analysis.ranks.groups import GroupTime, frame_of_groups, measure_groups
-from traceprof.facts.ranks.groups import GROUPINGS
-from traceprof.model.trace import Trace
+from traceprof.facts.ranks.group_times import GROUP_COLUMNS, measure_groups
+from traceprof.facts.ranks.groups import LATE_GROUPS, Grouping
+from traceprof.facts.ranks.scopes import SCOPES
+from traceprof.model.ranks import Ranks
+from traceprof.model.results import Result, ResultSpec, TableSpec, Unit, key, total
 
-__all__ = ["ANALYSIS", "Hosts", "measure_hosts"]
+__all__ = ["ANALYSIS"]
 
 _HOW_TO_KNOW: Final = (
     "say which ranks ran where with --cluster FILE ([hosts]) or in a manifest, or record with "
     "`traceprof record`"
 )
+SPEC: Final = ResultSpec(
+    tables=(
+        TableSpec(
+            "hosts",
+            "one row per host, those that hold the others up first; times are means of its ranks",
+            (key("host", "the host"), *GROUP_COLUMNS),
+        ),
+        LATE_GROUPS,
+        SCOPES,
+    ),
+    scalars=(total("unknown_count", Unit.COUNT, "ranks of which the host is not known"),),
+)
 
 
-@dataclass(frozen=True, slots=True)
-class Hosts:
-    """The hosts in the order of their first ranks."""
-
-    hosts: tuple[GroupTime, ...]
-    notes: tuple[str, ...] = ()
-
-    def to_frame(self) -> pd.DataFrame:
-        """Return one row per host, those that hold the others up first."""
-        return frame_of_groups(self.hosts, "host")
-
-
-def measure_hosts(trace: Trace) -> Hosts:
+def measure_hosts(ranks: Ranks) -> Result:
     """Return where the time of the ranks of each host went in the window.
 
     Raises:
         NotRecordedError: no host of any rank is known.
     """
-    return Hosts(*measure_groups(trace, GROUPINGS["host"], _HOW_TO_KNOW, GROUPINGS["rack"]))
+    found = measure_groups(ranks, Grouping.HOST, _HOW_TO_KNOW, Grouping.RACK)
+    return Result(
+        "hosts",
+        SPEC,
+        {
+            "hosts": SPEC.tables[0].frame(found.groups.rename(columns={"name": "host"})),
+            "late_groups": found.late,
+            "scopes": found.scopes,
+        },
+        scalars={"unknown_count": found.unknown_count},
+        notes=found.notes,
+    )
 
 
 ANALYSIS = Analysis(
     name="hosts",
-    needs=(),
-    run=measure_hosts,
+    spec=SPEC,
+    uses=(
+        "kernels",
+        "copies",
+        "collectives",
+        "api_calls",
+        "ranges",
+        "host_ops",
+        "processes",
+        "devices",
+    ),
+    of_ranks=measure_hosts,
 )

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
-from typing import Final
+from dataclasses import dataclass
+from typing import Any, Final
 
 import numpy as np
+import numpy.typing as npt
 import pandas as pd
 
 from traceprof.analysis.base import Analysis
@@ -14,180 +15,284 @@ from traceprof.analysis.communication.transfers import peak_of_route
 from traceprof.facts.collectives.members import Member, find_members
 from traceprof.facts.collectives.point_to_point import find_messages
 from traceprof.facts.collectives.rates import peak_of_group
-from traceprof.model.intervals import Intervals
+from traceprof.facts.cache import fact
 from traceprof.model.links import Link, Peak
 from traceprof.model.peaks import peak_between, peak_of
+from traceprof.model.ranks import Ranks
+from traceprof.model.results import (
+    Note,
+    Result,
+    ResultSpec,
+    TableSpec,
+    Unit,
+    derived,
+    key,
+    same,
+    total,
+)
 from traceprof.model.tables import ABSENT
 from traceprof.model.trace import Trace
-from traceprof.units import format_count
 
-__all__ = ["ANALYSIS", "Edge", "Peers", "measure_peers"]
+__all__ = ["ANALYSIS"]
+
+_Int64Array = npt.NDArray[np.int64]
 
 _ON_HOST: Final = ("gloo", "mpi")
 _NOBODY: Final = "not known"
+_PEER_COPY: Final = "peer copy"
+
+SPEC: Final = ResultSpec(
+    tables=(
+        TableSpec(
+            "edges",
+            "one row per source, target and backend, those that move the most bytes first",
+            (
+                key("source", "the rank, or GPU, that sends"),
+                key("target", "the one that receives"),
+                key("via", "the backend of the messages, or peer copy"),
+                total("count", Unit.COUNT, "messages or copies"),
+                total("matched_count", Unit.COUNT, "those with both ends in the trace"),
+                total("size_bytes", Unit.BYTES, "their bytes, where all were recorded"),
+                total(
+                    "moving_ns",
+                    Unit.NS,
+                    "when any with both ends was on its way: of each the shorter end, no waiting",
+                ),
+                derived("rate_bytes_per_s", Unit.BYTES_PER_S, "the bytes of those, over that time"),
+                derived("peak_ratio", Unit.RATIO, "that, of the link's peak"),
+                total("receiver_waited_ns", Unit.NS, "receives were posted before their send"),
+                total("sender_waited_ns", Unit.NS, "sends were posted before their receive"),
+                same("peak_bytes_per_s", Unit.BYTES_PER_S, "the peak of the link"),
+            ),
+        ),
+    ),
+    scalars=(
+        total("unknown_count", Unit.COUNT, "messages of which one end is not known"),
+        total("alone_count", Unit.COUNT, "other messages with only one end in the trace"),
+    ),
+)
 
 
-@dataclass(frozen=True, slots=True)
-class Edge:
-    """The messages from one rank to another, over one backend, or the copies between two GPUs.
-
-    ``matched_count`` is how many have both ends in the trace. ``size_bytes`` is None where a size
-    was not recorded. ``moving_ns`` is the time in which at least one of those with both ends was
-    on its way (of each the shorter of its two ends, which holds no waiting); ``rate_bytes_per_s``
-    their bytes over it, and ``peak_ratio`` its share of the link's peak. ``receiver_waited_ns``
-    is for how long receives were posted before their send, ``sender_waited_ns`` the other way
-    round.
-    """
-
-    source: str
-    target: str
-    via: str
-    count: int
-    matched_count: int
-    size_bytes: int | None
-    moving_ns: int | None
-    rate_bytes_per_s: float | None
-    peak_ratio: float | None
-    receiver_waited_ns: int | None
-    sender_waited_ns: int | None
-    peak_bytes_per_s: float | None
-
-
-@dataclass(frozen=True, slots=True)
-class Peers:
-    """The pairs of ranks, those that move the most bytes first."""
-
-    edges: tuple[Edge, ...]
-    notes: tuple[str, ...] = ()
-
-    def to_frame(self) -> pd.DataFrame:
-        """Return one row per source, target and backend."""
-        columns = list(Edge.__dataclass_fields__)
-        return pd.DataFrame([asdict(edge) for edge in self.edges], columns=columns)
-
-
-def measure_peers(trace: Trace) -> Peers:
+def measure_peers(ranks: Ranks) -> Result:
     """Return the traffic between each two ranks in the window."""
-    members = find_members(trace)
-    messages = find_messages(trace)
-    messages = messages.assign(
-        source_label=_labels(members, messages, "source"),
-        target_label=_labels(members, messages, "target"),
-    )
+    messages = _labelled(find_members(ranks), find_messages(ranks))
+    edges = [*_of_messages(ranks, messages), *_of_copies(ranks)]
+    edges.sort(key=lambda e: (-(e["size_bytes"] or 0), e["source"], e["target"], e["via"]))
+    unknown = (messages[["source_label", "target_label"]] == _NOBODY).any(axis=1)
+    scalars = {
+        "unknown_count": int(unknown.sum()),
+        "alone_count": max(0, int((~messages["is_matched"]).sum()) - int(unknown.sum())),
+    }
+    notes = _notes(edges, **scalars)
+    return Result("peers", SPEC, {"edges": SPEC.tables[0].frame(edges)}, scalars, notes)
+
+
+def _labelled(members: Sequence[Member], messages: pd.DataFrame) -> pd.DataFrame:
+    """Return the messages with what their ends are called."""
+    labels = np.array([*(member.label for member in members), _NOBODY], object)
+    columns = {}
+    for end in ("source", "target"):
+        place = messages[end].to_numpy(np.int64)
+        rank = messages[f"{end}_rank"].to_numpy(np.int64)
+        distinct, number = np.unique(rank, return_inverse=True)
+        named = [f"rank {one}" if one >= 0 else _NOBODY for one in distinct.tolist()]
+        by_rank = np.array([*named, _NOBODY], object)[number.ravel()]
+        columns[f"{end}_label"] = np.where(place >= 0, labels[place], by_rank)
+    return messages.assign(**columns)
+
+
+def _of_messages(ranks: Ranks, messages: pd.DataFrame) -> list[dict[str, Any]]:
+    """Return the edges of messages; each is a group of rows."""
     keys = ["source_label", "target_label", "backend"]
-    edges = [_of_messages(trace, members, rows) for _, rows in messages.groupby(keys, sort=False)]
-    copies = trace.copies[trace.copies["direction"] == "p2p"]
-    pairs = copies.groupby(["src_device", "dst_device"], sort=False)
-    edges += [_of_copies(trace, rows) for _, rows in pairs]
-    edges.sort(key=lambda edge: (-(edge.size_bytes or 0), edge.source, edge.target, edge.via))
-    return Peers(tuple(edges), _notes(messages, edges))
+    edge = messages.groupby(keys, sort=False).ngroup().to_numpy(np.int64)
+    firsts = messages.drop_duplicates(keys)
+    n = len(firsts)
+    sizes, timed = messages["n_bytes"].to_numpy(np.int64), messages["duration_ns"].notna()
+    own = messages[timed]
+    of_timed = edge[timed.to_numpy()]
+    count, matched = _sum(edge, 1, n), _sum(edge, messages["is_matched"], n)
+    size, unsized = _sum(edge, sizes, n), _sum(edge, sizes < 0, n)
+    moved, n_timed = _sum(of_timed, own["n_bytes"], n), _sum(of_timed, 1, n)
+    unmoved = _sum(of_timed, own["n_bytes"] < 0, n)
+    moving = _moving_ns(of_timed, own, n)
+    late = (own["send_start_ns"] - own["recv_start_ns"]).to_numpy(np.int64)
+    receiver, sender = (_sum(of_timed, np.maximum(ns, 0), n) for ns in (late, -late))
+    peaks = _Peaks(ranks, find_members(ranks))
+    rows = []
+    for i, first in enumerate(firsts.itertuples()):
+        is_known = n_timed[i] and not unmoved[i] and moving[i]
+        waited = (int(receiver[i]), int(sender[i])) if n_timed[i] else (None, None)
+        row = {
+            "source": str(first.source_label),
+            "target": str(first.target_label),
+            "via": str(first.backend),
+            "count": int(count[i]),
+            "matched_count": int(matched[i]),
+            "size_bytes": None if unsized[i] else int(size[i]),
+            "moving_ns": int(moving[i]) if n_timed[i] else None,
+            "rate_bytes_per_s": int(moved[i]) / int(moving[i]) * 1e9 if is_known else None,
+            "receiver_waited_ns": waited[0],
+            "sender_waited_ns": waited[1],
+        }
+        rows.append(_with_peak(row, peaks.of_message(first)))
+    return rows
 
 
-def _labels(members: Sequence[Member], messages: pd.DataFrame, end: str) -> list[str]:
-    places = messages[end].tolist()
-    ranks = messages[f"{end}_rank"].tolist()
-    return [
-        members[place].label if place >= 0 else f"rank {rank}" if rank >= 0 else _NOBODY
-        for place, rank in zip(places, ranks, strict=True)
-    ]
+def _sum(groups: _Int64Array, values: Any, n_groups: int) -> _Int64Array:
+    """Return the exact sum of the values of each group."""
+    sums = np.zeros(n_groups, np.int64)
+    np.add.at(sums, groups, np.asarray(values, np.int64))
+    return sums
 
 
-def _of_messages(trace: Trace, members: Sequence[Member], rows: pd.DataFrame) -> Edge:
-    first = rows.iloc[0]
-    timed = rows[rows["duration_ns"].notna()]
-    sizes = rows["n_bytes"].to_numpy(np.int64)
-    peak = _peak(trace, members, first)
-    sending = timed["send_end_ns"] - timed["send_start_ns"]
-    by_send = (sending <= timed["recv_end_ns"] - timed["recv_start_ns"]).to_numpy()
-    moving = Intervals.union_of(
-        np.where(by_send, timed["send_start_ns"], timed["recv_start_ns"]),
-        np.where(by_send, timed["send_end_ns"], timed["recv_end_ns"]),
+def _moving_ns(groups: _Int64Array, timed: pd.DataFrame, n_groups: int) -> _Int64Array:
+    """Return how long any message of each group was on its way, by the shorter of its ends."""
+    send, taken = (
+        [timed[f"{end}_{time}"].to_numpy(np.int64) for time in ("start_ns", "end_ns")]
+        for end in ("send", "recv")
     )
-    moved = timed["n_bytes"].to_numpy(np.int64)
-    is_known = len(moved) > 0 and bool((moved >= 0).all()) and moving.total_ns > 0
-    rate = int(moved.sum()) / moving.total_ns * 1e9 if is_known else None
-    late = timed["send_start_ns"] - timed["recv_start_ns"]
-    return Edge(
-        source=str(first["source_label"]),
-        target=str(first["target_label"]),
-        via=str(first["backend"]),
-        count=len(rows),
-        matched_count=int(rows["is_matched"].sum()),
-        size_bytes=None if (sizes < 0).any() else int(sizes.sum()),
-        moving_ns=moving.total_ns if len(timed) else None,
-        rate_bytes_per_s=rate,
-        peak_ratio=None if peak is None or rate is None else rate / peak.bytes_per_s,
-        receiver_waited_ns=int(late.clip(lower=0).sum()) if len(timed) else None,
-        sender_waited_ns=int((-late).clip(lower=0).sum()) if len(timed) else None,
-        peak_bytes_per_s=None if peak is None else peak.bytes_per_s,
-    )
-
-
-def _peak(trace: Trace, members: Sequence[Member], first: pd.Series) -> Peak | None:
-    """Return the peak of the link between the two ends; none where no GPU is known to take part."""
-    source, target = int(first["source"]), int(first["target"])
-    device = int(first["device"])
-    if device < 0 or str(first["backend"]) in _ON_HOST or source == target:
-        return None
-    if min(source, target) < 0:
-        return peak_of_group(trace, device, int(first["group_size"]))
-    hosts = {members[source].host, members[target].host}
-    if len(hosts) > 1 and all(hosts):
-        return peak_of(trace, ABSENT, Link.NIC)
-    ends = [_device_of(trace, members[place]) for place in (source, target)]
-    return peak_between(trace, *ends) or peak_of(trace, ends[0], Link.PCIE)
-
-
-def _device_of(trace: Trace, member: Member) -> int:
-    if member.device != ABSENT:
-        return member.device
-    used = trace.whole.kernels.loc[trace.whole.kernels["process"] == member.process, "device"]
-    return ABSENT if used.empty else int(used.iloc[0])
-
-
-def _of_copies(trace: Trace, rows: pd.DataFrame) -> Edge:
-    source, target = int(rows["src_device"].iloc[0]), int(rows["dst_device"].iloc[0])
-    busy = Intervals.union_of(rows["start_ns"], rows["end_ns"]).total_ns
-    n_bytes = int(rows["n_bytes"].sum())
-    route = f"p2p {source}→{target}" if min(source, target) >= 0 else "p2p"
-    peak = peak_of_route(trace, int(rows["device"].iloc[0]), route)
-    rate = n_bytes / busy * 1e9 if busy else None
-    return Edge(
-        source=f"GPU {source}" if source >= 0 else _NOBODY,
-        target=f"GPU {target}" if target >= 0 else _NOBODY,
-        via="peer copy",
-        count=len(rows),
-        matched_count=len(rows),
-        size_bytes=n_bytes,
-        moving_ns=busy,
-        rate_bytes_per_s=rate,
-        peak_ratio=None if peak is None or rate is None else rate / peak.bytes_per_s,
-        receiver_waited_ns=None,
-        sender_waited_ns=None,
-        peak_bytes_per_s=None if peak is None else peak.bytes_per_s,
+    by_send = send[1] - send[0] <= taken[1] - taken[0]
+    return _covered_ns(
+        groups,
+        np.where(by_send, send[0], taken[0]),
+        np.where(by_send, send[1], taken[1]),
+        n_groups,
     )
 
 
-def _notes(messages: pd.DataFrame, edges: Sequence[Edge]) -> tuple[str, ...]:
+def _covered_ns(
+    groups: _Int64Array, starts: _Int64Array, ends: _Int64Array, n_groups: int
+) -> _Int64Array:
+    """Return the length of the union of the spans of each group."""
+    order = np.lexsort((starts, groups))
+    groups, starts, ends = groups[order], starts[order], ends[order]
+    reach = pd.Series(ends).groupby(groups).cummax().groupby(groups)
+    before = np.maximum(reach.shift(fill_value=np.iinfo(np.int64).min).to_numpy(), starts)
+    return _sum(groups, np.maximum(ends - before, 0), n_groups)
+
+
+def _with_peak(row: dict[str, Any], peak: Peak | None) -> dict[str, Any]:
+    rate = row["rate_bytes_per_s"]
+    bytes_per_s = None if peak is None else peak.bytes_per_s
+    ratio = None if bytes_per_s is None or rate is None else rate / bytes_per_s
+    return {**row, "peak_ratio": ratio, "peak_bytes_per_s": bytes_per_s}
+
+
+class _Peaks:
+    """The peaks of the links between ranks, each sought once."""
+
+    def __init__(self, ranks: Ranks, members: Sequence[Member]) -> None:
+        self._ranks = ranks
+        self._members = members
+        self._known: dict[tuple[Any, ...], Peak | None] = {}
+        self._device_of = {p: d for part in ranks for p, d in _first_devices(part).items()}
+        self._part_of = {int(d): part for part in ranks for d in part.devices["device"].tolist()}
+
+    def of_message(self, first: Any) -> Peak | None:
+        """Return the peak of the link of a message; None where no GPU is known to take part."""
+        source, target, device = int(first.source), int(first.target), int(first.device)
+        if device < 0 or str(first.backend) in _ON_HOST or source == target:
+            return None
+        if min(source, target) < 0:
+            size = int(first.group_size)
+            key = ("group", device, size)
+            if key not in self._known:
+                self._known[key] = peak_of_group(self._ranks, device, size)
+            return self._known[key]
+        ends = [self._members[place] for place in (source, target)]
+        hosts = {member.host for member in ends}
+        if len(hosts) > 1 and all(hosts):
+            if ("nic",) not in self._known:
+                self._known["nic",] = peak_of(self._ranks.parts[0], ABSENT, Link.NIC)
+            return self._known["nic",]
+        return self._between(*map(self._device, ends))
+
+    def _between(self, device: int, peer: int) -> Peak | None:
+        key = ("pair", device, peer)
+        if key not in self._known:
+            part = self._part_of.get(device, self._ranks.parts[0])
+            nvlink = peak_between(part, device, peer)
+            self._known[key] = nvlink or peak_of(part, device, Link.PCIE)
+        return self._known[key]
+
+    def _device(self, member: Member) -> int:
+        if member.device != ABSENT:
+            return member.device
+        return self._device_of.get(member.process, ABSENT)
+
+
+@fact
+def _first_devices(trace: Trace) -> dict[int, int]:
+    """Return the device on which each process first ran a kernel."""
+    firsts = trace.kernels[["process", "device"]].drop_duplicates("process")
+    return dict(zip(firsts["process"].tolist(), firsts["device"].tolist(), strict=True))
+
+
+def _of_copies(ranks: Ranks) -> list[dict[str, Any]]:
+    """Return the edges of peer copies, between devices."""
+    columns = ["start_ns", "end_ns", "n_bytes", "src_device", "dst_device", "device"]
+    own = [part.copies.loc[part.copies["direction"] == "p2p", columns] for part in ranks]
+    copies = pd.concat(own, ignore_index=True)
+    copies = copies.sort_values("start_ns", kind="stable", ignore_index=True)
+    part_of = {int(d): part for part in ranks for d in part.devices["device"].tolist()}
+    pairs = ["src_device", "dst_device"]
+    edge = copies.groupby(pairs, sort=False).ngroup().to_numpy(np.int64)
+    firsts = copies.drop_duplicates(pairs)
+    n = len(firsts)
+    count, size = _sum(edge, 1, n), _sum(edge, copies["n_bytes"], n)
+    starts, ends = (copies[name].to_numpy(np.int64) for name in ("start_ns", "end_ns"))
+    busy = _covered_ns(edge, starts, ends, n)
+    rows = []
+    for i, first in enumerate(firsts.itertuples()):
+        source, target, device = int(first.src_device), int(first.dst_device), int(first.device)
+        route = f"p2p {source}→{target}" if min(source, target) >= 0 else "p2p"
+        row = {
+            "source": f"GPU {source}" if source >= 0 else _NOBODY,
+            "target": f"GPU {target}" if target >= 0 else _NOBODY,
+            "via": _PEER_COPY,
+            "count": int(count[i]),
+            "matched_count": int(count[i]),
+            "size_bytes": int(size[i]),
+            "moving_ns": int(busy[i]),
+            "rate_bytes_per_s": int(size[i]) / int(busy[i]) * 1e9 if busy[i] else None,
+            "receiver_waited_ns": None,
+            "sender_waited_ns": None,
+        }
+        part = part_of.get(device, ranks.parts[0])
+        rows.append(_with_peak(row, peak_of_route(part, device, route)))
+    return rows
+
+
+def _notes(
+    edges: Sequence[dict[str, Any]], unknown_count: int, alone_count: int
+) -> tuple[Note, ...]:
     if not edges:
-        return ("no sends, receives or peer copies in this window",)
+        return (Note("no sends, receives or peer copies in this window"),)
     notes = []
-    ends = messages[["source_label", "target_label"]]
-    unknown = int((ends == _NOBODY).any(axis=1).sum())
-    if unknown:
-        notes.append(f"of {format_count(unknown)} messages the trace does not tell the other end")
-    alone = int((~messages["is_matched"]).sum()) - unknown
-    if alone > 0:
-        notes.append(
-            f"{format_count(alone)} messages have only one end in the trace: no rate is claimed"
-        )
-    if any(edge.receiver_waited_ns for edge in edges):
-        notes.append("a receiver that waits is idle until its sender is ready: a pipeline's bubble")
+    if unknown_count:
+        text = "of {n:count} messages the trace does not tell the other end"
+        notes.append(Note.of(text, n=unknown_count))
+    if alone_count:
+        text = "{n:count} messages have only one end in the trace: no rate is claimed"
+        notes.append(Note.of(text, n=alone_count))
+    if any(edge["receiver_waited_ns"] for edge in edges):
+        text = "a receiver that waits is idle until its sender is ready: a pipeline's bubble"
+        notes.append(Note(text))
     return tuple(notes)
 
 
 ANALYSIS = Analysis(
     name="peers",
-    needs=(),
-    run=measure_peers,
+    spec=SPEC,
+    uses=(
+        "collectives",
+        "copies",
+        "kernels",
+        "api_calls",
+        "ranges",
+        "processes",
+        "devices",
+        "environment",
+    ),
+    of_ranks=measure_peers,
 )

@@ -2,179 +2,243 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
-from itertools import groupby
-from typing import Final
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
 
 import numpy as np
+import numpy.typing as npt
 import pandas as pd
 
 from traceprof.analysis.base import Analysis
-from traceprof.facts.collectives.callers import steps_of_collectives
+from traceprof.facts.cache import fact
 from traceprof.facts.collectives.members import member_of_rows
 from traceprof.facts.collectives.work import find_collectives
-from traceprof.facts.launches import find_launches
+from traceprof.facts.launches import launches_of
 from traceprof.facts.ranks.stages import POINT_TO_POINT, Stage, find_stages
+from traceprof.facts.steps.calls import steps_of_calls
 from traceprof.facts.steps.find import find_steps
 from traceprof.model.activity import Activity
 from traceprof.model.intervals import Intervals
-from traceprof.model.steps import Steps
+from traceprof.model.ranks import Ranks
+from traceprof.model.results import (
+    Note,
+    Result,
+    ResultSpec,
+    TableSpec,
+    Unit,
+    derived,
+    key,
+    same,
+    total,
+)
 from traceprof.model.tables import ABSENT
 from traceprof.model.trace import Trace
-from traceprof.units import format_ratio
 
-__all__ = ["ANALYSIS", "Pipeline", "StageTime", "measure_pipeline"]
+__all__ = ["ANALYSIS"]
 
 _WHOLE_WINDOW: Final = -1
+_OUTSIDE: Final = -2
+
+SPEC: Final = ResultSpec(
+    tables=(
+        TableSpec(
+            "stages",
+            "one row per stage of each pipeline, over the steps of the window",
+            (
+                key("pipeline", "which of the pipelines", Unit.NUMBER),
+                key("stage", "its place in the pipeline", Unit.NUMBER),
+                same("rank", Unit.NUMBER, "its rank"),
+                derived("bubble_ratio", Unit.RATIO, "bubble_ns of span_ns"),
+                same(
+                    "ideal_ratio",
+                    Unit.RATIO,
+                    "what p stages and m micro-batches cannot avoid, (p-1)/(m+p-1)",
+                ),
+                total("bubble_ns", Unit.NS, "waiting for others, sends and receives included"),
+                total("busy_ns", Unit.NS, "when it computes or takes part in collectives"),
+                total("span_ns", Unit.NS, "the steps, each while any stage of it computes"),
+                same("step_count", Unit.COUNT, "over how many steps"),
+                same("micro_batches", Unit.NUMBER, "tensors that a step sends to a neighbour"),
+                same("process", Unit.NUMBER, "its process"),
+            ),
+        ),
+    ),
+    scalars=(
+        total("stages_count", Unit.COUNT, "stages of all pipelines"),
+        total("pipelines_count", Unit.COUNT, "pipelines"),
+        derived("bubble_ratio", Unit.RATIO, "the bubbles of all stages, of their spans"),
+        same("known_from", Unit.TEXT, "what tells which ranks are stages"),
+    ),
+)
 
 
-@dataclass(frozen=True, slots=True)
-class StageTime:
-    """One stage of a pipeline over the steps of the window.
-
-    ``span_ns`` adds up the steps, each from the first to the last compute kernel of any stage of
-    the pipeline;
-    ``busy_ns`` what of it the stage computes or takes part in collectives, ``bubble_ns`` the rest:
-    waiting for other stages, sends and receives included. ``micro_batches`` is how many tensors a
-    step sends on to a neighbour, ``ideal_ratio`` the bubble that p stages and m micro-batches
-    cannot avoid without interleaving, (p-1)/(m+p-1); None where the sends were not recorded.
-    """
-
-    pipeline: int
-    stage: int
-    rank: int | None
-    bubble_ratio: float
-    ideal_ratio: float | None
-    bubble_ns: int
-    busy_ns: int
-    span_ns: int
-    step_count: int
-    micro_batches: float | None
-    process: int
-
-
-@dataclass(frozen=True, slots=True)
-class Pipeline:
-    """The stages in their order."""
-
-    stages: tuple[StageTime, ...]
-    notes: tuple[str, ...] = ()
-
-    def to_frame(self) -> pd.DataFrame:
-        """Return one row per stage."""
-        columns = list(StageTime.__dataclass_fields__)
-        return pd.DataFrame([asdict(stage) for stage in self.stages], columns=columns)
-
-
-def measure_pipeline(trace: Trace) -> Pipeline:
+def measure_pipeline(ranks: Ranks) -> Result:
     """Return the bubble of each stage in the window."""
-    work = find_collectives(trace.whole)
-    stages = find_stages(trace, work)
+    stages = find_stages(ranks)
     if not stages:
-        return Pipeline((), ("no stages can be told: neither by ranges nor by sends and receives",))
-    steps = find_steps(trace)
-    sends = _sends(trace, work)
-    rows = []
-    for _, own in groupby(stages, key=lambda stage: stage.pipeline):
-        pipeline = tuple(own)
-        busy = _busy(trace, work, pipeline, steps)
-        spans = _spans(busy)
-        rows += [_measure(stage, busy, spans, sends, steps) for stage in pipeline]
-    whole = sum(row.span_ns for row in rows)
-    share = sum(row.bubble_ns for row in rows) / whole if whole else 0.0
-    n_pipelines = stages[-1].pipeline + 1
-    several = f" of {n_pipelines} pipelines" if n_pipelines > 1 else ""
-    told_by = stages[0].told_by
-    note = f"{len(rows)} stages{several}, told by {told_by}: {format_ratio(share)} bubble"
-    return Pipeline(tuple(rows), (note,))
-
-
-def _sends(trace: Trace, work: pd.DataFrame) -> pd.DataFrame:
-    """Return every send by itself, also those that share a kernel; not those of an all-to-all."""
-    calls = trace.whole.collectives
-    other = work.loc[~work["op"].isin(POINT_TO_POINT), ["process", "correlation"]]
-    others = set(other[other["correlation"] != ABSENT].itertuples(index=False, name=None))
-    pairs = zip(calls["process"].tolist(), calls["correlation"].tolist(), strict=True)
-    kept = np.array([pair not in others for pair in pairs], np.bool_)
-    sends = calls[(calls["op"] == "send").to_numpy() & kept].reset_index(drop=True)
-    return sends.assign(call_ns=sends["start_ns"])
-
-
-def _busy(
-    trace: Trace, work: pd.DataFrame, stages: tuple[Stage, ...], steps: Steps
-) -> pd.DataFrame:
-    """Return what keeps stages busy: start_ns, end_ns, member, step (its number), computes."""
-    kernels = trace.whole.kernels
-    kernels = kernels[kernels["activity"] != Activity.COMMUNICATION.value]
-    launches = find_launches(trace, kernels)
-    computing = kernels[["start_ns", "end_ns", "process", "device"]].assign(
-        call_ns=launches.start_ns, computes=True
-    )
-    collective = work[~work["op"].isin(POINT_TO_POINT) & (work["device"] != ABSENT)]
-    columns = ["start_ns", "end_ns", "process", "device", "call_ns"]
-    both = pd.concat([computing, collective[columns].assign(computes=False)], ignore_index=True)
+        note = Note("no stages can be told: neither by ranges nor by sends and receives")
+        return Result("pipeline", SPEC, {"stages": SPEC.tables[0].frame()}, notes=(note,))
     members = tuple(stage.member for stage in stages)
-    both = both.assign(member=member_of_rows(members, both), step=_step_numbers(trace, steps, both))
-    return both[(both["member"] >= 0) & (both["step"] != ABSENT - 1)]
+    by_step = any(len(find_steps(part)) for part in ranks)
+    works = [_of_stages(part, members, by_step=by_step) for part in ranks]
+    spans = _spans(works, np.array([stage.pipeline for stage in stages], np.int64))
+    busy = {place: own for work in works for place, own in _busy(work).items()}
+    micro = {process: n for part in ranks for process, n in _sends_per_step(part).items()}
+    rows = [
+        _measure(stage, busy.get(i, Intervals.empty()), spans[stage.pipeline], micro)
+        for i, stage in enumerate(stages)
+    ]
+    whole = sum(row["span_ns"] for row in rows)
+    scalars = {
+        "stages_count": len(rows),
+        "pipelines_count": stages[-1].pipeline + 1,
+        "bubble_ratio": sum(row["bubble_ns"] for row in rows) / whole if whole else 0.0,
+        "known_from": stages[0].known_from,
+    }
+    table = SPEC.tables[0].frame(rows)
+    return Result("pipeline", SPEC, {"stages": table}, scalars, (_note(scalars),))
 
 
-def _step_numbers(trace: Trace, steps: Steps, rows: pd.DataFrame) -> np.ndarray:
-    """Return the number of the step of each row; without steps the window is one."""
-    outside = ABSENT - 1
-    if not len(steps):
-        inside = trace.span.overlaps(rows["start_ns"].to_numpy(), rows["end_ns"].to_numpy())
-        return np.where(inside, _WHOLE_WINDOW, outside)
-    place = steps_of_collectives(steps, rows)
-    numbers = steps.table["step"].to_numpy(np.int64)
-    return np.where(place >= 0, numbers[np.maximum(place, 0)], outside)
+def _note(scalars: Mapping[str, Any]) -> Note:
+    several = " of {pipelines:count} pipelines" if scalars["pipelines_count"] > 1 else ""
+    return Note.of(
+        f"{{n:count}} stages{several}, told by {{known_from}}: {{bubble:ratio}} bubble",
+        n=scalars["stages_count"],
+        pipelines=scalars["pipelines_count"],
+        known_from=scalars["known_from"],
+        bubble=scalars["bubble_ratio"],
+    )
 
 
-def _spans(busy: pd.DataFrame) -> pd.DataFrame:
-    """Return, by step, the first start and the last end of compute on any stage."""
-    computing = busy[busy["computes"]]
-    return computing.groupby("step").agg(start_ns=("start_ns", "min"), end_ns=("end_ns", "max"))
+def _of_stages(trace: Trace, members: tuple[Any, ...], *, by_step: bool) -> pd.DataFrame:
+    """Return what keeps the stages of one file busy in the window.
+
+    Columns: start_ns, end_ns, computes, stage (place in ``members``), step (its number; without
+    steps the window is one).
+    """
+    work, stage = _work(trace), _stage_of_work(trace, members)
+    if by_step:
+        steps, span = find_steps(trace.whole).table, trace.span
+        inside = (steps["start_ns"] >= span.start_ns) & (steps["end_ns"] <= span.end_ns)
+        numbers = np.append(np.where(inside, steps["step"], _OUTSIDE), _OUTSIDE)
+        step = numbers[work["step"].to_numpy(np.int64)]
+    else:
+        overlaps = trace.span.overlaps(work["start_ns"].to_numpy(), work["end_ns"].to_numpy())
+        step = np.where(overlaps, _WHOLE_WINDOW, _OUTSIDE)
+    rows = np.flatnonzero((stage >= 0) & (step != _OUTSIDE))
+    kept = work[["start_ns", "end_ns", "computes"]].take(rows)
+    return kept.assign(stage=stage[rows], step=step[rows])
+
+
+@fact
+def _work(trace: Trace) -> pd.DataFrame:
+    """Return compute kernels and collectives: start_ns, end_ns, process, device, computes, step.
+
+    ``step`` is the row of the steps of the whole recording that it was called in, -1 for none.
+    """
+    kernels = trace.kernels
+    rows = np.flatnonzero(kernels["activity"] != Activity.COMMUNICATION.value)
+    columns = ["start_ns", "end_ns", "process", "device"]
+    called = launches_of(trace, "kernels").start_ns[rows]
+    computing = kernels[columns].take(rows).assign(call_ns=called, computes=True)
+    work = find_collectives(trace)
+    collective = work[~work["op"].isin(POINT_TO_POINT) & (work["device"] != ABSENT)]
+    collective = collective[[*columns, "call_ns"]].assign(computes=False)
+    both = pd.concat([computing, collective], ignore_index=True)
+    return both.assign(step=steps_of_calls(find_steps(trace), both)).drop(columns="call_ns")
+
+
+@fact
+def _stage_of_work(trace: Trace, members: tuple[Any, ...]) -> npt.NDArray[np.int64]:
+    """Return the place in ``members`` of each row of `_work`, -1 for none."""
+    users = _work(trace)[["process", "device"]]
+    distinct = users.drop_duplicates()
+    places = member_of_rows(members, distinct)
+    number = pd.MultiIndex.from_frame(distinct).get_indexer(pd.MultiIndex.from_frame(users))
+    return np.append(places, ABSENT)[number]
+
+
+def _spans(works: Sequence[pd.DataFrame], pipelines: npt.NDArray[np.int64]) -> list[pd.DataFrame]:
+    """Return, of each pipeline by step, the first start and the last end of compute on any stage."""
+    own = []
+    for work in works:
+        computing = work[work["computes"]]
+        placed = computing.assign(pipeline=pipelines[computing["stage"].to_numpy(np.int64)])
+        own.append(placed.groupby(["pipeline", "step"], as_index=False).agg(**_SPAN))
+    spans = pd.concat(own).groupby(["pipeline", "step"], as_index=False).agg(**_SPAN)
+    return [spans[spans["pipeline"] == number] for number in range(int(pipelines.max()) + 1)]
+
+
+_SPAN: Final[dict[str, Any]] = {"start_ns": ("start_ns", "min"), "end_ns": ("end_ns", "max")}
+
+
+def _busy(work: pd.DataFrame) -> dict[int, Intervals]:
+    """Return when each stage is busy."""
+    starts, ends = work["start_ns"].to_numpy(np.int64), work["end_ns"].to_numpy(np.int64)
+    return {
+        int(str(stage)): Intervals.union_of(starts[rows], ends[rows])
+        for stage, rows in work.groupby("stage").indices.items()
+    }
 
 
 def _measure(
-    stage: Stage, busy: pd.DataFrame, spans: pd.DataFrame, sends: pd.DataFrame, steps: Steps
-) -> StageTime:
-    own = busy[busy["member"] == stage.number]
-    union = Intervals.union_of(own["start_ns"], own["end_ns"])
+    stage: Stage, busy: Intervals, spans: pd.DataFrame, sends: Mapping[int, tuple[float, int]]
+) -> dict[str, Any]:
     span_ns = int((spans["end_ns"] - spans["start_ns"]).sum())
-    busy_ns = int(union.covered_ns(spans["start_ns"], spans["end_ns"]).sum())
-    micro_batches = _micro_batches(stage, sends, steps)
-    others = stage.n_stages - 1
-    ideal = None if micro_batches is None else others / (micro_batches + others)
-    return StageTime(
-        pipeline=stage.pipeline,
-        stage=stage.number,
-        rank=None if stage.member.rank == ABSENT else stage.member.rank,
-        bubble_ratio=1 - busy_ns / span_ns if span_ns else 0.0,
-        ideal_ratio=ideal,
-        bubble_ns=span_ns - busy_ns,
-        busy_ns=busy_ns,
-        span_ns=span_ns,
-        step_count=len(spans),
-        micro_batches=micro_batches,
-        process=stage.member.process,
-    )
+    busy_ns = int(busy.covered_ns(spans["start_ns"], spans["end_ns"]).sum())
+    micro_batches, others = None, stage.n_stages - 1
+    if stage.member.process in sends:
+        per_step, known = sends[stage.member.process]
+        micro_batches = per_step / (known or (1 if stage.number in (0, others) else 2))
+    return {
+        "pipeline": stage.pipeline,
+        "stage": stage.number,
+        "rank": None if stage.member.rank == ABSENT else stage.member.rank,
+        "bubble_ratio": 1 - busy_ns / span_ns if span_ns else 0.0,
+        "ideal_ratio": None if micro_batches is None else others / (micro_batches + others),
+        "bubble_ns": span_ns - busy_ns,
+        "busy_ns": busy_ns,
+        "span_ns": span_ns,
+        "step_count": len(spans),
+        "micro_batches": micro_batches,
+        "process": stage.member.process,
+    }
 
 
-def _micro_batches(stage: Stage, sends: pd.DataFrame, steps: Steps) -> float | None:
-    """Return how many tensors the stage sends on to each neighbour in a step."""
-    sends = sends[sends["process"] == stage.member.process]
-    table = steps.table[steps.table["process"] == stage.member.process]
-    if sends.empty or table.empty:
-        return None
-    inside = sends[steps_of_collectives(steps, sends) >= 0]
-    neighbours = 1 if stage.number in (0, stage.n_stages - 1) else 2
-    known = inside.loc[inside["peer"] >= 0, ["group", "peer"]].drop_duplicates()
-    neighbours = len(known) or neighbours
-    return len(inside) / len(table) / neighbours if len(inside) else None
+def _sends_per_step(trace: Trace) -> dict[int, tuple[float, int]]:
+    """Return, by process, how many tensors a step sends on, and to how many known neighbours."""
+    steps, sends = find_steps(trace), _sends(trace)
+    inside = sends[steps_of_calls(steps, sends) >= 0]
+    if inside.empty:
+        return {}
+    known = inside[inside["peer"] >= 0].drop_duplicates(["process", "group", "peer"])
+    neighbours = known["process"].value_counts().to_dict()
+    n_steps = steps.table["process"].value_counts().to_dict()
+    return {
+        process: (count / n_steps[process], neighbours.get(process, 0))
+        for process, count in inside["process"].value_counts().items()
+    }
+
+
+@fact
+def _sends(trace: Trace) -> pd.DataFrame:
+    """Return every send by itself, also those that share a kernel; not those of an all-to-all."""
+    calls, work = trace.collectives, find_collectives(trace)
+    columns = ["process", "correlation"]
+    other = work.loc[~work["op"].isin(POINT_TO_POINT) & (work["correlation"] != ABSENT), columns]
+    others = pd.MultiIndex.from_frame(other.astype(np.int64))
+    rows = np.flatnonzero(calls["op"] == "send")
+    sends = calls[[*columns, "group", "peer", "start_ns"]].take(rows)
+    kept = ~pd.MultiIndex.from_frame(sends[columns].astype(np.int64)).isin(others)
+    sends = sends[kept].reset_index(drop=True)
+    return sends.assign(call_ns=sends["start_ns"], group=sends["group"].astype(object))
 
 
 ANALYSIS = Analysis(
     name="pipeline",
+    spec=SPEC,
     needs=("kernels",),
-    run=measure_pipeline,
+    uses=("collectives", "api_calls", "ranges", "processes"),
+    whole=("kernels", "collectives", "ranges"),
+    of_ranks=measure_pipeline,
 )

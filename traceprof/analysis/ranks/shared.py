@@ -2,67 +2,118 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
+import numpy.typing as npt
 import pandas as pd
 
 from traceprof.analysis.base import Analysis
+from traceprof.facts.cache import fact
 from traceprof.facts.collectives.matches import Matches, ToldBy, find_matches
 from traceprof.facts.collectives.point_to_point import SINGLE_OPS
+from traceprof.model.ranks import Ranks
+from traceprof.model.results import (
+    Note,
+    Result,
+    ResultSpec,
+    TableSpec,
+    Unit,
+    derived,
+    key,
+    same,
+    total,
+)
 from traceprof.model.tables import ABSENT
-from traceprof.model.trace import Trace
 
-__all__ = ["ANALYSIS", "Shared", "measure_shared"]
+__all__ = ["ANALYSIS"]
 
 _JITTER_NS: Final = 10_000
 
+SPEC: Final = ResultSpec(
+    tables=(
+        TableSpec(
+            "collectives",
+            "one row per collective, once for all its ranks, in the order of time",
+            (
+                same("at_ns", Unit.AT_NS, "the start of the last rank"),
+                same("op", Unit.TEXT, "what it does"),
+                same("route", Unit.TEXT, "of a message: from which rank to which"),
+                same("group", Unit.TEXT, "its communicator"),
+                same("group_size", Unit.COUNT, "the ranks of its communicator"),
+                same("size_bytes", Unit.BYTES, "what one rank hands in; of uneven parts the mean"),
+                total("ranks", Unit.COUNT, "how many ranks have it"),
+                total(
+                    "duration_ns",
+                    Unit.NS,
+                    "of the shortest rank: without waiting, unless only one has it",
+                ),
+                derived("algbw_bytes_per_s", Unit.BYTES_PER_S, "its size over that time"),
+                derived("busbw_bytes_per_s", Unit.BYTES_PER_S, "what each link carried"),
+                total("waited_ns", Unit.NS, "what all ranks waited for the last, together"),
+                same("spread_ns", Unit.NS, "between its ends: clocks differ, or a wrong match"),
+                same("last", Unit.TEXT, "the rank that came last"),
+                same("imbalance", Unit.FACTOR, "of uneven parts: the largest over the mean"),
+                same("told_by", Unit.TEXT, "how it is known that these are the same"),
+                key("number", "its place in the order of time, of the whole run", Unit.NUMBER),
+            ),
+        ),
+    ),
+    scalars=(
+        total("shared_count", Unit.COUNT, "those that ranks share"),
+        total("alone_count", Unit.COUNT, "those that only one rank has"),
+        total("partial_count", Unit.COUNT, "shared by fewer ranks than their communicator has"),
+        total("unnamed_count", Unit.COUNT, "matched by order and time, for want of a name"),
+        total("guessed_count", Unit.COUNT, "matched by a guess"),
+        total("apart_count", Unit.COUNT, "those in which a rank starts after another has ended"),
+    ),
+)
+_NOTES: Final = {
+    "alone_count": "{n:count} collectives of single ranks have no partner in the trace",
+    "partial_count": "{n:count} have fewer ranks in the trace than their communicator has",
+    "unnamed_count": "the trace names no communicator of {n:count}: matched by order and time",
+    "guessed_count": "{n:count} are a guess: another match would fit about as well",
+    "apart_count": (
+        "in {n:count} a rank starts after another has ended: the clocks differ "
+        "(align them by collectives), or they were matched wrongly"
+    ),
+}
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Shared:
-    """One row per collective that at least two ranks have, and per collective that only one has.
 
-    ``table``: at_ns (the start of the last rank, from the start of the trace), op, route (of a
-    message: from which rank to which), group, group_size, size_bytes (what one rank hands in),
-    ranks (how many have it), duration_ns (the shortest of the ranks: without the waiting),
-    algbw_bytes_per_s and busbw_bytes_per_s (by that time), waited_ns (of all ranks together),
-    spread_ns (from the earliest to the latest end: clocks that differ, or a wrong match), last
-    (the rank that came last), imbalance (of an all-to-all with uneven parts: the most that a rank
-    hands in over the mean, which is its size then), told_by (how it is known that these are the
-    same: a number that the ranks gave it, the peer of a send, one launch of them all, its order
-    in a communicator with a name, else the time, or a guess where another match fits about as
-    well). Of a collective that only one rank has, duration_ns includes waiting and there is no
-    bandwidth.
-    """
-
-    table: pd.DataFrame
-    notes: tuple[str, ...] = ()
-
-    def to_frame(self) -> pd.DataFrame:
-        """Return the table, in the order of time."""
-        return self.table
-
-
-def measure_shared(trace: Trace) -> Shared:
+def measure_shared(ranks: Ranks) -> Result:
     """Return the collectives of the window, each once for all its ranks."""
-    matches = find_matches(trace)
+    matches = find_matches(ranks)
     if matches.rows.empty:
-        return Shared(pd.DataFrame(), ("no collective in this window",))
-    origin = trace.whole.span.start_ns
-    table = pd.concat([_shared(matches, origin), _alone(matches, origin)], ignore_index=True)
-    return Shared(table.sort_values("at_ns", kind="stable", ignore_index=True), _notes(matches))
+        nothing = {"collectives": SPEC.tables[0].frame()}
+        return Result("shared", SPEC, nothing, notes=(Note("no collective in this window"),))
+    table = _collectives_of_whole(ranks)
+    if ranks.uncut is not None:
+        at_ns = table["at_ns"].to_numpy(np.int64) + ranks.whole.span.start_ns
+        table = table[ranks.span.holds(at_ns)].reset_index(drop=True)
+    scalars = _counts(matches)
+    notes = [Note.of(text, n=scalars[name]) for name, text in _NOTES.items() if scalars[name]]
+    frame = SPEC.tables[0].frame(table)
+    return Result("shared", SPEC, {"collectives": frame}, scalars, tuple(notes))
+
+
+@fact
+def _collectives_of_whole(ranks: Ranks) -> pd.DataFrame:
+    matches = find_matches(ranks)
+    origin = ranks.span.start_ns
+    parts = [_shared(matches, origin), _alone(matches, origin)]
+    table = pd.concat([part for part in parts if len(part)] or parts[:1], ignore_index=True)
+    table = table.sort_values("at_ns", kind="stable", ignore_index=True)
+    return table.assign(number=np.arange(len(table)))
 
 
 def _shared(matches: Matches, origin_ns: int) -> pd.DataFrame:
     table = matches.table
     seconds = table["duration_ns"].where(table["duration_ns"] > 0) / 1e9
-    labels = np.array([member.label for member in matches.members], object)
     return pd.DataFrame(
         {
             "at_ns": table["last_start_ns"] - origin_ns,
             "op": table["op"],
-            "route": _routes(matches, table.index),
+            "route": _routes(matches),
             "group": table["group"],
             "group_size": table["group_size"].where(table["group_size"] != ABSENT),
             "size_bytes": table["n_bytes"].where(table["n_bytes"] >= 0),
@@ -72,33 +123,32 @@ def _shared(matches: Matches, origin_ns: int) -> pd.DataFrame:
             "busbw_bytes_per_s": table["bus_bytes"] / seconds,
             "waited_ns": table["waited_ns"],
             "spread_ns": table["spread_ns"],
-            "last": labels[table["last_member"].to_numpy(np.int64)] if len(table) else [],
+            "last": _labels(matches, table["last_member"]),
             "imbalance": table["imbalance"],
             "told_by": table["told_by"],
         }
     )
 
 
-def _routes(matches: Matches, numbers: pd.Index) -> list[str]:
+def _labels(matches: Matches, places: pd.Series) -> npt.NDArray[np.object_]:
+    """Return what the ranks at some places are called; "" for none."""
+    labels = np.array([*(member.label for member in matches.members), ""], object)
+    return np.asarray(labels[places.fillna(ABSENT).to_numpy(np.int64)], object)
+
+
+def _routes(matches: Matches) -> npt.NDArray[np.object_]:
     """Return from whom to whom each message goes; "" for collectives."""
-    single = matches.rows[matches.rows["op"].isin(SINGLE_OPS) & (matches.rows["match"] >= 0)]
-    member = {
-        op: dict(zip(own["match"].tolist(), own["member"].tolist(), strict=True))
-        for op, own in single.groupby("op")
-    }
-    senders, receivers = (member.get(op, {}) for op in SINGLE_OPS)
-    labels = [member.label for member in matches.members]
-    return [
-        f"{labels[senders[number]]} → {labels[receivers[number]]}"
-        if number in senders and number in receivers
-        else ""
-        for number in numbers.tolist()
-    ]
+    rows = matches.rows[matches.rows["match"] >= 0]
+    places = (
+        rows[rows["op"] == op].drop_duplicates("match", keep="last").set_index("match")["member"]
+        for op in SINGLE_OPS
+    )
+    source, target = (_labels(matches, own.reindex(matches.table.index)) for own in places)
+    return np.where((source != "") & (target != ""), source + " → " + target, "")
 
 
 def _alone(matches: Matches, origin_ns: int) -> pd.DataFrame:
     rows = matches.rows[(matches.rows["match"] < 0) & (matches.rows["member"] >= 0)]
-    labels = np.array([member.label for member in matches.members], object)
     return pd.DataFrame(
         {
             "at_ns": rows["start_ns"] - origin_ns,
@@ -109,38 +159,30 @@ def _alone(matches: Matches, origin_ns: int) -> pd.DataFrame:
             "size_bytes": rows["n_bytes"].where(rows["n_bytes"] >= 0),
             "ranks": 1,
             "duration_ns": (rows["end_ns"] - rows["start_ns"]).where(rows["is_timed"]),
-            "last": labels[rows["member"].to_numpy(np.int64)] if len(rows) else [],
+            "last": _labels(matches, rows["member"]),
         }
     )
 
 
-def _notes(matches: Matches) -> tuple[str, ...]:
-    notes = []
-    alone = int((matches.rows["match"] < 0).sum())
-    if alone:
-        notes.append(f"{alone} collectives of single ranks have no partner in the trace")
-    together = matches.table[matches.table["op"] != "send"]
-    fewer = int((together["members"] < together["group_size"]).sum())
-    if fewer:
-        notes.append(f"{fewer} have fewer ranks in the trace than their communicator has")
-    counts = matches.table["told_by"].value_counts()
-    unnamed = int(counts.get(ToldBy.TIME, 0))
-    if unnamed:
-        notes.append(f"the trace names no communicator of {unnamed}: matched by order and time")
-    guessed = int(counts.get(ToldBy.GUESS, 0))
-    if guessed:
-        notes.append(f"{guessed} are a guess: another match would fit about as well")
-    apart = matches.table["last_start_ns"] > matches.table["end_ns"] + _JITTER_NS
-    if int(apart.sum()):
-        notes.append(
-            f"in {int(apart.sum())} a rank starts after another has ended: the clocks differ "
-            "(align them by collectives), or they were matched wrongly"
-        )
-    return tuple(notes)
+def _counts(matches: Matches) -> dict[str, int]:
+    table = matches.table
+    together = table[table["op"] != "send"]
+    known_by = table["told_by"].value_counts()
+    apart = table["last_start_ns"] > table["end_ns"] + _JITTER_NS
+    return {
+        "shared_count": len(table),
+        "alone_count": int((matches.rows["match"] < 0).sum()),
+        "partial_count": int((together["members"] < together["group_size"]).sum()),
+        "unnamed_count": int(known_by.get(ToldBy.TIME, 0)),
+        "guessed_count": int(known_by.get(ToldBy.GUESS, 0)),
+        "apart_count": int(apart.sum()),
+    }
 
 
 ANALYSIS = Analysis(
     name="shared",
-    needs=(),
-    run=measure_shared,
+    spec=SPEC,
+    uses=("collectives", "kernels", "api_calls", "ranges", "processes"),
+    whole=("collectives", "kernels"),
+    of_ranks=measure_shared,
 )

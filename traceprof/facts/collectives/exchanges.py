@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
 from typing import Final
 
 import numpy as np
@@ -87,5 +88,9 @@ def _ends(calls: pd.DataFrame) -> pd.Series:
     ends = pd.concat([own, other])
     ends = ends.drop_duplicates().sort_values(["kernel", "end"])
     known = ends.groupby("kernel")["end"].transform("min") >= 0
-    texts = ends[known].assign(end=ends["end"].astype(str))
-    return texts.groupby("kernel")["end"].agg(",".join)
+    ends = ends[known]
+    kernels, firsts = np.unique(ends["kernel"].to_numpy(), return_index=True)
+    texts = ends["end"].astype(str).tolist()
+    bounds = pairwise([*firsts.tolist(), len(texts)])
+    joined = [",".join(texts[first:last]) for first, last in bounds]
+    return pd.Series(joined, kernels, dtype=object)

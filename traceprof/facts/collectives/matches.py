@@ -26,7 +26,7 @@ from traceprof.facts.collectives.work import collectives_of_ranks
 from traceprof.model.ranks import Ranks
 from traceprof.model.tables import ABSENT
 
-__all__ = ["MATCHED_OPS", "Matches", "ToldBy", "find_matches"]
+__all__ = ["MATCHED_OPS", "MatchedBy", "Matches", "find_matches"]
 
 MATCHED_OPS: Final = (
     "all_reduce",
@@ -45,7 +45,7 @@ _KEYS: Final = ["group", "group_size"]
 _LEAST_NUMBERED: Final = 0.5
 
 
-class ToldBy(StrEnum):
+class MatchedBy(StrEnum):
     """How it is known that rows are the same collective, the surest first."""
 
     NUMBER = "number"  # the ranks numbered it
@@ -66,7 +66,7 @@ class Matches:
     earliest), spread_ns (from the earliest to the latest end), duration_ns (the shortest: without
     the waiting), waited_ns (of all ranks together), last_member, operation_bytes, bus_bytes,
     imbalance (of an all-to-all with uneven parts: the most that a rank hands in over the mean,
-    which n_bytes is then; else NaN), told_by (how the match is known, of `ToldBy`).
+    which n_bytes is then; else NaN), matched_by (how the match is known, of `MatchedBy`).
     """
 
     members: tuple[Member, ...]
@@ -112,17 +112,17 @@ def _matches_of_whole(ranks: Ranks) -> Matches:
 
 
 def _match(members: tuple[Member, ...], work: pd.DataFrame) -> dict[str, npt.NDArray[Any]]:
-    """Return match, a number for each row that equals that of the other ranks, and told_by."""
+    """Return match, a number for each row that equals that of the other ranks, and matched_by."""
     numbers = _Numbers(len(work))
     usable = work[work["is_timed"] & (work["member"] >= 0)]
     is_single = usable["op"].isin(SINGLE_OPS)
     single, together = usable[is_single].assign(is_sole=True), usable[~is_single]
-    numbers.take(single.index, pair_messages(members, single), ToldBy.PEER)
+    numbers.take(single.index, pair_messages(members, single), MatchedBy.PEER)
     together = together[together["op"].isin(MATCHED_OPS)]
     is_named = (together["group"] != "") | (together["sequence"] >= 0)
     _match_named(together[is_named], numbers)
     _match_unnamed(together[~is_named], numbers)
-    return {"match": numbers.match, "told_by": numbers.told_by}
+    return {"match": numbers.match, "matched_by": numbers.matched_by}
 
 
 class _Numbers:
@@ -130,16 +130,16 @@ class _Numbers:
 
     def __init__(self, n_rows: int) -> None:
         self.match = np.full(n_rows, ABSENT, np.int64)
-        self.told_by = np.full(n_rows, "", object)
+        self.matched_by = np.full(n_rows, "", object)
         self._next = 0
 
-    def take(self, index: pd.Index, places: npt.NDArray[np.int64], told_by: ToldBy) -> None:
+    def take(self, index: pd.Index, places: npt.NDArray[np.int64], matched_by: MatchedBy) -> None:
         """Number the rows at ``index`` whose places are equal and not negative."""
         rows = index.to_numpy()
         distinct, number = np.unique(places, return_inverse=True)
         known = places >= 0
         self.match[rows[known]] = self._next + number.ravel()[known]
-        self.told_by[rows[known]] = told_by.value
+        self.matched_by[rows[known]] = matched_by.value
         self._next += len(distinct)
 
 
@@ -150,10 +150,10 @@ def _match_named(together: pd.DataFrame, numbers: _Numbers) -> None:
         exchange = str(rows["exchange"].iloc[0])
         if rows["member"].nunique() < 2:
             continue
-        place, told_by = _places(rows)
+        place, matched_by = _places(rows)
         # More ranks than the communicator has: several communicators bear one name.
         limit = len(exchange.split(",")) if exchange else int(rows["group_size"].iloc[0])
-        numbers.take(rows.index, _shared(place, limit), told_by)
+        numbers.take(rows.index, _shared(place, limit), matched_by)
 
 
 def _match_unnamed(together: pd.DataFrame, numbers: _Numbers) -> None:
@@ -161,16 +161,16 @@ def _match_unnamed(together: pd.DataFrame, numbers: _Numbers) -> None:
     for _, group in together.groupby("group_size", sort=False):
         communicator, certain = tell_communicators(group)
         launch = launch_of_rows(group)
-        numbers.take(group.index, launch, ToldBy.LAUNCH)
+        numbers.take(group.index, launch, MatchedBy.LAUNCH)
         rest = group.assign(communicator=communicator, certain=certain)[launch < 0]
         for _, rows in rest.groupby(["communicator", "op"], sort=False):
             if rows["member"].nunique() < 2:
                 continue
-            place, told_by = _places(rows)
+            place, matched_by = _places(rows)
             place = _shared(place, int(rows["group_size"].iloc[0]))
-            sure = told_by is ToldBy.ORDER and bool(rows["certain"].all())
+            sure = matched_by is MatchedBy.ORDER and bool(rows["certain"].all())
             place = np.where(_runs_side_by_side(rows, place), place, ABSENT)
-            numbers.take(rows.index, place, ToldBy.TIME if sure else ToldBy.GUESS)
+            numbers.take(rows.index, place, MatchedBy.TIME if sure else MatchedBy.GUESS)
 
 
 def _shared(place: npt.NDArray[np.int64], limit: int) -> npt.NDArray[np.int64]:
@@ -192,11 +192,11 @@ def _runs_side_by_side(rows: pd.DataFrame, place: npt.NDArray[np.int64]) -> npt.
     return np.asarray(begun < ended, np.bool_)
 
 
-def _places(rows: pd.DataFrame) -> tuple[npt.NDArray[np.int64], ToldBy]:
+def _places(rows: pd.DataFrame) -> tuple[npt.NDArray[np.int64], MatchedBy]:
     """Return the place of each row in the sequence that the ranks share, and what tells it."""
     sequence = rows["sequence"].to_numpy(np.int64)
     if _is_numbered(rows):
-        return sequence, ToldBy.NUMBER
+        return sequence, MatchedBy.NUMBER
     order = np.where(rows["call_ns"] >= 0, rows["call_ns"], rows["start_ns"])
     ordered = rows.assign(order=order, row=np.arange(len(rows))).sort_values(["member", "order"])
     place = np.zeros(len(rows), np.int64)
@@ -212,16 +212,16 @@ def _places(rows: pd.DataFrame) -> tuple[npt.NDArray[np.int64], ToldBy]:
         is_clear &= lined_up.is_clear
         place[own["row"].to_numpy()] = np.arange(len(own)) + lined_up.shift
     place = np.asarray(place - place.min(initial=0), np.int64)
-    return place, ToldBy.ORDER if is_clear else ToldBy.GUESS
+    return place, MatchedBy.ORDER if is_clear else MatchedBy.GUESS
 
 
 def _is_numbered(rows: pd.DataFrame) -> bool:
     """Return whether the ranks number the same collectives alike."""
     if (rows["sequence"] < 0).any() or rows.duplicated(["member", "sequence"]).any():
         return False
-    own = [set(part["sequence"].tolist()) for _, part in rows.groupby("member")]
-    everywhere = set.intersection(*own)
-    return len(everywhere) >= _LEAST_NUMBERED * min(map(len, own))
+    own = rows.groupby("member").size()
+    everywhere = int((rows.groupby("sequence").size() == len(own)).sum())
+    return everywhere >= _LEAST_NUMBERED * int(own.min())
 
 
 def _signature(
@@ -250,7 +250,7 @@ def _summary(rows: pd.DataFrame) -> pd.DataFrame:
         duration_ns=("duration_ns", "min"),
         operation_bytes=("operation_bytes", "first"),
         bus_bytes=("bus_bytes", "first"),
-        told_by=("told_by", "first"),
+        matched_by=("matched_by", "first"),
         least_bytes=("n_bytes", "min"),
         most_bytes=("n_bytes", "max"),
         mean_bytes=("n_bytes", "mean"),

@@ -68,6 +68,8 @@ def _members_of(trace: Trace) -> Iterator[Member]:
 def member_of_rows(members: tuple[Member, ...], rows: pd.DataFrame) -> npt.NDArray[np.int64]:
     """Return the place in ``members`` of each row with a process and a device, -1 for none."""
     place = {(member.process, member.device): i for i, member in enumerate(members)}
-    pairs = zip(rows["process"].tolist(), rows["device"].tolist(), strict=True)
-    found = [place.get((p, ABSENT), place.get((p, device), -1)) for p, device in pairs]
-    return np.array(found, np.int64)
+    lane = ["process", "device"]
+    distinct = rows[lane].drop_duplicates().itertuples(index=False, name=None)
+    found = [place.get((p, ABSENT), place.get((p, device), -1)) for p, device in distinct]
+    number = rows.groupby(lane, sort=False).ngroup().to_numpy()
+    return np.array(found, np.int64)[number]

@@ -15,13 +15,15 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
+from traceprof.facts.cache import fact, of_window
 from traceprof.facts.collectives.members import Member, find_members, member_of_rows
 from traceprof.facts.collectives.sequences import find_shift, overlap_of
-from traceprof.facts.collectives.work import find_collectives
+from traceprof.facts.collectives.work import collectives_of_ranks, find_collectives
+from traceprof.model.ranks import Ranks
 from traceprof.model.tables import ABSENT
 from traceprof.model.trace import Trace
 
-__all__ = ["SINGLE_OPS", "find_messages", "pair_messages", "peers_of_rows"]
+__all__ = ["SINGLE_OPS", "find_messages", "pair_messages", "peers_of_collectives"]
 
 SINGLE_OPS: Final = ("send", "recv")
 
@@ -29,7 +31,8 @@ _TIMES: Final = ("start_ns", "end_ns")
 _LANE: Final = ["group", "group_size", "source", "target", "tag"]
 
 
-def find_messages(trace: Trace) -> pd.DataFrame:
+@of_window
+def find_messages(ranks: Ranks) -> pd.DataFrame:
     """Return the messages of the recording whose send or receive starts in the window.
 
     One row per send with its receive, per send alone and per receive alone. Columns: source and
@@ -41,11 +44,23 @@ def find_messages(trace: Trace) -> pd.DataFrame:
     timed), duration_ns (the shorter of the two, without the waiting; NaN where not both are
     known), start_ns (of the end that started last), is_matched.
     """
-    members = find_members(trace)
-    calls = _timed_calls(trace)
+    found = _messages_of_whole(ranks)
+    if ranks.uncut is None:
+        return found
+    inside = ranks.span.holds(found["start_ns"].to_numpy(np.int64))
+    return found[inside].reset_index(drop=True)
+
+
+@fact
+def _messages_of_whole(ranks: Ranks) -> pd.DataFrame:
+    members = find_members(ranks)
+    parts = [_timed_calls(part) for part in ranks]
+    filled = [part for part in parts if len(part)] or parts[:1]
+    calls = pd.concat(filled, ignore_index=True) if len(filled) > 1 else filled[0]
     calls = calls.assign(member=member_of_rows(members, calls))
     pair = pair_messages(members, calls)
-    return _within(_side_by_side(members, calls.assign(pair=pair)), trace)
+    messages = _side_by_side(members, calls.assign(pair=pair))
+    return messages.sort_values("start_ns", kind="stable", ignore_index=True)
 
 
 def pair_messages(members: Sequence[Member], calls: pd.DataFrame) -> npt.NDArray[np.int64]:
@@ -75,8 +90,8 @@ def pair_messages(members: Sequence[Member], calls: pd.DataFrame) -> npt.NDArray
 def peers_of_rows(members: Sequence[Member], rows: pd.DataFrame) -> npt.NDArray[np.int64]:
     """Return the place in ``members`` of the peer of each row; `ABSENT` where it is not known.
 
-    ``rows`` have the columns of `find_collectives`, member, and is_sole (no other send or receive
-    shares its kernel).
+    ``rows`` are all of the recording, with the columns of `find_collectives`, member, and is_sole
+    (no other send or receive shares its kernel).
     """
     by_rank = {member.rank: i for i, member in enumerate(members) if member.rank != ABSENT}
     found = rows["peer_rank"].map(by_rank).fillna(ABSENT).to_numpy(np.int64, copy=True)
@@ -84,11 +99,9 @@ def peers_of_rows(members: Sequence[Member], rows: pd.DataFrame) -> npt.NDArray[
     for _, own in placed.groupby(["group", "group_size"]):
         size = int(own["group_size"].iloc[0])
         present = own.loc[own["member"] >= 0, "member"].unique().tolist()
-        numbers = {
-            int(number): int(member)
-            for number, member in zip(own["group_rank"], own["member"], strict=True)
-            if number >= 0 and member >= 0
-        }
+        known = own.loc[(own["group_rank"] >= 0) & (own["member"] >= 0), ["group_rank", "member"]]
+        pairs = known.drop_duplicates("group_rank", keep="last").itertuples(index=False, name=None)
+        numbers = dict(pairs)
         if len(by_rank) and size == _world_size(members, by_rank):
             numbers = {**by_rank, **numbers}
         place = own["place"].to_numpy()
@@ -101,21 +114,32 @@ def peers_of_rows(members: Sequence[Member], rows: pd.DataFrame) -> npt.NDArray[
     return np.asarray(found, np.int64)
 
 
+@fact
+def peers_of_collectives(ranks: Ranks) -> npt.NDArray[np.int64]:
+    """Return the place in `find_members` of the peer of each collective of the whole recording.
+
+    In the order of `collectives_of_ranks`; `ABSENT` where there is none or it is not known.
+    """
+    members, work = find_members(ranks), collectives_of_ranks(ranks)
+    work = work.assign(member=member_of_rows(members, work), is_sole=True)
+    return peers_of_rows(members, work)
+
+
 def _world_size(members: Sequence[Member], by_rank: dict[int, int]) -> int:
     """Return the number of ranks if all are there, else 0."""
     return len(members) if sorted(by_rank) == list(range(len(members))) else 0
 
 
 def _timed_calls(trace: Trace) -> pd.DataFrame:
-    """Return the single sends and receives, in the columns of `find_collectives`.
+    """Return the single sends and receives of a whole trace, in the columns of `find_collectives`.
 
     Those that share a kernel have its time, each.
     """
-    work = find_collectives(trace.whole)
+    work = find_collectives(trace)
     alone = work[work["op"].isin(SINGLE_OPS)]
     # A call whose kernel is missing may have shared it.
     alone = alone.assign(is_sole=alone["is_timed"], carrier=alone["op"])
-    calls = trace.whole.collectives
+    calls = trace.collectives
     calls = calls[calls["op"].isin(SINGLE_OPS) & (calls["correlation"] != ABSENT)]
     shared = calls[calls.duplicated(["process", "correlation"], keep=False)]
     if shared.empty:
@@ -200,9 +224,3 @@ def _durations(table: pd.DataFrame, end: str) -> pd.Series:
 
 def _times(end: str, rows: pd.DataFrame) -> dict[str, pd.Series]:
     return {f"{end}_{time}": rows[time].where(rows["is_timed"], ABSENT) for time in _TIMES}
-
-
-def _within(messages: pd.DataFrame, trace: Trace) -> pd.DataFrame:
-    """Return the messages whose later end starts in the window, in the order of time."""
-    inside = trace.span.holds(messages["start_ns"].to_numpy(np.int64))
-    return messages[inside].sort_values("start_ns", kind="stable", ignore_index=True)

@@ -22,15 +22,18 @@ With one rank nothing moves over a link: there is no bandwidth. Without bytes th
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Final
 
 import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
+from traceprof.facts.cache import fact
+from traceprof.facts.devices import part_of_device
 from traceprof.model.links import Link, Peak
 from traceprof.model.peaks import peak_of
-from traceprof.model.trace import Trace
+from traceprof.model.ranks import Ranks
 
 __all__ = [
     "busbw_factor",
@@ -43,6 +46,7 @@ __all__ = [
 _ONE: Final = ("broadcast", "reduce", "send", "recv", "send_recv")
 _SHARED: Final = ("reduce_scatter", "all_gather", "all_to_all", "gather", "scatter")
 _FROM_SHARD: Final = ("all_gather", "gather", "scatter")
+_UNKNOWN: Final = (float("nan"), float("nan"))
 
 
 def operation_bytes(op: str, n_bytes: int, n_ranks: int) -> int | None:
@@ -67,36 +71,59 @@ def busbw_factor(op: str, n_ranks: int) -> float | None:
 
 def with_sizes(operations: pd.DataFrame) -> pd.DataFrame:
     """Return the operations with operation_bytes and bus_bytes (S · factor); NaN: not known."""
-    triples = list(
-        zip(operations["op"], operations["n_bytes"], operations["group_size"], strict=True)
-    )
-    known = {triple: _sizes(*triple) for triple in set(triples)}
-    pairs: npt.NDArray[np.float64] = np.array(
-        [known[triple] for triple in triples], np.float64
-    ).reshape(-1, 2)
+    kind = ["op", "n_bytes", "group_size"]
+    distinct = operations[kind].drop_duplicates().itertuples(index=False, name=None)
+    known: npt.NDArray[np.float64] = np.array([*(_sizes(*one) for one in distinct), _UNKNOWN])
+    number = operations.groupby(kind, sort=False, observed=True).ngroup()
+    pairs = known[number.to_numpy()]
     return operations.assign(operation_bytes=pairs[:, 0], bus_bytes=pairs[:, 1])
 
 
 def _sizes(op: str, n_bytes: int, n_ranks: int) -> tuple[float, float]:
     size, factor = operation_bytes(op, n_bytes, n_ranks), busbw_factor(op, n_ranks)
     if size is None or n_ranks == 1:
-        return float("nan"), float("nan")
+        return _UNKNOWN
     return float(size), float("nan") if factor is None else size * factor
 
 
-def devices_beside(trace: Trace, device: int) -> int:
+def devices_beside(ranks: Ranks, device: int) -> int:
     """Return how many devices the machine of ``device`` has, itself included."""
-    processes = trace.whole.processes
-    host_of = dict(zip(processes["process"], processes["host"], strict=True))
+    beside = _devices_by_machine(ranks)
+    if beside is None:
+        return len(_listed_devices(ranks))
+    return beside.get(device, 0)
+
+
+@fact
+def _listed_devices(ranks: Ranks) -> frozenset[int]:
+    return frozenset(int(device) for part in ranks for device in part.devices["device"])
+
+
+@fact
+def _devices_by_machine(ranks: Ranks) -> Mapping[int, int] | None:
+    """Return the number of devices on the hosts of each device; None where there is one host."""
+    host_of: dict[int, str] = {}
+    used: list[tuple[int, int]] = []
+    for part in ranks:
+        processes = part.processes
+        host_of.update(zip(processes["process"], processes["host"], strict=True))
+        used += part.kernels[["process", "device"]].drop_duplicates().itertuples(index=False)
     if len({host for host in host_of.values() if host}) < 2:
-        return len(trace.devices)
-    used = trace.whole.kernels[["process", "device"]].drop_duplicates()
-    hosts = used["process"].map(host_of)
-    own = hosts[used["device"] == device]
-    return int(used.loc[hosts.isin(own), "device"].nunique())
+        return None
+    hosts_of: dict[int, set[str]] = {}
+    devices_of: dict[str, set[int]] = {}
+    for process, device in used:
+        host = host_of.get(process, "")
+        hosts_of.setdefault(device, set()).add(host)
+        devices_of.setdefault(host, set()).add(device)
+    return {
+        device: len(set[int]().union(*(devices_of[host] for host in hosts)))
+        for device, hosts in hosts_of.items()
+    }
 
 
-def peak_of_group(trace: Trace, device: int, group_size: int) -> Peak | None:
+@fact
+def peak_of_group(ranks: Ranks, device: int, group_size: int) -> Peak | None:
     """Return the peak of the link that a group uses: within the machine as far as it fits there.
 
     None where the size of the group is not known, or where it spans machines whose network the
@@ -104,6 +131,7 @@ def peak_of_group(trace: Trace, device: int, group_size: int) -> Peak | None:
     """
     if group_size < 2 or device < 0:
         return None
-    if group_size > devices_beside(trace, device):
-        return peak_of(trace, device, Link.NIC)
-    return peak_of(trace, device, Link.NVLINK) or peak_of(trace, device, Link.PCIE)
+    part = part_of_device(ranks, device)
+    if group_size > devices_beside(ranks, device):
+        return peak_of(part, device, Link.NIC)
+    return peak_of(part, device, Link.NVLINK) or peak_of(part, device, Link.PCIE)

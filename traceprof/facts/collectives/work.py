@@ -14,6 +14,7 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
+from traceprof.errors import NotRecordedError
 from traceprof.facts.cache import fact, of_window
 from traceprof.facts.collectives.exchanges import one_per_kernel
 from traceprof.facts.devices import device_time
@@ -22,9 +23,18 @@ from traceprof.model.activity import Activity
 from traceprof.model.collective_names import NON_BLOCKING, collective_op, kernel_kind
 from traceprof.model.ranks import Ranks
 from traceprof.model.tables import ABSENT
-from traceprof.model.trace import Trace
+from traceprof.model.trace import HOW_TO_RECORD, Trace
 
-__all__ = ["collectives_of_ranks", "find_collectives"]
+__all__ = [
+    "UNRECORDED",
+    "are_in_window",
+    "collectives_of_ranks",
+    "find_collectives",
+    "is_recorded",
+    "require_collectives",
+]
+
+UNRECORDED: Final = f"no collectives recorded: {HOW_TO_RECORD['collectives']}"
 
 _Int64Array = npt.NDArray[np.int64]
 
@@ -32,6 +42,21 @@ _ENQUEUED: Final = ("nccl", "rccl", "hccl", "xccl", "", NON_BLOCKING)
 _NUMBERS: Final = ("n_bytes", "group_size", "sequence", "group_rank", "peer", "peer_rank", "tag")
 _FROM_CALL: Final = ("op", "dtype", "group", "backend", "exchange", "correlation", *_NUMBERS)
 _ANNOTATION: Final = re.compile(r"(?:nccl|rccl|xccl|hccl):(\w+)")
+
+
+def is_recorded(of: Trace | Ranks) -> bool:
+    """Return whether collectives could be there, as calls or as kernels."""
+    return bool(of.recorded & {"collectives", "kernels"})
+
+
+def require_collectives(of: Trace | Ranks) -> None:
+    """Check that collectives could be there.
+
+    Raises:
+        NotRecordedError: neither collectives nor kernels were recorded.
+    """
+    if not is_recorded(of):
+        raise NotRecordedError(UNRECORDED)
 
 
 @of_window
@@ -44,8 +69,8 @@ def find_collectives(trace: Trace) -> pd.DataFrame:
     and not only of a call that enqueued it); call_ns and call_end_ns (`ABSENT` where no call is
     known), process, thread, device, stream, algorithm and protocol ("" where not named), kernels
     (how many), exposed_ns (the time that compute on the device does not hide; NaN without
-    kernels), row (its number among those of the whole recording). All times are whole, whatever
-    the window cuts.
+    kernels), row (its number among those of the whole recording) and number (among those of its
+    process there). All times are whole, whatever the window cuts.
     """
     found = _collectives_of_whole(trace)
     if trace.uncut is None:
@@ -56,11 +81,28 @@ def find_collectives(trace: Trace) -> pd.DataFrame:
 
 @of_window
 def collectives_of_ranks(ranks: Ranks) -> pd.DataFrame:
-    """Return the collectives of all ranks (see `find_collectives`), in the order of their start."""
-    parts = [find_collectives(part) for part in ranks]
-    if len(parts) == 1:
-        return parts[0]
+    """Return the collectives of all ranks, in the order of their start.
+
+    Columns: those of `find_collectives` and part (the place in ``ranks`` whose row ``row`` is).
+    """
+    found = _of_all_ranks(ranks)
+    if ranks.uncut is None:
+        return found
+    return found[are_in_window(ranks)].reset_index(drop=True)
+
+
+def are_in_window(ranks: Ranks) -> npt.NDArray[np.bool_]:
+    """Return which of the collectives of all ranks of the whole recording start in the window."""
+    starts = _of_all_ranks(ranks)["start_ns"].to_numpy(np.int64)
+    return np.ones(len(starts), np.bool_) if ranks.uncut is None else ranks.span.holds(starts)
+
+
+@fact
+def _of_all_ranks(ranks: Ranks) -> pd.DataFrame:
+    parts = [find_collectives(part).assign(part=i) for i, part in enumerate(ranks)]
     filled = [part for part in parts if len(part)] or parts[:1]
+    if len(filled) == 1:
+        return filled[0]
     both = pd.concat(filled, ignore_index=True)
     return both.sort_values(["start_ns", "call_ns"], kind="stable", ignore_index=True)
 
@@ -75,7 +117,7 @@ def _collectives_of_whole(trace: Trace) -> pd.DataFrame:
     alone = _alone(kernels[~claimed])
     both = _as_annotated(trace, pd.concat([described, alone], ignore_index=True))
     both = both.sort_values(["start_ns", "call_ns"], kind="stable", ignore_index=True)
-    return both.assign(row=np.arange(len(both)))
+    return both.assign(row=np.arange(len(both)), number=both.groupby("process").cumcount())
 
 
 def _as_annotated(trace: Trace, work: pd.DataFrame) -> pd.DataFrame:
@@ -138,10 +180,9 @@ def _owner_of_kernels(kernels: pd.DataFrame, calls: pd.DataFrame) -> _Int64Array
     if calls.empty or kernels.empty:
         return np.full(len(kernels), ABSENT, np.int64)
     known = calls[calls["correlation"] != ABSENT]
-    pairs = zip(known["process"], known["correlation"], strict=True)
-    row_of = dict(zip(pairs, known.index, strict=True))
-    wanted = zip(kernels["process"], kernels["correlation"], strict=True)
-    by_number = np.array([row_of.get(pair, ABSENT) for pair in wanted], np.int64)
+    pair = ["process", "correlation"]
+    rows = known[pair].assign(row=known.index).drop_duplicates(pair, keep="last")
+    by_number = kernels[pair].merge(rows, on=pair, how="left")["row"].fillna(ABSENT)
     threaded = calls[calls["thread"] != ABSENT]
     inside = innermost(
         threaded,
@@ -150,7 +191,7 @@ def _owner_of_kernels(kernels: pd.DataFrame, calls: pd.DataFrame) -> _Int64Array
         kernels["launch_ns"].to_numpy(np.int64),
     )
     by_place = np.where(inside >= 0, threaded.index.to_numpy()[np.maximum(inside, 0)], ABSENT)
-    return np.where(by_number >= 0, by_number, by_place)
+    return np.where(by_number >= 0, by_number, by_place).astype(np.int64)
 
 
 def _described(calls: pd.DataFrame, kernels: pd.DataFrame, owner: _Int64Array) -> pd.DataFrame:

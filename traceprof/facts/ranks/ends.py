@@ -6,7 +6,7 @@ from typing import Final
 
 import pandas as pd
 
-from traceprof.units import format_duration
+from traceprof.model.results import Note
 
 __all__ = ["ENDS_TOGETHER", "describe_clocks", "is_beyond_clocks", "spread_of_ends_ns"]
 
@@ -38,9 +38,12 @@ def is_beyond_clocks(late_ns: float, ends_ns: float) -> bool:
     return late_ns > _CLEARLY * ends_ns
 
 
-def describe_clocks(who: str, late_ns: float, ends_ns: float) -> str:
-    """Return a sentence about lateness that the clocks may account for."""
-    return (
-        f"{who} seems {format_duration(late_ns)} late in all, but the ends of the same collectives "
-        f"differ by {format_duration(ends_ns)}: align the clocks (--align collectives)"
+def describe_clocks(who: str, late_ns: float, ends_ns: float) -> Note:
+    """Return a note on lateness that the clocks may account for."""
+    return Note.of(
+        "{who} seems {late:ns} late in all, but the ends of the same collectives differ by "
+        "{ends:ns}: align the clocks (--align collectives)",
+        who=who,
+        late=late_ns,
+        ends=ends_ns,
     )

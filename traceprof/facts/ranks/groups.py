@@ -6,8 +6,9 @@ after the median rank of the other hosts. What only its last rank is later is th
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass, replace
+from collections.abc import Iterable
+from dataclasses import asdict, dataclass, replace
+from enum import StrEnum
 from typing import Final
 
 import numpy as np
@@ -17,19 +18,20 @@ import pandas as pd
 from traceprof.facts.cache import of_window
 from traceprof.facts.collectives.matches import Matches, find_matches
 from traceprof.facts.collectives.members import Member
+from traceprof.facts.ranks.arrivals import find_arrivals, phases_of_arrivals
 from traceprof.facts.ranks.ends import is_beyond_clocks, spread_of_ends_ns
-from traceprof.facts.ranks.run_ups import find_run_ups, phases_of_run_ups
-from traceprof.model.trace import Trace
-from traceprof.units import format_duration, format_ratio
+from traceprof.model.ranks import Ranks
+from traceprof.model.results import Note, TableSpec, Unit, key, same, total
 
 __all__ = [
-    "GROUPINGS",
+    "LATE_GROUPS",
     "GroupLateness",
     "Grouping",
     "describe_lateness",
     "find_late_group",
     "find_late_whole",
     "find_unclear_group",
+    "frame_of_late",
     "measure_lateness",
 ]
 
@@ -39,19 +41,38 @@ _LEAST_COST_RATIO: Final = 0.01
 _LEAST_SHARE_RATIO: Final = 0.5
 _FEWEST_RANKS: Final = 2
 
+LATE_GROUPS: Final = TableSpec(
+    "late_groups",
+    "the hosts and racks that seem late as a whole, and what to make of it",
+    (
+        key("kind", "host or rack"),
+        key("group", "its name"),
+        same("verdict", Unit.TEXT, "straggler, or clocks: they may differ by as much"),
+        same("ranks", Unit.COUNT, "its ranks"),
+        same("late_ranks", Unit.COUNT, "how many of them come late"),
+        total("cost_ns", Unit.NS, "how long most of its ranks hold the median other up"),
+        same("cost_ratio", Unit.RATIO, "that, of the window"),
+        total("held_up_ns", Unit.NS, "how long its last rank does"),
+        same("last_ratio", Unit.RATIO, "the share of the collectives to which it comes last"),
+        same("phase", Unit.TEXT, "where its ranks take longer than the others"),
+        total("excess_ns", Unit.NS, "by how much each does in all"),
+        same("since_ns", Unit.AT_NS, "when it first was late"),
+        total("waited_ns", Unit.NS, "what all ranks waited where it came last"),
+        total("ends_ns", Unit.NS, "how much the ends of these collectives differ"),
+    ),
+)
+"""Those groups of `GroupLateness` that explain the lateness of ranks."""
 
-@dataclass(frozen=True, slots=True)
-class Grouping:
-    """A way to put ranks together: what a group is called, and the group of a rank ("" unknown)."""
 
-    name: str
-    of_member: Callable[[Member], str]
+class Grouping(StrEnum):
+    """A way to put ranks together."""
 
+    HOST = "host"
+    RACK = "rack"
 
-GROUPINGS: Final = {
-    "host": Grouping("host", lambda member: member.host),
-    "rack": Grouping("rack", lambda member: member.rack),
-}
+    def of_member(self, member: Member) -> str:
+        """Return the group of a rank, "" where it is not known."""
+        return member.host if self is Grouping.HOST else member.rack
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,43 +107,46 @@ class GroupLateness:
 
 
 @of_window
-def measure_lateness(trace: Trace, grouping: Grouping) -> tuple[GroupLateness, ...]:
+def measure_lateness(ranks: Ranks, grouping: Grouping) -> tuple[GroupLateness, ...]:
     """Return the lateness of each group, in the order of their first ranks.
 
     Nothing where there is but one group.
     """
-    matches = find_matches(trace).collectives
+    matches = find_matches(ranks).collectives
     names = [grouping.of_member(member) for member in matches.members]
     groups = list(dict.fromkeys(filter(None, names)))
     if len(groups) < 2 or not matches.is_shared:
         return ()
-    arrivals = _Arrivals(matches, np.array([groups.index(n) if n else -1 for n in names]))
-    found = [_measure(trace, arrivals, i, name) for i, name in enumerate(groups)]
+    meetings = _Meetings(matches, np.array([groups.index(n) if n else -1 for n in names]))
+    found = [_measure(ranks, meetings, i, name) for i, name in enumerate(groups)]
     whole = sum(one.held_up_ns for one, _ in found)
+    costly = [i for i, (one, _) in enumerate(found) if one.cost_ratio >= _LEAST_COST_RATIO]
+    phases = _phases(find_arrivals(ranks), meetings, costly) if costly else {}
     return tuple(
-        _judged(trace, arrivals, (i, one, held), whole) for i, (one, held) in enumerate(found)
+        _judged(group, held, whole, *phases.get(i, ("", 0)))
+        for i, (group, held) in enumerate(found)
     )
 
 
-def find_late_whole(trace: Trace) -> tuple[Grouping, GroupLateness] | None:
+def find_late_whole(ranks: Ranks) -> tuple[Grouping, GroupLateness] | None:
     """Return the rack, else the host, that is late as a whole with more than one rank.
 
     A rack only where ranks of several hosts of it are late: else it is the host.
     """
-    members = find_matches(trace).members
-    for grouping in (GROUPINGS["rack"], GROUPINGS["host"]):
-        late = find_late_group(measure_lateness(trace, grouping))
+    members = find_matches(ranks).members
+    for grouping in (Grouping.RACK, Grouping.HOST):
+        late = find_late_group(measure_lateness(ranks, grouping))
         if late is None or late.late_ranks < _FEWEST_RANKS:
             continue
         hosts = {members[place].host for place in late.late_members}
-        if grouping.name == "host" or len(hosts) > 1:
+        if grouping is Grouping.HOST or len(hosts) > 1:
             return grouping, late
     return None
 
 
-def find_unclear_group(trace: Trace, grouping: Grouping) -> GroupLateness | None:
+def find_unclear_group(ranks: Ranks, grouping: Grouping) -> GroupLateness | None:
     """Return the group that would be the straggler if the clocks did not differ as much."""
-    lateness = measure_lateness(trace, grouping)
+    lateness = measure_lateness(ranks, grouping)
     whole = sum(group.held_up_ns for group in lateness)
     return next(
         (
@@ -139,19 +163,44 @@ def find_late_group(lateness: tuple[GroupLateness, ...]) -> GroupLateness | None
     return next((group for group in lateness if group.is_straggler), None)
 
 
-def describe_lateness(grouping: Grouping, group: GroupLateness) -> str:
-    """Return a sentence about a straggler."""
-    where = f", mostly in {group.phase}" if group.phase else ""
-    since = "" if group.since_ns is None else f", since {format_duration(group.since_ns)}"
-    return (
-        f"{grouping.name} {group.name} is a straggler: {group.late_ranks} of its {group.ranks} "
-        f"ranks come late, last to {format_ratio(group.last_ratio)} of the collectives that it "
-        f"shares with others; that costs the others {format_duration(group.cost_ns)} "
-        f"({format_ratio(group.cost_ratio)} of the window){where}{since}"
+def describe_lateness(grouping: Grouping, group: GroupLateness) -> Note:
+    """Return a note on a straggler."""
+    where = ", mostly in {phase}" if group.phase else ""
+    since = "" if group.since_ns is None else ", since {since:ns}"
+    text = (
+        "{kind} {group} is a straggler: {late:count} of its {ranks:count} ranks come late, last "
+        "to {last:ratio} of the collectives that it shares with others; that costs the others "
+        f"{{cost:ns}} ({{share:ratio}} of the window){where}{since}"
+    )
+    return Note.of(
+        text,
+        kind=grouping.value,
+        group=group.name,
+        late=group.late_ranks,
+        ranks=group.ranks,
+        last=group.last_ratio,
+        cost=group.cost_ns,
+        share=group.cost_ratio,
+        phase=group.phase,
+        since=group.since_ns,
     )
 
 
-class _Arrivals:
+def frame_of_late(groups: Iterable[tuple[Grouping, GroupLateness]]) -> pd.DataFrame:
+    """Return the table `LATE_GROUPS` of some groups."""
+    rows = [
+        {
+            **asdict(group),
+            "kind": grouping.value,
+            "group": group.name,
+            "verdict": "straggler" if group.is_straggler else "clocks",
+        }
+        for grouping, group in groups
+    ]
+    return LATE_GROUPS.frame(rows)
+
+
+class _Meetings:
     """When each rank came to each collective that several groups share.
 
     ``come`` has a row per collective (``table``) and a column per member, in ns after the first
@@ -191,23 +240,23 @@ class _Held:
 
 
 def _measure(
-    trace: Trace, arrivals: _Arrivals, place: int, name: str
+    ranks: Ranks, meetings: _Meetings, place: int, name: str
 ) -> tuple[GroupLateness, _Held]:
-    rows = np.flatnonzero(arrivals.last_group == place)
-    own = arrivals.group_of == place
-    come = arrivals.come[rows]
+    rows = np.flatnonzero(meetings.last_group == place)
+    own = meetings.group_of == place
+    come = meetings.come[rows]
     mine, others = come[:, own], come[:, ~own]
-    usual = np.nanmedian(others, axis=1) if len(rows) else np.zeros(0)
+    low, high = _middles(others)
+    usual = (low + high) / 2
     last = np.clip(np.nanmax(mine, axis=1) - usual, 0, None) if len(rows) else usual
     # The lower median: of two ranks the one that comes first, so that both must be late.
-    middle = np.nanquantile(mine, 0.5, axis=1, method="lower") if len(rows) else usual
-    as_a_whole = np.clip(middle - usual, 0, None)
+    as_a_whole = np.clip(_middles(mine)[0] - usual, 0, None)
     held_up_ns = int(np.rint(last.sum()))
     per_rank = np.nansum(np.clip(mine - usual[:, None], 0, None), axis=0)
-    least = max(_LEAST_SHARE_RATIO * held_up_ns, _LEAST_COST_RATIO * trace.span.duration_ns)
+    least = max(_LEAST_SHARE_RATIO * held_up_ns, _LEAST_COST_RATIO * ranks.span.duration_ns)
     late = np.flatnonzero(own)[(per_rank > 0) & (per_rank >= least)]
     cost_ns = int(np.rint(as_a_whole.sum()))
-    n_part = int(arrivals.takes_part[place].sum())
+    n_part = int(meetings.takes_part[place].sum())
     group = GroupLateness(
         name=name,
         ranks=int(own.sum()),
@@ -216,42 +265,44 @@ def _measure(
         is_straggler=False,
         held_up_ns=held_up_ns,
         cost_ns=cost_ns,
-        cost_ratio=cost_ns / (trace.span.duration_ns or 1),
+        cost_ratio=cost_ns / (ranks.span.duration_ns or 1),
         last_ratio=len(rows) / n_part if n_part else 0.0,
         phase="",
         excess_ns=0,
-        since_ns=_since(trace, arrivals, rows, as_a_whole),
-        ends_ns=spread_of_ends_ns(arrivals.table.iloc[rows[as_a_whole > 0]]),
-        waited_ns=int(arrivals.table["waited_ns"].to_numpy(np.int64)[rows].sum()),
+        since_ns=_since(ranks, meetings, rows, as_a_whole),
+        ends_ns=spread_of_ends_ns(meetings.table.iloc[rows[as_a_whole > 0]]),
+        waited_ns=int(meetings.table["waited_ns"].to_numpy(np.int64)[rows].sum()),
     )
     return group, _Held(rows, as_a_whole)
 
 
 def _since(
-    trace: Trace, arrivals: _Arrivals, rows: npt.NDArray[np.int64], late: _Float64Array
+    ranks: Ranks, meetings: _Meetings, rows: npt.NDArray[np.int64], late: _Float64Array
 ) -> int | None:
     """Return when the group first was late as a whole, by half of its usual lateness."""
     if not (late > 0).any():
         return None
     is_late = late >= np.median(late[late > 0]) / 2
-    at = arrivals.table["last_start_ns"].to_numpy(np.int64)[rows[is_late]]
-    return int(at.min()) - trace.whole.span.start_ns
+    at = meetings.table["last_start_ns"].to_numpy(np.int64)[rows[is_late]]
+    return int(at.min()) - ranks.whole.span.start_ns
+
+
+def _middles(values: _Float64Array) -> tuple[_Float64Array, _Float64Array]:
+    """Return the lower and the upper median of each row; NaN does not count."""
+    ordered = np.sort(values, axis=1)  # NaN comes last
+    known = np.isfinite(values).sum(axis=1)
+    rows = np.arange(len(ordered))
+    return ordered[rows, (known - 1) // 2], ordered[rows, np.minimum(known // 2, known - 1)]
 
 
 def _judged(
-    trace: Trace, arrivals: _Arrivals, found: tuple[int, GroupLateness, _Held], whole_ns: int
+    group: GroupLateness, held: _Held, whole_ns: int, phase: str, excess_ns: int
 ) -> GroupLateness:
-    place, group, held = found
     is_straggler = (
         _is_costly(group, whole_ns)
         and len(held.rows) > 1
         and is_beyond_clocks(group.cost_ns, group.ends_ns)
     )
-    if group.cost_ratio < _LEAST_COST_RATIO:
-        return group
-    known = find_run_ups(trace)
-    in_question = known[known["match"].isin(arrivals.table.index[held.rows])]
-    phase, excess_ns = _phase(in_question, arrivals.group_of == place)
     return replace(group, is_straggler=is_straggler, phase=phase, excess_ns=excess_ns)
 
 
@@ -260,12 +311,26 @@ def _is_costly(group: GroupLateness, whole_ns: int) -> bool:
     return group.cost_ratio >= _LEAST_COST_RATIO and group.cost_ns >= share_ns
 
 
-def _phase(run_ups: pd.DataFrame, own: npt.NDArray[np.bool_]) -> tuple[str, int]:
-    """Return where the ranks of a group take longer than the median of the others, by how much."""
-    is_own = own[run_ups["member"].to_numpy(np.int64)]
-    phases = phases_of_run_ups(run_ups)
-    mine = run_ups[is_own].groupby("match")[phases].mean()
-    usual = run_ups[~is_own].groupby("match")[phases].median()
+def _phases(
+    arrivals: pd.DataFrame, meetings: _Meetings, wanted: list[int]
+) -> dict[int, tuple[str, int]]:
+    """Return where the ranks of each group take longer than the others where it came last."""
+    last = pd.Series(meetings.last_group, meetings.table.index)
+    came_last = arrivals["match"].map(last).fillna(-1).to_numpy(np.int64)
+    rows_of = pd.Series(came_last).groupby(came_last).indices
+    of_rows = meetings.group_of[arrivals["member"].to_numpy(np.int64)]
+    return {
+        group: _phase(arrivals.iloc[rows_of[group]], of_rows[rows_of[group]] == group)
+        for group in wanted
+        if group in rows_of
+    }
+
+
+def _phase(arrivals: pd.DataFrame, is_own: npt.NDArray[np.bool_]) -> tuple[str, int]:
+    """Return where some ranks take longer than the median of the others, by how much each."""
+    phases = phases_of_arrivals(arrivals)
+    mine = arrivals[is_own].groupby("match")[phases].mean()
+    usual = arrivals[~is_own].groupby("match")[phases].median()
     excess = (mine - usual).sum()
     if excess.empty or excess.max() <= 0:
         return "", 0

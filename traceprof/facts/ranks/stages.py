@@ -7,10 +7,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
+import numpy as np
 import pandas as pd
 
+from traceprof.facts.cache import fact
 from traceprof.facts.collectives.members import Member, find_members
 from traceprof.facts.collectives.point_to_point import find_messages
+from traceprof.facts.collectives.work import find_collectives
+from traceprof.model.ranks import Ranks
 from traceprof.model.trace import Trace
 
 __all__ = ["POINT_TO_POINT", "Stage", "find_chains", "find_stages"]
@@ -26,11 +30,12 @@ class Stage:
     number: int
     n_stages: int
     member: Member
-    told_by: str
+    known_from: str
     pipeline: int = 0
 
 
-def find_stages(trace: Trace, work: pd.DataFrame) -> tuple[Stage, ...]:
+@fact
+def find_stages(ranks: Ranks) -> tuple[Stage, ...]:
     """Return the stages in their order, one pipeline after another; none if they cannot be told.
 
     Ranges that name one stage in each process ("stage 2") decide, then the messages between
@@ -38,12 +43,12 @@ def find_stages(trace: Trace, work: pd.DataFrame) -> tuple[Stage, ...]:
     goes to, processes that send and receive are stages, in the order in which they first compute.
     Kernels named SendRecv do not suffice: all-to-all uses them, too.
     """
-    members = find_members(trace)
-    named = _named_stages(trace)
+    members = find_members(ranks)
+    named = {process: number for part in ranks for process, number in _named_stages(part).items()}
     ordered = sorted((named[m.process], m) for m in members if m.process in named)
     if len({number for number, _ in ordered}) == len(ordered) > 1:
         return _numbered([member for _, member in ordered], "ranges", 0)
-    links = _first_messages(trace)
+    links = _first_messages(ranks)
     if links:
         chains = find_chains(links)
         return tuple(
@@ -51,13 +56,20 @@ def find_stages(trace: Trace, work: pd.DataFrame) -> tuple[Stage, ...]:
             for number, chain in enumerate(chains)
             for stage in _numbered([members[place] for place in chain], "messages", number)
         )
-    talking = set(work.loc[work["op"].isin(("send", "recv")), "process"])
-    begins = trace.whole.kernels.groupby("process")["start_ns"].min()
-    stages = [m for m in members if m.process in talking and m.process in begins.index]
+    begins = {process: ns for part in ranks for process, ns in _talking(part).items()}
+    stages = [member for member in members if member.process in begins]
     if len(stages) < 2:
         return ()
-    stages.sort(key=lambda member: int(begins[member.process]))
+    stages.sort(key=lambda member: begins[member.process])
     return _numbered(stages, "sends and receives", 0)
+
+
+def _talking(trace: Trace) -> dict[int, int]:
+    """Return the processes that send or receive, and when each first used a device."""
+    work, kernels = find_collectives(trace), trace.kernels[["process", "start_ns"]]
+    talking = work.loc[work["op"].isin(("send", "recv")), "process"].unique()
+    begins = kernels.drop_duplicates("process").set_index("process")["start_ns"].to_dict()
+    return {process: int(begins[process]) for process in talking.tolist() if process in begins}
 
 
 def find_chains(links: Mapping[tuple[int, int], int]) -> list[list[int]]:
@@ -121,8 +133,8 @@ def _in_order(
     return sorted(ranks, key=lambda rank: (depth[rank], begins[rank], rank))
 
 
-def _first_messages(trace: Trace) -> dict[tuple[int, int], int]:
-    messages = find_messages(trace.whole)
+def _first_messages(ranks: Ranks) -> dict[tuple[int, int], int]:
+    messages = find_messages(ranks)
     known = (messages["source"] >= 0) & (messages["target"] >= 0)
     known &= messages["carrier"].isin(POINT_TO_POINT)
     messages = messages[known & (messages["source"] != messages["target"])]
@@ -131,21 +143,21 @@ def _first_messages(trace: Trace) -> dict[tuple[int, int], int]:
     return {(source, target): ns for source, target, ns in zip(*columns, strict=True)}
 
 
-def _numbered(members: list[Member], told_by: str, pipeline: int) -> tuple[Stage, ...]:
+def _numbered(members: list[Member], known_from: str, pipeline: int) -> tuple[Stage, ...]:
     return tuple(
-        Stage(i, len(members), member, told_by, pipeline) for i, member in enumerate(members)
+        Stage(i, len(members), member, known_from, pipeline) for i, member in enumerate(members)
     )
 
 
 def _named_stages(trace: Trace) -> dict[int, int]:
     """Return the number of the one stage that the ranges of each process name."""
-    ranges = trace.whole.ranges
+    ranges = trace.ranges
     names = [str(name) for name in ranges["name"].cat.categories]
     found = {i: match for i, name in enumerate(names) if (match := _STAGE.search(name))}
-    codes = ranges["name"].cat.codes
-    hits = ranges[codes.isin(list(found))]
-    numbers = codes[hits.index].map({i: int(match["number"]) for i, match in found.items()})
+    codes = ranges["name"].cat.codes.to_numpy()
+    rows = np.flatnonzero(np.isin(codes, list(found)))
+    hits = pd.DataFrame({"process": ranges["process"].to_numpy()[rows], "code": codes[rows]})
     by_process: dict[int, set[int]] = {}
-    for process, number in zip(hits["process"].tolist(), numbers.tolist(), strict=True):
-        by_process.setdefault(int(process), set()).add(int(number))
+    for process, code in hits.drop_duplicates().itertuples(index=False):
+        by_process.setdefault(int(process), set()).add(int(found[code]["number"]))
     return {process: min(own) for process, own in by_process.items() if len(own) == 1}

@@ -11,14 +11,14 @@ import pandas as pd
 from traceprof.formats.nsys.codes import process_of, thread_of
 from traceprof.formats.nsys.names import named
 from traceprof.formats.nsys.nccl import Communicator
-from traceprof.formats.rank_variables import RANK_VARIABLES
+from traceprof.formats.shared.launchers import RANK_VARIABLES, TOPOLOGY_VARIABLES
 from traceprof.formats.sqlite.database import ColumnType, Database
-from traceprof.formats.topology import TOPOLOGY_VARIABLES
 from traceprof.model.tables import ABSENT, empty_table, make_table
 from traceprof.model.trace import TraceInfo
 
 __all__ = [
     "capture_end_ns",
+    "named_processes",
     "physical_devices",
     "read_devices",
     "read_environment",
@@ -153,6 +153,14 @@ def _ranks(database: Database, groups: Sequence[Communicator]) -> dict[int, _Ran
         one.process: _Rank(rank=one.rank, world_size=one.size)
         for one in sorted(groups, key=lambda one: one.size)
     }
+
+
+def named_processes(database: Database) -> set[int]:
+    """Return the processes that have threads with names."""
+    if not {"nameId", "globalTid"} <= database.columns("ThreadNames"):
+        return set()
+    rows = database.rows("SELECT DISTINCT globalTid FROM ThreadNames WHERE globalTid IS NOT NULL")
+    return set(process_of(np.array([key for (key,) in rows], np.int64)).tolist())
 
 
 def read_threads(database: Database, processes: np.ndarray) -> pd.DataFrame:

@@ -9,12 +9,11 @@ from pathlib import Path
 from typing import Any, Final
 
 from traceprof.errors import TraceError
-from traceprof.formats import FORMATS, open_trace
+from traceprof.formats import open_trace, recognised
 from traceprof.formats.base import ReadOptions
-from traceprof.formats.candidate import examine
-from traceprof.formats.nsys.reports import FORMAT as NSYS_REPORT
 from traceprof.formats.runs.manifest import read_manifest
 from traceprof.formats.runs.ranks import Claim, claims_of, numbered, varying_number
+from traceprof.formats.shared.files import examine, is_packed_database
 from traceprof.model.run import RankTrace, Run
 from traceprof.model.tables import ABSENT
 
@@ -126,26 +125,21 @@ def _is_candidate(path: Path, folder: Path) -> bool:
 
 def _traces_among(files: Sequence[Path]) -> list[Path]:
     """Return the traces; a report whose export stands beside it is the same recording."""
-    traces = {}
+    needs_export: dict[Path, bool] = {}
     for path in files:
         try:
             candidate = examine(path)
         except TraceError:
             continue
-        for known in FORMATS:
-            if known.recognises(candidate):
-                traces[path] = known
-                break
-    exported = {path.with_suffix("") for path, known in traces.items() if _is_export(known)}
+        known = recognised(candidate)
+        if known is not None or is_packed_database(candidate):
+            needs_export[path] = known is not None and known.read_by_export
+    exported = {path.with_suffix("") for path, is_report in needs_export.items() if not is_report}
     return [
         path
-        for path, known in traces.items()
-        if _is_export(known) or path.with_suffix("") not in exported
+        for path, is_report in needs_export.items()
+        if not is_report or path.with_suffix("") not in exported
     ]
-
-
-def _is_export(known: object) -> bool:
-    return known is not NSYS_REPORT
 
 
 def _add_manifest(found: _Found, path: Path) -> bool:

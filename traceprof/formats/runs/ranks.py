@@ -10,8 +10,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from traceprof.formats.rank_variables import RANK_VARIABLES
-from traceprof.formats.topology import rack_of
+from traceprof.formats.shared.launchers import RANK_VARIABLES, rack_of
 from traceprof.model.run import RankTrace, of_process
 from traceprof.model.tables import ABSENT
 from traceprof.model.trace import Trace

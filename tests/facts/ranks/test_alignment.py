@@ -1,0 +1,63 @@
+"""The clocks of ranks, found by the ends of shared collectives."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from tests.analysis.generated_run import MS, Clock, Plan, make_ranks_of
+from tests.builders import TraceBuilder
+from traceprof.facts.collectives.matches import find_matches
+from traceprof.facts.ranks.alignment import align_clocks, find_alignment
+from traceprof.facts.ranks.robust_line import fit_line
+from traceprof.model.ranks import Ranks
+
+
+@pytest.mark.parametrize("jitter_ns", [0, 20_000])
+def test_clocks_of_hosts_are_found_within_the_jitter(jitter_ns: int) -> None:
+    clocks = [Clock(), Clock(10 * MS, 20.0), Clock(-10 * MS, -20.0), Clock(3 * MS)]
+    plan = Plan(n_steps=100, clocks=clocks, hosts=["a", "b", "c", "d"], jitter_ns=jitter_ns)
+    ranks = make_ranks_of(plan)
+    found = find_alignment(ranks)
+    for clock, row in zip(clocks, found.clocks, strict=True):
+        assert row.offset_ns is not None
+        assert row.drift_ppm is not None
+        middle = found.corrections[row.process].at_ns
+        shown = clock.offset_ns + clock.drift_ppm * 1e-6 * middle
+        assert abs(row.offset_ns - shown) <= jitter_ns + 300
+        assert abs(row.drift_ppm - clock.drift_ppm) <= 0.1 + jitter_ns * 1e-4
+        assert row.residual_ns is not None
+        assert row.residual_ns <= 2 * jitter_ns + 2
+    table = find_matches(align_clocks(ranks)).table
+    assert table["spread_ns"].max() <= 4 * jitter_ns + 600
+
+
+def test_ranks_of_one_host_have_one_clock() -> None:
+    clocks = [Clock(), Clock(), Clock(5 * MS), Clock(5 * MS)]
+    ranks = make_ranks_of(Plan(clocks=clocks, hosts=["a", "a", "b", "b"]))
+    offsets = [clock.offset_ns for clock in find_alignment(ranks).clocks]
+    assert offsets == [0, 0, 5 * MS, 5 * MS]
+
+
+def test_clocks_are_tied_over_others_and_what_is_loose_is_named() -> None:
+    builder = TraceBuilder()
+    for process in range(1, 6):
+        builder.process(process, rank=process - 1)
+    for group, pair, skew in (("ab", (1, 2), 100), ("bc", (2, 3), 1000), ("d", (4,), 0)):
+        for place, process in enumerate(pair):
+            ahead = skew * place + (100 if process in (2, 3) and group == "bc" else 0)
+            builder.collective(
+                "all_reduce", ahead, 500 + ahead, process=process, backend="gloo", group=group
+            )
+    found = find_alignment(Ranks.of(builder.build()))
+    assert [clock.offset_ns for clock in found.clocks] == [0, 100, 1100, None, None]
+    assert any("3, 4 are not tied" in note.text for note in found.notes)
+
+
+def test_a_line_is_not_drawn_through_scatter_nor_spoilt_by_outliers() -> None:
+    x = np.arange(100, dtype=np.float64)
+    noise = np.random.default_rng(1).normal(0, 1, 100)
+    assert fit_line(x, 5 + noise).slope == 0
+    spoilt = 5 + 2 * x + np.where(x % 5 == 0, 1e6, 0)
+    line = fit_line(x, spoilt)
+    assert (line.level, line.slope) == (pytest.approx(5), pytest.approx(2))

@@ -1,0 +1,27 @@
+"""A rank held against the others, without itself."""
+
+from __future__ import annotations
+
+import numpy as np
+import pandas as pd
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from traceprof.facts.ranks.others import beyond_others
+
+
+@given(st.lists(st.tuples(st.integers(0, 2), st.integers(0, 9)), max_size=12))
+def test_beyond_the_others_is_what_one_counts_by_hand(rows: list[tuple[int, int]]) -> None:
+    keys, values = ([row[i] for row in rows] for i in (0, 1))
+    found = beyond_others(pd.Series(values, dtype=np.int64), pd.Series(keys, dtype=np.int64))
+    for i, (key, value) in enumerate(rows):
+        others = [v for j, (k, v) in enumerate(rows) if k == key and j != i]
+        expected = value - np.median(others) if others else np.nan
+        assert found[i] == pytest.approx(expected, nan_ok=True)
+
+
+def test_beyond_the_others_is_exact_on_any_clock() -> None:
+    at = 1_790_000_000_000_000_000
+    found = beyond_others(pd.Series([at + 1, at, at + 4]), pd.Series([0, 0, 0]))
+    assert found.tolist() == [-1.0, -2.5, 3.5]

@@ -1,0 +1,260 @@
+"""Collectives by operation, group and message size: time, bandwidth, and what compute hides."""
+
+from __future__ import annotations
+
+from typing import Final
+
+import numpy as np
+import pandas as pd
+
+from traceprof.analysis.base import Analysis
+from traceprof.analysis.collectives.notes import note_on_collectives
+from traceprof.facts.collectives.callers import of_rows, phases_of_collectives
+from traceprof.facts.collectives.matches import find_matches
+from traceprof.facts.collectives.rates import devices_beside, peak_of_group
+from traceprof.facts.collectives.step_traffic import find_step_traffic
+from traceprof.facts.collectives.work import require_collectives
+from traceprof.facts.size_classes import classify_sizes, order_of_size
+from traceprof.model.ranks import Ranks
+from traceprof.model.results import (
+    Result,
+    ResultSpec,
+    TableSpec,
+    Unit,
+    derived,
+    key,
+    median,
+    same,
+    total,
+)
+from traceprof.model.tables import ABSENT
+
+__all__ = ["ANALYSIS"]
+
+_KEYS: Final = ["op", "group", "group_size", "sizes"]
+
+SPEC: Final = ResultSpec(
+    tables=(
+        TableSpec(
+            "classes",
+            "one row per operation, group and class of message sizes, by total time over all ranks."
+            " Bandwidths are as nccl-tests define them, sizes over times of all together: of"
+            " collectives that ranks share the shortest time of the ranks, which holds no waiting,"
+            " else the time as it is; none where sizes, times or the number of ranks are not known",
+            (
+                key("op", "the operation"),
+                key("sizes", "the class of what a rank hands in (K and M are binary)"),
+                total("count", Unit.COUNT, "how many, of all ranks"),
+                total("size_bytes", Unit.BYTES, "what the ranks hand in, none if one is not known"),
+                total("total_ns", Unit.NS, "their times added up"),
+                derived("busbw_bytes_per_s", Unit.BYTES_PER_S, "what each link must carry"),
+                derived("peak_ratio", Unit.RATIO, "busbw of the link's peak; not cut off at 1"),
+                total("exposed_ns", Unit.NS, "what compute on the same device does not hide"),
+                total("waited_ns", Unit.NS, "for the last rank"),
+                derived("algbw_bytes_per_s", Unit.BYTES_PER_S, "size of the operation over time"),
+                median("median_ns", Unit.NS, "the median time"),
+                key("group", "the communicator, empty where it has no name"),
+                key("group_size", "how many ranks it has", Unit.COUNT),
+                same("algorithm", Unit.TEXT, "algorithms and protocols, by the kernels' names"),
+                same("dtype", Unit.TEXT, "the types of the elements"),
+                same("peak_bytes_per_s", Unit.BYTES_PER_S, "the peak of the link in one direction"),
+            ),
+        ),
+        TableSpec(
+            "phases",
+            "one row per phase whose code called collectives, the most exposed first",
+            (
+                key("phase", "the phase of the training loop"),
+                total("count", Unit.COUNT, "how many"),
+                total("exposed_ns", Unit.NS, "what compute does not hide of them"),
+            ),
+        ),
+        TableSpec(
+            "peaks",
+            "one row per size of groups: the link that bandwidths are held against",
+            (
+                key("group_size", "how many ranks", Unit.COUNT),
+                same("peak_bytes_per_s", Unit.BYTES_PER_S, "the peak of the link in one direction"),
+                same("link", Unit.TEXT, "which link that is"),
+                same("source", Unit.TEXT, "who says so"),
+                same("is_wider", Unit.FLAG, "more ranks than a machine of this run has GPUs"),
+            ),
+        ),
+    ),
+    scalars=(
+        total("count", Unit.COUNT, "collectives in the window, of all ranks"),
+        total("shared_count", Unit.COUNT, "of these, shared by several ranks of the run"),
+        total("unsized_count", Unit.COUNT, "of these, of unknown size"),
+        total("uncalled_count", Unit.COUNT, "of these, kernels whose launch is not known"),
+        total("untimed_count", Unit.COUNT, "of these, calls whose kernel is not known"),
+        total("ranks_count", Unit.COUNT, "ranks that take part"),
+        derived("collectives_per_s", Unit.PER_S, "collectives of a rank per second"),
+        derived("per_step_count", Unit.NUMBER, "collectives per step of a rank"),
+        derived("per_step_bytes", Unit.BYTES, "what a rank hands in per step"),
+        derived("all_reduce_ratio", Unit.RATIO, "share of the steps in which all-reduces run"),
+    ),
+)
+
+
+def measure_collectives(ranks: Ranks) -> Result:
+    """Return the collectives of the window by operation, group and size.
+
+    Raises:
+        NotRecordedError: neither collectives nor kernels were recorded.
+    """
+    require_collectives(ranks)
+    matches = find_matches(ranks)
+    work = matches.rows
+    if work.empty:
+        tables = {table.name: table.frame() for table in SPEC.tables}
+        return Result("collectives", SPEC, tables, {"count": 0})
+    work = work.assign(sizes=classify_sizes(work["n_bytes"].to_numpy(np.int64)))
+    classes = _with_peaks(ranks, _summed(work, matches.table))
+    tables = {
+        "classes": SPEC.table("classes").frame(_in_order(classes)),
+        "phases": SPEC.table("phases").frame(_by_phase(ranks, work)),
+        "peaks": SPEC.table("peaks").frame(_peaks(ranks, classes, work)),
+    }
+    return Result("collectives", SPEC, tables, _scalars(ranks, work))
+
+
+def _summed(work: pd.DataFrame, shared: pd.DataFrame) -> pd.DataFrame:
+    """Return one row per class in the order in which they occur, with device, the largest."""
+    number = work.groupby(_KEYS, sort=False).ngroup()
+    work = work.assign(
+        number=number,
+        duration_ns=work["end_ns"] - work["start_ns"],
+        is_unsized=work["n_bytes"] < 0,
+        way=(work["algorithm"] + " " + work["protocol"]).str.strip(),
+    )
+    groups = work.groupby("number")
+    table = groups.agg(
+        **{name: (name, "first") for name in _KEYS},
+        count=("op", "size"),
+        size_bytes=("n_bytes", "sum"),
+        is_unsized=("is_unsized", "any"),
+        device=("device", "max"),
+    )
+    timed = work[work["is_timed"]]
+    times = timed.groupby("number")
+    table = table.assign(
+        size_bytes=table["size_bytes"].where(~table["is_unsized"]),
+        total_ns=times["duration_ns"].sum(),
+        exposed_ns=times["exposed_ns"].sum(min_count=1),
+        median_ns=times["duration_ns"].median(),
+        waited_ns=_waited(timed, shared),
+        algorithm=_distinct(work, "way"),
+        dtype=_distinct(work, "dtype"),
+    )
+    moved = _without_waiting(timed, shared)
+    return table.assign(
+        algbw_bytes_per_s=_rate(moved, "operation_bytes"),
+        busbw_bytes_per_s=_rate(moved, "bus_bytes"),
+    )
+
+
+def _without_waiting(timed: pd.DataFrame, shared: pd.DataFrame) -> pd.DataFrame:
+    """Return what moved in each class: what ranks share, in their shortest time; else all."""
+    columns = ["duration_ns", "operation_bytes", "bus_bytes"]
+    pairs = timed.loc[timed["match"] >= 0, ["number", "match"]].drop_duplicates()
+    matched = pairs.join(shared[columns], on="match")
+    alone = timed[~timed["number"].isin(pairs["number"])]
+    return pd.concat([matched[["number", *columns]], alone[["number", *columns]]])
+
+
+def _rate(moved: pd.DataFrame, column: str) -> pd.Series:
+    known = moved[moved[column].notna()].groupby("number")
+    total_ns = known["duration_ns"].sum()
+    return known[column].sum() / total_ns.where(total_ns > 0) * 1e9
+
+
+def _waited(timed: pd.DataFrame, shared: pd.DataFrame) -> pd.Series:
+    matched = timed[timed["match"] >= 0]
+    last_start = shared["last_start_ns"].reindex(matched["match"]).to_numpy(np.int64)
+    waited = pd.Series(last_start - matched["start_ns"].to_numpy(np.int64), matched.index)
+    return waited.groupby(matched["number"]).sum()
+
+
+def _distinct(work: pd.DataFrame, column: str) -> pd.Series:
+    """Return the distinct texts of each class, sorted, as one text."""
+    pairs = work[["number", column]].drop_duplicates().sort_values(["number", column])
+    pairs = pairs[pairs[column] != ""]
+    texts = pairs.groupby("number")[column].agg(", ".join)
+    return texts.reindex(range(int(work["number"].max()) + 1), fill_value="")
+
+
+def _with_peaks(ranks: Ranks, classes: pd.DataFrame) -> pd.DataFrame:
+    ends = zip(classes["device"].tolist(), classes["group_size"].tolist(), strict=True)
+    peaks = [peak_of_group(ranks, device, size) for device, size in ends]
+    rates = np.array([np.nan if peak is None else peak.bytes_per_s for peak in peaks], np.float64)
+    return classes.assign(
+        peak=pd.Series(peaks, classes.index, dtype=object),
+        peak_bytes_per_s=rates,
+        peak_ratio=classes["busbw_bytes_per_s"] / rates,
+    )
+
+
+def _in_order(classes: pd.DataFrame) -> pd.DataFrame:
+    order = classes.assign(
+        longest=-classes["total_ns"].fillna(0), place=classes["sizes"].map(order_of_size)
+    ).sort_values(["longest", "op", "place"], kind="stable", ignore_index=True)
+    return order.assign(group_size=order["group_size"].where(order["group_size"] != ABSENT))
+
+
+def _by_phase(ranks: Ranks, work: pd.DataFrame) -> pd.DataFrame:
+    phases = of_rows(work, [phases_of_collectives(part) for part in ranks])
+    exposed = work["exposed_ns"].groupby(phases)
+    table = pd.DataFrame({"count": exposed.size(), "exposed_ns": exposed.sum(min_count=1)})
+    table = table.rename_axis("phase").reset_index()
+    return table.sort_values("exposed_ns", ascending=False, kind="stable", ignore_index=True)
+
+
+def _peaks(ranks: Ranks, classes: pd.DataFrame, work: pd.DataFrame) -> pd.DataFrame:
+    """Return what bandwidths are held against, and what groups have nothing of the kind."""
+    sized = work.loc[work["bus_bytes"].notna() & (work["device"] >= 0), ["device", "group_size"]]
+    pairs = sized.drop_duplicates().itertuples(index=False, name=None)
+    wider = {size for device, size in pairs if size > devices_beside(ranks, device)}
+    judged = classes[classes["busbw_bytes_per_s"].notna() & classes["peak"].notna()]
+    peaks = dict(zip(judged["group_size"].tolist(), judged["peak"].tolist(), strict=True))
+    sizes = [*peaks, *sorted(wider - set(peaks))]
+    rows = [
+        {
+            "group_size": size,
+            "peak_bytes_per_s": peaks[size].bytes_per_s if size in peaks else np.nan,
+            "link": peaks[size].what if size in peaks else "",
+            "source": peaks[size].source if size in peaks else "",
+            "is_wider": size in wider,
+        }
+        for size in sizes
+    ]
+    return SPEC.table("peaks").frame(rows)
+
+
+def _scalars(ranks: Ranks, work: pd.DataFrame) -> dict[str, float | None]:
+    n_ranks = len(work[["process", "member"]].drop_duplicates())
+    seconds = ranks.span.duration_ns / 1e9
+    scalars: dict[str, float | None] = {
+        "count": len(work),
+        "shared_count": int((work["match"] >= 0).sum()),
+        "unsized_count": int((work["n_bytes"] < 0).sum()),
+        "uncalled_count": int((work["call_ns"] < 0).sum()),
+        "untimed_count": int((~work["is_timed"]).sum()),
+        "ranks_count": n_ranks,
+        "collectives_per_s": len(work) / n_ranks / seconds if seconds else None,
+    }
+    traffic = find_step_traffic(ranks, work)
+    if traffic is not None:
+        scalars["per_step_count"] = traffic.count
+        scalars["per_step_bytes"] = traffic.size_bytes
+        scalars["all_reduce_ratio"] = traffic.all_reduce_ratio
+    return scalars
+
+
+ANALYSIS = Analysis(
+    name="collectives",
+    spec=SPEC,
+    uses=("collectives", "kernels", "api_calls", "ranges", "processes", "devices", "environment"),
+    whole=("collectives", "kernels", "ranges"),
+    of_ranks=measure_collectives,
+    finish=note_on_collectives,
+)

@@ -1,1 +1,0 @@
-"""Collectives (matched over the ranks), transfers, the network: bytes and bandwidth."""

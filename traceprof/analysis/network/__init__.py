@@ -1,0 +1,1 @@
+"""Traffic over links by their counters, beside the collectives that caused it."""

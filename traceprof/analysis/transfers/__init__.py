@@ -1,0 +1,1 @@
+"""Copies between host and devices and between devices: bytes, rates, and the links' peaks."""

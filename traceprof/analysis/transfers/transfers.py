@@ -1,0 +1,253 @@
+"""Copies between host and devices and between devices: how fast, against what the link can do.
+
+For each device, direction and kind of memory: all copies, then by size, with the GB/s that each
+size reaches, and how much of their time neither compute nor communication hides.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+import numpy as np
+import numpy.typing as npt
+import pandas as pd
+
+from traceprof.analysis.base import Analysis
+from traceprof.analysis.transfers.notes import note_on_transfers
+from traceprof.facts.devices import device_time
+from traceprof.facts.launches import launches_of
+from traceprof.facts.size_classes import ALL_SIZES, classify_sizes, order_of_size
+from traceprof.facts.transfers import peak_of_route, route_of
+from traceprof.model.intervals import Intervals
+from traceprof.model.results import (
+    Result,
+    ResultSpec,
+    TableSpec,
+    Unit,
+    derived,
+    key,
+    same,
+    total,
+)
+from traceprof.model.trace import Trace
+
+__all__ = ["ANALYSIS"]
+
+_DIRECTIONS: Final = ("h2d", "d2h", "p2p")
+_GROUP: Final = ["device", "route", "memory"]
+_KEYS: Final = [*_GROUP, "sizes"]
+_LARGE_BYTES: Final = 1 << 20
+
+SPEC: Final = ResultSpec(
+    tables=(
+        TableSpec(
+            "transfers",
+            'one row per device, route, kind of memory and class of sizes ("all" first), the'
+            " longest first",
+            (
+                key("device", "the device", Unit.NUMBER),
+                key("route", "h2d, d2h, or from which device to which (p2p 0→3)"),
+                key("memory", "the kind of memory at the host's end, or of a peer copy's source"),
+                key("sizes", "the class of sizes (K and M are binary)"),
+                total("count", Unit.COUNT, "how many copies"),
+                total("size_bytes", Unit.BYTES, "their bytes"),
+                total("total_ns", Unit.NS, "their times added up"),
+                total("busy_ns", Unit.NS, "when at least one ran"),
+                total("exposed_ns", Unit.NS, "of that, what no kernel of the device hides"),
+                derived(
+                    "overhead_ns",
+                    Unit.NS,
+                    "beyond what the bytes take at the rate of the fastest class of the route",
+                ),
+                derived("rate_bytes_per_s", Unit.BYTES_PER_S, "bytes over total time: of one copy"),
+                same(
+                    "peak_bytes_per_s", Unit.BYTES_PER_S, "the peak of the link in this direction"
+                ),
+                derived("peak_ratio", Unit.RATIO, "the rate's share of it; not cut off at 1"),
+            ),
+        ),
+        TableSpec(
+            "memory",
+            "one row per direction and kind of memory, over all devices",
+            (
+                key("direction", "h2d, d2h or p2p"),
+                key("memory", "the kind of memory at the host's end, or of a peer copy's source"),
+                total("count", Unit.COUNT, "how many copies"),
+                total("size_bytes", Unit.BYTES, "their bytes"),
+                total("total_ns", Unit.NS, "their times added up"),
+                total("large_bytes", Unit.BYTES, "the bytes of those of 1 MiB and more"),
+                total("large_ns", Unit.NS, "the times of those of 1 MiB and more"),
+                derived("rate_bytes_per_s", Unit.BYTES_PER_S, "bytes over total time"),
+                derived("large_rate_bytes_per_s", Unit.BYTES_PER_S, "that of large ones"),
+            ),
+        ),
+        TableSpec(
+            "links",
+            "one row per device and route: the link that rates are held against",
+            (
+                key("device", "the device", Unit.NUMBER),
+                key("route", "h2d, d2h, or from which device to which"),
+                same(
+                    "peak_bytes_per_s", Unit.BYTES_PER_S, "the peak of the link in this direction"
+                ),
+                same("link", Unit.TEXT, "which link that is"),
+                same("source", Unit.TEXT, "who says so"),
+            ),
+        ),
+    ),
+    scalars=(
+        total("synchronous_count", Unit.COUNT, "h2d copies that the host waited for"),
+        total("synchronous_ns", Unit.NS, "the time that the host spent in them"),
+    ),
+)
+
+
+def measure_transfers(trace: Trace) -> Result:
+    """Return the copies that leave or enter a device, by route, memory and size."""
+    is_kept = trace.copies["direction"].isin(_DIRECTIONS).to_numpy()
+    copies = _described(trace.copies[is_kept])
+    tables = {
+        "transfers": SPEC.table("transfers").frame(_by_size(trace, copies)),
+        "memory": SPEC.table("memory").frame(_by_memory(copies)),
+        "links": SPEC.table("links").frame(_links(trace, copies)),
+    }
+    return Result("transfers", SPEC, tables, _synchronous(trace))
+
+
+def _described(copies: pd.DataFrame) -> pd.DataFrame:
+    duration = copies["end_ns"] - copies["start_ns"]
+    is_large = copies["n_bytes"] >= _LARGE_BYTES
+    return pd.DataFrame(
+        {
+            **{name: copies[name] for name in ("start_ns", "end_ns", "device")},
+            "direction": copies["direction"].astype(object),
+            "route": route_of(copies),
+            "memory": _memory_of(copies),
+            "sizes": classify_sizes(copies["n_bytes"].to_numpy()),
+            "size_bytes": copies["n_bytes"],
+            "total_ns": duration,
+            "large_bytes": copies["n_bytes"].where(is_large, 0),
+            "large_ns": duration.where(is_large, 0),
+        }
+    )
+
+
+def _memory_of(copies: pd.DataFrame) -> npt.NDArray[np.object_]:
+    """Return the kind of memory at the host's end, or of the source of a peer copy."""
+    to_host = (copies["direction"] == "d2h").to_numpy()
+    source, target = copies["src_kind"].astype(object), copies["dst_kind"].astype(object)
+    kinds = np.where(to_host, target, source)
+    return np.asarray(np.where(kinds == "", "not known", kinds), object)
+
+
+def _by_size(trace: Trace, copies: pd.DataFrame) -> pd.DataFrame:
+    """Return the classes, and all sizes of each route and memory as one class more."""
+    both = pd.concat([copies.assign(sizes=ALL_SIZES), copies], ignore_index=True)
+    groups = both.groupby(_KEYS, sort=False)
+    table = groups.agg(
+        count=("size_bytes", "size"), size_bytes=("size_bytes", "sum"), total_ns=("total_ns", "sum")
+    ).reset_index()
+    starts, ends = both["start_ns"].to_numpy(), both["end_ns"].to_numpy()
+    busy = [Intervals.union_of(starts[rows], ends[rows]) for rows in _rows_of(groups, len(table))]
+    devices = table["device"].tolist()
+    hiding = {device: device_time(trace, device).kernel for device in set(devices)}
+    hidden = [
+        int(hiding[device].covered_ns(own.starts, own.ends).sum())
+        for device, own in zip(devices, busy, strict=True)
+    ]
+    busy_ns = np.array([own.total_ns for own in busy], np.int64)
+    peaks = _links(trace, copies).set_index(["device", "route"])["peak_bytes_per_s"]
+    return table.assign(
+        busy_ns=busy_ns,
+        exposed_ns=busy_ns - np.array(hidden, np.int64),
+        peak_bytes_per_s=peaks.reindex(pd.MultiIndex.from_frame(table[["device", "route"]])).array,
+    )
+
+
+def _rows_of(groups: Any, n_groups: int) -> list[npt.NDArray[np.int64]]:
+    """Return the rows of each group."""
+    if not n_groups:
+        return []
+    number = groups.ngroup().to_numpy()
+    order = np.argsort(number, kind="stable")
+    return np.split(order, np.searchsorted(number[order], np.arange(1, n_groups)))
+
+
+def _by_memory(copies: pd.DataFrame) -> pd.DataFrame:
+    groups = copies.groupby(["direction", "memory"], sort=False)
+    sums = groups[["size_bytes", "total_ns", "large_bytes", "large_ns"]].sum()
+    return sums.assign(count=groups.size()).reset_index()
+
+
+def _links(trace: Trace, copies: pd.DataFrame) -> pd.DataFrame:
+    lanes = copies[["device", "route"]].drop_duplicates().itertuples(index=False, name=None)
+    rows = []
+    for device, route in lanes:
+        peak = peak_of_route(trace, device, route)
+        rows.append(
+            {
+                "device": device,
+                "route": route,
+                "peak_bytes_per_s": np.nan if peak is None else peak.bytes_per_s,
+                "link": "" if peak is None else peak.what,
+                "source": "" if peak is None else peak.source,
+            }
+        )
+    return SPEC.table("links").frame(rows)
+
+
+def _synchronous(trace: Trace) -> dict[str, int]:
+    """Return how often the host waited for a copy to the device, for lack of an ``Async``."""
+    feeding = np.flatnonzero(trace.copies["direction"] == "h2d")
+    launches = launches_of(trace, "copies").of_rows(feeding)
+    calls = trace.whole.api_calls
+    rows = np.unique(launches.call[launches.is_known])
+    names = map(str, calls["name"].cat.categories)
+    waits = [name.startswith("cudaMemcpy") and "Async" not in name for name in names]
+    codes = calls["name"].cat.codes.to_numpy()[rows]
+    waiting = rows[np.array([*waits, False], np.bool_)[codes]]
+    durations = calls["end_ns"].to_numpy()[waiting] - calls["start_ns"].to_numpy()[waiting]
+    return {"synchronous_count": len(waiting), "synchronous_ns": int(durations.sum())}
+
+
+def _finish(result: Result) -> Result:
+    table = result.table
+    if not table.empty:
+        table = _in_order(_with_rates(table))
+        memory = result.tables["memory"]
+        large = memory["large_bytes"] / memory["large_ns"].where(memory["large_ns"] > 0) * 1e9
+        memory = memory.assign(rate_bytes_per_s=_rate(memory), large_rate_bytes_per_s=large)
+        result = result.with_table(table).with_table(memory, "memory")
+    return result.with_notes(*note_on_transfers(result))
+
+
+def _with_rates(table: pd.DataFrame) -> pd.DataFrame:
+    rate = _rate(table)
+    classes = rate.where(table["sizes"] != ALL_SIZES)
+    best = classes.groupby([table[name] for name in _GROUP]).transform("max")
+    beyond = table["total_ns"] - (table["size_bytes"] / best * 1e9).round()
+    return table.assign(
+        rate_bytes_per_s=rate,
+        overhead_ns=beyond.clip(lower=0),
+        peak_ratio=rate / table["peak_bytes_per_s"],
+    )
+
+
+def _rate(table: pd.DataFrame) -> pd.Series:
+    return table["size_bytes"] / table["total_ns"].where(table["total_ns"] > 0) * 1e9
+
+
+def _in_order(table: pd.DataFrame) -> pd.DataFrame:
+    longest = -table.groupby(_GROUP, sort=False)["total_ns"].transform("max")
+    placed = table.assign(longest=longest, place=table["sizes"].map(order_of_size))
+    return placed.sort_values(["longest", *_GROUP, "place"], ignore_index=True)
+
+
+ANALYSIS = Analysis(
+    name="transfers",
+    spec=SPEC,
+    needs=("copies",),
+    uses=("kernels", "api_calls", "devices", "environment"),
+    of_rank=measure_transfers,
+    finish=_finish,
+)

@@ -1,0 +1,60 @@
+"""What the collectives of a step add up to."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+import pandas as pd
+
+from traceprof.facts.collectives.callers import of_rows, steps_of_collectives
+from traceprof.facts.steps.find import find_steps, steps_of_ranks
+from traceprof.model.intervals import Intervals
+from traceprof.model.ranks import Ranks
+from traceprof.model.trace import Trace
+
+__all__ = ["StepTraffic", "are_in_steps", "find_step_traffic"]
+
+
+@dataclass(frozen=True, slots=True)
+class StepTraffic:
+    """The collectives of an average step of one process.
+
+    ``size_bytes`` is what the rank hands in, None where a size is not known;
+    ``all_reduce_ratio`` the share of the steps in which an all-reduce ran.
+    """
+
+    n_steps: int
+    count: float
+    size_bytes: float | None
+    all_reduce_ratio: float
+
+
+def are_in_steps(trace: Trace) -> npt.NDArray[np.bool_]:
+    """Return whether each collective of the whole recording was called in a step of the window."""
+    table, span = find_steps(trace.whole).table, trace.span
+    inside = (table["start_ns"] >= span.start_ns) & (table["end_ns"] <= span.end_ns)
+    known = np.append(inside.to_numpy(np.bool_), np.False_)
+    return np.asarray(known[steps_of_collectives(trace)], np.bool_)
+
+
+def find_step_traffic(ranks: Ranks, work: pd.DataFrame) -> StepTraffic | None:
+    """Return what the collectives ``work`` add up to per step of the window; None without steps.
+
+    ``work`` has the columns of `collectives_of_ranks`.
+    """
+    steps = steps_of_ranks(ranks)
+    in_step = work[of_rows(work, [are_in_steps(part) for part in ranks])]
+    if in_step.empty:
+        return None
+    sizes = in_step["n_bytes"].to_numpy(np.int64)
+    spans = Intervals.union_of(steps.table["start_ns"], steps.table["end_ns"])
+    reducing = in_step[(in_step["op"] == "all_reduce") & in_step["is_timed"]]
+    reduced = Intervals.union_of(reducing["start_ns"], reducing["end_ns"]) & spans
+    return StepTraffic(
+        n_steps=len(steps),
+        count=len(in_step) / len(steps),
+        size_bytes=None if (sizes < 0).any() else float(sizes.sum()) / len(steps),
+        all_reduce_ratio=reduced.total_ns / (spans.total_ns or 1),
+    )

@@ -1,0 +1,196 @@
+"""The steps of all ranks: what a rank did itself, what it waited for others, how late it came."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Final
+
+import numpy as np
+import numpy.typing as npt
+import pandas as pd
+
+from traceprof.facts.cache import fact, of_window
+from traceprof.facts.steps.calls import steps_of_calls
+from traceprof.facts.collectives.matches import Matches, find_matches
+from traceprof.facts.devices import device_times
+from traceprof.facts.ranks.arrivals import excess_of_phases
+from traceprof.facts.ranks.others import beyond_others
+from traceprof.facts.steps.find import steps_of_ranks
+from traceprof.model.intervals import Intervals
+from traceprof.model.ranks import Ranks
+from traceprof.model.steps import Steps
+from traceprof.model.tables import ABSENT
+
+__all__ = ["RankSteps", "find_rank_steps"]
+
+_NOTABLE_RATIO: Final = 0.01
+_CONSISTENT_RATIO: Final = 0.9
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class RankSteps:
+    """The steps of all ranks.
+
+    ``table`` has a row per step and process: rank (None where not known), step (its number, the
+    same on all ranks), own_ns (its duration without the time in which the rank waited for others
+    and no compute hid it), slower_ratio (own_ns beyond the median of the ranks in this step, as a
+    share of that), duration_ns, waited_ns (in the collectives that it called in this step, for
+    the last rank), late_ns (how much it held up the median of the others where it came last),
+    phase (where it takes longer than the median of the others, by at least 1 % of the step; ""
+    where nowhere or not known), skew_ns (its duration beyond the shortest of the ranks in this
+    step), collectives_count (those shared with other ranks), host, rack, process.
+    ``shifts`` is what was added to the numbers of a process.
+    """
+
+    table: pd.DataFrame
+    shifts: Mapping[int, int]
+
+
+@of_window
+def find_rank_steps(ranks: Ranks) -> RankSteps:
+    """Return the steps that lie in the window, of every rank, step by step."""
+    whole = _rank_steps_of_whole(ranks)
+    table, span = whole.table, ranks.span
+    if ranks.uncut is not None:
+        inside = (table["start_ns"] >= span.start_ns) & (table["end_ns"] <= span.end_ns)
+        table = table[inside].reset_index(drop=True)
+    by_step = table.groupby("step")
+    usual = by_step["own_ns"].transform("median")
+    compared = table.assign(
+        slower_ratio=table["own_ns"] / usual.where(usual > 0) - 1,
+        skew_ns=table["duration_ns"] - by_step["duration_ns"].transform("min"),
+    )
+    return RankSteps(compared, whole.shifts)
+
+
+@fact
+def _rank_steps_of_whole(ranks: Ranks) -> RankSteps:
+    matches = find_matches(ranks)
+    steps, shifts = _lined_up(steps_of_ranks(ranks), matches)
+    table = steps.table
+    rows = matches.rows[matches.rows["match"] >= 0]
+    place = steps_of_calls(steps, rows)
+    members = {member.process: member for member in matches.members}
+    known = [members.get(process) for process in table["process"].tolist()]
+    duration = table["end_ns"] - table["start_ns"]
+    result = pd.DataFrame(
+        {
+            "rank": [None if m is None or m.rank == ABSENT else m.rank for m in known],
+            "step": table["step"],
+            "own_ns": duration - _waited_in(ranks, matches, steps),
+            "duration_ns": duration,
+            **_sums(matches, rows, place, len(steps)),
+            "phase": _phases(ranks, rows, place, steps),
+            "host": np.array(["" if m is None else m.host for m in known], object),
+            "rack": np.array(["" if m is None else m.rack for m in known], object),
+            "process": table["process"],
+            "start_ns": table["start_ns"],
+            "end_ns": table["end_ns"],
+        }
+    )
+    return RankSteps(result.sort_values(["step", "rank", "process"], ignore_index=True), shifts)
+
+
+def _lined_up(steps: Steps, matches: Matches) -> tuple[Steps, dict[int, int]]:
+    """Return the steps with numbers that mean the same step on all ranks, and what was added.
+
+    Where nobody numbers the steps they are counted from the first that a rank recorded: the
+    collectives that ranks share tell how many steps later one of them began.
+    """
+    table = steps.table
+    if table.empty:
+        return steps, {}
+    rows = matches.rows[matches.rows["match"] >= 0]
+    place = steps_of_calls(steps, rows)
+    called = rows[["match", "process"]][place >= 0].assign(
+        step=table["step"].to_numpy(np.int64)[place[place >= 0]]
+    )
+    reference = table["process"].value_counts(sort=True).index[0]
+    there = called[called["process"] == reference].drop_duplicates("match")
+    ahead = called["match"].map(there.set_index("match")["step"]) - called["step"]
+    shifts = {}
+    for process, own in ahead.dropna().groupby(called["process"]):
+        most = own.value_counts()
+        if len(own) > 1 and most.index[0] and most.iloc[0] >= _CONSISTENT_RATIO * len(own):
+            shifts[int(str(process))] = int(most.index[0])
+    numbers = table["step"] + table["process"].map(shifts).fillna(0).astype(np.int64)
+    if shifts:
+        numbers -= min(0, int(numbers.min()))
+    return replace(steps, table=table.assign(step=numbers)), shifts
+
+
+def _waited_in(ranks: Ranks, matches: Matches, steps: Steps) -> npt.NDArray[np.int64]:
+    """Return how long the rank of each step waited while the step lasted."""
+    waiting = _waiting_of_processes(ranks, matches)
+    table = steps.table
+    starts, ends = (table[name].to_numpy(np.int64) for name in ("start_ns", "end_ns"))
+    waited = np.zeros(len(table), np.int64)
+    for process, rows in table.groupby("process").indices.items():
+        time = waiting.get(int(str(process)))
+        if time is not None:
+            waited[rows] = time.covered_ns(starts[rows], ends[rows])
+    return waited
+
+
+def _waiting_of_processes(ranks: Ranks, matches: Matches) -> dict[int, Intervals]:
+    """Return, by process, when it waited in shared collectives for a rank that had not come yet.
+
+    From its own start to that of the last rank, without the time in which the same device
+    computes: what compute hides holds nothing up.
+    """
+    computing = {
+        device: time.compute for part in ranks.whole for device, time in device_times(part).items()
+    }
+    rows = matches.rows[matches.rows["match"] >= 0]
+    last_start = matches.table["last_start_ns"].reindex(rows["match"]).to_numpy(np.int64)
+    starts = rows["start_ns"].to_numpy(np.int64)
+    ends = np.minimum(last_start, rows["end_ns"].to_numpy(np.int64))
+    process, device = (rows[name].to_numpy(np.int64) for name in ("process", "device"))
+    waiting: dict[int, Intervals] = {}
+    for places in rows.groupby(["process", "device"]).indices.values():
+        own, nothing = int(process[places[0]]), Intervals.empty()
+        held = Intervals.union_of(starts[places], ends[places])
+        exposed = held - computing.get(int(device[places[0]]), nothing)
+        waiting[own] = waiting.get(own, nothing) | exposed
+    return waiting
+
+
+def _sums(
+    matches: Matches, rows: pd.DataFrame, place: npt.NDArray[np.int64], n_steps: int
+) -> dict[str, npt.NDArray[np.int64]]:
+    """Return what the shared collectives of each step add up to; ``place`` is the step of each."""
+    shared = matches.table.loc[rows["match"]]
+    started = rows["start_ns"].to_numpy(np.int64)
+    late = beyond_others(rows["start_ns"], rows["match"])
+    is_last = shared["last_member"].to_numpy() == rows["member"].to_numpy()
+    sums = pd.DataFrame(
+        {
+            "place": place,
+            "collectives_count": 1,
+            "waited_ns": shared["last_start_ns"].to_numpy(np.int64) - started,
+            "late_ns": np.where(is_last, np.rint(late), 0).astype(np.int64),
+        }
+    )
+    added = sums.groupby("place").sum().reindex(range(n_steps), fill_value=0)
+    return {str(name): added[name].to_numpy() for name in added}
+
+
+def _phases(
+    ranks: Ranks, rows: pd.DataFrame, place: npt.NDArray[np.int64], steps: Steps
+) -> npt.NDArray[np.object_]:
+    """Return the phase in which the rank of each step takes longer than the others."""
+    found = np.full(len(steps), "", object)
+    excess = excess_of_phases(ranks.whole)
+    if excess.empty:
+        return found
+    place_of = rows[["match", "member"]].assign(place=place)
+    placed = excess.merge(place_of, on=["match", "member"])
+    placed = placed[placed["place"] >= 0].drop(columns=["match", "member"])
+    if placed.empty:
+        return found
+    sums = placed.groupby("place").sum()
+    least = _NOTABLE_RATIO * steps.durations_ns[sums.index.to_numpy()]
+    names = sums.columns.to_numpy(object)[sums.to_numpy().argmax(axis=1)]
+    found[sums.index.to_numpy()] = np.where(sums.max(axis=1) >= least, names, "")
+    return found
