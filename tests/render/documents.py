@@ -12,7 +12,7 @@ from traceprof.model.ranks import Ranks
 from traceprof.model.results import Note, Result
 from traceprof.model.tables import ABSENT
 from traceprof.model.trace import Trace
-from traceprof.render.base import Document
+from traceprof.session.answer import Document
 from traceprof.session.selection import select
 
 __all__ = ["Told", "document_of_results", "measured"]

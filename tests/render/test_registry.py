@@ -20,7 +20,8 @@ from traceprof.errors import UsageError
 from traceprof.model.results import Note
 from traceprof.model.trace import Trace, TraceInfo
 from traceprof.render import registry
-from traceprof.render.base import Document, Options, Renderer
+from traceprof.render.base import Options, Renderer
+from traceprof.session.answer import Document
 from traceprof.render.registry import RENDERERS, render, renderer_named
 
 NAMES = [name for name in HOSTILE if name != "\ud800"]

@@ -37,4 +37,6 @@ def analyze(
     if first in table_names() and not trace[0].exists():
         files = " ".join(map(str, trace[1:])) or "TRACE"
         raise UsageError(f"{first} is a table, no trace: traceprof show {first} {files}")
-    print_page(trace, opening, window, Printing(as_json=as_json, as_markdown=as_markdown, rows=rows))
+    print_page(
+        trace, opening, window, Printing(as_json=as_json, as_markdown=as_markdown, rows=rows)
+    )

@@ -120,7 +120,8 @@ _OPENING: Final[dict[str, tuple[Any, Any]]] = {
 def opens_traces(command: Callable[..., None]) -> Callable[..., None]:
     """Give ``command`` the options of opening in place of its parameter ``opening``."""
     signature = inspect.signature(command)
-    hints = get_type_hints(command, include_extras=True)
+    # What opens is imported when a command runs, not for its signature.
+    hints = get_type_hints(command, localns={"Opening": object}, include_extras=True)
     own = [
         parameter.replace(annotation=hints[parameter.name])
         for parameter in signature.parameters.values()

@@ -27,16 +27,18 @@ def report(
     force: Force = False,
 ) -> None:
     """Everything about a trace on one HTML page: to read, to print, to send; works offline."""
+    from traceprof.analysis import ANALYSES
     from traceprof.cli.output import message, write_output
-    from traceprof.render.page import REPORT, render_report
-    from traceprof.session.page import answer
+    from traceprof.render.base import Options
+    from traceprof.render.report import render_report
+    from traceprof.session.answer import page as answer
     from traceprof.session.run import open_run
     from traceprof.units import format_bytes
 
     target = output or Path(f"{trace[0].stem}.report.html")
     run = open_run(trace, opening).within(window)
-    page = render_report(
-        answer(run, REPORT), run.within("all").trace(), title=title or trace[0].name
-    )
+    every = [entry.name for entry in ANALYSES]
+    whole = run.within("all").trace()
+    page = render_report(answer(run, every), whole, Options(title=title or trace[0].name))
     write_output(target, page, force=force)
     message(f"wrote {target} ({format_bytes(target.stat().st_size)}): open it in a browser")

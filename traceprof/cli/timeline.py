@@ -40,7 +40,8 @@ def timeline(
     force: Force = False,
 ) -> None:
     """The trace as a picture to zoom into: one HTML file that works offline."""
-    from traceprof.cli.output import message, notes_of, write_output
+    from traceprof.cli.output import message, write_output
+    from traceprof.render.formatting import note_text
     from traceprof.render.pictures import render_picture, timeline_figure
     from traceprof.render.timeline import render_timeline
     from traceprof.session.run import open_run
@@ -59,7 +60,7 @@ def timeline(
     else:
         page = render_picture(timeline_figure(found, title=heading, window=part), kind)
     write_output(target, page, force=force)
-    for note in notes_of(selection):
-        message(note)
+    for note in selection.notes:
+        message(note_text(note))
     what = ": open it in a browser" if kind == "html" else ""
     message(f"wrote {target} ({format_bytes(target.stat().st_size)}){what}")

@@ -1,58 +1,13 @@
-"""What is rendered: the answers of a run about one window, and how a renderer is called."""
+"""What a renderer is, and how it is called with an answer of the session."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
-from typing import Protocol
+from collections.abc import Callable
+from dataclasses import dataclass
 
-from traceprof.model.results import Note, Result
-from traceprof.model.trace import TraceInfo
-from traceprof.model.window import TimeWindow
-from traceprof.session.selection import Selection
+from traceprof.session.answer import Document
 
-__all__ = ["Document", "Options", "Render", "Renderer", "Verdict"]
-
-
-class Verdict(Protocol):
-    """The answer in a few sentences.
-
-    ``sentences`` say where the time goes and how steady it is. ``next_command`` is what to run
-    next, with TRACE for the file; "" for nothing.
-    """
-
-    @property
-    def sentences(self) -> tuple[Note, ...]:
-        """The sentences, the most telling first."""
-        ...
-
-    @property
-    def next_command(self) -> str:
-        """What to run next."""
-        ...
-
-
-@dataclass(frozen=True, slots=True)
-class Document:
-    """What is told about a run: everything was measured before, renderers measure nothing.
-
-    ``span`` is the whole run and ``selection`` the window that the results are about. ``missing``
-    says why other analyses have no result, ``recorded`` which tables the trace has. ``ranks``
-    gives the rank of each process that has one.
-    """
-
-    info: TraceInfo
-    span: TimeWindow
-    selection: Selection
-    results: Mapping[str, Result]
-    missing: Mapping[str, str] = field(default_factory=dict)
-    recorded: frozenset[str] = frozenset()
-    ranks: Mapping[int, int] = field(default_factory=dict)
-    verdict: Verdict | None = None
-
-    def ns_after_start(self, instant_ns: int) -> int:
-        """Return an instant of the trace's clock in ns after the start of the run."""
-        return instant_ns - self.span.start_ns
+__all__ = ["Options", "Render", "Renderer"]
 
 
 @dataclass(frozen=True, slots=True)

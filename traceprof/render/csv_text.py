@@ -8,10 +8,11 @@ from typing import Any, Final
 
 from traceprof.errors import UsageError
 from traceprof.model.results import Note, Unit
-from traceprof.render.base import Document, Options
+from traceprof.render.base import Options
 from traceprof.render.formatting import value_text
 from traceprof.render.json_text import plain
 from traceprof.render.shown import ShownTable, table_of
+from traceprof.session.answer import Document
 
 __all__ = ["RENDER", "to_csv"]
 

@@ -6,13 +6,14 @@ from collections.abc import Iterator, Mapping
 from typing import Final
 
 from traceprof.model.results import Result
-from traceprof.render.base import Document, Options
+from traceprof.render.base import Options
 from traceprof.render.escape import html_list, html_text
 from traceprof.render.formatting import note_text, sentences
 from traceprof.render.page.document import write_document
 from traceprof.render.page.tables import html_table
 from traceprof.render.sections import Section, sections_of, window_words
 from traceprof.render.shown import table_for_people
+from traceprof.session.answer import Document
 
 __all__ = ["RENDER", "result_html"]
 

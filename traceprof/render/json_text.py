@@ -17,9 +17,10 @@ import numpy as np
 import pandas as pd
 
 from traceprof.model.results import Column, Note, Result
-from traceprof.render.base import Document, Options, Verdict
+from traceprof.render.base import Options
 from traceprof.render.formatting import note_text
 from traceprof.render.shown import ShownTable, tables_of
+from traceprof.session.answer import Document, Verdict
 
 __all__ = ["KEY", "RENDER", "SCHEMA", "document_of", "note_of", "plain", "records_of", "to_json"]
 

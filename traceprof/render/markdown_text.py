@@ -6,11 +6,12 @@ import re
 from collections.abc import Iterable, Iterator
 from typing import Final
 
-from traceprof.render.base import Document, Options
+from traceprof.render.base import Options
 from traceprof.render.escape import plain_text
 from traceprof.render.formatting import STYLES, heading, note_text, sentences, value_text
 from traceprof.render.sections import sections_of, window_words
 from traceprof.render.shown import ShownTable
+from traceprof.session.answer import Document
 
 __all__ = ["RENDER", "markdown_table", "markdown_text"]
 

@@ -10,7 +10,8 @@ from importlib import import_module
 from typing import Final
 
 from traceprof.errors import UsageError
-from traceprof.render.base import Document, Options, Render, Renderer
+from traceprof.render.base import Options, Render, Renderer
+from traceprof.session.answer import Document
 
 __all__ = ["RENDERERS", "render", "renderer_named"]
 

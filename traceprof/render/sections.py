@@ -8,8 +8,9 @@ from typing import Final
 
 from traceprof.analysis import ANALYSES
 from traceprof.model.results import Result
-from traceprof.render.base import Document, Options
+from traceprof.render.base import Options
 from traceprof.render.shown import ShownTable, further_tables, table_for_people
+from traceprof.session.answer import Document
 from traceprof.units import format_duration
 
 __all__ = ["Section", "sections_of", "title_of", "window_words"]

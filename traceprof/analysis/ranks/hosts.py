@@ -54,6 +54,15 @@ def measure_hosts(ranks: Ranks) -> Result:
 ANALYSIS = Analysis(
     name="hosts",
     spec=SPEC,
-    uses=("kernels", "copies", "collectives", "api_calls", "ranges", "host_ops", "processes", "devices"),
+    uses=(
+        "kernels",
+        "copies",
+        "collectives",
+        "api_calls",
+        "ranges",
+        "host_ops",
+        "processes",
+        "devices",
+    ),
     of_ranks=measure_hosts,
 )

@@ -158,9 +158,7 @@ def _stage_of_work(trace: Trace, members: tuple[Any, ...]) -> npt.NDArray[np.int
     return np.append(places, ABSENT)[number]
 
 
-def _spans(
-    works: Sequence[pd.DataFrame], pipelines: npt.NDArray[np.int64]
-) -> list[pd.DataFrame]:
+def _spans(works: Sequence[pd.DataFrame], pipelines: npt.NDArray[np.int64]) -> list[pd.DataFrame]:
     """Return, of each pipeline by step, the first start and the last end of compute on any stage."""
     own = []
     for work in works:

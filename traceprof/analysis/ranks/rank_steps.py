@@ -118,7 +118,16 @@ def _on_shifts(found: RankSteps, members: dict[int, Member]) -> list[Note]:
 ANALYSIS = Analysis(
     name="rank-steps",
     spec=SPEC,
-    uses=("kernels", "copies", "collectives", "api_calls", "ranges", "host_ops", "processes", "devices"),
+    uses=(
+        "kernels",
+        "copies",
+        "collectives",
+        "api_calls",
+        "ranges",
+        "host_ops",
+        "processes",
+        "devices",
+    ),
     whole=("ranges", "kernels", "collectives"),
     of_ranks=measure_rank_steps,
 )

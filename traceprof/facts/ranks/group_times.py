@@ -67,7 +67,12 @@ GROUP_COLUMNS: Final[tuple[Column, ...]] = (
     same("last_ratio", Unit.RATIO, "the share of the collectives with others it was last to"),
     total("excess_ns", Unit.NS, "how much longer each of its ranks takes in phase, in all"),
     same("since_ns", Unit.AT_NS, "when it first held the others up by half of what is usual"),
-    mean("skew_ns", Unit.NS, "how much longer a step takes its slowest rank than its fastest", "ranks"),
+    mean(
+        "skew_ns",
+        Unit.NS,
+        "how much longer a step takes its slowest rank than its fastest",
+        "ranks",
+    ),
     mean("exposed_transfer_ns", Unit.NS, "copies that no kernel hid", "ranks"),
     mean("device_memory_ns", Unit.NS, "when only copies inside the device ran", "ranks"),
     total("inside_count", Unit.COUNT, "collectives that only its ranks take part in"),

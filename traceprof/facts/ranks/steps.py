@@ -140,9 +140,7 @@ def _waiting_of_processes(ranks: Ranks, matches: Matches) -> dict[int, Intervals
     computes: what compute hides holds nothing up.
     """
     computing = {
-        device: time.compute
-        for part in ranks.whole
-        for device, time in device_times(part).items()
+        device: time.compute for part in ranks.whole for device, time in device_times(part).items()
     }
     rows = matches.rows[matches.rows["match"] >= 0]
     last_start = matches.table["last_start_ns"].reindex(rows["match"]).to_numpy(np.int64)

@@ -27,7 +27,14 @@ from traceprof.model.ranks import Ranks
 from traceprof.model.steps import OWN_DOMAIN, Steps, empty_steps
 from traceprof.model.trace import Trace
 
-__all__ = ["decide_steps", "find_steps", "has_named_steps", "mark_steps", "rows_of_steps", "steps_of_ranks"]
+__all__ = [
+    "decide_steps",
+    "find_steps",
+    "has_named_steps",
+    "mark_steps",
+    "rows_of_steps",
+    "steps_of_ranks",
+]
 
 _EXPLICIT: Final = re.compile("user_step")
 _PROFILER_STEP: Final = re.compile(r"ProfilerStep\s*#\s*(?P<number>\d+)")

@@ -12,12 +12,12 @@ from traceprof.model.ranks import Ranks
 from traceprof.model.results import Result, Unit
 from traceprof.model.trace import Trace
 from traceprof.model.window import TimeWindow
-from traceprof.render.base import Document
 from traceprof.render.escape import html_list, html_text
 from traceprof.render.formatting import is_known, note_text, sentences, value_text
 from traceprof.render.palette import PART_STYLES
 from traceprof.render.report.links import link_to
 from traceprof.render.shown import Row, rows_of
+from traceprof.session.answer import Document
 from traceprof.session.selection import select
 from traceprof.units import format_count, format_duration, format_number, format_ratio
 

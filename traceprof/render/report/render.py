@@ -13,7 +13,7 @@ from traceprof.model.results import Result, TableSpec, Unit, key, same
 from traceprof.model.tables import ABSENT
 from traceprof.model.trace import Trace
 from traceprof.model.window import TimeWindow
-from traceprof.render.base import Document, Options
+from traceprof.render.base import Options
 from traceprof.render.escape import html_list, html_text
 from traceprof.render.formatting import sentences
 from traceprof.render.page.document import write_document
@@ -28,6 +28,7 @@ from traceprof.render.sections import Section, sections_of, window_words
 from traceprof.render.shown import ShownTable, shown_frame
 from traceprof.render.timeline.page import timeline_fragment
 from traceprof.render.timeline.render import EncodedTimeline, encode_timeline
+from traceprof.session.answer import Document
 
 __all__ = ["render_report"]
 

@@ -13,7 +13,7 @@ from rich.console import Console, Group, RenderableType
 from rich.rule import Rule
 from rich.text import Text
 
-from traceprof.render.base import Document, Options, Verdict
+from traceprof.render.base import Options
 from traceprof.render.escape import plain_text
 from traceprof.render.formatting import note_text
 from traceprof.render.sections import Section, sections_of
@@ -22,6 +22,7 @@ from traceprof.render.text.advice import findings_view
 from traceprof.render.text.heat_lines import heat_lines
 from traceprof.render.text.parts import breakdown_view
 from traceprof.render.text.tables import notes_view, table_view
+from traceprof.session.answer import Document, Verdict
 from traceprof.units import format_duration
 
 __all__ = ["RENDER", "answers_view", "sparkline"]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, Final
@@ -59,6 +60,11 @@ class KernelTimes:
     def communication(self) -> pd.DataFrame:
         """Those of ``by_name`` that communicate."""
         return self.by_name[self.by_name["activity"] == Activity.COMMUNICATION.value]
+
+    def named(self, pattern: re.Pattern[str]) -> pd.DataFrame:
+        """Return those of ``by_name`` in whose name ``pattern`` is found."""
+        found = [pattern.search(str(name)) is not None for name in self.by_name["name"]]
+        return self.by_name[np.array(found, np.bool_)]
 
 
 class Context:

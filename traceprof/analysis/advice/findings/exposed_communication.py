@@ -7,8 +7,8 @@ from typing import Final
 
 from traceprof.analysis.advice.findings.base import Finding, Rule
 from traceprof.analysis.advice.findings.context import Context
-from traceprof.model.results import Note
 from traceprof.analysis.advice.findings.straggler import waiting_ratio
+from traceprof.model.results import Note
 
 __all__ = ["RULE"]
 

@@ -10,9 +10,9 @@ import pandas as pd
 
 from traceprof.analysis.advice.findings.base import Finding, Rule
 from traceprof.analysis.advice.findings.context import Context
-from traceprof.model.results import Note
-from traceprof.facts.host.ranges_at import ranges_at
 from traceprof.facts.gaps import LAUNCH_BOUND_NS
+from traceprof.facts.host.open_ranges import ranges_at
+from traceprof.model.results import Note
 
 __all__ = ["RULE"]
 
@@ -55,7 +55,8 @@ def _places(context: Context, gaps: pd.DataFrame) -> list[tuple[int, str]]:
     """Return the ns of the gaps by the range that was open when they began, the most first."""
     sums: dict[str, int] = {}
     for place, own in gaps.groupby("part"):
-        names = ranges_at(context.ranks.parts[int(str(place))], own)
+        columns = (own[name].to_numpy(np.int64) for name in ("process", "start_ns"))
+        names = ranges_at(context.ranks.parts[int(str(place))], *columns)
         lengths = (own["end_ns"] - own["start_ns"]).tolist()
         for name, length in zip(names, lengths, strict=True):
             sums[name] = sums.get(name, 0) + length

@@ -9,8 +9,8 @@ import pandas as pd
 
 from traceprof.analysis.advice.findings.base import Finding, Rule
 from traceprof.analysis.advice.findings.context import Context
-from traceprof.model.results import Note
 from traceprof.facts.host.waits import find_waits
+from traceprof.model.results import Note
 
 __all__ = ["RULE"]
 
@@ -27,7 +27,8 @@ def _check(context: Context) -> Iterator[Finding]:
     waits = waits[context.typical.covered_ns(starts, starts + 1) > 0]
     kinds = waits["name"].astype(str) + " (" + waits["pattern"].astype(str) + ")"
     by_call = kinds.value_counts()
-    places = waits["host_range"][waits["host_range"] != ""].value_counts().head(3)
+    names = waits["host_range"].astype(object)
+    places = names[names != ""].value_counts().head(3)
     calls = [
         context.counted(int(count), "of {call}", call=call)
         for call, count in by_call.head(3).items()

@@ -7,10 +7,10 @@ from typing import Final
 
 from traceprof.analysis.advice.findings.base import Finding, Rule
 from traceprof.analysis.advice.findings.context import Context
-from traceprof.model.results import Note
 from traceprof.errors import NotRecordedError
 from traceprof.facts.host.phases import find_host_phases
 from traceprof.model.intervals import Intervals
+from traceprof.model.results import Note
 
 __all__ = ["RULE"]
 

@@ -17,8 +17,7 @@ _CONVERTS: Final = re.compile(r"nchw_?to_?nhwc|nhwc_?to_?nchw|tensorTransform", 
 
 
 def _check(context: Context) -> Iterator[Finding]:
-    kernels = context.kernels.by_name
-    own = kernels[[_CONVERTS.search(str(name)) is not None for name in kernels["name"]]]
+    own = context.kernels.named(_CONVERTS)
     ratio = context.kernels_ratio(int(own["total_ns"].sum()))
     if ratio < _LEAST:
         return

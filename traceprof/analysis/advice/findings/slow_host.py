@@ -7,9 +7,9 @@ from typing import Final
 
 from traceprof.analysis.advice.findings.base import Finding, Rule
 from traceprof.analysis.advice.findings.context import Context
-from traceprof.model.results import Note
 from traceprof.errors import NotRecordedError
 from traceprof.facts.ranks.groups import find_late_whole
+from traceprof.model.results import Note
 
 __all__ = ["RULE", "waiting_for_group_ratio"]
 
@@ -36,7 +36,7 @@ def _check(context: Context) -> Iterator[Finding]:
     if found is None or ratio < _LEAST:
         return
     where, group = found
-    kind = where.name
+    kind = where.value
     table = context.matches.table
     names = [where.of_member(context.matches.members[place]) for place in table["last_member"]]
     own = table[[name == group.name for name in names]]
@@ -76,8 +76,8 @@ _ACTIONS: Final = {
         "clock, other jobs on it, its data and storage, GPUs that are throttled; or leave it out"
     ),
     "rack": (
-        "look at what the hosts of {name} share (`traceprof show racks`): cooling and power limits, "
-        "storage, the switch; or leave it out"
+        "look at what the hosts of {name} share (`traceprof show racks`): cooling and power "
+        "limits, storage, the switch; or leave it out"
     ),
 }
 

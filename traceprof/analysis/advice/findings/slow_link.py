@@ -7,9 +7,9 @@ from typing import Final
 
 from traceprof.analysis.advice.findings.base import Finding, Rule
 from traceprof.analysis.advice.findings.context import Context
-from traceprof.model.results import Note
 from traceprof.model.links import Link
 from traceprof.model.peaks import peak_of
+from traceprof.model.results import Note
 
 __all__ = ["RULE"]
 

@@ -7,10 +7,10 @@ from typing import Final
 
 from traceprof.analysis.advice.findings.base import Finding, Rule
 from traceprof.analysis.advice.findings.context import Context
-from traceprof.model.results import Note
 from traceprof.analysis.advice.findings.slow_host import waiting_for_group_ratio
 from traceprof.errors import NotRecordedError
 from traceprof.facts.ranks.groups import find_late_whole
+from traceprof.model.results import Note
 
 __all__ = ["RULE", "waiting_ratio"]
 
@@ -74,8 +74,8 @@ def _check(context: Context) -> Iterator[Finding]:
             ),
         ),
         action=(
-            f"find out why {slow} is late (`traceprof show stragglers`): more work (uneven batches or "
-            "layers), a slower or throttled GPU, a busier host, slower storage"
+            f"find out why {slow} is late (`traceprof show stragglers`): more work (uneven batches "
+            "or layers), a slower or throttled GPU, a busier host, slower storage"
         ),
         caveat="in a pipeline stages wait by design",
         window=context.window_text(int(worst["first_start_ns"]), int(worst["end_ns"])),

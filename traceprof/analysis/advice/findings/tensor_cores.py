@@ -23,8 +23,7 @@ def _check(context: Context) -> Iterator[Finding]:
     devices = {str(name) for part in context.ranks for name in part.devices["name"]}
     if any(_HAVE_NONE.search(name) for name in devices):
         return
-    kernels = context.kernels.by_name
-    own = kernels[[_SINGLE_PRECISION.search(str(name)) is not None for name in kernels["name"]]]
+    own = context.kernels.named(_SINGLE_PRECISION)
     share = context.kernels_ratio(int(own["total_ns"].sum()))
     if share < _LEAST:
         return

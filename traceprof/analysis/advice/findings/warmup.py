@@ -9,8 +9,8 @@ import numpy as np
 
 from traceprof.analysis.advice.findings.base import Finding, Rule
 from traceprof.analysis.advice.findings.context import Context
-from traceprof.model.results import Note
 from traceprof.errors import NotRecordedError
+from traceprof.model.results import Note
 
 __all__ = ["RULE"]
 

@@ -1,20 +1,17 @@
-"""Collectives: calls tied to kernels, bandwidths as nccl-tests define them, what is not claimed."""
+"""Collectives: bandwidths as nccl-tests define them, what is not claimed, what is noted."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
+from tests.analysis.collectives.loop import loop
 from tests.builders import TraceBuilder, plain
-from traceprof.analysis import load_analysis, run_analysis
-from traceprof.analysis.communication.buckets import measure_buckets
-from traceprof.analysis.communication.callers import measure_callers
-from traceprof.analysis.communication.collectives import CollectiveClass, measure_collectives
-from traceprof.analysis.communication.messages import measure_messages
-from traceprof.facts.collectives.rates import busbw_factor
-from traceprof.facts.collectives.work import find_collectives
+from tests.records import records
+from tests.running import run
 from traceprof.errors import NotRecordedError
 from traceprof.formats import open_trace
 from traceprof.model.hardware import built_in_hardware
@@ -42,8 +39,12 @@ def handed_in(op: str, part_bytes: int, n: int) -> int:
     return part_bytes * n if op in ("reduce_scatter", "all_to_all") else part_bytes
 
 
-def only(trace: Trace) -> CollectiveClass:
-    (row,) = measure_collectives(trace).classes
+def classes(trace: Trace) -> list[SimpleNamespace]:
+    return records(run("collectives", trace).to_frame())
+
+
+def only(trace: Trace) -> SimpleNamespace:
+    (row,) = classes(trace)
     return row
 
 
@@ -68,11 +69,6 @@ def test_algbw_and_busbw_as_in_nccl_tests(op: str, n: int) -> None:
     assert row.busbw_bytes_per_s == pytest.approx(busbw, rel=1e-9)
 
 
-@pytest.mark.parametrize(("n", "factor"), [(2, 1.0), (4, 1.5), (8, 1.75), (16, 1.875)])
-def test_the_factor_of_all_reduce_as_nvidia_prints_it(n: int, factor: float) -> None:
-    assert busbw_factor("all_reduce", n) == factor
-
-
 def test_without_bytes_or_ranks_no_bandwidth_is_claimed() -> None:
     builder = TraceBuilder().kernel(NCCL, 100, 200, correlation=1)
     unsized = only(builder.collective("all_reduce", 0, 5, correlation=1).build())
@@ -94,36 +90,6 @@ def test_a_kernel_without_a_call_is_a_collective_by_its_name() -> None:
     row = only(TraceBuilder().kernel(NCCL, 100, 200).build())
     assert (row.op, row.algorithm, row.sizes, row.count) == ("all_reduce", "RING LL", "unknown", 1)
     assert (row.size_bytes, row.busbw_bytes_per_s) == (None, None)
-
-
-def test_kernels_launched_inside_a_call_on_its_thread_are_its_own() -> None:
-    trace = (
-        TraceBuilder()
-        .collective("all_reduce", 0, 50, n_bytes=400)
-        .kernel(NCCL, 100, 200, launched_ns=(10, 12))
-        .kernel(NCCL, 200, 250, launched_ns=(20, 22))
-        .kernel(NCCL, 300, 400, launched_ns=(30, 32), thread=2)
-        .build()
-    )
-    work = find_collectives(trace)
-    assert plain(work, "start_ns", "end_ns", "n_bytes", "kernels") == [
-        (100, 250, 400, 2),
-        (300, 400, -1, 1),
-    ]
-
-
-def test_calls_that_share_a_kernel_are_one_collective() -> None:
-    builder = TraceBuilder().kernel("ncclDevKernel_SendRecv", 100, 200, correlation=1)
-    for start, (op, n_bytes) in enumerate([("send", 300), ("recv", 200), ("send", 100)]):
-        builder.collective(op, start, start + 1, n_bytes=n_bytes, correlation=1)
-    builder.kernel(NCCL, 300, 400, correlation=2)
-    for start in (10, 20):
-        builder.collective("all_reduce", start, start + 1, n_bytes=500, correlation=2)
-    work = find_collectives(builder.build())
-    assert plain(work, "op", "n_bytes", "start_ns", "end_ns") == [
-        ("send_recv", 400, 100, 200),
-        ("all_reduce", 1000, 300, 400),
-    ]
 
 
 def test_a_call_whose_kernel_is_missing_has_no_time() -> None:
@@ -157,7 +123,7 @@ def test_a_collective_belongs_to_the_window_in_which_it_starts() -> None:
     )
     first, second = trace.within(TimeWindow(0, 200)), trace.within(TimeWindow(200, 400))
     assert (only(first).total_ns, only(first).algbw_bytes_per_s) == (200, pytest.approx(20e9))
-    assert measure_collectives(second).classes == ()
+    assert classes(second) == []
 
 
 def test_the_peak_is_that_of_the_link_that_the_group_spans() -> None:
@@ -170,74 +136,40 @@ def test_the_peak_is_that_of_the_link_that_the_group_spans() -> None:
 
     inside = only(trace(8))
     assert (inside.peak_bytes_per_s, inside.peak_ratio) == (450e9, pytest.approx(0.1))
-    across = measure_collectives(trace(16))
-    assert across.classes[0].peak_ratio is None
-    assert any("--link nic=400Gb/s" in note for note in across.notes)
+    across = run("collectives", trace(16))
+    assert rows(across.to_frame())[0].peak_ratio is None
+    assert any("--link nic=400Gb/s" in note.text for note in across.notes)
     given = trace(16).with_hardware(built_in_hardware().with_link("nic=400Gb/s"))
     assert only(given).peak_ratio == pytest.approx(0.9)
 
 
-def loop() -> Trace:
-    """Two steps of 1000 ns; two buckets are reduced behind backward, which its own thread runs."""
-    builder = TraceBuilder()
-    for number, start in enumerate((0, 1000)):
-        builder.step(start, start + 1000, number)
-        builder.phase("forward", start + 100, start + 300)
-        builder.phase("backward", start + 300, start + 800)
-        builder.phase("comm:allreduce", start + 395, start + 405, thread=2)
-        builder.range("layer2", start + 390, start + 500, thread=2)
-        for place, n_bytes in enumerate((4000, 8000)):
-            at = start + 400 + 200 * place
-            correlation = 10 * number + place + 1
-            builder.collective(
-                "all_reduce", at, at + 10, n_bytes=n_bytes, correlation=correlation, thread=2
-            )
-            builder.kernel(NCCL, at + 50, at + 150, correlation=correlation, stream=9)
-        builder.kernel("gemm", start + 600, start + 700)
-    return builder.build()
-
-
 def test_steps_have_bytes_a_pace_and_a_share_of_all_reduce() -> None:
-    notes = measure_collectives(loop()).notes
-    (pace,) = [note for note in notes if "per step" in note]
+    result = run("collectives", loop())
+    (pace,) = [note for note in result.notes if "per step" in note.text]
     # 4 in 2 µs; 12 kB in each step; 2 × 100 ns of each 1000 ns.
-    assert pace == (
-        "2e+06 collectives per second, 2 per step, 12.00 kB per step, "
-        "all-reduce runs in 20.0 % of the step"
+    assert pace.text == (
+        "{pace:number} collectives per second, {count:number} per step, {size:bytes} per step, "
+        "all-reduce runs in {share:ratio} of the step"
     )
+    assert list(pace.values.values()) == pytest.approx([2e6, 2, 12_000, 0.2])
 
 
-def test_what_compute_does_not_hide_is_told_by_phase() -> None:
+def test_what_compute_does_not_hide_is_known_by_phase() -> None:
     # In each step: 100 ns of the first bucket, 50 ns of the second.
-    notes = measure_collectives(loop()).notes
-    assert "exposed by the phase that called them: backward 300 ns" in notes
-
-
-def test_buckets_in_the_order_of_the_step() -> None:
-    table = measure_buckets(loop()).to_frame()
-    columns = ("place", "op", "phase", "size_bytes", "count", "after_ns", "duration_ns")
-    assert plain(table, *columns, "exposed_ns") == [
-        (1, "all_reduce", "backward", 4000, 2, 450, 100, 100),
-        (2, "all_reduce", "backward", 8000, 2, 650, 100, 50),
+    result = run("collectives", loop())
+    assert plain(result.to_frame("phases"), "phase", "count", "exposed_ns") == [
+        ("backward", 4, 300)
     ]
-    assert table["busbw_bytes_per_s"].tolist() == pytest.approx([40e9, 80e9])
+    (note,) = [note for note in result.notes if note.text.startswith("exposed by the phase")]
+    assert note.text.endswith("that called them: {phase0} {exposed0:ns}")
+    assert dict(note.values) == {"phase0": "backward", "exposed0": 300}
 
 
-def test_every_message_by_itself_with_phase_step_and_delay() -> None:
-    table = measure_messages(loop()).to_frame()
-    columns = ("at_ns", "op", "phase", "caller", "step", "size_bytes", "duration_ns", "delay_ns")
-    assert plain(table, *columns)[:2] == [
-        (450, "all_reduce", "backward", "layer2", 0, 4000, 100, 50),
-        (650, "all_reduce", "backward", "backward", 0, 8000, 100, 50),
-    ]
-    assert table["step"].tolist() == [0, 0, 1, 1]
-
-
-@pytest.mark.parametrize("name", ["collectives", "messages", "buckets"])
+@pytest.mark.parametrize("name", ["collectives", "collective-events", "callers", "buckets"])
 def test_where_nothing_could_be_seen_it_says_so(name: str) -> None:
     nothing = make_trace(TraceInfo(), {}, recorded=("host_ops",))
     with pytest.raises(NotRecordedError, match="record a distributed program"):
-        run_analysis(load_analysis(name), nothing)
+        run(name, nothing)
 
 
 @pytest.mark.traces
@@ -248,7 +180,7 @@ def test_nccl_metadata_of_a_b200_by_hand(real_trace: Callable[[str], Path]) -> N
     busbw = algbw · 7/8 = 16.0299 GB/s; NVLink 5 carries 900 GB/s in one direction.
     """
     trace = open_trace(real_trace("kineto/2025-b200-rank0of8.json.gz"))
-    found = {row.op: row for row in measure_collectives(trace).classes}
+    found = {row.op: row for row in classes(trace)}
     gather = found["all_gather"]
     assert (gather.group_size, gather.count, gather.algorithm) == (8, 1, "RING LL")
     assert (gather.size_bytes, gather.total_ns) == (50_272, 21_953)
@@ -258,26 +190,3 @@ def test_nccl_metadata_of_a_b200_by_hand(real_trace: Callable[[str], Path]) -> N
     reduce = found["all_reduce"]
     assert (reduce.count, reduce.algorithm, reduce.size_bytes) == (73, "multimem", None)
     assert reduce.busbw_bytes_per_s is None
-
-
-def test_callers_share_out_exposed_and_hidden_time() -> None:
-    trace = (
-        TraceBuilder()
-        .phase("backward", 0, 100)
-        .range("layer 2", 10, 50)
-        .range("layer 1", 50, 90)
-        .kernel(NCCL, 100, 200, launched_ns=(20, 21), stream=20)
-        .kernel("gemm", 150, 300)
-        .kernel(NCCL, 200, 240, launched_ns=(60, 61), stream=20)
-        .build()
-    )
-    table = measure_callers(trace).to_frame()
-    columns = ("phase", "caller", "op", "count", "total_ns", "exposed_ns", "hidden_ns")
-    assert plain(table, *columns) == [
-        ("backward", "layer 2", "all_reduce", 1, 100, 50, 50),
-        ("backward", "layer 1", "all_reduce", 1, 40, 0, 40),
-    ]
-    assert table["exposed_ratio"].tolist() == [0.5, 0.0]
-    gloo = TraceBuilder().collective("all_reduce", 0, 9, n_bytes=4, backend="gloo").build()
-    (row,) = measure_callers(gloo).callers
-    assert (row.size_bytes, row.total_ns, row.exposed_ns, row.hidden_ns) == (4, 9, None, None)

@@ -11,9 +11,10 @@ import pandas as pd
 import pytest
 
 from tests.builders import TraceBuilder
+from tests.running import run
 from traceprof.facts.collectives.matches import Matches, find_matches
-from traceprof.analysis.ranks.shared import measure_shared
 from traceprof.formats import open_trace
+from traceprof.model.ranks import Ranks
 
 NCCL = "ncclKernel_AllReduce_RING_LL_Sum_float"
 
@@ -46,7 +47,7 @@ def two_communicators() -> TraceBuilder:
 
 
 def test_streams_that_end_together_are_one_communicator() -> None:
-    matches = find_matches(two_communicators().build())
+    matches = find_matches(Ranks.of(two_communicators().build()))
     expected = {
         frozenset(pair)
         for start in range(0, 5000, 1000)
@@ -56,8 +57,8 @@ def test_streams_that_end_together_are_one_communicator() -> None:
         )
     }
     assert groups(matches) == expected
-    assert set(matches.table["told_by"]) == {"time"}
-    (note,) = measure_shared(two_communicators().build()).notes
+    assert set(matches.table["matched_by"]) == {"time"}
+    (note,) = run("shared", two_communicators().build()).notes
     assert note == "the trace names no communicator of 10: matched by order and time"
 
 
@@ -66,19 +67,19 @@ def test_kernels_of_one_launch_are_one_collective_whatever_the_times() -> None:
     for start in (0, 1000):
         launched = {"launched_ns": (start, start + 5), "thread": 3}
         kernels(builder, {0: (start, start + 300), 1: (start + 400, start + 800)}, 20, **launched)
-    matches = find_matches(builder.build())
+    matches = find_matches(Ranks.of(builder.build()))
     assert groups(matches) == {
         frozenset({(0, 0), (1, 400)}),
         frozenset({(0, 1000), (1, 1400)}),
     }
-    assert set(matches.table["told_by"]) == {"launch"}
+    assert set(matches.table["matched_by"]) == {"launch"}
 
 
 def test_kernels_that_never_run_side_by_side_are_no_match() -> None:
     builder = TraceBuilder()
     for start in range(0, 5000, 1000):
         kernels(builder, {0: (start, start + 300), 1: (start + 400, start + 800)}, 20)
-    assert find_matches(builder.build()).table.empty
+    assert find_matches(Ranks.of(builder.build())).table.empty
 
 
 def test_where_two_streams_fit_about_as_well_it_is_called_a_guess() -> None:
@@ -86,9 +87,9 @@ def test_where_two_streams_fit_about_as_well_it_is_called_a_guess() -> None:
     for start in range(0, 5000, 1000):
         kernels(builder, {0: (start, start + 300), 1: (start + 10, start + 301)}, 20)
         builder.kernel(NCCL, start + 2, start + 299, device=0, stream=90)
-    matches = find_matches(builder.build())
-    assert set(matches.table["told_by"]) == {"guess"}
-    notes = measure_shared(builder.build()).notes
+    matches = find_matches(Ranks.of(builder.build()))
+    assert set(matches.table["matched_by"]) == {"guess"}
+    notes = run("shared", builder.build()).notes
     assert "5 are a guess: another match would fit about as well" in notes
 
 
@@ -98,7 +99,7 @@ def test_ranks_whose_clocks_tell_nothing_and_whose_sequences_shift_are_a_guess()
         for i in range(20):
             times = (clock + 1000 * i, clock + 1000 * i + 100)
             builder.collective("all_reduce", *times, process=process, backend="gloo", n_bytes=8)
-    assert set(find_matches(builder.build()).table["told_by"]) == {"guess"}
+    assert set(find_matches(Ranks.of(builder.build())).table["matched_by"]) == {"guess"}
 
 
 def test_ranks_of_one_clock_are_lined_up_by_it() -> None:
@@ -107,7 +108,7 @@ def test_ranks_of_one_clock_are_lined_up_by_it() -> None:
         builder.kernel(NCCL, 100 * i, 100 * i + 50, device=0)
         if i >= 4:
             builder.kernel(NCCL, 100 * i + 1, 100 * i + 51, device=1)
-    matches = find_matches(builder.build())
+    matches = find_matches(Ranks.of(builder.build()))
     assert groups(matches) == {frozenset({(0, 100 * i), (1, 100 * i + 1)}) for i in range(4, 10)}
 
 
@@ -117,18 +118,18 @@ REAL = "nvprof/v16-nccl-4gpu.nvvp"
 @pytest.mark.traces
 def test_nccl_on_4_gpus_by_launch_and_by_time_alone(real_trace: Callable[[str], Path]) -> None:
     trace = open_trace(real_trace(REAL))
-    by_launch = find_matches(trace)
-    assert set(by_launch.table["told_by"]) == {"launch"}
+    by_launch = find_matches(Ranks.of(trace))
+    assert set(by_launch.table["matched_by"]) == {"launch"}
     assert sorted(by_launch.table["members"]) == [2, 2, 3, 3, 3, 3, 4, 4]
-    blind = find_matches(replace(trace, api_calls=trace.api_calls.iloc[:0]))
-    assert set(blind.table["told_by"]) == {"time"}
+    blind = find_matches(Ranks.of(replace(trace, api_calls=trace.api_calls.iloc[:0])))
+    assert set(blind.table["matched_by"]) == {"time"}
     assert groups(blind) == groups(by_launch)
 
 
 @pytest.mark.traces
 def test_no_other_communicators_fit_the_4_gpus_better(real_trace: Callable[[str], Path]) -> None:
     trace = open_trace(real_trace(REAL))
-    found = find_matches(trace).rows
+    found = find_matches(Ranks.of(trace)).rows
     ours = {frozenset(zip(own["device"], own["stream"], strict=True)) for own in _matched(found)}
     feasible = sorted(_feasible(found), key=lambda item: item[0])
     assert len(feasible) == 12  # of 3456

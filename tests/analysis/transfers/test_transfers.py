@@ -1,31 +1,27 @@
-"""Copies against the links that they use: rates, peaks, exposure, size classes, time slices."""
+"""Copies against the links that they use: rates, peaks, exposure, size classes."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 
-import numpy as np
 import pandas as pd
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
-from tests.builders import TraceBuilder, plain
-from traceprof.analysis.communication.bandwidth import measure_bandwidth
-from traceprof.analysis.communication.size_classes import classify_sizes
-from traceprof.analysis.communication.transfers import Traffic, measure_transfers
+from tests.builders import TraceBuilder
+from tests.records import records
+from tests.running import run
 from traceprof.formats import open_trace
 from traceprof.model.hardware import built_in_hardware
 from traceprof.model.trace import Trace
-from traceprof.model.window import TimeWindow
 
 MIB = 1 << 20
 
 
-def rows_of(trace: Trace) -> dict[tuple[int, str, str, str], Traffic]:
-    rows = measure_transfers(trace).traffic
-    return {(row.device, row.route, row.memory, row.sizes): row for row in rows}
+def rows_of(trace: Trace) -> dict[tuple[int, str, str, str], SimpleNamespace]:
+    found = records(run("transfers", trace).to_frame())
+    return {(row.device, row.route, row.memory, row.sizes): row for row in found}
 
 
 def test_rate_and_share_of_the_peak_in_this_direction() -> None:
@@ -37,8 +33,8 @@ def test_rate_and_share_of_the_peak_in_this_direction() -> None:
         .copy("d2h", 0, 100, n_bytes=500)
         .build()
     )
-    rows = rows_of(trace)
-    into, back = rows[0, "h2d", "pinned", "all"], rows[0, "d2h", "pinned", "all"]
+    found = rows_of(trace)
+    into, back = found[0, "h2d", "pinned", "all"], found[0, "d2h", "pinned", "all"]
     assert into.rate_bytes_per_s == pytest.approx(10e9)
     assert into.peak_ratio == pytest.approx(10 / 15.7538, rel=1e-5)
     assert back.rate_bytes_per_s == pytest.approx(5e9)
@@ -53,11 +49,11 @@ def test_a_rate_above_the_peak_is_shown_as_it_is() -> None:
 
 def test_without_a_known_peak_nothing_is_claimed_and_the_way_out_is_named() -> None:
     trace = TraceBuilder().device(0, "Voodoo 2").copy("h2d", 0, 100, n_bytes=1000).build()
-    result = measure_transfers(trace)
-    assert result.traffic[0].peak_ratio is None
-    assert any("--link pcie=gen4x16" in note for note in result.notes)
+    result = run("transfers", trace)
+    assert records(result.to_frame())[0].peak_ratio is None
+    assert any("--link pcie=gen4x16" in note.text for note in result.notes)
     given = trace.with_hardware(built_in_hardware().with_link("pcie=20GB/s"))
-    assert measure_transfers(given).traffic[0].peak_ratio == pytest.approx(0.5)
+    assert records(run("transfers", given).to_frame())[0].peak_ratio == pytest.approx(0.5)
 
 
 def test_what_compute_or_communication_hides_is_not_exposed() -> None:
@@ -92,10 +88,10 @@ def test_small_copies_cost_more_time_than_their_bytes() -> None:
         .copy("h2d", 2_000_000, 2_002_000, n_bytes=1000)
         .build()
     )
-    rows = rows_of(trace)
-    assert rows[0, "h2d", "pinned", "16M–256M"].overhead_ns == 0
-    assert rows[0, "h2d", "pinned", "< 4K"].overhead_ns == 2000 - 60
-    assert rows[0, "h2d", "pinned", "all"].overhead_ns == 2000 - 60
+    found = rows_of(trace)
+    assert found[0, "h2d", "pinned", "16M–256M"].overhead_ns == 0
+    assert found[0, "h2d", "pinned", "< 4K"].overhead_ns == 2000 - 60
+    assert found[0, "h2d", "pinned", "all"].overhead_ns == 2000 - 60
 
 
 def test_pageable_memory_and_synchronous_copies_are_pointed_out() -> None:
@@ -113,9 +109,13 @@ def test_pageable_memory_and_synchronous_copies_are_pointed_out() -> None:
         .copy("h2d", 2_000_000, 2_400_000, n_bytes=4 * MIB, launched_ns=(1_500_000, 1_500_010))
         .build()
     )
-    notes = measure_transfers(trace).notes
-    assert any(note.startswith("50.0 % of the h2d bytes are in pageable memory") for note in notes)
-    assert any(note.startswith("1 of 2 h2d copies were synchronous") for note in notes)
+    pageable, waiting = run("transfers", trace).notes[:2]
+    assert pageable.text.startswith(
+        "{share:ratio} of the {direction} bytes are in pageable memory ("
+    )
+    assert (pageable.values["share"], pageable.values["direction"]) == (0.5, "h2d")
+    assert waiting.text.startswith("{n:count} of {count:count} h2d copies were synchronous")
+    assert dict(waiting.values) == {"n": 1, "count": 2, "waited": 1_000_200}
 
 
 def test_peer_copies_go_by_the_pair_and_use_nvlink_where_there_is_one() -> None:
@@ -125,63 +125,12 @@ def test_peer_copies_go_by_the_pair_and_use_nvlink_where_there_is_one() -> None:
     assert (row.peak_bytes_per_s, row.peak_ratio) == (150e9, pytest.approx(0.1))
 
 
-@pytest.mark.parametrize(
-    ("n_bytes", "label"),
-    [(0, "< 4K"), (4095, "< 4K"), (4096, "4K–64K"), (MIB, "1M–16M"), (1 << 28, "≥ 256M")],
-)
-def test_size_classes_are_binary_and_hold_their_lower_limit(n_bytes: int, label: str) -> None:
-    assert classify_sizes(np.array([n_bytes])).tolist() == [label]
-
-
-def test_a_size_that_is_not_known_has_a_class_of_its_own() -> None:
-    assert classify_sizes(np.array([-1])).tolist() == ["unknown"]
-
-
-def test_bytes_over_time_are_shared_out_by_time() -> None:
-    # Slices of 10 ns; the copy covers a half of the first and all of the second.
-    trace = TraceBuilder().copy("h2d", 5, 20, n_bytes=150).build(span=(0, 1000))
-    table = measure_bandwidth(trace).to_frame()
-    assert plain(table, "at_ns", "duration_ns", "size_bytes", "busy_ns") == [
-        (0, 10, 50, 5),
-        (10, 10, 100, 10),
-    ]
-    assert table["rate_bytes_per_s"].tolist() == pytest.approx([5e9, 10e9])
-
-
-def test_a_copy_inside_a_device_reads_and_writes() -> None:
-    trace = (
-        TraceBuilder()
-        .device(0, "NVIDIA GPU", memory_bytes_per_s=2_000_000_000_000)
-        .copy("d2d", 0, 1, n_bytes=500)
-        .build(span=(0, 1))
-    )
-    (row,) = measure_bandwidth(trace).to_frame().to_dict("records")
-    assert row["peak_ratio"] == pytest.approx(0.5)
-
-
-@given(
-    st.lists(
-        st.tuples(st.integers(0, 5000), st.integers(0, 3000), st.integers(1, 10**12)),
-        min_size=1,
-        max_size=30,
-    ),
-    st.integers(1, 9000),
-)
-def test_slices_add_up_to_all_bytes(copies: list[tuple[int, int, int]], length: int) -> None:
-    builder = TraceBuilder()
-    for start, duration, n_bytes in copies:
-        builder.copy("h2d", start, start + duration, n_bytes=n_bytes)
-    trace = builder.build(span=(0, 8000)).within(TimeWindow(0, length))
-    table = measure_bandwidth(trace).to_frame()
-    assert table["size_bytes"].sum() == trace.copies["n_bytes"].sum()
-
-
 @pytest.mark.traces
 def test_peer_traffic_of_two_v100(real_trace: Callable[[str], Path]) -> None:
     """Sums by SQL on the same file; a V100 has 6 NVLinks of 25 GB/s in each direction."""
     trace = open_trace(real_trace("nsys/2022.4-jacobi-p2p-2gpu.sqlite.gz"))
-    rows = rows_of(trace)
-    there, back = rows[0, "p2p 0→3", "device", "all"], rows[3, "p2p 3→0", "device", "all"]
+    found = rows_of(trace)
+    there, back = found[0, "p2p 0→3", "device", "all"], found[3, "p2p 3→0", "device", "all"]
     assert (there.count, there.size_bytes) == (2002, 131_203_072)
     assert (back.count, back.size_bytes) == (2002, 131_203_072)
     for row in (there, back):
@@ -189,7 +138,7 @@ def test_peer_traffic_of_two_v100(real_trace: Callable[[str], Path]) -> None:
         assert row.rate_bytes_per_s == pytest.approx(row.size_bytes / row.total_ns * 1e9)
     assert there.peak_ratio == pytest.approx(0.1069, abs=5e-4)
     assert back.peak_ratio == pytest.approx(0.1117, abs=5e-4)
-    table = measure_bandwidth(trace).to_frame()
+    table = run("bandwidth", trace).to_frame()
     peer = table[table["route"] == "p2p 0→3"]
     assert isinstance(peer, pd.DataFrame)
     assert peer["size_bytes"].sum() == 131_203_072

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+
 import pytest
 
 from tests.builders import TraceBuilder, plain
-from traceprof.analysis import load_analysis, run_analysis
-from traceprof.analysis.communication.network import SourceTraffic, measure_network
-from traceprof.analysis.communication.network_time import measure_network_time
+from tests.records import records
+from tests.running import run
 from traceprof.errors import NotRecordedError
 from traceprof.model.hardware import built_in_hardware
 from traceprof.model.trace import Trace
@@ -22,14 +23,14 @@ def counter(*values: float, metric: str = "bytes_sent", source: str = "nic:eth0"
     return builder
 
 
-def only(trace: Trace) -> SourceTraffic:
-    (row,) = measure_network(trace).sources
+def only(trace: Trace) -> SimpleNamespace:
+    (row,) = records(run("network", trace).to_frame())
     return row
 
 
 def test_a_counter_becomes_bytes_between_samples() -> None:
     trace = counter(5000, 6000, 9000).build(span=(0, 200))
-    table = measure_network_time(trace).to_frame()
+    table = run("network-time", trace).to_frame()
     assert plain(table, "at_ns", "duration_ns", "size_bytes") == [(0, 100, 1000), (100, 100, 3000)]
     assert table["rate_bytes_per_s"].tolist() == pytest.approx([10e9, 30e9])
     row = only(trace)
@@ -63,9 +64,9 @@ def test_the_speed_that_was_recorded_is_used() -> None:
 
 def test_utilisation_needs_the_speed_of_the_link() -> None:
     trace = counter(0, 1000).build(span=(0, 100))
-    result = measure_network(trace)
-    assert result.sources[0].peak_ratio is None
-    assert any("--link nic=400Gb/s" in note for note in result.notes)
+    result = run("network", trace)
+    assert records(result.to_frame())[0].peak_ratio is None
+    assert any("--link nic=400Gb/s" in note.text for note in result.notes)
     given = trace.with_hardware(built_in_hardware().with_link("nic=400Gb/s"))
     assert only(given).peak_ratio == pytest.approx(10 / 50)
     loopback = counter(0, 1000, source="nic:lo").build(span=(0, 100)).with_hardware(given.hardware)
@@ -97,11 +98,13 @@ def test_measurements_of_20_ms_count_for_these_and_say_so() -> None:
     builder = TraceBuilder()
     for at_s in (0, 1):
         builder.sample("pcie_sent_bytes_per_s", at_s * 10**9, 5e9, source="gpu:0")
-    result = measure_network(builder.build(span=(0, 2 * 10**9)))
-    (row,) = result.sources
+    result = run("network", builder.build(span=(0, 2 * 10**9)))
+    (row,) = records(result.to_frame())
     assert (row.size_bytes, row.duration_ns) == (200_000_000, 40_000_000)
     assert row.rate_bytes_per_s == pytest.approx(5e9)
-    assert result.notes == ("pcie of gpu:0 was measured for 2.0% of the time: bytes are of that",)
+    (note,) = result.notes
+    assert note.text.startswith("{link} of {source} was measured for {share:ratio} of the time")
+    assert dict(note.values) == {"link": "pcie", "source": "gpu:0", "share": 0.02}
 
 
 @pytest.mark.parametrize(
@@ -129,7 +132,7 @@ def test_beside_the_collectives_that_caused_it() -> None:
     # 800 bytes over [50, 150): half of them in each interval.
     builder = counter(0, 1000, 1500, 1500)
     builder.collective("all_reduce", 50, 150, n_bytes=800, backend="gloo")
-    table = measure_network_time(builder.build(span=(0, 300))).to_frame()
+    table = run("network-time", builder.build(span=(0, 300))).to_frame()
     assert plain(table, "size_bytes", "collective_ratio", "collective_bytes") == [
         (1000, 0.5, 400),
         (500, 0.5, 400),
@@ -148,12 +151,12 @@ def test_sockets_of_a_process_are_held_against_its_own_collectives() -> None:
 
 
 def test_samples_of_other_things_are_no_traffic() -> None:
-    result = measure_network(TraceBuilder().sample("power_watts", 0, 300.0).build())
-    assert result.sources == ()
-    assert "no counter of a network was sampled" in result.notes[0]
+    result = run("network", TraceBuilder().sample("power_watts", 0, 300.0).build())
+    assert result.to_frame().empty
+    assert "no counter of a network was sampled" in result.notes[0].text
 
 
 @pytest.mark.parametrize("name", ["network", "network-time"])
 def test_without_samples_it_abstains(name: str) -> None:
     with pytest.raises(NotRecordedError, match="no samples recorded"):
-        run_analysis(load_analysis(name), TraceBuilder().kernel("gemm", 0, 1).build())
+        run(name, TraceBuilder().kernel("gemm", 0, 1).build())
