@@ -9,7 +9,7 @@ import ctypes
 import sys
 from pathlib import Path
 
-from traceprof.formats.nsys.names import plain_api_name
+from traceprof.formats.shared.cupti import plain_api_name
 
 FOLDER = Path(__file__).resolve().parent.parent / "traceprof" / "formats" / "nvprof"
 DOMAINS = {"driver": 1, "runtime": 2}

@@ -6,6 +6,8 @@ from typing import Final
 
 NSYS: Final = (
     "nsys/2021-quadro-cuda.sqlite",
+    "nsys/2022.2-pytorch-a100-gpu-metrics-sampling.sqlite.gz",
+    "nsys/2022.2-pytorch-a100-sampling-osrt.sqlite.gz",
     "nsys/2022.2-saxpy-mpi-a100.sqlite",
     "nsys/2022.4-copies-only-8gpu-host.sqlite",
     "nsys/2022.4-jacobi-p2p-2gpu.sqlite.gz",
@@ -35,9 +37,22 @@ KINETO: Final = (
     *(f"kineto/resnet18-2ranks-v100/rank{rank}.pt.trace.json.gz" for rank in range(2)),
     *(f"kineto/torchrec-4ranks-v100/rank{rank}.pt.trace.json.gz" for rank in range(4)),
 )
+RUNS: Final = (
+    "kineto/dlrm-8ranks-v100",
+    "kineto/resnet18-2ranks-v100",
+    "kineto/torchrec-4ranks-straggler-v100",
+    "kineto/torchrec-4ranks-v100",
+)
 NVPROF: Final = (
     "nvprof/v11or12-pytorch-lm-markers.sql",
     "nvprof/v16-nccl-4gpu.nvvp",
     "nvprof/v8-tensorflow.nvvp",
     "nvprof/zero-kernels.sql",
 )
+ALL: Final = (
+    *NSYS,
+    *(name for name in KINETO if not name.startswith(RUNS)),
+    *RUNS,
+    *NVPROF,
+)
+"""Every trace once, runs as a whole."""

@@ -1,4 +1,4 @@
-"""Analyses as tests run them: by name, on one trace or on the ranks of a run."""
+"""Running one analysis on a trace or on ranks that a test has made."""
 
 from __future__ import annotations
 

@@ -1,7 +1,8 @@
 """Units: parsing what people type and formatting what people read.
 
 Inside traceprof every time is an ``int`` of nanoseconds and every size an ``int`` of bytes;
-only this module turns them into text. GB is 1e9 bytes, as in the data sheets of links.
+only this module turns them into text. GB is 1e9 bytes, as in the data sheets of links. Long
+numbers are written in groups of three digits with a space between them, everywhere.
 """
 
 from __future__ import annotations
@@ -91,14 +92,37 @@ def format_ratio(ratio: float | None) -> str:
 
 
 def format_count(count: float | None) -> str:
-    """Return a count with thousands separated by thin groups ("12 345")."""
+    """Return a count in thin groups ("12 345"); a mean of counts keeps its fraction."""
     if count is None or math.isnan(count):
         return "–"
-    return f"{count:,.0f}".replace(",", " ")
+    return _in_groups(f"{count:,.0f}") if float(count).is_integer() else format_number(count)
+
+
+def format_number(value: float | None) -> str:
+    """Return a number of no unit: a whole one with all its digits, others with four or more."""
+    if value is None or math.isnan(value):
+        return "–"
+    if isinstance(value, int) or float(value).is_integer():
+        return str(int(value))
+    return _in_groups(f"{value:,.1f}") if abs(value) >= 1_000 else f"{value:.4g}"
+
+
+def format_per_s(per_s: float | None) -> str:
+    """Return how many per second ("1 234.5 /s")."""
+    return "–" if per_s is None or math.isnan(per_s) else f"{_digits(per_s)} /s"
+
+
+def format_factor(factor: float | None) -> str:
+    """Return how many times ("1.85 x")."""
+    return "–" if factor is None or math.isnan(factor) else f"{factor:.2f} x"
+
+
+def _in_groups(text: str) -> str:
+    return text.replace(",", " ")
 
 
 def _digits(value: float) -> str:
     magnitude = abs(value)
     if magnitude >= 100:
-        return f"{value:.1f}"
+        return _in_groups(f"{value:,.1f}")
     return f"{value:.2f}" if magnitude >= 10 else f"{value:.3f}"

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import pickle
 import pkgutil
-from collections.abc import Callable
 from importlib import import_module
 from pathlib import Path
 
@@ -12,18 +12,24 @@ import pytest
 
 import traceprof.analysis
 from tests import real_traces
+from tests.analysis.generated_run import Plan, make_run
 from tests.builders import TraceBuilder
-from traceprof.analysis import ANALYSES, Entry, load_analysis, run_analysis
-from traceprof.errors import NotRecordedError, UsageError
-from traceprof.formats import open_trace
-from traceprof.session.selection import select
+from tests.golden.numbers import digest_of
+from tests.requirements import require
+from tests.running import run
+from traceprof.analysis import ANALYSES, Entry, load_analysis
+from traceprof.analysis.base import run_analysis
+from traceprof.errors import NotRecordedError, TraceprofError, UsageError
+from traceprof.model.merge import place_run
+from traceprof.model.ranks import Ranks
+from traceprof.model.results import Note, Result, Unit
+from traceprof.model.tables import TABLES
 from traceprof.model.trace import Trace, TraceInfo, make_trace
-from traceprof.render.columns import format_cell
-from traceprof.render.csv_text import to_csv
-from traceprof.render.json_text import document_of, to_json
+from traceprof.session.run import open_run
 
 ABSTAIN = ("network", "network-time")
 """Analyses for which the small trace has no data."""
+NUMBERS = (Unit.NS, Unit.AT_NS, Unit.BYTES, Unit.BYTES_PER_S, Unit.PER_S, Unit.RATIO, Unit.COUNT)
 
 by_name = pytest.mark.parametrize("entry", ANALYSES, ids=lambda entry: entry.name)
 
@@ -58,23 +64,55 @@ def test_the_entry_says_what_the_module_says(entry: Entry) -> None:
     analysis = load_analysis(entry.name)
     assert analysis.name == entry.name
     assert entry.summary
+    assert (analysis.of_rank is None) != (analysis.of_ranks is None)
 
 
 @by_name
-def test_it_runs_on_a_small_trace_and_every_renderer_shows_it(entry: Entry) -> None:
-    trace = small_trace()
+def test_its_columns_are_declared(entry: Entry) -> None:
+    analysis = load_analysis(entry.name)
+    assert analysis.spec.tables
+    assert {*analysis.tables, *analysis.whole} <= {*TABLES}
+    for table in analysis.spec.tables:
+        names = [column.name for column in table]
+        assert len(set(names)) == len(names), table.name
+        assert all(column.meaning for column in table)
+        for column in table:
+            if column.weight:
+                assert column.weight in names
+            for suffix, unit in (("_ratio", Unit.RATIO), ("_bytes", Unit.BYTES)):
+                assert not column.name.endswith(suffix) or column.unit is unit, column.name
+
+
+def check(result: Result) -> None:
+    """Check that what a result holds is what its specification declares."""
+    assert {*result.tables} <= {table.name for table in result.spec.tables}
+    assert {*result.scalars} <= {scalar.name for scalar in result.spec.scalars}
+    assert all(isinstance(note, Note) for note in result.notes)
+    assert not result.samples
+    for name, frame in result.tables.items():
+        spec = result.spec.table(name)
+        declared = [column.name for column in spec]
+        assert [*frame] == [column for column in declared if column in frame], name
+        keys = [key for key in spec.keys if key in frame]
+        if keys and len(frame):
+            assert not frame.duplicated(keys).any(), (name, keys)
+        for column in spec:
+            if column.name in frame and column.unit in NUMBERS:
+                known = frame[column.name].dropna()
+                assert pd.api.types.is_numeric_dtype(known) or all(
+                    isinstance(value, int | float) for value in known
+                ), (name, column.name)
+
+
+@by_name
+def test_it_runs_on_a_small_trace(entry: Entry) -> None:
     try:
-        result = run_analysis(load_analysis(entry.name), trace)
+        result = run(entry.name, small_trace())
     except NotRecordedError as error:
         assert entry.name in ABSTAIN, error
         return
-    frame = result.to_frame()
-    assert isinstance(frame, pd.DataFrame)
-    assert all(isinstance(note, str) for note in result.notes)
-    assert to_csv(frame).count("\n") >= len(frame)
-    assert entry.name in to_json(document_of(trace, select(trace, "all"), {entry.name: result}, {}))
-    for column in frame:
-        assert all(isinstance(format_cell(str(column), value), str) for value in frame[column])
+    check(result)
+    assert len(pickle.loads(pickle.dumps(result)).table) == len(result.table)
 
 
 @by_name
@@ -83,17 +121,42 @@ def test_it_runs_where_everything_was_recorded_and_nothing_happened(entry: Entry
     empty = {name: trace.table(name).iloc[:0] for name in ("kernels", "copies", "ranges")}
     nothing = make_trace(TraceInfo(), empty, recorded=list(trace.recorded), span=trace.span)
     try:
-        run_analysis(load_analysis(entry.name), nothing).to_frame()
+        check(run(entry.name, nothing))
     except NotRecordedError as error:
         assert "record" in str(error)
 
 
 @by_name
 def test_it_abstains_where_its_data_was_not_recorded(entry: Entry) -> None:
-    analysis = load_analysis(entry.name)
-    if analysis.needs:
+    if load_analysis(entry.name).needs:
         with pytest.raises(NotRecordedError, match="record"):
-            run_analysis(analysis, make_trace(TraceInfo(), {}, recorded=()))
+            run(entry.name, make_trace(TraceInfo(), {}, recorded=()))
+
+
+@by_name
+def test_ranks_one_by_one_give_what_all_of_them_give_together(entry: Entry) -> None:
+    ranks = place_run(make_run(Plan(n_ranks=3, n_steps=6, hosts=("a", "a", "b"))))
+    together = Ranks.of(ranks.merged())
+    try:
+        one_by_one = run(entry.name, ranks)
+    except NotRecordedError:
+        with pytest.raises(NotRecordedError):
+            run(entry.name, together)
+        return
+    check(one_by_one)
+    assert digest_of(one_by_one) == digest_of(run(entry.name, together))
+
+
+@by_name
+def test_a_trace_with_facts_goes_to_another_process(entry: Entry) -> None:
+    ranks = place_run(make_run(Plan(n_ranks=2, n_steps=4)))
+    try:
+        here = run(entry.name, ranks)
+    except NotRecordedError:
+        return
+    there = pickle.loads(pickle.dumps(ranks))
+    assert there.facts.keys() == ranks.facts.keys()
+    assert digest_of(run_analysis(load_analysis(entry.name), there)) == digest_of(here)
 
 
 def test_a_name_that_is_none_lists_those_that_are() -> None:
@@ -102,15 +165,18 @@ def test_a_name_that_is_none_lists_those_that_are() -> None:
 
 
 @pytest.mark.traces
-@pytest.mark.parametrize("name", real_traces.NSYS)
-def test_it_runs_on_real_traces(name: str, real_trace: Callable[[str], Path]) -> None:
-    whole = open_trace(real_trace(name))
-    trace = whole.within(select(whole, None).window)
-    ran = 0
+@pytest.mark.parametrize("name", real_traces.ALL)
+def test_what_it_says_that_it_reads_is_enough(name: str) -> None:
+    path = Path(require("traces")) / name
+    everything = open_run([path])
+    everything.ranks()  # reads every table
     for entry in ANALYSES:
+        alone = open_run([path])  # reads what this analysis asks for
         try:
-            run_analysis(load_analysis(entry.name), trace).to_frame()
-            ran += 1
-        except NotRecordedError:
+            result = everything.result(entry.name)
+        except TraceprofError as error:
+            with pytest.raises(type(error)):
+                alone.result(entry.name)
             continue
-    assert ran
+        check(result)
+        assert digest_of(alone.result(entry.name)) == digest_of(result), entry.name

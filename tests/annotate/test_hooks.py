@@ -8,7 +8,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from traceprof.recording.child import INJECT_FOLDER
+from traceprof.recording.processes.injection import INJECT_FOLDER
 
 
 class Tensor:
@@ -52,7 +52,7 @@ def test_the_size_of_a_batch_is_the_first_dimension_of_its_first_tensor(runtime,
 
 
 @pytest.mark.parametrize(
-    ("goal", "expected"),
+    ("target", "expected"),
     [
         ("cuda", True),
         ("cuda:1", True),
@@ -66,8 +66,8 @@ def test_the_size_of_a_batch_is_the_first_dimension_of_its_first_tensor(runtime,
         (Tensor(2), False),
     ],
 )
-def test_only_copies_to_a_gpu_get_a_range(runtime, goal, expected):
-    assert runtime("hook_copies").is_gpu(TORCH, goal) is expected
+def test_only_copies_to_a_gpu_get_a_range(runtime, target, expected):
+    assert runtime("hook_copies").is_gpu(TORCH, target) is expected
 
 
 def test_steps_of_a_plain_loop(runtime):

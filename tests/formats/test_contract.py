@@ -181,8 +181,8 @@ WRITERS: dict[str, Callable[[Trace, Path], None]] = {
 
 
 def test_every_format_has_a_writer() -> None:
-    # Reports are read as nsys exports them, and a packed file as what is in it.
-    assert {known.name for known in FORMATS} == {*WRITERS, "nsys-report", "packed"}
+    # Reports are read as nsys exports them.
+    assert {known.name for known in FORMATS} == {*WRITERS, "nsys-report"}
 
 
 @pytest.mark.parametrize("table", COLUMNS)

@@ -13,9 +13,9 @@ from typing import Any
 import pytest
 
 from tests.builders import TraceBuilder, plain
+from tests.records import records
 from tests.requirements import TRACES, require
-from traceprof.analysis.communication.network import measure_network
-from traceprof.analysis.communication.network_time import measure_network_time
+from tests.running import run
 from traceprof.facts.collectives.work import find_collectives
 from traceprof.formats import open_trace
 from traceprof.formats.nsys.writer import write_nsys
@@ -319,12 +319,14 @@ def test_nic_metrics_are_traffic_beside_the_collectives_that_cause_it(tmp_path: 
         for metric in (5, 6)
     ]
     trace = read(tmp_path, network(rows), builder)
-    table = measure_network_time(trace).to_frame()
+    table = run("network-time", trace).to_frame()
     sent = table[table["direction"] == "sent"]
     assert sent["size_bytes"].tolist() == [0, 25_000_000, 50_000_000, 0]
     assert sent["peak_ratio"].tolist() == pytest.approx([0, 0.5, 1, 0])  # of 50 GB/s
     assert sent["collective_ratio"].tolist() == [0, 1, 1, 0]
-    (row,) = [own for own in measure_network(trace).sources if own.direction == "received"]
+    (row,) = [
+        own for own in records(run("network", trace).to_frame()) if own.direction == "received"
+    ]
     assert (row.source, row.size_bytes, row.duration_ns) == ("nic:mlx5_0 IB", 75_000_000, 4 * MS)
     assert row.in_collectives_bytes == 75_000_000
 
@@ -332,7 +334,7 @@ def test_nic_metrics_are_traffic_beside_the_collectives_that_cause_it(tmp_path: 
 def test_ports_of_one_nic_are_told_apart(tmp_path: Path) -> None:
     rows = [(0, MS, 77, port, 0, 6, 10 * port) for port in (1, 2)]
     trace = read(tmp_path, network(rows))
-    assert [(row.source, row.size_bytes) for row in measure_network(trace).sources] == [
+    assert [(row.source, row.size_bytes) for row in records(run("network", trace).to_frame())] == [
         ("nic:mlx5_0:2 IB", 20),
         ("nic:mlx5_0:1 IB", 10),
     ]

@@ -13,8 +13,11 @@ import pytest
 from tests.builders import TraceBuilder
 from tests.requirements import TRACES, require
 from traceprof.errors import TraceError
-from traceprof.formats import open_trace
+from traceprof.formats import FORMATS, Candidate, ReadOptions, TraceFormat, open_trace, outline
 from traceprof.formats.nsys.writer import write_nsys
+from traceprof.formats.sqlite.database import Database
+from traceprof.model.trace import Trace
+from traceprof.model.window import TimeWindow
 
 
 def packed(path: Path) -> Path:
@@ -33,6 +36,30 @@ def test_it_reads_like_the_trace(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     assert trace.kernels.equals(open_trace(path).kernels)
     assert trace.info.path.endswith("run.sqlite.gz")
     assert list(scratch.iterdir()) == []
+
+
+def test_a_format_that_nobody_knew_of_is_read_and_unpacked(tmp_path: Path) -> None:
+    def read(path: Path, options: ReadOptions) -> Trace:
+        with Database(path) as database:
+            ((name,),) = database.rows("SELECT name FROM FAKE_KERNELS")
+        return TraceBuilder().kernel(name, 0, 10).kernel("late", 90, 99).range("r", 0, 99).build()
+
+    def recognises(candidate: Candidate) -> bool:
+        return "FAKE_KERNELS" in candidate.tables
+
+    path = tmp_path / "run.fake"
+    with closing(sqlite3.connect(path)) as connection, connection:
+        connection.execute("CREATE TABLE FAKE_KERNELS AS SELECT 'gemm' AS name")
+    formats = (*FORMATS, TraceFormat("fake", "for this test", recognises, read))
+    # It takes no notice of what is asked for: its trace is trimmed, its outline made of it.
+    options = ReadOptions(tables=frozenset({"kernels"}), window=TimeWindow(5, 20))
+    for file in (path, packed(path)):
+        trace = open_trace(file, options, formats)
+        assert trace.kernels["name"].tolist() == ["gemm"]
+        assert trace.ranges.empty
+        assert trace.span == TimeWindow(0, 99)
+        assert trace.info.path == str(file)
+        assert outline(file, formats).n_rows["ranges"] == 1
 
 
 def test_what_is_no_trace_or_cut_off_is_one_clear_error(tmp_path: Path) -> None:

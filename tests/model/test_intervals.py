@@ -6,7 +6,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from traceprof.model.intervals import Intervals, nesting_depth, parents_of
+from traceprof.model.intervals import Intervals, nesting_depth, parents_of, union_lengths
 
 SIZE = 40
 pairs = st.lists(st.tuples(st.integers(0, SIZE), st.integers(0, SIZE)), max_size=12)
@@ -99,3 +99,19 @@ def test_an_empty_interval_inside_another_is_one_deeper() -> None:
     starts = np.array([0, 5, 5], np.int64)
     ends = np.array([10, 10, 5], np.int64)
     assert nesting_depth(starts, ends).tolist() == [0, 1, 2]
+
+
+@given(
+    st.lists(
+        st.tuples(st.integers(0, 5), st.integers(-SIZE, SIZE), st.integers(-SIZE, SIZE)),
+        max_size=30,
+    ),
+    st.integers(0, 1 << 62),
+)
+def test_union_lengths_are_those_of_the_union_of_each_key(
+    rows: list[tuple[int, int, int]], offset: int
+) -> None:
+    keys, starts, ends = (np.array([row[i] for row in rows], np.int64) for i in range(3))
+    starts, ends = starts + offset, ends + offset
+    expected = [Intervals.union_of(starts[keys == k], ends[keys == k]).total_ns for k in range(6)]
+    assert union_lengths(keys, starts, ends, 6).tolist() == expected

@@ -21,6 +21,7 @@ from traceprof.model.trace import Trace
 
 PROGRAMS = ROOT / "fixtures" / "programs"
 CNN = [sys.executable, str(PROGRAMS / "train_cnn.py"), "--steps", "12", "--batch", "4"]
+NAMED_STEPS = [sys.executable, str(PROGRAMS / "named_steps.py")]
 ENVIRONMENT = {
     **os.environ,
     "PYTHONPATH": str(ROOT),

@@ -2,12 +2,10 @@ import sys
 
 import pytest
 
-from tests.recording.conftest import PROGRAMS, record
+from tests.recording.conftest import NAMED_STEPS, PROGRAMS, record
 from tests.requirements import require
 from traceprof.errors import UsageError
 from traceprof.recording.bounds import Bounds, parse_bounds
-
-NAMED_STEPS = [sys.executable, str(PROGRAMS / "named_steps.py")]
 
 
 def test_texts_become_bounds():

@@ -1,7 +1,8 @@
 import pytest
 
+from tests.recording.conftest import record
 from traceprof.recording.session import _note_on_collectives
-from traceprof.recording.spool_files import ProcessEvents
+from traceprof.recording.spool import ProcessEvents
 
 MS = 1_000_000
 
@@ -23,3 +24,11 @@ def test_collectives_that_are_costly_to_record_are_said(n_calls, every_ns, share
     else:
         assert f"{n_calls} collective calls: recording them took about {share}" in str(note)
         assert "TRACEPROF_DISABLE=collectives" in str(note)
+
+
+@pytest.mark.parametrize("option", ["--nsys-arg=--stats=true", "--nvprof-arg=-s", "--gpu-metrics"])
+def test_options_of_another_recorder_are_refused_before_anything_runs(tmp_path, option):
+    recorded = record(tmp_path / "run.sqlite", ["touch", "ran"], "--with", "torch", option)
+    assert recorded.done.returncode == 2
+    assert f"{option.partition('=')[0]} is for n" in recorded.done.stderr
+    assert not (tmp_path / "ran").exists()

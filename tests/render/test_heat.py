@@ -13,11 +13,12 @@ from rich.console import Console
 from rich.text import Text
 
 from tests.analysis.generated_run import MS, Plan, make_trace_of
-from traceprof.analysis.ranks.rank_steps import RankSteps, measure_rank_steps
+from tests.running import run
+from traceprof.model.results import Result, ResultSpec, TableSpec
 from traceprof.render.heat import HeatMap, find_lines, format_more, make_heat_map
-from traceprof.render.heat_text import heat_lines
 from traceprof.render.palette import HEAT
 from traceprof.render.report.heat_chart import heat_chart
+from traceprof.render.text.heat_lines import heat_lines
 
 
 def ranks_by_steps(
@@ -44,6 +45,10 @@ def ranks_by_steps(
     )
 
 
+def result_of(table: pd.DataFrame) -> Result:
+    return Result("rank-steps", ResultSpec((TableSpec("steps", "", ()),)), {"steps": table})
+
+
 def even(_rank: int, _step: int) -> float:
     return 100
 
@@ -66,7 +71,7 @@ def test_a_cell_is_the_share_beyond_the_median_of_its_step() -> None:
 
 def test_a_cell_says_who_when_how_long_and_in_which_phase() -> None:
     trace = make_trace_of(Plan(n_steps=3, extra_ns={(3, "backward"): 40 * MS}))
-    heat = heat_of(measure_rank_steps(trace).table)
+    heat = heat_of(run("rank-steps", trace).table)
     assert heat.words[3][1] == (
         "rank 3, step 1; own time 140.0 ms (+40.0 %); duration 140.0 ms; waited 0 ns; "
         "held up others 40.00 ms; longest in backward"
@@ -128,7 +133,7 @@ def test_one_rank_is_no_heat_map() -> None:
     table = ranks_by_steps(even, 1, 50)
     assert find_lines(table, 8) is None
     assert heat_lines(table, 8, 80) == []
-    assert heat_chart(RankSteps(table)) == ""
+    assert heat_chart(result_of(table)) == ""
 
 
 @pytest.mark.parametrize(
@@ -181,7 +186,7 @@ def test_the_map_fits_into_the_terminal(n_ranks: int, n_steps: int, width: int) 
 def test_the_chart_of_the_report_is_bounded_and_has_words_for_every_cell() -> None:
     random = np.random.default_rng(3)
     table = ranks_by_steps(lambda _r, _s: 100 + 5 * random.standard_normal(), 512, 400)
-    html = heat_chart(RankSteps(table))
+    html = heat_chart(result_of(table))
     assert len(html) < 1_000_000
     n_cells = len(re.findall("<rect", html))
     assert n_cells == len(re.findall("<title>", html)) <= 4096
@@ -191,6 +196,6 @@ def test_the_chart_of_the_report_is_bounded_and_has_words_for_every_cell() -> No
 
 def test_names_in_the_chart_are_text() -> None:
     hosts = {0: "<script>alert(1)</script>", 1: "b"}
-    html = heat_chart(RankSteps(ranks_by_steps(even, 2, 1, hosts)))
+    html = heat_chart(result_of(ranks_by_steps(even, 2, 1, hosts)))
     assert "<script" not in html
     assert "&lt;script" in html

@@ -2,38 +2,44 @@
 
 from __future__ import annotations
 
+import inspect
+from collections.abc import Callable
+from functools import wraps
 from pathlib import Path
-from typing import Annotated, TypeAlias
+from typing import Annotated, Any, Final, TypeAlias, get_type_hints
 
 import typer
 
-from traceprof.cli.opening import Align
+from traceprof.errors import UsageError
 
 __all__ = [
-    "AlignClocks",
     "AsCsv",
     "AsJson",
-    "ClusterFile",
+    "AsMarkdown",
     "Force",
-    "GpuModel",
-    "HardwareFile",
-    "LinkRates",
     "Output",
-    "RackHosts",
     "RowCount",
-    "RulesFile",
-    "StepRanges",
     "TracePaths",
-    "Warmup",
     "WindowText",
+    "opens_traces",
 ]
 
 _ABOUT = "What the trace cannot know"
 
+
+def _paths(paths: list[Path]) -> list[Path]:
+    for path in paths:
+        if str(path).startswith("-") and not path.exists():
+            raise UsageError(f"{path} stands where a trace should: options come before `--`")
+    return paths
+
+
 TracePaths: TypeAlias = Annotated[
     list[Path],
     typer.Argument(
-        metavar="TRACE...", help="A trace, or a run: its directory or its files. Only read."
+        metavar="TRACE...",
+        help="A trace, or a run: its directory or its files. Only read.",
+        callback=_paths,
     ),
 ]
 WindowText: TypeAlias = Annotated[
@@ -46,6 +52,17 @@ WindowText: TypeAlias = Annotated[
         "Default: the steady steps, else the time in which devices worked.",
     ),
 ]
+AsJson: TypeAlias = Annotated[bool, typer.Option("--json", help="Print JSON (times in ns).")]
+AsCsv: TypeAlias = Annotated[bool, typer.Option("--csv", help="Print one table as CSV.")]
+AsMarkdown: TypeAlias = Annotated[bool, typer.Option("--markdown", help="Print Markdown.")]
+RowCount: TypeAlias = Annotated[
+    int, typer.Option("--rows", "-n", min=1, help="How many rows a table shows.")
+]
+Output: TypeAlias = Annotated[
+    Path | None, typer.Option("--output", "-o", help="The file to write.")
+]
+Force: TypeAlias = Annotated[bool, typer.Option("--force", "-f", help="Overwrite the output.")]
+
 Warmup: TypeAlias = Annotated[
     int | None,
     typer.Option("--warmup", min=0, help="Leading steps that are warm-up; default: found."),
@@ -56,53 +73,92 @@ StepRanges: TypeAlias = Annotated[
         "--step-ranges", metavar="REGEX", help="The ranges that are steps, by their whole name."
     ),
 ]
-AsJson: TypeAlias = Annotated[bool, typer.Option("--json", help="Print JSON (times in ns).")]
-AsCsv: TypeAlias = Annotated[bool, typer.Option("--csv", help="Print one table as CSV.")]
-RowCount: TypeAlias = Annotated[
-    int, typer.Option("--rows", "-n", min=1, help="How many rows a table shows.")
-]
 RulesFile: TypeAlias = Annotated[
     Path | None,
-    typer.Option(
-        "--rules",
-        help="TOML file of rules that say what kernels do, tried first.",
-        rich_help_panel=_ABOUT,
-    ),
+    typer.Option("--rules", help="TOML file of rules that say what kernels do, tried first."),
 ]
 AlignClocks: TypeAlias = Annotated[
-    Align,
+    str,
     typer.Option(
         "--align",
-        help="How the clocks of the ranks of a run are put together: by the ends of the "
-        "collectives that they share, by wall time, or not at all.",
-        rich_help_panel=_ABOUT,
+        metavar="HOW",
+        help="How the clocks of ranks are put together: by the ends of the collectives that they "
+        "share, by wall time, or not at all: auto, collectives, utc, none.",
     ),
 ]
 GpuModel: TypeAlias = Annotated[
-    str | None,
-    typer.Option("--gpu", help="The model of the GPUs, such as h100-sxm.", rich_help_panel=_ABOUT),
+    str | None, typer.Option("--gpu", help="The model of the GPUs, such as h100-sxm.")
 ]
 LinkRates: TypeAlias = Annotated[
-    list[str] | None,
-    typer.Option("--link", help="A link: pcie=gen4x16, nic=400Gb/s …", rich_help_panel=_ABOUT),
+    list[str] | None, typer.Option("--link", help="A link: pcie=gen4x16, nic=400Gb/s …")
 ]
 HardwareFile: TypeAlias = Annotated[
-    Path | None,
-    typer.Option("--hardware", help="TOML file with more GPUs and links.", rich_help_panel=_ABOUT),
+    Path | None, typer.Option("--hardware", help="TOML file with more GPUs and links.")
 ]
 RackHosts: TypeAlias = Annotated[
-    list[str] | None,
-    typer.Option("--rack", help="Hosts of a rack: r1=node[1-4],node9.", rich_help_panel=_ABOUT),
+    list[str] | None, typer.Option("--rack", help="Hosts of a rack: r1=node[1-4],node9.")
 ]
 ClusterFile: TypeAlias = Annotated[
     Path | None,
-    typer.Option(
-        "--cluster",
-        help="TOML file: the ranks of [hosts], the hosts of [racks].",
-        rich_help_panel=_ABOUT,
-    ),
+    typer.Option("--cluster", help="TOML file: the ranks of [hosts], the hosts of [racks]."),
 ]
-Output: TypeAlias = Annotated[
-    Path | None, typer.Option("--output", "-o", help="The file to write.")
-]
-Force: TypeAlias = Annotated[bool, typer.Option("--force", "-f", help="Overwrite the output.")]
+
+_OPENING: Final[dict[str, tuple[Any, Any]]] = {
+    "warmup": (Warmup, None),
+    "step_ranges": (StepRanges, None),
+    "rules": (RulesFile, None),
+    "align": (AlignClocks, "auto"),
+    "gpu": (GpuModel, None),
+    "link": (LinkRates, None),
+    "hardware": (HardwareFile, None),
+    "rack": (RackHosts, None),
+    "cluster": (ClusterFile, None),
+}
+"""The options that say what a trace cannot know: annotation and default by parameter."""
+
+
+def opens_traces(command: Callable[..., None]) -> Callable[..., None]:
+    """Give ``command`` the options of opening in place of its parameter ``opening``."""
+    signature = inspect.signature(command)
+    # What opens is imported when a command runs, not for its signature.
+    hints = get_type_hints(command, localns={"Opening": object}, include_extras=True)
+    own = [
+        parameter.replace(annotation=hints[parameter.name])
+        for parameter in signature.parameters.values()
+        if parameter.name != "opening"
+    ]
+    more = [
+        inspect.Parameter(
+            name, inspect.Parameter.POSITIONAL_OR_KEYWORD, default=default, annotation=annotation
+        )
+        for name, (annotation, default) in _OPENING.items()
+    ]
+
+    @wraps(command)
+    def opened(**given: Any) -> None:
+        said = {name: given.pop(name) for name in _OPENING}
+        command(**given, opening=_opening(**said))
+
+    vars(opened).pop("__wrapped__")
+    opened.__signature__ = signature.replace(parameters=[*own, *more])  # type: ignore[attr-defined]
+    opened.__annotations__ = {parameter.name: parameter.annotation for parameter in [*own, *more]}
+    return opened
+
+
+def _opening(**said: Any) -> Any:
+    from traceprof.session.opening import Align, Opening
+
+    ways = [way.value for way in Align]
+    if said["align"] not in ways:
+        raise UsageError(f"--align {said['align']}: expected one of {', '.join(ways)}")
+    return Opening(
+        rules=said["rules"],
+        align=Align(said["align"]),
+        gpu=said["gpu"],
+        links=said["link"] or (),
+        hardware=said["hardware"],
+        racks=said["rack"] or (),
+        cluster=said["cluster"],
+        warmup_steps=said["warmup"],
+        step_ranges=said["step_ranges"],
+    )

@@ -3,31 +3,96 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
+from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from traceprof.errors import UsageError
 
 if TYPE_CHECKING:
-    from rich.console import RenderableType
+    from traceprof.session.answer import Document
+    from traceprof.session.opening import Opening
 
-__all__ = ["message", "out", "print_view", "write_output"]
+__all__ = ["Printing", "message", "out", "print_answers", "print_document", "print_page"]
+
+_NARROWEST = 80
+
+
+@dataclass(frozen=True, slots=True)
+class Printing:
+    """How a result is printed: as text unless said otherwise."""
+
+    as_json: bool = False
+    as_csv: bool = False
+    as_markdown: bool = False
+    rows: int | None = None
+
+    @property
+    def renderer(self) -> str:
+        """The name of the renderer.
+
+        Raises:
+            UsageError: several were asked for.
+        """
+        asked = {"json": self.as_json, "csv": self.as_csv, "markdown": self.as_markdown}
+        names = [name for name, is_wanted in asked.items() if is_wanted]
+        if len(names) > 1:
+            raise UsageError(f"--{' and --'.join(names)}: one of them at a time")
+        return names[0] if names else "text"
+
+
+def print_answers(
+    names: Sequence[str],
+    paths: Sequence[Path],
+    opening: Opening,
+    window: str | None,
+    printing: Printing,
+) -> None:
+    """Run the analyses ``names`` and print them."""
+    from traceprof.session.answer import answer
+    from traceprof.session.run import open_run
+
+    if printing.as_csv and len(names) > 1:
+        raise UsageError("--csv prints one table: name one, as in `traceprof show kernels TRACE`")
+    run = open_run(paths, opening).within(window)
+    print_document(answer(run, names, strict=True), printing)
+
+
+def print_page(
+    paths: Sequence[Path], opening: Opening, window: str | None, printing: Printing
+) -> None:
+    """Print the page that answers where the time went."""
+    from traceprof.session.answer import page
+    from traceprof.session.run import open_run
+
+    print_document(page(open_run(paths, opening).within(window)), printing)
+
+
+def print_document(document: Document, printing: Printing) -> None:
+    """Print an answer in the form that was asked for."""
+    from traceprof.render.base import Options
+    from traceprof.render.registry import render
+
+    name = printing.renderer
+    if name != "text":
+        out(render(name, document, Options(rows=None)))
+        return
+    from rich.console import Console
+
+    console = Console()
+    options = Options(
+        rows=printing.rows,
+        width=max(_NARROWEST, console.width),
+        colours=console.color_system or "" if console.is_terminal else "",
+    )
+    out(render(name, document, options))
 
 
 def out(text: str) -> None:
     """Print ``text`` as it is, as UTF-8 whatever the terminal's encoding."""
     sys.stdout.buffer.write(text.encode("utf-8", "replace"))
     sys.stdout.buffer.flush()
-
-
-def print_view(view: Callable[[int], RenderableType]) -> None:
-    """Print what ``view`` makes for the width of the terminal (at least 80 columns)."""
-    from rich.console import Console
-
-    console = Console(highlight=False, soft_wrap=False)
-    console.width = max(80, console.width)
-    console.print(view(console.width))
 
 
 def message(text: str) -> None:

@@ -3,29 +3,21 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from traceprof.cli.opening import Align
-from traceprof.cli.options import (
-    AlignClocks,
-    ClusterFile,
-    Force,
-    GpuModel,
-    HardwareFile,
-    LinkRates,
-    Output,
-    RackHosts,
-    RulesFile,
-    TracePaths,
-    WindowText,
-)
+from traceprof.cli.options import Force, Output, TracePaths, WindowText, opens_traces
+
+if TYPE_CHECKING:
+    from traceprof.session.opening import Opening
 
 __all__ = ["report"]
 
 
+@opens_traces
 def report(
+    opening: Opening,
     trace: TracePaths,
     output: Output = None,
     window: WindowText = None,
@@ -33,30 +25,20 @@ def report(
         str | None, typer.Option("--title", help="The heading; default: the file's name.")
     ] = None,
     force: Force = False,
-    rules: RulesFile = None,
-    align: AlignClocks = Align.AUTO,
-    gpu: GpuModel = None,
-    link: LinkRates = None,
-    hardware: HardwareFile = None,
-    rack: RackHosts = None,
-    cluster: ClusterFile = None,
 ) -> None:
     """Everything about a trace on one HTML page: to read, to print, to send; works offline."""
-    from traceprof.analysis.advice.verdict import measure_verdict
-    from traceprof.cli.analyze import run_all
-    from traceprof.cli.opening import Opening, open_named
+    from traceprof.analysis import ANALYSES
     from traceprof.cli.output import message, write_output
-    from traceprof.render.report import REPORT, render_report
-    from traceprof.session.selection import select
+    from traceprof.render.base import Options
+    from traceprof.render.report import render_report
+    from traceprof.session.answer import page as answer
+    from traceprof.session.run import open_run
     from traceprof.units import format_bytes
 
     target = output or Path(f"{trace[0].stem}.report.html")
-    whole = open_named(trace, Opening(rules, align, gpu, link or (), hardware, rack or (), cluster))
-    selection = select(whole, window)
-    part = whole.within(selection.window)
-    results, missing = run_all(REPORT, part, strict=False)
-    verdict = measure_verdict(part)
-    heading = title or trace[0].name
-    page = render_report(whole, selection, verdict, results, missing=missing, title=heading)
+    run = open_run(trace, opening).within(window)
+    every = [entry.name for entry in ANALYSES]
+    whole = run.within("all").trace()
+    page = render_report(answer(run, every), whole, Options(title=title or trace[0].name))
     write_output(target, page, force=force)
     message(f"wrote {target} ({format_bytes(target.stat().st_size)}): open it in a browser")

@@ -3,25 +3,21 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from traceprof.cli.opening import Align
-from traceprof.cli.options import (
-    AlignClocks,
-    ClusterFile,
-    Force,
-    Output,
-    RackHosts,
-    RulesFile,
-    TracePaths,
-)
+from traceprof.cli.options import Force, Output, TracePaths, opens_traces
+
+if TYPE_CHECKING:
+    from traceprof.session.opening import Opening
 
 __all__ = ["timeline"]
 
 
+@opens_traces
 def timeline(
+    opening: Opening,
     trace: TracePaths,
     output: Output = None,
     window: Annotated[
@@ -42,25 +38,21 @@ def timeline(
         typer.Option("--format", help="A page or a picture; default: by the output's name."),
     ] = None,
     force: Force = False,
-    rules: RulesFile = None,
-    align: AlignClocks = Align.AUTO,
-    rack: RackHosts = None,
-    cluster: ClusterFile = None,
 ) -> None:
     """The trace as a picture to zoom into: one HTML file that works offline."""
-    from traceprof.cli.opening import Opening, open_named
     from traceprof.cli.output import message, write_output
-    from traceprof.render.picture import render_picture, timeline_figure
+    from traceprof.render.formatting import note_text
+    from traceprof.render.pictures import render_picture, timeline_figure
     from traceprof.render.timeline import render_timeline
-    from traceprof.session.selection import select
+    from traceprof.session.run import open_run
     from traceprof.units import format_bytes
 
     named = output.suffix.lstrip(".") if output else ""
     kind = kind or ("png" if named == "png" else "svg" if named == "svg" else "html")
     target = output or Path(f"{trace[0].stem}.timeline.{kind}")
-    opening = Opening(rules=rules, align=align, racks=rack or (), cluster=cluster)
-    found = open_named(trace, opening)
-    selection = select(found, window or "all")
+    run = open_run(trace, opening)
+    found = run.within("all").trace()
+    selection = run.within(window or "all").selection
     heading, part = title or trace[0].name, selection.window if window else None
     page: str | bytes
     if kind == "html":
@@ -68,5 +60,7 @@ def timeline(
     else:
         page = render_picture(timeline_figure(found, title=heading, window=part), kind)
     write_output(target, page, force=force)
+    for note in selection.notes:
+        message(note_text(note))
     what = ": open it in a browser" if kind == "html" else ""
     message(f"wrote {target} ({format_bytes(target.stat().st_size)}){what}")

@@ -2,30 +2,35 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
 from traceprof.errors import TraceError
-from traceprof.formats import packed_files
-from traceprof.formats.base import Candidate, ReadOptions, TraceFormat
-from traceprof.formats.candidate import examine
+from traceprof.formats.base import Candidate, Outline, ReadOptions, TraceFormat
 from traceprof.formats.kineto.reader import FORMAT as KINETO
 from traceprof.formats.nsys.reader import FORMAT as NSYS
 from traceprof.formats.nsys.reports import FORMAT as NSYS_REPORT
 from traceprof.formats.nvprof.reader import FORMAT as NVPROF
+from traceprof.formats.shared.files import unpacked
+from traceprof.formats.shared.narrowing import narrowed, outline_of
 from traceprof.formats.sqlite.database import SQLITE_MAGIC
 from traceprof.model.trace import Trace
 
-__all__ = ["FORMATS", "Candidate", "ReadOptions", "TraceFormat", "open_trace"]
+__all__ = [
+    "FORMATS",
+    "Candidate",
+    "Outline",
+    "ReadOptions",
+    "TraceFormat",
+    "open_trace",
+    "outline",
+    "recognised",
+]
 
-FORMATS: Final[tuple[TraceFormat, ...]] = (
-    NSYS,
-    NVPROF,
-    KINETO,
-    NSYS_REPORT,
-    packed_files.FORMAT,
-)
+FORMATS: Final[tuple[TraceFormat, ...]] = (NSYS, NVPROF, KINETO, NSYS_REPORT)
 
 
 def open_trace(
@@ -35,15 +40,50 @@ def open_trace(
 ) -> Trace:
     """Return the trace in the file ``path``, whatever its format. The file is never written to.
 
+    ``options`` say which tables and which window are wanted; by default everything. A SQLite
+    trace may be gzipped.
+
+    Raises:
+        TraceError: no such file, a file of no known format, or one that is damaged.
+    """
+    file, options = Path(path), options or ReadOptions()
+    with _opened(file, formats) as (known, unpacked_file):
+        trace = narrowed(known.read(unpacked_file, options), options)
+    return replace(trace, info=replace(trace.info, path=str(file)))
+
+
+def outline(path: Path | str, formats: Sequence[TraceFormat] | None = None) -> Outline:
+    """Return what the file ``path`` contains, without reading its events where they are in SQL.
+
     Raises:
         TraceError: no such file, a file of no known format, or one that is damaged.
     """
     file = Path(path)
-    candidate = examine(file)
-    for known in FORMATS if formats is None else formats:
-        if known.recognises(candidate):
-            return known.read(file, options or ReadOptions())
-    raise TraceError(f"{file}: {_explain(candidate)}")
+    with _opened(file, formats) as (known, unpacked_file):
+        if known.outline is not None:
+            found = known.outline(unpacked_file)
+        else:
+            found = outline_of(known.read(unpacked_file, ReadOptions()))
+    return replace(found, info=replace(found.info, path=str(file)))
+
+
+def recognised(
+    candidate: Candidate, formats: Sequence[TraceFormat] | None = None
+) -> TraceFormat | None:
+    """Return the format of a file, None where it is of none."""
+    known = FORMATS if formats is None else formats
+    return next((one for one in known if one.recognises(candidate)), None)
+
+
+@contextmanager
+def _opened(
+    path: Path, formats: Sequence[TraceFormat] | None
+) -> Iterator[tuple[TraceFormat, Path]]:
+    with unpacked(path) as candidate:
+        known = recognised(candidate, formats)
+        if known is None:
+            raise TraceError(f"{path}: {_explain(candidate)}")
+        yield known, candidate.path
 
 
 def _explain(candidate: Candidate) -> str:

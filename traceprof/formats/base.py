@@ -2,16 +2,35 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Protocol
+from typing import Final, Protocol
+
+import pandas as pd
 
 from traceprof.model.activity import RULES, Rule
-from traceprof.model.trace import Trace
+from traceprof.model.tables import TABLES
+from traceprof.model.trace import Trace, TraceInfo
 from traceprof.model.window import TimeWindow
 
-__all__ = ["Candidate", "ReadOptions", "Reader", "TraceFormat"]
+__all__ = [
+    "LAUNCHING_TABLES",
+    "OUTLINED_TABLES",
+    "WINDOWED_TABLES",
+    "Candidate",
+    "Outline",
+    "ReadOptions",
+    "Reader",
+    "TraceFormat",
+]
+
+WINDOWED_TABLES: Final = ("kernels", "copies", "syncs", "samples", "overheads")
+"""Of these only the rows that overlap the window are read."""
+LAUNCHING_TABLES: Final = ("api_calls", "host_ops")
+"""Of these also what lies between the first launch of the window's device work and the window."""
+OUTLINED_TABLES: Final = ("api_calls", "ranges", "host_ops")
+"""What an `Outline` counts for each process."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,29 +44,85 @@ class Candidate:
 
 @dataclass(frozen=True, slots=True)
 class ReadOptions:
-    """How to read.
+    """How to read, and what: by default everything.
 
-    ``window`` (on the trace's own clock) lets a reader skip rows outside it; it is a saving,
-    not a cut: rows that overlap the window come back whole.
+    ``tables`` names those of `traceprof.model.tables.TABLES` that are wanted (None: all); the
+    others come back empty. ``window`` (on the trace's own clock) is a saving, not a cut: every
+    row that overlaps it comes back whole, rows outside it do not. That holds for
+    `WINDOWED_TABLES`; for `LAUNCHING_TABLES` the window begins with the earliest launch of the
+    kernels and copies in it; all other tables are whole, since steps need every range.
+
+    Whatever is asked for, ``recorded``, ``span`` and ``info`` of the Trace are those of the whole
+    file, and so are its devices, processes, threads and environment where they are wanted.
     """
 
     rules: Sequence[Rule] = field(default=RULES)
+    tables: frozenset[str] | None = None
     window: TimeWindow | None = None
+
+    def __post_init__(self) -> None:
+        unknown = (self.tables or frozenset()) - TABLES.keys()
+        if unknown:
+            raise ValueError(f"no such tables: {sorted(unknown)}")
+
+    def wants(self, *names: str) -> bool:
+        """Return whether at least one of these tables is wanted."""
+        return self.tables is None or not self.tables.isdisjoint(names)
+
+    def needs(self, name: str) -> bool:
+        """Return whether a table must be read: it is wanted, or tells where launches are."""
+        tells_launches = self.window is not None and name in ("kernels", "copies", "api_calls")
+        return self.wants(name) or (tells_launches and self.wants(*LAUNCHING_TABLES))
+
+    def reads_whole(self, name: str) -> bool:
+        """Return whether a table is read, and every row of it."""
+        is_cut = self.window is not None and name in (*WINDOWED_TABLES, *LAUNCHING_TABLES)
+        return self.needs(name) and not is_cut
 
 
 class Reader(Protocol):
     """Reads a file of one format."""
 
     def __call__(self, path: Path, options: ReadOptions) -> Trace:
-        """Return the Trace in ``path``; raises TraceError where it cannot be read."""
+        """Return the Trace in ``path``; raises TraceError where it cannot be read.
+
+        It may hand out more than ``options`` ask for: `traceprof.formats.open_trace` drops it.
+        """
         ...
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Outline:
+    """What a file contains, as a full read would tell it.
+
+    ``n_rows`` counts the rows of every table that has times. ``device_rows`` counts the kernels
+    and the copies: table → (process, device) → rows; ``process_rows`` those of `OUTLINED_TABLES`:
+    table → process → rows; who has none is left out. The four tables are those of the Trace.
+    """
+
+    info: TraceInfo
+    recorded: frozenset[str]
+    span: TimeWindow
+    n_rows: Mapping[str, int]
+    device_rows: Mapping[str, Mapping[tuple[int, int], int]]
+    process_rows: Mapping[str, Mapping[int, int]]
+    devices: pd.DataFrame
+    processes: pd.DataFrame
+    threads: pd.DataFrame
+    environment: pd.DataFrame
 
 
 @dataclass(frozen=True, slots=True)
 class TraceFormat:
-    """One format. To add one: a module that defines ``FORMAT``, and its line in ``FORMATS``."""
+    """One format. To add one: a module that defines ``FORMAT``, and its line in ``FORMATS``.
+
+    Without ``outline`` the outline comes from reading everything. ``read_by_export`` says that
+    files are read through an export, which may stand beside them under the same name.
+    """
 
     name: str
     summary: str
     recognises: Callable[[Candidate], bool]
     read: Reader
+    outline: Callable[[Path], Outline] | None = None
+    read_by_export: bool = False

@@ -73,7 +73,8 @@ def _combined(
     keys = [name for name in spec.keys if name in stacked]
     if not keys or not stacked.duplicated(keys).any():
         return spec.frame(stacked), np.arange(len(stacked))
-    number = stacked.groupby(keys, sort=False, dropna=False, observed=True).ngroup().to_numpy()
+    groups = stacked.groupby(keys, sort=False, dropna=False, observed=True)
+    number: npt.NDArray[np.int64] = np.asarray(groups.ngroup(), np.int64)
     columns = {
         column.name: _column(column, stacked, number)
         for column in spec

@@ -12,7 +12,7 @@ from typing import Self, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-__all__ = ["Int64Array", "Intervals", "nesting_depth", "parents_of"]
+__all__ = ["Int64Array", "Intervals", "nesting_depth", "parents_of", "union_lengths"]
 
 Int64Array: TypeAlias = npt.NDArray[np.int64]
 _BoolArray: TypeAlias = npt.NDArray[np.bool_]
@@ -85,8 +85,14 @@ class Intervals:
         return _combine(self, other, lambda in_self, in_other: in_self & ~in_other)
 
     def clip(self, start_ns: int, end_ns: int) -> Intervals:
-        """Return the part of the set inside ``[start_ns, end_ns)``."""
-        return Intervals.union_of(np.maximum(self.starts, start_ns), np.minimum(self.ends, end_ns))
+        """Return the part of the set inside ``[start_ns, end_ns)``, in time that grows with it."""
+        first = int(np.searchsorted(self.ends, start_ns, side="right"))
+        last = int(np.searchsorted(self.starts, end_ns, side="left"))
+        if first >= last or start_ns >= end_ns:
+            return Intervals.empty()
+        starts, ends = self.starts[first:last].copy(), self.ends[first:last].copy()
+        starts[0], ends[-1] = max(starts[0], start_ns), min(ends[-1], end_ns)
+        return Intervals(starts, ends)
 
     def gaps(self, start_ns: int, end_ns: int) -> Intervals:
         """Return what of ``[start_ns, end_ns)`` is not in the set."""
@@ -131,6 +137,34 @@ def _combine(
     in_b = np.cumsum(step_b[order]) > 0
     kept = keep(in_a, in_b)[:-1]
     return Intervals.union_of(edges[:-1][kept], edges[1:][kept])
+
+
+def union_lengths(
+    keys: npt.ArrayLike, starts: npt.ArrayLike, ends: npt.ArrayLike, n_keys: int
+) -> Int64Array:
+    """Return, for each key from 0 to ``n_keys`` - 1, the ns in the union of its intervals.
+
+    Interval ``[starts[i], ends[i])`` belongs to ``keys[i]``; empty ones are ignored. All unions
+    are measured in one sorted sweep: O(n log n), however many keys there are.
+    """
+    key, first, last = (np.asarray(values, np.int64) for values in (keys, starts, ends))
+    order = np.lexsort((first, key))
+    key, first, last = key[order], first[order], last[order]
+    if not len(key):
+        return np.zeros(n_keys, np.int64)
+    # The furthest end so far within a key: the keys come in order, so that the ends of an earlier
+    # one never count. Their ranks instead of the instants: key times ns would overflow.
+    by_end = np.argsort(last, kind="stable")
+    rank = np.empty(len(last), np.int64)
+    rank[by_end] = np.arange(len(last))
+    furthest = np.maximum.accumulate(key * len(last) + rank) % len(last)
+    reach = last[by_end][furthest]
+    opens = np.concatenate(([True], key[1:] != key[:-1]))
+    covered = np.concatenate(([0], reach[:-1]))
+    begin = np.where(opens, first, np.maximum(first, covered))
+    sums = np.concatenate(([0], np.cumsum(np.maximum(last - begin, 0))))
+    edges = np.searchsorted(key, np.arange(n_keys + 1))
+    return np.asarray(np.diff(sums[edges]), np.int64)
 
 
 def nesting_depth(starts: Int64Array, ends: Int64Array) -> Int64Array:

@@ -170,13 +170,19 @@ def make_trace(
     tables: Mapping[str, pd.DataFrame],
     recorded: Iterable[str],
     span: TimeWindow | None = None,
+    worked: Iterable[int] | None = None,
 ) -> Trace:
     """Return a Trace of ``tables``; those left out are empty, and not recorded unless named.
 
-    Without ``span`` the trace covers its rows, from the first start to the last end.
+    Without ``span`` the trace covers its rows, from the first start to the last end. Without
+    ``worked`` the devices that worked are those of the kernels and copies given.
     """
     frames: dict[str, Any] = {name: tables.get(name, empty_table(name)) for name in TABLES}
-    frames["devices"] = _with_used_devices(frames)
+    if worked is None:
+        at_work = np.unique(np.concatenate([frames[name]["device"] for name in DEVICE_TABLES]))
+    else:
+        at_work = np.unique(np.array(list(worked), np.int64))
+    frames["devices"] = _with_used_devices(frames["devices"], at_work)
     return Trace(
         info=info,
         recorded=frozenset(recorded),
@@ -185,10 +191,8 @@ def make_trace(
     )
 
 
-def _with_used_devices(frames: Mapping[str, pd.DataFrame]) -> pd.DataFrame:
+def _with_used_devices(listed: pd.DataFrame, worked: np.ndarray) -> pd.DataFrame:
     """Return the devices, marked where they worked, and with a row for each that did."""
-    worked = np.unique(np.concatenate([frames[name]["device"] for name in DEVICE_TABLES]))
-    listed = frames["devices"]
     missing = np.setdiff1d(worked, listed["device"])
     columns: dict[str, Any] = {
         str(name): [

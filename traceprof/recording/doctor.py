@@ -14,12 +14,11 @@ from pathlib import Path
 from typing import Any, Final
 
 from traceprof.errors import TraceprofError
+from traceprof.formats.nsys.own_events import read_own_events
 from traceprof.formats.nsys.tools import find_importer
-from traceprof.recording.clock import read_profiler_clock
-from traceprof.recording.gpu import has_gpu, why_no_counters
-from traceprof.recording.gpu_facts import gpu_facts
-from traceprof.recording.mpi import mpi_facts
-from traceprof.recording.nsys import RECORDER as NSYS
+from traceprof.recording.machine.gpus import gpu_facts, has_gpu, why_no_counters
+from traceprof.recording.machine.mpi import mpi_facts
+from traceprof.recording.recorders.nsys.recorder import RECORDER as NSYS
 from traceprof.recording.request import RecordRequest
 from traceprof.recording.sampling.gpus import open_gpus
 from traceprof.recording.sampling.network import read_rdma
@@ -126,7 +125,7 @@ def _ranges_that_arrive() -> int:
         code = f"import sys; sys.path.append({root!r})\n{program}"
         command = [sys.executable, "-c", code]
         run = NSYS.run(RecordRequest(command, folder / "trial.sqlite"), folder)
-        return sum(read_profiler_clock(run.database)[1].values()) if run.database else 0
+        return read_own_events(run.database).n_ranges.total() if run.database else 0
 
 
 def _check_nvprof() -> Check:

@@ -10,22 +10,53 @@ from pathlib import Path
 from typing import Final
 
 from traceprof.errors import RecordingError, UsageError
-from traceprof.recording.child import ignores_injection
-from traceprof.recording.environment import read_environment
-from traceprof.recording.gather import Captured, gather
-from traceprof.recording.job import Job
-from traceprof.recording.outputs import write_outputs
-from traceprof.recording.process import find_program
+from traceprof.recording.gathering.captured import Captured, gather
+from traceprof.recording.machine.environment import read_environment
+from traceprof.recording.machine.gpus import why_no_counters
+from traceprof.recording.outputs.files import check_output, write_outputs
+from traceprof.recording.outputs.job import Job
+from traceprof.recording.processes.injection import ignores_injection
+from traceprof.recording.processes.program import find_program
+from traceprof.recording.recorders import choose_recorder
+from traceprof.recording.recorders.nsys.recorder import RECORDER as NSYS
 from traceprof.recording.request import Recorder, Recording, RecordRequest
-from traceprof.recording.sampling import sampling
-from traceprof.recording.spool_files import ProcessEvents
+from traceprof.recording.sampling.sampler import sampling
+from traceprof.recording.spool import ProcessEvents
 
-__all__ = ["record_with"]
+__all__ = ["record", "record_with"]
 
 _WHY_BOUNDED: Final = "the program ended before the capture was due"
 _CALL_NS: Final = 45_000  # what the recording of a collective takes of the host: measured, 2 cores
 _MANY_CALLS: Final = 100
 _NOTABLE_SHARE: Final = 0.03
+
+
+def record(request: RecordRequest) -> Recording:
+    """Record one program, as asked for in ``request``.
+
+    Raises:
+        UsageError: the output cannot be written, there is no such recorder, or something was
+            asked for that it cannot do.
+        RecordingError: the program could not be started, or the trace not be written.
+    """
+    check_output(request)
+    recorder = choose_recorder(request.recorder)
+    _check_options(request, recorder)
+    return record_with(recorder, request)
+
+
+def _check_options(request: RecordRequest, recorder: Recorder) -> None:
+    asked = {name: f"--{name}-arg" for name, given in request.profiler_arguments.items() if given}
+    if request.gpu_metrics:
+        asked[NSYS.name] = "--gpu-metrics"
+    for name, option in asked.items():
+        if name != recorder.name:
+            raise UsageError(
+                f"{option} is for {name}, and {recorder.name} would record: add --with {name}"
+            )
+    reason = why_no_counters()
+    if request.gpu_metrics and reason is not None:
+        raise UsageError(f"--gpu-metrics: {reason}; traceprof doctor says more")
 
 
 def record_with(recorder: Recorder, request: RecordRequest) -> Recording:
@@ -111,7 +142,7 @@ def _note_on_collectives(events: ProcessEvents) -> str | None:
 
 def _notes_on(captured: Captured) -> list[str]:
     notes = []
-    if not captured.cards:
+    if not captured.processes:
         notes.append(
             "no process imported torch under the recorder: no ranges "
             "(not a torch program, python -I/-E/-S, or an environment that was replaced)"

@@ -1,66 +1,85 @@
-"""Results as JSON: one versioned document, the same shape for every analysis."""
+"""Results as JSON: one versioned document, the same shape for every analysis.
+
+Its JSON Schema is `docs/schema/analysis-2.json`. Times are in ns and sizes in bytes; instants are
+ns after the start of the run; unknown is null. Every row has a ``key`` that no other row of its
+table has and that means the same thing in another recording of the same program.
+"""
 
 from __future__ import annotations
 
 import json
 import math
 from collections.abc import Mapping
-from dataclasses import asdict
+from dataclasses import asdict, is_dataclass
 from typing import Any, Final
 
 import numpy as np
 import pandas as pd
 
-from traceprof.analysis.advice.verdict import Verdict
-from traceprof.analysis.base import Result, table_of
-from traceprof.model.trace import Trace
-from traceprof.session.selection import Selection
+from traceprof.model.results import Column, Note, Result
+from traceprof.render.base import Options
+from traceprof.render.formatting import note_text
+from traceprof.render.shown import ShownTable, tables_of
+from traceprof.session.answer import Document, Verdict
 
-__all__ = ["SCHEMA", "document_of", "records_of", "to_json"]
+__all__ = ["KEY", "RENDER", "SCHEMA", "document_of", "note_of", "plain", "records_of", "to_json"]
 
-SCHEMA: Final = "traceprof.analysis/1"
+SCHEMA: Final = "traceprof.analysis/2"
 """The shape of the document; the number grows when a reader of the old one would break."""
 
+KEY: Final = "key"
+_ONLY_ROW: Final = "all"
 
-def document_of(
-    trace: Trace,
-    selection: Selection,
-    results: Mapping[str, Result],
-    not_recorded: Mapping[str, str],
-    verdict: Verdict | None = None,
-) -> dict[str, Any]:
-    """Return the document of several results: times in ns, sizes in bytes, unknown as null."""
+
+def document_of(document: Document) -> dict[str, Any]:
+    """Return the document as plain values."""
+    info, window = document.info, document.selection.window
+    verdict = document.verdict
     return {
         "schema": SCHEMA,
-        **({} if verdict is None else {"verdict": asdict(verdict)}),
+        **({} if verdict is None else {"verdict": _verdict_of(verdict)}),
         "trace": {
-            "path": trace.info.path,
-            "format": trace.info.format,
-            "profiler": trace.info.profiler,
-            "host": trace.info.host,
-            "recorded": sorted(trace.recorded),
-            "warnings": list(trace.info.warnings),
+            "path": info.path,
+            "format": info.format,
+            "profiler": info.profiler,
+            "host": info.host,
+            "recorded": sorted(document.recorded),
+            "warnings": list(info.warnings),
         },
+        "clock": _clock_of(document),
         "window": {
-            "label": selection.label,
-            "start_ns": selection.window.start_ns,
-            "end_ns": selection.window.end_ns,
-            "duration_ns": selection.window.duration_ns,
-            "notes": list(selection.notes),
+            "label": document.selection.label,
+            "start_ns": document.ns_after_start(window.start_ns),
+            "end_ns": document.ns_after_start(window.end_ns),
+            "duration_ns": window.duration_ns,
+            "notes": [note_of(note) for note in document.selection.notes],
         },
         "results": {
-            name: {"notes": list(result.notes), "rows": records_of(table_of(result, trace))}
-            for name, result in results.items()
+            name: _result_of(result, document.ranks) for name, result in document.results.items()
         },
-        "not_recorded": dict(not_recorded),
+        "not_recorded": dict(document.missing),
     }
 
 
-def records_of(frame: pd.DataFrame) -> list[dict[str, Any]]:
-    """Return the rows of ``frame`` as plain values."""
-    columns = [str(column) for column in frame.columns]
-    values = [[_plain(value) for value in frame[column].tolist()] for column in frame.columns]
-    return [dict(zip(columns, row, strict=True)) for row in zip(*values, strict=True)]
+def note_of(note: Note) -> dict[str, Any]:
+    """Return a note: the sentence, and exactly what it says in numbers.
+
+    ``template`` is the sentence with the names and units of the values.
+    """
+    return {
+        "text": note_text(note),
+        "template": note.text,
+        "values": {name: plain(value) for name, value in note.values.items()},
+    }
+
+
+def records_of(table: ShownTable) -> list[dict[str, Any]]:
+    """Return the rows of a table as plain values, each with its key."""
+    keys = _keys_of(table)
+    return [
+        {KEY: key, **{name: plain(value) for name, value in row.items()}}
+        for key, row in zip(keys, table.rows(), strict=True)
+    ]
 
 
 def to_json(document: Any) -> str:
@@ -68,11 +87,96 @@ def to_json(document: Any) -> str:
     return json.dumps(document, indent=2, ensure_ascii=False, allow_nan=False) + "\n"
 
 
-def _plain(value: Any) -> Any:
-    if value is None or value is pd.NaT:
+def plain(value: Any) -> Any:
+    """Return ``value`` as JSON has it; what is not known, and no finite number, is null."""
+    if value is None or value is pd.NaT or value is pd.NA:
         return None
     if isinstance(value, np.generic):
         value = value.item()
     if isinstance(value, float) and not math.isfinite(value):
         return None
+    if isinstance(value, Note):
+        return note_of(value)
+    if isinstance(value, Mapping):
+        return {str(name): plain(part) for name, part in value.items()}
+    if isinstance(value, tuple | list):
+        return [plain(part) for part in value]
+    if is_dataclass(value) and not isinstance(value, type):
+        return plain(asdict(value))
     return value
+
+
+def _verdict_of(verdict: Verdict) -> dict[str, Any]:
+    return {
+        "sentences": [note_of(sentence) for sentence in verdict.sentences],
+        "next_command": verdict.next_command,
+    }
+
+
+def _clock_of(document: Document) -> dict[str, Any]:
+    """Return what time 0 is: on the wall clock, and on that of the trace."""
+    start_ns, epoch_ns = document.span.start_ns, document.info.utc_epoch_ns
+    return {
+        "zero": "start of the run",
+        "utc_epoch_ns": None if epoch_ns is None else epoch_ns + start_ns,
+        "trace_clock_ns": start_ns,
+        "duration_ns": document.span.duration_ns,
+    }
+
+
+def _result_of(result: Result, ranks: Mapping[int, int]) -> dict[str, Any]:
+    return {
+        "tables": {table.name: _table_of(table) for table in tables_of(result, ranks)},
+        "scalars": {
+            column.name: {"value": plain(result.scalars[column.name]), "unit": column.unit.value}
+            for column in result.spec.scalars
+            if column.name in result.scalars
+        },
+        "notes": [note_of(note) for note in result.notes],
+    }
+
+
+def _table_of(table: ShownTable) -> dict[str, Any]:
+    return {
+        "keys": [column.name for column in table if column.is_key],
+        "columns": [_column_of(column) for column in table],
+        "rows": records_of(table),
+    }
+
+
+def _column_of(column: Column) -> dict[str, str]:
+    return {
+        "name": column.name,
+        "unit": column.unit.value,
+        "combine": column.combine.value,
+        "meaning": column.meaning,
+    }
+
+
+def _keys_of(table: ShownTable) -> list[str]:
+    """Return the key of each row; a process that has a rank is named by it."""
+    names = [column.name for column in table if column.is_key]
+    counts: dict[str, int] = {}
+    keys = []
+    for row in table.rows():
+        key = " ".join(_part_of_key(name, row) for name in names) or _ONLY_ROW
+        counts[key] = counts.get(key, 0) + 1
+        keys.append(key if counts[key] == 1 else f"{key} #{counts[key]}")
+    return keys
+
+
+def _part_of_key(name: str, row: Mapping[str, Any]) -> str:
+    if name == "process" and plain(row.get("rank")) is not None:
+        name = "rank"
+    value = plain(row[name])
+    if isinstance(value, float) and value.is_integer():
+        value = int(value)
+    return f"{name}={'' if value is None else value}"
+
+
+def render_json(document: Document, _: Options) -> str:
+    """Return the document as JSON; nothing is left out."""
+    return to_json(document_of(document))
+
+
+RENDER: Final = render_json

@@ -12,8 +12,19 @@ from dataclasses import dataclass
 from typing import Final
 
 from traceprof.model.activity import Part
+from traceprof.model.parts import PARTS
 
-__all__ = ["CATEGORIES", "HEAT", "STATES", "Category", "HeatLevel", "category_index"]
+__all__ = [
+    "CATEGORIES",
+    "HEAT",
+    "PART_STYLES",
+    "STATES",
+    "Category",
+    "HeatLevel",
+    "PartStyle",
+    "category_index",
+    "category_of",
+]
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,6 +32,8 @@ class Category:
     """A kind of event: its key, its name for people and its colour on light and dark.
 
     ``part`` is the part of a device's time that it occupies; None for what is on the host.
+    ``like`` is the key of the category whose colour it has, where what is exposed of something
+    looks like that ("" for a colour of its own).
     """
 
     key: str
@@ -28,6 +41,7 @@ class Category:
     light: str
     dark: str
     part: Part | None = None
+    like: str = ""
 
 
 CATEGORIES: Final[tuple[Category, ...]] = (
@@ -54,22 +68,46 @@ CATEGORIES: Final[tuple[Category, ...]] = (
     Category("sync", "Synchronisation", "#D9B8A0", "#7D5C45"),
     Category("overhead", "Profiler overhead", "#E3A1A1", "#8C4B4B"),
     Category("overlap", "Compute with communication", "#3B2A7E", "#4A3FA8"),
-    Category("exposed_communication", "Exposed communication", "#D55E00", "#F07A2B"),
-    Category("exposed_transfer", "Exposed transfer", "#009E73", "#1FBF92"),
-    Category("device_memory", "Device memory", "#CC79A7", "#E39BC6"),
+    Category(
+        "exposed_communication", "Exposed communication", "#D55E00", "#F07A2B", like="communication"
+    ),
+    Category("exposed_transfer", "Exposed transfer", "#009E73", "#1FBF92", like="h2d"),
+    Category("device_memory", "Device memory", "#CC79A7", "#E39BC6", like="d2d"),
     Category("idle", "Idle", "#C9CED6", "#3A4452"),
 )
 """Every category; those with a part are what a device does, the last five what state it is in."""
 
-STATES: Final = (
-    "compute",
-    "overlap",
-    "exposed_communication",
-    "exposed_transfer",
-    "device_memory",
-    "idle",
-)
+STATES: Final = (PARTS[0], "overlap", *PARTS[1:])
 """What a device is doing, each instant exactly one of them, from the bottom of a stack up."""
+
+
+@dataclass(frozen=True, slots=True)
+class PartStyle:
+    """How one of the five parts is shown: its name in words and as a glyph of a bar.
+
+    Its colour is that of the category of the same key.
+    """
+
+    key: str
+    label: str
+    glyph: str
+
+    @property
+    def column(self) -> str:
+        """The column of tables that holds its time."""
+        return f"{self.key}_ns"
+
+    @property
+    def category(self) -> Category:
+        """Its colours."""
+        return category_of(self.key)
+
+
+_GLYPHS: Final = "█▓▒▪░"
+PART_STYLES: Final[tuple[PartStyle, ...]] = tuple(
+    PartStyle(key, key.replace("_", " "), glyph) for key, glyph in zip(PARTS, _GLYPHS, strict=True)
+)
+"""The five parts of a device's time, in their order."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,3 +138,8 @@ _INDEX: Final[Mapping[str, int]] = {item.key: i for i, item in enumerate(CATEGOR
 def category_index(key: str) -> int:
     """Return the place of the category ``key`` in `CATEGORIES`."""
     return _INDEX[key]
+
+
+def category_of(key: str) -> Category:
+    """Return the category ``key``."""
+    return CATEGORIES[_INDEX[key]]

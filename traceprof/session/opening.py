@@ -21,9 +21,12 @@ from traceprof.model.ranks import Ranks
 from traceprof.model.results import Note
 from traceprof.model.run import RankTrace
 from traceprof.model.run import Run as RunFiles
+from traceprof.model.window import TimeWindow
 
 __all__ = ["Align", "Opening", "open_files", "open_ranks"]
 
+_OF_RUNS: Final = frozenset({"processes", "environment", "devices", "kernels", "copies"})
+"""The tables that tell which file is which rank, and which device is which."""
 _TIED_BY: Final = frozenset({"kernels", "api_calls", "ranges", "collectives", "processes"})
 """The tables that collectives, which tie the clocks of files, are found in."""
 
@@ -57,36 +60,46 @@ class Opening:
 
 
 def open_files(
-    paths: Sequence[Path | str], opening: Opening, tables: frozenset[str] | None = None
+    paths: Sequence[Path | str],
+    opening: Opening,
+    tables: frozenset[str] | None = None,
+    window: TimeWindow | None = None,
 ) -> RunFiles:
     """Return the traces in ``paths``; a single file is a run of one member.
 
-    ``tables`` are those that are read, None for all.
+    ``tables`` are those that are read, None for all, and ``window`` the time that is (see
+    `traceprof.formats.base.ReadOptions`).
 
     Raises:
         TraceError: nothing is found, or what is found cannot be read.
     """
-    options = ReadOptions(rules=_rules(opening.rules))
+    options = ReadOptions(_rules(opening.rules), tables, window)
     if is_run(paths):
         return open_run(paths, options)
     return RunFiles(str(paths[0]), (RankTrace(open_trace(paths[0], options)),))
 
 
 def open_ranks(
-    paths: Sequence[Path | str], opening: Opening, tables: frozenset[str] | None = None
+    paths: Sequence[Path | str],
+    opening: Opening,
+    tables: frozenset[str] | None = None,
+    window: TimeWindow | None = None,
 ) -> tuple[Ranks, tuple[Note, ...]]:
     """Return the ranks in ``paths`` on one clock, placed as ``opening`` says, and remarks on that.
 
     ``tables`` are those that are read, None for all; of several files also those that tie clocks.
+    ``window``, for a single file alone, is the time that is read.
 
     Raises:
         TraceError: nothing is found, or what is found cannot be read.
         UsageError: an option makes no sense.
     """
     hardware, cluster = _hardware(opening), _cluster(opening)
-    is_tied = is_run(paths) and opening.align in (Align.AUTO, Align.COLLECTIVES)
-    wanted = tables | _TIED_BY if tables is not None and is_tied else tables
-    files = open_files(paths, opening, wanted)
+    is_several = is_run(paths)
+    is_tied = is_several and opening.align in (Align.AUTO, Align.COLLECTIVES)
+    if tables is not None:
+        tables |= (_OF_RUNS if is_several else frozenset()) | (_TIED_BY if is_tied else frozenset())
+    files = open_files(paths, opening, tables, window)
     ranks = place_run(files, [0] * len(files) if opening.align is Align.NONE else None)
     if cluster is not None:
         ranks = cluster.placed(ranks)

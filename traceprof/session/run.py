@@ -14,6 +14,8 @@ from typing import Final
 from traceprof.analysis import ANALYSES, load_analysis
 from traceprof.analysis.base import Analysis, run_analysis
 from traceprof.errors import NotRecordedError
+from traceprof.facts.steps.find import has_named_steps
+from traceprof.formats.runs.files import is_run
 from traceprof.model.ranks import Ranks
 from traceprof.model.results import Note, Result
 from traceprof.model.tables import TABLES
@@ -25,6 +27,9 @@ __all__ = ["Answers", "Run", "open_run"]
 
 _EVERYTHING: Final = frozenset(TABLES)
 _MOST_WINDOWS: Final = 4
+_WORTH_CUTTING: Final = 0.5
+_STEPS: Final = frozenset({"ranges"})
+"""The tables that named steps are found in."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,6 +38,35 @@ class Answers:
 
     results: Mapping[str, Result]
     missing: Mapping[str, str]
+
+
+@dataclass(frozen=True, slots=True)
+class _Needs:
+    """What questions need: tables, and of which of them rows outside the window."""
+
+    tables: frozenset[str]
+    whole: frozenset[str] = frozenset()
+
+    @classmethod
+    def of(cls, analyses: Iterable[Analysis]) -> _Needs:
+        """Return what ``analyses`` need together."""
+        every = list(analyses)
+        tables = frozenset[str]().union(*(analysis.tables for analysis in every))
+        return cls(tables, frozenset[str]().union(*(analysis.whole for analysis in every)))
+
+
+@dataclass(frozen=True, slots=True)
+class _Part:
+    """A run cut to a window, with some tables; ``is_alone``: nothing else of them was read."""
+
+    selection: Selection
+    tables: frozenset[str]
+    ranks: Ranks
+    is_alone: bool = False
+
+    def has(self, needs: _Needs) -> bool:
+        """Return whether it holds what ``needs`` say."""
+        return needs.tables <= self.tables and not (self.is_alone and needs.whole)
 
 
 @dataclass(slots=True)
@@ -44,26 +78,53 @@ class _Source:
     tables: frozenset[str] = frozenset()
     ranks: Ranks | None = None
     notes: tuple[Note, ...] = ()
-    windows: dict[str | None, tuple[Selection, Ranks]] = field(default_factory=dict)
+    windows: dict[str | None, _Part] = field(default_factory=dict)
 
     def whole(self, tables: frozenset[str]) -> Ranks:
         """Return the whole run with at least ``tables`` read."""
         if self.ranks is None or not tables <= self.tables:
             self.tables |= tables
             self.ranks, self.notes = open_ranks(self.paths, self.opening, self.tables)
-            self.windows.clear()
+            self.windows = {}
         return self.ranks
 
-    def within(self, text: str | None, tables: frozenset[str]) -> tuple[Selection, Ranks]:
-        """Return the window that ``text`` means, and the run cut to it."""
-        whole = self.whole(tables | _tables_of_window(text))
-        if text not in self.windows:
-            while len(self.windows) >= _MOST_WINDOWS:
-                del self.windows[next(iter(self.windows))]
-            selection = select(whole, text)
-            selection = replace(selection, notes=(*selection.notes, *self.notes))
-            self.windows[text] = selection, whole.within(selection.window)
-        return self.windows[text]
+    def selection(self, text: str | None) -> Selection:
+        """Return the window that ``text`` means."""
+        if text in self.windows:
+            return self.windows[text].selection
+        whole = self.whole(_tables_of_window(text))
+        found = select(whole, text)
+        return replace(found, notes=(*found.notes, *self.notes))
+
+    def within(self, text: str | None, needs: _Needs) -> Ranks:
+        """Return the run cut to the window that ``text`` means, with what ``needs`` say read."""
+        if text in self.windows and self.windows[text].has(needs):
+            return self.windows[text].ranks
+        if _tables_of_window(text) - _STEPS:
+            self.whole(needs.tables | _tables_of_window(text))
+        selection = self.selection(text)
+        part = None
+        if self._is_worth_cutting(selection, needs):
+            alone, _ = open_ranks(self.paths, self.opening, needs.tables, selection.window)
+            if needs.tables.isdisjoint(_STEPS) or has_named_steps(alone):
+                part = _Part(selection, needs.tables, alone.within(selection.window), is_alone=True)
+        if part is None:
+            whole = self.whole(needs.tables | _tables_of_window(text))
+            part = _Part(selection, self.tables, whole.within(selection.window))
+        while len(self.windows) >= _MOST_WINDOWS:
+            del self.windows[next(iter(self.windows))]
+        self.windows[text] = part
+        return part.ranks
+
+    def _is_worth_cutting(self, selection: Selection, needs: _Needs) -> bool:
+        """Return whether to read the window alone: a small part of one file, not read before."""
+        return (
+            self.ranks is not None
+            and not needs.tables <= self.tables
+            and not needs.whole & needs.tables
+            and not is_run(self.paths)
+            and selection.window.duration_ns < _WORTH_CUTTING * self.ranks.span.duration_ns
+        )
 
 
 class Run:
@@ -91,7 +152,7 @@ class Run:
         Raises:
             UsageError: the window is not one, or not of this run.
         """
-        return self._source.within(self._window, frozenset())[0]
+        return self._source.selection(self._window)
 
     def result(self, name: str) -> Result:
         """Return the result of the analysis called ``name``.
@@ -101,24 +162,35 @@ class Run:
             NotRecordedError: the trace lacks the data.
         """
         analysis = load_analysis(name)
-        return run_analysis(analysis, self.ranks(analysis.tables))
+        return run_analysis(analysis, self._source.within(self._window, _Needs.of([analysis])))
 
-    def answers(self, names: Sequence[str]) -> Answers:
-        """Return the results of several analyses as far as the trace has their data."""
+    def answers(
+        self, names: Sequence[str], tables: frozenset[str] = frozenset(), *, strict: bool = False
+    ) -> Answers:
+        """Return the results of several analyses as far as the trace has their data.
+
+        ``tables`` are read, too, for what is asked next.
+
+        Raises:
+            NotRecordedError: ``strict``, and the trace lacks the data of one of them.
+        """
         analyses = [load_analysis(name) for name in names]
-        ranks = self.ranks(tables_of(analyses))
+        needs = _Needs.of(analyses)
+        ranks = self._source.within(self._window, replace(needs, tables=needs.tables | tables))
         results: dict[str, Result] = {}
         missing: dict[str, str] = {}
         for analysis in analyses:
             try:
                 results[analysis.name] = run_analysis(analysis, ranks)
             except NotRecordedError as error:
+                if strict:
+                    raise
                 missing[analysis.name] = str(error)
         return Answers(results, missing)
 
     def ranks(self, tables: frozenset[str] = _EVERYTHING) -> Ranks:
         """Return the traces of the ranks, cut to the window, with ``tables`` read."""
-        return self._source.within(self._window, tables)[1]
+        return self._source.within(self._window, _Needs(tables))
 
     def trace(self, tables: frozenset[str] = _EVERYTHING) -> Trace:
         """Return all ranks as one Trace, cut to the window."""
@@ -147,11 +219,6 @@ def open_run(paths: Sequence[Path | str], opening: Opening | None = None) -> Run
     Nothing is read yet; what cannot be read is found out with the first question.
     """
     return Run(_Source(tuple(paths), opening or Opening()))
-
-
-def tables_of(analyses: Iterable[Analysis]) -> frozenset[str]:
-    """Return the tables that ``analyses`` read."""
-    return frozenset[str]().union(*(analysis.tables for analysis in analyses))
 
 
 def _tables_of_window(text: str | None) -> frozenset[str]:

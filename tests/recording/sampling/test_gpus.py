@@ -10,14 +10,16 @@ from tests.recording.sampling.fake_nvml import (
     UNSIGNED_LONG_LONG,
     FakeLibrary,
 )
-from traceprof.analysis.communication.network import measure_network
+from tests.records import records
+from tests.running import run
 from traceprof.formats import open_trace
 from traceprof.formats.nsys.writer import write_nsys
-from traceprof.recording.gather import Captured, make_spool_trace
-from traceprof.recording.gpu_facts import gpu_facts
-from traceprof.recording.sampling import Sample
+from traceprof.recording.gathering.captured import Captured
+from traceprof.recording.gathering.tables import make_spool_trace
+from traceprof.recording.machine.gpus import gpu_facts
 from traceprof.recording.sampling.gpus import open_gpus
 from traceprof.recording.sampling.pcie import PcieCounters
+from traceprof.recording.sampling.sampler import Sample
 
 nvml = pytest.importorskip("pynvml")
 NVLINK = {(138, ALL_LINKS): (3, UNSIGNED_LONG_LONG), (139, ALL_LINKS): (7, UNSIGNED_LONG_LONG)}
@@ -159,7 +161,7 @@ def test_samples_arrive_in_the_analysis_as_share_of_the_link(tmp_path):
     facts = {"gpu.0.pcie": "gen 4 x16", "gpu.0.name": "NVIDIA A100-SXM4-80GB"}
     captured = Captured([], [], (), samples)
     write_nsys(make_spool_trace(captured, lambda times: times - start_ns, facts), path)
-    nvlink, pcie = measure_network(open_trace(path)).sources
+    nvlink, pcie = records(run("network", open_trace(path)).to_frame())
     assert (pcie.link, pcie.direction) == ("pcie", "sent")
     assert (pcie.size_bytes, pcie.duration_ns) == (2 * 10**9, 2 * 10**9)
     assert pcie.peak_ratio == pytest.approx(1 / 31.508, rel=1e-3)  # 16 GT/s · 16 · 128/130 / 8

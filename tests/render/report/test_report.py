@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
+from dataclasses import replace
 from html.parser import HTMLParser
 from pathlib import Path
 
@@ -14,34 +15,28 @@ from tests.builders import TraceBuilder
 from tests.conftest import Run
 from tests.real_traces import NSYS
 from tests.render.browser import OpenPage
+from tests.render.documents import Told, measured
 from tests.render.test_escape import HOSTILE
-from traceprof.analysis import load_analysis, run_analysis
-from traceprof.analysis.advice.verdict import measure_verdict
-from traceprof.analysis.base import Result
-from traceprof.analysis.ranks.peers import Peers, measure_peers
-from traceprof.errors import NotRecordedError
+from tests.running import run
 from traceprof.formats import open_trace
-from traceprof.session.selection import select
+from traceprof.model.parts import PARTS
+from traceprof.model.results import Note
 from traceprof.model.trace import Trace, TraceInfo
+from traceprof.render.base import Options
 from traceprof.render.palette import HEAT
-from traceprof.render.report import REPORT, render_report
+from traceprof.render.reference import declared_specs
+from traceprof.render.report import render_report
 from traceprof.render.report.matrix import peer_matrix
 
+ALL = list(declared_specs())
+VERDICT = Note.of("A step of {step:ns} is the first sentence.", step=1_000_000)
 NAMES = [name for name in HOSTILE if name != "\ud800"]
 
 
 def _report(trace: Trace, window: str | None = None, title: str = "report") -> str:
-    selection = select(trace, window)
-    part = trace.within(selection.window)
-    results: dict[str, Result] = {}
-    missing: dict[str, str] = {}
-    for name in REPORT:
-        try:
-            results[name] = run_analysis(load_analysis(name), part)
-        except NotRecordedError as error:
-            missing[name] = str(error)
-    verdict = measure_verdict(part)
-    return render_report(trace, selection, verdict, results, missing=missing, title=title)
+    document = measured(trace, ALL, window)
+    document = replace(document, verdict=Told((VERDICT,)))
+    return render_report(document, trace, Options(title=title))
 
 
 def _training() -> Trace:
@@ -90,13 +85,12 @@ def _tags(html: str) -> dict[str, int]:
 
 def test_the_first_lines_are_the_verdict_and_the_main_numbers() -> None:
     html = _report(_training())
-    verdict = (
-        "A step of 1.000 ms goes to 60.0 % compute, 30.0 % idle, 10.0 % exposed communication."
-    )
-    assert f"<p>{verdict}</p>" in html
-    for number, words in (("60.0 %", "of the devices' time computes"), ("30.0 %", "idle")):
-        escaped = words.replace("'", "&#x27;")
-        assert f"<b>{number}</b><span>{escaped}</span>" in html
+    assert "<p>A step of 1.000 ms is the first sentence.</p>" in html
+    figures = re.findall(r"<b>(.*?)</b><span>(.*?)</span>", html)
+    assert figures[0] == ("1.000 ms", "median of 4 steady steps")
+    shares = ("60.0 %", "10.0 %", "0.0 %", "0.0 %", "30.0 %")
+    words = [part.replace("_", " ") for part in PARTS]
+    assert figures[-5:] == list(zip(shares, words, strict=True))
 
 
 def test_advice_is_a_list_with_what_to_do_and_where() -> None:
@@ -139,7 +133,6 @@ def test_a_trace_without_a_device_is_answered_by_its_phases() -> None:
         builder.phase("data", t, t + 100).phase("forward", t + 100, t + 400)
         builder.phase("backward", t + 400, t + 900).phase("optimizer", t + 900, t + 1_000)
     html = _report(builder.build())
-    assert "50.0 % backward, 30.0 % forward" in html
     assert "What was not recorded" in html
     assert "no kernels recorded" in html
 
@@ -172,14 +165,13 @@ def test_who_sends_to_whom_is_a_table_of_ranks_by_ranks() -> None:
         for op, other in (("send", (rank + 1) % 11), ("recv", (rank - 1) % 11)):
             more = {"process": rank + 1, "group_size": 11, "backend": "gloo", "peer_rank": other}
             builder.collective(op, 0, 1000, n_bytes=100 * (min(rank, other) + 1), **more)
-    html = peer_matrix(measure_peers(builder.build()))
+    html = peer_matrix(run("peers", builder.build()))
     _tags(html)
     heads = re.findall(r"<th scope=\"row\">(.*?)</th>", html)
     assert heads == [f"rank {rank}" for rank in range(11)]
     cells = re.findall(r"--part:(\d+)%\" title=\"(.*?)\">(.*?)</td>", html)
     assert len(cells) == 11
     assert cells[9] == ("100", "gloo: 1.000 GB/s", "1.000 kB")
-    assert peer_matrix(Peers(())) == ""
 
 
 def test_the_page_is_bounded() -> None:

@@ -15,6 +15,16 @@ export const CATEGORIES = [
   { key: "idle", label: "Idle", part: null, light: "#C9CED6", dark: "#3A4452" },
 ];
 
+const PARTS = ["compute", "communication", "transfer", "device_memory"];
+
+/** What `state_of_parts` of render/timeline/states.py holds. */
+function stateOf(bits) {
+  if (bits & 1) return bits & 2 ? "overlap" : "compute";
+  if (bits & 2) return "exposed_communication";
+  if (bits & 4) return "exposed_transfer";
+  return bits & 8 ? "device_memory" : "idle";
+}
+
 export const place = (key) => CATEGORIES.findIndex((category) => category.key === key);
 
 /** spans: [[start, end, name id], …]; more: columns such as bytes, correlations, counts, busy. */
@@ -49,6 +59,8 @@ export function trace(groups, { names = ["a", "b", "c"], duration = 100, offset 
     groups: built,
     categories: CATEGORIES,
     states: ["compute", "overlap", "exposed_communication", "exposed_transfer", "device_memory", "idle"].map(place),
+    part_bits: CATEGORIES.map(({ part }) => (part ? 1 << PARTS.indexOf(part) : 0)),
+    state_of_parts: Array.from({ length: 16 }, (_, bits) => place(stateOf(bits))),
     duration_ns: duration,
     offset_ns: offset,
     n_events: rows.flatMap((row) => row.channels).reduce((sum, c) => sum + c.n, 0),

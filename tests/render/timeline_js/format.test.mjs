@@ -5,15 +5,15 @@ import { formatLink, parseLink } from "../../../traceprof/render/timeline/assets
 
 test("durations have a unit that fits", () => {
   assert.equal(format.formatDuration(999), "999 ns");
-  assert.equal(format.formatDuration(1_500), "1.5 µs");
+  assert.equal(format.formatDuration(1_500), "1.500 µs");
   assert.equal(format.formatDuration(2_345_678), "2.346 ms");
-  assert.equal(format.formatExact(1_234_567), "1.235 ms (1,234,567 ns)");
+  assert.equal(format.formatExact(1_234_567), "1.235 ms (1 234 567 ns)");
 });
 
 test("bytes are decimal, rates are GB/s", () => {
   assert.equal(format.formatBytes(999), "999 B");
-  assert.equal(format.formatBytes(25_600_000), "25.6 MB");
-  assert.equal(format.formatRate(1000, 40), "25 GB/s");
+  assert.equal(format.formatBytes(25_600_000), "25.60 MB");
+  assert.equal(format.formatRate(1000, 40), "25.00 GB/s");
 });
 
 test("ticks stand at round times, also those of an offset", () => {

@@ -2,51 +2,61 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from typing import Final
 
-import pandas as pd
+import numpy as np
 
 from traceprof.analysis.base import Analysis
-from traceprof.analysis.statistics import summarise
+from traceprof.analysis.statistics import DURATIONS, finish_durations, summarise
 from traceprof.facts.host.self_time import self_time_ns
+from traceprof.model.results import Result, ResultSpec, TableSpec, Unit, derived, key, total
 from traceprof.model.trace import Trace
 
-__all__ = ["ANALYSIS", "Operators", "measure_operators"]
+__all__ = ["ANALYSIS"]
 
-_KEYS = ("name", "source")
+SPEC: Final = ResultSpec(
+    tables=(
+        TableSpec(
+            "ops",
+            "one row per operator, by self time",
+            (
+                key("name", "the name of the operator or of the call"),
+                key("source", "who recorded it: cpu_op (PyTorch's operators), osrt …"),
+                total("count", Unit.COUNT, "how often it ran"),
+                total("self_ns", Unit.NS, "the time in it, and in no operator that it called"),
+                derived("self_ratio", Unit.RATIO, "self_ns of the sum over all rows"),
+                *(column for column in DURATIONS if column.name not in ("count", "share_ratio")),
+            ),
+        ),
+    )
+)
+_KEYS: Final = SPEC.tables[0].keys
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Operators:
-    """One row per operator, by self time.
-
-    ``table``: name, source, count, self_ns (without the operators that it called), self_ratio
-    (of the self time of all), total_ns, and the statistics of the durations.
-    """
-
-    table: pd.DataFrame
-    notes: tuple[str, ...] = ()
-
-    def to_frame(self) -> pd.DataFrame:
-        """Return the table."""
-        return self.table
-
-
-def measure_operators(trace: Trace) -> Operators:
+def measure_operators(trace: Trace) -> Result:
     """Return the host operators by name."""
     operators = trace.host_ops
-    table = summarise(operators, _KEYS).drop(columns="share_ratio")
-    own = self_time_ns(operators, ("process", "thread", "source"))
-    sums = own.groupby([operators[key] for key in _KEYS], observed=True).sum()
-    keys = list(table[list(_KEYS)].itertuples(index=False, name=None))
-    self_ns = pd.Series([int(sums[key]) for key in keys], dtype="int64")
-    table.insert(3, "self_ns", self_ns)
-    table.insert(4, "self_ratio", self_ns / (int(self_ns.sum()) or float("nan")))
-    return Operators(table.sort_values("self_ns", ascending=False, ignore_index=True))
+    table, samples = summarise(operators, _KEYS)
+    self_ns = np.zeros(len(table), np.int64)
+    own = self_time_ns(operators, ("process", "thread", "source")).to_numpy(np.int64)
+    np.add.at(self_ns, samples.rows, own)
+    return Result("ops", SPEC, {"ops": table.assign(self_ns=self_ns)}, samples={"ops": samples})
+
+
+def _finish(result: Result) -> Result:
+    finished = finish_durations(result)
+    table = finished.table
+    table["self_ratio"] = table["self_ns"] / (int(table["self_ns"].sum()) or float("nan"))
+    order = ["self_ns", *_KEYS]
+    return finished.with_table(
+        table.sort_values(order, ascending=[False, True, True], ignore_index=True)
+    )
 
 
 ANALYSIS = Analysis(
     name="ops",
+    spec=SPEC,
     needs=("host_ops",),
-    run=measure_operators,
+    of_rank=measure_operators,
+    finish=_finish,
 )

@@ -2,64 +2,58 @@
 
 from __future__ import annotations
 
-import re
-from dataclasses import dataclass
 from typing import Final
 
-import pandas as pd
+import numpy as np
 
 from traceprof.analysis.base import Analysis
-from traceprof.analysis.statistics import summarise
+from traceprof.analysis.statistics import DURATIONS, finish_durations, summarise
+from traceprof.facts.host.names import plain_names
 from traceprof.facts.host.self_time import self_time_ns
+from traceprof.model.results import Result, ResultSpec, TableSpec, Unit, key, total
 from traceprof.model.trace import Trace
 
-__all__ = ["ANALYSIS", "Ranges", "measure_ranges", "plain_name"]
+__all__ = ["ANALYSIS"]
 
-_DECORATIONS: Final = re.compile(r"(, (seq|op_id) = \d+|, sizes = \[.*\]|, input_op_ids = .*)+$")
-_KEYS = ("name", "domain", "kind")
+SPEC: Final = ResultSpec(
+    tables=(
+        TableSpec(
+            "ranges",
+            "one row per name, domain and kind of range, by total host time; ranges nest and run "
+            "on many threads, so that totals add up to more than the window",
+            (
+                key("name", "the name, without the numbers that PyTorch's emit_nvtx adds"),
+                key("domain", 'the NVTX domain; "" for the default one'),
+                key("kind", "push_pop (they nest on a thread) or start_end"),
+                *DURATIONS[:2],
+                total(
+                    "self_ns",
+                    Unit.NS,
+                    "the time in no other range of the same kind inside, on the same thread",
+                ),
+                *DURATIONS[2:],
+            ),
+        ),
+    )
+)
+_KEYS: Final = SPEC.tables[0].keys
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Ranges:
-    """One row per name, domain and kind of range, by total host time.
-
-    ``table``: those keys, count, total_ns, share_ratio, self_ns (not inside another range of the
-    same kind on the same thread), and the statistics of the durations. Ranges nest and run on
-    many threads, so that totals add up to more than the window.
-    """
-
-    table: pd.DataFrame
-    notes: tuple[str, ...] = ()
-
-    def to_frame(self) -> pd.DataFrame:
-        """Return the table."""
-        return self.table
-
-
-def measure_ranges(trace: Trace) -> Ranges:
+def measure_ranges(trace: Trace) -> Result:
     """Return the ranges by name; one that the window cuts counts with its part inside."""
-    ranges = trace.ranges.assign(name=_undecorated(trace.ranges["name"].array))
-    table = summarise(ranges, _KEYS)
-    own = self_time_ns(ranges, ("process", "thread", "kind"))
-    sums = own.groupby([ranges[key] for key in _KEYS], observed=True).sum()
-    keys = table[list(_KEYS)].itertuples(index=False, name=None)
-    table.insert(5, "self_ns", [int(sums[key]) for key in keys])
-    return Ranges(table)
-
-
-def _undecorated(names: pd.Categorical) -> pd.Categorical:
-    """Return the names without what PyTorch's emit_nvtx makes unique in each."""
-    plain = pd.Series([plain_name(str(name)) for name in names.categories], dtype=object)
-    return pd.Categorical(plain.to_numpy()[names.codes])
-
-
-def plain_name(name: str) -> str:
-    """Return a range's name without sequence and operator numbers and shapes."""
-    return _DECORATIONS.sub("", name)
+    ranges = trace.ranges.assign(name=plain_names(trace.ranges["name"]))
+    table, samples = summarise(ranges, _KEYS)
+    self_ns = np.zeros(len(table), np.int64)
+    own = self_time_ns(ranges, ("process", "thread", "kind")).to_numpy(np.int64)
+    np.add.at(self_ns, samples.rows, own)
+    table = table.assign(self_ns=self_ns)
+    return Result("ranges", SPEC, {"ranges": table}, samples={"ranges": samples})
 
 
 ANALYSIS = Analysis(
     name="ranges",
+    spec=SPEC,
     needs=("ranges",),
-    run=measure_ranges,
+    of_rank=measure_ranges,
+    finish=finish_durations,
 )

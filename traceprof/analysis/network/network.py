@@ -3,125 +3,139 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass
 from typing import Final
 
+import numpy as np
 import pandas as pd
 
 from traceprof.analysis.base import Analysis
-from traceprof.analysis.communication.network_time import NO_COUNTERS, peak_of_source, traffic_of
-from traceprof.model.trace import Trace
+from traceprof.facts.network.counters import NO_COUNTERS
+from traceprof.facts.network.traffic import peak_of_source, traffic_beside_collectives
+from traceprof.model.ranks import Ranks
+from traceprof.model.results import (
+    Note,
+    Result,
+    ResultSpec,
+    TableSpec,
+    Unit,
+    derived,
+    key,
+    largest,
+    total,
+)
 
-__all__ = ["ANALYSIS", "Network", "SourceTraffic", "measure_network"]
+__all__ = ["ANALYSIS"]
 
 _WELL_COVERED: Final = 0.5
+_OF_MACHINES: Final = ("nic:", "rdma:")
+_LOOPBACK: Final = ("nic:lo", "nic:lo0")
+_KEYS: Final = ["source", "link", "direction"]
+
+SPEC: Final = ResultSpec(
+    tables=(
+        TableSpec(
+            "sources",
+            "one row per source that moved anything and direction, the most first",
+            (
+                key("source", "an interface, an RDMA port, the TCP sockets of a process, a GPU"),
+                key("link", "network, tcp, nvlink or pcie"),
+                key("direction", "sent or received, as the source sees it"),
+                total("size_bytes", Unit.BYTES, "what moved"),
+                total("duration_ns", Unit.NS, "the part of the window that the samples cover"),
+                derived("rate_bytes_per_s", Unit.BYTES_PER_S, "the mean over it"),
+                largest(
+                    "top_rate_bytes_per_s", Unit.BYTES_PER_S, "the highest between two samples"
+                ),
+                derived("peak_ratio", Unit.RATIO, "the mean rate's share of the link's speed"),
+                derived("top_ratio", Unit.RATIO, "the highest rate's share of the link's speed"),
+                total(
+                    "in_collectives_bytes",
+                    Unit.BYTES,
+                    "of size_bytes, between samples in which a collective was on its way",
+                ),
+                total("collective_bytes", Unit.BYTES, "what ranks handed in to them meanwhile"),
+            ),
+        ),
+    ),
+    scalars=(total("window_ns", Unit.NS, "the length of the window"),),
+)
 
 
-@dataclass(frozen=True, slots=True)
-class SourceTraffic:
-    """What one source moved in one direction.
-
-    ``source`` is an interface ("nic:eth0"), an RDMA port, the TCP sockets of a process, or a GPU;
-    ``link`` is network, tcp, nvlink or pcie. ``duration_ns`` is the part of the window that the
-    samples cover, ``rate_bytes_per_s`` the mean over it, ``top_rate_bytes_per_s`` the highest
-    between two samples; ``peak_ratio`` and ``top_ratio`` are their shares of the speed of the
-    link in one direction (None where that is not known). ``in_collectives_bytes`` moved between
-    samples in which a collective was on its way, and ``collective_bytes`` is what the ranks
-    handed in to collectives meanwhile.
-    """
-
-    source: str
-    link: str
-    direction: str
-    size_bytes: int
-    duration_ns: int
-    rate_bytes_per_s: float | None
-    top_rate_bytes_per_s: float
-    peak_ratio: float | None
-    top_ratio: float | None
-    in_collectives_bytes: int
-    collective_bytes: int
-
-
-@dataclass(frozen=True, slots=True)
-class Network:
-    """The traffic of every source that moved anything, the most first."""
-
-    sources: tuple[SourceTraffic, ...]
-    notes: tuple[str, ...] = ()
-
-    def to_frame(self) -> pd.DataFrame:
-        """Return one row per source and direction."""
-        columns = list(SourceTraffic.__dataclass_fields__)
-        return pd.DataFrame([asdict(source) for source in self.sources], columns=columns)
-
-
-def measure_network(trace: Trace) -> Network:
+def measure_network(ranks: Ranks) -> Result:
     """Return the traffic of each source in the window."""
-    traffic = traffic_of(trace)
+    traffic = traffic_beside_collectives(ranks)
+    window_ns = ranks.span.duration_ns
     if traffic.empty:
-        return Network((), (NO_COUNTERS,))
-    sources = [
-        _measure(trace, (str(source), str(link), str(direction)), rows)
-        for (source, link, direction), rows in traffic.groupby(
-            ["source", "link", "direction"], sort=False
+        tables = {"sources": SPEC.tables[0].frame()}
+        return Result("network", SPEC, tables, {"window_ns": window_ns}, (NO_COUNTERS,))
+    table = _summed(traffic)
+    ends = zip(table["source"], table["link"], strict=True)
+    peaks = [peak_of_source(ranks, source, link) for source, link in ends]
+    speed = np.array([np.nan if p is None else p.bytes_per_s for p in peaks], np.float64)
+    table = table.assign(
+        peak_ratio=table["rate_bytes_per_s"] / speed,
+        top_ratio=table["top_rate_bytes_per_s"] / speed,
+    )
+    result = Result("network", SPEC, {"sources": SPEC.tables[0].frame(table)})
+    result = result.with_scalars(window_ns=window_ns)
+    return result.with_notes(*_notes(table), *_gaps(table, window_ns))
+
+
+def _summed(traffic: pd.DataFrame) -> pd.DataFrame:
+    """Return one row per source and direction that moved anything, the most first."""
+    duration = traffic["end_ns"] - traffic["start_ns"]
+    groups = traffic.assign(
+        duration_ns=duration,
+        top_rate=traffic["size_bytes"] / duration,
+        inside=traffic["size_bytes"].where(traffic["collective_ns"] > 0, 0),
+    ).groupby(_KEYS, sort=False)
+    table = groups.agg(
+        size_bytes=("size_bytes", "sum"),
+        duration_ns=("duration_ns", "sum"),
+        top_rate=("top_rate", "max"),
+        in_collectives_bytes=("inside", "sum"),
+        collective_bytes=("collective_bytes", "sum"),
+    ).reset_index()
+    table = table[table["size_bytes"] > 0]
+    table = table.assign(
+        rate_bytes_per_s=table["size_bytes"] / table["duration_ns"] * 1e9,
+        top_rate_bytes_per_s=table["top_rate"] * 1e9,
+        most=-table["size_bytes"],
+    )
+    return table.sort_values(["most", "source"], kind="stable", ignore_index=True)
+
+
+def _notes(sources: pd.DataFrame) -> Iterator[Note]:
+    if sources.empty:
+        yield Note("nothing moved over the network")
+        return
+    unknown = sources.loc[sources["peak_ratio"].isna(), "source"].unique().tolist()
+    named = [name for name in unknown if name.startswith(_OF_MACHINES) and name not in _LOOPBACK]
+    if named:
+        yield Note.of(
+            "the speed of {sources} is not known: give it by --link nic=400Gb/s to see its "
+            "utilisation",
+            sources=", ".join(named),
         )
-    ]
-    moved = sorted(
-        (row for row in sources if row.size_bytes), key=lambda row: (-row.size_bytes, row.source)
-    )
-    return Network(tuple(moved), (*_notes(moved), *_gaps(moved, trace.span.duration_ns)))
 
 
-def _measure(trace: Trace, key: tuple[str, str, str], rows: pd.DataFrame) -> SourceTraffic:
-    source, link, direction = key
-    duration = rows["end_ns"] - rows["start_ns"]
-    n_bytes, total_ns = int(rows["size_bytes"].sum()), int(duration.sum())
-    rate = n_bytes / total_ns * 1e9 if total_ns else None
-    top_rate = float((rows["size_bytes"] / duration).max() * 1e9)
-    peak = peak_of_source(trace, source, link)
-    return SourceTraffic(
-        source=source,
-        link=link,
-        direction=direction,
-        size_bytes=n_bytes,
-        duration_ns=total_ns,
-        rate_bytes_per_s=rate,
-        top_rate_bytes_per_s=top_rate,
-        peak_ratio=None if peak is None or rate is None else rate / peak.bytes_per_s,
-        top_ratio=None if peak is None else top_rate / peak.bytes_per_s,
-        in_collectives_bytes=int(rows.loc[rows["collective_ns"] > 0, "size_bytes"].sum()),
-        collective_bytes=int(rows["collective_bytes"].sum()),
-    )
-
-
-def _notes(sources: list[SourceTraffic]) -> tuple[str, ...]:
-    if not sources:
-        return ("nothing moved over the network",)
-    unknown = [
-        row.source
-        for row in sources
-        if row.peak_ratio is None and row.source.startswith(("nic:", "rdma:"))
-    ]
-    unknown = [name for name in dict.fromkeys(unknown) if name not in ("nic:lo", "nic:lo0")]
-    if not unknown:
-        return ()
-    return (
-        f"the speed of {', '.join(unknown)} is not known: give it by --link nic=400Gb/s "
-        "to see its utilisation",
-    )
-
-
-def _gaps(sources: list[SourceTraffic], window_ns: int) -> Iterator[str]:
+def _gaps(sources: pd.DataFrame, window_ns: int) -> Iterator[Note]:
     """Yield what was measured now and then only: its bytes are not all that moved."""
-    measured = {(row.link, row.source): row.duration_ns / window_ns for row in sources}
-    for (link, source), ratio in measured.items():
-        if ratio < _WELL_COVERED:
-            yield f"{link} of {source} was measured for {ratio:.1%} of the time: bytes are of that"
+    measured = sources.drop_duplicates(["link", "source"], keep="last")
+    for row in measured[measured["duration_ns"] < _WELL_COVERED * window_ns].to_dict("records"):
+        yield Note.of(
+            "{link} of {source} was measured for {share:ratio} of the time: bytes are of that",
+            link=row["link"],
+            source=row["source"],
+            share=row["duration_ns"] / window_ns,
+        )
 
 
 ANALYSIS = Analysis(
     name="network",
+    spec=SPEC,
     needs=("samples",),
-    run=measure_network,
+    uses=("collectives", "kernels", "api_calls", "ranges", "devices", "environment"),
+    whole=("samples", "collectives", "kernels"),
+    of_ranks=measure_network,
 )

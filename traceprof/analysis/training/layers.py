@@ -1,15 +1,10 @@
 """Host and device time by layer of the model: module paths, or operators where none are named.
 
-Spans are taken from the best source that the trace has: the ``layer:`` ranges that `traceprof
-record --layers` injects; the ranges of ``emit_nvtx`` and ``record_function``; other NVTX ranges;
-the operators of a CPU trace. Backward work counts for a layer where the names carry sequence
-numbers (", seq = 12"), which tie a backward operator to the forward one.
+`traceprof.facts.host.layers` says what stands for a layer.
 """
 
 from __future__ import annotations
 
-import re
-from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
@@ -17,172 +12,143 @@ import numpy.typing as npt
 import pandas as pd
 
 from traceprof.analysis.base import Analysis
-from traceprof.facts.host.range_work import RangeWork, find_range_work
-from traceprof.facts.host.self_time import self_time_ns
-from traceprof.model.steps import OWN_DOMAIN
+from traceprof.facts.host.layers import (
+    LAYER,
+    LayerSpans,
+    layer_spans,
+    layers_of_work,
+    source_of_layers,
+)
+from traceprof.facts.host.range_work import add_to_parents, sum_work
+from traceprof.model.combining import combine
+from traceprof.model.ranks import Ranks
+from traceprof.model.results import Note, Result, ResultSpec, TableSpec, Unit, key, same, total
 from traceprof.model.trace import DEVICE_TABLES, Trace
 
-__all__ = ["ANALYSIS", "Layers", "measure_layers", "plain_name"]
+__all__ = ["ANALYSIS"]
 
 _Int64Array = npt.NDArray[np.int64]
 
-_LAYER: Final = "layer:"
-_NUMBERS: Final = re.compile(r",\s*(?:seq|op_id|sizes|input_op_ids)\s*=.*$")
-_SEQUENCE: Final = re.compile(r",\s*seq\s*=\s*(\d+)")
+SPEC: Final = ResultSpec(
+    tables=(
+        TableSpec(
+            "layers",
+            "one row per layer, by device time, else by host time",
+            (
+                key("layer", "the path of the module, else the name of a range or operator"),
+                key("type", 'the class of the module; "" where it is not known'),
+                total("count", Unit.COUNT, "how often it ran in the window"),
+                total("host_ns", Unit.NS, "when the host was in it"),
+                total("host_self_ns", Unit.NS, "when the host was in it, and in no other inside"),
+                total(
+                    "device_ns",
+                    Unit.NS,
+                    "the durations of all that it launched, added up over streams and devices",
+                ),
+                total("device_self_ns", Unit.NS, "the same without the layers inside it"),
+                total(
+                    "backward_ns",
+                    Unit.NS,
+                    "the device time of its backward operators; not there where names do not tell",
+                ),
+                total("work_count", Unit.COUNT, "how many kernels and copies it launched"),
+            ),
+        ),
+    ),
+    scalars=(same("source", Unit.TEXT, 'what the layers are read from; "" where there are none'),),
+)
 _NONE: Final = "no layers are named: record with `traceprof record --layers`, or with emit_nvtx"
-_COLUMNS: Final = ("layer", "type", "count", "host_ns", "host_self_ns")
-_BACKWARD: Final = re.compile(r"autograd::engine|Backward\d*\b")
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Layers:
-    """One row per layer, by device time, else by host time.
-
-    ``table``: layer, type (of the module, "" where not known), count, host_ns, host_self_ns,
-    device_ns and device_self_ns (of all kernels and copies that it launched, added up over
-    streams; self: not inside another layer), backward_ns (device time of its backward
-    operators; NaN where the names do not tell), work_count (kernels and copies).
-    """
-
-    table: pd.DataFrame
-    source: str
-    notes: tuple[str, ...] = ()
-
-    def to_frame(self) -> pd.DataFrame:
-        """Return the table."""
-        return self.table
+def measure_layers(ranks: Ranks) -> Result:
+    """Return the time of every layer, in all ranks from the same source."""
+    source = source_of_layers(ranks)
+    if not source:
+        return Result("layers", SPEC, {"layers": SPEC.tables[0].frame()}, {"source": ""})
+    return combine([_measure(part, source) for part in ranks])
 
 
-def plain_name(name: str) -> str:
-    """Return the name of a range without what `emit_nvtx` adds to it (", op_id = 7")."""
-    return _NUMBERS.sub("", name)
+def _measure(trace: Trace, source: str) -> Result:
+    spans = layer_spans(trace, source)
+    outermost = spans.is_outermost
+    starts, ends = (
+        np.clip(instants, trace.span.start_ns, trace.span.end_ns)
+        for instants in (spans.start_ns, spans.end_ns)
+    )
+    measures = {
+        "count": trace.span.overlaps(spans.start_ns, spans.end_ns).astype(np.int64),
+        "host_ns": (ends - starts) * outermost,
+        "host_self_ns": _self_ns(starts, ends, spans.parent),
+    }
+    if trace.recorded & set(DEVICE_TABLES):
+        measures |= _device_times(trace, source, spans)
+    columns = {name: _sums(spans, values) for name, values in measures.items()}
+    layers, types = _paths(spans.names)
+    table = pd.DataFrame({"layer": layers, "type": types, **columns})
+    return Result("layers", SPEC, {"layers": table}, {"source": source})
 
 
-def measure_layers(trace: Trace) -> Layers:
-    """Return the time of every layer."""
-    source, spans = _spans(trace)
-    if spans.empty:
-        return Layers(pd.DataFrame(columns=list(_COLUMNS)), "", (_NONE,))
-    work = find_range_work(trace, spans, adopt=True)
-    labels = _labels(spans)
-    backward = _backward_ns(spans, work)
-    table = _table(trace, spans, labels, work, backward)
-    notes = [f"layers are from: {source}"]
-    if backward is None and (trace.recorded & set(DEVICE_TABLES)):
-        notes.append(
+def _self_ns(starts: _Int64Array, ends: _Int64Array, parent: _Int64Array) -> _Int64Array:
+    """Return what of each span no other right inside it covers."""
+    own = ends - starts
+    inside = np.flatnonzero((parent >= 0) & (own > 0))
+    outer = parent[inside]
+    covered = np.maximum(np.minimum(ends[inside], ends[outer]) - starts[inside], 0)
+    np.subtract.at(own, outer, covered)
+    return np.asarray(np.maximum(own, 0), np.int64)
+
+
+def _device_times(trace: Trace, source: str, spans: LayerSpans) -> dict[str, _Int64Array]:
+    outermost = spans.is_outermost
+    work = sum_work(trace, layers_of_work(trace, source), spans.parent, spans.depth)
+    times = {"device_ns": work.total_ns * outermost, "device_self_ns": work.self_ns}
+    if spans.forward is not None:
+        backward = np.zeros(len(spans.parent), np.int64)
+        np.add.at(backward, spans.forward, work.total_ns[spans.backward])
+        times["backward_ns"] = add_to_parents(backward, spans.parent, spans.depth) * outermost
+    return times | {"work_count": work.work_count * outermost}
+
+
+def _sums(spans: LayerSpans, values: _Int64Array) -> _Int64Array:
+    sums = np.zeros(len(spans.names), np.int64)
+    np.add.at(sums, spans.layer, values)
+    return sums
+
+
+def _paths(names: tuple[str, ...]) -> tuple[list[str], list[str]]:
+    """Return paths and classes of layers; names that traceprof did not record are paths."""
+    split = [
+        name.removeprefix(LAYER).rpartition(":")[::2] if name.startswith(LAYER) else (name, "")
+        for name in names
+    ]
+    return [path for path, _ in split], [kind for _, kind in split]
+
+
+def _finish(result: Result) -> Result:
+    table = result.table
+    if not result.scalars["source"]:
+        return result.with_notes(Note(_NONE))
+    shown = table[(table["count"] > 0) | (table.get("work_count", 0) > 0)]
+    largest = "device_ns" if "device_ns" in shown and shown["device_ns"].any() else "host_ns"
+    order = [largest, "layer", "type"]
+    finished = result.with_table(
+        shown.sort_values(order, ascending=[False, True, True], ignore_index=True)
+    ).with_notes(Note.of("layers are from: {source}", source=result.scalars["source"]))
+    if "device_ns" not in table or "backward_ns" in table:
+        return finished
+    return finished.with_notes(
+        Note(
             "backward work is not told apart by layer: no backward operator carries the sequence "
             "number of a forward one (torch.autograd.profiler.emit_nvtx writes them)"
         )
-    return Layers(table, source, tuple(notes))
-
-
-def _spans(trace: Trace) -> tuple[str, pd.DataFrame]:
-    """Return the nested host spans that stand for layers, and what they are."""
-    ranges = trace.whole.ranges
-    nested = ranges[ranges["kind"] == "push_pop"]
-    own = nested[nested["domain"] == OWN_DOMAIN]
-    foreign = nested[nested["domain"] != OWN_DOMAIN]
-    operators = trace.whole.host_ops[trace.whole.host_ops["source"] == "cpu_op"]
-    for source, frame in (
-        ("layers recorded by traceprof", own[_starts_with(own["name"], _LAYER)]),
-        ("ranges", foreign),
-        ("operators", operators),
-    ):
-        if len(frame):
-            return source, frame.reset_index(drop=True)
-    return "", nested.iloc[:0]
-
-
-def _starts_with(names: pd.Series, prefix: str) -> npt.NDArray[np.bool_]:
-    categories = names.cat.categories
-    codes = [i for i, name in enumerate(categories) if str(name).startswith(prefix)]
-    return np.isin(names.cat.codes, codes)
-
-
-def _labels(spans: pd.DataFrame) -> pd.Categorical:
-    """Return the layer of each span: names without numbers, forward and backward told apart."""
-    names = spans["name"].cat
-    plain = [plain_name(str(name)) for name in names.categories]
-    distinct = sorted(set(plain))
-    place = {name: i for i, name in enumerate(distinct)}
-    codes = np.array([place[name] for name in plain], np.int64)[names.codes]
-    return pd.Categorical.from_codes(codes, pd.Index(distinct, dtype=object))
-
-
-def _backward_ns(spans: pd.DataFrame, work: RangeWork) -> _Int64Array | None:
-    """Return the device time of the backward operators of each span; None without numbers."""
-    names = spans["name"].cat
-    found = [_SEQUENCE.search(str(name)) for name in names.categories]
-    sequence = np.array([int(match.group(1)) if match else -1 for match in found], np.int64)
-    is_backward = np.array([bool(_BACKWARD.search(str(n))) for n in names.categories], np.bool_)
-    sequence, is_backward = sequence[names.codes], is_backward[names.codes]
-    if not (is_backward & (sequence >= 0)).any():
-        return None
-    numbered = pd.DataFrame({"process": spans["process"], "sequence": sequence})
-    numbered["row"] = np.arange(len(spans))
-    # Of nested operators with the same number the innermost is the one that has a gradient.
-    forward = numbered[~is_backward & (sequence >= 0)].drop_duplicates(
-        ["process", "sequence"], keep="last"
     )
-    outermost = is_backward & (sequence >= 0)
-    above = np.where(work.parent >= 0, sequence[np.maximum(work.parent, 0)], -1)
-    outermost &= above != sequence
-    pairs = numbered[outermost].merge(forward, on=["process", "sequence"], suffixes=("", "_of"))
-    backward = np.zeros(len(spans), np.int64)
-    np.add.at(backward, pairs["row_of"].to_numpy(), work.total_ns[pairs["row"].to_numpy()])
-    return _with_children(backward, work.parent)
-
-
-def _with_children(values: _Int64Array, parent: _Int64Array) -> _Int64Array:
-    total = values.copy()
-    above, source = parent.copy(), np.arange(len(values))
-    while len(source):
-        inside = above >= 0
-        source, above = source[inside], above[inside]
-        np.add.at(total, above, values[source])
-        above = parent[above]
-    return total
-
-
-def _table(
-    trace: Trace,
-    spans: pd.DataFrame,
-    labels: pd.Categorical,
-    work: RangeWork,
-    backward: _Int64Array | None,
-) -> pd.DataFrame:
-    window = trace.span
-    starts, ends = spans["start_ns"].to_numpy(), spans["end_ns"].to_numpy()
-    clipped = spans.assign(
-        start_ns=np.clip(starts, window.start_ns, window.end_ns),
-        end_ns=np.clip(ends, window.start_ns, window.end_ns),
-    )
-    once = work.is_outermost_of(np.asarray(labels.codes, np.int64))
-    columns: dict[str, object] = {
-        "layer": labels,
-        "count": window.overlaps(starts, ends).astype(np.int64),
-        "host_ns": (clipped["end_ns"] - clipped["start_ns"]).to_numpy() * once,
-        "host_self_ns": self_time_ns(clipped, ("process", "thread")).to_numpy(),
-    }
-    if trace.recorded & set(DEVICE_TABLES):
-        columns |= {"device_ns": work.total_ns * once, "device_self_ns": work.self_ns}
-        if backward is not None:
-            columns["backward_ns"] = backward * once
-        columns["work_count"] = work.work_count * once
-    sums = pd.DataFrame(columns).groupby("layer", observed=True).sum().reset_index()
-    shown = sums[(sums["count"] > 0) | (sums.get("work_count", 0) > 0)]
-    names = shown["layer"].astype(str).str.removeprefix(_LAYER)
-    is_own = shown["layer"].astype(str).str.startswith(_LAYER)
-    types = names.str.rpartition(":")[2].where(is_own, "")
-    paths = names.str.rpartition(":")[0].where(is_own, names)
-    table = shown.assign(layer=paths.astype(object)).reset_index(drop=True)
-    table.insert(1, "type", types.astype(object).to_numpy())
-    order = "device_ns" if "device_ns" in table and table["device_ns"].any() else "host_ns"
-    return table.sort_values(order, ascending=False, kind="stable", ignore_index=True)
 
 
 ANALYSIS = Analysis(
     name="layers",
-    needs=(),
-    run=measure_layers,
+    spec=SPEC,
+    uses=("ranges", "host_ops", "kernels", "copies", "api_calls"),
+    whole=("ranges", "host_ops"),
+    of_ranks=measure_layers,
+    finish=_finish,
 )

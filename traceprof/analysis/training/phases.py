@@ -3,170 +3,187 @@
 Phases are read from the names of ranges: those that `traceprof record` injects, and what people
 commonly write by hand. Host time counts for the innermost phase, on the thread that names
 phases; what none claims is shown as such, so that the parts of a process add up to the window.
-Device time is what the phase launched, whenever it ran (see
-`traceprof.facts.launches`).
+Device time is what the phase launched, whenever it ran (see `traceprof.facts.launches`).
 """
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass, replace
 from typing import Final
 
 import numpy as np
 import pandas as pd
 
 from traceprof.analysis.base import Analysis
-from traceprof.facts.host.phase_names import PHASES, UNCLAIMED, phase_of
-from traceprof.facts.host.phases import HostPhases, find_host_phases
-from traceprof.facts.launches import find_launches, phase_of_launches
-from traceprof.model.intervals import Intervals
+from traceprof.facts.host.phase_names import PHASES, UNCLAIMED
+from traceprof.facts.host.phases import find_host_phases
+from traceprof.facts.launches import launches_of, phases_of_work
+from traceprof.model.intervals import union_lengths
+from traceprof.model.results import (
+    Note,
+    Result,
+    ResultSpec,
+    TableSpec,
+    Unit,
+    derived,
+    key,
+    total,
+)
 from traceprof.model.trace import DEVICE_TABLES, Trace
-from traceprof.units import format_count, format_duration, format_ratio
 
-__all__ = [
-    "ANALYSIS",
-    "PHASES",
-    "UNCLAIMED",
-    "PhaseTime",
-    "Phases",
-    "measure_phases",
-    "phase_of",
-]
+__all__ = ["ANALYSIS"]
 
-
-@dataclass(frozen=True, slots=True)
-class PhaseTime:
-    """One phase of one process.
-
-    ``host_ns`` is exclusive of the phases inside it and ``count`` how often it ran there.
-    ``device_ns`` is how long devices worked on what it launched (the union over streams, added
-    up over devices), ``device_ratio`` its share of the sum over all phases; None where device
-    work was not recorded. Phases may overlap on a device.
-    """
-
-    process: int
-    phase: str
-    host_ns: int
-    host_ratio: float
-    count: int
-    device_ns: int | None = None
-    device_ratio: float | None = None
-    kernel_count: int | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class Phases:
-    """The phases of every process that names any; per process they add up to the window."""
-
-    phases: tuple[PhaseTime, ...]
-    notes: tuple[str, ...] = ()
-
-    def to_frame(self) -> pd.DataFrame:
-        """Return one row per process and phase, in the order of the training loop."""
-        columns = list(PhaseTime.__dataclass_fields__)
-        return pd.DataFrame([asdict(phase) for phase in self.phases], columns=columns)
+SPEC: Final = ResultSpec(
+    tables=(
+        TableSpec(
+            "phases",
+            "one row per process and phase, in the order of the training loop; host times of a "
+            "process add up to the window, device times may overlap",
+            (
+                key("process", "the process", Unit.NUMBER),
+                key("phase", f'the phase, or "{UNCLAIMED}"'),
+                total("host_ns", Unit.NS, "when the main thread was in it, and in no other inside"),
+                derived("host_ratio", Unit.RATIO, "host_ns of the window"),
+                total("count", Unit.COUNT, "how often it ran there"),
+                total(
+                    "device_ns",
+                    Unit.NS,
+                    "how long devices worked on what it launched: the union over the streams of "
+                    "each device, added up over devices",
+                ),
+                derived("device_ratio", Unit.RATIO, "device_ns of the sum over the phases"),
+                total("kernel_count", Unit.COUNT, "how many kernels it launched"),
+            ),
+        ),
+    ),
+    scalars=(
+        total("work_ns", Unit.NS, "the durations of all kernels and copies"),
+        total("unclaimed_ns", Unit.NS, "the durations of those that no phase claims"),
+        total("outside_count", Unit.COUNT, "how many of these were launched outside any phase"),
+        total("unlinked_count", Unit.COUNT, "how many of these have no recorded launch"),
+    ),
+)
+_HOST: Final = ["process", "phase", "host_ns", "count"]
+_NAMES: Final = (*PHASES, UNCLAIMED)
+_NO_PHASE: Final = len(PHASES)
 
 
-def measure_phases(trace: Trace) -> Phases:
+def measure_phases(trace: Trace) -> Result:
     """Return the host and device time of each phase."""
-    window_ns = trace.span.duration_ns
-    host = [row for phases in find_host_phases(trace) for row in _host_rows(phases, window_ns)]
-    if not host:
-        return Phases((), ("no range names a phase (data, forward, backward, optimizer …)",))
+    host = _host_times(trace)
     if not (trace.recorded & set(DEVICE_TABLES)):
-        return Phases(tuple(host))
+        return Result("phases", SPEC, {"phases": _named(host)})
     work = _device_work(trace)
-    timed = [_with_device_time(phase, work) for phase in (*host, *_only_on_device(work, host))]
-    timed.sort(key=lambda row: (row.process, _ORDER.index(row.phase)))
-    return Phases(tuple(_with_shares(timed)), _notes(work))
+    table = host.merge(_device_times(work), on=["process", "phase"], how="outer")
+    # Device work counts for the processes that name phases; of the others there are none.
+    table = table[table["process"].isin(host["process"])].fillna(0).astype("int64")
+    lost = work[work["phase"] == _NO_PHASE]
+    return Result(
+        "phases",
+        SPEC,
+        {"phases": _named(table)},
+        {
+            "work_ns": int((work["end_ns"] - work["start_ns"]).sum()),
+            "unclaimed_ns": int((lost["end_ns"] - lost["start_ns"]).sum()),
+            "outside_count": int(lost["is_linked"].sum()),
+            "unlinked_count": int((~lost["is_linked"]).sum()),
+        },
+    )
 
 
-def _host_rows(phases: HostPhases, window_ns: int) -> list[PhaseTime]:
-    rows = [
-        PhaseTime(phases.process, phase, time.total_ns, 0.0, phases.counts[phase])
-        for phase, time in phases.times.items()
-    ]
-    rows.append(PhaseTime(phases.process, UNCLAIMED, window_ns - phases.claimed_ns, 0.0, 0))
-    return [replace(row, host_ratio=row.host_ns / (window_ns or 1)) for row in rows]
+def _named(table: pd.DataFrame) -> pd.DataFrame:
+    table = table.sort_values(["process", "phase"], ignore_index=True)
+    return table.assign(phase=np.array(_NAMES, object)[table["phase"].to_numpy(np.int64)])
+
+
+def _host_times(trace: Trace) -> pd.DataFrame:
+    """Return one row per process and place of a phase in `_NAMES`."""
+    rows = []
+    for host in find_host_phases(trace):
+        rows += [
+            (host.process, PHASES.index(phase), time.total_ns, host.counts[phase])
+            for phase, time in host.times.items()
+        ]
+        rows.append((host.process, _NO_PHASE, trace.span.duration_ns - host.claimed_ns, 0))
+    return pd.DataFrame(rows, columns=_HOST).astype("int64")
 
 
 def _device_work(trace: Trace) -> pd.DataFrame:
-    """Return all kernels and copies with their phase (`UNCLAIMED` where none claims them)."""
+    """Return all kernels and copies with the place of their phase in `_NAMES`."""
     parts = []
     for name in DEVICE_TABLES:
-        frame = trace.table(name)
-        launches = find_launches(trace, frame)
-        phases = phase_of_launches(trace, launches)
-        columns = frame[["start_ns", "end_ns", "device", "process"]]
+        phases = phases_of_work(trace, name)
         parts.append(
-            columns.assign(phase=phases, is_kernel=name == "kernels", is_linked=launches.is_known)
+            trace.table(name)[["start_ns", "end_ns", "device", "process"]].assign(
+                phase=np.where(phases >= 0, phases, _NO_PHASE),
+                is_kernel=int(name == "kernels"),
+                is_linked=launches_of(trace, name).is_known,
+            )
         )
-    work = pd.concat(parts, ignore_index=True)
-    names = np.array(_ORDER, object)
-    return work.assign(phase=names[work["phase"].to_numpy()])
+    return pd.concat(parts, ignore_index=True)
 
 
-def _with_device_time(phase: PhaseTime, work: pd.DataFrame) -> PhaseTime:
-    mine = work[(work["process"] == phase.process) & (work["phase"] == phase.phase)]
-    busy_ns = sum(
-        Intervals.union_of(rows["start_ns"], rows["end_ns"]).total_ns
-        for _, rows in mine.groupby("device")
-    )
-    return replace(phase, device_ns=busy_ns, kernel_count=int(mine["is_kernel"].sum()))
+def _device_times(work: pd.DataFrame) -> pd.DataFrame:
+    """Return the device time and the kernels of each process and phase."""
+    groups = work.groupby(["process", "phase", "device"], sort=False)
+    number = groups.ngroup().to_numpy(np.int64)
+    kernels = groups["is_kernel"].sum().rename("kernel_count").reset_index()
+    lengths = union_lengths(number, work["start_ns"], work["end_ns"], len(kernels))
+    per_device = kernels.assign(device_ns=lengths)
+    return per_device.groupby(["process", "phase"], as_index=False)[
+        ["device_ns", "kernel_count"]
+    ].sum()
 
 
-def _only_on_device(work: pd.DataFrame, host: list[PhaseTime]) -> list[PhaseTime]:
-    """Return the phases that have device work in the window but no host time."""
-    present = {(phase.process, phase.phase) for phase in host}
-    processes = {process for process, _ in present}
-    pairs = work[["process", "phase"]].drop_duplicates().itertuples(index=False, name=None)
-    return [
-        PhaseTime(int(process), str(phase), 0, 0.0, 0)
-        for process, phase in pairs
-        if (process, phase) not in present and process in processes
-    ]
+def _finish(result: Result) -> Result:
+    table = result.table
+    if table.empty:
+        return result.with_notes(
+            Note("no range names a phase (data, forward, backward, optimizer …)")
+        )
+    table = table.sort_values("process", kind="stable", ignore_index=True)
+    # Of each process the host times add up to the window.
+    window = table.groupby("process")["host_ns"].transform("sum")
+    table = table.assign(host_ratio=table["host_ns"] / window.where(window > 0, 1))
+    if "device_ns" in table:
+        whole = table.groupby("process")["device_ns"].transform("sum")
+        table = table.assign(device_ratio=table["device_ns"] / whole.where(whole > 0))
+    return result.with_table(table).with_notes(*_notes(result))
 
 
-def _with_shares(rows: list[PhaseTime]) -> list[PhaseTime]:
-    whole: dict[int, int] = {}
-    for row in rows:
-        whole[row.process] = whole.get(row.process, 0) + (row.device_ns or 0)
-    return [
-        replace(row, device_ratio=(row.device_ns or 0) / whole[row.process])
-        if whole[row.process]
-        else row
-        for row in rows
-    ]
-
-
-def _notes(work: pd.DataFrame) -> tuple[str, ...]:
+def _notes(result: Result) -> list[Note]:
     """Return how much device work no phase claims, and why."""
-    lost = work[work["phase"] == UNCLAIMED]
-    if lost.empty:
-        return ()
-    durations = lost["end_ns"] - lost["start_ns"]
-    whole_ns = int((work["end_ns"] - work["start_ns"]).sum()) or 1
-    unlinked = ~lost["is_linked"]
-    note = (
-        f"no phase claims {format_count(len(lost))} kernels and copies, "
-        f"{format_duration(int(durations.sum()))} "
-        f"({format_ratio(int(durations.sum()) / whole_ns)} of all): "
-    )
+    scalars = result.scalars
+    outside, unlinked = scalars.get("outside_count", 0), scalars.get("unlinked_count", 0)
+    if not outside + unlinked:
+        return []
+    text = "no phase claims {count:count} kernels and copies, {lost:ns} ({share:ratio} of all): "
     reasons = [
-        f"{format_count(int(rows.sum()))} {why}"
-        for rows, why in (
-            (~unlinked, "were launched outside any phase"),
-            (unlinked, "have no recorded launch"),
+        reason
+        for reason, count in (
+            ("{outside:count} were launched outside any phase", outside),
+            ("{unlinked:count} have no recorded launch", unlinked),
         )
-        if rows.any()
+        if count
     ]
-    return (note + ", ".join(reasons),)
+    lost_ns = scalars["unclaimed_ns"]
+    return [
+        Note.of(
+            text + ", ".join(reasons),
+            count=outside + unlinked,
+            lost=lost_ns,
+            share=lost_ns / (scalars["work_ns"] or 1),
+            outside=outside,
+            unlinked=unlinked,
+        )
+    ]
 
-
-_ORDER: Final = (*PHASES, UNCLAIMED)
 
 ANALYSIS = Analysis(
     name="phases",
+    spec=SPEC,
     needs=("ranges",),
-    run=measure_phases,
+    uses=("kernels", "copies", "api_calls"),
+    whole=("ranges",),
+    of_rank=measure_phases,
+    finish=_finish,
 )

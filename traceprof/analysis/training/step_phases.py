@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from typing import Final
 
 import numpy as np
 import pandas as pd
@@ -10,93 +10,126 @@ import pandas as pd
 from traceprof.analysis.base import Analysis
 from traceprof.facts.host.phase_names import PHASES, UNCLAIMED
 from traceprof.facts.host.phases import find_host_phases
-from traceprof.facts.launches import find_launches, phase_of_launches
+from traceprof.facts.launches import launches_of, phases_of_work
 from traceprof.facts.steps.find import find_steps
 from traceprof.facts.steps.parts import owner_of
-from traceprof.model.intervals import Intervals
+from traceprof.model.intervals import union_lengths
+from traceprof.model.results import Note, Result, ResultSpec, TableSpec, Unit, key, total
+from traceprof.model.tables import ABSENT
 from traceprof.model.trace import DEVICE_TABLES, Trace
 
-__all__ = ["ANALYSIS", "StepPhases", "measure_step_phases"]
+__all__ = ["ANALYSIS"]
 
-_KEYS = ["process", "step", "device", "phase"]
+SPEC: Final = ResultSpec(
+    tables=(
+        TableSpec(
+            "step_phases",
+            "one row per process, step, device and phase, in the order of time",
+            (
+                key("process", "the process", Unit.NUMBER),
+                key("step", "the number of the step", Unit.NUMBER),
+                key("device", "the device; -1 where the process uses none", Unit.NUMBER),
+                key("phase", f'the phase, or "{UNCLAIMED}"'),
+                total(
+                    "host_ns",
+                    Unit.NS,
+                    "when the host was in it during the step, and in no other inside; the same "
+                    "for each device",
+                ),
+                total(
+                    "device_ns",
+                    Unit.NS,
+                    "how long the device worked on what it launched in the step, whenever that ran",
+                ),
+                total("work_count", Unit.COUNT, "how many kernels and copies these are"),
+            ),
+        ),
+    )
+)
+_NAMES: Final = (*PHASES, UNCLAIMED)
+_NO_PHASE: Final = len(PHASES)
+_KEYS: Final = ["owner", "device", "phase"]
+_MEASURES: Final = ["host_ns", "device_ns", "work_count"]
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class StepPhases:
-    """One row per process, step, device and phase, in the order of time.
-
-    ``table``: process, step, device (-1 where the process uses none), phase, host_ns (in the
-    step, without the phases inside), device_ns (how long the device worked on what the phase
-    launched in the step, whenever that ran) and work_count (kernels and copies); without the
-    columns of devices where their work was not recorded.
-    """
-
-    table: pd.DataFrame
-    notes: tuple[str, ...] = ()
-
-    def to_frame(self) -> pd.DataFrame:
-        """Return the table."""
-        return self.table
-
-
-def measure_step_phases(trace: Trace) -> StepPhases:
+def measure_step_phases(trace: Trace) -> Result:
     """Return the phases of the steps that lie wholly inside the window."""
     steps = find_steps(trace).table
     host, work = _host_times(trace, steps), _device_times(trace, steps)
-    if host.empty and work.empty:
-        table = pd.DataFrame(columns=[*_KEYS, "host_ns", "device_ns", "work_count"])
-        return StepPhases(table, ("no steps, or no phases in them, are known",))
     used = work[["process", "device"]].drop_duplicates()
-    host = host.merge(used, on="process", how="left").fillna({"device": -1})
-    table = host.astype({"device": "int64"}).merge(work, on=_KEYS, how="outer")
-    numbers = ["host_ns", "device_ns", "work_count"]
-    table[numbers] = table[numbers].fillna(0).astype("int64")
-    order = table["phase"].map([*PHASES, UNCLAIMED].index)
-    table = table.assign(order=order).sort_values(["process", "step", "device", "order"])
-    dropped = ["order"]
+    host = host.merge(used, on="process", how="left").fillna({"device": ABSENT})
+    table = host.drop(columns="process").merge(work.drop(columns="process"), on=_KEYS, how="outer")
+    table = table.fillna(dict.fromkeys(_MEASURES, 0)).astype("int64")
+    # Steps are sorted by process and start, so that their rows are in the order of time.
+    table = table.sort_values(_KEYS, ignore_index=True)
+    owner = steps.iloc[table["owner"].to_numpy()]
+    table = table.assign(
+        process=owner["process"].to_numpy(),
+        step=owner["step"].to_numpy(),
+        phase=np.array(_NAMES, object)[table["phase"].to_numpy()],
+    )
     if not (trace.recorded & set(DEVICE_TABLES)):
-        dropped += ["device", "device_ns", "work_count"]
-    return StepPhases(table.drop(columns=dropped).reset_index(drop=True))
+        table = table.drop(columns=["device", "device_ns", "work_count"])
+    return Result("step-phases", SPEC, {"step_phases": SPEC.tables[0].frame(table)})
 
 
 def _host_times(trace: Trace, steps: pd.DataFrame) -> pd.DataFrame:
-    """Return the host time of each phase in each step, and what no phase claims."""
+    """Return the host time of each phase in each step, and what no phase claims.
+
+    ``owner`` is the row of the step, ``phase`` the place of the phase in `_NAMES`.
+    """
     tables = []
+    of_process = steps.groupby("process").indices
     for phases in find_host_phases(trace):
-        rows = steps[steps["process"] == phases.process]
-        starts, ends = rows["start_ns"].to_numpy(), rows["end_ns"].to_numpy()
-        times = {phase: time.covered_ns(starts, ends) for phase, time in phases.times.items()}
-        times[UNCLAIMED] = ends - starts - np.sum(list(times.values()), axis=0)
+        rows = of_process.get(phases.process)
+        if rows is None:
+            continue
+        starts, ends = (steps[name].to_numpy()[rows] for name in ("start_ns", "end_ns"))
+        times = {PHASES.index(p): time.covered_ns(starts, ends) for p, time in phases.times.items()}
+        times[_NO_PHASE] = ends - starts - np.sum(list(times.values()), axis=0)
         tables += [
-            rows[["process", "step"]].assign(phase=phase, host_ns=ns) for phase, ns in times.items()
+            pd.DataFrame(
+                {"process": phases.process, "owner": rows, "phase": place, "host_ns": host_ns}
+            )
+            for place, host_ns in times.items()
         ]
     if not tables:
-        return pd.DataFrame(columns=["process", "step", "phase", "host_ns"])
+        return pd.DataFrame({n: np.empty(0, np.int64) for n in ("process", *_KEYS[::2], "host_ns")})
     return pd.concat(tables, ignore_index=True)
 
 
 def _device_times(trace: Trace, steps: pd.DataFrame) -> pd.DataFrame:
     """Return the device time of what each phase launched in each step."""
     parts = []
-    names = np.array([*PHASES, UNCLAIMED], object)
     for name in DEVICE_TABLES:
         frame = trace.table(name)
-        launches = find_launches(trace, frame)
-        owner = owner_of(steps, frame["process"], launches.start_ns)
-        columns = frame[["start_ns", "end_ns", "device", "process"]]
-        phases = names[phase_of_launches(trace, launches)]
-        parts.append(columns.assign(owner=owner, phase=phases)[owner >= 0])
+        owner = owner_of(steps, frame["process"], launches_of(trace, name).start_ns)
+        phases = phases_of_work(trace, name)
+        work = frame[["start_ns", "end_ns", "device", "process"]].assign(
+            owner=owner, phase=np.where(phases >= 0, phases, _NO_PHASE)
+        )
+        parts.append(work[owner >= 0])
     work = pd.concat(parts, ignore_index=True)
-    work["step"] = steps["step"].to_numpy()[work["owner"]] if len(steps) else 0
-    rows = [
-        (*key, Intervals.union_of(own["start_ns"], own["end_ns"]).total_ns, len(own))
-        for key, own in work.groupby(_KEYS)
-    ]
-    return pd.DataFrame(rows, columns=[*_KEYS, "device_ns", "work_count"])
+    groups = work.groupby(_KEYS, sort=False)
+    table = groups.agg(process=("process", "first"), work_count=("process", "size")).reset_index()
+    number = groups.ngroup().to_numpy(np.int64)
+    lengths = union_lengths(number, work["start_ns"], work["end_ns"], len(table))
+    return table.assign(device_ns=lengths)
+
+
+def _finish(result: Result) -> Result:
+    table = result.table
+    if not table.empty:
+        return result.with_table(table.sort_values("process", kind="stable", ignore_index=True))
+    return result.with_notes(Note("no steps, or no phases in them, are known"))
 
 
 ANALYSIS = Analysis(
     name="step-phases",
+    spec=SPEC,
     needs=("ranges",),
-    run=measure_step_phases,
+    uses=("kernels", "copies", "api_calls"),
+    whole=("ranges", "kernels"),
+    of_rank=measure_step_phases,
+    finish=_finish,
 )

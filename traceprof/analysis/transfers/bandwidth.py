@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from itertools import pairwise
 from typing import Final
 
@@ -11,66 +10,81 @@ import numpy.typing as npt
 import pandas as pd
 
 from traceprof.analysis.base import Analysis
-from traceprof.analysis.communication.transfers import peak_of_route, route_of
+from traceprof.facts.transfers import peak_of_route, route_of
 from traceprof.model.intervals import Int64Array, Intervals
 from traceprof.model.links import Link
 from traceprof.model.peaks import peak_of
+from traceprof.model.results import (
+    Note,
+    Result,
+    ResultSpec,
+    TableSpec,
+    Unit,
+    derived,
+    key,
+    same,
+    total,
+)
 from traceprof.model.trace import Trace
 from traceprof.model.window import TimeWindow
 
-__all__ = ["ANALYSIS", "Bandwidth", "measure_bandwidth"]
+__all__ = ["ANALYSIS"]
 
 _SLICES: Final = 100
 _ON_DEVICE: Final = "d2d"
+_ELSEWHERE: Final = ("memset", "h2h")
+
+SPEC: Final = ResultSpec(
+    tables=(
+        TableSpec(
+            "slices",
+            "one row per device, route and hundredth of the window in which something moved, in"
+            " the order of time",
+            (
+                key("device", "the device", Unit.NUMBER),
+                key("route", "the direction, or from which device to which (p2p 0→3)"),
+                key("at_ns", "where the slice begins", Unit.AT_NS),
+                same("duration_ns", Unit.NS, "how long the slice is"),
+                total("size_bytes", Unit.BYTES, "what moved in it; slices add up to all bytes"),
+                total("busy_ns", Unit.NS, "when at least one copy ran in it"),
+                derived("rate_bytes_per_s", Unit.BYTES_PER_S, "bytes over the whole slice"),
+                same(
+                    "peak_bytes_per_s",
+                    Unit.BYTES_PER_S,
+                    "the peak of the link; inside a device half of the memory's, which is read and"
+                    " written",
+                ),
+                derived("peak_ratio", Unit.RATIO, "the rate's share of the peak"),
+            ),
+        ),
+    )
+)
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Bandwidth:
-    """One row per device, route and slice of time in which something moved.
-
-    ``table``: device, route, at_ns (from the start of the trace), duration_ns, size_bytes (a copy
-    over several slices counts in each with its share; the slices add up to all bytes exactly),
-    busy_ns, rate_bytes_per_s (over the whole slice), peak_bytes_per_s and peak_ratio (NaN where
-    the peak is not known). A copy inside a device reads and writes: its peak is half of the
-    memory's.
-    """
-
-    table: pd.DataFrame
-    notes: tuple[str, ...] = ()
-
-    def to_frame(self) -> pd.DataFrame:
-        """Return the table, in the order of time."""
-        return self.table
-
-
-def measure_bandwidth(trace: Trace) -> Bandwidth:
+def measure_bandwidth(trace: Trace) -> Result:
     """Return the bytes that moved in each hundredth of the window, by device and route."""
-    moved = trace.copies[trace.copies["n_bytes"] > 0]
-    moved = moved[~moved["direction"].isin(("memset", "h2h"))]
+    copies = trace.copies
+    moved = copies[(copies["n_bytes"] > 0) & ~copies["direction"].isin(_ELSEWHERE)]
+    moved = moved.assign(route=route_of(moved))
     edges = _edges(trace.span)
+    lanes = moved.groupby(["device", "route"])
     parts = [
-        _in_slices(trace, int(str(device)), str(route), rows, edges)
-        for (device, route), rows in moved.assign(route=route_of(moved)).groupby(
-            ["device", "route"]
-        )
+        _in_slices(trace, (int(str(device)), str(route)), rows, edges)
+        for (device, route), rows in lanes
+        if len(edges) > 1
     ]
-    if not parts or not len(edges):
-        return Bandwidth(pd.DataFrame(columns=_COLUMNS), ("nothing was copied",))
-    table = pd.concat(parts, ignore_index=True)
-    return Bandwidth(table.sort_values(["at_ns", "device", "route"], ignore_index=True))
+    table = pd.concat(parts, ignore_index=True) if parts else SPEC.tables[0].frame()
+    return Result("bandwidth", SPEC, {"slices": table})
 
 
-_COLUMNS: Final = [
-    "device",
-    "route",
-    "at_ns",
-    "duration_ns",
-    "size_bytes",
-    "busy_ns",
-    "rate_bytes_per_s",
-    "peak_bytes_per_s",
-    "peak_ratio",
-]
+def _finish(result: Result) -> Result:
+    table = result.table
+    if table.empty:
+        return result.with_notes(Note("nothing was copied"))
+    rate = table["size_bytes"] / table["duration_ns"] * 1e9
+    table = table.assign(rate_bytes_per_s=rate, peak_ratio=rate / table["peak_bytes_per_s"])
+    order = table.sort_values(["at_ns", "device", "route"], ignore_index=True)
+    return result.with_table(order)
 
 
 def _edges(span: TimeWindow) -> Int64Array:
@@ -79,25 +93,20 @@ def _edges(span: TimeWindow) -> Int64Array:
 
 
 def _in_slices(
-    trace: Trace, device: int, route: str, rows: pd.DataFrame, edges: Int64Array
+    trace: Trace, lane: tuple[int, str], rows: pd.DataFrame, edges: Int64Array
 ) -> pd.DataFrame:
     starts, ends = rows["start_ns"].to_numpy(), rows["end_ns"].to_numpy()
     n_bytes = _shared_out(starts, ends, rows["n_bytes"].to_numpy(), edges)
     busy = Intervals.union_of(starts, ends).covered_ns(edges[:-1], edges[1:])
-    duration = np.diff(edges)
-    peak = _peak(trace, device, route)
-    rate = n_bytes / duration * 1e9
     table = pd.DataFrame(
         {
-            "device": device,
-            "route": route,
+            "device": lane[0],
+            "route": lane[1],
             "at_ns": edges[:-1] - trace.whole.span.start_ns,
-            "duration_ns": duration,
+            "duration_ns": np.diff(edges),
             "size_bytes": n_bytes,
             "busy_ns": busy,
-            "rate_bytes_per_s": rate,
-            "peak_bytes_per_s": peak,
-            "peak_ratio": rate / peak,
+            "peak_bytes_per_s": _peak(trace, *lane),
         }
     )
     return table[(n_bytes > 0) | (busy > 0)]
@@ -132,6 +141,9 @@ def _shared_out(
 
 ANALYSIS = Analysis(
     name="bandwidth",
+    spec=SPEC,
     needs=("copies",),
-    run=measure_bandwidth,
+    uses=("devices", "environment"),
+    of_rank=measure_bandwidth,
+    finish=_finish,
 )

@@ -6,117 +6,133 @@ size reaches, and how much of their time neither compute nor communication hides
 
 from __future__ import annotations
 
-import re
-from dataclasses import asdict, dataclass
+from typing import Any, Final
 
 import numpy as np
+import numpy.typing as npt
 import pandas as pd
 
 from traceprof.analysis.base import Analysis
-from traceprof.analysis.communication.size_classes import ALL_SIZES, classify_sizes, order_of_size
-from traceprof.analysis.communication.transfer_remarks import Lane, remark_on_transfers
+from traceprof.analysis.transfers.notes import note_on_transfers
 from traceprof.facts.devices import device_time
+from traceprof.facts.launches import launches_of
+from traceprof.facts.size_classes import ALL_SIZES, classify_sizes, order_of_size
+from traceprof.facts.transfers import peak_of_route, route_of
 from traceprof.model.intervals import Intervals
-from traceprof.model.links import Link, Peak
-from traceprof.model.peaks import peak_between, peak_of
+from traceprof.model.results import (
+    Result,
+    ResultSpec,
+    TableSpec,
+    Unit,
+    derived,
+    key,
+    same,
+    total,
+)
 from traceprof.model.trace import Trace
 
-__all__ = ["ANALYSIS", "Traffic", "Transfers", "measure_transfers", "peak_of_route", "route_of"]
+__all__ = ["ANALYSIS"]
 
-_DIRECTIONS = ("h2d", "d2h", "p2p")
-_PAIR = re.compile(r"p2p (\d+)→(\d+)")
-_KEYS = ["device", "route", "memory"]
+_DIRECTIONS: Final = ("h2d", "d2h", "p2p")
+_GROUP: Final = ["device", "route", "memory"]
+_KEYS: Final = [*_GROUP, "sizes"]
+_LARGE_BYTES: Final = 1 << 20
+
+SPEC: Final = ResultSpec(
+    tables=(
+        TableSpec(
+            "transfers",
+            'one row per device, route, kind of memory and class of sizes ("all" first), the'
+            " longest first",
+            (
+                key("device", "the device", Unit.NUMBER),
+                key("route", "h2d, d2h, or from which device to which (p2p 0→3)"),
+                key("memory", "the kind of memory at the host's end, or of a peer copy's source"),
+                key("sizes", "the class of sizes (K and M are binary)"),
+                total("count", Unit.COUNT, "how many copies"),
+                total("size_bytes", Unit.BYTES, "their bytes"),
+                total("total_ns", Unit.NS, "their times added up"),
+                total("busy_ns", Unit.NS, "when at least one ran"),
+                total("exposed_ns", Unit.NS, "of that, what no kernel of the device hides"),
+                derived(
+                    "overhead_ns",
+                    Unit.NS,
+                    "beyond what the bytes take at the rate of the fastest class of the route",
+                ),
+                derived("rate_bytes_per_s", Unit.BYTES_PER_S, "bytes over total time: of one copy"),
+                same(
+                    "peak_bytes_per_s", Unit.BYTES_PER_S, "the peak of the link in this direction"
+                ),
+                derived("peak_ratio", Unit.RATIO, "the rate's share of it; not cut off at 1"),
+            ),
+        ),
+        TableSpec(
+            "memory",
+            "one row per direction and kind of memory, over all devices",
+            (
+                key("direction", "h2d, d2h or p2p"),
+                key("memory", "the kind of memory at the host's end, or of a peer copy's source"),
+                total("count", Unit.COUNT, "how many copies"),
+                total("size_bytes", Unit.BYTES, "their bytes"),
+                total("total_ns", Unit.NS, "their times added up"),
+                total("large_bytes", Unit.BYTES, "the bytes of those of 1 MiB and more"),
+                total("large_ns", Unit.NS, "the times of those of 1 MiB and more"),
+                derived("rate_bytes_per_s", Unit.BYTES_PER_S, "bytes over total time"),
+                derived("large_rate_bytes_per_s", Unit.BYTES_PER_S, "that of large ones"),
+            ),
+        ),
+        TableSpec(
+            "links",
+            "one row per device and route: the link that rates are held against",
+            (
+                key("device", "the device", Unit.NUMBER),
+                key("route", "h2d, d2h, or from which device to which"),
+                same(
+                    "peak_bytes_per_s", Unit.BYTES_PER_S, "the peak of the link in this direction"
+                ),
+                same("link", Unit.TEXT, "which link that is"),
+                same("source", Unit.TEXT, "who says so"),
+            ),
+        ),
+    ),
+    scalars=(
+        total("synchronous_count", Unit.COUNT, "h2d copies that the host waited for"),
+        total("synchronous_ns", Unit.NS, "the time that the host spent in them"),
+    ),
+)
 
 
-@dataclass(frozen=True, slots=True)
-class Traffic:
-    """The copies of one device, route ("h2d", "d2h", "p2p 0→3"), kind of memory and size class.
-
-    ``total_ns`` adds the copies up, ``busy_ns`` is their union, and ``exposed_ns`` what of it
-    neither compute nor communication of the device hides. ``rate_bytes_per_s`` is bytes over
-    total time, that is, of one copy at a time, and ``peak_ratio`` its share of the link's peak in
-    this direction, never cut off at 100 %. ``overhead_ns`` is the time beyond what the bytes
-    would take at the rate of the fastest size class of the same route and memory.
-    """
-
-    device: int
-    route: str
-    memory: str
-    sizes: str
-    count: int
-    size_bytes: int
-    total_ns: int
-    busy_ns: int
-    exposed_ns: int
-    overhead_ns: int | None
-    rate_bytes_per_s: float | None
-    peak_bytes_per_s: float | None
-    peak_ratio: float | None
-
-
-@dataclass(frozen=True, slots=True)
-class Transfers:
-    """The traffic by route and memory, each followed by its size classes; the longest first."""
-
-    traffic: tuple[Traffic, ...]
-    notes: tuple[str, ...] = ()
-
-    def to_frame(self) -> pd.DataFrame:
-        """Return one row per device, route, memory and size class ("all" first)."""
-        columns = list(Traffic.__dataclass_fields__)
-        return pd.DataFrame([asdict(row) for row in self.traffic], columns=columns)
-
-
-def measure_transfers(trace: Trace) -> Transfers:
+def measure_transfers(trace: Trace) -> Result:
     """Return the copies that leave or enter a device, by route, memory and size."""
-    kept = trace.copies[trace.copies["direction"].isin(_DIRECTIONS)]
-    if kept.empty:
-        return Transfers((), ("nothing was copied between host and devices or between devices",))
-    copies = kept.assign(
-        route=route_of(kept),
-        memory=_memory_of(kept),
-        sizes=classify_sizes(kept["n_bytes"].to_numpy()),
+    is_kept = trace.copies["direction"].isin(_DIRECTIONS).to_numpy()
+    copies = _described(trace.copies[is_kept])
+    tables = {
+        "transfers": SPEC.table("transfers").frame(_by_size(trace, copies)),
+        "memory": SPEC.table("memory").frame(_by_memory(copies)),
+        "links": SPEC.table("links").frame(_links(trace, copies)),
+    }
+    return Result("transfers", SPEC, tables, _synchronous(trace))
+
+
+def _described(copies: pd.DataFrame) -> pd.DataFrame:
+    duration = copies["end_ns"] - copies["start_ns"]
+    is_large = copies["n_bytes"] >= _LARGE_BYTES
+    return pd.DataFrame(
+        {
+            **{name: copies[name] for name in ("start_ns", "end_ns", "device")},
+            "direction": copies["direction"].astype(object),
+            "route": route_of(copies),
+            "memory": _memory_of(copies),
+            "sizes": classify_sizes(copies["n_bytes"].to_numpy()),
+            "size_bytes": copies["n_bytes"],
+            "total_ns": duration,
+            "large_bytes": copies["n_bytes"].where(is_large, 0),
+            "large_ns": duration.where(is_large, 0),
+        }
     )
-    hidden = {device: _hiding(trace, device) for device in copies["device"].unique().tolist()}
-    groups = []
-    peaks: dict[Lane, Peak] = {}
-    for (ordinal, route, memory), rows in copies.groupby(_KEYS, sort=False):
-        device = int(str(ordinal))
-        peak = peak_of_route(trace, device, str(route))
-        if peak is not None:
-            peaks[device, str(route)] = peak
-        key = (device, str(route), str(memory))
-        groups.append(_measure_route(key, rows, hidden[device], peak))
-    groups.sort(key=lambda group: -group[0].total_ns)
-    traffic = tuple(row for group in groups for row in group)
-    return Transfers(traffic, remark_on_transfers(trace, copies, peaks))
 
 
-def route_of(copies: pd.DataFrame) -> np.ndarray:
-    """Return the direction of each copy; a peer copy names its two devices."""
-    routes = copies["direction"].astype(object).to_numpy(copy=True)
-    peer = routes == "p2p"
-    ends = zip(
-        copies["src_device"].to_numpy()[peer], copies["dst_device"].to_numpy()[peer], strict=True
-    )
-    routes[peer] = [
-        f"p2p {source}→{target}" if source >= 0 and target >= 0 else "p2p"
-        for source, target in ends
-    ]
-    return np.asarray(routes, object)
-
-
-def peak_of_route(trace: Trace, device: int, route: str) -> Peak | None:
-    """Return the peak of the link that copies of this route use.
-
-    Between devices: their NVLinks where they have any, else PCI Express, as to the host.
-    """
-    pair = _PAIR.fullmatch(route)
-    nvlink = peak_between(trace, int(pair[1]), int(pair[2])) if pair else None
-    return nvlink or peak_of(trace, device, Link.PCIE)
-
-
-def _memory_of(copies: pd.DataFrame) -> np.ndarray:
+def _memory_of(copies: pd.DataFrame) -> npt.NDArray[np.object_]:
     """Return the kind of memory at the host's end, or of the source of a peer copy."""
     to_host = (copies["direction"] == "d2h").to_numpy()
     source, target = copies["src_kind"].astype(object), copies["dst_kind"].astype(object)
@@ -124,61 +140,114 @@ def _memory_of(copies: pd.DataFrame) -> np.ndarray:
     return np.asarray(np.where(kinds == "", "not known", kinds), object)
 
 
-def _hiding(trace: Trace, device: int) -> Intervals:
-    time = device_time(trace, device)
-    return time.compute | time.communication
-
-
-def _measure_route(
-    key: tuple[int, str, str], rows: pd.DataFrame, hiding: Intervals, peak: Peak | None
-) -> list[Traffic]:
-    by_size = sorted(rows.groupby("sizes"), key=lambda item: order_of_size(str(item[0])))
-    rates = [rate for _, own in by_size if (rate := _rate(own)) is not None]
-    best = max(rates, default=None)
-    return [
-        _measure(key, str(sizes), own, (hiding, best, peak))
-        for sizes, own in ((ALL_SIZES, rows), *by_size)
+def _by_size(trace: Trace, copies: pd.DataFrame) -> pd.DataFrame:
+    """Return the classes, and all sizes of each route and memory as one class more."""
+    both = pd.concat([copies.assign(sizes=ALL_SIZES), copies], ignore_index=True)
+    groups = both.groupby(_KEYS, sort=False)
+    table = groups.agg(
+        count=("size_bytes", "size"), size_bytes=("size_bytes", "sum"), total_ns=("total_ns", "sum")
+    ).reset_index()
+    starts, ends = both["start_ns"].to_numpy(), both["end_ns"].to_numpy()
+    busy = [Intervals.union_of(starts[rows], ends[rows]) for rows in _rows_of(groups, len(table))]
+    devices = table["device"].tolist()
+    hiding = {device: device_time(trace, device).kernel for device in set(devices)}
+    hidden = [
+        int(hiding[device].covered_ns(own.starts, own.ends).sum())
+        for device, own in zip(devices, busy, strict=True)
     ]
-
-
-def _measure(
-    key: tuple[int, str, str],
-    sizes: str,
-    rows: pd.DataFrame,
-    context: tuple[Intervals, float | None, Peak | None],
-) -> Traffic:
-    hiding, best, peak = context
-    busy = Intervals.union_of(rows["start_ns"], rows["end_ns"])
-    total_ns, n_bytes, rate = _total_ns(rows), int(rows["n_bytes"].sum()), _rate(rows)
-    device, route, memory = key
-    return Traffic(
-        device=device,
-        route=route,
-        memory=memory,
-        sizes=sizes,
-        count=len(rows),
-        size_bytes=n_bytes,
-        total_ns=total_ns,
-        busy_ns=busy.total_ns,
-        exposed_ns=(busy - hiding).total_ns,
-        overhead_ns=None if best is None else max(0, total_ns - round(n_bytes / best * 1e9)),
-        rate_bytes_per_s=rate,
-        peak_bytes_per_s=None if peak is None else peak.bytes_per_s,
-        peak_ratio=None if peak is None or rate is None else rate / peak.bytes_per_s,
+    busy_ns = np.array([own.total_ns for own in busy], np.int64)
+    peaks = _links(trace, copies).set_index(["device", "route"])["peak_bytes_per_s"]
+    return table.assign(
+        busy_ns=busy_ns,
+        exposed_ns=busy_ns - np.array(hidden, np.int64),
+        peak_bytes_per_s=peaks.reindex(pd.MultiIndex.from_frame(table[["device", "route"]])).array,
     )
 
 
-def _total_ns(rows: pd.DataFrame) -> int:
-    return int((rows["end_ns"] - rows["start_ns"]).sum())
+def _rows_of(groups: Any, n_groups: int) -> list[npt.NDArray[np.int64]]:
+    """Return the rows of each group."""
+    if not n_groups:
+        return []
+    number = groups.ngroup().to_numpy()
+    order = np.argsort(number, kind="stable")
+    return np.split(order, np.searchsorted(number[order], np.arange(1, n_groups)))
 
 
-def _rate(rows: pd.DataFrame) -> float | None:
-    total_ns = _total_ns(rows)
-    return int(rows["n_bytes"].sum()) / total_ns * 1e9 if total_ns else None
+def _by_memory(copies: pd.DataFrame) -> pd.DataFrame:
+    groups = copies.groupby(["direction", "memory"], sort=False)
+    sums = groups[["size_bytes", "total_ns", "large_bytes", "large_ns"]].sum()
+    return sums.assign(count=groups.size()).reset_index()
+
+
+def _links(trace: Trace, copies: pd.DataFrame) -> pd.DataFrame:
+    lanes = copies[["device", "route"]].drop_duplicates().itertuples(index=False, name=None)
+    rows = []
+    for device, route in lanes:
+        peak = peak_of_route(trace, device, route)
+        rows.append(
+            {
+                "device": device,
+                "route": route,
+                "peak_bytes_per_s": np.nan if peak is None else peak.bytes_per_s,
+                "link": "" if peak is None else peak.what,
+                "source": "" if peak is None else peak.source,
+            }
+        )
+    return SPEC.table("links").frame(rows)
+
+
+def _synchronous(trace: Trace) -> dict[str, int]:
+    """Return how often the host waited for a copy to the device, for lack of an ``Async``."""
+    feeding = np.flatnonzero(trace.copies["direction"] == "h2d")
+    launches = launches_of(trace, "copies").of_rows(feeding)
+    calls = trace.whole.api_calls
+    rows = np.unique(launches.call[launches.is_known])
+    names = map(str, calls["name"].cat.categories)
+    waits = [name.startswith("cudaMemcpy") and "Async" not in name for name in names]
+    codes = calls["name"].cat.codes.to_numpy()[rows]
+    waiting = rows[np.array([*waits, False], np.bool_)[codes]]
+    durations = calls["end_ns"].to_numpy()[waiting] - calls["start_ns"].to_numpy()[waiting]
+    return {"synchronous_count": len(waiting), "synchronous_ns": int(durations.sum())}
+
+
+def _finish(result: Result) -> Result:
+    table = result.table
+    if not table.empty:
+        table = _in_order(_with_rates(table))
+        memory = result.tables["memory"]
+        large = memory["large_bytes"] / memory["large_ns"].where(memory["large_ns"] > 0) * 1e9
+        memory = memory.assign(rate_bytes_per_s=_rate(memory), large_rate_bytes_per_s=large)
+        result = result.with_table(table).with_table(memory, "memory")
+    return result.with_notes(*note_on_transfers(result))
+
+
+def _with_rates(table: pd.DataFrame) -> pd.DataFrame:
+    rate = _rate(table)
+    classes = rate.where(table["sizes"] != ALL_SIZES)
+    best = classes.groupby([table[name] for name in _GROUP]).transform("max")
+    beyond = table["total_ns"] - (table["size_bytes"] / best * 1e9).round()
+    return table.assign(
+        rate_bytes_per_s=rate,
+        overhead_ns=beyond.clip(lower=0),
+        peak_ratio=rate / table["peak_bytes_per_s"],
+    )
+
+
+def _rate(table: pd.DataFrame) -> pd.Series:
+    return table["size_bytes"] / table["total_ns"].where(table["total_ns"] > 0) * 1e9
+
+
+def _in_order(table: pd.DataFrame) -> pd.DataFrame:
+    longest = -table.groupby(_GROUP, sort=False)["total_ns"].transform("max")
+    placed = table.assign(longest=longest, place=table["sizes"].map(order_of_size))
+    return placed.sort_values(["longest", *_GROUP, "place"], ignore_index=True)
 
 
 ANALYSIS = Analysis(
     name="transfers",
+    spec=SPEC,
     needs=("copies",),
-    run=measure_transfers,
+    uses=("kernels", "api_calls", "devices", "environment"),
+    of_rank=measure_transfers,
+    finish=_finish,
 )

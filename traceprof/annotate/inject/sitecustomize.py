@@ -27,11 +27,17 @@ def _run_hidden_sitecustomize():
         raise
 
 
+def _install_hooks(torch):
+    from _traceprof_runtime import install  # programs without torch do not wait for this
+
+    install.install_hooks(torch)
+
+
 try:
     if os.environ.get("TRACEPROF_DIR"):
-        from _traceprof_runtime import boot
+        from _traceprof_runtime.after_import import call_after_import
 
-        boot.watch_for_torch()
+        call_after_import("torch", _install_hooks)
 except Exception as error:
     sys.stderr.write("traceprof: not recording in process %d: %r\n" % (os.getpid(), error))
 _run_hidden_sitecustomize()

@@ -57,7 +57,7 @@ def callers_of_collectives(trace: Trace) -> _Names:
     NCCL's own do not count.
     """
     ranges = trace.ranges
-    codes = ranges["name"].cat.codes.to_numpy(np.int64)
+    codes = np.asarray(ranges["name"].cat.codes, np.int64)
     texts = [str(name) for name in ranges["name"].cat.categories]
     own = np.array([*(_IS_COLLECTIVE.match(name) is not None for name in texts), False], np.bool_)
     kept = ~own[codes] & (ranges["kind"] == "push_pop").to_numpy()

@@ -26,7 +26,7 @@ from traceprof.facts.collectives.work import collectives_of_ranks
 from traceprof.model.ranks import Ranks
 from traceprof.model.tables import ABSENT
 
-__all__ = ["MATCHED_OPS", "Matches", "MatchedBy", "find_matches"]
+__all__ = ["MATCHED_OPS", "MatchedBy", "Matches", "find_matches"]
 
 MATCHED_OPS: Final = (
     "all_reduce",

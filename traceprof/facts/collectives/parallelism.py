@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from typing import Final
 
-import pandas as pd
-
 from traceprof.facts.collectives.members import find_members, member_of_rows
 from traceprof.facts.collectives.work import collectives_of_ranks
 from traceprof.model.ranks import Ranks

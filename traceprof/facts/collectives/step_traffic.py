@@ -35,7 +35,8 @@ def are_in_steps(trace: Trace) -> npt.NDArray[np.bool_]:
     """Return whether each collective of the whole recording was called in a step of the window."""
     table, span = find_steps(trace.whole).table, trace.span
     inside = (table["start_ns"] >= span.start_ns) & (table["end_ns"] <= span.end_ns)
-    return np.append(inside.to_numpy(np.bool_), False)[steps_of_collectives(trace)]
+    known = np.append(inside.to_numpy(np.bool_), np.False_)
+    return np.asarray(known[steps_of_collectives(trace)], np.bool_)
 
 
 def find_step_traffic(ranks: Ranks, work: pd.DataFrame) -> StepTraffic | None:

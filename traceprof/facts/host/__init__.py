@@ -1,0 +1,1 @@
+"""The host: phases, layers, names, and what it was doing."""

@@ -2,21 +2,25 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
-from traceprof.facts.launches import (
-    adopting_range_of_launches,
-    find_launches,
-    innermost,
-)
+from traceprof.facts.launches import innermost, launches_of
 from traceprof.model.intervals import nesting_depth, parents_of
 from traceprof.model.trace import DEVICE_TABLES, Trace
 
-__all__ = ["RangeWork", "find_parents", "find_range_work"]
+__all__ = [
+    "RangeWork",
+    "add_to_parents",
+    "find_parents",
+    "find_range_work",
+    "is_outermost_of",
+    "sum_work",
+]
 
 _Int64Array = npt.NDArray[np.int64]
 
@@ -39,15 +43,17 @@ class RangeWork:
     first_ns: _Int64Array
     last_ns: _Int64Array
 
-    def is_outermost_of(self, codes: _Int64Array) -> npt.NDArray[np.bool_]:
-        """Return which spans have none of the same code around them (recursion counts once)."""
-        outermost = np.ones(len(codes), np.bool_)
-        above = self.parent.copy()
-        while (above >= 0).any():
-            same = (above >= 0) & (codes[np.maximum(above, 0)] == codes)
-            outermost &= ~same
-            above = np.where(above >= 0, self.parent[np.maximum(above, 0)], -1)
-        return outermost
+
+def is_outermost_of(codes: _Int64Array, parent: _Int64Array) -> npt.NDArray[np.bool_]:
+    """Return which spans have none of the same code around them (recursion counts once)."""
+    outermost = np.ones(len(codes), np.bool_)
+    rows, above = np.arange(len(codes)), parent
+    while len(rows):
+        inside = above >= 0
+        rows, above = rows[inside], above[inside]
+        outermost[rows[codes[above] == codes[rows]]] = False
+        above = parent[above]
+    return outermost
 
 
 def find_parents(spans: pd.DataFrame) -> tuple[_Int64Array, _Int64Array]:
@@ -62,43 +68,61 @@ def find_parents(spans: pd.DataFrame) -> tuple[_Int64Array, _Int64Array]:
     return parent, depth
 
 
-def find_range_work(trace: Trace, spans: pd.DataFrame, *, adopt: bool = False) -> RangeWork:
+def add_to_parents(values: _Int64Array, parent: _Int64Array, depth: _Int64Array) -> _Int64Array:
+    """Return the value of each span together with those of all spans inside it."""
+    total = values.copy()
+    for rows in _levels(parent, depth):
+        np.add.at(total, parent[rows], total[rows])
+    return total
+
+
+def _levels(parent: _Int64Array, depth: _Int64Array) -> Iterator[_Int64Array]:
+    """Yield the spans that are inside others, the deepest first."""
+    for level in range(int(depth.max(initial=0)), 0, -1):
+        yield np.flatnonzero((depth == level) & (parent >= 0))
+
+
+def find_range_work(trace: Trace, spans: pd.DataFrame) -> RangeWork:
     """Return the work of ``trace`` that was launched inside each of ``spans``.
 
     The spans (rows of the whole trace's ranges or host operators, sorted) nest on each thread.
-    ``adopt`` also counts what threads without a span of their own launch, as autograd's do, for
-    the span that is open on the thread that calls backward.
     """
     parent, depth = find_parents(spans)
-    own_ns, count = np.zeros(len(spans), np.int64), np.zeros(len(spans), np.int64)
-    first = np.full(len(spans), np.iinfo(np.int64).max)
-    last = np.full(len(spans), np.iinfo(np.int64).min)
-    for name in DEVICE_TABLES:
+    launches = {name: launches_of(trace, name) for name in DEVICE_TABLES}
+    owners = {
+        name: np.where(own.is_known, innermost(spans, own.process, own.thread, own.start_ns), -1)
+        for name, own in launches.items()
+    }
+    return sum_work(trace, owners, parent, depth)
+
+
+def sum_work(
+    trace: Trace, owners: Mapping[str, _Int64Array], parent: _Int64Array, depth: _Int64Array
+) -> RangeWork:
+    """Return the work of nested spans; ``owners`` say which span launched each row of a table.
+
+    That is the innermost one, -1 where there is none.
+    """
+    own_ns, count = np.zeros(len(parent), np.int64), np.zeros(len(parent), np.int64)
+    first = np.full(len(parent), np.iinfo(np.int64).max)
+    last = np.full(len(parent), np.iinfo(np.int64).min)
+    for name, owner in owners.items():
         work = trace.table(name)
-        launches = find_launches(trace, work)
-        owner = (
-            adopting_range_of_launches(trace, spans, launches)
-            if adopt
-            else innermost(spans, launches.process, launches.thread, launches.start_ns)
-        )
-        owned = (owner >= 0) & launches.is_known
+        owned = owner >= 0
         starts, ends = work["start_ns"].to_numpy()[owned], work["end_ns"].to_numpy()[owned]
         np.add.at(own_ns, owner[owned], ends - starts)
         np.add.at(count, owner[owned], 1)
         np.minimum.at(first, owner[owned], starts)
         np.maximum.at(last, owner[owned], ends)
-    total_ns, total_count = own_ns.copy(), count.copy()
-    for level in range(int(depth.max(initial=0)), 0, -1):
-        rows = np.flatnonzero((depth == level) & (parent >= 0))
-        np.add.at(total_ns, parent[rows], total_ns[rows])
-        np.add.at(total_count, parent[rows], total_count[rows])
+    for rows in _levels(parent, depth):
         np.minimum.at(first, parent[rows], first[rows])
         np.maximum.at(last, parent[rows], last[rows])
+    total_count = add_to_parents(count, parent, depth)
     worked = total_count > 0
     return RangeWork(
         parent=parent,
         self_ns=own_ns,
-        total_ns=total_ns,
+        total_ns=add_to_parents(own_ns, parent, depth),
         self_count=count,
         work_count=total_count,
         first_ns=np.where(worked, first, 0),

@@ -15,7 +15,13 @@ from traceprof.facts.host.phases import find_host_phases
 from traceprof.model.intervals import Intervals
 from traceprof.model.trace import Trace
 
-__all__ = ["HostState", "find_host_states", "is_blocking_copy", "is_synchronisation"]
+__all__ = [
+    "HostState",
+    "find_host_states",
+    "is_blocking_copy",
+    "is_launch",
+    "is_synchronisation",
+]
 
 _SYNCHRONISES: Final = re.compile(
     r"(cuda|cu|hip)(Device|Stream|Event|Ctx)Synchronize", re.IGNORECASE
@@ -24,6 +30,8 @@ _BLOCKING_COPY: Final = re.compile(
     r"(cuda|cu|hip)Mem(cpy|set)(?!.*Async)(?!.*Batch)\w*", re.IGNORECASE
 )
 _LAUNCHES: Final = re.compile(r"(cuda|cu|hip)\w*Launch\w*", re.IGNORECASE)
+
+_BoolArray = npt.NDArray[np.bool_]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -34,49 +42,70 @@ class HostState:
     synchronising: Intervals
     profiler: Intervals
 
+    def alone(self) -> dict[str, Intervals]:
+        """Return the three times where they count: the profiler's first, then data."""
+        disturbed = self.profiler | self.data
+        return {
+            "profiler": self.profiler,
+            "data": self.data - self.profiler,
+            "synchronising": self.synchronising - disturbed,
+        }
 
-def is_synchronisation(names: pd.Series) -> npt.NDArray[np.bool_]:
+
+def is_synchronisation(names: pd.Series) -> _BoolArray:
     """Return which API calls wait for the device."""
     return _matches(names, _SYNCHRONISES)
 
 
-def is_blocking_copy(names: pd.Series) -> npt.NDArray[np.bool_]:
+def is_blocking_copy(names: pd.Series) -> _BoolArray:
     """Return which API calls are copies or memsets that return only when they are done."""
     return _matches(names, _BLOCKING_COPY)
 
 
-def _matches(names: pd.Series, pattern: re.Pattern[str]) -> npt.NDArray[np.bool_]:
-    codes = [i for i, name in enumerate(names.cat.categories) if pattern.fullmatch(str(name))]
-    return np.isin(names.cat.codes, codes)
+def is_launch(names: pd.Series) -> _BoolArray:
+    """Return which API calls launch a kernel, a graph or a host function."""
+    return _matches(names, _LAUNCHES)
+
+
+def _matches(names: pd.Series, pattern: re.Pattern[str]) -> _BoolArray:
+    matches = [pattern.fullmatch(str(name)) is not None for name in names.cat.categories]
+    return np.array([*matches, False], np.bool_)[names.cat.codes.to_numpy()]
 
 
 @of_window
 def find_host_states(trace: Trace) -> dict[int, HostState]:
     """Return the state of the host for each process that calls the API or names phases."""
-    calls = trace.api_calls
-    launching = calls[_matches(calls["name"], _LAUNCHES)]
-    waits = calls[is_synchronisation(calls["name"]) | is_blocking_copy(calls["name"])]
     data = {
         phases.process: phases.times.get("data", Intervals.empty())
         for phases in find_host_phases(trace)
     }
-    overheads = trace.overheads
-    processes = {*map(int, np.unique(calls["process"])), *data}
+    waits = _unions(_waits_of_launching_threads(trace.api_calls))
+    profiler = _unions(trace.overheads)
+    nothing = Intervals.empty()
     return {
         process: HostState(
-            data=data.get(process, Intervals.empty()),
-            synchronising=_union(_on_threads_of(launching, waits, process)),
-            profiler=_union(overheads[overheads["process"] == process]),
+            data=data.get(process, nothing),
+            synchronising=waits.get(process, nothing),
+            profiler=profiler.get(process, nothing),
         )
-        for process in processes
+        for process in {*np.unique(trace.api_calls["process"]).tolist(), *data}
     }
 
 
-def _on_threads_of(launching: pd.DataFrame, calls: pd.DataFrame, process: int) -> pd.DataFrame:
-    threads = launching.loc[launching["process"] == process, "thread"].unique()
-    mine = calls[calls["process"] == process]
-    return mine[mine["thread"].isin(threads)] if len(threads) else mine
+def _waits_of_launching_threads(calls: pd.DataFrame) -> pd.DataFrame:
+    """Return the calls that wait, of the threads that launch work; of all where none does."""
+    lanes = ["process", "thread"]
+    launching = calls.loc[is_launch(calls["name"]), lanes].drop_duplicates()
+    waits = calls[is_synchronisation(calls["name"]) | is_blocking_copy(calls["name"])]
+    own = pd.MultiIndex.from_frame(waits[lanes])
+    launches = np.asarray(own.isin(pd.MultiIndex.from_frame(launching)), np.bool_)
+    return waits[launches | ~waits["process"].isin(launching["process"]).to_numpy()]
 
 
-def _union(frame: pd.DataFrame) -> Intervals:
-    return Intervals.union_of(frame["start_ns"], frame["end_ns"])
+def _unions(frame: pd.DataFrame) -> dict[int, Intervals]:
+    """Return the time that the rows of each process cover."""
+    starts, ends = frame["start_ns"].to_numpy(np.int64), frame["end_ns"].to_numpy(np.int64)
+    return {
+        int(str(process)): Intervals.union_of(starts[rows], ends[rows])
+        for process, rows in frame.groupby("process").indices.items()
+    }

@@ -1,0 +1,1 @@
+"""What moved over links, by their counters."""

@@ -7,9 +7,16 @@ from typing import Final
 import numpy as np
 import pandas as pd
 
-from traceprof.model.trace import Trace
+from traceprof.facts.cache import fact, of_window
+from traceprof.model.frames import stack
+from traceprof.model.ranks import Ranks
+from traceprof.model.results import Note
+from traceprof.model.trace import HOW_TO_RECORD
+from traceprof.model.window import TimeWindow
 
-__all__ = ["find_traffic"]
+__all__ = ["NO_COUNTERS", "find_traffic"]
+
+NO_COUNTERS: Final = Note(f"no counter of a network was sampled: {HOW_TO_RECORD['samples']}")
 
 _CUMULATED: Final = {
     "bytes_sent": "sent",
@@ -27,7 +34,8 @@ _MEASURED_NS: Final = 20_000_000
 _DIRECTIONS: Final = _CUMULATED | _MEASURED
 
 
-def find_traffic(trace: Trace) -> pd.DataFrame:
+@of_window
+def find_traffic(ranks: Ranks) -> pd.DataFrame:
     """Return the bytes of each source between two samples, of the part in the window.
 
     Columns: source ("nic:eth0", "rdma:…", "process:123", "gpu:0"), link ("network", "tcp" of a
@@ -36,16 +44,28 @@ def find_traffic(trace: Trace) -> pd.DataFrame:
     wrapped) gives nothing for that interval. An interval that the window cuts counts with its
     share of the bytes.
     """
-    samples = trace.whole.samples
+    return _within(_traffic_of_whole(ranks), ranks.span)
+
+
+@fact
+def _traffic_of_whole(ranks: Ranks) -> pd.DataFrame:
+    # Several ranks of a host may each have sampled a part of one series.
+    samples = stack("samples", [_counters(part.samples) for part in ranks])
     parts = [
         _intervals(str(source), str(metric), rows)
         for (source, metric), rows in samples.groupby(["source", "metric"], observed=True)
-        if str(metric) in _DIRECTIONS
     ]
     columns = ["source", "link", "direction", "start_ns", "end_ns", "size_bytes"]
     if not parts:
         return pd.DataFrame(columns=columns)
-    return _within(pd.concat(parts, ignore_index=True)[columns], trace)
+    return pd.concat(parts, ignore_index=True)[columns]
+
+
+def _counters(samples: pd.DataFrame) -> pd.DataFrame:
+    """Return the samples that tell traffic."""
+    metrics = samples["metric"].cat
+    told = np.array([*(str(name) in _DIRECTIONS for name in metrics.categories), False], np.bool_)
+    return samples[told[metrics.codes.to_numpy()]]
 
 
 def _intervals(source: str, metric: str, rows: pd.DataFrame) -> pd.DataFrame:
@@ -76,13 +96,13 @@ def _link(source: str, metric: str) -> str:
     return "tcp" if source.startswith("process:") else "network"
 
 
-def _within(traffic: pd.DataFrame, trace: Trace) -> pd.DataFrame:
-    starts, ends = traffic["start_ns"].to_numpy(), traffic["end_ns"].to_numpy()
-    inside = trace.span.overlaps(starts, ends)
+def _within(traffic: pd.DataFrame, span: TimeWindow) -> pd.DataFrame:
+    starts = traffic["start_ns"].to_numpy(np.int64)
+    ends = traffic["end_ns"].to_numpy(np.int64)
+    inside = span.overlaps(starts, ends)
     traffic, starts, ends = traffic[inside], starts[inside], ends[inside]
-    new_starts = np.maximum(starts, trace.span.start_ns)
-    new_ends = np.minimum(ends, trace.span.end_ns)
+    new_starts, new_ends = np.maximum(starts, span.start_ns), np.minimum(ends, span.end_ns)
     share = (new_ends - new_starts) / (ends - starts)
-    n_bytes = np.floor(traffic["size_bytes"].to_numpy() * share).astype(np.int64)
+    n_bytes = np.floor(traffic["size_bytes"].to_numpy(np.int64) * share).astype(np.int64)
     cut = traffic.assign(start_ns=new_starts, end_ns=new_ends, size_bytes=n_bytes)
     return cut.reset_index(drop=True)

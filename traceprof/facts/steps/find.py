@@ -27,7 +27,14 @@ from traceprof.model.ranks import Ranks
 from traceprof.model.steps import OWN_DOMAIN, Steps, empty_steps
 from traceprof.model.trace import Trace
 
-__all__ = ["decide_steps", "find_steps", "mark_steps", "steps_of_ranks"]
+__all__ = [
+    "decide_steps",
+    "find_steps",
+    "has_named_steps",
+    "mark_steps",
+    "rows_of_steps",
+    "steps_of_ranks",
+]
 
 _EXPLICIT: Final = re.compile("user_step")
 _PROFILER_STEP: Final = re.compile(r"ProfilerStep\s*#\s*(?P<number>\d+)")
@@ -39,6 +46,7 @@ _NAMED_STEP: Final = re.compile(
     re.IGNORECASE,
 )
 
+_STEP_WORDS: Final = ("step", "iter", "batch")
 _CHOSEN: Final = "ranges chosen as steps"
 
 
@@ -66,6 +74,12 @@ def steps_of_ranks(ranks: Ranks) -> Steps:
     first = max(found, key=len)
     table = pd.concat([steps.table for steps in found], ignore_index=True)
     return replace(first, table=table.sort_values(["process", "start_ns"], ignore_index=True))
+
+
+def has_named_steps(ranks: Ranks) -> bool:
+    """Return whether the steps are known from ranges, so that no kernel is needed to find them."""
+    steps = steps_of_ranks(ranks.whole)
+    return len(steps) > 0 and not steps.is_inferred
 
 
 def decide_steps(ranks: Ranks) -> Ranks:
@@ -107,9 +121,18 @@ def _with_steps(ranks: Ranks, steps: Sequence[Steps]) -> Ranks:
 def _inside(steps: Steps, trace: Trace) -> Steps:
     if trace.uncut is None:
         return steps
-    table = steps.table
+    rows = _rows_inside(steps.table, trace)
+    return replace(steps, table=steps.table.iloc[rows].reset_index(drop=True))
+
+
+def _rows_inside(table: pd.DataFrame, trace: Trace) -> npt.NDArray[np.int64]:
     inside = (table["start_ns"] >= trace.span.start_ns) & (table["end_ns"] <= trace.span.end_ns)
-    return replace(steps, table=table[inside].reset_index(drop=True))
+    return np.flatnonzero(inside)
+
+
+def rows_of_steps(trace: Trace) -> npt.NDArray[np.int64]:
+    """Return which of the steps of the whole recording `find_steps` returns for the window."""
+    return _rows_inside(find_steps(trace.whole).table, trace)
 
 
 def _decided(traces: Sequence[Trace], n_warmup: int | None) -> list[Steps]:
@@ -161,13 +184,16 @@ def _foreign(ranges: pd.DataFrame) -> pd.DataFrame:
 
 
 _ANNOTATED: Final[tuple[tuple[str, Callable[[pd.DataFrame], pd.DataFrame]], ...]] = (
-    ("traceprof.step()", lambda ranges: steps_of_ranges(_own(ranges), _EXPLICIT)),
+    ("traceprof.step()", lambda ranges: steps_of_ranges(_own(ranges), _EXPLICIT, ["user_step"])),
     ("recorded phases", lambda ranges: steps_of_phases(_own(ranges))),
-    ("ProfilerStep", lambda ranges: steps_of_ranges(ranges, _PROFILER_STEP)),
-    ("ranges named step", lambda ranges: steps_of_ranges(_foreign(ranges), _NAMED_STEP)),
+    ("ProfilerStep", lambda ranges: steps_of_ranges(ranges, _PROFILER_STEP, ["ProfilerStep"])),
+    (
+        "ranges named step",
+        lambda ranges: steps_of_ranges(_foreign(ranges), _NAMED_STEP, _STEP_WORDS),
+    ),
     (
         "ends of Optimizer.step",
-        lambda ranges: steps_between_ends(_foreign(ranges), _OPTIMIZER_STEP),
+        lambda ranges: steps_between_ends(_foreign(ranges), _OPTIMIZER_STEP, ["Optimizer.step"]),
     ),
 )
 _INFERRED: Final[tuple[tuple[str, Callable[[Trace], InferredSteps]], ...]] = (

@@ -8,8 +8,9 @@ from typing import Final
 
 import numpy as np
 import numpy.typing as npt
+import pandas as pd
 
-__all__ = ["Steadiness", "measure_steadiness", "outliers"]
+__all__ = ["Steadiness", "measure_steadiness", "outliers", "outliers_of_processes"]
 
 _Float64Array = npt.NDArray[np.float64]
 
@@ -54,7 +55,9 @@ def measure_steadiness(
     if not len(durations_ns):
         return None
     owners = np.zeros(len(durations_ns), np.int64) if processes is None else processes
-    rows = [durations_ns[owners == owner] for owner in np.unique(owners)]
+    order = np.argsort(owners, kind="stable")
+    changes = np.flatnonzero(np.diff(owners[order])) + 1
+    rows = np.split(durations_ns[order], changes)
     p10, median, p90 = np.percentile(durations_ns, [10, 50, 90])
     return Steadiness(
         count=len(durations_ns),
@@ -96,3 +99,19 @@ def outliers(durations_ns: _Float64Array) -> npt.NDArray[np.int64]:
     return np.where(np.abs(away) > max(spread, _FLOOR_RATIO * median), np.sign(away), 0).astype(
         np.int64
     )
+
+
+def outliers_of_processes(
+    durations_ns: _Float64Array,
+    processes: npt.NDArray[np.int64],
+    is_warmup: npt.NDArray[np.bool_],
+) -> npt.NDArray[np.int64]:
+    """Return 1 for each slow and -1 for each fast step among the steady ones of its process.
+
+    0 for the others and for warm-up.
+    """
+    found = np.zeros(len(durations_ns), np.int64)
+    steady = np.flatnonzero(~is_warmup)
+    for rows in pd.Series(processes[steady]).groupby(processes[steady]).indices.values():
+        found[steady[rows]] = outliers(durations_ns[steady[rows]])
+    return found

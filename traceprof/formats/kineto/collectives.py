@@ -8,17 +8,39 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
-from traceprof.formats.collective_names import collective_op, dtype_bytes, dtype_name
 from traceprof.formats.kineto.rows import Rows
-from traceprof.formats.launch_links import tied_by_launch, tied_to_batches
+from traceprof.formats.shared.collectives import (
+    ANNOTATING_BACKENDS,
+    tied_by_launch,
+    tied_to_batches,
+)
 from traceprof.formats.sqlite.database import categorical
+from traceprof.model.collective_names import collective_op
 from traceprof.model.frames import stack
 from traceprof.model.tables import ABSENT, empty_table, make_table
 
 __all__ = ["make_collectives"]
 
 _CALL: Final = "record_param_comms"
-_BACKENDS: Final = ("nccl", "gloo", "ucc", "mpi", "xccl", "hccl")
+_DTYPES: Final = {
+    "float": ("float32", 4),
+    "half": ("float16", 2),
+    "bfloat16": ("bfloat16", 2),
+    "double": ("float64", 8),
+    "long": ("int64", 8),
+    "int": ("int32", 4),
+    "short": ("int16", 2),
+    "char": ("int8", 1),
+    "byte": ("uint8", 1),
+    "bool": ("bool", 1),
+    "complexfloat": ("complex64", 8),
+    "complexdouble": ("complex128", 16),
+    "float8_e4m3fn": ("float8_e4m3fn", 1),
+    "float8_e5m2": ("float8_e5m2", 1),
+    "float8_e4m3fnuz": ("float8_e4m3fnuz", 1),
+    "float8_e5m2fnuz": ("float8_e5m2fnuz", 1),
+}
+"""Kineto's name of a data type → torch's, and the bytes of an element."""
 
 
 def make_collectives(
@@ -51,7 +73,7 @@ def _described(
 ) -> pd.DataFrame:
     names = [str(name) for name in rows.text("dtype").categories]
     codes = rows.text("dtype").codes
-    sizes = np.array([dtype_bytes(name) or ABSENT for name in names], np.int64)[codes]
+    sizes = np.array([_dtype_bytes(name) or ABSENT for name in names], np.int64)[codes]
     sent, received = rows.number("In msg nelems"), rows.number("Out msg nelems")
     op = _ops(rows.text("Collective name"))
     # Only the root of a scatter hands anything in, and who only receives does not.
@@ -67,7 +89,7 @@ def _described(
             "thread": np.where(on_host, rows.thread, ABSENT),
             "op": op,
             "n_bytes": np.where(known, elements * sizes, ABSENT),
-            "dtype": categorical(codes, [dtype_name(name) for name in names]),
+            "dtype": categorical(codes, [_dtype_name(name) for name in names]),
             "group": rows.text("Process Group Name"),
             "group_size": rows.number("Group size"),
             "backend": categorical(np.zeros(len(rows), np.int64), [backend]),
@@ -112,7 +134,7 @@ def _listed_ranks(text: str) -> list[int]:
 
 def _is_annotation(name: str) -> bool:
     backend, colon, op = name.partition(":")
-    return backend in _BACKENDS and bool(colon) and collective_op(op) != ""
+    return backend in ANNOTATING_BACKENDS and bool(colon) and collective_op(op) != ""
 
 
 def _backend(rows: Rows) -> str:
@@ -140,3 +162,14 @@ def _by_external_id(calls: Rows, device: Rows) -> npt.NDArray[np.int64]:
     kernel.pop(ABSENT, None)
     found = [kernel.get(number, ABSENT) for number in calls.number("External id").tolist()]
     return np.array(found, np.int64)
+
+
+def _dtype_name(name: str) -> str:
+    """Return torch's name of a data type that Kineto calls by its C++ name."""
+    return _DTYPES.get(name.lower(), (name, 0))[0]
+
+
+def _dtype_bytes(name: str) -> int | None:
+    """Return the size of one element; None for a data type that is not known."""
+    found = _DTYPES.get(name.lower())
+    return found[1] if found else None

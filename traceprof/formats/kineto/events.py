@@ -16,7 +16,6 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
-from traceprof.formats.gunzip import GZIP_MAGIC, GzipSource
 from traceprof.formats.kineto.json_stream import ByteSource, JsonArrayStream, mend_text
 from traceprof.formats.kineto.parse import (
     NUMBER_ARGUMENTS,
@@ -28,6 +27,7 @@ from traceprof.formats.kineto.parse import (
     parse_batch,
     whole,
 )
+from traceprof.formats.shared.files import GZIP_MAGIC, GzipSource
 
 __all__ = ["KinetoEvents", "exact_ns", "read_kineto_events"]
 

@@ -10,9 +10,7 @@ import numpy as np
 import pandas as pd
 
 from traceprof.errors import TraceError
-from traceprof.formats.annotated_collectives import annotated_collectives
 from traceprof.formats.base import Candidate, ReadOptions, TraceFormat
-from traceprof.formats.gunzip import GZIP_MAGIC, unpacked_head
 from traceprof.formats.kineto.categories import (
     ANNOTATIONS,
     API_CALLS,
@@ -46,6 +44,8 @@ from traceprof.formats.kineto.target import (
     make_threads,
     rank_of,
 )
+from traceprof.formats.shared.collectives import annotated_collectives
+from traceprof.formats.shared.files import GZIP_MAGIC, unpacked_head
 from traceprof.model.trace import Trace, make_trace
 
 __all__ = ["FORMAT"]

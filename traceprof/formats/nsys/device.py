@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Final
 
 import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
-from traceprof.formats.base import ReadOptions
-from traceprof.formats.cupti import (
+from traceprof.formats.nsys.codes import process_of
+from traceprof.formats.nsys.names import named
+from traceprof.formats.shared.collectives import is_exchange
+from traceprof.formats.shared.cupti import (
     COPY_DIRECTIONS,
     MANAGED,
     MEMORY_KINDS,
@@ -18,35 +20,53 @@ from traceprof.formats.cupti import (
     UNIFIED_MEMORY_COPIES,
     decode,
 )
-from traceprof.formats.nsys.codes import process_of
-from traceprof.formats.nsys.names import named
 from traceprof.formats.sqlite.database import Column, ColumnType, Database, categorical, known
-from traceprof.model.activity import Activity, classify
+from traceprof.model.activity import Activity, Rule, classify
 from traceprof.model.frames import stack
 from traceprof.model.tables import empty_table, make_table
+from traceprof.model.window import TimeWindow
 
-__all__ = ["read_copies", "read_kernels", "read_syncs"]
+__all__ = [
+    "COPIES",
+    "GRAPHS",
+    "KERNELS",
+    "MEMSETS",
+    "SYNCS",
+    "communication_kernels",
+    "read_copies",
+    "read_kernels",
+    "read_syncs",
+]
 
 _INTEGER: Final = ColumnType.INTEGER
 _WHERE: Final = dict.fromkeys(
     ("start", "end", "deviceId", "streamId", "correlationId", "globalPid"), _INTEGER
 )
-_KERNEL: Final = "CUPTI_ACTIVITY_KIND_KERNEL"
-_GRAPH: Final = "CUPTI_ACTIVITY_KIND_GRAPH_TRACE"
-_MEMCPY: Final = "CUPTI_ACTIVITY_KIND_MEMCPY"
-_MEMSET: Final = "CUPTI_ACTIVITY_KIND_MEMSET"
-_SYNC: Final = "CUPTI_ACTIVITY_KIND_SYNCHRONIZATION"
+KERNELS: Final = "CUPTI_ACTIVITY_KIND_KERNEL"
+GRAPHS: Final = "CUPTI_ACTIVITY_KIND_GRAPH_TRACE"
+COPIES: Final = "CUPTI_ACTIVITY_KIND_MEMCPY"
+MEMSETS: Final = "CUPTI_ACTIVITY_KIND_MEMSET"
+SYNCS: Final = "CUPTI_ACTIVITY_KIND_SYNCHRONIZATION"
 
 
-def read_kernels(database: Database, options: ReadOptions) -> pd.DataFrame:
-    """Return the kernels, and the CUDA graphs that were traced whole as one row each."""
+def read_kernels(
+    database: Database,
+    rules: Sequence[Rule],
+    window: TimeWindow | None = None,
+    where: str = "",
+) -> pd.DataFrame:
+    """Return the kernels, and the CUDA graphs that were traced whole as one row each.
+
+    With ``where`` (SQL) only the kernels for which it holds, and no graphs.
+    """
     parts = []
-    if _KERNEL in database.tables:
+    if KERNELS in database.tables:
         raw = database.read_columns(
-            _KERNEL,
+            KERNELS,
             {**_WHERE, "demangledName": _INTEGER, "graphNodeId": _INTEGER},
-            options.window,
+            window,
             optional=("graphNodeId",),
+            where=where,
         )
         names = named(database, raw["demangledName"])
         parts.append(
@@ -55,13 +75,13 @@ def read_kernels(database: Database, options: ReadOptions) -> pd.DataFrame:
                 {
                     **_common(raw),
                     "name": names,
-                    "activity": classify(names, options.rules),
+                    "activity": classify(names, rules),
                     "graph_node": known(raw["graphNodeId"]),
                 },
             )
         )
-    if _GRAPH in database.tables:
-        raw = database.read_columns(_GRAPH, {**_WHERE, "graphId": _INTEGER}, options.window)
+    if GRAPHS in database.tables and not where:
+        raw = database.read_columns(GRAPHS, {**_WHERE, "graphId": _INTEGER}, window)
         distinct, place = np.unique(raw["graphId"], return_inverse=True)
         names = categorical(place, [f"CUDA graph {graph}" for graph in distinct])
         activity = categorical(np.zeros(len(names), np.int64), [Activity.CUDA_GRAPH.value])
@@ -69,15 +89,32 @@ def read_kernels(database: Database, options: ReadOptions) -> pd.DataFrame:
     return stack("kernels", parts)
 
 
-def read_copies(database: Database, options: ReadOptions) -> pd.DataFrame:
+def communication_kernels(database: Database, rules: Sequence[Rule]) -> str:
+    """Return SQL that holds for the kernels that may carry out a collective; "" if there are none.
+
+    Its cost is one scan: names are classified, not kernels.
+    """
+    if KERNELS not in database.tables:
+        return ""
+    (rows,) = database.rows_of_each(
+        [f"SELECT DISTINCT demangledName FROM {database.stored_name(KERNELS)}"]
+    )
+    ids = np.array([key for (key,) in rows if key is not None], np.int64)
+    names = named(database, ids)
+    communicates = np.asarray(classify(names, rules) == Activity.COMMUNICATION.value, np.bool_)
+    chosen = ids[communicates | np.array([is_exchange(str(name)) for name in names], np.bool_)]
+    return f"demangledName IN ({', '.join(map(str, chosen.tolist()))})" if len(chosen) else ""
+
+
+def read_copies(database: Database, window: TimeWindow | None = None) -> pd.DataFrame:
     """Return the copies and memsets."""
     parts = []
-    if _MEMCPY in database.tables:
+    if COPIES in database.tables:
         more = ("copyKind", "bytes", "srcKind", "dstKind", "srcDeviceId", "dstDeviceId")
         raw = database.read_columns(
-            _MEMCPY,
+            COPIES,
             {**_WHERE, **dict.fromkeys((*more, "graphNodeId"), _INTEGER)},
-            options.window,
+            window,
             optional=("srcKind", "dstKind", "srcDeviceId", "dstDeviceId", "graphNodeId"),
         )
         parts.append(
@@ -95,11 +132,11 @@ def read_copies(database: Database, options: ReadOptions) -> pd.DataFrame:
                 },
             )
         )
-    if _MEMSET in database.tables:
+    if MEMSETS in database.tables:
         raw = database.read_columns(
-            _MEMSET,
+            MEMSETS,
             {**_WHERE, "bytes": _INTEGER, "memKind": _INTEGER, "graphNodeId": _INTEGER},
-            options.window,
+            window,
             optional=("memKind", "graphNodeId"),
         )
         parts.append(
@@ -117,11 +154,11 @@ def read_copies(database: Database, options: ReadOptions) -> pd.DataFrame:
     return stack("copies", parts)
 
 
-def read_syncs(database: Database, options: ReadOptions) -> pd.DataFrame:
+def read_syncs(database: Database, window: TimeWindow | None = None) -> pd.DataFrame:
     """Return the synchronisations of host and streams."""
-    if _SYNC not in database.tables:
+    if SYNCS not in database.tables:
         return empty_table("syncs")
-    raw = database.read_columns(_SYNC, {**_WHERE, "syncType": _INTEGER}, options.window)
+    raw = database.read_columns(SYNCS, {**_WHERE, "syncType": _INTEGER}, window)
     return make_table("syncs", {**_common(raw), "kind": decode(raw["syncType"], SYNC_KINDS)})
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -10,8 +10,6 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
-from traceprof.formats.base import ReadOptions
-from traceprof.formats.depth import with_depth
 from traceprof.formats.nsys.codes import (
     NVTX_DOMAIN,
     NVTX_MARK,
@@ -21,24 +19,54 @@ from traceprof.formats.nsys.codes import (
     thread_of,
 )
 from traceprof.formats.nsys.names import api_named, named
-from traceprof.formats.sqlite.database import NULL, Column, ColumnType, Database, categorical, known
-from traceprof.model.tables import empty_table, make_table
+from traceprof.formats.shared.ranges import with_depth
+from traceprof.formats.sqlite.database import (
+    NULL,
+    Column,
+    ColumnType,
+    Database,
+    categorical,
+    distinct_pairs,
+    known,
+)
+from traceprof.model.tables import ABSENT, empty_table, make_table
+from traceprof.model.window import TimeWindow
 
-__all__ = ["Annotations", "read_annotations", "read_api_calls", "read_host_ops", "read_overheads"]
+__all__ = [
+    "API_CALLS",
+    "HOST_SOURCES",
+    "OVERHEADS",
+    "Annotations",
+    "read_annotations",
+    "read_api_calls",
+    "read_host_ops",
+    "read_launches",
+    "read_overheads",
+]
 
 _INTEGER: Final = ColumnType.INTEGER
 _SPAN: Final = {"start": _INTEGER, "end": _INTEGER, "globalTid": _INTEGER, "nameId": _INTEGER}
-_HOST_SOURCES: Final = {"OSRT_API": "osrt", "CUDNN_EVENTS": "cudnn", "CUBLAS_EVENTS": "cublas"}
-_WHOLE_PAYLOADS: Final = ("int64Value", "uint64Value", "int32Value", "uint32Value")
-_REAL_PAYLOADS: Final = ("doubleValue", "floatValue")
+API_CALLS: Final = "CUPTI_ACTIVITY_KIND_RUNTIME"
+HOST_SOURCES: Final = {"OSRT_API": "osrt", "CUDNN_EVENTS": "cudnn", "CUBLAS_EVENTS": "cublas"}
+OVERHEADS: Final = ("PROFILER_OVERHEAD", "CUPTI_ACTIVITY_KIND_OVERHEAD")
+_PAYLOADS: Final = (
+    "int64Value",
+    "uint64Value",
+    "int32Value",
+    "uint32Value",
+    "doubleValue",
+    "floatValue",
+)
 
 
-def read_api_calls(database: Database, options: ReadOptions) -> pd.DataFrame:
-    """Return the calls of the CUDA runtime and driver."""
-    table = "CUPTI_ACTIVITY_KIND_RUNTIME"
-    if table not in database.tables:
+def read_api_calls(
+    database: Database, window: TimeWindow | None = None, where: str = ""
+) -> pd.DataFrame:
+    """Return the calls of the CUDA runtime and driver; with ``where`` those for which it holds."""
+    if API_CALLS not in database.tables:
         return empty_table("api_calls")
-    raw = database.read_columns(table, {**_SPAN, "correlationId": _INTEGER}, options.window)
+    columns = {**_SPAN, "correlationId": _INTEGER}
+    raw = database.read_columns(API_CALLS, columns, window, where=where)
     return make_table(
         "api_calls",
         {
@@ -49,29 +77,52 @@ def read_api_calls(database: Database, options: ReadOptions) -> pd.DataFrame:
     )
 
 
-def read_host_ops(database: Database, options: ReadOptions) -> pd.DataFrame:
+def read_launches(database: Database, before_ns: int, work: Sequence[pd.DataFrame]) -> pd.DataFrame:
+    """Return start, process and correlation of the API calls that may have launched ``work``.
+
+    Of those only that began before ``before_ns``; others may be among them.
+    """
+    numbers = np.concatenate([frame["correlation"].to_numpy() for frame in work])
+    numbers = numbers[numbers != ABSENT]
+    if API_CALLS not in database.tables or not len(numbers):
+        return empty_table("api_calls")
+    raw = database.read_columns(
+        API_CALLS,
+        dict.fromkeys(("start", "globalTid", "correlationId"), _INTEGER),
+        where=f"start < {before_ns} AND correlationId BETWEEN {numbers.min()} AND {numbers.max()}",
+    )
+    return pd.DataFrame(
+        {
+            "start_ns": np.asarray(raw["start"], np.int64),
+            "process": process_of(raw["globalTid"]),
+            "correlation": np.asarray(raw["correlationId"], np.int64),
+        }
+    )
+
+
+def read_host_ops(database: Database, window: TimeWindow | None = None) -> pd.DataFrame:
     """Return calls of the operating system and of libraries, each with its source."""
-    sources = [table for table in _HOST_SOURCES if table in database.tables]
+    sources = [table for table in HOST_SOURCES if table in database.tables]
     if not sources:
         return empty_table("host_ops")
-    parts = [database.read_columns(table, _SPAN, options.window) for table in sources]
+    parts = [database.read_columns(table, _SPAN, window) for table in sources]
     whole = {name: np.concatenate([np.asarray(raw[name]) for raw in parts]) for name in _SPAN}
     place = np.repeat(np.arange(len(parts)), [len(raw["start"]) for raw in parts])
     return make_table(
         "host_ops",
         {
             **_where(whole),
-            "source": categorical(place, [_HOST_SOURCES[table] for table in sources]),
+            "source": categorical(place, [HOST_SOURCES[table] for table in sources]),
             "name": named(database, whole["nameId"]),
         },
     )
 
 
-def read_overheads(database: Database, options: ReadOptions) -> pd.DataFrame:
+def read_overheads(database: Database, window: TimeWindow | None = None) -> pd.DataFrame:
     """Return what the profiler says that it took itself."""
     parts = [
-        database.read_columns(table, _SPAN, options.window)
-        for table in ("PROFILER_OVERHEAD", "CUPTI_ACTIVITY_KIND_OVERHEAD")
+        database.read_columns(table, _SPAN, window)
+        for table in OVERHEADS
         if table in database.tables
     ]
     if not parts:
@@ -89,21 +140,21 @@ class Annotations:
     n_unclosed: int = 0
 
 
-def read_annotations(
-    database: Database, options: ReadOptions, capture_end_ns: int | None
-) -> Annotations:
+def read_annotations(database: Database, capture_end_ns: int | None) -> Annotations:
     """Return the NVTX ranges and marks; a range that was never closed ends with the capture."""
     if "NVTX_EVENTS" not in database.tables:
         return Annotations(empty_table("ranges"), empty_table("marks"))
     numbers = ("start", "end", "eventType", "globalTid", "textId", "domainId", "category")
+    payloads = [name for name in _PAYLOADS if name in database.columns("NVTX_EVENTS")]
     raw = database.read_columns(
         "NVTX_EVENTS",
         {
-            **dict.fromkeys((*numbers, *_WHOLE_PAYLOADS), _INTEGER),
-            **dict.fromkeys(_REAL_PAYLOADS, ColumnType.REAL),
+            **dict.fromkeys(numbers, _INTEGER),
+            "payload": ColumnType.REAL,
             "text": ColumnType.TEXT,
         },
-        optional=("category", "domainId", *_WHOLE_PAYLOADS, *_REAL_PAYLOADS),
+        optional=("category", "domainId"),
+        computed={"payload": f"coalesce({', '.join([*payloads, 'NULL', 'NULL'])})"},
     )
     names = _texts(database, raw["text"], raw["textId"])
     events = pd.DataFrame(
@@ -112,13 +163,10 @@ def read_annotations(
             "process": process_of(raw["globalTid"]),
             "thread": thread_of(raw["globalTid"]),
             "name": names,
-            "payload": _payloads(raw),
+            "payload": raw["payload"],
         }
     )
     events["domain"] = _domains(events)
-    if options.window is not None:
-        lasting = np.where(events["end"] == NULL, np.iinfo(np.int64).max, events["end"])
-        events = events[options.window.overlaps(events["start"].to_numpy(), lasting)]
     return _split(events, capture_end_ns)
 
 
@@ -166,17 +214,6 @@ def _texts(database: Database, texts: Column, ids: Column) -> pd.Categorical:
     return categorical(np.where(own, texts.codes, registered.codes.astype(np.int64) + offset), both)
 
 
-def _payloads(raw: dict[str, Column]) -> npt.NDArray[np.float64]:
-    payload = np.full(len(raw["start"]), np.nan)
-    for name in reversed(_REAL_PAYLOADS):
-        values = np.asarray(raw[name], np.float64)
-        payload = np.where(np.isnan(values), payload, values)
-    for name in reversed(_WHOLE_PAYLOADS):
-        numbers = np.asarray(raw[name], np.int64)
-        payload = np.where(numbers == NULL, payload, numbers.astype(np.float64))
-    return payload
-
-
 def _domains(events: pd.DataFrame) -> pd.Categorical:
     """Return the domain of each event: "" is the default one.
 
@@ -190,18 +227,18 @@ def _domains(events: pd.DataFrame) -> pd.Categorical:
             created["process"], created["domainId"], created["name"], strict=True
         )
     }
-    keys, place = np.unique(events[["process", "domainId"]].to_numpy(), axis=0, return_inverse=True)
+    keys, place = distinct_pairs(events["process"].to_numpy(), events["domainId"].to_numpy())
     names = []
     for index, (process, domain) in enumerate(keys):
         if domain in (0, NULL):
             names.append("")
-        elif (int(process), int(domain)) in titles:
-            names.append(titles[int(process), int(domain)])
+        elif (process, domain) in titles:
+            names.append(titles[process, domain])
         else:
-            inside = events["name"][place.ravel() == index].astype(str)
+            inside = events["name"][place == index].astype(str)
             is_nccl = bool(inside.str.startswith("nccl").all())
             names.append("NCCL" if is_nccl else f"domain {domain}")
-    return categorical(place.ravel(), names or [""])
+    return categorical(place, names or [""])
 
 
 def _where(raw: Mapping[str, Column]) -> dict[str, npt.NDArray[np.int64]]:

@@ -9,8 +9,6 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
-from traceprof.formats.base import ReadOptions
-from traceprof.formats.collective_names import collective_op
 from traceprof.formats.nsys.codes import process_of, thread_of
 from traceprof.formats.nsys.names import named
 from traceprof.formats.sqlite.database import (
@@ -21,24 +19,25 @@ from traceprof.formats.sqlite.database import (
     categorical,
     known,
 )
-from traceprof.model.collective_names import NON_BLOCKING
+from traceprof.model.collective_names import NON_BLOCKING, collective_op
 from traceprof.model.frames import stack
 from traceprof.model.tables import ABSENT, empty_table, make_table
+from traceprof.model.window import TimeWindow
 
-__all__ = ["read_mpi_calls", "read_mpi_collectives"]
+__all__ = ["MPI_TABLES", "count_mpi_collectives", "read_mpi_calls", "read_mpi_collectives"]
 
 _WITH_SIZES: Final = ("MPI_COLLECTIVES_EVENTS", "MPI_P2P_EVENTS")
-_TABLES: Final = (*_WITH_SIZES, "MPI_START_WAIT_EVENTS", "MPI_OTHER_EVENTS", "UCP_EVENTS")
+MPI_TABLES: Final = (*_WITH_SIZES, "MPI_START_WAIT_EVENTS", "MPI_OTHER_EVENTS", "UCP_EVENTS")
 _CALL: Final = ("start", "end", "globalTid", "textId")
 _FACTS: Final = ("size", "commHandle", "remoteRank", "tag")
 
 
-def read_mpi_calls(database: Database, options: ReadOptions) -> pd.DataFrame:
+def read_mpi_calls(database: Database, window: TimeWindow | None = None) -> pd.DataFrame:
     """Return all calls of MPI and UCX as host operations."""
     parts = []
-    for table in _TABLES:
+    for table in MPI_TABLES:
         if table in database.tables:
-            raw = _read(database, table, _CALL, options)
+            raw = _read(database, table, _CALL, window)
             source = "ucx" if table.startswith("UCP") else "mpi"
             parts.append(
                 make_table(
@@ -53,14 +52,14 @@ def read_mpi_calls(database: Database, options: ReadOptions) -> pd.DataFrame:
     return stack("host_ops", parts)
 
 
-def read_mpi_collectives(database: Database, options: ReadOptions) -> pd.DataFrame:
+def read_mpi_collectives(database: Database) -> pd.DataFrame:
     """Return the collective and point-to-point calls of MPI with the bytes that a rank sends."""
     joined, ranks = _joined(database), _ranks(database)
     parts = []
     for table in _WITH_SIZES:
         if table not in database.tables:
             continue
-        raw = _read(database, table, (*_CALL, *_FACTS), options)
+        raw = _read(database, table, (*_CALL, *_FACTS))
         names = named(database, raw["textId"])
         ops = [collective_op(str(name)) for name in names.categories]
         callers = [ranks.get(process, ABSENT) for process in process_of(raw["globalTid"]).tolist()]
@@ -85,16 +84,31 @@ def read_mpi_collectives(database: Database, options: ReadOptions) -> pd.DataFra
     return stack("collectives", parts) if parts else empty_table("collectives")
 
 
+def count_mpi_collectives(database: Database) -> int:
+    """Return how many rows `read_mpi_collectives` gives."""
+    tables = [table for table in _WITH_SIZES if table in database.tables]
+    answers = database.rows_of_each(
+        f"SELECT textId, count(*) FROM {database.stored_name(table)} GROUP BY 1" for table in tables
+    )
+    counts = [row for rows in answers for row in rows]
+    ids = np.array([NULL if key is None else key for key, _ in counts], np.int64)
+    names = named(database, ids)
+    return sum(n for name, (_, n) in zip(names, counts, strict=True) if collective_op(str(name)))
+
+
 def _backend(name: object) -> str:
     """Return "mpi" or, of a call that does not wait until it is done, `NON_BLOCKING`."""
     return NON_BLOCKING if str(name).startswith("MPI_I") else "mpi"
 
 
 def _read(
-    database: Database, table: str, columns: tuple[str, ...], options: ReadOptions
+    database: Database,
+    table: str,
+    columns: tuple[str, ...],
+    window: TimeWindow | None = None,
 ) -> dict[str, Column]:
     wanted = dict.fromkeys(columns, ColumnType.INTEGER)
-    return database.read_columns(table, wanted, options.window, optional=_FACTS)
+    return database.read_columns(table, wanted, window, optional=_FACTS)
 
 
 def _place(raw: dict[str, Column]) -> dict[str, npt.NDArray[np.int64]]:

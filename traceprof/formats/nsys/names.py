@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pandas as pd
 
-from traceprof.formats.cupti import plain_api_name
+from traceprof.formats.shared.cupti import plain_api_name
 from traceprof.formats.sqlite.database import NULL, Column, Database, categorical, distinct
 
 __all__ = ["api_named", "named"]

@@ -9,18 +9,22 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
-from traceprof.formats.base import ReadOptions
-from traceprof.formats.collective_names import collective_op
-from traceprof.formats.launch_links import tied_by_launch
 from traceprof.formats.nsys.codes import NVTX_PUSH_POP, NVTX_START_END, process_of, thread_of
 from traceprof.formats.nsys.payloads import PayloadSchemas, read_schemas
+from traceprof.formats.shared.collectives import (
+    ANNOTATING_BACKENDS,
+    is_annotated,
+    tied_by_launch,
+)
 from traceprof.formats.sqlite.database import Database
+from traceprof.model.collective_names import collective_op
 from traceprof.model.tables import ABSENT, empty_table, make_table
 
 __all__ = [
     "Communicator",
     "NcclCall",
     "communicators",
+    "count_communication",
     "make_nccl_collectives",
     "read_nccl_calls",
 ]
@@ -41,6 +45,7 @@ _CALLS: Final = (
 )
 _NCCL: Final = "nccl[A-Z]*"
 _INITS: Final = "ncclCommInit"
+_NEEDED: Final = {"start", "end", "eventType", "globalTid", "text", "textId"}
 _GROUP_START: Final = "ncclGroupStart"
 _GROUP_END: Final = "ncclGroupEnd"
 _COMMUNICATOR: Final = "NCCL communicator ID"
@@ -88,12 +93,11 @@ def communicators(calls: Sequence[NcclCall]) -> list[Communicator]:
 
 def make_nccl_collectives(
     calls: Sequence[NcclCall],
-    options: ReadOptions,
     kernels: pd.DataFrame,
     api_calls: pd.DataFrame,
 ) -> pd.DataFrame:
     """Return NCCL's calls as collectives, tied to their kernels; sizes where payloads tell."""
-    issued = [call for call in calls if call.name in _CALLS and _is_in(call, options)]
+    issued = [call for call in calls if call.name in _CALLS]
     if not issued:
         return empty_table("collectives")
     places = {(item.process, item.name): item for item in communicators(calls)}
@@ -123,19 +127,21 @@ def make_nccl_collectives(
     return tied_by_launch(table, kernels, api_calls, _ends_of_groups(table, calls))
 
 
-def read_nccl_calls(database: Database) -> list[NcclCall]:
-    """Return every NVTX range of NCCL, by start, with what its payload says."""
+def read_nccl_calls(database: Database, *, only_inits: bool = False) -> list[NcclCall]:
+    """Return the NVTX ranges of NCCL, by start, with what their payloads say.
+
+    ``only_inits``: those with which communicators begin.
+    """
+    names_like = f"{_INITS}*" if only_inits else _NCCL
     present = database.columns("NVTX_EVENTS")
-    if not {"start", "end", "eventType", "globalTid", "text", "textId"} <= present:
+    if not present >= _NEEDED:
         return []
-    names = _registered_names(database)
+    names = _registered_names(database, [names_like])
     json_text = "jsonText" if "jsonText" in present else "NULL"
     blob = "CAST(binaryData AS BLOB)" if "binaryData" in present else "NULL"
-    ids = ", ".join(map(str, names)) or "NULL"
     rows = database.rows(
         f'SELECT start, coalesce("end", start), coalesce(globalTid, 0), text, textId, {json_text}, '
-        f"{blob} FROM NVTX_EVENTS WHERE (textId IN ({ids}) OR text GLOB '{_NCCL}') "
-        f"AND eventType IN ({NVTX_PUSH_POP}, {NVTX_START_END}) ORDER BY start"
+        f"{blob} FROM NVTX_EVENTS WHERE {_are_ranges(names, [names_like])} ORDER BY start"
     )
     schemas = read_schemas(database) if rows else PayloadSchemas({})
     places = np.array([row[2] for row in rows], np.int64)
@@ -146,15 +152,37 @@ def read_nccl_calls(database: Database) -> list[NcclCall]:
     ]
 
 
-def _registered_names(database: Database) -> dict[int, str]:
+def count_communication(database: Database) -> tuple[int, int]:
+    """Return how many calls of NCCL, and how many annotations of PyTorch, become collectives.
+
+    The ranges are scanned once; only the distinct names among those of NCCL and PyTorch come back.
+    """
+    if not database.columns("NVTX_EVENTS") >= _NEEDED:
+        return 0, 0
+    patterns = [_NCCL, *(f"{backend}:*" for backend in ANNOTATING_BACKENDS)]
+    names = _registered_names(database, patterns)
+    rows = database.rows(
+        "SELECT text, textId, count(*) FROM NVTX_EVENTS "
+        f"WHERE {_are_ranges(names, patterns)} GROUP BY 1, 2"
+    )
+    told = [(text or names[key], n) for text, key, n in rows]
+    n_calls = sum(n for name, n in told if name in _CALLS)
+    return n_calls, sum(n for name, n in told if is_annotated(name))
+
+
+def _are_ranges(registered: Mapping[int, str], patterns: Sequence[str]) -> str:
+    """Return SQL that holds for the ranges with such names, of which some are registered."""
+    alike = " OR ".join(f"text GLOB '{pattern}'" for pattern in patterns)
+    ids = ", ".join(map(str, registered)) or "NULL"
+    kinds = f"eventType IN ({NVTX_PUSH_POP}, {NVTX_START_END})"
+    return f"(textId IN ({ids}) OR text IS NOT NULL AND ({alike})) AND {kinds}"
+
+
+def _registered_names(database: Database, patterns: Sequence[str]) -> dict[int, str]:
     if "StringIds" not in database.tables:
         return {}
-    return dict(database.rows(f"SELECT id, value FROM StringIds WHERE value GLOB '{_NCCL}'"))
-
-
-def _is_in(call: NcclCall, options: ReadOptions) -> bool:
-    window = options.window
-    return window is None or (call.start_ns < window.end_ns and call.end_ns > window.start_ns)
+    alike = " OR ".join(f"value GLOB '{pattern}'" for pattern in patterns)
+    return dict(database.rows(f"SELECT id, value FROM StringIds WHERE {alike}"))
 
 
 def _input_bytes(call: NcclCall, op: str, size: int) -> int:

@@ -15,10 +15,11 @@ import numpy.typing as npt
 import pandas as pd
 
 from traceprof.formats.sqlite.database import ColumnType, Database, known
+from traceprof.formats.sqlite.survey import Extent
 from traceprof.model.frames import stack
-from traceprof.model.tables import empty_table, make_table
+from traceprof.model.tables import ABSENT, empty_table, make_table
 
-__all__ = ["read_network_metrics"]
+__all__ = ["network_extent", "read_network_metrics"]
 
 _COLUMNS: Final = ("start", "end", "globalId", "metricsListId", "metricsIdx", "value")
 _PORT: Final = "portId"
@@ -63,13 +64,43 @@ def read_network_metrics(database: Database) -> pd.DataFrame:
 def _series(source: str, metric: _Metric, rows: pd.DataFrame) -> pd.DataFrame:
     starts, ends = (rows[name].to_numpy(np.int64) for name in ("start", "end"))
     values = rows["value"].to_numpy(np.float64)
-    counted, per_ns = _BYTES.match(metric.name), _PER.get(metric.unit.lower())
+    counted, per_ns = _counted(metric)
     if counted is None or per_ns is None:
         name = f"{metric.name} ({metric.unit})" if metric.unit else metric.name
         return _samples(source, name, starts, values)
     instants, counter = _add_up(starts, ends, values / per_ns)
     source = f"{source} {counted['protocol']}"
     return _samples(source, f"bytes_{counted['direction'].lower()}", instants, counter)
+
+
+def _counted(metric: _Metric) -> tuple[re.Match[str] | None, float | None]:
+    """Return what a metric counts bytes of, and the ns of its rate; None where it does not."""
+    return _BYTES.match(metric.name), _PER.get(metric.unit.lower())
+
+
+def network_extent(database: Database) -> Extent:
+    """Return the extent of the samples that `read_network_metrics` gives, by one scan."""
+    present = database.columns("NET_NIC_METRIC")
+    if not set(_COLUMNS) <= present:
+        return Extent()
+    series = "globalId, metricsListId, metricsIdx"
+    series += f", coalesce({_PORT}, {ABSENT})" if _PORT in present else ""
+    (rows,) = database.rows_of_each(
+        [
+            "SELECT metricsListId, metricsIdx, count(*), total(start > before), min(start), "
+            "max(start), min([end]), max([end]) FROM (SELECT *, lag([end]) OVER "
+            f"(PARTITION BY {series} ORDER BY start, rowid) AS before "
+            f"FROM {database.stored_name('NET_NIC_METRIC')}) GROUP BY {series}"
+        ]
+    )
+    metrics, whole = _metrics(database), Extent()
+    for group, index, n_rows, n_gaps, first, last, first_end, last_end in rows:
+        if None in _counted(metrics.get((group, index), _Metric("", ""))):
+            whole |= Extent(n_rows, 0, first, last)
+        else:  # the first instant, and two more for each gap
+            n_samples = n_rows + 1 + 2 * int(n_gaps)
+            whole |= Extent(n_samples, 0, min(first, first_end), max(last, last_end))
+    return whole
 
 
 def _add_up(

@@ -2,35 +2,53 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping
+from functools import cached_property
 from pathlib import Path
 from typing import Final
 
-import numpy as np
 import pandas as pd
 
-from traceprof.formats.annotated_collectives import annotated_collectives
-from traceprof.formats.base import Candidate, ReadOptions, TraceFormat
-from traceprof.formats.launch_links import tied_by_launch, tied_to_batches
-from traceprof.formats.nsys.device import read_copies, read_kernels, read_syncs
+from traceprof.formats.base import Candidate, Outline, ReadOptions, TraceFormat
+from traceprof.formats.nsys.device import (
+    GRAPHS,
+    KERNELS,
+    communication_kernels,
+    read_copies,
+    read_kernels,
+    read_syncs,
+)
 from traceprof.formats.nsys.diagnostics import read_diagnostics
 from traceprof.formats.nsys.host import (
+    API_CALLS,
+    Annotations,
     read_annotations,
     read_api_calls,
     read_host_ops,
+    read_launches,
     read_overheads,
 )
 from traceprof.formats.nsys.metrics import read_metrics
 from traceprof.formats.nsys.mpi import read_mpi_calls, read_mpi_collectives
 from traceprof.formats.nsys.nccl import (
+    Communicator,
     NcclCall,
     communicators,
+    count_communication,
     make_nccl_collectives,
     read_nccl_calls,
 )
-from traceprof.formats.nsys.sidecar import read_collectives, read_operators, read_samples
+from traceprof.formats.nsys.sidecar import (
+    COLLECTIVES,
+    SAMPLES,
+    read_collectives,
+    read_operators,
+    read_samples,
+)
+from traceprof.formats.nsys.sources import survey_of
 from traceprof.formats.nsys.target import (
     capture_end_ns,
+    named_processes,
     physical_devices,
     read_devices,
     read_environment,
@@ -38,11 +56,20 @@ from traceprof.formats.nsys.target import (
     read_processes,
     read_threads,
 )
+from traceprof.formats.shared.collectives import (
+    annotated_collectives,
+    tied_by_launch,
+    tied_to_batches,
+)
+from traceprof.formats.shared.narrowing import from_first_launch
 from traceprof.formats.sqlite.database import Database
+from traceprof.formats.sqlite.survey import SELF_DESCRIPTION, Survey, outline_from
 from traceprof.model.frames import stack
+from traceprof.model.tables import empty_table
 from traceprof.model.trace import DEVICE_TABLES, Trace, make_trace
+from traceprof.model.window import TimeWindow
 
-__all__ = ["FORMAT"]
+__all__ = ["FORMAT", "outline"]
 
 _CUDA_TABLES: Final = ("kernels", "copies", "api_calls", "syncs")
 _MARKS_OF_NSYS: Final = (
@@ -65,83 +92,216 @@ def recognises(candidate: Candidate) -> bool:
 def read(path: Path, options: ReadOptions) -> Trace:
     """Return the trace in an nsys export."""
     with Database(path) as database:
-        capture_end = capture_end_ns(database)
-        annotations = read_annotations(database, options, capture_end)
-        nccl_calls = read_nccl_calls(database)
-        kernels, api_calls = read_kernels(database, options), read_api_calls(database, options)
-        tables = {
-            "kernels": kernels,
-            "copies": read_copies(database, options),
-            "api_calls": api_calls,
-            "ranges": annotations.ranges,
-            "marks": annotations.marks,
-            "host_ops": stack(
-                "host_ops",
-                [
-                    read_host_ops(database, options),
-                    read_mpi_calls(database, options),
-                    read_operators(database, options),
-                ],
-            ),
-            "syncs": read_syncs(database, options),
-            "collectives": _collectives(database, options, nccl_calls, kernels, api_calls),
-            "samples": stack("samples", [read_samples(database, options), read_metrics(database)]),
-            "overheads": read_overheads(database, options),
-            "devices": read_devices(database),
-            "environment": read_environment(database),
+        return _Reading(database, options).trace()
+
+
+def outline(path: Path) -> Outline:
+    """Return what an nsys export contains; no row of an event table leaves SQLite."""
+    with Database(path) as database:
+        reading = _Reading(database, ReadOptions(tables=SELF_DESCRIPTION))
+        return outline_from(reading.trace(), reading.survey, reading.device_of)
+
+
+class _Reading:
+    """One reading of an export: every table at most once, and only what ``options`` need."""
+
+    def __init__(self, database: Database, options: ReadOptions) -> None:
+        self.database = database
+        self.options = options
+        self.capture_end = capture_end_ns(database)
+        self.places = physical_devices(database)
+
+    def trace(self) -> Trace:
+        """Return what is asked for, and what was read for it."""
+        options, survey = self.options, self.survey
+        tables = self.events | {
+            "devices": read_devices(self.database),
+            "environment": read_environment(self.database),
         }
-        if tables["collectives"].empty:
-            tables["collectives"] = annotated_collectives(annotations.ranges, kernels, api_calls)
-        tables |= _on_physical_devices(tables, physical_devices(database))
-        used = _used_processes(tables)
-        tables["processes"] = read_processes(database, used, communicators(nccl_calls))
-        tables["threads"] = read_threads(database, used)
-        recorded = _recorded(database, tables)
-        trace = make_trace(read_info(database, FORMAT.name), tables, recorded)
-        diagnostics = read_diagnostics(database)
-    return trace.with_warnings(
-        *_warnings(trace, annotations.n_unclosed), *_beyond(trace, capture_end), *diagnostics
-    )
+        has_rows = survey.with_rows() | {name for name, frame in tables.items() if len(frame)}
+        if options.wants("processes", "threads"):
+            used = survey.processes()
+            tables["processes"] = read_processes(self.database, used, self._communicators)
+            tables["threads"] = read_threads(self.database, used)
+            has_rows |= {name for name in ("processes", "threads") if len(tables[name])}
+        elif survey.has_rows_of():
+            named = named_processes(self.database)
+            has_rows |= {"processes"} | ({"threads"} if survey.has_rows_of(named) else set())
+        worked = None
+        if options.wants("devices") and not all(map(options.reads_whole, DEVICE_TABLES)):
+            worked = survey.worked(self.device_of)
+        recorded = _recorded(self.database, has_rows)
+        info = read_info(self.database, FORMAT.name)
+        trace = make_trace(info, tables, recorded, survey.span, worked)
+        return trace.with_warnings(*self._warnings(), *read_diagnostics(self.database))
 
+    @cached_property
+    def survey(self) -> Survey:
+        """What the event tables are like, read or not."""
+        whole = {
+            name: frame for name, frame in self.events.items() if self.options.reads_whole(name)
+        }
+        return survey_of(self.database, whole, self.capture_end)
 
-def _collectives(
-    database: Database,
-    options: ReadOptions,
-    nccl_calls: Sequence[NcclCall],
-    kernels: pd.DataFrame,
-    api_calls: pd.DataFrame,
-) -> pd.DataFrame:
-    """Return the collectives that our recorder saw, else those that NCCL and MPI tell."""
-    if "TRACEPROF_COLLECTIVES" in database.tables:
-        own = read_collectives(database, options)
-        inside = tied_by_launch(own, kernels, api_calls)
-        batched = tied_to_batches(inside, kernels, api_calls)["correlation"]
+    def device_of(self, process: int, ordinal: int) -> int:
+        """Return the device of the machine that a process numbers so."""
+        return self.places.get((process, ordinal), ordinal)
+
+    @cached_property
+    def events(self) -> dict[str, pd.DataFrame]:
+        """The event tables that are needed."""
+        database, window = self.database, self.options.window
+        readers: Mapping[str, Callable[[], pd.DataFrame]] = {
+            "kernels": lambda: self._kernels,
+            "copies": lambda: self._copies,
+            "api_calls": lambda: self._api_calls,
+            "ranges": lambda: self._annotations.ranges,
+            "marks": lambda: self._annotations.marks,
+            "host_ops": self._read_host_ops,
+            "syncs": lambda: read_syncs(database, window),
+            "collectives": self._read_collectives,
+            "samples": lambda: stack(
+                "samples", [read_samples(database, window), read_metrics(database, window)]
+            ),
+            "overheads": lambda: read_overheads(database, window),
+        }
+        tables = {name: read() for name, read in readers.items() if self.options.needs(name)}
+        return tables | _on_physical_devices(tables, self.places)
+
+    @cached_property
+    def _kernels(self) -> pd.DataFrame:
+        return read_kernels(self.database, self.options.rules, self.options.window)
+
+    @cached_property
+    def _copies(self) -> pd.DataFrame:
+        return read_copies(self.database, self.options.window)
+
+    @cached_property
+    def _api_calls(self) -> pd.DataFrame:
+        return read_api_calls(self.database, self._reach)
+
+    @cached_property
+    def _annotations(self) -> Annotations:
+        return read_annotations(self.database, self.capture_end)
+
+    @cached_property
+    def _reach(self) -> TimeWindow | None:
+        """The window, from the first launch of its device work on."""
+        window = self.options.window
+        if window is None:
+            return None
+        work = (self._kernels, self._copies)
+        return from_first_launch(window, work, read_launches(self.database, window.start_ns, work))
+
+    def _read_host_ops(self) -> pd.DataFrame:
+        parts = [
+            read(self.database, self._reach)
+            for read in (read_host_ops, read_mpi_calls, read_operators)
+        ]
+        return stack("host_ops", parts)
+
+    def _read_collectives(self) -> pd.DataFrame:
+        """Return the collectives that our recorder saw, else those that NCCL and MPI tell.
+
+        Where there are none of these, PyTorch's annotations are taken.
+        """
+        if COLLECTIVES in self.database.tables:
+            found = self._own_collectives()
+        else:
+            parts = [read_mpi_collectives(self.database)]
+            if self._nccl_calls:
+                parts.insert(0, make_nccl_collectives(self._nccl_calls, *self._communication))
+            found = stack("collectives", parts)
+        if found.empty and count_communication(self.database)[1]:
+            return annotated_collectives(self._annotations.ranges, *self._communication)
+        return found
+
+    @cached_property
+    def _nccl_calls(self) -> list[NcclCall]:
+        return read_nccl_calls(self.database)
+
+    def _communicators(self) -> list[Communicator]:
+        if self.options.needs("collectives") and COLLECTIVES not in self.database.tables:
+            return communicators(self._nccl_calls)
+        return communicators(read_nccl_calls(self.database, only_inits=True))
+
+    def _own_collectives(self) -> pd.DataFrame:
+        own = read_collectives(self.database)
+        if own.empty:
+            return own
+        inside = tied_by_launch(own, *self._communication)
+        batched = tied_to_batches(inside, *self._communication)["correlation"]
         # What launches inside a call is found by its place: calls may enclose one another.
         return own.assign(
             correlation=own["correlation"].where(batched == inside["correlation"], batched)
         )
-    parts = [
-        make_nccl_collectives(nccl_calls, options, kernels, api_calls),
-        read_mpi_collectives(database, options),
-    ]
-    return stack("collectives", parts)
 
+    @cached_property
+    def _communication(self) -> tuple[pd.DataFrame, pd.DataFrame]:
+        """The kernels that may carry out collectives of the whole file, and their launches."""
+        has_kernels, has_calls = map(self.options.reads_whole, ("kernels", "api_calls"))
+        if has_kernels and has_calls:
+            return self._kernels, self._api_calls
+        where = communication_kernels(self.database, self.options.rules)
+        if not where:
+            return empty_table("kernels"), empty_table("api_calls")
+        launched = f"SELECT correlationId FROM {self.database.stored_name(KERNELS)} WHERE {where}"
+        return (
+            self._kernels
+            if has_kernels
+            else read_kernels(self.database, self.options.rules, where=where),
+            self._api_calls
+            if has_calls
+            else read_api_calls(self.database, where=f"correlationId IN ({launched})"),
+        )
 
-def _used_processes(tables: dict[str, pd.DataFrame]) -> np.ndarray:
-    owners = [frame["process"].to_numpy() for frame in tables.values() if "process" in frame]
-    used = np.unique(np.concatenate(owners))
-    return used[used >= 0]
+    def _warnings(self) -> list[str]:
+        warnings = []
+        n_launches = _graph_launches(self.database)
+        if n_launches and not _graph_work_is_recorded(self.database):
+            warnings.append(
+                f"{n_launches} CUDA graphs were launched but their device work is not in the "
+                "file: the devices look idle; record with nsys --cuda-graph-trace=node"
+            )
+        n_unclosed = (
+            self._annotations.n_unclosed
+            if self.options.needs("ranges")
+            else self.survey.extent("ranges").n_open
+        )
+        if n_unclosed:
+            warnings.append(
+                f"{n_unclosed} NVTX ranges were never closed: they end with the capture"
+            )
+        n_late = self._n_late()
+        if n_late:
+            warnings.append(
+                f"{n_late} kernels and copies end after the capture ended: their times are doubtful"
+            )
+        return warnings
+
+    def _n_late(self) -> int:
+        """Return how much device work ends after the capture did."""
+        capture_end = self.capture_end
+        ends = [self.survey.extent(name).end_ns or 0 for name in DEVICE_TABLES]
+        if not capture_end or max(ends) <= capture_end:
+            return 0
+        return sum(
+            self.survey.count(
+                name, lambda rows: f"{rows.start} > {capture_end} OR {rows.end} > {capture_end}"
+            )
+            for name in DEVICE_TABLES
+        )
 
 
 def _on_physical_devices(
-    tables: dict[str, pd.DataFrame], places: dict[tuple[int, int], int]
+    tables: Mapping[str, pd.DataFrame], places: Mapping[tuple[int, int], int]
 ) -> dict[str, pd.DataFrame]:
     """Return the device tables with the machine's device numbers for those of a process."""
     moved: dict[str, pd.DataFrame] = {}
     for (process, ordinal), device in places.items():
         if ordinal == device:
             continue
-        for name in ("kernels", "copies", "syncs"):
+        for name in {"kernels", "copies", "syncs"} & tables.keys():
             original = tables[name]
             rows = (original["process"] == process) & (original["device"] == ordinal)
             frame = moved.get(name, original)
@@ -149,13 +309,13 @@ def _on_physical_devices(
     return moved
 
 
-def _recorded(database: Database, tables: dict[str, pd.DataFrame]) -> set[str]:
+def _recorded(database: Database, has_rows: set[str]) -> set[str]:
     """Return the tables that the profiler was asked to fill.
 
     Exports leave out tables without rows, so that an absent kernel table means "none" where
     CUDA was traced at all, which its API calls show.
     """
-    recorded = {name for name, frame in tables.items() if len(frame)}
+    recorded = set(has_rows)
     asked = (
         database.rows("SELECT value FROM META_DATA_CAPTURE WHERE name = 'CAPTURE_EVENT_TYPE'")
         if "META_DATA_CAPTURE" in database.tables
@@ -166,39 +326,31 @@ def _recorded(database: Database, tables: dict[str, pd.DataFrame]) -> set[str]:
         recorded |= set(_CUDA_TABLES)
     if recorded & {"ranges", "marks"} or "NvtxEvents" in asked_for:
         recorded |= {"ranges", "marks"}
-    own = {"TRACEPROF_COLLECTIVES": "collectives", "TRACEPROF_SAMPLES": "samples"}
+    own = {COLLECTIVES: "collectives", SAMPLES: "samples"}
     recorded |= {name for table, name in own.items() if table in database.tables}
     return recorded
 
 
-def _warnings(trace: Trace, n_unclosed: int) -> list[str]:
-    warnings = []
-    launches = (
-        trace.api_calls["name"].astype(str).str.startswith(("cudaGraphLaunch", "cuGraphLaunch"))
+def _graph_launches(database: Database) -> int:
+    """Return how often a CUDA graph was launched; a scan only where strings say that one was."""
+    if not {"nameId"} <= database.columns(API_CALLS):
+        return 0
+    named = "value GLOB 'cudaGraphLaunch*' OR value GLOB 'cuGraphLaunch*'"
+    ids = [str(key) for (key,) in database.rows(f"SELECT id FROM StringIds WHERE {named}")]
+    if not ids:
+        return 0
+    ((n_launches,),) = database.rows(
+        f"SELECT count(*) FROM {API_CALLS} WHERE nameId IN ({', '.join(ids)})"
     )
-    if launches.any() and not _graph_work_is_recorded(trace.kernels):
-        warnings.append(
-            f"{int(launches.sum())} CUDA graphs were launched but their device work is not in the "
-            "file: the devices look idle; record with nsys --cuda-graph-trace=node"
-        )
-    if n_unclosed:
-        warnings.append(f"{n_unclosed} NVTX ranges were never closed: they end with the capture")
-    return warnings
+    return int(n_launches)
 
 
-def _beyond(trace: Trace, capture_end: int | None) -> list[str]:
-    """Return a warning about device work that ends after the capture did."""
-    if not capture_end:
-        return []
-    n_late = sum(int((trace.table(name)["end_ns"] > capture_end).sum()) for name in DEVICE_TABLES)
-    if not n_late:
-        return []
-    return [f"{n_late} kernels and copies end after the capture ended: their times are doubtful"]
-
-
-def _graph_work_is_recorded(kernels: pd.DataFrame) -> bool:
-    whole = (kernels["activity"] == "cuda_graph").any()
-    return bool(whole or (kernels["graph_node"] > 0).any())
+def _graph_work_is_recorded(database: Database) -> bool:
+    if database.has_rows(GRAPHS):
+        return True
+    has_nodes = "graphNodeId" in database.columns(KERNELS)
+    nodes = f"SELECT 1 FROM {KERNELS} WHERE graphNodeId > 0 LIMIT 1"
+    return has_nodes and bool(database.rows(nodes))
 
 
 FORMAT: Final = TraceFormat(
@@ -206,4 +358,5 @@ FORMAT: Final = TraceFormat(
     summary="Nsight Systems SQLite export, and recordings of traceprof",
     recognises=recognises,
     read=read,
+    outline=outline,
 )

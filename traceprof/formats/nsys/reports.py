@@ -15,8 +15,9 @@ from pathlib import Path
 from typing import Final
 
 from traceprof.errors import TraceError
-from traceprof.formats.base import Candidate, ReadOptions, TraceFormat
+from traceprof.formats.base import Candidate, Outline, ReadOptions, TraceFormat
 from traceprof.formats.nsys.reader import FORMAT as NSYS
+from traceprof.formats.nsys.reader import outline as read_outline
 from traceprof.formats.nsys.tools import convert_stream, export_report, find_importer
 from traceprof.model.trace import Trace
 
@@ -37,6 +38,13 @@ def read(path: Path, options: ReadOptions) -> Trace:
     with exported_report(path) as database:
         trace = NSYS.read(database, options)
     return replace(trace, info=replace(trace.info, path=str(path)))
+
+
+def outline(path: Path) -> Outline:
+    """Return what a report contains."""
+    with exported_report(path) as database:
+        found = read_outline(database)
+    return replace(found, info=replace(found.info, path=str(path)))
 
 
 @contextmanager
@@ -104,4 +112,6 @@ FORMAT: Final = TraceFormat(
     summary="Nsight Systems report (.nsys-rep, .qdrep, .qdstrm), where nsys is installed",
     recognises=recognises,
     read=read,
+    outline=outline,
+    read_by_export=True,
 )

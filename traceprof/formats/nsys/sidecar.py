@@ -8,29 +8,38 @@ from typing import Final
 import numpy as np
 import pandas as pd
 
-from traceprof.formats.base import ReadOptions
-from traceprof.formats.collective_names import collective_op
 from traceprof.formats.nsys.codes import process_of, thread_of
 from traceprof.formats.nsys.names import named
 from traceprof.formats.sqlite.database import Column, ColumnType, Database, categorical, known
+from traceprof.model.collective_names import collective_op
 from traceprof.model.tables import empty_table, make_table
+from traceprof.model.window import TimeWindow
 
-__all__ = ["read_collectives", "read_operators", "read_samples"]
+__all__ = [
+    "COLLECTIVES",
+    "OPERATORS",
+    "SAMPLES",
+    "read_collectives",
+    "read_operators",
+    "read_samples",
+]
 
+OPERATORS: Final = "TRACEPROF_HOST_OPS"
+COLLECTIVES: Final = "TRACEPROF_COLLECTIVES"
+SAMPLES: Final = "TRACEPROF_SAMPLES"
 _INTEGER: Final = ColumnType.INTEGER
 _TEXT: Final = ColumnType.TEXT
 _SPAN: Final = {"start": _INTEGER, "end": _INTEGER, "globalTid": _INTEGER}
 
 
-def read_operators(database: Database, options: ReadOptions) -> pd.DataFrame:
+def read_operators(database: Database, window: TimeWindow | None = None) -> pd.DataFrame:
     """Return the CPU operators of the embedded recorder."""
-    table = "TRACEPROF_HOST_OPS"
-    if table not in database.tables:
+    if OPERATORS not in database.tables:
         return empty_table("host_ops")
     raw = database.read_columns(
-        table,
+        OPERATORS,
         {**_SPAN, "nameId": _INTEGER, "source": _TEXT, "correlationId": _INTEGER},
-        options.window,
+        window,
     )
     return make_table(
         "host_ops",
@@ -43,18 +52,16 @@ def read_operators(database: Database, options: ReadOptions) -> pd.DataFrame:
     )
 
 
-def read_collectives(database: Database, options: ReadOptions) -> pd.DataFrame:
+def read_collectives(database: Database) -> pd.DataFrame:
     """Return the collectives with their sizes."""
-    table = "TRACEPROF_COLLECTIVES"
-    if table not in database.tables:
+    if COLLECTIVES not in database.tables:
         return empty_table("collectives")
     numbers = ("bytes", "groupSize", "sequence", "correlationId")
     ends = ("groupRank", "peer", "peerRank", "tag")
     texts = ("op", "dtype", "groupName", "backend")
     raw = database.read_columns(
-        table,
+        COLLECTIVES,
         {**_SPAN, **dict.fromkeys((*numbers, *ends), _INTEGER), **dict.fromkeys(texts, _TEXT)},
-        options.window,
         optional=ends,
     )
     return make_table(
@@ -77,15 +84,14 @@ def read_collectives(database: Database, options: ReadOptions) -> pd.DataFrame:
     )
 
 
-def read_samples(database: Database, options: ReadOptions) -> pd.DataFrame:
+def read_samples(database: Database, window: TimeWindow | None = None) -> pd.DataFrame:
     """Return the time series that the samplers took."""
-    table = "TRACEPROF_SAMPLES"
-    if table not in database.tables:
+    if SAMPLES not in database.tables:
         return empty_table("samples")
     raw = database.read_columns(
-        table,
+        SAMPLES,
         {"start": _INTEGER, "source": _TEXT, "metric": _TEXT, "value": ColumnType.REAL},
-        options.window,
+        window,
     )
     return make_table(
         "samples",

@@ -8,28 +8,31 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
-from traceprof.formats.cupti import COPY_DIRECTIONS, MEMORY_KINDS, SYNC_KINDS, decode
 from traceprof.formats.nvprof.file import PREFIX, NvprofFile, whole
+from traceprof.formats.shared.cupti import COPY_DIRECTIONS, MEMORY_KINDS, SYNC_KINDS, decode
 from traceprof.formats.sqlite.database import categorical, known
 from traceprof.model.activity import Activity, classify
 from traceprof.model.frames import stack
 from traceprof.model.tables import ABSENT, empty_table, make_table
+from traceprof.model.window import TimeWindow
 
-__all__ = ["read_copies", "read_kernels", "read_syncs"]
+__all__ = ["MIGRATIONS", "read_copies", "read_kernels", "read_syncs"]
 
 _PLACE: Final = ("deviceId", "streamId", "correlationId")
 _KINDS: Final = {code + 1: kind for code, kind in MEMORY_KINDS.items() if kind != "unknown"}
 """nvprof's codes of kinds of memory are nsys's plus one; 0 is not known."""
-_MIGRATIONS: Final = {1: "h2d", 2: "d2h", 8: "p2p"}
+MIGRATIONS: Final = {1: "h2d", 2: "d2h", 8: "p2p"}
 _NO_STREAM: Final = 0xFFFFFFFF
 
 
-def read_kernels(file: NvprofFile) -> pd.DataFrame:
+def read_kernels(file: NvprofFile, window: TimeWindow | None = None) -> pd.DataFrame:
     """Return the kernels, and the CUDA graphs that were traced whole as one row each."""
     parts = []
     for table in ("CONCURRENT_KERNEL", "KERNEL"):
         if file.has(table):
-            raw = file.columns(table, (*_PLACE, "name", "graphNodeId"), optional=("graphNodeId",))
+            raw = file.columns(
+                table, (*_PLACE, "name", "graphNodeId"), window, optional=("graphNodeId",)
+            )
             names = file.kernel_names(raw["name"])
             parts.append(
                 make_table(
@@ -37,13 +40,13 @@ def read_kernels(file: NvprofFile) -> pd.DataFrame:
                     {
                         **_common(file, raw),
                         "name": names,
-                        "activity": classify(names, file.options.rules),
+                        "activity": classify(names, file.rules),
                         "graph_node": _graph_node(raw),
                     },
                 )
             )
     if file.has("GRAPH_TRACE"):
-        raw = file.columns("GRAPH_TRACE", (*_PLACE, "graphId"))
+        raw = file.columns("GRAPH_TRACE", (*_PLACE, "graphId"), window)
         distinct, place = np.unique(raw["graphId"], return_inverse=True)
         names = categorical(place, [f"CUDA graph {graph}" for graph in distinct])
         activity = categorical(np.zeros(len(names), np.int64), [Activity.CUDA_GRAPH.value])
@@ -53,13 +56,14 @@ def read_kernels(file: NvprofFile) -> pd.DataFrame:
     return stack("kernels", parts)
 
 
-def read_copies(file: NvprofFile) -> pd.DataFrame:
+def read_copies(file: NvprofFile, window: TimeWindow | None = None) -> pd.DataFrame:
     """Return the copies (those between devices too), the memsets, and migrations of pages."""
-    parts = [_copies(file, table) for table in ("MEMCPY", "MEMCPY2") if file.has(table)]
+    parts = [_copies(file, table, window) for table in ("MEMCPY", "MEMCPY2") if file.has(table)]
     if file.has("MEMSET"):
         raw = file.columns(
             "MEMSET",
             (*_PLACE, "bytes", "memoryKind", "graphNodeId"),
+            window,
             optional=("memoryKind", "graphNodeId"),
         )
         parts.append(
@@ -75,15 +79,16 @@ def read_copies(file: NvprofFile) -> pd.DataFrame:
             )
         )
     if file.has("UNIFIED_MEMORY_COUNTER"):
-        parts.append(_migrations(file))
+        parts.append(_migrations(file, window))
     return stack("copies", parts)
 
 
-def read_syncs(file: NvprofFile) -> pd.DataFrame:
+def read_syncs(file: NvprofFile, window: TimeWindow | None = None) -> pd.DataFrame:
     """Return the synchronisations; their device is that of their context."""
     if not file.has("SYNCHRONIZATION"):
         return empty_table("syncs")
-    raw = file.columns("SYNCHRONIZATION", ("type", "contextId", "streamId", "correlationId"))
+    numbers = ("type", "contextId", "streamId", "correlationId")
+    raw = file.columns("SYNCHRONIZATION", numbers, window)
     devices: dict[int, int] = {}
     if {"contextId", "deviceId"} <= file.database.columns(f"{PREFIX}CONTEXT"):
         sql = f"SELECT {whole('contextId')}, {whole('deviceId')} FROM {PREFIX}CONTEXT"
@@ -99,11 +104,12 @@ def read_syncs(file: NvprofFile) -> pd.DataFrame:
     )
 
 
-def _copies(file: NvprofFile, table: str) -> pd.DataFrame:
+def _copies(file: NvprofFile, table: str, window: TimeWindow | None) -> pd.DataFrame:
     ends = ("srcDeviceId", "dstDeviceId")
     raw = file.columns(
         table,
         (*_PLACE, "copyKind", "srcKind", "dstKind", "bytes", "graphNodeId", *ends),
+        window,
         optional=("graphNodeId", *ends),
     )
     return make_table(
@@ -121,11 +127,13 @@ def _copies(file: NvprofFile, table: str) -> pd.DataFrame:
     )
 
 
-def _migrations(file: NvprofFile) -> pd.DataFrame:
+def _migrations(file: NvprofFile, window: TimeWindow | None) -> pd.DataFrame:
     """Return the migrations of pages of unified memory as copies, which they are."""
     numbers = ("counterKind", "value", "srcId", "dstId", "streamId")
-    raw = file.columns("UNIFIED_MEMORY_COUNTER", numbers, optional=("srcId", "dstId", "streamId"))
-    kept = np.isin(raw["counterKind"], list(_MIGRATIONS))
+    raw = file.columns(
+        "UNIFIED_MEMORY_COUNTER", numbers, window, optional=("srcId", "dstId", "streamId")
+    )
+    kept = np.isin(raw["counterKind"], list(MIGRATIONS))
     raw = {name: values[kept] for name, values in raw.items()}
     from_device = raw["counterKind"] == 2
     place = {
@@ -137,7 +145,7 @@ def _migrations(file: NvprofFile) -> pd.DataFrame:
         "copies",
         {
             **_common(file, {**raw, **place}),
-            "direction": decode(raw["counterKind"], _MIGRATIONS),
+            "direction": decode(raw["counterKind"], MIGRATIONS),
             "n_bytes": raw["value"],
             "src_kind": managed,
             "dst_kind": managed,

@@ -13,8 +13,8 @@ import numpy.typing as npt
 import pandas as pd
 import pydemumble
 
-from traceprof.formats.base import ReadOptions
 from traceprof.formats.sqlite.database import NULL, Column, ColumnType, Database, categorical
+from traceprof.model.activity import Rule
 from traceprof.model.tables import ABSENT
 from traceprof.model.window import TimeWindow
 
@@ -54,7 +54,7 @@ class NvprofFile:
     """
 
     database: Database
-    options: ReadOptions
+    rules: Sequence[Rule]
     strings: Mapping[int, str]
     zero_ns: int
     process: int
@@ -65,13 +65,17 @@ class NvprofFile:
         return PREFIX + table in self.database.tables
 
     def columns(
-        self, table: str, names: Sequence[str], optional: Sequence[str] = ()
+        self,
+        table: str,
+        names: Sequence[str],
+        window: TimeWindow | None = None,
+        optional: Sequence[str] = (),
     ) -> dict[str, npt.NDArray[np.int64]]:
         """Return whole-number columns of a table, and ``start_ns`` and ``end_ns``.
 
-        Times are on the clock of the trace; lost records are left out.
+        Times are on the clock of the trace; lost records are left out, and with ``window`` what
+        does not overlap it.
         """
-        window = self.options.window
         if window is not None:
             window = TimeWindow(window.start_ns + self.zero_ns, window.end_ns + self.zero_ns)
         raw = self.database.read_columns(
@@ -102,7 +106,7 @@ class NvprofFile:
         return categorical(mangled.codes, plain)
 
 
-def open_nvprof(database: Database, options: ReadOptions) -> NvprofFile:
+def open_nvprof(database: Database, rules: Sequence[Rule]) -> NvprofFile:
     """Return the file in an open database of nvprof."""
     strings = {
         int(key): bytes(value or b"").decode("utf-8", "replace")
@@ -124,7 +128,7 @@ def open_nvprof(database: Database, options: ReadOptions) -> NvprofFile:
         )
         first.append(start)
     zero_ns = min((int(start) for start in first if start is not None), default=0)
-    return NvprofFile(database, options, strings, zero_ns, _process(database), n_lost)
+    return NvprofFile(database, rules, strings, zero_ns, _process(database), n_lost)
 
 
 def _process(database: Database) -> int:

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import struct
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
 import pandas as pd
 
-from traceprof.formats.depth import with_depth
 from traceprof.formats.nvprof.file import (
     PREFIX,
     NvprofFile,
@@ -18,15 +18,17 @@ from traceprof.formats.nvprof.file import (
     unsigned_thread,
     whole,
 )
+from traceprof.formats.shared.ranges import with_depth
 from traceprof.formats.sqlite.database import Column, categorical
 from traceprof.model.frames import stack
 from traceprof.model.tables import ABSENT, empty_table, make_table
+from traceprof.model.window import TimeWindow
 
-__all__ = ["Markers", "read_api_calls", "read_markers", "read_overheads"]
+__all__ = ["END", "MARK", "START", "Markers", "read_api_calls", "read_markers", "read_overheads"]
 
-_INSTANT: Final = 1
-_START: Final = 2
-_END: Final = 4
+MARK: Final = 1
+START: Final = 2
+END: Final = 4
 _THREAD: Final = 2  # the kind of object that a push/pop range belongs to
 _PAYLOADS: Final = {0: "<d", 1: "<Q", 4: "<q"}
 _OVERHEADS: Final = {
@@ -37,13 +39,14 @@ _OVERHEADS: Final = {
 }
 
 
-def read_api_calls(file: NvprofFile) -> pd.DataFrame:
+def read_api_calls(file: NvprofFile, window: TimeWindow | None = None) -> pd.DataFrame:
     """Return the calls of the CUDA runtime and driver; one without a name shows its number."""
     parts = []
     for domain in ("runtime", "driver"):
         if not file.has(domain.upper()):
             continue
-        raw = file.columns(domain.upper(), ("cbid", "processId", "threadId", "correlationId"))
+        wanted = ("cbid", "processId", "threadId", "correlationId")
+        raw = file.columns(domain.upper(), wanted, window)
         known_names = call_names(domain)
         numbers, place = np.unique(raw["cbid"], return_inverse=True)
         names = [
@@ -99,22 +102,23 @@ class Markers:
     n_unclosed: int = 0
 
 
-def read_markers(file: NvprofFile, last_ns: int) -> Markers:
+def read_markers(file: NvprofFile, last_ns: Callable[[], int]) -> Markers:
     """Return the NVTX ranges and marks.
 
     Start and end of a range are two records with the same id; the end has no name. A range
-    without an end lasts until ``last_ns``.
+    without an end lasts until the last record, which ``last_ns`` finds.
     """
     if not file.has("MARKER"):
         return Markers(empty_table("ranges"), empty_table("marks"))
     events = _events(file)
-    starts = events[(events["flags"] & _START) != 0]
-    ends = events[(events["flags"] & _END) != 0]
+    starts = events[(events["flags"] & START) != 0]
+    ends = events[(events["flags"] & END) != 0]
     spans = starts.merge(
         ends[["id", "turn", "time"]], how="left", on=["id", "turn"], suffixes=("", "_end")
     )
     unclosed = spans["time_end"].isna().to_numpy()
-    end_ns = spans["time_end"].fillna(max(last_ns, 0)).to_numpy(np.int64)
+    latest = max(last_ns(), 0) if unclosed.any() else 0
+    end_ns = spans["time_end"].fillna(latest).to_numpy(np.int64)
     start_ns = spans["time"].to_numpy(np.int64)
     kinds = (spans["kind"] == _THREAD).to_numpy(np.int64)
     ranges = make_table(
@@ -126,7 +130,7 @@ def read_markers(file: NvprofFile, last_ns: int) -> Markers:
             "kind": categorical(kinds, ["start_end", "push_pop"]),
         },
     )
-    points = events[(events["flags"] & _INSTANT) != 0]
+    points = events[(events["flags"] & MARK) != 0]
     marks = make_table("marks", _described(file, points))
     return Markers(with_depth(ranges), marks, int(unclosed.sum()))
 
@@ -142,7 +146,7 @@ def _events(file: NvprofFile) -> pd.DataFrame:
     columns = ["flags", "time", "id", "kind", "object", "name", "domain"]
     events = pd.DataFrame(rows, columns=columns)
     events["time"] = events["time"].astype("int64") - file.zero_ns
-    events["turn"] = events.groupby(["id", events["flags"] & (_START | _END)]).cumcount()
+    events["turn"] = events.groupby(["id", events["flags"] & (START | END)]).cumcount()
     process, thread = object_ids(events["object"].tolist())
     events["process"], events["thread"] = process, np.where(thread == 0, ABSENT, thread)
     return events.merge(_marker_data(file), how="left", on="id").fillna({"category": ABSENT})

@@ -7,7 +7,7 @@ in batches, never one Python object per value. Small look-ups go through `Databa
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from enum import Enum
@@ -29,13 +29,23 @@ from traceprof.formats.sqlite.table_names import quoted, versioned_tables
 from traceprof.model.tables import ABSENT
 from traceprof.model.window import TimeWindow
 
-__all__ = ["NULL", "SQLITE_MAGIC", "ColumnType", "Database", "categorical", "distinct", "known"]
+__all__ = [
+    "NULL",
+    "SQLITE_MAGIC",
+    "ColumnType",
+    "Database",
+    "categorical",
+    "distinct",
+    "distinct_pairs",
+    "known",
+]
 
 NULL: Final = int(np.iinfo(np.int64).min)
 """Stands for SQL NULL in a column of whole numbers."""
 
 _BATCH_ROWS: Final = 65_536
-_PARALLEL_ROWS: Final = 500_000
+_PARALLEL_ROWS: Final = 100_000
+_N_SCANS: Final = 2
 _NULL_REAL: Final = float(np.finfo(np.float64).min)
 
 Column: TypeAlias = "npt.NDArray[Any] | pd.Categorical[Any]"
@@ -104,6 +114,27 @@ class Database:
         except sqlite3.Error as error:
             raise TraceError(f"{self.path}: cannot be read ({error})") from error
 
+    def rows_of_each(self, queries: Iterable[str]) -> list[list[tuple[Any, ...]]]:
+        """Return the rows of each query, which may scan big tables: they run side by side.
+
+        A table that bears the version of its layout must be called by `stored_name`.
+        """
+
+        def run(sql: str) -> list[tuple[Any, ...]]:
+            try:
+                with closing(sqlite3.connect(self._uri, uri=True)) as connection:
+                    connection.text_factory = _decode
+                    return connection.execute(sql).fetchall()
+            except sqlite3.Error as error:
+                raise TraceError(f"{self.path}: cannot be read ({error})") from error
+
+        with ThreadPoolExecutor(_N_SCANS) as pool:
+            return list(pool.map(run, queries))
+
+    def stored_name(self, table: str) -> str:
+        """Return the name of ``table`` as SQL takes it, with the version of its layout."""
+        return quoted(self._versioned.get(table, table))
+
     def settings(self, table: str) -> dict[str, str]:
         """Return a (name, value) table as a dictionary; empty where there is none."""
         if not {"name", "value"} <= self.columns(table):
@@ -119,6 +150,8 @@ class Database:
         columns: Mapping[str, ColumnType],
         window: TimeWindow | None = None,
         optional: Sequence[str] = (),
+        where: str = "",
+        computed: Mapping[str, str] | None = None,
     ) -> dict[str, Column]:
         """Return ``columns`` of ``table``, one array each, in the order of the rows.
 
@@ -126,19 +159,26 @@ class Database:
             table: a table that exists.
             columns: name → how to read it.
             window: only rows that overlap it (the table needs ``start``; ``end`` is used where
-                there is one).
+                there is one; a row without an end is an instant).
             optional: columns that may be missing; they come back as all NULL.
+            where: only rows for which this SQL holds.
+            computed: those of ``columns`` that the table does not have: name → SQL.
 
         Raises:
             TraceError: a column that is not optional is missing, or the data is damaged.
         """
-        missing = set(columns) - self.columns(table)
+        computed = computed or {}
+        missing = set(columns) - self.columns(table) - set(computed)
         if missing - set(optional):
             raise TraceError(
                 f"{self.path}: table {table} has no column {', '.join(sorted(missing))}"
             )
         present = {name: kind for name, kind in columns.items() if name not in missing}
-        batches = self._read(table, present, self._condition(table, window))
+        expressions = [
+            _expression(computed.get(name, quoted(name)), kind) for name, kind in present.items()
+        ]
+        conditions = " AND ".join(filter(None, (self._condition(table, window), where)))
+        batches = self._read(table, expressions, conditions)
         length = sum(batch.num_rows for batch in batches)
         result: dict[str, Column] = {}
         for name, kind in columns.items():
@@ -163,17 +203,14 @@ class Database:
     def _condition(self, table: str, window: TimeWindow | None) -> str:
         if window is None:
             return ""
-        after = f"start < {window.end_ns}"
+        before = f"start < {window.end_ns}"
         if "end" not in self.columns(table):
-            return f"{after} AND start >= {window.start_ns}"
-        return f'{after} AND ("end" IS NULL OR "end" > {window.start_ns})'
+            return f"{before} AND start >= {window.start_ns}"
+        return f"{before} AND (start >= {window.start_ns} OR [end] > {window.start_ns})"
 
-    def _read(
-        self, table: str, columns: Mapping[str, ColumnType], condition: str
-    ) -> list[pa.RecordBatch]:
-        expressions = ", ".join(_expression(name, kind) for name, kind in columns.items())
+    def _read(self, table: str, expressions: Sequence[str], condition: str) -> list[pa.RecordBatch]:
         table = self._versioned.get(table, table)
-        sql = f"SELECT {expressions or '1'} FROM {quoted(table)}"
+        sql = f"SELECT {', '.join(expressions) or '1'} FROM {quoted(table)}"
         halves = [
             f"{sql} WHERE {' AND '.join(filter(None, (part, condition)))}"
             if part or condition
@@ -234,8 +271,7 @@ def known(values: Column) -> npt.NDArray[np.int64]:
     return np.where(numbers == NULL, ABSENT, numbers)
 
 
-def _expression(name: str, kind: ColumnType) -> str:
-    column = quoted(name)
+def _expression(column: str, kind: ColumnType) -> str:
     match kind:
         case ColumnType.INTEGER:
             return f"coalesce({column}, {NULL})"
@@ -280,6 +316,17 @@ def distinct(values: Column) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int6
     place = np.empty(len(order), np.int64)
     place[order] = np.arange(len(order))
     return uniques[order], place[codes]
+
+
+def distinct_pairs(
+    first: Column, second: Column
+) -> tuple[list[tuple[int, int]], npt.NDArray[np.int64]]:
+    """Return the distinct pairs of whole numbers, and the place of each row among them."""
+    firsts, one = distinct(first)
+    seconds, other = distinct(second)
+    codes, place = distinct(one * len(seconds) + other)
+    places = (divmod(code, len(seconds)) for code in codes.tolist())
+    return [(int(firsts[a]), int(seconds[b])) for a, b in places], place
 
 
 def _decode(value: bytes) -> str:

@@ -3,7 +3,3 @@
 The sampling is done outside the recorded processes: it costs them nothing and sees all ranks of
 the node. Counters are stored as they are (cumulative); rates are for those who read them.
 """
-
-from traceprof.recording.sampling.sampler import Sample, Sampler, sampling
-
-__all__ = ["Sample", "Sampler", "sampling"]

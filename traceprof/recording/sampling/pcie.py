@@ -1,6 +1,6 @@
 """What the GPUs move over PCI Express, from NVML: its byte counters, else short measurements.
 
-The counters are of 32 bits, that is, of 4.3 GB. A link that could carry as much between two looks
+The counters are of 32 bits, that is, of 4.3 GB. A link that could carry as much between two polls
 has moved an unknown multiple of it more: then the counter is not known (NaN) for that time.
 """
 
@@ -20,7 +20,7 @@ __all__ = ["PcieCounters", "pcie_reads"]
 _SENT, _RECEIVED = 197, 198  # NVML_FI_DEV_PCIE_COUNT_TX_BYTES, _RX_BYTES
 _METRICS: Final = ("pcie_bytes_sent", "pcie_bytes_received")
 _PERIOD_S: Final = 0.2
-_LOOKS: Final = 4  # per period, at counters that wrap
+_POLLS: Final = 4  # per period, at counters that wrap
 _BITS: Final = {1: ("uiVal", 32), 2: ("ulVal", 64), 3: ("ullVal", 64)}  # nvmlValueType_t
 _MEASURING_SHARE: Final = 0.2  # of the sampler's time, at most
 _MEASURING_S: Final = 0.021
@@ -36,7 +36,7 @@ def pcie_reads(nvml: Any, handles: Sequence[Any]) -> list[tuple[float, Callable[
     for number, handle in enumerate(handles):
         counters = PcieCounters(nvml, handle, f"gpu:{number}", _wrap_time_s(nvml, handle))
         if counters.is_usable():
-            reads.append((_PERIOD_S / _LOOKS, counters.read))
+            reads.append((_PERIOD_S / _POLLS, counters.read))
         else:
             measured.append((number, handle))
     period_s = max(1.0, 2 * len(measured) * _MEASURING_S / _MEASURING_SHARE)
@@ -73,23 +73,23 @@ class PcieCounters:
     _last_s: float = 0.0
     _totals: list[int] = field(default_factory=lambda: [0, 0])
     _is_known: bool = True
-    _n_looks: int = 0
+    _n_polls: int = 0
 
     def is_usable(self) -> bool:
-        """Return whether the driver has them, and looking often enough is possible."""
-        looks = self._look()
-        if looks is None:
+        """Return whether the driver has them, and polling often enough is possible."""
+        polled = self._poll()
+        if polled is None:
             return False
-        _, bits = looks
-        return bits == 64 or self.wrap_time_s > _PERIOD_S / _LOOKS
+        _, bits = polled
+        return bits == 64 or self.wrap_time_s > _PERIOD_S / _POLLS
 
     def read(self) -> Reading:
-        """Look at the counters; yield them every so often."""
-        looks, now_s = self._look(), self.clock()
-        if looks is None:
+        """Poll the counters; yield them every so often."""
+        polled, now_s = self._poll(), self.clock()
+        if polled is None:
             self._is_known, self._last = False, []
             return
-        values, bits = looks
+        values, bits = polled
         if self._last:
             if bits == 32 and now_s - self._last_s >= self.wrap_time_s:
                 self._is_known = False
@@ -98,13 +98,13 @@ class PcieCounters:
                 for total, value, last in zip(self._totals, values, self._last, strict=True)
             ]
         self._last, self._last_s = values, now_s
-        if self._n_looks % _LOOKS == 0:
+        if self._n_polls % _POLLS == 0:
             for metric, total in zip(_METRICS, self._totals, strict=True):
                 yield self.source, metric, float(total) if self._is_known else math.nan
             self._is_known = True
-        self._n_looks += 1
+        self._n_polls += 1
 
-    def _look(self) -> tuple[list[int], int] | None:
+    def _poll(self) -> tuple[list[int], int] | None:
         """Return the counters as they are, and their number of bits."""
         try:
             fields = self.nvml.nvmlDeviceGetFieldValues(self.handle, [_SENT, _RECEIVED])

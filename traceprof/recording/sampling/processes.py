@@ -8,16 +8,13 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, Final
 
-__all__ = ["open_processes", "recorded_pids"]
+from traceprof.recording.spool import recorded_pids
+
+__all__ = ["open_processes"]
 
 _PERIOD_S: Final = 0.5
 
 Reading = Iterator[tuple[str, str, float]]
-
-
-def recorded_pids(folder: Path) -> list[int]:
-    """Return the ids of the processes that have left a card in ``folder``."""
-    return [int(path.name.split(".")[1]) for path in folder.glob("process.*.json")]
 
 
 def open_processes(folder: Path) -> tuple[float, Callable[[], Reading]] | None:

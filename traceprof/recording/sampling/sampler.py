@@ -116,7 +116,7 @@ def _is_gap(sample: Sample) -> bool:
 
 @contextmanager
 def sampling(folder: Path) -> Iterator[Sampler]:
-    """Sample what this machine has while the block runs; ``folder`` has the processes' cards."""
+    """Sample what this machine has while the block runs; ``folder`` has the processes' records."""
     opened = (open_network(), open_processes(folder), open_sockets(folder))
     sampler = Sampler([*(item for item in opened if item is not None), *open_gpus()])
     thread = threading.Thread(target=sampler.run, name="traceprof-sampler", daemon=True)

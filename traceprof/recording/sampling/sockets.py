@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Final
 
-from traceprof.recording.sampling.processes import recorded_pids
+from traceprof.recording.spool import recorded_pids
 
 __all__ = ["open_sockets", "parse_sockets"]
 

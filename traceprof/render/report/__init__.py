@@ -1,5 +1,5 @@
 """The report: every answer of traceprof about one trace on one page."""
 
-from traceprof.render.report.render import REPORT, render_report
+from traceprof.render.report.render import render_report
 
-__all__ = ["REPORT", "render_report"]
+__all__ = ["render_report"]

@@ -9,21 +9,15 @@ from typing import Final
 import numpy as np
 import pandas as pd
 
-from traceprof.analysis.device.breakdown import Breakdown, DeviceBreakdown
-from traceprof.analysis.training.steps import StepTimes
+from traceprof.model.results import Result
 from traceprof.render.escape import html_text
-from traceprof.render.palette import CATEGORIES, category_index
+from traceprof.render.palette import CATEGORIES, PART_STYLES, category_of
+from traceprof.render.shown import Row, rows_of
 from traceprof.units import format_duration, format_ratio
 
 __all__ = ["breakdown_bars", "category_style", "step_chart"]
 
-_PARTS: Final = {
-    "compute_ns": "compute",
-    "exposed_communication_ns": "exposed_communication",
-    "exposed_transfer_ns": "exposed_transfer",
-    "device_memory_ns": "device_memory",
-    "idle_ns": "idle",
-}
+_PARTS: Final = {part.column: part.key for part in PART_STYLES}
 _PHASES: Final = {
     "data_ns": "range_data",
     "forward_ns": "range_forward",
@@ -46,17 +40,18 @@ def category_style() -> str:
     return f":root{{{variables('light')}}}[data-theme=dark]{{{variables('dark')}}}"
 
 
-def breakdown_bars(breakdown: Breakdown) -> str:
+def breakdown_bars(breakdown: Result) -> str:
     """Return one bar per device: the parts of the window, which add up to it."""
-    rows = list(breakdown.devices)
-    if breakdown.total is not None and len(rows) > 1:
-        rows.append(breakdown.total)
+    rows = rows_of(breakdown.to_frame("devices"))
+    if len(rows) > 1:
+        (total,) = rows_of(breakdown.to_frame("total"))
+        rows.append({"name": f"all {len(rows)} devices", **total})
     bars = "".join(map(_bar, rows))
     return f"{_legend(_PARTS.values())}<div class='bars'>{bars}</div>"
 
 
-def _bar(row: DeviceBreakdown) -> str:
-    ratios = {key: getattr(row, key) / max(1, row.duration_ns) for key in _PARTS}
+def _bar(row: Row) -> str:
+    ratios = {key: row[key] / max(1, row["duration_ns"]) for key in _PARTS}
     words = ", ".join(f"{_label(_PARTS[key])} {format_ratio(r)}" for key, r in ratios.items())
     parts = "".join(
         f'<i style="width:{100 * ratio:.3f}%;background:var(--{_PARTS[key]})" '
@@ -65,7 +60,7 @@ def _bar(row: DeviceBreakdown) -> str:
         for key, ratio in ratios.items()
         if ratio > 0
     )
-    name = f"GPU {row.device} {row.name}" if row.device.isdigit() else row.name
+    name = f"GPU {row['device']} {row['name']}" if "device" in row else str(row["name"])
     title = html_text(name.strip(), 80)
     return (
         f'<span class="who">{title}</span>'
@@ -74,7 +69,7 @@ def _bar(row: DeviceBreakdown) -> str:
 
 
 def _label(category: str) -> str:
-    return CATEGORIES[category_index(category)].label
+    return category_of(category).label
 
 
 def _legend(categories: Iterable[str]) -> str:
@@ -103,7 +98,7 @@ class _Scale:
         return (_HEIGHT - _BOTTOM) * (1 - ns / self.top_ns)
 
 
-def step_chart(steps: StepTimes) -> str:
+def step_chart(steps: Result) -> str:
     """Return the duration of each step, stacked by part (or by phase of the host)."""
     table = steps.table
     columns = _columns(table)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Final
 
-from traceprof.analysis.ranks.rank_steps import RankSteps
+from traceprof.model.results import Result
 from traceprof.render.escape import html_text
 from traceprof.render.heat import HeatMap, find_lines, format_more, make_heat_map
 from traceprof.render.palette import HEAT
@@ -39,7 +39,7 @@ def heat_style() -> str:
     return f":root{{{variables('light')}}}[data-theme=dark]{{{variables('dark')}}}{classes}"
 
 
-def heat_chart(result: RankSteps) -> str:
+def heat_chart(result: Result) -> str:
     """Return the own time of each rank in each step as colours; "" for a single rank."""
     lines = find_lines(result.table, _MOST_ROWS)
     if lines is None:

@@ -2,34 +2,37 @@
 
 from __future__ import annotations
 
-import math
+from typing import Final
 
-from traceprof.model.trace import Trace
 from traceprof.model.window import TimeWindow
-from traceprof.render.report.tables import Link, Row
+from traceprof.render.formatting import is_known
+from traceprof.render.page.tables import Link
+from traceprof.render.shown import Row
 
 __all__ = ["link_to", "links_of_rows"]
 
-_LEAST_MARGIN_NS = 1_000
+_LEAST_MARGIN_NS: Final = 1_000
 
 
-def link_to(trace: Trace, place: TimeWindow, shown: TimeWindow) -> str | None:
-    """Return the address of ``place`` within the page; None where its timeline ends before it."""
+def link_to(run: TimeWindow, place: TimeWindow, shown: TimeWindow) -> str | None:
+    """Return the address of ``place`` within the page; None where its timeline ends before it.
+
+    ``run`` is the whole run, whose start the address counts from.
+    """
     if place.start_ns < shown.start_ns or place.end_ns > shown.end_ns:
         return None
     margin = max(_LEAST_MARGIN_NS, place.duration_ns // 4)
-    start = place.start_ns - trace.span.start_ns - margin
-    return f"#at={start}..{place.end_ns - trace.span.start_ns + margin}"
+    return f"#at={place.start_ns - run.start_ns - margin}..{place.end_ns - run.start_ns + margin}"
 
 
-def links_of_rows(trace: Trace, shown: TimeWindow) -> Link:
+def links_of_rows(run: TimeWindow, shown: TimeWindow) -> Link:
     """Return a function that gives the address of a row with ``at_ns`` and ``duration_ns``."""
 
     def link(row: Row) -> str | None:
-        at, duration = float(row["at_ns"]), float(row.get("duration_ns", 0))
-        if math.isnan(at) or math.isnan(duration):
+        at, duration = row["at_ns"], row.get("duration_ns", 0)
+        if not (is_known(at) and is_known(duration)):
             return None
-        start = trace.span.start_ns + int(at)
-        return link_to(trace, TimeWindow(start, start + int(duration)), shown)
+        start = run.start_ns + int(at)
+        return link_to(run, TimeWindow(start, start + int(duration)), shown)
 
     return link

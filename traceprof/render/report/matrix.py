@@ -6,8 +6,10 @@ import re
 from collections.abc import Sequence
 from typing import Final
 
-from traceprof.analysis.ranks.peers import Edge, Peers
+from traceprof.model.results import Result
 from traceprof.render.escape import html_text
+from traceprof.render.formatting import is_known
+from traceprof.render.shown import Row, rows_of
 from traceprof.units import format_bytes, format_rate
 
 __all__ = ["peer_matrix"]
@@ -16,19 +18,20 @@ _MOST_RANKS: Final = 32
 _NUMBERS: Final = re.compile(r"\d+")
 
 
-def peer_matrix(peers: Peers) -> str:
+def peer_matrix(peers: Result) -> str:
     """Return the bytes from each rank (a row) to each other (a column), the more the darker.
 
     Nothing for a single pair, and for more than 32 ranks, where the table of pairs is better.
     """
-    names = sorted({end for edge in peers.edges for end in (edge.source, edge.target)}, key=_order)
-    sized = [edge for edge in peers.edges if edge.size_bytes]
+    edges = rows_of(peers.table)
+    names = sorted({str(edge[end]) for edge in edges for end in ("source", "target")}, key=_order)
+    sized = [edge for edge in edges if _bytes_of(edge)]
     if not 2 < len(names) <= _MOST_RANKS or not sized:
         return ""
-    by_pair: dict[tuple[str, str], list[Edge]] = {}
+    by_pair: dict[tuple[str, str], list[Row]] = {}
     for edge in sized:
-        by_pair.setdefault((edge.source, edge.target), []).append(edge)
-    top = max(sum(edge.size_bytes or 0 for edge in own) for own in by_pair.values())
+        by_pair.setdefault((edge["source"], edge["target"]), []).append(edge)
+    top = max(sum(map(_bytes_of, own)) for own in by_pair.values())
     head = "".join(f'<th scope="col">{html_text(name, 40)}</th>' for name in names)
     rows = "".join(
         f'<tr><th scope="row">{html_text(source, 40)}</th>'
@@ -43,14 +46,18 @@ def peer_matrix(peers: Peers) -> str:
     )
 
 
-def _cell(edges: Sequence[Edge], top: int) -> str:
+def _bytes_of(edge: Row) -> int:
+    return int(edge["size_bytes"]) if is_known(edge["size_bytes"]) else 0
+
+
+def _cell(edges: Sequence[Row], top: int) -> str:
     if not edges:
         return "<td></td>"
-    n_bytes = sum(edge.size_bytes or 0 for edge in edges)
+    n_bytes = sum(map(_bytes_of, edges))
     rates = [
-        f"{edge.via}: {format_rate(edge.rate_bytes_per_s)}"
+        f"{edge['via']}: {format_rate(edge['rate_bytes_per_s'])}"
         for edge in edges
-        if edge.rate_bytes_per_s is not None
+        if is_known(edge["rate_bytes_per_s"])
     ]
     share = round(100 * n_bytes / top)
     return (

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from traceprof.analysis.base import Result
-from traceprof.analysis.training.steps import StepTimes
+from traceprof.model.results import Result
 from traceprof.model.tables import TABLES
 from traceprof.model.trace import Trace
 from traceprof.model.window import TimeWindow
@@ -35,14 +34,14 @@ def choose_extent(
     of it on either side. Without steps it is the whole window.
     """
     window = selection.window
-    if not isinstance(steps, StepTimes) or steps.table.empty:
+    if steps is None or steps.table.empty:
         return Extent(window, window, f"the window {selection.label}")
     step, label = _typical_step(trace, steps)
     is_much = _count_events(trace, window) > max_events
     return Extent(step if is_much else window, step & window, label)
 
 
-def _typical_step(trace: Trace, steps: StepTimes) -> tuple[TimeWindow, str]:
+def _typical_step(trace: Trace, steps: Result) -> tuple[TimeWindow, str]:
     steady = steps.table[~steps.table["is_warmup"]]
     table = steady if len(steady) else steps.table
     distance = (table["duration_ns"] - table["duration_ns"].median()).abs()

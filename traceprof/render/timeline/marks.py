@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from traceprof.facts.steps.find import find_steps
+from traceprof.model.ranks import Ranks
 from traceprof.model.trace import Trace
 from traceprof.model.window import TimeWindow
 from traceprof.session.selection import select_default
@@ -27,7 +28,7 @@ def describe_steps(trace: Trace, window: TimeWindow) -> dict[str, Any]:
 
 def describe_focus(trace: Trace, window: TimeWindow) -> dict[str, Any] | None:
     """Return the window that the analyses look at by default; None where it is all of the page."""
-    chosen = select_default(trace)
+    chosen = select_default(Ranks.of(trace))
     inside = chosen.window & window
     if inside == window or inside.duration_ns == 0:
         return None

@@ -6,8 +6,8 @@ import base64
 import gzip
 from typing import Final
 
-from traceprof.render.document import Fragment
-from traceprof.render.plotly_bundle import plotly_bundle
+from traceprof.render.page.document import Fragment
+from traceprof.render.page.plotly_bundle import plotly_bundle
 from traceprof.render.timeline.script import read_asset, timeline_script
 
 __all__ = ["timeline_fragment"]

@@ -7,10 +7,10 @@ from typing import Any, Final
 
 from traceprof.model.trace import Trace
 from traceprof.model.window import TimeWindow
-from traceprof.render.document import write_document
 from traceprof.render.escape import html_list, html_text
+from traceprof.render.page.document import write_document
+from traceprof.render.page.plotly_bundle import PLOTLY_CONFIG
 from traceprof.render.palette import CATEGORIES, STATES, category_index
-from traceprof.render.plotly_bundle import PLOTLY_CONFIG
 from traceprof.render.timeline.channels import Lanes
 from traceprof.render.timeline.condense import condense_until
 from traceprof.render.timeline.encode import encode_lanes
@@ -18,7 +18,7 @@ from traceprof.render.timeline.lanes import build_lanes
 from traceprof.render.timeline.marks import describe_focus, describe_steps
 from traceprof.render.timeline.page import timeline_fragment
 from traceprof.render.timeline.samples import sample_series
-from traceprof.render.timeline.states import with_states
+from traceprof.render.timeline.states import part_bits, state_of_parts, with_states
 from traceprof.units import format_count, format_duration
 
 __all__ = ["MAX_ITEMS", "encode_timeline", "render_timeline", "timeline_head"]
@@ -103,6 +103,8 @@ def timeline_head(trace: Trace, span: TimeWindow, n_events: int) -> dict[str, An
         "n_events": n_events,
         "categories": [asdict(category) for category in CATEGORIES],
         "states": [category_index(key) for key in STATES],
+        "part_bits": part_bits(),
+        "state_of_parts": state_of_parts(),
         "steps": describe_steps(trace, span),
         "focus": describe_focus(trace, span),
         "plotly_config": dict(PLOTLY_CONFIG),

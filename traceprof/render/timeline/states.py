@@ -1,22 +1,25 @@
 """What a device does at each instant, for pages that hold condensed events.
 
-An exact page derives the same in the browser (`assets/states.mjs`).
+An exact page derives the same in the browser (`assets/states.mjs`), from `state_of_parts`.
 """
 
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Final
 
 import numpy as np
 
 from traceprof.model.activity import Part
 from traceprof.model.intervals import Intervals
-from traceprof.render.palette import CATEGORIES
+from traceprof.model.parts import DeviceTime
+from traceprof.render.palette import CATEGORIES, category_index
 from traceprof.render.timeline.channels import Channel, Group, Lanes
 
-__all__ = ["device_states", "with_states"]
+__all__ = ["device_states", "part_bits", "state_of_parts", "with_states"]
 
-_PART_OF = {item.key: item.part for item in CATEGORIES}
+_PART_OF: Final = {item.key: item.part for item in CATEGORIES}
+_UNIONS: Final = tuple(Part)
 
 
 def with_states(lanes: Lanes, duration_ns: int) -> Lanes:
@@ -34,19 +37,31 @@ def with_states(lanes: Lanes, duration_ns: int) -> Lanes:
 
 def device_states(group: Group, duration_ns: int) -> tuple[Channel, ...]:
     """Return the states of one device: exclusive, and together the whole duration."""
-    busy = {part: _busy(group, part).clip(0, duration_ns) for part in Part}
-    compute, communication = busy[Part.COMPUTE], busy[Part.COMMUNICATION]
-    transfer, memory = busy[Part.TRANSFER], busy[Part.DEVICE_MEMORY]
-    active = compute | communication
-    found = {
-        "compute": compute - communication,
-        "overlap": compute & communication,
-        "exposed_communication": communication - compute,
-        "exposed_transfer": transfer - active,
-        "device_memory": memory - active - transfer,
-        "idle": (active | transfer | memory).gaps(0, duration_ns),
-    }
-    return tuple(_channel(key, span) for key, span in found.items() if len(span))
+    time = DeviceTime(**{part.value: _busy(group, part) for part in _UNIONS})
+    states = time.states(0, duration_ns)
+    return tuple(_channel(key, span) for key, span in states.items() if len(span))
+
+
+def part_bits() -> list[int]:
+    """Return, for each category, the bit of the union that its events belong to; 0 for none."""
+    return [0 if c.part is None else 1 << _UNIONS.index(c.part) for c in CATEGORIES]
+
+
+def state_of_parts() -> list[int]:
+    """Return the category of the state for each set of unions that are busy together.
+
+    A place in the list has the bits of `part_bits`.
+    """
+    return [_state_of(bits) for bits in range(1 << len(_UNIONS))]
+
+
+def _state_of(bits: int) -> int:
+    always, never = Intervals.union_of(np.array([0]), np.array([1])), Intervals.empty()
+    time = DeviceTime(
+        **{part.value: always if bits >> i & 1 else never for i, part in enumerate(_UNIONS)}
+    )
+    (state,) = (key for key, span in time.states(0, 1).items() if len(span))
+    return category_index(state)
 
 
 def _busy(group: Group, part: Part) -> Intervals:

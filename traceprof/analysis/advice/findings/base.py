@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 from traceprof.analysis.advice.findings.context import Context
+from traceprof.model.results import Note
 
 __all__ = ["Finding", "Rule"]
 
@@ -20,11 +21,10 @@ class Finding:
     stands behind the findings that say why.
     """
 
-    rule: str
-    title: str
+    title: Note
     saving_ratio: float
     saving_ns: int
-    evidence: tuple[str, ...]
+    evidence: tuple[Note, ...]
     action: str
     caveat: str
     window: str = ""
@@ -36,11 +36,13 @@ class Finding:
 class Rule:
     """One rule. To add one: a module that defines ``RULE``, and its place in `RULES`.
 
-    ``needs`` names the tables without which it cannot judge. ``check`` yields its findings and
-    raises NotRecordedError, with the reason, where the trace does not let it judge.
+    ``needs`` names the tables without which it cannot judge, ``show`` the analysis that tells more.
+    ``check`` yields its findings and raises NotRecordedError, with the reason, where the trace does
+    not let it judge.
     """
 
     name: str
     summary: str
     needs: tuple[str, ...]
+    show: str
     check: Callable[[Context], Iterable[Finding]]

@@ -9,7 +9,7 @@ import pandas as pd
 
 from traceprof.analysis.advice.findings.base import Finding, Rule
 from traceprof.analysis.advice.findings.context import Context
-from traceprof.units import format_ratio
+from traceprof.model.results import Note
 
 __all__ = ["RULE", "blocking_copies_of"]
 
@@ -37,14 +37,14 @@ def _check(context: Context) -> Iterator[Finding]:
     ratio = context.exposed_ratio(pinned)
     if pinned.empty or ratio < _LEAST:
         return
+    calls = set(pinned["api"])
     yield Finding(
-        rule=RULE.name,
-        title=f"blocking copies: {format_ratio(ratio)} of the time nothing else runs",
+        title=Note.of("blocking copies: {share:ratio} of the time nothing else runs", share=ratio),
         saving_ratio=ratio,
         saving_ns=context.saving_ns(ratio),
         evidence=(
-            f"{context.per_step(len(pinned))} copies by {', '.join(sorted(set(pinned['api'])))}",
-            f"the calls take {context.time_per_step(int(pinned['call_ns'].sum()))} of host time",
+            context.counted(len(pinned), "copies by {calls}", calls=", ".join(sorted(calls))),
+            context.timed(int(pinned["call_ns"].sum()), "the calls take ", " of host time"),
         ),
         action="use cudaMemcpyAsync (non_blocking=True) on a stream of its own",
         caveat="what the host needs at once has to be waited for",
@@ -56,5 +56,6 @@ RULE = Rule(
     name="blocking_copies",
     summary="copies that block the host",
     needs=("copies", "api_calls"),
+    show="copies",
     check=_check,
 )

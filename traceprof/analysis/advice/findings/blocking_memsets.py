@@ -9,7 +9,7 @@ import pandas as pd
 
 from traceprof.analysis.advice.findings.base import Finding, Rule
 from traceprof.analysis.advice.findings.context import Context
-from traceprof.units import format_ratio
+from traceprof.model.results import Note
 
 __all__ = ["RULE", "blocking_memsets_of"]
 
@@ -30,11 +30,10 @@ def _check(context: Context) -> Iterator[Finding]:
     if memsets.empty or ratio < _LEAST:
         return
     yield Finding(
-        rule=RULE.name,
-        title=f"blocking memsets: {format_ratio(ratio)} of the time nothing else runs",
+        title=Note.of("blocking memsets: {share:ratio} of the time nothing else runs", share=ratio),
         saving_ratio=ratio,
         saving_ns=context.saving_ns(ratio),
-        evidence=(f"{context.per_step(len(memsets))} memsets of pinned or managed memory",),
+        evidence=(context.counted(len(memsets), "memsets of pinned or managed memory"),),
         action="use cudaMemsetAsync, or do not clear what is overwritten anyway",
         caveat="the first touch of managed memory costs time in any case",
     )
@@ -44,5 +43,6 @@ RULE = Rule(
     name="blocking_memsets",
     summary="memsets that block the host",
     needs=("copies", "api_calls"),
+    show="copies",
     check=_check,
 )

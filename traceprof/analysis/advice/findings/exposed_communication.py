@@ -8,8 +8,7 @@ from typing import Final
 from traceprof.analysis.advice.findings.base import Finding, Rule
 from traceprof.analysis.advice.findings.context import Context
 from traceprof.analysis.advice.findings.straggler import waiting_ratio
-from traceprof.model.activity import Activity
-from traceprof.units import format_ratio
+from traceprof.model.results import Note
 
 __all__ = ["RULE"]
 
@@ -24,19 +23,27 @@ def _check(context: Context) -> Iterator[Finding]:
     whole = context.mean_ratio(
         {device: time.communication for device, time in context.times.items()}
     )
-    kernels = context.kernels
-    own = kernels[kernels["activity"] == Activity.COMMUNICATION.value]
-    top = own.groupby("name", observed=True)["duration_ns"].sum().nlargest(2)
+    own = context.kernels.communication
+    top = own.nlargest(2, "total_ns")
+    longest = context.kernels.longest_communication
     yield Finding(
-        rule=RULE.name,
-        title=f"exposed communication: {format_ratio(ratio)} of the time nothing else runs",
+        title=Note.of(
+            "exposed communication: {share:ratio} of the time nothing else runs", share=ratio
+        ),
         saving_ratio=ratio,
         saving_ns=context.saving_ns(ratio),
         evidence=(
-            f"communication takes {format_ratio(whole)} of the time, "
-            f"{format_ratio(1 - ratio / whole)} of it hidden by compute or spent waiting",
-            f"{context.per_step(len(own))} communication kernels",
-            *(f"{context.time_per_step(int(ns))} in {name}" for name, ns in top.items()),
+            Note.of(
+                "communication takes {whole:ratio} of the time, {hidden:ratio} of it hidden by "
+                "compute or spent waiting",
+                whole=whole,
+                hidden=1 - ratio / whole,
+            ),
+            context.counted(int(own["count"].sum()), "communication kernels"),
+            *(
+                context.timed(ns, after=" in {name}", name=name)
+                for name, ns in zip(top["name"], top["total_ns"].tolist(), strict=True)
+            ),
         ),
         action=(
             "overlap it with compute: DDP with gradient_as_bucket_view and a tuned bucket_cap_mb, "
@@ -47,7 +54,7 @@ def _check(context: Context) -> Iterator[Finding]:
             "on one rank the time includes waiting for the others: with traces of all ranks the "
             "slow rank can be told from a slow network"
         ),
-        window=context.longest_row(own),
+        window="" if longest is None else context.window_text(*longest),
     )
 
 
@@ -55,5 +62,6 @@ RULE = Rule(
     name="exposed_communication",
     summary="communication that compute does not hide",
     needs=("kernels",),
+    show="collectives",
     check=_check,
 )

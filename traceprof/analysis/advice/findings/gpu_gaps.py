@@ -9,7 +9,7 @@ import pandas as pd
 
 from traceprof.analysis.advice.findings.base import Finding, Rule
 from traceprof.analysis.advice.findings.context import Context
-from traceprof.units import format_duration, format_ratio
+from traceprof.model.results import Note
 
 __all__ = ["RULE", "long_gaps"]
 
@@ -28,20 +28,26 @@ def _check(context: Context) -> Iterator[Finding]:
     if own.empty:
         return
     total = int((own["end_ns"] - own["start_ns"]).sum())
-    span_ns = max(1, context.trace.span.duration_ns)
+    span_ns = context.window_ns
     ratio = total / span_ns / max(1, len(context.devices))
     worst = own.iloc[int((own["end_ns"] - own["start_ns"]).to_numpy().argmax())]
     yield Finding(
-        rule=RULE.name,
-        title=f"{len(own)} gap(s) longer than {format_duration(_LONG_NS)}: "
-        f"{format_ratio(ratio)} of the time",
+        title=Note.of(
+            "{n:count} gap(s) longer than {least:ns}: {share:ratio} of the time",
+            n=len(own),
+            least=_LONG_NS,
+            share=ratio,
+        ),
         saving_ratio=ratio,
         saving_ns=round(ratio * span_ns),
         evidence=(
-            f"the longest: device {worst['device']}, "
-            f"{format_duration(int(worst['end_ns'] - worst['start_ns']))}",
+            Note.of(
+                "the longest: device {device}, {longest:ns}",
+                device=int(worst["device"]),
+                longest=int(worst["end_ns"] - worst["start_ns"]),
+            ),
         ),
-        action="see what the host does there: `traceprof gaps`, `traceprof timeline`",
+        action="see what the host does there: `traceprof show gaps`, `traceprof timeline`",
         caveat="loading a model or a checkpoint takes its time once",
         window=context.window_text(int(worst["start_ns"]), int(worst["end_ns"])),
         is_symptom=True,
@@ -52,5 +58,6 @@ RULE = Rule(
     name="gpu_gaps",
     summary="gaps of half a second and more",
     needs=("kernels", "copies", "api_calls"),
+    show="gaps",
     check=_check,
 )

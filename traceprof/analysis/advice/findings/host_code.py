@@ -6,12 +6,13 @@ from collections.abc import Iterator
 from typing import Final
 
 import numpy as np
+import pandas as pd
 
 from traceprof.analysis.advice.findings.base import Finding, Rule
 from traceprof.analysis.advice.findings.context import Context
-from traceprof.analysis.waiting.longest_gaps import ranges_at
 from traceprof.facts.gaps import LAUNCH_BOUND_NS
-from traceprof.units import format_duration, format_ratio
+from traceprof.facts.host.open_ranges import ranges_at
+from traceprof.model.results import Note
 
 __all__ = ["RULE"]
 
@@ -24,19 +25,21 @@ def _check(context: Context) -> Iterator[Finding]:
         return
     gaps = context.gaps[(context.gaps["owner"] == "host_code") & (context.gaps["typical_ns"] > 0)]
     lengths = (gaps["end_ns"] - gaps["start_ns"]).to_numpy()
-    places: dict[str, int] = {}
-    for name, length in zip(ranges_at(context.trace, gaps), lengths, strict=True):
-        places[name] = places.get(name, 0) + int(length)
-    ranked = sorted(((ns, name) for name, ns in places.items() if name), reverse=True)[:3]
+    ranked = _places(context, gaps)
     yield Finding(
-        rule=RULE.name,
-        title=f"host code between launches: devices are idle {format_ratio(ratio)} of the time",
+        title=Note.of(
+            "host code between launches: devices are idle {share:ratio} of the time", share=ratio
+        ),
         saving_ratio=ratio,
         saving_ns=context.saving_ns(ratio),
         evidence=(
-            f"{context.per_step(len(gaps))} gaps longer than {format_duration(LAUNCH_BOUND_NS)}, "
-            f"median {format_duration(float(np.median(lengths)))}",
-            *(f"{context.time_per_step(ns)} of them in {name}" for ns, name in ranked),
+            context.counted(
+                len(gaps),
+                "gaps longer than {least:ns} (median {median:ns})",
+                least=LAUNCH_BOUND_NS,
+                median=float(np.median(lengths)),
+            ),
+            *(context.timed(ns, after=" of them in {name}", name=name) for ns, name in ranked),
         ),
         action=(
             "find the Python code in these gaps (logging, checkpoints, metrics, building batches, "
@@ -48,9 +51,22 @@ def _check(context: Context) -> Iterator[Finding]:
     )
 
 
+def _places(context: Context, gaps: pd.DataFrame) -> list[tuple[int, str]]:
+    """Return the ns of the gaps by the range that was open when they began, the most first."""
+    sums: dict[str, int] = {}
+    for place, own in gaps.groupby("part"):
+        columns = (own[name].to_numpy(np.int64) for name in ("process", "start_ns"))
+        names = ranges_at(context.ranks.parts[int(str(place))], *columns)
+        lengths = (own["end_ns"] - own["start_ns"]).tolist()
+        for name, length in zip(names, lengths, strict=True):
+            sums[name] = sums.get(name, 0) + length
+    return sorted(((ns, name) for name, ns in sums.items() if name), reverse=True)[:3]
+
+
 RULE = Rule(
     name="host_code",
     summary="long gaps in which the host neither launches nor waits",
     needs=("kernels", "api_calls"),
+    show="gaps",
     check=_check,
 )

@@ -5,10 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Final
 
+import pandas as pd
+
 from traceprof.analysis.advice.findings.base import Finding, Rule
 from traceprof.analysis.advice.findings.context import Context
-from traceprof.analysis.waiting.sync import find_waits
-from traceprof.units import format_ratio
+from traceprof.facts.host.waits import find_waits
+from traceprof.model.results import Note
 
 __all__ = ["RULE"]
 
@@ -19,16 +21,22 @@ def _check(context: Context) -> Iterator[Finding]:
     ratio = context.gap_ratio("host_sync")
     if ratio < _LEAST:
         return
-    waits = find_waits(context.trace)
+    found = [find_waits(part) for part in context.ranks]
+    waits = pd.concat([own for own in found if len(own)] or found[:1], ignore_index=True)
     starts = waits["start_ns"].to_numpy()
     waits = waits[context.typical.covered_ns(starts, starts + 1) > 0]
     kinds = waits["name"].astype(str) + " (" + waits["pattern"].astype(str) + ")"
     by_call = kinds.value_counts()
-    places = waits["host_range"][waits["host_range"] != ""].value_counts().head(3)
-    calls = [f"{context.per_step(int(count))} of {call}" for call, count in by_call.head(3).items()]
+    names = waits["host_range"].astype(object)
+    places = names[names != ""].value_counts().head(3)
+    calls = [
+        context.counted(int(count), "of {call}", call=call)
+        for call, count in by_call.head(3).items()
+    ]
     yield Finding(
-        rule=RULE.name,
-        title=f"the host waits for the device in the loop: {format_ratio(ratio)} idle after it",
+        title=Note.of(
+            "the host waits for the device in the loop: {share:ratio} idle after it", share=ratio
+        ),
         saving_ratio=ratio,
         saving_ns=context.saving_ns(ratio),
         evidence=tuple(calls),
@@ -49,5 +57,6 @@ RULE = Rule(
     name="host_sync",
     summary="synchronising calls in the loop leave devices without work",
     needs=("kernels", "api_calls"),
+    show="sync",
     check=_check,
 )

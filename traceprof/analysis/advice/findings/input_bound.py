@@ -10,7 +10,7 @@ from traceprof.analysis.advice.findings.context import Context
 from traceprof.errors import NotRecordedError
 from traceprof.facts.host.phases import find_host_phases
 from traceprof.model.intervals import Intervals
-from traceprof.units import format_duration, format_ratio
+from traceprof.model.results import Note
 
 __all__ = ["RULE"]
 
@@ -20,7 +20,7 @@ _LEAST_ON_HOST: Final = 0.1
 
 
 def _check(context: Context) -> Iterator[Finding]:
-    phases = find_host_phases(context.trace)
+    phases = [host for part in context.ranks for host in find_host_phases(part)]
     if not any("data" in host.times for host in phases):
         raise NotRecordedError("no range says when data is fetched: use `traceprof record`")
     fetching = [host.times.get("data", Intervals.empty()) for host in phases]
@@ -31,14 +31,19 @@ def _check(context: Context) -> Iterator[Finding]:
         return
     who = "devices are idle" if has_devices else "training waits"
     yield Finding(
-        rule=RULE.name,
-        title=f"input-bound: {who} {format_ratio(ratio)} of the time while data is fetched",
+        title=Note.of(
+            f"input-bound: {who} {{share:ratio}} of the time while data is fetched", share=ratio
+        ),
         saving_ratio=ratio,
         saving_ns=context.saving_ns(ratio),
         evidence=(
-            f"the main thread is in data loading {format_ratio(host_ratio)} of the time "
-            f"({format_duration(host_ratio * context.step_ns)} of "
-            f"{format_duration(context.step_ns)})",
+            Note.of(
+                "the main thread is in data loading {share:ratio} of the time ({data:ns} of "
+                "{step:ns})",
+                share=host_ratio,
+                data=host_ratio * context.step_ns,
+                step=context.step_ns,
+            ),
         ),
         action=(
             "give the DataLoader more workers (num_workers), prefetch (prefetch_factor, "
@@ -55,5 +60,6 @@ RULE = Rule(
     name="input_bound",
     summary="devices wait while the host fetches data",
     needs=("ranges",),
+    show="steps",
     check=_check,
 )

@@ -5,10 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Final
 
+import numpy as np
+import numpy.typing as npt
+
 from traceprof.analysis.advice.findings.base import Finding, Rule
 from traceprof.analysis.advice.findings.context import Context
-from traceprof.analysis.waiting.launches import launch_table
-from traceprof.units import format_duration, format_ratio
+from traceprof.facts.launch_queue import launch_table
+from traceprof.model.results import Note
 
 __all__ = ["RULE"]
 
@@ -19,20 +22,25 @@ def _check(context: Context) -> Iterator[Finding]:
     ratio = context.gap_ratio("launch_bound")
     if ratio < _LEAST:
         return
-    launches = launch_table(context.trace)
-    call_ns = launches["launched_ns"] - launches["launch_ns"]
-    kernels = context.kernels
+    launches = [launch_table(part) for part in context.ranks]
+    call_ns = np.concatenate([own["launched_ns"] - own["launch_ns"] for own in launches])
+    is_empty = np.concatenate([own["is_empty"] for own in launches])
+    durations = context.kernels.durations_ns
     yield Finding(
-        rule=RULE.name,
-        title=f"launch-bound: devices are idle {format_ratio(ratio)} of the time between launches",
+        title=Note.of(
+            "launch-bound: devices are idle {share:ratio} of the time between launches", share=ratio
+        ),
         saving_ratio=ratio,
         saving_ns=context.saving_ns(ratio),
         evidence=(
-            f"{context.per_step(len(kernels))} kernels, median "
-            f"{format_duration(float(kernels['duration_ns'].median()))}",
-            f"a launching call takes {format_duration(float(call_ns.median()))} (median)",
-            f"{format_ratio(float(launches['is_empty'].mean()))} of the launches found the device "
-            "without work",
+            context.counted(
+                len(durations), "kernels (median {median:ns})", median=_median(durations)
+            ),
+            Note.of("a launching call takes {call:ns} (median)", call=_median(call_ns)),
+            Note.of(
+                "{share:ratio} of the launches found the device without work",
+                share=float(is_empty.mean()) if len(is_empty) else float("nan"),
+            ),
         ),
         action=(
             "launch less: CUDA graphs or torch.compile(mode='reduce-overhead'), fused optimizers "
@@ -46,9 +54,14 @@ def _check(context: Context) -> Iterator[Finding]:
     )
 
 
+def _median(values: npt.NDArray[np.int64]) -> float:
+    return float(np.median(values)) if len(values) else float("nan")
+
+
 RULE = Rule(
     name="launch_bound",
     summary="devices wait for kernels to be launched",
     needs=("kernels", "api_calls"),
+    show="launches",
     check=_check,
 )

@@ -8,7 +8,7 @@ from typing import Final
 
 from traceprof.analysis.advice.findings.base import Finding, Rule
 from traceprof.analysis.advice.findings.context import Context
-from traceprof.units import format_ratio
+from traceprof.model.results import Note
 
 __all__ = ["RULE"]
 
@@ -17,21 +17,23 @@ _CONVERTS: Final = re.compile(r"nchw_?to_?nhwc|nhwc_?to_?nchw|tensorTransform", 
 
 
 def _check(context: Context) -> Iterator[Finding]:
-    kernels = context.kernels
-    names = [i for i, n in enumerate(kernels["name"].cat.categories) if _CONVERTS.search(str(n))]
-    own = kernels[kernels["name"].cat.codes.isin(names)]
-    ratio = int(own["duration_ns"].sum()) / context.typical_ns / max(1, len(context.devices))
+    own = context.kernels.named(_CONVERTS)
+    ratio = context.kernels_ratio(int(own["total_ns"].sum()))
     if ratio < _LEAST:
         return
-    top = own.groupby("name", observed=True)["duration_ns"].sum().nlargest(2)
+    top = own.nlargest(2, "total_ns")
     yield Finding(
-        rule=RULE.name,
-        title=f"layout conversion: {format_ratio(ratio)} of the time between NCHW and NHWC",
+        title=Note.of(
+            "layout conversion: {share:ratio} of the time between NCHW and NHWC", share=ratio
+        ),
         saving_ratio=ratio,
         saving_ns=context.saving_ns(ratio),
         evidence=(
-            f"{context.per_step(len(own))} conversions",
-            *(f"{context.time_per_step(int(ns))} in {name}" for name, ns in top.items()),
+            context.counted(int(own["count"].sum()), "conversions"),
+            *(
+                context.timed(ns, after=" in {name}", name=name)
+                for name, ns in zip(top["name"], top["total_ns"].tolist(), strict=True)
+            ),
         ),
         action="keep model and input in channels_last: .to(memory_format=torch.channels_last)",
         caveat="layers without a channels_last kernel convert back and forth",
@@ -42,5 +44,6 @@ RULE = Rule(
     name="layout_conversion",
     summary="conversions between NCHW and NHWC",
     needs=("kernels",),
+    show="kernels",
     check=_check,
 )

@@ -9,7 +9,7 @@ import numpy as np
 
 from traceprof.analysis.advice.findings.base import Finding, Rule
 from traceprof.analysis.advice.findings.context import Context
-from traceprof.units import format_ratio
+from traceprof.model.results import Note
 
 __all__ = ["RULE"]
 
@@ -19,7 +19,7 @@ _LEAST_CHUNKS: Final = 0.3
 
 
 def _check(context: Context) -> Iterator[Finding]:
-    span = context.trace.span
+    span = context.ranks.span
     edges = np.linspace(span.start_ns, span.end_ns, _CHUNKS + 1).astype(np.int64)
     lengths = np.maximum(np.diff(edges), 1)
     for device in context.devices:
@@ -30,13 +30,18 @@ def _check(context: Context) -> Iterator[Finding]:
         ratio = float((1 - busy[low]).sum() / _CHUNKS)
         worst = int(busy.argmin())
         yield Finding(
-            rule=RULE.name,
-            title=f"low utilisation: device {device} works less than {format_ratio(_LOW)} of the "
-            f"time in {len(low)} of {_CHUNKS} parts of the window",
+            title=Note.of(
+                "low utilisation: device {device} works less than {least:ratio} of the time in "
+                "{low:count} of {parts:count} parts of the window",
+                device=device,
+                least=_LOW,
+                low=len(low),
+                parts=_CHUNKS,
+            ),
             saving_ratio=ratio / max(1, len(context.devices)),
             saving_ns=context.saving_ns(ratio / max(1, len(context.devices))),
-            evidence=(f"busy {format_ratio(float(busy.mean()))} of the whole window",),
-            action="see why with `traceprof idle`",
+            evidence=(Note.of("busy {busy:ratio} of the whole window", busy=float(busy.mean())),),
+            action="see why with `traceprof show idle`",
             caveat="start-up and shut-down count, too: choose a window of training steps",
             window=context.window_text(int(edges[worst]), int(edges[worst + 1])),
             is_symptom=True,
@@ -47,5 +52,6 @@ RULE = Rule(
     name="low_utilisation",
     summary="parts of the window with little device work",
     needs=("kernels", "copies"),
+    show="idle",
     check=_check,
 )

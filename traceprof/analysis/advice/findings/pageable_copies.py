@@ -9,7 +9,7 @@ import pandas as pd
 
 from traceprof.analysis.advice.findings.base import Finding, Rule
 from traceprof.analysis.advice.findings.context import Context
-from traceprof.units import format_bytes, format_rate, format_ratio
+from traceprof.model.results import Note
 
 __all__ = ["RULE", "asynchronous", "of_pageable_memory", "pageable_finding"]
 
@@ -27,9 +27,7 @@ def asynchronous(copies: pd.DataFrame) -> pd.DataFrame:
     return copies[copies["api"].astype(str).str.contains("Async")]
 
 
-def pageable_finding(
-    context: Context, copies: pd.DataFrame, rule: str, kind: str
-) -> Finding | None:
+def pageable_finding(context: Context, copies: pd.DataFrame, kind: str) -> Finding | None:
     """Return the finding on ``copies`` of pageable memory, None where they cost little."""
     exposed = context.exposed_ratio(copies)
     # Pinned memory is about twice as fast: the staging copy falls away.
@@ -40,14 +38,19 @@ def pageable_finding(
     n_bytes = int(copies["n_bytes"].clip(lower=0).sum())
     rate = n_bytes / (int(lengths.sum()) / 1e9) if int(lengths.sum()) else None
     return Finding(
-        rule=rule,
-        title=f"{kind}: {format_ratio(exposed)} of the time in copies that nothing hides",
+        title=Note.of(
+            f"{kind}: {{share:ratio}} of the time in copies that nothing hides", share=exposed
+        ),
         saving_ratio=ratio,
         saving_ns=context.saving_ns(ratio),
         evidence=(
-            f"{context.per_step(len(copies))} copies of pageable memory, "
-            f"{format_bytes(n_bytes)} at {format_rate(rate)}",
-            f"the calls take {context.time_per_step(int(copies['call_ns'].sum()))} of host time",
+            context.counted(
+                len(copies),
+                "copies of pageable memory ({moved:bytes} in all, at {rate:bytes/s})",
+                moved=n_bytes,
+                rate=rate,
+            ),
+            context.timed(int(copies["call_ns"].sum()), "the calls take ", " of host time"),
         ),
         action=(
             "pin the memory (DataLoader(pin_memory=True), tensor.pin_memory()) and copy with "
@@ -63,7 +66,6 @@ def _check(context: Context) -> Iterator[Finding]:
     found = pageable_finding(
         context,
         asynchronous(copies),
-        RULE.name,
         "asynchronous copies of pageable memory",
     )
     if found:
@@ -74,5 +76,6 @@ RULE = Rule(
     name="pageable_copies",
     summary="asynchronous copies of pageable memory",
     needs=("copies", "api_calls"),
+    show="copies",
     check=_check,
 )

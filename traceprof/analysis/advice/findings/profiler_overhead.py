@@ -7,7 +7,7 @@ from typing import Final
 
 from traceprof.analysis.advice.findings.base import Finding, Rule
 from traceprof.analysis.advice.findings.context import Context
-from traceprof.units import format_ratio
+from traceprof.model.results import Note
 
 __all__ = ["RULE"]
 
@@ -20,13 +20,16 @@ def _check(context: Context) -> Iterator[Finding]:
     ratio = total / context.typical_ns / max(1, len(context.devices))
     if ratio < _LEAST:
         return
-    names = context.trace.overheads["name"].value_counts().head(2)
+    names = context.ranks.table("overheads")["name"].value_counts().head(2)
     yield Finding(
-        rule=RULE.name,
-        title=f"the profiler itself: devices are idle {format_ratio(ratio)} of the time",
+        title=Note.of(
+            "the profiler itself: devices are idle {share:ratio} of the time", share=ratio
+        ),
         saving_ratio=ratio,
         saving_ns=context.saving_ns(ratio),
-        evidence=tuple(f"{count} times {name}" for name, count in names.items()),
+        evidence=tuple(
+            Note.of("{n:count} times {name}", n=int(n), name=str(name)) for name, n in names.items()
+        ),
         action="trace fewer kinds of events or fewer steps (--steps), and trust the shares less",
         caveat="without the profiler this time is not lost",
         window=context.longest_gap("profiler"),
@@ -37,5 +40,6 @@ RULE = Rule(
     name="profiler_overhead",
     summary="devices wait for the profiler",
     needs=("kernels", "overheads"),
+    show="idle",
     check=_check,
 )

@@ -9,7 +9,7 @@ from traceprof.analysis.advice.findings.base import Finding, Rule
 from traceprof.analysis.advice.findings.context import Context
 from traceprof.errors import NotRecordedError
 from traceprof.facts.ranks.groups import find_late_whole
-from traceprof.units import format_duration, format_ratio
+from traceprof.model.results import Note
 
 __all__ = ["RULE", "waiting_for_group_ratio"]
 
@@ -18,11 +18,11 @@ _LEAST: Final = 0.03
 
 def waiting_for_group_ratio(context: Context) -> float:
     """Return the share of the window, the mean over ranks, spent waiting for the slow group."""
-    found = find_late_whole(context.trace)
+    found = find_late_whole(context.ranks)
     if found is None:
         return 0.0
     waited_ns = found[1].waited_ns / len(context.matches.members)
-    return waited_ns / max(1, context.trace.span.duration_ns)
+    return waited_ns / context.window_ns
 
 
 def _check(context: Context) -> Iterator[Finding]:
@@ -31,26 +31,36 @@ def _check(context: Context) -> Iterator[Finding]:
     hosts = {member.host for member in context.matches.members if member.host}
     if len(hosts) < 2:
         raise NotRecordedError("the ranks of fewer than two hosts are known (--cluster FILE)")
-    found = find_late_whole(context.trace)
+    found = find_late_whole(context.ranks)
     ratio = waiting_for_group_ratio(context)
     if found is None or ratio < _LEAST:
         return
     where, group = found
-    kind = where.name
+    kind = where.value
     table = context.matches.table
     names = [where.of_member(context.matches.members[place]) for place in table["last_member"]]
     own = table[[name == group.name for name in names]]
     worst = own.iloc[int(own["waited_ns"].to_numpy().argmax())]
-    phase = (f"they take longer in {group.phase}",) if group.phase else ()
+    phase = (Note.of("they take longer in {phase}", phase=group.phase),) if group.phase else ()
     yield Finding(
-        rule=RULE.name,
-        title=f"slow {kind}: the others wait for {group.name}, {format_ratio(ratio)} of the time",
+        title=Note.of(
+            f"slow {kind}: the others wait for {{name}}, {{share:ratio}} of the time",
+            name=group.name,
+            share=ratio,
+        ),
         saving_ratio=ratio,
         saving_ns=context.saving_ns(ratio),
         evidence=(
-            f"{group.late_ranks} of the {group.ranks} ranks of {kind} {group.name} come late; it "
-            f"is last to {format_ratio(group.last_ratio)} of the collectives that it shares with "
-            f"others and holds them up {format_duration(group.cost_ns)} in all",
+            Note.of(
+                f"{{late:count}} of the {{ranks:count}} ranks of {kind} {{name}} come late; it is "
+                "last to {last:ratio} of the collectives that it shares with others and holds them "
+                "up {cost:ns} in all",
+                late=group.late_ranks,
+                ranks=group.ranks,
+                name=group.name,
+                last=group.last_ratio,
+                cost=group.cost_ns,
+            ),
             *phase,
         ),
         action=_ACTIONS[kind].format(name=group.name),
@@ -62,12 +72,12 @@ def _check(context: Context) -> Iterator[Finding]:
 
 _ACTIONS: Final = {
     "host": (
-        "look at what the ranks of {name} share (`traceprof hosts`): its processors and their "
+        "look at what the ranks of {name} share (`traceprof show hosts`): its processors and their "
         "clock, other jobs on it, its data and storage, GPUs that are throttled; or leave it out"
     ),
     "rack": (
-        "look at what the hosts of {name} share (`traceprof racks`): cooling and power limits, "
-        "storage, the switch; or leave it out"
+        "look at what the hosts of {name} share (`traceprof show racks`): cooling and power "
+        "limits, storage, the switch; or leave it out"
     ),
 }
 
@@ -75,5 +85,6 @@ RULE = Rule(
     name="slow_host",
     summary="a whole host or rack is late at the collectives",
     needs=("kernels",),
+    show="hosts",
     check=_check,
 )

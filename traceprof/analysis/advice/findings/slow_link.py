@@ -9,7 +9,7 @@ from traceprof.analysis.advice.findings.base import Finding, Rule
 from traceprof.analysis.advice.findings.context import Context
 from traceprof.model.links import Link
 from traceprof.model.peaks import peak_of
-from traceprof.units import format_bytes, format_rate, format_ratio
+from traceprof.model.results import Note
 
 __all__ = ["RULE"]
 
@@ -24,7 +24,7 @@ _SLOW: Final = 0.6
 
 def _usual_rate(context: Context) -> tuple[float, str]:
     """Return the rate that large copies should reach, in bytes per s, and why."""
-    peaks = [peak_of(context.trace, device, Link.PCIE) for device in context.devices]
+    peaks = [peak_of(context.ranks, device, Link.PCIE) for device in context.devices]
     known = [peak for peak in peaks if peak is not None]
     if not known:
         return _USUAL_BYTES_PER_S, "PCIe 3.0 x16, for want of knowing the link"
@@ -47,14 +47,15 @@ def _check(context: Context) -> Iterator[Finding]:
         if rate >= _SLOW * usual or ratio < _LEAST:
             continue
         yield Finding(
-            rule=RULE.name,
-            title=f"slow link: {direction} copies of pinned memory run at {format_rate(rate)}",
+            title=Note.of(
+                f"slow link: {direction} copies of pinned memory run at {{rate:bytes/s}}", rate=rate
+            ),
             saving_ratio=ratio,
             saving_ns=context.saving_ns(ratio),
             evidence=(
-                f"{context.per_step(len(own))} copies of at least {format_bytes(_LARGE_BYTES)}; "
-                f"{format_rate(usual)} are usual ({why})",
-                f"{format_ratio(exposed)} of the time nothing hides them",
+                context.counted(len(own), "copies of at least {least:bytes}", least=_LARGE_BYTES),
+                Note.of("{usual:bytes/s} are usual ({why})", usual=usual, why=why),
+                Note.of("{share:ratio} of the time nothing hides them", share=exposed),
             ),
             action=(
                 "check the link (nvidia-smi -q -d PCIE: generation and width now and at most), "
@@ -68,5 +69,6 @@ RULE = Rule(
     name="slow_link",
     summary="copies of pinned memory below the speed of the link",
     needs=("copies",),
+    show="copies",
     check=_check,
 )

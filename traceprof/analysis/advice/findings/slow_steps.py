@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 
 from traceprof.analysis.advice.findings.base import Finding, Rule
 from traceprof.analysis.advice.findings.context import Context
-from traceprof.analysis.training.step_remarks import PROFILER
-from traceprof.analysis.training.steps import measure_steps
 from traceprof.errors import NotRecordedError
-from traceprof.units import format_duration, format_ratio
+from traceprof.facts.steps.excess import PROFILER
+from traceprof.facts.steps.measured import measured_steps
+from traceprof.model.results import Note
 
 __all__ = ["RULE"]
 
@@ -22,8 +22,8 @@ _LEAST: Final = 0.01
 def _check(context: Context) -> Iterator[Finding]:
     if len(context.steps) < 4:
         raise NotRecordedError("too few steps are named to call one slow")
-    remarks = measure_steps(context.trace).table["remark"]
-    disturbed = remarks.str.contains(PROFILER, regex=False).to_numpy()
+    table = measured_steps(context.ranks).table
+    disturbed = (table["grown_phase"] == PROFILER).to_numpy()
     slow = np.flatnonzero((context.step_outliers > 0) & ~disturbed)
     if not len(slow):
         return
@@ -33,30 +33,43 @@ def _check(context: Context) -> Iterator[Finding]:
     ratio = excess_ns / int(durations[steady].sum())
     if ratio < _LEAST:
         return
-    table = context.steps.table
     worst = slow[np.argsort(-durations[slow], kind="stable")]
-    row = table.iloc[worst[0]]
     yield Finding(
-        rule=RULE.name,
-        title=(
-            f"slow steps: {len(slow)} of {int(steady.sum())} take {format_duration(excess_ns)} "
-            f"more than usual, {format_ratio(ratio)} of all"
+        title=Note.of(
+            "slow steps: {n:count} of {of:count} take {excess:ns} more than usual, {share:ratio} "
+            "of all",
+            n=len(slow),
+            of=int(steady.sum()),
+            excess=excess_ns,
+            share=ratio,
         ),
         saving_ratio=ratio,
         saving_ns=context.saving_ns(ratio),
-        evidence=tuple(f"step {table['step'].iloc[i]}: {remarks.iloc[i]}" for i in worst[:3]),
+        evidence=tuple(_why(table.iloc[i]) for i in worst[:3].tolist()),
         action=(
             "look at the slow steps in the timeline: checkpoints, evaluation, logging, garbage "
             "collection, a slow file, other jobs on the machine"
         ),
         caveat="periodic slow steps (a checkpoint every N) are often meant to be there",
-        window=f"step:{row['step']}",
+        window=f"step:{table['step'].iloc[worst[0]]}",
     )
+
+
+def _why(step: Any) -> Note:
+    """Return by how much a step is slow, and which part of it grew."""
+    text = "step {step}: slow by {excess:ns}"
+    values: dict[str, Any] = {}
+    for name in ("grown_part", "grown_phase"):
+        if step[name]:
+            text += f", {{{name}}} +{{{name}_ns:ns}}"
+            values |= {name: step[name].replace("_", " "), f"{name}_ns": step[f"{name}_ns"]}
+    return Note.of(text, step=int(step["step"]), excess=float(step["excess_ns"]), **values)
 
 
 RULE = Rule(
     name="slow_steps",
     summary="single steps far slower than the others",
     needs=(),
+    show="steps",
     check=_check,
 )

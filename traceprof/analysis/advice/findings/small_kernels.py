@@ -7,9 +7,9 @@ from typing import Final
 
 from traceprof.analysis.advice.findings.base import Finding, Rule
 from traceprof.analysis.advice.findings.context import Context
-from traceprof.analysis.training.classes import SHORT_NS
+from traceprof.facts.kernel_names import SHORT_NS
 from traceprof.model.activity import Activity
-from traceprof.units import format_duration, format_ratio
+from traceprof.model.results import Note
 
 __all__ = ["RULE"]
 
@@ -19,22 +19,24 @@ _FUSED_AWAY: Final = 0.5
 
 
 def _check(context: Context) -> Iterator[Finding]:
-    kernels = context.kernels
+    kernels = context.kernels.by_name
     own = kernels[kernels["activity"] != Activity.COMMUNICATION.value]
-    short = own[own["duration_ns"] < SHORT_NS]
-    share = int(short["duration_ns"].sum()) / context.typical_ns / max(1, len(context.devices))
+    count, n_short = int(own["count"].sum()), int(own["short_count"].sum())
+    share = context.kernels_ratio(int(own["short_ns"].sum()))
     if share < _LEAST:
         return
-    top = short.groupby("activity", observed=True)["duration_ns"].sum().nlargest(3)
+    top = own.groupby("activity")["short_ns"].sum().nlargest(3)
     yield Finding(
-        rule=RULE.name,
-        title=f"small kernels: {format_ratio(share)} of the time in kernels "
-        f"below {format_duration(SHORT_NS)}",
+        title=Note.of(
+            "small kernels: {share:ratio} of the time in kernels below {least:ns}",
+            share=share,
+            least=SHORT_NS,
+        ),
         saving_ratio=share * _FUSED_AWAY,
         saving_ns=context.saving_ns(share * _FUSED_AWAY),
         evidence=(
-            f"{context.per_step(len(short))} of them, {format_ratio(len(short) / len(own))} of all",
-            *(f"{context.time_per_step(int(ns))} of {name}" for name, ns in top.items()),
+            context.counted(n_short, "of them ({share:ratio} of all)", share=n_short / count),
+            *(context.timed(int(ns), after=" of {name}", name=name) for name, ns in top.items()),
         ),
         action="fuse them: torch.compile, fused optimizers and normalisations, larger batches",
         caveat="the saving assumes that half of their time falls away when they are fused",
@@ -45,5 +47,6 @@ RULE = Rule(
     name="small_kernels",
     summary="much time in kernels that are too short",
     needs=("kernels",),
+    show="classes",
     check=_check,
 )

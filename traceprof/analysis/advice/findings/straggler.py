@@ -10,7 +10,7 @@ from traceprof.analysis.advice.findings.context import Context
 from traceprof.analysis.advice.findings.slow_host import waiting_for_group_ratio
 from traceprof.errors import NotRecordedError
 from traceprof.facts.ranks.groups import find_late_whole
-from traceprof.units import format_duration, format_ratio
+from traceprof.model.results import Note
 
 __all__ = ["RULE", "waiting_ratio"]
 
@@ -24,7 +24,7 @@ def waiting_ratio(context: Context) -> float:
     The slow one may be a whole host. 0 where no rank is the last one most of the time: then the
     ranks take turns.
     """
-    if find_late_whole(context.trace) is not None:
+    if find_late_whole(context.ranks) is not None:
         return waiting_for_group_ratio(context)
     if len(context.devices) < 2 or not context.matches.is_shared:
         return 0.0
@@ -33,7 +33,7 @@ def waiting_ratio(context: Context) -> float:
         return 0.0
     table = context.matches.table
     waited_ns = int(table.loc[table["last_member"] == place, "waited_ns"].sum())
-    return waited_ns / len(context.matches.members) / max(1, context.trace.span.duration_ns)
+    return waited_ns / len(context.matches.members) / context.window_ns
 
 
 def _last_member(context: Context) -> tuple[int, float]:
@@ -48,7 +48,7 @@ def _check(context: Context) -> Iterator[Finding]:
     if not context.matches.is_shared:
         raise NotRecordedError("no collective is shared by several ranks")
     ratio = waiting_ratio(context)
-    if ratio < _LEAST or find_late_whole(context.trace) is not None:
+    if ratio < _LEAST or find_late_whole(context.ranks) is not None:
         return
     place, share = _last_member(context)
     table = context.matches.table
@@ -56,17 +56,26 @@ def _check(context: Context) -> Iterator[Finding]:
     worst = table.iloc[int(table["waited_ns"].to_numpy().argmax())]
     median_ns = float((table["last_start_ns"] - table["first_start_ns"]).median())
     yield Finding(
-        rule=RULE.name,
-        title=f"straggler: the others wait for {slow}, {format_ratio(ratio)} of the time",
+        title=Note.of(
+            "straggler: the others wait for {slow}, {share:ratio} of the time",
+            slow=slow,
+            share=ratio,
+        ),
         saving_ratio=ratio,
         saving_ns=context.saving_ns(ratio),
         evidence=(
-            f"{slow} arrives last at {format_ratio(share)} of {len(table)} shared collectives, "
-            f"{format_duration(median_ns)} (median) after the first rank",
+            Note.of(
+                "{slow} arrives last at {last:ratio} of {n:count} shared collectives, "
+                "{after:ns} (median) after the first rank",
+                slow=slow,
+                last=share,
+                n=len(table),
+                after=median_ns,
+            ),
         ),
         action=(
-            f"find out why {slow} is late (`traceprof stragglers`): more work (uneven batches or "
-            "layers), a slower or throttled GPU, a busier host, slower storage"
+            f"find out why {slow} is late (`traceprof show stragglers`): more work (uneven batches "
+            "or layers), a slower or throttled GPU, a busier host, slower storage"
         ),
         caveat="in a pipeline stages wait by design",
         window=context.window_text(int(worst["first_start_ns"]), int(worst["end_ns"])),
@@ -77,5 +86,6 @@ RULE = Rule(
     name="straggler",
     summary="one rank is late at the collectives",
     needs=("kernels",),
+    show="stragglers",
     check=_check,
 )

@@ -8,7 +8,7 @@ from typing import Final
 
 from traceprof.analysis.advice.findings.base import Finding, Rule
 from traceprof.analysis.advice.findings.context import Context
-from traceprof.units import format_ratio
+from traceprof.model.results import Note
 
 __all__ = ["RULE"]
 
@@ -20,22 +20,24 @@ _HAVE_NONE: Final = re.compile(r"GTX|Tesla (K|M|P)\d|P100|Quadro (K|M|P)\d", re.
 
 
 def _check(context: Context) -> Iterator[Finding]:
-    if context.trace.devices["name"].map(lambda name: bool(_HAVE_NONE.search(str(name)))).any():
+    devices = {str(name) for part in context.ranks for name in part.devices["name"]}
+    if any(_HAVE_NONE.search(name) for name in devices):
         return
-    kernels = context.kernels
-    names = kernels["name"].cat.categories
-    codes = [i for i, name in enumerate(names) if _SINGLE_PRECISION.search(str(name))]
-    own = kernels[kernels["name"].cat.codes.isin(codes)]
-    share = int(own["duration_ns"].sum()) / context.typical_ns / max(1, len(context.devices))
+    own = context.kernels.named(_SINGLE_PRECISION)
+    share = context.kernels_ratio(int(own["total_ns"].sum()))
     if share < _LEAST:
         return
-    top = own.groupby("name", observed=True)["duration_ns"].sum().nlargest(2)
+    top = own.nlargest(2, "total_ns")
     yield Finding(
-        rule=RULE.name,
-        title=f"no tensor cores: {format_ratio(share)} of the time in FP32 matrix kernels",
+        title=Note.of(
+            "no tensor cores: {share:ratio} of the time in FP32 matrix kernels", share=share
+        ),
         saving_ratio=share / 2,
         saving_ns=context.saving_ns(share / 2),
-        evidence=tuple(f"{context.time_per_step(int(ns))} in {name}" for name, ns in top.items()),
+        evidence=tuple(
+            context.timed(ns, after=" in {name}", name=name)
+            for name, ns in zip(top["name"], top["total_ns"].tolist(), strict=True)
+        ),
         action=(
             'allow TF32 (torch.set_float32_matmul_precision("high")) or train in BF16 '
             "(torch.autocast)"
@@ -48,5 +50,6 @@ RULE = Rule(
     name="tensor_cores",
     summary="matrix work in single precision, without tensor cores",
     needs=("kernels",),
+    show="classes",
     check=_check,
 )

@@ -16,7 +16,6 @@ def _check(context: Context) -> Iterator[Finding]:
     found = pageable_finding(
         context,
         copies[~copies["api"].astype(str).str.contains("Async")],
-        RULE.name,
         "unpinned memory",
     )
     if found:
@@ -27,5 +26,6 @@ RULE = Rule(
     name="unpinned_memory",
     summary="blocking copies of memory that is not pinned",
     needs=("copies",),
+    show="copies",
     check=_check,
 )

@@ -10,7 +10,7 @@ import numpy as np
 from traceprof.analysis.advice.findings.base import Finding, Rule
 from traceprof.analysis.advice.findings.context import Context
 from traceprof.errors import NotRecordedError
-from traceprof.units import format_duration, format_ratio
+from traceprof.model.results import Note
 
 __all__ = ["RULE"]
 
@@ -40,17 +40,22 @@ def _check(context: Context) -> Iterator[Finding]:
     numbers = steps.table.loc[leading & first, "step"]
     where = "are inside the window" if inside else "are outside the window, as they should be"
     yield Finding(
-        rule=RULE.name,
-        title=(
-            f"warm-up: {count} leading step(s) cost {format_ratio(whole_ratio)} "
-            "of the time of all steps"
+        title=Note.of(
+            "warm-up: {n:count} leading step(s) cost {share:ratio} of the time of all steps",
+            n=count,
+            share=whole_ratio,
         ),
         saving_ratio=ratio,
         saving_ns=context.saving_ns(ratio),
         evidence=(
-            f"steps {numbers.iloc[0]}..{numbers.iloc[-1]} {where}; they take "
-            f"{format_duration(float(steps.durations_ns[leading & first].mean()))} on average, "
-            f"the others {format_duration(usual)}",
+            Note.of(
+                f"steps {{first}}..{{last}} {where}; they take {{mean:ns}} on average, the others "
+                "{usual:ns}",
+                first=int(numbers.iloc[0]),
+                last=int(numbers.iloc[-1]),
+                mean=float(steps.durations_ns[leading & first].mean()),
+                usual=usual,
+            ),
         ),
         action=(
             "measure without them (--window steady); in short jobs cache compiled kernels, limit "
@@ -65,5 +70,6 @@ RULE = Rule(
     name="warmup",
     summary="leading steps that are unlike the rest",
     needs=(),
+    show="steps",
     check=_check,
 )

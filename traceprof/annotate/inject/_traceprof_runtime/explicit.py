@@ -2,7 +2,7 @@
 
 import itertools
 
-from . import card, session, start, steps
+from . import process_record, session, start, steps
 
 _epochs = itertools.count()
 
@@ -10,7 +10,7 @@ _epochs = itertools.count()
 def _emitter():
     """Return where events go, in whatever process this is, with or without torch."""
     if start.start():
-        card.write_card()
+        process_record.write_process_record()
     session.follow_fork()
     return session.emitter()
 

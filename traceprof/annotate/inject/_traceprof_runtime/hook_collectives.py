@@ -8,12 +8,12 @@ import functools
 import threading
 from time import time_ns
 
-from . import card, session
+from . import process_record, session
 from .emitters import NOWHERE
-from .waiters import Waiters
+from .wait_threads import WaitThreads
 
-# operator → index of the argument that holds what this rank hands in
-_MESSAGES = {
+# operator → index of the argument that holds the tensors that this rank hands in
+_TENSORS_AT = {
     "allreduce_": 0,
     "allreduce_coalesced_": 0,
     "broadcast_": 0,
@@ -36,7 +36,7 @@ _MESSAGES = {
 }
 _HAVE_PEER = ("send", "recv_")  # the peer is their third argument
 _HAVE_TAG = {"send": 3, "recv_": 3, "recv_any_source_": 2}
-_MOST_AWAITED = 1000
+_MOST_PENDING = 1000
 _KEYS = ("AutogradCPU", "AutogradCUDA")
 _POINT_TO_POINT = ("send", "recv", "recv_any_source")
 _libraries = []
@@ -49,7 +49,7 @@ def install(torch):
     library = torch.library.Library("c10d", "IMPL")
     _libraries.append(library)  # the kernels go when it goes
     groups = _Groups(torch)
-    for name, index in _MESSAGES.items():
+    for name, index in _TENSORS_AT.items():
         packet = getattr(torch.ops.c10d, name, None)
         if packet is not None:
             kernel = _kernel(torch, groups, name, packet.default, index)
@@ -65,8 +65,8 @@ def _kernel(torch, groups, name, operator, index):
         if not session.active:
             with below_autograd():
                 return operator(*args, **kwargs)
-        message = args[index] if index is not None and index < len(args) else ()
-        call = _Call(label, _tensors(torch, message), groups.details(name, args))
+        handed_in = args[index] if index is not None and index < len(args) else ()
+        call = _Call(label, _tensors(torch, handed_in), groups.details(name, args))
         try:
             with below_autograd():
                 result = operator(*args, **kwargs)
@@ -78,11 +78,11 @@ def _kernel(torch, groups, name, operator, index):
     return kernel
 
 
-def _tensors(torch, message):
-    if isinstance(message, torch.Tensor):
-        return [message]
-    if isinstance(message, (list, tuple)):
-        return [tensor for part in message for tensor in _tensors(torch, part)]
+def _tensors(torch, argument):
+    if isinstance(argument, torch.Tensor):
+        return [argument]
+    if isinstance(argument, (list, tuple)):
+        return [tensor for part in argument for tensor in _tensors(torch, part)]
     return []
 
 
@@ -131,11 +131,11 @@ class _Groups:
 
     def __init__(self, torch):
         self._torch = torch
-        self._waiters = Waiters()
+        self._threads = WaitThreads()
         c10d = torch._C._distributed_c10d
         self._unbox_group = getattr(c10d.ProcessGroup, "unbox", None)
         self._unbox_work = getattr(getattr(c10d, "Work", None), "unbox", None)
-        self._waits = _Waits(getattr(c10d, "Work", None))
+        self._pending = _PendingCalls(getattr(c10d, "Work", None))
         self._known = {}
         self._sequences = {}
 
@@ -204,7 +204,7 @@ class _Groups:
         try:
             backend = str(distributed.get_backend(group))
             if not self._known:  # the first call: ranks are certain now
-                card.write_card(
+                process_record.write_process_record(
                     rank=distributed.get_rank(), world_size=distributed.get_world_size()
                 )
         except (RuntimeError, ValueError, KeyError, AssertionError):
@@ -229,14 +229,14 @@ class _Groups:
         try:
             work.get_future().add_done_callback(call.completes)
         except (AttributeError, RuntimeError, TypeError, ValueError):
-            self._waits.expect(work, call)
+            self._pending.add(work, call)
 
     def _work(self, result, call):
         work = result[-1] if isinstance(result, tuple) else result
         if isinstance(work, self._torch.ScriptObject) and self._unbox_work is None:
             is_safe = call.details.get("backend") == "gloo" and call.is_on_host
             if is_safe and call.label not in _POINT_TO_POINT:
-                return self._waiters.await_(work)
+                return self._threads.with_future(work)
             return None
         try:
             return work if self._unbox_work is None else self._unbox_work(work)
@@ -244,7 +244,7 @@ class _Groups:
             return None
 
 
-class _Waits:
+class _PendingCalls:
     """Calls without a future (sends and receives of gloo), until the program waits for them."""
 
     def __init__(self, work_class):
@@ -253,11 +253,11 @@ class _Waits:
         if self._can_see:
             self._wrap(work_class)
 
-    def expect(self, work, call):
+    def add(self, work, call):
         if not self._can_see:
             call.completes()
             return
-        while len(self._calls) >= _MOST_AWAITED:
+        while len(self._calls) >= _MOST_PENDING:
             _, oldest = self._calls.pop(next(iter(self._calls)))
             oldest.completes()
         self._calls[id(work)] = (work, call)  # held, so that no other gets its number

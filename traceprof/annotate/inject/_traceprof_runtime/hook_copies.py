@@ -15,18 +15,18 @@ def install(torch):
     if torch.version.cuda or getattr(torch.version, "hip", None):
         is_compiling = get_is_compiling(torch)
         torch.Tensor.to = wrapped(torch, torch.Tensor.to, is_compiling)
-        torch.Tensor.cuda = wrapped(torch, torch.Tensor.cuda, is_compiling, target="cuda")
+        torch.Tensor.cuda = wrapped(torch, torch.Tensor.cuda, is_compiling, device="cuda")
 
 
-def wrapped(torch, original, is_compiling, target=None):
+def wrapped(torch, original, is_compiling, device=None):
     """Return ``original`` (a method of tensors) with a range around copies to a GPU."""
 
     @functools.wraps(original)
     def method(self, *args, **kwargs):
         if is_compiling() or not session.active or self.device.type != "cpu":
             return original(self, *args, **kwargs)
-        goal = target or kwargs.get("device", args[0] if args else None)
-        if not is_gpu(torch, goal):
+        target = device or kwargs.get("device", args[0] if args else None)
+        if not is_gpu(torch, target):
             return original(self, *args, **kwargs)
         emitter = session.emitter()
         emitter.push("h2d", self.numel() * self.element_size())
@@ -38,12 +38,12 @@ def wrapped(torch, original, is_compiling, target=None):
     return method
 
 
-def is_gpu(torch, goal):
-    """Return whether ``goal`` (a device, its name or number, or a tensor) is on a GPU."""
-    if isinstance(goal, torch.Tensor):
-        goal = goal.device
-    if isinstance(goal, torch.device):
-        return goal.type == "cuda"
-    if isinstance(goal, str):
-        return goal.startswith("cuda")
-    return isinstance(goal, int) and not isinstance(goal, bool)
+def is_gpu(torch, target):
+    """Return whether ``target`` (a device, its name or number, or a tensor) is on a GPU."""
+    if isinstance(target, torch.Tensor):
+        target = target.device
+    if isinstance(target, torch.device):
+        return target.type == "cuda"
+    if isinstance(target, str):
+        return target.startswith("cuda")
+    return isinstance(target, int) and not isinstance(target, bool)

@@ -18,7 +18,7 @@ _TRIAL_STEPS = 2
 # Of one window: some 200 000 events, which take 300 MB while they are written
 _MAX_BYTES = 60 << 20
 _MAX_BYTES_OF_ALL = 1 << 30
-_PER_PACE = 16  # after so many windows they become half as frequent, again and again
+_WINDOWS_PER_HALVING = 16  # after so many windows they become half as frequent, again and again
 
 
 def install(torch):
@@ -168,7 +168,7 @@ class _Windows:
             )
             return _NEVER
         if not self._trial:
-            if self._count % _PER_PACE == 0:
+            if self._count % _WINDOWS_PER_HALVING == 0:
                 self._every *= 2
             return steps.number + self._every - self._active
         per_step = max(1, n_bytes // self._trial)

@@ -2,7 +2,7 @@
 
 import importlib
 
-from . import card, compiling, session, settings, start, steps
+from . import compiling, process_record, session, settings, start, steps
 from .after_import import complain
 
 _HOOKS = (
@@ -19,7 +19,7 @@ _HOOKS = (
 
 def install_hooks(torch):
     """Install every hook that is not switched off; one that fails does not stop the others."""
-    card.write_card()
+    process_record.write_process_record()
     if "hooks" in settings.DISABLED:
         return
     if not start.start():

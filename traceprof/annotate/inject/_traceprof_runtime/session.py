@@ -2,7 +2,7 @@
 
 import os
 
-from . import card, settings
+from . import process_record, settings
 from .emitters import NOWHERE, TeeEmitter, nvtx_emitter
 from .spool import Spool
 
@@ -102,13 +102,13 @@ def resume_in_fork():
 
 
 def _start_over():
-    """Give a forked process a card and a spool of its own."""
+    """Give a forked process a record and a spool of its own."""
     global _process, _spool, _emitter, _capture
     for function in _in_new_process:
         function()
     _process, _spool, _capture = os.getpid(), None, None
     _emitter = NOWHERE if _is_held else None
-    card.write_card()
+    process_record.write_process_record()
 
 
 def _open():
@@ -160,4 +160,4 @@ def _after_fork():
     global active, _is_dormant
     _is_dormant = _is_dormant or active
     active = False
-    card.note_child()
+    process_record.note_child()

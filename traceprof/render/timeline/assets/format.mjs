@@ -7,16 +7,25 @@ const UNITS = [
   ["ns", 1],
 ];
 
-const digits = (value, n = 4) => value.toLocaleString("en", { maximumSignificantDigits: n });
+const inGroups = (text) => text.replaceAll(",", " ");
 
-export const formatCount = (n) => n.toLocaleString("en");
+/** Three to four digits, as in the rest of traceprof. */
+function digits(value) {
+  const decimals = Math.abs(value) >= 100 ? 1 : Math.abs(value) >= 10 ? 2 : 3;
+  const fixed = { minimumFractionDigits: decimals, maximumFractionDigits: decimals };
+  return inGroups(value.toLocaleString("en", fixed));
+}
+
+export const formatCount = (n) => inGroups(n.toLocaleString("en"));
+
+export const formatNumber = (n) => inGroups(n.toLocaleString("en", { maximumSignificantDigits: 6 }));
 
 export function formatDuration(ns) {
   const [unit, factor] = UNITS.find(([, f]) => Math.abs(ns) >= f) ?? UNITS[3];
-  return `${digits(ns / factor)} ${unit}`;
+  return factor === 1 ? `${formatCount(Math.round(ns))} ns` : `${digits(ns / factor)} ${unit}`;
 }
 
-/** Every digit: "1,234,567 ns" below a millisecond, else with a readable unit before. */
+/** Every digit: "1 234 567 ns" below a millisecond, else with a readable unit before. */
 export function formatExact(ns) {
   const exact = `${formatCount(ns)} ns`;
   return Math.abs(ns) < 1e3 ? exact : `${formatDuration(ns)} (${exact})`;
@@ -31,7 +40,7 @@ export function formatBytes(n) {
     value /= 1000;
     place++;
   }
-  return `${digits(value)} ${names[place]}`;
+  return place ? `${digits(value)} ${names[place]}` : `${Math.round(n)} B`;
 }
 
 export const formatRate = (bytes, ns) => `${digits(bytes / ns)} GB/s`;

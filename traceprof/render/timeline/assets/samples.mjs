@@ -1,5 +1,5 @@
 import { lowerBound, upperBound } from "./bisect.mjs";
-import { formatBytes } from "./format.mjs";
+import { formatBytes, formatNumber } from "./format.mjs";
 
 /** Time series: one chart per metric, one line per source. */
 
@@ -21,7 +21,7 @@ function valueAt({ metric, times, values }, t) {
   if (i < 0 || Number.isNaN(values[i])) return "–";
   if (metric.endsWith("_bytes")) return formatBytes(values[i]);
   if (metric.endsWith("_bytes_per_s")) return `${formatBytes(values[i])}/s`;
-  return values[i].toLocaleString("en", { maximumSignificantDigits: 6 });
+  return formatNumber(values[i]);
 }
 
 export function sampleTraces(scene) {

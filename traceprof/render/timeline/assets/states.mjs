@@ -1,31 +1,19 @@
 import { makeChannel } from "./channel.mjs";
 
 /**
- * What a device does at each instant, exactly one state: computing, computing with
- * communication, exposed communication, exposed transfer, device memory, idle.
+ * What a device does at each instant, exactly one state. Which it is for each set of unions that
+ * are busy together comes with the trace: `part_bits` has the bit of each category,
+ * `state_of_parts` the state for each sum of bits.
  */
-
-const PARTS = ["compute", "communication", "transfer", "device_memory"];
-
-/** The state for each set of parts that are busy together (bit k: PARTS[k]). */
-function stateOf(parts) {
-  const [computes, communicates, transfers, usesMemory] = PARTS.map((_, bit) => (parts >> bit) & 1);
-  if (computes) return communicates ? "overlap" : "compute";
-  if (communicates) return "exposed_communication";
-  if (transfers) return "exposed_transfer";
-  return usesMemory ? "device_memory" : "idle";
-}
 
 /** Give every device group of an exact trace its states. */
 export function deriveStates(trace) {
-  const place = new Map(trace.categories.map((category, i) => [category.key, i]));
-  const parts = trace.categories.map((category) => PARTS.indexOf(category.part));
-  const lut = Array.from({ length: 16 }, (_, bits) => place.get(stateOf(bits)));
+  const { part_bits: bitOf, state_of_parts: lut } = trace;
   for (const group of trace.groups) {
     if (group.kind !== "device" || group.states) continue;
     const all = group.rows.flatMap((row) => trace.rows[row].channels);
-    const channels = all.filter((channel) => parts[channel.category] >= 0);
-    const bits = channels.map((channel) => 1 << parts[channel.category]);
+    const channels = all.filter((channel) => bitOf[channel.category] > 0);
+    const bits = channels.map((channel) => bitOf[channel.category]);
     group.states = { channels: sweep(channels, bits, lut, trace.duration_ns) };
   }
 }
@@ -34,7 +22,7 @@ export function deriveStates(trace) {
 function sweep(channels, bits, lut, durationNs) {
   const out = new Map();
   const edges = new EdgeQueue(channels);
-  const open = [0, 0, 0, 0, 0, 0, 0, 0, 0];
+  const open = new Array(lut.length).fill(0);
   let busy = 0;
   let time = 0;
   const emit = (until) => {

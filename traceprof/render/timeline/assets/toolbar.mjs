@@ -43,10 +43,9 @@ export function makeToolbar(app) {
 /** The categories that events of this trace have, then the states that only devices have. */
 function usedCategories(trace) {
   const used = new Set(trace.rows.flatMap((row) => row.channels.map((channel) => channel.category)));
-  const isKnown = (key) => ["exposed_communication", "exposed_transfer", "device_memory"].includes(key);
   for (const group of trace.groups) {
     for (const { category } of group.states?.channels ?? []) {
-      if (!isKnown(trace.categories[category].key)) used.add(category);
+      if (!trace.categories[category].like) used.add(category);
     }
   }
   return [...used].sort((a, b) => a - b);

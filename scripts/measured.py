@@ -1,0 +1,67 @@
+"""What a process costs: wall time, CPU of all its threads and children, peak memory.
+
+Measure from a small process: a child's peak memory starts from its parent's.
+"""
+
+from __future__ import annotations
+
+import os
+import statistics
+import subprocess
+import tempfile
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+__all__ = ["CommandError", "Cost", "environment_of", "measure", "median"]
+
+
+@dataclass(frozen=True, slots=True)
+class Cost:
+    """Of one process, or the medians of several; ``peak_mb`` is that of its largest process."""
+
+    wall_s: float
+    cpu_s: float
+    peak_mb: float
+
+
+class CommandError(Exception):
+    """A command that could not be measured; its text is the last line that it wrote."""
+
+
+def environment_of(checkout: Path) -> dict[str, str]:
+    """Return the environment in which ``import traceprof`` finds that of ``checkout``."""
+    return {**os.environ, "PYTHONPATH": str(checkout.resolve()), "COLUMNS": "120"}
+
+
+def measure(command: Sequence[str | Path], environment: Mapping[str, str]) -> Cost:
+    """Return what ``command`` costs.
+
+    Raises:
+        CommandError: it exits with an error.
+    """
+    with tempfile.TemporaryDirectory() as folder, tempfile.TemporaryFile() as errors:
+        begin = time.perf_counter()
+        process = subprocess.Popen(
+            command, stdout=subprocess.DEVNULL, stderr=errors, env=environment, cwd=folder
+        )
+        _, status, used = os.wait4(process.pid, 0)
+        wall_s = time.perf_counter() - begin
+        process.returncode = os.waitstatus_to_exitcode(status)
+        if process.returncode:
+            errors.seek(0)
+            said = errors.read().decode(errors="replace").strip().splitlines()
+            raise CommandError(said[-1] if said else f"exit code {process.returncode}")
+    return Cost(wall_s, used.ru_utime + used.ru_stime, used.ru_maxrss / 1024)
+
+
+def median(costs: Iterable[Cost]) -> Cost:
+    """Return the medians of several measurements, each by itself."""
+    known = list(costs)
+    return Cost(
+        *(
+            statistics.median(getattr(cost, name) for cost in known)
+            for name in ("wall_s", "cpu_s", "peak_mb")
+        )
+    )

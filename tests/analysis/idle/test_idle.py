@@ -1,0 +1,192 @@
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tests.builders import TraceBuilder, plain
+from tests.running import run
+from traceprof.facts.devices import device_time
+from traceprof.facts.gaps import CAUSES, find_gaps
+from traceprof.model.results import Note
+from traceprof.model.window import TimeWindow
+
+US = 1000
+MS = 1000 * US
+
+
+def causes(builder: TraceBuilder) -> dict[str, int]:
+    trace = builder.build()
+    table = run("idle", trace.within(TimeWindow(0, trace.span.end_ns))).table
+    return dict(plain(table, "cause", "total_ns"))
+
+
+def between(launched_ns: tuple[int, int], gap_ns: tuple[int, int]) -> TraceBuilder:
+    """Two kernels with a gap between them, the second launched at ``launched_ns``."""
+    return (
+        TraceBuilder()
+        .kernel("first", 0, gap_ns[0], launched_ns=(-20, -10))
+        .kernel("second", gap_ns[1], gap_ns[1] + MS, launched_ns=launched_ns)
+    )
+
+
+def test_waiting_for_data() -> None:
+    # The gap is 10 ms, 8 of them in the data loader; the rest is other code and the launch.
+    trace = between((10_900 * US, 10_950 * US), (MS, 11 * MS)).phase("data", 2 * MS, 10 * MS)
+    assert causes(trace) == {
+        "data": 8 * MS,
+        "host": MS + 900 * US,  # before and after the fetch
+        "launch": 70 * US,  # the call of 50 µs and 20 µs for it to arrive
+        "queued": 30 * US,
+    }
+
+
+def test_launching_too_slowly() -> None:
+    trace = between((140 * US, 148 * US), (100 * US, 150 * US))
+    assert causes(trace) == {"launch": 50 * US}
+
+
+def test_synchronising() -> None:
+    builder = between((5 * MS, 5 * MS + 5 * US), (MS, 5 * MS + 10 * US))
+    trace = builder.api_call("cudaDeviceSynchronize", 0, 4 * MS)
+    assert causes(trace) == {"synchronising": 3 * MS, "host": MS, "launch": 10 * US}
+
+
+def test_waits_of_threads_that_launch_nothing_do_not_count() -> None:
+    builder = between((5 * MS, 5 * MS + 5 * US), (MS, 5 * MS + 10 * US))
+    trace = builder.api_call("cudaEventSynchronize", 0, 4 * MS, thread=77)
+    assert causes(trace) == {"host": 4 * MS, "launch": 10 * US}
+
+
+def test_waiting_in_the_queue() -> None:
+    assert causes(between((-9, -5), (100 * US, 3 * MS))) == {"queued": 2900 * US}
+
+
+def test_waiting_for_a_peer() -> None:
+    trace = (
+        TraceBuilder()
+        .kernel("gemm", 0, 100 * US, launched_ns=(-20, -10))
+        .kernel("ncclDevKernel_AllReduce", 900 * US, MS, launched_ns=(-9, -5))
+        .kernel("gemm", MS + 5 * US, 2 * MS, launched_ns=(-4, -3))
+    )
+    # The 5 µs behind the collective are the usual pause.
+    assert causes(trace) == {"peer": 800 * US, "queued": 5 * US}
+
+
+def test_a_gap_at_the_end_of_the_window_waits_for_what_is_behind_it() -> None:
+    trace = between((5 * MS, 5 * MS + 5 * US), (MS, 5 * MS + 10 * US)).build()
+    table = run("idle", trace.within(TimeWindow(0, 3 * MS))).table
+    assert plain(table, "cause", "total_ns") == [("host", 2 * MS)]
+
+
+def test_a_launch_that_takes_long() -> None:
+    # The call lasts from before the gap to its end, as when a module is loaded lazily.
+    assert causes(between((50 * US, 3 * MS), (100 * US, 3 * MS))) == {"host": 2900 * US}
+    assert causes(between((50 * US, 900 * US), (100 * US, 900 * US))) == {"launch": 800 * US}
+
+
+def test_the_profiler_itself() -> None:
+    builder = between((5 * MS, 5 * MS + 5 * US), (MS, 5 * MS + 10 * US))
+    trace = builder.overhead("CUDA profiling data flush overhead", 2 * MS, 4 * MS)
+    trace = trace.phase("data", 3 * MS, 5 * MS)
+    # Where the profiler is at work nothing else counts.
+    assert causes(trace) == {
+        "profiler": 2 * MS,
+        "data": MS,
+        "host": MS,
+        "launch": 10 * US,
+    }
+
+
+def test_before_the_first_and_after_the_last_work() -> None:
+    trace = TraceBuilder().kernel("gemm", 100, 200, launched_ns=(50, 60)).build(span=(0, 1000))
+    assert plain(run("idle", trace).table, "cause", "total_ns") == [("edge", 900)]
+
+
+def test_work_without_a_recorded_launch() -> None:
+    trace = TraceBuilder().kernel("a", 0, 10).kernel("b", 50, 60)
+    assert causes(trace) == {"unknown": 40}
+
+
+def test_host_bound_steps_are_named() -> None:
+    builder = between((11 * MS, 11 * MS + 1), (MS, 11 * MS)).step(0, 12 * MS, number=4)
+    idle = run("idle", builder.step(12 * MS, 13 * MS, number=5).build(span=(0, 13 * MS)))
+    assert plain(idle.to_frame("host_bound_steps"), "process", "step", "idle_ratio") == [
+        (1, 4, 10 / 12)
+    ]
+    text = (
+        "{n:count} step(s) are host-bound (devices wait for the host more than {limit:ratio} of "
+        "the time): {steps}{more}"
+    )
+    assert idle.notes == (Note.of(text, n=1, limit=0.3, steps="4", more=""),)
+
+
+def test_gaps_by_length() -> None:
+    builder, at = TraceBuilder(), 0
+    for gap in (5 * US, 50 * US, 60 * US, 5 * MS):
+        builder.kernel("k", at, at + US)
+        at += US + gap
+    histogram = run("idle", builder.kernel("k", at, at + US).build()).to_frame("histogram")
+    assert plain(histogram, "device", "from_ns", "up_to_ns", "count", "total_ns") == [
+        (0, 0, 10 * US, 1, 5 * US),
+        (0, 10 * US, 100 * US, 2, 110 * US),
+        (0, MS, 10 * MS, 1, 5 * MS),
+    ]
+
+
+def test_the_longest_gaps_with_what_ran_around_them() -> None:
+    trace = (
+        TraceBuilder()
+        .range("epoch", 0, 1000 * US)
+        .range("validate", 90 * US, 600 * US)
+        .kernel("a", 0, 100 * US, launched_ns=(0, 5))
+        .copy("d2h", 110 * US, 120 * US, launched_ns=(105 * US, 106 * US))
+        .kernel("b", 500 * US, 600 * US, launched_ns=(490 * US, 500 * US))
+        .build(span=(0, 600 * US))
+    )
+    table = run("gaps", trace).table
+    assert plain(table, "at_ns", "duration_ns", "cause", "before", "after", "host_range") == [
+        (120 * US, 380 * US, "host", "d2h", "b", "validate"),
+        (100 * US, 10 * US, "launch", "a", "d2h", "validate"),
+    ]
+    assert table["cause_ratio"].tolist() == [370 / 380, 1.0]
+
+
+def test_no_gaps() -> None:
+    trace = TraceBuilder().kernel("a", 0, 10).build()
+    assert run("gaps", trace).table.empty
+    assert run("idle", trace).table.empty
+    assert run(
+        "gaps", TraceBuilder().build(recorded=["kernels", "copies", "api_calls"])
+    ).table.empty
+
+
+@settings(deadline=None, max_examples=50)
+@given(
+    st.lists(
+        st.tuples(st.integers(0, 200), st.integers(1, 20), st.integers(0, 60), st.integers(0, 1)),
+        max_size=12,
+    ),
+    st.lists(st.tuples(st.integers(0, 200), st.integers(1, 40), st.integers(0, 2)), max_size=6),
+    st.integers(0, 100),
+)
+def test_the_causes_add_up_to_the_idle_time(
+    work: list[tuple[int, int, int, int]], states: list[tuple[int, int, int]], cut: int
+) -> None:
+    builder = TraceBuilder().kernel("gemm", 90, 95)
+    for start, length, ahead, device in work:
+        launched = (start - ahead, start - ahead + 3)
+        builder.kernel("gemm", start, start + length, launched_ns=launched, device=device)
+    for start, length, kind in states:
+        if kind == 0:
+            builder.phase("data", start, start + length)
+        elif kind == 1:
+            builder.api_call("cudaDeviceSynchronize", start, start + length)
+        else:
+            builder.overhead("flush", start, start + length)
+    trace = builder.build(span=(-80, 300)).within(TimeWindow(cut, 250))
+    gaps = find_gaps(trace)
+    lengths = gaps["end_ns"] - gaps["start_ns"]
+    assert (gaps[list(CAUSES)] >= 0).all(axis=None)
+    assert (gaps[list(CAUSES)].sum(axis=1) == lengths).all()
+    for device in (0, 1):
+        busy = device_time(trace, device).busy
+        if device in gaps["device"].to_numpy() or len(busy):
+            assert lengths[gaps["device"] == device].sum() == 250 - cut - busy.total_ns

@@ -1,0 +1,225 @@
+import numpy as np
+import pytest
+
+from tests.builders import TraceBuilder, plain
+from traceprof.errors import UsageError
+from traceprof.facts.steps.find import find_steps, mark_steps, steps_of_ranks
+from traceprof.model.activity import Activity
+from traceprof.model.ranks import Ranks
+from traceprof.model.window import TimeWindow
+
+COLUMNS = ("process", "step", "start_ns", "end_ns")
+
+
+def test_no_annotations_and_no_kernels_make_no_steps() -> None:
+    steps = find_steps(TraceBuilder().build())
+    assert (len(steps), steps.source) == (0, "")
+
+
+def test_explicit_steps_win_over_everything() -> None:
+    trace = (
+        TraceBuilder()
+        .step(0, 10, number=5)
+        .step(10, 30, number=6)
+        .range("ProfilerStep#1", 0, 40)
+        .build()
+    )
+    steps = find_steps(trace)
+    assert steps.source == "traceprof.step()"
+    assert plain(steps.table, *COLUMNS) == [(1, 5, 0, 10), (1, 6, 10, 30)]
+
+
+def test_steps_of_recorded_phases_last_to_the_next_batch() -> None:
+    builder = TraceBuilder()
+    for start in (0, 100):
+        builder.phase("data", start, start + 10).phase("forward", start + 10, start + 40)
+        builder.phase("backward", start + 40, start + 80).phase("optimizer", start + 80, start + 90)
+    steps = find_steps(builder.build())
+    assert steps.source == "recorded phases"
+    # The last step has no next batch: it ends with its optimizer.
+    assert plain(steps.table, *COLUMNS) == [(1, 0, 0, 100), (1, 1, 100, 190)]
+
+
+def test_gradient_accumulation_is_one_step() -> None:
+    builder = TraceBuilder()
+    for start in (0, 50):
+        builder.phase("data", start, start + 5).phase("forward", start + 5, start + 20)
+        builder.phase("backward", start + 20, start + 50)
+    builder.phase("optimizer", 100, 110)
+    assert plain(find_steps(builder.build()).table, *COLUMNS) == [(1, 0, 0, 110)]
+
+
+def test_evaluation_belongs_to_no_step() -> None:
+    trace = (
+        TraceBuilder()
+        .phase("data", 0, 5)
+        .phase("forward", 5, 10)
+        .phase("backward", 10, 20)
+        .phase("optimizer", 20, 30)
+        .phase("data", 40, 45)
+        .phase("eval", 45, 60)
+        .build()
+    )
+    assert plain(find_steps(trace).table, *COLUMNS) == [(1, 0, 0, 40)]
+
+
+@pytest.mark.parametrize(
+    ("names", "numbers"),
+    [
+        (["step 3", "step 4"], [3, 4]),
+        (["iteration", "iteration"], [0, 1]),
+        (["Warm-up Step 5", "Warm-up Step 6"], [5, 6]),
+        (["train_step_7", "train_step_8"], [7, 8]),
+        (["ProfilerStep#1", "ProfilerStep#2"], [1, 2]),
+        (["Epoch 1, Batch 30", "Epoch 1, Batch 31"], [30, 31]),
+        # The numbers restart: places tell the steps apart.
+        (["epoch 0 step 0", "epoch 1 step 0"], [0, 1]),
+    ],
+)
+def test_names_that_people_give_steps(names: list[str], numbers: list[int]) -> None:
+    builder = TraceBuilder()
+    for i, name in enumerate(names):
+        builder.range(name, 10 * i, 10 * i + 9)
+    assert find_steps(builder.build()).table["step"].tolist() == numbers
+
+
+def test_steps_between_the_ends_of_pytorchs_optimizer() -> None:
+    builder = TraceBuilder()
+    for i in range(4):
+        builder.range("Optimizer.step#SGD.step", 100 * i + 80, 100 * i + 90)
+        builder.range("Optimizer.step#SGD.step", 100 * i + 70, 100 * i + 80, process=2)
+    builder.range("Optimizer.step#Adam.step", 40, 50)
+    steps = find_steps(builder.build())
+    assert steps.source == "ends of Optimizer.step"
+    expected = [(1, i, 100 * i - 10, 100 * i + 90) for i in range(1, 4)]
+    expected += [(2, i, 100 * i - 20, 100 * i + 80) for i in range(1, 4)]
+    assert plain(steps.table, *COLUMNS) == expected
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "optimizer step 3",
+        "Optimizer.zero_grad#SGD.zero_grad",
+        "lr_scheduler step 1",
+        "stepping",
+        "x",
+    ],
+)
+def test_names_that_are_no_steps(name: str) -> None:
+    assert len(find_steps(TraceBuilder().range(name, 0, 10).build())) == 0
+
+
+def test_a_step_inside_a_step_is_not_another() -> None:
+    trace = TraceBuilder().range("step 1", 0, 100).range("step 2", 10, 20).build()
+    assert find_steps(trace).table["step"].tolist() == [1]
+
+
+def test_the_thread_with_most_steps_speaks_for_its_process() -> None:
+    trace = (
+        TraceBuilder()
+        .range("step 1", 0, 10)
+        .range("step 2", 10, 20)
+        .range("step 9", 5, 8, thread=2)
+        .range("step 1", 2, 12, process=7)
+        .build()
+    )
+    found = plain(find_steps(trace).table, *COLUMNS)
+    assert found == [(1, 1, 0, 10), (1, 2, 10, 20), (7, 1, 2, 12)]
+
+
+def test_payloads_number_steps_without_numbers() -> None:
+    trace = (
+        TraceBuilder().range("step", 0, 5, payload=40.0).range("step", 5, 9, payload=41.0).build()
+    )
+    assert find_steps(trace).table["step"].tolist() == [40, 41]
+
+
+def test_the_name_may_declare_a_warmup() -> None:
+    builder = TraceBuilder()
+    for i in range(8):
+        name = f"warmup step {i}" if i < 2 else f"step {i}"
+        builder.range(name, 10 * i, 10 * i + 10)
+    assert find_steps(builder.build()).warmup().tolist() == [True] * 2 + [False] * 6
+
+
+def test_warmup_can_be_given() -> None:
+    builder = TraceBuilder()
+    for i in range(4):
+        builder.step(10 * i, 10 * i + 10, number=i)
+        builder.step(10 * i, 10 * i + 10, number=i, process=2)
+    trace = builder.build()
+    assert find_steps(trace.with_warmup(0)).warmup().sum() == 0
+    assert find_steps(trace.with_warmup(3)).warmup().tolist() == [True, True, True, False] * 2
+
+
+def test_the_warmup_of_a_window_is_that_of_the_whole_trace() -> None:
+    builder, at = TraceBuilder(), 0
+    for i, duration in enumerate([90, 90, 10, 10, 10, 10, 10, 10]):
+        builder.step(at, at + duration, number=i)
+        at += duration
+    cut = builder.build().within(TimeWindow(90, 220))
+    assert find_steps(cut).warmup().tolist() == [True, False, False, False, False]
+
+
+def test_a_cut_trace_keeps_the_steps_that_are_whole() -> None:
+    trace = TraceBuilder().step(0, 10, number=1).step(10, 20, number=2).step(20, 30, 3).build()
+    cut = trace.within(TimeWindow(5, 30)).within(TimeWindow(5, 29))
+    assert plain(find_steps(cut).table, *COLUMNS) == [(1, 2, 10, 20)]
+
+
+def test_steps_of_the_users_own_pattern() -> None:
+    trace = TraceBuilder().step(0, 99).range("it-1-x", 0, 10).range("it-2-x", 10, 20).build()
+    steps = steps_of_ranks(mark_steps(Ranks.of(trace), r"it-(\d+)-x"))
+    assert steps.source == "ranges chosen as steps"
+    assert plain(steps.table, *COLUMNS) == [(1, 1, 0, 10), (1, 2, 10, 20)]
+
+
+@pytest.mark.parametrize("pattern", ["(", "nothing like this"])
+def test_a_bad_step_pattern_is_an_error(pattern: str) -> None:
+    with pytest.raises(UsageError, match="step pattern"):
+        mark_steps(Ranks.of(TraceBuilder().range("a", 0, 1).build()), pattern)
+
+
+def training_kernels(n_steps: int, optimizer: str) -> TraceBuilder:
+    """Steps of 100 ns: three layers of two kernels, a loss, an optimizer, and a pause of 10 ns."""
+    builder = TraceBuilder()
+    for step in range(n_steps):
+        names = ["gemm", "relu"] * 3 + ["loss", optimizer, optimizer]
+        for i, name in enumerate(names):
+            at = 100 * step + 10 * i
+            builder.kernel(name, at, at + 10)
+    return builder
+
+
+def test_bursts_of_optimizer_kernels_end_steps() -> None:
+    trace = training_kernels(6, "multi_tensor_apply_kernel").build()
+    steps = find_steps(trace)
+    assert steps.source == "inferred from the optimizer's kernels"
+    assert steps.is_inferred
+    expected = [(1, i, 100 * i - 10, 100 * i + 90) for i in range(1, 6)]
+    assert plain(steps.table, *COLUMNS) == expected
+
+
+def test_optimizer_kernels_all_over_the_place_end_no_steps() -> None:
+    builder = TraceBuilder()
+    for i in range(40):
+        builder.kernel("gemm", 20 * i, 20 * i + 9)
+        builder.kernel("multi_tensor_apply_kernel", 20 * i + 10, 20 * i + 19)
+    assert find_steps(builder.build()).source != "inferred from the optimizer's kernels"
+
+
+def test_the_period_of_the_kernels_makes_steps() -> None:
+    steps = find_steps(training_kernels(8, "update").build())
+    assert steps.source == "inferred from the period of the kernel sequence"
+    assert steps.confidence_ratio == 0.99
+    expected = [(1, i, 100 * i - 10, 100 * i + 90) for i in range(1, 8)]
+    assert plain(steps.table, *COLUMNS) == expected
+
+
+def test_kernels_in_no_order_make_no_steps() -> None:
+    builder = TraceBuilder()
+    names = np.random.default_rng(1).integers(0, 50, 400)
+    for i, name in enumerate(names):
+        builder.kernel(f"k{name}", i, i + 1, activity=Activity.OTHER_COMPUTE)
+    assert len(find_steps(builder.build())) == 0

@@ -1,0 +1,43 @@
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from traceprof.facts.steps.warmup import count_warmup
+
+
+@pytest.mark.parametrize(
+    ("durations", "expected"),
+    [
+        ([10, 10, 10, 10, 10, 10], 0),
+        ([90, 10, 10, 10, 10, 10], 1),
+        ([90, 80, 50, 10, 10, 10, 10, 10, 10], 3),
+        # A fast first step is as unlike the rest as a slow one.
+        ([1, 10, 10, 10, 10, 10], 1),
+        # Within 5 % of the median is never outside, however steady the rest is.
+        ([104, 100, 100, 100, 100, 100], 0),
+        ([106, 100, 100, 100, 100, 100], 1),
+        # A slow step later on is an outlier, not warm-up.
+        ([10, 10, 90, 10, 10, 10], 0),
+        # At least three steps are kept, though the second is unlike the rest, too.
+        ([90, 50, 10, 10], 1),
+        ([90, 50, 10], 0),
+        ([], 0),
+    ],
+)
+def test_leading_steps_unlike_the_rest_are_warmup(durations: list[int], expected: int) -> None:
+    assert count_warmup(np.array(durations, np.int64)) == expected
+
+
+@given(st.lists(st.integers(1, 60) | st.integers(1, 10**15), max_size=24))
+def test_warmup_is_what_its_definition_says(durations: list[int]) -> None:
+    values = np.array(durations, np.float64)
+    expected = 0
+    while len(values) - expected > max(3, len(values) / 2):
+        rest = values[expected + 1 :]
+        median = float(np.median(rest))
+        spread = 3 * 1.4826 * float(np.median(np.abs(rest - median)))
+        if abs(values[expected] - median) <= max(spread, 0.05 * median):
+            break
+        expected += 1
+    assert count_warmup(np.array(durations, np.int64)) == expected

@@ -1,0 +1,201 @@
+"""Whatever is asked for: it is what a full read gives, and the file tells the same of itself."""
+
+from __future__ import annotations
+
+import gzip
+from collections.abc import Callable
+from functools import cache
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from tests.builders import TraceBuilder
+from tests.formats.test_contract import EXECUTION, WRITERS
+from tests.real_traces import KINETO, NSYS, NVPROF
+from tests.requirements import TRACES, require
+from traceprof.formats import Outline, ReadOptions, open_trace, outline
+from traceprof.formats.base import LAUNCHING_TABLES, WINDOWED_TABLES
+from traceprof.formats.nsys.writer import write_nsys
+from traceprof.formats.shared.narrowing import outline_of
+from traceprof.model.tables import TABLES
+from traceprof.model.trace import Trace
+from traceprof.model.window import TimeWindow
+
+WORK = frozenset({"kernels", "copies"})
+SUBSETS = (*(frozenset({name}) for name in TABLES), WORK, WORK | {"ranges"}, frozenset[str]())
+IN_ONE_PASS = (WORK, frozenset({"devices", "host_ops"}))  # of JSON: it is parsed whole anyway
+DATABASES = (
+    *NSYS,
+    *NVPROF,
+    "nsys/2022.2-pytorch-a100-gpu-metrics-sampling.sqlite.gz",
+    "nsys/2022.2-pytorch-a100-sampling-osrt.sqlite.gz",
+)
+
+
+def written(known: str, folder: Path) -> Path:
+    path = folder / "trace"
+    if known != "packed":
+        WRITERS[known](EXECUTION, path)
+        return path
+    WRITERS["nsys"](EXECUTION, path)
+    packed = folder / "trace.gz"
+    packed.write_bytes(gzip.compress(path.read_bytes()))
+    return packed
+
+
+@cache
+def whole_trace(path: Path) -> Trace:
+    return open_trace(path)
+
+
+def shared(name: str, real_trace: Callable[[str], Path]) -> Path:
+    require("traces")
+    return real_trace(name) if name in DATABASES else TRACES / name
+
+
+def check_subset(path: Path, tables: frozenset[str]) -> None:
+    whole, part = whole_trace(path), open_trace(path, ReadOptions(tables=tables))
+    assert (part.recorded, part.span, part.info) == (whole.recorded, whole.span, whole.info)
+    for name in TABLES:
+        if name in tables:
+            pd.testing.assert_frame_equal(part.table(name), whole.table(name), obj=name)
+        else:
+            assert part.table(name).empty, name
+
+
+@pytest.mark.parametrize("tables", SUBSETS, ids=lambda names: "+".join(sorted(names)) or "none")
+@pytest.mark.parametrize("known", [*WRITERS, "packed"])
+def test_tables_that_are_asked_for_are_those_of_a_full_read(
+    known: str, tables: frozenset[str], tmp_path: Path
+) -> None:
+    check_subset(written(known, tmp_path), tables)
+
+
+@pytest.mark.traces
+@pytest.mark.parametrize("name", [*DATABASES, *KINETO])
+def test_tables_of_real_traces_are_those_of_a_full_read(
+    name: str, real_trace: Callable[[str], Path]
+) -> None:
+    path = shared(name, real_trace)
+    for tables in SUBSETS if name in DATABASES else IN_ONE_PASS:
+        check_subset(path, tables)
+
+
+def windows_of(trace: Trace) -> list[TimeWindow]:
+    """Return windows at the start, in the middle, around one kernel, of one instant, outside."""
+    start, length = trace.span.start_ns, trace.span.duration_ns
+    work = trace.kernels if len(trace.kernels) else trace.api_calls
+    found = [
+        TimeWindow(start, start + length // 100 + 1),
+        TimeWindow(start + length // 2, start + length * 51 // 100 + 1),
+        TimeWindow(start + length // 3, start + length),
+        TimeWindow(trace.span.end_ns + 10, trace.span.end_ns + 20),
+    ]
+    if len(work):
+        row = work.iloc[len(work) // 2]
+        found.append(TimeWindow(int(row["start_ns"]), int(row["end_ns"])))
+        found.append(TimeWindow(int(row["start_ns"]), int(row["start_ns"]) + 1))
+    return found
+
+
+def check_window(path: Path, window: TimeWindow, tables: frozenset[str] | None = None) -> None:
+    whole = whole_trace(path)
+    part = open_trace(path, ReadOptions(tables=tables, window=window))
+    assert (part.recorded, part.span, part.info) == (whole.recorded, whole.span, whole.info)
+    for name in TABLES if tables is None else tables:
+        expected, found = whole.table(name), part.table(name)
+        if name in WINDOWED_TABLES:
+            expected = overlapping(expected, window)
+        elif name in LAUNCHING_TABLES:
+            expected = overlapping(expected, reach_of(whole, window))
+        pd.testing.assert_frame_equal(plain(found), plain(expected), obj=f"{name} in {window}")
+
+
+def overlapping(frame: pd.DataFrame, window: TimeWindow) -> pd.DataFrame:
+    starts = frame["start_ns"]
+    ends = frame.get("end_ns", starts)
+    is_inside = (starts >= window.start_ns) | (ends > window.start_ns)
+    return frame[is_inside & (starts < window.end_ns)].reset_index(drop=True)
+
+
+def reach_of(trace: Trace, window: TimeWindow) -> TimeWindow:
+    work = pd.concat([overlapping(trace.table(name), window) for name in ("kernels", "copies")])
+    launched = set(zip(work["process"], work["correlation"], strict=True))
+    calls = zip(trace.api_calls["process"], trace.api_calls["correlation"], strict=True)
+    is_launch = np.array([pair in launched and pair[1] != -1 for pair in calls], np.bool_)
+    starts = trace.api_calls["start_ns"][is_launch]
+    return TimeWindow(
+        min(window.start_ns, starts.min()) if len(starts) else window.start_ns, window.end_ns
+    )
+
+
+def plain(frame: pd.DataFrame) -> pd.DataFrame:
+    return frame.astype(dict.fromkeys(frame.select_dtypes("category"), object))
+
+
+@pytest.mark.parametrize("known", [*WRITERS, "packed"])
+def test_a_window_brings_every_row_that_overlaps_it_whole(known: str, tmp_path: Path) -> None:
+    path = written(known, tmp_path)
+    for window in windows_of(whole_trace(path)):
+        check_window(path, window)
+        check_window(path, window, frozenset({"host_ops", "api_calls"}))
+
+
+@pytest.mark.traces
+@pytest.mark.parametrize("name", [*DATABASES, *KINETO])
+def test_a_window_of_real_traces_brings_every_row_that_overlaps_it(
+    name: str, real_trace: Callable[[str], Path]
+) -> None:
+    path = shared(name, real_trace)
+    windows = windows_of(whole_trace(path))
+    for window in windows if name in DATABASES else windows[1:2]:
+        check_window(path, window)
+    for tables in ({"host_ops"}, {"collectives", "devices"}) if name in DATABASES else ():
+        check_window(path, windows[1], frozenset(tables))
+
+
+def test_a_launch_before_the_window_comes_with_what_is_around_it(tmp_path: Path) -> None:
+    host = {"process": 7, "thread": 7}
+    trace = (
+        TraceBuilder()
+        .host_op("early", 0, 10, **host)
+        .host_op("around the launch", 20, 40, **host)
+        .kernel("gemm", 100, 200, launched_ns=(25, 30), **host)
+        .build()
+    )
+    path = tmp_path / "trace.sqlite"
+    write_nsys(trace, path)
+    found = open_trace(path, ReadOptions(window=TimeWindow(150, 160)))
+    assert found.api_calls["start_ns"].tolist() == [25]
+    assert found.host_ops["name"].tolist() == ["around the launch"]
+    assert found.span == TimeWindow(0, 200)
+
+
+def test_an_unknown_table_is_a_mistake() -> None:
+    with pytest.raises(ValueError, match="kernel"):
+        ReadOptions(tables=frozenset({"kernel"}))
+
+
+def check_outline(path: Path) -> None:
+    expected, found = outline_of(whole_trace(path)), outline(path)
+    for field in Outline.__slots__:
+        one, other = getattr(found, field), getattr(expected, field)
+        if isinstance(one, pd.DataFrame):
+            pd.testing.assert_frame_equal(one, other, obj=field)
+        else:
+            assert one == other, field
+
+
+@pytest.mark.parametrize("known", [*WRITERS, "packed"])
+def test_an_outline_counts_what_a_full_read_gives(known: str, tmp_path: Path) -> None:
+    check_outline(written(known, tmp_path))
+
+
+@pytest.mark.traces
+@pytest.mark.parametrize("name", [*DATABASES, KINETO[0]])
+def test_an_outline_of_real_traces_counts_what_a_full_read_gives(
+    name: str, real_trace: Callable[[str], Path]
+) -> None:
+    check_outline(shared(name, real_trace))

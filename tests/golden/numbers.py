@@ -1,0 +1,98 @@
+"""Every number of every analysis on every shared trace, as one short text per column.
+
+``tests/golden/numbers.json.gz`` holds them as they were; `tests/golden/test_numbers.py` compares.
+A change that is meant is written anew, and listed with its reason in the changelog:
+
+    .venv/bin/python -m tests.golden.numbers
+"""
+
+from __future__ import annotations
+
+import gzip
+import hashlib
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from tests import real_traces
+from tests.requirements import TRACES
+from traceprof.analysis import ANALYSES
+from traceprof.errors import TraceprofError
+from traceprof.model.results import Note, Result
+from traceprof.session.run import Run, open_run
+
+FILE = Path(__file__).with_name("numbers.json.gz")
+
+
+def windows(run: Run) -> Iterator[tuple[str, Run]]:
+    """Yield the run in its default window, and in the middle third of its time."""
+    yield "default", run
+    span = run.within("all").ranks(frozenset()).span
+    third = span.duration_ns // 3
+    middle = f"@{span.start_ns + third}..@{span.start_ns + 2 * third}"
+    yield "middle", run.within(middle)
+
+
+def numbers_of(path: Path) -> dict[str, Any]:
+    """Return the digests of all results on a trace: window → analysis → table → column."""
+    found: dict[str, Any] = {}
+    for label, run in windows(open_run([path])):
+        own = found.setdefault(label, {})
+        for entry in ANALYSES:
+            try:
+                own[entry.name] = digest_of(run.result(entry.name))
+            except TraceprofError as error:
+                own[entry.name] = f"{type(error).__name__}: {error}".replace(str(path), "TRACE")
+    return found
+
+
+def digest_of(result: Result) -> dict[str, Any]:
+    """Return the digests of the columns of each table, the scalars and the notes of a result."""
+    tables = {
+        name: {str(column): _column(frame[column]) for column in frame}
+        for name, frame in result.tables.items()
+    }
+    scalars = {name: _plain(value) for name, value in result.scalars.items()}
+    notes = [[note.text, *map(_plain, note.values.values())] for note in result.notes]
+    return {**tables, "scalars": scalars, "notes": _hash(json.dumps(notes))}
+
+
+def _column(values: pd.Series) -> str:
+    texts = [_plain(value) for value in values.tolist()]
+    known = [float(v) for v in values.tolist() if isinstance(v, int | float) and v == v]
+    total = f" sum {float(np.sum(known)):.9g}" if known else ""
+    return f"{len(texts)}{total} {_hash(json.dumps(texts))}"
+
+
+def _plain(value: Any) -> str:
+    """Return a value as text; floats with nine digits, so that the order of a sum does not count."""
+    if isinstance(value, tuple):
+        return " | ".join(map(_plain, value))
+    if isinstance(value, Note):
+        return " ".join([value.text, *map(_plain, value.values.values())])
+    if value is None or value is pd.NaT or (isinstance(value, float) and np.isnan(value)):
+        return "–"
+    if isinstance(value, bool | np.bool_):
+        return str(bool(value))
+    if isinstance(value, int | float | np.number):
+        return f"{float(value):.9g}" if float(value) != int(value) else str(int(value))
+    return str(value)
+
+
+def _hash(text: str) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()[:12]
+
+
+def main() -> None:
+    """Write the file anew from the traces beside the checkout."""
+    found = {name: numbers_of(TRACES / name) for name in real_traces.ALL}
+    text = json.dumps(found, indent=0, sort_keys=True, ensure_ascii=False)
+    FILE.write_bytes(gzip.compress(text.encode(), 9, mtime=0))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,47 @@
+import subprocess
+
+from traceprof.recording.machine.environment import git_facts, read_environment
+from traceprof.recording.machine.host import network_facts
+
+
+def test_a_fact_that_is_not_known_is_left_out():
+    facts = read_environment(["python", "train.py"])
+    assert facts["command"] == "python train.py"
+    assert int(facts["ram_bytes"]) > 0
+    assert all(facts.values())
+
+
+def test_git_facts(tmp_path):
+    assert git_facts(tmp_path) == {}
+    git = ["git", "-C", str(tmp_path), "-c", "user.name=x", "-c", "user.email=x@x"]
+    (tmp_path / "train.py").write_text("pass\n")
+    for arguments in (
+        ["init", "-q", "-b", "main"],
+        ["add", "."],
+        ["commit", "-q", "-m", "first"],
+        ["remote", "add", "origin", "https://me:secret@host/repo.git"],
+    ):
+        subprocess.run([*git, *arguments], check=True)
+    facts = git_facts(tmp_path)
+    assert len(facts.pop("git.commit")) == 40
+    assert facts == {
+        "git.branch": "main",
+        "git.state": "clean",
+        "git.remote": "https://host/repo.git",
+    }
+    (tmp_path / "train.py").write_text("fail\n")
+    assert git_facts(tmp_path)["git.state"] == "changed"
+
+
+def test_network_facts_have_units_and_no_unknown_speeds(tmp_path):
+    for name, speed in (("eth0", "25000"), ("lo", "-1")):
+        (tmp_path / "net" / name).mkdir(parents=True)
+        (tmp_path / "net" / name / "speed").write_text(f"{speed}\n")
+        (tmp_path / "net" / name / "mtu").write_text("1500\n")
+    port = tmp_path / "ib" / "mlx5_0" / "ports" / "1"
+    port.mkdir(parents=True)
+    (port / "rate").write_text("400 Gb/sec (4X NDR)\n")
+    facts = dict(network_facts(tmp_path / "net", tmp_path / "ib"))
+    assert facts["nic.eth0.speed_mbit_per_s"] == "25000"
+    assert "nic.lo.speed_mbit_per_s" not in facts
+    assert facts["rdma.mlx5_0.1.rate"] == "400 Gb/sec (4X NDR)"

@@ -1,0 +1,93 @@
+"""How numbers of each unit look, and how notes become sentences."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+import pytest
+
+from traceprof.model.results import Note, Unit, same
+from traceprof.render.formatting import STYLES, heading, note_text, value_text
+
+
+def test_every_unit_has_a_style() -> None:
+    assert set(STYLES) == set(Unit)
+
+
+@pytest.mark.parametrize(
+    ("unit", "value", "text"),
+    [
+        (Unit.NS, 1_500_000, "1.500 ms"),
+        (Unit.AT_NS, 61_234_567_890, "61.23 s"),
+        (Unit.BYTES, 2_500_000, "2.500 MB"),
+        (Unit.BYTES_PER_S, 25e9, "25.00 GB/s"),
+        (Unit.PER_S, 12_345.6, "12 345.6 /s"),
+        (Unit.RATIO, 0.1234, "12.3 %"),
+        (Unit.FACTOR, 1.845, "1.84 x"),
+        (Unit.COUNT, 1_234_567, "1 234 567"),
+        (Unit.COUNT, np.int64(1_234_567), "1 234 567"),
+        (Unit.COUNT, 12.5, "12.5"),
+        (Unit.NUMBER, 4_711_123, "4711123"),
+        (Unit.NUMBER, 3.0, "3"),
+        (Unit.NUMBER, 0.123456, "0.1235"),
+        (Unit.NUMBER, 12_345.67, "12 345.7"),
+        (Unit.NUMBER, "3+5", "3+5"),
+        (Unit.TEXT, "void gemm\n", "gemm "),
+        (Unit.FLAG, True, "yes"),
+        (Unit.FLAG, np.False_, ""),
+    ],
+)
+def test_values_look_the_same_everywhere(unit: Unit, value: Any, text: str) -> None:
+    assert value_text(unit, value) == text
+
+
+@pytest.mark.parametrize("unit", Unit)
+@pytest.mark.parametrize("value", [None, math.nan, np.float64("nan")])
+def test_what_is_not_known_is_a_dash(unit: Unit, value: Any) -> None:
+    assert value_text(unit, value) == "–"
+
+
+@pytest.mark.parametrize(
+    ("name", "unit", "text"),
+    [
+        ("compute_ns", Unit.NS, "compute"),
+        ("at_ns", Unit.AT_NS, "at"),
+        ("share_ratio", Unit.RATIO, "share %"),
+        ("rate_bytes_per_s", Unit.BYTES_PER_S, "rate"),
+        ("size_bytes", Unit.BYTES, "size"),
+        ("samples_per_s", Unit.PER_S, "samples"),
+        ("collectives_count", Unit.COUNT, "collectives count"),
+        ("drift_ppm", Unit.NUMBER, "drift ppm"),
+        ("queue_bytes", Unit.COUNT, "queue bytes"),
+    ],
+)
+def test_headings_come_from_the_declaration(name: str, unit: Unit, text: str) -> None:
+    assert heading(same(name, unit, "")) == text
+
+
+def test_a_note_says_its_values_in_their_units() -> None:
+    note = Note.of(
+        "{lost:ns} in {n:count} launches of {name} ({share:ratio})",
+        lost=1_500,
+        n=12_345,
+        name="void gemm",
+        share=0.5,
+    )
+    assert note_text(note) == "1.500 µs in 12 345 launches of void gemm (50.0 %)"
+
+
+def test_a_note_is_tolerant() -> None:
+    note = Note.of("{who}: {n:pints} of {{x}} {missing:ns} }", who="{n:ns}", n=3)
+    assert note_text(note) == "{n:ns}: 3 of {x} {missing:ns} }"
+
+
+def test_notes_within_notes_and_lists() -> None:
+    inner = Note.of("{a:ns}", a=5)
+    assert note_text(Note.of("{why}, {all}", why=inner, all=[inner, "x"])) == "5 ns, 5 ns; x"
+    assert value_text(Unit.TEXT, (inner, inner)) == "5 ns; 5 ns"
+
+
+def test_a_note_is_one_line_of_printable_text() -> None:
+    assert note_text(Note.of("{name}", name="a\x1b[31m\nb")) == "a [31m b"

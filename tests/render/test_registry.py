@@ -1,0 +1,162 @@
+"""The ways out: one module and one line each; text, CSV, Markdown and HTML of a document."""
+
+from __future__ import annotations
+
+import csv
+import io
+import re
+import sys
+from html.parser import HTMLParser
+from types import ModuleType
+
+import pandas as pd
+import pytest
+
+from tests.builders import TraceBuilder
+from tests.render.documents import Told, document_of_results, measured
+from tests.render.test_escape import HOSTILE
+from tests.render.test_json import hand_made
+from traceprof.errors import UsageError
+from traceprof.model.results import Note
+from traceprof.model.trace import Trace, TraceInfo
+from traceprof.render import registry
+from traceprof.render.base import Options, Renderer
+from traceprof.session.answer import Document
+from traceprof.render.registry import RENDERERS, render, renderer_named
+
+NAMES = [name for name in HOSTILE if name != "\ud800"]
+FORMS = [renderer.name for renderer in RENDERERS]
+
+
+def two_kernels(*names: str) -> Trace:
+    builder = TraceBuilder().device(0, "H100")
+    for i, name in enumerate(names or ("gemm", "relu")):
+        builder.kernel(name, 100 * i, 100 * i + 50 - i)
+    return builder.build(info=TraceInfo(path="/tmp/x.sqlite", profiler="nsys"))
+
+
+def document(*names: str) -> Document:
+    return measured(two_kernels(*names), ["breakdown", "kernels"])
+
+
+def test_a_renderer_is_one_module_and_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    module = ModuleType("fake_renderer")
+    module.RENDER = lambda document, options: f"{[*document.results]} {options.rows}"  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, "fake_renderer", module)
+    fake = Renderer("fake", "for this test", ".fake", "text/fake", "fake_renderer")
+    monkeypatch.setattr(registry, "RENDERERS", (*RENDERERS, fake))
+    assert render("fake", document(), Options(rows=3)) == "['breakdown', 'kernels'] 3"
+
+
+def test_a_form_that_is_none_is_refused_with_those_that_are() -> None:
+    with pytest.raises(UsageError, match="no form 'pdf': there are text, json, csv"):
+        render("pdf", document())
+
+
+@pytest.mark.parametrize("renderer", RENDERERS, ids=lambda renderer: renderer.name)
+def test_every_line_says_what_files_it_makes(renderer: Renderer) -> None:
+    assert renderer_named(renderer.name) is renderer
+    assert re.fullmatch(r"\.\w+", renderer.suffix)
+    assert re.fullmatch(r"\w+/\w+", renderer.media_type)
+    assert renderer.summary
+
+
+@pytest.mark.parametrize("form", [form for form in FORMS if form != "csv"])
+def test_every_form_says_everything_that_must_be_read(form: str) -> None:
+    trace = two_kernels()
+    told = document_of_results(
+        trace,
+        {"edges": hand_made()},
+        missing={"memory": "no samples recorded"},
+        verdict=Told((Note.of("a step of {step:ns}", step=1_500),)),
+    )
+    text = render(form, told)
+    for words in ("a step of 1.500 µs", "– lost"):
+        assert words in text
+    assert form == "text" or "no samples recorded" in text
+
+
+def test_a_page_of_text_has_the_width_that_is_asked_for() -> None:
+    long = document("void " + "very_long_name_of_a_kernel<" * 9, "relu")
+    for width in (80, 120):
+        text = render("text", long, Options(width=width))
+        assert max(map(len, text.splitlines())) <= width
+        assert "\x1b" not in text
+    assert "\x1b[" in render("text", long, Options(colours="truecolor"))
+
+
+def test_text_shows_the_parts_as_bars_and_the_table_with_what_is_hidden() -> None:
+    lines = render("text", document(), Options(rows=1, width=80)).splitlines()
+    assert lines[0] == "x.sqlite  nsys"
+    assert lines[1] == "window active  0 ns .. 149 ns of 149 ns"
+    bar = next(line for line in lines if "█" * 10 in line)
+    assert bar.strip() == "█" * 40 + "░" * 20
+    assert "… 1 more rows (--rows, --csv, --json)" in lines
+    assert any(re.match(r"gemm +gemm +1 +50 ns +50\.5 %", line) for line in lines)
+
+
+def test_a_table_that_is_too_wide_says_how_many_columns_it_hides() -> None:
+    text = render("text", measured(two_kernels("x" * 60), ["kernels"]), Options(width=60))
+    assert re.search(r"… \d more columns \(--rows", text)
+    assert "share %" not in text
+
+
+def test_csv_is_the_table_as_it_is() -> None:
+    one = measured(two_kernels(), ["kernels"])
+    rows = list(csv.DictReader(io.StringIO(render("csv", one))))
+    assert [row["name"] for row in rows] == ["gemm", "relu"]
+    assert rows[0]["total_ns"] == "50"
+    assert list(rows[0])[:4] == ["name", "activity", "count", "total_ns"]
+
+
+def test_csv_holds_one_table_only() -> None:
+    with pytest.raises(UsageError, match="--csv prints one table"):
+        render("csv", document())
+    one = document_of_results(two_kernels(), {"edges": hand_made()})
+    assert render("csv", one, Options(tables=("total",))) == "size_bytes\n13\n"
+    with pytest.raises(UsageError, match="no table 'x': it has edges, total"):
+        render("csv", one, Options(tables=("x",)))
+    cells = list(csv.DictReader(io.StringIO(render("csv", one))))
+    assert [cell["remark"] for cell in cells] == ["", "3 of them", "a; b"]
+    assert [cell["size_bytes"] for cell in cells] == ["10.0", "", "3.0"]
+
+
+@pytest.mark.parametrize("name", ["=1+1", "+cmd", "-x", "@SUM(A1)", " =x"])
+def test_no_name_is_a_formula(name: str) -> None:
+    table = pd.read_csv(io.StringIO(render("csv", measured(two_kernels(name), ["kernels"]))))
+    assert table["name"][0].startswith("'")
+
+
+def test_markdown_is_a_table_in_which_names_are_text() -> None:
+    text = render("markdown", document("a|b*c*", "[x](http://evil)"))
+    assert "| a\\|b\\*c\\* |" in text
+    assert "\\[x\\](http://evil)" in text
+    rules = [line for line in text.splitlines() if line.startswith("| ---") or "| :---" in line]
+    assert rules[-1].startswith("| :--- | :--- | ---: |")
+    assert "## Device time by kernel name" in text
+
+
+class _Tags(HTMLParser):
+    def __init__(self) -> None:
+        super().__init__()
+        self.seen: set[str] = set()
+
+    def handle_starttag(self, tag: str, attrs: object) -> None:
+        self.seen.add(tag)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_names_are_text_in_every_form(name: str) -> None:
+    told = document(name, name + "2")
+    parser = _Tags()
+    parser.feed(render("html", told, Options(title=name)))
+    assert not {"script", "img", "svg", "iframe", "object", "link", "span"} & parser.seen
+    for form in ("text", "markdown", "html"):
+        assert not set(render(form, told)) & {"\x1b", "\u202e", "\u2028"}
+
+
+def test_the_page_of_tables_runs_nothing() -> None:
+    html = render("html", document())
+    assert "script-src 'none'" in html
+    assert html.count("<table>") == html.count("<caption>") == 3
+    assert '<td class="number" style="--part:' in html

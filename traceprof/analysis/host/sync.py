@@ -1,0 +1,105 @@
+"""Where the host waits for a device: synchronising calls and blocking copies, by range."""
+
+from __future__ import annotations
+
+from typing import Final
+
+import numpy as np
+import pandas as pd
+
+from traceprof.analysis.base import Analysis
+from traceprof.facts.host.waits import READS_A_VALUE, find_waits
+from traceprof.facts.steps.find import find_steps
+from traceprof.model.results import (
+    Note,
+    Result,
+    ResultSpec,
+    TableSpec,
+    Unit,
+    derived,
+    key,
+    largest,
+    total,
+)
+from traceprof.model.trace import Trace
+
+__all__ = ["ANALYSIS"]
+
+_KEYS: Final = ("call", "pattern", "host_range")
+SPEC: Final = ResultSpec(
+    tables=(
+        TableSpec(
+            "waits",
+            "one row per call, pattern and range, by total host time",
+            (
+                key("call", "the call that waits"),
+                key(
+                    "pattern",
+                    "synchronise, blocking copy, or .item(): a copy of a few bytes to the host "
+                    "that is waited for at once",
+                ),
+                key("host_range", "the innermost range around the call"),
+                total("count", Unit.COUNT, "how many calls"),
+                derived("per_step", Unit.NUMBER, "how many calls in a step"),
+                total("total_ns", Unit.NS, "the length of all calls added up"),
+                derived("mean_ns", Unit.NS, "the mean length of a call"),
+                largest("max_ns", Unit.NS, "the longest call"),
+            ),
+        ),
+    ),
+    scalars=(total("steps_count", Unit.COUNT, "the steps of all processes in the window"),),
+)
+
+
+def measure_sync(trace: Trace) -> Result:
+    """Return the waits of the host by call, pattern and range."""
+    waits = find_waits(trace)
+    waits = waits.assign(call=waits["name"], duration=waits["end_ns"] - waits["start_ns"])
+    table = (
+        waits.groupby(list(_KEYS), observed=True)["duration"]
+        .agg(count="size", total_ns="sum", max_ns="max")
+        .reset_index()
+        .astype(dict.fromkeys(_KEYS, object))
+    )
+    return Result(
+        "sync",
+        SPEC,
+        tables={"waits": SPEC.tables[0].frame(table)},
+        scalars={"steps_count": len(find_steps(trace))},
+    )
+
+
+def _finish(result: Result) -> Result:
+    table = result.table
+    n_steps = int(result.scalars["steps_count"])
+    table = table.assign(
+        per_step=table["count"] / n_steps if n_steps else np.nan,
+        mean_ns=table["total_ns"] / table["count"],
+    )
+    order = [False, *(True for _ in _KEYS)]
+    table = table.sort_values(["total_ns", *_KEYS], ascending=order, ignore_index=True)
+    return result.with_table(table).with_notes(*_notes(table))
+
+
+def _notes(table: pd.DataFrame) -> list[Note]:
+    values = table[table["pattern"] == READS_A_VALUE]
+    if values.empty:
+        return []
+    note = Note.of(
+        "{n:count} waits for a few bytes from the device ({lost:ns}) look like .item(), .cpu() "
+        "of a scalar, or `if tensor:`",
+        n=int(values["count"].sum()),
+        lost=int(values["total_ns"].sum()),
+    )
+    return [note]
+
+
+ANALYSIS = Analysis(
+    name="sync",
+    spec=SPEC,
+    needs=("api_calls",),
+    uses=("copies", "ranges", "kernels"),
+    whole=("api_calls", "ranges"),
+    of_rank=measure_sync,
+    finish=_finish,
+)

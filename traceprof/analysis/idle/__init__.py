@@ -1,0 +1,1 @@
+"""Devices without work: why, and when."""

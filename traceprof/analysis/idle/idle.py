@@ -1,0 +1,189 @@
+"""Why devices were idle: the gaps by cause and by length, and the steps that wait for the host."""
+
+from __future__ import annotations
+
+from typing import Final
+
+import numpy as np
+import numpy.typing as npt
+import pandas as pd
+
+from traceprof.analysis.base import Analysis
+from traceprof.facts.devices import devices_of_processes
+from traceprof.facts.gaps import CAUSES, find_gaps
+from traceprof.facts.steps.find import find_steps
+from traceprof.model.results import (
+    Note,
+    Result,
+    ResultSpec,
+    TableSpec,
+    Unit,
+    derived,
+    key,
+    same,
+    total,
+)
+from traceprof.model.trace import Trace
+
+__all__ = ["ANALYSIS"]
+
+_EDGES_NS: Final = (0, 10_000, 100_000, 1_000_000, 10_000_000, 100_000_000, 1_000_000_000)
+_HOST_CAUSES: Final = ("data", "synchronising", "launch", "host")
+_HOST_BOUND: Final = 0.3
+_SHOWN: Final = 12
+_DEVICE: Final = key("device", "the number of the device in the run", Unit.NUMBER)
+
+SPEC: Final = ResultSpec(
+    tables=(
+        TableSpec(
+            "causes",
+            "one row per device and cause, the largest first: per device they are its idle time",
+            (
+                _DEVICE,
+                key("cause", "what the device waited for"),
+                total("total_ns", Unit.NS, "how long"),
+                derived("share_ratio", Unit.RATIO, "total_ns of the window"),
+                derived("idle_ratio", Unit.RATIO, "total_ns of the idle time of the device"),
+                total("gap_count", Unit.COUNT, "gaps in which it is the largest cause"),
+            ),
+        ),
+        TableSpec(
+            "histogram",
+            "the gaps of each device by length",
+            (
+                _DEVICE,
+                key("from_ns", "the shortest gaps", Unit.NS),
+                same("up_to_ns", Unit.NS, "the longest gaps are shorter than this"),
+                total("count", Unit.COUNT, "how many"),
+                total("total_ns", Unit.NS, "their lengths added up"),
+            ),
+        ),
+        TableSpec(
+            "host_bound_steps",
+            "the steps in which devices waited more than 30 % of the time for the host",
+            (
+                key("process", "the process", Unit.NUMBER),
+                key("step", "the number of the step", Unit.NUMBER),
+                same("idle_ratio", Unit.RATIO, "how much they waited, the mean over devices"),
+            ),
+        ),
+    ),
+    scalars=(same("window_ns", Unit.NS, "the length of the window"),),
+)
+
+
+def measure_idle(trace: Trace) -> Result:
+    """Return the idle time of each device by cause."""
+    gaps = find_gaps(trace)
+    tables = {
+        "causes": _by_cause(gaps),
+        "histogram": _histogram(gaps),
+        "host_bound_steps": _host_bound_steps(trace, gaps),
+    }
+    return Result(
+        "idle",
+        SPEC,
+        tables={name: SPEC.table(name).frame(table) for name, table in tables.items()},
+        scalars={"window_ns": trace.span.duration_ns},
+    )
+
+
+def _by_cause(gaps: pd.DataFrame) -> pd.DataFrame:
+    """Return a row per device and cause that some gap of it has."""
+    causes = list(CAUSES)
+    main = gaps[causes].to_numpy(np.int64).argmax(axis=1)
+    is_main = pd.DataFrame(main[:, None] == np.arange(len(causes)), gaps.index, causes)
+    total_ns = gaps.groupby("device")[causes].sum()
+    gap_count = is_main.groupby(gaps["device"]).sum()
+    devices, places = np.nonzero(total_ns.to_numpy())
+    return pd.DataFrame(
+        {
+            "device": total_ns.index.to_numpy()[devices],
+            "cause": np.array(causes, object)[places],
+            "total_ns": total_ns.to_numpy(np.int64)[devices, places],
+            "gap_count": gap_count.to_numpy(np.int64)[devices, places],
+        }
+    )
+
+
+def _histogram(gaps: pd.DataFrame) -> pd.DataFrame:
+    lengths = (gaps["end_ns"] - gaps["start_ns"]).to_numpy(np.int64)
+    place = np.searchsorted(_EDGES_NS, lengths, side="right") - 1
+    edges = np.array([*_EDGES_NS, np.iinfo(np.int64).max])
+    by_length = pd.DataFrame(
+        {"device": gaps["device"], "from_ns": edges[place], "length": lengths}
+    ).groupby(["device", "from_ns"])
+    table = by_length["length"].agg(count="size", total_ns="sum").reset_index()
+    return table.assign(up_to_ns=edges[np.searchsorted(edges, table["from_ns"]) + 1])
+
+
+def _host_bound_steps(trace: Trace, gaps: pd.DataFrame) -> pd.DataFrame:
+    steps = find_steps(trace).table
+    waited = _waited_for_host(trace, steps, gaps)
+    ratio = waited / (steps["end_ns"] - steps["start_ns"]).to_numpy()
+    found = steps[["process", "step"]].assign(idle_ratio=ratio)
+    return found.loc[np.flatnonzero(ratio > _HOST_BOUND)].reset_index(drop=True)
+
+
+def _waited_for_host(
+    trace: Trace, steps: pd.DataFrame, gaps: pd.DataFrame
+) -> npt.NDArray[np.float64]:
+    """Return the ns that devices waited for the host in each step, the mean over its devices.
+
+    A gap counts for the step in which it ends.
+    """
+    waited = np.zeros(len(steps))
+    lost = gaps[list(_HOST_CAUSES)].sum(axis=1).to_numpy(np.float64)
+    closed = gaps["end_ns"].to_numpy(np.int64)
+    gaps_of = gaps.groupby("device").indices
+    devices_of = devices_of_processes(trace)
+    starts, ends = steps["start_ns"].to_numpy(np.int64), steps["end_ns"].to_numpy(np.int64)
+    for process, rows in steps.groupby("process").indices.items():
+        devices = devices_of.get(int(str(process)), ())
+        mine = [gaps_of[device] for device in devices if device in gaps_of]
+        for own in mine:
+            place = np.searchsorted(starts[rows], closed[own], side="left") - 1
+            inside = (place >= 0) & (closed[own] <= ends[rows][place])
+            np.add.at(waited, rows[place[inside]], lost[own[inside]])
+        waited[rows] /= max(1, len(devices))
+    return waited
+
+
+def _finish(result: Result) -> Result:
+    table = result.table
+    window_ns = result.scalars["window_ns"] or np.nan
+    idle_ns = table.groupby("device")["total_ns"].transform("sum")
+    table = table.assign(
+        share_ratio=table["total_ns"] / window_ns, idle_ratio=table["total_ns"] / idle_ns
+    )
+    table = table.assign(place=table["cause"].map({name: i for i, name in enumerate(CAUSES)}))
+    table = table.sort_values(
+        ["total_ns", "device", "place"], ascending=[False, True, True], ignore_index=True
+    )
+    return result.with_table(table).with_notes(*_notes(result.to_frame("host_bound_steps")))
+
+
+def _notes(steps: pd.DataFrame) -> list[Note]:
+    if steps.empty:
+        return []
+    numbers = steps["step"].unique()
+    note = Note.of(
+        "{n:count} step(s) are host-bound (devices wait for the host more than {limit:ratio} of "
+        "the time): {steps}{more}",
+        n=len(steps),
+        limit=_HOST_BOUND,
+        steps=", ".join(map(str, numbers[:_SHOWN])),
+        more="" if len(numbers) <= _SHOWN else " …",
+    )
+    return [note]
+
+
+ANALYSIS = Analysis(
+    name="idle",
+    spec=SPEC,
+    needs=("kernels", "copies", "api_calls"),
+    uses=("ranges", "overheads", "devices"),
+    whole=("kernels", "copies"),
+    of_rank=measure_idle,
+    finish=_finish,
+)

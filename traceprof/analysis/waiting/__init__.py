@@ -1,1 +1,0 @@
-"""Waiting: devices without work, streams, launches, synchronisation."""

@@ -1,0 +1,118 @@
+"""The record of a process: who it is, for the recorder to read after the run."""
+
+import json
+import os
+import platform
+import sys
+from operator import attrgetter
+from time import time_ns
+
+from . import settings
+
+_RANK_VARIABLES = {
+    "rank": ("RANK", "OMPI_COMM_WORLD_RANK", "SLURM_PROCID", "PMI_RANK"),
+    "local_rank": ("LOCAL_RANK", "OMPI_COMM_WORLD_LOCAL_RANK", "SLURM_LOCALID"),
+    "world_size": ("WORLD_SIZE", "OMPI_COMM_WORLD_SIZE", "SLURM_NTASKS", "PMI_SIZE"),
+}
+_MAX_ANCESTORS = 32
+_PACKAGES = (
+    "numpy",
+    "lightning",
+    "pytorch-lightning",
+    "accelerate",
+    "transformers",
+    "deepspeed",
+    "mpi4py",
+    "nvtx",
+)
+# Launchers set some for their processes only. The recorder keeps those of its list, masked.
+_VARIABLES = ("NCCL_", "RCCL_", "GLOO_", "TORCH", "PYTORCH_", "CUDA_", "CUBLAS_", "CUDNN_", "OMP_")
+_VARIABLES += ("MKL_", "KMP_", "UCX_", "UCC_", "FI_", "OMPI_", "I_MPI_", "MPICH_", "MV2_", "MVP_")
+_OF_ONE_RANK = ("RANK", "LOCALID", "PROCID")
+
+
+def write_process_record(**more):
+    """Write (again) the record of this process; ``more`` overrides what the environment says."""
+    record = {
+        "pid": os.getpid(),
+        "ancestors": _ancestors(),
+        "argv": sys.argv,
+        "executable": sys.executable,
+        "started_ns": time_ns(),
+        "software": _software(),
+        "variables": {
+            name: value
+            for name, value in os.environ.items()
+            if name.startswith(_VARIABLES) and not name.endswith(_OF_ONE_RANK)
+        },
+    }
+    for name, variables in _RANK_VARIABLES.items():
+        values = [os.environ[variable] for variable in variables if variable in os.environ]
+        record[name] = int(values[0]) if values and values[0].isdigit() else None
+    record.update(more)
+    path = os.path.join(settings.DIRECTORY, "process.%d.json" % os.getpid())
+    try:
+        with open(path + ".tmp", "w") as file:
+            json.dump(record, file)
+        os.replace(path + ".tmp", path)
+    except OSError as error:
+        sys.stderr.write("traceprof: %s: %s\n" % (path, error))
+
+
+def note_child():
+    """Note, in a process that was just forked, whose child it is."""
+    try:
+        path = os.path.join(settings.DIRECTORY, "children.%d" % os.getppid())
+        file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+        os.write(file, b"%d\n" % os.getpid())
+        os.close(file)
+    except OSError:
+        pass  # what it does is then told apart from what its parent does
+
+
+def _ancestors():
+    """Return the ids of the parent, its parent and so on, as far as the system tells."""
+    found, pid = [], os.getppid()
+    while pid > 1 and len(found) < _MAX_ANCESTORS:
+        found.append(pid)
+        try:
+            with open("/proc/%d/stat" % pid) as file:
+                pid = int(file.read().rpartition(")")[2].split()[1])
+        except (OSError, ValueError, IndexError):
+            break
+    return found
+
+
+def _software():
+    """Return the versions that only this process knows."""
+    found = {"python": platform.python_version()}
+    torch = sys.modules.get("torch")
+    if torch is not None:
+        found["torch"] = str(torch.__version__)
+        found["torch.git"] = getattr(torch.version, "git_version", None)
+        found["cuda"] = torch.version.cuda
+        found["hip"] = getattr(torch.version, "hip", None)
+        if torch.version.cuda:  # asked of the build: the driver must not be touched here
+            found["cudnn"] = _version(torch, "_C._cudnn.getCompileVersion")
+            found["nccl"] = _version(torch, "cuda.nccl.version")
+        distributed = getattr(torch, "distributed", None)
+        if getattr(distributed, "is_mpi_available", bool)():
+            found["torch.mpi"] = "yes"
+    mpi = sys.modules.get("mpi4py.MPI")
+    if mpi is not None:
+        found["mpi.library"] = mpi.Get_library_version().partition("\n")[0].rstrip("\0")
+    from importlib import metadata
+
+    for package in _PACKAGES:
+        try:
+            found[package] = metadata.version(package)
+        except metadata.PackageNotFoundError:
+            continue
+    return {name: str(value) for name, value in found.items() if value}
+
+
+def _version(torch, function):
+    try:
+        return ".".join(map(str, attrgetter(function)(torch)()))
+    except (AttributeError, RuntimeError, TypeError):
+        return None

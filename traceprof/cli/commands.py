@@ -1,0 +1,124 @@
+"""The commands by name: loaded when they are called, so that ``--help`` costs next to nothing."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from difflib import get_close_matches
+from importlib import import_module
+from pathlib import Path
+from typing import Any, Final
+
+import typer
+from typer.core import TyperGroup
+
+from traceprof.analysis import ANALYSES
+from traceprof.errors import TraceprofError, UsageError
+
+__all__ = ["COMMANDS", "OLD_NAMES", "Command", "Commands"]
+
+
+@dataclass(frozen=True, slots=True)
+class Command:
+    """One command: ``traceprof.cli.<module>`` has the function that bears the module's name."""
+
+    name: str
+    summary: str
+    takes_program: bool = False
+
+
+COMMANDS: Final[tuple[Command, ...]] = (
+    Command("record", "run a program and leave its trace", takes_program=True),
+    Command("analyze", "one page: where the time went, and what would fix it"),
+    Command("findings", "ranked advice: what costs time, and what to do"),
+    Command("show", "one table: breakdown, steps, kernels … (alone: what there is)"),
+    Command("report", "everything on one HTML page, offline"),
+    Command("timeline", "an interactive timeline in one file; PNG and SVG, too"),
+    Command("view", "the same live in a browser, traces of any size side by side"),
+    Command("info", "what is in a trace or a run"),
+    Command("doctor", "what can be recorded on this machine"),
+)
+
+OLD_NAMES: Final = {"messages": "collective-events"}
+"""Analyses that were called otherwise; every analysis is also a command that is not listed."""
+
+
+def table_names() -> tuple[str, ...]:
+    """Return the names that `traceprof show` takes."""
+    return tuple(entry.name for entry in ANALYSES)
+
+
+class Commands(TyperGroup):
+    """Loads a command when it is called; turns errors of the library into one line and a code."""
+
+    def list_commands(self, _ctx: Any) -> list[str]:
+        """Return the commands in the order of the help."""
+        return [command.name for command in COMMANDS]
+
+    def get_command(self, ctx: Any, cmd_name: str) -> Any:
+        """Return a command, or the table of that name as one."""
+        for command in COMMANDS:
+            if command.name == cmd_name:
+                function = getattr(import_module(f"traceprof.cli.{cmd_name}"), cmd_name)
+                return _made(cmd_name, function, takes_program=command.takes_program)
+        name = OLD_NAMES.get(cmd_name, cmd_name)
+        if name in table_names():
+            from traceprof.cli.show import shown_alone
+
+            return _made(cmd_name, shown_alone(name), hidden=True)
+        return super().get_command(ctx, cmd_name)
+
+    def format_commands(self, _ctx: Any, formatter: Any) -> None:
+        """Write the list of commands without loading any."""
+        with formatter.section("Commands"):
+            formatter.write_dl([(command.name, command.summary) for command in COMMANDS])
+
+    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+        """Return the command that ``args`` begin with; a trace alone is analysed."""
+        if args and self.get_command(ctx, args[0]) is None:
+            if not _looks_like_a_path(args[0]):
+                raise UsageError(_unknown(args[0]))
+            args = ["analyze", *args]
+        return super().resolve_command(ctx, args)
+
+    def invoke(self, ctx: Any) -> Any:
+        """Run a command."""
+        try:
+            return super().invoke(ctx)
+        except TraceprofError as error:
+            from traceprof.cli.output import message
+
+            message(str(error))
+            raise typer.Exit(error.exit_code) from None
+        except BrokenPipeError:
+            # The reader of our output went away (| head); there is nobody to tell.
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+            raise typer.Exit(0) from None
+
+
+def _made(
+    name: str, function: Callable[..., None], *, takes_program: bool = False, hidden: bool = False
+) -> Any:
+    app = typer.Typer(rich_markup_mode=None, add_completion=False)
+    settings = {"help_option_names": ["-h", "--help"]}
+    more = {"allow_interspersed_args": False} if takes_program else {}
+    app.command(name, hidden=hidden, context_settings={**settings, **more})(function)
+    made = typer.main.get_command(app)
+    made.name = name
+    return made
+
+
+def _looks_like_a_path(text: str) -> bool:
+    return Path(text).exists() or any(mark in text for mark in "./\\*?[")
+
+
+def _unknown(name: str) -> str:
+    """Return what was meant by a name that is no command."""
+    known = [command.name for command in COMMANDS]
+    close = get_close_matches(name, [*known, *table_names()], n=1)
+    if not close:
+        return f"no command and no trace {name!r}: commands are {', '.join(known)}"
+    meant = close[0] if close[0] in known else f"show {close[0]}"
+    return f"no command and no trace {name!r}: did you mean `traceprof {meant} TRACE`?"

@@ -1,0 +1,1 @@
+"""What several formats have in common: codes of CUPTI, collectives, launchers, packed files."""

@@ -1,0 +1,141 @@
+"""Collectives: those that only an annotation tells, and which kernels carry them out."""
+
+from __future__ import annotations
+
+import re
+from typing import Final
+
+import numpy as np
+import numpy.typing as npt
+import pandas as pd
+
+from traceprof.formats.sqlite.database import categorical
+from traceprof.model.activity import Activity
+from traceprof.model.collective_names import collective_op
+from traceprof.model.tables import ABSENT, empty_table, make_table
+
+__all__ = [
+    "ANNOTATING_BACKENDS",
+    "annotated_collectives",
+    "is_annotated",
+    "is_exchange",
+    "tied_by_launch",
+    "tied_to_batches",
+]
+
+_SINGLE: Final = ("send", "recv")
+ANNOTATING_BACKENDS: Final = ("nccl", "gloo", "ucc", "mpi", "xccl", "hccl")
+"""What PyTorch's annotations of collectives begin with, before a colon."""
+_ANNOTATION: Final = re.compile(rf"({'|'.join(ANNOTATING_BACKENDS)}):(\w+)")
+
+
+def is_annotated(name: str) -> bool:
+    """Return whether a range of this name is a collective."""
+    found = _ANNOTATION.match(name)
+    return found is not None and collective_op(found.group(2)) != ""
+
+
+def is_exchange(name: str) -> bool:
+    """Return whether a kernel of this name carries out sends and receives."""
+    return "sendrecv" in name.lower()
+
+
+def annotated_collectives(
+    annotations: pd.DataFrame, kernels: pd.DataFrame, api_calls: pd.DataFrame
+) -> pd.DataFrame:
+    """Return the ranges or operators called ``nccl:all_reduce`` and the like.
+
+    They are tied to the kernels that they launch. `torch.autograd.profiler.emit_nvtx` writes
+    them with more behind the name.
+    """
+    names = [_ANNOTATION.match(str(name)) for name in annotations["name"].cat.categories]
+    ops = [collective_op(found.group(2)) if found else "" for found in names]
+    backends = [found.group(1) if found else "" for found in names]
+    chosen = np.array([bool(op) for op in ops], np.bool_)[annotations["name"].cat.codes]
+    rows = annotations[chosen]
+    if rows.empty:
+        return empty_table("collectives")
+    codes = rows["name"].cat.codes.to_numpy()
+    table = make_table(
+        "collectives",
+        {
+            **{name: rows[name].to_numpy() for name in ("start_ns", "end_ns", "process", "thread")},
+            "op": categorical(codes, ops),
+            "backend": categorical(codes, backends),
+        },
+    )
+    return tied_by_launch(table, kernels, api_calls)
+
+
+def tied_by_launch(
+    collectives: pd.DataFrame,
+    kernels: pd.DataFrame,
+    api_calls: pd.DataFrame,
+    latest_ns: npt.NDArray[np.int64] | None = None,
+) -> pd.DataFrame:
+    """Return ``collectives`` with a correlation for those that have none.
+
+    It is that of the first communication kernel that the same thread launched inside the call
+    or, where ``latest_ns`` is given, between its start and that time.
+    """
+    is_communication = kernels["activity"] == Activity.COMMUNICATION.value
+    launched = kernels.loc[is_communication, ["process", "correlation"]].drop_duplicates()
+    launches = api_calls.merge(launched, on=["process", "correlation"])
+    launches = launches.sort_values("start_ns", kind="stable")
+    open_rows = (collectives["correlation"] == ABSENT).to_numpy()
+    if not open_rows.any() or launches.empty:
+        return collectives
+    until = collectives["end_ns"].to_numpy() if latest_ns is None else latest_ns
+    begins = collectives["start_ns"].to_numpy()
+    correlation = collectives["correlation"].to_numpy().copy()
+    wanted = collectives[open_rows].groupby(["process", "thread"]).indices
+    for lane, mine in launches.groupby(["process", "thread"]):
+        if lane not in wanted:
+            continue
+        places = np.flatnonzero(open_rows)[wanted[lane]]
+        starts = mine["start_ns"].to_numpy()
+        first = np.searchsorted(starts, begins[places])
+        found = first < len(starts)
+        places, first = places[found], first[found]
+        inside = starts[first] < until[places]
+        correlation[places[inside]] = mine["correlation"].to_numpy()[first[inside]]
+    return collectives.assign(correlation=correlation)
+
+
+def tied_to_batches(
+    collectives: pd.DataFrame, kernels: pd.DataFrame, api_calls: pd.DataFrame
+) -> pd.DataFrame:
+    """Return ``collectives`` with the correlation of the batch that sends and receives are part of.
+
+    PyTorch's ``batch_isend_irecv`` launches one kernel for all of them when the group ends, after
+    the calls (pytorch#194693): it is the next SendRecv kernel that the thread launches and no
+    call claims, unless another collective with a kernel comes in between.
+    """
+    is_open = collectives["op"].isin(_SINGLE) & (collectives["correlation"] == ABSENT)
+    names = kernels["name"].cat
+    exchanging = np.array([is_exchange(str(name)) for name in names.categories], np.bool_)
+    if not is_open.any() or not exchanging.any():
+        return collectives
+    exchanges = kernels.loc[exchanging[names.codes], ["process", "correlation"]].drop_duplicates()
+    tied = collectives.loc[~is_open & (collectives["correlation"] != ABSENT)]
+    claimed = tied[["process", "correlation"]].drop_duplicates().assign(is_claimed=True)
+    launches = api_calls.merge(exchanges, on=["process", "correlation"])
+    launches = launches.merge(claimed, how="left", on=["process", "correlation"])
+    launches = launches[launches["is_claimed"].isna()].sort_values("start_ns", kind="stable")
+    correlation = collectives["correlation"].to_numpy().copy()
+    lanes = collectives[is_open].groupby(["process", "thread"]).indices
+    others = tied.groupby(["process", "thread"]).indices
+    for lane, mine in launches.groupby(["process", "thread"]):
+        if lane not in lanes:
+            continue
+        places = np.flatnonzero(is_open)[lanes[lane]]
+        begins = collectives["start_ns"].to_numpy()[places]
+        starts = mine["start_ns"].to_numpy()
+        following = np.searchsorted(starts, begins)
+        places, begins = places[following < len(starts)], begins[following < len(starts)]
+        following = following[following < len(starts)]
+        rivals = np.sort(tied["start_ns"].to_numpy()[others.get(lane, np.empty(0, np.int64))])
+        next_rival = np.append(rivals, np.iinfo(np.int64).max)[np.searchsorted(rivals, begins)]
+        is_next = starts[following] < next_rival
+        correlation[places[is_next]] = mine["correlation"].to_numpy()[following[is_next]]
+    return collectives.assign(correlation=correlation)

@@ -1,0 +1,117 @@
+"""Files before it is known what they are: what to know them by, and what gzip packed."""
+
+from __future__ import annotations
+
+import tempfile
+import zlib
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, BinaryIO, Final
+
+from traceprof.errors import TraceError
+from traceprof.formats.base import Candidate
+from traceprof.formats.sqlite.database import SQLITE_MAGIC, Database
+
+__all__ = ["GZIP_MAGIC", "GzipSource", "examine", "is_packed_database", "unpacked", "unpacked_head"]
+
+GZIP_MAGIC: Final = b"\x1f\x8b"
+_GZIP_WINDOW: Final = zlib.MAX_WBITS | 16
+_PACKED_BYTES: Final = 1 << 18
+_UNPACKED_BYTES: Final = 1 << 20
+
+
+def examine(path: Path) -> Candidate:
+    """Return what there is to know a file by: its first bytes and, if it is SQLite, its tables.
+
+    Raises:
+        TraceError: no file, an empty one, or a damaged database.
+    """
+    try:
+        with path.open("rb") as file:
+            head = file.read(4096)
+    except IsADirectoryError as error:
+        raise TraceError(f"{path}: a directory: give the trace file inside it") from error
+    except OSError as error:
+        raise TraceError(f"{path}: {error.strerror or error}") from error
+    if not head:
+        raise TraceError(f"{path}: an empty file: the recording did not finish; record again")
+    if not head.startswith(SQLITE_MAGIC):
+        return Candidate(path, head)
+    with Database(path) as database:
+        return Candidate(path, head, database.tables)
+
+
+def is_packed_database(candidate: Candidate) -> bool:
+    """Return whether the file is a gzipped SQLite database."""
+    is_packed = candidate.head.startswith(GZIP_MAGIC)
+    return is_packed and unpacked_head(candidate.path, len(SQLITE_MAGIC)) == SQLITE_MAGIC
+
+
+@contextmanager
+def unpacked(path: Path) -> Iterator[Candidate]:
+    """Give the file ``path`` or, of a gzipped database, what is in it.
+
+    The database stands in a temporary folder for as long as the context lasts. JSON is not
+    unpacked: it is read as a stream.
+
+    Raises:
+        TraceError: there is no room to unpack it, or it was cut off.
+    """
+    candidate = examine(path)
+    if not is_packed_database(candidate):
+        yield candidate
+        return
+    with tempfile.TemporaryDirectory(prefix="traceprof-") as folder:
+        database = Path(folder, path.stem)
+        try:
+            with path.open("rb") as packed, database.open("wb") as file:
+                source = GzipSource(packed)
+                while data := source.read(_UNPACKED_BYTES):
+                    file.write(data)
+        except OSError as error:
+            raise TraceError(f"{path}: cannot be unpacked ({error.strerror})") from error
+        yield examine(database)
+
+
+def _new_member() -> Any:
+    return zlib.decompressobj(_GZIP_WINDOW)
+
+
+@dataclass(slots=True)
+class GzipSource:
+    """Unpacks a gzip file; where it was cut off or is damaged, it ends.
+
+    `gzip.GzipFile` raises instead and loses what it had unpacked.
+    """
+
+    file: BinaryIO
+    _member: Any = field(default_factory=_new_member)
+    _rest: bytes = b""
+
+    def read(self, _size: int, /) -> bytes:
+        """Return the next bytes, as many as one piece of the file unpacks to; b"" at the end."""
+        while True:
+            packed = self._rest or self.file.read(_PACKED_BYTES)
+            if not packed:
+                return b""
+            try:
+                data: bytes = self._member.decompress(packed)
+            except zlib.error:
+                return b""
+            self._rest = self._member.unused_data
+            if self._member.eof:
+                self._member = _new_member()
+            if data:
+                return data
+
+
+def unpacked_head(path: Path, n_bytes: int) -> bytes:
+    """Return the first bytes of what the gzip file ``path`` holds."""
+    head = b""
+    with path.open("rb") as file:
+        source = GzipSource(file)
+        while len(head) < n_bytes and (more := source.read(n_bytes)):
+            head += more
+    return head[:n_bytes]

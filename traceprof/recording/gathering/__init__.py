@@ -1,0 +1,1 @@
+"""From what the recorded processes left in the work folder to one Trace."""

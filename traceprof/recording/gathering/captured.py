@@ -1,0 +1,106 @@
+"""What the processes of a run have left, together with the samples of the machine."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from traceprof.formats.kineto.events import KinetoEvents, read_kineto_events
+from traceprof.recording.gathering.ranks import (
+    RankProcesses,
+    find_ranks,
+    without_inherited_ranks,
+)
+from traceprof.recording.sampling.sampler import Sample
+from traceprof.recording.spool import (
+    ProcessEvents,
+    ProcessRecord,
+    read_children,
+    read_events,
+    read_process_records,
+    window_files,
+)
+
+__all__ = ["Captured", "gather"]
+
+
+@dataclass(frozen=True, slots=True)
+class Captured:
+    """Everything in a work folder, in memory; ``ranks`` says which processes are whose."""
+
+    processes: Sequence[ProcessRecord]
+    events: Sequence[ProcessEvents]
+    windows: Sequence[tuple[int, KinetoEvents]] = ()
+    samples: Sequence[Sample] = ()
+    ranks: Sequence[RankProcesses] = ()
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether no process left any event."""
+        return not self.events and not self.windows
+
+    def pids(self) -> list[int]:
+        """Return the processes that left events."""
+        return sorted({part.pid for part in self.events} | {pid for pid, _ in self.windows})
+
+    def of(self, pids: Collection[int]) -> Captured:
+        """Return the part of some processes, with the samples of the machine."""
+        others = {f"process:{pid}" for rank in self.ranks for pid in rank.pids}
+        others -= {f"process:{pid}" for pid in pids}
+        return Captured(
+            processes=[record for record in self.processes if record.pid in pids],
+            events=[part for part in self.events if part.pid in pids],
+            windows=[window for window in self.windows if window[0] in pids],
+            samples=[sample for sample in self.samples if sample.source not in others],
+            ranks=[rank for rank in self.ranks if rank.main in pids],
+        )
+
+    def software(self) -> dict[str, str]:
+        """Return the versions in the records; where they differ those of the lowest rank."""
+        by_rank = sorted(
+            self.processes, key=lambda one: -1_000_000 if one.rank is None else -one.rank
+        )
+        return {name: value for record in by_rank for name, value in record.software.items()}
+
+    def first_ns(self) -> int:
+        """Return the time of the first event, in ns since 1970."""
+        rows = (row[0] for part in self.events for kind in _kinds(part) for row in kind)
+        windows = (
+            events.base_time_ns + int(events.start_ns.min())
+            for _, events in self.windows
+            if len(events)
+        )
+        samples = (sample.time_ns for sample in self.samples)
+        return min([*rows, *windows, *samples], default=0)
+
+    def without_samples_outside(self) -> Captured:
+        """Return the same with samples only from the time that the events cover."""
+        times = [row[place] for part in self.events for row in part.ranges for place in (0, 1)]
+        first, last = min(times, default=0), max(times, default=0)
+        inside = [sample for sample in self.samples if first <= sample.time_ns <= last]
+        return replace(self, samples=inside)
+
+
+def gather(folder: Path, profiled: Iterable[int] = ()) -> Captured:
+    """Return what the processes of a run left in ``folder``.
+
+    ``profiled`` are the processes of which a profiler left something.
+    """
+    events = list(read_events(folder))
+    windows = [(pid, read_kineto_events(path)) for pid, path in window_files(folder)]
+    n_events = dict.fromkeys([*profiled, *(pid for pid, _ in windows)], 0)
+    n_events |= {part.pid: sum(map(len, _kinds(part))) for part in events}
+    records = read_process_records(folder)
+    ranks = find_ranks(records, read_children(folder), n_events)
+    return Captured(
+        processes=without_inherited_ranks(records, ranks),
+        events=events,
+        windows=windows,
+        ranks=ranks,
+    )
+
+
+def _kinds(part: ProcessEvents) -> Iterable[list[Any]]:
+    return part.ranges, part.marks, part.collectives

@@ -1,0 +1,157 @@
+"""The export of a profiler that records all processes of a node, as the files of a recording."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from pathlib import Path
+from typing import Final
+
+from traceprof.errors import RecordingError, TraceError, UsageError
+from traceprof.formats.nsys.own_events import read_own_events, remove_own_events
+from traceprof.formats.nsys.split import copy_processes
+from traceprof.formats.nsys.writer import append_to_nsys
+from traceprof.recording.gathering.captured import Captured
+from traceprof.recording.gathering.tables import make_spool_trace
+from traceprof.recording.outputs.clock import ProfilerClock
+from traceprof.recording.outputs.job import Job
+from traceprof.recording.outputs.parts import (
+    Part,
+    WrittenFile,
+    node_part,
+    parts_of,
+    ranks_in,
+    rest_of,
+)
+from traceprof.recording.spool import ProcessEvents
+
+__all__ = ["write_export"]
+
+_MOST_AT_ONCE: Final = 8
+
+
+def write_export(job: Job, database: Path, notes: list[str]) -> list[WrittenFile]:
+    """Add what the hooks captured to the profiler's own export, on its clock, and publish it.
+
+    In a folder every rank gets a file. Where they cannot be written one file keeps everything.
+
+    Raises:
+        UsageError: nothing can be written.
+        RecordingError: the export is damaged.
+    """
+    clock, lost = _read_own_events(job, database, notes)
+    export = _Export(job, database, clock, lost)
+    parts = parts_of(job)
+    if len(parts) > 1:
+        try:
+            return export.write_apart(parts)
+        except UsageError as error:
+            parts = [node_part(job)]
+            notes.append(f"{error}; all ranks are in {parts[0].path.name} instead")
+    return [export.write_whole(parts[0])]
+
+
+def _read_own_events(job: Job, database: Path, notes: list[str]) -> tuple[ProfilerClock, list[int]]:
+    """Return the clock of the export, and the processes of which it has not all ranges.
+
+    What it has of theirs is removed: the spool has all of it.
+    """
+    try:
+        own = read_own_events(database)
+        lost = [
+            part.pid for part in job.captured.events if _n_expected(part) > own.n_ranges[part.pid]
+        ]
+        if lost:
+            notes.append(
+                f"not all ranges of process {', '.join(map(str, lost))} reached the profiler; "
+                "those of the spool were taken instead"
+            )
+            remove_own_events(database, lost)
+    except TraceError as error:
+        raise RecordingError(str(error)) from error
+    return ProfilerClock(own.epoch_ns, own.clock_marks), lost
+
+
+class _Export:
+    """An export of all processes of a node, and what the hooks captured of them."""
+
+    def __init__(self, job: Job, database: Path, clock: ProfilerClock, lost: Sequence[int]) -> None:
+        self._job = job
+        self._database = database
+        self._clock = clock
+        self._lost = lost
+
+    def write_whole(self, part: Part) -> WrittenFile:
+        """Publish the export itself."""
+        ranks = self._append(self._job.captured, self._database)
+        _publish(self._database, part.path)
+        return WrittenFile(part.path, ranks)
+
+    def write_apart(self, parts: Sequence[Part]) -> list[WrittenFile]:
+        """Publish a file per part; none of them appears where one cannot be written."""
+        ranked = [part for part in parts if not part.is_rest]
+        known = frozenset[int]().union(*(part.processes for part in ranked))
+        rest = next((part for part in parts if part.is_rest), rest_of(self._job))
+        everything = [*ranked, replace(rest, processes=known)]
+        temporary = {part.path: _temporary(part.path) for part in everything}
+        try:
+            n_threads = min(len(everything), os.cpu_count() or 1, _MOST_AT_ONCE)
+            with ThreadPoolExecutor(n_threads) as pool:
+                written = list(
+                    pool.map(lambda part: self._write_one(part, temporary[part.path]), everything)
+                )
+            files = [file for file in written if file is not None]
+            for file in files:
+                temporary[file.path].replace(file.path)
+        except OSError as error:
+            raise UsageError(f"{error.filename}: cannot be written ({error.strerror})") from error
+        finally:
+            for path in temporary.values():
+                path.unlink(missing_ok=True)
+        return files
+
+    def _write_one(self, part: Part, path: Path) -> WrittenFile | None:
+        """Write one part under its temporary name; None where nothing belongs to no rank."""
+        path.unlink(missing_ok=True)
+        n_events = copy_processes(self._database, path, part.processes, others=part.is_rest)
+        if not part.is_rest:
+            return WrittenFile(part.path, self._append(self._job.captured.of(part.processes), path))
+        captured = self._job.captured
+        rest = captured.of(frozenset(captured.pids()) - part.processes)
+        if not n_events and rest.is_empty:
+            return None
+        return WrittenFile(part.path, self._append(rest, path), is_rest=True)
+
+    def _append(self, captured: Captured, path: Path) -> tuple[int, ...]:
+        """Add what the hooks captured; return the ranks."""
+        trace = make_spool_trace(captured, self._clock, self._job.facts, self._clock.epoch_ns)
+        samples = trace.samples[trace.samples["start_ns"] >= 0]
+        ranges = trace.ranges[trace.ranges["process"].isin(self._lost)]
+        marks = trace.marks[trace.marks["process"].isin(self._lost)]
+        lost = replace(trace, samples=samples, ranges=ranges, marks=marks)
+        append_to_nsys(lost, path, self._job.texts())
+        return ranks_in(trace)
+
+
+def _n_expected(part: ProcessEvents) -> int:
+    """Return how many ranges must be in the export: all but that with which it starts."""
+    return sum(row[2] != "traceprof.capture" for row in part.ranges)
+
+
+def _temporary(path: Path) -> Path:
+    return path.with_name(f".{path.name}.{os.getpid()}.tmp")
+
+
+def _publish(database: Path, path: Path) -> None:
+    """Move a finished file to its place, which may be on another disk, in one piece."""
+    beside = _temporary(path)
+    try:
+        shutil.move(database, beside)
+        beside.replace(path)
+    except OSError as error:
+        raise UsageError(f"{path}: cannot be written ({error.strerror})") from error
+    finally:
+        beside.unlink(missing_ok=True)

@@ -1,0 +1,65 @@
+"""One recording as it takes shape: what was asked for, what ran, what was captured."""
+
+from __future__ import annotations
+
+import os
+import socket
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import traceprof
+from traceprof.recording.gathering.captured import Captured
+from traceprof.recording.masking import masked_command
+from traceprof.recording.request import Recorder, RecordRequest, RunRecorded
+
+__all__ = ["Job"]
+
+_LABEL_VARIABLES = ("TRACEPROF_RUN", "SLURM_JOB_ID", "TORCHELASTIC_RUN_ID")
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """Everything that the files of a recording are written from."""
+
+    request: RecordRequest
+    recorder: Recorder
+    run: RunRecorded
+    captured: Captured
+    facts: Mapping[str, str]
+    started_s: float
+    ended_s: float
+
+    @property
+    def recorder_name(self) -> str:
+        """The recorder that did it in the end."""
+        return self.run.recorder or self.recorder.name
+
+    def manifest(self) -> dict[str, Any]:
+        """Return who recorded what, when and how."""
+        return {
+            "traceprof": traceprof.__version__,
+            "recorder": self.recorder_name,
+            "label": self._label(),
+            "host": socket.gethostname(),
+            "command": " ".join(masked_command(self.request.command)),
+            "exit_code": self.run.exit_code,
+            "started": _utc(self.started_s),
+            "ended": _utc(self.ended_s),
+        }
+
+    def texts(self) -> dict[str, str]:
+        """Return the manifest as every file of the recording repeats it."""
+        return {name: str(value) for name, value in self.manifest().items()}
+
+    def _label(self) -> str:
+        """Return what the nodes of one run share where somebody says it."""
+        given = next(filter(None, map(os.environ.get, _LABEL_VARIABLES)), None)
+        if given is None and self.request.is_folder:
+            return self.request.output.absolute().name
+        return given or f"{socket.gethostname()}-{int(self.started_s)}"
+
+
+def _utc(seconds: float) -> str:
+    return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(seconds))

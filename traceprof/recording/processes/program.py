@@ -1,0 +1,155 @@
+"""Running the program to be recorded: the one place that starts it, with signals passed on."""
+
+from __future__ import annotations
+
+import shutil
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import FrameType
+from typing import Any, Protocol
+
+from traceprof.errors import RecordingError
+
+__all__ = [
+    "Program",
+    "exit_code_of",
+    "find_program",
+    "last_line",
+    "run_recorded",
+    "signals_passed_on",
+]
+
+_POLL_S = 0.5
+
+
+class Signalled(Protocol):
+    """A process that signals can be sent to."""
+
+    def send_signal(self, number: int, /) -> None:
+        """Send a signal."""
+
+    def terminate(self) -> None:
+        """Send SIGTERM."""
+
+    def kill(self) -> None:
+        """Send SIGKILL."""
+
+
+@dataclass(slots=True)
+class Program:
+    """A program, and the signals that have been passed on to it, or wait until it is started."""
+
+    process: Signalled | None = None
+    n_interrupts: int = 0
+    signal_passed: int = 0
+    _early: list[int] = field(default_factory=list)
+
+    def attach(self, process: Signalled) -> None:
+        """Take the started process, and pass on what came before it was there."""
+        self.process = process
+        early, self._early = self._early, []
+        for number in early:
+            self.on_signal(number, None)
+
+    def send(self, number: int) -> None:
+        """Send a signal of our own, if the program has been started."""
+        if self.process is not None:
+            self.process.send_signal(number)
+
+    def on_signal(self, number: int, _frame: FrameType | None) -> None:
+        """Pass a signal on: the first Ctrl-C, then SIGTERM, then SIGKILL."""
+        if self.process is None:
+            self._early.append(number)
+            return
+        self.signal_passed = number
+        if number != signal.SIGINT:
+            self.process.send_signal(number)
+            return
+        self.n_interrupts += 1
+        if self.n_interrupts > 2:
+            self.process.kill()
+        elif self.n_interrupts == 2:
+            self.process.terminate()
+        elif not sys.stdin.isatty():  # a terminal has sent it to the program already
+            self.process.send_signal(signal.SIGINT)
+
+
+def run_recorded(
+    command: Sequence[str],
+    environment: Mapping[str, str],
+    watch: Callable[[Program], None] | None = None,
+    *,
+    is_profiler: bool = False,
+    program: Program | None = None,
+    **streams: Any,
+) -> int:
+    """Run ``command`` to its end and return its exit code as a shell would (128 + signal).
+
+    While it runs SIGINT, SIGTERM and SIGHUP are passed on to it, and ``watch`` is called about
+    twice a second. ``program`` remembers the signals, for what comes after. A profiler
+    (``is_profiler``) that ends with 0 after a signal is not believed: only the program itself may
+    have handled it.
+
+    Raises:
+        RecordingError: it cannot be started.
+    """
+    program = program or Program()
+    with signals_passed_on(program):
+        try:
+            process = subprocess.Popen(command, env=dict(environment), **streams)
+        except OSError as error:
+            raise RecordingError(f"{command[0]}: cannot be started ({error.strerror})") from error
+        program.attach(process)
+        while True:
+            try:
+                code = process.wait(_POLL_S)
+                break
+            except subprocess.TimeoutExpired:
+                if watch is not None:
+                    watch(program)
+    if code == 0 and program.signal_passed and is_profiler:
+        return 128 + program.signal_passed  # some hide, now and then, that they were told to stop
+    return exit_code_of(code)
+
+
+def exit_code_of(code: int) -> int:
+    """Return the exit code that a shell shows for subprocess's ``code``."""
+    return 128 - code if code < 0 else code
+
+
+def find_program(command: Sequence[str]) -> str:
+    """Return the path of the program in ``command``.
+
+    Raises:
+        RecordingError: there is none.
+    """
+    if not command:
+        raise RecordingError("no program to record: put it after --, as in -- python train.py")
+    path = shutil.which(command[0])
+    if path is None:
+        what = "not a program" if Path(command[0]).exists() else "no such program"
+        raise RecordingError(f"{command[0]}: {what}; nothing was run")
+    return path
+
+
+def last_line(said: str) -> str:
+    """Return the last line of what a program printed."""
+    lines = [line.strip() for line in said.splitlines() if line.strip()]
+    return lines[-1] if lines else "it said nothing"
+
+
+@contextmanager
+def signals_passed_on(program: Program) -> Iterator[None]:
+    """Pass SIGINT, SIGTERM and SIGHUP on to ``program`` for a while."""
+    numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+    before = {number: signal.signal(number, program.on_signal) for number in numbers}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)

@@ -1,0 +1,61 @@
+"""Ending a profiler that hangs after the program that it recorded has ended."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final
+
+from traceprof.recording.processes.orphans import is_alive
+from traceprof.recording.processes.program import Program
+from traceprof.recording.spool import recorded_pids
+
+__all__ = ["PATIENCE_S", "STARTED", "Watchdog"]
+
+STARTED: Final = "started"
+
+PATIENCE_S: Final = float(os.environ.get("TRACEPROF_WATCHDOG_S", "60"))
+
+
+@dataclass(slots=True)
+class Watchdog:
+    """Looks at the processes that left a record in ``folder``, and at the program itself.
+
+    The program's id is in the file ``started`` there, where the recorder knows it. When all of
+    them are gone and the profiler is still there ``patience_s`` seconds later, it is
+    interrupted; after as long again it is killed.
+    """
+
+    folder: Path
+    say: Callable[[str], None]
+    patience_s: float = PATIENCE_S
+    clock: Callable[[], float] = time.monotonic
+    _gone_since: float | None = field(default=None, init=False)
+    _n_signals: int = field(default=0, init=False)
+
+    def __call__(self, program: Program) -> None:
+        """Look once."""
+        pids = self._known()
+        if not pids or any(map(is_alive, pids)):
+            self._gone_since = None
+            return
+        if self._gone_since is None:
+            self._gone_since = self.clock()
+        if self.clock() - self._gone_since <= self.patience_s * (self._n_signals + 1):
+            return
+        self._n_signals += 1
+        if self._n_signals == 1:
+            self.say("the program has ended but the profiler hangs; interrupting the profiler")
+            program.send(signal.SIGINT)
+        else:
+            self.say("the profiler still hangs; killing it: how the program ended is not known")
+            program.send(signal.SIGKILL)
+
+    def _known(self) -> list[int]:
+        started = self.folder / STARTED
+        text = started.read_text() if started.exists() else ""
+        return [*recorded_pids(self.folder), *([int(text)] if text else [])]

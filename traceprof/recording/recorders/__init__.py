@@ -1,0 +1,42 @@
+"""Recorders: each runs a program under one profiler.
+
+To add one: a module with ``RECORDER`` (see `traceprof.recording.request.Recorder`), and its name
+in ``RECORDERS``.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from traceprof.errors import RecordingError, UsageError
+from traceprof.recording.machine.gpus import has_gpu
+from traceprof.recording.recorders.embedded import RECORDER as EMBEDDED
+from traceprof.recording.recorders.nsys.recorder import RECORDER as NSYS
+from traceprof.recording.recorders.nvprof import RECORDER as NVPROF
+from traceprof.recording.request import Recorder
+
+__all__ = ["RECORDERS", "choose_recorder"]
+
+RECORDERS: Final[tuple[Recorder, ...]] = (NSYS, NVPROF, EMBEDDED)
+
+
+def choose_recorder(name: str) -> Recorder:
+    """Return the recorder called ``name``.
+
+    "auto" is nsys where it is and a GPU is, else nvprof where it can record the GPU, else torch.
+
+    Raises:
+        UsageError: there is no recorder of that name.
+        RecordingError: it cannot be used here.
+    """
+    if name == "auto":
+        usable = (recorder for recorder in RECORDERS if has_gpu() and recorder.missing() is None)
+        return next(usable, EMBEDDED)
+    for recorder in RECORDERS:
+        if recorder.name == name:
+            reason = recorder.missing()
+            if reason is not None:
+                raise RecordingError(f"cannot record with {name}: {reason}")
+            return recorder
+    known = ", ".join(recorder.name for recorder in RECORDERS)
+    raise UsageError(f"no recorder is called {name!r}: choose auto, {known}")

@@ -1,0 +1,41 @@
+"""The embedded recorder: torch's own profiler in windows, ranges for the whole run."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Final
+
+from traceprof.recording.bounds import Bounds
+from traceprof.recording.processes.injection import child_environment
+from traceprof.recording.processes.program import run_recorded
+from traceprof.recording.request import RecordRequest, RunRecorded
+
+__all__ = ["RECORDER", "EmbeddedRecorder"]
+
+_WINDOWS: Final = "5,10,200"  # steps: skip 5, then 10 of every 200
+
+
+class EmbeddedRecorder:
+    """Needs no profiler: works wherever the program's own torch does."""
+
+    name = "torch"
+
+    def missing(self) -> str | None:
+        """Return None: it is always there."""
+        return None
+
+    def run(self, request: RecordRequest, folder: Path) -> RunRecorded:
+        """Run the program; its events are in the spool and in the windows."""
+        environment = child_environment(folder, request, _windows(request.bounds))
+        return RunRecorded(run_recorded(request.command, environment))
+
+
+def _windows(bounds: Bounds) -> str:
+    """Return "skip,active,every": the steps that were asked for, or a few every now and then."""
+    if bounds.steps is None:
+        return _WINDOWS
+    first, last = bounds.steps
+    return f"{first},{last - first + 1},0"
+
+
+RECORDER: Final = EmbeddedRecorder()

@@ -1,0 +1,1 @@
+"""Recording under NVIDIA Nsight Systems."""

@@ -1,0 +1,213 @@
+"""Running a program under nsys: one nsys around the whole tree of processes."""
+
+from __future__ import annotations
+
+import os
+import shlex
+import shutil
+import socket
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Final
+
+from traceprof.errors import RecordingError
+from traceprof.recording.machine.gpus import has_gpu
+from traceprof.recording.machine.host import has_rdma
+from traceprof.recording.processes.injection import child_environment
+from traceprof.recording.processes.orphans import (
+    become_subreaper,
+    end_processes_with,
+    is_alive,
+    wait_for_program,
+)
+from traceprof.recording.processes.program import Program, last_line, run_recorded
+from traceprof.recording.processes.watchdog import STARTED, Watchdog
+from traceprof.recording.recorders.embedded import RECORDER as EMBEDDED
+from traceprof.recording.recorders.nsys import launch
+from traceprof.recording.recorders.nsys.options import nsys_options, profile_options
+from traceprof.recording.recorders.nsys.report import exported, find_report, remove_secrets
+from traceprof.recording.request import RecordRequest, RunRecorded
+
+__all__ = ["RECORDER", "NsysRecorder"]
+
+# The hooks open this range when the capture is due; the program goes on after its end.
+_CAPTURE: Final = (
+    "--capture-range=nvtx",
+    "--nvtx-capture=traceprof.capture@traceprof",
+    "--capture-range-end=stop",
+)
+_ATTEMPTS: Final = 3  # now and then it does not find its own agent, on a busy machine above all
+_STDOUT, _STDERR = 1, 2
+_ONLY_OURS: Final = "the trace has what the hooks saw, and no work of a GPU"
+_LONGEST_FOLDER: Final = 40  # nsys puts sockets there, whose paths must not exceed 107 bytes
+
+
+class NsysRecorder:
+    """One nsys around the whole tree of processes: one report, one clock."""
+
+    name = "nsys"
+
+    def missing(self) -> str | None:
+        """Return why nsys cannot be used here, None if it can."""
+        return None if shutil.which("nsys") else "nsys is not on PATH: install Nsight Systems"
+
+    def run(self, request: RecordRequest, folder: Path) -> RunRecorded:
+        """Run the program under nsys and export what it recorded.
+
+        Where nsys does not start the program, several times, the embedded recorder does.
+        """
+        with _short_folder(folder) as temporary:
+            run = _NsysRun(shutil.which("nsys") or "nsys", request, folder, temporary)
+            code = run.start()
+            if code is not None:
+                return run.result(code)
+        note = f"nsys did not start the program ({run.last_line()}): recorded with torch"
+        embedded = EMBEDDED.run(request, folder)
+        return replace(embedded, recorder=EMBEDDED.name, notes=(note,))
+
+
+class _NsysRun:
+    """One program under nsys, started again where nsys fails before the program starts."""
+
+    def __init__(self, nsys: str, request: RecordRequest, folder: Path, temporary: Path) -> None:
+        self._nsys = nsys
+        self._request = request
+        self._folder = folder
+        self._temporary = temporary
+        self._log = folder / "nsys.log"
+        self._marker = folder / STARTED
+        self._program = Program()
+        self.started_at = time.time()
+
+    def start(self) -> int | None:
+        """Run the program to its end and return its exit code, None where nsys did not start it."""
+        become_subreaper()
+        environment = child_environment(self._folder, self._request)
+        # What nsys leaves there when it is killed holds environments; the program gets its own.
+        environment[launch.TMPDIR] = environment.pop("TMPDIR", "")
+        environment["TMPDIR"] = str(self._temporary)
+        known = nsys_options(self._nsys, "profile")
+        if self._request.gpu_metrics and not any("gpu-metrics" in option for option in known):
+            self._request.say("this version of nsys cannot sample GPU metrics")
+        for attempt in range(_ATTEMPTS):
+            self.started_at = time.time()
+            # Named anew: nsys may still hold the session that failed.
+            options = self._options(known, f"{self._folder.name}-{attempt}")
+            try:
+                code = self._run_once(options, environment)
+                if self._marker.exists():
+                    return self._code_of_program(code)
+            finally:
+                end_processes_with(self._folder.name)
+            self._request.detail(f"attempt {attempt + 1} of nsys failed: {self.last_line()}")
+        return None
+
+    def _options(self, known: Mapping[str, str], session: str) -> list[str]:
+        options = profile_options(
+            known,
+            self._folder / "report",
+            session,
+            with_gpu=has_gpu(),
+            with_counters=self._request.gpu_metrics,
+            with_rdma=has_rdma(),
+        )
+        return [*options, *_CAPTURE] if self._request.bounds.is_bounded else options
+
+    def _code_of_program(self, code: int) -> int:
+        """Return the exit code; a program that has outlived nsys is waited for."""
+        pid = int(self._marker.read_text() or 0)
+        if not pid or not is_alive(pid):
+            return code
+        self._request.say("nsys has ended before the program, which goes on without it")
+        own_code = wait_for_program(pid, self._program)
+        return code if own_code is None else own_code
+
+    def result(self, code: int) -> RunRecorded:
+        """Return what is left of a program that ended with ``code``."""
+        report = find_report(self._folder, self.said(), self.started_at)
+        if report is None:
+            return RunRecorded(
+                code, notes=(f"nsys left no report ({self.last_line()}); {_ONLY_OURS}",)
+            )
+        try:
+            return RunRecorded(code, self._export(report))
+        except RecordingError as error:
+            kept = f"; it is kept: {self._keep(report)}" if self._request.keep_report else ""
+            return RunRecorded(code, notes=(f"{error}{kept}; {_ONLY_OURS}",))
+
+    def _export(self, report: Path) -> Path:
+        """Return the report as SQLite, without environments unless they were asked for."""
+        database = self._folder / "report.sqlite"
+        finished = exported(self._nsys, report, database)
+        if not self._request.keep_environment:
+            remove_secrets(database, self._request.command)
+        if self._request.keep_report:
+            self._keep(finished)
+        return database
+
+    def _keep(self, report: Path) -> Path:
+        target = self._request.output.with_suffix(report.suffix)
+        if self._request.is_folder:
+            target = self._request.output / f"report-{socket.gethostname()}{report.suffix}"
+        try:
+            shutil.copy2(report, target)
+        except OSError as error:
+            raise RecordingError(f"{target}: cannot be written ({error.strerror})") from error
+        return target
+
+    def said(self) -> str:
+        """Return what nsys printed."""
+        return self._log.read_text("utf-8", "replace") if self._log.exists() else ""
+
+    def last_line(self) -> str:
+        """Return the last thing that nsys said."""
+        return last_line(self.said())
+
+    def _run_once(self, options: list[str], environment: Mapping[str, str]) -> int:
+        stdout, stderr = os.dup(_STDOUT), os.dup(_STDERR)
+        launcher = [sys.executable, "-I", "-S", launch.__file__, str(stdout), str(stderr)]
+        command = [
+            *(
+                self._nsys,
+                "profile",
+                *options,
+                *self._request.profiler_arguments.get(NsysRecorder.name, ()),
+            ),
+            *(*launcher, str(self._marker), *self._request.command),
+        ]
+        self._request.detail(shlex.join(command))
+        try:
+            with self._log.open("wb") as log:
+                return run_recorded(
+                    command,
+                    environment,
+                    Watchdog(self._folder, self._request.say),
+                    is_profiler=True,
+                    program=self._program,
+                    pass_fds=(stdout, stderr),
+                    stdout=log,
+                    stderr=log,
+                )
+        finally:
+            os.close(stdout)
+            os.close(stderr)
+
+
+@contextmanager
+def _short_folder(folder: Path) -> Iterator[Path]:
+    """Yield a folder for what nsys needs for a while: ``folder``, where its name is short."""
+    if len(os.fsencode(folder)) <= _LONGEST_FOLDER:
+        yield folder
+        return
+    with tempfile.TemporaryDirectory(
+        prefix="traceprof-", dir="/tmp", ignore_cleanup_errors=True
+    ) as short:
+        yield Path(short)
+
+
+RECORDER: Final = NsysRecorder()

@@ -1,0 +1,99 @@
+"""The report that nsys left: finding it, exporting it to SQLite, taking secrets out."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Final
+
+from traceprof.errors import RecordingError, TraceError
+from traceprof.formats.nsys.scrub import remove_environments, replace_system_texts
+from traceprof.formats.nsys.tools import convert_stream, export_report, find_importer
+from traceprof.recording.masking import MASK, secrets_of
+
+__all__ = ["convert_qdstrm", "exported", "find_report", "remove_secrets"]
+
+_MENTIONED: Final = re.compile(r"(/\S+\.(?:nsys-rep|qdrep|qdstrm))")
+_SUFFIXES: Final = (".nsys-rep", ".qdrep", ".qdstrm")
+_LEAST_PART: Final = 6  # every 0 of an export would be lost with a secret "0"
+
+
+def find_report(folder: Path, log: str, started: float) -> Path | None:
+    """Return the report of this run, None where there is none.
+
+    nsys ends with 0 without a report, and where it cannot write to the folder it leaves the
+    report in the temporary folder and only mentions it: so look in both, for a new file.
+    ``started`` is when nsys was started, in seconds since 1970.
+    """
+    candidates = [folder / f"report{suffix}" for suffix in _SUFFIXES]
+    candidates += [Path(text) for text in _MENTIONED.findall(log.replace("'", " "))]
+    whole = [path for path in candidates if _is_new(path, started)]
+    return min(whole, key=lambda path: _SUFFIXES.index(path.suffix), default=None)
+
+
+def _is_new(path: Path, started: float) -> bool:
+    try:
+        status = path.stat()
+    except OSError:
+        return False
+    return status.st_size > 0 and status.st_mtime >= started - 1
+
+
+def convert_qdstrm(nsys: str, stream: Path) -> Path:
+    """Convert a ``.qdstrm`` to a ``.nsys-rep`` beside it, and return that.
+
+    Raises:
+        RecordingError: there is no importer, it does not start, or the file is damaged.
+    """
+    importer = find_importer(nsys)
+    if importer is None:
+        raise RecordingError(
+            f"nsys left {stream.name} and has no QdstrmImporter to convert it: "
+            "install the complete Nsight Systems package, or take --keep-report elsewhere"
+        )
+    report = stream.with_suffix(".nsys-rep")
+    try:
+        convert_stream(importer, stream, report)
+    except TraceError as error:
+        raise RecordingError(str(error)) from error
+    return report
+
+
+def exported(nsys: str, report: Path, database: Path) -> Path:
+    """Export ``report`` to the SQLite file ``database``; return the report that was exported.
+
+    Args:
+        nsys: the program.
+        report: a .nsys-rep, .qdrep or .qdstrm file.
+        database: is overwritten.
+
+    Raises:
+        RecordingError: nsys could not.
+    """
+    if report.suffix == ".qdstrm":
+        report = convert_qdstrm(nsys, report)
+    try:
+        export_report(nsys, report, database)
+    except TraceError as error:
+        raise RecordingError(str(error)) from error
+    return report
+
+
+def remove_secrets(database: Path, command: Sequence[str]) -> None:
+    """Remove environments and the secrets of ``command`` from an export, in place.
+
+    A short secret is masked only where it is a whole argument.
+
+    Raises:
+        RecordingError: the export cannot be changed.
+    """
+    secrets = secrets_of(command)
+    whole = [(secret.argument, secret.shown) for secret in secrets]
+    parts = [(secret.hidden, MASK) for secret in secrets if len(secret.hidden) >= _LEAST_PART]
+    try:
+        remove_environments(database)
+        if secrets:
+            replace_system_texts(database, whole, parts)
+    except TraceError as error:
+        raise RecordingError(str(error)) from error

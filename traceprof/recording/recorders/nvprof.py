@@ -1,0 +1,81 @@
+"""Recording under nvprof, for GPUs that are too old for nsys."""
+
+from __future__ import annotations
+
+import shlex
+import shutil
+from pathlib import Path
+from typing import Final
+
+from traceprof.errors import TraceError
+from traceprof.formats import open_trace
+from traceprof.recording.machine.gpus import gpu_facts, has_gpu
+from traceprof.recording.processes.injection import child_environment
+from traceprof.recording.processes.program import last_line, run_recorded
+from traceprof.recording.processes.watchdog import Watchdog
+from traceprof.recording.request import ProcessProfile, RecordRequest, RunRecorded
+
+__all__ = ["RECORDER", "NvprofRecorder", "why_unsupported"]
+
+_FIRST_UNSUPPORTED: Final = 8.0  # compute capability
+_INSTEAD: Final = "use --with nsys or --with torch"
+# nvprof changes the exit code of the program: 3 becomes 9, SIGKILL 15.
+_KEEP_EXIT_CODE: Final = 'code_file=$1; shift; "$@"; code=$?; echo $code > "$code_file"; exit $code'
+
+
+class NvprofRecorder:
+    """One nvprof around the whole tree of processes; it leaves a file per process."""
+
+    name = "nvprof"
+
+    def missing(self) -> str | None:
+        """Return why nvprof cannot be used here, None if it can."""
+        if shutil.which("nvprof") is None:
+            return f"nvprof is not on PATH: {_INSTEAD}"
+        return why_unsupported(gpu_facts(), is_there=has_gpu())
+
+    def run(self, request: RecordRequest, folder: Path) -> RunRecorded:
+        """Run the program under nvprof and read what it recorded of each process."""
+        exit_code = folder / "exit_code"
+        log = folder / "nvprof.log"
+        command = [
+            *(shutil.which("nvprof") or "nvprof", "--profile-child-processes"),
+            *("--force-overwrite", "--log-file", str(log)),
+            *("--export-profile", str(folder / "nvprof.%p.nvvp")),
+            *request.profiler_arguments.get(self.name, ()),
+            *("sh", "-c", _KEEP_EXIT_CODE, "sh", str(exit_code), *request.command),
+        ]
+        request.detail(shlex.join(command))
+        environment = child_environment(folder, request)
+        watch = Watchdog(folder, request.say)
+        code = run_recorded(command, environment, watch, is_profiler=True)
+        if exit_code.exists():
+            code = int(exit_code.read_text() or code)
+        profiles, notes = _read_profiles(folder)
+        if not profiles:
+            said = log.read_text("utf-8", "replace") if log.exists() else ""
+            notes.append(f"nvprof left no profile ({last_line(said)})")
+        return RunRecorded(code, profiles=tuple(profiles), notes=tuple(notes))
+
+
+def why_unsupported(facts: dict[str, str], *, is_there: bool) -> str | None:
+    """Return why nvprof cannot record the GPUs that ``facts`` tells of, None if it can."""
+    if not is_there:
+        return f"there is no GPU here, and nvprof records nothing else: {_INSTEAD}"
+    for name, value in facts.items():
+        if name.endswith(".compute_capability") and float(value) >= _FIRST_UNSUPPORTED:
+            return f"nvprof cannot record GPUs of compute capability {value}: {_INSTEAD}"
+    return None
+
+
+def _read_profiles(folder: Path) -> tuple[list[ProcessProfile], list[str]]:
+    profiles, notes = [], []
+    for path in sorted(folder.glob("nvprof.*.nvvp")):
+        try:
+            profiles.append(ProcessProfile(int(path.name.split(".")[1]), open_trace(path)))
+        except TraceError as error:
+            notes.append(str(error))
+    return profiles, notes
+
+
+RECORDER: Final = NvprofRecorder()

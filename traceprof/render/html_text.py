@@ -1,0 +1,59 @@
+"""Results as HTML tables: a page without scripts, and pieces for notebooks."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Final
+
+from traceprof.model.results import Result
+from traceprof.render.base import Options
+from traceprof.render.escape import html_list, html_text
+from traceprof.render.formatting import note_text, sentences
+from traceprof.render.page.document import write_document
+from traceprof.render.page.tables import html_table
+from traceprof.render.sections import Section, sections_of, window_words
+from traceprof.render.shown import table_for_people
+from traceprof.session.answer import Document
+
+__all__ = ["RENDER", "result_html"]
+
+_MOST_ROWS: Final = 100
+
+
+def result_html(result: Result, ranks: Mapping[int, int], most_rows: int = 12) -> str:
+    """Return a result as a piece of HTML: its first table and its notes, for notebooks."""
+    table = table_for_people(result, ranks)
+    shown = html_table(table, result.name, most_rows)
+    return f"{shown}{html_list(sentences(result.notes))}"
+
+
+def render_html(document: Document, options: Options) -> str:
+    """Return all results as one page that needs nothing else and runs nothing."""
+    title = options.title or document.info.path
+    warnings = [*sentences(document.selection.notes), *document.info.warnings]
+    verdict = () if document.verdict is None else document.verdict.sentences
+    head = (
+        f"<header><h1>{html_text(title)}</h1>"
+        f'<div class="sub">{html_text(window_words(document), 400)}</div>{html_list(warnings)}'
+        + "".join(f"<p>{html_text(note_text(sentence))}</p>" for sentence in verdict)
+        + "</header>"
+    )
+    body = "".join(_sections(document, options))
+    missing = html_list(f"{name}: {reason}" for name, reason in document.missing.items())
+    return write_document(title, f"{head}<main>{body}{missing}</main>", ())
+
+
+def _sections(document: Document, options: Options) -> Iterator[str]:
+    for section in sections_of(document, options):
+        yield f'<section class="card"><h2>{html_text(section.title)}</h2>'
+        yield "".join(_tables(section, options.rows or _MOST_ROWS))
+        yield f"{html_list(sentences(section.result.notes))}</section>"
+
+
+def _tables(section: Section, most_rows: int) -> Iterator[str]:
+    yield html_table(section.table, section.table.about or section.name, most_rows)
+    for table in section.more:
+        yield html_table(table, table.about or table.name, most_rows)
+
+
+RENDER: Final = render_html

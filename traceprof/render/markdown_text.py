@@ -1,0 +1,72 @@
+"""Results as Markdown: tables to paste into an issue, a pull request or notes."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator
+from typing import Final
+
+from traceprof.render.base import Options
+from traceprof.render.escape import plain_text
+from traceprof.render.formatting import STYLES, heading, note_text, sentences, value_text
+from traceprof.render.sections import sections_of, window_words
+from traceprof.render.shown import ShownTable
+from traceprof.session.answer import Document
+
+__all__ = ["RENDER", "markdown_table", "markdown_text"]
+
+_SPECIAL: Final = re.compile(r"([\\`*_{}\[\]<>#|~$&!])")
+_MOST_ROWS: Final = 100
+
+
+def markdown_text(text: object) -> str:
+    """Return ``text`` for a paragraph or a cell: shown as it is, nothing in it interpreted."""
+    return _SPECIAL.sub(r"\\\1", plain_text(text))
+
+
+def markdown_table(table: ShownTable, most_rows: int) -> str:
+    """Return the first ``most_rows`` rows of a table, and how many more there are."""
+    if not len(table):
+        return "nothing in this window"
+    rules = ["---:" if STYLES[column.unit].is_number else ":---" for column in table]
+    lines = [
+        [markdown_text(heading(column)) for column in table],
+        rules,
+        *(
+            [markdown_text(value_text(column.unit, row[column.name]).rstrip()) for column in table]
+            for row in table.rows(most_rows)
+        ),
+    ]
+    text = "\n".join(f"| {' | '.join(line)} |" for line in lines)
+    left_out = len(table) - most_rows
+    return f"{text}\n\n… {left_out} more rows" if left_out > 0 else text
+
+
+def render_markdown(document: Document, options: Options) -> str:
+    """Return all results: a heading, a table and the notes of each."""
+    return "\n\n".join(filter(None, _blocks(document, options))) + "\n"
+
+
+def _blocks(document: Document, options: Options) -> Iterator[str]:
+    most = options.rows or _MOST_ROWS
+    yield f"# {markdown_text(options.title or document.info.path)}"
+    yield markdown_text(window_words(document))
+    yield _list(sentences(document.selection.notes))
+    yield _list(f"warning: {warning}" for warning in document.info.warnings)
+    if document.verdict is not None:
+        yield from (markdown_text(note_text(s)) for s in document.verdict.sentences)
+    for section in sections_of(document, options):
+        yield f"## {markdown_text(section.title)}"
+        yield markdown_table(section.table, most)
+        for table in section.more:
+            yield f"### {markdown_text(table.about or table.name)}"
+            yield markdown_table(table, most)
+        yield _list(sentences(section.result.notes))
+    yield _list(f"{name}: {reason}" for name, reason in document.missing.items())
+
+
+def _list(items: Iterable[str]) -> str:
+    return "\n".join(f"- {markdown_text(item)}" for item in items)
+
+
+RENDER: Final = render_markdown

@@ -1,0 +1,161 @@
+"""The timeline as a plain plotly figure of bounded size: for notebooks and for pictures.
+
+Long events are bars with hover, at most 1,500 of them; all others are one picture behind them.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+import numpy as np
+import plotly.graph_objects as go
+
+from traceprof.model.trace import Trace
+from traceprof.model.window import TimeWindow
+from traceprof.render.escape import plotly_text
+from traceprof.render.palette import CATEGORIES, STATES, category_index
+from traceprof.render.pictures.bars import bar_trace, find_bars, shortest_bar, without_bars
+from traceprof.render.pictures.lines import Line, choose_lines
+from traceprof.render.pictures.strips import Pixels, png_data_url, state_strip, strip
+from traceprof.render.timeline.lanes import build_lanes
+from traceprof.render.timeline.marks import describe_steps
+from traceprof.render.timeline.states import with_states
+
+__all__ = ["timeline_figure"]
+
+_STRIP_PX: Final = 10
+_LINE_PX: Final = 19
+_LABEL_PX: Final = 62
+_MAX_STEP_LINES: Final = 40
+_INK: Final = {
+    "light": ("#1b2330", "#ffffff", "#e3e7ec"),
+    "dark": ("#e4e9f0", "#171e28", "#2a3442"),
+}
+
+
+def timeline_figure(
+    trace: Trace,
+    *,
+    window: TimeWindow | None = None,
+    title: str = "",
+    theme: str = "light",
+    width: int = 1_280,
+) -> go.Figure:
+    """Return the figure; its axis is in ms after the start of the trace.
+
+    Args:
+        trace: what to draw.
+        window: draw only what has a part inside it; the whole trace by default.
+        title: the heading; untrusted text is fine.
+        theme: "light" or "dark".
+        width: of the plot in pixels, which decides what is too short for a bar.
+    """
+    span = window or trace.span
+    duration = max(1, span.duration_ns)
+    lanes = with_states(build_lanes(trace, span), duration)
+    lines, n_hidden = choose_lines(lanes)
+    shortest = shortest_bar(lines, duration, width)
+    figure = go.Figure()
+    offset_ns = span.start_ns - trace.span.start_ns
+    for category, bars in find_bars(lanes.names, lines, shortest, duration).items():
+        colours = (_colour(category, theme), _INK[theme][1])
+        figure.add_bar(**bar_trace(category, bars, colours, offset_ns))
+    pixels = np.concatenate(
+        [_line_pixels(line, shortest, duration, width, theme) for line in lines]
+    )
+    figure.update_layout(
+        **_layout(lines, theme, width),
+        title={"text": plotly_text(title), "x": 0.01},
+        images=[_image(pixels, offset_ns, duration, len(lines))],
+        shapes=_step_lines(trace, span, offset_ns, theme),
+    )
+    left, right = offset_ns / 1e6, (offset_ns + duration) / 1e6
+    hidden = f" · {n_hidden} more lanes are not drawn" if n_hidden else ""
+    figure.update_xaxes(range=[left, right], title={"text": f"ms after the start{hidden}"})
+    return figure
+
+
+def _line_pixels(line: Line, shortest: float, duration: int, width: int, theme: str) -> Pixels:
+    """Return the (`_STRIP_PX`, width) pixels behind the bars of one line."""
+    pixels = np.zeros((_STRIP_PX, width, 4), np.uint8)
+    if line.states:
+        ordered = sorted(line.states, key=lambda c: STATES.index(c.category))
+        layers = [(c, _colour(c.category, theme)) for c in ordered]
+        pixels[1:-1] = state_strip(layers, (0, duration), (width, _STRIP_PX - 2))
+    elif line.row:
+        layers = [
+            (without_bars(c, shortest, duration), _colour(c.category, theme))
+            for c in line.row.channels
+        ]
+        pixels[1:-1] = strip(layers, (0, duration), width)[None]
+    return pixels
+
+
+def _colour(category: str, theme: str) -> str:
+    return str(getattr(CATEGORIES[category_index(category)], theme))
+
+
+def _image(pixels: Pixels, offset_ns: int, duration: int, n_lines: int) -> dict[str, Any]:
+    return {
+        "source": png_data_url(pixels),
+        "xref": "x",
+        "yref": "y",
+        "x": offset_ns / 1e6,
+        "y": -0.5,
+        "sizex": duration / 1e6,
+        "sizey": n_lines,
+        "sizing": "stretch",
+        "xanchor": "left",
+        "yanchor": "top",
+        "layer": "below",
+    }
+
+
+def _layout(lines: list[Line], theme: str, width: int) -> dict[str, Any]:
+    ink, paper, grid = _INK[theme]
+    labels = [
+        f"<b>{plotly_text(line.label, 34)}</b>" if line.states else plotly_text(line.label, 34)
+        for line in lines
+    ]
+    return {
+        "barmode": "overlay",
+        "template": "none",
+        "paper_bgcolor": paper,
+        "plot_bgcolor": paper,
+        "font": {"color": ink, "size": 11},
+        "width": width + 4 * _LABEL_PX,
+        "height": len(lines) * _LINE_PX + 150,
+        "margin": {"l": 4 * _LABEL_PX - 24, "r": 24, "t": 76, "b": 48},
+        "hovermode": "closest",
+        "dragmode": "pan",
+        "showlegend": True,
+        "legend": {"orientation": "h", "x": 0, "y": 1, "yanchor": "bottom"},
+        "xaxis": {"gridcolor": grid, "zeroline": False, "separatethousands": True},
+        "yaxis": {
+            "range": [len(lines) - 0.5, -0.5],
+            "tickvals": list(range(len(lines))),
+            "ticktext": labels,
+            "showgrid": False,
+            "zeroline": False,
+            "fixedrange": True,
+        },
+    }
+
+
+def _step_lines(trace: Trace, span: TimeWindow, offset_ns: int, theme: str) -> list[dict[str, Any]]:
+    starts = [start for start in describe_steps(trace, span)["starts"] if start > 0]
+    every = max(1, -(-len(starts) // _MAX_STEP_LINES))
+    line = {"width": 1, "dash": "dot", "color": _INK[theme][0]}
+    return [
+        {
+            "type": "line",
+            "x0": (start + offset_ns) / 1e6,
+            "x1": (start + offset_ns) / 1e6,
+            "y0": 0,
+            "y1": 1,
+            "yref": "paper",
+            "line": line,
+            "opacity": 0.35,
+        }
+        for start in starts[::every]
+    ]

@@ -1,0 +1,84 @@
+"""The reference of all tables, as Markdown, from the columns that analyses declare.
+
+`scripts/schema` writes it to docs/tables.md; a test says whether that is fresh.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import suppress
+from typing import Final
+
+from traceprof.analysis import ANALYSES, load_analysis
+from traceprof.model.results import Column, Combine, ResultSpec, TableSpec
+
+__all__ = ["declared_specs", "reference_of"]
+
+_HEAD: Final = """# Tables
+
+Every table and number that traceprof returns: `traceprof show NAME trace` prints them, `--json`
+holds all of them ([schema](schema/analysis-2.json)), and in Python each is a frame
+(`run.NAME().to_frame("TABLE")`). The first table of a result is the one that answers. What was not
+recorded is null; columns of which nothing can be known may be missing. Written by `scripts/schema`
+from what the analyses declare.
+"""
+_OVER_RANKS: Final[Mapping[Combine, str]] = {
+    Combine.KEY: "tells rows apart",
+    Combine.SUM: "added up",
+    Combine.MIN: "the smallest",
+    Combine.MAX: "the largest",
+    Combine.MEAN: "mean weighted by `{weight}`",
+    Combine.MEDIAN: "exact median",
+    Combine.SAME: "the first known",
+    Combine.DERIVED: "computed from the others",
+}
+
+
+def declared_specs() -> dict[str, ResultSpec]:
+    """Return what every analysis declares, by its name."""
+    specs: dict[str, ResultSpec] = {}
+    for entry in ANALYSES:
+        with suppress(ImportError):  # TRANSITION: not yet converted
+            specs[entry.name] = load_analysis(entry.name).spec
+    return {name: spec for name, spec in specs.items() if spec.tables}  # TRANSITION
+
+
+def reference_of(specs: Mapping[str, ResultSpec]) -> str:
+    """Return the tables and scalars of ``specs`` as a page."""
+    summaries = {entry.name: entry.summary for entry in ANALYSES}
+    sections = (
+        "\n".join(_section(name, summaries.get(name, ""), spec)) for name, spec in specs.items()
+    )
+    return "\n".join([_HEAD, *sections])
+
+
+def _section(name: str, summary: str, spec: ResultSpec) -> Iterator[str]:
+    yield f"## {name}\n"
+    if summary:
+        yield f"{_sentence(summary)}\n"
+    for table in spec.tables:
+        yield from _table(table)
+    if spec.scalars:
+        yield "### Scalars\n"
+        yield from _columns("scalar", spec.scalars)
+
+
+def _table(table: TableSpec) -> Iterator[str]:
+    yield f"### Table `{table.name}`\n"
+    if table.about:
+        yield f"{_sentence(table.about)}\n"
+    yield from _columns("column", table)
+
+
+def _columns(kind: str, columns: Iterable[Column]) -> Iterator[str]:
+    yield f"| {kind} | unit | over ranks | meaning |"
+    yield "|---|---|---|---|"
+    for column in columns:
+        combine = _OVER_RANKS[column.combine].format(weight=column.weight)
+        meaning = column.meaning.replace("|", "\\|")
+        yield f"| `{column.name}` | {column.unit.value} | {combine} | {meaning} |"
+    yield ""
+
+
+def _sentence(text: str) -> str:
+    return text[:1].upper() + text[1:] + ("" if text.endswith(".") else ".")

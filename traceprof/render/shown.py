@@ -1,0 +1,152 @@
+"""What is shown of a result: its tables with their columns, ranks where a run has several."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Final
+
+import numpy as np
+import pandas as pd
+
+from traceprof.model.results import Column, Result, TableSpec, Unit, same
+from traceprof.render.wording import in_words
+
+__all__ = [
+    "Row",
+    "ShownTable",
+    "further_tables",
+    "rows_of",
+    "shown_frame",
+    "table_for_people",
+    "table_of",
+    "tables_of",
+]
+
+_RANK: Final = same("rank", Unit.NUMBER, "the rank of the process")
+_FEW_ROWS: Final = 5
+
+Row = Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class ShownTable:
+    """One table: the declarations of the columns that ``frame`` has, in their order."""
+
+    name: str
+    about: str
+    columns: tuple[Column, ...]
+    frame: pd.DataFrame
+
+    def __len__(self) -> int:
+        return len(self.frame)
+
+    def __iter__(self) -> Iterator[Column]:
+        return iter(self.columns)
+
+    def rows(self, most: int | None = None) -> list[Row]:
+        """Return the first ``most`` rows as plain values by column."""
+        return rows_of(self.frame[[column.name for column in self.columns]], most)
+
+    def has(self, *names: str) -> bool:
+        """Return whether it has all the columns ``names``."""
+        return {*names} <= {column.name for column in self.columns}
+
+    def keeping(self, columns: Sequence[Column]) -> ShownTable:
+        """Return it with some of its columns."""
+        return replace(
+            self, columns=tuple(columns), frame=self.frame[[column.name for column in columns]]
+        )
+
+
+def rows_of(frame: pd.DataFrame, most: int | None = None) -> list[Row]:
+    """Return the first ``most`` rows of a frame as plain values by column."""
+    columns = {str(name): frame[name].head(len(frame) if most is None else most) for name in frame}
+    values = [column.tolist() for column in columns.values()]
+    return [dict(zip(columns, row, strict=True)) for row in zip(*values, strict=True)]
+
+
+def tables_of(result: Result, ranks: Mapping[int, int]) -> Iterator[ShownTable]:
+    """Yield the tables that ``result`` has, as programs read them."""
+    return (
+        table_of(result, ranks, spec.name)
+        for spec in result.spec.tables
+        if spec.name in result.tables
+    )
+
+
+def table_of(
+    result: Result, ranks: Mapping[int, int] | None = None, name: str | None = None
+) -> ShownTable:
+    """Return the table called ``name`` (the one that answers where none is given).
+
+    In a run of several ranks each process is told with its rank: its number says little where
+    every rank has its own. None where the rank is not known.
+
+    Raises:
+        KeyError: there is no such table.
+    """
+    spec = result.spec.tables[0] if name is None else result.spec.table(name)
+    table = _declared(spec, result.tables[spec.name])
+    if table.has("process") and not table.has("rank") and len({*(ranks or {}).values()}) > 1:
+        return _with_ranks(table, ranks or {})
+    return table
+
+
+def _declared(spec: TableSpec, frame: pd.DataFrame) -> ShownTable:
+    columns = tuple(column for column in spec if column.name in frame)
+    return ShownTable(spec.name, spec.about, columns, frame)
+
+
+def _with_ranks(table: ShownTable, ranks: Mapping[int, int]) -> ShownTable:
+    found = [ranks.get(process) for process in table.frame["process"]]
+    kind = object if None in found else np.int64
+    names = [column.name for column in table.columns]
+    place = names.index("process")
+    frame = table.frame[names]
+    frame.insert(place, _RANK.name, pd.Series(found, frame.index, kind))
+    columns = (*table.columns[:place], _RANK, *table.columns[place:])
+    return replace(table, columns=columns, frame=frame)
+
+
+def table_for_people(
+    result: Result, ranks: Mapping[int, int], name: str | None = None
+) -> ShownTable:
+    """Return a table without columns that say nothing, in words where it needs several numbers.
+
+    Ranks stand instead of the processes that they name.
+    """
+    table = table_of(result, ranks, name)
+    if table.has("rank", "process"):
+        pairs = table.frame[["rank", "process"]].drop_duplicates()
+        if not pairs["rank"].isna().any() and not pairs["rank"].duplicated().any():
+            table = table.keeping([c for c in table if c.name != "process"])
+    columns, frame = in_words(table.columns, table.frame)
+    return _telling(replace(table, columns=columns, frame=frame))
+
+
+def shown_frame(spec: TableSpec, frame: pd.DataFrame) -> ShownTable:
+    """Return a table that no analysis made, without columns that say nothing."""
+    return _telling(_declared(spec, frame))
+
+
+def _telling(table: ShownTable) -> ShownTable:
+    return table.keeping([c for c in table if _says_anything(table.frame[c.name])])
+
+
+def _says_anything(values: pd.Series) -> bool:
+    if values.empty:
+        return True
+    if values.dtype == bool:
+        return bool(values.any())
+    return not bool((values.isna() | (values.astype(object) == "")).all())
+
+
+def further_tables(result: Result, asked: Sequence[str]) -> list[str]:
+    """Return the names of the tables to show beside the first: small ones, and those asked for."""
+    return [
+        spec.name
+        for spec in result.spec.tables[1:]
+        if spec.name in result.tables
+        and (spec.name in asked or 0 < len(result.tables[spec.name]) <= _FEW_ROWS)
+    ]

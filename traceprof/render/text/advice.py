@@ -1,0 +1,40 @@
+"""Advice in a terminal: what costs how much, the evidence, what to do, when not to."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+from rich.console import Group, RenderableType
+from rich.padding import Padding
+from rich.text import Text
+
+from traceprof.model.results import Note, Unit
+from traceprof.render.formatting import value_text
+from traceprof.render.shown import Row
+from traceprof.render.text.tables import notes_view
+from traceprof.units import format_duration, format_ratio
+
+__all__ = ["findings_view"]
+
+
+def findings_view(findings: Iterable[Row], notes: Iterable[Note] = ()) -> RenderableType:
+    """Return findings (rows of the table "findings"), numbered, and notes about them."""
+    lines: list[RenderableType] = []
+    for number, finding in enumerate(findings, 1):
+        title = Text(f"{number}. {_text(finding['title'])}", style="bold")
+        if finding["saving_ratio"] > 0:
+            title.append(
+                f"  up to {format_ratio(finding['saving_ratio'])}"
+                f" ({format_duration(finding['saving_ns'])})",
+                style="not bold yellow",
+            )
+        body = Text(_text(finding["evidence"]))
+        body.append(f"\n→ {_text(finding['action'])}", style="green")
+        body.append(f"\nnot if: {_text(finding['caveat'])}", style="dim")
+        lines += [title, Padding(body, (0, 0, 0, 3))]
+    return Group(*lines, notes_view(notes))
+
+
+def _text(value: Any) -> str:
+    return value_text(Unit.TEXT, value)

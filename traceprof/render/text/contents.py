@@ -1,0 +1,111 @@
+"""``traceprof info`` in a terminal."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import Final
+
+import pandas as pd
+from rich.console import Group, RenderableType
+from rich.rule import Rule
+from rich.table import Table
+from rich.text import Text
+
+from traceprof.model.results import Note, TableSpec, Unit, key, same
+from traceprof.model.trace import HOW_TO_RECORD
+from traceprof.render.escape import plain_text
+from traceprof.render.formatting import note_text
+from traceprof.render.shown import shown_frame
+from traceprof.render.text.tables import table_view
+from traceprof.session.contents import Contents
+from traceprof.units import format_bytes, format_count, format_duration
+
+__all__ = ["contents_view"]
+
+_MOST_PROCESSES: Final = 8
+_RANKS: Final = TableSpec(
+    "ranks",
+    "the files of the run",
+    (
+        same("rank", Unit.NUMBER, "the rank"),
+        same("local_rank", Unit.NUMBER, "the rank within its host"),
+        same("host", Unit.TEXT, "the host that it ran on"),
+        same("rack", Unit.TEXT, "the rack of the host"),
+        same("known_from", Unit.TEXT, "what tells the rank"),
+        same("format", Unit.TEXT, "the format of the file"),
+        key("path", "the file"),
+    ),
+)
+
+
+def contents_view(
+    contents: Contents, ranks: pd.DataFrame, suspicious: Iterable[str | Note], width: int
+) -> RenderableType:
+    """Return what a trace contains as a list of facts; the ranks of a run; what is suspicious."""
+    facts = Table.grid(padding=(0, 2))
+    facts.add_column(style="dim", no_wrap=True)
+    facts.add_column(overflow="fold")
+    for label, value in _facts(contents):
+        facts.add_row(label, Text(plain_text(value)))
+    parts: list[RenderableType] = [Text(plain_text(contents.info.path), style="bold"), facts]
+    if len(ranks):
+        table = table_view(shown_frame(_RANKS, ranks), len(ranks), width)
+        parts += [Rule("Ranks", align="left", style="dim"), table]
+    for message in suspicious:
+        words = note_text(message) if isinstance(message, Note) else plain_text(message)
+        parts.append(Text(f"suspicious: {words}", style="yellow"))
+    return Group(*parts)
+
+
+def _facts(contents: Contents) -> Iterator[tuple[str, str]]:
+    info = contents.info
+    schema = f", schema {info.schema_version}" if info.schema_version else ""
+    yield "profiler", f"{info.profiler} ({info.format}{schema})"
+    yield "host", info.host or contents.environment.get("host", "–")
+    yield "started", contents.started_utc or "not recorded"
+    yield "covers", format_duration(contents.span.duration_ns)
+    yield from _devices(contents)
+    yield from _processes(contents)
+    yield from _tables(contents)
+    if contents.top_ranges:
+        names = ", ".join(f"{name} ({count})" for name, count in contents.top_ranges)
+        yield "ranges", names
+    steps = f"{contents.n_steps} from {contents.step_source}" if contents.n_steps else "none found"
+    yield "steps", steps
+
+
+def _devices(contents: Contents) -> Iterator[tuple[str, str]]:
+    for device in contents.devices:
+        memory = "" if device.memory_bytes is None else f", {format_bytes(device.memory_bytes)}"
+        yield (
+            f"GPU {device.device}",
+            f"{device.name or 'name not recorded'}{memory}: {format_count(device.kernels)} "
+            f"kernels, {format_count(device.copies)} copies and memsets",
+        )
+    if contents.n_unused_devices:
+        yield "", f"{contents.n_unused_devices} more GPU(s) without work in this trace"
+
+
+def _processes(contents: Contents) -> Iterator[tuple[str, str]]:
+    for process in contents.processes[:_MOST_PROCESSES]:
+        rank = "" if process.rank is None else f", rank {process.rank}"
+        yield (
+            f"process {process.process}",
+            f"{process.name or 'name not recorded'}{rank}: {format_count(process.api_calls)} "
+            f"API calls, {format_count(process.ranges)} ranges, "
+            f"{format_count(process.host_ops)} host operators",
+        )
+    if len(contents.processes) > _MOST_PROCESSES:
+        yield "", f"{len(contents.processes) - _MOST_PROCESSES} more processes"
+
+
+def _tables(contents: Contents) -> Iterator[tuple[str, str]]:
+    recorded = [
+        f"{format_count(count)} {name.replace('_', ' ')}"
+        for name, count in contents.rows.items()
+        if count is not None
+    ]
+    yield "recorded", ", ".join(recorded) or "nothing"
+    for name, count in contents.rows.items():
+        if count is None and name in ("kernels", "ranges"):
+            yield "not recorded", f"{name}: {HOW_TO_RECORD[name]}"

@@ -1,0 +1,98 @@
+"""The five parts of the devices' time as bars in a terminal."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Final
+
+from rich.console import Group, RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from traceprof.model.results import Result
+from traceprof.render.escape import plain_text
+from traceprof.render.formatting import is_known
+from traceprof.render.palette import PART_STYLES
+from traceprof.render.shown import Row, rows_of
+from traceprof.render.text.tables import notes_view
+from traceprof.units import format_duration, format_ratio
+
+__all__ = ["breakdown_view"]
+
+_BAR_WIDTH: Final = 60
+_SHORT_BAR_WIDTH: Final = 36
+_DEVICES_IN_FULL: Final = 2
+
+
+def breakdown_view(result: Result) -> RenderableType:
+    """Return the five parts of each device as a bar, and in numbers (of all, where many)."""
+    devices = rows_of(result.to_frame("devices"))
+    if not devices:
+        return notes_view(result.notes)
+    if len(devices) <= _DEVICES_IN_FULL:
+        shown = [line for row in devices for line in _in_full(row)]
+    else:
+        shown = [_in_a_line(row) for row in devices]
+    if len(devices) > 1:
+        (total,) = rows_of(result.to_frame("total"))
+        shown += _mean(total, len(devices))
+    return Group(*shown, notes_view(result.notes))
+
+
+def _in_full(row: Row) -> Iterator[RenderableType]:
+    title = Text(f"GPU {row['device']} ", style="bold")
+    title.append(plain_text(row["name"]), style="dim")
+    title.append(f"  {format_duration(row['duration_ns'])}", style="dim")
+    yield title
+    yield _bar(row, _BAR_WIDTH)
+    yield _legend(row, 1)
+    yield _overlaps(row)
+
+
+def _in_a_line(row: Row) -> RenderableType:
+    line = Text(f"GPU {row['device']:>3} ", style="bold")
+    line.append_text(_bar(row, _SHORT_BAR_WIDTH))
+    for part in (PART_STYLES[0], PART_STYLES[-1]):
+        ratio = format_ratio(row[part.column] / row["duration_ns"])
+        line.append(f"{'  ' if part is PART_STYLES[0] else ' '}{ratio:>7} {part.label}", "dim")
+    return line
+
+
+def _mean(total: Row, n_devices: int) -> Iterator[RenderableType]:
+    yield Text(f"mean of {n_devices} devices", style="bold")
+    yield _legend(total, n_devices)
+    yield _overlaps(total)
+
+
+def _bar(row: Row, width: int) -> Text:
+    """Return a bar of ``width`` cells; a part that is there gets at least one."""
+    parts_ns = [row[part.column] for part in PART_STYLES]
+    cells = [max(1, round(width * ns / row["duration_ns"])) if ns else 0 for ns in parts_ns]
+    cells[cells.index(max(cells))] += width - sum(cells)
+    bar = Text("  ")
+    for n, part in zip(cells, PART_STYLES, strict=True):
+        bar.append(part.glyph * n, style=part.category.dark)
+    return bar
+
+
+def _legend(row: Row, n_devices: int) -> Table:
+    """Return the parts in numbers; those of several devices as the time of one of them."""
+    legend = Table.grid(padding=(0, 2))
+    for _ in range(3):
+        legend.add_column(no_wrap=True)
+    for part in PART_STYLES:
+        ns = row[part.column]
+        name = Text(f"  {part.glyph} ", style=part.category.dark)
+        name.append(part.label, style="default")
+        duration = format_duration(ns / n_devices).rjust(9)
+        legend.add_row(name, duration, format_ratio(ns / row["duration_ns"]).rjust(7))
+    return legend
+
+
+def _overlaps(row: Row) -> Text:
+    line = Text("  ", style="dim")
+    hidden = row["communication_overlap_ratio"]
+    if is_known(hidden):
+        line.append(f"{format_ratio(hidden)} of communication hidden, ")
+    line.append(f"GPU-Util {format_ratio(row['utilisation_ratio'])}")
+    return line

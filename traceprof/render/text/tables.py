@@ -1,0 +1,104 @@
+"""Tables and notes in a terminal."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Final
+
+from rich import box
+from rich.console import Group, RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from traceprof.model.results import Column, Note
+from traceprof.render.escape import plain_text
+from traceprof.render.formatting import STYLES, heading, sentences, value_text
+from traceprof.render.shown import ShownTable
+
+__all__ = ["notes_view", "table_view"]
+
+_LESS_TELLING: Final = (
+    "overhead_ns",
+    "peak_bytes_per_s",
+    "min_ns",
+    "max_ns",
+    "median_ns",
+    "busy_ns",
+    "mean_ns",
+    "share_ratio",
+    "kind",
+    "exposed_ns",
+    "count",
+)
+"""What gives way first where a table is too wide."""
+
+_NAME_WIDTH: Final = 28
+_TEXT_WIDTH: Final = 16
+_GAP: Final = 2
+
+
+def notes_view(notes: Iterable[Note]) -> RenderableType:
+    """Return remarks, one per line."""
+    return Group(*(Text(f"note: {note}", style="dim italic") for note in sentences(notes)))
+
+
+def table_view(table: ShownTable, rows: int, width: int) -> RenderableType:
+    """Return the first ``rows`` rows of a table, and how many more there are."""
+    if not len(table):
+        return Text("nothing in this window", style="dim")
+    shown = list(table.rows(rows))
+    cells = {
+        column: [value_text(column.unit, row[column.name]) for row in shown] for column in table
+    }
+    layout = _layout(cells, width)
+    view = Table(box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False, padding=(0, 1, 0, 0))
+    for column, cell_width in layout.items():
+        view.add_column(
+            heading(column),
+            justify="right" if STYLES[column.unit].is_number else "left",
+            no_wrap=True,
+            overflow="ellipsis",
+            width=cell_width,
+        )
+    for row in zip(*(cells[column] for column in layout), strict=True):
+        view.add_row(*(Text(plain_text(cell)) for cell in row))
+    hidden = []
+    if len(table) > rows:
+        hidden.append(f"{len(table) - rows} more rows")
+    if len(layout) < len(cells):
+        hidden.append(f"{len(cells) - len(layout)} more columns")
+    if not hidden:
+        return view
+    remark = f"… {' and '.join(hidden)} (--rows, --csv, --json)"
+    return Group(view, Text(remark, style="dim"))
+
+
+def _layout(cells: Mapping[Column, list[str]], width: int) -> dict[Column, int]:
+    """Return the columns that fit into ``width``, and their widths.
+
+    Numbers are never cut. The first column of text gives way, down to `_NAME_WIDTH`; then the
+    less telling columns go, then those furthest to the right.
+    """
+    widths = {
+        column: max(len(heading(column)), *map(len, values)) for column, values in cells.items()
+    }
+    texts = [column for column in widths if not STYLES[column.unit].is_number]
+    for column in texts[1:]:
+        widths[column] = min(widths[column], _TEXT_WIDTH)
+    first = texts[0] if texts else next(iter(widths))
+    others = {column.name: column for column in widths if column != first}
+    dispensable = [
+        *(others[name] for name in _LESS_TELLING if name in others),
+        *(column for name, column in reversed(others.items()) if name not in _LESS_TELLING),
+    ]
+    for column in dispensable:
+        if _rest(widths, first) + min(widths[first], _NAME_WIDTH) <= width:
+            break
+        del widths[column]
+    widths[first] = min(widths[first], max(_NAME_WIDTH, width - _rest(widths, first)))
+    return widths
+
+
+def _rest(widths: Mapping[Column, int], first: Column) -> int:
+    """Return the width of all columns but ``first``, with the gaps before them."""
+    return sum(width + _GAP for column, width in widths.items() if column != first)

@@ -1,0 +1,81 @@
+"""Columns that are read together become one sentence for people."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+import pandas as pd
+
+from traceprof.model.results import Column, Unit, derived
+from traceprof.render.formatting import is_known
+from traceprof.render.palette import PART_STYLES
+from traceprof.units import format_duration
+
+__all__ = ["in_words"]
+
+_PARTS: Final = {part.key: part.label for part in PART_STYLES}
+_PHASES: Final = {"profiler": "the profiler itself"}
+
+
+@dataclass(frozen=True, slots=True)
+class _Sentence:
+    """A column of words, and the columns that it stands for."""
+
+    column: Column
+    instead_of: tuple[str, ...]
+    word: Callable[[Mapping[str, Any]], str]
+
+
+def _word_step(row: Mapping[str, Any]) -> str:
+    """Return by how much a step differs and what grew in it; "" for an ordinary one."""
+    excess_ns = row["excess_ns"]
+    if not is_known(excess_ns) or not excess_ns:
+        return ""
+    grown = [
+        f"{words.get(name, name.replace('_', ' '))} {_signed(row.get(f'{column}_ns'))}"
+        for column, words in (("grown_part", _PARTS), ("grown_phase", _PHASES))
+        if (name := _name(row.get(column)))
+    ]
+    word = "slow" if excess_ns > 0 else "fast"
+    why = ", ".join(grown) or "no part of it stands out"
+    return f"{word} by {format_duration(abs(excess_ns))}: {why}"
+
+
+def _name(value: object) -> str:
+    return str(value).removesuffix("_ns") if is_known(value) else ""
+
+
+def _signed(ns: float | None) -> str:
+    if ns is None or not is_known(ns):
+        return ""
+    return f"{'+' if ns > 0 else '-'}{format_duration(abs(ns))}"
+
+
+_SENTENCES: Final = (
+    _Sentence(
+        derived("remark", Unit.TEXT, "by how much an outlier differs, and what grew in it"),
+        ("excess_ns", "grown_part", "grown_part_ns", "grown_phase", "grown_phase_ns"),
+        _word_step,
+    ),
+)
+
+
+def in_words(
+    columns: tuple[Column, ...], frame: pd.DataFrame
+) -> tuple[tuple[Column, ...], pd.DataFrame]:
+    """Return columns and frame with sentences, at the end, for what is read together."""
+    for sentence in _SENTENCES:
+        own = [column for column in columns if column.name in sentence.instead_of]
+        if len(own) < 2 or sentence.instead_of[0] not in frame:
+            continue
+        parts = [frame[column.name].tolist() for column in own]
+        names = [column.name for column in own]
+        words = [
+            sentence.word(dict(zip(names, row, strict=True))) for row in zip(*parts, strict=True)
+        ]
+        columns = (*(c for c in columns if c not in own), sentence.column)
+        frame = frame.drop(columns=names)
+        frame[sentence.column.name] = pd.Series(words, frame.index, object)
+    return columns, frame
