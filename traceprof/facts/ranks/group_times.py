@@ -18,12 +18,11 @@ from traceprof.facts.ranks.ends import describe_clocks
 from traceprof.facts.ranks.groups import (
     Grouping,
     GroupLateness,
-    describe_lateness,
     find_late_group,
     find_unclear_group,
-    frame_of_late,
     measure_lateness,
 )
+from traceprof.facts.ranks.late_groups import describe_lateness, frame_of_late
 from traceprof.facts.ranks.scopes import (
     SCOPES,
     describe_scopes,
@@ -70,7 +69,7 @@ GROUP_COLUMNS: Final[tuple[Column, ...]] = (
     mean(
         "skew_ns",
         Unit.NS,
-        "how much longer a step takes its slowest rank than its fastest",
+        "a step on its slowest rank beyond that on its fastest",
         "ranks",
     ),
     mean("exposed_transfer_ns", Unit.NS, "copies that no kernel hid", "ranks"),
@@ -90,7 +89,7 @@ class GroupTimes:
     ``groups`` has a row per group, those that hold the others up first: name, its ranks, the
     verdict and the measures of `GroupLateness` (None where no collective is shared by several
     groups), and means over its ranks. ``late`` are the groups that seem late as a whole (see
-    `traceprof.facts.ranks.groups.LATE_GROUPS`), ``scopes`` the collectives inside groups and
+    `traceprof.facts.ranks.late_groups.LATE_GROUPS`), ``scopes`` the collectives inside groups and
     across them.
     """
 
@@ -173,7 +172,7 @@ def _groups(
     steps = _steps(ranks, names)
     sizes = {str(name): int(n) for name, n in pd.Series(names).value_counts().items()}
     counts = scopes_by_group(shared, list(sizes))
-    rows = [
+    rows: list[dict[str, Any]] = [
         {
             "name": name,
             "ranks": sizes[name],
@@ -184,7 +183,8 @@ def _groups(
         }
         for name in dict.fromkeys(names.tolist())
     ]
-    return pd.DataFrame(sorted(rows, key=_order))
+    rows.sort(key=_order)
+    return pd.DataFrame(rows)
 
 
 def _order(row: Mapping[str, Any]) -> float:
@@ -214,24 +214,18 @@ def _known(value: float) -> float | None:
     return None if np.isnan(value) else float(value)
 
 
-def _steps(ranks: Ranks, names: npt.NDArray[np.object_]) -> dict[str, dict[str, float | None]]:
+def _steps(ranks: Ranks, names: npt.NDArray[np.object_]) -> dict[str, dict[str, float]]:
     """Return, by group, the mean step of its ranks, and how far these are apart in it."""
     members = find_matches(ranks).members
     group_of = {member.process: name for member, name in zip(members, names, strict=True)}
     table = find_rank_steps(ranks).table
     table = table.assign(group=table["process"].map(group_of))
-    by_group = table.groupby("group")
-    mean = by_group[["duration_ns", "own_ns"]].mean()
+    mean = table.groupby("group")[["duration_ns", "own_ns"]].mean()
     per_step = table.groupby(["group", "step"])["duration_ns"]
-    skew = (per_step.max() - per_step.min()).groupby(level="group").mean()
-    return {
-        str(name): {
-            "step_ns": float(mean.at[name, "duration_ns"]),
-            "own_ns": float(mean.at[name, "own_ns"]),
-            "skew_ns": float(skew[name]),
-        }
-        for name in mean.index
-    }
+    mean["skew_ns"] = (per_step.max() - per_step.min()).groupby(level="group").mean()
+    names_of = {"duration_ns": "step_ns"}
+    columns = mean.rename(columns=names_of).astype(float).to_dict("index")
+    return {str(group): {str(n): v for n, v in own.items()} for group, own in columns.items()}
 
 
 def _notes(
