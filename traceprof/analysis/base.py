@@ -24,10 +24,12 @@ class Analysis:
 
     ``needs`` names the tables without which it means nothing, ``uses`` those that it looks at where
     they were recorded; readers read no others. Of ``whole`` it also looks at rows outside the
-    window, beside the work next to it and the launches of what is in it. Either ``of_rank`` measures one rank (whose results
-    combine as the columns of ``spec`` are declared), or ``of_ranks`` all together, where ranks must
-    be compared. ``finish`` sees the measures of all ranks: it computes what derives from them,
-    puts rows in order and says what must be read with them.
+    window, beside the launches of what is in it.
+
+    Either ``of_rank`` measures one rank (whose results combine as the columns of ``spec`` are
+    declared), or ``of_ranks`` all together, where ranks must be compared. ``finish`` sees the
+    measures of all ranks: it computes what derives from them, puts rows in order and says what
+    must be read with them.
     """
 
     name: str
