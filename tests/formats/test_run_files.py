@@ -7,6 +7,7 @@ import sqlite3
 from contextlib import closing
 from pathlib import Path
 
+import pandas as pd
 import pytest
 
 from tests.builders import TraceBuilder
@@ -14,9 +15,11 @@ from tests.formats.kineto_file import kernel, write
 from tests.formats.nvprof_database import NvprofDatabase
 from tests.requirements import TRACES, require
 from traceprof.errors import TraceError, UsageError
+from traceprof.formats import ReadOptions
 from traceprof.formats.nsys.writer import write_nsys
 from traceprof.formats.runs.files import open_run
 from traceprof.model.tables import ABSENT
+from traceprof.model.window import TimeWindow
 
 
 def kineto(path: Path, rank: int | None = None, size: int = 2) -> Path:
@@ -261,3 +264,32 @@ def test_two_gpus_in_a_real_file() -> None:
     # nsys.md 1.9: 4010 kernels, on two devices of two processes.
     assert [sorted(set(member.trace.kernels["device"])) for member in run] == [[0], [1]]
     assert sum(len(member.trace.kernels) for member in run) == 4010
+
+
+@pytest.mark.parametrize("ranks", [(ABSENT, ABSENT), (1, 0)])
+def test_ranks_and_their_devices_are_known_whatever_is_read(
+    ranks: tuple[int, int], tmp_path: Path
+) -> None:
+    trace = (
+        TraceBuilder()
+        .kernel("a", 0, 10, device=1, process=7)
+        .kernel("b", 20, 30, device=0, process=9)
+        .device(0)
+        .device(1)
+        .process(7, rank=ranks[0])
+        .process(9, rank=ranks[1])
+        .build()
+    )
+    write_nsys(trace, tmp_path / "node.sqlite")
+    whole = open_run([tmp_path])
+    for options in (
+        ReadOptions(tables=frozenset({"devices"})),
+        ReadOptions(window=TimeWindow(25, 26)),
+        ReadOptions(tables=frozenset({"devices", "ranges"}), window=TimeWindow(0, 1)),
+    ):
+        part = open_run([tmp_path], options)
+        assert part.ranks == whole.ranks == (0, 1)
+        for one, other in zip(part, whole, strict=True):
+            pd.testing.assert_frame_equal(one.trace.devices, other.trace.devices)
+            assert one.trace.span == other.trace.span
+            assert one.trace.devices["used"].sum() == 1

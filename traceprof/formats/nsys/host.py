@@ -20,7 +20,15 @@ from traceprof.formats.nsys.codes import (
 )
 from traceprof.formats.nsys.names import api_named, named
 from traceprof.formats.shared.ranges import with_depth
-from traceprof.formats.sqlite.database import NULL, Column, ColumnType, Database, categorical, known
+from traceprof.formats.sqlite.database import (
+    NULL,
+    Column,
+    ColumnType,
+    Database,
+    categorical,
+    distinct_pairs,
+    known,
+)
 from traceprof.model.tables import ABSENT, empty_table, make_table
 from traceprof.model.window import TimeWindow
 
@@ -41,8 +49,14 @@ _SPAN: Final = {"start": _INTEGER, "end": _INTEGER, "globalTid": _INTEGER, "name
 API_CALLS: Final = "CUPTI_ACTIVITY_KIND_RUNTIME"
 HOST_SOURCES: Final = {"OSRT_API": "osrt", "CUDNN_EVENTS": "cudnn", "CUBLAS_EVENTS": "cublas"}
 OVERHEADS: Final = ("PROFILER_OVERHEAD", "CUPTI_ACTIVITY_KIND_OVERHEAD")
-_WHOLE_PAYLOADS: Final = ("int64Value", "uint64Value", "int32Value", "uint32Value")
-_REAL_PAYLOADS: Final = ("doubleValue", "floatValue")
+_PAYLOADS: Final = (
+    "int64Value",
+    "uint64Value",
+    "int32Value",
+    "uint32Value",
+    "doubleValue",
+    "floatValue",
+)
 
 
 def read_api_calls(
@@ -131,14 +145,16 @@ def read_annotations(database: Database, capture_end_ns: int | None) -> Annotati
     if "NVTX_EVENTS" not in database.tables:
         return Annotations(empty_table("ranges"), empty_table("marks"))
     numbers = ("start", "end", "eventType", "globalTid", "textId", "domainId", "category")
+    payloads = [name for name in _PAYLOADS if name in database.columns("NVTX_EVENTS")]
     raw = database.read_columns(
         "NVTX_EVENTS",
         {
-            **dict.fromkeys((*numbers, *_WHOLE_PAYLOADS), _INTEGER),
-            **dict.fromkeys(_REAL_PAYLOADS, ColumnType.REAL),
+            **dict.fromkeys(numbers, _INTEGER),
+            "payload": ColumnType.REAL,
             "text": ColumnType.TEXT,
         },
-        optional=("category", "domainId", *_WHOLE_PAYLOADS, *_REAL_PAYLOADS),
+        optional=("category", "domainId"),
+        computed={"payload": f"coalesce({', '.join([*payloads, 'NULL', 'NULL'])})"},
     )
     names = _texts(database, raw["text"], raw["textId"])
     events = pd.DataFrame(
@@ -147,7 +163,7 @@ def read_annotations(database: Database, capture_end_ns: int | None) -> Annotati
             "process": process_of(raw["globalTid"]),
             "thread": thread_of(raw["globalTid"]),
             "name": names,
-            "payload": _payloads(raw),
+            "payload": raw["payload"],
         }
     )
     events["domain"] = _domains(events)
@@ -198,17 +214,6 @@ def _texts(database: Database, texts: Column, ids: Column) -> pd.Categorical:
     return categorical(np.where(own, texts.codes, registered.codes.astype(np.int64) + offset), both)
 
 
-def _payloads(raw: dict[str, Column]) -> npt.NDArray[np.float64]:
-    payload = np.full(len(raw["start"]), np.nan)
-    for name in reversed(_REAL_PAYLOADS):
-        values = np.asarray(raw[name], np.float64)
-        payload = np.where(np.isnan(values), payload, values)
-    for name in reversed(_WHOLE_PAYLOADS):
-        numbers = np.asarray(raw[name], np.int64)
-        payload = np.where(numbers == NULL, payload, numbers.astype(np.float64))
-    return payload
-
-
 def _domains(events: pd.DataFrame) -> pd.Categorical:
     """Return the domain of each event: "" is the default one.
 
@@ -222,18 +227,18 @@ def _domains(events: pd.DataFrame) -> pd.Categorical:
             created["process"], created["domainId"], created["name"], strict=True
         )
     }
-    keys, place = np.unique(events[["process", "domainId"]].to_numpy(), axis=0, return_inverse=True)
+    keys, place = distinct_pairs(events["process"].to_numpy(), events["domainId"].to_numpy())
     names = []
     for index, (process, domain) in enumerate(keys):
         if domain in (0, NULL):
             names.append("")
-        elif (int(process), int(domain)) in titles:
-            names.append(titles[int(process), int(domain)])
+        elif (process, domain) in titles:
+            names.append(titles[process, domain])
         else:
-            inside = events["name"][place.ravel() == index].astype(str)
+            inside = events["name"][place == index].astype(str)
             is_nccl = bool(inside.str.startswith("nccl").all())
             names.append("NCCL" if is_nccl else f"domain {domain}")
-    return categorical(place.ravel(), names or [""])
+    return categorical(place, names or [""])
 
 
 def _where(raw: Mapping[str, Column]) -> dict[str, npt.NDArray[np.int64]]:

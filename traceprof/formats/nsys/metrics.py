@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Final
 
 import numpy as np
@@ -10,7 +9,7 @@ import pandas as pd
 
 from traceprof.formats.nsys.codes import process_of
 from traceprof.formats.nsys.network import read_network_metrics
-from traceprof.formats.sqlite.database import ColumnType, Database, categorical
+from traceprof.formats.sqlite.database import ColumnType, Database, categorical, distinct_pairs
 from traceprof.formats.sqlite.survey import Source
 from traceprof.model.frames import stack
 from traceprof.model.tables import empty_table, make_table
@@ -66,13 +65,15 @@ def _gpu_metrics(database: Database, window: TimeWindow | None) -> pd.DataFrame:
     if {"typeId", "metricId", "metricName"} <= database.columns("TARGET_INFO_GPU_METRICS"):
         sql = "SELECT typeId, metricId, metricName FROM TARGET_INFO_GPU_METRICS"
         names = {(kind, metric): str(name) for kind, metric, name in database.rows(sql)}
-    keys, place = _distinct(kinds, metrics)
+    keys, place = distinct_pairs(kinds, metrics)
     return make_table(
         "samples",
         {
             "start_ns": raw["timestamp"],
-            "source": categorical(place, [f"gpu:{kind & _GPU_INDEX}" for kind, _ in keys]),
-            "metric": categorical(place, [names.get(key, f"metric {key[1]}") for key in keys]),
+            "source": categorical(place, [f"gpu:{kind & _GPU_INDEX}" for kind, _ in keys] or [""]),
+            "metric": categorical(
+                place, [names.get(key, f"metric {key[1]}") for key in keys] or [""]
+            ),
             "value": np.asarray(raw["value"], np.float64),
         },
     )
@@ -86,13 +87,13 @@ def _memory_usage(database: Database) -> pd.DataFrame:
     raw = raw[raw["memKind"].isin(_ON_DEVICE)].sort_values("start", kind="stable")
     change = np.where(raw["memoryOperationType"] == _FREED, -raw["bytes"], raw["bytes"])
     processes = process_of(raw["globalPid"].to_numpy())
-    keys, place = _distinct(processes, raw["deviceId"].to_numpy())
+    keys, place = distinct_pairs(processes, raw["deviceId"].to_numpy())
     held = pd.Series(change).groupby(place).cumsum()
     return make_table(
         "samples",
         {
             "start_ns": raw["start"].to_numpy(),
-            "source": categorical(place, [f"process:{pid} gpu:{gpu}" for pid, gpu in keys]),
+            "source": categorical(place, [f"process:{pid} gpu:{gpu}" for pid, gpu in keys] or [""]),
             "metric": categorical(np.zeros(len(raw), np.int64), ["cuda_allocated_bytes"]),
             "value": held.to_numpy(np.float64),
         },
@@ -124,12 +125,3 @@ def _faults(starts: object, owners: object, kind: str, value: np.ndarray) -> pd.
             "value": value,
         },
     )
-
-
-def _distinct(
-    first: np.ndarray, second: np.ndarray
-) -> tuple[Sequence[tuple[int, int]], np.ndarray]:
-    """Return the distinct pairs, and which of them each row is."""
-    keys, place = np.unique(np.stack([first, second], axis=1), axis=0, return_inverse=True)
-    pairs = [(int(one), int(other)) for one, other in keys]
-    return pairs or [(0, 0)], place.ravel()

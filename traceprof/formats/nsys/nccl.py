@@ -26,7 +26,6 @@ __all__ = [
     "communicators",
     "count_communication",
     "make_nccl_collectives",
-    "read_communicators",
     "read_nccl_calls",
 ]
 
@@ -92,11 +91,6 @@ def communicators(calls: Sequence[NcclCall]) -> list[Communicator]:
     ]
 
 
-def read_communicators(database: Database) -> list[Communicator]:
-    """Return the communicators that the processes joined, where payloads tell them."""
-    return communicators(read_nccl_calls(database, f"{_INITS}*"))
-
-
 def make_nccl_collectives(
     calls: Sequence[NcclCall],
     kernels: pd.DataFrame,
@@ -133,8 +127,12 @@ def make_nccl_collectives(
     return tied_by_launch(table, kernels, api_calls, _ends_of_groups(table, calls))
 
 
-def read_nccl_calls(database: Database, names_like: str = _NCCL) -> list[NcclCall]:
-    """Return the NVTX ranges of NCCL (those with such names), by start, with their payloads."""
+def read_nccl_calls(database: Database, *, only_inits: bool = False) -> list[NcclCall]:
+    """Return the NVTX ranges of NCCL, by start, with what their payloads say.
+
+    ``only_inits``: those with which communicators begin.
+    """
+    names_like = f"{_INITS}*" if only_inits else _NCCL
     present = database.columns("NVTX_EVENTS")
     if not present >= _NEEDED:
         return []
@@ -176,7 +174,8 @@ def _are_ranges(registered: Mapping[int, str], patterns: Sequence[str]) -> str:
     """Return SQL that holds for the ranges with such names, of which some are registered."""
     alike = " OR ".join(f"text GLOB '{pattern}'" for pattern in patterns)
     ids = ", ".join(map(str, registered)) or "NULL"
-    return f"(textId IN ({ids}) OR {alike}) AND eventType IN ({NVTX_PUSH_POP}, {NVTX_START_END})"
+    kinds = f"eventType IN ({NVTX_PUSH_POP}, {NVTX_START_END})"
+    return f"(textId IN ({ids}) OR text IS NOT NULL AND ({alike})) AND {kinds}"
 
 
 def _registered_names(database: Database, patterns: Sequence[str]) -> dict[int, str]:

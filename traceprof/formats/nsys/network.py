@@ -83,8 +83,8 @@ def network_extent(database: Database) -> Extent:
     present = database.columns("NET_NIC_METRIC")
     if not set(_COLUMNS) <= present:
         return Extent()
-    port = f"coalesce({_PORT}, {ABSENT})" if _PORT in present else str(ABSENT)
-    series = f"globalId, {port}, metricsListId, metricsIdx"
+    series = "globalId, metricsListId, metricsIdx"
+    series += f", coalesce({_PORT}, {ABSENT})" if _PORT in present else ""
     (rows,) = database.rows_of_each(
         [
             "SELECT metricsListId, metricsIdx, count(*), total(start > before), min(start), "

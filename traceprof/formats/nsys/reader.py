@@ -31,9 +31,11 @@ from traceprof.formats.nsys.host import (
 from traceprof.formats.nsys.metrics import read_metrics
 from traceprof.formats.nsys.mpi import read_mpi_calls, read_mpi_collectives
 from traceprof.formats.nsys.nccl import (
+    Communicator,
+    NcclCall,
+    communicators,
     count_communication,
     make_nccl_collectives,
-    read_communicators,
     read_nccl_calls,
 )
 from traceprof.formats.nsys.sidecar import (
@@ -119,9 +121,7 @@ class _Reading:
         has_rows = survey.with_rows() | {name for name, frame in tables.items() if len(frame)}
         if options.wants("processes", "threads"):
             used = survey.processes()
-            tables["processes"] = read_processes(
-                self.database, used, read_communicators(self.database)
-            )
+            tables["processes"] = read_processes(self.database, used, self._communicators)
             tables["threads"] = read_threads(self.database, used)
             has_rows |= {name for name in ("processes", "threads") if len(tables[name])}
         elif survey.has_rows_of():
@@ -129,7 +129,7 @@ class _Reading:
             has_rows |= {"processes"} | ({"threads"} if survey.has_rows_of(named) else set())
         worked = None
         if options.wants("devices") and not all(map(options.reads_whole, DEVICE_TABLES)):
-            worked = {self.device_of(*place) for place in survey.worked()}
+            worked = survey.worked(self.device_of)
         recorded = _recorded(self.database, has_rows)
         info = read_info(self.database, FORMAT.name)
         trace = make_trace(info, tables, recorded, survey.span, worked)
@@ -208,14 +208,22 @@ class _Reading:
         if COLLECTIVES in self.database.tables:
             found = self._own_collectives()
         else:
-            calls = read_nccl_calls(self.database)
             parts = [read_mpi_collectives(self.database)]
-            if calls:
-                parts.insert(0, make_nccl_collectives(calls, *self._communication))
+            if self._nccl_calls:
+                parts.insert(0, make_nccl_collectives(self._nccl_calls, *self._communication))
             found = stack("collectives", parts)
-        if found.empty and (self.options.needs("ranges") or count_communication(self.database)[1]):
+        if found.empty and count_communication(self.database)[1]:
             return annotated_collectives(self._annotations.ranges, *self._communication)
         return found
+
+    @cached_property
+    def _nccl_calls(self) -> list[NcclCall]:
+        return read_nccl_calls(self.database)
+
+    def _communicators(self) -> list[Communicator]:
+        if self.options.needs("collectives") and COLLECTIVES not in self.database.tables:
+            return communicators(self._nccl_calls)
+        return communicators(read_nccl_calls(self.database, only_inits=True))
 
     def _own_collectives(self) -> pd.DataFrame:
         own = read_collectives(self.database)

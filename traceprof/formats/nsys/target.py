@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Final, NamedTuple
 
 import numpy as np
@@ -101,12 +101,12 @@ def physical_devices(database: Database) -> dict[tuple[int, int], int]:
 
 
 def read_processes(
-    database: Database, used: np.ndarray, groups: Sequence[Communicator] = ()
+    database: Database, used: np.ndarray, groups: Callable[[], Sequence[Communicator]]
 ) -> pd.DataFrame:
     """Return the processes with these ids, named where the export names them.
 
-    ``groups`` are the communicators they joined: their rank in the largest is theirs where
-    nothing else tells.
+    ``groups`` gives the communicators they joined: their rank in the largest is theirs where
+    nothing else tells, and only then is it asked for.
     """
     names: dict[int, str] = {}
     if {"pid", "name"} <= database.columns("PROCESSES"):
@@ -137,7 +137,7 @@ class _Rank(NamedTuple):
     host: str = ""
 
 
-def _ranks(database: Database, groups: Sequence[Communicator]) -> dict[int, _Rank]:
+def _ranks(database: Database, groups: Callable[[], Sequence[Communicator]]) -> dict[int, _Rank]:
     """Return what is known of the part that each process plays in a distributed program."""
     if "pid" in database.columns("TRACEPROF_PROCESSES"):
         rows = database.rows(
@@ -151,7 +151,7 @@ def _ranks(database: Database, groups: Sequence[Communicator]) -> dict[int, _Ran
         return {pid: _Rank(rank=rank) for pid, rank in rows}
     return {
         one.process: _Rank(rank=one.rank, world_size=one.size)
-        for one in sorted(groups, key=lambda one: one.size)
+        for one in sorted(groups(), key=lambda one: one.size)
     }
 
 

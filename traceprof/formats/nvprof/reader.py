@@ -74,7 +74,7 @@ class _Reading:
             has_rows.add("processes")
         worked = None
         if options.wants("devices") and not all(map(options.reads_whole, DEVICE_TABLES)):
-            worked = {device for _, device in survey.worked()}
+            worked = survey.worked(lambda _, device: device)
         info = read_info(self.file, FORMAT.name)
         trace = make_trace(info, tables, _recorded(has_rows), survey.span, worked)
         return trace.with_warnings(*self._warnings())

@@ -4,18 +4,21 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
 from traceprof.errors import TraceError
-from traceprof.formats import open_trace, recognised
+from traceprof.formats import open_trace, outline, recognised
 from traceprof.formats.base import ReadOptions
 from traceprof.formats.runs.manifest import read_manifest
-from traceprof.formats.runs.ranks import Claim, claims_of, numbered, varying_number
+from traceprof.formats.runs.ranks import Claim, Work, claims_of, numbered, varying_number
 from traceprof.formats.shared.files import examine, is_packed_database
+from traceprof.formats.shared.narrowing import outline_of
 from traceprof.model.run import RankTrace, Run
 from traceprof.model.tables import ABSENT
+from traceprof.model.trace import DEVICE_TABLES, Trace
 
 __all__ = ["is_run", "open_run"]
 
@@ -41,12 +44,14 @@ def open_run(paths: Sequence[Path | str], options: ReadOptions | None = None) ->
     ``distributedInfo``, MPI), from NCCL and the environment in the trace, from file names,
     in this order; where nothing tells, from the order of the files, which a warning says.
 
-    A manifest is a JSON file: see `traceprof.formats.runs.manifest`.
+    A manifest is a JSON file: see `traceprof.formats.runs.manifest`. Whichever tables ``options``
+    ask for, processes and environment are read: they tell the ranks.
 
     Raises:
         TraceError: no trace is found, or one that was named cannot be read.
     """
     found = _find(paths)
+    options = _with_ranks(options or ReadOptions())
     claims: list[Claim] = []
     warnings: list[str] = []
     if len(found.labels) > 1:
@@ -60,11 +65,24 @@ def open_run(paths: Sequence[Path | str], options: ReadOptions | None = None) ->
                 raise
             warnings.append(f"left out: {error}")
             continue
-        claims += claims_of(trace, path, found.told.get(path, {}))
+        work = partial(_work_in, path, trace, options)
+        claims += claims_of(trace, path, found.told.get(path, {}), work)
     if not claims:
         raise TraceError(f"{' '.join(map(str, paths))}: no traces found" + _because(warnings))
     members, more = numbered(claims, varying_number(found.files))
     return _run(found, members, claims, [*warnings, *more])
+
+
+def _with_ranks(options: ReadOptions) -> ReadOptions:
+    if options.tables is None:
+        return options
+    return replace(options, tables=options.tables | {"processes", "environment"})
+
+
+def _work_in(path: Path, trace: Trace, options: ReadOptions) -> Work:
+    """Return where the device work of a file is, of which ``options`` may have read a part."""
+    is_whole = all(map(options.reads_whole, DEVICE_TABLES))
+    return (outline_of(trace) if is_whole else outline(path)).device_rows
 
 
 def is_run(paths: Sequence[Path | str]) -> bool:

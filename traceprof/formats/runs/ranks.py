@@ -8,15 +8,15 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final
 
-import numpy as np
-
 from traceprof.formats.shared.launchers import RANK_VARIABLES, rack_of
 from traceprof.model.run import RankTrace, of_process
 from traceprof.model.tables import ABSENT
 from traceprof.model.trace import Trace
 
-__all__ = ["Claim", "claims_of", "numbered", "varying_number"]
+__all__ = ["Claim", "Work", "claims_of", "numbered", "varying_number"]
 
+Work = Mapping[str, Mapping[tuple[int, int], int]]
+"""Where the device work of a file is: kernels and copies → (process, device) → rows."""
 _IN_NAME: Final = re.compile(
     r"(?:^|[^a-z])(?:rank|worker|proc|r)[-_=.]?(\d+)(?=[^0-9a-z]|$)", re.IGNORECASE
 )
@@ -32,15 +32,18 @@ class Claim:
     world_size: int = ABSENT
 
 
-def claims_of(trace: Trace, path: Path, told: Mapping[str, Any]) -> list[Claim]:
+def claims_of(
+    trace: Trace, path: Path, told: Mapping[str, Any], work: Callable[[], Work]
+) -> list[Claim]:
     """Return the ranks in one file: one, or several where a file holds several ranks.
 
     Args:
-        trace: what the file holds.
+        trace: what the file holds; processes and environment must have been read.
         path: the file.
         told: what a manifest says of it (rank, local_rank, host, rack).
+        work: tells where the device work of the whole file is, if several processes share it.
     """
-    claims = [replace(claim, path=path) for claim in _in_trace(trace)]
+    claims = [replace(claim, path=path) for claim in _in_trace(trace, work)]
     host = str(told.get("host") or trace.info.host or _host_in_name(path))
     environment = dict(zip(trace.environment["name"], trace.environment["value"], strict=True))
     rack = str(told.get("rack") or rack_of(environment))
@@ -68,24 +71,32 @@ def claims_of(trace: Trace, path: Path, told: Mapping[str, Any]) -> list[Claim]:
     return [claim]
 
 
-def _in_trace(trace: Trace) -> list[Claim]:
+def _in_trace(trace: Trace, work: Callable[[], Work]) -> list[Claim]:
     rows = trace.processes
     ranked = rows[rows["rank"] >= 0]
     source = "distributedInfo" if trace.info.format == "kineto" else "trace"
     claims = []
     for row in ranked.to_dict("records"):
-        own = trace if len(ranked) == 1 else of_process(trace, row["process"])
+        own = trace if len(ranked) == 1 else _of_process(trace, row["process"], work())
         member = RankTrace(own, row["rank"], row["local_rank"], row["host"], source)
         claims.append(Claim(member, Path(), row["world_size"]))
-    return claims or _unranked(trace)
+    return claims or _unranked(trace, work)
 
 
-def _unranked(trace: Trace) -> list[Claim]:
+def _of_process(trace: Trace, process: int, work: Work) -> Trace:
+    """Return what one process did; the devices that it used are told by ``work``."""
+    own = of_process(trace, process)
+    used = {device for rows in work.values() for owner, device in rows if owner == process}
+    devices = own.devices.assign(used=own.devices["device"].isin(used).astype("int64"))
+    return replace(own, devices=devices)
+
+
+def _unranked(trace: Trace, work: Callable[[], Work]) -> list[Claim]:
     """Return the processes that work on devices; their ranks may be in the environment."""
-    workers = _in_order_of_devices(trace)
+    workers = _in_order_of_devices(work()) if len(trace.processes) > 1 else []
     if len(workers) > 1:
         return [
-            Claim(RankTrace(of_process(trace, process), local_rank=place), Path())
+            Claim(RankTrace(_of_process(trace, process, work()), local_rank=place), Path())
             for place, process in enumerate(workers)
         ]
     given = dict(zip(trace.environment["name"], trace.environment["value"], strict=True))
@@ -98,11 +109,12 @@ def _unranked(trace: Trace) -> list[Claim]:
     return [Claim(member, Path(), values["world_size"])]
 
 
-def _in_order_of_devices(trace: Trace) -> list[int]:
-    work = trace.kernels if len(trace.kernels) else trace.copies
-    first = work.groupby("process")["device"].min()
-    order = np.lexsort((first.index.to_numpy(), first.to_numpy()))
-    return [process for process in first.index.to_numpy()[order].tolist() if process >= 0]
+def _in_order_of_devices(work: Work) -> list[int]:
+    first: dict[int, int] = {}
+    for process, device in work["kernels"] or work["copies"]:
+        first[process] = min(device, first.get(process, device))
+    ordered = sorted(first, key=lambda process: (first[process], process))
+    return [process for process in ordered if process >= 0]
 
 
 def _host_in_name(path: Path) -> str:

@@ -29,7 +29,16 @@ from traceprof.formats.sqlite.table_names import quoted, versioned_tables
 from traceprof.model.tables import ABSENT
 from traceprof.model.window import TimeWindow
 
-__all__ = ["NULL", "SQLITE_MAGIC", "ColumnType", "Database", "categorical", "distinct", "known"]
+__all__ = [
+    "NULL",
+    "SQLITE_MAGIC",
+    "ColumnType",
+    "Database",
+    "categorical",
+    "distinct",
+    "distinct_pairs",
+    "known",
+]
 
 NULL: Final = int(np.iinfo(np.int64).min)
 """Stands for SQL NULL in a column of whole numbers."""
@@ -142,6 +151,7 @@ class Database:
         window: TimeWindow | None = None,
         optional: Sequence[str] = (),
         where: str = "",
+        computed: Mapping[str, str] | None = None,
     ) -> dict[str, Column]:
         """Return ``columns`` of ``table``, one array each, in the order of the rows.
 
@@ -152,18 +162,23 @@ class Database:
                 there is one; a row without an end is an instant).
             optional: columns that may be missing; they come back as all NULL.
             where: only rows for which this SQL holds.
+            computed: those of ``columns`` that the table does not have: name → SQL.
 
         Raises:
             TraceError: a column that is not optional is missing, or the data is damaged.
         """
-        missing = set(columns) - self.columns(table)
+        computed = computed or {}
+        missing = set(columns) - self.columns(table) - set(computed)
         if missing - set(optional):
             raise TraceError(
                 f"{self.path}: table {table} has no column {', '.join(sorted(missing))}"
             )
         present = {name: kind for name, kind in columns.items() if name not in missing}
+        expressions = [
+            _expression(computed.get(name, quoted(name)), kind) for name, kind in present.items()
+        ]
         conditions = " AND ".join(filter(None, (self._condition(table, window), where)))
-        batches = self._read(table, present, conditions)
+        batches = self._read(table, expressions, conditions)
         length = sum(batch.num_rows for batch in batches)
         result: dict[str, Column] = {}
         for name, kind in columns.items():
@@ -193,12 +208,9 @@ class Database:
             return f"{before} AND start >= {window.start_ns}"
         return f"{before} AND (start >= {window.start_ns} OR [end] > {window.start_ns})"
 
-    def _read(
-        self, table: str, columns: Mapping[str, ColumnType], condition: str
-    ) -> list[pa.RecordBatch]:
-        expressions = ", ".join(_expression(name, kind) for name, kind in columns.items())
+    def _read(self, table: str, expressions: Sequence[str], condition: str) -> list[pa.RecordBatch]:
         table = self._versioned.get(table, table)
-        sql = f"SELECT {expressions or '1'} FROM {quoted(table)}"
+        sql = f"SELECT {', '.join(expressions) or '1'} FROM {quoted(table)}"
         halves = [
             f"{sql} WHERE {' AND '.join(filter(None, (part, condition)))}"
             if part or condition
@@ -259,8 +271,7 @@ def known(values: Column) -> npt.NDArray[np.int64]:
     return np.where(numbers == NULL, ABSENT, numbers)
 
 
-def _expression(name: str, kind: ColumnType) -> str:
-    column = quoted(name)
+def _expression(column: str, kind: ColumnType) -> str:
     match kind:
         case ColumnType.INTEGER:
             return f"coalesce({column}, {NULL})"
@@ -305,6 +316,17 @@ def distinct(values: Column) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int6
     place = np.empty(len(order), np.int64)
     place[order] = np.arange(len(order))
     return uniques[order], place[codes]
+
+
+def distinct_pairs(
+    first: Column, second: Column
+) -> tuple[list[tuple[int, int]], npt.NDArray[np.int64]]:
+    """Return the distinct pairs of whole numbers, and the place of each row among them."""
+    firsts, one = distinct(first)
+    seconds, other = distinct(second)
+    codes, place = distinct(one * len(seconds) + other)
+    places = (divmod(code, len(seconds)) for code in codes.tolist())
+    return [(int(firsts[a]), int(seconds[b])) for a, b in places], place
 
 
 def _decode(value: bytes) -> str:

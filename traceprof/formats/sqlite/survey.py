@@ -12,7 +12,7 @@ import pandas as pd
 
 from traceprof.formats.base import OUTLINED_TABLES, Outline
 from traceprof.formats.sqlite.database import Database
-from traceprof.model.tables import TABLES
+from traceprof.model.tables import ABSENT, TABLES
 from traceprof.model.trace import DEVICE_TABLES, Trace
 from traceprof.model.window import TimeWindow
 
@@ -21,6 +21,7 @@ __all__ = ["EVENT_TABLES", "SELF_DESCRIPTION", "Extent", "Source", "Survey", "ou
 EVENT_TABLES: Final = tuple(name for name, table in TABLES.items() if table.has_times)
 SELF_DESCRIPTION: Final = frozenset(TABLES.keys() - set(EVENT_TABLES))
 """The tables that say what the file is of: devices, processes, threads, environment."""
+_SAMPLE: Final = 1000
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,6 +104,7 @@ class Survey:
         self._zero_ns = zero_ns
         self._corrections = corrections
         self._extents: dict[str, Extent] = {}
+        self._known_owners: dict[tuple[str, Source], list[tuple[Any, ...]]] = {}
 
     def extent(self, name: str) -> Extent:
         """Return the extent of a table of the Trace."""
@@ -130,14 +132,14 @@ class Survey:
     def processes(self) -> np.ndarray:
         """Return the processes that have rows, in order."""
         found = {int(one) for frame in self._owned() for one in pd.unique(frame["process"])}
-        sources = self._unread(EVENT_TABLES)
-        queries = [one.select(self._database, f"DISTINCT {one.process}") for one in sources]
-        for source, rows in zip(sources, self._database.rows_of_each(queries), strict=True):
-            found.update(source.process_of(value) for (value,) in rows)
+        for _, source, owners in self._owners(EVENT_TABLES):
+            found |= {source.process_of(owner[0]) for owner in owners}
         return np.array(sorted(one for one in found if one >= 0), np.int64)
 
     def has_rows_of(self, processes: Collection[int] | None = None) -> bool:
         """Return whether one of these processes (None: any that is known) has a row."""
+        if processes is not None and not processes:
+            return False
         for frame in self._owned():
             owner = frame["process"]
             if (owner.ge(0) if processes is None else owner.isin(list(processes))).any():
@@ -145,35 +147,25 @@ class Survey:
         return any(self._has_row_of(source, processes) for source in self._unread(EVENT_TABLES))
 
     def process_rows(self, name: str) -> dict[int, int]:
-        """Return process → how many rows of a table it has; by SQL, read or not."""
-        counts: dict[int, int] = {}
-        for source, rows in self._grouped(name, "process"):
-            for value, n_rows in rows:
-                process = source.process_of(value)
-                counts[process] = counts.get(process, 0) + n_rows
-        return counts
+        """Return process → how many rows; of a table of `OUTLINED_TABLES` that was not read."""
+        return dict(self._counts[name])
 
     def device_rows(self, name: str) -> dict[tuple[int, int], int]:
-        """Return (process, device as the file numbers it) → how many rows; by SQL, read or not."""
-        counts: dict[tuple[int, int], int] = {}
-        for source, rows in self._grouped(name, "process", "device"):
-            for value, device, n_rows in rows:
-                place = source.process_of(value), int(device)
-                counts[place] = counts.get(place, 0) + n_rows
-        return counts
+        """Return (process, device as the file numbers it) → how many kernels or copies.
 
-    def worked(self) -> set[tuple[int, int]]:
-        """Return (process, device as the file numbers it) of the device work, read or not."""
-        sources = [one for name in DEVICE_TABLES for one in self._sources.get(name, ())]
-        queries = [
-            one.select(self._database, f"DISTINCT {one.process}, {one.device}") for one in sources
-        ]
-        answers = zip(sources, self._database.rows_of_each(queries), strict=True)
-        return {
-            (source.process_of(value), int(device))
-            for source, rows in answers
-            for value, device in rows
-        }
+        Of tables that were not read.
+        """
+        return dict(self._counts[name])
+
+    def worked(self, device_of: Callable[[int, int], int]) -> set[int]:
+        """Return the devices that have kernels or copies.
+
+        ``device_of`` tells the device of the Trace, which frames have, of a process and the number
+        that the file gives it.
+        """
+        frames = (self._frames[name] for name in DEVICE_TABLES if name in self._frames)
+        found = {int(one) for frame in frames for one in pd.unique(frame["device"])}
+        return found | {device_of(*place) for place in self._places}
 
     def count(self, name: str, condition: Callable[[Source], str]) -> int:
         """Return how many rows of a table satisfy a condition in SQL."""
@@ -183,25 +175,84 @@ class Survey:
         ]
         return sum(int(rows[0][0]) for rows in self._database.rows_of_each(queries))
 
+    def _owners(self, names: Iterable[str]) -> list[tuple[str, Source, list[tuple[Any, ...]]]]:
+        """Return who has rows in the sources of the tables that were not read.
+
+        (Process, device) of device work, of all else (process,), as the file has them.
+        """
+        wanted = [
+            (name, source)
+            for name in names
+            for source in self._sources.get(name, ())
+            if source.process and name not in self._frames
+        ]
+        new = [one for one in wanted if one not in self._known_owners]
+        answers = self._database.rows_of_each(
+            source.select(self._database, f"DISTINCT {_owner(name, source)}")
+            for name, source in new
+        )
+        self._known_owners |= zip(new, answers, strict=True)
+        return [(*one, self._known_owners[one]) for one in wanted]
+
+    @property
+    def _places(self) -> set[tuple[int, int]]:
+        """(Process, device as the file numbers it) of the device work that was not read."""
+        found = self._owners(DEVICE_TABLES)
+        return {_place(source, owner) for _, source, owners in found for owner in owners}
+
+    @cached_property
+    def _counts(self) -> dict[str, dict[Any, int]]:
+        """Table → process or, of device work, (process, device) → how many rows it has."""
+        owned = self._owners((*DEVICE_TABLES, *OUTLINED_TABLES))
+        answers = self._database.rows_of_each(
+            # To group is to sort: it is spared where all rows have one owner.
+            source.select(self._database, f"{_owner(name, source)}, count(*)")
+            + f" GROUP BY {'1, 2' if name in DEVICE_TABLES else 1}"
+            if len(owners) > 1
+            else source.select(self._database, "count(*)")
+            for name, source, owners in owned
+        )
+        counts: dict[str, dict[Any, int]] = {name: {} for name in EVENT_TABLES}
+        for (name, source, owners), rows in zip(owned, answers, strict=True):
+            told = rows if len(owners) > 1 else [(*one, *rows[0]) for one in owners]
+            for *owner, n_rows in told:
+                key: Any = _place(source, owner)
+                key = key if name in DEVICE_TABLES else key[0]
+                counts[name][key] = counts[name].get(key, 0) + n_rows
+        return counts
+
     @cached_property
     def _scanned(self) -> dict[str, Extent]:
         """The extents of the tables that were not read, as their sources tell."""
         unread = [name for name in EVENT_TABLES if name not in self._frames]
         sources = [(name, one) for name in unread for one in self._sources.get(name, ())]
-        queries = [one.select(self._database, _aggregates(one)) for _, one in sources]
+        brackets = [self._sampled(source) for _, source in sources]
+        answers = self._database.rows_of_each(
+            source.select(self._database, *_aggregates(source, self._database, bracket))
+            for (_, source), bracket in zip(sources, brackets, strict=True)
+        )
         extents = dict.fromkeys(unread, Extent())
-        answers = self._database.rows_of_each(queries)
-        for (name, source), ((n_rows, *times),) in zip(sources, answers, strict=True):
+        for (name, _), bracket, ((n_rows, n_open, *found),) in zip(
+            sources, brackets, answers, strict=True
+        ):
+            times = [int(one) - self._zero_ns for one in (*bracket, *found) if one is not None]
             if n_rows:
-                extents[name] |= self._extent_of(source, n_rows, *times)
+                extents[name] |= Extent(n_rows, n_open, min(times), max(times))
         return extents
 
-    def _extent_of(self, source: Source, n_rows: int, first: int, last: int, *ends: Any) -> Extent:
-        n_open, last_end = 0, last
-        if source.end:
-            n_ended, last_end = ends
-            n_open, last_end = n_rows - n_ended, max(last, last if last_end is None else last_end)
-        return Extent(n_rows, n_open, int(first) - self._zero_ns, int(last_end) - self._zero_ns)
+    def _sampled(self, source: Source) -> tuple[int, ...]:
+        """Return the first and the last instant among some rows, where that says much."""
+        if source.where:
+            return ()
+        times = f"{source.start} AS first, {source.end or source.start} AS last"
+        table = self._database.stored_name(source.table)
+        ends = (f"SELECT {times} FROM {table} ORDER BY rowid {order}" for order in ("", "DESC"))
+        both = " UNION ALL ".join(f"SELECT * FROM ({end} LIMIT {_SAMPLE})" for end in ends)
+        ((first, *last),) = self._database.rows(
+            f"SELECT min(first), max(first), max(last) FROM ({both})"
+        )
+        known = [int(one) for one in last if one is not None]
+        return (int(first), max(known)) if known else ()
 
     def _owned(self) -> Iterable[pd.DataFrame]:
         frames = (self._frames[name] for name in EVENT_TABLES if name in self._frames)
@@ -223,20 +274,32 @@ class Survey:
         query = source.select(self._database, "1", f"{source.process} {told}") + " LIMIT 1"
         return bool(self._database.rows_of_each([query])[0])
 
-    def _grouped(self, name: str, *by: str) -> Iterable[tuple[Source, list[tuple[Any, ...]]]]:
-        sources = self._sources.get(name, ())
-        queries = []
-        for source in sources:
-            keys = ", ".join(getattr(source, key) for key in by)
-            places = ", ".join(str(place + 1) for place in range(len(by)))
-            select = source.select(self._database, f"{keys}, count(*)")
-            queries.append(f"{select} GROUP BY {places}")
-        return zip(sources, self._database.rows_of_each(queries), strict=True)
+
+def _owner(name: str, source: Source) -> str:
+    return f"{source.process}, {source.device}" if name in DEVICE_TABLES else source.process
 
 
-def _aggregates(source: Source) -> str:
-    starts = f"count(*), min({source.start}), max({source.start})"
-    return f"{starts}, count({source.end}), max({source.end})" if source.end else starts
+def _place(source: Source, owner: Sequence[Any]) -> tuple[int, int]:
+    """Return the process, and the device where there is one."""
+    return source.process_of(owner[0]), int(owner[1]) if len(owner) > 1 else ABSENT
+
+
+def _aggregates(source: Source, database: Database, bracket: Sequence[int]) -> tuple[str, str]:
+    """Return what to select for an `Extent`, and of which rows.
+
+    Rows are nearly in the order of time. Only those outside a ``bracket`` that is already known
+    to be covered can extend it, and to refuse the others costs half of aggregating them.
+    """
+    n_rows = (
+        f"(SELECT count(*) FROM {database.stored_name(source.table)})" if bracket else "count(*)"
+    )
+    starts = f"min({source.start}), max({source.start})"
+    outside = [f"{source.start} NOT BETWEEN {bracket[0]} AND {bracket[1]}"] if bracket else []
+    if not source.end:
+        return f"{n_rows}, 0, {starts}", " OR ".join(outside)
+    outside += [f"{source.end} > {bracket[1]}", f"{source.end} IS NULL"] if bracket else []
+    what = f"{n_rows}, count(*) - count({source.end}), {starts}, max({source.end})"
+    return what, " OR ".join(outside)
 
 
 def outline_from(
