@@ -22,13 +22,15 @@ from traceprof.model.results import Note
 from traceprof.model.run import RankTrace
 from traceprof.model.run import Run as RunFiles
 from traceprof.model.window import TimeWindow
+from traceprof.session.one_run import check_one_run
 
 __all__ = ["Align", "Opening", "open_files", "open_ranks"]
 
-_OF_RUNS: Final = frozenset({"processes", "environment", "devices", "kernels", "copies"})
+_OF_RUNS: Final = frozenset({"processes", "environment", "devices"})
 """The tables that tell which file is which rank, and which device is which."""
 _TIED_BY: Final = frozenset({"kernels", "api_calls", "ranges", "collectives", "processes"})
 """The tables that collectives, which tie the clocks of files, are found in."""
+_TIMES_OF_STEPS: Final = frozenset({"ranges"})
 
 
 class Align(StrEnum):
@@ -45,7 +47,8 @@ class Opening:
     """What the user says of how to read: kernel classes, clocks, hardware, hosts, racks, steps.
 
     ``warmup_steps`` is how many leading steps are warm-up (None: they are found), ``step_ranges``
-    a regular expression of the ranges that are steps.
+    a regular expression of the ranges that are steps. ``is_one_run``: files that were named are
+    ranks of one run, whatever they look like.
     """
 
     rules: Path | None = None
@@ -57,6 +60,7 @@ class Opening:
     cluster: Path | None = None
     warmup_steps: int | None = None
     step_ranges: str | None = None
+    is_one_run: bool = False
 
 
 def open_files(
@@ -72,10 +76,14 @@ def open_files(
 
     Raises:
         TraceError: nothing is found, or what is found cannot be read.
+        UsageError: the files that were named look like several runs.
     """
     options = ReadOptions(_rules(opening.rules), tables, window)
     if is_run(paths):
-        return open_run(paths, options)
+        run = open_run(paths, options)
+        if not opening.is_one_run:
+            check_one_run(paths, run)
+        return run
     return RunFiles(str(paths[0]), (RankTrace(open_trace(paths[0], options)),))
 
 
@@ -98,6 +106,7 @@ def open_ranks(
     is_several = is_run(paths)
     is_tied = is_several and opening.align in (Align.AUTO, Align.COLLECTIVES)
     if tables is not None:
+        tables |= _TIMES_OF_STEPS if opening.step_ranges is not None else frozenset()
         tables |= (_OF_RUNS if is_several else frozenset()) | (_TIED_BY if is_tied else frozenset())
     files = open_files(paths, opening, tables, window)
     ranks = place_run(files, [0] * len(files) if opening.align is Align.NONE else None)
