@@ -5,12 +5,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.builders import TraceBuilder, plain
+from tests.running import run
 from tests.training import MS, US, Training
-from traceprof.analysis.advice.critical_path import PARTS, find_path, measure_critical_path
-from traceprof.analysis.advice.whatif import measure_whatif
-from traceprof.session.selection import select
+from traceprof.facts.path.parts import PATH_PARTS, find_path
+from traceprof.model.ranks import Ranks
+from traceprof.model.results import Note
 from traceprof.model.trace import Trace
 from traceprof.model.window import TimeWindow
+from traceprof.session.selection import select
 
 
 def parts_of(trace: Trace) -> dict[str, int]:
@@ -91,22 +93,22 @@ def test_a_blocking_copy_waits_for_the_work_ahead_not_for_its_own_call() -> None
 
 def test_the_parts_of_each_step_and_what_bounds_it() -> None:
     trace = Training(data_ns=20 * MS, n_steps=6).build()
-    table = measure_critical_path(trace).table
-    parts = table[[f"{name}_ns" for name in PARTS]]
+    table = run("path", trace).table
+    parts = table[[f"{name}_ns" for name in PATH_PARTS]]
     assert (parts.sum(axis=1) == table["duration_ns"]).all()
     assert set(table["bound_by"][:5]) == {"data"}
     assert plain(table, "process", "step")[:2] == [(1, 0), (1, 1)]
 
 
 def test_without_steps_the_window_is_one_row() -> None:
-    table = measure_critical_path(TraceBuilder().kernel("a", 0, 10).build()).table
+    table = run("path", TraceBuilder().kernel("a", 0, 10).build()).table
     assert plain(table, "process", "step", "duration_ns", "compute_ns") == [(1, -1, 10, 10)]
 
 
 def test_without_work_there_is_no_path() -> None:
-    path = measure_critical_path(TraceBuilder().build(recorded=["kernels", "api_calls"]))
+    path = run("path", TraceBuilder().build(recorded=["kernels", "api_calls"]))
     assert path.table.empty
-    assert path.notes == ("no device worked in this window",)
+    assert path.notes == (Note("no device worked in this window"),)
 
 
 @settings(deadline=None, max_examples=60)
@@ -146,16 +148,16 @@ def test_the_path_fills_the_window(
 def gain(training: Training, case: str) -> float:
     """The bound of the gain per step that is stated for ``case``."""
     trace = training.build()
-    table = measure_whatif(trace.within(select(trace, None).window)).table
+    table = run("whatif", trace.within(select(Ranks.of(trace), None).window)).table
     return float(table.set_index("case").loc[case, "gain_ns"])
 
 
 def real_gain(training: Training, better: Training) -> float:
     """The gain per step that another simulation shows."""
     lengths = []
-    for run in (training, better):
-        trace = run.build()
-        window = select(trace, None).window
+    for simulated in (training, better):
+        trace = simulated.build()
+        window = select(Ranks.of(trace), None).window
         lengths.append(window.duration_ns)
     return (lengths[0] - lengths[1]) / training.n_steps
 
@@ -197,11 +199,11 @@ def test_copies_at_link_speed() -> None:
         builder.copy("h2d", at, at + length, n_bytes=10_000_000, launched_ns=(at - 9, at - 5))
         builder.kernel("gemm", at + length, at + length + MS, launched_ns=(at - 4, at - 3))
         at += length + MS
-    table = measure_whatif(builder.build(span=(0, at))).table.set_index("case")
+    table = run("whatif", builder.build(span=(0, at))).table.set_index("case")
     # The last copy takes 2 ms, and would take 0.5 ms at the 20 bytes per ns of the others.
     assert table.loc["copies at link speed", "gain_ns"] == pytest.approx(1.5 * MS)
 
 
 def test_a_healthy_loop_has_little_to_gain() -> None:
-    table = measure_whatif(Training().build()).table
+    table = run("whatif", Training().build()).table
     assert table["gain_ratio"].max() < 0.05

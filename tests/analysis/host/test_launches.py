@@ -9,8 +9,10 @@ import pytest
 
 from tests.builders import TraceBuilder, plain
 from tests.requirements import require
-from traceprof.analysis.waiting.launches import launch_table, measure_launches
+from tests.running import run
+from traceprof.facts.launch_queue import launch_table
 from traceprof.formats import open_trace
+from traceprof.model.results import Note
 
 
 def test_latency_and_queue_of_launches() -> None:
@@ -23,19 +25,20 @@ def test_latency_and_queue_of_launches() -> None:
         .kernel("lost", 500, 510)
         .build()
     )
-    launches = measure_launches(trace)
+    launches = run("launches", trace)
     # a: nothing before; b: a has started; c: b waits; d: all has ended.
     assert launch_table(trace)["queue_depth"].tolist() == [0, 0, 1, 0]
     assert launch_table(trace)["is_empty"].tolist() == [True, False, False, True]
     columns = ("count", "call_ns", "call_total_ns", "delay_ns", "short_ratio", "queue_mean")
     assert plain(launches.table, *columns) == [(4, 9.0, 33, 42.5, 0.25, 0.25)]
     assert plain(launches.table, "queue_max", "empty_ratio") == [(1, 0.5)]
-    assert launches.notes == ("1 kernels and copies have no recorded launch and do not count",)
+    text = "{lost:count} kernels and copies have no recorded launch and do not count"
+    assert launches.notes == (Note.of(text, lost=1),)
 
 
 def test_work_that_starts_before_its_call_returns_has_no_delay() -> None:
     trace = TraceBuilder().kernel("a", 110, 200, launched_ns=(100, 150)).build()
-    assert measure_launches(trace).table["delay_ns"].tolist() == [0]
+    assert run("launches", trace).table["delay_ns"].tolist() == [0]
 
 
 @pytest.mark.nsys
@@ -63,7 +66,7 @@ def test_launches_are_those_of_nsys(
     length = kernels["end_ns"] - kernels["start_ns"]
     queue = kernels["start_ns"] - kernels["launched_ns"]
     whole = kernels["end_ns"] - kernels["launch_ns"]
-    assert kernels.groupby("api").size().to_dict() == expected
+    assert kernels.groupby("api", observed=True).size().to_dict() == expected
     for column, ours in (("AM", call), ("KM", length), ("TM", whole)):
         assert int(ours.min()) == int(theirs[f"{column}in (ns)"].astype(float).min())
         assert int(ours.max()) == int(theirs[f"{column}ax (ns)"].astype(float).max())

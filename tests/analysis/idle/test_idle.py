@@ -2,10 +2,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.builders import TraceBuilder, plain
-from traceprof.analysis.device.breakdown import measure_breakdown
+from tests.running import run
+from traceprof.facts.devices import device_time
 from traceprof.facts.gaps import CAUSES, find_gaps
-from traceprof.analysis.waiting.idle import measure_idle
-from traceprof.analysis.waiting.longest_gaps import measure_gaps
+from traceprof.model.results import Note
 from traceprof.model.window import TimeWindow
 
 US = 1000
@@ -14,7 +14,7 @@ MS = 1000 * US
 
 def causes(builder: TraceBuilder) -> dict[str, int]:
     trace = builder.build()
-    table = measure_idle(trace.within(TimeWindow(0, trace.span.end_ns))).table
+    table = run("idle", trace.within(TimeWindow(0, trace.span.end_ns))).table
     return dict(plain(table, "cause", "total_ns"))
 
 
@@ -72,7 +72,7 @@ def test_waiting_for_a_peer() -> None:
 
 def test_a_gap_at_the_end_of_the_window_waits_for_what_is_behind_it() -> None:
     trace = between((5 * MS, 5 * MS + 5 * US), (MS, 5 * MS + 10 * US)).build()
-    table = measure_idle(trace.within(TimeWindow(0, 3 * MS))).table
+    table = run("idle", trace.within(TimeWindow(0, 3 * MS))).table
     assert plain(table, "cause", "total_ns") == [("host", 2 * MS)]
 
 
@@ -97,7 +97,7 @@ def test_the_profiler_itself() -> None:
 
 def test_before_the_first_and_after_the_last_work() -> None:
     trace = TraceBuilder().kernel("gemm", 100, 200, launched_ns=(50, 60)).build(span=(0, 1000))
-    assert plain(measure_idle(trace).table, "cause", "total_ns") == [("edge", 900)]
+    assert plain(run("idle", trace).table, "cause", "total_ns") == [("edge", 900)]
 
 
 def test_work_without_a_recorded_launch() -> None:
@@ -107,11 +107,15 @@ def test_work_without_a_recorded_launch() -> None:
 
 def test_host_bound_steps_are_named() -> None:
     builder = between((11 * MS, 11 * MS + 1), (MS, 11 * MS)).step(0, 12 * MS, number=4)
-    idle = measure_idle(builder.step(12 * MS, 13 * MS, number=5).build(span=(0, 13 * MS)))
-    assert plain(idle.host_bound_steps, "process", "step", "idle_ratio") == [(1, 4, 10 / 12)]
-    assert idle.notes == (
-        "1 step(s) are host-bound (devices wait for the host more than 30.0 % of the time): 4",
+    idle = run("idle", builder.step(12 * MS, 13 * MS, number=5).build(span=(0, 13 * MS)))
+    assert plain(idle.to_frame("host_bound_steps"), "process", "step", "idle_ratio") == [
+        (1, 4, 10 / 12)
+    ]
+    text = (
+        "{n:count} step(s) are host-bound (devices wait for the host more than {limit:ratio} of "
+        "the time): {steps}{more}"
     )
+    assert idle.notes == (Note.of(text, n=1, limit=0.3, steps="4", more=""),)
 
 
 def test_gaps_by_length() -> None:
@@ -119,7 +123,7 @@ def test_gaps_by_length() -> None:
     for gap in (5 * US, 50 * US, 60 * US, 5 * MS):
         builder.kernel("k", at, at + US)
         at += US + gap
-    histogram = measure_idle(builder.kernel("k", at, at + US).build()).histogram
+    histogram = run("idle", builder.kernel("k", at, at + US).build()).to_frame("histogram")
     assert plain(histogram, "device", "from_ns", "up_to_ns", "count", "total_ns") == [
         (0, 0, 10 * US, 1, 5 * US),
         (0, 10 * US, 100 * US, 2, 110 * US),
@@ -137,7 +141,7 @@ def test_the_longest_gaps_with_what_ran_around_them() -> None:
         .kernel("b", 500 * US, 600 * US, launched_ns=(490 * US, 500 * US))
         .build(span=(0, 600 * US))
     )
-    table = measure_gaps(trace).table
+    table = run("gaps", trace).table
     assert plain(table, "at_ns", "duration_ns", "cause", "before", "after", "host_range") == [
         (120 * US, 380 * US, "host", "d2h", "b", "validate"),
         (100 * US, 10 * US, "launch", "a", "d2h", "validate"),
@@ -147,9 +151,11 @@ def test_the_longest_gaps_with_what_ran_around_them() -> None:
 
 def test_no_gaps() -> None:
     trace = TraceBuilder().kernel("a", 0, 10).build()
-    assert measure_gaps(trace).table.empty
-    assert measure_idle(trace).table.empty
-    assert measure_gaps(TraceBuilder().build(recorded=["kernels"])).table.empty
+    assert run("gaps", trace).table.empty
+    assert run("idle", trace).table.empty
+    assert run(
+        "gaps", TraceBuilder().build(recorded=["kernels", "copies", "api_calls"])
+    ).table.empty
 
 
 @settings(deadline=None, max_examples=50)
@@ -180,5 +186,7 @@ def test_the_causes_add_up_to_the_idle_time(
     lengths = gaps["end_ns"] - gaps["start_ns"]
     assert (gaps[list(CAUSES)] >= 0).all(axis=None)
     assert (gaps[list(CAUSES)].sum(axis=1) == lengths).all()
-    for device in measure_breakdown(trace).devices:
-        assert lengths[gaps["device"] == int(device.device)].sum() == device.idle_ns
+    for device in (0, 1):
+        busy = device_time(trace, device).busy
+        if device in gaps["device"].to_numpy() or len(busy):
+            assert lengths[gaps["device"] == device].sum() == 250 - cut - busy.total_ns

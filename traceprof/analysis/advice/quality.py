@@ -1,9 +1,13 @@
-"""What is suspicious in a trace, with the rows that show it. An empty result is a good one."""
+"""What is suspicious in a recording or a run, with the rows that show it.
+
+An empty result is a good one.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from pathlib import PurePath
 from typing import Final
 
 import numpy as np
@@ -11,83 +15,107 @@ import numpy.typing as npt
 import pandas as pd
 
 from traceprof.analysis.base import Analysis
+from traceprof.facts.launches import launches_of
 from traceprof.facts.steps.find import find_steps
 from traceprof.model.activity import Activity
 from traceprof.model.intervals import Intervals
-from traceprof.model.run import Run
+from traceprof.model.ranks import Ranks
+from traceprof.model.results import Result, ResultSpec, TableSpec, Unit, key, same, total
 from traceprof.model.tables import ABSENT, TABLES
 from traceprof.model.trace import DEVICE_TABLES, Trace
-from traceprof.units import format_duration
 
-__all__ = ["ANALYSIS", "Quality", "Suspicion", "measure_quality", "measure_run_quality"]
+__all__ = ["ANALYSIS"]
 
 _SHOWN_ROWS: Final = 5
 _SKEW_LIMIT_NS: Final = 1_000_000
 _FEWEST_COLLECTIVES: Final = 3
 
-Rows = npt.NDArray[np.int64]
+_Int64Array = npt.NDArray[np.int64]
+
+SPEC: Final = ResultSpec(
+    tables=(
+        TableSpec(
+            "suspicions",
+            "one row per thing that is suspicious",
+            (
+                key("check", "what was checked"),
+                key("message", "what is suspicious"),
+                key("table", "the table whose rows show it, none where all is meant"),
+                total("rows_count", Unit.COUNT, "how many rows show it"),
+                same("first_rows", Unit.TEXT, "the first of them in the file that has any"),
+                total("duration_ns", Unit.NS, "how long that took, or how far it is off"),
+            ),
+        ),
+    )
+)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Suspicion:
-    """One thing that is suspicious.
-
-    ``rows`` are the numbers of the rows of ``table`` that show it; none where the whole trace
-    is meant.
-    """
+class _Suspicion:
+    """Something suspicious in one file; ``message`` has places for how many ``rows``, and which."""
 
     check: str
     message: str
     table: str
-    rows: Rows
+    rows: _Int64Array
+    duration_ns: int | None = None
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Quality:
-    """Everything suspicious that was found."""
-
-    suspicions: tuple[Suspicion, ...]
-    notes: tuple[str, ...] = ()
-
-    def to_frame(self) -> pd.DataFrame:
-        """Return one row for each suspicion: check, message, table, rows_count, first_rows."""
-        return pd.DataFrame(
-            {
-                "check": [one.check for one in self.suspicions],
-                "message": [one.message for one in self.suspicions],
-                "table": [one.table for one in self.suspicions],
-                "rows_count": [len(one.rows) for one in self.suspicions],
-                "first_rows": [
-                    " ".join(map(str, one.rows[:_SHOWN_ROWS].tolist())) for one in self.suspicions
-                ],
-            }
-        )
+def measure_quality(ranks: Ranks) -> Result:
+    """Return what is suspicious in the files of a run, and in their clocks."""
+    reading = [_row("reading", text) for text in ranks.info.warnings]
+    found = [row for check in _CHECKS for row in _of_all(ranks, check)]
+    table = SPEC.tables[0].frame([*reading, *found, *_clock_skew(ranks)])
+    return Result("quality", SPEC, tables={"suspicions": table})
 
 
-def measure_quality(trace: Trace) -> Quality:
-    """Return what is suspicious in ``trace``."""
-    found = [Suspicion("reading", text, "", _none()) for text in trace.info.warnings]
-    for check in _CHECKS:
-        found += check(trace)
-    return Quality(tuple(found))
+def _row(check: str, message: str, duration_ns: int | None = None) -> dict[str, object]:
+    """Return a row about all of a run."""
+    row = {"check": check, "message": message, "table": "", "rows_count": 0, "first_rows": ""}
+    return row | {"duration_ns": duration_ns}
 
 
-def measure_run_quality(run: Run) -> Quality:
-    """Return what is suspicious in a run: what is missing, and clocks that disagree."""
-    found = [Suspicion("run", text, "", _none()) for text in run.warnings]
-    return Quality((*found, *_clock_skew(run)))
+def _of_all(
+    ranks: Ranks, check: Callable[[Trace], Iterator[_Suspicion]]
+) -> Iterator[dict[str, object]]:
+    """Yield what ``check`` finds in the files, one row for all files."""
+    found = [(part, one) for part in ranks for one in check(part)]
+    for table, message in dict.fromkeys((one.table, one.message) for _, one in found):
+        own = [(part, one) for part, one in found if (one.table, one.message) == (table, message)]
+        count = sum(len(one.rows) for _, one in own)
+        part, first = own[0]
+        durations = [one.duration_ns for _, one in own if one.duration_ns is not None]
+        shown = list(map(str, first.rows[:_SHOWN_ROWS].tolist()))
+        rows = " ".join(shown)
+        yield {
+            "check": first.check,
+            "message": message.format(count, rows=", ".join(shown)),
+            "table": table,
+            "rows_count": count,
+            "first_rows": rows if len(ranks) == 1 else f"{_label(part)}: {rows}",
+            "duration_ns": sum(durations) if durations else None,
+        }
 
 
-def _overlapping(trace: Trace) -> Iterator[Suspicion]:
+def _label(part: Trace) -> str:
+    """Return what a file of a run is called: its ranks, else its name."""
+    ranks = part.processes["rank"]
+    known = sorted(set(ranks[ranks != ABSENT].tolist()))
+    if not known:
+        return PurePath(part.info.path).name
+    return f"rank {', '.join(map(str, known))}"
+
+
+def _overlapping(trace: Trace) -> Iterator[_Suspicion]:
     """Kernels of one stream run one after another, unless a graph runs its branches there."""
     kernels = trace.kernels
     kernels = kernels[(kernels["graph_node"] <= 0)]
-    late: list[Rows] = []
+    late: list[_Int64Array] = []
     lanes = kernels.groupby(["process", "device", "stream"], sort=False).indices
+    starts, ends = kernels["start_ns"].to_numpy(), kernels["end_ns"].to_numpy()
     for places in lanes.values():
-        starts = kernels["start_ns"].to_numpy()[places]
-        reach = np.maximum.accumulate(kernels["end_ns"].to_numpy()[places])
-        late.append(kernels.index.to_numpy()[places[1:][starts[1:] < reach[:-1]]])
+        reach = np.maximum.accumulate(ends[places])
+        late.append(kernels.index.to_numpy()[places[1:][starts[places][1:] < reach[:-1]]])
     rows = np.sort(np.concatenate(late)) if late else _none()
     text = (
         "{} kernels begin before the one before on their stream ends "
@@ -96,11 +124,10 @@ def _overlapping(trace: Trace) -> Iterator[Suspicion]:
     yield from _if_any("overlapping kernels", text, "kernels", rows)
 
 
-def _without_launch(trace: Trace) -> Iterator[Suspicion]:
+def _without_launch(trace: Trace) -> Iterator[_Suspicion]:
     if "api_calls" not in trace.recorded or trace.uncut is not None:
         return
-    kernels = trace.kernels
-    rows = np.flatnonzero(~kernels["correlation"].isin(trace.api_calls["correlation"]))
+    rows = np.flatnonzero(~launches_of(trace, "kernels").is_known)
     yield from _if_any(
         "kernels without launch",
         "{} kernels were launched before the recording began, or their launch is missing",
@@ -109,7 +136,7 @@ def _without_launch(trace: Trace) -> Iterator[Suspicion]:
     )
 
 
-def _odd_times(trace: Trace) -> Iterator[Suspicion]:
+def _odd_times(trace: Trace) -> Iterator[_Suspicion]:
     for name, table in TABLES.items():
         if table.has_times:
             rows = np.flatnonzero(trace.table(name)["start_ns"] < 0)
@@ -120,7 +147,7 @@ def _odd_times(trace: Trace) -> Iterator[Suspicion]:
         yield from _if_any("no duration", f"{{}} {name} take no time", name, rows)
 
 
-def _profiler_work(trace: Trace) -> Iterator[Suspicion]:
+def _profiler_work(trace: Trace) -> Iterator[_Suspicion]:
     """Flushes between the first and the last device work; one after them disturbs nothing."""
     work = pd.concat([trace.table(name)[["start_ns", "end_ns"]] for name in DEVICE_TABLES])
     overheads = trace.overheads
@@ -131,26 +158,25 @@ def _profiler_work(trace: Trace) -> Iterator[Suspicion]:
     rows = np.flatnonzero(is_flush & amid)
     flushes = overheads.iloc[rows]
     took = Intervals.union_of(flushes["start_ns"].to_numpy(), flushes["end_ns"].to_numpy())
-    text = f"the profiler was busy with its buffers {{}} times, {format_duration(took.total_ns)}"
-    yield from _if_any("profiler flush", f"{text} in all", "overheads", rows)
+    text = "the profiler was busy with its buffers {} times"
+    yield from _if_any("profiler flush", text, "overheads", rows, took.total_ns)
 
 
-def _idle_steps(trace: Trace) -> Iterator[Suspicion]:
+def _idle_steps(trace: Trace) -> Iterator[_Suspicion]:
     """A step launches work: a kernel begins in it, or a call in it launches one."""
     if trace.kernels.empty:
         return
-    launches = trace.api_calls[trace.api_calls["correlation"].isin(trace.kernels["correlation"])]
-    work = np.sort(np.concatenate([trace.kernels["start_ns"], launches["start_ns"]]))
+    launches = launches_of(trace, "kernels")
+    launched = launches.start_ns[launches.is_known]
+    work = np.sort(np.concatenate([trace.kernels["start_ns"], launched]))
     steps = find_steps(trace).table
     first = np.searchsorted(work, steps["start_ns"].to_numpy(np.int64))
     last = np.searchsorted(work, steps["end_ns"].to_numpy(np.int64))
     numbers = steps["step"].to_numpy(np.int64)[first == last]
-    names = ", ".join(map(str, numbers[:_SHOWN_ROWS].tolist()))
-    text = f"{{}} steps launch no device work: {names}"
-    yield from _if_any("steps without work", text, "", numbers)
+    yield from _if_any("steps without work", "{} steps launch no device work: {rows}", "", numbers)
 
 
-def _whole_graphs(trace: Trace) -> Iterator[Suspicion]:
+def _whole_graphs(trace: Trace) -> Iterator[_Suspicion]:
     rows = np.flatnonzero(trace.kernels["activity"] == Activity.CUDA_GRAPH.value)
     yield from _if_any(
         "whole graphs",
@@ -161,14 +187,14 @@ def _whole_graphs(trace: Trace) -> Iterator[Suspicion]:
     )
 
 
-def _without_bytes(trace: Trace) -> Iterator[Suspicion]:
+def _without_bytes(trace: Trace) -> Iterator[_Suspicion]:
     for name in ("copies", "collectives"):
         rows = np.flatnonzero(trace.table(name)["n_bytes"] == ABSENT)
         text = f"{{}} {name} have no size: no bandwidth is known of them"
         yield from _if_any("no size", text, name, rows)
 
 
-_CHECKS: Final[tuple[Callable[[Trace], Iterator[Suspicion]], ...]] = (
+_CHECKS: Final[tuple[Callable[[Trace], Iterator[_Suspicion]], ...]] = (
     _overlapping,
     _without_launch,
     _odd_times,
@@ -179,40 +205,47 @@ _CHECKS: Final[tuple[Callable[[Trace], Iterator[Suspicion]], ...]] = (
 )
 
 
-def _clock_skew(run: Run) -> Iterator[Suspicion]:
-    """Collectives end together: ends that differ always by the same time show clocks that do."""
-    ends = [_collective_ends(member.trace) for member in run.members]
+def _clock_skew(ranks: Ranks) -> Iterator[dict[str, object]]:
+    """Collectives end together: ends that differ always by the same time show clocks that do.
+
+    The clocks are those that the files were put on: apart by their wall clocks unless corrected.
+    """
+    ends = [_collective_ends(part) for part in ranks]
     counts = {len(times) for times in ends}
     if len(ends) < 2 or len(counts) > 1 or min(counts) < _FEWEST_COLLECTIVES:
         return
-    for member, times in zip(run.members, ends, strict=True):
+    first = _label(ranks.parts[0])
+    for part, times in zip(ranks, ends, strict=True):
         skew = int(np.median(times - ends[0]))
         if abs(skew) > _SKEW_LIMIT_NS:
-            sign = "ahead of" if skew > 0 else "behind"
-            text = f"the clock of rank {member.rank} is {format_duration(abs(skew))} {sign} rank"
-            yield Suspicion("clock skew", f"{text} {run.members[0].rank}'s", "", _none())
+            side = "ahead of" if skew > 0 else "behind"
+            text = f"the clock of {_label(part)} is {side} that of {first}"
+            yield _row("clock skew", text, abs(skew))
 
 
-def _collective_ends(trace: Trace) -> Rows:
-    """Return when the communication kernels ended, in ns since 1970; none without that clock."""
+def _collective_ends(trace: Trace) -> _Int64Array:
+    """Return when the communication kernels ended; none where no wall clock ties the rank."""
     if trace.info.utc_epoch_ns is None:
         return _none()
     kernels = trace.kernels[trace.kernels["activity"] == Activity.COMMUNICATION.value]
-    ends: Rows = np.sort(kernels["end_ns"].to_numpy(np.int64)) + trace.info.utc_epoch_ns
-    return ends
+    return np.sort(kernels["end_ns"].to_numpy(np.int64))
 
 
-def _if_any(check: str, message: str, table: str, rows: Rows) -> Iterator[Suspicion]:
+def _if_any(
+    check: str, message: str, table: str, rows: _Int64Array, duration_ns: int | None = None
+) -> Iterator[_Suspicion]:
     if len(rows):
-        yield Suspicion(check, message.format(len(rows)), table, rows)
+        yield _Suspicion(check, message, table, rows, duration_ns)
 
 
-def _none() -> Rows:
+def _none() -> _Int64Array:
     return np.empty(0, np.int64)
 
 
 ANALYSIS = Analysis(
     name="quality",
-    needs=(),
-    run=measure_quality,
+    spec=SPEC,
+    uses=tuple(TABLES),
+    whole=("api_calls",),
+    of_ranks=measure_quality,
 )

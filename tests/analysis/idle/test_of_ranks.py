@@ -1,0 +1,66 @@
+"""A run of several files gives what its merged trace gives."""
+
+import pandas as pd
+import pytest
+
+from tests.builders import TraceBuilder
+from tests.running import run
+from traceprof.model.merge import place_run
+from traceprof.model.ranks import Ranks
+from traceprof.model.run import RankTrace, Run
+from traceprof.model.trace import Trace
+from traceprof.model.window import TimeWindow
+
+US = 1000
+
+
+def rank(slow: int) -> Trace:
+    """Two steps of copies, kernels and waits; the second is ``slow`` µs later."""
+    builder = TraceBuilder()
+    for number in range(2):
+        at = number * (500 + slow) * US
+        builder.step(at, at + 480 * US, number)
+        builder.phase("data", at, at + 90 * US)
+        builder.copy(
+            "h2d",
+            at + 110 * US,
+            at + 130 * US,
+            n_bytes=2_000_000,
+            launched_ns=(at + 100 * US, at + 105 * US),
+        )
+        for kernel in range(4):
+            begin = at + (150 + 60 * kernel) * US
+            builder.kernel(
+                "gemm", begin, begin + 40 * US, launched_ns=(begin - 9 * US, begin - 5 * US)
+            )
+        builder.kernel(
+            "nccl", at + 400 * US, at + 430 * US, launched_ns=(at + 390 * US, at + 393 * US)
+        )
+        builder.copy(
+            "d2h",
+            at + 440 * US,
+            at + 441 * US,
+            n_bytes=4,
+            launched_ns=(at + 431 * US, at + 433 * US),
+        )
+        builder.api_call("cudaStreamSynchronize", at + 434 * US, at + (445 + slow) * US)
+    builder.kernel("lost", 3_000 * US, 3_001 * US)
+    return builder.build(span=(0, 4_000 * US))
+
+
+def ranks() -> Ranks:
+    members = tuple(RankTrace(rank(slow), number) for number, slow in enumerate((0, 30, 70)))
+    return place_run(Run("run", members, 3), [0, 0, 0])
+
+
+@pytest.mark.parametrize("window", [None, TimeWindow(300 * US, 1_100 * US)])
+@pytest.mark.parametrize("name", ["idle", "gaps", "launches", "sync", "path", "whatif"])
+def test_a_run_gives_what_its_merged_trace_gives(name: str, window: TimeWindow | None) -> None:
+    several = ranks() if window is None else ranks().within(window)
+    apart, together = run(name, several), run(name, Ranks.of(several.merged()))
+    assert apart.tables.keys() == together.tables.keys()
+    for table, frame in together.tables.items():
+        pd.testing.assert_frame_equal(apart.tables[table], frame, check_dtype=False)
+    assert apart.scalars == together.scalars
+    assert apart.notes == together.notes
+    assert len(apart.table)

@@ -1,0 +1,73 @@
+"""The path of a window is found in the graph of the whole recording."""
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tests.builders import TraceBuilder
+from traceprof.facts.path.parts import find_path
+from traceprof.model.trace import Trace
+from traceprof.model.window import TimeWindow
+
+LAST = 260
+
+pieces = st.lists(
+    st.tuples(
+        st.integers(0, 200),
+        st.integers(1, 30),
+        st.integers(0, 40),
+        st.integers(0, 3),
+        st.booleans(),
+    ),
+    max_size=15,
+)
+waits = st.lists(st.tuples(st.integers(0, 200), st.integers(1, 40)), max_size=5)
+
+
+def built(
+    work: list[tuple[int, int, int, int, bool]], syncs: list[tuple[int, int]], shift: int = 0
+) -> Trace:
+    builder = TraceBuilder().kernel("gemm", 40 + shift, 60 + shift)
+    for start, length, ahead, stream, linked in work:
+        at = start + shift
+        launched = (at - ahead, at - ahead + 2) if linked else None
+        name = ["gemm", "nccl"][stream % 2]
+        builder.kernel(name, at, at + length, launched_ns=launched, stream=stream)
+    for start, length in syncs:
+        builder.api_call("cudaStreamSynchronize", start + shift, start + length + shift)
+    return builder.build(span=(-50 + shift, 300 + shift))
+
+
+@settings(deadline=None, max_examples=60)
+@given(pieces, waits, st.integers(-(10**6), 10**6))
+def test_a_shift_of_time_changes_nothing(
+    work: list[tuple[int, int, int, int, bool]], syncs: list[tuple[int, int]], shift: int
+) -> None:
+    there, here = (
+        find_path(built(work, syncs, by).within(TimeWindow(by, LAST + by)), 1)[0]
+        for by in (0, shift)
+    )
+    for name, time in there.items():
+        assert (time.starts + shift).tolist() == here[name].starts.tolist()
+        assert (time.ends + shift).tolist() == here[name].ends.tolist()
+
+
+def test_work_that_takes_no_time_and_begins_together_does_not_wait_for_itself() -> None:
+    builder = TraceBuilder()
+    for stream in range(4):
+        builder.kernel("gemm", 50, 50, stream=stream)
+    trace = builder.api_call("cudaStreamSynchronize", 30, 50).build(span=(0, 100))
+    parts, _ = find_path(trace, 1)
+    assert sum(time.total_ns for time in parts.values()) == 100
+
+
+def test_a_host_that_still_waits_at_the_end_of_the_window_leads_to_the_last_work() -> None:
+    trace = (
+        TraceBuilder()
+        .kernel("gemm", 20, 50_000, launched_ns=(0, 10))
+        .api_call("cudaDeviceSynchronize", 30, 90_000)
+        .kernel("gemm", 95_000, 99_000, launched_ns=(92_000, 92_010))
+        .build()
+    )
+    parts, _ = find_path(trace.within(TimeWindow(0, 80_000)), 1)
+    found = {name: time.total_ns for name, time in parts.items() if len(time)}
+    assert found == {"synchronising": 30_000, "compute": 49_980, "latency": 20}
