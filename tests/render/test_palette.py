@@ -7,7 +7,16 @@ from itertools import combinations
 import numpy as np
 import pytest
 
-from traceprof.render.palette import CATEGORIES, HEAT, STATES, Category, category_index
+from traceprof.model.parts import PARTS, DeviceTime
+from traceprof.render.palette import (
+    CATEGORIES,
+    HEAT,
+    PART_STYLES,
+    STATES,
+    Category,
+    category_index,
+    category_of,
+)
 
 VISION = {
     "protanopia": [
@@ -92,3 +101,21 @@ def test_levels_of_heat_differ_without_colour() -> None:
 def test_a_category_says_in_words_what_it_is(category: Category) -> None:
     assert category.label
     assert category_index(category.key) == CATEGORIES.index(category)
+
+
+def test_the_five_parts_have_colours_words_and_glyphs_of_their_own() -> None:
+    assert tuple(part.key for part in PART_STYLES) == PARTS
+    assert [part.category.label.lower() for part in PART_STYLES] == [
+        part.label for part in PART_STYLES
+    ]
+    assert len({part.glyph for part in PART_STYLES}) == len(PARTS)
+
+
+def test_the_states_are_those_of_the_definition() -> None:
+    assert tuple(DeviceTime.nothing().states(0, 1)) == STATES
+
+
+@pytest.mark.parametrize("category", [c for c in CATEGORIES if c.like], ids=lambda c: c.key)
+def test_what_looks_like_another_has_its_colours(category: Category) -> None:
+    like = category_of(category.like)
+    assert (category.light, category.dark) == (like.light, like.dark)

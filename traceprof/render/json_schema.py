@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
-from traceprof.model.results import Column, ResultSpec, TableSpec, Unit
+from traceprof.model.results import Column, Combine, ResultSpec, TableSpec, Unit
 from traceprof.render.json_text import KEY, SCHEMA
 
 __all__ = ["schema_of"]
@@ -64,7 +64,7 @@ def schema_of(specs: Mapping[str, ResultSpec]) -> dict[str, Any]:
             but=("verdict",),
         ),
         "$defs": {
-            **{unit.value: _values_of(unit) for unit in Unit},
+            **{unit.name.lower(): _values_of(unit) for unit in Unit},
             "note": _NOTE_OBJECT,
             "column": _COLUMN,
             "result": _ANY_RESULT,
@@ -110,7 +110,7 @@ def _table(table: TableSpec) -> dict[str, Any]:
     columns = {column.name: _value(column) for column in table}
     if "process" in columns and "rank" not in columns:
         words = "the rank of the process, in a run of several"
-        columns["rank"] = {"$ref": f"#/$defs/{Unit.NUMBER.value}", "description": words}
+        columns["rank"] = _value(Column("rank", Unit.NUMBER, words, Combine.SAME))
     key = {**_STRING, "description": "what no other row of the table has"}
     return {
         "description": table.about,
@@ -129,7 +129,7 @@ def _table_of(row: dict[str, Any], keys: Iterable[str]) -> dict[str, Any]:
 
 
 def _value(column: Column) -> dict[str, Any]:
-    return {"$ref": f"#/$defs/{column.unit.value}", "description": column.meaning}
+    return {"$ref": f"#/$defs/{column.unit.name.lower()}", "description": column.meaning}
 
 
 _COLUMN: Final = _record(

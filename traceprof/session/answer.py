@@ -80,19 +80,15 @@ def answer(run: Run, names: Sequence[str], *, strict: bool = False) -> Document:
         NotRecordedError: ``strict``, and the trace lacks the data of one of them.
         UsageError: an analysis or the window is none.
     """
-    if strict:
-        results = {name: run.result(name) for name in names}
-        missing: Mapping[str, str] = {}
-    else:
-        answers = run.answers(names)
-        results, missing = dict(answers.results), answers.missing
-    ranks = run.ranks(frozenset({"processes"}))
+    processes = frozenset({"processes"})
+    answers = run.answers(names, processes, strict=strict)
+    ranks = run.ranks(processes)
     return Document(
         info=ranks.info,
         span=ranks.whole.span,
         selection=run.selection,
-        results=results,
-        missing=missing,
+        results=answers.results,
+        missing=answers.missing,
         recorded=ranks.recorded,
         ranks=_ranks_of_processes(ranks),
     )

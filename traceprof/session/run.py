@@ -100,6 +100,8 @@ class _Source:
         """Return the run cut to the window that ``text`` means, with what ``needs`` say read."""
         if text in self.windows and self.windows[text].has(needs):
             return self.windows[text].ranks
+        if _tables_of_window(text) - _STEPS:
+            self.whole(needs.tables | _tables_of_window(text))
         selection = self.selection(text)
         part = None
         if self._is_worth_cutting(selection, needs):
@@ -162,22 +164,33 @@ class Run:
         analysis = load_analysis(name)
         return run_analysis(analysis, self._source.within(self._window, _Needs.of([analysis])))
 
-    def answers(self, names: Sequence[str]) -> Answers:
-        """Return the results of several analyses as far as the trace has their data."""
+    def answers(
+        self, names: Sequence[str], tables: frozenset[str] = frozenset(), *, strict: bool = False
+    ) -> Answers:
+        """Return the results of several analyses as far as the trace has their data.
+
+        ``tables`` are read, too, for what is asked next.
+
+        Raises:
+            NotRecordedError: ``strict``, and the trace lacks the data of one of them.
+        """
         analyses = [load_analysis(name) for name in names]
-        ranks = self._source.within(self._window, _Needs.of(analyses))
+        needs = _Needs.of(analyses)
+        ranks = self._source.within(self._window, replace(needs, tables=needs.tables | tables))
         results: dict[str, Result] = {}
         missing: dict[str, str] = {}
         for analysis in analyses:
             try:
                 results[analysis.name] = run_analysis(analysis, ranks)
             except NotRecordedError as error:
+                if strict:
+                    raise
                 missing[analysis.name] = str(error)
         return Answers(results, missing)
 
     def ranks(self, tables: frozenset[str] = _EVERYTHING) -> Ranks:
         """Return the traces of the ranks, cut to the window, with ``tables`` read."""
-        return self._source.within(self._window, _Needs(tables, tables))
+        return self._source.within(self._window, _Needs(tables))
 
     def trace(self, tables: frozenset[str] = _EVERYTHING) -> Trace:
         """Return all ranks as one Trace, cut to the window."""

@@ -18,17 +18,17 @@ from tests.render.browser import OpenPage
 from tests.render.documents import Told, measured
 from tests.render.test_escape import HOSTILE
 from tests.running import run
-from traceprof.analysis import ANALYSES
 from traceprof.formats import open_trace
 from traceprof.model.parts import PARTS
 from traceprof.model.results import Note
 from traceprof.model.trace import Trace, TraceInfo
 from traceprof.render.base import Options
 from traceprof.render.palette import HEAT
+from traceprof.render.reference import declared_specs
 from traceprof.render.report import render_report
 from traceprof.render.report.matrix import peer_matrix
 
-ALL = [entry.name for entry in ANALYSES]
+ALL = list(declared_specs())
 VERDICT = Note.of("A step of {step:ns} is the first sentence.", step=1_000_000)
 NAMES = [name for name in HOSTILE if name != "\ud800"]
 

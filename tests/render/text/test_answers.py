@@ -1,7 +1,18 @@
-"""Lines of blocks."""
+"""Answers in a terminal: the page, advice, bars of parts, lines of blocks."""
 
 from __future__ import annotations
 
+import re
+from dataclasses import replace
+
+import pytest
+
+from tests.builders import TraceBuilder
+from tests.render.documents import Told, document_of_results, measured
+from traceprof.model.results import Note, Result, ResultSpec, TableSpec, Unit, key, same
+from traceprof.model.trace import TraceInfo
+from traceprof.render.base import Document, Options
+from traceprof.render.registry import render
 from traceprof.render.text.answers import sparkline
 
 
@@ -22,3 +33,102 @@ def test_a_slow_one_among_many_is_still_seen() -> None:
 def test_nothing_and_zeros() -> None:
     assert sparkline([], 10) == ""
     assert sparkline([0, 0], 10) == "▁▁"
+
+
+FINDINGS = ResultSpec(
+    (
+        TableSpec(
+            "findings",
+            "one row per finding",
+            (
+                key("rule", "which rule"),
+                same("title", Unit.TEXT, "what it is"),
+                same("saving_ratio", Unit.RATIO, "how much of the time it costs"),
+                same("saving_ns", Unit.NS, "the same per step"),
+                same("evidence", Unit.TEXT, "what shows it"),
+                same("action", Unit.TEXT, "what to do"),
+                same("caveat", Unit.TEXT, "when not to"),
+                same("window", Unit.TEXT, "the worst place"),
+            ),
+        ),
+    )
+)
+
+
+def findings(n: int) -> Result:
+    rows = [
+        {
+            "rule": f"rule{i}",
+            "title": Note.of("launch-bound: {n:count} launches", n=12_345 + i),
+            "saving_ratio": 0.25 if i == 0 else 0.0,
+            "saving_ns": 2_500_000,
+            "evidence": (Note.of("{n:ns} of each step", n=7), "queues are empty"),
+            "action": "use CUDA graphs",
+            "caveat": "shapes change",
+            "window": "",
+        }
+        for i in range(n)
+    ]
+    return Result("findings", FINDINGS, {"findings": FINDINGS.tables[0].frame(rows)})
+
+
+def devices(n: int) -> Document:
+    builder = TraceBuilder()
+    for device in range(n):
+        builder.kernel("gemm", 0, 600, device=device)
+        builder.kernel("ncclAllReduce", 500, 700, device=device, stream=9)
+    return measured(builder.build(span=(0, 1_000)), ["breakdown", "kernels"], "all")
+
+
+def test_advice_is_numbered_and_says_when_not_to() -> None:
+    trace = TraceBuilder().kernel("k", 0, 10).build()
+    lines = render("text", document_of_results(trace, {"findings": findings(2)})).splitlines()
+    assert lines[-8:] == [
+        "1. launch-bound: 12 345 launches  up to 25.0 % (2.500 ms)",
+        "   7 ns of each step; queues are empty",
+        "   → use CUDA graphs",
+        "   not if: shapes change",
+        "2. launch-bound: 12 346 launches",
+        "   7 ns of each step; queues are empty",
+        "   → use CUDA graphs",
+        "   not if: shapes change",
+    ]
+
+
+def test_the_page_opens_with_the_verdict_the_steps_and_the_best_advice() -> None:
+    builder = TraceBuilder()
+    for number in range(4):
+        t = number * 1_000
+        builder.step(t, t + 1_000, number).kernel("gemm", t, t + 600)
+    builder.range("mine", 0, 100)
+    told = measured(builder.build(), ["steps", "breakdown", "kernels", "ranges"])
+    told = replace(
+        told,
+        results={"findings": findings(5), **told.results},
+        verdict=Told((Note.of("A step of {ns:ns}.", ns=1_000),), "traceprof show steps TRACE"),
+        info=TraceInfo(path="/tmp/my trace.sqlite"),
+    )
+    text = render("text", told, Options(rows=5))
+    assert text.index("A step of 1.000 µs.") < text.index("steps 0..3  ████") < text.index("1. ")
+    assert "3. launch-bound" in text
+    assert "4. launch-bound" not in text
+    assert "Device time by kernel name" in text
+    assert "ranges" not in text
+    assert text.rstrip().endswith("next: traceprof show steps '/tmp/my trace.sqlite'")
+
+
+@pytest.mark.parametrize("n", [1, 2, 3])
+def test_few_devices_are_shown_in_full_many_in_a_line_each(n: int) -> None:
+    text = render("text", devices(n))
+    assert text.count("GPU-Util 70.0 %") == (1 if n == 1 else n + 1 if n == 2 else 1)
+    assert text.count("50.0 % of communication hidden") == text.count("GPU-Util")
+    assert ("mean of" in text) == (n > 1)
+    assert text.count("60.0 % compute") == (n if n > 2 else 0)
+    assert (n > 2) or re.search(r"▓ exposed communication +100 ns +10\.0 %", text)
+
+
+def test_where_nothing_worked_the_page_says_so() -> None:
+    trace = TraceBuilder().range("a", 0, 10).build(recorded={"kernels", "copies", "ranges"})
+    text = render("text", measured(trace, ["breakdown", "kernels"], "all"))
+    assert "note: device work was recorded, but there was none" in text
+    assert "by kernel name" not in text

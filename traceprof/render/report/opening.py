@@ -63,7 +63,8 @@ def _of_devices(results: Mapping[str, Result]) -> list[tuple[str, str]]:
 
 def findings_html(trace: Trace, findings: Result, window: TimeWindow) -> str:
     """Return the advice as a list; ``window`` is what the timeline of the page shows."""
-    items = [_finding(trace, row, window) for row in rows_of(findings.table)]
+    run = Ranks.of(trace)
+    items = [_finding(run, row, window) for row in rows_of(findings.table)]
     advice = _list(items[:_SHOWN], 1) if items else ""
     if len(items) > _SHOWN:
         rest = _list(items[_SHOWN:], _SHOWN + 1)
@@ -77,7 +78,7 @@ def _list(items: Sequence[str], first: int) -> str:
     return f'<ol class="findings" start="{first}">{"".join(items)}</ol>'
 
 
-def _finding(trace: Trace, finding: Row, window: TimeWindow) -> str:
+def _finding(run: Ranks, finding: Row, window: TimeWindow) -> str:
     saving = ""
     if finding["saving_ratio"] > 0:
         ratio, saved = format_ratio(finding["saving_ratio"]), format_duration(finding["saving_ns"])
@@ -87,7 +88,7 @@ def _finding(trace: Trace, finding: Row, window: TimeWindow) -> str:
         f"<li><h3>{_text(finding['title'], 300)} {saving}</h3><ul>{evidence}</ul>"
         f'<p class="action">→ {_text(finding["action"], 600)}</p>'
         f'<p class="note">Not if: {_text(finding["caveat"], 400)}</p>'
-        f"{_place(trace, str(finding['window'] or ''), window)}</li>"
+        f"{_place(run, str(finding['window'] or ''), window)}</li>"
     )
 
 
@@ -101,15 +102,15 @@ def _text(value: Any, most: int) -> str:
     return html_text(value_text(Unit.TEXT, value), most)
 
 
-def _place(trace: Trace, place: str, window: TimeWindow) -> str:
+def _place(run: Ranks, place: str, window: TimeWindow) -> str:
     """Return a link to the worst place, where the page's timeline shows it."""
     if not place:
         return ""
     try:
-        found = select(Ranks.of(trace), place).window
+        found = select(run, place).window
     except UsageError:
         return ""
-    address = link_to(trace.span, found, window)
+    address = link_to(run.span, found, window)
     text = html_text(f"worst at {place}")
     if address is None:
         return f'<p class="note">{text}</p>'

@@ -141,7 +141,10 @@ def _section(
 
 
 def _tables(document: Document, section: Section, shown: TimeWindow, rows: int) -> Iterator[str]:
-    captions = [f"traceprof {section.name}", *(table.about or table.name for table in section.more)]
+    captions = [
+        f"traceprof show {section.name}",
+        *(table.about or table.name for table in section.more),
+    ]
     for table, caption in zip((section.table, *section.more), captions, strict=True):
         link = links_of_rows(document.span, shown) if table.has("at_ns") else None
         yield html_table(table, caption, rows, link)

@@ -53,7 +53,9 @@ def render_text(document: Document, options: Options) -> str:
         color_system=options.colours or None,  # type: ignore[arg-type]
     )
     console.print(answers_view(document, options))
-    return out.getvalue()
+    if options.colours:
+        return out.getvalue()
+    return "".join(f"{line.rstrip()}\n" for line in out.getvalue().splitlines())
 
 
 RENDER: Final = render_text
@@ -90,7 +92,8 @@ def _section(section: Section, options: Options) -> Iterator[RenderableType]:
             yield from heat_lines(result.table, _MOST_RANKS, width)
         yield table_view(section.table, rows, width)
     for table in section.more:
-        yield Text(f"\n{table.about or table.name}", style="dim")
+        about = table.about or table.name
+        yield Text(f"\n{about[:1].upper()}{about[1:]}", style="dim")
         yield table_view(table, rows, width)
     if section.name != "findings":
         yield notes_view(result.notes)
