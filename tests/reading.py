@@ -8,7 +8,7 @@ from types import SimpleNamespace
 from typing import Any, Final
 
 from traceprof.model.results import Note, Result
-from traceprof.units import format_count, format_duration, format_rate, format_ratio
+from traceprof.units import format_bytes, format_count, format_duration, format_rate, format_ratio
 
 __all__ = ["rows", "said"]
 
@@ -17,6 +17,7 @@ _FORMATS: Final[Mapping[str, Callable[[Any], str]]] = {
     "ns": format_duration,
     "count": format_count,
     "ratio": format_ratio,
+    "bytes": format_bytes,
     "bytes/s": format_rate,
 }
 

@@ -12,8 +12,8 @@ from tests.builders import TraceBuilder, plain
 from tests.reading import rows, said
 from tests.running import run
 from traceprof.errors import NotRecordedError
-from traceprof.model.cluster import Cluster
 from traceprof.facts.ranks.alignment import align_clocks
+from traceprof.model.cluster import Cluster
 from traceprof.model.ranks import Ranks
 from traceprof.model.results import Result
 

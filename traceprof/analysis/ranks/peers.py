@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any, Final
 
 import numpy as np
@@ -11,13 +10,13 @@ import numpy.typing as npt
 import pandas as pd
 
 from traceprof.analysis.base import Analysis
-from traceprof.analysis.communication.transfers import peak_of_route
 from traceprof.facts.collectives.members import Member, find_members
 from traceprof.facts.collectives.point_to_point import find_messages
 from traceprof.facts.collectives.rates import peak_of_group
-from traceprof.facts.cache import fact
-from traceprof.model.links import Link, Peak
-from traceprof.model.peaks import peak_between, peak_of
+from traceprof.facts.devices import part_of_device
+from traceprof.facts.ranks.links import peak_between_ranks
+from traceprof.facts.transfers import peak_of_route
+from traceprof.model.links import Peak
 from traceprof.model.ranks import Ranks
 from traceprof.model.results import (
     Note,
@@ -30,12 +29,10 @@ from traceprof.model.results import (
     same,
     total,
 )
-from traceprof.model.tables import ABSENT
-from traceprof.model.trace import Trace
 
 __all__ = ["ANALYSIS"]
 
-_Int64Array = npt.NDArray[np.int64]
+_Integers = npt.NDArray[np.integer[Any]]
 
 _ON_HOST: Final = ("gloo", "mpi")
 _NOBODY: Final = "not known"
@@ -117,7 +114,6 @@ def _of_messages(ranks: Ranks, messages: pd.DataFrame) -> list[dict[str, Any]]:
     moving = _moving_ns(of_timed, own, n)
     late = (own["send_start_ns"] - own["recv_start_ns"]).to_numpy(np.int64)
     receiver, sender = (_sum(of_timed, np.maximum(ns, 0), n) for ns in (late, -late))
-    peaks = _Peaks(ranks, find_members(ranks))
     rows = []
     for i, first in enumerate(firsts.itertuples()):
         is_known = n_timed[i] and not unmoved[i] and moving[i]
@@ -134,18 +130,18 @@ def _of_messages(ranks: Ranks, messages: pd.DataFrame) -> list[dict[str, Any]]:
             "receiver_waited_ns": waited[0],
             "sender_waited_ns": waited[1],
         }
-        rows.append(_with_peak(row, peaks.of_message(first)))
+        rows.append(_with_peak(row, _peak(ranks, first)))
     return rows
 
 
-def _sum(groups: _Int64Array, values: Any, n_groups: int) -> _Int64Array:
+def _sum(groups: _Integers, values: Any, n_groups: int) -> _Integers:
     """Return the exact sum of the values of each group."""
     sums = np.zeros(n_groups, np.int64)
     np.add.at(sums, groups, np.asarray(values, np.int64))
     return sums
 
 
-def _moving_ns(groups: _Int64Array, timed: pd.DataFrame, n_groups: int) -> _Int64Array:
+def _moving_ns(groups: _Integers, timed: pd.DataFrame, n_groups: int) -> _Integers:
     """Return how long any message of each group was on its way, by the shorter of its ends."""
     send, taken = (
         [timed[f"{end}_{time}"].to_numpy(np.int64) for time in ("start_ns", "end_ns")]
@@ -160,9 +156,7 @@ def _moving_ns(groups: _Int64Array, timed: pd.DataFrame, n_groups: int) -> _Int6
     )
 
 
-def _covered_ns(
-    groups: _Int64Array, starts: _Int64Array, ends: _Int64Array, n_groups: int
-) -> _Int64Array:
+def _covered_ns(groups: _Integers, starts: _Integers, ends: _Integers, n_groups: int) -> _Integers:
     """Return the length of the union of the spans of each group."""
     order = np.lexsort((starts, groups))
     groups, starts, ends = groups[order], starts[order], ends[order]
@@ -178,54 +172,14 @@ def _with_peak(row: dict[str, Any], peak: Peak | None) -> dict[str, Any]:
     return {**row, "peak_ratio": ratio, "peak_bytes_per_s": bytes_per_s}
 
 
-class _Peaks:
-    """The peaks of the links between ranks, each sought once."""
-
-    def __init__(self, ranks: Ranks, members: Sequence[Member]) -> None:
-        self._ranks = ranks
-        self._members = members
-        self._known: dict[tuple[Any, ...], Peak | None] = {}
-        self._device_of = {p: d for part in ranks for p, d in _first_devices(part).items()}
-        self._part_of = {int(d): part for part in ranks for d in part.devices["device"].tolist()}
-
-    def of_message(self, first: Any) -> Peak | None:
-        """Return the peak of the link of a message; None where no GPU is known to take part."""
-        source, target, device = int(first.source), int(first.target), int(first.device)
-        if device < 0 or str(first.backend) in _ON_HOST or source == target:
-            return None
-        if min(source, target) < 0:
-            size = int(first.group_size)
-            key = ("group", device, size)
-            if key not in self._known:
-                self._known[key] = peak_of_group(self._ranks, device, size)
-            return self._known[key]
-        ends = [self._members[place] for place in (source, target)]
-        hosts = {member.host for member in ends}
-        if len(hosts) > 1 and all(hosts):
-            if ("nic",) not in self._known:
-                self._known["nic",] = peak_of(self._ranks.parts[0], ABSENT, Link.NIC)
-            return self._known["nic",]
-        return self._between(*map(self._device, ends))
-
-    def _between(self, device: int, peer: int) -> Peak | None:
-        key = ("pair", device, peer)
-        if key not in self._known:
-            part = self._part_of.get(device, self._ranks.parts[0])
-            nvlink = peak_between(part, device, peer)
-            self._known[key] = nvlink or peak_of(part, device, Link.PCIE)
-        return self._known[key]
-
-    def _device(self, member: Member) -> int:
-        if member.device != ABSENT:
-            return member.device
-        return self._device_of.get(member.process, ABSENT)
-
-
-@fact
-def _first_devices(trace: Trace) -> dict[int, int]:
-    """Return the device on which each process first ran a kernel."""
-    firsts = trace.kernels[["process", "device"]].drop_duplicates("process")
-    return dict(zip(firsts["process"].tolist(), firsts["device"].tolist(), strict=True))
+def _peak(ranks: Ranks, first: Any) -> Peak | None:
+    """Return the peak of the link of a message; None where no GPU is known to take part."""
+    source, target, device = int(first.source), int(first.target), int(first.device)
+    if device < 0 or str(first.backend) in _ON_HOST or source == target:
+        return None
+    if min(source, target) < 0:
+        return peak_of_group(ranks, device, int(first.group_size))
+    return peak_between_ranks(ranks, source, target)
 
 
 def _of_copies(ranks: Ranks) -> list[dict[str, Any]]:
@@ -234,7 +188,6 @@ def _of_copies(ranks: Ranks) -> list[dict[str, Any]]:
     own = [part.copies.loc[part.copies["direction"] == "p2p", columns] for part in ranks]
     copies = pd.concat(own, ignore_index=True)
     copies = copies.sort_values("start_ns", kind="stable", ignore_index=True)
-    part_of = {int(d): part for part in ranks for d in part.devices["device"].tolist()}
     pairs = ["src_device", "dst_device"]
     edge = copies.groupby(pairs, sort=False).ngroup().to_numpy(np.int64)
     firsts = copies.drop_duplicates(pairs)
@@ -243,8 +196,8 @@ def _of_copies(ranks: Ranks) -> list[dict[str, Any]]:
     starts, ends = (copies[name].to_numpy(np.int64) for name in ("start_ns", "end_ns"))
     busy = _covered_ns(edge, starts, ends, n)
     rows = []
-    for i, first in enumerate(firsts.itertuples()):
-        source, target, device = int(first.src_device), int(first.dst_device), int(first.device)
+    ends_of = firsts[[*pairs, "device"]].to_numpy(np.int64).tolist()
+    for i, (source, target, device) in enumerate(ends_of):
         route = f"p2p {source}→{target}" if min(source, target) >= 0 else "p2p"
         row = {
             "source": f"GPU {source}" if source >= 0 else _NOBODY,
@@ -258,8 +211,8 @@ def _of_copies(ranks: Ranks) -> list[dict[str, Any]]:
             "receiver_waited_ns": None,
             "sender_waited_ns": None,
         }
-        part = part_of.get(device, ranks.parts[0])
-        rows.append(_with_peak(row, peak_of_route(part, device, route)))
+        peak = peak_of_route(part_of_device(ranks, device), device, route)
+        rows.append(_with_peak(row, peak))
     return rows
 
 

@@ -11,7 +11,7 @@ import pandas as pd
 
 from traceprof.analysis.base import Analysis
 from traceprof.facts.cache import fact
-from traceprof.facts.collectives.members import member_of_rows
+from traceprof.facts.collectives.members import Member, member_of_rows
 from traceprof.facts.collectives.work import find_collectives
 from traceprof.facts.launches import launches_of
 from traceprof.facts.ranks.stages import POINT_TO_POINT, Stage, find_stages
@@ -110,7 +110,7 @@ def _note(scalars: Mapping[str, Any]) -> Note:
     )
 
 
-def _of_stages(trace: Trace, members: tuple[Any, ...], *, by_step: bool) -> pd.DataFrame:
+def _of_stages(trace: Trace, members: tuple[Member, ...], *, by_step: bool) -> pd.DataFrame:
     """Return what keeps the stages of one file busy in the window.
 
     Columns: start_ns, end_ns, computes, stage (place in ``members``), step (its number; without
@@ -149,17 +149,13 @@ def _work(trace: Trace) -> pd.DataFrame:
 
 
 @fact
-def _stage_of_work(trace: Trace, members: tuple[Any, ...]) -> npt.NDArray[np.int64]:
+def _stage_of_work(trace: Trace, members: tuple[Member, ...]) -> npt.NDArray[np.int64]:
     """Return the place in ``members`` of each row of `_work`, -1 for none."""
-    users = _work(trace)[["process", "device"]]
-    distinct = users.drop_duplicates()
-    places = member_of_rows(members, distinct)
-    number = pd.MultiIndex.from_frame(distinct).get_indexer(pd.MultiIndex.from_frame(users))
-    return np.append(places, ABSENT)[number]
+    return member_of_rows(members, _work(trace))
 
 
 def _spans(works: Sequence[pd.DataFrame], pipelines: npt.NDArray[np.int64]) -> list[pd.DataFrame]:
-    """Return, of each pipeline by step, the first start and the last end of compute on any stage."""
+    """Return, of each pipeline by step, the first start and last end of compute on any stage."""
     own = []
     for work in works:
         computing = work[work["computes"]]
@@ -215,7 +211,7 @@ def _sends_per_step(trace: Trace) -> dict[int, tuple[float, int]]:
     neighbours = known["process"].value_counts().to_dict()
     n_steps = steps.table["process"].value_counts().to_dict()
     return {
-        process: (count / n_steps[process], neighbours.get(process, 0))
+        int(str(process)): (count / n_steps[process], neighbours.get(process, 0))
         for process, count in inside["process"].value_counts().items()
     }
 

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from typing import Final
 
-import pandas as pd
-
 from traceprof.analysis.base import Analysis
 from traceprof.errors import NotRecordedError
 from traceprof.facts.collectives.matches import find_matches

@@ -10,7 +10,7 @@ import pandas as pd
 
 from traceprof.analysis.base import Analysis
 from traceprof.facts.cache import fact
-from traceprof.facts.collectives.matches import Matches, ToldBy, find_matches
+from traceprof.facts.collectives.matches import MatchedBy, Matches, find_matches
 from traceprof.facts.collectives.point_to_point import SINGLE_OPS
 from traceprof.model.ranks import Ranks
 from traceprof.model.results import (
@@ -54,7 +54,7 @@ SPEC: Final = ResultSpec(
                 same("spread_ns", Unit.NS, "between its ends: clocks differ, or a wrong match"),
                 same("last", Unit.TEXT, "the rank that came last"),
                 same("imbalance", Unit.FACTOR, "of uneven parts: the largest over the mean"),
-                same("told_by", Unit.TEXT, "how it is known that these are the same"),
+                same("matched_by", Unit.TEXT, "how it is known that these are the same"),
                 key("number", "its place in the order of time, of the whole run", Unit.NUMBER),
             ),
         ),
@@ -125,7 +125,7 @@ def _shared(matches: Matches, origin_ns: int) -> pd.DataFrame:
             "spread_ns": table["spread_ns"],
             "last": _labels(matches, table["last_member"]),
             "imbalance": table["imbalance"],
-            "told_by": table["told_by"],
+            "matched_by": table["matched_by"],
         }
     )
 
@@ -167,14 +167,14 @@ def _alone(matches: Matches, origin_ns: int) -> pd.DataFrame:
 def _counts(matches: Matches) -> dict[str, int]:
     table = matches.table
     together = table[table["op"] != "send"]
-    known_by = table["told_by"].value_counts()
+    known_by = table["matched_by"].value_counts()
     apart = table["last_start_ns"] > table["end_ns"] + _JITTER_NS
     return {
         "shared_count": len(table),
         "alone_count": int((matches.rows["match"] < 0).sum()),
         "partial_count": int((together["members"] < together["group_size"]).sum()),
-        "unnamed_count": int(known_by.get(ToldBy.TIME, 0)),
-        "guessed_count": int(known_by.get(ToldBy.GUESS, 0)),
+        "unnamed_count": int(known_by.get(MatchedBy.TIME, 0)),
+        "guessed_count": int(known_by.get(MatchedBy.GUESS, 0)),
         "apart_count": int(apart.sum()),
     }
 

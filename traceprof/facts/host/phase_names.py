@@ -9,6 +9,7 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
+from traceprof.facts.host.names import DECORATED, plain_categories
 from traceprof.model.steps import OWN_DOMAIN
 
 __all__ = ["PHASES", "UNCLAIMED", "phase_of", "phases_of_ranges"]
@@ -69,11 +70,16 @@ def phase_of(name: str, domain: str) -> str | None:
 def phases_of_ranges(ranges: pd.DataFrame) -> npt.NDArray[np.int64]:
     """Return, for each range, the place of its phase in `PHASES`, -1 where it is none."""
     names, domains = ranges["name"].cat, ranges["domain"].cat
-    pairs = names.codes.to_numpy(np.int64) * len(domains.categories) + domains.codes.to_numpy()
+    plain, code = plain_categories(names.categories)
+    is_decorated = np.array(names.categories, object) != plain[code] if len(plain) else code > 0
+    # A name's kind: its plain name, and whether anything was added to it.
+    kind = np.append(2 * code + is_decorated, -1)
+    n_domains = len(domains.categories) + 1
+    pairs = kind[names.codes.to_numpy()] * n_domains + domains.codes.to_numpy()
     distinct, place = np.unique(pairs, return_inverse=True)
     found = np.full(len(distinct), -1, np.int64)
-    for i, pair in enumerate(distinct):
-        name, domain = divmod(int(pair), len(domains.categories))
-        phase = phase_of(str(names.categories[name]), str(domains.categories[domain]))
+    for i, (kind_of, domain) in enumerate(divmod(pair, n_domains) for pair in distinct.tolist()):
+        name = str(plain[kind_of // 2]) + (DECORATED if kind_of % 2 else "")
+        phase = phase_of(name, str(domains.categories[domain]))
         found[i] = -1 if phase is None else PHASES.index(phase)
     return np.asarray(found[place], np.int64)

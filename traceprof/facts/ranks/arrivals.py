@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
@@ -110,7 +110,7 @@ def _time_in_phases(
     starts, ends = (arrivals[name].to_numpy(np.int64) for name in ("start_ns", "end_ns"))
     columns: dict[str, npt.NDArray[np.int64]] = {}
 
-    def add(name: str, rows: npt.NDArray[np.intp], spent: npt.NDArray[np.int64]) -> None:
+    def add(name: str, rows: Any, spent: npt.NDArray[np.int64]) -> None:
         columns.setdefault(name, np.zeros(len(arrivals), np.int64))[rows] += spent
 
     for place, rows in sorted(arrivals.groupby("member").indices.items()):

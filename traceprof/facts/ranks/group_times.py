@@ -70,7 +70,7 @@ GROUP_COLUMNS: Final[tuple[Column, ...]] = (
     mean(
         "skew_ns",
         Unit.NS,
-        "how much longer a step takes its slowest rank than its fastest",
+        "a step on its slowest rank beyond that on its fastest",
         "ranks",
     ),
     mean("exposed_transfer_ns", Unit.NS, "copies that no kernel hid", "ranks"),
@@ -173,7 +173,7 @@ def _groups(
     steps = _steps(ranks, names)
     sizes = {str(name): int(n) for name, n in pd.Series(names).value_counts().items()}
     counts = scopes_by_group(shared, list(sizes))
-    rows = [
+    rows: list[dict[str, Any]] = [
         {
             "name": name,
             "ranks": sizes[name],
@@ -184,7 +184,8 @@ def _groups(
         }
         for name in dict.fromkeys(names.tolist())
     ]
-    return pd.DataFrame(sorted(rows, key=_order))
+    rows.sort(key=_order)
+    return pd.DataFrame(rows)
 
 
 def _order(row: Mapping[str, Any]) -> float:
@@ -214,24 +215,18 @@ def _known(value: float) -> float | None:
     return None if np.isnan(value) else float(value)
 
 
-def _steps(ranks: Ranks, names: npt.NDArray[np.object_]) -> dict[str, dict[str, float | None]]:
+def _steps(ranks: Ranks, names: npt.NDArray[np.object_]) -> dict[str, dict[str, float]]:
     """Return, by group, the mean step of its ranks, and how far these are apart in it."""
     members = find_matches(ranks).members
     group_of = {member.process: name for member, name in zip(members, names, strict=True)}
     table = find_rank_steps(ranks).table
     table = table.assign(group=table["process"].map(group_of))
-    by_group = table.groupby("group")
-    mean = by_group[["duration_ns", "own_ns"]].mean()
+    mean = table.groupby("group")[["duration_ns", "own_ns"]].mean()
     per_step = table.groupby(["group", "step"])["duration_ns"]
-    skew = (per_step.max() - per_step.min()).groupby(level="group").mean()
-    return {
-        str(name): {
-            "step_ns": float(mean.at[name, "duration_ns"]),
-            "own_ns": float(mean.at[name, "own_ns"]),
-            "skew_ns": float(skew[name]),
-        }
-        for name in mean.index
-    }
+    mean["skew_ns"] = (per_step.max() - per_step.min()).groupby(level="group").mean()
+    names_of = {"duration_ns": "step_ns"}
+    columns = mean.rename(columns=names_of).astype(float).to_dict("index")
+    return {str(group): {str(n): v for n, v in own.items()} for group, own in columns.items()}
 
 
 def _notes(

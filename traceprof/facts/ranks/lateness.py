@@ -82,7 +82,10 @@ def _measured(ranks: Ranks, matches: Matches) -> list[RankLateness]:
         spread_ns=arrivals["match"].map(together),
     )
     rows_of = arrivals.groupby("member").indices
-    excess = excess_of_phases(ranks).drop(columns="match").groupby("member").sum()
+    by_member = excess_of_phases(ranks).drop(columns="match").groupby("member")
+    excess = by_member.sum().reindex(range(len(matches.members)), fill_value=0)
+    phases, sums = excess.columns.to_numpy(object), excess.to_numpy(np.float64)
+    most = sums.argmax(axis=1)
     nothing = np.empty(0, np.intp)
     return [
         _of_rank(
@@ -90,20 +93,20 @@ def _measured(ranks: Ranks, matches: Matches) -> list[RankLateness]:
             matches,
             place,
             arrivals.iloc[rows_of.get(place, nothing)],
-            excess.loc[place] if place in excess.index else pd.Series(dtype=float),
+            (str(phases[most[place]]), int(np.rint(sums[place, most[place]]))),
         )
         for place in range(len(matches.members))
     ]
 
 
 def _of_rank(
-    ranks: Ranks, matches: Matches, place: int, own: pd.DataFrame, excess: pd.Series
+    ranks: Ranks, matches: Matches, place: int, own: pd.DataFrame, most: tuple[str, int]
 ) -> RankLateness:
     member = matches.members[place]
     last = own[own["last_member"].to_numpy() == place]
     late = last[last["late_ns"] > 0]
     cost_ns = int(late["late_ns"].sum())
-    most = 0 if excess.empty else int(np.rint(excess.max()))
+    phase, excess_ns = most
     usual = float(last["late_ns"].median()) if len(last) else 0.0
     held_up = late[late["late_ns"] >= usual / 2] if usual > 0 else late
     since = int(held_up["end_ns"].min()) if len(held_up) else None
@@ -120,8 +123,8 @@ def _of_rank(
         cost_ns=cost_ns,
         cost_ratio=cost_ns / (ranks.span.duration_ns or 1),
         median_late_ns=float(own["late_ns"].median()) if len(own) else 0.0,
-        phase=str(excess.idxmax()) if most > 0 else "",
-        excess_ns=max(most, 0),
+        phase=phase if excess_ns > 0 else "",
+        excess_ns=max(excess_ns, 0),
         since_ns=None if since is None else since - ranks.whole.span.start_ns,
         ends_ns=int(late["spread_ns"].sum()),
     )

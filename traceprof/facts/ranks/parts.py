@@ -56,7 +56,8 @@ def _rows(trace: Trace) -> Iterator[dict[str, Any]]:
     for row in device_parts(own).to_dict("records"):
         if row["device"] in pair_of:
             process, device = pair_of[row["device"]]
-            yield {**row, "process": process, "device": device}
+            parts = {name: row[name] for name in _PARTS_NS}
+            yield {"process": process, "device": device, **parts}
 
 
 def _pairs(trace: Trace) -> list[tuple[int, int]]:

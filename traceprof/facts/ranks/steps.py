@@ -11,11 +11,11 @@ import numpy.typing as npt
 import pandas as pd
 
 from traceprof.facts.cache import fact, of_window
-from traceprof.facts.steps.calls import steps_of_calls
 from traceprof.facts.collectives.matches import Matches, find_matches
 from traceprof.facts.devices import device_times
 from traceprof.facts.ranks.arrivals import excess_of_phases
 from traceprof.facts.ranks.others import beyond_others
+from traceprof.facts.steps.calls import steps_of_calls
 from traceprof.facts.steps.find import steps_of_ranks
 from traceprof.model.intervals import Intervals
 from traceprof.model.ranks import Ranks

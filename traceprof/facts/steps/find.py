@@ -46,6 +46,7 @@ _NAMED_STEP: Final = re.compile(
     re.IGNORECASE,
 )
 
+_STEP_WORDS: Final = ("step", "iter", "batch")
 _CHOSEN: Final = "ranges chosen as steps"
 
 
@@ -183,13 +184,16 @@ def _foreign(ranges: pd.DataFrame) -> pd.DataFrame:
 
 
 _ANNOTATED: Final[tuple[tuple[str, Callable[[pd.DataFrame], pd.DataFrame]], ...]] = (
-    ("traceprof.step()", lambda ranges: steps_of_ranges(_own(ranges), _EXPLICIT)),
+    ("traceprof.step()", lambda ranges: steps_of_ranges(_own(ranges), _EXPLICIT, ["user_step"])),
     ("recorded phases", lambda ranges: steps_of_phases(_own(ranges))),
-    ("ProfilerStep", lambda ranges: steps_of_ranges(ranges, _PROFILER_STEP)),
-    ("ranges named step", lambda ranges: steps_of_ranges(_foreign(ranges), _NAMED_STEP)),
+    ("ProfilerStep", lambda ranges: steps_of_ranges(ranges, _PROFILER_STEP, ["ProfilerStep"])),
+    (
+        "ranges named step",
+        lambda ranges: steps_of_ranges(_foreign(ranges), _NAMED_STEP, _STEP_WORDS),
+    ),
     (
         "ends of Optimizer.step",
-        lambda ranges: steps_between_ends(_foreign(ranges), _OPTIMIZER_STEP),
+        lambda ranges: steps_between_ends(_foreign(ranges), _OPTIMIZER_STEP, ["Optimizer.step"]),
     ),
 )
 _INFERRED: Final[tuple[tuple[str, Callable[[Trace], InferredSteps]], ...]] = (

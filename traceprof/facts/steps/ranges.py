@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -11,6 +11,7 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
+from traceprof.facts.host.names import codes_containing
 from traceprof.model.steps import STEP_COLUMNS, empty_steps
 
 __all__ = ["steps_between_ends", "steps_of_phases", "steps_of_ranges"]
@@ -19,16 +20,20 @@ _PHASES: Final = ("data", "forward", "eval", "backward", "optimizer")
 _WARMUP: Final = re.compile(r"warm[\s_-]?up", re.IGNORECASE)
 
 
-def steps_of_ranges(ranges: pd.DataFrame, pattern: re.Pattern[str]) -> pd.DataFrame:
+def steps_of_ranges(
+    ranges: pd.DataFrame, pattern: re.Pattern[str], words: Sequence[str] = ()
+) -> pd.DataFrame:
     """Return the outermost ranges whose whole name matches ``pattern`` as steps.
+
+    ``words`` are such that a name must contain one of them to match.
 
     A step's number is what a group of the pattern captures, else the payload of its range, else
     its place; numbers that occur twice in a process (they restart every epoch) are places, too.
     """
+    names = ranges["name"].cat.categories
+    likely = codes_containing(names, words) if words else range(len(names))
     matches = {
-        code: match
-        for code, name in enumerate(ranges["name"].cat.categories)
-        if (match := pattern.fullmatch(str(name)))
+        int(code): match for code in likely if (match := pattern.fullmatch(str(names[code])))
     }
     codes = ranges["name"].cat.codes
     found = ranges[codes.isin(list(matches)) & (ranges["end_ns"] > ranges["start_ns"])]
@@ -45,13 +50,17 @@ def steps_of_ranges(ranges: pd.DataFrame, pattern: re.Pattern[str]) -> pd.DataFr
     )[list(STEP_COLUMNS)]
 
 
-def steps_between_ends(ranges: pd.DataFrame, pattern: re.Pattern[str]) -> pd.DataFrame:
+def steps_between_ends(
+    ranges: pd.DataFrame, pattern: re.Pattern[str], words: Sequence[str]
+) -> pd.DataFrame:
     """Return the steps from one end of a range whose name matches ``pattern`` to the next.
 
-    Of several names (a program with two optimizers) the most common one counts.
+    Of several names (a program with two optimizers) the most common one counts. ``words`` are such
+    that a name must contain one of them to match.
     """
     categories = ranges["name"].cat.categories
-    codes = [i for i, name in enumerate(categories) if pattern.fullmatch(str(name))]
+    likely = codes_containing(categories, words)
+    codes = [i for i in likely if pattern.fullmatch(str(categories[i]))]
     found = ranges[ranges["name"].cat.codes.isin(codes)]
     if found.empty:
         return empty_steps()
