@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from pathlib import Path
@@ -11,8 +11,9 @@ from typing import Final
 from traceprof.errors import UsageError
 from traceprof.facts.ranks.alignment import align_clocks, find_alignment
 from traceprof.facts.steps.find import decide_steps, mark_steps
-from traceprof.formats import ReadOptions, open_trace
-from traceprof.formats.runs.files import is_run, open_run
+from traceprof.formats import Outline, ReadOptions, open_trace, outline
+from traceprof.formats.runs.files import is_run, open_run, outline_run
+from traceprof.formats.shared.narrowing import trace_of_outline
 from traceprof.model.activity import RULES, Rule, parse_rules
 from traceprof.model.cluster import Cluster, parse_cluster
 from traceprof.model.hardware import Hardware, built_in_hardware, parse_hardware
@@ -24,7 +25,7 @@ from traceprof.model.run import Run as RunFiles
 from traceprof.model.window import TimeWindow
 from traceprof.session.one_run import check_one_run
 
-__all__ = ["Align", "Opening", "open_files", "open_ranks"]
+__all__ = ["Align", "Opening", "open_files", "open_ranks", "outline_files", "place_files"]
 
 _OF_RUNS: Final = frozenset({"processes", "environment", "devices"})
 """The tables that tell which file is which rank, and which device is which."""
@@ -87,6 +88,26 @@ def open_files(
     return RunFiles(str(paths[0]), (RankTrace(open_trace(paths[0], options)),))
 
 
+def outline_files(
+    paths: Sequence[Path | str], opening: Opening
+) -> tuple[RunFiles, Mapping[str, Outline]]:
+    """Return the traces in ``paths`` without their events, and the outlines of the files by path.
+
+    Raises:
+        TraceError: nothing is found, or what is found cannot be read.
+        UsageError: the files that were named look like several runs, or an option makes no sense.
+    """
+    _rules(opening.rules)
+    if is_run(paths):
+        run, outlines = outline_run(paths)
+        if not opening.is_one_run:
+            check_one_run(paths, run)
+        return run, outlines
+    found = outline(paths[0])
+    trace = trace_of_outline(found)
+    return RunFiles(str(paths[0]), (RankTrace(trace),)), {trace.info.path: found}
+
+
 def open_ranks(
     paths: Sequence[Path | str],
     opening: Opening,
@@ -102,23 +123,33 @@ def open_ranks(
         TraceError: nothing is found, or what is found cannot be read.
         UsageError: an option makes no sense.
     """
-    hardware, cluster = _hardware(opening), _cluster(opening)
     is_several = is_run(paths)
     is_tied = is_several and opening.align in (Align.AUTO, Align.COLLECTIVES)
     if tables is not None:
         tables |= _TIMES_OF_STEPS if opening.step_ranges is not None else frozenset()
         tables |= (_OF_RUNS if is_several else frozenset()) | (_TIED_BY if is_tied else frozenset())
     files = open_files(paths, opening, tables, window)
-    ranks = place_run(files, [0] * len(files) if opening.align is Align.NONE else None)
-    if cluster is not None:
-        ranks = cluster.placed(ranks)
+    ranks = place_files(files, opening)
     notes: tuple[Note, ...] = ()
     if len(ranks) > 1 and is_tied:
         ranks, notes = _aligned(ranks)
-    if hardware is not None:
-        ranks = ranks.map(lambda part: part.with_hardware(hardware))
     ranks = _with_steps(ranks, opening)
     return replace(ranks, info=replace(ranks.info, path=" ".join(map(str, paths)))), notes
+
+
+def place_files(files: RunFiles, opening: Opening) -> Ranks:
+    """Return the ranks of ``files`` by their wall clocks, on what ``opening`` says of machines.
+
+    Raises:
+        UsageError: an option makes no sense.
+    """
+    hardware, cluster = _hardware(opening), _cluster(opening)
+    ranks = place_run(files, [0] * len(files) if opening.align is Align.NONE else None)
+    if cluster is not None:
+        ranks = cluster.placed(ranks)
+    if hardware is not None:
+        ranks = ranks.map(lambda part: part.with_hardware(hardware))
+    return ranks
 
 
 def _with_steps(ranks: Ranks, opening: Opening) -> Ranks:
