@@ -11,8 +11,8 @@ from typing import Any, Final
 from flask import Flask, Response, abort, jsonify, request
 
 from traceprof.model.window import TimeWindow
-from traceprof.render.page.document import page_style
 from traceprof.render.escape import html_text
+from traceprof.render.page.document import page_style
 from traceprof.render.page.plotly_bundle import plotly_bundle
 from traceprof.render.timeline.script import module_order, read_asset
 from traceprof.viewer.guard import whole_number
