@@ -2,15 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import fields
-from pathlib import Path
-from typing import Any
 
 from traceprof.model.results import Result
-from traceprof.session.opening import Align, Opening
 from traceprof.session.run import Run as SessionRun
-from traceprof.session.run import open_run
 
 __all__ = ["Run", "ShownResult", "open_traces"]
 

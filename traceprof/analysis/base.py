@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Any
 
 from traceprof.errors import NotRecordedError
 from traceprof.model.combining import combine
@@ -25,21 +24,22 @@ class Analysis:
 
     ``needs`` names the tables without which it means nothing, ``uses`` those that it looks at where
     they were recorded; readers read no others. Of ``whole`` it also looks at rows outside the
-    window, beside the work next to it and the launches of what is in it. Either ``of_rank`` measures one rank (whose results
-    combine as the columns of ``spec`` are declared), or ``of_ranks`` all together, where ranks must
-    be compared. ``finish`` sees the measures of all ranks: it computes what derives from them,
-    puts rows in order and says what must be read with them.
+    window, beside the launches of what is in it.
+
+    Either ``of_rank`` measures one rank (whose results combine as the columns of ``spec`` are
+    declared), or ``of_ranks`` all together, where ranks must be compared. ``finish`` sees the
+    measures of all ranks: it computes what derives from them, puts rows in order and says what
+    must be read with them.
     """
 
     name: str
-    spec: ResultSpec = ResultSpec(())
+    spec: ResultSpec
     needs: tuple[str, ...] = ()
     uses: tuple[str, ...] = ()
     whole: tuple[str, ...] = ()
     of_rank: Callable[[Trace], Result] | None = None
     of_ranks: Callable[[Ranks], Result] | None = None
     finish: Callable[[Result], Result] = _as_it_is
-    run: Callable[[Trace], Any] | None = None  # TRANSITION: not yet converted
 
     @property
     def tables(self) -> frozenset[str]:
@@ -54,8 +54,6 @@ def run_analysis(analysis: Analysis, ranks: Ranks) -> Result:
         NotRecordedError: no rank has a table that the analysis needs.
     """
     ranks.require(*analysis.needs)
-    if analysis.run is not None:
-        return analysis.run(ranks.merged())
     if analysis.of_ranks is not None:
         return analysis.finish(analysis.of_ranks(ranks))
     if analysis.of_rank is None:

@@ -18,10 +18,14 @@ class _Recording(Protocol):
     """A Trace, or the Ranks of a run."""
 
     @property
-    def whole(self) -> Self: ...
+    def whole(self) -> Self:
+        """The whole recording."""
+        ...
 
     @property
-    def facts(self) -> dict[tuple[Any, ...], Any]: ...
+    def facts(self) -> dict[tuple[Any, ...], Any]:
+        """What is kept."""
+        ...
 
 
 _Parameters = ParamSpec("_Parameters")

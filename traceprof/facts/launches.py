@@ -79,7 +79,8 @@ def _launches_of_table(trace: Trace, table: str) -> Launches:
 def find_launches(trace: Trace, work: pd.DataFrame) -> Launches:
     """Return what launched each row of ``work``, any rows with a process and a correlation.
 
-    Of whole tables `launches_of` knows it already. A launch may lie outside the window that the trace was cut to: it is sought in the whole.
+    Of whole tables `launches_of` knows it already. A launch may lie outside the window that the
+    trace was cut to: it is sought in the whole.
     """
     calls = trace.whole.api_calls
     place = _index_of_calls(trace.whole).find(work)

@@ -20,9 +20,13 @@ class Described(Protocol):
     """What says what its hardware is: a Trace, or the Ranks of a run."""
 
     @property
-    def hardware(self) -> Hardware | None: ...
+    def hardware(self) -> Hardware | None:
+        """What the user said of the hardware."""
+        ...
 
-    def table(self, name: str, /) -> pd.DataFrame: ...
+    def table(self, name: str, /) -> pd.DataFrame:
+        """Return the table called ``name``."""
+        ...
 
 
 _FROM_TRACE: Final = "the trace"

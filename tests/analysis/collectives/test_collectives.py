@@ -137,7 +137,7 @@ def test_the_peak_is_that_of_the_link_that_the_group_spans() -> None:
     inside = only(trace(8))
     assert (inside.peak_bytes_per_s, inside.peak_ratio) == (450e9, pytest.approx(0.1))
     across = run("collectives", trace(16))
-    assert rows(across.to_frame())[0].peak_ratio is None
+    assert records(across.to_frame())[0].peak_ratio is None
     assert any("--link nic=400Gb/s" in note.text for note in across.notes)
     given = trace(16).with_hardware(built_in_hardware().with_link("nic=400Gb/s"))
     assert only(given).peak_ratio == pytest.approx(0.9)

@@ -16,6 +16,7 @@ from traceprof.facts.ranks.alignment import align_clocks
 from traceprof.model.cluster import Cluster
 from traceprof.model.ranks import Ranks
 from traceprof.model.results import Result
+from traceprof.model.window import TimeWindow
 
 
 def run_on(
@@ -175,6 +176,14 @@ def test_a_collective_with_ranks_that_have_no_trace_is_neither_inside_nor_across
     assert [(h.inside_count, h.across_count) for h in groups(result)] == [(0, 0)]
     assert "1 have ranks without a trace: where these ran is not known" in said(result)
     assert said(result)[0].startswith("all ranks are on one host")
+
+
+def test_a_window_without_collectives_still_has_its_hosts() -> None:
+    ranks = run_on(TWO, {})
+    start = ranks.span.start_ns
+    result = run("hosts", ranks.within(TimeWindow(start, start + MS)))
+    assert [(h.host, h.ranks, h.across_count) for h in groups(result)] == [("a", 4, 0), ("b", 4, 0)]
+    assert result.to_frame("scopes").empty
 
 
 def test_hosts_that_nobody_names_are_not_guessed() -> None:

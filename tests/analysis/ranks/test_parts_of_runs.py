@@ -78,5 +78,5 @@ def test_what_is_known_of_ranks_goes_to_other_processes() -> None:
     ranks = late_host()
     for name in NAMES:
         run(name, ranks)
-    again = pickle.loads(pickle.dumps(ranks))  # noqa: S301
+    again = pickle.loads(pickle.dumps(ranks))
     assert again.facts.keys() == ranks.facts.keys()

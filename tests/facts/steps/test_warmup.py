@@ -1,5 +1,7 @@
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from traceprof.facts.steps.warmup import count_warmup
 
@@ -24,4 +26,18 @@ from traceprof.facts.steps.warmup import count_warmup
     ],
 )
 def test_leading_steps_unlike_the_rest_are_warmup(durations: list[int], expected: int) -> None:
+    assert count_warmup(np.array(durations, np.int64)) == expected
+
+
+@given(st.lists(st.integers(1, 60) | st.integers(1, 10**15), max_size=24))
+def test_warmup_is_what_its_definition_says(durations: list[int]) -> None:
+    values = np.array(durations, np.float64)
+    expected = 0
+    while len(values) - expected > max(3, len(values) / 2):
+        rest = values[expected + 1 :]
+        median = float(np.median(rest))
+        spread = 3 * 1.4826 * float(np.median(np.abs(rest - median)))
+        if abs(values[expected] - median) <= max(spread, 0.05 * median):
+            break
+        expected += 1
     assert count_warmup(np.array(durations, np.int64)) == expected

@@ -91,7 +91,9 @@ def _finish(result: Result) -> Result:
         longest=-total_ns.fillna(0),
         most=-exposed.fillna(0),
     )
-    order = table.sort_values(["most", "longest", "caller", "op"], kind="stable", ignore_index=True)
+    order = table.sort_values(
+        ["most", "longest", "caller", "op", "phase"], kind="stable", ignore_index=True
+    )
     return result.with_table(order)
 
 

@@ -25,6 +25,7 @@ SPEC: Final = ResultSpec(
                 same("collectives_count", Unit.COUNT, "over how many shared collectives"),
                 same("host", Unit.TEXT, "the host of the rank"),
                 key("process", "the process of the rank", Unit.NUMBER),
+                key("device", "its device, where a process drives several", Unit.NUMBER),
             ),
         ),
     )

@@ -13,12 +13,8 @@ from typing import Final
 from traceprof.analysis.base import Analysis
 from traceprof.facts.collectives.matches import find_matches
 from traceprof.facts.ranks.ends import describe_clocks
-from traceprof.facts.ranks.groups import (
-    LATE_GROUPS,
-    describe_lateness,
-    find_late_whole,
-    frame_of_late,
-)
+from traceprof.facts.ranks.groups import find_late_whole
+from traceprof.facts.ranks.late_groups import LATE_GROUPS, describe_lateness, frame_of_late
 from traceprof.facts.ranks.lateness import RankLateness, lateness_of_ranks
 from traceprof.model.ranks import Ranks
 from traceprof.model.results import (

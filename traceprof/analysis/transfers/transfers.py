@@ -105,11 +105,15 @@ SPEC: Final = ResultSpec(
 def measure_transfers(trace: Trace) -> Result:
     """Return the copies that leave or enter a device, by route, memory and size."""
     is_kept = trace.copies["direction"].isin(_DIRECTIONS).to_numpy()
+    if not is_kept.any():
+        empty = {table.name: table.frame() for table in SPEC.tables}
+        return Result("transfers", SPEC, empty, {"synchronous_count": 0, "synchronous_ns": 0})
     copies = _described(trace.copies[is_kept])
+    links = _links(trace, copies)
     tables = {
-        "transfers": SPEC.table("transfers").frame(_by_size(trace, copies)),
+        "transfers": SPEC.table("transfers").frame(_by_size(trace, copies, links)),
         "memory": SPEC.table("memory").frame(_by_memory(copies)),
-        "links": SPEC.table("links").frame(_links(trace, copies)),
+        "links": links,
     }
     return Result("transfers", SPEC, tables, _synchronous(trace))
 
@@ -140,7 +144,7 @@ def _memory_of(copies: pd.DataFrame) -> npt.NDArray[np.object_]:
     return np.asarray(np.where(kinds == "", "not known", kinds), object)
 
 
-def _by_size(trace: Trace, copies: pd.DataFrame) -> pd.DataFrame:
+def _by_size(trace: Trace, copies: pd.DataFrame, links: pd.DataFrame) -> pd.DataFrame:
     """Return the classes, and all sizes of each route and memory as one class more."""
     both = pd.concat([copies.assign(sizes=ALL_SIZES), copies], ignore_index=True)
     groups = both.groupby(_KEYS, sort=False)
@@ -156,18 +160,12 @@ def _by_size(trace: Trace, copies: pd.DataFrame) -> pd.DataFrame:
         for device, own in zip(devices, busy, strict=True)
     ]
     busy_ns = np.array([own.total_ns for own in busy], np.int64)
-    peaks = _links(trace, copies).set_index(["device", "route"])["peak_bytes_per_s"]
-    return table.assign(
-        busy_ns=busy_ns,
-        exposed_ns=busy_ns - np.array(hidden, np.int64),
-        peak_bytes_per_s=peaks.reindex(pd.MultiIndex.from_frame(table[["device", "route"]])).array,
-    )
+    table = table.assign(busy_ns=busy_ns, exposed_ns=busy_ns - np.array(hidden, np.int64))
+    return table.merge(links[["device", "route", "peak_bytes_per_s"]], on=["device", "route"])
 
 
 def _rows_of(groups: Any, n_groups: int) -> list[npt.NDArray[np.int64]]:
     """Return the rows of each group."""
-    if not n_groups:
-        return []
     number = groups.ngroup().to_numpy()
     order = np.argsort(number, kind="stable")
     return np.split(order, np.searchsorted(number[order], np.arange(1, n_groups)))

@@ -8,7 +8,7 @@ operation, and nobody knows its size.
 from __future__ import annotations
 
 import re
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
@@ -196,33 +196,34 @@ def _owner_of_kernels(kernels: pd.DataFrame, calls: pd.DataFrame) -> _Int64Array
 
 def _described(calls: pd.DataFrame, kernels: pd.DataFrame, owner: _Int64Array) -> pd.DataFrame:
     """Return a row per call, with the time of its kernels where it has any."""
-    work = kernels.assign(owner=owner).groupby("owner")
-    times = work.agg(
-        start_ns=("start_ns", "min"),
-        end_ns=("end_ns", "max"),
-        device=("device", "first"),
-        stream=("stream", "first"),
-        algorithm=("algorithm", "first"),
-        protocol=("protocol", "first"),
-        exposed_ns=("exposed_ns", "sum"),
-        kernels=("start_ns", "size"),
-    )
-    tied = times.reindex(calls.index)
-    has_kernel = tied["kernels"].notna().to_numpy()
+    order = np.argsort(owner, kind="stable")
+    owners, firsts = np.unique(owner[order], return_index=True)
     is_enqueued = calls["backend"].isin(_ENQUEUED).to_numpy()
-    columns = {name: calls[name].astype(object) for name in _FROM_CALL}
-    for name in ("start_ns", "end_ns"):
-        columns[name] = tied[name].where(has_kernel, calls[name]).astype(np.int64)
-    for name in ("device", "stream"):
-        columns[name] = tied[name].fillna(ABSENT).astype(np.int64)
+    counts = np.zeros(len(calls), np.int64)
+    counts[owners] = np.diff(np.append(firsts, len(order)))
+
+    def of_kernels(name: str, nothing: Any, combine: np.ufunc | None = None) -> Any:
+        """Return what the kernels of each call say: the first of them, or all combined."""
+        found = np.full(len(calls), nothing) if np.ndim(nothing) == 0 else nothing
+        if len(owners):
+            values = kernels[name].to_numpy()[order]
+            found[owners] = combine.reduceat(values, firsts) if combine else values[firsts]
+        return found
+
+    starts, ends = (calls[name].to_numpy(np.int64, copy=True) for name in ("start_ns", "end_ns"))
+    nowhere = np.full(len(calls), "", object)
     return pd.DataFrame(
         {
-            **columns,
-            "algorithm": tied["algorithm"].fillna(""),
-            "protocol": tied["protocol"].fillna(""),
-            "exposed_ns": tied["exposed_ns"].astype(np.float64),
-            "kernels": tied["kernels"].fillna(0).astype(np.int64),
-            "is_timed": has_kernel | ~is_enqueued,
+            **{name: calls[name].astype(object) for name in _FROM_CALL},
+            "start_ns": of_kernels("start_ns", starts, np.minimum),
+            "end_ns": of_kernels("end_ns", ends, np.maximum),
+            "device": of_kernels("device", ABSENT),
+            "stream": of_kernels("stream", ABSENT),
+            "algorithm": of_kernels("algorithm", nowhere.copy()),
+            "protocol": of_kernels("protocol", nowhere.copy()),
+            "exposed_ns": of_kernels("exposed_ns", np.nan, np.add),
+            "kernels": counts,
+            "is_timed": (counts > 0) | ~is_enqueued,
             "call_ns": calls["start_ns"],
             "call_end_ns": calls["end_ns"],
             "process": calls["process"],

@@ -37,7 +37,7 @@ class RankClock:
     ``offset_ns`` is how much it is ahead in the middle of the shared collectives, ``drift_ppm``
     how fast that grows (0 where it cannot be told from the jitter), ``residual_ns`` the median
     distance of the ends from that line, over ``collectives_count`` collectives. None where the
-    rank shares none with the others.
+    rank shares none with the others. ``device`` tells the ranks of one process apart, else None.
     """
 
     rank: int | None
@@ -47,6 +47,7 @@ class RankClock:
     collectives_count: int
     host: str
     process: int
+    device: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -163,8 +164,9 @@ def _fit(instants: npt.NDArray[np.float64], ahead: npt.NDArray[np.float64]) -> _
 
 def _describe(member: Member, tie: _Tie | None) -> RankClock:
     rank = None if member.rank == ABSENT else member.rank
+    device = None if member.device == ABSENT else member.device
     if tie is None:
-        return RankClock(rank, None, None, None, 0, member.host, member.process)
+        return RankClock(rank, None, None, None, 0, member.host, member.process, device)
     return RankClock(
         rank,
         offset_ns=tie.correction.offset_ns,
@@ -173,6 +175,7 @@ def _describe(member: Member, tie: _Tie | None) -> RankClock:
         collectives_count=tie.count,
         host=member.host,
         process=member.process,
+        device=device,
     )
 
 

@@ -18,12 +18,11 @@ from traceprof.facts.ranks.ends import describe_clocks
 from traceprof.facts.ranks.groups import (
     Grouping,
     GroupLateness,
-    describe_lateness,
     find_late_group,
     find_unclear_group,
-    frame_of_late,
     measure_lateness,
 )
+from traceprof.facts.ranks.late_groups import describe_lateness, frame_of_late
 from traceprof.facts.ranks.scopes import (
     SCOPES,
     describe_scopes,
@@ -90,7 +89,7 @@ class GroupTimes:
     ``groups`` has a row per group, those that hold the others up first: name, its ranks, the
     verdict and the measures of `GroupLateness` (None where no collective is shared by several
     groups), and means over its ranks. ``late`` are the groups that seem late as a whole (see
-    `traceprof.facts.ranks.groups.LATE_GROUPS`), ``scopes`` the collectives inside groups and
+    `traceprof.facts.ranks.late_groups.LATE_GROUPS`), ``scopes`` the collectives inside groups and
     across them.
     """
 

@@ -6,8 +6,7 @@ after the median rank of the other hosts. What only its last rank is later is th
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Final
 
@@ -21,17 +20,13 @@ from traceprof.facts.collectives.members import Member
 from traceprof.facts.ranks.arrivals import find_arrivals, phases_of_arrivals
 from traceprof.facts.ranks.ends import is_beyond_clocks, spread_of_ends_ns
 from traceprof.model.ranks import Ranks
-from traceprof.model.results import Note, TableSpec, Unit, key, same, total
 
 __all__ = [
-    "LATE_GROUPS",
     "GroupLateness",
     "Grouping",
-    "describe_lateness",
     "find_late_group",
     "find_late_whole",
     "find_unclear_group",
-    "frame_of_late",
     "measure_lateness",
 ]
 
@@ -40,28 +35,6 @@ _Float64Array = npt.NDArray[np.float64]
 _LEAST_COST_RATIO: Final = 0.01
 _LEAST_SHARE_RATIO: Final = 0.5
 _FEWEST_RANKS: Final = 2
-
-LATE_GROUPS: Final = TableSpec(
-    "late_groups",
-    "the hosts and racks that seem late as a whole, and what to make of it",
-    (
-        key("kind", "host or rack"),
-        key("group", "its name"),
-        same("verdict", Unit.TEXT, "straggler, or clocks: they may differ by as much"),
-        same("ranks", Unit.COUNT, "its ranks"),
-        same("late_ranks", Unit.COUNT, "how many of them come late"),
-        total("cost_ns", Unit.NS, "how long most of its ranks hold the median other up"),
-        same("cost_ratio", Unit.RATIO, "that, of the window"),
-        total("held_up_ns", Unit.NS, "how long its last rank does"),
-        same("last_ratio", Unit.RATIO, "the share of the collectives to which it comes last"),
-        same("phase", Unit.TEXT, "where its ranks take longer than the others"),
-        total("excess_ns", Unit.NS, "by how much each does in all"),
-        same("since_ns", Unit.AT_NS, "when it first was late"),
-        total("waited_ns", Unit.NS, "what all ranks waited where it came last"),
-        total("ends_ns", Unit.NS, "how much the ends of these collectives differ"),
-    ),
-)
-"""Those groups of `GroupLateness` that explain the lateness of ranks."""
 
 
 class Grouping(StrEnum):
@@ -161,43 +134,6 @@ def find_unclear_group(ranks: Ranks, grouping: Grouping) -> GroupLateness | None
 def find_late_group(lateness: tuple[GroupLateness, ...]) -> GroupLateness | None:
     """Return the straggler among the groups."""
     return next((group for group in lateness if group.is_straggler), None)
-
-
-def describe_lateness(grouping: Grouping, group: GroupLateness) -> Note:
-    """Return a note on a straggler."""
-    where = ", mostly in {phase}" if group.phase else ""
-    since = "" if group.since_ns is None else ", since {since:ns}"
-    text = (
-        "{kind} {group} is a straggler: {late:count} of its {ranks:count} ranks come late, last "
-        "to {last:ratio} of the collectives that it shares with others; that costs the others "
-        f"{{cost:ns}} ({{share:ratio}} of the window){where}{since}"
-    )
-    return Note.of(
-        text,
-        kind=grouping.value,
-        group=group.name,
-        late=group.late_ranks,
-        ranks=group.ranks,
-        last=group.last_ratio,
-        cost=group.cost_ns,
-        share=group.cost_ratio,
-        phase=group.phase,
-        since=group.since_ns,
-    )
-
-
-def frame_of_late(groups: Iterable[tuple[Grouping, GroupLateness]]) -> pd.DataFrame:
-    """Return the table `LATE_GROUPS` of some groups."""
-    rows = [
-        {
-            **asdict(group),
-            "kind": grouping.value,
-            "group": group.name,
-            "verdict": "straggler" if group.is_straggler else "clocks",
-        }
-        for grouping, group in groups
-    ]
-    return LATE_GROUPS.frame(rows)
 
 
 class _Meetings:

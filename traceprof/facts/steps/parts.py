@@ -30,7 +30,6 @@ __all__ = [
     "phases_of_host",
     "profiler_in_steps",
     "sums_in_steps",
-    "sums_of_gaps",
 ]
 
 _Int64Array = npt.NDArray[np.int64]
@@ -185,25 +184,3 @@ def _sums(steps: pd.DataFrame, rows: pd.DataFrame, values: pd.Series) -> _Float6
     sums = np.zeros(len(steps))
     np.add.at(sums, owner[owner >= 0], values.to_numpy(np.float64)[owner >= 0])
     return sums
-
-
-def sums_of_gaps(trace: Trace, steps: pd.DataFrame, gaps: pd.DataFrame) -> _Float64Array:
-    """Return the ns that devices waited in each of ``steps``, the mean over those of its process.
-
-    ``gaps`` are those of all devices with a column ``waited`` of ns; a gap counts for the step
-    in which it ends.
-    """
-    waited = np.zeros(len(steps))
-    starts, ends = _spans(steps)
-    gap_ends, gap_ns = gaps["end_ns"].to_numpy(np.int64), gaps["waited"].to_numpy(np.float64)
-    of_device = _rows_by(gaps, "device")
-    used = devices_of_processes(trace)
-    for process, rows in _rows_by(steps, "process").items():
-        devices = used.get(process, ())
-        for device in devices:
-            mine = of_device.get(device, np.empty(0, np.int64))
-            place = np.searchsorted(starts[rows], gap_ends[mine], side="left") - 1
-            inside = (place >= 0) & (gap_ends[mine] <= ends[rows][np.maximum(place, 0)])
-            np.add.at(waited, rows[place[inside]], gap_ns[mine[inside]])
-        waited[rows] /= max(1, len(devices))
-    return waited

@@ -17,6 +17,8 @@ from traceprof.model.steps import STEP_COLUMNS, empty_steps
 __all__ = ["steps_between_ends", "steps_of_phases", "steps_of_ranges"]
 
 _PHASES: Final = ("data", "forward", "eval", "backward", "optimizer")
+_DATA, _FORWARD, _EVAL, _BACKWARD, _OPTIMIZER = range(len(_PHASES))
+_NONE: Final = int(np.iinfo(np.int64).min)
 _WARMUP: Final = re.compile(r"warm[\s_-]?up", re.IGNORECASE)
 
 
@@ -103,19 +105,17 @@ def _numbered(given: pd.Series, process: pd.Series) -> npt.NDArray[np.int64]:
 
 def steps_of_phases(own: pd.DataFrame) -> pd.DataFrame:
     """Return the steps that the phases recorded by traceprof make up."""
-    phases = own[own["name"].isin(_PHASES)]
+    place = {name: i for i, name in enumerate(_PHASES)}
+    names = own["name"].cat
+    places = np.array([*(place.get(str(name), -1) for name in names.categories), -1], np.int64)
+    phase = places[names.codes.to_numpy()]
+    phases = own.assign(phase=phase)[phase >= 0]
+    columns = [phases[name].to_numpy(np.int64) for name in ("phase", "start_ns", "end_ns")]
     rows = [
         (int(str(process)), number, start, end, False)
-        for process, events in phases.groupby("process")
+        for process, events in phases.groupby("process").indices.items()
         for number, (start, end) in enumerate(
-            _steps_in(
-                zip(
-                    events["name"].astype(str),
-                    events["start_ns"].tolist(),
-                    events["end_ns"].tolist(),
-                    strict=True,
-                )
-            )
+            _steps_in(zip(*(column[events].tolist() for column in columns), strict=True))
         )
     ]
     return pd.DataFrame(rows, columns=list(STEP_COLUMNS)) if rows else empty_steps()
@@ -125,45 +125,50 @@ def steps_of_phases(own: pd.DataFrame) -> pd.DataFrame:
 class _Open:
     """The step that is being put together: where its parts stood."""
 
-    start: int | None = None
-    backward: bool = False
-    optimizer_end: int | None = None
+    start: int = _NONE
+    optimizer_end: int = _NONE
     has_batch: bool = False
+    has_backward: bool = False
 
-    @property
-    def is_whole(self) -> bool:
-        return self.start is not None and self.backward and self.optimizer_end is not None
+    def is_ended_by(self, phase: int, start: int) -> bool:
+        """Return whether a phase that starts at ``start`` belongs to another step."""
+        if self.optimizer_end == _NONE or phase == _OPTIMIZER:
+            return False
+        if phase in (_DATA, _EVAL):
+            return True
+        # Lightning runs forward and backward inside the optimizer's step.
+        return start >= self.optimizer_end and not self.has_batch
+
+    def add(self, phase: int, start: int, end: int) -> None:
+        """Let a phase belong to the step."""
+        if self.start == _NONE:
+            self.start = start
+        if phase == _OPTIMIZER:
+            self.optimizer_end = max(end, self.optimizer_end)
+        elif phase == _BACKWARD:
+            self.has_backward = True
+        elif phase == _DATA:
+            self.has_batch = True
 
 
-def _steps_in(events: Iterable[tuple[str, int, int]]) -> Iterator[tuple[int, int]]:
-    """Yield (start, end) of each step in (phase, start, end) events sorted by start.
+def _steps_in(events: Iterable[tuple[int, int, int]]) -> Iterator[tuple[int, int]]:
+    """Yield (start, end) of each step in (place in `_PHASES`, start, end) sorted by start.
 
     A step begins at the first ``data`` (or forward or backward, without a loader) and ends where,
     after an optimizer step, the next data, the next forward or an evaluation begins, at the
     latest with the optimizer itself. What was fetched for evaluation belongs to no step.
     """
+    # One phase after the other: where a step begins depends on where the one before ended.
     step = _Open()
     for phase, start, end in events:
-        if step.optimizer_end is not None and _begins_another(phase, step, start):
+        if step.is_ended_by(phase, start):
             # With a loader, the time up to the next batch is the step's; else it ends here.
-            if step.is_whole:
-                yield (step.start or 0), start if phase == "data" else step.optimizer_end
+            if step.has_backward:
+                yield step.start, start if phase == _DATA else step.optimizer_end
             step = _Open()
-        if phase == "eval":
-            step = step if step.backward else _Open()
-            continue
-        step.start = start if step.start is None else step.start
-        step.has_batch |= phase == "data"
-        step.backward |= phase == "backward"
-        if phase == "optimizer":
-            step.optimizer_end = max(end, step.optimizer_end or 0)
-    if step.is_whole:
-        yield (step.start or 0), (step.optimizer_end or 0)
-
-
-def _begins_another(phase: str, step: _Open, start: int) -> bool:
-    if phase in ("data", "eval"):
-        return True
-    # Lightning runs forward and backward inside the optimizer's step.
-    after = step.optimizer_end is not None and start >= step.optimizer_end
-    return phase in ("forward", "backward") and after and not step.has_batch
+        if phase != _EVAL:
+            step.add(phase, start, end)
+        elif not step.has_backward:
+            step = _Open()
+    if step.has_backward and step.optimizer_end != _NONE:
+        yield step.start, step.optimizer_end

@@ -27,7 +27,7 @@ from traceprof.model.results import Note
 from traceprof.model.steps import Steps
 from traceprof.model.trace import Trace
 
-__all__ = ["Context", "KernelTimes"]
+__all__ = ["Context", "KernelTimes", "copies_with_calls"]
 
 _OWNERS: Final = {
     "data": "input_bound",
@@ -187,7 +187,7 @@ class Context:
 
         With the call that made each: ``api`` ("" unknown) and its ``call_ns``.
         """
-        found = [_with_calls(part) for part in self.ranks]
+        found = [copies_with_calls(part) for part in self.ranks]
         copies = pd.concat([own for own in found if len(own)] or found[:1], ignore_index=True)
         starts = copies["start_ns"].to_numpy()
         inside = self.typical.covered_ns(starts, starts + 1) > 0
@@ -279,7 +279,8 @@ def _opens_in_a_sync(part: Trace, gaps: pd.DataFrame) -> npt.NDArray[np.bool_]:
     return opens
 
 
-def _with_calls(part: Trace) -> pd.DataFrame:
+def copies_with_calls(part: Trace) -> pd.DataFrame:
+    """Return the copies of a rank with the call that made each: ``api`` and its ``call_ns``."""
     copies, launches = part.copies, launches_of(part, "copies")
     names = part.whole.api_calls["name"].to_numpy(object)
     api = np.full(len(copies), "", object)

@@ -17,11 +17,12 @@ import pytest
 from tests.requirements import require
 from traceprof.analysis.advice.findings.blocking_copies import blocking_copies_of
 from traceprof.analysis.advice.findings.blocking_memsets import blocking_memsets_of
-from traceprof.analysis.advice.findings.context import Context
+from traceprof.analysis.advice.findings.context import Context, copies_with_calls
 from traceprof.analysis.advice.findings.gpu_gaps import long_gaps
 from traceprof.analysis.advice.findings.pageable_copies import asynchronous, of_pageable_memory
 from traceprof.facts.host.states import is_synchronisation
 from traceprof.formats import open_trace
+from traceprof.model.ranks import Ranks
 from traceprof.model.window import TimeWindow
 
 pytestmark = [pytest.mark.nsys, pytest.mark.traces]
@@ -41,12 +42,18 @@ Rows = set[tuple[int, int]]
 """(start, duration) of each row."""
 
 
+def _copies(context: Context) -> pd.DataFrame:
+    (part,) = context.ranks
+    return copies_with_calls(part)
+
+
 def _pageable(context: Context) -> pd.DataFrame:
-    return asynchronous(of_pageable_memory(context.all_copies))
+    return asynchronous(of_pageable_memory(_copies(context)))
 
 
 def _sync_calls(context: Context) -> pd.DataFrame:
-    calls = context.trace.api_calls
+    (part,) = context.ranks
+    calls = part.api_calls
     # NVIDIA's rule leaves out waits for events.
     events = calls["name"].astype(str).str.contains("Event")
     return calls[is_synchronisation(calls["name"]) & ~events]
@@ -54,8 +61,8 @@ def _sync_calls(context: Context) -> pd.DataFrame:
 
 RULES: dict[str, Callable[[Context], pd.DataFrame]] = {
     "cuda-async-memcpy": _pageable,
-    "cuda-sync-memcpy": lambda context: blocking_copies_of(context.all_copies),
-    "cuda-sync-memset": lambda context: blocking_memsets_of(context.all_copies),
+    "cuda-sync-memcpy": lambda context: blocking_copies_of(_copies(context)),
+    "cuda-sync-memset": lambda context: blocking_memsets_of(_copies(context)),
     "cuda-sync-api": _sync_calls,
     "gpu-starv": long_gaps,
 }
@@ -69,7 +76,8 @@ def test_our_rows_are_those_of_nsys_analyze(
     path = real_trace(f"nsys/{name}.sqlite")
     copy = Path(shutil.copy(path, tmp_path / "copy.sqlite"))
     trace = open_trace(path)
-    context = Context(trace.within(TimeWindow(trace.span.start_ns, trace.span.end_ns + 1)))
+    window = TimeWindow(trace.span.start_ns, trace.span.end_ns + 1)
+    context = Context(Ranks.of(trace.within(window)))
     found = {}
     for rule, rows_of in RULES.items():
         rows = rows_of(context)

@@ -4,20 +4,24 @@ import pkgutil
 
 import pytest
 
-from tests.analysis.generated_run import Plan, make_trace_of
+from tests.analysis.advice.findings.found import Found, findings_of
+from tests.analysis.generated_run import Plan, make_ranks_of
 from tests.builders import TraceBuilder
+from tests.running import run
 from traceprof.analysis.advice import findings
-from traceprof.analysis.advice.findings import RULES, Finding, Rule, measure_findings
+from traceprof.analysis.advice.findings import RULES, Rule
 from traceprof.model.cluster import Cluster
+from traceprof.model.ranks import Ranks
 from traceprof.model.tables import TABLES
 from traceprof.model.trace import Trace
+from traceprof.render.formatting import note_text
 
 US = 1000
 MS = 1000 * US
 
 
-def found(trace: Trace) -> dict[str, Finding]:
-    return {finding.rule: finding for finding in measure_findings(trace).findings}
+def found(of: Trace | Ranks) -> dict[str, Found]:
+    return {finding.rule: finding for finding in findings_of(of)}
 
 
 def test_every_module_of_rules_is_registered() -> None:
@@ -32,26 +36,28 @@ def test_a_rule_needs_tables_that_exist(rule: Rule) -> None:
 
 
 def test_rules_without_data_abstain_and_say_why() -> None:
-    findings = measure_findings(TraceBuilder().range("x", 0, 10).build())
-    abstained = dict(findings.abstained)
+    findings = run("findings", TraceBuilder().range("x", 0, 10).build())
+    table = findings.to_frame("abstained")
+    abstained = dict(zip(table["rule"], table["reason"], strict=True))
+    notes = [note_text(note) for note in findings.notes]
     assert set(abstained) == {rule.name for rule in RULES}
     assert abstained["launch_bound"].startswith("no kernels recorded: record")
     assert abstained["input_bound"].startswith("no range says when data is fetched")
-    assert findings.notes[0] == "no rule found anything to improve"
-    assert "not judged: warmup: no steps are named" in findings.notes
-    assert len(findings.notes) == 1 + len(set(abstained.values()))
+    assert notes[0] == "no rule found anything to improve"
+    assert "not judged: warmup: no steps are named" in notes
+    assert len(notes) == 1 + len(set(abstained.values()))
     assert findings.to_frame().empty
 
 
-def run_with_late(ranks: tuple[int, ...], racks: tuple[str, ...] = ()) -> Trace:
+def run_with_late(ranks: tuple[int, ...], racks: tuple[str, ...] = ()) -> Ranks:
     """Eight ranks on four hosts, some of them 40 ms of 100 late in every step."""
     extra = {(rank, "forward"): 40 * MS for rank in ranks}
     hosts = [f"n{rank // 2}" for rank in range(8)]
-    trace = make_trace_of(Plan(n_ranks=8, hosts=hosts, extra_ns=extra))
+    made = make_ranks_of(Plan(n_ranks=8, hosts=hosts, extra_ns=extra))
     cluster = Cluster()
     for rack in racks:
         cluster = cluster.with_rack(rack)
-    return cluster.placed(trace)
+    return cluster.placed(made)
 
 
 def test_a_host_that_is_late_as_a_whole_is_not_a_straggling_rank() -> None:
@@ -95,7 +101,7 @@ def test_small_collectives() -> None:
     rules = found(builder.build())
     # 40 kernels per "step" instead of one: 39/40 of the exposed 40 %, of which half is claimed.
     assert rules["small_buckets"].saving_ratio == pytest.approx(0.4 * 39 / 40 / 2)
-    assert rules["small_buckets"].evidence == ("median duration 40.00 µs, median message 10.00 kB",)
+    assert rules["small_buckets"].evidence == ("median duration 40.00 µs, median size 10.00 kB",)
     assert rules["exposed_communication"].saving_ratio == pytest.approx(0.4)
 
 
@@ -187,7 +193,7 @@ def test_small_kernels() -> None:
         builder.kernel("elementwise", (60 + 5 * i) * US, (65 + 5 * i) * US)
     finding = found(builder.build())["small_kernels"]
     assert finding.saving_ratio == pytest.approx(0.2)
-    assert finding.evidence[0] == "8 of them, 88.9 % of all"
+    assert finding.evidence[0] == "8 of them (88.9 % of all)"
 
 
 @pytest.mark.parametrize(
@@ -213,7 +219,7 @@ def test_symptoms_stand_behind_their_causes() -> None:
         .kernel("gemm", 1000 * MS, 1001 * MS, launched_ns=(1000 * MS - 10, 1000 * MS - 5))
         .build()
     )
-    rules = [finding.rule for finding in measure_findings(trace).findings]
+    rules = [finding.rule for finding in findings_of(trace)]
     assert rules == ["input_bound", "gpu_gaps", "low_utilisation"]
 
 
@@ -225,12 +231,14 @@ def test_training_on_the_host_can_be_input_bound_too() -> None:
 
 
 def test_findings_as_a_table() -> None:
-    table = measure_findings(copies_of("pinned", "cudaMemcpy")).to_frame()
-    assert table["rule"].tolist() == ["blocking_copies"]
-    assert "is_symptom" not in table
-    assert table["evidence"].tolist() == [
-        "1 copies by cudaMemcpy; the calls take 1 ns of host time"
+    result = run("findings", copies_of("pinned", "cudaMemcpy"))
+    (row,) = result.table.to_dict("records")
+    assert (row["rule"], row["number"], row["show"]) == ("blocking_copies", 1, "copies")
+    assert list(map(note_text, row["evidence"])) == [
+        "1 copies by cudaMemcpy",
+        "the calls take 1 ns of host time",
     ]
+    assert row["evidence"][1].values == {"each": 1}
 
 
 def test_savings_are_per_step_where_steps_are_known() -> None:
@@ -242,4 +250,4 @@ def test_savings_are_per_step_where_steps_are_known() -> None:
         builder.copy("d2h", at + 80 * MS, at + 100 * MS, launched_ns=(at, at + 1), api="cudaMemcpy")
     finding = found(builder.build(span=(0, 500 * MS)))["blocking_copies"]
     assert finding.saving_ns == 20 * MS
-    assert finding.evidence[0] == "1 per step copies by cudaMemcpy"
+    assert finding.evidence[0] == "1 copies by cudaMemcpy per step"

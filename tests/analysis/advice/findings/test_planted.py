@@ -4,14 +4,16 @@ from dataclasses import replace
 
 import pytest
 
+from tests.analysis.advice.findings.found import Found, findings_of
 from tests.training import MS, US, Training
-from traceprof.analysis.advice.findings import Findings, measure_findings
-from traceprof.session.selection import select
+from traceprof.model.ranks import Ranks
 from traceprof.model.trace import Trace
+from traceprof.session.selection import select
 
 
-def findings_of(trace: Trace, window: str | None = None) -> Findings:
-    return measure_findings(trace.within(select(trace, window).window))
+def findings_in(trace: Trace, window: str | None = None) -> list[Found]:
+    ranks = Ranks.of(trace)
+    return findings_of(ranks.within(select(ranks, window).window))
 
 
 @pytest.mark.parametrize(
@@ -25,7 +27,7 @@ def findings_of(trace: Trace, window: str | None = None) -> Findings:
     ],
 )
 def test_a_healthy_loop_has_no_findings(training: Training) -> None:
-    assert findings_of(training.build()).findings == ()
+    assert findings_in(training.build()) == []
 
 
 @pytest.mark.parametrize(
@@ -62,7 +64,7 @@ def test_the_planted_cause_is_the_first_finding(
     rule: str, training: Training, window: str | None, jitter_ratio: float
 ) -> None:
     trace = replace(training, jitter_ratio=jitter_ratio).build()
-    findings = findings_of(trace, window).findings
+    findings = findings_in(trace, window)
     assert findings
     assert findings[0].rule == rule
     assert findings[0].evidence
@@ -70,4 +72,4 @@ def test_the_planted_cause_is_the_first_finding(
     assert findings[0].caveat
     # What is given to look at can be looked at.
     for finding in findings:
-        assert not finding.window or select(trace, finding.window).window.duration_ns > 0
+        assert not finding.window or select(Ranks.of(trace), finding.window).window.duration_ns > 0

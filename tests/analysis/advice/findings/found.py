@@ -1,0 +1,47 @@
+"""Findings as people read them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from tests.running import run
+from traceprof.model.ranks import Ranks
+from traceprof.model.trace import Trace
+from traceprof.render.formatting import note_text
+
+__all__ = ["Found", "findings_of"]
+
+
+@dataclass(frozen=True)
+class Found:
+    """A finding with its sentences in words."""
+
+    rule: str
+    title: str
+    saving_ratio: float
+    saving_ns: int
+    evidence: tuple[str, ...]
+    action: str
+    caveat: str
+    window: str
+    ranges: tuple[str, ...]
+    is_symptom: bool
+
+
+def findings_of(of: Trace | Ranks) -> list[Found]:
+    """Return the findings on a trace, the best first."""
+    return [
+        Found(
+            rule=row["rule"],
+            title=note_text(row["title"]),
+            saving_ratio=row["saving_ratio"],
+            saving_ns=row["saving_ns"],
+            evidence=tuple(map(note_text, row["evidence"])),
+            action=row["action"],
+            caveat=row["caveat"],
+            window=row["window"],
+            ranges=tuple(filter(None, row["ranges"].split("; "))),
+            is_symptom=row["is_symptom"],
+        )
+        for row in run("findings", of).table.to_dict("records")
+    ]
