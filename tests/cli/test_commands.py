@@ -13,7 +13,9 @@ import sys
 from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
+from typing import Any
 
+import jsonschema
 import pytest
 from typer.testing import CliRunner
 
@@ -32,7 +34,15 @@ PARTS = (
     "device_memory_ns",
     "idle_ns",
 )
+SCHEMA = json.loads((ROOT / "docs" / "schema" / "analysis-2.json").read_text("utf-8"))
 runner = CliRunner()
+
+
+def rows_of(document: dict[str, Any], name: str, table: str | None = None) -> list[dict[str, Any]]:
+    """Return the rows of a table in JSON; of the first table where none is named."""
+    tables = document["results"][name]["tables"]
+    rows: list[dict[str, Any]] = tables[table or next(iter(tables))]["rows"]
+    return rows
 
 
 def ends_with(arguments: list[str], code: int) -> str:
@@ -90,12 +100,15 @@ def test_every_real_trace_is_described_and_analysed_and_left_alone(
 
     assert printed.exit_code == 0
     document = json.loads(printed.stdout)
-    assert document["schema"] == "traceprof.analysis/1"
+    assert document["schema"] == "traceprof.analysis/2"
+    jsonschema.validate(document, SCHEMA)
     assert set(document["results"]) | set(document["not_recorded"]) >= {"breakdown", "ranges"}
-    for row in document["results"].get("breakdown", {"rows": []})["rows"]:
-        assert sum(row[part] for part in PARTS) == row["duration_ns"]
-        if row["device"] != "all":
+    if "breakdown" in document["results"]:
+        for row in rows_of(document, "breakdown"):
+            assert sum(row[part] for part in PARTS) == row["duration_ns"]
             assert row["duration_ns"] == document["window"]["duration_ns"]
+        for row in rows_of(document, "breakdown", "total"):
+            assert sum(row[part] for part in PARTS) == row["duration_ns"]
     assert hashlib.sha256(path.read_bytes()).hexdigest() == before
     assert sorted(path.parent.iterdir()) == siblings
 
@@ -107,16 +120,16 @@ def test_a_trace_without_kernels_is_answered_from_its_ranges(
     path = str(real_trace("nsys/2022.4-nvtx-only.sqlite"))
     document = json.loads(runner.invoke(app, ["analyze", path, "--json"]).stdout)
     assert "breakdown" in document["not_recorded"]
-    assert document["results"]["ranges"]["rows"][0]["name"] == "find_centers"
-    message = ends_with(["kernels", path], 4)
+    assert rows_of(document, "ranges")[0]["name"] == "find_centers"
+    message = ends_with(["show", "kernels", path], 4)
     assert "no kernels recorded: record on a machine with a GPU" in message
 
 
 @pytest.mark.traces
 def test_a_graph_that_was_traced_whole_is_not_idle(real_trace: Callable[[str], Path]) -> None:
     path = str(real_trace("nsys/2024.6-cuda-graphs-a100.sqlite"))
-    document = json.loads(runner.invoke(app, ["breakdown", path, "--json"]).stdout)
-    (row,) = document["results"]["breakdown"]["rows"]
+    document = json.loads(runner.invoke(app, ["show", "breakdown", path, "--json"]).stdout)
+    (row,) = rows_of(document, "breakdown")
     assert row["compute_ns"] / row["duration_ns"] > 0.99
 
 
@@ -141,28 +154,40 @@ def trace(tmp_path: Path) -> Path:
     return path
 
 
-def test_one_analysis_can_be_asked_for_in_any_order(trace: Path) -> None:
-    for arguments in (["analyze", "kernels", str(trace)], ["analyze", str(trace), "kernels"]):
+def test_one_table_or_several_can_be_asked_for(trace: Path) -> None:
+    for arguments, names in (
+        (["show", "kernels", str(trace)], ["kernels"]),
+        (["kernels", str(trace)], ["kernels"]),
+        (["show", "ranges,kernels", str(trace)], ["ranges", "kernels"]),
+    ):
         document = json.loads(runner.invoke(app, [*arguments, "--json"]).stdout)
-        assert list(document["results"]) == ["kernels"]
+        assert list(document["results"]) == names
+        assert "verdict" not in document
+
+
+def test_a_trace_alone_is_analysed(trace: Path) -> None:
+    alone = runner.invoke(app, [str(trace), "--json"])
+    assert alone.exit_code == 0
+    assert alone.stdout == runner.invoke(app, ["analyze", str(trace), "--json"]).stdout
+    assert json.loads(alone.stdout)["verdict"]["sentences"]
 
 
 def test_the_window_is_what_was_asked_for(trace: Path) -> None:
-    arguments = ["breakdown", str(trace), "--json", "--window", "10ns..55ns"]
+    arguments = ["show", "breakdown", str(trace), "--json", "--window", "10ns..55ns"]
     document = json.loads(runner.invoke(app, arguments).stdout)
-    (row,) = document["results"]["breakdown"]["rows"]
+    (row,) = rows_of(document, "breakdown")
     assert (row["duration_ns"], row["compute_ns"], row["idle_ns"]) == (45, 25, 20)
 
 
 def test_csv_is_safe_for_a_spreadsheet(trace: Path) -> None:
-    printed = runner.invoke(app, ["kernels", str(trace), "--csv"]).stdout
+    printed = runner.invoke(app, ["show", "kernels", str(trace), "--csv"]).stdout
     rows = list(csv.DictReader(io.StringIO(printed)))
     assert [row["name"] for row in rows] == ["sgemm", "'=cmd()|<b>\x1b[31m"]
     assert [row["total_ns"] for row in rows] == ["30", "10"]
 
 
 def test_names_cannot_steer_the_terminal(trace: Path) -> None:
-    printed = runner.invoke(app, ["kernels", str(trace)], color=False).stdout
+    printed = runner.invoke(app, ["show", "kernels", str(trace)], color=False).stdout
     assert "\x1b" not in printed
     assert "=cmd()|<b>" in printed
 
@@ -170,9 +195,9 @@ def test_names_cannot_steer_the_terminal(trace: Path) -> None:
 def test_rules_of_the_user_decide_what_kernels_do(trace: Path, tmp_path: Path) -> None:
     rules = tmp_path / "rules.toml"
     rules.write_text('[[rule]]\nactivity = "communication"\npattern = "sgemm"\n')
-    arguments = ["breakdown", str(trace), "--json", "--window", "active", "--rules", str(rules)]
+    arguments = ["show", "breakdown", str(trace), "--json", "-w", "active", "--rules", str(rules)]
     document = json.loads(runner.invoke(app, arguments).stdout)
-    (row,) = document["results"]["breakdown"]["rows"]
+    (row,) = rows_of(document, "breakdown")
     assert (row["compute_ns"], row["exposed_communication_ns"]) == (10, 30)
 
 
@@ -183,9 +208,11 @@ def test_rules_of_the_user_decide_what_kernels_do(trace: Path, tmp_path: Path) -
         (["analyze", "{trace}", "--window", "1s..2s"], 2, "is empty"),
         (["analyze", "{trace}", "--window", "range:nothing"], 2, "it has loop"),
         (["analyze", "{trace}", "--window", "step:3"], 2, "no steps are known"),
-        (["analyze", "kernels", "copies", "{trace}", "--csv"], 2, "name one analysis"),
-        (["analyze", "kernels"], 2, "expected a trace"),
+        (["show", "kernels,copies", "{trace}", "--csv"], 2, "--csv prints one table: name one"),
+        (["show", "kernels", "{trace}", "--csv", "--json"], 2, "--json and --csv: one of them"),
+        (["show", "kernels"], 2, "expected a trace: traceprof show kernels TRACE"),
         (["analyze", "{trace}", "other.sqlite"], 3, "other.sqlite: No such file"),
+        (["show", "ops", "{trace}"], 4, "no host_ops recorded"),
         (["ops", "{trace}"], 4, "no host_ops recorded"),
     ],
 )
@@ -214,8 +241,8 @@ def test_a_wrong_file_gives_one_line_and_code_3(
     path = tmp_path / "wrong"
     if content is not None:
         path.write_bytes(content)
-    for command in ("info", "analyze", "kernels"):
-        printed = ends_with([command, str(path)], 3)
+    for command in (["info"], ["analyze"], ["show", "kernels"], ["kernels"]):
+        printed = ends_with([*command, str(path)], 3)
         assert message in printed
         assert printed.count("\n") == 1
 
@@ -234,7 +261,7 @@ def test_a_truncated_export_is_refused(trace: Path) -> None:
 
 
 def test_output_that_nobody_reads_to_the_end_is_no_error(trace: Path, run_traceprof: Run) -> None:
-    command = f"{sys.executable} -m traceprof kernels {trace} --json | head -n 1"
+    command = f"{sys.executable} -m traceprof show kernels {trace} --json | head -n 1"
     done = subprocess.run(
         ["bash", "-o", "pipefail", "-c", command],
         capture_output=True,
@@ -260,9 +287,10 @@ def test_a_run_is_taken_wherever_a_trace_is(
     for rank in range(4):
         source = real_trace(f"kineto/torchrec-4ranks-v100/rank{rank}.pt.trace.json.gz")
         (tmp_path / source.name).write_bytes(source.read_bytes())
-    document = json.loads(runner.invoke(app, ["breakdown", str(tmp_path), "--json"]).stdout)
-    rows = document["results"]["breakdown"]["rows"]
-    assert [row["device"] for row in rows] == ["0", "1", "2", "3", "all"]
+    document = json.loads(runner.invoke(app, ["show", "breakdown", str(tmp_path), "--json"]).stdout)
+    rows = rows_of(document, "breakdown")
+    assert [row["device"] for row in rows] == [0, 1, 2, 3]
+    assert len(rows_of(document, "breakdown", "total")) == 1
     assert all(sum(row[part] for part in PARTS) == row["duration_ns"] for row in rows)
 
     contents = json.loads(runner.invoke(app, ["info", str(tmp_path), "--json"]).stdout)
@@ -302,10 +330,10 @@ def test_hosts_and_racks_of_a_run(tmp_path: Path) -> None:
     cluster.write_text('[hosts]\nleft = "0,2"\nright = "1,3"\n[racks]\nr9 = "left,right"\n')
 
     def names(*arguments: str) -> list[tuple[str, bool]]:
-        done = CliRunner().invoke(app, [*arguments, run, "--json"])
+        done = CliRunner().invoke(app, ["show", *arguments, run, "--json"])
         assert done.exit_code == 0, done.output
         key = arguments[0].removesuffix("s")
-        rows = json.loads(done.stdout)["results"][arguments[0]]["rows"]
+        rows = rows_of(json.loads(done.stdout), arguments[0])
         return [(row[key], row["is_straggler"]) for row in rows]
 
     assert names("hosts") == [("node2", True), ("node1", False)]

@@ -10,7 +10,9 @@ from typing import Any
 import pytest
 
 from tests.render.browser import OpenPage
+from traceprof.model.ranks import Ranks
 from traceprof.model.trace import Trace
+from traceprof.session.run import run_of
 from traceprof.viewer.panes import open_pane
 from traceprof.viewer.server import ViewerServer
 from traceprof.viewer.site import bind
@@ -26,7 +28,7 @@ def serve() -> Iterator[Serve]:
 
         def start(**traces: Trace) -> ViewerServer:
             listening, address = bind("127.0.0.1", 0)
-            panes = [open_pane(title, trace) for title, trace in traces.items()]
+            panes = [open_pane(title, run_of(Ranks.of(trace))) for title, trace in traces.items()]
             server = ViewerServer(panes, listening, address)
             thread = threading.Thread(target=server.serve)
             stack.callback(server.close)

@@ -11,6 +11,7 @@ from tests.render.browser import OpenPage
 from tests.render.test_escape import HOSTILE
 from tests.viewer.conftest import View
 from traceprof.model.trace import Trace, TraceInfo
+from traceprof.units import format_count
 
 pytestmark = pytest.mark.chromium
 
@@ -102,7 +103,7 @@ def test_zooming_fetches_what_the_screen_can_show_and_hover_tells_it(view: View)
     tip = _frame(page).locator(".tip")
     assert tip.locator("b").inner_text() == "k0"
     facts = dict(text.split("\n") for text in tip.locator(".fact").all_inner_texts())
-    assert facts["start"] == "20.01 ms (20,005,000 ns)"
+    assert facts["start"] == f"20.01 ms ({format_count(20_005_000)} ns)"
     assert facts["duration"] == "500 ns"
     assert page.complaints == []
 

@@ -6,8 +6,10 @@ import json
 from typing import Any
 
 from tests.builders import TraceBuilder
+from traceprof.model.ranks import Ranks
 from traceprof.model.trace import Trace
 from traceprof.model.window import TimeWindow
+from traceprof.session.run import run_of
 from traceprof.viewer.panes import open_pane
 from traceprof.viewer.search import Found
 from traceprof.viewer.store import TimelineStore
@@ -75,7 +77,7 @@ def test_search_counts_and_finds_in_the_whole_trace() -> None:
     builder = TraceBuilder()
     for i in range(70_000):
         builder.kernel("Needle" if i in (5, 69_000) else "hay", 10 * i, 10 * i + 5)
-    search = open_pane("x", builder.build()).search
+    search = open_pane("x", run_of(Ranks.of(builder.build()))).search
     is_match = search.matching(" nEEd ")
     assert search.count(is_match) == 2
     assert search.nearest(is_match, 50, 1) == Found(0, 0, 690_000, 690_005)

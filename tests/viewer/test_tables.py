@@ -2,11 +2,18 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import Any
 
+import pytest
 from dash import html
 
+from tests.analysis.generated_run import Plan, make_run
 from tests.builders import TraceBuilder
+from traceprof.facts import cache
+from traceprof.model.merge import place_run
+from traceprof.model.ranks import Ranks
+from traceprof.session.run import run_of
 from traceprof.viewer.panes import open_pane
 from traceprof.viewer.tables import TABLE_NAMES, Tables
 
@@ -33,7 +40,7 @@ def _links(component: Any) -> list[str]:
 def _tables() -> Tables:
     builder = TraceBuilder().kernel("k" * 100, 1_000_000, 1_500_000)
     builder.kernel("other", 1_700_000, 2_000_000)
-    return Tables([open_pane("<b>one</b>", builder.build())])
+    return Tables([open_pane("<b>one</b>", run_of(Ranks.of(builder.build())))])
 
 
 def test_times_of_tables_lead_to_the_timeline() -> None:
@@ -58,3 +65,55 @@ def test_names_of_tables_that_do_not_exist_are_left_out() -> None:
 def test_every_analysis_can_be_shown_or_says_why_not() -> None:
     (section,) = _tables().show("  ", TABLE_NAMES)
     assert sum(text in TABLE_NAMES for text in _texts(section)) >= len(TABLE_NAMES)
+
+
+def test_small_further_tables_and_the_meaning_of_columns_are_shown() -> None:
+    (section,) = _tables().show("all", ["breakdown"])
+    assert {"H3", "P"} <= {type(child).__name__ for child in section.children[2].children}
+    titles = [cell.title for cell in _all(section, html.Th)]
+    assert "the length of the window" in titles
+
+
+def _all(component: Any, kind: type) -> list[Any]:
+    if isinstance(component, list):
+        return [found for item in component for found in _all(item, kind)]
+    own = [component] if isinstance(component, kind) else []
+    return own + _all(getattr(component, "children", None) or [], kind) if component else own
+
+
+def test_a_run_shows_the_ranks_of_its_processes() -> None:
+    run = run_of(place_run(make_run(Plan(n_ranks=2))))
+    (section,) = Tables([open_pane("run", run)]).show("all", ["steps"])
+    heads = [text for cell in _all(section, html.Th) for text in _texts(cell)]
+    assert "rank" in heads
+    assert "process" not in heads
+
+
+def test_another_window_computes_no_fact_of_the_whole_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    computed: Counter[tuple[Any, ...]] = Counter()
+    recalled = cache._recalled
+
+    def counting(compute: Any, of: Any, args: Any, kwargs: Any) -> Any:
+        def counted(of: Any, *args: Any, **kwargs: Any) -> Any:
+            if of.uncut is None:
+                computed[compute.__module__, compute.__qualname__, id(of), args] += 1
+            return compute(of, *args, **kwargs)
+
+        counted.__module__, counted.__qualname__ = compute.__module__, compute.__qualname__
+        return recalled(counted, of, args, kwargs)
+
+    monkeypatch.setattr(cache, "_recalled", counting)
+    for run in (
+        run_of(place_run(make_run(Plan(n_ranks=2)))),
+        run_of(Ranks.of(make_run(Plan(n_ranks=1)).members[0].trace)),
+    ):
+        tables = Tables([open_pane("run", run)])
+        tables.show("step:3", TABLE_NAMES)
+        before = Counter(computed)
+        assert len(before) > 20
+        tables.show("step:4", TABLE_NAMES)
+        tables.show("first:1s", TABLE_NAMES)
+        assert computed == before
+        assert set(computed.values()) == {1}

@@ -43,7 +43,7 @@ def _options(
 def main() -> None:
     """Run the command line; a bug of ours is one line, too, unless TRACEPROF_DEBUG is set."""
     try:
-        app()
+        app(prog_name="traceprof")
     except Exception as error:
         if os.environ.get("TRACEPROF_DEBUG"):
             raise

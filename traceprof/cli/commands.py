@@ -17,7 +17,7 @@ from typer.core import TyperGroup
 from traceprof.analysis import ANALYSES
 from traceprof.errors import TraceprofError, UsageError
 
-__all__ = ["COMMANDS", "OLD_NAMES", "Command", "Commands"]
+__all__ = ["COMMANDS", "OLD_NAMES", "Command", "Commands", "looks_like_a_path", "table_names"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,7 +78,7 @@ class Commands(TyperGroup):
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
         """Return the command that ``args`` begin with; a trace alone is analysed."""
         if args and self.get_command(ctx, args[0]) is None:
-            if not _looks_like_a_path(args[0]):
+            if not looks_like_a_path(args[0]):
                 raise UsageError(_unknown(args[0]))
             args = ["analyze", *args]
         return super().resolve_command(ctx, args)
@@ -110,7 +110,8 @@ def _made(
     return made
 
 
-def _looks_like_a_path(text: str) -> bool:
+def looks_like_a_path(text: str) -> bool:
+    """Return whether somebody who writes ``text`` means a file, whether it is there or not."""
     return Path(text).exists() or any(mark in text for mark in "./\\*?[")
 
 

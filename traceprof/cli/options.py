@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import inspect
+import shlex
 from collections.abc import Callable
+from difflib import get_close_matches
 from functools import wraps
 from pathlib import Path
 from typing import Annotated, Any, Final, TypeAlias, get_type_hints
 
 import typer
 
+from traceprof.cli.commands import looks_like_a_path, table_names
 from traceprof.errors import UsageError
 
 __all__ = [
@@ -21,25 +24,37 @@ __all__ = [
     "RowCount",
     "TracePaths",
     "WindowText",
+    "check_paths",
     "opens_traces",
 ]
 
-_ABOUT = "What the trace cannot know"
 
+def check_paths(paths: list[Path]) -> list[Path]:
+    """Return ``paths``, which may be traces.
 
-def _paths(paths: list[Path]) -> list[Path]:
+    Raises:
+        UsageError: one is an option, or the name of a table; the message says what was meant.
+    """
     for path in paths:
-        if str(path).startswith("-") and not path.exists():
-            raise UsageError(f"{path} stands where a trace should: options come before `--`")
+        name = str(path)
+        if path.exists():
+            continue
+        if name.startswith("-"):
+            raise UsageError(f"{name} stands where a trace should: options come before `--`")
+        close = [] if looks_like_a_path(name) else get_close_matches(name, table_names(), n=1)
+        if close:
+            files = shlex.join(str(other) for other in paths if other != path) or "TRACE"
+            said = "a table, no trace" if close[0] == name else "neither a table nor a trace"
+            raise UsageError(f"{name} is {said}: traceprof show {close[0]} {files}")
     return paths
 
 
 TracePaths: TypeAlias = Annotated[
     list[Path],
     typer.Argument(
-        metavar="TRACE...",
+        metavar="TRACE",
         help="A trace, or a run: its directory or its files. Only read.",
-        callback=_paths,
+        callback=check_paths,
     ),
 ]
 WindowText: TypeAlias = Annotated[
@@ -56,16 +71,18 @@ AsJson: TypeAlias = Annotated[bool, typer.Option("--json", help="Print JSON (tim
 AsCsv: TypeAlias = Annotated[bool, typer.Option("--csv", help="Print one table as CSV.")]
 AsMarkdown: TypeAlias = Annotated[bool, typer.Option("--markdown", help="Print Markdown.")]
 RowCount: TypeAlias = Annotated[
-    int, typer.Option("--rows", "-n", min=1, help="How many rows a table shows.")
+    int, typer.Option("--rows", "-n", min=1, metavar="N", help="How many rows a table shows.")
 ]
 Output: TypeAlias = Annotated[
-    Path | None, typer.Option("--output", "-o", help="The file to write.")
+    Path | None, typer.Option("--output", "-o", metavar="FILE", help="The file to write.")
 ]
 Force: TypeAlias = Annotated[bool, typer.Option("--force", "-f", help="Overwrite the output.")]
 
 Warmup: TypeAlias = Annotated[
     int | None,
-    typer.Option("--warmup", min=0, help="Leading steps that are warm-up; default: found."),
+    typer.Option(
+        "--warmup", min=0, metavar="N", help="Leading steps that are warm-up; default: found."
+    ),
 ]
 StepRanges: TypeAlias = Annotated[
     str | None,
@@ -75,7 +92,9 @@ StepRanges: TypeAlias = Annotated[
 ]
 RulesFile: TypeAlias = Annotated[
     Path | None,
-    typer.Option("--rules", help="TOML file of rules that say what kernels do, tried first."),
+    typer.Option(
+        "--rules", metavar="FILE", help="TOML file of rules that say what kernels do, tried first."
+    ),
 ]
 AlignClocks: TypeAlias = Annotated[
     str,
@@ -87,20 +106,26 @@ AlignClocks: TypeAlias = Annotated[
     ),
 ]
 GpuModel: TypeAlias = Annotated[
-    str | None, typer.Option("--gpu", help="The model of the GPUs, such as h100-sxm.")
+    str | None,
+    typer.Option("--gpu", metavar="MODEL", help="The model of the GPUs, such as h100-sxm."),
 ]
 LinkRates: TypeAlias = Annotated[
-    list[str] | None, typer.Option("--link", help="A link: pcie=gen4x16, nic=400Gb/s …")
+    list[str] | None,
+    typer.Option("--link", metavar="LINK=RATE", help="A link: pcie=gen4x16, nic=400Gb/s …"),
 ]
 HardwareFile: TypeAlias = Annotated[
-    Path | None, typer.Option("--hardware", help="TOML file with more GPUs and links.")
+    Path | None,
+    typer.Option("--hardware", metavar="FILE", help="TOML file with more GPUs and links."),
 ]
 RackHosts: TypeAlias = Annotated[
-    list[str] | None, typer.Option("--rack", help="Hosts of a rack: r1=node[1-4],node9.")
+    list[str] | None,
+    typer.Option("--rack", metavar="RACK=HOSTS", help="Hosts of a rack: r1=node[1-4],node9."),
 ]
 ClusterFile: TypeAlias = Annotated[
     Path | None,
-    typer.Option("--cluster", help="TOML file: the ranks of [hosts], the hosts of [racks]."),
+    typer.Option(
+        "--cluster", metavar="FILE", help="TOML file: the ranks of [hosts], the hosts of [racks]."
+    ),
 ]
 
 _OPENING: Final[dict[str, tuple[Any, Any]]] = {

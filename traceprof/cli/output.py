@@ -11,10 +11,20 @@ from typing import TYPE_CHECKING
 from traceprof.errors import UsageError
 
 if TYPE_CHECKING:
+    from traceprof.render.base import Options
     from traceprof.session.answer import Document
     from traceprof.session.opening import Opening
 
-__all__ = ["Printing", "message", "out", "print_answers", "print_document", "print_page"]
+__all__ = [
+    "Printing",
+    "message",
+    "out",
+    "print_answers",
+    "print_document",
+    "print_page",
+    "terminal_options",
+    "write_output",
+]
 
 _NARROWEST = 80
 
@@ -75,18 +85,22 @@ def print_document(document: Document, printing: Printing) -> None:
     from traceprof.render.registry import render
 
     name = printing.renderer
-    if name != "text":
-        out(render(name, document, Options(rows=None)))
-        return
+    options = Options(rows=None) if name != "text" else terminal_options(printing.rows)
+    out(render(name, document, options))
+
+
+def terminal_options(rows: int | None = None) -> Options:
+    """Return what the terminal that we print on can show; it is 80 columns wide or more."""
     from rich.console import Console
 
+    from traceprof.render.base import Options
+
     console = Console()
-    options = Options(
-        rows=printing.rows,
+    return Options(
+        rows=rows,
         width=max(_NARROWEST, console.width),
         colours=console.color_system or "" if console.is_terminal else "",
     )
-    out(render(name, document, options))
 
 
 def out(text: str) -> None:

@@ -18,6 +18,7 @@ from traceprof.cli.options import (
     RowCount,
     TracePaths,
     WindowText,
+    check_paths,
     opens_traces,
 )
 from traceprof.errors import UsageError
@@ -29,7 +30,8 @@ __all__ = ["show", "shown_alone"]
 
 
 def _completed(incomplete: str) -> list[tuple[str, str]]:
-    return [(e.name, e.summary) for e in ANALYSES if e.name.startswith(incomplete)]
+    done, comma, name = incomplete.rpartition(",")
+    return [(f"{done}{comma}{e.name}", e.summary) for e in ANALYSES if e.name.startswith(name)]
 
 
 @opens_traces
@@ -45,7 +47,7 @@ def show(
     ] = None,
     trace: Annotated[
         list[Path] | None,
-        typer.Argument(metavar="TRACE...", help="A trace, or a run. Only read."),
+        typer.Argument(metavar="TRACE", help="A trace, or a run. Only read."),
     ] = None,
     window: WindowText = None,
     as_json: AsJson = False,
@@ -60,10 +62,10 @@ def show(
         out(_listing())
         return
     names = _names(table, trace or [])
-    if not trace:
+    if not check_paths(trace or []):
         raise UsageError(f"expected a trace: traceprof show {table} TRACE")
     printing = Printing(as_json=as_json, as_csv=as_csv, as_markdown=as_markdown, rows=rows)
-    print_answers(names, trace, opening, window, printing)
+    print_answers(names, trace or [], opening, window, printing)
 
 
 def shown_alone(name: str) -> Callable[..., None]:

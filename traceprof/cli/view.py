@@ -2,38 +2,34 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from traceprof.cli.opening import Align
-from traceprof.cli.options import (
-    AlignClocks,
-    ClusterFile,
-    GpuModel,
-    HardwareFile,
-    LinkRates,
-    RackHosts,
-    RulesFile,
-    TracePaths,
-)
+from traceprof.cli.options import TracePaths, opens_traces
 from traceprof.errors import UsageError
+
+if TYPE_CHECKING:
+    from traceprof.session.opening import Opening
 
 __all__ = ["view"]
 
 
+@opens_traces
 def view(
+    opening: Opening,
     trace: TracePaths,
     together: Annotated[
         bool,
         typer.Option("--run", help="The traces are the ranks of one run: show them as one."),
     ] = False,
     port: Annotated[
-        int, typer.Option("--port", min=0, max=65535, help="Listen here; 0 takes a free port.")
+        int, typer.Option("--port", metavar="PORT", min=0, max=65535, help="Listen here; 0 takes a free port.")
     ] = 0,
     host: Annotated[
-        str, typer.Option("--host", help="Listen on this address of this machine.")
+        str, typer.Option("--host", metavar="HOST", help="Listen on this address of this machine.")
     ] = "127.0.0.1",
     allow_remote: Annotated[
         bool,
@@ -45,17 +41,10 @@ def view(
     browser: Annotated[
         bool, typer.Option("--browser/--no-browser", help="Open the browser.")
     ] = True,
-    rules: RulesFile = None,
-    align: AlignClocks = Align.AUTO,
-    gpu: GpuModel = None,
-    link: LinkRates = None,
-    hardware: HardwareFile = None,
-    rack: RackHosts = None,
-    cluster: ClusterFile = None,
 ) -> None:
     """The timeline of traces of any size, side by side, with tables of what you select."""
-    from traceprof.cli.opening import Opening, open_named
     from traceprof.cli.output import message, out
+    from traceprof.session.run import open_run
 
     try:
         from traceprof.viewer.panes import open_pane
@@ -69,13 +58,13 @@ def view(
         ) from error
 
     listening, address = bind(host, port, allow_remote=allow_remote)
-    opening = Opening(rules, align, gpu, link or (), hardware, rack or (), cluster)
+    opening = replace(opening, is_one_run=together)
     groups = [trace] if together else [[path] for path in trace]
     panes = []
     for paths in groups:
         title = _title(paths)
         message(f"reading {title}")
-        panes.append(open_pane(title, open_named(paths, opening)))
+        panes.append(open_pane(title, open_run(paths, opening)))
     server = ViewerServer(panes, listening, address)
     out(f"{address.url}\n")
     message("open this address in a browser; Ctrl-C ends the viewer")

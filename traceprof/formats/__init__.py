@@ -14,7 +14,7 @@ from traceprof.formats.kineto.reader import FORMAT as KINETO
 from traceprof.formats.nsys.reader import FORMAT as NSYS
 from traceprof.formats.nsys.reports import FORMAT as NSYS_REPORT
 from traceprof.formats.nvprof.reader import FORMAT as NVPROF
-from traceprof.formats.shared.files import unpacked
+from traceprof.formats.shared.files import examine, unpacked
 from traceprof.formats.shared.narrowing import narrowed, outline_of
 from traceprof.formats.sqlite.database import SQLITE_MAGIC
 from traceprof.model.trace import Trace
@@ -27,6 +27,7 @@ __all__ = [
     "TraceFormat",
     "open_trace",
     "outline",
+    "reads_parts",
     "recognised",
 ]
 
@@ -65,6 +66,18 @@ def outline(path: Path | str, formats: Sequence[TraceFormat] | None = None) -> O
         else:
             found = outline_of(known.read(unpacked_file, ReadOptions()))
     return replace(found, info=replace(found.info, path=str(file)))
+
+
+def reads_parts(path: Path | str) -> bool:
+    """Return whether a part of the file ``path`` costs less to read than all of it.
+
+    Not so where it must be unpacked, exported or parsed as a whole.
+
+    Raises:
+        TraceError: no such file, or a damaged database.
+    """
+    known = recognised(examine(Path(path)))
+    return known is not None and known.outline is not None and not known.read_by_export
 
 
 def recognised(

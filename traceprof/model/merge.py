@@ -16,7 +16,7 @@ from traceprof.model.tables import ABSENT, TABLES, make_table
 from traceprof.model.trace import Trace, TraceInfo, make_trace
 from traceprof.model.window import TimeWindow
 
-__all__ = ["clock_offsets_ns", "merge_run", "place_run"]
+__all__ = ["clock_offsets_ns", "device_ids", "merge_run", "place_run", "process_ids"]
 
 _APART: Final = 100_000_000
 """Added to process ids of different hosts that happen to be equal; above any real one."""
@@ -55,7 +55,7 @@ def place_run(run: Run, offsets_ns: Sequence[int] | None = None) -> Ranks:
         if offsets_ns is None:
             warnings.append("the clocks of the ranks are not tied: times are each rank's own")
             offsets_ns = [0] * len(run)
-    processes, devices = _process_ids(run), _device_ids(run)
+    processes, devices = process_ids(run), device_ids(run)
     parts = [
         _moved(member, offset, processes[i], devices[i])
         for i, (member, offset) in enumerate(zip(run, offsets_ns, strict=True))
@@ -74,8 +74,9 @@ def place_run(run: Run, offsets_ns: Sequence[int] | None = None) -> Ranks:
             {**part, "environment": environment, "samples": own},
             recorded,
             span,
+            used.values(),
         )
-        for member, part, own in zip(run, parts, samples, strict=True)
+        for member, part, own, used in zip(run, parts, samples, devices, strict=True)
     )
     return Ranks(placed, _info(run, warnings, offsets_ns))
 
@@ -112,8 +113,8 @@ def _info(run: Run, warnings: Sequence[str], offsets_ns: Sequence[int]) -> Trace
     )
 
 
-def _process_ids(run: Run) -> list[dict[int, int]]:
-    """Return the new id of each process of each member."""
+def process_ids(run: Run) -> list[dict[int, int]]:
+    """Return the id that `place_run` gives each process of each member."""
     taken: set[int] = set()
     renamed = []
     for member in run:
@@ -131,8 +132,11 @@ def _process_ids(run: Run) -> list[dict[int, int]]:
     return renamed
 
 
-def _device_ids(run: Run) -> list[dict[int, int]]:
-    """Return the new number of each device of each member: its own where no two are equal."""
+def device_ids(run: Run) -> list[dict[int, int]]:
+    """Return the number that `place_run` gives each device of each member.
+
+    It is its own where no two are equal.
+    """
     own = [
         [int(device) for device in m.trace.devices.loc[m.trace.devices["used"] == 1, "device"]]
         for m in run

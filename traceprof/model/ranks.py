@@ -113,11 +113,14 @@ class Ranks:
         if self.uncut is not None:
             return self.uncut.merged().within(self.span)
         if len(self.parts) == 1:
-            return replace(self.parts[0], info=self.info)
+            part = self.parts[0]
+            return part if part.info == self.info else replace(part, info=self.info)
         kept = self.facts
         if ("merged",) not in kept:
             tables = {name: self.table(name) for name in TABLES}
-            trace = make_trace(self.info, tables, self.recorded, self.span)
+            devices = tables["devices"]
+            worked = devices.loc[devices["used"] == 1, "device"]
+            trace = make_trace(self.info, tables, self.recorded, self.span, worked)
             first = self.parts[0]
             kept["merged",] = replace(
                 trace, hardware=first.hardware, warmup_steps=first.warmup_steps, steps=_steps(self)

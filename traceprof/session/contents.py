@@ -1,22 +1,29 @@
-"""What a trace contains, in a few numbers."""
+"""What a trace or a run contains, in a few numbers: read without its events where that can be."""
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import Any, Final
 
 import pandas as pd
 
-from traceprof.facts.steps.find import find_steps
-from traceprof.model.tables import ABSENT, TABLES
-from traceprof.model.trace import HOW_TO_RECORD, Trace, TraceInfo
+from traceprof.formats import Outline
+from traceprof.formats.base import OUTLINED_TABLES
+from traceprof.model.merge import device_ids, process_ids
+from traceprof.model.ranks import Ranks
+from traceprof.model.run import Run
+from traceprof.model.tables import ABSENT
+from traceprof.model.trace import DEVICE_TABLES, HOW_TO_RECORD, TraceInfo
 from traceprof.model.window import TimeWindow
+from traceprof.session.opening import Opening, outline_files, place_files
 
-__all__ = ["Contents", "DeviceContents", "ProcessContents", "describe"]
+__all__ = ["SCHEMA", "Contents", "DeviceContents", "ProcessContents", "RankContents", "describe"]
 
-SCHEMA: Final = "traceprof.info/1"
-_COUNTED: Final = tuple(name for name, table in TABLES.items() if table.has_times)
+SCHEMA: Final = "traceprof.info/2"
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,8 +51,25 @@ class ProcessContents:
 
 
 @dataclass(frozen=True, slots=True)
+class RankContents:
+    """One rank of a run: its place, how it is known that the file is its own, and the file."""
+
+    rank: int | None
+    local_rank: int | None
+    host: str
+    rack: str
+    known_from: str
+    format: str
+    path: str
+
+
+@dataclass(frozen=True, slots=True)
 class Contents:
-    """What a trace contains. ``rows`` counts the tables; None means not recorded."""
+    """What a trace or a run contains.
+
+    ``rows`` counts the rows of the tables in all files, None where a table was not recorded.
+    ``ranks`` has those of a run of several. ``info`` holds the warnings.
+    """
 
     info: TraceInfo
     span: TimeWindow
@@ -53,79 +77,120 @@ class Contents:
     devices: tuple[DeviceContents, ...]
     n_unused_devices: int
     processes: tuple[ProcessContents, ...]
-    rows: dict[str, int | None]
-    top_ranges: tuple[tuple[str, int], ...]
-    n_steps: int
-    step_source: str
-    environment: dict[str, str]
+    rows: Mapping[str, int | None]
+    environment: Mapping[str, str]
+    ranks: tuple[RankContents, ...]
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain values for JSON, with what would record the tables that are missing."""
         missing = {name: HOW_TO_RECORD[name] for name, n in self.rows.items() if n is None}
-        return {"schema": SCHEMA, **asdict(self), "not_recorded": missing}
+        span = {**asdict(self.span), "duration_ns": self.span.duration_ns}
+        return {"schema": SCHEMA, **asdict(self), "span": span, "not_recorded": missing}
 
 
-def describe(trace: Trace) -> Contents:
-    """Return what ``trace`` contains."""
-    steps = find_steps(trace)
-    used = trace.devices[trace.devices["used"] == 1]
+def describe(paths: Sequence[Path | str], opening: Opening) -> Contents:
+    """Return what the trace or run in ``paths`` contains.
+
+    Raises:
+        TraceError: nothing is found, or what is found cannot be read.
+        UsageError: the files look like several runs, or an option makes no sense.
+    """
+    files, outlines = outline_files(paths, opening)
+    ranks = place_files(files, opening)
+    outlines = {member.trace.info.path: outlines[member.trace.info.path] for member in files}
+    devices = ranks.table("devices")
+    used = devices[devices["used"] == 1]
+    environment = ranks.table("environment")
     return Contents(
-        info=trace.info,
-        span=trace.span,
-        started_utc=_started(trace),
-        devices=_devices(trace, used),
-        n_unused_devices=len(trace.devices) - len(used),
-        processes=_processes(trace),
-        rows={
-            name: len(trace.table(name)) if name in trace.recorded else None for name in _COUNTED
-        },
-        top_ranges=tuple(
-            (str(name), int(count))
-            for name, count in trace.ranges["name"].value_counts().head(8).items()
-            if count
-        ),
-        n_steps=len(steps),
-        step_source=steps.source,
-        environment=dict(zip(trace.environment["name"], trace.environment["value"], strict=True)),
+        info=replace(ranks.info, path=" ".join(map(str, paths))),
+        span=ranks.span,
+        started_utc=_started(ranks),
+        devices=tuple(_devices(used, _device_rows(files, outlines))),
+        n_unused_devices=len(devices) - len(used),
+        processes=_processes(ranks.table("processes"), _process_rows(files, outlines)),
+        rows=_rows(ranks, outlines),
+        environment=dict(zip(environment["name"], environment["value"], strict=True)),
+        ranks=tuple(_ranks(files, ranks)) if len(files) > 1 else (),
     )
 
 
-def _started(trace: Trace) -> str | None:
-    epoch_ns = trace.info.utc_epoch_ns
+def _started(ranks: Ranks) -> str | None:
+    epoch_ns = ranks.info.utc_epoch_ns
     if epoch_ns is None:
         return None
-    seconds = (epoch_ns + trace.span.start_ns) // 1_000_000_000
+    seconds = (epoch_ns + ranks.span.start_ns) // 1_000_000_000
     return datetime.fromtimestamp(seconds, UTC).isoformat().replace("+00:00", "Z")
 
 
-def _devices(trace: Trace, used: pd.DataFrame) -> tuple[DeviceContents, ...]:
-    columns = (used["device"].tolist(), used["name"].tolist(), used["memory_bytes"].tolist())
-    return tuple(
-        DeviceContents(
-            device,
-            name,
-            None if memory_bytes == ABSENT else memory_bytes,
-            int((trace.kernels["device"] == device).sum()),
-            int((trace.copies["device"] == device).sum()),
-        )
-        for device, name, memory_bytes in zip(*columns, strict=True)
-    )
-
-
-def _processes(trace: Trace) -> tuple[ProcessContents, ...]:
-    counts = {
-        name: trace.table(name)["process"].value_counts()
-        for name in ("api_calls", "ranges", "host_ops")
+def _rows(ranks: Ranks, outlines: Mapping[str, Outline]) -> dict[str, int | None]:
+    names = next(iter(outlines.values())).n_rows
+    return {
+        name: sum(one.n_rows[name] for one in outlines.values()) if name in ranks.recorded else None
+        for name in names
     }
-    columns = (trace.processes[name].tolist() for name in ("process", "name", "rank", "host"))
+
+
+def _device_rows(files: Run, outlines: Mapping[str, Outline]) -> dict[str, Counter[int]]:
+    """Return table → device as the run numbers it → rows of the members."""
+    counts = {name: Counter[int]() for name in DEVICE_TABLES}
+    renamed = device_ids(files) if len(files) > 1 else [{}]
+    for member, own in zip(files, renamed, strict=True):
+        mine = set(member.trace.processes["process"])
+        for name, counted in counts.items():
+            for (process, device), n in outlines[member.trace.info.path].device_rows[name].items():
+                if len(files) == 1 or process in mine:
+                    counted[own.get(device, device)] += n
+    return counts
+
+
+def _process_rows(files: Run, outlines: Mapping[str, Outline]) -> dict[str, Counter[int]]:
+    """Return table → process as the run names it → rows."""
+    counts = {name: Counter[int]() for name in OUTLINED_TABLES}
+    renamed = process_ids(files) if len(files) > 1 else [{}]
+    for member, own in zip(files, renamed, strict=True):
+        for name, counted in counts.items():
+            for process, n in outlines[member.trace.info.path].process_rows[name].items():
+                if len(files) == 1 or process in own:
+                    counted[own.get(process, process)] += n
+    return counts
+
+
+def _devices(used: pd.DataFrame, rows: Mapping[str, Counter[int]]) -> Iterator[DeviceContents]:
+    columns = (used["device"].tolist(), used["name"].tolist(), used["memory_bytes"].tolist())
+    for device, name, memory_bytes in zip(*columns, strict=True):
+        counts = (rows[table][device] for table in DEVICE_TABLES)
+        yield DeviceContents(device, name, _known(memory_bytes), *counts)
+
+
+def _processes(
+    processes: pd.DataFrame, rows: Mapping[str, Counter[int]]
+) -> tuple[ProcessContents, ...]:
+    """Return the processes, those with the most rows first."""
+    columns = (processes[name].tolist() for name in ("process", "name", "rank", "host"))
     found = [
         ProcessContents(
-            process,
-            name,
-            None if rank == ABSENT else rank,
-            host,
-            *(int(counted.get(process, 0)) for counted in counts.values()),
+            process, name, _known(rank), host, *(rows[table][process] for table in OUTLINED_TABLES)
         )
         for process, name, rank, host in zip(*columns, strict=True)
     ]
     return tuple(sorted(found, key=lambda p: -(p.api_calls + p.ranges + p.host_ops)))
+
+
+def _ranks(files: Run, ranks: Ranks) -> Iterator[RankContents]:
+    """Yield the members of a run where the user, or else the files, say that they ran."""
+    for member, part in zip(files, ranks, strict=True):
+        own = part.processes[part.processes["rank"] == member.rank]
+        host, rack = (own.iloc[0][name] if len(own) else "" for name in ("host", "rack"))
+        yield RankContents(
+            _known(member.rank),
+            _known(member.local_rank),
+            host or member.host,
+            rack or member.rack,
+            member.known_from,
+            member.trace.info.format,
+            member.trace.info.path,
+        )
+
+
+def _known(number: int) -> int | None:
+    return None if number == ABSENT else number

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from pathlib import Path
@@ -11,8 +11,9 @@ from typing import Final
 from traceprof.errors import UsageError
 from traceprof.facts.ranks.alignment import align_clocks, find_alignment
 from traceprof.facts.steps.find import decide_steps, mark_steps
-from traceprof.formats import ReadOptions, open_trace
-from traceprof.formats.runs.files import is_run, open_run
+from traceprof.formats import Outline, ReadOptions, open_trace, outline
+from traceprof.formats.runs.files import is_run, open_run, outline_run
+from traceprof.formats.shared.narrowing import trace_of_outline
 from traceprof.model.activity import RULES, Rule, parse_rules
 from traceprof.model.cluster import Cluster, parse_cluster
 from traceprof.model.hardware import Hardware, built_in_hardware, parse_hardware
@@ -22,13 +23,15 @@ from traceprof.model.results import Note
 from traceprof.model.run import RankTrace
 from traceprof.model.run import Run as RunFiles
 from traceprof.model.window import TimeWindow
+from traceprof.session.one_run import check_one_run
 
-__all__ = ["Align", "Opening", "open_files", "open_ranks"]
+__all__ = ["Align", "Opening", "open_files", "open_ranks", "outline_files", "place_files"]
 
-_OF_RUNS: Final = frozenset({"processes", "environment", "devices", "kernels", "copies"})
+_OF_RUNS: Final = frozenset({"processes", "environment", "devices"})
 """The tables that tell which file is which rank, and which device is which."""
 _TIED_BY: Final = frozenset({"kernels", "api_calls", "ranges", "collectives", "processes"})
 """The tables that collectives, which tie the clocks of files, are found in."""
+_TIMES_OF_STEPS: Final = frozenset({"ranges"})
 
 
 class Align(StrEnum):
@@ -45,7 +48,8 @@ class Opening:
     """What the user says of how to read: kernel classes, clocks, hardware, hosts, racks, steps.
 
     ``warmup_steps`` is how many leading steps are warm-up (None: they are found), ``step_ranges``
-    a regular expression of the ranges that are steps.
+    a regular expression of the ranges that are steps. ``is_one_run``: files that were named are
+    ranks of one run, whatever they look like.
     """
 
     rules: Path | None = None
@@ -57,6 +61,7 @@ class Opening:
     cluster: Path | None = None
     warmup_steps: int | None = None
     step_ranges: str | None = None
+    is_one_run: bool = False
 
 
 def open_files(
@@ -72,11 +77,35 @@ def open_files(
 
     Raises:
         TraceError: nothing is found, or what is found cannot be read.
+        UsageError: the files that were named look like several runs.
     """
     options = ReadOptions(_rules(opening.rules), tables, window)
     if is_run(paths):
-        return open_run(paths, options)
+        run = open_run(paths, options)
+        if not opening.is_one_run:
+            check_one_run(paths, run)
+        return run
     return RunFiles(str(paths[0]), (RankTrace(open_trace(paths[0], options)),))
+
+
+def outline_files(
+    paths: Sequence[Path | str], opening: Opening
+) -> tuple[RunFiles, Mapping[str, Outline]]:
+    """Return the traces in ``paths`` without their events, and the outlines of the files by path.
+
+    Raises:
+        TraceError: nothing is found, or what is found cannot be read.
+        UsageError: the files that were named look like several runs, or an option makes no sense.
+    """
+    _rules(opening.rules)
+    if is_run(paths):
+        run, outlines = outline_run(paths)
+        if not opening.is_one_run:
+            check_one_run(paths, run)
+        return run, outlines
+    found = outline(paths[0])
+    trace = trace_of_outline(found)
+    return RunFiles(str(paths[0]), (RankTrace(trace),)), {trace.info.path: found}
 
 
 def open_ranks(
@@ -94,22 +123,33 @@ def open_ranks(
         TraceError: nothing is found, or what is found cannot be read.
         UsageError: an option makes no sense.
     """
-    hardware, cluster = _hardware(opening), _cluster(opening)
     is_several = is_run(paths)
     is_tied = is_several and opening.align in (Align.AUTO, Align.COLLECTIVES)
     if tables is not None:
+        tables |= _TIMES_OF_STEPS if opening.step_ranges is not None else frozenset()
         tables |= (_OF_RUNS if is_several else frozenset()) | (_TIED_BY if is_tied else frozenset())
     files = open_files(paths, opening, tables, window)
-    ranks = place_run(files, [0] * len(files) if opening.align is Align.NONE else None)
-    if cluster is not None:
-        ranks = cluster.placed(ranks)
+    ranks = place_files(files, opening)
     notes: tuple[Note, ...] = ()
     if len(ranks) > 1 and is_tied:
         ranks, notes = _aligned(ranks)
-    if hardware is not None:
-        ranks = ranks.map(lambda part: part.with_hardware(hardware))
     ranks = _with_steps(ranks, opening)
     return replace(ranks, info=replace(ranks.info, path=" ".join(map(str, paths)))), notes
+
+
+def place_files(files: RunFiles, opening: Opening) -> Ranks:
+    """Return the ranks of ``files`` by their wall clocks, on what ``opening`` says of machines.
+
+    Raises:
+        UsageError: an option makes no sense.
+    """
+    hardware, cluster = _hardware(opening), _cluster(opening)
+    ranks = place_run(files, [0] * len(files) if opening.align is Align.NONE else None)
+    if cluster is not None:
+        ranks = cluster.placed(ranks)
+    if hardware is not None:
+        ranks = ranks.map(lambda part: part.with_hardware(hardware))
+    return ranks
 
 
 def _with_steps(ranks: Ranks, opening: Opening) -> Ranks:

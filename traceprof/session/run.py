@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from pathlib import Path
 from typing import Final
 
@@ -15,6 +16,7 @@ from traceprof.analysis import ANALYSES, load_analysis
 from traceprof.analysis.base import Analysis, run_analysis
 from traceprof.errors import NotRecordedError
 from traceprof.facts.steps.find import has_named_steps
+from traceprof.formats import reads_parts
 from traceprof.formats.runs.files import is_run
 from traceprof.model.ranks import Ranks
 from traceprof.model.results import Note, Result
@@ -23,13 +25,14 @@ from traceprof.model.trace import Trace
 from traceprof.session.opening import Opening, open_ranks
 from traceprof.session.selection import Selection, select
 
-__all__ = ["Answers", "Run", "open_run"]
+__all__ = ["Answers", "Run", "open_run", "run_of"]
 
 _EVERYTHING: Final = frozenset(TABLES)
 _MOST_WINDOWS: Final = 4
 _WORTH_CUTTING: Final = 0.5
 _STEPS: Final = frozenset({"ranges"})
 """The tables that named steps are found in."""
+_OF_EVENTS: Final = frozenset(name for name, table in TABLES.items() if table.has_times)
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,10 +52,18 @@ class _Needs:
 
     @classmethod
     def of(cls, analyses: Iterable[Analysis]) -> _Needs:
-        """Return what ``analyses`` need together."""
+        """Return what ``analyses`` need together, and what names the processes that they tell."""
         every = list(analyses)
         tables = frozenset[str]().union(*(analysis.tables for analysis in every))
-        return cls(tables, frozenset[str]().union(*(analysis.whole for analysis in every)))
+        columns = {c.name for analysis in every for table in analysis.spec.tables for c in table}
+        if "process" in columns:
+            tables |= {"processes"}
+        return cls(tables, frozenset[str]().union(*(analysis.whole for analysis in every)) & tables)
+
+    @classmethod
+    def rows_of(cls, tables: frozenset[str]) -> _Needs:
+        """Return what it takes to look at ``tables`` themselves."""
+        return cls(tables, tables & _OF_EVENTS)
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +80,7 @@ class _Part:
         return needs.tables <= self.tables and not (self.is_alone and needs.whole)
 
 
-@dataclass(slots=True)
+@dataclass
 class _Source:
     """The files of a run, read as far as was needed so far."""
 
@@ -80,10 +91,16 @@ class _Source:
     notes: tuple[Note, ...] = ()
     windows: dict[str | None, _Part] = field(default_factory=dict)
 
+    @cached_property
+    def reads_parts(self) -> bool:
+        """Whether to read a part costs less than to read all: not so for several files."""
+        return not is_run(self.paths) and reads_parts(self.paths[0])
+
     def whole(self, tables: frozenset[str]) -> Ranks:
         """Return the whole run with at least ``tables`` read."""
         if self.ranks is None or not tables <= self.tables:
-            self.tables |= tables
+            is_again = self.ranks is not None
+            self.tables |= _EVERYTHING if is_again and not self.reads_parts else tables
             self.ranks, self.notes = open_ranks(self.paths, self.opening, self.tables)
             self.windows = {}
         return self.ranks
@@ -100,7 +117,7 @@ class _Source:
         """Return the run cut to the window that ``text`` means, with what ``needs`` say read."""
         if text in self.windows and self.windows[text].has(needs):
             return self.windows[text].ranks
-        if _tables_of_window(text) - _STEPS:
+        if self.ranks is None and not self._may_be_cut(text, needs):
             self.whole(needs.tables | _tables_of_window(text))
         selection = self.selection(text)
         part = None
@@ -116,13 +133,21 @@ class _Source:
         self.windows[text] = part
         return part.ranks
 
+    def _may_be_cut(self, text: str | None, needs: _Needs) -> bool:
+        """Return whether reading the window ``text`` alone may be enough, and less.
+
+        Where it takes the device work to know what the window is, all is read at once.
+        """
+        is_told = text not in (None, "all") and _tables_of_window(text) <= _STEPS
+        return is_told and not needs.whole and self.reads_parts
+
     def _is_worth_cutting(self, selection: Selection, needs: _Needs) -> bool:
         """Return whether to read the window alone: a small part of one file, not read before."""
         return (
             self.ranks is not None
             and not needs.tables <= self.tables
-            and not needs.whole & needs.tables
-            and not is_run(self.paths)
+            and not needs.whole
+            and self.reads_parts
             and selection.window.duration_ns < _WORTH_CUTTING * self.ranks.span.duration_ns
         )
 
@@ -219,6 +244,12 @@ def open_run(paths: Sequence[Path | str], opening: Opening | None = None) -> Run
     Nothing is read yet; what cannot be read is found out with the first question.
     """
     return Run(_Source(tuple(paths), opening or Opening()))
+
+
+def run_of(ranks: Ranks) -> Run:
+    """Return traces that are in memory already as a run."""
+    source = _Source((ranks.info.path,), Opening(), _EVERYTHING, ranks.whole)
+    return Run(source)
 
 
 def _tables_of_window(text: str | None) -> frozenset[str]:

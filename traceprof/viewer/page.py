@@ -75,10 +75,9 @@ def _layout(panes: Sequence[Pane]) -> html.Main:
 
 
 def _pane(place: int, pane: Pane) -> html.Div:
-    info = pane.trace.info
     events = f"{format_count(pane.store.lanes.n_events)} events"
-    words = [info.profiler, info.host, format_duration(pane.trace.span.duration_ns), events]
-    warnings = [html.Li(plain_text(text, 400)) for text in (*info.warnings, *pane.store.notes)]
+    words = [pane.info.profiler, pane.info.host, format_duration(pane.span.duration_ns), events]
+    warnings = [html.Li(plain_text(text, 400)) for text in pane.warnings]
     return html.Div(
         [
             html.H1(plain_text(pane.title, 200)),

@@ -1,10 +1,16 @@
-"""The traces that a viewer shows, each with its lanes ready to be cut."""
+"""The runs that a viewer shows, each with its lanes ready to be cut."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from threading import Lock
 
-from traceprof.model.trace import Trace
+from traceprof.model.trace import TraceInfo
+from traceprof.model.window import TimeWindow
+from traceprof.render.formatting import sentences
+from traceprof.session.answer import Document, answer
+from traceprof.session.run import Run
 from traceprof.viewer.search import Search
 from traceprof.viewer.store import TimelineStore
 
@@ -13,15 +19,34 @@ __all__ = ["Pane", "open_pane"]
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Pane:
-    """One trace; ``title`` is untrusted text."""
+    """One run; ``title`` is untrusted text, ``warnings`` are sentences about the run.
+
+    Requests come in threads, and what is computed of a run is kept with it: one asks at a time.
+    """
 
     title: str
-    trace: Trace
+    run: Run
+    info: TraceInfo
+    span: TimeWindow
+    warnings: tuple[str, ...]
     store: TimelineStore
     search: Search
+    _one_asks: Lock = field(default_factory=Lock)
+
+    def answer(self, window: str | None, names: Sequence[str]) -> Document:
+        """Return what the analyses ``names`` say about a window, as ``--window`` takes it.
+
+        Raises:
+            UsageError: the window is none of this run.
+        """
+        with self._one_asks:
+            return answer(self.run.within(window), names)
 
 
-def open_pane(title: str, trace: Trace) -> Pane:
-    """Return ``trace`` with all its levels of detail (seconds for millions of events)."""
+def open_pane(title: str, run: Run) -> Pane:
+    """Return ``run`` with all its levels of detail (seconds for millions of events)."""
+    whole = run.within("all")
+    trace = whole.trace()
     store = TimelineStore(trace)
-    return Pane(title, trace, store, Search(store.lanes))
+    warnings = (*trace.info.warnings, *sentences(whole.selection.notes), *store.notes)
+    return Pane(title, run, trace.info, trace.span, warnings, store, Search(store.lanes))

@@ -11,9 +11,9 @@ from typing import Any, Final
 from flask import Flask, Response, abort, jsonify, request
 
 from traceprof.model.window import TimeWindow
-from traceprof.render.document import page_style
 from traceprof.render.escape import html_text
-from traceprof.render.plotly_bundle import plotly_bundle
+from traceprof.render.page.document import page_style
+from traceprof.render.page.plotly_bundle import plotly_bundle
 from traceprof.render.timeline.script import module_order, read_asset
 from traceprof.viewer.guard import whole_number
 from traceprof.viewer.panes import Pane

@@ -1,22 +1,20 @@
-"""The tables under the timelines: analyses of the chosen window, one column per trace."""
+"""The tables under the timelines: analyses of the chosen window, one column per run."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Sequence
-from functools import lru_cache
 from typing import Any, Final
 
-import numpy as np
-import pandas as pd
 from dash import html
 
-from traceprof.analysis import ANALYSES, load_analysis, run_analysis
-from traceprof.errors import TraceprofError, UsageError
-from traceprof.model.trace import Trace
-from traceprof.render.columns import format_cell, is_number, shown_table, title_of
+from traceprof.analysis import ANALYSES
+from traceprof.errors import TraceprofError
+from traceprof.model.results import Column, Result
 from traceprof.render.escape import plain_text
-from traceprof.session.selection import Selection, select
+from traceprof.render.formatting import STYLES, heading, is_known, sentences, value_text
+from traceprof.render.shown import Row, ShownTable, further_tables, table_for_people
+from traceprof.session.answer import Document
 from traceprof.units import format_duration, parse_duration
 from traceprof.viewer.panes import Pane
 
@@ -33,93 +31,96 @@ _MAX_SENTENCE: Final = 300
 
 
 class Tables:
-    """Runs analyses on windows of the panes; the last windows are kept."""
+    """Answers about windows of the panes; the last windows are kept with their runs."""
 
     def __init__(self, panes: Sequence[Pane]) -> None:
         self._panes = panes
-        self._part = lru_cache(maxsize=2 * len(panes))(self._clip)
 
     def show(self, window: str | None, names: Sequence[str]) -> list[html.Section]:
-        """Return one section per trace: the analyses ``names`` within ``window``, as text."""
+        """Return one section per run: the analyses ``names`` within ``window``, as text."""
         text = (window or "").strip()[:_MAX_WINDOW_TEXT] or None
         known = [name for name in names if name in TABLE_NAMES]
-        return [self._section(place, text, known) for place in range(len(self._panes))]
-
-    def _clip(self, place: int, text: str | None) -> tuple[Selection, Trace]:
-        trace = self._panes[place].trace
-        selection = select(trace, text)
-        return selection, trace.within(selection.window)
-
-    def _section(self, place: int, text: str | None, names: Sequence[str]) -> html.Section:
-        pane = self._panes[place]
-        title = html.H2(plain_text(pane.title, 200))
-        try:
-            selection, part = self._part(place, text)
-        except UsageError as error:
-            return html.Section([title, html.P(plain_text(error), className="missing")])
-        start = selection.window.start_ns - pane.trace.span.start_ns
-        words = f"{selection.label}: {format_duration(selection.window.duration_ns)}"
-        about = html.P(
-            [
-                _link(place, start, selection.window.duration_ns, words, margin=0),
-                f" from {format_duration(start)} · ",
-                plain_text("; ".join(selection.notes), 400),
-            ],
-            className="sub",
-        )
-        shown = [_analysis(place, part, name) for name in names]
-        return html.Section([title, about, *shown])
+        return [_section(place, pane, text, known) for place, pane in enumerate(self._panes)]
 
 
-def _analysis(place: int, part: Trace, name: str) -> html.Div:
+def _section(place: int, pane: Pane, text: str | None, names: Sequence[str]) -> html.Section:
+    title = html.H2(plain_text(pane.title, 200))
     try:
-        result = run_analysis(load_analysis(name), part)
+        document = pane.answer(text, names)
     except TraceprofError as error:
-        body: list[Any] = [html.P(plain_text(error, 400), className="missing")]
+        return html.Section([title, html.P(plain_text(error, 400), className="missing")])
+    shown = [_analysis(place, document, name) for name in names]
+    return html.Section([title, _about(place, document), *shown])
+
+
+def _about(place: int, document: Document) -> html.P:
+    window, label = document.selection.window, document.selection.label
+    start = document.ns_after_start(window.start_ns)
+    words = f"{label}: {format_duration(window.duration_ns)}"
+    return html.P(
+        [
+            _link(place, start, window.duration_ns, words, margin=0),
+            f" from {format_duration(start)} · ",
+            plain_text("; ".join(sentences(document.selection.notes)), 400),
+        ],
+        className="sub",
+    )
+
+
+def _analysis(place: int, document: Document, name: str) -> html.Div:
+    result = document.results.get(name)
+    if result is None:
+        body: list[Any] = [html.P(plain_text(document.missing[name], 400), className="missing")]
     else:
-        body = [
-            _table(shown_table(result, part), place),
-            *(html.P(plain_text(note, 400), className="note") for note in result.notes),
-        ]
+        body = list(_result(place, document, result))
     return html.Div([html.H3(name), *body], className="result", id=f"table-{place}-{name}")
 
 
-def _table(frame: pd.DataFrame, place: int) -> html.Div:
-    shown = frame.head(MAX_ROWS)
-    columns = [str(column) for column in frame]
-    numbers = {column for column in columns if is_number(frame, column)}
-    head = html.Tr([_heading(column, column in numbers) for column in columns])
-    rows = [
-        html.Tr(list(_cells(dict(zip(columns, row, strict=True)), numbers, place)))
-        for row in shown.itertuples(index=False)
-    ]
-    left_out = len(frame) - len(shown)
-    more = [html.P(f"the first {len(shown)} of {len(frame)} rows")] if left_out else []
-    table = html.Table([html.Thead(head), html.Tbody(rows)])
-    return html.Div([table, *more], className="scroll")
+def _result(place: int, document: Document, result: Result) -> Iterator[Any]:
+    yield _table(table_for_people(result, document.ranks), place)
+    for name in further_tables(result, ()):
+        table = table_for_people(result, document.ranks, name)
+        yield html.P(plain_text(table.about or name, 400), className="note")
+        yield _table(table, place)
+    for note in sentences(result.notes):
+        yield html.P(plain_text(note, 400), className="note")
 
 
-def _heading(column: str, is_number: bool) -> html.Th:
-    return html.Th(title_of(column), scope="col", className="number" if is_number else None)
+def _table(table: ShownTable, place: int) -> html.Div:
+    rows = [html.Tr(list(_cells(table, row, place))) for row in table.rows(MAX_ROWS)]
+    left_out = len(table) - len(rows)
+    more = [html.P(f"the first {len(rows)} of {len(table)} rows")] if left_out else []
+    head = html.Tr([_heading(column) for column in table])
+    return html.Div([html.Table([html.Thead(head), html.Tbody(rows)]), *more], className="scroll")
 
 
-def _cells(row: dict[str, Any], numbers: set[str], place: int) -> Iterator[html.Td]:
-    for column, value in row.items():
-        if isinstance(value, bool | np.bool_):
-            text = "yes" if value else ""
-        else:
-            text = plain_text(format_cell(column, value))
-        most = _MAX_NAME if column.endswith("name") else _MAX_SENTENCE
+def _heading(column: Column) -> html.Th:
+    return html.Th(
+        plain_text(heading(column)),
+        scope="col",
+        title=plain_text(column.meaning, 400),
+        className=_kind(column),
+    )
+
+
+def _kind(column: Column) -> str | None:
+    return "number" if STYLES[column.unit].is_number else None
+
+
+def _cells(table: ShownTable, row: Row, place: int) -> Iterator[html.Td]:
+    for column in table:
+        value = row[column.name]
+        text = plain_text(value_text(column.unit, value))
+        most = _MAX_NAME if column.name.endswith("name") else _MAX_SENTENCE
         is_cut = len(text) > most
         content: Any = text[: most - 1] + "…" if is_cut else text
-        if column == "at_ns" and pd.notna(value):
-            length = row.get("duration_ns", 0)
-            content = _link(place, int(value), 0 if pd.isna(length) else int(length), text)
-        elif column == "window" and (match := _SPAN.fullmatch(text)):
+        if column.name == "at_ns" and is_known(value):
+            length = row.get("duration_ns")
+            content = _link(place, int(value), int(length) if is_known(length) else 0, text)
+        elif column.name == "window" and (match := _SPAN.fullmatch(text)):
             start, end = map(parse_duration, match.groups())
             content = _link(place, start, end - start, text)
-        kind = "number" if column in numbers else None
-        yield html.Td(content, title=text if is_cut else None, className=kind)
+        yield html.Td(content, title=text if is_cut else None, className=_kind(column))
 
 
 def _link(

@@ -3,25 +3,27 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, TypeAlias
 
 from traceprof.errors import TraceError
 from traceprof.formats import open_trace, outline, recognised
-from traceprof.formats.base import ReadOptions
+from traceprof.formats.base import Outline, ReadOptions
 from traceprof.formats.runs.manifest import read_manifest
 from traceprof.formats.runs.ranks import Claim, Work, claims_of, numbered, varying_number
 from traceprof.formats.shared.files import examine, is_packed_database
-from traceprof.formats.shared.narrowing import outline_of
+from traceprof.formats.shared.narrowing import outline_of, trace_of_outline
 from traceprof.model.run import RankTrace, Run
 from traceprof.model.tables import ABSENT
 from traceprof.model.trace import DEVICE_TABLES, Trace
 
-__all__ = ["is_run", "open_run"]
+__all__ = ["is_run", "open_run", "outline_run"]
 
+_Told: TypeAlias = tuple[Trace, Callable[[], Work]]
+"""What a file says of itself, and where its device work is."""
 _WILDCARDS: Final = re.compile(r"[*?\[]")
 
 
@@ -50,8 +52,32 @@ def open_run(paths: Sequence[Path | str], options: ReadOptions | None = None) ->
     Raises:
         TraceError: no trace is found, or one that was named cannot be read.
     """
-    found = _find(paths)
     options = _with_ranks(options or ReadOptions())
+
+    def read(path: Path) -> _Told:
+        trace = open_trace(path, options)
+        return trace, partial(_work_in, path, trace, options)
+
+    return _opened(paths, read)
+
+
+def outline_run(paths: Sequence[Path | str]) -> tuple[Run, Mapping[str, Outline]]:
+    """Return the run in ``paths`` without its events, and the outlines of its files by path.
+
+    Raises:
+        TraceError: no trace is found, or one that was named cannot be read.
+    """
+    outlines: dict[str, Outline] = {}
+
+    def read(path: Path) -> _Told:
+        found = outlines[str(path)] = outline(path)
+        return trace_of_outline(found), lambda: found.device_rows
+
+    return _opened(paths, read), outlines
+
+
+def _opened(paths: Sequence[Path | str], read: Callable[[Path], _Told]) -> Run:
+    found = _find(paths)
     claims: list[Claim] = []
     warnings: list[str] = []
     if len(found.labels) > 1:
@@ -59,13 +85,12 @@ def open_run(paths: Sequence[Path | str], options: ReadOptions | None = None) ->
         warnings.append(f"the files belong to {len(found.labels)} different runs: {names}")
     for path in found.files:
         try:
-            trace = open_trace(path, options)
+            trace, work = read(path)
         except TraceError as error:
             if not found.searched:
                 raise
             warnings.append(f"left out: {error}")
             continue
-        work = partial(_work_in, path, trace, options)
         claims += claims_of(trace, path, found.told.get(path, {}), work)
     if not claims:
         raise TraceError(f"{' '.join(map(str, paths))}: no traces found" + _because(warnings))

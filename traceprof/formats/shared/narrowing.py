@@ -16,10 +16,10 @@ from traceprof.formats.base import (
     ReadOptions,
 )
 from traceprof.model.tables import ABSENT, TABLES, empty_table
-from traceprof.model.trace import DEVICE_TABLES, Trace
+from traceprof.model.trace import DEVICE_TABLES, Trace, make_trace
 from traceprof.model.window import TimeWindow
 
-__all__ = ["from_first_launch", "narrowed", "outline_of"]
+__all__ = ["from_first_launch", "narrowed", "outline_of", "trace_of_outline"]
 
 _LAUNCH: Final = ["process", "correlation"]
 
@@ -78,6 +78,22 @@ def outline_of(trace: Trace) -> Outline:
         processes=trace.processes,
         threads=trace.threads,
         environment=trace.environment,
+    )
+
+
+def trace_of_outline(outline: Outline) -> Trace:
+    """Return the Trace of which only ``outline`` is known: it has no events."""
+    return make_trace(
+        outline.info,
+        {
+            "devices": outline.devices,
+            "processes": outline.processes,
+            "threads": outline.threads,
+            "environment": outline.environment,
+        },
+        outline.recorded,
+        outline.span,
+        {device for rows in outline.device_rows.values() for _, device in rows},
     )
 
 

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import io
 import shlex
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Final
 
 import numpy as np
-from rich.console import Console, Group, RenderableType
+from rich.console import Group, RenderableType
 from rich.rule import Rule
 from rich.text import Text
 
@@ -19,6 +18,7 @@ from traceprof.render.formatting import note_text
 from traceprof.render.sections import Section, sections_of
 from traceprof.render.shown import rows_of
 from traceprof.render.text.advice import findings_view
+from traceprof.render.text.console import printed
 from traceprof.render.text.heat_lines import heat_lines
 from traceprof.render.text.parts import breakdown_view
 from traceprof.render.text.tables import notes_view, table_view
@@ -44,18 +44,7 @@ _HOST_ONLY: Final = ("ranges", "ops")
 
 def render_text(document: Document, options: Options) -> str:
     """Return the document as lines of at most ``options.width`` characters."""
-    out = io.StringIO()
-    console = Console(
-        file=out,
-        width=options.width,
-        highlight=False,
-        force_terminal=bool(options.colours),
-        color_system=options.colours or None,  # type: ignore[arg-type]
-    )
-    console.print(answers_view(document, options))
-    if options.colours:
-        return out.getvalue()
-    return "".join(f"{line.rstrip()}\n" for line in out.getvalue().splitlines())
+    return printed(answers_view(document, options), options)
 
 
 RENDER: Final = render_text

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
+from dataclasses import asdict
+from pathlib import Path
 from typing import Final
 
 import pandas as pd
@@ -11,18 +13,20 @@ from rich.rule import Rule
 from rich.table import Table
 from rich.text import Text
 
-from traceprof.model.results import Note, TableSpec, Unit, key, same
+from traceprof.model.results import TableSpec, Unit, key, same
 from traceprof.model.trace import HOW_TO_RECORD
+from traceprof.render.base import Options
 from traceprof.render.escape import plain_text
-from traceprof.render.formatting import note_text
 from traceprof.render.shown import shown_frame
+from traceprof.render.text.console import printed
 from traceprof.render.text.tables import table_view
 from traceprof.session.contents import Contents
 from traceprof.units import format_bytes, format_count, format_duration
 
-__all__ = ["contents_view"]
+__all__ = ["contents_view", "render_contents"]
 
 _MOST_PROCESSES: Final = 8
+_MORE: Final = "more: traceprof show quality TRACE, traceprof show steps TRACE"
 _RANKS: Final = TableSpec(
     "ranks",
     "the files of the run",
@@ -38,22 +42,26 @@ _RANKS: Final = TableSpec(
 )
 
 
-def contents_view(
-    contents: Contents, ranks: pd.DataFrame, suspicious: Iterable[str | Note], width: int
-) -> RenderableType:
-    """Return what a trace contains as a list of facts; the ranks of a run; what is suspicious."""
+def render_contents(contents: Contents, options: Options) -> str:
+    """Return what a trace contains as lines of at most ``options.width`` characters."""
+    return printed(contents_view(contents, options.width), options)
+
+
+def contents_view(contents: Contents, width: int) -> RenderableType:
+    """Return what a trace contains as a list of facts; the ranks of a run; what to be aware of."""
     facts = Table.grid(padding=(0, 2))
     facts.add_column(style="dim", no_wrap=True)
     facts.add_column(overflow="fold")
     for label, value in _facts(contents):
         facts.add_row(label, Text(plain_text(value)))
     parts: list[RenderableType] = [Text(plain_text(contents.info.path), style="bold"), facts]
-    if len(ranks):
-        table = table_view(shown_frame(_RANKS, ranks), len(ranks), width)
+    if contents.ranks:
+        frame = pd.DataFrame([asdict(rank) for rank in contents.ranks])
+        frame["path"] = [Path(path).name for path in frame["path"]]
+        table = table_view(shown_frame(_RANKS, frame), len(frame), width)
         parts += [Rule("Ranks", align="left", style="dim"), table]
-    for message in suspicious:
-        words = note_text(message) if isinstance(message, Note) else plain_text(message)
-        parts.append(Text(f"suspicious: {words}", style="yellow"))
+    parts += [Text(f"warning: {plain_text(w)}", style="yellow") for w in contents.info.warnings]
+    parts.append(Text.assemble((_MORE, "dim")))
     return Group(*parts)
 
 
@@ -67,11 +75,6 @@ def _facts(contents: Contents) -> Iterator[tuple[str, str]]:
     yield from _devices(contents)
     yield from _processes(contents)
     yield from _tables(contents)
-    if contents.top_ranges:
-        names = ", ".join(f"{name} ({count})" for name, count in contents.top_ranges)
-        yield "ranges", names
-    steps = f"{contents.n_steps} from {contents.step_source}" if contents.n_steps else "none found"
-    yield "steps", steps
 
 
 def _devices(contents: Contents) -> Iterator[tuple[str, str]]:

@@ -1,0 +1,116 @@
+"""Help pages, completion, and the names of 0.1."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from tests.builders import TraceBuilder
+from tests.conftest import Run
+from tests.requirements import ROOT
+from traceprof.analysis import ANALYSES
+from traceprof.cli import app
+from traceprof.cli.commands import COMMANDS, OLD_NAMES
+from traceprof.formats.nsys.writer import write_nsys
+
+OPENING = (
+    "--warmup",
+    "--step-ranges",
+    "--rules",
+    "--align",
+    "--gpu",
+    "--link",
+    "--hardware",
+    "--rack",
+    "--cluster",
+)
+OPENS_TRACES = ("analyze", "findings", "show", "report", "timeline", "view", "info")
+
+
+def help_of(*arguments: str) -> str:
+    done = CliRunner(env={"COLUMNS": "80"}).invoke(app, [*arguments, "--help"])
+    assert done.exit_code == 0, done.output
+    return done.stdout
+
+
+def test_the_help_fits_a_screen() -> None:
+    lines = help_of().splitlines()
+    assert len(lines) <= 24
+    assert max(map(len, lines)) <= 80
+    assert [line.split()[0] for line in lines[-len(COMMANDS) :]] == [c.name for c in COMMANDS]
+
+
+@pytest.mark.parametrize("name", [command.name for command in COMMANDS])
+def test_every_command_has_a_help_that_fits_80_columns(name: str) -> None:
+    text = help_of(name)
+    assert max(map(len, text.splitlines())) <= 80
+    assert "Usage: " in text
+
+
+@pytest.mark.parametrize("name", OPENS_TRACES)
+def test_every_command_that_opens_traces_takes_the_same_options(name: str) -> None:
+    text = help_of(name)
+    for option in OPENING:
+        assert f"  {option} " in text
+    assert "the ranks of [hosts], the hosts of [racks]" in " ".join(text.split())
+    assert "r1=node[1-4],node9" in text
+
+
+def test_tables_are_no_commands_of_the_help_but_still_work(tmp_path: Path) -> None:
+    path = tmp_path / "trace.sqlite"
+    write_nsys(TraceBuilder().kernel("gemm", 0, 10).build(), path)
+    listed = {line.split()[0] for line in help_of().splitlines() if line.startswith("  ")}
+    own = {command.name for command in COMMANDS}
+    for name in [*(entry.name for entry in ANALYSES), *OLD_NAMES]:
+        if name not in own:
+            assert name not in listed
+            assert name in help_of(name).splitlines()[0]
+    shown = CliRunner().invoke(app, ["show", "kernels", str(path)])
+    assert CliRunner().invoke(app, ["kernels", str(path)]).stdout == shown.stdout
+    old = CliRunner().invoke(app, ["messages", str(path)])
+    new = CliRunner().invoke(app, ["show", "collective-events", str(path)])
+    assert (old.exit_code, old.stderr) == (new.exit_code, new.stderr)
+
+
+def test_show_alone_lists_every_table() -> None:
+    listed = CliRunner().invoke(app, ["show"]).stdout.splitlines()
+    assert [line.split()[0] for line in listed] == [entry.name for entry in ANALYSES]
+
+
+def completed(words: str, run_in: Path) -> list[str]:
+    """Return what bash would offer for the last of ``words``."""
+    done = subprocess.run(
+        [sys.executable, "-m", "traceprof"],
+        capture_output=True,
+        text=True,
+        cwd=run_in,
+        env={
+            **os.environ,
+            "PYTHONPATH": str(ROOT),
+            "_TRACEPROF_COMPLETE": "complete_bash",
+            "COMP_WORDS": words,
+            "COMP_CWORD": str(len(words.split(" ")) - 1),
+        },
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout.split()
+
+
+def test_the_shell_completes_commands_and_tables(tmp_path: Path) -> None:
+    assert completed("traceprof re", tmp_path) == ["record", "report"]
+    assert completed("traceprof show step", tmp_path) == ["steps", "step-phases"]
+    assert completed("traceprof show kernels,cl", tmp_path) == ["kernels,classes"]
+    assert "--warmup" in completed("traceprof report --war", tmp_path)
+    assert "kernels" not in completed("traceprof ", tmp_path)
+
+
+def test_the_shell_can_be_told_how_to_complete(run_traceprof: Run) -> None:
+    done = run_traceprof("--show-completion", "bash")
+    assert done.returncode == 0, done.stderr
+    assert "_TRACEPROF_COMPLETE=complete_bash" in done.stdout

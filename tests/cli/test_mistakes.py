@@ -1,0 +1,103 @@
+"""What is mistyped or misplaced: one line says what was meant."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from tests.builders import TraceBuilder
+from traceprof.cli import app
+from traceprof.formats.nsys.writer import write_nsys
+
+
+@pytest.fixture
+def trace(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    """A trace in the folder where the commands run."""
+    monkeypatch.chdir(tmp_path)
+    write_nsys(TraceBuilder().kernel("gemm", 0, 10).build(), tmp_path / "t.sqlite")
+    return "t.sqlite"
+
+
+@pytest.mark.parametrize(
+    ("line", "message"),
+    [
+        ("show brekdown t.sqlite", "no table 'brekdown': did you mean breakdown?"),
+        ("show kernels,brekdown t.sqlite", "no table 'brekdown': did you mean breakdown?"),
+        ("show xyzzy t.sqlite", "no table 'xyzzy': there are findings, breakdown, steps, "),
+        (
+            "brekdown t.sqlite",
+            "no command and no trace 'brekdown': did you mean `traceprof show breakdown TRACE`?",
+        ),
+        ("analyse", "no command and no trace 'analyse': did you mean `traceprof analyze TRACE`?"),
+        ("xyzzy", "no command and no trace 'xyzzy': commands are record, analyze, findings, "),
+        (
+            "show t.sqlite breakdown",
+            "t.sqlite is a file, where the name of a table is expected: "
+            "traceprof show breakdown t.sqlite",
+        ),
+        (
+            "show t.sqlite",
+            "t.sqlite is a file, where the name of a table is expected: "
+            "traceprof show TABLE t.sqlite",
+        ),
+        (
+            "analyze kernels t.sqlite",
+            "kernels is a table, no trace: traceprof show kernels t.sqlite",
+        ),
+        ("t.sqlite kernels", "kernels is a table, no trace: traceprof show kernels t.sqlite"),
+        ("report kernels", "kernels is a table, no trace: traceprof show kernels TRACE"),
+        (
+            "info kernls t.sqlite",
+            "kernls is neither a table nor a trace: traceprof show kernels t.sqlite",
+        ),
+        ("show kernels", "expected a trace: traceprof show kernels TRACE"),
+        (
+            "show kernels -- t.sqlite --json",
+            "--json stands where a trace should: options come before `--`",
+        ),
+        (
+            "analyze -- t.sqlite --json",
+            "--json stands where a trace should: options come before `--`",
+        ),
+        ("t.sqlite --align sundial", "--align sundial: expected one of auto, collectives, utc, "),
+        ("analyze t.sqlite --step-ranges step", "no range matches the step pattern 'step'"),
+        ("show kernels t.sqlite --step-ranges (", "step pattern '(' is not a regular expression"),
+    ],
+)
+def test_a_mistake_is_answered_with_what_was_meant(trace: str, line: str, message: str) -> None:
+    done = CliRunner().invoke(app, line.split(" "))
+    assert done.exit_code == 2, done.output
+    assert done.stdout == ""
+    assert done.stderr.startswith(f"traceprof: {message}")
+    assert done.stderr.count("\n") == 1
+
+
+def test_a_file_that_bears_the_name_of_a_table_is_a_trace(trace: str) -> None:
+    Path("kernels").write_bytes(Path(trace).read_bytes())
+    assert CliRunner().invoke(app, ["info", "kernels"]).exit_code == 0
+    assert CliRunner().invoke(app, ["show", "kernels", "kernels"]).exit_code == 0
+
+
+def test_a_name_of_a_file_that_is_not_there_is_said_to_be_missing(trace: str) -> None:
+    for arguments in (["kernels.sqlite"], ["info", "kernels.sqlite"], ["show", "kernels", "x"]):
+        done = CliRunner().invoke(app, arguments)
+        assert done.exit_code == 3, done.output
+        assert "No such file" in done.stderr
+
+
+@pytest.mark.traces
+def test_a_trace_before_and_one_after_are_no_run(real_trace: Callable[[str], Path]) -> None:
+    before = real_trace("nsys/2026.2-2gpu-nccl-before.sqlite")
+    after = real_trace("nsys/2026.2-2gpu-nccl-after.sqlite")
+    for command in (["analyze"], ["show", "kernels"], ["info"], ["report"], ["timeline"]):
+        done = CliRunner().invoke(app, [*command, str(before), str(after)])
+        assert done.exit_code == 2, done.output
+        assert done.stderr == (
+            "traceprof: 2026.2-2gpu-nccl-before.sqlite and 2026.2-2gpu-nccl-after.sqlite look like "
+            "two runs, not like ranks of one (no file says its rank): "
+            f"`traceprof view {before} {after}` shows them side by side; a manifest makes them one "
+            "run\n"
+        )
