@@ -214,7 +214,7 @@ def _described(calls: pd.DataFrame, kernels: pd.DataFrame, owner: _Int64Array) -
     nowhere = np.full(len(calls), "", object)
     return pd.DataFrame(
         {
-            **{name: calls[name].astype(object) for name in _FROM_CALL},
+            **{name: _plain(calls[name]) for name in _FROM_CALL},
             "start_ns": of_kernels("start_ns", starts, np.minimum),
             "end_ns": of_kernels("end_ns", ends, np.maximum),
             "device": of_kernels("device", ABSENT),
@@ -230,6 +230,11 @@ def _described(calls: pd.DataFrame, kernels: pd.DataFrame, owner: _Int64Array) -
             "thread": calls["thread"],
         }
     )
+
+
+def _plain(column: pd.Series) -> pd.Series:
+    """Return texts as objects, numbers as they are: sums over objects cost a call per group."""
+    return column if pd.api.types.is_numeric_dtype(column) else column.astype(object)
 
 
 def _alone(kernels: pd.DataFrame) -> pd.DataFrame:
