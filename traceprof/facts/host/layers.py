@@ -18,7 +18,7 @@ import numpy.typing as npt
 import pandas as pd
 
 from traceprof.facts.cache import fact
-from traceprof.facts.host.names import plain_names
+from traceprof.facts.host.names import codes_containing, plain_names
 from traceprof.facts.host.range_work import find_parents, is_outermost_of
 from traceprof.facts.launches import adopting_range_of_launches, launches_of
 from traceprof.model.ranks import Ranks
@@ -70,7 +70,8 @@ def _rows_by_source(trace: Trace) -> Mapping[str, _Int64Array]:
     ranges, operators = trace.ranges, trace.host_ops
     is_nested = (ranges["kind"] == "push_pop").to_numpy()
     is_own = (ranges["domain"] == OWN_DOMAIN).to_numpy()
-    named = [i for i, n in enumerate(ranges["name"].cat.categories) if str(n).startswith(LAYER)]
+    texts = ranges["name"].cat.categories
+    named = [i for i in codes_containing(texts, [LAYER]) if str(texts[i]).startswith(LAYER)]
     is_layer = np.isin(ranges["name"].cat.codes, named)
     return {
         _RECORDED: np.flatnonzero(is_nested & is_own & is_layer),
@@ -128,9 +129,14 @@ def _operators(
 ) -> tuple[_Int64Array, _Int64Array] | tuple[None, None]:
     """Return the outermost backward operators and the forward ones of the same number."""
     names = spans["name"].cat
-    found = [_SEQUENCE.search(str(name)) for name in names.categories]
-    numbers = np.array([int(match.group(1)) if match else -1 for match in found], np.int64)
-    of_backward = np.array([bool(_BACKWARD.search(str(n))) for n in names.categories], np.bool_)
+    texts = names.categories
+    numbers = np.full(len(texts), -1, np.int64)
+    of_backward = np.zeros(len(texts), np.bool_)
+    for code in codes_containing(texts, ["seq"]).tolist():
+        if match := _SEQUENCE.search(str(texts[code])):
+            numbers[code] = int(match.group(1))
+    for code in codes_containing(texts, ["autograd::engine", "Backward"]).tolist():
+        of_backward[code] = _BACKWARD.search(str(texts[code])) is not None
     sequence, is_backward = numbers[names.codes], of_backward[names.codes]
     if not (is_backward & (sequence >= 0)).any():
         return None, None

@@ -302,7 +302,9 @@ def _to_categorical(whole: pa.ChunkedArray) -> pd.Categorical:
 
 def categorical(codes: npt.NDArray[Any], names: Sequence[str]) -> pd.Categorical:
     """Return a Categorical of ``names[codes]``, where names may repeat."""
-    ordered, place = np.unique(np.asarray(names, object), return_inverse=True)
+    ordered = sorted(set(names))
+    places = {name: place for place, name in enumerate(ordered)}
+    place = np.fromiter(map(places.__getitem__, names), np.int64, len(names))
     return pd.Categorical.from_codes(place[codes], pd.Index(ordered, dtype=object))
 
 
