@@ -2,8 +2,8 @@ import pytest
 
 from tests.builders import TraceBuilder
 from traceprof.errors import NotRecordedError, UsageError
-from traceprof.session.selection import Selection, select
 from traceprof.model.trace import Trace
+from traceprof.session.selection import Selection, select
 
 
 @pytest.fixture
