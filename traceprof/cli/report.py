@@ -22,7 +22,8 @@ def report(
     output: Output = None,
     window: WindowText = None,
     title: Annotated[
-        str | None, typer.Option("--title", metavar="TITLE", help="The heading; default: the file's name.")
+        str | None,
+        typer.Option("--title", metavar="TITLE", help="The heading; default: the file's name."),
     ] = None,
     force: Force = False,
 ) -> None:

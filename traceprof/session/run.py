@@ -32,7 +32,6 @@ _MOST_WINDOWS: Final = 4
 _WORTH_CUTTING: Final = 0.5
 _STEPS: Final = frozenset({"ranges"})
 """The tables that named steps are found in."""
-_OF_EVENTS: Final = frozenset(name for name, table in TABLES.items() if table.has_times)
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,11 +58,6 @@ class _Needs:
         if "process" in columns:
             tables |= {"processes"}
         return cls(tables, frozenset[str]().union(*(analysis.whole for analysis in every)) & tables)
-
-    @classmethod
-    def rows_of(cls, tables: frozenset[str]) -> _Needs:
-        """Return what it takes to look at ``tables`` themselves."""
-        return cls(tables, tables & _OF_EVENTS)
 
 
 @dataclass(frozen=True, slots=True)
@@ -189,19 +183,14 @@ class Run:
         analysis = load_analysis(name)
         return run_analysis(analysis, self._source.within(self._window, _Needs.of([analysis])))
 
-    def answers(
-        self, names: Sequence[str], tables: frozenset[str] = frozenset(), *, strict: bool = False
-    ) -> Answers:
+    def answers(self, names: Sequence[str], *, strict: bool = False) -> Answers:
         """Return the results of several analyses as far as the trace has their data.
-
-        ``tables`` are read, too, for what is asked next.
 
         Raises:
             NotRecordedError: ``strict``, and the trace lacks the data of one of them.
         """
         analyses = [load_analysis(name) for name in names]
-        needs = _Needs.of(analyses)
-        ranks = self._source.within(self._window, replace(needs, tables=needs.tables | tables))
+        ranks = self._source.within(self._window, _Needs.of(analyses))
         results: dict[str, Result] = {}
         missing: dict[str, str] = {}
         for analysis in analyses:
