@@ -83,7 +83,7 @@ def answer(run: Run, names: Sequence[str], *, strict: bool = False) -> Document:
     answers = run.answers(names, strict=strict)
     frames = (frame for result in answers.results.values() for frame in result.tables.values())
     tells_processes = any("process" in frame for frame in frames)
-    ranks = run.ranks(frozenset({"processes"} if tells_processes else ()))
+    ranks = run.of_ranks(frozenset({"processes"} if tells_processes else ()))
     return Document(
         info=ranks.info,
         span=ranks.whole.span,
