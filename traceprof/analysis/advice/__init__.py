@@ -1,1 +1,1 @@
-"""What to make of it all: findings, verdict, critical path, what-if, quality."""
+"""What to make of it all: findings, critical path, what-if, quality."""

@@ -95,7 +95,6 @@ ANALYSIS = Analysis(
     spec=SPEC,
     needs=("kernels", "api_calls"),
     uses=("copies", "ranges"),
-    whole=("kernels", "copies", "api_calls"),
     of_rank=measure_path,
     finish=_finish,
 )

@@ -162,6 +162,6 @@ ANALYSIS = Analysis(
     spec=SPEC,
     needs=("kernels", "api_calls"),
     uses=("copies", "ranges", "devices", "environment"),
-    whole=("kernels", "copies", "api_calls"),
+    whole=("copies",),
     of_ranks=measure_whatif,
 )

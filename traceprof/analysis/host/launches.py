@@ -137,7 +137,7 @@ ANALYSIS = Analysis(
     name="launches",
     spec=SPEC,
     needs=("kernels", "api_calls"),
-    uses=("copies", "devices"),
+    uses=("copies",),
     of_rank=measure_launches,
     finish=_finish,
 )

@@ -111,7 +111,7 @@ ANALYSIS = Analysis(
     spec=SPEC,
     needs=("api_calls",),
     uses=("copies", "ranges", "kernels"),
-    whole=("api_calls", "ranges"),
+    whole=("api_calls", "copies"),
     of_rank=measure_sync,
     finish=_finish,
 )
