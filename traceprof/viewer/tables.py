@@ -115,12 +115,16 @@ def _cells(table: ShownTable, row: Row, place: int) -> Iterator[html.Td]:
         is_cut = len(text) > most
         content: Any = text[: most - 1] + "…" if is_cut else text
         if column.name == "at_ns" and is_known(value):
-            length = row.get("duration_ns")
-            content = _link(place, int(value), int(length) if is_known(length) else 0, text)
+            content = _link(place, int(value), _length_ns(row), text)
         elif column.name == "window" and (match := _SPAN.fullmatch(text)):
             start, end = map(parse_duration, match.groups())
             content = _link(place, start, end - start, text)
         yield html.Td(content, title=text if is_cut else None, className=_kind(column))
+
+
+def _length_ns(row: Row) -> int:
+    length = row.get("duration_ns", 0)
+    return int(length) if is_known(length) else 0
 
 
 def _link(
