@@ -222,7 +222,7 @@ class Run:
     def _check_name(self, name: str) -> None:
         """Check that an analysis is called ``name``, written as Python needs it."""
         if name.replace("_", "-") not in analysis_names():
-            known = ", ".join(analysis_names())
+            known = ", ".join(sorted(analysis_names()))
             raise AttributeError(f"a run has no {name!r}; analyses are {known}")
 
     def __dir__(self) -> Iterable[str]:
