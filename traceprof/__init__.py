@@ -10,6 +10,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
+from traceprof.version import __version__ as __version__
+
 if TYPE_CHECKING:
     from traceprof.annotate.api import epoch, is_recording, mark, metric, range, step
     from traceprof.api import Result as Result
@@ -18,8 +20,6 @@ if TYPE_CHECKING:
 
 # Not `open`: `import *` must neither load pandas nor hide what Python calls open.
 __all__ = ["epoch", "is_recording", "mark", "metric", "range", "step"]
-
-__version__ = "0.1.0"
 
 _READING: Final = ("Result", "Run", "open")
 

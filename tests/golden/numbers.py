@@ -69,7 +69,7 @@ def _column(values: pd.Series) -> str:
 
 
 def _plain(value: Any) -> str:
-    """Return a value as text; floats with nine digits, so that the order of a sum does not count."""
+    """Return a value as text; floats with nine digits: the order of a sum does not count."""
     if isinstance(value, tuple):
         return " | ".join(map(_plain, value))
     if isinstance(value, Note):

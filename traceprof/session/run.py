@@ -12,7 +12,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Final, Self
 
-from traceprof.analysis import ANALYSES, load_analysis
+from traceprof.analysis import analysis_names, load_analysis
 from traceprof.analysis.base import Analysis, run_analysis
 from traceprof.errors import NotRecordedError
 from traceprof.facts.steps.find import has_named_steps
@@ -221,12 +221,12 @@ class Run:
 
     def _check_name(self, name: str) -> None:
         """Check that an analysis is called ``name``, written as Python needs it."""
-        if name.replace("_", "-") not in _NAMES:
-            known = ", ".join(sorted(_NAMES))
+        if name.replace("_", "-") not in analysis_names():
+            known = ", ".join(analysis_names())
             raise AttributeError(f"a run has no {name!r}; analyses are {known}")
 
     def __dir__(self) -> Iterable[str]:
-        return [*super().__dir__(), *(name.replace("-", "_") for name in _NAMES)]
+        return [*super().__dir__(), *(name.replace("-", "_") for name in analysis_names())]
 
     def __repr__(self) -> str:
         return f"<traceprof run {', '.join(f'{name} {value}' for name, value in self._known())}>"
@@ -241,9 +241,6 @@ class Run:
             used = (int(part.devices["used"].sum()) for part in source.ranks)
             yield "devices", str(sum(used))
         yield "window", (self._window or "default") if part is None else part.selection.label
-
-
-_NAMES: Final = frozenset(entry.name for entry in ANALYSES)
 
 
 def open_run(paths: Sequence[Path | str], opening: Opening | None = None) -> Run:

@@ -8,7 +8,7 @@ from typing import Any, Final
 
 from dash import html
 
-from traceprof.analysis import ANALYSES
+from traceprof import analysis
 from traceprof.errors import TraceprofError
 from traceprof.model.results import Column, Result
 from traceprof.render.escape import plain_text
@@ -20,7 +20,7 @@ from traceprof.viewer.panes import Pane
 
 __all__ = ["DEFAULT_TABLES", "TABLE_NAMES", "Tables"]
 
-TABLE_NAMES: Final = tuple(entry.name for entry in ANALYSES)
+TABLE_NAMES: Final = analysis.analysis_names()
 DEFAULT_TABLES: Final = ("breakdown", "findings", "phases", "kernels", "copies")
 MAX_ROWS: Final = 20
 _LEAST_MARGIN_NS: Final = 1_000
