@@ -14,7 +14,7 @@ from traceprof.facts.cache import fact
 from traceprof.facts.collectives.members import Member, find_members
 from traceprof.facts.collectives.point_to_point import find_messages
 from traceprof.facts.collectives.work import find_collectives
-from traceprof.facts.host.names import codes_containing
+from traceprof.facts.names.ranges import codes_containing
 from traceprof.model.ranks import Ranks
 from traceprof.model.trace import Trace
 
