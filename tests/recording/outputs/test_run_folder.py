@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.golden.numbers import digest_of
 from tests.recording.conftest import (
     DDP,
     ENVIRONMENT,
@@ -18,6 +19,7 @@ from tests.recording.conftest import (
     require_tool,
 )
 from tests.requirements import require
+from tests.running import run as run_analysis
 from traceprof.analysis import ANALYSES
 from traceprof.errors import NotRecordedError
 from traceprof.facts.steps.find import decide_steps
@@ -96,7 +98,7 @@ def test_helpers_are_in_the_file_of_the_rank_that_started_them(tmp_path, tool):
         assert sorted(work["process"].value_counts()) == [1, 3]
     run = open_run([tmp_path / "run"])
     assert run.ranks == (0, 1)
-    assert sorted(merge_run(run).processes["rank"]) == [-1, -1, 0, 1]
+    assert sorted(place_run(run).table("processes")["rank"]) == [-1, -1, 0, 1]
 
 
 @pytest.mark.nsys
@@ -134,10 +136,10 @@ def test_files_of_ranks_say_what_one_file_of_all_says(tmp_path, monkeypatch):
     n_compared = 0
     for entry in ANALYSES:
         try:
-            expected = run(entry.name, whole)
+            expected = run_analysis(entry.name, whole)
         except NotRecordedError:
             continue
-        assert digest_of(run(entry.name, apart)) == digest_of(expected), entry.name
+        assert digest_of(run_analysis(entry.name, apart)) == digest_of(expected), entry.name
         n_compared += 1
     assert n_compared > 10
     for file in files:
