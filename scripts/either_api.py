@@ -63,7 +63,7 @@ def _open_session(path: str) -> Callable[[str], object]:
         from traceprof.session.run import open_run as open_paths
 
         run = open_paths([path])
-    run.ranks()  # else the first analyses would pay for the reading
+    run.of_ranks()  # else the first analyses would pay for the reading
     answer: Callable[[str], object] = run.result
     return answer
 

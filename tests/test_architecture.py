@@ -7,42 +7,60 @@ import pkgutil
 import re
 import subprocess
 import sys
+from collections.abc import Iterator
 from importlib import import_module
 from pathlib import Path
 from types import ModuleType
 
 import pytest
+import typer
 from typer.testing import CliRunner
 
 import traceprof
+import traceprof as tp
 import traceprof.formats
 from tests.builders import TraceBuilder
 from tests.requirements import ROOT
 from traceprof import analysis, errors, formats
-from traceprof.cli import app
+from traceprof.analysis.advice import findings
+from traceprof.analysis.advice.findings import Finding, Rule
+from traceprof.analysis.advice.findings.context import Context
+from traceprof.cli import app, commands
 from traceprof.formats import FORMATS, TraceFormat, open_trace
 from traceprof.formats.base import Candidate, ReadOptions
 from traceprof.formats.nsys.writer import write_nsys
+from traceprof.model.results import Note
 from traceprof.model.trace import Trace
+from traceprof.render import registry
+from traceprof.render.base import Renderer
+from traceprof.session.answer import answer
+from traceprof.session.run import open_run
 
 FAKE_ANALYSIS = """
-from dataclasses import dataclass
-
-import pandas as pd
-
 from traceprof.analysis.base import Analysis
+from traceprof.model.results import Note, Result, ResultSpec, TableSpec, Unit, key, total
+
+SPEC = ResultSpec(
+    (
+        TableSpec(
+            "streams",
+            "one row per stream",
+            (
+                key("stream", "the stream", Unit.NUMBER),
+                total("kernel_count", Unit.COUNT, "how many"),
+            ),
+        ),
+    )
+)
 
 
-@dataclass(frozen=True)
-class Answer:
-    n_kernels: int
-    notes: tuple[str, ...] = ("counted",)
-
-    def to_frame(self) -> pd.DataFrame:
-        return pd.DataFrame({"kernel_count": [self.n_kernels]})
+def measure(trace):
+    counts = trace.kernels.groupby("stream").size()
+    frame = counts.rename("kernel_count").reset_index()
+    return Result("fake", SPEC, {"streams": frame}, notes=(Note("counted"),))
 
 
-ANALYSIS = Analysis("fake", ("kernels",), lambda t: Answer(len(t.kernels)))
+ANALYSIS = Analysis("fake", SPEC, needs=("kernels",), of_rank=measure)
 """
 
 
@@ -73,18 +91,78 @@ def test_a_format_is_one_module(monkeypatch: pytest.MonkeyPatch, tmp_path: Path)
     assert printed.stdout.splitlines()[1].startswith("gemm,gemm,1,10")
 
 
-def test_an_analysis_is_one_module(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    path = tmp_path / "trace.sqlite"
-    write_nsys(TraceBuilder().kernel("a", 0, 1).kernel("b", 1, 2).build(), path)
+@pytest.fixture
+def fake_analysis(monkeypatch: pytest.MonkeyPatch) -> str:
+    """Register an analysis of one module and one line, and return its name."""
     module = ModuleType("fake_analysis")
     monkeypatch.setitem(sys.modules, "fake_analysis", module)
     exec(FAKE_ANALYSIS, module.__dict__)
     entry = analysis.Entry("fake", "counts kernels", "fake_analysis")
     monkeypatch.setattr(analysis, "ANALYSES", (*analysis.ANALYSES, entry))
-    printed = CliRunner().invoke(app, ["analyze", "fake", str(path), "--json"])
+    return entry.name
+
+
+def small_trace(folder: Path) -> Path:
+    path = folder / "trace.sqlite"
+    write_nsys(TraceBuilder().kernel("a", 0, 1).kernel("b", 1, 2).build(), path)
+    return path
+
+
+def test_an_analysis_is_one_module(fake_analysis: str, tmp_path: Path) -> None:
+    path = str(small_trace(tmp_path))
+    printed = CliRunner().invoke(app, ["show", fake_analysis, path, "--json"])
     answer = json.loads(printed.stdout)["results"]["fake"]
-    assert answer == {"notes": ["counted"], "rows": [{"kernel_count": 2}]}
-    assert "kernel" in CliRunner().invoke(app, ["analyze", "fake", str(path)]).stdout
+    (row,) = answer["tables"]["streams"]["rows"]
+    assert row == {"key": "stream=7", "stream": 7, "kernel_count": 2}
+    assert [note["text"] for note in answer["notes"]] == ["counted"]
+    assert "kernel" in CliRunner().invoke(app, ["show", fake_analysis, path]).stdout
+    assert "fake" in CliRunner().invoke(app, ["show"]).stdout
+    assert tp.open(path).fake().table["kernel_count"].tolist() == [2]
+
+
+def test_a_finding_is_one_module(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    def check(context: Context) -> Iterator[Finding]:
+        ratio = context.kernels_ratio(int(context.kernels.by_name["total_ns"].sum()))
+        title = Note.of("fake: {share:ratio} of the time", share=ratio)
+        yield Finding(title, ratio, context.saving_ns(ratio), (), "do it", "it is fake")
+
+    fake = Rule("fake", "for this test", ("kernels",), "kernels", check)
+    monkeypatch.setattr(findings, "RULES", (fake,))
+    path = str(small_trace(tmp_path))
+    shown = CliRunner().invoke(app, ["findings", path]).stdout
+    assert "1. fake: 100.0 % of the time  up to 100.0 % (2 ns)" in shown
+    assert "next: traceprof show kernels" in CliRunner().invoke(app, [path]).stdout
+
+
+def test_a_renderer_is_one_module(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    module = ModuleType("fake_renderer")
+    module.RENDER = lambda document, _: " ".join(document.results)  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, "fake_renderer", module)
+    fake = Renderer("fake", "for this test", ".fake", "text/fake", "fake_renderer")
+    monkeypatch.setattr(registry, "RENDERERS", (*registry.RENDERERS, fake))
+    document = answer(open_run([small_trace(tmp_path)]), ["kernels"])
+    assert registry.render("fake", document) == "kernels"
+
+
+def test_a_command_is_one_module(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fake(count: int = 1) -> None:
+        """For this test."""
+        typer.echo("fake " * count)
+
+    module = ModuleType("traceprof.cli.fake")
+    module.fake = fake  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, "traceprof.cli.fake", module)
+    known = commands.COMMANDS
+    monkeypatch.setattr(commands, "COMMANDS", (*known, commands.Command("fake", "for this test")))
+    assert CliRunner().invoke(app, ["fake", "--count", "2"]).stdout == "fake fake \n"
+    assert "for this test" in CliRunner().invoke(app, ["--help"]).stdout
+
+
+def test_analyses_and_facts_do_not_word_numbers() -> None:
+    """Sentences are templates: the import contract forbids formats, this test f-strings of them."""
+    for room in ("analysis", "facts"):
+        for path in (ROOT / "traceprof" / room).rglob("*.py"):
+            assert not re.search(r"\bformat_(duration|bytes|rate|ratio|count)\b", path.read_text())
 
 
 def test_every_format_module_is_registered() -> None:
@@ -106,11 +184,11 @@ def test_every_error_has_its_documented_exit_code() -> None:
         assert re.search(rf"\|\s*{code}\s*\|", readme)
 
 
-def test_every_command_is_in_the_readme() -> None:
+def test_every_command_and_table_is_in_the_readme() -> None:
     readme = (ROOT / "README.md").read_text("utf-8")
-    commands = [command.name or command.callback.__name__ for command in app.registered_commands]
-    missing = [name for name in commands if f"traceprof {name}" not in readme]
-    assert not missing
+    assert not [c.name for c in commands.COMMANDS if f"traceprof {c.name}" not in readme]
+    tables = [name for name in analysis.analysis_names() if name != "findings"]
+    assert not [name for name in tables if f"`{name}`" not in readme]
 
 
 def test_the_changelog_knows_this_version() -> None:

@@ -2,24 +2,38 @@
 
 Inside a program that is recorded, `range`, `step`, `epoch`, `metric` and `mark` name things; they
 do next to nothing when nobody records, and importing traceprof for them costs next to nothing.
+
+Outside, `open` opens a trace or a run, and every table about it is a method of what it returns.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
+
+from traceprof.version import __version__ as __version__
 
 if TYPE_CHECKING:
     from traceprof.annotate.api import epoch, is_recording, mark, metric, range, step
+    from traceprof.api import Result as Result
+    from traceprof.api import Run as Run
+    from traceprof.api import open as open
 
+# Not `open`: `import *` must neither load pandas nor hide what Python calls open.
 __all__ = ["epoch", "is_recording", "mark", "metric", "range", "step"]
 
-__version__ = "0.1.0"
+_READING: Final = ("Result", "Run", "open")
 
 
 def __getattr__(name: str) -> Any:
-    if name not in __all__:
+    if name in __all__:
+        from traceprof.annotate import api as module
+    elif name in _READING:
+        from traceprof import api as module  # type: ignore[no-redef]
+    else:
         raise AttributeError(f"module 'traceprof' has no attribute {name!r}")
-    from traceprof.annotate import api
+    globals()[name] = found = getattr(module, name)  # found at once the next time
+    return found
 
-    globals()[name] = function = getattr(api, name)  # found at once the next time
-    return function
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__, *_READING})

@@ -2,39 +2,118 @@
 
 from __future__ import annotations
 
-from dataclasses import fields
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, fields
+from pathlib import Path
 
-from traceprof.model.results import Result
+from traceprof.errors import UsageError
+from traceprof.model.results import Result as PlainResult
+from traceprof.render.formatting import sentences
+from traceprof.render.html_text import piece_of_html, result_html
+from traceprof.session.answer import answer
+from traceprof.session.opening import Align, Opening
 from traceprof.session.run import Run as SessionRun
+from traceprof.session.run import open_run
 
-__all__ = ["Run", "ShownResult", "open_traces"]
+__all__ = ["Result", "Run", "open"]
 
 
-class ShownResult(Result):
-    """A result that shows itself: its tables by `to_frame`, scalars, notes."""
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
+class Result(PlainResult):
+    """A result that shows itself: its tables by `to_frame`, scalars, notes and `sentences`.
 
-    @classmethod
-    def of(cls, result: Result) -> ShownResult:
-        """Return ``result`` as one that shows itself."""
-        return cls(**{field.name: getattr(result, field.name) for field in fields(Result)})
+    ``ranks`` gives the rank of each process that has one, in a run of several.
+    """
+
+    ranks: Mapping[int, int] = field(default_factory=dict)
+
+    @property
+    def sentences(self) -> list[str]:
+        """The notes as people read them."""
+        return sentences(self.notes)
 
     def __repr__(self) -> str:
         sizes = ", ".join(f"{name}: {len(frame)} rows" for name, frame in self.tables.items())
         return f"<traceprof {self.name}: {sizes}>"
 
     def _repr_html_(self) -> str:
-        from traceprof.render.page.tables import result_html
-
-        return result_html(self)
+        return result_html(self, self.ranks)
 
 
 class Run(SessionRun):
-    """A run whose results show themselves."""
+    """A run whose results show themselves.
 
-    def within(self, window: str | None) -> Run:
-        """Return the same run seen through another window, as ``--window`` takes it."""
-        return Run(self._source, window)
+    >>> import traceprof as tp
+    >>> tp.open("run/").within("steady").breakdown().to_frame()
+    """
 
-    def result(self, name: str) -> ShownResult:
-        """Return the result of the analysis called ``name``."""
-        return ShownResult.of(super().result(name))
+    def result(self, name: str) -> Result:
+        """Return the result of the analysis called ``name``.
+
+        Raises:
+            UsageError: there is no such analysis, or the window is none of this run.
+            NotRecordedError: the trace lacks the data.
+        """
+        document = answer(self, [name], strict=True)
+        found = document.results[name]
+        own = {field.name: getattr(found, field.name) for field in fields(PlainResult)}
+        return Result(**own, ranks=document.ranks)
+
+    def __getattr__(self, name: str) -> Callable[[], Result]:
+        self._check_name(name)
+        return lambda: self.result(name.replace("_", "-"))
+
+    def _repr_html_(self) -> str:
+        return piece_of_html("traceprof run", self._known())
+
+
+def open(
+    paths: str | Path | Sequence[str | Path],
+    *,
+    rules: str | Path | None = None,
+    align: str = Align.AUTO,
+    gpu: str | None = None,
+    links: Sequence[str] = (),
+    hardware: str | Path | None = None,
+    racks: Sequence[str] = (),
+    cluster: str | Path | None = None,
+    warmup: int | None = None,
+    step_ranges: str | None = None,
+) -> Run:
+    """Return the trace or run in ``paths``; nothing is read before something is asked.
+
+    Args:
+        paths: a file, or a run: its directory, a pattern, its files, a manifest.
+        rules: a TOML file of rules that say what kernels do, tried before the built-in ones.
+        align: how the clocks of ranks are put together: auto, collectives, utc or none.
+        gpu: the model of the GPUs, such as h100-sxm.
+        links: links and their rates: "pcie=gen4x16", "nic=400Gb/s".
+        hardware: a TOML file with more GPUs and links.
+        racks: hosts of racks: "r1=node[1-4],node9".
+        cluster: a TOML file: the ranks of [hosts], the hosts of [racks].
+        warmup: how many leading steps are warm-up; left out, they are found.
+        step_ranges: a regular expression of the ranges that are steps, by their whole name.
+
+    Raises:
+        UsageError: ``align`` is none of these.
+    """
+    ways = [way.value for way in Align]
+    if align not in ways:
+        raise UsageError(f"align {align!r}: expected one of {', '.join(ways)}")
+    opening = Opening(
+        rules=_path(rules),
+        align=Align(align),
+        gpu=gpu,
+        links=tuple(links),
+        hardware=_path(hardware),
+        racks=tuple(racks),
+        cluster=_path(cluster),
+        warmup_steps=warmup,
+        step_ranges=step_ranges,
+    )
+    named = [paths] if isinstance(paths, str | Path) else paths
+    return Run.over(open_run(named, opening))
+
+
+def _path(path: str | Path | None) -> Path | None:
+    return None if path is None else Path(path)

@@ -18,7 +18,7 @@ from traceprof.facts.launches import (
     phase_of_launches,
     range_of_launches,
 )
-from traceprof.facts.host.phase_names import PHASES
+from traceprof.facts.names.phases import PHASES
 from traceprof.formats import open_trace
 from traceprof.model.activity import Activity
 from traceprof.model.intervals import nesting_depth, parents_of

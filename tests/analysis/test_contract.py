@@ -170,7 +170,7 @@ def test_a_name_that_is_none_lists_those_that_are() -> None:
 def test_what_it_says_that_it_reads_is_enough(name: str) -> None:
     path = Path(require("traces")) / name
     everything = open_run([path]).within("all")
-    everything.ranks()  # reads every table
+    everything.of_ranks()  # reads every table
     by_tables = sorted(ANALYSES, key=lambda entry: sorted(load_analysis(entry.name).tables))
     for tables, entries in groupby(by_tables, lambda entry: load_analysis(entry.name).tables):
         alone = open_run([path]).within("all")  # reads what these analyses ask for

@@ -2,32 +2,16 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Callable
-from dataclasses import replace
-from pathlib import Path
-
 import numpy as np
-import pandas as pd
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from traceprof.analysis.communication.collectives import measure_collectives
 
 from tests.analysis.generated_run import MS, Clock, Plan, make_run, make_trace_of
 from tests.builders import TraceBuilder, plain
-from tests.requirements import ROOT
-from traceprof.analysis.communication.collectives import measure_collectives
 from traceprof.facts.collectives.matches import find_matches
 from traceprof.facts.collectives.sequences import find_shift
-from traceprof.analysis.device.breakdown import measure_breakdown
-from traceprof.analysis.ranks.alignment import align_clocks, measure_alignment
-from traceprof.facts.ranks.others import beyond_others
-from traceprof.analysis.ranks.rank_steps import measure_rank_steps
-from traceprof.analysis.ranks.ranks import measure_ranks
-from traceprof.facts.ranks.robust_line import fit_line
-from traceprof.analysis.ranks.shared import measure_shared
-from traceprof.analysis.ranks.stragglers import measure_stragglers
-from traceprof.formats.runs.files import open_run
 from traceprof.model.merge import merge_run
 from traceprof.model.retime import ClockCorrection, retime
 from traceprof.model.trace import Trace

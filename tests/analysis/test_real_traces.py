@@ -7,7 +7,7 @@ import pytest
 
 from tests.builders import plain
 from tests.running import run
-from traceprof.facts.host.phase_names import UNCLAIMED
+from traceprof.facts.names.phases import UNCLAIMED
 from traceprof.formats import open_trace
 from traceprof.model.ranks import Ranks
 from traceprof.model.trace import Trace

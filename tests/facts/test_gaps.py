@@ -2,7 +2,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.builders import TraceBuilder
-from traceprof.facts.devices import device_time
+from traceprof.facts.device.times import device_time
 from traceprof.facts.gaps import CAUSES, find_gaps
 from traceprof.model.window import TimeWindow
 

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from tests.requirements import TRACES, require
-from traceprof.facts.devices import device_time
+from traceprof.facts.device.times import device_time
 from traceprof.facts.steps.find import find_steps
 from traceprof.formats import open_trace
 from traceprof.formats.kineto.events import read_kineto_events

@@ -31,7 +31,7 @@ FILE = Path(__file__).with_name("numbers.json.gz")
 def windows(run: Run) -> Iterator[tuple[str, Run]]:
     """Yield the run in its default window, and in the middle third of its time."""
     yield "default", run
-    span = run.within("all").ranks(frozenset()).span
+    span = run.within("all").of_ranks(frozenset()).span
     third = span.duration_ns // 3
     middle = f"@{span.start_ns + third}..@{span.start_ns + 2 * third}"
     yield "middle", run.within(middle)
@@ -69,7 +69,7 @@ def _column(values: pd.Series) -> str:
 
 
 def _plain(value: Any) -> str:
-    """Return a value as text; floats with nine digits, so that the order of a sum does not count."""
+    """Return a value as text; floats with nine digits: the order of a sum does not count."""
     if isinstance(value, tuple):
         return " | ".join(map(_plain, value))
     if isinstance(value, Note):

@@ -17,7 +17,7 @@ from traceprof.errors import UsageError
 if TYPE_CHECKING:
     from traceprof.analysis.base import Analysis
 
-__all__ = ["ANALYSES", "Entry", "load_analysis"]
+__all__ = ["ANALYSES", "Entry", "analysis_names", "load_analysis"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,6 +123,11 @@ ANALYSES: Final[tuple[Entry, ...]] = (
     Entry("ops", "host operators by name, self and total", ".host.ops"),
     Entry("quality", "what is suspicious in the trace itself", ".advice.quality"),
 )
+
+
+def analysis_names() -> tuple[str, ...]:
+    """Return the names of the analyses, in their order."""
+    return tuple(entry.name for entry in ANALYSES)
 
 
 def load_analysis(name: str, entries: Sequence[Entry] | None = None) -> Analysis:

@@ -8,9 +8,9 @@ from typing import Annotated
 
 import typer
 
-import traceprof
 from traceprof.cli.commands import Commands
 from traceprof.errors import TraceprofError
+from traceprof.version import __version__
 
 __all__ = ["app", "main"]
 
@@ -27,7 +27,7 @@ app = typer.Typer(
 
 def _version(wanted: bool) -> None:
     if wanted:
-        typer.echo(f"traceprof {traceprof.__version__}")
+        typer.echo(f"traceprof {__version__}")
         raise typer.Exit
 
 

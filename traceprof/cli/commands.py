@@ -14,7 +14,7 @@ from typing import Any, Final
 import typer
 from typer.core import TyperGroup
 
-from traceprof.analysis import ANALYSES
+from traceprof import analysis
 from traceprof.errors import TraceprofError, UsageError
 
 __all__ = ["COMMANDS", "OLD_NAMES", "Command", "Commands", "looks_like_a_path", "table_names"]
@@ -47,7 +47,7 @@ OLD_NAMES: Final = {"messages": "collective-events"}
 
 def table_names() -> tuple[str, ...]:
     """Return the names that `traceprof show` takes."""
-    return tuple(entry.name for entry in ANALYSES)
+    return analysis.analysis_names()
 
 
 class Commands(TyperGroup):

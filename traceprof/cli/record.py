@@ -16,10 +16,18 @@ def record(
         typer.Argument(help="The program and its arguments, after --.", metavar="COMMAND"),
     ],
     output: Annotated[
-        str, typer.Option("--output", "-o", metavar="FILE", help="The trace to write; FOLDER/ for one per rank.")
+        str,
+        typer.Option(
+            "--output", "-o", metavar="FILE", help="The trace to write; FOLDER/ for one per rank."
+        ),
     ] = "trace.sqlite",
     recorder: Annotated[
-        str, typer.Option("--with", metavar="RECORDER", help="auto, nsys, nvprof or torch (the embedded recorder).")
+        str,
+        typer.Option(
+            "--with",
+            metavar="RECORDER",
+            help="auto, nsys, nvprof or torch (the embedded recorder).",
+        ),
     ] = "auto",
     layers: Annotated[
         int, typer.Option(metavar="DEPTH", help="Ranges for modules, this many levels deep.", min=0)
@@ -40,7 +48,8 @@ def record(
         bool, typer.Option("--gpu-metrics", help="Counters inside the GPUs, too (nsys).")
     ] = False,
     nsys_arg: Annotated[
-        list[str] | None, typer.Option(metavar="ARG", help="An argument for nsys profile, as it is.")
+        list[str] | None,
+        typer.Option(metavar="ARG", help="An argument for nsys profile, as it is."),
     ] = None,
     nvprof_arg: Annotated[
         list[str] | None, typer.Option(metavar="ARG", help="An argument for nvprof, as it is.")

@@ -22,12 +22,13 @@ def report(
     output: Output = None,
     window: WindowText = None,
     title: Annotated[
-        str | None, typer.Option("--title", metavar="TITLE", help="The heading; default: the file's name.")
+        str | None,
+        typer.Option("--title", metavar="TITLE", help="The heading; default: the file's name."),
     ] = None,
     force: Force = False,
 ) -> None:
     """Everything about a trace on one HTML page: to read, to print, to send; works offline."""
-    from traceprof.analysis import ANALYSES
+    from traceprof import analysis
     from traceprof.cli.output import message, write_output
     from traceprof.render.base import Options
     from traceprof.render.report import render_report
@@ -37,7 +38,7 @@ def report(
 
     target = output or Path(f"{trace[0].stem}.report.html")
     run = open_run(trace, opening).within(window)
-    every = [entry.name for entry in ANALYSES]
+    every = analysis.analysis_names()
     whole = run.within("all").trace()
     page = render_report(answer(run, every), whole, Options(title=title or trace[0].name))
     write_output(target, page, force=force)

@@ -31,7 +31,8 @@ def timeline(
         ),
     ] = None,
     title: Annotated[
-        str | None, typer.Option("--title", metavar="TITLE", help="The heading; default: the file's name.")
+        str | None,
+        typer.Option("--title", metavar="TITLE", help="The heading; default: the file's name."),
     ] = None,
     kind: Annotated[
         Literal["html", "png", "svg"] | None,

@@ -26,7 +26,10 @@ def view(
         typer.Option("--run", help="The traces are the ranks of one run: show them as one."),
     ] = False,
     port: Annotated[
-        int, typer.Option("--port", metavar="PORT", min=0, max=65535, help="Listen here; 0 takes a free port.")
+        int,
+        typer.Option(
+            "--port", metavar="PORT", min=0, max=65535, help="Listen here; 0 takes a free port."
+        ),
     ] = 0,
     host: Annotated[
         str, typer.Option("--host", metavar="HOST", help="Listen on this address of this machine.")

@@ -15,8 +15,8 @@ import numpy.typing as npt
 import pandas as pd
 
 from traceprof.facts.cache import of_window
-from traceprof.facts.device_work import DeviceWork, work_of_devices
-from traceprof.facts.devices import device_time, used_devices
+from traceprof.facts.device.times import device_time, used_devices
+from traceprof.facts.device.work import DeviceWork, work_of_devices
 from traceprof.facts.host.states import find_host_states
 from traceprof.model.intervals import Intervals
 from traceprof.model.trace import Trace

@@ -16,7 +16,7 @@ import numpy.typing as npt
 import pandas as pd
 
 from traceprof.facts.cache import fact
-from traceprof.facts.host.phase_names import PHASES, phases_of_ranges
+from traceprof.facts.names.phases import PHASES, phases_of_ranges
 from traceprof.model.intervals import nesting_depth, parents_of
 from traceprof.model.tables import ABSENT
 from traceprof.model.trace import RowsOf, Trace

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Final
 
 from traceprof.model.results import Result
@@ -12,19 +12,33 @@ from traceprof.render.formatting import note_text, sentences
 from traceprof.render.page.document import write_document
 from traceprof.render.page.tables import html_table
 from traceprof.render.sections import Section, sections_of, window_words
-from traceprof.render.shown import table_for_people
+from traceprof.render.shown import further_tables, table_for_people
 from traceprof.session.answer import Document
 
-__all__ = ["RENDER", "result_html"]
+__all__ = ["RENDER", "piece_of_html", "result_html"]
 
 _MOST_ROWS: Final = 100
+_PIECE: Final = 'style="max-width:100%;overflow-x:auto"'
 
 
 def result_html(result: Result, ranks: Mapping[int, int], most_rows: int = 12) -> str:
-    """Return a result as a piece of HTML: its first table and its notes, for notebooks."""
-    table = table_for_people(result, ranks)
-    shown = html_table(table, result.name, most_rows)
-    return f"{shown}{html_list(sentences(result.notes))}"
+    """Return a result as a piece of HTML for notebooks: its tables, the long ones cut; its notes.
+
+    It is no wider than the page: wide tables scroll.
+    """
+    tables = [None, *further_tables(result, ())]
+    shown = [table_for_people(result, ranks, name) for name in tables]
+    pieces = (html_table(table, table.about or table.name, most_rows) for table in shown)
+    return f"<div {_PIECE}>{''.join(pieces)}{html_list(sentences(result.notes))}</div>"
+
+
+def piece_of_html(title: str, facts: Iterable[tuple[str, str]]) -> str:
+    """Return facts by name as a piece of HTML, for notebooks."""
+    rows = "".join(
+        f'<tr><th scope="row">{html_text(name)}</th><td>{html_text(value)}</td></tr>'
+        for name, value in facts
+    )
+    return f"<div {_PIECE}><table><caption>{html_text(title)}</caption>{rows}</table></div>"
 
 
 def render_html(document: Document, options: Options) -> str:

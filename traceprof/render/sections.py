@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Final
 
-from traceprof.analysis import ANALYSES
+from traceprof import analysis
 from traceprof.model.results import Result
 from traceprof.render.base import Options
 from traceprof.render.shown import ShownTable, further_tables, table_for_people
@@ -32,7 +32,7 @@ class Section:
 
 def title_of(name: str) -> str:
     """Return the heading of the result of the analysis ``name``."""
-    titles = {entry.name: entry.summary for entry in ANALYSES}
+    titles = {entry.name: entry.summary for entry in analysis.ANALYSES}
     title = titles.get(name, name)
     return title[:1].upper() + title[1:]
 

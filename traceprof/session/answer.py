@@ -80,9 +80,10 @@ def answer(run: Run, names: Sequence[str], *, strict: bool = False) -> Document:
         NotRecordedError: ``strict``, and the trace lacks the data of one of them.
         UsageError: an analysis or the window is none.
     """
-    processes = frozenset({"processes"})
-    answers = run.answers(names, processes, strict=strict)
-    ranks = run.ranks(processes)
+    answers = run.answers(names, strict=strict)
+    frames = (frame for result in answers.results.values() for frame in result.tables.values())
+    tells_processes = any("process" in frame for frame in frames)
+    ranks = run.of_ranks(frozenset({"processes"} if tells_processes else ()))
     return Document(
         info=ranks.info,
         span=ranks.whole.span,

@@ -6,13 +6,13 @@ before something is asked; then only the tables that the answer needs.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Final
+from typing import Final, Self
 
-from traceprof.analysis import ANALYSES, load_analysis
+from traceprof.analysis import analysis_names, load_analysis
 from traceprof.analysis.base import Analysis, run_analysis
 from traceprof.errors import NotRecordedError
 from traceprof.facts.steps.find import has_named_steps
@@ -32,7 +32,6 @@ _MOST_WINDOWS: Final = 4
 _WORTH_CUTTING: Final = 0.5
 _STEPS: Final = frozenset({"ranges"})
 """The tables that named steps are found in."""
-_OF_EVENTS: Final = frozenset(name for name, table in TABLES.items() if table.has_times)
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,11 +58,6 @@ class _Needs:
         if "process" in columns:
             tables |= {"processes"}
         return cls(tables, frozenset[str]().union(*(analysis.whole for analysis in every)) & tables)
-
-    @classmethod
-    def rows_of(cls, tables: frozenset[str]) -> _Needs:
-        """Return what it takes to look at ``tables`` themselves."""
-        return cls(tables, tables & _OF_EVENTS)
 
 
 @dataclass(frozen=True, slots=True)
@@ -166,9 +160,14 @@ class Run:
         self._source = source
         self._window = window
 
-    def within(self, window: str | None) -> Run:
+    @classmethod
+    def over(cls, run: Run) -> Self:
+        """Return ``run`` as one of this class: both share what was read."""
+        return cls(run._source, run._window)
+
+    def within(self, window: str | None) -> Self:
         """Return the same run seen through another window, as ``--window`` takes it."""
-        return Run(self._source, window)
+        return type(self)(self._source, window)
 
     @property
     def selection(self) -> Selection:
@@ -189,19 +188,14 @@ class Run:
         analysis = load_analysis(name)
         return run_analysis(analysis, self._source.within(self._window, _Needs.of([analysis])))
 
-    def answers(
-        self, names: Sequence[str], tables: frozenset[str] = frozenset(), *, strict: bool = False
-    ) -> Answers:
+    def answers(self, names: Sequence[str], *, strict: bool = False) -> Answers:
         """Return the results of several analyses as far as the trace has their data.
-
-        ``tables`` are read, too, for what is asked next.
 
         Raises:
             NotRecordedError: ``strict``, and the trace lacks the data of one of them.
         """
         analyses = [load_analysis(name) for name in names]
-        needs = _Needs.of(analyses)
-        ranks = self._source.within(self._window, replace(needs, tables=needs.tables | tables))
+        ranks = self._source.within(self._window, _Needs.of(analyses))
         results: dict[str, Result] = {}
         missing: dict[str, str] = {}
         for analysis in analyses:
@@ -213,29 +207,40 @@ class Run:
                 missing[analysis.name] = str(error)
         return Answers(results, missing)
 
-    def ranks(self, tables: frozenset[str] = _EVERYTHING) -> Ranks:
+    def of_ranks(self, tables: frozenset[str] = _EVERYTHING) -> Ranks:
         """Return the traces of the ranks, cut to the window, with ``tables`` read."""
         return self._source.within(self._window, _Needs(tables))
 
     def trace(self, tables: frozenset[str] = _EVERYTHING) -> Trace:
         """Return all ranks as one Trace, cut to the window."""
-        return self.ranks(tables).merged()
+        return self.of_ranks(tables).merged()
 
     def __getattr__(self, name: str) -> Callable[[], Result]:
-        called = name.replace("_", "-")
-        if called not in _NAMES:
-            raise AttributeError(f"a run has no {name!r}; analyses are {', '.join(sorted(_NAMES))}")
-        return lambda: self.result(called)
+        self._check_name(name)
+        return lambda: self.result(name.replace("_", "-"))
+
+    def _check_name(self, name: str) -> None:
+        """Check that an analysis is called ``name``, written as Python needs it."""
+        if name.replace("_", "-") not in analysis_names():
+            known = ", ".join(sorted(analysis_names()))
+            raise AttributeError(f"a run has no {name!r}; analyses are {known}")
 
     def __dir__(self) -> Iterable[str]:
-        return [*super().__dir__(), *(name.replace("-", "_") for name in _NAMES)]
+        return [*super().__dir__(), *(name.replace("-", "_") for name in analysis_names())]
 
     def __repr__(self) -> str:
-        files = " ".join(map(str, self._source.paths))
-        return f"<traceprof run {files}, window {self._window or 'default'}>"
+        return f"<traceprof run {', '.join(f'{name} {value}' for name, value in self._known())}>"
 
-
-_NAMES: Final = frozenset(entry.name for entry in ANALYSES)
+    def _known(self) -> Iterator[tuple[str, str]]:
+        """Yield what is known of the run by now, in a few words each: nothing is read for it."""
+        source, part = self._source, self._source.windows.get(self._window)
+        yield "of", " ".join(map(str, source.paths))
+        if source.ranks is not None:
+            yield "files", str(len(source.ranks))
+        if source.ranks is not None and "devices" in source.tables:
+            used = (int(part.devices["used"].sum()) for part in source.ranks)
+            yield "devices", str(sum(used))
+        yield "window", (self._window or "default") if part is None else part.selection.label
 
 
 def open_run(paths: Sequence[Path | str], opening: Opening | None = None) -> Run:

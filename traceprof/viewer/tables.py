@@ -8,7 +8,7 @@ from typing import Any, Final
 
 from dash import html
 
-from traceprof.analysis import ANALYSES
+from traceprof import analysis
 from traceprof.errors import TraceprofError
 from traceprof.model.results import Column, Result
 from traceprof.render.escape import plain_text
@@ -20,7 +20,7 @@ from traceprof.viewer.panes import Pane
 
 __all__ = ["DEFAULT_TABLES", "TABLE_NAMES", "Tables"]
 
-TABLE_NAMES: Final = tuple(entry.name for entry in ANALYSES)
+TABLE_NAMES: Final = analysis.analysis_names()
 DEFAULT_TABLES: Final = ("breakdown", "findings", "phases", "kernels", "copies")
 MAX_ROWS: Final = 20
 _LEAST_MARGIN_NS: Final = 1_000
@@ -115,12 +115,16 @@ def _cells(table: ShownTable, row: Row, place: int) -> Iterator[html.Td]:
         is_cut = len(text) > most
         content: Any = text[: most - 1] + "…" if is_cut else text
         if column.name == "at_ns" and is_known(value):
-            length = row.get("duration_ns")
-            content = _link(place, int(value), int(length) if is_known(length) else 0, text)
+            content = _link(place, int(value), _length_ns(row), text)
         elif column.name == "window" and (match := _SPAN.fullmatch(text)):
             start, end = map(parse_duration, match.groups())
             content = _link(place, start, end - start, text)
         yield html.Td(content, title=text if is_cut else None, className=_kind(column))
+
+
+def _length_ns(row: Row) -> int:
+    length = row.get("duration_ns", 0)
+    return int(length) if is_known(length) else 0
 
 
 def _link(

@@ -10,7 +10,7 @@ import pytest
 from tests.builders import TraceBuilder, plain
 from tests.requirements import require
 from tests.running import run
-from traceprof.facts.launch_queue import launch_table
+from traceprof.facts.device.launch_queue import launch_table
 from traceprof.formats import open_trace
 from traceprof.model.results import Note
 

@@ -1,6 +1,6 @@
 from tests.builders import TraceBuilder, plain
 from tests.running import run
-from traceprof.facts.host.phase_names import UNCLAIMED
+from traceprof.facts.names.phases import UNCLAIMED
 from traceprof.model.window import TimeWindow
 
 

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pandas as pd
 import pytest
+from traceprof.cli.opening import open_with_notes
 
 from tests.recording.conftest import (
     DDP,
@@ -20,7 +21,6 @@ from tests.recording.conftest import (
 )
 from tests.requirements import require
 from traceprof.analysis import ANALYSES, load_analysis, run_analysis
-from traceprof.cli.opening import open_with_notes
 from traceprof.errors import NotRecordedError
 from traceprof.formats import open_trace
 from traceprof.formats.runs.files import open_run

@@ -11,7 +11,7 @@ import numpy as np
 import pandas as pd
 
 from traceprof.analysis.base import Analysis
-from traceprof.facts.devices import devices_at_work
+from traceprof.facts.device.times import devices_at_work
 from traceprof.facts.path.parts import PATH_PARTS, find_path
 from traceprof.facts.steps.find import find_steps
 from traceprof.model.results import (

@@ -7,13 +7,12 @@ from typing import Final
 import pandas as pd
 
 from traceprof.analysis.base import Analysis
-from traceprof.analysis.collectives.notes import NOTHING_STARTS
 from traceprof.facts.collectives.callers import (
     callers_of_collectives,
     phases_of_collectives,
 )
 from traceprof.facts.collectives.work import find_collectives, require_collectives
-from traceprof.model.results import Result, ResultSpec, TableSpec, Unit, derived, key, total
+from traceprof.model.results import Note, Result, ResultSpec, TableSpec, Unit, derived, key, total
 from traceprof.model.trace import Trace
 
 __all__ = ["ANALYSIS"]
@@ -80,7 +79,9 @@ def measure_callers(trace: Trace) -> Result:
 def _finish(result: Result) -> Result:
     table = result.table
     if table.empty:
-        return result.with_table(SPEC.tables[0].frame()).with_notes(NOTHING_STARTS)
+        return result.with_table(SPEC.tables[0].frame()).with_notes(
+            Note("no collective starts in this window")
+        )
     exposed = table["exposed_ns"].where(table["unplaced_count"] == 0)
     total_ns = table["total_ns"]
     table = table.assign(

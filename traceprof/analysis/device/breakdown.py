@@ -10,7 +10,7 @@ from typing import Final
 import pandas as pd
 
 from traceprof.analysis.base import Analysis
-from traceprof.facts.device_parts import device_parts
+from traceprof.facts.device.parts import device_parts
 from traceprof.model.activity import Activity
 from traceprof.model.results import (
     Column,

@@ -8,9 +8,9 @@ import numpy as np
 import pandas as pd
 
 from traceprof.analysis.base import Analysis
-from traceprof.facts.host.phase_names import PHASES, UNCLAIMED
-from traceprof.facts.kernel_names import SHORT_NS, uses_tensor_cores
 from traceprof.facts.launches import launches_of, phases_of_work
+from traceprof.facts.names.kernels import SHORT_NS, uses_tensor_cores
+from traceprof.facts.names.phases import PHASES, UNCLAIMED
 from traceprof.model.activity import Activity
 from traceprof.model.combining import medians_of
 from traceprof.model.results import (

@@ -10,8 +10,8 @@ import numpy.typing as npt
 import pandas as pd
 
 from traceprof.analysis.base import Analysis
-from traceprof.facts.host.phase_names import UNCLAIMED
 from traceprof.facts.host.phases import HostPhases, find_host_phases
+from traceprof.facts.names.phases import UNCLAIMED
 from traceprof.model.ranks import Ranks
 from traceprof.model.results import (
     Note,

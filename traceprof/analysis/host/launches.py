@@ -9,7 +9,7 @@ import numpy.typing as npt
 import pandas as pd
 
 from traceprof.analysis.base import Analysis
-from traceprof.facts.launch_queue import launch_table
+from traceprof.facts.device.launch_queue import launch_table
 from traceprof.model.combining import medians_of
 from traceprof.model.results import (
     Note,

@@ -9,7 +9,7 @@ import numpy.typing as npt
 import pandas as pd
 
 from traceprof.analysis.base import Analysis
-from traceprof.facts.devices import devices_of_processes
+from traceprof.facts.device.times import devices_of_processes
 from traceprof.facts.gaps import CAUSES, find_gaps
 from traceprof.facts.steps.find import find_steps
 from traceprof.model.results import (

@@ -13,9 +13,9 @@ from traceprof.analysis.base import Analysis
 from traceprof.facts.collectives.members import Member, find_members
 from traceprof.facts.collectives.point_to_point import find_messages
 from traceprof.facts.collectives.rates import peak_of_group
-from traceprof.facts.devices import part_of_device
+from traceprof.facts.device.times import part_of_device
 from traceprof.facts.ranks.links import peak_between_ranks
-from traceprof.facts.transfers import peak_of_route
+from traceprof.facts.transfers.routes import peak_of_route
 from traceprof.model.links import Peak
 from traceprof.model.ranks import Ranks
 from traceprof.model.results import (

@@ -14,9 +14,9 @@ import numpy as np
 import pandas as pd
 
 from traceprof.analysis.base import Analysis
-from traceprof.facts.host.phase_names import PHASES, UNCLAIMED
 from traceprof.facts.host.phases import find_host_phases
 from traceprof.facts.launches import launches_of, phases_of_work
+from traceprof.facts.names.phases import PHASES, UNCLAIMED
 from traceprof.model.intervals import union_lengths
 from traceprof.model.results import (
     Note,

@@ -8,9 +8,9 @@ import numpy as np
 import pandas as pd
 
 from traceprof.analysis.base import Analysis
-from traceprof.facts.host.phase_names import PHASES, UNCLAIMED
 from traceprof.facts.host.phases import find_host_phases
 from traceprof.facts.launches import launches_of, phases_of_work
+from traceprof.facts.names.phases import PHASES, UNCLAIMED
 from traceprof.facts.steps.find import find_steps
 from traceprof.facts.steps.parts import owner_of
 from traceprof.model.intervals import union_lengths

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any, Final
 
 from traceprof.analysis.base import Analysis
-from traceprof.facts.host.phase_names import PHASES
+from traceprof.facts.names.phases import PHASES
 from traceprof.facts.steps.find import steps_of_ranks
 from traceprof.facts.steps.measured import MeasuredSteps, measured_steps
 from traceprof.model.ranks import Ranks

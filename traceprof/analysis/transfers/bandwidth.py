@@ -10,7 +10,7 @@ import numpy.typing as npt
 import pandas as pd
 
 from traceprof.analysis.base import Analysis
-from traceprof.facts.transfers import peak_of_route, route_of
+from traceprof.facts.transfers.routes import peak_of_route, route_of
 from traceprof.model.intervals import Int64Array, Intervals
 from traceprof.model.links import Link
 from traceprof.model.peaks import peak_of

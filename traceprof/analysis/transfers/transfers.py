@@ -6,20 +6,21 @@ size reaches, and how much of their time neither compute nor communication hides
 
 from __future__ import annotations
 
-from typing import Any, Final
+from collections.abc import Iterator, Sequence
+from typing import Any, Final, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
 from traceprof.analysis.base import Analysis
-from traceprof.analysis.transfers.notes import note_on_transfers
-from traceprof.facts.devices import device_time
+from traceprof.facts.device.times import device_time
 from traceprof.facts.launches import launches_of
-from traceprof.facts.size_classes import ALL_SIZES, classify_sizes, order_of_size
-from traceprof.facts.transfers import peak_of_route, route_of
+from traceprof.facts.names.sizes import ALL_SIZES, classify_sizes, order_of_size
+from traceprof.facts.transfers.routes import peak_of_route, route_of
 from traceprof.model.intervals import Intervals
 from traceprof.model.results import (
+    Note,
     Result,
     ResultSpec,
     TableSpec,
@@ -37,6 +38,13 @@ _DIRECTIONS: Final = ("h2d", "d2h", "p2p")
 _GROUP: Final = ["device", "route", "memory"]
 _KEYS: Final = [*_GROUP, "sizes"]
 _LARGE_BYTES: Final = 1 << 20
+
+_TO_HOST_OR_BACK: Final = ("h2d", "d2h")
+_NOTABLE_RATIO: Final = 0.1
+_NOTABLE_BYTES: Final = 1 << 20
+
+_Lane: TypeAlias = tuple[int, str]
+"""A device and a route."""
 
 SPEC: Final = ResultSpec(
     tables=(
@@ -216,7 +224,7 @@ def _finish(result: Result) -> Result:
         large = memory["large_bytes"] / memory["large_ns"].where(memory["large_ns"] > 0) * 1e9
         memory = memory.assign(rate_bytes_per_s=_rate(memory), large_rate_bytes_per_s=large)
         result = result.with_table(table).with_table(memory, "memory")
-    return result.with_notes(*note_on_transfers(result))
+    return result.with_notes(*_notes_on(result))
 
 
 def _with_rates(table: pd.DataFrame) -> pd.DataFrame:
@@ -239,6 +247,88 @@ def _in_order(table: pd.DataFrame) -> pd.DataFrame:
     longest = -table.groupby(_GROUP, sort=False)["total_ns"].transform("max")
     placed = table.assign(longest=longest, place=table["sizes"].map(order_of_size))
     return placed.sort_values(["longest", *_GROUP, "place"], ignore_index=True)
+
+
+def _notes_on(result: Result) -> tuple[Note, ...]:
+    """Return remarks on copies, and the peaks that they are judged by."""
+    if result.table.empty:
+        return (Note("nothing was copied between host and devices or between devices"),)
+    memory = result.tables["memory"]
+    return (
+        *_on_pageable(memory),
+        *_on_waiting(result, memory),
+        *_on_peaks(result.tables["links"]),
+    )
+
+
+def _on_pageable(memory: pd.DataFrame) -> Iterator[Note]:
+    for direction in _TO_HOST_OR_BACK:
+        own = memory[memory["direction"] == direction].set_index("memory")
+        if "pageable" not in own.index:
+            continue
+        whole, n_bytes = int(own["size_bytes"].sum()), int(own["size_bytes"]["pageable"])
+        if n_bytes < max(_NOTABLE_BYTES, _NOTABLE_RATIO * whole):
+            continue
+        text = (
+            "{share:ratio} of the {direction} bytes are in pageable memory "
+            "({size:bytes} at {rate:bytes/s}"
+        )
+        values = {
+            "share": n_bytes / whole,
+            "direction": direction,
+            "size": n_bytes,
+            "rate": own["rate_bytes_per_s"]["pageable"],
+        }
+        if "pinned" in own.index and own["large_bytes"]["pinned"]:
+            text += "; large copies from pinned memory reach {large:bytes/s}"
+            values["large"] = own["large_rate_bytes_per_s"]["pinned"]
+        text += "): such copies go through a staging buffer and block the host"
+        yield Note(text, values)
+
+
+def _on_waiting(result: Result, memory: pd.DataFrame) -> Iterator[Note]:
+    waited = result.scalars["synchronous_count"]
+    if waited:
+        yield Note.of(
+            "{n:count} of {count:count} h2d copies were synchronous (cudaMemcpy): the host spent "
+            "{waited:ns} in them",
+            n=waited,
+            count=int(memory.loc[memory["direction"] == "h2d", "count"].sum()),
+            waited=result.scalars["synchronous_ns"],
+        )
+
+
+def _on_peaks(links: pd.DataFrame) -> Iterator[Note]:
+    """Yield which peaks the rates are judged by, and for what there is none."""
+    by_peak: dict[tuple[float, str, str], list[_Lane]] = {}
+    unknown: list[_Lane] = []
+    for link in links.to_dict("records"):
+        lane = (link["device"], link["route"])
+        if pd.isna(link["peak_bytes_per_s"]):
+            unknown.append(lane)
+        else:
+            peak = (link["peak_bytes_per_s"], link["link"], link["source"])
+            by_peak.setdefault(peak, []).append(lane)
+    for (rate, what, source), own in by_peak.items():
+        text = "peak of {lanes}: {peak:bytes/s} ({link}; {source})"
+        yield Note.of(text, lanes=_named(own), peak=rate, link=what, source=source)
+    if unknown:
+        text = "no peak is known for {lanes}: give it by --link pcie=gen4x16 or --gpu"
+        yield Note.of(text, lanes=_named(unknown))
+    between = links["route"].str.startswith("p2p") & links["link"].str.contains("links of")
+    if between.any():
+        yield Note(
+            "the peak between GPUs is that of all links of a GPU; without a switch two GPUs are "
+            "joined by only some of them (--link nvlink=RATE)"
+        )
+
+
+def _named(lanes: Sequence[_Lane]) -> str:
+    routes = dict.fromkeys(route for _, route in lanes)
+    return ", ".join(
+        f"{route} (GPU {', '.join(str(device) for device, own in lanes if own == route)})"
+        for route in routes
+    )
 
 
 ANALYSIS = Analysis(

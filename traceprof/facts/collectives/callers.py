@@ -15,8 +15,8 @@ import pandas as pd
 
 from traceprof.facts.cache import fact
 from traceprof.facts.collectives.work import find_collectives
-from traceprof.facts.host.phase_names import PHASES, UNCLAIMED
 from traceprof.facts.launches import Launches, adopting_range_of_launches, phases_of_all_ranges
+from traceprof.facts.names.phases import PHASES, UNCLAIMED
 from traceprof.facts.steps.find import find_steps
 from traceprof.model.tables import ABSENT
 from traceprof.model.trace import Trace

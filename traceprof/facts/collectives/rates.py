@@ -30,7 +30,7 @@ import numpy.typing as npt
 import pandas as pd
 
 from traceprof.facts.cache import fact
-from traceprof.facts.devices import part_of_device
+from traceprof.facts.device.times import part_of_device
 from traceprof.model.links import Link, Peak
 from traceprof.model.peaks import peak_of
 from traceprof.model.ranks import Ranks

@@ -17,7 +17,7 @@ import pandas as pd
 from traceprof.errors import NotRecordedError
 from traceprof.facts.cache import fact, of_window
 from traceprof.facts.collectives.exchanges import one_per_kernel
-from traceprof.facts.devices import device_time
+from traceprof.facts.device.times import device_time
 from traceprof.facts.launches import innermost, launches_of
 from traceprof.model.activity import Activity
 from traceprof.model.collective_names import NON_BLOCKING, collective_op, kernel_kind

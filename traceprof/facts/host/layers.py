@@ -18,9 +18,9 @@ import numpy.typing as npt
 import pandas as pd
 
 from traceprof.facts.cache import fact
-from traceprof.facts.host.names import plain_names
 from traceprof.facts.host.range_work import find_parents, is_outermost_of
 from traceprof.facts.launches import adopting_range_of_launches, launches_of
+from traceprof.facts.names.ranges import plain_names
 from traceprof.model.ranks import Ranks
 from traceprof.model.steps import OWN_DOMAIN
 from traceprof.model.trace import DEVICE_TABLES, Trace

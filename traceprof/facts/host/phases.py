@@ -9,8 +9,8 @@ import numpy as np
 import numpy.typing as npt
 
 from traceprof.facts.cache import of_window
-from traceprof.facts.host.phase_names import PHASES
 from traceprof.facts.launches import phases_of_all_ranges
+from traceprof.facts.names.phases import PHASES
 from traceprof.model.intervals import Intervals
 from traceprof.model.trace import Trace
 

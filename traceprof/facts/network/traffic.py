@@ -11,7 +11,7 @@ import pandas as pd
 
 from traceprof.facts.cache import of_window
 from traceprof.facts.collectives.work import collectives_of_ranks
-from traceprof.facts.devices import part_of_device
+from traceprof.facts.device.times import part_of_device
 from traceprof.facts.network.counters import find_traffic
 from traceprof.model.intervals import Int64Array, Intervals
 from traceprof.model.links import Link, Peak

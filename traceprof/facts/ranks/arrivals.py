@@ -16,9 +16,9 @@ import pandas as pd
 
 from traceprof.facts.cache import fact, of_window
 from traceprof.facts.collectives.matches import Matches, find_matches
-from traceprof.facts.host.phase_names import PHASES, UNCLAIMED
 from traceprof.facts.host.phases import find_host_phases
 from traceprof.facts.launches import phases_of_work
+from traceprof.facts.names.phases import PHASES, UNCLAIMED
 from traceprof.facts.ranks.others import beyond_others
 from traceprof.model.activity import Activity
 from traceprof.model.intervals import Intervals

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 from traceprof.facts.cache import fact
 from traceprof.facts.collectives.members import Member, find_members
-from traceprof.facts.devices import part_of_device
+from traceprof.facts.device.times import part_of_device
 from traceprof.model.links import Link, Peak
 from traceprof.model.peaks import peak_between, peak_of
 from traceprof.model.ranks import Ranks

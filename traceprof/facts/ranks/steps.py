@@ -12,7 +12,7 @@ import pandas as pd
 
 from traceprof.facts.cache import fact, of_window
 from traceprof.facts.collectives.matches import Matches, find_matches
-from traceprof.facts.devices import device_times
+from traceprof.facts.device.times import device_times
 from traceprof.facts.ranks.arrivals import excess_of_phases
 from traceprof.facts.ranks.others import beyond_others
 from traceprof.facts.steps.calls import steps_of_calls

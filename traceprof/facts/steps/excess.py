@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
-from traceprof.facts.host.phase_names import PHASES
+from traceprof.facts.names.phases import PHASES
 from traceprof.facts.steps.parts import DEVICE_PARTS
 
 __all__ = ["PROFILER", "excess_of_steps"]

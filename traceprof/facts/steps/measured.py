@@ -10,7 +10,7 @@ import numpy as np
 import pandas as pd
 
 from traceprof.facts.cache import of_window
-from traceprof.facts.host.phase_names import PHASES
+from traceprof.facts.names.phases import PHASES
 from traceprof.facts.steps.excess import excess_of_steps
 from traceprof.facts.steps.find import find_steps, steps_of_ranks
 from traceprof.facts.steps.parts import (

@@ -13,7 +13,7 @@ import numpy.typing as npt
 import pandas as pd
 
 from traceprof.facts.cache import fact
-from traceprof.facts.devices import device_time, devices_of_processes
+from traceprof.facts.device.times import device_time, devices_of_processes
 from traceprof.facts.host.phases import find_host_phases
 from traceprof.facts.launches import launches_of
 from traceprof.facts.steps.find import find_steps, rows_of_steps

@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
-from traceprof.facts.host.names import codes_containing
+from traceprof.facts.names.ranges import codes_containing
 from traceprof.model.steps import STEP_COLUMNS, empty_steps
 
 __all__ = ["steps_between_ends", "steps_of_phases", "steps_of_ranges"]

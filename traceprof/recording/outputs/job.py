@@ -9,10 +9,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-import traceprof
 from traceprof.recording.gathering.captured import Captured
 from traceprof.recording.masking import masked_command
 from traceprof.recording.request import Recorder, RecordRequest, RunRecorded
+from traceprof.version import __version__
 
 __all__ = ["Job"]
 
@@ -39,7 +39,7 @@ class Job:
     def manifest(self) -> dict[str, Any]:
         """Return who recorded what, when and how."""
         return {
-            "traceprof": traceprof.__version__,
+            "traceprof": __version__,
             "recorder": self.recorder_name,
             "label": self._label(),
             "host": socket.gethostname(),

@@ -10,7 +10,7 @@ from typing import Final
 import numpy as np
 import pandas as pd
 
-from traceprof.facts.host.phase_names import PHASES, phases_of_ranges
+from traceprof.facts.names.phases import PHASES, phases_of_ranges
 from traceprof.model.tables import ABSENT
 from traceprof.model.trace import Trace
 from traceprof.render.palette import category_index

@@ -12,11 +12,11 @@ import numpy.typing as npt
 import pandas as pd
 
 from traceprof.facts.collectives.matches import Matches, find_matches
-from traceprof.facts.devices import device_times, used_devices
+from traceprof.facts.device.times import device_times, used_devices
 from traceprof.facts.gaps import find_gaps
 from traceprof.facts.host.states import find_host_states
-from traceprof.facts.kernel_names import SHORT_NS
 from traceprof.facts.launches import launches_of
+from traceprof.facts.names.kernels import SHORT_NS
 from traceprof.facts.steps.find import steps_of_ranks
 from traceprof.facts.steps.steadiness import outliers
 from traceprof.model.activity import Activity

@@ -10,7 +10,7 @@ import numpy.typing as npt
 
 from traceprof.analysis.advice.findings.base import Finding, Rule
 from traceprof.analysis.advice.findings.context import Context
-from traceprof.facts.launch_queue import launch_table
+from traceprof.facts.device.launch_queue import launch_table
 from traceprof.model.results import Note
 
 __all__ = ["RULE"]

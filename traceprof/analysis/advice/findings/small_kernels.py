@@ -7,7 +7,7 @@ from typing import Final
 
 from traceprof.analysis.advice.findings.base import Finding, Rule
 from traceprof.analysis.advice.findings.context import Context
-from traceprof.facts.kernel_names import SHORT_NS
+from traceprof.facts.names.kernels import SHORT_NS
 from traceprof.model.activity import Activity
 from traceprof.model.results import Note
 

@@ -1,7 +1,7 @@
 import pandas as pd
 import pytest
 
-from traceprof.facts.kernel_names import uses_tensor_cores
+from traceprof.facts.names.kernels import uses_tensor_cores
 
 
 @pytest.mark.parametrize(

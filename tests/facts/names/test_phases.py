@@ -1,6 +1,6 @@
 import pytest
 
-from traceprof.facts.host.phase_names import phase_of
+from traceprof.facts.names.phases import phase_of
 
 
 @pytest.mark.parametrize(

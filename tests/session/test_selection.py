@@ -1,9 +1,25 @@
+"""What people type to choose a window, and what it means."""
+
+from __future__ import annotations
+
 import pytest
 
+from tests.analysis.generated_run import Clock, Plan, make_run
 from tests.builders import TraceBuilder
 from traceprof.errors import NotRecordedError, UsageError
-from traceprof.session.selection import Selection, select
+from traceprof.model.merge import place_run
+from traceprof.model.ranks import Ranks
 from traceprof.model.trace import Trace
+from traceprof.render.formatting import sentences
+from traceprof.session.selection import Selection, select
+
+
+def selected(trace: Trace, text: str | None) -> Selection:
+    return select(Ranks.of(trace), text)
+
+
+def said(selection: Selection) -> list[str]:
+    return sentences(selection.notes)
 
 
 @pytest.fixture
@@ -60,7 +76,7 @@ def bounds(selection: Selection) -> tuple[int, int]:
     ],
 )
 def test_what_a_window_means(trace: Trace, text: str | None, expected: tuple[int, int]) -> None:
-    assert bounds(select(trace, text)) == expected
+    assert bounds(selected(trace, text)) == expected
 
 
 @pytest.mark.parametrize(
@@ -83,45 +99,45 @@ def test_what_a_window_means(trace: Trace, text: str | None, expected: tuple[int
 )
 def test_a_window_that_means_nothing_is_an_error(trace: Trace, text: str, message: str) -> None:
     with pytest.raises(UsageError, match=message):
-        select(trace, text)
+        selected(trace, text)
 
 
 def test_what_was_dropped_as_warmup_is_said(trace: Trace) -> None:
-    assert select(trace, None).notes == (
-        "steps 1..9 (traceprof.step()); 1 leading step(s), 300 ns, dropped as warm-up",
-    )
+    assert said(selected(trace, None)) == [
+        "steps 1..9 (traceprof.step()); 1 leading step(s), 300 ns, dropped as warm-up"
+    ]
 
 
 @pytest.mark.parametrize(("warmup", "start_ns"), [(0, 1000), (1, 1300), (4, 1600)])
 def test_warmup_can_be_given(trace: Trace, warmup: int, start_ns: int) -> None:
-    assert bounds(select(trace, None, warmup)) == (start_ns, 2200)
+    assert bounds(selected(trace.with_warmup(warmup), None)) == (start_ns, 2200)
 
 
 def test_a_warmup_of_all_steps_is_an_error(trace: Trace) -> None:
     with pytest.raises(UsageError, match="all 10 steps here are warm-up"):
-        select(trace, "steady", 10)
+        selected(trace.with_warmup(10), "steady")
 
 
 def test_without_steps_the_default_is_where_devices_worked() -> None:
     trace = TraceBuilder().kernel("gemm", 20, 30).range("x", 0, 100).build()
-    assert bounds(select(trace, None)) == (20, 30)
+    assert bounds(selected(trace, None)) == (20, 30)
     with pytest.raises(UsageError, match="no steps are known"):
-        select(trace, "steady")
+        selected(trace, "steady")
 
 
 def test_without_devices_the_default_is_everything() -> None:
-    selection = select(TraceBuilder().range("x", 0, 100).build(), None)
+    selection = selected(TraceBuilder().range("x", 0, 100).build(), None)
     assert (selection.label, bounds(selection)) == ("all", (0, 100))
-    assert selection.notes == ("no device worked: the whole trace is shown",)
+    assert said(selection) == ["no device worked: the whole trace is shown"]
 
 
 def test_steps_that_are_all_declared_warmup_are_not_the_default() -> None:
     builder = TraceBuilder().kernel("gemm", 0, 500)
     for i in range(4):
         builder.range(f"Warm-up Step {i}", 10 * i, 10 * i + 10)
-    selection = select(builder.build(), None)
+    selection = selected(builder.build(), None)
     assert bounds(selection) == (0, 500)
-    assert selection.notes == ("the only steps that are named are warm-up (4 of them)",)
+    assert said(selection) == ["the only steps that are named are warm-up (4 of them)"]
 
 
 def test_inferred_steps_must_be_asked_for_and_say_so() -> None:
@@ -129,14 +145,14 @@ def test_inferred_steps_must_be_asked_for_and_say_so() -> None:
     for i in range(60):
         builder.kernel(f"k{i % 5}", 10 * i, 10 * i + 9)
     trace = builder.build()
-    assert select(trace, None).label == "active"
-    note = "steps 1..10 (inferred from the period of the kernel sequence, 99 % of it repeats)"
-    assert select(trace, "steady").notes == (note,)
+    assert selected(trace, None).label == "active"
+    note = "steps 1..10 (inferred from the period of the kernel sequence, 99.0 % of it repeats)"
+    assert said(selected(trace, "steady")) == [note]
 
 
 def test_a_range_window_needs_ranges() -> None:
     with pytest.raises(NotRecordedError, match="no ranges recorded"):
-        select(TraceBuilder().kernel("gemm", 0, 1).build(), "range:forward")
+        selected(TraceBuilder().kernel("gemm", 0, 1).build(), "range:forward")
 
 
 def test_devices_that_were_recorded_in_windows_are_looked_at_there_only() -> None:
@@ -148,6 +164,14 @@ def test_devices_that_were_recorded_in_windows_are_looked_at_there_only() -> Non
     for start in (200, 600):
         builder.range("traceprof.window", start, start + 190, domain="traceprof", thread=2)
         builder.kernel("gemm", start, start + 190)
-    selection = select(builder.build(), None)
+    selection = selected(builder.build(), None)
     assert bounds(selection) == (600, 790)
-    assert "last of 2 window(s)" in selection.notes[-1]
+    assert "last of 2 window(s)" in said(selection)[-1]
+
+
+def test_steps_of_a_run_are_those_of_all_its_ranks() -> None:
+    run = place_run(make_run(Plan(n_ranks=2, clocks=(Clock(), Clock(offset_ns=1_000)))))
+    window = select(run, "step:3..4").window
+    alone = [select(Ranks.of(part), "step:3..4").window for part in run]
+    assert alone[0].start_ns + 1_000 == alone[1].start_ns
+    assert (window.start_ns, window.end_ns) == (alone[0].start_ns, alone[1].end_ns)

@@ -1,7 +1,7 @@
 import pandas as pd
 import pytest
 
-from traceprof.facts.host.names import plain_name, plain_names
+from traceprof.facts.names.ranges import plain_name, plain_names
 
 
 @pytest.mark.parametrize(

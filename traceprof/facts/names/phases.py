@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
-from traceprof.facts.host.names import DECORATED, plain_categories
+from traceprof.facts.names.ranges import DECORATED, plain_categories
 from traceprof.model.steps import OWN_DOMAIN
 
 __all__ = ["PHASES", "UNCLAIMED", "phase_of", "phases_of_ranges"]

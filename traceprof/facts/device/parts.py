@@ -6,7 +6,7 @@ import numpy as np
 import pandas as pd
 
 from traceprof.facts.cache import of_window
-from traceprof.facts.devices import device_time, used_devices
+from traceprof.facts.device.times import device_time, used_devices
 from traceprof.model.trace import Trace
 
 __all__ = ["device_parts"]

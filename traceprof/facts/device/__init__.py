@@ -1,0 +1,1 @@
+"""What devices did: their times and parts, their work with its launches."""

@@ -1,0 +1,1 @@
+"""What names tell: of ranges, phases, kernels, sizes."""

@@ -1,0 +1,1 @@
+"""Copies between host and devices: routes, peaks, speeds."""

@@ -1,0 +1,5 @@
+"""Which traceprof this is."""
+
+__all__ = ["__version__"]
+
+__version__ = "0.1.0"
