@@ -54,11 +54,14 @@ class ReadOptions:
 
     Whatever is asked for, ``recorded``, ``span`` and ``info`` of the Trace are those of the whole
     file, and so are its devices, processes, threads and environment where they are wanted.
+    ``known`` is what was read of the same file before: what a file says of itself is taken from
+    there, by readers that would look for it.
     """
 
     rules: Sequence[Rule] = field(default=RULES)
     tables: frozenset[str] | None = None
     window: TimeWindow | None = None
+    known: Trace | None = None
 
     def __post_init__(self) -> None:
         unknown = (self.tables or frozenset()) - TABLES.keys()

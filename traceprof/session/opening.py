@@ -25,7 +25,15 @@ from traceprof.model.run import Run as RunFiles
 from traceprof.model.window import TimeWindow
 from traceprof.session.one_run import check_one_run
 
-__all__ = ["Align", "Opening", "open_files", "open_ranks", "outline_files", "place_files"]
+__all__ = [
+    "Align",
+    "Opening",
+    "open_files",
+    "open_ranks",
+    "outline_files",
+    "place_files",
+    "read_window",
+]
 
 _OF_RUNS: Final = frozenset({"processes", "environment", "devices"})
 """The tables that tell which file is which rank, and which device is which."""
@@ -135,6 +143,19 @@ def open_ranks(
         ranks, notes = _aligned(ranks)
     ranks = _with_steps(ranks, opening)
     return replace(ranks, info=replace(ranks.info, path=" ".join(map(str, paths)))), notes
+
+
+def read_window(
+    ranks: Ranks, opening: Opening, tables: frozenset[str], read: frozenset[str], window: TimeWindow
+) -> Ranks:
+    """Return the one file of ``ranks`` with ``tables``, those of events in ``window`` alone.
+
+    Of ``tables`` those in ``read`` are there already, among them all that hold no events.
+    """
+    known = ranks.whole.parts[0]
+    options = ReadOptions(_rules(opening.rules), tables - read, window, known)
+    kept = {name: known.table(name) for name in read}
+    return ranks.map(lambda part: open_trace(part.info.path, options).with_tables(kept))
 
 
 def place_files(files: RunFiles, opening: Opening) -> Ranks:

@@ -22,7 +22,7 @@ from traceprof.model.ranks import Ranks
 from traceprof.model.results import Note, Result
 from traceprof.model.tables import TABLES
 from traceprof.model.trace import Trace
-from traceprof.session.opening import Opening, open_ranks
+from traceprof.session.opening import Opening, open_ranks, read_window
 from traceprof.session.selection import Selection, select
 
 __all__ = ["Answers", "Run", "open_run", "run_of"]
@@ -30,6 +30,8 @@ __all__ = ["Answers", "Run", "open_run", "run_of"]
 _EVERYTHING: Final = frozenset(TABLES)
 _MOST_WINDOWS: Final = 4
 _WORTH_CUTTING: Final = 0.5
+_SELF_DESCRIPTION: Final = frozenset(n for n, table in TABLES.items() if not table.has_times)
+"""What a file says of itself: it is read once, whatever else is read of it."""
 _STEPS: Final = frozenset({"ranges"})
 """The tables that named steps are found in."""
 
@@ -103,7 +105,8 @@ class _Source:
         """Return the window that ``text`` means."""
         if text in self.windows:
             return self.windows[text].selection
-        whole = self.whole(_tables_of_window(text))
+        first = _SELF_DESCRIPTION if self.ranks is None else frozenset[str]()
+        whole = self.whole(first | _tables_of_window(text))
         found = select(whole, text)
         return replace(found, notes=(*found.notes, *self.notes))
 
@@ -111,12 +114,17 @@ class _Source:
         """Return the run cut to the window that ``text`` means, with what ``needs`` say read."""
         if text in self.windows and self.windows[text].has(needs):
             return self.windows[text].ranks
-        if self.ranks is None and not self._may_be_cut(text, needs):
-            self.whole(needs.tables | _tables_of_window(text))
+        if self.ranks is None:
+            is_cut = self._may_be_cut(text, needs)
+            first = _SELF_DESCRIPTION if is_cut else needs.tables
+            self.whole(first | _tables_of_window(text))
         selection = self.selection(text)
         part = None
         if self._is_worth_cutting(selection, needs):
-            alone, _ = open_ranks(self.paths, self.opening, needs.tables, selection.window)
+            assert self.ranks is not None
+            alone = read_window(
+                self.ranks, self.opening, needs.tables, self.tables, selection.window
+            )
             if needs.tables.isdisjoint(_STEPS) or has_named_steps(alone):
                 part = _Part(selection, needs.tables, alone.within(selection.window), is_alone=True)
         if part is None:
@@ -140,6 +148,7 @@ class _Source:
         return (
             self.ranks is not None
             and not needs.tables <= self.tables
+            and self.tables >= _SELF_DESCRIPTION
             and not needs.whole
             and self.reads_parts
             and selection.window.duration_ns < _WORTH_CUTTING * self.ranks.span.duration_ns

@@ -113,6 +113,8 @@ class _Reading:
 
     def trace(self) -> Trace:
         """Return what is asked for, and what was read for it."""
+        if self.options.known is not None:
+            return self.options.known.with_tables(self.events)
         options, survey = self.options, self.survey
         tables = self.events | {
             "devices": read_devices(self.database),
