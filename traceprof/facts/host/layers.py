@@ -20,7 +20,7 @@ import pandas as pd
 from traceprof.facts.cache import fact
 from traceprof.facts.host.range_work import find_parents, is_outermost_of
 from traceprof.facts.launches import adopting_range_of_launches, launches_of
-from traceprof.facts.names.ranges import codes_containing, plain_names
+from traceprof.facts.names.ranges import are_matched, codes_containing, numbers_in, plain_names
 from traceprof.model.ranks import Ranks
 from traceprof.model.steps import OWN_DOMAIN
 from traceprof.model.trace import DEVICE_TABLES, Trace
@@ -33,7 +33,7 @@ LAYER: Final = "layer:"
 """How the names of the ranges begin that `traceprof record --layers` injects."""
 
 _RECORDED, _RANGES, _OPERATORS = "layers recorded by traceprof", "ranges", "operators"
-_SEQUENCE: Final = re.compile(r",\s*seq\s*=\s*(\d+)")
+_SEQUENCE: Final = re.compile(r",\s*seq\s*=\s*(?P<number>\d{1,18})")
 _BACKWARD: Final = re.compile(r"autograd::engine|Backward\d*\b")
 
 
@@ -129,14 +129,8 @@ def _operators(
 ) -> tuple[_Int64Array, _Int64Array] | tuple[None, None]:
     """Return the outermost backward operators and the forward ones of the same number."""
     names = spans["name"].cat
-    texts = names.categories
-    numbers = np.full(len(texts), -1, np.int64)
-    of_backward = np.zeros(len(texts), np.bool_)
-    for code in codes_containing(texts, ["seq"]).tolist():
-        if match := _SEQUENCE.search(str(texts[code])):
-            numbers[code] = int(match.group(1))
-    for code in codes_containing(texts, ["autograd::engine", "Backward"]).tolist():
-        of_backward[code] = _BACKWARD.search(str(texts[code])) is not None
+    numbers = numbers_in(names.categories, _SEQUENCE)
+    of_backward = are_matched(names.categories, _BACKWARD)
     sequence, is_backward = numbers[names.codes], of_backward[names.codes]
     if not (is_backward & (sequence >= 0)).any():
         return None, None
