@@ -76,18 +76,19 @@ def open_files(
     paths: Sequence[Path | str],
     opening: Opening,
     tables: frozenset[str] | None = None,
-    window: TimeWindow | None = None,
+    *,
+    only_steps: bool = False,
 ) -> RunFiles:
     """Return the traces in ``paths``; a single file is a run of one member.
 
-    ``tables`` are those that are read, None for all, and ``window`` the time that is (see
-    `traceprof.formats.base.ReadOptions`).
+    ``tables`` are those that are read, None for all; ``only_steps``: of ranges those that can be
+    steps (see `traceprof.formats.base.ReadOptions`).
 
     Raises:
         TraceError: nothing is found, or what is found cannot be read.
         UsageError: the files that were named look like several runs.
     """
-    options = ReadOptions(_rules(opening.rules), tables, window)
+    options = ReadOptions(_rules(opening.rules), tables, only_steps=only_steps)
     if is_run(paths):
         run = open_run(paths, options)
         if not opening.is_one_run:
@@ -120,12 +121,13 @@ def open_ranks(
     paths: Sequence[Path | str],
     opening: Opening,
     tables: frozenset[str] | None = None,
-    window: TimeWindow | None = None,
+    *,
+    only_steps: bool = False,
 ) -> tuple[Ranks, tuple[Note, ...]]:
     """Return the ranks in ``paths`` on one clock, placed as ``opening`` says, and remarks on that.
 
     ``tables`` are those that are read, None for all; of several files also those that tie clocks.
-    ``window``, for a single file alone, is the time that is read.
+    ``only_steps``, for a single file alone: of ranges those that can be steps are enough.
 
     Raises:
         TraceError: nothing is found, or what is found cannot be read.
@@ -136,7 +138,8 @@ def open_ranks(
     if tables is not None:
         tables |= _TIMES_OF_STEPS if opening.step_ranges is not None else frozenset()
         tables |= (_OF_RUNS if is_several else frozenset()) | (_TIED_BY if is_tied else frozenset())
-    files = open_files(paths, opening, tables, window)
+    only_steps &= not is_several and opening.step_ranges is None
+    files = open_files(paths, opening, tables, only_steps=only_steps)
     ranks = place_files(files, opening)
     notes: tuple[Note, ...] = ()
     if len(ranks) > 1 and is_tied:

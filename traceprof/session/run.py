@@ -34,6 +34,8 @@ _SELF_DESCRIPTION: Final = frozenset(n for n, table in TABLES.items() if not tab
 """What a file says of itself: it is read once, whatever else is read of it."""
 _STEPS: Final = frozenset({"ranges"})
 """The tables that named steps are found in."""
+_MADE_OF_RANGES: Final = frozenset({"ranges", "marks", "collectives"})
+"""The tables whose rows are read with the ranges, or made of them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,6 +87,7 @@ class _Source:
     tables: frozenset[str] = frozenset()
     ranks: Ranks | None = None
     notes: tuple[Note, ...] = ()
+    knows_steps: bool = False
     windows: dict[str | None, _Part] = field(default_factory=dict)
 
     @cached_property
@@ -95,18 +98,30 @@ class _Source:
     def whole(self, tables: frozenset[str]) -> Ranks:
         """Return the whole run with at least ``tables`` read."""
         if self.ranks is None or not tables <= self.tables:
+            self.knows_steps = False
             is_again = self.ranks is not None
             self.tables |= _EVERYTHING if is_again and not self.reads_parts else tables
             self.ranks, self.notes = open_ranks(self.paths, self.opening, self.tables)
             self.windows = {}
         return self.ranks
 
+    def with_steps(self, tables: frozenset[str]) -> None:
+        """Read the whole run with ``tables``, and of the ranges what it takes to know the steps.
+
+        The ranges do not count as read.
+        """
+        self.tables = tables
+        self.ranks, self.notes = open_ranks(
+            self.paths, self.opening, tables | _STEPS, only_steps=True
+        )
+        self.knows_steps = True
+
     def selection(self, text: str | None) -> Selection:
         """Return the window that ``text`` means."""
         if text in self.windows:
             return self.windows[text].selection
         first = _SELF_DESCRIPTION if self.ranks is None else frozenset[str]()
-        whole = self.whole(first | _tables_of_window(text))
+        whole = self.whole(first | self._telling(text))
         found = select(whole, text)
         return replace(found, notes=(*found.notes, *self.notes))
 
@@ -117,7 +132,11 @@ class _Source:
         if self.ranks is None:
             is_cut = self._may_be_cut(text, needs)
             first = _SELF_DESCRIPTION if is_cut else needs.tables
-            self.whole(first | _tables_of_window(text))
+            first |= self._telling(text)
+            if text is None and needs.tables.isdisjoint(_MADE_OF_RANGES) and self.reads_parts:
+                self.with_steps(first - _STEPS)
+            else:
+                self.whole(first)
         selection = self.selection(text)
         part = None
         if self._is_worth_cutting(selection, needs):
@@ -128,12 +147,17 @@ class _Source:
             if needs.tables.isdisjoint(_STEPS) or has_named_steps(alone):
                 part = _Part(selection, needs.tables, alone.within(selection.window), is_alone=True)
         if part is None:
-            whole = self.whole(needs.tables | _tables_of_window(text))
+            whole = self.whole(needs.tables | self._telling(text))
             part = _Part(selection, self.tables, whole.within(selection.window))
         while len(self.windows) >= _MOST_WINDOWS:
             del self.windows[next(iter(self.windows))]
         self.windows[text] = part
         return part.ranks
+
+    def _telling(self, text: str | None) -> frozenset[str]:
+        """Return the tables that must be read to tell what the window ``text`` is."""
+        tables = _tables_of_window(text)
+        return tables - _STEPS if text is None and self.knows_steps else tables
 
     def _may_be_cut(self, text: str | None, needs: _Needs) -> bool:
         """Return whether reading the window ``text`` alone may be enough, and less.

@@ -40,6 +40,8 @@ def plain_name(name: str) -> str:
 
 def plain_names(names: pd.Series) -> pd.Categorical:
     """Return the plain names of a categorical column, sorted; each distinct one is read once."""
+    if len(names) < len(names.cat.categories):
+        names = names.cat.remove_unused_categories()
     distinct, codes = plain_categories(names.cat.categories)
     return pd.Categorical.from_codes(
         codes[names.cat.codes.to_numpy()], pd.Index(distinct, dtype=object)
