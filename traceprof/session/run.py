@@ -17,6 +17,7 @@ from traceprof.analysis.base import Analysis, run_analysis
 from traceprof.errors import NotRecordedError
 from traceprof.facts.steps.find import has_named_steps
 from traceprof.formats import reads_parts
+from traceprof.formats.base import LAUNCHING_TABLES, WINDOWED_TABLES
 from traceprof.formats.runs.files import is_run
 from traceprof.model.ranks import Ranks
 from traceprof.model.results import Note, Result
@@ -32,6 +33,8 @@ _MOST_WINDOWS: Final = 4
 _WORTH_CUTTING: Final = 0.5
 _SELF_DESCRIPTION: Final = frozenset(n for n, table in TABLES.items() if not table.has_times)
 """What a file says of itself: it is read once, whatever else is read of it."""
+_CUT_BY_READERS: Final = frozenset({*WINDOWED_TABLES, *LAUNCHING_TABLES})
+"""The tables of which a reader brings the rows in a window alone; all others come whole."""
 _STEPS: Final = frozenset({"ranges"})
 """The tables that named steps are found in."""
 _MADE_OF_RANGES: Final = frozenset({"ranges", "marks", "collectives"})
@@ -61,7 +64,8 @@ class _Needs:
         columns = {c.name for analysis in every for table in analysis.spec.tables for c in table}
         if "process" in columns:
             tables |= {"processes"}
-        return cls(tables, frozenset[str]().union(*(analysis.whole for analysis in every)) & tables)
+        whole = frozenset[str]().union(*(analysis.whole for analysis in every))
+        return cls(tables, whole & tables & _CUT_BY_READERS)
 
 
 @dataclass(frozen=True, slots=True)
