@@ -45,9 +45,10 @@ def open_run(path: str) -> Callable[[str], object]:
     """
     if find_spec("traceprof.session") is not None:
         return _open_session(path)
-    from traceprof.analysis import load_analysis, run_analysis
     from traceprof.cli.opening import open_with_notes
     from traceprof.model.selection import select as select_window
+
+    from traceprof.analysis import load_analysis, run_analysis
 
     whole, _ = open_with_notes([path])
     part = whole.within(select_window(whole, None).window)

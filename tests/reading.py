@@ -2,39 +2,27 @@
 
 from __future__ import annotations
 
-import re
-from collections.abc import Callable, Mapping
 from types import SimpleNamespace
-from typing import Any, Final
 
-from traceprof.model.results import Note, Result
-from traceprof.units import format_bytes, format_count, format_duration, format_rate, format_ratio
+import pandas as pd
 
-__all__ = ["rows", "said"]
+from traceprof.model.results import Result
+from traceprof.render.formatting import sentences
 
-_FORMATS: Final[Mapping[str, Callable[[Any], str]]] = {
-    "": str,
-    "ns": format_duration,
-    "count": format_count,
-    "ratio": format_ratio,
-    "bytes": format_bytes,
-    "bytes/s": format_rate,
-}
+__all__ = ["records", "rows", "said"]
 
 
-def rows(result: Result, table: str | None = None) -> list[Any]:
-    """Return the rows of a table, with a column as an attribute; the table that answers."""
-    records = result.to_frame(table).astype(object).to_dict("records")
-    return [SimpleNamespace(**{str(name): row[name] for name in row}) for row in records]
+def records(frame: pd.DataFrame) -> list[SimpleNamespace]:
+    """Return the rows of ``frame``, a column as an attribute; what is not known is None."""
+    plain = frame.astype(object).where(frame.notna(), None)
+    return [SimpleNamespace(**row) for row in plain.to_dict("records")]
+
+
+def rows(result: Result, table: str | None = None) -> list[SimpleNamespace]:
+    """Return the rows of a table of a result; of the one that answers where none is named."""
+    return records(result.to_frame(table))
 
 
 def said(result: Result) -> list[str]:
     """Return the notes as sentences."""
-    return [_sentence(note) for note in result.notes]
-
-
-def _sentence(note: Note) -> str:
-    def shown(match: re.Match[str]) -> str:
-        return _FORMATS[match["unit"] or ""](note.values[match["name"]])
-
-    return re.sub(r"\{(?P<name>\w+)(?::(?P<unit>[\w/]+))?\}", shown, note.text)
+    return sentences(result.notes)

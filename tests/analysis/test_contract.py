@@ -30,6 +30,8 @@ from traceprof.session.run import open_run
 
 ABSTAIN = ("network", "network-time")
 """Analyses for which the small trace has no data."""
+EMPTY = ("nvprof/zero-kernels.sql",)
+"""Traces without any time, in which no window lies."""
 NUMBERS = (Unit.NS, Unit.AT_NS, Unit.BYTES, Unit.BYTES_PER_S, Unit.PER_S, Unit.RATIO, Unit.COUNT)
 
 by_name = pytest.mark.parametrize("entry", ANALYSES, ids=lambda entry: entry.name)
@@ -136,6 +138,8 @@ def test_it_abstains_where_its_data_was_not_recorded(entry: Entry) -> None:
 
 @by_name
 def test_ranks_one_by_one_give_what_all_of_them_give_together(entry: Entry) -> None:
+    if entry.name == "quality":
+        return  # it names rows of files, which a merged table has not
     ranks = place_run(make_run(Plan(n_ranks=3, n_steps=6, hosts=("a", "a", "b"))))
     together = Ranks.of(ranks.merged())
     try:
@@ -166,7 +170,7 @@ def test_a_name_that_is_none_lists_those_that_are() -> None:
 
 
 @pytest.mark.traces
-@pytest.mark.parametrize("name", real_traces.ALL)
+@pytest.mark.parametrize("name", [name for name in real_traces.ALL if name not in EMPTY])
 def test_what_it_says_that_it_reads_is_enough(name: str) -> None:
     path = Path(require("traces")) / name
     everything = open_run([path]).within("all")

@@ -1,52 +1,93 @@
-"""What was computed of a Trace is kept as long as that very Trace."""
+"""What was computed of a recording is kept with it, by name, for as long as it is there."""
 
 from __future__ import annotations
 
 import gc
+import pickle
 import weakref
 
+import pytest
+
 from tests.builders import TraceBuilder
-from traceprof.facts.cache import remembered
+from traceprof.facts.cache import fact, of_window
 from traceprof.model.trace import Trace
 from traceprof.model.window import TimeWindow
 
+ASKED: list[tuple[int, str]] = []
 
-def test_a_function_runs_once_for_each_trace_and_argument() -> None:
-    asked: list[tuple[int, str]] = []
 
-    @remembered
-    def count(trace: Trace, name: str, factor: int = 1) -> int:
-        asked.append((len(trace.kernels), name))
-        return len(trace.kernels) * factor
+def two_kernels() -> Trace:
+    ASKED.clear()
+    return TraceBuilder().kernel("a", 0, 10).kernel("b", 20, 30).build()
 
-    trace = TraceBuilder().kernel("a", 0, 10).kernel("b", 20, 30).build()
+
+@of_window
+def count_inside(trace: Trace, name: str, factor: int = 1) -> int:
+    ASKED.append((len(trace.kernels), name))
+    return len(trace.kernels) * factor
+
+
+@fact
+def count_of_whole(trace: Trace) -> int:
+    ASKED.append((len(trace.kernels), ""))
+    return len(trace.kernels)
+
+
+@fact
+def copies_of_whole(trace: Trace) -> int:
+    return len(trace.copies)
+
+
+def test_what_belongs_to_a_window_is_computed_once_for_each() -> None:
+    trace = two_kernels()
     part = trace.within(TimeWindow(0, 15))
-    assert [count(trace, "x"), count(trace, "x"), count(part, "x"), count(trace, "y")] == [
-        2,
-        2,
-        1,
-        2,
-    ]
-    assert count(trace, "x", factor=3) == 6
-    assert asked == [(2, "x"), (1, "x"), (2, "y"), (2, "x")]
+    asked = [(trace, "x"), (trace, "x"), (part, "x"), (trace, "y")]
+    assert [count_inside(of, name) for of, name in asked] == [2, 2, 1, 2]
+    assert count_inside(trace, "x", factor=3) == 6
+    assert ASKED == [(2, "x"), (1, "x"), (2, "y"), (2, "x")]
 
 
-def test_two_functions_do_not_share_what_they_remember() -> None:
-    trace = TraceBuilder().kernel("a", 0, 10).build()
-    first = remembered(lambda t: len(t.kernels))
-    second = remembered(lambda t: len(t.copies))
-    assert (first(trace), second(trace)) == (1, 0)
+def test_a_fact_sees_the_whole_and_every_window_shares_it() -> None:
+    trace = two_kernels()
+    windows = [trace.within(TimeWindow(start, start + 5)) for start in (0, 5, 25)]
+    assert [count_of_whole(part) for part in windows] == [2, 2, 2]
+    assert ASKED == [(2, "")]
 
 
-def test_what_is_remembered_goes_with_the_trace() -> None:
+def test_two_functions_do_not_share_what_is_kept() -> None:
+    trace = two_kernels()
+    assert (count_of_whole(trace), copies_of_whole(trace)) == (2, 0)
+    with pytest.raises(TypeError, match="name of its own"):
+        fact(lambda of: len(of.kernels))
+
+
+def test_facts_travel_with_the_trace() -> None:
+    trace = two_kernels()
+    count_of_whole(trace)
+    there = pickle.loads(pickle.dumps(trace))
+    assert count_of_whole(there.within(TimeWindow(0, 1))) == 2
+    assert ASKED == [(2, "")]
+
+
+def test_another_trace_starts_anew() -> None:
+    trace = two_kernels()
+    count_of_whole(trace)
+    assert count_of_whole(trace.with_warmup(1)) == 2
+    assert len(ASKED) == 2
+
+
+def test_what_is_kept_goes_with_the_trace() -> None:
     class Answer:
         """Something that can be watched."""
 
-    answer = remembered(lambda _: Answer())
-    trace = TraceBuilder().kernel("a", 0, 10).build()
-    watched = weakref.ref(answer(trace))
+    @fact
+    def make_answer(_: Trace) -> Answer:
+        return Answer()
+
+    trace = two_kernels()
+    watched = weakref.ref(make_answer(trace))
     gc.collect()
-    assert watched() is answer(trace)
+    assert watched() is make_answer(trace)
     del trace
     gc.collect()
     assert watched() is None

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from tests.builders import TraceBuilder, plain
-from tests.records import records
+from tests.reading import records
 from tests.requirements import TRACES, require
 from tests.running import run
 from traceprof.facts.collectives.work import find_collectives

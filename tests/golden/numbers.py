@@ -23,15 +23,17 @@ from tests.requirements import TRACES
 from traceprof.analysis import ANALYSES
 from traceprof.errors import TraceprofError
 from traceprof.model.results import Note, Result
+from traceprof.session.opening import Opening, open_ranks
 from traceprof.session.run import Run, open_run
 
 FILE = Path(__file__).with_name("numbers.json.gz")
 
 
-def windows(run: Run) -> Iterator[tuple[str, Run]]:
+def windows(path: Path) -> Iterator[tuple[str, Run]]:
     """Yield the run in its default window, and in the middle third of its time."""
+    run = open_run([path])
     yield "default", run
-    span = run.within("all").of_ranks(frozenset()).span
+    span = open_ranks([path], Opening(), frozenset())[0].span
     third = span.duration_ns // 3
     middle = f"@{span.start_ns + third}..@{span.start_ns + 2 * third}"
     yield "middle", run.within(middle)
@@ -40,7 +42,7 @@ def windows(run: Run) -> Iterator[tuple[str, Run]]:
 def numbers_of(path: Path) -> dict[str, Any]:
     """Return the digests of all results on a trace: window → analysis → table → column."""
     found: dict[str, Any] = {}
-    for label, run in windows(open_run([path])):
+    for label, run in windows(path):
         own = found.setdefault(label, {})
         for entry in ANALYSES:
             try:

@@ -7,18 +7,18 @@ import pytest
 from tests.builders import TraceBuilder, plain
 from traceprof.errors import UsageError
 from traceprof.model.cluster import Cluster, parse_cluster
-from traceprof.model.trace import Trace
+from traceprof.model.ranks import Ranks
 
 
-def trace_on(*hosts: str) -> Trace:
+def trace_on(*hosts: str) -> Ranks:
     builder = TraceBuilder()
     for rank, host in enumerate(hosts):
         builder.process(100 + rank, rank=rank, host=host)
-    return builder.build()
+    return Ranks.of(builder.build())
 
 
 def racks(cluster: Cluster, *hosts: str) -> list[str]:
-    return cluster.placed(trace_on(*hosts)).processes["rack"].tolist()
+    return cluster.placed(trace_on(*hosts)).table("processes")["rack"].tolist()
 
 
 @pytest.mark.parametrize(
@@ -56,7 +56,7 @@ def test_a_file_names_the_hosts_of_ranks_and_the_racks_of_hosts() -> None:
         """
     )
     placed = cluster.placed(trace_on("", "recorded", "", "", "gamma"))
-    assert plain(placed.processes, "rank", "host", "rack") == [
+    assert plain(placed.table("processes"), "rank", "host", "rack") == [
         (0, "alpha", "left"),
         (1, "beta", "right"),
         (2, "alpha", "left"),

@@ -34,7 +34,9 @@ def test_a_trace_has_a_field_and_an_advice_for_every_table() -> None:
         "uncut",
         "hardware",
         "warmup_steps",
-        "derived",
+        "steps",
+        "rows",
+        "facts",
         *TABLES,
     }
     assert set(HOW_TO_RECORD) == set(TABLES)

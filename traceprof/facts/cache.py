@@ -41,10 +41,11 @@ def fact(
     The arguments must be hashable and, like the result, picklable. Callers share the result: they
     must not modify it.
     """
+    name = _name_of(compute)
 
     @wraps(compute)
     def recall(of: _R, /, *args: _Parameters.args, **kwargs: _Parameters.kwargs) -> _Result:
-        return _recalled(compute, of.whole, args, kwargs)
+        return _recalled(compute, name, of.whole, args, kwargs)
 
     return recall
 
@@ -53,18 +54,29 @@ def of_window(
     compute: Callable[Concatenate[_R, _Parameters], _Result],
 ) -> Callable[Concatenate[_R, _Parameters], _Result]:
     """Let ``compute`` run once for each window (that is, for each cut Trace or Ranks)."""
+    name = _name_of(compute)
 
     @wraps(compute)
     def recall(of: _R, /, *args: _Parameters.args, **kwargs: _Parameters.kwargs) -> _Result:
-        return _recalled(compute, of, args, kwargs)
+        return _recalled(compute, name, of, args, kwargs)
 
     return recall
 
 
+def _name_of(compute: Callable[..., Any]) -> str:
+    """Return the name that results are kept under: of the function, wherever it is unpickled."""
+    if compute.__name__ == "<lambda>":
+        raise TypeError("a fact needs a name of its own: two lambdas would share their results")
+    return f"{compute.__module__}.{compute.__qualname__}"
+
+
 def _recalled(
-    compute: Callable[..., _Result], of: Any, args: tuple[Hashable, ...], kwargs: dict[str, Any]
+    compute: Callable[..., _Result],
+    name: str,
+    of: Any,
+    args: tuple[Hashable, ...],
+    kwargs: dict[str, Any],
 ) -> _Result:
-    name = f"{compute.__module__}.{compute.__qualname__}"
     key = (name, *args, *sorted(kwargs.items()))
     kept: dict[tuple[Any, ...], _Result] = of.facts
     if key not in kept:

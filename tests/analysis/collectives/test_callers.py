@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from tests.builders import TraceBuilder, plain
-from tests.records import records
+from tests.reading import records
 from tests.running import run
 
 NCCL = "ncclDevKernel_AllReduce_Sum_f32_RING_LL"

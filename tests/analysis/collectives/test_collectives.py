@@ -10,7 +10,7 @@ import pytest
 
 from tests.analysis.collectives.loop import loop
 from tests.builders import TraceBuilder, plain
-from tests.records import records
+from tests.reading import records
 from tests.running import run
 from traceprof.errors import NotRecordedError
 from traceprof.formats import open_trace

@@ -7,7 +7,7 @@ from types import SimpleNamespace
 import pytest
 
 from tests.builders import TraceBuilder, plain
-from tests.records import records
+from tests.reading import records
 from tests.running import run
 from traceprof.errors import NotRecordedError
 from traceprof.model.hardware import built_in_hardware

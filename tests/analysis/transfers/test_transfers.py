@@ -10,7 +10,7 @@ import pandas as pd
 import pytest
 
 from tests.builders import TraceBuilder
-from tests.records import records
+from tests.reading import records
 from tests.running import run
 from traceprof.formats import open_trace
 from traceprof.model.hardware import built_in_hardware

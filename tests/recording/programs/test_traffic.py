@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from tests.reading import records
 from tests.recording.programs.test_training import PARAMETER_BYTES
-from tests.records import records
 from tests.running import run
 from traceprof.facts.collectives.callers import steps_of_collectives
 from traceprof.facts.collectives.matches import find_matches

@@ -4,13 +4,13 @@ import math
 
 import pytest
 
+from tests.reading import records
 from tests.recording.sampling.fake_nvml import (
     ALL_LINKS,
     UNSIGNED_INT,
     UNSIGNED_LONG_LONG,
     FakeLibrary,
 )
-from tests.records import records
 from tests.running import run
 from traceprof.formats import open_trace
 from traceprof.formats.nsys.writer import write_nsys

@@ -22,4 +22,6 @@ def printed(view: RenderableType, options: Options) -> str:
         color_system=options.colours or None,  # type: ignore[arg-type]
     )
     console.print(view)
-    return out.getvalue()
+    if options.colours:
+        return out.getvalue()
+    return "".join(f"{line.rstrip()}\n" for line in out.getvalue().splitlines())

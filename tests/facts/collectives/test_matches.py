@@ -1,4 +1,4 @@
-"""Several ranks: collectives matched, clocks aligned, waiting and stragglers found."""
+"""Collectives of several ranks, matched by number, order, peer; sequences lined up."""
 
 from __future__ import annotations
 
@@ -6,43 +6,28 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from traceprof.analysis.communication.collectives import measure_collectives
 
-from tests.analysis.generated_run import MS, Clock, Plan, make_run, make_trace_of
+from tests.analysis.generated_run import MS, Clock, Plan, make_ranks_of
+from tests.analysis.ranks.two_ranks import two_ranks
 from tests.builders import TraceBuilder, plain
+from tests.running import run
 from traceprof.facts.collectives.matches import find_matches
 from traceprof.facts.collectives.sequences import find_shift
-from traceprof.model.merge import merge_run
+from traceprof.model.ranks import Ranks
 from traceprof.model.retime import ClockCorrection, retime
-from traceprof.model.trace import Trace
 from traceprof.model.window import TimeWindow
 
 
-def two_ranks(**second: int) -> Trace:
-    """An all-reduce of 1000 bytes: rank 0 comes at 100, rank 1 at 160, both end at 200."""
-    return (
-        TraceBuilder()
-        .process(1, rank=0)
-        .process(2, rank=1)
-        .collective("all_reduce", 50, 60, n_bytes=1000, correlation=1, process=1)
-        .collective("all_reduce", 80, 90, n_bytes=1000, correlation=1, process=2)
-        .kernel("ncclDevKernel_AllReduce", 100, 200, correlation=1, process=1, device=0)
-        .kernel("ncclDevKernel_AllReduce", 160, 200, correlation=1, process=2, device=1)
-        .build(span=(0, 1000))
-    )
-
-
 def test_the_shortest_of_the_ranks_is_the_time_without_waiting() -> None:
-    trace = two_ranks()
-    (kind,) = measure_collectives(trace).classes
-    assert (kind.count, kind.total_ns, kind.waited_ns) == (2, 140, 60)
-    assert kind.algbw_bytes_per_s == pytest.approx(25e9)
+    (kind,) = run("collectives", two_ranks()).table.to_dict("records")
+    assert (kind["count"], kind["total_ns"], kind["waited_ns"]) == (2, 140, 60)
+    assert kind["algbw_bytes_per_s"] == pytest.approx(25e9)
 
 
 def test_a_match_belongs_to_the_window_in_which_its_last_rank_starts() -> None:
-    trace = two_ranks()
-    assert len(find_matches(trace.within(TimeWindow(0, 150))).table) == 0
-    assert len(find_matches(trace.within(TimeWindow(150, 300))).table) == 1
+    ranks = Ranks.of(two_ranks())
+    assert len(find_matches(ranks.within(TimeWindow(0, 150))).table) == 0
+    assert len(find_matches(ranks.within(TimeWindow(150, 300))).table) == 1
 
 
 def test_sequence_numbers_decide_where_there_are_any() -> None:
@@ -53,7 +38,7 @@ def test_sequence_numbers_decide_where_there_are_any() -> None:
             builder.collective(
                 "all_reduce", start, start + 50, process=process, backend="gloo", sequence=sequence
             )
-    rows = find_matches(builder.build()).rows
+    rows = find_matches(Ranks.of(builder.build())).rows
     known = rows.loc[rows["match"] >= 0, ["process", "sequence"]]
     assert sorted(known.itertuples(index=False, name=None)) == [(1, 5), (1, 6), (2, 5), (2, 6)]
 
@@ -66,7 +51,7 @@ def test_communicators_and_operations_are_kept_apart() -> None:
             builder.collective(
                 op, start, start + 50, process=process, backend="gloo", group=group, n_bytes=8
             )
-    table = find_matches(builder.build()).table
+    table = find_matches(Ranks.of(builder.build())).table
     assert sorted(table["group"]) == ["a", "b"]
     assert table["members"].tolist() == [2, 2]
 
@@ -84,7 +69,7 @@ def test_sends_are_matched_with_receives_in_a_communicator_of_two() -> None:
     ):
         more = {"process": process, "backend": "gloo", "group_size": 2, "n_bytes": 1000}
         builder.collective(op, start, 300 + start // 100, sequence=start, **more)
-    matches = find_matches(builder.build())
+    matches = find_matches(Ranks.of(builder.build()))
     pairs = matches.rows.groupby("match")["start_ns"].apply(sorted).tolist()
     assert sorted(pairs) == [[0, 10], [100, 190], [150, 200]]
     assert set(matches.table["op"]) == {"send"}
@@ -94,21 +79,21 @@ def test_whom_a_send_of_a_larger_group_goes_to_is_not_guessed() -> None:
     builder = TraceBuilder()
     for process, op in ((1, "send"), (2, "recv")):
         builder.collective(op, 0, 50, process=process, backend="gloo", group_size=4)
-    assert find_matches(builder.build()).table.empty
+    assert find_matches(Ranks.of(builder.build())).table.empty
 
 
 def test_more_ranks_than_the_communicator_has_are_no_match() -> None:
     builder = TraceBuilder()
     for process in (1, 2, 3, 4):
         builder.collective("all_reduce", 0, 50, process=process, backend="gloo", group_size=2)
-    matches = find_matches(builder.build())
+    matches = find_matches(Ranks.of(builder.build()))
     assert matches.table.empty
     assert (matches.rows["match"] < 0).all()
 
 
 def test_ranks_that_began_to_record_later_are_lined_up() -> None:
-    trace = make_trace_of(Plan(first_step={2: 3}, clocks=[Clock(n * 7 * MS) for n in range(4)]))
-    table = find_matches(trace).table.sort_values("last_start_ns")
+    ranks = make_ranks_of(Plan(first_step={2: 3}, clocks=[Clock(n * 7 * MS) for n in range(4)]))
+    table = find_matches(ranks).table.sort_values("last_start_ns")
     assert table["members"].tolist() == [3, 3, 3, 4, 4, 4, 4, 4, 4, 4]
 
 
@@ -147,9 +132,5 @@ def test_a_correction_moves_what_its_process_did_and_nothing_else() -> None:
 
 
 def test_a_run_keeps_its_order_of_ranks() -> None:
-    assert [m.rank for m in find_matches(merge_run(make_run(Plan(n_steps=1)))).members] == [
-        0,
-        1,
-        2,
-        3,
-    ]
+    members = find_matches(make_ranks_of(Plan(n_steps=1))).members
+    assert [member.rank for member in members] == [0, 1, 2, 3]
