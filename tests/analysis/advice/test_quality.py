@@ -13,7 +13,7 @@ from traceprof.formats import open_trace
 from traceprof.model.activity import Activity
 from traceprof.model.merge import place_run
 from traceprof.model.ranks import Ranks
-from traceprof.model.run import RankTrace, Run
+from traceprof.model.run import RankTrace, RunFiles
 from traceprof.model.tables import ABSENT
 from traceprof.model.trace import Trace, TraceInfo
 from traceprof.render.formatting import note_text
@@ -102,7 +102,7 @@ def test_clocks_that_disagree() -> None:
     members = tuple(
         RankTrace(rank_trace(offset), rank) for rank, offset in enumerate((0, 900_000, -12_000_000))
     )
-    ranks = place_run(Run("run", members, 3))
+    ranks = place_run(RunFiles("run", members, 3))
     skew = ("clock skew", "the clock of rank 2 is behind that of rank 0")
     assert skew in suspicions(ranks)
     table = run("quality", ranks).table
@@ -112,14 +112,14 @@ def test_clocks_that_disagree() -> None:
 def test_a_run_tells_what_is_missing() -> None:
     missing = "no trace of 1 of the 2 ranks: 1"
     members = tuple(RankTrace(rank_trace(0), rank) for rank in (0, 2))
-    ranks = place_run(Run("run", members, 3, (missing,)))
+    ranks = place_run(RunFiles("run", members, 3, (missing,)))
     assert suspicions(ranks)[0] == ("reading", missing)
 
 
 def test_the_same_suspicion_of_several_ranks_is_one() -> None:
     late = clean().process(1).kernel("c", 40, 60, launched_ns=(5, 6)).build()
     members = (RankTrace(clean().build(), 0), RankTrace(late, 1), RankTrace(late, 2))
-    table = run("quality", place_run(Run("run", members, 3), [0, 0, 0])).table
+    table = run("quality", place_run(RunFiles("run", members, 3), [0, 0, 0])).table
     assert plain(table, "check", "rows_count", "first_rows") == [
         ("overlapping kernels", 4, "rank 1: 2 3")
     ]
