@@ -63,8 +63,10 @@ def real_trace(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path
     def copy(name: str) -> Path:
         require("traces")
         source = TRACES / name
-        target = folder / source.name.removesuffix(".gz")
+        # Ranks of different runs bear the same names.
+        target = folder / source.parent.name / source.name.removesuffix(".gz")
         if not target.exists():
+            target.parent.mkdir(exist_ok=True)
             opener = gzip.open if source.suffix == ".gz" else open
             with opener(source, "rb") as packed, target.open("wb") as unpacked:
                 shutil.copyfileobj(packed, unpacked)

@@ -10,7 +10,7 @@ import numpy as np
 from tests.builders import TraceBuilder
 from traceprof.model.merge import merge_run, place_run
 from traceprof.model.ranks import Ranks
-from traceprof.model.run import RankTrace, Run
+from traceprof.model.run import RankTrace, RunFiles
 from traceprof.model.trace import Trace, TraceInfo
 
 MS = 1_000_000
@@ -45,7 +45,7 @@ class Plan:
     numbered: bool = True
 
 
-def make_run(plan: Plan) -> Run:
+def make_run(plan: Plan) -> RunFiles:
     """Return the run: per step forward 30 ms, backward 60 ms, an all-reduce, optimizer 5 ms."""
     random = np.random.default_rng(7)
     builders = [TraceBuilder() for _ in range(plan.n_ranks)]
@@ -62,7 +62,7 @@ def make_run(plan: Plan) -> Run:
         )
         for rank, builder in enumerate(builders)
     )
-    return Run("generated", members, plan.n_ranks)
+    return RunFiles("generated", members, plan.n_ranks)
 
 
 def make_ranks_of(plan: Plan) -> Ranks:

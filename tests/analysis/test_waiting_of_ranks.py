@@ -9,7 +9,7 @@ from tests.builders import TraceBuilder
 from tests.running import run
 from traceprof.model.merge import place_run
 from traceprof.model.ranks import Ranks
-from traceprof.model.run import RankTrace, Run
+from traceprof.model.run import RankTrace, RunFiles
 from traceprof.model.trace import Trace
 from traceprof.model.window import TimeWindow
 
@@ -52,7 +52,7 @@ def rank(slow: int) -> Trace:
 
 def ranks() -> Ranks:
     members = tuple(RankTrace(rank(slow), number) for number, slow in enumerate((0, 30, 70)))
-    return place_run(Run("run", members, 3), [0, 0, 0])
+    return place_run(RunFiles("run", members, 3), [0, 0, 0])
 
 
 @pytest.mark.parametrize("window", [None, TimeWindow(300 * US, 1_100 * US)])

@@ -12,7 +12,7 @@ import pytest
 from tests.builders import TraceBuilder
 from traceprof.errors import UsageError
 from traceprof.formats.nsys.writer import write_nsys
-from traceprof.model.run import RankTrace, Run
+from traceprof.model.run import RankTrace, RunFiles
 from traceprof.model.tables import ABSENT
 from traceprof.model.trace import TraceInfo
 from traceprof.session.one_run import check_one_run
@@ -34,7 +34,7 @@ def write(tmp_path: Path) -> Write:
     return write
 
 
-def opened(*paths: Path) -> Run:
+def opened(*paths: Path) -> RunFiles:
     return open_files(paths, Opening())
 
 
@@ -101,12 +101,12 @@ def test_manifests_beside_the_files_say_which_run_they_belong_to(write: Write) -
 def test_the_environment_says_which_run_they_belong_to(write: Write, name: str) -> None:
     paths = write("rank0.sqlite"), write("rank1.sqlite")
 
-    def run(*labels: str) -> Run:
+    def run(*labels: str) -> RunFiles:
         members = [
             RankTrace(TraceBuilder().setting(name, label).build(info=TraceInfo(path=str(path))), i)
             for i, (path, label) in enumerate(zip(paths, labels, strict=True))
         ]
-        return Run("r", tuple(members))
+        return RunFiles("r", tuple(members))
 
     check_one_run(paths, run("a", "a"))
     with pytest.raises(UsageError, match=r"\(they belong to a, b\)"):

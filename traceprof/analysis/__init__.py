@@ -1,4 +1,4 @@
-"""Analyses: pure functions of a Trace.
+"""Analyses: pure functions of the ranks of a run that return declared results.
 
 To add one: a module in this package that defines ``ANALYSIS``, and its line in `ANALYSES`. The
 command line, JSON, CSV, the report and the contract tests pick it up from there. The lines hold

@@ -14,7 +14,7 @@ __all__ = ["info"]
 
 @opens_traces
 def info(opening: Opening, trace: TracePaths, as_json: AsJson = False) -> None:
-    """What is in a trace or a run: profiler, machines, ranks, tables. Reads no events."""
+    """What is in a trace or a run: profiler, machines, ranks, tables; reads no database whole."""
     from traceprof.cli.output import out, terminal_options
     from traceprof.session.contents import describe
 

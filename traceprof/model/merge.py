@@ -11,7 +11,7 @@ import pandas as pd
 
 from traceprof.model.merge_samples import merge_environments, place_samples
 from traceprof.model.ranks import Ranks
-from traceprof.model.run import RankTrace, Run
+from traceprof.model.run import RankTrace, RunFiles
 from traceprof.model.tables import ABSENT, TABLES, make_table
 from traceprof.model.trace import Trace, TraceInfo, make_trace
 from traceprof.model.window import TimeWindow
@@ -22,7 +22,7 @@ _APART: Final = 100_000_000
 """Added to process ids of different hosts that happen to be equal; above any real one."""
 
 
-def clock_offsets_ns(run: Run) -> tuple[int, ...] | None:
+def clock_offsets_ns(run: RunFiles) -> tuple[int, ...] | None:
     """Return what to add to each member's times to put all on one clock, by their wall clocks.
 
     None where a member does not know its wall clock. Wall clocks of hosts differ by up to
@@ -35,7 +35,7 @@ def clock_offsets_ns(run: Run) -> tuple[int, ...] | None:
     return tuple(epoch - min(known) for epoch in known)
 
 
-def place_run(run: Run, offsets_ns: Sequence[int] | None = None) -> Ranks:
+def place_run(run: RunFiles, offsets_ns: Sequence[int] | None = None) -> Ranks:
     """Return the ranks of ``run`` on one clock.
 
     Args:
@@ -81,12 +81,12 @@ def place_run(run: Run, offsets_ns: Sequence[int] | None = None) -> Ranks:
     return Ranks(placed, _info(run, warnings, offsets_ns))
 
 
-def merge_run(run: Run, offsets_ns: Sequence[int] | None = None) -> Trace:
+def merge_run(run: RunFiles, offsets_ns: Sequence[int] | None = None) -> Trace:
     """Return all ranks of ``run`` as one Trace (see `place_run`)."""
     return place_run(run, offsets_ns).merged()
 
 
-def _span(run: Run, offsets_ns: Sequence[int]) -> TimeWindow:
+def _span(run: RunFiles, offsets_ns: Sequence[int]) -> TimeWindow:
     spans = [
         (m.trace.span.start_ns + offset, m.trace.span.end_ns + offset)
         for m, offset in zip(run, offsets_ns, strict=True)
@@ -94,7 +94,7 @@ def _span(run: Run, offsets_ns: Sequence[int]) -> TimeWindow:
     return TimeWindow(min(start for start, _ in spans), max(end for _, end in spans))
 
 
-def _info(run: Run, warnings: Sequence[str], offsets_ns: Sequence[int]) -> TraceInfo:
+def _info(run: RunFiles, warnings: Sequence[str], offsets_ns: Sequence[int]) -> TraceInfo:
     first = run.members[0].trace.info
     epochs = [
         m.trace.info.utc_epoch_ns - offset
@@ -113,7 +113,7 @@ def _info(run: Run, warnings: Sequence[str], offsets_ns: Sequence[int]) -> Trace
     )
 
 
-def process_ids(run: Run) -> list[dict[int, int]]:
+def process_ids(run: RunFiles) -> list[dict[int, int]]:
     """Return the id that `place_run` gives each process of each member."""
     taken: set[int] = set()
     renamed = []
@@ -132,7 +132,7 @@ def process_ids(run: Run) -> list[dict[int, int]]:
     return renamed
 
 
-def device_ids(run: Run) -> list[dict[int, int]]:
+def device_ids(run: RunFiles) -> list[dict[int, int]]:
     """Return the number that `place_run` gives each device of each member.
 
     It is its own where no two are equal.

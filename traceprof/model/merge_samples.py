@@ -9,7 +9,7 @@ from typing import Final
 import numpy as np
 import pandas as pd
 
-from traceprof.model.run import Run
+from traceprof.model.run import RunFiles
 from traceprof.model.tables import make_table
 
 __all__ = ["merge_environments", "place_samples"]
@@ -19,7 +19,7 @@ _NUMBERED: Final = re.compile(r"\b(process|gpu):(\d+)")
 
 
 def place_samples(
-    run: Run,
+    run: RunFiles,
     frames: Sequence[pd.DataFrame],
     processes: Sequence[Mapping[int, int]],
     devices: Sequence[Mapping[int, int]],
@@ -69,7 +69,7 @@ def _devices_of_hosts(
     return [of_host[host] | dict(own) for host, own in zip(hosts, devices, strict=True)]
 
 
-def merge_environments(run: Run, frames: Sequence[pd.DataFrame]) -> pd.DataFrame:
+def merge_environments(run: RunFiles, frames: Sequence[pd.DataFrame]) -> pd.DataFrame:
     """Return what the first member knows, and of other hosts the interfaces, with their host."""
     hosts = _hosts(run)
     parts = [frames[0]]
@@ -81,7 +81,7 @@ def merge_environments(run: Run, frames: Sequence[pd.DataFrame]) -> pd.DataFrame
     return pd.concat(parts, ignore_index=True)
 
 
-def _hosts(run: Run) -> list[str]:
+def _hosts(run: RunFiles) -> list[str]:
     return [member.host or member.trace.info.host for member in run]
 
 

@@ -6,12 +6,13 @@ is a run of one; a file may hold several ranks.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 import pandas as pd
 
+from traceprof.model.clocks import ClockCorrection
 from traceprof.model.frames import stack
 from traceprof.model.hardware import Hardware
 from traceprof.model.tables import TABLES
@@ -25,13 +26,15 @@ __all__ = ["Ranks"]
 class Ranks:
     """The traces of a run (at least one), whole or cut to a window, all over the same span.
 
-    ``info`` describes the run. ``uncut`` is what this was cut from, None for the whole.
+    ``info`` describes the run. ``uncut`` is what this was cut from, None for the whole, and
+    ``clocks`` what the clock of each process was corrected by when the ranks were aligned.
     ``facts`` is where `traceprof.facts.cache` keeps what was computed of all ranks together.
     """
 
     parts: tuple[Trace, ...]
     info: TraceInfo
     uncut: Ranks | None = None
+    clocks: Mapping[int, ClockCorrection] = field(default_factory=dict, repr=False)
     facts: dict[tuple[Any, ...], Any] = field(default_factory=dict, init=False, repr=False)
 
     @classmethod

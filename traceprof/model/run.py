@@ -1,4 +1,4 @@
-"""A run: one execution of a program, with one Trace for each rank."""
+"""The files of a run, one for each rank, as they were read: not yet on one clock."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from traceprof.errors import UsageError
 from traceprof.model.tables import ABSENT, TABLES, make_table
 from traceprof.model.trace import Trace
 
-__all__ = ["RankTrace", "Run", "of_process"]
+__all__ = ["RankTrace", "RunFiles", "of_process"]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -32,7 +32,7 @@ class RankTrace:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Run:
+class RunFiles:
     """One execution.
 
     ``members`` are sorted by rank. ``world_size`` is how many ranks the program had, `ABSENT`

@@ -169,21 +169,32 @@ def _column_of(column: Column) -> dict[str, str]:
 
 
 def _keys_of(table: ShownTable) -> list[str]:
-    """Return the key of each row; a process that has a rank is named by it."""
+    """Return the key of each row, which another recording of the program has, too.
+
+    A process is named by its rank, else by its place among the processes, which counts for
+    nothing where there is but one.
+    """
     names = [column.name for column in table if column.is_key]
+    places: dict[Any, int] = {}
+    if "process" in names:
+        processes = sorted({row["process"] for row in table.rows()})
+        places = {process: place for place, process in enumerate(processes, 1)}
+        if len(places) < 2 and len(names) > 1:
+            names.remove("process")
     counts: dict[str, int] = {}
     keys = []
     for row in table.rows():
-        key = " ".join(_part_of_key(name, row) for name in names) or _ONLY_ROW
+        key = " ".join(_part_of_key(name, row, places) for name in names) or _ONLY_ROW
         counts[key] = counts.get(key, 0) + 1
         keys.append(key if counts[key] == 1 else f"{key} #{counts[key]}")
     return keys
 
 
-def _part_of_key(name: str, row: Mapping[str, Any]) -> str:
-    if name == "process" and plain(row.get("rank")) is not None:
-        name = "rank"
-    value = plain(row[name])
+def _part_of_key(name: str, row: Mapping[str, Any], places: Mapping[Any, int]) -> str:
+    if name == "process" and plain(row.get("rank")) is None:
+        return f"process={places[row[name]]}"
+    value = plain(row["rank" if name == "process" else name])
+    name = "rank" if name == "process" else name
     if isinstance(value, float) and value.is_integer():
         value = int(value)
     return f"{name}={'' if value is None else value}"

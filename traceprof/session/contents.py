@@ -15,7 +15,7 @@ from traceprof.formats import Outline
 from traceprof.formats.base import OUTLINED_TABLES
 from traceprof.model.merge import device_ids, process_ids
 from traceprof.model.ranks import Ranks
-from traceprof.model.run import Run
+from traceprof.model.run import RunFiles
 from traceprof.model.tables import ABSENT
 from traceprof.model.trace import DEVICE_TABLES, HOW_TO_RECORD, TraceInfo
 from traceprof.model.window import TimeWindow
@@ -130,7 +130,7 @@ def _rows(ranks: Ranks, outlines: Mapping[str, Outline]) -> dict[str, int | None
     }
 
 
-def _device_rows(files: Run, outlines: Mapping[str, Outline]) -> dict[str, Counter[int]]:
+def _device_rows(files: RunFiles, outlines: Mapping[str, Outline]) -> dict[str, Counter[int]]:
     """Return table → device as the run numbers it → rows of the members."""
     counts = {name: Counter[int]() for name in DEVICE_TABLES}
     renamed = device_ids(files) if len(files) > 1 else [{}]
@@ -143,7 +143,7 @@ def _device_rows(files: Run, outlines: Mapping[str, Outline]) -> dict[str, Count
     return counts
 
 
-def _process_rows(files: Run, outlines: Mapping[str, Outline]) -> dict[str, Counter[int]]:
+def _process_rows(files: RunFiles, outlines: Mapping[str, Outline]) -> dict[str, Counter[int]]:
     """Return table → process as the run names it → rows."""
     counts = {name: Counter[int]() for name in OUTLINED_TABLES}
     renamed = process_ids(files) if len(files) > 1 else [{}]
@@ -176,7 +176,7 @@ def _processes(
     return tuple(sorted(found, key=lambda p: -(p.api_calls + p.ranges + p.host_ops)))
 
 
-def _ranks(files: Run, ranks: Ranks) -> Iterator[RankContents]:
+def _ranks(files: RunFiles, ranks: Ranks) -> Iterator[RankContents]:
     """Yield the members of a run where the user, or else the files, say that they ran."""
     for member, part in zip(files, ranks, strict=True):
         own = part.processes[part.processes["rank"] == member.rank]

@@ -9,7 +9,7 @@ from typing import Final
 
 from traceprof.errors import UsageError
 from traceprof.formats.runs.manifest import read_manifest
-from traceprof.model.run import RankTrace, Run
+from traceprof.model.run import RankTrace, RunFiles
 
 __all__ = ["check_one_run"]
 
@@ -22,7 +22,7 @@ _HINT: Final = (
 )
 
 
-def check_one_run(paths: Sequence[Path | str], run: Run) -> None:
+def check_one_run(paths: Sequence[Path | str], run: RunFiles) -> None:
     """Check that ``paths``, where all are files named one by one, are ranks of one run.
 
     Directories, patterns and manifests say themselves that their files belong together.
@@ -53,7 +53,7 @@ def _is_trace(path: Path) -> bool:
     return path.is_file() and read_manifest(path) is None
 
 
-def _why_not(files: Sequence[Path], run: Run) -> str:
+def _why_not(files: Sequence[Path], run: RunFiles) -> str:
     """Return why ``files`` are no single run; "" where they may be one."""
     labels = {label for path in files for label in _labels(path)} | _told_in(run)
     if len(labels) > 1:
@@ -72,7 +72,7 @@ def _labels(path: Path) -> set[str]:
     return {found.label for found in manifests if found and found.label and path in found.files}
 
 
-def _told_in(run: Run) -> set[str]:
+def _told_in(run: RunFiles) -> set[str]:
     environments = [_environment(member) for member in run]
     for name in _RUN_VARIABLES:
         told = {one.get(name) or one.get(f"env.{name}", "") for one in environments}
@@ -86,7 +86,7 @@ def _environment(member: RankTrace) -> Mapping[str, str]:
     return dict(zip(frame["name"], frame["value"], strict=True))
 
 
-def _may_overlap(run: Run) -> bool:
+def _may_overlap(run: RunFiles) -> bool:
     """Return whether all ranks ran at some common time, as far as wall clocks tell."""
     latest_start, first_end = None, None
     for member in run:

@@ -20,9 +20,7 @@ from traceprof.model.hardware import Hardware, built_in_hardware, parse_hardware
 from traceprof.model.merge import place_run
 from traceprof.model.ranks import Ranks
 from traceprof.model.results import Note
-from traceprof.model.run import RankTrace
-from traceprof.model.run import Run as RunFiles
-from traceprof.model.window import TimeWindow
+from traceprof.model.run import RankTrace, RunFiles
 from traceprof.session.one_run import check_one_run
 
 __all__ = [

@@ -9,7 +9,7 @@ from tests.builders import TraceBuilder
 from tests.running import run
 from traceprof.model.merge import place_run
 from traceprof.model.ranks import Ranks
-from traceprof.model.run import RankTrace, Run
+from traceprof.model.run import RankTrace, RunFiles
 from traceprof.model.trace import Trace
 from traceprof.model.window import TimeWindow
 
@@ -56,7 +56,7 @@ def rank_of(rank: int, n_ranks: int) -> Trace:
 @pytest.fixture(scope="module")
 def ranks() -> Ranks:
     members = tuple(RankTrace(rank_of(rank, 3), rank) for rank in range(3))
-    return place_run(Run("run", members), [0, 0, 0])
+    return place_run(RunFiles("run", members), [0, 0, 0])
 
 
 @pytest.mark.parametrize("window", [None, (900, 3100)])

@@ -15,7 +15,7 @@ from traceprof.model.cluster import Cluster
 from traceprof.model.merge import place_run
 from traceprof.model.ranks import Ranks
 from traceprof.model.results import Result
-from traceprof.model.run import RankTrace, Run, of_process
+from traceprof.model.run import RankTrace, RunFiles, of_process
 from traceprof.model.window import TimeWindow
 
 NAMES = ["ranks", "stragglers", "rank-steps", "shared", "hosts", "racks", "peers", "pipeline"]
@@ -40,7 +40,7 @@ def two_pipelines() -> Ranks:
     """Six ranks in files of their own, three stages each."""
     both = one_f_one_b([[3, 1, 5], [2, 0, 4]], n_micro=4)
     parts = tuple(RankTrace(of_process(both, rank + 1), rank, rank) for rank in range(6))
-    return place_run(Run("pipelines", parts, 6), [0] * 6)
+    return place_run(RunFiles("pipelines", parts, 6), [0] * 6)
 
 
 def assert_equal(left: Result, right: Result) -> None:

@@ -20,7 +20,7 @@ from traceprof.facts.steps.find import find_steps
 from traceprof.model.activity import Activity
 from traceprof.model.intervals import Intervals
 from traceprof.model.ranks import Ranks
-from traceprof.model.results import Result, ResultSpec, TableSpec, Unit, key, same, total
+from traceprof.model.results import Note, Result, ResultSpec, TableSpec, Unit, key, same, total
 from traceprof.model.tables import ABSENT, TABLES
 from traceprof.model.trace import DEVICE_TABLES, Trace
 
@@ -39,8 +39,9 @@ SPEC: Final = ResultSpec(
             "one row per thing that is suspicious",
             (
                 key("check", "what was checked"),
-                key("message", "what is suspicious"),
                 key("table", "the table whose rows show it, none where all is meant"),
+                key("number", "which one of that check and table, from 1", Unit.NUMBER),
+                same("message", Unit.TEXT, "what is suspicious"),
                 total("rows_count", Unit.COUNT, "how many rows show it"),
                 same("first_rows", Unit.TEXT, "the first of them in the file that has any"),
                 total("duration_ns", Unit.NS, "how long that took, or how far it is off"),
@@ -52,7 +53,7 @@ SPEC: Final = ResultSpec(
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Suspicion:
-    """Something suspicious in one file; ``message`` has places for how many ``rows``, and which."""
+    """Something suspicious in one file; ``message`` names how many rows (n), and which (rows)."""
 
     check: str
     message: str
@@ -63,13 +64,15 @@ class _Suspicion:
 
 def measure_quality(ranks: Ranks) -> Result:
     """Return what is suspicious in the files of a run, and in their clocks."""
-    reading = [_row("reading", text) for text in ranks.info.warnings]
+    reading = [_row("reading", Note.of("{warning}", warning=text)) for text in ranks.info.warnings]
     found = [row for check in _CHECKS for row in _of_all(ranks, check)]
-    table = SPEC.tables[0].frame([*reading, *found, *_clock_skew(ranks)])
-    return Result("quality", SPEC, tables={"suspicions": table})
+    table = pd.DataFrame([*reading, *found, *_clock_skew(ranks)])
+    if len(table):
+        table = table.assign(number=table.groupby(["check", "table"]).cumcount() + 1)
+    return Result("quality", SPEC, tables={"suspicions": SPEC.tables[0].frame(table)})
 
 
-def _row(check: str, message: str, duration_ns: int | None = None) -> dict[str, object]:
+def _row(check: str, message: Note, duration_ns: int | None = None) -> dict[str, object]:
     """Return a row about all of a run."""
     row = {"check": check, "message": message, "table": "", "rows_count": 0, "first_rows": ""}
     return row | {"duration_ns": duration_ns}
@@ -89,7 +92,7 @@ def _of_all(
         rows = " ".join(shown)
         yield {
             "check": first.check,
-            "message": message.format(count, rows=", ".join(shown)),
+            "message": Note.of(message, n=count, rows=", ".join(shown)),
             "table": table,
             "rows_count": count,
             "first_rows": rows if len(ranks) == 1 else f"{_label(part)}: {rows}",
@@ -118,7 +121,7 @@ def _overlapping(trace: Trace) -> Iterator[_Suspicion]:
         late.append(kernels.index.to_numpy()[places[1:][starts[places][1:] < reach[:-1]]])
     rows = np.sort(np.concatenate(late)) if late else _none()
     text = (
-        "{} kernels begin before the one before on their stream ends "
+        "{n:count} kernels begin before the one before on their stream ends "
         "(programmatic dependent launch does so on purpose)"
     )
     yield from _if_any("overlapping kernels", text, "kernels", rows)
@@ -130,7 +133,7 @@ def _without_launch(trace: Trace) -> Iterator[_Suspicion]:
     rows = np.flatnonzero(~launches_of(trace, "kernels").is_known)
     yield from _if_any(
         "kernels without launch",
-        "{} kernels were launched before the recording began, or their launch is missing",
+        "{n:count} kernels were launched before the recording began, or their launch is missing",
         "kernels",
         rows,
     )
@@ -140,11 +143,13 @@ def _odd_times(trace: Trace) -> Iterator[_Suspicion]:
     for name, table in TABLES.items():
         if table.has_times:
             rows = np.flatnonzero(trace.table(name)["start_ns"] < 0)
-            yield from _if_any("negative times", f"{{}} {name} begin before time 0", name, rows)
+            yield from _if_any(
+                "negative times", f"{{n:count}} {name} begin before time 0", name, rows
+            )
     for name in DEVICE_TABLES:
         frame = trace.table(name)
         rows = np.flatnonzero(frame["end_ns"] <= frame["start_ns"])
-        yield from _if_any("no duration", f"{{}} {name} take no time", name, rows)
+        yield from _if_any("no duration", f"{{n:count}} {name} take no time", name, rows)
 
 
 def _profiler_work(trace: Trace) -> Iterator[_Suspicion]:
@@ -158,7 +163,7 @@ def _profiler_work(trace: Trace) -> Iterator[_Suspicion]:
     rows = np.flatnonzero(is_flush & amid)
     flushes = overheads.iloc[rows]
     took = Intervals.union_of(flushes["start_ns"].to_numpy(), flushes["end_ns"].to_numpy())
-    text = "the profiler was busy with its buffers {} times"
+    text = "the profiler was busy with its buffers {n:count} times"
     yield from _if_any("profiler flush", text, "overheads", rows, took.total_ns)
 
 
@@ -173,15 +178,17 @@ def _idle_steps(trace: Trace) -> Iterator[_Suspicion]:
     first = np.searchsorted(work, steps["start_ns"].to_numpy(np.int64))
     last = np.searchsorted(work, steps["end_ns"].to_numpy(np.int64))
     numbers = steps["step"].to_numpy(np.int64)[first == last]
-    yield from _if_any("steps without work", "{} steps launch no device work: {rows}", "", numbers)
+    yield from _if_any(
+        "steps without work", "{n:count} steps launch no device work: {rows}", "", numbers
+    )
 
 
 def _whole_graphs(trace: Trace) -> Iterator[_Suspicion]:
     rows = np.flatnonzero(trace.kernels["activity"] == Activity.CUDA_GRAPH.value)
     yield from _if_any(
         "whole graphs",
-        "{} CUDA graphs were recorded whole: their kernels cannot be told apart; record with "
-        "nsys --cuda-graph-trace=node",
+        "{n:count} CUDA graphs were recorded whole: their kernels cannot be told apart; record "
+        "with nsys --cuda-graph-trace=node",
         "kernels",
         rows,
     )
@@ -190,7 +197,7 @@ def _whole_graphs(trace: Trace) -> Iterator[_Suspicion]:
 def _without_bytes(trace: Trace) -> Iterator[_Suspicion]:
     for name in ("copies", "collectives"):
         rows = np.flatnonzero(trace.table(name)["n_bytes"] == ABSENT)
-        text = f"{{}} {name} have no size: no bandwidth is known of them"
+        text = f"{{n:count}} {name} have no size: no bandwidth is known of them"
         yield from _if_any("no size", text, name, rows)
 
 
@@ -219,8 +226,9 @@ def _clock_skew(ranks: Ranks) -> Iterator[dict[str, object]]:
         skew = int(np.median(times - ends[0]))
         if abs(skew) > _SKEW_LIMIT_NS:
             side = "ahead of" if skew > 0 else "behind"
-            text = f"the clock of {_label(part)} is {side} that of {first}"
-            yield _row("clock skew", text, abs(skew))
+            text = f"the clock of {{one}} is {side} that of {{first}}"
+            note = Note.of(text, one=_label(part), first=first)
+            yield _row("clock skew", note, abs(skew))
 
 
 def _collective_ends(trace: Trace) -> _Int64Array:

@@ -1,1 +1,1 @@
-"""What the devices did: the five parts of their time, kernels, copies."""
+"""What the devices did: the parts of their time, kernels, streams, memory."""

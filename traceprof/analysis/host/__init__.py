@@ -1,1 +1,1 @@
-"""What the host did: operators and ranges."""
+"""What the host did: ranges, operators, launches, synchronisation."""

@@ -21,6 +21,7 @@ from traceprof.model.results import (
     derived,
     key,
     largest,
+    same,
     total,
 )
 
@@ -57,7 +58,7 @@ SPEC: Final = ResultSpec(
             ),
         ),
     ),
-    scalars=(total("window_ns", Unit.NS, "the length of the window"),),
+    scalars=(same("window_ns", Unit.NS, "the length of the window"),),
 )
 
 

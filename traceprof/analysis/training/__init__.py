@@ -1,1 +1,1 @@
-"""The training loop: steps, phases, layers, and kernels and memory by phase."""
+"""The training loop: steps, phases, layers."""

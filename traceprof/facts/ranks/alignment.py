@@ -18,9 +18,10 @@ from traceprof.facts.collectives.matches import Matches, find_matches
 from traceprof.facts.collectives.members import Member
 from traceprof.facts.ranks.ends import ENDS_TOGETHER
 from traceprof.facts.ranks.robust_line import Line, fit_line
+from traceprof.model.clocks import ClockCorrection
 from traceprof.model.ranks import Ranks
 from traceprof.model.results import Note
-from traceprof.model.retime import ClockCorrection, retime
+from traceprof.model.retime import retime
 from traceprof.model.tables import ABSENT
 from traceprof.model.window import TimeWindow
 
@@ -70,14 +71,18 @@ class _Tie:
 
 @fact
 def find_alignment(ranks: Ranks) -> Alignment:
-    """Return how the clocks of the ranks stand to each other, over the whole recording."""
+    """Return how the clocks of the ranks stand to each other, over the whole recording.
+
+    Of ranks that were aligned: as they stood before, by what they were corrected by.
+    """
     matches = find_matches(ranks)
     members = matches.members
     clock_of = [_clock(member, members) for member in members]
     ends = _ends(matches, clock_of)
     ties = _tie(ends)
     clocks = tuple(
-        _describe(member, ties.get(clock)) for member, clock in zip(members, clock_of, strict=True)
+        _describe(member, ties.get(clock), ranks.clocks.get(member.process, ClockCorrection()))
+        for member, clock in zip(members, clock_of, strict=True)
     )
     corrections = {
         member.process: ties[clock].correction
@@ -98,7 +103,8 @@ def align_clocks(ranks: Ranks, alignment: Alignment | None = None) -> Ranks:
     first = min(part.span.start_ns for part in moved)
     last = max(part.span.end_ns for part in moved)
     span = TimeWindow(first, last)
-    aligned = replace(ranks.whole, parts=tuple(replace(part, span=span) for part in moved))
+    parts = tuple(replace(part, span=span) for part in moved)
+    aligned = replace(ranks.whole, parts=parts, clocks=alignment.corrections)
     return aligned.with_warnings(*map(_untied_text, _untied(alignment.clocks)))
 
 
@@ -162,15 +168,15 @@ def _fit(instants: npt.NDArray[np.float64], ahead: npt.NDArray[np.float64]) -> _
     return _Tie(ClockCorrection(line.level, line.slope, at_ns), residual, len(instants))
 
 
-def _describe(member: Member, tie: _Tie | None) -> RankClock:
+def _describe(member: Member, tie: _Tie | None, before: ClockCorrection) -> RankClock:
     rank = None if member.rank == ABSENT else member.rank
     device = None if member.device == ABSENT else member.device
     if tie is None:
         return RankClock(rank, None, None, None, 0, member.host, member.process, device)
     return RankClock(
         rank,
-        offset_ns=tie.correction.offset_ns,
-        drift_ppm=tie.correction.drift_ratio * 1e6,
+        offset_ns=tie.correction.offset_ns + before.offset_ns,
+        drift_ppm=(tie.correction.drift_ratio + before.drift_ratio) * 1e6,
         residual_ns=tie.residual_ns,
         collectives_count=tie.count,
         host=member.host,

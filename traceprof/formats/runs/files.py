@@ -16,7 +16,7 @@ from traceprof.formats.runs.manifest import read_manifest
 from traceprof.formats.runs.ranks import Claim, Work, claims_of, numbered, varying_number
 from traceprof.formats.shared.files import examine, is_packed_database
 from traceprof.formats.shared.narrowing import outline_of, trace_of_outline
-from traceprof.model.run import RankTrace, Run
+from traceprof.model.run import RankTrace, RunFiles
 from traceprof.model.tables import ABSENT
 from traceprof.model.trace import DEVICE_TABLES, Trace
 
@@ -39,7 +39,7 @@ class _Found:
     searched: bool = False
 
 
-def open_run(paths: Sequence[Path | str], options: ReadOptions | None = None) -> Run:
+def open_run(paths: Sequence[Path | str], options: ReadOptions | None = None) -> RunFiles:
     """Return the run in ``paths``: files, directories, patterns, manifests, of any format.
 
     Who is which rank is taken from the manifest, from what the trace says (our recording,
@@ -61,7 +61,7 @@ def open_run(paths: Sequence[Path | str], options: ReadOptions | None = None) ->
     return _opened(paths, read)
 
 
-def outline_run(paths: Sequence[Path | str]) -> tuple[Run, Mapping[str, Outline]]:
+def outline_run(paths: Sequence[Path | str]) -> tuple[RunFiles, Mapping[str, Outline]]:
     """Return the run in ``paths`` without its events, and the outlines of its files by path.
 
     Raises:
@@ -76,7 +76,7 @@ def outline_run(paths: Sequence[Path | str]) -> tuple[Run, Mapping[str, Outline]
     return _opened(paths, read), outlines
 
 
-def _opened(paths: Sequence[Path | str], read: Callable[[Path], _Told]) -> Run:
+def _opened(paths: Sequence[Path | str], read: Callable[[Path], _Told]) -> RunFiles:
     found = _find(paths)
     claims: list[Claim] = []
     warnings: list[str] = []
@@ -120,15 +120,17 @@ def is_run(paths: Sequence[Path | str]) -> bool:
     return path.is_dir() or _WILDCARDS.search(str(path)) is not None
 
 
-def _run(found: _Found, members: list[RankTrace], claims: list[Claim], warnings: list[str]) -> Run:
+def _run(
+    found: _Found, members: list[RankTrace], claims: list[Claim], warnings: list[str]
+) -> RunFiles:
     world_size = max(found.world_size, *(claim.world_size for claim in claims))
-    run = Run(found.label, tuple(members), world_size, tuple(warnings))
+    run = RunFiles(found.label, tuple(members), world_size, tuple(warnings))
     missing = run.missing_ranks
     if missing:
         names = ", ".join(map(str, missing[:20])) + (" …" if len(missing) > 20 else "")
         n_ranks = len(set(run.ranks) - {ABSENT}) + len(missing)
         warnings.append(f"no trace of {len(missing)} of the {n_ranks} ranks: {names}")
-    return Run(found.label, tuple(members), world_size, tuple(warnings))
+    return RunFiles(found.label, tuple(members), world_size, tuple(warnings))
 
 
 def _because(warnings: Sequence[str]) -> str:

@@ -28,6 +28,8 @@ _LESS_TELLING: Final = (
     "share_ratio",
     "kind",
     "exposed_ns",
+    "number",
+    "first_rows",
     "count",
 )
 """What gives way first where a table is too wide."""
@@ -52,12 +54,13 @@ def table_view(table: ShownTable, rows: int, width: int) -> RenderableType:
     }
     titles = headings(table)
     layout = _layout(cells, titles, width)
+    with_sentences = {c for c in table if any(isinstance(row[c.name], Note) for row in shown)}
     view = Table(box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False, padding=(0, 1, 0, 0))
     for column, cell_width in layout.items():
         view.add_column(
             titles[column],
             justify="right" if STYLES[column.unit].is_number else "left",
-            no_wrap=True,
+            no_wrap=column not in with_sentences,
             overflow="ellipsis",
             width=cell_width,
         )
@@ -79,16 +82,17 @@ def _layout(
 ) -> dict[Column, int]:
     """Return the columns that fit into ``width``, and their widths.
 
-    Numbers are never cut. The first column of text gives way, down to `_NAME_WIDTH`; then the
+    Numbers are never cut. The longest column of text gives way, down to `_NAME_WIDTH`; then the
     less telling columns go, then those furthest to the right.
     """
     widths = {
         column: max(len(titles[column]), *map(len, values)) for column, values in cells.items()
     }
     texts = [column for column in widths if not STYLES[column.unit].is_number]
-    for column in texts[1:]:
-        widths[column] = min(widths[column], _TEXT_WIDTH)
-    first = texts[0] if texts else next(iter(widths))
+    first = max(texts, key=lambda text: widths[text]) if texts else next(iter(widths))
+    for column in texts:
+        if column != first:
+            widths[column] = min(widths[column], _TEXT_WIDTH)
     others = {column.name: column for column in widths if column != first}
     dispensable = [
         *(others[name] for name in _LESS_TELLING if name in others),
