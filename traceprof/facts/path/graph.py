@@ -40,7 +40,7 @@ class Graph:
     """The work of a process and the waits of its host in the whole recording.
 
     Work, by start: ``work`` (start_ns, end_ns, kind: its place in `DEVICE_KINDS`, n_bytes,
-    direction: "" of kernels), ``launched`` (when the host launched it, its start where that is
+    direction: none of kernels), ``launched`` (when the host launched it, its start where that is
     not known), ``work_before`` (the row that it waited for, -1 where it was its launch) and
     ``wait_before`` (the last wait of the host before the launch, -1: none). ``reach`` is the
     latest end so far.
@@ -84,6 +84,7 @@ def dependencies(trace: Trace) -> Mapping[int, Graph]:
         int(str(process)): _graph(
             work.iloc[rows].reset_index(drop=True),
             *(column[waits_of.get(process, nothing)] for column in columns),
+            trace.copies["direction"].cat.categories,
         )
         for process, rows in work.groupby("process").indices.items()
     }
@@ -99,7 +100,7 @@ def _work_of(trace: Trace, name: str) -> pd.DataFrame:
         launch_ns=np.where(known, launches.start_ns, _NEVER),
         launched_ns=np.where(known, launches.end_ns, _NEVER),
         n_bytes=frame["n_bytes"] if is_copy else 0,
-        direction=frame["direction"].to_numpy(object) if is_copy else "",
+        direction=frame["direction"].cat.codes.to_numpy(np.int64) if is_copy else _NONE,
     )
 
 
@@ -118,7 +119,9 @@ def _place(part: Part) -> int:
     return DEVICE_KINDS.index(part.value)
 
 
-def _graph(work: pd.DataFrame, wait_starts: _Int64Array, wait_ends: _Int64Array) -> Graph:
+def _graph(
+    work: pd.DataFrame, wait_starts: _Int64Array, wait_ends: _Int64Array, directions: pd.Index
+) -> Graph:
     starts, ends = work["start_ns"].to_numpy(np.int64), work["end_ns"].to_numpy(np.int64)
     launch = work["launch_ns"].to_numpy(np.int64)
     launched = np.where(launch == _NEVER, starts, np.minimum(launch, starts))
@@ -130,7 +133,7 @@ def _graph(work: pd.DataFrame, wait_starts: _Int64Array, wait_ends: _Int64Array)
     left = np.where(is_released, ends[released_by], np.minimum(wait_starts, wait_ends - 1))
     return Graph(
         work=work[["start_ns", "end_ns", "kind", "n_bytes"]].assign(
-            direction=pd.Categorical(work["direction"])
+            direction=pd.Categorical.from_codes(work["direction"].to_numpy(), directions)
         ),
         starts=starts,
         ends=ends,
