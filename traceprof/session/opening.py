@@ -21,6 +21,7 @@ from traceprof.model.merge import place_run
 from traceprof.model.ranks import Ranks
 from traceprof.model.results import Note
 from traceprof.model.run import RankTrace, RunFiles
+from traceprof.model.window import TimeWindow
 from traceprof.session.one_run import check_one_run
 
 __all__ = ["Align", "Opening", "open_files", "open_ranks", "outline_files", "place_files"]
