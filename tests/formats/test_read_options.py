@@ -15,10 +15,12 @@ from tests.builders import TraceBuilder
 from tests.formats.test_contract import EXECUTION, WRITERS
 from tests.real_traces import KINETO, NSYS, NVPROF
 from tests.requirements import TRACES, require
+from traceprof.facts.steps.find import find_steps
 from traceprof.formats import Outline, ReadOptions, open_trace, outline
 from traceprof.formats.base import LAUNCHING_TABLES, WINDOWED_TABLES
 from traceprof.formats.nsys.writer import write_nsys
 from traceprof.formats.shared.narrowing import outline_of
+from traceprof.formats.sqlite.survey import SELF_DESCRIPTION
 from traceprof.model.tables import TABLES
 from traceprof.model.trace import Trace
 from traceprof.model.window import TimeWindow
@@ -199,3 +201,46 @@ def test_an_outline_of_real_traces_counts_what_a_full_read_gives(
     name: str, real_trace: Callable[[str], Path]
 ) -> None:
     check_outline(shared(name, real_trace))
+
+
+def check_steps(path: Path) -> None:
+    """Compare the steps of the ranges that can be steps with those of all, and what is told."""
+    tables = WORK | {"ranges"}
+    whole = open_trace(path, ReadOptions(tables=tables))
+    part = open_trace(path, ReadOptions(tables=tables, only_steps=True))
+    assert (part.recorded, part.span, part.info) == (whole.recorded, whole.span, whole.info)
+    found, expected = find_steps(part), find_steps(whole)
+    assert found.source == expected.source
+    pd.testing.assert_frame_equal(found.table, expected.table)
+
+
+def check_known(path: Path, window: TimeWindow) -> None:
+    """Compare a window that is read after the file was looked at with one that is read alone."""
+    known = open_trace(path, ReadOptions(tables=SELF_DESCRIPTION))
+    part = open_trace(path, ReadOptions(window=window, known=known))
+    expected = open_trace(path, ReadOptions(window=window))
+    assert (part.recorded, part.span, part.info) == (
+        expected.recorded,
+        expected.span,
+        expected.info,
+    )
+    for name in TABLES:
+        pd.testing.assert_frame_equal(part.table(name), expected.table(name), obj=name)
+
+
+@pytest.mark.parametrize("known", [*WRITERS, "packed"])
+def test_what_the_file_says_of_itself_may_be_known(known: str, tmp_path: Path) -> None:
+    path = written(known, tmp_path)
+    check_steps(path)
+    for window in windows_of(whole_trace(path)):
+        check_known(path, window)
+
+
+@pytest.mark.traces
+@pytest.mark.parametrize("name", DATABASES)
+def test_steps_of_real_traces_are_those_of_all_ranges(
+    name: str, real_trace: Callable[[str], Path]
+) -> None:
+    path = shared(name, real_trace)
+    check_steps(path)
+    check_known(path, windows_of(whole_trace(path))[1])

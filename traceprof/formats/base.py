@@ -54,11 +54,16 @@ class ReadOptions:
 
     Whatever is asked for, ``recorded``, ``span`` and ``info`` of the Trace are those of the whole
     file, and so are its devices, processes, threads and environment where they are wanted.
+    ``known`` is what was read of the same file before: what a file says of itself is taken from
+    there, by readers that would look for it. ``only_steps``: of ranges those that can be steps
+    are enough (of traceprof itself all); readers may bring more.
     """
 
     rules: Sequence[Rule] = field(default=RULES)
     tables: frozenset[str] | None = None
     window: TimeWindow | None = None
+    known: Trace | None = None
+    only_steps: bool = False
 
     def __post_init__(self) -> None:
         unknown = (self.tables or frozenset()) - TABLES.keys()
@@ -77,6 +82,7 @@ class ReadOptions:
     def reads_whole(self, name: str) -> bool:
         """Return whether a table is read, and every row of it."""
         is_cut = self.window is not None and name in (*WINDOWED_TABLES, *LAUNCHING_TABLES)
+        is_cut |= self.only_steps and name == "ranges"
         return self.needs(name) and not is_cut
 
 

@@ -50,8 +50,7 @@ def combine(results: Sequence[Result]) -> Result:
 
 def medians_of(table: pd.DataFrame, samples: Samples) -> npt.NDArray[np.float64]:
     """Return the exact median of the samples of each row of ``table``; NaN where it has none."""
-    order = np.lexsort((samples.values, samples.rows))
-    rows, values = samples.rows[order], samples.values[order]
+    rows, values = _sorted(samples)
     first = np.searchsorted(rows, np.arange(len(table)), side="left")
     last = np.searchsorted(rows, np.arange(len(table)), side="right")
     found = np.full(len(table), np.nan)
@@ -60,6 +59,21 @@ def medians_of(table: pd.DataFrame, samples: Samples) -> npt.NDArray[np.float64]
     high = values[(first + (last - first) // 2)[known]].astype(np.float64)
     found[known] = (low + high) / 2
     return found
+
+
+def _sorted(samples: Samples) -> tuple[npt.NDArray[np.int64], npt.NDArray[Any]]:
+    """Return rows and values sorted by both."""
+    rows, values = samples.rows, samples.values
+    if len(rows) and values.dtype == np.int64:
+        least = int(values.min())
+        n_values = int(values.max()) - least + 1
+        if rows.min() >= 0 and (int(rows.max()) + 1) * n_values < np.iinfo(np.int64).max:
+            # One number for both: to sort numbers costs a tenth of sorting pairs.
+            both = np.sort(rows * n_values + (values - least))
+            row = both // n_values
+            return row, both - row * n_values + least
+    order = np.lexsort((values, rows))
+    return rows[order], values[order]
 
 
 def _combined(

@@ -278,9 +278,15 @@ def _typed(values: Any, kind: ColumnKind, length: int) -> Any:
         case ColumnKind.FLOAT:
             return np.full(length, np.nan) if values is None else np.asarray(values, np.float64)
         case ColumnKind.NAME:
-            return _names([""] * length if values is None else values)
+            return _no_names(length) if values is None else _names(values)
         case ColumnKind.TEXT:
             return np.asarray([""] * length if values is None else values, object)
+
+
+def _no_names(length: int) -> pd.Categorical:
+    return pd.Categorical.from_codes(
+        np.zeros(length, np.int8), pd.Index([""][:length], dtype=object)
+    )
 
 
 def _names(values: Any) -> pd.Categorical:

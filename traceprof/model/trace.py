@@ -141,6 +141,11 @@ class Trace:
             return replace(self, **changes)
         return replace(self.uncut, **changes).within(self.span)
 
+    def with_tables(self, tables: Mapping[str, pd.DataFrame]) -> Trace:
+        """Return the same whole trace with other rows in these tables."""
+        changes: dict[str, Any] = {name: frame for name, frame in tables.items() if name in TABLES}
+        return replace(self, **changes)
+
     def with_warnings(self, *warnings: str) -> Trace:
         """Return the same trace with more warnings."""
         info = replace(self.info, warnings=(*self.info.warnings, *warnings))

@@ -24,7 +24,15 @@ from traceprof.model.run import RankTrace, RunFiles
 from traceprof.model.window import TimeWindow
 from traceprof.session.one_run import check_one_run
 
-__all__ = ["Align", "Opening", "open_files", "open_ranks", "outline_files", "place_files"]
+__all__ = [
+    "Align",
+    "Opening",
+    "open_files",
+    "open_ranks",
+    "outline_files",
+    "place_files",
+    "read_window",
+]
 
 _OF_RUNS: Final = frozenset({"processes", "environment", "devices"})
 """The tables that tell which file is which rank, and which device is which."""
@@ -67,18 +75,19 @@ def open_files(
     paths: Sequence[Path | str],
     opening: Opening,
     tables: frozenset[str] | None = None,
-    window: TimeWindow | None = None,
+    *,
+    only_steps: bool = False,
 ) -> RunFiles:
     """Return the traces in ``paths``; a single file is a run of one member.
 
-    ``tables`` are those that are read, None for all, and ``window`` the time that is (see
-    `traceprof.formats.base.ReadOptions`).
+    ``tables`` are those that are read, None for all; ``only_steps``: of ranges those that can be
+    steps (see `traceprof.formats.base.ReadOptions`).
 
     Raises:
         TraceError: nothing is found, or what is found cannot be read.
         UsageError: the files that were named look like several runs.
     """
-    options = ReadOptions(_rules(opening.rules), tables, window)
+    options = ReadOptions(_rules(opening.rules), tables, only_steps=only_steps)
     if is_run(paths):
         run = open_run(paths, options)
         if not opening.is_one_run:
@@ -111,12 +120,13 @@ def open_ranks(
     paths: Sequence[Path | str],
     opening: Opening,
     tables: frozenset[str] | None = None,
-    window: TimeWindow | None = None,
+    *,
+    only_steps: bool = False,
 ) -> tuple[Ranks, tuple[Note, ...]]:
     """Return the ranks in ``paths`` on one clock, placed as ``opening`` says, and remarks on that.
 
     ``tables`` are those that are read, None for all; of several files also those that tie clocks.
-    ``window``, for a single file alone, is the time that is read.
+    ``only_steps``, for a single file alone: of ranges those that can be steps are enough.
 
     Raises:
         TraceError: nothing is found, or what is found cannot be read.
@@ -127,13 +137,27 @@ def open_ranks(
     if tables is not None:
         tables |= _TIMES_OF_STEPS if opening.step_ranges is not None else frozenset()
         tables |= (_OF_RUNS if is_several else frozenset()) | (_TIED_BY if is_tied else frozenset())
-    files = open_files(paths, opening, tables, window)
+    only_steps &= not is_several and opening.step_ranges is None
+    files = open_files(paths, opening, tables, only_steps=only_steps)
     ranks = place_files(files, opening)
     notes: tuple[Note, ...] = ()
     if len(ranks) > 1 and is_tied:
         ranks, notes = _aligned(ranks)
     ranks = _with_steps(ranks, opening)
     return replace(ranks, info=replace(ranks.info, path=" ".join(map(str, paths)))), notes
+
+
+def read_window(
+    ranks: Ranks, opening: Opening, tables: frozenset[str], read: frozenset[str], window: TimeWindow
+) -> Ranks:
+    """Return the one file of ``ranks`` with ``tables``, those of events in ``window`` alone.
+
+    Of ``tables`` those in ``read`` are there already, among them all that hold no events.
+    """
+    known = ranks.whole.parts[0]
+    options = ReadOptions(_rules(opening.rules), tables - read, window, known)
+    kept = {name: known.table(name) for name in read}
+    return ranks.map(lambda part: open_trace(part.info.path, options).with_tables(kept))
 
 
 def place_files(files: RunFiles, opening: Opening) -> Ranks:

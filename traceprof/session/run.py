@@ -17,12 +17,13 @@ from traceprof.analysis.base import Analysis, run_analysis
 from traceprof.errors import NotRecordedError
 from traceprof.facts.steps.find import has_named_steps
 from traceprof.formats import reads_parts
+from traceprof.formats.base import LAUNCHING_TABLES, WINDOWED_TABLES
 from traceprof.formats.runs.files import is_run
 from traceprof.model.ranks import Ranks
 from traceprof.model.results import Note, Result
 from traceprof.model.tables import TABLES
 from traceprof.model.trace import Trace
-from traceprof.session.opening import Opening, open_ranks
+from traceprof.session.opening import Opening, open_ranks, read_window
 from traceprof.session.selection import Selection, select
 
 __all__ = ["Answers", "Run", "open_run", "run_of"]
@@ -30,8 +31,14 @@ __all__ = ["Answers", "Run", "open_run", "run_of"]
 _EVERYTHING: Final = frozenset(TABLES)
 _MOST_WINDOWS: Final = 4
 _WORTH_CUTTING: Final = 0.5
+_SELF_DESCRIPTION: Final = frozenset(n for n, table in TABLES.items() if not table.has_times)
+"""What a file says of itself: it is read once, whatever else is read of it."""
+_CUT_BY_READERS: Final = frozenset({*WINDOWED_TABLES, *LAUNCHING_TABLES})
+"""The tables of which a reader brings the rows in a window alone; all others come whole."""
 _STEPS: Final = frozenset({"ranges"})
 """The tables that named steps are found in."""
+_MADE_OF_RANGES: Final = frozenset({"ranges", "marks", "collectives"})
+"""The tables whose rows are read with the ranges, or made of them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +64,8 @@ class _Needs:
         columns = {c.name for analysis in every for table in analysis.spec.tables for c in table}
         if "process" in columns:
             tables |= {"processes"}
-        return cls(tables, frozenset[str]().union(*(analysis.whole for analysis in every)) & tables)
+        whole = frozenset[str]().union(*(analysis.whole for analysis in every))
+        return cls(tables, whole & tables & _CUT_BY_READERS)
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,6 +91,7 @@ class _Source:
     tables: frozenset[str] = frozenset()
     ranks: Ranks | None = None
     notes: tuple[Note, ...] = ()
+    knows_steps: bool = False
     windows: dict[str | None, _Part] = field(default_factory=dict)
 
     @cached_property
@@ -93,17 +102,30 @@ class _Source:
     def whole(self, tables: frozenset[str]) -> Ranks:
         """Return the whole run with at least ``tables`` read."""
         if self.ranks is None or not tables <= self.tables:
+            self.knows_steps = False
             is_again = self.ranks is not None
             self.tables |= _EVERYTHING if is_again and not self.reads_parts else tables
             self.ranks, self.notes = open_ranks(self.paths, self.opening, self.tables)
             self.windows = {}
         return self.ranks
 
+    def with_steps(self, tables: frozenset[str]) -> None:
+        """Read the whole run with ``tables``, and of the ranges what it takes to know the steps.
+
+        The ranges do not count as read.
+        """
+        self.tables = tables
+        self.ranks, self.notes = open_ranks(
+            self.paths, self.opening, tables | _STEPS, only_steps=True
+        )
+        self.knows_steps = True
+
     def selection(self, text: str | None) -> Selection:
         """Return the window that ``text`` means."""
         if text in self.windows:
             return self.windows[text].selection
-        whole = self.whole(_tables_of_window(text))
+        first = _SELF_DESCRIPTION if self.ranks is None else frozenset[str]()
+        whole = self.whole(first | self._telling(text))
         found = select(whole, text)
         return replace(found, notes=(*found.notes, *self.notes))
 
@@ -111,21 +133,35 @@ class _Source:
         """Return the run cut to the window that ``text`` means, with what ``needs`` say read."""
         if text in self.windows and self.windows[text].has(needs):
             return self.windows[text].ranks
-        if self.ranks is None and not self._may_be_cut(text, needs):
-            self.whole(needs.tables | _tables_of_window(text))
+        if self.ranks is None:
+            is_cut = self._may_be_cut(text, needs)
+            first = _SELF_DESCRIPTION if is_cut else needs.tables
+            first |= self._telling(text)
+            if text is None and needs.tables.isdisjoint(_MADE_OF_RANGES) and self.reads_parts:
+                self.with_steps(first - _STEPS)
+            else:
+                self.whole(first)
         selection = self.selection(text)
         part = None
         if self._is_worth_cutting(selection, needs):
-            alone, _ = open_ranks(self.paths, self.opening, needs.tables, selection.window)
+            assert self.ranks is not None
+            alone = read_window(
+                self.ranks, self.opening, needs.tables, self.tables, selection.window
+            )
             if needs.tables.isdisjoint(_STEPS) or has_named_steps(alone):
                 part = _Part(selection, needs.tables, alone.within(selection.window), is_alone=True)
         if part is None:
-            whole = self.whole(needs.tables | _tables_of_window(text))
+            whole = self.whole(needs.tables | self._telling(text))
             part = _Part(selection, self.tables, whole.within(selection.window))
         while len(self.windows) >= _MOST_WINDOWS:
             del self.windows[next(iter(self.windows))]
         self.windows[text] = part
         return part.ranks
+
+    def _telling(self, text: str | None) -> frozenset[str]:
+        """Return the tables that must be read to tell what the window ``text`` is."""
+        tables = _tables_of_window(text)
+        return tables - _STEPS if text is None and self.knows_steps else tables
 
     def _may_be_cut(self, text: str | None, needs: _Needs) -> bool:
         """Return whether reading the window ``text`` alone may be enough, and less.
@@ -140,6 +176,7 @@ class _Source:
         return (
             self.ranks is not None
             and not needs.tables <= self.tables
+            and self.tables >= _SELF_DESCRIPTION
             and not needs.whole
             and self.reads_parts
             and selection.window.duration_ns < _WORTH_CUTTING * self.ranks.span.duration_ns

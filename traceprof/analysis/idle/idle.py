@@ -93,8 +93,11 @@ def _by_cause(gaps: pd.DataFrame) -> pd.DataFrame:
     causes = gaps[list(CAUSES)].to_numpy(np.int64)
     place, numbers = pd.factorize(gaps["device"].to_numpy(np.int64))
     total_ns, gap_count = (np.zeros((len(numbers), len(CAUSES)), np.int64) for _ in range(2))
-    np.add.at(total_ns, place, causes)
-    np.add.at(gap_count, (place, causes.argmax(axis=1)), 1)
+    largest = causes.argmax(axis=1)
+    for number in range(len(numbers)):
+        own = place == number
+        total_ns[number] = causes[own].sum(axis=0)
+        gap_count[number] = np.bincount(largest[own], minlength=len(CAUSES))
     devices, places = np.nonzero(total_ns)
     return pd.DataFrame(
         {

@@ -17,6 +17,7 @@ from traceprof.facts.cache import fact
 from traceprof.facts.collectives.work import find_collectives
 from traceprof.facts.launches import Launches, adopting_range_of_launches, phases_of_all_ranges
 from traceprof.facts.names.phases import PHASES, UNCLAIMED
+from traceprof.facts.names.ranges import codes_containing
 from traceprof.facts.steps.find import find_steps
 from traceprof.model.tables import ABSENT
 from traceprof.model.trace import Trace
@@ -31,6 +32,8 @@ __all__ = [
 _IS_COLLECTIVE: Final = re.compile(
     r"comm:|comm\.async:|[nr]ccl|gloo:|record_param_comms", re.IGNORECASE
 )
+_WORDS: Final = ("comm:", "comm.async:", "ccl", "gloo:", "record_param_comms")
+"""One of them is in every name that `_IS_COLLECTIVE` matches."""
 
 _Names = npt.NDArray[np.object_]
 
@@ -58,10 +61,13 @@ def callers_of_collectives(trace: Trace) -> _Names:
     """
     ranges = trace.ranges
     codes = np.asarray(ranges["name"].cat.codes, np.int64)
-    texts = [str(name) for name in ranges["name"].cat.categories]
-    own = np.array([*(_IS_COLLECTIVE.match(name) is not None for name in texts), False], np.bool_)
+    names = ranges["name"].cat.categories
+    texts = np.append(names.to_numpy(object), "")
+    own = np.zeros(len(texts), np.bool_)
+    for code in codes_containing(names, _WORDS).tolist():
+        own[code] = _IS_COLLECTIVE.match(str(names[code])) is not None
     kept = ~own[codes] & (ranges["kind"] == "push_pop").to_numpy()
-    return _called_in(trace, kept, codes, np.array([*texts, ""], object), "")
+    return _called_in(trace, kept, codes, texts, "")
 
 
 def _called_in(

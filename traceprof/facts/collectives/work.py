@@ -19,6 +19,7 @@ from traceprof.facts.cache import fact, of_window
 from traceprof.facts.collectives.exchanges import one_per_kernel
 from traceprof.facts.device.times import device_time
 from traceprof.facts.launches import innermost, launches_of
+from traceprof.facts.names.ranges import codes_containing
 from traceprof.model.activity import Activity
 from traceprof.model.collective_names import NON_BLOCKING, collective_op, kernel_kind
 from traceprof.model.ranks import Ranks
@@ -126,12 +127,17 @@ def _as_annotated(trace: Trace, work: pd.DataFrame) -> pd.DataFrame:
     It carries an all-to-all, a gather or a scatter out by them, inside a range of that name.
     """
     unnamed = np.flatnonzero((work["op"] == "send_recv") & (work["call_ns"] != ABSENT))
+    if not len(unnamed):
+        return work
     ranges = trace.whole.ranges
-    names = [_ANNOTATION.match(str(name)) for name in ranges["name"].cat.categories]
-    ops = np.array([collective_op(name[1]) if name else "" for name in names], object)
+    names = ranges["name"].cat.categories
+    ops = np.full(len(names), "", object)
+    for code in codes_containing(names, ["ccl:"]).tolist():
+        if match := _ANNOTATION.match(str(names[code])):
+            ops[code] = collective_op(match[1])
     told = ops[ranges["name"].cat.codes] if len(ops) else np.empty(len(ranges), object)
     kept = np.flatnonzero((told != "") & (ranges["kind"] == "push_pop").to_numpy())
-    if not len(unnamed) or not len(kept):
+    if not len(kept):
         return work
     asked = work.iloc[unnamed]
     place = (asked[name].to_numpy(np.int64) for name in ("process", "thread", "call_ns"))
@@ -214,7 +220,7 @@ def _described(calls: pd.DataFrame, kernels: pd.DataFrame, owner: _Int64Array) -
     nowhere = np.full(len(calls), "", object)
     return pd.DataFrame(
         {
-            **{name: calls[name].astype(object) for name in _FROM_CALL},
+            **{name: _plain(calls[name]) for name in _FROM_CALL},
             "start_ns": of_kernels("start_ns", starts, np.minimum),
             "end_ns": of_kernels("end_ns", ends, np.maximum),
             "device": of_kernels("device", ABSENT),
@@ -230,6 +236,11 @@ def _described(calls: pd.DataFrame, kernels: pd.DataFrame, owner: _Int64Array) -
             "thread": calls["thread"],
         }
     )
+
+
+def _plain(column: pd.Series) -> pd.Series:
+    """Return texts as objects, numbers as they are: sums over objects cost a call per group."""
+    return column if pd.api.types.is_numeric_dtype(column) else column.astype(object)
 
 
 def _alone(kernels: pd.DataFrame) -> pd.DataFrame:

@@ -20,7 +20,7 @@ import pandas as pd
 from traceprof.facts.cache import fact
 from traceprof.facts.host.range_work import find_parents, is_outermost_of
 from traceprof.facts.launches import adopting_range_of_launches, launches_of
-from traceprof.facts.names.ranges import plain_names
+from traceprof.facts.names.ranges import are_matched, codes_containing, numbers_in, plain_names
 from traceprof.model.ranks import Ranks
 from traceprof.model.steps import OWN_DOMAIN
 from traceprof.model.trace import DEVICE_TABLES, Trace
@@ -33,7 +33,7 @@ LAYER: Final = "layer:"
 """How the names of the ranges begin that `traceprof record --layers` injects."""
 
 _RECORDED, _RANGES, _OPERATORS = "layers recorded by traceprof", "ranges", "operators"
-_SEQUENCE: Final = re.compile(r",\s*seq\s*=\s*(\d+)")
+_SEQUENCE: Final = re.compile(r",\s*seq\s*=\s*(?P<number>\d{1,18})")
 _BACKWARD: Final = re.compile(r"autograd::engine|Backward\d*\b")
 
 
@@ -70,7 +70,8 @@ def _rows_by_source(trace: Trace) -> Mapping[str, _Int64Array]:
     ranges, operators = trace.ranges, trace.host_ops
     is_nested = (ranges["kind"] == "push_pop").to_numpy()
     is_own = (ranges["domain"] == OWN_DOMAIN).to_numpy()
-    named = [i for i, n in enumerate(ranges["name"].cat.categories) if str(n).startswith(LAYER)]
+    texts = ranges["name"].cat.categories
+    named = [i for i in codes_containing(texts, [LAYER]) if str(texts[i]).startswith(LAYER)]
     is_layer = np.isin(ranges["name"].cat.codes, named)
     return {
         _RECORDED: np.flatnonzero(is_nested & is_own & is_layer),
@@ -128,9 +129,8 @@ def _operators(
 ) -> tuple[_Int64Array, _Int64Array] | tuple[None, None]:
     """Return the outermost backward operators and the forward ones of the same number."""
     names = spans["name"].cat
-    found = [_SEQUENCE.search(str(name)) for name in names.categories]
-    numbers = np.array([int(match.group(1)) if match else -1 for match in found], np.int64)
-    of_backward = np.array([bool(_BACKWARD.search(str(n))) for n in names.categories], np.bool_)
+    numbers = numbers_in(names.categories, _SEQUENCE)
+    of_backward = are_matched(names.categories, _BACKWARD)
     sequence, is_backward = numbers[names.codes], of_backward[names.codes]
     if not (is_backward & (sequence >= 0)).any():
         return None, None

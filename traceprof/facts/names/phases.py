@@ -72,6 +72,8 @@ def phase_of(name: str, domain: str) -> str | None:
 def phases_of_ranges(ranges: pd.DataFrame) -> npt.NDArray[np.int64]:
     """Return, for each range, the place of its phase in `PHASES`, -1 where it is none."""
     names, domains = ranges["name"].cat, ranges["domain"].cat
+    if len(ranges) < len(names.categories):
+        names = names.remove_unused_categories().cat
     plain, code = plain_categories(names.categories)
     is_decorated = np.array(names.categories, object) != plain[code] if len(plain) else code > 0
     # A name's kind: its plain name, and whether anything was added to it.

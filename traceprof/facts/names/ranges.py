@@ -16,7 +16,15 @@ import pandas as pd
 import pyarrow as pa
 import pyarrow.compute as pc
 
-__all__ = ["DECORATED", "codes_containing", "plain_categories", "plain_name", "plain_names"]
+__all__ = [
+    "DECORATED",
+    "are_matched",
+    "codes_containing",
+    "numbers_in",
+    "plain_categories",
+    "plain_name",
+    "plain_names",
+]
 
 _PATTERN: Final = r"(, (seq|op_id) = \d+|, sizes = \[.*\]|, input_op_ids = .*)+$"
 _DECORATIONS: Final = re.compile(_PATTERN)
@@ -32,6 +40,8 @@ def plain_name(name: str) -> str:
 
 def plain_names(names: pd.Series) -> pd.Categorical:
     """Return the plain names of a categorical column, sorted; each distinct one is read once."""
+    if len(names) < len(names.cat.categories):
+        names = names.cat.remove_unused_categories()
     distinct, codes = plain_categories(names.cat.categories)
     return pd.Categorical.from_codes(
         codes[names.cat.codes.to_numpy()], pd.Index(distinct, dtype=object)
@@ -58,6 +68,36 @@ def codes_containing(names: pd.Index, words: Sequence[str]) -> npt.NDArray[np.in
         return np.flatnonzero([own.search(str(name)) is not None for name in names])
     matches = pc.match_substring_regex(found, pattern, ignore_case=True)
     return np.flatnonzero(matches.to_numpy(zero_copy_only=False))
+
+
+def are_matched(names: pd.Index, pattern: re.Pattern[str]) -> npt.NDArray[np.bool_]:
+    """Return in which of ``names`` ``pattern`` is found."""
+    found = _as_ascii(names)
+    if found is None:
+        return np.array([pattern.search(str(name)) is not None for name in names], np.bool_)
+    matches = pc.match_substring_regex(found, pattern.pattern)
+    return np.asarray(matches.to_numpy(zero_copy_only=False), np.bool_)
+
+
+def numbers_in(names: pd.Index, pattern: re.Pattern[str]) -> npt.NDArray[np.int64]:
+    """Return the number that the one group of ``pattern``, ``number``, finds in each name; or -1.
+
+    It must find whole numbers of at most 18 digits.
+    """
+    found = _as_ascii(names)
+    if found is None:
+        matches = [pattern.search(str(name)) for name in names]
+        numbers = [int(match["number"]) if match else -1 for match in matches]
+        return np.array(numbers, np.int64)
+    texts = pc.struct_field(pc.extract_regex(found, pattern.pattern), [0])
+    return np.asarray(pc.fill_null(texts.cast(pa.int64()), -1).to_numpy(), np.int64)
+
+
+def _as_ascii(names: pd.Index) -> Any:
+    """Return the names for Arrow where it reads patterns as Python does: of ASCII alone."""
+    found = _as_arrow(names)
+    is_plain = found is not None and pc.all(pc.string_is_ascii(found)).as_py() is not False
+    return found if is_plain else None
 
 
 def _as_arrow(names: pd.Index) -> Any:

@@ -14,6 +14,7 @@ from traceprof.facts.cache import fact
 from traceprof.facts.collectives.members import Member, find_members
 from traceprof.facts.collectives.point_to_point import find_messages
 from traceprof.facts.collectives.work import find_collectives
+from traceprof.facts.names.ranges import codes_containing
 from traceprof.model.ranks import Ranks
 from traceprof.model.trace import Trace
 
@@ -152,8 +153,9 @@ def _numbered(members: list[Member], known_from: str, pipeline: int) -> tuple[St
 def _named_stages(trace: Trace) -> dict[int, int]:
     """Return the number of the one stage that the ranges of each process name."""
     ranges = trace.ranges
-    names = [str(name) for name in ranges["name"].cat.categories]
-    found = {i: match for i, name in enumerate(names) if (match := _STAGE.search(name))}
+    names = ranges["name"].cat.categories
+    likely = codes_containing(names, ["stage"]).tolist()
+    found = {i: match for i in likely if (match := _STAGE.search(str(names[i])))}
     codes = ranges["name"].cat.codes.to_numpy()
     rows = np.flatnonzero(np.isin(codes, list(found)))
     hits = pd.DataFrame({"process": ranges["process"].to_numpy()[rows], "code": codes[rows]})

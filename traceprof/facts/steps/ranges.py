@@ -105,9 +105,10 @@ def _numbered(given: pd.Series, process: pd.Series) -> npt.NDArray[np.int64]:
 
 def steps_of_phases(own: pd.DataFrame) -> pd.DataFrame:
     """Return the steps that the phases recorded by traceprof make up."""
-    place = {name: i for i, name in enumerate(_PHASES)}
     names = own["name"].cat
-    places = np.array([*(place.get(str(name), -1) for name in names.categories), -1], np.int64)
+    if own.empty:
+        return empty_steps()
+    places = np.append(pd.Index(_PHASES, dtype=object).get_indexer(names.categories), -1)
     phase = places[names.codes.to_numpy()]
     phases = own.assign(phase=phase)[phase >= 0]
     columns = [phases[name].to_numpy(np.int64) for name in ("phase", "start_ns", "end_ns")]

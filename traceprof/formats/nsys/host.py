@@ -49,6 +49,8 @@ _SPAN: Final = {"start": _INTEGER, "end": _INTEGER, "globalTid": _INTEGER, "name
 API_CALLS: Final = "CUPTI_ACTIVITY_KIND_RUNTIME"
 HOST_SOURCES: Final = {"OSRT_API": "osrt", "CUDNN_EVENTS": "cudnn", "CUBLAS_EVENTS": "cublas"}
 OVERHEADS: Final = ("PROFILER_OVERHEAD", "CUPTI_ACTIVITY_KIND_OVERHEAD")
+_IN_NAMES_OF_STEPS: Final = ("tep", "ter", "batch")
+"""Of step, iter and batch: what upper and lower case of every alphabet leave alone."""
 _PAYLOADS: Final = (
     "int64Value",
     "uint64Value",
@@ -140,8 +142,13 @@ class Annotations:
     n_unclosed: int = 0
 
 
-def read_annotations(database: Database, capture_end_ns: int | None) -> Annotations:
-    """Return the NVTX ranges and marks; a range that was never closed ends with the capture."""
+def read_annotations(
+    database: Database, capture_end_ns: int | None, *, only_steps: bool = False
+) -> Annotations:
+    """Return the NVTX ranges and marks; a range that was never closed ends with the capture.
+
+    ``only_steps``: those in domains, and those with names that steps have.
+    """
     if "NVTX_EVENTS" not in database.tables:
         return Annotations(empty_table("ranges"), empty_table("marks"))
     numbers = ("start", "end", "eventType", "globalTid", "textId", "domainId", "category")
@@ -155,6 +162,7 @@ def read_annotations(database: Database, capture_end_ns: int | None) -> Annotati
         },
         optional=("category", "domainId"),
         computed={"payload": f"coalesce({', '.join([*payloads, 'NULL', 'NULL'])})"},
+        where=_may_be_steps(database) if only_steps else "",
     )
     names = _texts(database, raw["text"], raw["textId"])
     events = pd.DataFrame(
@@ -168,6 +176,20 @@ def read_annotations(database: Database, capture_end_ns: int | None) -> Annotati
     )
     events["domain"] = _domains(events)
     return _split(events, capture_end_ns)
+
+
+def _may_be_steps(database: Database) -> str:
+    """Return SQL that holds for every event that may be a step, or is in a domain."""
+
+    def alike(column: str) -> str:
+        return " OR ".join(f"{column} LIKE '%{word}%'" for word in _IN_NAMES_OF_STEPS)
+
+    found = [f"eventType = {NVTX_DOMAIN}", alike("text")]
+    if "domainId" in database.columns("NVTX_EVENTS"):
+        found.append("domainId <> 0")
+    if "StringIds" in database.tables:
+        found.append(f"textId IN (SELECT id FROM StringIds WHERE {alike('value')})")
+    return f"({' OR '.join(found)})"
 
 
 def _split(events: pd.DataFrame, capture_end_ns: int | None) -> Annotations:

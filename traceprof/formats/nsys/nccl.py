@@ -46,6 +46,8 @@ _CALLS: Final = (
 _NCCL: Final = "nccl[A-Z]*"
 _INITS: Final = "ncclCommInit"
 _NEEDED: Final = {"start", "end", "eventType", "globalTid", "text", "textId"}
+_TELLING: Final = (_NCCL, *(f"{backend}:*" for backend in ANNOTATING_BACKENDS))
+"""What names of ranges look like that tell of collectives."""
 _GROUP_START: Final = "ncclGroupStart"
 _GROUP_END: Final = "ncclGroupEnd"
 _COMMUNICATOR: Final = "NCCL communicator ID"
@@ -159,15 +161,26 @@ def count_communication(database: Database) -> tuple[int, int]:
     """
     if not database.columns("NVTX_EVENTS") >= _NEEDED:
         return 0, 0
-    patterns = [_NCCL, *(f"{backend}:*" for backend in ANNOTATING_BACKENDS)]
-    names = _registered_names(database, patterns)
+    names = _registered_names(database, _TELLING)
     rows = database.rows(
         "SELECT text, textId, count(*) FROM NVTX_EVENTS "
-        f"WHERE {_are_ranges(names, patterns)} GROUP BY 1, 2"
+        f"WHERE {_are_ranges(names, _TELLING)} GROUP BY 1, 2"
     )
     told = [(text or names[key], n) for text, key, n in rows]
     n_calls = sum(n for name, n in told if name in _CALLS)
     return n_calls, sum(n for name, n in told if is_annotated(name))
+
+
+def has_communication(database: Database) -> bool:
+    """Return whether `count_communication` counts any; the first one is enough."""
+    if not database.columns("NVTX_EVENTS") >= _NEEDED:
+        return False
+    names = _registered_names(database, _TELLING)
+    found = database.some_rows(
+        f"SELECT text, textId FROM NVTX_EVENTS WHERE {_are_ranges(names, _TELLING)}"
+    )
+    told = (text or names[key] for text, key in found)
+    return any(name in _CALLS or is_annotated(name) for name in told)
 
 
 def _are_ranges(registered: Mapping[int, str], patterns: Sequence[str]) -> str:

@@ -113,6 +113,8 @@ class _Reading:
 
     def trace(self) -> Trace:
         """Return what is asked for, and what was read for it."""
+        if self.options.known is not None:
+            return self.options.known.with_tables(self.events)
         options, survey = self.options, self.survey
         tables = self.events | {
             "devices": read_devices(self.database),
@@ -182,6 +184,10 @@ class _Reading:
 
     @cached_property
     def _annotations(self) -> Annotations:
+        if self.options.only_steps and not self.options.wants("marks", "collectives"):
+            found = read_annotations(self.database, self.capture_end, only_steps=True)
+            if not found.n_unclosed:  # these end with the last of all
+                return found
         return read_annotations(self.database, self.capture_end)
 
     @cached_property
@@ -265,7 +271,7 @@ class _Reading:
             )
         n_unclosed = (
             self._annotations.n_unclosed
-            if self.options.needs("ranges")
+            if self.options.reads_whole("ranges")
             else self.survey.extent("ranges").n_open
         )
         if n_unclosed:

@@ -15,7 +15,7 @@ from traceprof.formats.nsys.device import COPIES, GRAPHS, KERNELS, MEMSETS, SYNC
 from traceprof.formats.nsys.host import API_CALLS, HOST_SOURCES, OVERHEADS
 from traceprof.formats.nsys.metrics import metric_sources
 from traceprof.formats.nsys.mpi import MPI_TABLES, count_mpi_collectives
-from traceprof.formats.nsys.nccl import count_communication
+from traceprof.formats.nsys.nccl import count_communication, has_communication
 from traceprof.formats.nsys.network import network_extent
 from traceprof.formats.nsys.sidecar import COLLECTIVES, OPERATORS, SAMPLES
 from traceprof.formats.sqlite.database import NULL, Database
@@ -45,12 +45,16 @@ def survey_of(
             return Extent(n_calls or n_annotations)
         return Extent(n_annotations)
 
+    def tells_of_collectives(database: Database) -> bool:
+        return has_communication(database) or bool(count_mpi_collectives(database))
+
     more = {
         "ranges": closed,
         "collectives": with_told,
         "samples": lambda samples: samples | network_extent(database),
     }
-    return Survey(database, _sources(database), frames, more)
+    told = {"collectives": lambda: tells_of_collectives(database)}
+    return Survey(database, _sources(database), frames, more, found_elsewhere=told)
 
 
 def _sources(database: Database) -> dict[str, list[Source]]:

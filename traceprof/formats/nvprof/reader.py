@@ -62,6 +62,8 @@ class _Reading:
 
     def trace(self) -> Trace:
         """Return what is asked for, and what was read for it."""
+        if self.options.known is not None:
+            return self.options.known.with_tables(self._events)
         options, survey = self.options, self.survey
         tables = self._events | {
             "devices": read_devices(self.file),

@@ -114,6 +114,14 @@ class Database:
         except sqlite3.Error as error:
             raise TraceError(f"{self.path}: cannot be read ({error})") from error
 
+    def some_rows(self, sql: str) -> Iterator[tuple[Any, ...]]:
+        """Yield the rows of a query one by one: who has enough of them scans no further."""
+        try:
+            with closing(self._connection.execute(sql)) as cursor:
+                yield from cursor
+        except sqlite3.Error as error:
+            raise TraceError(f"{self.path}: cannot be read ({error})") from error
+
     def rows_of_each(self, queries: Iterable[str]) -> list[list[tuple[Any, ...]]]:
         """Return the rows of each query, which may scan big tables: they run side by side.
 
@@ -302,7 +310,9 @@ def _to_categorical(whole: pa.ChunkedArray) -> pd.Categorical:
 
 def categorical(codes: npt.NDArray[Any], names: Sequence[str]) -> pd.Categorical:
     """Return a Categorical of ``names[codes]``, where names may repeat."""
-    ordered, place = np.unique(np.asarray(names, object), return_inverse=True)
+    ordered = sorted(set(names))
+    places = {name: place for place, name in enumerate(ordered)}
+    place = np.fromiter(map(places.__getitem__, names), np.int64, len(names))
     return pd.Categorical.from_codes(place[codes], pd.Index(ordered, dtype=object))
 
 

@@ -88,6 +88,7 @@ class Survey:
         frames: the tables that were read whole; of these nothing is asked in SQL.
         corrections: what no `Source` describes: table → its extent of that of its sources.
         zero_ns: the time in the file that is time 0 of the Trace.
+        found_elsewhere: of tables that may be made of others: whether they would have rows.
     """
 
     def __init__(
@@ -97,12 +98,14 @@ class Survey:
         frames: Mapping[str, pd.DataFrame],
         corrections: Mapping[str, Callable[[Extent], Extent]],
         zero_ns: int = 0,
+        found_elsewhere: Mapping[str, Callable[[], bool]] | None = None,
     ) -> None:
         self._database = database
         self._sources = sources
         self._frames = frames
         self._zero_ns = zero_ns
         self._corrections = corrections
+        self._found_elsewhere = found_elsewhere or {}
         self._extents: dict[str, Extent] = {}
         self._known_owners: dict[tuple[str, Source], list[tuple[Any, ...]]] = {}
 
@@ -120,14 +123,27 @@ class Survey:
     @property
     def span(self) -> TimeWindow:
         """The time from the first to the last row of any table."""
-        extents = [self.extent(name) for name in EVENT_TABLES]
+        extents = [self.extent(name) for name in EVENT_TABLES if not self._is_elsewhere(name)]
         starts = [one.start_ns for one in extents if one.start_ns is not None]
         ends = [one.end_ns for one in extents if one.end_ns is not None]
         return TimeWindow(min(starts, default=0), max(ends, default=0))
 
     def with_rows(self) -> set[str]:
         """Return the names of the tables that have rows."""
-        return {name for name in EVENT_TABLES if self.extent(name).n_rows}
+        return {
+            name
+            for name in EVENT_TABLES
+            if (
+                self._found_elsewhere[name]()
+                if self._is_elsewhere(name)
+                else self.extent(name).n_rows
+            )
+        }
+
+    def _is_elsewhere(self, name: str) -> bool:
+        """Return whether only other tables tell of this one, which was not read."""
+        is_told = name in self._found_elsewhere and not self._sources.get(name)
+        return is_told and name not in self._frames
 
     def processes(self) -> np.ndarray:
         """Return the processes that have rows, in order."""

@@ -68,9 +68,9 @@ class NameTable:
         codes = np.asarray(names.codes, np.int64)
         counts = np.bincount(codes + 1, minlength=len(names.categories) + 1)[1:]
         place = np.zeros(len(names.categories) + 1, np.int64)
-        for code in np.argsort(-counts, kind="stable"):
-            if counts[code]:
-                place[code] = self.id_of(str(names.categories[code]))
+        used = np.flatnonzero(counts)
+        for code in used[np.argsort(-counts[used], kind="stable")].tolist():
+            place[code] = self.id_of(str(names.categories[code]))
         if (codes == ABSENT).any():
             place[-1] = self.id_of("")
         return place[codes]

@@ -261,10 +261,11 @@ def _owned(part: Trace) -> pd.DataFrame:
     gaps = find_gaps(part)
     causes = list(_OWNERS)
     main = gaps[causes].to_numpy(np.int64).argmax(axis=1) if len(gaps) else []
-    owner = np.array([_OWNERS[causes[place]] for place in main], object)
-    opened_by_sync = _opens_in_a_sync(part, gaps) & np.isin(owner, ["launch_bound", "host_code"])
-    owner[opened_by_sync] = "host_sync"
-    return gaps.assign(owner=owner)
+    rules = list(_OWNERS.values())
+    owner = np.asarray(main, np.int64)
+    of_host = np.isin(owner, [rules.index("launch_bound"), rules.index("host_code")])
+    owner[_opens_in_a_sync(part, gaps) & of_host] = rules.index("host_sync")
+    return gaps.assign(owner=pd.Categorical.from_codes(owner, pd.Index(rules)))
 
 
 def _opens_in_a_sync(part: Trace, gaps: pd.DataFrame) -> npt.NDArray[np.bool_]:
@@ -303,7 +304,7 @@ def _kernel_times(part: Trace, typical: Intervals) -> KernelTimes:
             "short_ns": np.where(is_short, durations, 0),
         }
     )
-    keys = [kernels[name].to_numpy() for name in ("name", "activity")]
+    keys = [kernels[name].reset_index(drop=True) for name in ("name", "activity")]
     by_name = sums.groupby(keys, observed=True, sort=False).sum()
     by_name = by_name.rename_axis(["name", "activity"]).reset_index()
     communicates = (kernels["activity"] == Activity.COMMUNICATION.value).to_numpy()
