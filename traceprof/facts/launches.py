@@ -199,10 +199,7 @@ def phase_of_launches(trace: Trace, launches: Launches) -> _Int64Array:
     phases = phases_of_all_ranges(trace)
     kept = np.flatnonzero((phases >= 0) & (ranges["kind"] == "push_pop"))
     phased, phases = ranges.iloc[kept], phases[kept]
-    inner = innermost(phased, launches.process, launches.thread, launches.start_ns)
-    thread = _calling_thread(phased, phases, launches.process)
-    open_there = innermost(phased, launches.process, thread, launches.start_ns)
-    inner = np.where(inner >= 0, inner, open_there)
+    inner = _innermost_or_adopting(phased, launches, phased, phases)
     found = (inner >= 0) & launches.is_known
     return np.where(found, phases[np.maximum(inner, 0)] if len(phases) else _NOTHING, _NOTHING)
 
@@ -215,14 +212,23 @@ def adopting_range_of_launches(
     A launch on a thread without an open span belongs to the one that is open on the thread of
     the same process that calls backward.
     """
-    inner = innermost(spans, launches.process, launches.thread, launches.start_ns)
     ranges = trace.whole.ranges
     phases = phases_of_all_ranges(trace)
     kept = (phases >= 0) & (ranges["kind"] == "push_pop").to_numpy()
-    thread = _calling_thread(ranges[kept], phases[kept], launches.process)
-    open_there = innermost(spans, launches.process, thread, launches.start_ns)
-    found = np.where(inner >= 0, inner, open_there)
+    found = _innermost_or_adopting(spans, launches, ranges[kept], phases[kept])
     return np.where(launches.is_known, found, _NOTHING)
+
+
+def _innermost_or_adopting(
+    spans: pd.DataFrame, launches: Launches, phased: pd.DataFrame, phases: _Int64Array
+) -> _Int64Array:
+    """Return the innermost span on the thread of each launch, else on that which calls backward."""
+    found = innermost(spans, launches.process, launches.thread, launches.start_ns)
+    rest = np.flatnonzero(found < 0)
+    process = launches.process[rest]
+    thread = _calling_thread(phased, phases, process)
+    found[rest] = innermost(spans, process, thread, launches.start_ns[rest])
+    return found
 
 
 def _calling_thread(phased: pd.DataFrame, phases: _Int64Array, process: _Int64Array) -> _Int64Array:

@@ -83,8 +83,8 @@ def dependencies(trace: Trace) -> Mapping[int, Graph]:
     return {
         int(str(process)): _graph(
             work.iloc[rows].reset_index(drop=True),
-            *(column[waits_of.get(process, nothing)] for column in columns),
             trace.copies["direction"].cat.categories,
+            *(column[waits_of.get(process, nothing)] for column in columns),
         )
         for process, rows in work.groupby("process").indices.items()
     }
@@ -120,7 +120,7 @@ def _place(part: Part) -> int:
 
 
 def _graph(
-    work: pd.DataFrame, wait_starts: _Int64Array, wait_ends: _Int64Array, directions: pd.Index
+    work: pd.DataFrame, directions: pd.Index, wait_starts: _Int64Array, wait_ends: _Int64Array
 ) -> Graph:
     starts, ends = work["start_ns"].to_numpy(np.int64), work["end_ns"].to_numpy(np.int64)
     launch = work["launch_ns"].to_numpy(np.int64)
