@@ -15,6 +15,7 @@ from tests.running import run
 from traceprof.facts.collectives.matches import Matches, find_matches
 from traceprof.formats import open_trace
 from traceprof.model.ranks import Ranks
+from traceprof.render.formatting import note_text
 
 NCCL = "ncclKernel_AllReduce_RING_LL_Sum_float"
 
@@ -59,7 +60,7 @@ def test_streams_that_end_together_are_one_communicator() -> None:
     assert groups(matches) == expected
     assert set(matches.table["matched_by"]) == {"time"}
     (note,) = run("shared", two_communicators().build()).notes
-    assert note == "the trace names no communicator of 10: matched by order and time"
+    assert note_text(note) == "the trace names no communicator of 10: matched by order and time"
 
 
 def test_kernels_of_one_launch_are_one_collective_whatever_the_times() -> None:
@@ -89,7 +90,7 @@ def test_where_two_streams_fit_about_as_well_it_is_called_a_guess() -> None:
         builder.kernel(NCCL, start + 2, start + 299, device=0, stream=90)
     matches = find_matches(Ranks.of(builder.build()))
     assert set(matches.table["matched_by"]) == {"guess"}
-    notes = run("shared", builder.build()).notes
+    notes = map(note_text, run("shared", builder.build()).notes)
     assert "5 are a guess: another match would fit about as well" in notes
 
 
