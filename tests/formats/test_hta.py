@@ -14,11 +14,11 @@ from typing import Any
 import pytest
 
 from tests.requirements import TRACES, require
-from traceprof.analysis.device.breakdown import device_time
+from traceprof.facts.devices import device_time
+from traceprof.facts.steps.find import find_steps
 from traceprof.formats import open_trace
 from traceprof.formats.kineto.events import read_kineto_events
 from traceprof.model.intervals import Intervals
-from traceprof.facts.steps.find import find_steps
 from traceprof.model.trace import Trace
 
 REFERENCE = json.loads((Path(__file__).parent / "hta_reference.json").read_text("utf-8"))["files"]

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from traceprof.model.results import Note, Unit, same
-from traceprof.render.formatting import STYLES, heading, note_text, value_text
+from traceprof.render.formatting import STYLES, heading, headings, note_text, value_text
 
 
 def test_every_unit_has_a_style() -> None:
@@ -65,6 +65,12 @@ def test_what_is_not_known_is_a_dash(unit: Unit, value: Any) -> None:
 )
 def test_headings_come_from_the_declaration(name: str, unit: Unit, text: str) -> None:
     assert heading(same(name, unit, "")) == text
+
+
+def test_headings_that_would_be_alike_keep_their_units() -> None:
+    columns = (same("large_ns", Unit.NS, ""), same("large_bytes", Unit.BYTES, ""))
+    assert list(headings(columns).values()) == ["large ns", "large bytes"]
+    assert list(headings(columns[:1]).values()) == ["large"]
 
 
 def test_a_note_says_its_values_in_their_units() -> None:

@@ -21,8 +21,8 @@ from traceprof.model.results import Note
 from traceprof.model.trace import Trace, TraceInfo
 from traceprof.render import registry
 from traceprof.render.base import Options, Renderer
-from traceprof.session.answer import Document
 from traceprof.render.registry import RENDERERS, render, renderer_named
+from traceprof.session.answer import Document
 
 NAMES = [name for name in HOSTILE if name != "\ud800"]
 FORMS = [renderer.name for renderer in RENDERERS]

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Any
 
 from traceprof.errors import NotRecordedError
 from traceprof.model.combining import combine
@@ -32,14 +31,13 @@ class Analysis:
     """
 
     name: str
-    spec: ResultSpec = ResultSpec(())
+    spec: ResultSpec
     needs: tuple[str, ...] = ()
     uses: tuple[str, ...] = ()
     whole: tuple[str, ...] = ()
     of_rank: Callable[[Trace], Result] | None = None
     of_ranks: Callable[[Ranks], Result] | None = None
     finish: Callable[[Result], Result] = _as_it_is
-    run: Callable[[Trace], Any] | None = None  # TRANSITION: not yet converted
 
     @property
     def tables(self) -> frozenset[str]:
@@ -54,8 +52,6 @@ def run_analysis(analysis: Analysis, ranks: Ranks) -> Result:
         NotRecordedError: no rank has a table that the analysis needs.
     """
     ranks.require(*analysis.needs)
-    if analysis.run is not None:
-        return analysis.run(ranks.merged())
     if analysis.of_ranks is not None:
         return analysis.finish(analysis.of_ranks(ranks))
     if analysis.of_rank is None:

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import Final
 
 import numpy as np
+import numpy.typing as npt
 import pandas as pd
 
 from traceprof.model.combining import medians_of
@@ -48,7 +49,7 @@ def summarise(frame: pd.DataFrame, keys: Sequence[str]) -> tuple[pd.DataFrame, S
     for key in keys:
         if isinstance(table[key].dtype, pd.CategoricalDtype):
             table[key] = table[key].astype(object)
-    rows = groups.ngroup().to_numpy(np.int64)
+    rows: npt.NDArray[np.int64] = np.asarray(groups.ngroup(), np.int64)
     return table, Samples(rows, durations.to_numpy(np.int64))
 
 

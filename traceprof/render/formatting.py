@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import re
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
@@ -24,7 +25,16 @@ from traceprof.units import (
     format_ratio,
 )
 
-__all__ = ["STYLES", "UnitStyle", "heading", "is_known", "note_text", "sentences", "value_text"]
+__all__ = [
+    "STYLES",
+    "UnitStyle",
+    "heading",
+    "headings",
+    "is_known",
+    "note_text",
+    "sentences",
+    "value_text",
+]
 
 _UNKNOWN: Final = "–"
 _SENTENCE_LENGTH: Final = 2_000
@@ -72,6 +82,16 @@ def heading(column: Column) -> str:
     """Return the heading of ``column``: its name without the unit, in words."""
     style = STYLES[column.unit]
     return column.name.removesuffix(style.suffix).replace("_", " ") + style.mark
+
+
+def headings(columns: Iterable[Column]) -> dict[Column, str]:
+    """Return the heading of each column of a table; where two would be alike, with their units."""
+    found = {column: heading(column) for column in columns}
+    counts = Counter(found.values())
+    return {
+        column: text if counts[text] == 1 else column.name.replace("_", " ")
+        for column, text in found.items()
+    }
 
 
 def value_text(unit: Unit, value: Any) -> str:

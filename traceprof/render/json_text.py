@@ -19,10 +19,20 @@ import pandas as pd
 from traceprof.model.results import Column, Note, Result
 from traceprof.render.base import Options
 from traceprof.render.formatting import note_text
-from traceprof.render.shown import ShownTable, tables_of
+from traceprof.render.shown import ShownTable, rows_of, tables_of
 from traceprof.session.answer import Document, Verdict
 
-__all__ = ["KEY", "RENDER", "SCHEMA", "document_of", "note_of", "plain", "records_of", "to_json"]
+__all__ = [
+    "KEY",
+    "RENDER",
+    "SCHEMA",
+    "document_of",
+    "note_of",
+    "plain",
+    "plain_rows",
+    "records_of",
+    "to_json",
+]
 
 SCHEMA: Final = "traceprof.analysis/2"
 """The shape of the document; the number grows when a reader of the old one would break."""
@@ -80,6 +90,11 @@ def records_of(table: ShownTable) -> list[dict[str, Any]]:
         {KEY: key, **{name: plain(value) for name, value in row.items()}}
         for key, row in zip(keys, table.rows(), strict=True)
     ]
+
+
+def plain_rows(frame: pd.DataFrame) -> list[dict[str, Any]]:
+    """Return the rows of a frame that no analysis made as plain values."""
+    return [{name: plain(value) for name, value in row.items()} for row in rows_of(frame)]
 
 
 def to_json(document: Any) -> str:

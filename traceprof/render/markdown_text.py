@@ -8,7 +8,7 @@ from typing import Final
 
 from traceprof.render.base import Options
 from traceprof.render.escape import plain_text
-from traceprof.render.formatting import STYLES, heading, note_text, sentences, value_text
+from traceprof.render.formatting import STYLES, headings, note_text, sentences, value_text
 from traceprof.render.sections import sections_of, window_words
 from traceprof.render.shown import ShownTable
 from traceprof.session.answer import Document
@@ -30,7 +30,7 @@ def markdown_table(table: ShownTable, most_rows: int) -> str:
         return "nothing in this window"
     rules = ["---:" if STYLES[column.unit].is_number else ":---" for column in table]
     lines = [
-        [markdown_text(heading(column)) for column in table],
+        [markdown_text(title) for title in headings(table).values()],
         rules,
         *(
             [markdown_text(value_text(column.unit, row[column.name]).rstrip()) for column in table]

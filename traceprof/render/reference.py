@@ -6,7 +6,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import suppress
 from typing import Final
 
 from traceprof.analysis import ANALYSES, load_analysis
@@ -36,11 +35,7 @@ _OVER_RANKS: Final[Mapping[Combine, str]] = {
 
 def declared_specs() -> dict[str, ResultSpec]:
     """Return what every analysis declares, by its name."""
-    specs: dict[str, ResultSpec] = {}
-    for entry in ANALYSES:
-        with suppress(ImportError):  # TRANSITION: not yet converted
-            specs[entry.name] = load_analysis(entry.name).spec
-    return {name: spec for name, spec in specs.items() if spec.tables}  # TRANSITION
+    return {entry.name: load_analysis(entry.name).spec for entry in ANALYSES}
 
 
 def reference_of(specs: Mapping[str, ResultSpec]) -> str:

@@ -1,10 +1,5 @@
-from hypothesis import given, settings
-from hypothesis import strategies as st
-
 from tests.builders import TraceBuilder, plain
 from tests.running import run
-from traceprof.facts.devices import device_time
-from traceprof.facts.gaps import CAUSES, find_gaps
 from traceprof.model.results import Note
 from traceprof.model.window import TimeWindow
 
@@ -156,37 +151,3 @@ def test_no_gaps() -> None:
     assert run(
         "gaps", TraceBuilder().build(recorded=["kernels", "copies", "api_calls"])
     ).table.empty
-
-
-@settings(deadline=None, max_examples=50)
-@given(
-    st.lists(
-        st.tuples(st.integers(0, 200), st.integers(1, 20), st.integers(0, 60), st.integers(0, 1)),
-        max_size=12,
-    ),
-    st.lists(st.tuples(st.integers(0, 200), st.integers(1, 40), st.integers(0, 2)), max_size=6),
-    st.integers(0, 100),
-)
-def test_the_causes_add_up_to_the_idle_time(
-    work: list[tuple[int, int, int, int]], states: list[tuple[int, int, int]], cut: int
-) -> None:
-    builder = TraceBuilder().kernel("gemm", 90, 95)
-    for start, length, ahead, device in work:
-        launched = (start - ahead, start - ahead + 3)
-        builder.kernel("gemm", start, start + length, launched_ns=launched, device=device)
-    for start, length, kind in states:
-        if kind == 0:
-            builder.phase("data", start, start + length)
-        elif kind == 1:
-            builder.api_call("cudaDeviceSynchronize", start, start + length)
-        else:
-            builder.overhead("flush", start, start + length)
-    trace = builder.build(span=(-80, 300)).within(TimeWindow(cut, 250))
-    gaps = find_gaps(trace)
-    lengths = gaps["end_ns"] - gaps["start_ns"]
-    assert (gaps[list(CAUSES)] >= 0).all(axis=None)
-    assert (gaps[list(CAUSES)].sum(axis=1) == lengths).all()
-    for device in (0, 1):
-        busy = device_time(trace, device).busy
-        if device in gaps["device"].to_numpy() or len(busy):
-            assert lengths[gaps["device"] == device].sum() == 250 - cut - busy.total_ns

@@ -57,16 +57,20 @@ def test_slow_steps_say_why() -> None:
     assert set(others["grown_part"]) == set(others["grown_phase"]) == {""}
 
 
-def test_what_the_profiler_took_of_a_step_is_told_apart() -> None:
+def test_a_step_that_the_profiler_made_slow_is_no_advice() -> None:
     builder = training([20] * 6 + [50] + [20] * 5)
     at = 6 * 20 * MS
     builder.range("traceprof.window.stop", at + 12 * MS, at + 32 * MS, domain=OWN_DOMAIN)
     builder.overhead("CUPTI buffer flush", at + 30 * MS, at + 40 * MS)
-    table = run("steps", builder.build()).table
+    trace = builder.build()
+    table = run("steps", trace).table
     assert table["profiler_ns"].tolist() == [0] * 6 + [28 * MS] + [0] * 5
     assert plain(table[table["step"] == 6], "grown_phase", "grown_phase_ns") == [
         ("profiler", 28 * MS)
     ]
+    assert "slow_steps" not in set(run("findings", trace).table["rule"])
+    without = training([20] * 6 + [50] + [20] * 5).build()
+    assert "slow_steps" in set(run("findings", without).table["rule"])
 
 
 def test_fast_steps_and_unexplained_ones() -> None:

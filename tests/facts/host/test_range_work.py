@@ -5,11 +5,14 @@ import subprocess
 from collections.abc import Callable
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from tests.requirements import require
-from traceprof.facts.host.range_work import find_range_work
+from traceprof.facts.host.range_work import find_parents, sum_work
+from traceprof.facts.launches import innermost, launches_of
 from traceprof.formats import open_trace
+from traceprof.model.trace import DEVICE_TABLES
 
 FILES = (
     "2025.1-llm-17k-kernels",
@@ -42,7 +45,12 @@ def test_ranges_projected_onto_the_device_are_those_of_nsys(
     }
     trace = open_trace(path)
     spans = trace.ranges[trace.ranges["kind"] == "push_pop"].reset_index(drop=True)
-    work = find_range_work(trace, spans)
+    owners = {}
+    for table in DEVICE_TABLES:
+        own = launches_of(trace, table)
+        inner = innermost(spans, own.process, own.thread, own.start_ns)
+        owners[table] = np.where(own.is_known, inner, -1)
+    work = sum_work(trace, owners, *find_parents(spans))
     lengths = spans["end_ns"] - spans["start_ns"]
     found = {
         (int(thread), int(start), int(length)): (

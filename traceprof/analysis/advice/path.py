@@ -11,7 +11,8 @@ import numpy as np
 import pandas as pd
 
 from traceprof.analysis.base import Analysis
-from traceprof.facts.path.parts import PATH_PARTS, devices_at_work, find_path
+from traceprof.facts.devices import devices_at_work
+from traceprof.facts.path.parts import PATH_PARTS, find_path
 from traceprof.facts.steps.find import find_steps
 from traceprof.model.results import (
     Note,

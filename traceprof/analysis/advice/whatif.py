@@ -14,10 +14,10 @@ import numpy as np
 import pandas as pd
 
 from traceprof.analysis.base import Analysis
-from traceprof.facts.devices import device_time
+from traceprof.facts.devices import device_time, devices_at_work
 from traceprof.facts.link_speeds import copy_speeds
 from traceprof.facts.path.graph import DEVICE_KINDS
-from traceprof.facts.path.parts import devices_at_work, find_path
+from traceprof.facts.path.parts import find_path
 from traceprof.facts.path.walk import Segments
 from traceprof.facts.steps.find import steps_of_ranks
 from traceprof.model.ranks import Ranks

@@ -5,6 +5,8 @@ from __future__ import annotations
 from typing import Final
 
 import numpy as np
+import numpy.typing as npt
+import pandas as pd
 
 from traceprof.analysis.base import Analysis
 from traceprof.facts.launch_queue import launch_table
@@ -65,34 +67,54 @@ SPEC: Final = ResultSpec(
         total("unlinked_count", Unit.COUNT, "kernels and copies whose launch was not recorded"),
     ),
 )
+_Int64Array = npt.NDArray[np.int64]
 _MEDIANS: Final = ("call_ns", "delay_ns")
 
 
 def measure_launches(trace: Trace) -> Result:
     """Return the launches by device and call."""
     rows = launch_table(trace)
-    call = rows["launched_ns"] - rows["launch_ns"]
-    delay = (rows["start_ns"] - rows["launched_ns"]).clip(lower=0)
-    groups = rows.assign(
-        call=call, delay=delay, short=rows["end_ns"] - rows["start_ns"] < call
-    ).groupby(["device", "api"], observed=True)
-    table = groups.agg(
-        count=("call", "size"),
-        call_total_ns=("call", "sum"),
-        short_ratio=("short", "mean"),
-        queue_mean=("queue_depth", "mean"),
-        queue_max=("queue_depth", "max"),
-        empty_ratio=("is_empty", "mean"),
-    ).reset_index()
-    values = np.stack([call.to_numpy(np.int64), delay.to_numpy(np.int64)], axis=1)
+    launched = rows["launched_ns"].to_numpy(np.int64)
+    call = launched - rows["launch_ns"].to_numpy(np.int64)
+    delay = np.maximum(rows["start_ns"].to_numpy(np.int64) - launched, 0)
     all_work = sum(len(trace.table(name)) for name in DEVICE_TABLES)
+    table, place = _by_call(rows, call)
     return Result(
         "launches",
         SPEC,
-        tables={"launches": SPEC.tables[0].frame(table.astype({"api": object}))},
+        tables={"launches": SPEC.tables[0].frame(table)},
         scalars={"unlinked_count": all_work - len(rows)},
-        samples={"launches": Samples(np.asarray(groups.ngroup(), np.int64), values)},
+        samples={"launches": Samples(place, np.stack([call, delay], axis=1))},
     )
+
+
+def _by_call(rows: pd.DataFrame, call: _Int64Array) -> tuple[pd.DataFrame, _Int64Array]:
+    """Return the sums by device and call, and the row of them that each launch is part of."""
+    apis = rows["api"].cat
+    n_apis = max(1, len(apis.categories))
+    packed = rows["device"].to_numpy(np.int64) * n_apis + np.asarray(apis.codes, np.int64)
+    place, distinct = pd.factorize(packed)
+    count = np.bincount(place, minlength=len(distinct))
+    short = (rows["end_ns"] - rows["start_ns"]).to_numpy(np.int64) < call
+    depth, empty = rows["queue_depth"].to_numpy(np.int64), rows["is_empty"].to_numpy(np.bool_)
+    call_total, deepest = np.zeros(len(distinct), np.int64), np.zeros(len(distinct), np.int64)
+    np.add.at(call_total, place, call)
+    np.maximum.at(deepest, place, depth)
+    means = {"short_ratio": short, "queue_mean": depth, "empty_ratio": empty}
+    table = pd.DataFrame(
+        {
+            "device": distinct // n_apis,
+            "api": apis.categories.to_numpy(object)[distinct % n_apis],
+            "count": count,
+            "call_total_ns": call_total,
+            "queue_max": deepest,
+            **{
+                name: np.bincount(place, values, len(distinct)) / count
+                for name, values in means.items()
+            },
+        }
+    )
+    return table, np.asarray(place, np.int64)
 
 
 def _finish(result: Result) -> Result:

@@ -53,20 +53,32 @@ SPEC: Final = ResultSpec(
 
 def measure_sync(trace: Trace) -> Result:
     """Return the waits of the host by call, pattern and range."""
-    waits = find_waits(trace)
-    waits = waits.assign(call=waits["name"], duration=waits["end_ns"] - waits["start_ns"])
-    table = (
-        waits.groupby(list(_KEYS), observed=True)["duration"]
-        .agg(count="size", total_ns="sum", max_ns="max")
-        .reset_index()
-        .astype(dict.fromkeys(_KEYS, object))
-    )
+    table = _by_keys(find_waits(trace).rename(columns={"name": "call"}))
     return Result(
         "sync",
         SPEC,
         tables={"waits": SPEC.tables[0].frame(table)},
         scalars={"steps_count": len(find_steps(trace))},
     )
+
+
+def _by_keys(waits: pd.DataFrame) -> pd.DataFrame:
+    """Return number, sum and longest of the waits of each call, pattern and range."""
+    keys = [waits[name].cat for name in _KEYS]
+    sizes = [max(1, len(own.categories)) for own in keys]
+    packed = np.ravel_multi_index([own.codes.to_numpy(np.int64) for own in keys], sizes)
+    place, distinct = pd.factorize(packed)
+    duration = (waits["end_ns"] - waits["start_ns"]).to_numpy(np.int64)
+    total_ns, max_ns = np.zeros(len(distinct), np.int64), np.zeros(len(distinct), np.int64)
+    np.add.at(total_ns, place, duration)
+    np.maximum.at(max_ns, place, duration)
+    codes = np.unravel_index(distinct, sizes)
+    labels = {
+        name: own.categories.to_numpy(object)[code]
+        for name, own, code in zip(_KEYS, keys, codes, strict=True)
+    }
+    count = np.bincount(place, minlength=len(distinct))
+    return pd.DataFrame({**labels, "count": count, "total_ns": total_ns, "max_ns": max_ns})
 
 
 def _finish(result: Result) -> Result:

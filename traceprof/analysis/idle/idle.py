@@ -90,31 +90,40 @@ def measure_idle(trace: Trace) -> Result:
 
 def _by_cause(gaps: pd.DataFrame) -> pd.DataFrame:
     """Return a row per device and cause that some gap of it has."""
-    causes = list(CAUSES)
-    main = gaps[causes].to_numpy(np.int64).argmax(axis=1)
-    is_main = pd.DataFrame(main[:, None] == np.arange(len(causes)), gaps.index, causes)
-    total_ns = gaps.groupby("device")[causes].sum()
-    gap_count = is_main.groupby(gaps["device"]).sum()
-    devices, places = np.nonzero(total_ns.to_numpy())
+    causes = gaps[list(CAUSES)].to_numpy(np.int64)
+    place, numbers = pd.factorize(gaps["device"].to_numpy(np.int64))
+    total_ns, gap_count = (np.zeros((len(numbers), len(CAUSES)), np.int64) for _ in range(2))
+    np.add.at(total_ns, place, causes)
+    np.add.at(gap_count, (place, causes.argmax(axis=1)), 1)
+    devices, places = np.nonzero(total_ns)
     return pd.DataFrame(
         {
-            "device": total_ns.index.to_numpy()[devices],
-            "cause": np.array(causes, object)[places],
-            "total_ns": total_ns.to_numpy(np.int64)[devices, places],
-            "gap_count": gap_count.to_numpy(np.int64)[devices, places],
+            "device": numbers[devices],
+            "cause": np.array(CAUSES, object)[places],
+            "total_ns": total_ns[devices, places],
+            "gap_count": gap_count[devices, places],
         }
     )
 
 
 def _histogram(gaps: pd.DataFrame) -> pd.DataFrame:
     lengths = (gaps["end_ns"] - gaps["start_ns"]).to_numpy(np.int64)
-    place = np.searchsorted(_EDGES_NS, lengths, side="right") - 1
+    length = np.searchsorted(_EDGES_NS, lengths, side="right") - 1
     edges = np.array([*_EDGES_NS, np.iinfo(np.int64).max])
-    by_length = pd.DataFrame(
-        {"device": gaps["device"], "from_ns": edges[place], "length": lengths}
-    ).groupby(["device", "from_ns"])
-    table = by_length["length"].agg(count="size", total_ns="sum").reset_index()
-    return table.assign(up_to_ns=edges[np.searchsorted(edges, table["from_ns"]) + 1])
+    place, numbers = pd.factorize(gaps["device"].to_numpy(np.int64), sort=True)
+    count, total_ns = (np.zeros((len(numbers), len(_EDGES_NS)), np.int64) for _ in range(2))
+    np.add.at(count, (place, length), 1)
+    np.add.at(total_ns, (place, length), lengths)
+    devices, lengths = np.nonzero(count)
+    return pd.DataFrame(
+        {
+            "device": numbers[devices],
+            "from_ns": edges[lengths],
+            "up_to_ns": edges[lengths + 1],
+            "count": count[devices, lengths],
+            "total_ns": total_ns[devices, lengths],
+        }
+    )
 
 
 def _host_bound_steps(trace: Trace, gaps: pd.DataFrame) -> pd.DataFrame:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from functools import lru_cache
 from typing import Final
 
 import numpy as np
@@ -57,6 +58,7 @@ _BY_HAND: Final = tuple(
 )
 
 
+@lru_cache(maxsize=1 << 16)  # the files of a run use the same names
 def phase_of(name: str, domain: str) -> str | None:
     """Return the phase that a range of this name stands for, None where it stands for none."""
     if domain == OWN_DOMAIN:

@@ -9,15 +9,13 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
-from traceprof.facts.launches import innermost, launches_of
 from traceprof.model.intervals import nesting_depth, parents_of
-from traceprof.model.trace import DEVICE_TABLES, Trace
+from traceprof.model.trace import Trace
 
 __all__ = [
     "RangeWork",
     "add_to_parents",
     "find_parents",
-    "find_range_work",
     "is_outermost_of",
     "sum_work",
 ]
@@ -38,7 +36,6 @@ class RangeWork:
     parent: _Int64Array
     self_ns: _Int64Array
     total_ns: _Int64Array
-    self_count: _Int64Array
     work_count: _Int64Array
     first_ns: _Int64Array
     last_ns: _Int64Array
@@ -82,20 +79,6 @@ def _levels(parent: _Int64Array, depth: _Int64Array) -> Iterator[_Int64Array]:
         yield np.flatnonzero((depth == level) & (parent >= 0))
 
 
-def find_range_work(trace: Trace, spans: pd.DataFrame) -> RangeWork:
-    """Return the work of ``trace`` that was launched inside each of ``spans``.
-
-    The spans (rows of the whole trace's ranges or host operators, sorted) nest on each thread.
-    """
-    parent, depth = find_parents(spans)
-    launches = {name: launches_of(trace, name) for name in DEVICE_TABLES}
-    owners = {
-        name: np.where(own.is_known, innermost(spans, own.process, own.thread, own.start_ns), -1)
-        for name, own in launches.items()
-    }
-    return sum_work(trace, owners, parent, depth)
-
-
 def sum_work(
     trace: Trace, owners: Mapping[str, _Int64Array], parent: _Int64Array, depth: _Int64Array
 ) -> RangeWork:
@@ -123,7 +106,6 @@ def sum_work(
         parent=parent,
         self_ns=own_ns,
         total_ns=add_to_parents(own_ns, parent, depth),
-        self_count=count,
         work_count=total_count,
         first_ns=np.where(worked, first, 0),
         last_ns=np.where(worked, last, 0),

@@ -98,11 +98,14 @@ def _reads_a_value(trace: Trace, waits: _Int64Array, is_copy: _BoolArray) -> _Bo
     small = _makes_a_small_copy(trace)
     if not small.any() or not len(waits):
         return np.zeros(len(waits), np.bool_)
-    thread = calls.groupby(["process", "thread"]).ngroup().to_numpy()
-    order = np.argsort(thread, kind="stable")
-    thread, starts = thread[order], calls["start_ns"].to_numpy()[order]
+    process, thread, starts = (
+        calls[name].to_numpy(np.int64) for name in ("process", "thread", "start_ns")
+    )
+    order = np.lexsort((thread, process))
+    process, thread, starts = process[order], thread[order], starts[order]
     # Calls that begin together on a thread (one is inside the other) are one instant.
-    opens_thread = np.append(True, thread[1:] != thread[:-1])
+    changes = (process[1:] != process[:-1]) | (thread[1:] != thread[:-1])
+    opens_thread = np.append(True, changes)
     opens = opens_thread | np.append(True, starts[1:] != starts[:-1])
     instant_of = np.empty(len(order), np.int64)
     instant_of[order] = np.cumsum(opens) - 1
@@ -115,13 +118,13 @@ def _reads_a_value(trace: Trace, waits: _Int64Array, is_copy: _BoolArray) -> _Bo
 
 def _makes_a_small_copy(trace: Trace) -> _BoolArray:
     """Return which API calls made a copy of a few bytes to the host."""
-    copies = trace.copies
-    small = (copies["direction"] == "d2h") & copies["n_bytes"].between(1, _SMALL_BYTES)
-    known = (copies["correlation"] != ABSENT) & small
-    keys = copies.loc[known, ["process", "correlation"]]
-    calls = trace.api_calls[["process", "correlation"]]
-    found = np.isin(calls["correlation"], keys["correlation"])
-    # The same number of another process is another call.
-    likely = pd.MultiIndex.from_frame(calls[found])
-    found[found] = likely.isin(pd.MultiIndex.from_frame(keys))
+    copies, calls = trace.copies, trace.api_calls
+    n_bytes, number = copies["n_bytes"].to_numpy(), copies["correlation"].to_numpy(np.int64)
+    small = (copies["direction"] == "d2h").to_numpy() & (n_bytes >= 1) & (n_bytes <= _SMALL_BYTES)
+    small &= number != ABSENT
+    owner, process = copies["process"].to_numpy(np.int64), calls["process"].to_numpy(np.int64)
+    found = np.zeros(len(calls), np.bool_)
+    for own in pd.unique(owner[small]).tolist():
+        mine = calls["correlation"].isin(number[small & (owner == own)]).to_numpy()
+        found |= mine & (process == own)
     return found

@@ -6,7 +6,6 @@ from collections.abc import Mapping
 from typing import Final
 
 import numpy as np
-import pandas as pd
 
 from traceprof.facts.cache import of_window
 from traceprof.facts.gaps import LAUNCH_BOUND_NS, LONGEST_CALL_NS
@@ -14,9 +13,9 @@ from traceprof.facts.host.phases import find_host_phases
 from traceprof.facts.path.graph import DEVICE_KINDS, dependencies
 from traceprof.facts.path.walk import HOST, LATENCY, SYNC, Segments, walk_back
 from traceprof.model.intervals import Intervals
-from traceprof.model.trace import DEVICE_TABLES, Trace
+from traceprof.model.trace import Trace
 
-__all__ = ["PATH_PARTS", "devices_at_work", "find_path"]
+__all__ = ["PATH_PARTS", "find_path"]
 
 PATH_PARTS: Final = (*DEVICE_KINDS, "data", "launch", "host", "latency", "synchronising")
 """What the path consists of.
@@ -26,17 +25,6 @@ other code, or a call takes more than a millisecond (it loads a module); latency
 launch, or the work ahead, and the start of work; synchronising: from the end of work to the
 return of the call that waited for it.
 """
-
-
-@of_window
-def devices_at_work(trace: Trace) -> Mapping[int, tuple[int, ...]]:
-    """Return the devices of each process that has device work in the window."""
-    frames = [trace.table(name)[["process", "device"]].drop_duplicates() for name in DEVICE_TABLES]
-    pairs = pd.concat(frames).drop_duplicates().sort_values(["process", "device"])
-    return {
-        int(str(process)): tuple(own.tolist())
-        for process, own in pairs.groupby("process")["device"]
-    }
 
 
 @of_window

@@ -43,9 +43,8 @@ def find_optimizer_steps(trace: Trace) -> InferredSteps:
     """Return the steps between the ends of the bursts of optimizer kernels."""
     tables, alike = [], []
     for process, kernels in _busiest_lanes(trace.kernels):
-        activity = kernels["activity"].to_numpy(object)
-        optimizer = np.flatnonzero(activity == Activity.OPTIMIZER.value)
-        heavy = np.cumsum(np.isin(activity, _HEAVY))
+        optimizer = np.flatnonzero(kernels["activity"] == Activity.OPTIMIZER.value)
+        heavy = np.cumsum(kernels["activity"].isin(_HEAVY).to_numpy())
         if len(optimizer) < _FEWEST_STEPS:
             continue
         last = optimizer[np.append(np.diff(heavy[optimizer]) > 0, True)]

@@ -7,7 +7,7 @@ from typing import Any, Final
 
 from traceprof.model.results import Column
 from traceprof.render.escape import html_text
-from traceprof.render.formatting import STYLES, heading, is_known, value_text
+from traceprof.render.formatting import STYLES, headings, is_known, value_text
 from traceprof.render.shown import Row, ShownTable
 
 __all__ = ["Link", "html_table"]
@@ -23,8 +23,8 @@ def html_table(table: ShownTable, caption: str, max_rows: int, link: Link | None
     """
     head = "".join(
         f'<th scope="col"{_align(column)} title="{html_text(column.meaning)}">'
-        f"{html_text(heading(column))}</th>"
-        for column in table
+        f"{html_text(title)}</th>"
+        for column, title in headings(table).items()
     )
     body = "".join(f"<tr>{_cells(table, row, link)}</tr>" for row in table.rows(max_rows))
     left_out = len(table) - max_rows

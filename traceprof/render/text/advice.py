@@ -9,17 +9,16 @@ from rich.console import Group, RenderableType
 from rich.padding import Padding
 from rich.text import Text
 
-from traceprof.model.results import Note, Unit
+from traceprof.model.results import Unit
 from traceprof.render.formatting import value_text
 from traceprof.render.shown import Row
-from traceprof.render.text.tables import notes_view
 from traceprof.units import format_duration, format_ratio
 
 __all__ = ["findings_view"]
 
 
-def findings_view(findings: Iterable[Row], notes: Iterable[Note] = ()) -> RenderableType:
-    """Return findings (rows of the table "findings"), numbered, and notes about them."""
+def findings_view(findings: Iterable[Row]) -> RenderableType:
+    """Return findings (rows of the table "findings"), numbered."""
     lines: list[RenderableType] = []
     for number, finding in enumerate(findings, 1):
         title = Text(f"{number}. {_text(finding['title'])}", style="bold")
@@ -33,7 +32,7 @@ def findings_view(findings: Iterable[Row], notes: Iterable[Note] = ()) -> Render
         body.append(f"\n→ {_text(finding['action'])}", style="green")
         body.append(f"\nnot if: {_text(finding['caveat'])}", style="dim")
         lines += [title, Padding(body, (0, 0, 0, 3))]
-    return Group(*lines, notes_view(notes))
+    return Group(*lines)
 
 
 def _text(value: Any) -> str:

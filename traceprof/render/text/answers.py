@@ -85,18 +85,19 @@ def _section(section: Section, options: Options) -> Iterator[RenderableType]:
     if section.name == "breakdown":
         yield breakdown_view(result)
         return
+    more = section.more
     if section.name == "findings":
-        yield findings_view(rows_of(result.table), result.notes)
+        yield findings_view(rows_of(result.table))
+        more = tuple(table for table in more if table.name in options.tables)
     else:
         if section.name == "rank-steps":
             yield from heat_lines(result.table, _MOST_RANKS, width)
         yield table_view(section.table, rows, width)
-    for table in section.more:
+    for table in more:
         about = table.about or table.name
         yield Text(f"\n{about[:1].upper()}{about[1:]}", style="dim")
         yield table_view(table, rows, width)
-    if section.name != "findings":
-        yield notes_view(result.notes)
+    yield notes_view(result.notes)
 
 
 def _opening(document: Document, verdict: Verdict, width: int) -> Iterator[RenderableType]:

@@ -12,7 +12,7 @@ from rich.text import Text
 
 from traceprof.model.results import Column, Note
 from traceprof.render.escape import plain_text
-from traceprof.render.formatting import STYLES, heading, sentences, value_text
+from traceprof.render.formatting import STYLES, headings, sentences, value_text
 from traceprof.render.shown import ShownTable
 
 __all__ = ["notes_view", "table_view"]
@@ -50,11 +50,12 @@ def table_view(table: ShownTable, rows: int, width: int) -> RenderableType:
     cells = {
         column: [value_text(column.unit, row[column.name]) for row in shown] for column in table
     }
-    layout = _layout(cells, width)
+    titles = headings(table)
+    layout = _layout(cells, titles, width)
     view = Table(box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False, padding=(0, 1, 0, 0))
     for column, cell_width in layout.items():
         view.add_column(
-            heading(column),
+            titles[column],
             justify="right" if STYLES[column.unit].is_number else "left",
             no_wrap=True,
             overflow="ellipsis",
@@ -73,14 +74,16 @@ def table_view(table: ShownTable, rows: int, width: int) -> RenderableType:
     return Group(view, Text(remark, style="dim"))
 
 
-def _layout(cells: Mapping[Column, list[str]], width: int) -> dict[Column, int]:
+def _layout(
+    cells: Mapping[Column, list[str]], titles: Mapping[Column, str], width: int
+) -> dict[Column, int]:
     """Return the columns that fit into ``width``, and their widths.
 
     Numbers are never cut. The first column of text gives way, down to `_NAME_WIDTH`; then the
     less telling columns go, then those furthest to the right.
     """
     widths = {
-        column: max(len(heading(column)), *map(len, values)) for column, values in cells.items()
+        column: max(len(titles[column]), *map(len, values)) for column, values in cells.items()
     }
     texts = [column for column in widths if not STYLES[column.unit].is_number]
     for column in texts[1:]:

@@ -1,5 +1,7 @@
 """A run of several files gives what its merged trace gives."""
 
+import pickle
+
 import pandas as pd
 import pytest
 
@@ -64,3 +66,11 @@ def test_a_run_gives_what_its_merged_trace_gives(name: str, window: TimeWindow |
     assert apart.scalars == together.scalars
     assert apart.notes == together.notes
     assert len(apart.table)
+
+
+@pytest.mark.parametrize("name", ["idle", "gaps", "launches", "sync", "path", "whatif", "quality"])
+def test_a_rank_can_go_to_another_process_with_what_is_known_of_it(name: str) -> None:
+    trace = rank(30)
+    before = run(name, trace)
+    after = run(name, pickle.loads(pickle.dumps(trace)))
+    pd.testing.assert_frame_equal(before.table, after.table)

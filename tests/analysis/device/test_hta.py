@@ -10,11 +10,11 @@ from pathlib import Path
 import pytest
 
 from tests.builders import plain
-from traceprof.analysis.device.breakdown import measure_breakdown
-from traceprof.analysis.waiting.streams import measure_streams
+from tests.running import run
 from traceprof.formats import open_trace
-from traceprof.session.selection import select
+from traceprof.model.ranks import Ranks
 from traceprof.model.trace import Trace
+from traceprof.session.selection import select
 
 pytestmark = pytest.mark.traces
 
@@ -39,15 +39,14 @@ STREAMS = {
 
 def active(real_trace: Callable[[str], Path], rank: int) -> Trace:
     trace = open_trace(real_trace(f"kineto/dlrm-8ranks-v100/worker{rank}.pt.trace.json.gz"))
-    return trace.within(select(trace, "active").window)
+    return trace.within(select(Ranks.of(trace), "active").window)
 
 
 @pytest.mark.parametrize("rank", BREAKDOWNS)
 def test_the_breakdown_is_htas(rank: int, real_trace: Callable[[str], Path]) -> None:
-    total = measure_breakdown(active(real_trace, rank)).total
-    assert total is not None
+    total = run("breakdown", active(real_trace, rank)).to_frame("total").iloc[0]
     neither_ns = total.duration_ns - total.idle_ns - total.compute_ns
-    overlap = round(100 * (total.communication_overlap_ratio or 0), 2)
+    overlap = round(100 * total.communication_overlap_ratio, 2)
     found = (total.idle_ns, total.compute_ns, neither_ns)
     idle_us, compute_us, neither_us, overlap_percent = BREAKDOWNS[rank]
     assert found == (1000 * idle_us, 1000 * compute_us, 1000 * neither_us)
@@ -56,7 +55,7 @@ def test_the_breakdown_is_htas(rank: int, real_trace: Callable[[str], Path]) -> 
 
 @pytest.mark.parametrize("rank", STREAMS)
 def test_the_idle_split_of_streams_is_htas(rank: int, real_trace: Callable[[str], Path]) -> None:
-    table = measure_streams(active(real_trace, rank)).table
+    table = run("streams", active(real_trace, rank)).table
     rows = plain(table, "stream", "host_wait_ns", "kernel_wait_ns", "other_ns")
     assert {(stream, *(ns / 1000 for ns in waits)) for stream, *waits in rows} == STREAMS[rank]
 
@@ -66,6 +65,6 @@ def test_kernels_without_a_launch_do_not_wait_for_the_host(
 ) -> None:
     # HTA joins the 64 kernels of this file that have no launch row to the first row of the
     # trace, and counts their 93 µs as host wait: 17449 and 115.
-    table = measure_streams(active(real_trace, 1)).table
+    table = run("streams", active(real_trace, 1)).table
     (row,) = plain(table[table["stream"] == 7], "host_wait_ns", "kernel_wait_ns", "other_ns")
     assert row == (1000 * (17449 - 93), 1000 * (115 + 93), 0)

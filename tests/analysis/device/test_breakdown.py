@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from typing import Any
+
+import pandas as pd
 from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.builders import TraceBuilder
-from traceprof.analysis.device.breakdown import Breakdown, DeviceBreakdown, measure_breakdown
+from tests.running import run
 from traceprof.model.activity import Activity
+from traceprof.model.results import Result
 from traceprof.model.window import TimeWindow
 
 PARTS = (
@@ -19,13 +23,22 @@ PARTS = (
 )
 
 
-def parts_of(device: DeviceBreakdown) -> dict[str, int]:
-    return {part: getattr(device, part) for part in PARTS}
+def parts_of(row: Any) -> dict[str, int]:
+    return {part: getattr(row, part) for part in PARTS}
 
 
-def only(result: Breakdown) -> DeviceBreakdown:
-    (device,) = result.devices
+def devices_of(result: Result) -> list[Any]:
+    return list(result.table.itertuples())
+
+
+def only(result: Result) -> Any:
+    (device,) = devices_of(result)
     return device
+
+
+def total_of(result: Result) -> Any:
+    (total,) = result.to_frame("total").itertuples()
+    return total
 
 
 def test_each_part_takes_what_those_before_it_leave() -> None:
@@ -38,7 +51,7 @@ def test_each_part_takes_what_those_before_it_leave() -> None:
         .build()
         .within(TimeWindow(0, 50))
     )
-    device = only(measure_breakdown(trace))
+    device = only(run("breakdown", trace))
     assert parts_of(device) == {
         "compute_ns": 10,
         "exposed_communication_ns": 10,
@@ -54,45 +67,46 @@ def test_each_part_takes_what_those_before_it_leave() -> None:
 
 def test_kernels_side_by_side_count_once() -> None:
     trace = TraceBuilder().kernel("gemm", 0, 10).kernel("gemm", 5, 15, stream=8).build()
-    assert only(measure_breakdown(trace)).compute_ns == 15
+    assert only(run("breakdown", trace)).compute_ns == 15
 
 
 def test_a_copy_between_host_buffers_does_not_occupy_the_device() -> None:
     trace = TraceBuilder().kernel("gemm", 0, 10).copy("h2h", 10, 20, n_bytes=1).build()
-    assert only(measure_breakdown(trace)).idle_ns == 10
+    assert only(run("breakdown", trace)).idle_ns == 10
 
 
 def test_peer_copies_are_transfers_and_memsets_device_memory() -> None:
     trace = TraceBuilder().copy("p2p", 0, 4, n_bytes=1).copy("memset", 4, 10, n_bytes=1).build()
-    device = only(measure_breakdown(trace))
+    device = only(run("breakdown", trace))
     assert (device.exposed_transfer_ns, device.device_memory_ns) == (4, 6)
 
 
 def test_without_communication_there_is_no_overlap_to_speak_of() -> None:
-    device = only(measure_breakdown(TraceBuilder().kernel("gemm", 0, 10).build()))
-    assert device.communication_overlap_ratio is None
+    device = only(run("breakdown", TraceBuilder().kernel("gemm", 0, 10).build()))
+    assert pd.isna(device.communication_overlap_ratio)
 
 
 def test_devices_are_measured_apart_and_added_up() -> None:
     trace = TraceBuilder().kernel("gemm", 0, 10).kernel("gemm", 0, 4, device=1).build()
-    result = measure_breakdown(trace)
-    assert [device.compute_ns for device in result.devices] == [10, 4]
-    assert result.total is not None
-    assert (result.total.duration_ns, result.total.compute_ns, result.total.idle_ns) == (20, 14, 6)
-    assert result.to_frame()["device"].tolist() == ["0", "1", "all"]
+    result = run("breakdown", trace)
+    assert [device.compute_ns for device in devices_of(result)] == [10, 4]
+    total = total_of(result)
+    assert (total.duration_ns, total.compute_ns, total.idle_ns) == (20, 14, 6)
+    assert result.to_frame()["device"].tolist() == [0, 1]
 
 
 def test_a_device_that_idles_through_the_window_is_shown_idle() -> None:
     trace = TraceBuilder().kernel("gemm", 0, 10).kernel("gemm", 20, 30, device=1).build()
-    result = measure_breakdown(trace.within(TimeWindow(0, 10)))
-    assert parts_of(result.devices[1]) == {**dict.fromkeys(PARTS, 0), "idle_ns": 10}
+    result = run("breakdown", trace.within(TimeWindow(0, 10)))
+    assert parts_of(devices_of(result)[1]) == {**dict.fromkeys(PARTS, 0), "idle_ns": 10}
 
 
 def test_graphs_traced_whole_count_as_compute_and_say_so() -> None:
     trace = TraceBuilder().kernel("graph", 0, 10, activity=Activity.CUDA_GRAPH).build()
-    result = measure_breakdown(trace)
+    result = run("breakdown", trace)
     assert only(result).compute_ns == 10
-    assert "traced whole" in result.notes[0]
+    assert result.scalars["graphs_count"] == 1
+    assert "traced whole" in result.notes[0].text
 
 
 events = st.lists(
@@ -118,12 +132,13 @@ def test_the_parts_are_those_of_a_bitmap_and_add_up_to_the_window(
         else:
             builder.copy(kind, begin, begin + duration, n_bytes=1, device=device)
     window = TimeWindow(start, start + length)
-    result = measure_breakdown(builder.build().within(window))
-    for device in result.devices:
+    result = run("breakdown", builder.build().within(window))
+    devices = devices_of(result)
+    for device in devices:
         assert parts_of(device) == brute_force(raw, int(device.device), window)
         assert sum(parts_of(device).values()) == length
-    assert result.total is not None
-    assert sum(parts_of(result.total).values()) == length * len(result.devices)
+    total = total_of(result)
+    assert sum(parts_of(total).values()) == length * len(devices)
 
 
 def brute_force(

@@ -1,0 +1,73 @@
+from dataclasses import replace
+
+import pytest
+
+from tests.builders import TraceBuilder
+from tests.running import run
+from tests.training import MS, US, Training
+from traceprof.model.ranks import Ranks
+from traceprof.session.selection import select
+
+
+def gain(training: Training, case: str) -> float:
+    """The bound of the gain per step that is stated for ``case``."""
+    trace = training.build()
+    table = run("whatif", trace.within(select(Ranks.of(trace), None).window)).table
+    return float(table.set_index("case").loc[case, "gain_ns"])
+
+
+def real_gain(training: Training, better: Training) -> float:
+    """The gain per step that another simulation shows."""
+    lengths = []
+    for simulated in (training, better):
+        trace = simulated.build()
+        window = select(Ranks.of(trace), None).window
+        lengths.append(window.duration_ns)
+    return (lengths[0] - lengths[1]) / training.n_steps
+
+
+@pytest.mark.parametrize(
+    ("case", "training", "change"),
+    [
+        ("data loading free", Training(data_ns=20 * MS), {"data_ns": 0}),
+        (
+            "communication fully hidden",
+            Training(n_ranks=2, all_reduce_ns=5 * MS, overlapped=False),
+            {"all_reduce_ns": 0},
+        ),
+        (
+            "launch gaps closed",
+            Training(n_kernels=400, kernel_ns=6 * US, per_launch_ns=14 * US),
+            {"per_launch_ns": 1 * US},
+        ),
+        (
+            "host code free",
+            Training(stalls_ns=dict.fromkeys(range(24), 20 * MS)),
+            {"stalls_ns": {}},
+        ),
+    ],
+)
+def test_the_bound_is_close_to_what_is_really_gained(
+    case: str, training: Training, change: dict[str, object]
+) -> None:
+    stated = gain(training, case)
+    real = real_gain(training, replace(training, **change))  # type: ignore[arg-type]
+    assert real <= 1.02 * stated
+    assert stated <= 1.15 * real
+
+
+def test_copies_at_link_speed() -> None:
+    builder, at = TraceBuilder(), 0
+    for rate in (20, 20, 20, 20, 5):
+        length = 10_000_000 // rate
+        builder.copy("h2d", at, at + length, n_bytes=10_000_000, launched_ns=(at - 9, at - 5))
+        builder.kernel("gemm", at + length, at + length + MS, launched_ns=(at - 4, at - 3))
+        at += length + MS
+    table = run("whatif", builder.build(span=(0, at))).table.set_index("case")
+    # The last copy takes 2 ms, and would take 0.5 ms at the 20 bytes per ns of the others.
+    assert table.loc["copies at link speed", "gain_ns"] == pytest.approx(1.5 * MS)
+
+
+def test_a_healthy_loop_has_little_to_gain() -> None:
+    table = run("whatif", Training().build()).table
+    assert table["gain_ratio"].max() < 0.05
