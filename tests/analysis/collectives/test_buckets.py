@@ -7,6 +7,7 @@ import pytest
 from tests.analysis.collectives.loop import loop
 from tests.builders import plain
 from tests.running import run
+from traceprof.render.formatting import note_text
 
 
 def test_buckets_in_the_order_of_the_step() -> None:
@@ -23,4 +24,4 @@ def test_medians_say_over_how_many_steps_and_what_tells_them() -> None:
     result = run("buckets", loop())
     assert plain(result.to_frame("steps"), "step", "count") == [(0, 2), (1, 2)]
     (note,) = result.notes
-    assert (note.text, note.values["n"]) == ("medians over {n:count} steps ({source})", 2)
+    assert note_text(note) == f"medians over 2 steps ({result.scalars['step_source']})"

@@ -13,6 +13,7 @@ from traceprof.errors import NotRecordedError
 from traceprof.model.hardware import built_in_hardware
 from traceprof.model.trace import Trace
 from traceprof.model.window import TimeWindow
+from traceprof.render.formatting import note_text
 
 
 def counter(*values: float, metric: str = "bytes_sent", source: str = "nic:eth0") -> TraceBuilder:
@@ -103,8 +104,9 @@ def test_measurements_of_20_ms_count_for_these_and_say_so() -> None:
     assert (row.size_bytes, row.duration_ns) == (200_000_000, 40_000_000)
     assert row.rate_bytes_per_s == pytest.approx(5e9)
     (note,) = result.notes
-    assert note.text.startswith("{link} of {source} was measured for {share:ratio} of the time")
-    assert dict(note.values) == {"link": "pcie", "source": "gpu:0", "share": 0.02}
+    assert note_text(note) == (
+        "pcie of gpu:0 was measured for 2.0 % of the time: bytes are of that"
+    )
 
 
 @pytest.mark.parametrize(

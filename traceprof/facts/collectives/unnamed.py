@@ -130,12 +130,12 @@ def _by_launch(lanes: list[_Lane], launch: npt.NDArray[np.int64]) -> list[list[_
     group = list(range(len(lanes)))
     lane_of: dict[int, int] = {}
     for i, lane in enumerate(lanes):
-        for number in launch[lane.rows].tolist():
+        for number in np.unique(launch[lane.rows]).tolist():
             if number == ABSENT:
                 continue
-            other = lane_of.setdefault(number, i)
-            old, new = group[i], group[other]
-            group = [new if own == old else own for own in group]
+            old, new = group[i], group[lane_of.setdefault(number, i)]
+            if old != new:
+                group = [new if own == old else own for own in group]
     together: dict[int, list[_Lane]] = {}
     for number, lane in zip(group, lanes, strict=True):
         together.setdefault(number, []).append(lane)
