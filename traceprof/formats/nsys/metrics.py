@@ -10,7 +10,7 @@ import pandas as pd
 from traceprof.formats.nsys.codes import process_of
 from traceprof.formats.nsys.network import read_network_metrics
 from traceprof.formats.sqlite.database import ColumnType, Database, categorical, distinct_pairs
-from traceprof.formats.sqlite.survey import Source
+from traceprof.formats.sqlite.scan import Source
 from traceprof.model.frames import stack
 from traceprof.model.tables import empty_table, make_table
 from traceprof.model.window import TimeWindow

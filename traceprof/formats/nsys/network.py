@@ -15,7 +15,7 @@ import numpy.typing as npt
 import pandas as pd
 
 from traceprof.formats.sqlite.database import ColumnType, Database, known
-from traceprof.formats.sqlite.survey import Extent
+from traceprof.formats.sqlite.scan import Extent
 from traceprof.model.frames import stack
 from traceprof.model.tables import ABSENT, empty_table, make_table
 

@@ -19,7 +19,8 @@ from traceprof.formats.nsys.nccl import count_communication, has_communication
 from traceprof.formats.nsys.network import network_extent
 from traceprof.formats.nsys.sidecar import COLLECTIVES, OPERATORS, SAMPLES
 from traceprof.formats.sqlite.database import NULL, Database
-from traceprof.formats.sqlite.survey import Extent, Source, Survey
+from traceprof.formats.sqlite.scan import Extent, Source
+from traceprof.formats.sqlite.survey import Survey
 from traceprof.model.tables import ABSENT
 
 __all__ = ["survey_of"]
@@ -78,12 +79,19 @@ def _sources(database: Database) -> dict[str, list[Source]]:
 
 def _on_devices(*tables: str) -> list[Source]:
     device = f"coalesce(deviceId, {NULL})"
-    return [Source(table, process=_process("globalPid"), device=device) for table in tables]
+    process = _process("globalPid")
+    return [
+        Source(table, process=process, device=device, number="globalPid", number_bits=24)
+        for table in tables
+    ]
 
 
 def _on_host(*tables: str, where: str = "", end: str = "[end]") -> list[Source]:
     process = _process("globalTid")
-    return [Source(table, end=end, process=process, where=where) for table in tables]
+    return [
+        Source(table, end=end, process=process, where=where, number="globalTid", number_bits=24)
+        for table in tables
+    ]
 
 
 def _process(column: str) -> str:

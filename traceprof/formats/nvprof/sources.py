@@ -14,7 +14,8 @@ from traceprof.formats.nvprof.device import MIGRATIONS
 from traceprof.formats.nvprof.file import PREFIX, NvprofFile, object_ids, whole
 from traceprof.formats.nvprof.host import END, MARK, START
 from traceprof.formats.shared.collectives import is_annotated
-from traceprof.formats.sqlite.survey import Extent, Source, Survey
+from traceprof.formats.sqlite.scan import Extent, Source
+from traceprof.formats.sqlite.survey import Survey
 from traceprof.model.tables import ABSENT
 
 __all__ = ["count_annotations", "last_ns", "survey_of"]

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, reduce
+from operator import or_
 from typing import Any, Final
 
 import numpy as np
@@ -12,71 +12,16 @@ import pandas as pd
 
 from traceprof.formats.base import OUTLINED_TABLES, Outline
 from traceprof.formats.sqlite.database import Database
+from traceprof.formats.sqlite.scan import Extent, Owners, Scan, Source, scan_each
 from traceprof.model.tables import ABSENT, TABLES
 from traceprof.model.trace import DEVICE_TABLES, Trace
 from traceprof.model.window import TimeWindow
 
-__all__ = ["EVENT_TABLES", "SELF_DESCRIPTION", "Extent", "Source", "Survey", "outline_from"]
+__all__ = ["EVENT_TABLES", "SELF_DESCRIPTION", "Survey", "outline_from"]
 
 EVENT_TABLES: Final = tuple(name for name, table in TABLES.items() if table.has_times)
 SELF_DESCRIPTION: Final = frozenset(TABLES.keys() - set(EVENT_TABLES))
 """The tables that say what the file is of: devices, processes, threads, environment."""
-_SAMPLE: Final = 1000
-
-
-@dataclass(frozen=True, slots=True)
-class Source:
-    """Rows of a table of the file that become rows of a table of the Trace, each one of one.
-
-    ``start``, ``end``, ``process`` and ``device`` are SQL. ``end`` is empty for instants, and
-    where it is smaller than the start or NULL the row ends where it starts. ``process_of`` makes
-    the process of what ``process`` gives; a negative one is not known.
-    """
-
-    table: str
-    start: str = "start"
-    end: str = "[end]"
-    process: str = ""
-    device: str = ""
-    where: str = ""
-    process_of: Callable[[Any], int] = int
-
-    def select(self, database: Database, what: str, *conditions: str) -> str:
-        """Return a query of these rows, on the table as it is stored."""
-        told = " AND ".join(f"({one})" for one in (self.where, *conditions) if one)
-        return f"SELECT {what} FROM {database.stored_name(self.table)} WHERE {told or 1}"
-
-
-@dataclass(frozen=True, slots=True)
-class Extent:
-    """How many rows a table has, how many of them without an end, and the time they cover (ns).
-
-    Without rows it covers nothing: ``start_ns`` and ``end_ns`` are None.
-    """
-
-    n_rows: int = 0
-    n_open: int = 0
-    start_ns: int | None = None
-    end_ns: int | None = None
-
-    def __or__(self, other: Extent) -> Extent:
-        """Return the extent of the rows of both."""
-        starts = [one for one in (self.start_ns, other.start_ns) if one is not None]
-        ends = [one for one in (self.end_ns, other.end_ns) if one is not None]
-        return Extent(
-            self.n_rows + other.n_rows,
-            self.n_open + other.n_open,
-            min(starts, default=None),
-            max(ends, default=None),
-        )
-
-    @staticmethod
-    def of(frame: pd.DataFrame) -> Extent:
-        """Return the extent of a table that was read."""
-        if frame.empty:
-            return Extent()
-        ends = frame["end_ns" if "end_ns" in frame else "start_ns"]
-        return Extent(len(frame), 0, int(frame["start_ns"].iloc[0]), int(ends.max()))
 
 
 class Survey:
@@ -107,7 +52,6 @@ class Survey:
         self._corrections = corrections
         self._found_elsewhere = found_elsewhere or {}
         self._extents: dict[str, Extent] = {}
-        self._known_owners: dict[tuple[str, Source], list[tuple[Any, ...]]] = {}
 
     def extent(self, name: str) -> Extent:
         """Return the extent of a table of the Trace."""
@@ -116,7 +60,8 @@ class Survey:
                 self._extents[name] = Extent.of(self._frames[name])
             else:
                 correct = self._corrections.get(name)
-                found = self._scanned[name]
+                scans = (self._scans[name, source] for source in self._sources.get(name, ()))
+                found = reduce(or_, (scan.extent for scan in scans), Extent())
                 self._extents[name] = correct(found) if correct else found
         return self._extents[name]
 
@@ -191,24 +136,14 @@ class Survey:
         ]
         return sum(int(rows[0][0]) for rows in self._database.rows_of_each(queries))
 
-    def _owners(self, names: Iterable[str]) -> list[tuple[str, Source, list[tuple[Any, ...]]]]:
-        """Return who has rows in the sources of the tables that were not read.
-
-        (Process, device) of device work, of all else (process,), as the file has them.
-        """
-        wanted = [
-            (name, source)
+    def _owners(self, names: Iterable[str]) -> list[tuple[str, Source, Owners]]:
+        """Return who has rows in the sources of the tables that were not read."""
+        return [
+            (name, source, self._scans[name, source].owners)
             for name in names
             for source in self._sources.get(name, ())
             if source.process and name not in self._frames
         ]
-        new = [one for one in wanted if one not in self._known_owners]
-        answers = self._database.rows_of_each(
-            source.select(self._database, f"DISTINCT {_owner(name, source)}")
-            for name, source in new
-        )
-        self._known_owners |= zip(new, answers, strict=True)
-        return [(*one, self._known_owners[one]) for one in wanted]
 
     @property
     def _places(self) -> set[tuple[int, int]]:
@@ -222,7 +157,7 @@ class Survey:
         owned = self._owners((*DEVICE_TABLES, *OUTLINED_TABLES))
         answers = self._database.rows_of_each(
             # To group is to sort: it is spared where all rows have one owner.
-            source.select(self._database, f"{_owner(name, source)}, count(*)")
+            source.select(self._database, ", ".join((*_owner(name, source), "count(*)")))
             + f" GROUP BY {'1, 2' if name in DEVICE_TABLES else 1}"
             if len(owners) > 1
             else source.select(self._database, "count(*)")
@@ -238,37 +173,14 @@ class Survey:
         return counts
 
     @cached_property
-    def _scanned(self) -> dict[str, Extent]:
-        """The extents of the tables that were not read, as their sources tell."""
-        unread = [name for name in EVENT_TABLES if name not in self._frames]
-        sources = [(name, one) for name in unread for one in self._sources.get(name, ())]
-        brackets = [self._sampled(source) for _, source in sources]
-        answers = self._database.rows_of_each(
-            source.select(self._database, *_aggregates(source, self._database, bracket))
-            for (_, source), bracket in zip(sources, brackets, strict=True)
-        )
-        extents = dict.fromkeys(unread, Extent())
-        for (name, _), bracket, ((n_rows, n_open, *found),) in zip(
-            sources, brackets, answers, strict=True
-        ):
-            times = [int(one) - self._zero_ns for one in (*bracket, *found) if one is not None]
-            if n_rows:
-                extents[name] |= Extent(n_rows, n_open, min(times), max(times))
-        return extents
-
-    def _sampled(self, source: Source) -> tuple[int, ...]:
-        """Return the first and the last instant among some rows, where that says much."""
-        if source.where:
-            return ()
-        times = f"{source.start} AS first, {source.end or source.start} AS last"
-        table = self._database.stored_name(source.table)
-        ends = (f"SELECT {times} FROM {table} ORDER BY rowid {order}" for order in ("", "DESC"))
-        both = " UNION ALL ".join(f"SELECT * FROM ({end} LIMIT {_SAMPLE})" for end in ends)
-        ((first, *last),) = self._database.rows(
-            f"SELECT min(first), max(first), max(last) FROM ({both})"
-        )
-        known = [int(one) for one in last if one is not None]
-        return (int(first), max(known)) if known else ()
+    def _scans(self) -> dict[tuple[str, Source], Scan]:
+        """What the sources of the tables that were not read hold."""
+        unread = (name for name in EVENT_TABLES if name not in self._frames)
+        places = [(name, one) for name in unread for one in self._sources.get(name, ())]
+        columns = [_owner(*place) for place in places]
+        sources = [source for _, source in places]
+        found = scan_each(self._database, sources, columns, self._zero_ns)
+        return dict(zip(places, found, strict=True))
 
     def _owned(self) -> Iterable[pd.DataFrame]:
         frames = (self._frames[name] for name in EVENT_TABLES if name in self._frames)
@@ -291,31 +203,16 @@ class Survey:
         return bool(self._database.rows_of_each([query])[0])
 
 
-def _owner(name: str, source: Source) -> str:
-    return f"{source.process}, {source.device}" if name in DEVICE_TABLES else source.process
+def _owner(name: str, source: Source) -> tuple[str, ...]:
+    """Return the columns of whom rows are."""
+    if not source.process:
+        return ()
+    return (source.process, source.device) if name in DEVICE_TABLES else (source.process,)
 
 
 def _place(source: Source, owner: Sequence[Any]) -> tuple[int, int]:
     """Return the process, and the device where there is one."""
     return source.process_of(owner[0]), int(owner[1]) if len(owner) > 1 else ABSENT
-
-
-def _aggregates(source: Source, database: Database, bracket: Sequence[int]) -> tuple[str, str]:
-    """Return what to select for an `Extent`, and of which rows.
-
-    Rows are nearly in the order of time. Only those outside a ``bracket`` that is already known
-    to be covered can extend it, and to refuse the others costs half of aggregating them.
-    """
-    n_rows = (
-        f"(SELECT count(*) FROM {database.stored_name(source.table)})" if bracket else "count(*)"
-    )
-    starts = f"min({source.start}), max({source.start})"
-    outside = [f"{source.start} NOT BETWEEN {bracket[0]} AND {bracket[1]}"] if bracket else []
-    if not source.end:
-        return f"{n_rows}, 0, {starts}", " OR ".join(outside)
-    outside += [f"{source.end} > {bracket[1]}", f"{source.end} IS NULL"] if bracket else []
-    what = f"{n_rows}, count(*) - count({source.end}), {starts}, max({source.end})"
-    return what, " OR ".join(outside)
 
 
 def outline_from(

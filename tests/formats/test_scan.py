@@ -1,0 +1,71 @@
+"""What big tables hold, against a look at every row."""
+
+import sqlite3
+from contextlib import closing
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from traceprof.formats.sqlite import scan
+from traceprof.formats.sqlite.database import Database
+from traceprof.formats.sqlite.scan import Extent, Scan, Source, scan_each
+
+PROCESS = "coalesce(pid >> 24 & 16777215, -1)"
+WITH_ENDS = Source("events", process=PROCESS, number="pid", number_bits=24)
+INSTANTS = Source("events", end="", process=PROCESS, number="pid", number_bits=24)
+SOME = Source("events", process=PROCESS, where="kind = 1", number="pid", number_bits=24)
+NOT_NUMBERED = Source("events", process=PROCESS, where="kind = 1")
+
+rows = st.lists(
+    st.tuples(
+        st.integers(-5, 60),
+        st.none() | st.integers(-5, 70),
+        st.none() | st.sampled_from([7 << 24, (7 << 24) + 3, 8 << 24, (1 << 48) + (7 << 24)]),
+        st.none() | st.integers(0, 2),
+        st.integers(0, 1),
+    ),
+    max_size=30,
+)
+
+
+def brute(found, source):
+    kept = [row for row in found if not source.where or row[4] == 1]
+    if not kept:
+        return Scan(Extent(), [])
+    ends = [row[1] for row in kept if source.end and row[1] is not None]
+    starts = [row[0] for row in kept]
+    n_open = sum(row[1] is None for row in kept) if source.end else 0
+    owners = {(-1 if row[2] is None else row[2] >> 24 & 0xFFFFFF, row[3]) for row in kept}
+    return Scan(Extent(len(kept), n_open, min(starts), max(starts + ends)), list(owners))
+
+
+def stored(path, found):
+    with closing(sqlite3.connect(path)) as database, database:
+        database.execute("DROP TABLE IF EXISTS events")
+        database.execute("CREATE TABLE events (start, end, pid, device, kind)")
+        database.executemany("INSERT INTO events VALUES (?, ?, ?, ?, ?)", found)
+        database.execute("DELETE FROM events WHERE start = 13")
+    return [row for row in found if row[0] != 13]
+
+
+@pytest.mark.parametrize("source", [WITH_ENDS, INSTANTS, SOME, NOT_NUMBERED])
+@settings(max_examples=150, deadline=None, suppress_health_check=list(HealthCheck))
+@given(found=rows, n_sampled=st.integers(1, 4))
+def test_what_a_sample_lacks_is_found(tmp_path_factory, source, found, n_sampled):
+    path = tmp_path_factory.getbasetemp() / "scan.sqlite"
+    kept = stored(path, found)
+    size, scan._SAMPLE = scan._SAMPLE, n_sampled
+    try:
+        (told,) = scan_each(Database(path), [source], [(PROCESS, "device")])
+    finally:
+        scan._SAMPLE = size
+    expected = brute(kept, source)
+    assert told.extent == expected.extent
+    assert sorted(told.owners, key=repr) == sorted(expected.owners, key=repr)
+
+
+def test_a_file_that_starts_late_is_moved(tmp_path):
+    stored(tmp_path / "a.sqlite", [(100, 120, 7 << 24, 0, 1), (90, 95, 7 << 24, 0, 1)])
+    (told,) = scan_each(Database(tmp_path / "a.sqlite"), [WITH_ENDS], [(PROCESS,)], 90)
+    assert told == Scan(Extent(2, 0, 0, 30), [(7,)])
