@@ -1,4 +1,5 @@
 from dataclasses import replace
+from fractions import Fraction
 
 import pytest
 
@@ -6,6 +7,7 @@ from tests.builders import TraceBuilder
 from tests.running import run
 from tests.training import MS, US, Training
 from traceprof.model.ranks import Ranks
+from traceprof.model.window import TimeWindow
 from traceprof.session.selection import select
 
 
@@ -71,3 +73,20 @@ def test_copies_at_link_speed() -> None:
 def test_a_healthy_loop_has_little_to_gain() -> None:
     table = run("whatif", Training().build()).table
     assert table["gain_ratio"].max() < 0.05
+
+
+def test_a_copy_that_the_window_cuts_gains_by_its_own_speed() -> None:
+    # Of 1 000 003 bytes a third is no whole number: the speed is that of the whole copy.
+    builder, at = TraceBuilder(), 0
+    for rate in (20, 20, 20, 20, 5):
+        builder.copy("h2d", at, at + 1_000_003 // rate, n_bytes=1_000_003)
+        at += 1_000_003 // rate
+    trace = builder.build(span=(0, at))
+    last_ns = 1_000_003 // 5
+    fast_ns = 1_000_003 // 20
+    window = TimeWindow(at - last_ns // 3, at)
+    table = run("whatif", trace.within(window)).table.set_index("case")
+    saved = 1 - Fraction(fast_ns, last_ns)
+    assert table.loc["copies at link speed", "gain_ns"] == pytest.approx(
+        float(saved * (last_ns // 3)), rel=1e-12
+    )

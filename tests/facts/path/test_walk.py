@@ -71,3 +71,25 @@ def test_a_host_that_still_waits_at_the_end_of_the_window_leads_to_the_last_work
     parts, _ = find_path(trace.within(TimeWindow(0, 80_000)), 1)
     found = {name: time.total_ns for name, time in parts.items() if len(time)}
     assert found == {"synchronising": 30_000, "compute": 49_980, "latency": 20}
+
+
+def test_work_without_a_launch_waits_for_the_work_ahead_also_where_that_ended_before() -> None:
+    trace = TraceBuilder().kernel("gemm", 0, 100).kernel("gemm", 500, 600).build(span=(0, 600))
+    for begin, latency in ((0, 400), (200, 300)):
+        parts, _ = find_path(trace.within(TimeWindow(begin, 600)), 1)
+        found = {name: time.total_ns for name, time in parts.items() if len(time)}
+        assert found.pop("latency") == latency
+        assert sum(found.values()) == found["compute"]
+
+
+@settings(deadline=None, max_examples=60)
+@given(pieces, waits, st.integers(-50, LAST - 11))
+def test_the_path_of_a_window_is_that_of_the_recording_where_both_end_alike(
+    work: list[tuple[int, int, int, int, bool]], syncs: list[tuple[int, int]], begin: int
+) -> None:
+    # Work at the end, so that both paths begin with it.
+    at_the_end = (LAST - 10, 10, 0, 9, False)
+    trace = built([*work, at_the_end], syncs)
+    whole, part = (find_path(trace.within(TimeWindow(first, LAST)), 1)[0] for first in (-50, begin))
+    for name in ("compute", "communication", "latency", "synchronising"):
+        assert part[name].total_ns == whole[name].covered_ns([begin], [LAST])[0]

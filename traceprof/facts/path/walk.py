@@ -88,9 +88,11 @@ def _nodes(graph: Graph, span: TimeWindow) -> _Nodes:
         return np.where(wait >= first_wait, n_rows + wait - first_wait, _END)
 
     before = graph.work_before[rows]
-    # Work that ended before the window is none of its path.
+    # Work that ended before the window is none of its path, yet was waited for.
     waits_for_work = (before >= 0) & (graph.ends[before] > span.start_ns)
-    left = np.where(waits_for_work, graph.starts[rows], graph.launched[rows])
+    launched = graph.launched[rows]
+    ahead_ended = np.where(before >= 0, graph.ends[before], launched)
+    left = np.where(waits_for_work, graph.starts[rows], np.minimum(launched, ahead_ended))
     following = np.where(waits_for_work, before - first, of_waits(graph.wait_before[rows]))
     released = graph.released_by[waits]
     after_wait = np.where(released >= 0, released - first, of_waits(graph.earlier_wait[waits]))
