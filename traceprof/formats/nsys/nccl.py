@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
@@ -185,10 +186,18 @@ def has_communication(database: Database) -> bool:
 
 def _are_ranges(registered: Mapping[int, str], patterns: Sequence[str]) -> str:
     """Return SQL that holds for the ranges with such names, of which some are registered."""
-    alike = " OR ".join(f"text GLOB '{pattern}'" for pattern in patterns)
-    ids = ", ".join(map(str, registered)) or "NULL"
+    alike = " OR ".join(f"({_is_like('text', pattern)})" for pattern in patterns)
     kinds = f"eventType IN ({NVTX_PUSH_POP}, {NVTX_START_END})"
-    return f"(textId IN ({ids}) OR text IS NOT NULL AND ({alike})) AND {kinds}"
+    if registered:
+        alike += f" OR textId IN ({', '.join(map(str, registered))})"
+    return f"({alike}) AND {kinds}"
+
+
+def _is_like(column: str, pattern: str) -> str:
+    """Return SQL that holds where ``column`` is like ``pattern``: most differ in a few bytes."""
+    prefix = re.split(r"[*?\[]", pattern, maxsplit=1)[0]
+    after = prefix[:-1] + chr(ord(prefix[-1]) + 1)
+    return f"{column} >= '{prefix}' AND {column} < '{after}' AND {column} GLOB '{pattern}'"
 
 
 def _registered_names(database: Database, patterns: Sequence[str]) -> dict[int, str]:
