@@ -4,8 +4,11 @@
     scripts/generate_nsys.py OUT.sqlite [--kernels 500000] [--ranks 2]   all ranks in one file
     scripts/generate_nsys.py FOLDER --ranks 8 [--kernels 2000]           rank0.sqlite … in a folder
 
+    scripts/generate_nsys.py FOLDER --ranks 8 --samples-per-s 10   as `traceprof record` leaves them
+
 ``--kernels`` is per rank. The same options give the same bytes of events. What was planted is
-printed as JSON: kernels, steps, copies with their bytes, collectives, the straggler.
+printed as JSON: kernels, steps, copies with their bytes, collectives, operators, the straggler.
+With ``--samples-per-s`` there are operators of the host and samples of machine and processes, too.
 """
 
 from __future__ import annotations
@@ -24,7 +27,8 @@ import numpy as np
 
 from scripts.nsys_export.file import ExportFile
 from scripts.nsys_export.rows import Rank, rows_of
-from scripts.nsys_export.step import Kind, Step, build_step
+from scripts.nsys_export.samples import Recorder
+from scripts.nsys_export.step import Kind, Label, Step, build_step
 from scripts.nsys_export.strings import strings_of
 from scripts.nsys_export.timeline import Job, simulate
 
@@ -52,15 +56,19 @@ class Planted:
     steps: int
     kernels: int
     collectives: int
+    operators: int
     copies: dict[str, int]
     copied_bytes: dict[str, int]
     straggler: int | None
 
 
-def generate(out: Path, n_kernels: int, job: Job, seed: int = 7) -> Planted:
+def generate(
+    out: Path, n_kernels: int, job: Job, seed: int = 7, samples_per_s: float = 0
+) -> Planted:
     """Write exports of ``job``, about ``n_kernels`` a rank, and return what is in them.
 
     ``out`` is one file for all ranks where it ends in .sqlite, else a folder of one file a rank.
+    With ``samples_per_s`` they are recordings of traceprof: with operators and samples.
     """
     step = _step_for(n_kernels)
     n_steps = max(1, round(n_kernels / step.n_kernels))
@@ -68,7 +76,10 @@ def generate(out: Path, n_kernels: int, job: Job, seed: int = 7) -> Planted:
     ranks = _ranks(job, random, one_clock=out.suffix == ".sqlite")
     strings = strings_of(step)
     files = _files(out, ranks)
-    exports = [ExportFile(path, own, strings, seed) for path, own in files]
+    exports = [
+        ExportFile(path, own, strings, seed, _recorder(own, ranks, samples_per_s))
+        for path, own in files
+    ]
     begin, done = np.zeros(job.n_ranks, np.int64), 0
     chunk = max(1, _CHUNK // (job.n_ranks * len(step.operations)))
     while done < n_steps:
@@ -81,7 +92,7 @@ def generate(out: Path, n_kernels: int, job: Job, seed: int = 7) -> Planted:
         number = own[0].number // _GPUS_PER_HOST
         epoch = _EPOCH_NS - own[0].shift_ns + int(wrong_by[number])
         export.close(utc_epoch_ns=epoch, host=f"node{number:03}")
-    return _planted(step, n_steps, job)
+    return _planted(step, n_steps, job, has_operators=samples_per_s > 0)
 
 
 def _step_for(n_kernels: int) -> Step:
@@ -114,7 +125,16 @@ def _files(out: Path, ranks: Sequence[Rank]) -> list[tuple[Path, list[Rank]]]:
     return [(out / f"rank{rank.number}.sqlite", [rank]) for rank in ranks]
 
 
-def _planted(step: Step, n_steps: int, job: Job) -> Planted:
+def _recorder(own: Sequence[Rank], ranks: Sequence[Rank], samples_per_s: float) -> Recorder | None:
+    """Return what samples the host of the ranks ``own``; several in one file are on one host."""
+    if not samples_per_s:
+        return None
+    hosts = {rank.number // _GPUS_PER_HOST for rank in own}
+    beside = [rank for rank in ranks if rank.number // _GPUS_PER_HOST in hosts]
+    return Recorder(sorted({rank.device for rank in beside}), samples_per_s)
+
+
+def _planted(step: Step, n_steps: int, job: Job, *, has_operators: bool) -> Planted:
     copied = {
         kind.name.lower(): [step.operations[place].n_bytes for place in step.places(kind)]
         for kind in (Kind.H2D, Kind.D2D, Kind.D2H, Kind.MEMSET)
@@ -124,6 +144,7 @@ def _planted(step: Step, n_steps: int, job: Job) -> Planted:
         steps=n_steps,
         kernels=n_steps * step.n_kernels,
         collectives=n_steps * len(step.places(Kind.COLLECTIVE)),
+        operators=n_steps * sum(one.label is Label.NUMBERED for one in step.ranges) * has_operators,
         copies={name: n_steps * len(sizes) for name, sizes in copied.items()},
         copied_bytes={name: n_steps * sum(sizes) for name, sizes in copied.items()},
         straggler=job.straggler,
@@ -139,12 +160,15 @@ def main() -> None:
     parser.add_argument("--ranks", type=int, default=2)
     parser.add_argument("--straggler", type=int, help="the rank that is slow in its backward")
     parser.add_argument("--slowdown", type=float, default=1.5, help="how slow it is")
+    parser.add_argument("--samples-per-s", type=float, default=0, help="of every counter")
     parser.add_argument("--seed", type=int, default=7)
     options = parser.parse_args()
     if options.straggler is not None and not 0 <= options.straggler < options.ranks:
         parser.error(f"--straggler {options.straggler}: there are ranks 0..{options.ranks - 1}")
     job = Job(options.ranks, options.straggler, options.slowdown)
-    print(json.dumps(asdict(generate(options.out, options.kernels, job, options.seed))))
+    samples_per_s = options.samples_per_s
+    planted = generate(options.out, options.kernels, job, options.seed, samples_per_s)
+    print(json.dumps(asdict(planted)))
 
 
 if __name__ == "__main__":

@@ -11,7 +11,18 @@ import numpy as np
 
 from scripts.nsys_export.header import domain_rows, header_rows
 from scripts.nsys_export.rows import Columns, Rank
-from scripts.nsys_export.schema import DDL, EVENTS, NVTX, RUNTIME, insert_into
+from scripts.nsys_export.samples import Recorder
+from scripts.nsys_export.schema import (
+    DDL,
+    ENVIRONMENT,
+    EVENTS,
+    NVTX,
+    OPERATORS,
+    RECORDED_DDL,
+    RUNTIME,
+    SAMPLES,
+    insert_into,
+)
 from scripts.nsys_export.strings import Strings
 
 __all__ = ["ExportFile"]
@@ -27,11 +38,19 @@ class ExportFile:
     """An export of some ranks; rows come nearly, but not strictly, in the order of time.
 
     API calls come process by process: those of the first beside the other tables, those of the
-    others at the end.
+    others at the end. With a ``recorder`` it is what `traceprof record` makes of an export.
     """
 
-    def __init__(self, path: Path, ranks: Sequence[Rank], strings: Strings, seed: int) -> None:
-        self._ranks, self._strings = ranks, strings
+    def __init__(
+        self,
+        path: Path,
+        ranks: Sequence[Rank],
+        strings: Strings,
+        seed: int,
+        recorder: Recorder | None = None,
+    ) -> None:
+        self._ranks, self._strings, self._recorder = ranks, strings, recorder
+        self._events = EVENTS if recorder is None else (*EVENTS, OPERATORS)
         self._random = np.random.default_rng((seed, ranks[0].number))
         self._held: list[Columns] = []
         self._last_ns = 0
@@ -45,7 +64,8 @@ class ExportFile:
         ):
             self._database.execute(f"PRAGMA {name} = {value}")
         self._database.execute("BEGIN")
-        for table, columns in DDL.items():
+        layouts = DDL if recorder is None else {**DDL, **RECORDED_DDL}
+        for table, columns in layouts.items():
             self._database.execute(f"CREATE TABLE {table} ({columns})")
         self._insert("StringIds", {"id": list(strings.texts), "value": strings.texts.values()})
         self._insert_rows({NVTX: domain_rows(ranks)})
@@ -54,7 +74,7 @@ class ExportFile:
         """Write what each rank did in the same steps, one part a rank."""
         self._held += [part[RUNTIME] for part in parts[1:]]
         tables = {}
-        for table in EVENTS:
+        for table in self._events:
             own = parts[:1] if table == RUNTIME else parts
             tables[table] = self._in_file_order(_stacked([part[table] for part in own]))
             self._last_ns = max(self._last_ns, int(tables[table]["end"].max()))
@@ -73,6 +93,11 @@ class ExportFile:
         """Write what is left, and what the export says of itself and the machine."""
         for calls in self._held:
             self._insert(RUNTIME, {name: column.tolist() for name, column in calls.items()})
+        if self._recorder is not None:
+            samples = self._recorder.samples_of(self._ranks, self._last_ns)
+            self._insert(SAMPLES, {name: column.tolist() for name, column in samples.items()})
+            facts = self._recorder.environment()
+            self._insert(ENVIRONMENT, {"name": facts.keys(), "value": facts.values()})
         self._insert_rows(
             header_rows(self._ranks, self._strings, self._last_ns, utc_epoch_ns, host)
         )

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
 import numpy.typing as npt
 
-from scripts.nsys_export.schema import KERNEL, MEMCPY, MEMSET, NVTX, RUNTIME, SYNC
+from scripts.nsys_export.schema import KERNEL, MEMCPY, MEMSET, NVTX, OPERATORS, RUNTIME, SYNC
 from scripts.nsys_export.step import (
     COMM_STREAM,
     COPY_STREAM,
@@ -79,6 +79,7 @@ def rows_of(
         MEMSET: _memsets(step, own),
         SYNC: _syncs(step, own),
         NVTX: _ranges(step, strings, own),
+        OPERATORS: _operators(step, strings, own),
     }
     rank.steps += len(own.start)
     return tables
@@ -107,6 +108,12 @@ class _Own:
             "correlationId": self.correlation[:, places].ravel(),
             "globalPid": np.full(n_rows, self.rank.global_process),
         }
+
+    def around(self, ranges: Sequence[Range]) -> tuple[Ints, Ints]:
+        """Return start and end of ``ranges`` by step, inner ones a little within outer ones."""
+        edges = _EDGE_NS * (_DEEPEST - np.array([one.depth for one in ranges]))
+        starts = self.call_start[:, [one.first for one in ranges]] - edges
+        return starts, self.call_end[:, [one.last for one in ranges]] + edges
 
     def every(self, values: object) -> npt.NDArray[np.int64]:
         """Return the values of one step, once for every step."""
@@ -183,9 +190,7 @@ def _calls(step: Step, strings: Strings, own: _Own) -> Columns:
 def _ranges(step: Step, strings: Strings, own: _Own) -> Columns:
     """Return the NVTX rows; a range begins a little before its first call, inner ones later."""
     ranges, n_steps = step.ranges, len(own.start)
-    edges = _EDGE_NS * (_DEEPEST - np.array([one.depth for one in ranges]))
-    starts = own.call_start[:, [one.first for one in ranges]] - edges
-    ends = own.call_end[:, [one.last for one in ranges]] + edges
+    starts, ends = own.around(ranges)
     texts = np.array([[one.name for one in ranges]] * n_steps, object)
     is_numbered = [one.label is Label.NUMBERED for one in ranges]
     texts[:, is_numbered] = _numbered(texts[:, is_numbered], own.rank)
@@ -201,6 +206,20 @@ def _ranges(step: Step, strings: Strings, own: _Own) -> Columns:
         "globalTid": own.every(threads),
         "textId": np.array([_text_id(strings, one) for one in ranges] * n_steps, object),
         "domainId": own.every([one.domain for one in ranges]),
+    }
+
+
+def _operators(step: Step, strings: Strings, own: _Own) -> Columns:
+    """Return the operators of PyTorch, which stand where their ranges are."""
+    ranges = [one for one in step.ranges if one.label is Label.NUMBERED]
+    starts, ends = own.around(ranges)
+    threads = np.array(own.rank.threads)[[one.thread for one in ranges]]
+    return {
+        "start": starts.ravel(),
+        "end": ends.ravel(),
+        "globalTid": own.every(threads),
+        "nameId": own.every([strings.of_range(one.name) for one in ranges]),
+        "source": np.full(starts.size, "cpu_op", object),
     }
 
 

@@ -1,7 +1,8 @@
 """The tables of an nsys export of 2026 (schema 3.25.0): columns in their true order.
 
 The event tables hold what a genuine export holds; the columns that nothing here fills are NULL,
-as they are there. Where a whole column has one value, it stands in `CONSTANTS`.
+as they are there. Where a whole column has one value, it stands in `CONSTANTS`. `RECORDED_DDL` is
+what `traceprof record` adds.
 """
 
 from __future__ import annotations
@@ -9,7 +10,23 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Final
 
-__all__ = ["DDL", "EVENTS", "KERNEL", "MEMCPY", "MEMSET", "NVTX", "RUNTIME", "SYNC", "insert_into"]
+from traceprof.formats.nsys.schema import TRACEPROF_TABLES
+
+__all__ = [
+    "DDL",
+    "ENVIRONMENT",
+    "EVENTS",
+    "KERNEL",
+    "MEMCPY",
+    "MEMSET",
+    "NVTX",
+    "OPERATORS",
+    "RECORDED_DDL",
+    "RUNTIME",
+    "SAMPLES",
+    "SYNC",
+    "insert_into",
+]
 
 KERNEL: Final = "CUPTI_ACTIVITY_KIND_KERNEL"
 MEMCPY: Final = "CUPTI_ACTIVITY_KIND_MEMCPY"
@@ -17,6 +34,9 @@ MEMSET: Final = "CUPTI_ACTIVITY_KIND_MEMSET"
 RUNTIME: Final = "CUPTI_ACTIVITY_KIND_RUNTIME"
 SYNC: Final = "CUPTI_ACTIVITY_KIND_SYNCHRONIZATION"
 NVTX: Final = "NVTX_EVENTS"
+OPERATORS: Final = "TRACEPROF_HOST_OPS"
+SAMPLES: Final = "TRACEPROF_SAMPLES"
+ENVIRONMENT: Final = "TRACEPROF_ENVIRONMENT"
 
 EVENTS: Final = (KERNEL, RUNTIME, MEMCPY, MEMSET, SYNC, NVTX)
 
@@ -117,6 +137,8 @@ DDL: Final[Mapping[str, str]] = {
     "META_DATA_CAPTURE": "name TEXT NOT NULL, value TEXT",
     "META_DATA_EXPORT": "name TEXT NOT NULL, value TEXT",
 }
+
+RECORDED_DDL: Final = {name: TRACEPROF_TABLES[name] for name in (OPERATORS, SAMPLES, ENVIRONMENT)}
 
 CONSTANTS: Final[Mapping[str, Mapping[str, object]]] = {
     KERNEL: {

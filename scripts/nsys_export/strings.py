@@ -63,7 +63,8 @@ def strings_of(step: Step) -> Strings:
         strings.id_of(text)
     strings.of_api(step)
     strings.of_kernels([one.kernel for one in step.operations if one.kernel is not None])
-    for one in step.ranges:
-        if one.label is Label.REGISTERED:
-            strings.of_range(one.name)
+    for label in (Label.REGISTERED, Label.NUMBERED):  # the latter are operators, too
+        for one in step.ranges:
+            if one.label is label:
+                strings.of_range(one.name)
     return strings

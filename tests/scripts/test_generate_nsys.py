@@ -12,6 +12,7 @@ import pytest
 from typer.testing import CliRunner
 
 from scripts.generate_nsys import Job, Planted, generate
+from scripts.nsys_export.samples import BYTES_PER_S, GPU_MEMORY_BYTES
 from tests.requirements import TRACES, require
 from traceprof.cli import app
 
@@ -24,12 +25,19 @@ EVENTS = (
     "NVTX_EVENTS",
 )
 STRAGGLER = 1
+RANKS = 2
 
 
 @pytest.fixture(scope="module")
 def run(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Planted]:
     folder = tmp_path_factory.mktemp("generated") / "run"
     return folder, generate(folder, 2000, Job(n_ranks=2, straggler=STRAGGLER))
+
+
+@pytest.fixture(scope="module")
+def recording(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Planted]:
+    folder = tmp_path_factory.mktemp("recorded") / "run"
+    return folder, generate(folder, 500, Job(n_ranks=RANKS), samples_per_s=100)
 
 
 def table(run: Path, name: str) -> pd.DataFrame:
@@ -92,6 +100,44 @@ def test_the_same_options_give_the_same_events(tmp_path: Path) -> None:
     for path in files:
         generate(path, 500, Job(n_ranks=2), seed=3)
     assert files[0].read_bytes() == files[1].read_bytes()
+
+
+def test_without_a_recorder_it_is_a_plain_export(run: tuple[Path, Planted]) -> None:
+    folder, planted = run
+    sql = "SELECT name FROM sqlite_master WHERE name LIKE 'TRACEPROF%'"
+    assert rows(folder / "rank0.sqlite", sql) == []
+    assert planted.operators == 0
+
+
+def test_operators_of_a_recording_are_found(recording: tuple[Path, Planted]) -> None:
+    folder, planted = recording
+    operators = table(folder, "ops")
+    assert planted.operators > 0
+    assert operators["count"].sum() == RANKS * planted.operators
+    assert (operators["source"] == "cpu_op").all()
+
+
+def test_counters_of_a_recording_grow_as_planted(recording: tuple[Path, Planted]) -> None:
+    traffic = table(recording[0], "network")
+    by_kind = traffic.assign(kind=traffic["source"].str.partition(":")[0]).groupby(["kind", "link"])
+    rate = by_kind["rate_bytes_per_s"].agg(["count", "min", "max"])
+    planted = {
+        ("gpu", "nvlink"): (RANKS, "nvlink"),
+        ("gpu", "pcie"): (RANKS, "pcie"),
+        ("nic", "network"): (1, "nic"),
+        ("process", "tcp"): (RANKS, "tcp"),
+        ("rdma", "network"): (RANKS, "rdma"),
+    }
+    assert rate["count"].to_dict() == {kind: 2 * n for kind, (n, _) in planted.items()}
+    for kind, (_, name) in planted.items():
+        assert rate.loc[kind].to_numpy()[1:] == pytest.approx(BYTES_PER_S[name], rel=1e-5), kind
+
+
+def test_memory_of_a_recording_is_that_planted(recording: tuple[Path, Planted]) -> None:
+    memory = table(recording[0], "memory")
+    devices = memory[memory["metric"] == "memory_used_bytes"]
+    assert devices["source"].tolist() == ["gpu:0", "gpu:1"]
+    assert (devices["peak_bytes"] == GPU_MEMORY_BYTES).all()
 
 
 @pytest.mark.traces

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping
-from typing import Final, Protocol
+from typing import Any, Final, Protocol, Self, TypeAlias
 
 import pandas as pd
 
@@ -24,11 +24,22 @@ class Described(Protocol):
         """What the user said of the hardware."""
         ...
 
+    @property
+    def whole(self) -> Self:
+        """The whole recording."""
+        ...
+
+    @property
+    def facts(self) -> dict[tuple[Any, ...], Any]:
+        """What is kept of it."""
+        ...
+
     def table(self, name: str, /) -> pd.DataFrame:
         """Return the table called ``name``."""
         ...
 
 
+_NvLinks: TypeAlias = dict[frozenset[int], tuple[int, float]]
 _FROM_TRACE: Final = "the trace"
 _PCIE_NAMES: Final = ("gpu.{}.pcie", "pcie device {}")
 _PCIE: Final = re.compile(r"gen(?:eration)?\s*(\d+)\D+(\d+)")
@@ -146,11 +157,19 @@ def _told_by_driver(of: Described, device: int) -> Peak | None:
     return Peak(rate, f"NVLink, {found[1]} links", _FROM_TRACE)
 
 
-def _nvlinks(of: Described) -> dict[frozenset[int], tuple[int, float]]:
+def _nvlinks(of: Described) -> _NvLinks:
     """Return how many links join each pair of devices, and their rate in one direction.
 
     Profilers tell the rate of both directions together.
     """
+    kept = of.whole.facts
+    if ("nvlinks",) not in kept:
+        kept["nvlinks",] = _read_nvlinks(of)
+    links: _NvLinks = kept["nvlinks",]
+    return links
+
+
+def _read_nvlinks(of: Described) -> _NvLinks:
     found = {}
     for name, value in _facts(of).items():
         pair, links = _NVLINK_NAME.fullmatch(name), _NVLINK.fullmatch(value)
@@ -168,6 +187,11 @@ _RECORDED: Final[Mapping[Link, Callable[[Described, int], Peak | None]]] = {
 
 
 def _facts(of: Described) -> dict[str, str]:
-    environment = of.table("environment")
-    names, values = environment["name"], environment["value"]
-    return dict(zip(names.astype(str), values.astype(str), strict=True))
+    """Return the environment by name. It grows with the hosts of a run, and is asked per device."""
+    kept = of.whole.facts
+    if ("environment",) not in kept:
+        environment = of.table("environment")
+        names, values = environment["name"], environment["value"]
+        kept["environment",] = dict(zip(names.astype(str), values.astype(str), strict=True))
+    facts: dict[str, str] = kept["environment",]
+    return facts

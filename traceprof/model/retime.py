@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+import pandas as pd
 
 from traceprof.model.clocks import ClockCorrection
 from traceprof.model.tables import TABLES, make_table
@@ -29,22 +30,25 @@ def retime(trace: Trace, corrections: Mapping[int, ClockCorrection]) -> Trace:
         frame = trace.table(name)
         if not table.has_times or "process" not in table.columns or frame.empty:
             continue
+        processes = frame["process"].to_numpy()
         columns = {str(column): frame[column].array for column in frame}
         for time in ("start_ns", "end_ns"):
             if time in columns:
-                columns[time] = _corrected(frame[time].to_numpy(), frame["process"], corrections)
+                columns[time] = _corrected(frame[time].to_numpy(), processes, corrections)
         tables[name] = make_table(name, columns)
     moved = replace(trace, **tables, uncut=None)
     return replace(moved, span=_span(trace.span, moved))
 
 
 def _corrected(
-    instants: _Int64Array, processes: Any, corrections: Mapping[int, ClockCorrection]
+    instants: _Int64Array, processes: _Int64Array, corrections: Mapping[int, ClockCorrection]
 ) -> _Int64Array:
     corrected = instants.copy()
-    for process, correction in corrections.items():
-        own = (processes == process).to_numpy()
-        corrected[own] = correction.apply(instants[own])
+    # Of the processes of a whole run, few are in the table of one rank.
+    for process in pd.unique(processes).tolist():
+        if process in corrections:
+            own = processes == process
+            corrected[own] = corrections[process].apply(instants[own])
     return corrected
 
 

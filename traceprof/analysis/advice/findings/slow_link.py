@@ -7,6 +7,7 @@ from typing import Final
 
 from traceprof.analysis.advice.findings.base import Finding, Rule
 from traceprof.analysis.advice.findings.context import Context
+from traceprof.facts.device.times import part_of_device
 from traceprof.model.links import Link
 from traceprof.model.peaks import peak_of
 from traceprof.model.results import Note
@@ -24,7 +25,10 @@ _SLOW: Final = 0.6
 
 def _usual_rate(context: Context) -> tuple[float, str]:
     """Return the rate that large copies should reach, in bytes per s, and why."""
-    peaks = [peak_of(context.ranks, device, Link.PCIE) for device in context.devices]
+    peaks = [
+        peak_of(part_of_device(context.ranks, device), device, Link.PCIE)
+        for device in context.devices
+    ]
     known = [peak for peak in peaks if peak is not None]
     if not known:
         return _USUAL_BYTES_PER_S, "PCIe 3.0 x16, for want of knowing the link"
