@@ -1,0 +1,307 @@
+"""Runs with one planted trouble each, and the same runs without it.
+
+What removing the trouble would save is not computed but observed: the difference of the periods.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Final
+
+import numpy as np
+
+from tests.truth.loops import FP32, Inference, Pipeline, Training, nothing
+from tests.truth.machine import MS, US, Machine, run
+from traceprof.model.ranks import Ranks
+
+__all__ = ["SCENARIOS", "Scenario"]
+
+
+@dataclass(frozen=True)
+class Scenario:
+    """A planted trouble.
+
+    ``rules``: any of these must come first; none: nothing may be found. ``also`` may be said, too.
+    ``saving``: whether the difference of the periods is what the first finding must promise.
+    """
+
+    name: str
+    make: Callable[[], Ranks]
+    rules: tuple[str, ...] = ()
+    healthy: Callable[[], Ranks] | None = None
+    also: tuple[str, ...] = ()
+    subject: str = ""
+
+    @property
+    def saving_ns(self) -> float:
+        """What a step takes longer than without the trouble, in ns."""
+        assert self.healthy
+        return period_ns(self.make()) - period_ns(self.healthy())
+
+
+def period_ns(ranks: Ranks) -> float:
+    """Return the mean time from step to step, without the first three, by what was planted."""
+    ranges = ranks.parts[0].ranges
+    starts = ranges.loc[ranges["name"] == "user_step", "start_ns"].to_numpy()[3:]
+    return float(np.mean(np.diff(starts)))
+
+
+def one(program: Any, **machine: Any) -> Callable[[], Ranks]:
+    return lambda: run([Machine(**machine)], program)
+
+
+def several(
+    program_of: Callable[[int], Any], n_ranks: int, of_rank: Callable[[int], dict[str, Any]] = dict
+) -> Callable[[], Ranks]:
+    """Return a run of ``n_ranks``; each has its own program, and machine where that differs."""
+
+    def make() -> Ranks:
+        machines = [
+            Machine(rank=rank, n_ranks=n_ranks, **(of_rank(rank) if of_rank is not dict else {}))
+            for rank in range(n_ranks)
+        ]
+        programs = {rank: program_of(rank) for rank in range(n_ranks)}
+        return run(machines, lambda machine: programs[machine.rank](machine))
+
+    return make
+
+
+WAIT: Final = 60 * MS
+HEALTHY: Final = Training()
+
+
+def parallel(n_ranks: int, **more: Any) -> Training:
+    return replace(HEALTHY, ranks=tuple(range(n_ranks)), **more)
+
+
+def against(name: str, rules: Sequence[str], also: Sequence[str] = (), **more: Any) -> Scenario:
+    """Return a trouble of the healthy loop on one rank."""
+    return Scenario(name, one(replace(HEALTHY, **more)), tuple(rules), one(HEALTHY), tuple(also))
+
+
+def every(n_steps: int, name: str, length_ns: int) -> Callable[[Machine, int], None]:
+    def act(machine: Machine, step: int) -> None:
+        if step % n_steps == n_steps - 1:
+            machine.wait(name, length_ns)
+
+    return act
+
+
+def _validate(machine: Machine, step: int) -> None:
+    if step % 10 == 9:
+        with machine.range("validation"):
+            for i in range(40):
+                machine.launch(f"{HEALTHY.gemm}_fwd{i % 8}", HEALTHY.kernel_ns)
+            machine.synchronise("cudaDeviceSynchronize")
+
+
+def _checkpoint(machine: Machine, step: int) -> None:
+    if step % 10 == 9:
+        with machine.range("save_checkpoint"):
+            machine.copy("d2h", 2_000_000_000, kind="pageable", rate=3.0, blocks=True)
+            machine.work(400 * MS)
+
+
+def _wait_for_workers(machine: Machine, step: int) -> None:
+    start = machine.now
+    with machine.range("enumerate(DataLoader)#_MultiProcessingDataLoaderIter.__next__"):
+        machine.work(60 * MS)
+    machine.beside("decode_jpeg", start, machine.now)
+
+
+def _compile(machine: Machine, step: int) -> None:
+    if step == 3:
+        with machine.range("Torch-Compiled Region: compile"):
+            machine.work(3_000 * MS)
+
+
+def _load_model(machine: Machine) -> None:
+    with machine.range("load_model"):
+        for _ in range(200):
+            machine.copy("h2d", 200_000_000, kind="pageable", rate=4.0, blocks=True)
+
+
+def _allocate(machine: Machine, step: int) -> None:
+    for _ in range(6):
+        machine.call("cudaMalloc", 1 * MS)
+        machine.synchronise("cudaFree")
+
+
+def _collect_garbage(machine: Machine, step: int) -> None:
+    machine.wait("gc.collect", 50 * MS)
+
+
+def _load_modules(machine: Machine, step: int) -> None:
+    machine.call("cuModuleLoadData", 30 * MS)
+
+
+def _wait_of_rank_3(machine: Machine, step: int) -> None:
+    machine.work(WAIT)
+
+
+def _log(machine: Machine, step: int) -> None:
+    machine.work(3 * MS)
+
+
+def _slow(rank: int, factor: float = 1.4) -> Callable[[int], dict[str, Any]]:
+    return lambda own: {"kernel_factor": factor if own == rank else 1.0}
+
+
+def _pipeline(n_stages: int, n_replicas: int = 1, **more: Any) -> Callable[[int], Pipeline]:
+    return lambda rank: Pipeline(rank % n_stages, n_stages, rank // n_stages, n_replicas, **more)
+
+
+_SMALL: Final = replace(HEALTHY, n_small=60, small_ns=8 * US, kernel_ns=20 * US)
+
+SCENARIOS: Final = (
+    Scenario("clean", one(HEALTHY)),
+    Scenario("clean_4_ranks", several(lambda _: parallel(4), 4)),
+    Scenario("clean_small_model", one(replace(HEALTHY, n_layers=3, kernel_ns=2 * MS))),
+    Scenario("clean_jitter", one(HEALTHY, jitter_ratio=0.05)),
+    Scenario(
+        "clean_skewed_starts",
+        several(lambda _: parallel(4), 4, lambda r: {"begins_ns": r * 300 * MS}),
+    ),
+    Scenario(
+        "clean_pipeline",
+        several(_pipeline(4), 4),
+        also=("exposed_communication", "gpu_gaps", "low_utilisation", "pipeline_bubble"),
+    ),
+    Scenario("clean_inference", one(Inference())),
+    against(
+        "input_wait_between_steps",
+        ["input_bound"],
+        before=lambda m, _: m.wait(
+            "enumerate(DataLoader)#_SingleProcessDataLoaderIter.__next__", WAIT
+        ),
+    ),
+    against("input_wait_in_a_data_range", ["input_bound"], fetch=lambda m, _: m.work(WAIT)),
+    against("input_wait_for_workers", ["input_bound"], before=_wait_for_workers),
+    against(
+        "checkpoints",
+        ["checkpoint", "slow_steps", "one_off"],
+        ["slow_steps", "pageable_copies"],
+        after=_checkpoint,
+    ),
+    against(
+        "validation_every_10_steps", (), ["evaluation", "slow_steps", "one_off"], after=_validate
+    ),
+    against(
+        "compile_in_step_3", (), ["warmup", "slow_steps", "jit_in_loop", "one_off"], inside=_compile
+    ),
+    against("set_up_ten_times_the_loop", (), ["one_off"], set_up=_load_model),
+    against(
+        "pinned_copies_exposed",
+        ["exposed_transfers"],
+        batch_bytes=400_000_000,
+        is_copy_hidden=False,
+    ),
+    against(
+        "pageable_copies",
+        ["pageable_copies"],
+        ["blocking_copies", "unpinned_memory"],
+        batch_bytes=60_000_000,
+        batch_kind="pageable",
+        is_copy_hidden=False,
+        is_copy_blocking=True,
+    ),
+    Scenario(
+        "loss_read_every_step",
+        one(replace(HEALTHY, is_item_read=True, after=_log)),
+        ("host_sync",),
+        one(replace(HEALTHY, after=_log)),
+        ("blocking_copies", "gpu_gaps", "host_code"),
+    ),
+    Scenario(
+        "launch_bound",
+        one(replace(_SMALL, host_ns=20 * US)),
+        ("launch_bound",),
+        one(replace(_SMALL, host_ns=0)),
+        ("small_kernels", "fusable_kernels"),
+    ),
+    against(
+        "malloc_in_loop",
+        ["allocation_in_loop", "jit_in_loop", "allocations"],
+        ["host_sync"],
+        inside=_allocate,
+    ),
+    against(
+        "module_loading_in_loop",
+        ["jit_in_loop", "allocation_in_loop"],
+        ["host_code"],
+        inside=_load_modules,
+    ),
+    against("host_code", ["host_code"], ["host_sync"], inside=_collect_garbage),
+    Scenario(
+        "single_precision",
+        one(replace(HEALTHY, gemm=FP32), gpu="NVIDIA A100-SXM4-80GB"),
+        ("tensor_cores", "precision"),
+        None,
+    ),
+    Scenario(
+        "cuda_graphs", one(replace(HEALTHY, is_graph=True)), ("cuda_graphs", "opaque_graphs"), None
+    ),
+    Scenario(
+        "all_reduce_exposed",
+        several(lambda _: parallel(4, is_reduce_hidden=False, reduce_ns=8 * MS), 4),
+        ("exposed_communication",),
+        several(lambda _: parallel(4), 4),
+        ("small_buckets",),
+    ),
+    Scenario(
+        "slow_rank",
+        several(lambda _: parallel(4), 4, _slow(2)),
+        ("straggler",),
+        several(lambda _: parallel(4), 4),
+        ("exposed_communication",),
+        "2",
+    ),
+    Scenario(
+        "slow_gpu_clock_of_8",
+        several(lambda _: parallel(8), 8, _slow(5, 1.15)),
+        ("straggler",),
+        several(lambda _: parallel(8), 8),
+        ("exposed_communication",),
+        "5",
+    ),
+    Scenario(
+        "slow_host",
+        several(
+            lambda _: parallel(8),
+            8,
+            lambda r: {"host": f"node{r // 4}", "kernel_factor": 1.0 + 0.4 * (r >= 4)},
+        ),
+        ("slow_host",),
+        several(lambda _: parallel(8), 8, lambda r: {"host": f"node{r // 4}"}),
+        ("exposed_communication",),
+        "node1",
+    ),
+    Scenario(
+        "slow_stage",
+        several(_pipeline(4), 4, _slow(1, 1.6)),
+        ("slow_stage", "straggler"),
+        several(_pipeline(4), 4),
+        ("exposed_communication", "gpu_gaps", "low_utilisation", "pipeline_bubble"),
+        "1",
+    ),
+    Scenario(
+        "slow_rank_in_pipelines_side_by_side",
+        several(_pipeline(2, 4), 8, _slow(5, 1.5)),
+        ("straggler",),
+        several(_pipeline(2, 4), 8),
+        ("exposed_communication", "gpu_gaps", "low_utilisation", "pipeline_bubble"),
+        "5",
+    ),
+    Scenario(
+        "input_wait_of_one_rank",
+        several(
+            lambda r: parallel(4, fetch=_wait_of_rank_3 if r == 3 else nothing),
+            4,
+        ),
+        ("straggler", "input_bound"),
+        several(lambda _: parallel(4), 4),
+        ("exposed_communication", "input_bound", "straggler"),
+        "3",
+    ),
+)

@@ -1,0 +1,39 @@
+"""What was planted is found first, with what it costs, and nothing else is."""
+
+import pytest
+
+from tests.truth.scenarios import SCENARIOS, Scenario
+from traceprof.facts.steps.find import decide_steps
+from traceprof.render.formatting import note_text
+from traceprof.session.run import run_of
+
+LEAST = 0.01
+NEAR = 0.1
+SURE_NS = 100_000
+
+
+def said(scenario: Scenario):
+    """Return the findings that claim at least 1 %, the first first."""
+    found = run_of(decide_steps(scenario.make())).result("findings").table
+    return found[found["saving_ratio"] >= LEAST]
+
+
+@pytest.mark.parametrize("scenario", SCENARIOS, ids=lambda one: one.name)
+def test_what_was_planted_is_found_and_nothing_else(scenario):
+    found = said(scenario)
+    rules = found["rule"].tolist()
+    assert not set(rules) - {*scenario.rules, *scenario.also}, rules
+    if not scenario.rules:
+        return
+    assert rules, "nothing was found"
+    first = found.iloc[0]
+    assert first["rule"] in scenario.rules, rules
+    if scenario.subject:
+        told = " ".join([note_text(first["title"]), *map(note_text, first["evidence"])])
+        assert scenario.subject in told
+    if scenario.healthy:
+        off = abs(first["saving_ns"] - scenario.saving_ns)
+        assert off <= max(NEAR * scenario.saving_ns, SURE_NS), (
+            first["saving_ns"],
+            scenario.saving_ns,
+        )
