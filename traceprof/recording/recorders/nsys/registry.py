@@ -65,7 +65,7 @@ def advice_on(folder: Path = SHARED_MEMORY) -> str:
     broken = [str(registry.path) for registry in _registries(folder) if not registry.is_ready]
     if not broken:
         return ""
-    return f"{', '.join(broken)} is broken: end every nsys on this machine, and remove that file"
+    return f"{', '.join(broken)} is broken: have its owner remove it, running sessions do not mind"
 
 
 def _registries(folder: Path) -> list[_Registry]:
