@@ -26,6 +26,14 @@ settings.load_profile("traceprof")
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Let one worker run all tests that start nsys: two starts at a time break its registry."""
+    for item in items:
+        if item.get_closest_marker("nsys") or item.get_closest_marker("newer_nsys"):
+            item.add_marker(pytest.mark.xdist_group("nsys"))
+
+
 Run = Callable[..., "subprocess.CompletedProcess[str]"]
 
 
