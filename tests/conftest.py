@@ -57,7 +57,7 @@ def only_one_nsys(request: pytest.FixtureRequest) -> Iterator[None]:
     if not any(marks):
         yield
         return
-    import fcntl
+    fcntl = pytest.importorskip("fcntl")
 
     with (Path(tempfile.gettempdir()) / f"traceprof-tests-nsys-{os.getuid()}").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
