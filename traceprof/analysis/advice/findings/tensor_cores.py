@@ -6,16 +6,18 @@ import re
 from collections.abc import Iterator
 from typing import Final
 
+import numpy as np
+
 from traceprof.analysis.advice.findings.base import Finding, Rule
 from traceprof.analysis.advice.findings.context import Context
+from traceprof.model.activity import Activity
+from traceprof.model.kernel_names.matrix_units import multiplies_without
+from traceprof.model.kernel_names.precision import precision_of
 from traceprof.model.results import Note
 
 __all__ = ["RULE"]
 
 _LEAST: Final = 0.1
-_SINGLE_PRECISION: Final = re.compile(
-    r"(ampere|volta|turing|maxwell|pascal|sm\d+)_\w*sgemm|simt_sgemm|(^|[^a-z0-9])sgemm_\d", re.I
-)
 _HAVE_NONE: Final = re.compile(r"GTX|Tesla (K|M|P)\d|P100|Quadro (K|M|P)\d", re.IGNORECASE)
 
 
@@ -23,7 +25,13 @@ def _check(context: Context) -> Iterator[Finding]:
     devices = {str(name) for part in context.ranks for name in part.devices["name"]}
     if any(_HAVE_NONE.search(name) for name in devices):
         return
-    own = context.kernels.named(_SINGLE_PRECISION)
+    kernels = context.kernels.by_name
+    keys = zip(kernels["name"], kernels["activity"], strict=True)
+    plain = [
+        precision_of(str(name)) == "fp32" and multiplies_without(str(name), Activity(of))
+        for name, of in keys
+    ]
+    own = kernels[np.array(plain, np.bool_)]
     share = context.kernels_ratio(int(own["total_ns"].sum()))
     if share < _LEAST:
         return
