@@ -112,4 +112,5 @@ def test_rules_of_the_user_come_first() -> None:
 
 
 def _names(*names: str) -> pd.Categorical:
-    return pd.Categorical(pd.Series(names, dtype=object))
+    values: list[object] = [*names]
+    return pd.Categorical(values)

@@ -31,6 +31,7 @@ from traceprof.model.kernel_names.parsing import parse_name, words_of
         ("void cut::short_name<std::array<int, 4", "cut", "short_name"),
         ("_ZN2at6native9my_kernelIfEEvPT_", "at::native", "my_kernel"),
         ("_Znot mangled", "", "_Znot mangled"),
+        ("_Z3\ud800", "", "_Z3\ud800"),
         ("", "", ""),
     ],
 )

@@ -27,8 +27,8 @@ class MatrixUnits(StrEnum):
 _HELPERS: Final = re.compile(
     r"split ?k ?reduce|^reduce|reduc(e|tion) kernel|offsets kernel|gemm pointers"
     r"|im\d?d?2 ?col|col2 ?im|tiles kernel|^winograd|generate|fixup"
-    r"|\bdot kernel|global kernel|^thd |combine|post ?process|pre ?process|convert|dot ?d?o|o ?grad dot"
-    r"|recurrent|delta net|merge states? kernel$"
+    r"|\bdot kernel|global kernel|^thd |combine|post ?process|pre ?process|convert|dot ?d?o"
+    r"|o ?grad dot|recurrent|delta net|merge states? kernel$"
 )
 _PLAIN: Final = re.compile(
     r"simt|ffma|(^|[ _]|Plus)g?[shdcz](gemm|cudnn|gemv)|gemv|Cijk_|kgemm|gemmk1|gemmSN|gtcn"

@@ -53,6 +53,7 @@ _BUILT_IN: Final = frozenset(
 _NAME: Final = re.compile(r"[A-Za-z_]\w*(?:::[A-Za-z_]\w*)*")
 _MOST: Final = 20_000
 """Characters of a name that are looked at: the longest of templates repeat themselves."""
+_LONGEST_IDENTIFIER: Final = 2_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,7 +78,7 @@ class KernelName:
 @lru_cache(maxsize=1 << 14)  # class, precision and tensor cores ask for the same names
 def parse_name(name: str) -> KernelName:
     """Return the name of a kernel taken apart, mangled (Itanium) or not."""
-    plain = pydemumble.demangle(name) or name if name.startswith("_Z") else name
+    plain = _demangled(name) if name.startswith("_Z") else name
     text = _CLONE.sub("", plain[:_MOST].strip())
     text = _INSTANCE.sub("", _UNNAMED.sub("", text))
     head, template, arguments = _split(text)
@@ -86,11 +87,18 @@ def parse_name(name: str) -> KernelName:
         plain,
         scope,
         identifier,
-        words_of(identifier),
+        words_of(identifier[:_LONGEST_IDENTIFIER]),
         template,
         _functors(template),
         arguments,
     )
+
+
+def _demangled(name: str) -> str:
+    try:
+        return pydemumble.demangle(name) or name
+    except UnicodeEncodeError:  # half of a surrogate pair, as JSON may hold
+        return name
 
 
 def words_of(identifier: str) -> str:
