@@ -42,6 +42,10 @@ def test_every_class_that_names_can_tell_has_examples() -> None:
         ("void flashinfer::norm::RMSNormKernel<8u, __half>(__half*)", "normalisation"),
         ("void vllm::reshape_and_cache_flash_kernel<unsigned short>(X)", "layout"),
         ("void moe::dev::routing::routingMainKernel<routingRenormalize::P<float>>(P)", "moe"),
+        (
+            "void xmma_cudnn::gemm::split_k_kernel<xmma_cudnn::implicit_gemm::wgrad::T>(X)",
+            "convolution",
+        ),
         ("MIOpenBatchNormFwdTrainSpatial.kd", "normalisation"),
         ("_combined_routing_memset", "moe"),
         ("volta_s884cudnn_fp16_256x64_ldg8_relu_exp_small_nhwc_tn_v1", "convolution"),

@@ -24,6 +24,13 @@ from traceprof.model.kernel_names.precision import precision_of
         ("void cutlass::Kernel2<cutlass_80_tensorop_s1688gemm_128x128_nt>(X)", "tf32", "yes"),
         ("nvjet_tst_128x64_64x6_2x1_v_bz_TNT", "bf16", "yes"),
         ("nvjet_sm103_hsh_64x8_64x16_1x1_h_bz_NNT", "fp16", "yes"),
+        ("Volta_hmma_implicit_gemm_fprop_fp32_nhwc_128x128x64x1", "fp16", "yes"),
+        (
+            "void xmma_cudnn::ext::implicit_gemm::kernel<xmma_cudnn::ext::implicit_gemm::wgrad::"
+            "Kernel_traits<xmma_cudnn::Ampere_hmma_tf32_traits<unsigned int, float>>>(X)",
+            "tf32",
+            "yes",
+        ),
         ("nvjet_sm100_qqtst_128x64_64x6", "fp8", "yes"),
         ("sm80_xmma_gemm_f32f32_f32f32_f32_tn_n_tilesize64x256x8_ffma_cublas", "fp32", "no"),
         (
@@ -68,6 +75,7 @@ def test_precision_and_matrix_units(name: str, precision: str, units: str) -> No
         ("void flash_bwd_dq_dk_dv_kernel<X>(X)", "backward"),
         ("sm80_xmma_wgrad_implicit_gemm_f16", "backward"),
         ("igemm_wrw_gtcx3_nhwc_bf16", "backward"),
+        ("void xmma_cudnn::gemm::kernel<xmma_cudnn::implicit_gemm::dgrad::Traits>(X)", "backward"),
         ("void at::native::GammaBetaBackwardCUDAKernel<float>(X)", "backward"),
         (
             "void vectorized_elementwise_kernel<4, GeluBackwardCUDAKernelImpl(X)::{lambda()#1}>(X)",

@@ -24,7 +24,7 @@ _FORWARD: Final = re.compile(
 def direction_of(name: str) -> str:
     """Return "forward", "backward", or "" where the name does not tell."""
     taken = parse_name(name)
-    first = [words_of(functor.rpartition("::")[2]) for functor in taken.functors[:2]]
+    first = [words_of(functor.replace("::", "_")) for functor in taken.functors[:2]]
     for words in (taken.words, *first):
         if _BACKWARD.search(words):
             return "backward"

@@ -25,7 +25,7 @@ class MatrixUnits(StrEnum):
 
 
 _HELPERS: Final = re.compile(
-    r"split ?k ?reduce|^reduce|reduc(e|tion) kernel|offsets kernel|gemm pointers"
+    r"split ?k ?(reduce|kernel)|^reduce|reduc(e|tion) kernel|offsets kernel|gemm pointers"
     r"|im\d?d?2 ?col|col2 ?im|tiles kernel|^winograd|generate|fixup"
     r"|\bdot kernel|global kernel|^thd |combine|post ?process|pre ?process|convert|dot ?d?o"
     r"|o ?grad dot|recurrent|delta net|merge states? kernel$"

@@ -97,7 +97,7 @@ def parse_name(name: str) -> KernelName:
 def _demangled(name: str) -> str:
     try:
         return pydemumble.demangle(name) or name
-    except UnicodeEncodeError:  # half of a surrogate pair, as JSON may hold
+    except (TypeError, UnicodeEncodeError):  # half of a surrogate pair, as JSON may hold
         return name
 
 

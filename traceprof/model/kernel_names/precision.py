@@ -35,6 +35,7 @@ _SHAPED: Final = re.compile(
     r"(?:^|_)([shdi])(?:884|1688|8816|16816|161616|\d+x\d+x\d+)(?:gemm|cudnn|fprop|dgrad|wgrad)"
 )
 _BLAS: Final = re.compile(r"(?:^|_|Plus)g?([shdcz])(?:gemm|cudnn|gemv)", re.IGNORECASE)
+_FP16_INTO_FP32: Final = re.compile(r"hmma_\w*fp32")
 _FUSED_ATTENTION: Final = re.compile(r"^fmhaSm\w*?_Qkv(E[245]m[123]|Bfloat16|Fp16)", re.IGNORECASE)
 
 _WORDS: Final = (
@@ -57,8 +58,8 @@ _TYPES: Final = tuple(
         ("fp4", r"(?:__nv_fp4\w*|float_e2m1\w*|\w*_e2m1\w*)"),
         ("fp8", r"(?:__nv_fp8\w*|__hip_fp8\w*|Float8_\w+|float_e[45]m3?2?_t|fp8_t|bf8_t)"),
         ("bf16", r"(?:__nv_bfloat16|__hip_bfloat16|hip_bfloat16|__bfloat|BFloat16|bfloat16_t)"),
-        ("fp16", r"(?:__half2?|Half|half2?|half_t|float16|_Float16)"),
-        ("tf32", r"tfloat32_t"),
+        ("fp16", r"(?:\w+_hmma_fp(?:16|32)_traits|__half2?|Half|half2?|half_t|float16|_Float16)"),
+        ("tf32", r"(?:tfloat32_t|\w+_tf32_traits)"),
         ("fp32", r"float[234]?"),
         ("fp64", r"double[234]?"),
     )
@@ -100,6 +101,8 @@ def _of_library(identifier: str) -> str:
         return _OF_TENSILE.get(found[1]) or _OF_LETTER.get(found[1].lower(), "")
     if (found := _XMMA.search(identifier)) or (found := _FUSED_ATTENTION.search(identifier)):
         return _word(found[1])
+    if _FP16_INTO_FP32.search(identifier):
+        return "fp16"
     if word := _word(identifier):
         return word
     if found := _SHAPED.search(identifier):

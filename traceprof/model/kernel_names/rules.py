@@ -189,7 +189,7 @@ _NETWORK: Final = (
     _words(_A.POOLING, r"pool(ing)?(\dd)?\b"),
     _words(
         _A.LAYOUT,
-        r"transpose|permut|concat|\bcat\b|^split |\bsplit (tensor|with)|\bcop(y|ies)\b|\bcpy\b",
+        r"transpose|permut|concat|\bcat\b|^split (?!k )|\bsplit (tensor|with)|\b(copy|copies|cpy)\b",
         r"shuffl|\bswap|convert \w+ to (thd|bshd|sbhd)|to (nchw|nhwc)|cnhw|\bpadding|unpad|padded",
         r"\bpad\b|\bpad\dd|dense to|\bslic|\bflip|\broll\b|reorder|flatten|\bstack|\brepeat",
         r"^tile\b",
@@ -213,7 +213,11 @@ _NETWORK: Final = (
     ),
 )
 
-DECIDING_SCOPES: Final = (Pattern(_A.MOE, re.compile(r"(^|::)moe::dev(::|$)")),)
+DECIDING_SCOPES: Final = (
+    Pattern(_A.MOE, re.compile(r"(^|::)moe::dev(::|$)")),
+    Pattern(_A.CONVOLUTION, re.compile(r"^xmma_cudnn(::|$)|^xmma\w*::.*implicit_gemm(::|$)")),
+    Pattern(_A.GEMM, re.compile(r"^xmma\w*(::|$)")),
+)
 
 IDENTIFIERS: Final = (*_COMPILED, *_MOVING, *_OUTSIDE, *_NETWORK)
 
