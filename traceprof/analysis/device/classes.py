@@ -49,17 +49,17 @@ SPEC: Final = ResultSpec(
                     "total_ns in kernels named after tensor cores (AMD: matrix cores); not known "
                     "of work that has no use for them",
                 ),
-                total(
-                    "tensor_core_unknown_ns",
-                    Unit.NS,
-                    "total_ns in kernels of such work whose names do not tell",
-                ),
                 derived(
                     "tensor_core_ratio",
                     Unit.RATIO,
                     "tensor_core_ns of what is told: total_ns without tensor_core_unknown_ns",
                 ),
                 total("launch_ns", Unit.NS, "host time in the calls that launched them"),
+                total(
+                    "tensor_core_unknown_ns",
+                    Unit.NS,
+                    "total_ns in kernels of matrix work whose names do not tell",
+                ),
             ),
         ),
     )

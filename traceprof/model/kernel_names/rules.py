@@ -189,7 +189,8 @@ _NETWORK: Final = (
     _words(_A.POOLING, r"pool(ing)?(\dd)?\b"),
     _words(
         _A.LAYOUT,
-        r"transpose|permut|concat|\bcat\b|^split (?!k )|\bsplit (tensor|with)|\b(copy|copies|cpy)\b",
+        r"transpose|permut|concat|\bcat\b|^split (?!k )|\bsplit (tensor|with)",
+        r"\b(copy|copies|cpy)\b",
         r"shuffl|\bswap|convert \w+ to (thd|bshd|sbhd)|to (nchw|nhwc)|cnhw|\bpadding|unpad|padded",
         r"\bpad\b|\bpad\dd|dense to|\bslic|\bflip|\broll\b|reorder|flatten|\bstack|\brepeat",
         r"^tile\b",
