@@ -64,7 +64,7 @@ def _file(path: Path, row: Mapping[str, Any], key: str, inside: str) -> Path:
     if not isinstance(name, str):
         raise TraceError(f'{path}: every entry of "{inside}" needs a "{key}"')
     if not _can_be_a_file(name):
-        raise TraceError(f"{path}: no file can be called {ascii(name)}")
+        raise TraceError(f"{path}: no file can be called {name!a}")
     return path.parent / name
 
 
