@@ -114,7 +114,7 @@ def _kinds(trace: Trace, nested: NestedRanges) -> tuple[pd.DataFrame, _Int64Arra
     )
     groups = named.groupby(_KEYS, observed=True, sort=True)
     kinds = groups.size().reset_index()[_KEYS].astype(object)
-    return kinds, groups.ngroup().to_numpy(np.int64)
+    return kinds, np.asarray(groups.ngroup(), np.int64)
 
 
 def _host(
