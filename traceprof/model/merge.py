@@ -48,7 +48,8 @@ def place_run(run: RunFiles, offsets_ns: Sequence[int] | None = None) -> Ranks:
     table counts as recorded where any member recorded it; warnings name those that did not.
     """
     if len(run) == 1 and offsets_ns is None:
-        return Ranks.of(run.members[0].trace)
+        ranks = Ranks.of(run.members[0].trace)
+        return ranks.with_warnings(*run.warnings) if run.warnings else ranks
     warnings = list(run.warnings)
     if offsets_ns is None:
         offsets_ns = clock_offsets_ns(run)

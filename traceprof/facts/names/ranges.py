@@ -24,10 +24,13 @@ __all__ = [
     "plain_categories",
     "plain_name",
     "plain_names",
+    "unnumbered_names",
 ]
 
 _PATTERN: Final = r"(, (seq|op_id) = \d+|, sizes = \[.*\]|, input_op_ids = .*)+$"
 _DECORATIONS: Final = re.compile(_PATTERN)
+
+_NUMBERED: Final = re.compile(r"(^|(?<=[\s#:=(\[,]))\d+(?=$|[\s#:=)\],])")
 
 DECORATED: Final = ", seq = 0"
 """Stands for any decoration: no rule about names looks at the numbers in it."""
@@ -46,6 +49,17 @@ def plain_names(names: pd.Series) -> pd.Categorical:
     return pd.Categorical.from_codes(
         codes[names.cat.codes.to_numpy()], pd.Index(distinct, dtype=object)
     )
+
+
+def unnumbered_names(names: pd.Series) -> pd.Categorical:
+    """Return the plain names of a categorical column without numbers that stand alone.
+
+    "step 12" and "step 13" are both "step *"; numbers in words stay: "layer_3", "conv2d".
+    """
+    plain = plain_names(names)
+    texts = [_NUMBERED.sub("*", str(name)) for name in plain.categories]
+    codes, distinct = pd.factorize(np.array(texts, object), sort=True)
+    return pd.Categorical.from_codes(codes[plain.codes], pd.Index(distinct, dtype=object))
 
 
 def plain_categories(names: pd.Index) -> tuple[npt.NDArray[np.object_], npt.NDArray[np.int64]]:
