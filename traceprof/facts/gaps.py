@@ -60,7 +60,16 @@ LATENCY_NS: Final = 20_000
 """How long after its launch work may take to arrive at an idle device; usual are 3 to 10 µs."""
 
 _BEFORE_THAT: Final = ("profiler", "data", "synchronising")
-_COLUMNS: Final = ("device", "start_ns", "end_ns", "process", "thread", "before", "after")
+_COLUMNS: Final = (
+    "device",
+    "start_ns",
+    "end_ns",
+    "process",
+    "holder",
+    "thread",
+    "before",
+    "after",
+)
 _PARTS: Final = ("gap", "start_ns", "end_ns", "cause")
 
 
@@ -68,10 +77,11 @@ _PARTS: Final = ("gap", "start_ns", "end_ns", "cause")
 def find_gaps(trace: Trace) -> pd.DataFrame:
     """Return every gap of every used device inside the window, sorted by device and start.
 
-    Columns: device, start_ns, end_ns, process (of the next work, -1 at the end), thread (that
-    launched it, -1 where that is not known), before and after (names of the neighbouring work, ""
-    where there is none), and one column per cause with the ns that it accounts for. What a gap at
-    the edge of the window waits for may lie outside.
+    Columns: device, start_ns, end_ns, process (of the next work, -1 at the end), holder
+    (the process that the device waits for: at the end the one whose work ended last), thread (that
+    launched the next work, -1 where that is not known), before and after (names of the neighbouring
+    work, "" where there is none), and one column per cause with the ns that it accounts for. What a
+    gap at the edge of the window waits for may lie outside.
     """
     gaps, parts = _bounded_gaps(trace), find_gap_parts(trace)
     causes = np.zeros((len(CAUSES), len(gaps)), np.int64)
@@ -124,6 +134,7 @@ def _gaps_of(trace: Trace, device: int, work: DeviceWork) -> pd.DataFrame:
             "start_ns": idle.starts,
             "end_ns": idle.ends,
             "process": np.where(following >= 0, work.process[following], -1),
+            "holder": work.process[np.where(following >= 0, following, last)],
             "thread": np.where(linked, work.thread[following], -1),
             "before": pd.Series(_named(work, last), dtype=object),
             "after": pd.Series(_named(work, following), dtype=object),

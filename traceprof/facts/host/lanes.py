@@ -35,6 +35,7 @@ _OS_WAITS: Final = re.compile(
     r"|mq_(timed)?receive|msgrcv|io_getevents)"
 )
 _OS_SLEEPS: Final = re.compile(r"(clock_)?nanosleep|u?sleep|sched_yield")
+_UNNAMED: Final = "(unnamed)"
 
 
 class Doing(IntEnum):
@@ -71,27 +72,32 @@ class Lanes:
 def lanes_within(trace: Trace, times: Mapping[int, Intervals]) -> Lanes:
     """Return what the threads of each process were in, at least during its ``times``."""
     asked = {process: time for process, time in times.items() if len(time)}
-    found = [_rows_within(trace.table(table), asked) for table in _TABLES]
+    found = [_rows_within(trace, table, asked) for table in _TABLES]
     names, codes = _named(trace, found)
     rows = pd.concat(found, ignore_index=True).assign(name=codes)
     return Lanes(tuple(_lanes_of(rows)), tuple(map(str, names)), _doings(names))
 
 
-def _rows_within(table: pd.DataFrame, asked: Mapping[int, Intervals]) -> pd.DataFrame:
-    """Return process, thread, start, end and code of the name of the rows in the times asked."""
+def _rows_within(trace: Trace, name: str, asked: Mapping[int, Intervals]) -> pd.DataFrame:
+    """Return process, thread, start, end and code of the name of the rows in the times asked.
+
+    Their times are not cut by the window: what began first is around the others there, too.
+    """
+    table, rows = trace.whole.table(name), trace.rows_in_whole(name)
     columns = {
-        name: table[name].to_numpy(np.int64)
-        for name in ("process", "thread", "start_ns", "end_ns")
+        column: table[column].to_numpy(np.int64)[rows]
+        for column in ("process", "thread", "start_ns", "end_ns")
     }
     starts, ends, process = columns["start_ns"], columns["end_ns"], columns["process"]
-    kept = np.zeros(len(table), np.bool_)
+    kept = np.zeros(len(starts), np.bool_)
     for owner, time in asked.items():
         place = np.searchsorted(time.ends, starts, side="right")
         opens = np.append(time.starts, np.iinfo(np.int64).max)[place]
         kept |= (opens < ends) & (starts < ends) & (process == owner)
     chosen = np.flatnonzero(kept)
-    codes = table["name"].cat.codes.to_numpy()[chosen].astype(np.int64)
-    return pd.DataFrame({name: values[chosen] for name, values in columns.items()} | {"name": codes})
+    codes = table["name"].cat.codes.to_numpy()[rows][chosen].astype(np.int64)
+    taken = {column: values[chosen] for column, values in columns.items()}
+    return pd.DataFrame(taken | {"name": codes})
 
 
 def _named(
@@ -101,9 +107,10 @@ def _named(
     texts, places, n_before = [], [], 0
     for table, rows in zip(_TABLES, found, strict=True):
         distinct, place = np.unique(rows["name"].to_numpy(np.int64), return_inverse=True)
-        categories = trace.table(table)["name"].cat.categories
-        # "" stands for nothing at all.
-        texts.append(np.array([*categories[distinct]], object))
+        categories = trace.whole.table(table)["name"].cat.categories
+        # Rows without a name have the code -1; "" stands for nothing at all.
+        known = np.append(categories.to_numpy(object), "")[distinct]
+        texts.append(np.where(known == "", _UNNAMED, known))
         places.append(place + n_before)
         n_before += len(distinct)
     names, codes = common_categories(pd.Index(np.concatenate(texts), dtype=object))

@@ -1,0 +1,133 @@
+"""What gaps are charged to, held against a look at every nanosecond."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tests.builders import TraceBuilder, plain
+from traceprof.facts.gaps import CAUSES, find_gaps
+from traceprof.facts.host.charges import Charges, find_charges
+from traceprof.model.trace import Trace
+from traceprof.model.window import TimeWindow
+
+_NAMES = ("forward", "step 3", "cudaStreamSynchronize", "pthread_cond_wait", "usleep", "forward #2")
+_COMMON = dict(zip(_NAMES, (*("forward", "step"), *_NAMES[2:5], "forward"), strict=True))
+_WAITS = _NAMES[2:4]
+_TABLES = ("ranges", "host_ops", "api_calls")
+Span = tuple[int, int, int, int, int]  # start, length, thread, name, table
+
+
+def _all_spans(trace: Trace) -> list[tuple[int, int, int, str, int]]:
+    """Return start, -end, order of the table, name and thread of all that has a name."""
+    return [
+        (start, -end, order, name, thread)
+        for order, table in enumerate(_TABLES)
+        for start, end, name, thread in plain(
+            trace.whole.table(table), "start_ns", "end_ns", "name", "thread"
+        )
+    ]
+
+
+def _open_at(spans: list[tuple[int, int, int, str, int]], instant: int, thread: int) -> str:
+    """Return the innermost name that a thread has open at an instant, "" for none."""
+    found = [own for own in spans if own[4] == thread and own[0] <= instant < -own[1]]
+    return max(found)[3] if found else ""
+
+
+def _common(name: str) -> str:
+    return _COMMON.get(name, name)
+
+
+def _runs(name: str) -> bool:
+    return bool(name) and name not in (*_WAITS, "usleep")
+
+
+def _expected(trace: Trace) -> tuple[list[Counter[str]], list[Counter[str]]]:
+    """Return, gap by gap and ns by ns, what it is charged to and what covers it."""
+    charged, covered = [], []
+    threads = range(1, 5)
+    parts, spans = find_charges(trace).times, _all_spans(trace)
+    for row, gap in enumerate(find_gaps(trace).itertuples()):
+        mine = [
+            (instant, str(part.cause))
+            for part in parts[parts["gap"] == row].itertuples()
+            for instant in range(part.start_ns, part.end_ns)
+        ]
+        asked = [at for at, cause in mine if cause not in ("queued", "peer", "profiler")]
+        names = {at: [_open_at(spans, at, thread) for thread in threads] for at in asked}
+        busy = [sum(_runs(names[at][thread - 1]) for at in asked) for thread in threads]
+        own = gap.thread if gap.thread > 0 else 1
+        others = sorted((t for t in threads if t != own), key=lambda t: (-busy[t - 1], t))
+        charges, covers = Counter(), Counter()
+        for at, _ in mine:
+            if at not in names:
+                charges[""] += 1
+                continue
+            here = names[at]
+            mine_now = here[own - 1]
+            other = next((here[t - 1] for t in others if _runs(here[t - 1])), "")
+            waits = mine_now in _WAITS or not mine_now
+            charges[_common((other or mine_now) if waits else mine_now)] += 1
+            covers.update({_common(name) for name in here if name})
+        charged.append(charges)
+        covered.append(covers)
+    return charged, covered
+
+
+def _found(charges: Charges, n_gaps: int) -> tuple[list[Counter[str]], list[Counter[str]]]:
+    charged, covered = ([Counter() for _ in range(n_gaps)] for _ in range(2))
+    for gap, name, start, end in plain(charges.times, "gap", "name", "start_ns", "end_ns"):
+        charged[gap][name] += end - start
+    for gap, name, ns in plain(charges.covered, "gap", "name", "covered_ns"):
+        covered[gap][name] += ns
+    return charged, covered
+
+
+@settings(deadline=None, max_examples=60)
+@given(
+    st.lists(
+        st.tuples(
+            st.integers(0, 200), st.integers(1, 9), st.integers(0, 80), st.integers(0, 1),
+            st.integers(1, 2),
+        ),
+        min_size=1,
+        max_size=5,
+    ),
+    st.lists(
+        st.tuples(
+            st.integers(-20, 220), st.integers(1, 90), st.integers(1, 4), st.integers(0, 5),
+            st.integers(0, 2),
+        ),
+        max_size=9,
+    ),
+    st.integers(0, 60),
+)
+def test_charges_are_those_of_every_nanosecond(
+    work: list[Span], spans: list[Span], cut: int
+) -> None:
+    builder = TraceBuilder()
+    for start, length, ahead, device, thread in work:
+        launched = (start - ahead, start - ahead + 3)
+        builder.kernel(
+            "gemm", start, start + length, launched_ns=launched, device=device, thread=thread
+        )
+    for start, length, thread, name, table in spans:
+        add = (builder.range, builder.host_op, builder.api_call)[table]
+        add(_NAMES[name], start, start + length, thread=thread)
+    trace = builder.build(span=(-100, 400)).within(TimeWindow(cut, 260))
+    charges, gaps = find_charges(trace), find_gaps(trace)
+    charged, covered = _found(charges, len(gaps))
+    expected, open_there = _expected(trace)
+    lengths = (gaps["end_ns"] - gaps["start_ns"]).tolist()
+    assert [sum(own.values()) for own in charged] == lengths
+    assert [+own for own in covered] == [+own for own in open_there]
+    if gaps["thread"].min() > 0:  # else whose thread it is follows from the whole recording
+        assert [+own for own in charged] == [+own for own in expected]
+    for own, there in zip(charged, covered, strict=True):
+        assert all(ns <= there[name] for name, ns in own.items() if name)
+    times = charges.times.assign(ns=charges.times["end_ns"] - charges.times["start_ns"])
+    by_cause = times.groupby(["gap", "cause"], observed=False)["ns"].sum().unstack()
+    assert (by_cause[list(CAUSES)].to_numpy() == gaps[list(CAUSES)].to_numpy()).all()
