@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from tests.builders import TraceBuilder, plain
 from traceprof.facts.gaps import CAUSES, find_gaps
-from traceprof.facts.host.charges import Charges, find_charges
+from traceprof.facts.host.charges import Charges, find_charges, time_by_name
 from traceprof.model.trace import Trace
 from traceprof.model.window import TimeWindow
 
@@ -71,7 +71,7 @@ def _expected(trace: Trace) -> tuple[list[Counter[str]], list[Counter[str]]]:
             other = next((here[t - 1] for t in others if _runs(here[t - 1])), "")
             waits = mine_now in _WAITS or not mine_now
             charges[_common((other or mine_now) if waits else mine_now)] += 1
-            covers.update({_common(name) for name in here if name})
+            covers.update({_common(name) for name in here if _runs(name)})
         charged.append(charges)
         covered.append(covers)
     return charged, covered
@@ -81,8 +81,8 @@ def _found(charges: Charges, n_gaps: int) -> tuple[list[Counter[str]], list[Coun
     charged, covered = ([Counter() for _ in range(n_gaps)] for _ in range(2))
     for gap, name, start, end in plain(charges.times, "gap", "name", "start_ns", "end_ns"):
         charged[gap][name] += end - start
-    for gap, name, ns in plain(charges.covered, "gap", "name", "covered_ns"):
-        covered[gap][name] += ns
+    for gap, own in charges.running.groupby("gap"):
+        covered[gap].update(time_by_name(own))
     return charged, covered
 
 
@@ -127,7 +127,7 @@ def test_charges_are_those_of_every_nanosecond(
     if gaps["thread"].min() > 0:  # else whose thread it is follows from the whole recording
         assert [+own for own in charged] == [+own for own in expected]
     for own, there in zip(charged, covered, strict=True):
-        assert all(ns <= there[name] for name, ns in own.items() if name)
+        assert all(ns <= there[name] for name, ns in own.items() if _runs(name))
     times = charges.times.assign(ns=charges.times["end_ns"] - charges.times["start_ns"])
     by_cause = times.groupby(["gap", "cause"], observed=False)["ns"].sum().unstack()
     assert (by_cause[list(CAUSES)].to_numpy() == gaps[list(CAUSES)].to_numpy()).all()

@@ -29,12 +29,14 @@ from traceprof.model.intervals import Intervals, overlapping_pairs, union_length
 from traceprof.model.tables import ABSENT
 from traceprof.model.trace import Trace
 
-__all__ = ["BY", "Charges", "find_charges"]
+__all__ = ["BY", "Charges", "find_charges", "time_by_name"]
 
 _Int64Array = npt.NDArray[np.int64]
 
 BY: Final = ("", "launching", "other")
 """Whose name is charged: of the thread that launches what ends the gap, or of another one."""
+
+_LAUNCHING, _OTHER = BY.index("launching"), BY.index("other")
 
 _OF_HOST: Final = ("data", "synchronising", "launch", "host", "edge", "unknown")
 """The causes for which it is told what the host did; in the others no thread holds a device up."""
@@ -42,16 +44,16 @@ _OF_HOST: Final = ("data", "synchronising", "launch", "host", "edge", "unknown")
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Charges:
-    """``times``: when each gap is charged to what; ``covered``: how long what was open in it.
+    """``times``: when each gap is charged to what; ``running``: all that ran in it meanwhile.
 
-    ``times`` has gap (its row in `find_gaps`), device, start_ns, end_ns, cause (of `CAUSES`), name
-    ("" where nothing was recorded, or the host held nobody up) and by (one of `BY`), sorted by gap
-    and start: they fill every gap. ``covered`` has gap, name, covered_ns (in which at least one
-    thread of the process was in it, innermost, while the gap was the host's) and is_wait.
+    Both have gap (its row in `find_gaps`), device, start_ns, end_ns, cause (of `CAUSES`), name and
+    by (one of `BY`). ``times``, sorted by gap and start, fill every gap: name is "" where nothing
+    was recorded, or no thread held the device up. ``running`` are the names, innermost, that any
+    thread of the process had open and that do not merely wait: those of several threads overlap.
     """
 
     times: pd.DataFrame
-    covered: pd.DataFrame
+    running: pd.DataFrame
 
 
 @of_window
@@ -61,7 +63,22 @@ def find_charges(trace: Trace) -> Charges:
     lanes = lanes_within(trace, _times_of_processes(parts))
     pieces = _pieces(parts, lanes)
     chosen = _chosen(parts, pieces)
-    return Charges(_times(trace, parts, chosen, lanes), _covered(parts, pieces, lanes))
+    return Charges(_times(trace, parts, chosen, lanes), _running(trace, parts, pieces, lanes))
+
+
+def time_by_name(rows: pd.DataFrame) -> dict[str, int]:
+    """Return how long each name was open in ``rows`` of `Charges`, the most first.
+
+    What several threads have open at once counts once for each device.
+    """
+    names = rows["name"].cat.categories
+    device, numbers = pd.factorize(rows["device"].to_numpy(np.int64))
+    n_names = max(1, len(names))
+    keys = device * n_names + rows["name"].cat.codes.to_numpy(np.int64)
+    covered = union_lengths(keys, rows["start_ns"], rows["end_ns"], len(numbers) * n_names)
+    totals = covered.reshape(-1, n_names).sum(axis=0)
+    order = np.argsort(-totals, kind="stable")
+    return {str(names[i]): int(totals[i]) for i in order if totals[i]}
 
 
 def _asked_parts(trace: Trace) -> pd.DataFrame:
@@ -152,7 +169,7 @@ def _chosen(parts: pd.DataFrame, pieces: pd.DataFrame) -> _Int64Array:
         row, of_free = overlapping_pairs(first[rows], last[rows], free.starts, free.ends)
         row = rows[row]
         x0, x1 = np.maximum(first[row], free.starts[of_free]), np.minimum(last[row], free.ends[of_free])
-        found.append(np.stack((x0, x1, part[row], name[row], np.where(is_own[row], 1, 2))))
+        found.append(np.stack((x0, x1, part[row], name[row], np.where(is_own[row], _LAUNCHING, _OTHER))))
         free = free - Intervals.union_of(first[rows], last[rows])
     row, of_free = overlapping_pairs(offset, offset + lengths, free.starts, free.ends)
     x0 = np.maximum(offset[row], free.starts[of_free])
@@ -205,7 +222,20 @@ def _times(trace: Trace, parts: pd.DataFrame, chosen: _Int64Array, lanes: Lanes)
         ),
         axis=1,
     )
-    columns = _joined(columns[:, np.lexsort((columns[1], columns[0]))])
+    return _framed(trace, _joined(columns[:, np.lexsort((columns[1], columns[0]))]), lanes)
+
+
+def _running(
+    trace: Trace, parts: pd.DataFrame, pieces: pd.DataFrame, lanes: Lanes
+) -> pd.DataFrame:
+    runs = pieces[(pieces["doing"] == Doing.RUNS).to_numpy()]
+    gap, cause = parts[["gap", "cause"]].to_numpy(np.int64)[runs["part"].to_numpy()].T
+    starts, ends, name = (runs[own].to_numpy() for own in ("start_ns", "end_ns", "name"))
+    by = np.where(runs["is_own"].to_numpy(np.bool_), _LAUNCHING, _OTHER)
+    return _framed(trace, np.stack((gap, starts, ends, cause, name, by)), lanes)
+
+
+def _framed(trace: Trace, columns: _Int64Array, lanes: Lanes) -> pd.DataFrame:
     gap, starts, ends, cause, name, by = columns
     return pd.DataFrame(
         {
@@ -229,22 +259,3 @@ def _joined(columns: _Int64Array) -> _Int64Array:
     closes = np.append(opens[1:], True)[: columns.shape[1]]
     joined[2] = columns[2, closes]
     return joined
-
-
-def _covered(parts: pd.DataFrame, pieces: pd.DataFrame, lanes: Lanes) -> pd.DataFrame:
-    """Return how long each name was open in each gap on any thread of the process."""
-    n_names = max(1, len(lanes.names))
-    gap = parts["gap"].to_numpy(np.int64)[pieces["part"].to_numpy()]
-    pairs, place = np.unique(
-        gap * n_names + pieces["name"].to_numpy(np.int64), return_inverse=True
-    )
-    covered = union_lengths(place, pieces["start_ns"], pieces["end_ns"], len(pairs))
-    name = pairs % n_names
-    return pd.DataFrame(
-        {
-            "gap": pairs // n_names,
-            "name": pd.Categorical.from_codes(name, pd.Index(lanes.names, dtype=object)),
-            "covered_ns": covered,
-            "is_wait": (lanes.doing != Doing.RUNS)[name],
-        }
-    )
