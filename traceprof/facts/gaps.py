@@ -22,7 +22,14 @@ from traceprof.facts.host.states import find_host_states
 from traceprof.model.intervals import Intervals, overlapping_pairs
 from traceprof.model.trace import Trace
 
-__all__ = ["CAUSES", "LATENCY_NS", "LAUNCH_BOUND_NS", "LONGEST_CALL_NS", "find_gap_parts", "find_gaps"]
+__all__ = [
+    "CAUSES",
+    "LATENCY_NS",
+    "LAUNCH_BOUND_NS",
+    "LONGEST_CALL_NS",
+    "find_gap_parts",
+    "find_gaps",
+]
 
 _Int64Array = npt.NDArray[np.int64]
 _Parts: TypeAlias = tuple[_Int64Array, _Int64Array, _Int64Array, _Int64Array]

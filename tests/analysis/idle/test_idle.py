@@ -137,7 +137,7 @@ def test_the_longest_gaps_with_what_ran_around_them() -> None:
         .build(span=(0, 600 * US))
     )
     table = run("gaps", trace).table
-    assert plain(table, "at_ns", "duration_ns", "cause", "before", "after", "host_range") == [
+    assert plain(table, "at_ns", "duration_ns", "cause", "before", "after", "host_name") == [
         (120 * US, 380 * US, "host", "d2h", "b", "validate"),
         (100 * US, 10 * US, "launch", "a", "d2h", "validate"),
     ]

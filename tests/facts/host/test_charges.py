@@ -50,18 +50,21 @@ def _expected(trace: Trace) -> tuple[list[Counter[str]], list[Counter[str]]]:
     charged, covered = [], []
     threads = range(1, 5)
     parts, spans = find_charges(trace).times, _all_spans(trace)
-    for row, gap in enumerate(find_gaps(trace).itertuples()):
+    for row, launching in enumerate(find_gaps(trace)["thread"].tolist()):
         mine = [
-            (instant, str(part.cause))
-            for part in parts[parts["gap"] == row].itertuples()
-            for instant in range(part.start_ns, part.end_ns)
+            (instant, cause)
+            for start, end, cause in plain(
+                parts[parts["gap"] == row], "start_ns", "end_ns", "cause"
+            )
+            for instant in range(start, end)
         ]
         asked = [at for at, cause in mine if cause not in ("queued", "peer", "profiler")]
         names = {at: [_open_at(spans, at, thread) for thread in threads] for at in asked}
         busy = [sum(_runs(names[at][thread - 1]) for at in asked) for thread in threads]
-        own = gap.thread if gap.thread > 0 else 1
+        own = launching if launching > 0 else 1
         others = sorted((t for t in threads if t != own), key=lambda t: (-busy[t - 1], t))
-        charges, covers = Counter(), Counter()
+        charges: Counter[str] = Counter()
+        covers: Counter[str] = Counter()
         for at, _ in mine:
             if at not in names:
                 charges[""] += 1
@@ -78,11 +81,12 @@ def _expected(trace: Trace) -> tuple[list[Counter[str]], list[Counter[str]]]:
 
 
 def _found(charges: Charges, n_gaps: int) -> tuple[list[Counter[str]], list[Counter[str]]]:
-    charged, covered = ([Counter() for _ in range(n_gaps)] for _ in range(2))
+    charged: list[Counter[str]] = [Counter() for _ in range(n_gaps)]
+    covered: list[Counter[str]] = [Counter() for _ in range(n_gaps)]
     for gap, name, start, end in plain(charges.times, "gap", "name", "start_ns", "end_ns"):
         charged[gap][name] += end - start
     for gap, own in charges.running.groupby("gap"):
-        covered[gap].update(time_by_name(own))
+        covered[int(str(gap))].update(time_by_name(own))
     return charged, covered
 
 
@@ -90,7 +94,10 @@ def _found(charges: Charges, n_gaps: int) -> tuple[list[Counter[str]], list[Coun
 @given(
     st.lists(
         st.tuples(
-            st.integers(0, 200), st.integers(1, 9), st.integers(0, 80), st.integers(0, 1),
+            st.integers(0, 200),
+            st.integers(1, 9),
+            st.integers(0, 80),
+            st.integers(0, 1),
             st.integers(1, 2),
         ),
         min_size=1,
@@ -98,7 +105,10 @@ def _found(charges: Charges, n_gaps: int) -> tuple[list[Counter[str]], list[Coun
     ),
     st.lists(
         st.tuples(
-            st.integers(-20, 220), st.integers(1, 90), st.integers(1, 4), st.integers(0, 5),
+            st.integers(-20, 220),
+            st.integers(1, 90),
+            st.integers(1, 4),
+            st.integers(0, 5),
             st.integers(0, 2),
         ),
         max_size=9,

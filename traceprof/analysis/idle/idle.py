@@ -11,6 +11,7 @@ import pandas as pd
 from traceprof.analysis.base import Analysis
 from traceprof.facts.device.times import devices_of_processes
 from traceprof.facts.gaps import CAUSES, find_gaps
+from traceprof.facts.host.charges import charged_by_host
 from traceprof.facts.steps.find import find_steps
 from traceprof.model.results import (
     Note,
@@ -48,6 +49,28 @@ SPEC: Final = ResultSpec(
             ),
         ),
         TableSpec(
+            "names",
+            "one row per device, cause and name that the host was in, the largest first: the time "
+            "of the host's causes, charged by overlap",
+            (
+                _DEVICE,
+                key("cause", "what the device waited for"),
+                key(
+                    "name",
+                    "the innermost range, operator or call that was open, without numbers of steps "
+                    "and occurrences; (nothing recorded) where none was",
+                ),
+                key(
+                    "thread",
+                    "launching: on the thread that launches what ends the gap; other: on another "
+                    "one, while that thread waited or recorded nothing",
+                ),
+                total("total_ns", Unit.NS, "how long devices were idle in it"),
+                derived("share_ratio", Unit.RATIO, "total_ns of the window"),
+                total("gap_count", Unit.COUNT, "in how many gaps"),
+            ),
+        ),
+        TableSpec(
             "histogram",
             "the gaps of each device by length",
             (
@@ -77,6 +100,7 @@ def measure_idle(trace: Trace) -> Result:
     gaps = find_gaps(trace)
     tables = {
         "causes": _by_cause(gaps),
+        "names": _by_name(charged_by_host(trace)),
         "histogram": _histogram(gaps),
         "host_bound_steps": _host_bound_steps(trace, gaps),
     }
@@ -105,6 +129,22 @@ def _by_cause(gaps: pd.DataFrame) -> pd.DataFrame:
             "cause": np.array(CAUSES, object)[places],
             "total_ns": total_ns[devices, places],
             "gap_count": gap_count[devices, places],
+        }
+    )
+
+
+def _by_name(charged: pd.DataFrame) -> pd.DataFrame:
+    """Return a row per device, cause, name and thread."""
+    keys = ["device", "cause", "name", "by"]
+    once = charged.groupby(["gap", *keys], observed=True, sort=False)["ns"].sum().reset_index()
+    sums = once.groupby(keys, observed=True, sort=False)["ns"].agg(["sum", "size"]).reset_index()
+    return pd.DataFrame(
+        {
+            "device": sums["device"].to_numpy(np.int64),
+            **{name: sums[name].astype(object).to_numpy() for name in ("cause", "name")},
+            "thread": sums["by"].astype(object).to_numpy(),
+            "total_ns": sums["sum"].to_numpy(np.int64),
+            "gap_count": sums["size"].to_numpy(np.int64),
         }
     )
 
@@ -172,7 +212,14 @@ def _finish(result: Result) -> Result:
     table = table.sort_values(
         ["total_ns", "device", "place"], ascending=[False, True, True], ignore_index=True
     )
-    return result.with_table(table).with_notes(*_notes(result.to_frame("host_bound_steps")))
+    names = result.to_frame("names")
+    names = names.assign(share_ratio=names["total_ns"] / window_ns).sort_values(
+        ["total_ns", "device", "cause", "name", "thread"],
+        ascending=[False, True, True, True, True],
+        ignore_index=True,
+    )
+    result = result.with_table(table).with_table(names, "names")
+    return result.with_notes(*_notes(result.to_frame("host_bound_steps")))
 
 
 def _notes(steps: pd.DataFrame) -> list[Note]:
@@ -194,7 +241,7 @@ ANALYSIS = Analysis(
     name="idle",
     spec=SPEC,
     needs=("kernels", "copies", "api_calls"),
-    uses=("ranges", "overheads", "devices"),
+    uses=("ranges", "host_ops", "overheads", "devices"),
     whole=("kernels", "copies"),
     of_rank=measure_idle,
     finish=_finish,

@@ -25,9 +25,10 @@ class DeviceWork:
     """The kernels and copies of one device in the whole recording, by start (at least one).
 
     ``name`` is the place in `labels` of the kernel's name or the copy's direction, ``launch_ns``
-    and ``launched_ns`` are start and end of the launching call and ``thread`` is the one that made
-    it (meaningless unless ``is_linked``), ``is_shared`` says whether another device takes part (communication, copies
-    between devices). ``by_end`` are the rows by end, ``ends_sorted`` these ends.
+    and ``launched_ns`` are start and end of the launching call and ``thread`` is that of the call
+    (meaningless unless ``is_linked``), ``is_shared`` says whether another device takes part
+    (communication, copies between devices). ``by_end`` are the rows by end, ``ends_sorted`` these
+    ends.
     """
 
     starts: _Int64Array

@@ -13,7 +13,7 @@ So the charges of a gap add up to it, and no name is charged more than it was op
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
@@ -23,20 +23,19 @@ import pandas as pd
 
 from traceprof.facts.cache import fact, of_window
 from traceprof.facts.gaps import CAUSES, find_gap_parts, find_gaps
+from traceprof.facts.host.holders import BY, LAUNCHING, OTHER, chosen_pieces, pieces_of_parts
 from traceprof.facts.host.lanes import Doing, Lanes, lanes_within
 from traceprof.facts.host.states import is_launch
-from traceprof.model.intervals import Intervals, overlapping_pairs, union_lengths
+from traceprof.model.intervals import Intervals, union_lengths
 from traceprof.model.tables import ABSENT
 from traceprof.model.trace import Trace
 
-__all__ = ["BY", "Charges", "find_charges", "time_by_name"]
+__all__ = ["BY", "NOTHING", "Charges", "charged_by_host", "find_charges", "time_by_name"]
 
 _Int64Array = npt.NDArray[np.int64]
 
-BY: Final = ("", "launching", "other")
-"""Whose name is charged: of the thread that launches what ends the gap, or of another one."""
-
-_LAUNCHING, _OTHER = BY.index("launching"), BY.index("other")
+NOTHING: Final = "(nothing recorded)"
+"""Stands in tables and sentences for the time in which the host recorded nothing."""
 
 _OF_HOST: Final = ("data", "synchronising", "launch", "host", "edge", "unknown")
 """The causes for which it is told what the host did; in the others no thread holds a device up."""
@@ -61,9 +60,21 @@ def find_charges(trace: Trace) -> Charges:
     """Return what the gaps of the devices in the window are charged to."""
     parts = _asked_parts(trace)
     lanes = lanes_within(trace, _times_of_processes(parts))
-    pieces = _pieces(parts, lanes)
-    chosen = _chosen(parts, pieces)
+    pieces = pieces_of_parts(parts, lanes)
+    chosen = chosen_pieces(parts, pieces)
     return Charges(_times(trace, parts, chosen, lanes), _running(trace, parts, pieces, lanes))
+
+
+@of_window
+def charged_by_host(trace: Trace) -> pd.DataFrame:
+    """Return those of `Charges.times` that are the host's, and `NOTHING` for a name without one.
+
+    With ``ns``, the length of each.
+    """
+    times = find_charges(trace).times
+    times = times[times["cause"].isin(_OF_HOST)].reset_index(drop=True)
+    names = times["name"].cat.rename_categories({"": NOTHING})
+    return times.assign(name=names, ns=times["end_ns"] - times["start_ns"])
 
 
 def time_by_name(rows: pd.DataFrame) -> dict[str, int]:
@@ -124,89 +135,6 @@ def _times_of_processes(parts: pd.DataFrame) -> dict[int, Intervals]:
     }
 
 
-def _pieces(parts: pd.DataFrame, lanes: Lanes) -> pd.DataFrame:
-    """Return what every thread was in during each part: part, start, end, name, lane, doing."""
-    starts, ends, process, thread = (
-        parts[name].to_numpy(np.int64) for name in ("start_ns", "end_ns", "process", "thread")
-    )
-    rows_of = parts.groupby("process").indices
-    found = [np.empty((6, 0), np.int64)]
-    for number, lane in enumerate(lanes.lanes):
-        rows = rows_of[lane.process]
-        part, piece = overlapping_pairs(starts[rows], ends[rows], lane.starts, lane.ends)
-        part = rows[part]
-        found.append(
-            np.stack(
-                (
-                    part,
-                    np.maximum(starts[part], lane.starts[piece]),
-                    np.minimum(ends[part], lane.ends[piece]),
-                    lane.name[piece],
-                    np.full(len(part), number),
-                    thread[part] == lane.thread,
-                )
-            )
-        )
-    names = ("part", "start_ns", "end_ns", "name", "lane", "is_own")
-    pieces = pd.DataFrame(dict(zip(names, np.concatenate(found, axis=1), strict=True)))
-    return pieces.assign(doing=lanes.doing[pieces["name"].to_numpy()])
-
-
-def _chosen(parts: pd.DataFrame, pieces: pd.DataFrame) -> _Int64Array:
-    """Return what is charged, as columns: part, start, end, name (-1: nothing), place in `BY`."""
-    offset = parts["offset_ns"].to_numpy(np.int64)
-    starts, ends = parts["start_ns"].to_numpy(np.int64), parts["end_ns"].to_numpy(np.int64)
-    lengths = ends - starts
-    part, begin, name, is_own = (
-        pieces[column].to_numpy(np.int64) for column in ("part", "start_ns", "name", "is_own")
-    )
-    first = offset[part] + begin - starts[part]
-    last = first + (pieces["end_ns"].to_numpy(np.int64) - begin)
-    free = Intervals.single(0, int(lengths.sum()))
-    found = []
-    for layer in _layers(parts, pieces):
-        rows = layer[np.argsort(first[layer])]
-        row, of_free = overlapping_pairs(first[rows], last[rows], free.starts, free.ends)
-        row = rows[row]
-        x0, x1 = np.maximum(first[row], free.starts[of_free]), np.minimum(last[row], free.ends[of_free])
-        found.append(np.stack((x0, x1, part[row], name[row], np.where(is_own[row], _LAUNCHING, _OTHER))))
-        free = free - Intervals.union_of(first[rows], last[rows])
-    row, of_free = overlapping_pairs(offset, offset + lengths, free.starts, free.ends)
-    x0 = np.maximum(offset[row], free.starts[of_free])
-    x1 = np.minimum(offset[row] + lengths[row], free.ends[of_free])
-    found.append(np.stack((x0, x1, row, np.full(len(row), -1), np.zeros(len(row), np.int64))))
-    x0, x1, part, name, by = np.concatenate(found, axis=1)
-    to_time = starts[part] - offset[part]
-    return np.stack((part, x0 + to_time, x1 + to_time, name, by))
-
-
-def _layers(parts: pd.DataFrame, pieces: pd.DataFrame) -> Iterator[_Int64Array]:
-    """Yield the rows of ``pieces`` that are charged first, then those behind them, and so on."""
-    is_own, doing = pieces["is_own"].to_numpy(np.bool_), pieces["doing"].to_numpy()
-    yield np.flatnonzero(is_own & (doing != Doing.WAITS))
-    others = np.flatnonzero(~is_own & (doing == Doing.RUNS))
-    rank = _ranks(parts, pieces.take(others))
-    for place in range(int(rank.max(initial=-1)) + 1):
-        yield others[rank == place]
-    yield np.flatnonzero(is_own & (doing == Doing.WAITS))
-
-
-def _ranks(parts: pd.DataFrame, pieces: pd.DataFrame) -> _Int64Array:
-    """Return which thread of its gap each piece is of, by the time that they cover of it."""
-    gap = parts["gap"].to_numpy(np.int64)[pieces["part"].to_numpy()]
-    lane = pieces["lane"].to_numpy(np.int64)
-    n_lanes = int(lane.max(initial=0)) + 1
-    pairs, place = np.unique(gap * n_lanes + lane, return_inverse=True)
-    covered = np.zeros(len(pairs), np.int64)
-    np.add.at(covered, place, (pieces["end_ns"] - pieces["start_ns"]).to_numpy(np.int64))
-    order = np.lexsort((-covered, pairs // n_lanes))
-    owner = (pairs // n_lanes)[order]
-    opens = np.flatnonzero(np.append(True, owner[1:] != owner[:-1])) if len(owner) else owner
-    rank = np.empty(len(pairs), np.int64)
-    rank[order] = np.arange(len(pairs)) - np.repeat(opens, np.diff(np.append(opens, len(pairs))))
-    return rank[place]
-
-
 def _times(trace: Trace, parts: pd.DataFrame, chosen: _Int64Array, lanes: Lanes) -> pd.DataFrame:
     """Return the charges of all gaps, those in which no thread holds a device up included."""
     part, starts, ends, name, by = chosen
@@ -225,13 +153,11 @@ def _times(trace: Trace, parts: pd.DataFrame, chosen: _Int64Array, lanes: Lanes)
     return _framed(trace, _joined(columns[:, np.lexsort((columns[1], columns[0]))]), lanes)
 
 
-def _running(
-    trace: Trace, parts: pd.DataFrame, pieces: pd.DataFrame, lanes: Lanes
-) -> pd.DataFrame:
+def _running(trace: Trace, parts: pd.DataFrame, pieces: pd.DataFrame, lanes: Lanes) -> pd.DataFrame:
     runs = pieces[(pieces["doing"] == Doing.RUNS).to_numpy()]
     gap, cause = parts[["gap", "cause"]].to_numpy(np.int64)[runs["part"].to_numpy()].T
     starts, ends, name = (runs[own].to_numpy() for own in ("start_ns", "end_ns", "name"))
-    by = np.where(runs["is_own"].to_numpy(np.bool_), _LAUNCHING, _OTHER)
+    by = np.where(runs["is_own"].to_numpy(np.bool_), LAUNCHING, OTHER)
     return _framed(trace, np.stack((gap, starts, ends, cause, name, by)), lanes)
 
 

@@ -100,9 +100,7 @@ def _rows_within(trace: Trace, name: str, asked: Mapping[int, Intervals]) -> pd.
     return pd.DataFrame(taken | {"name": codes})
 
 
-def _named(
-    trace: Trace, found: list[pd.DataFrame]
-) -> tuple[npt.NDArray[np.object_], _Int64Array]:
+def _named(trace: Trace, found: list[pd.DataFrame]) -> tuple[npt.NDArray[np.object_], _Int64Array]:
     """Return the distinct names of the rows ``found``, and the place among them of each row."""
     texts, places, n_before = [], [], 0
     for table, rows in zip(_TABLES, found, strict=True):
@@ -140,9 +138,7 @@ def _lanes_of(rows: pd.DataFrame) -> Iterator[Lane]:
         if len(own):
             mine = order[own]
             first, last, owner = innermost_pieces(starts[mine], ends[mine])
-            yield Lane(
-                int(process[own[0]]), int(thread[own[0]]), first, last, name[mine][owner]
-            )
+            yield Lane(int(process[own[0]]), int(thread[own[0]]), first, last, name[mine][owner])
 
 
 def innermost_pieces(
