@@ -144,6 +144,31 @@ def test_the_longest_gaps_with_what_ran_around_them() -> None:
     assert table["cause_ratio"].tolist() == [370 / 380, 1.0]
 
 
+def test_gaps_tell_what_the_host_was_in_for_most_of_them() -> None:
+    trace = (
+        between((5 * MS, 5 * MS + 5 * US), (MS, 5 * MS + 10 * US))
+        .range("open when it began", 0, MS + 5 * US)
+        .range("compile, op_id = 1", 2 * MS, 4 * MS)
+        .range("compile, op_id = 2", 4 * MS, 5 * MS)
+        .range("nvrtc", 2 * MS, 4 * MS, thread=2)
+        .build()
+    )
+    trace = trace.within(TimeWindow(0, trace.span.end_ns))
+    gaps = run("gaps", trace).table
+    columns = ("duration_ns", "host_name", "host_ratio", "meanwhile", "meanwhile_ratio")
+    assert plain(gaps, *columns) == [
+        (4010 * US, "compile", 3000 / 4010, "nvrtc", 2000 / 4010),
+    ]
+    names = run("idle", trace).to_frame("names")
+    assert plain(names, "cause", "name", "thread", "total_ns", "gap_count") == [
+        ("host", "compile", "launching", 3 * MS, 1),
+        ("host", "(nothing recorded)", "", 995 * US, 1),
+        ("host", "open when it began", "launching", 5 * US, 1),
+        ("launch", "(nothing recorded)", "", 5 * US, 1),
+        ("launch", "cudaLaunchKernel", "launching", 5 * US, 1),
+    ]
+
+
 def test_no_gaps() -> None:
     trace = TraceBuilder().kernel("a", 0, 10).build()
     assert run("gaps", trace).table.empty

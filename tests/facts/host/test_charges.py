@@ -141,3 +141,71 @@ def test_charges_are_those_of_every_nanosecond(
     times = charges.times.assign(ns=charges.times["end_ns"] - charges.times["start_ns"])
     by_cause = times.groupby(["gap", "cause"], observed=False)["ns"].sum().unstack()
     assert (by_cause[list(CAUSES)].to_numpy() == gaps[list(CAUSES)].to_numpy()).all()
+
+
+def _named(trace: Trace) -> list[tuple[str, str, int]]:
+    times = find_charges(trace).times
+    times = times.assign(ns=times["end_ns"] - times["start_ns"])
+    sums = times.groupby(["name", "by"], observed=True)["ns"].sum().reset_index()
+    return sorted(plain(sums, "name", "by", "ns"), key=lambda row: -row[2])
+
+
+def _gap_of_a_millisecond() -> TraceBuilder:
+    return (
+        TraceBuilder()
+        .kernel("first", 0, 100, launched_ns=(10, 20))
+        .kernel("second", 1_000_100, 1_000_200, launched_ns=(1_000_090, 1_000_100))
+    )
+
+
+def test_what_was_open_when_a_gap_began_is_charged_with_its_overlap_alone() -> None:
+    trace = _gap_of_a_millisecond().range("short", 50, 4_100).range("long", 4_100, 10_100).build()
+    assert _named(trace) == [
+        ("", "", 989_990),
+        ("long", "launching", 6_000),
+        ("short", "launching", 4_000),
+        ("cudaLaunchKernel", "launching", 10),
+    ]
+
+
+def test_a_thread_that_compiles_is_charged_while_the_launching_one_waits() -> None:
+    trace = (
+        _gap_of_a_millisecond()
+        .range("compile in parallel", 0, 900_000)
+        .host_op("pthread_cond_wait", 100_000, 800_000, source="osrt")
+        .range("nvrtc", 50_000, 700_000, thread=2)
+        .range("nvrtc", 60_000, 650_000, thread=3)
+        .host_op("poll", 0, 1_000_100, source="osrt", thread=4)
+        .build()
+    )
+    assert _named(trace) == [
+        ("nvrtc", "other", 600_000),
+        ("compile in parallel", "launching", 199_900),
+        ("", "", 100_090),
+        ("pthread_cond_wait", "launching", 100_000),
+        ("cudaLaunchKernel", "launching", 10),
+    ]
+    running = find_charges(trace).running
+    assert time_by_name(running[running["by"] == "other"]) == {"nvrtc": 650_000}
+
+
+def test_numbers_of_operators_do_not_share_their_time() -> None:
+    trace = (
+        _gap_of_a_millisecond()
+        .range("aten::mm, seq = 1, op_id = 3", 100, 10_100)
+        .range("aten::mm, seq = 2, op_id = 4", 20_100, 40_100)
+        .build()
+    )
+    assert _named(trace)[1] == ("aten::mm", "launching", 30_000)
+
+
+def test_work_that_waits_in_a_queue_is_nobody_s_fault() -> None:
+    trace = (
+        TraceBuilder()
+        .range("forward", 0, 3_000_100)
+        .kernel("first", 0, 100, launched_ns=(0, 5))
+        .kernel("second", 3_000_000, 3_000_100, launched_ns=(6, 9))
+        .build()
+    )
+    # Until 20 µs after its launch returned, the second could not be there.
+    assert _named(trace)[:2] == [("", "", 3_000_000 - 20_009), ("forward", "launching", 19_909)]

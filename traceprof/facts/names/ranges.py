@@ -79,6 +79,7 @@ def common_categories(names: pd.Index) -> tuple[npt.NDArray[np.object_], npt.NDA
     "step 12", "step 13" are both "step". Numbers of layers and the like stay.
     """
     plain, place = plain_categories(names)
+    given = plain
     found = _as_arrow(pd.Index(plain))
     for pattern, instead in _ONE_OF_MANY:
         if found is None:
@@ -89,8 +90,9 @@ def common_categories(names: pd.Index) -> tuple[npt.NDArray[np.object_], npt.NDA
     if found is not None:
         plain = found.to_numpy(zero_copy_only=False).astype(object)
     # What is nothing but a number keeps a name.
-    stripped = [str(name).strip() or ("#" if name else "") for name in plain]
-    codes, distinct = pd.factorize(np.array(stripped, object), sort=True)
+    bare = np.array([str(name).strip() for name in plain], object)
+    stripped = np.where((bare == "") & (given != ""), "#", bare)
+    codes, distinct = pd.factorize(stripped.astype(object), sort=True)
     return np.asarray(distinct, object), np.asarray(codes, np.int64)[place]
 
 
