@@ -9,7 +9,8 @@ import numpy.typing as npt
 import pandas as pd
 
 from traceprof.analysis.base import Analysis
-from traceprof.facts.host.waits import READS_A_VALUE, find_waits, idle_in_waits
+from traceprof.facts.host.waits import READS_A_VALUE, find_waits
+from traceprof.facts.idle.waits import idle_in_waits
 from traceprof.facts.steps.find import find_steps
 from traceprof.model.results import (
     Note,

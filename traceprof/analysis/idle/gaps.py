@@ -10,7 +10,7 @@ import pandas as pd
 
 from traceprof.analysis.base import Analysis
 from traceprof.facts.gaps import CAUSES, find_gaps
-from traceprof.facts.host.charges import charged_by_host, find_charges
+from traceprof.facts.idle.charges import charged_by_host, find_charges
 from traceprof.model.intervals import union_lengths
 from traceprof.model.results import (
     Note,

@@ -11,7 +11,7 @@ import pandas as pd
 from traceprof.analysis.base import Analysis
 from traceprof.facts.device.times import devices_of_processes
 from traceprof.facts.gaps import CAUSES, find_gaps
-from traceprof.facts.host.charges import charged_by_host
+from traceprof.facts.idle.charges import charged_by_host
 from traceprof.facts.steps.find import find_steps
 from traceprof.model.results import (
     Note,

@@ -10,7 +10,7 @@ import numpy.typing as npt
 import pandas as pd
 
 from traceprof.analysis.advice.findings.context import Context
-from traceprof.facts.host.charges import (
+from traceprof.facts.idle.charges import (
     NOTHING,
     charged_by_host,
     find_charges,

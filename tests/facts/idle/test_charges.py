@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from tests.builders import TraceBuilder, plain
 from traceprof.facts.gaps import CAUSES, find_gaps
-from traceprof.facts.host.charges import Charges, find_charges, time_by_name
+from traceprof.facts.idle.charges import Charges, find_charges, time_by_name
 from traceprof.model.trace import Trace
 from traceprof.model.window import TimeWindow
 

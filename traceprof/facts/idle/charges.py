@@ -23,9 +23,9 @@ import pandas as pd
 
 from traceprof.facts.cache import fact, of_window
 from traceprof.facts.gaps import CAUSES, find_gap_parts, find_gaps
-from traceprof.facts.host.holders import BY, LAUNCHING, OTHER, chosen_pieces, pieces_of_parts
 from traceprof.facts.host.lanes import Doing, Lanes, lanes_within
 from traceprof.facts.host.states import is_launch
+from traceprof.facts.idle.holders import BY, LAUNCHING, OTHER, chosen_pieces, pieces_of_parts
 from traceprof.model.intervals import Intervals, union_lengths
 from traceprof.model.tables import ABSENT
 from traceprof.model.trace import Trace
