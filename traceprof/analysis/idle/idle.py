@@ -32,6 +32,7 @@ _EDGES_NS: Final = (0, 10_000, 100_000, 1_000_000, 10_000_000, 100_000_000, 1_00
 _HOST_CAUSES: Final = ("data", "synchronising", "launch", "host")
 _HOST_BOUND: Final = 0.3
 _SHOWN: Final = 12
+_NAMED: Final = 3
 _DEVICE: Final = key("device", "the number of the device in the run", Unit.NUMBER)
 
 SPEC: Final = ResultSpec(
@@ -219,7 +220,20 @@ def _finish(result: Result) -> Result:
         ignore_index=True,
     )
     result = result.with_table(table).with_table(names, "names")
-    return result.with_notes(*_notes(result.to_frame("host_bound_steps")))
+    return result.with_notes(*_notes(result.to_frame("host_bound_steps")), *_named(names))
+
+
+def _named(names: pd.DataFrame) -> list[Note]:
+    """Return what the host was in for the longest while devices were idle, all together."""
+    sums = names.groupby("name", sort=True)["total_ns"].sum()
+    ranked = sums.sort_values(ascending=False, kind="stable").head(_NAMED)
+    if ranked.empty:
+        return []
+    values: dict[str, object] = {}
+    for i, (name, ns) in enumerate(ranked.items()):
+        values |= {f"name{i}": str(name), f"ns{i}": int(ns)}
+    listed = ", ".join(f"{{name{i}}} {{ns{i}:ns}}" for i in range(len(ranked)))
+    return [Note(f"while devices were idle the host was in: {listed}", values)]
 
 
 def _notes(steps: pd.DataFrame) -> list[Note]:
