@@ -1,7 +1,8 @@
 """Whole hosts and racks that the others wait for, told apart from single late ranks.
 
 In a collective that several hosts share, a host is late as a whole by what most of its ranks come
-after the median rank of the other hosts. What only its last rank is later is that rank's own.
+after the median rank of the other hosts. What only its last rank is later is that rank's own. A
+host that passes on a delay of another is none: half of what everybody waits must go back to it.
 """
 
 from __future__ import annotations
@@ -18,7 +19,9 @@ from traceprof.facts.cache import of_window
 from traceprof.facts.collectives.matches import Matches, find_matches
 from traceprof.facts.collectives.members import Member
 from traceprof.facts.ranks.arrivals import find_arrivals, phases_of_arrivals
+from traceprof.facts.ranks.blame import find_blame
 from traceprof.facts.ranks.ends import is_beyond_clocks, spread_of_ends_ns
+from traceprof.facts.ranks.waits import matches_in_step
 from traceprof.model.ranks import Ranks
 
 __all__ = [
@@ -85,7 +88,7 @@ def measure_lateness(ranks: Ranks, grouping: Grouping) -> tuple[GroupLateness, .
 
     Nothing where there is but one group.
     """
-    matches = find_matches(ranks).collectives
+    matches = matches_in_step(ranks)
     names = [grouping.of_member(member) for member in matches.members]
     groups = list(dict.fromkeys(filter(None, names)))
     if len(groups) < 2 or not matches.is_shared:
@@ -95,8 +98,13 @@ def measure_lateness(ranks: Ranks, grouping: Grouping) -> tuple[GroupLateness, .
     whole = sum(one.held_up_ns for one, _ in found)
     costly = [i for i, (one, _) in enumerate(found) if one.cost_ratio >= _LEAST_COST_RATIO]
     phases = _phases(find_arrivals(ranks), meetings, costly) if costly else {}
+    charged = find_blame(ranks).charged_ns
+    is_root = [
+        int(charged[meetings.group_of == i].sum()) >= _LEAST_SHARE_RATIO * int(charged.sum())
+        for i in range(len(groups))
+    ]
     return tuple(
-        _judged(group, held, whole, *phases.get(i, ("", 0)))
+        _judged(group, held, whole, *phases.get(i, ("", 0)), is_root=is_root[i])
         for i, (group, held) in enumerate(found)
     )
 
@@ -232,10 +240,11 @@ def _middles(values: _Float64Array) -> tuple[_Float64Array, _Float64Array]:
 
 
 def _judged(
-    group: GroupLateness, held: _Held, whole_ns: int, phase: str, excess_ns: int
+    group: GroupLateness, held: _Held, whole_ns: int, phase: str, excess_ns: int, *, is_root: bool
 ) -> GroupLateness:
     is_straggler = (
-        _is_costly(group, whole_ns)
+        is_root
+        and _is_costly(group, whole_ns)
         and len(held.rows) > 1
         and is_beyond_clocks(group.cost_ns, group.ends_ns)
     )

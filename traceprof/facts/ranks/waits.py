@@ -21,7 +21,7 @@ from traceprof.model.intervals import Intervals
 from traceprof.model.ranks import Ranks
 from traceprof.model.tables import ABSENT
 
-__all__ = ["find_waits", "waiting_of_members"]
+__all__ = ["find_waits", "matches_in_step", "waiting_of_members"]
 
 _Int64Array = npt.NDArray[np.int64]
 
@@ -36,7 +36,8 @@ def find_waits(ranks: Ranks) -> pd.DataFrame:
     Columns: match, member, last_member (places in `find_members`), is_message (of two ranks, that
     play different parts), start_ns, last_start_ns, wait_ns (until the last rank came, in step),
     exposed_ns (of that, when the rank did not compute; each ns of a rank in one row alone),
-    skew_ns (the same before the ranks were in step: it belongs to nobody), sync_ns (when all these
+    skew_ns (the same before the ranks were in step: it belongs to nobody), is_in_step (whether they
+    were when the first of them came), sync_ns (when all these
     ranks were last released together before; `ABSENT`: never), own_ns (since then until its start,
     without exposed waiting), contradicted_ns (how much earlier it ended than the last one started).
     """
@@ -45,6 +46,21 @@ def find_waits(ranks: Ranks) -> pd.DataFrame:
         return found
     inside = ranks.span.holds(found["last_start_ns"].to_numpy(np.int64))
     return found[inside].reset_index(drop=True)
+
+
+@of_window
+def matches_in_step(ranks: Ranks) -> Matches:
+    """Return the matches whose ranks were in step before the first of them came.
+
+    In the others who came late is not known: the recordings, and the set-up, began at different
+    times. Without messages.
+    """
+    matches = find_matches(ranks).collectives
+    waits = find_waits(ranks)
+    known = waits.loc[waits["is_in_step"], "match"].unique()
+    table = matches.table[matches.table.index.isin(known)]
+    rows = matches.rows[matches.rows["match"].isin(table.index)].reset_index(drop=True)
+    return Matches(matches.members, rows, table)
 
 
 @fact
@@ -108,7 +124,7 @@ def _computing(ranks: Ranks) -> Mapping[int, Intervals]:
     }
 
 
-def _syncs(matches: Matches, waits: pd.DataFrame) -> dict[str, _Int64Array]:
+def _syncs(matches: Matches, waits: pd.DataFrame) -> dict[str, Any]:
     """Return when all ranks of each collective were first released together, and last before it.
 
     By collectives of these ranks, or of more. Nobody's first is `_NEVER`.
@@ -127,6 +143,7 @@ def _syncs(matches: Matches, waits: pd.DataFrame) -> dict[str, _Int64Array]:
     above = _groups_above(list(groups))
     first = pd.Series(_NEVER, table.index, dtype=np.int64)
     last = pd.Series(ABSENT, table.index, dtype=np.int64)
+    in_step = pd.Series(data=False, index=table.index)
     released = {
         ranks: np.sort(own.loc[own["holds"], "release_ns"].to_numpy(np.int64))
         for ranks, own in groups.items()
@@ -144,10 +161,12 @@ def _syncs(matches: Matches, waits: pd.DataFrame) -> dict[str, _Int64Array]:
         # Begun by some before the ranks were first in step: what comes after that is known.
         is_open = (latest == ABSENT) & (own["release_ns"].to_numpy(np.int64) > earliest)
         first.loc[own.index] = earliest
+        in_step.loc[own.index] = latest != ABSENT
         last.loc[own.index] = np.where(is_open, earliest, latest)
     return {
         "first_sync_ns": first.reindex(waits["match"]).to_numpy(np.int64),
         "sync_ns": last.reindex(waits["match"]).to_numpy(np.int64),
+        "is_in_step": in_step.reindex(waits["match"]).to_numpy(np.bool_),
     }
 
 
