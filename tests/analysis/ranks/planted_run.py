@@ -92,9 +92,7 @@ def cost_of_planted(job: Job) -> int:
 
 def _duration(job: Job) -> int:
     """From the end of the first step to that of the last, of the last rank."""
-    ends = [
-        [done.end_ns for done in own if done.op.kind == "optimizer"] for own in simulate(job)
-    ]
+    ends = [[done.end_ns for done in own if done.op.kind == "optimizer"] for own in simulate(job)]
     return max(own[-1] for own in ends) - max(own[0] for own in ends)
 
 

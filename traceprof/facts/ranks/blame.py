@@ -169,7 +169,7 @@ class _Chain:
         exposed = waits["exposed_ns"].to_numpy(np.float64)
         new_match = np.r_[True, self.match[1:] != self.match[:-1]] if len(waits) else []
         self.begins = np.flatnonzero(new_match)
-        self.ends = np.append(self.begins[1:], len(waits))
+        self.ends = np.append(self.begins, len(waits))[1:]
         own = waits["own_ns"].to_numpy(np.float64)
         own_of_last = self._of_last(own)
         wait = waits["wait_ns"].to_numpy(np.float64)

@@ -1,4 +1,4 @@
-"""Which ranks the others wait for: whose delays their waiting goes back to, and what they do more."""
+"""Which ranks the others wait for: whose delays waiting goes back to, and what they do more of."""
 
 from __future__ import annotations
 

@@ -72,9 +72,10 @@ def waiting_of_members(ranks: Ranks) -> tuple[Intervals, ...]:
     rows = matches.rows[(matches.rows["match"] >= 0) & (matches.rows["member"] >= 0)]
     starts, releases = rows["start_ns"].to_numpy(np.int64), _releases(matches, rows)
     device = rows["device"].to_numpy(np.int64)
-    for (member, _), own in rows.groupby(["member", "device"]).indices.items():
+    places = rows["member"].to_numpy(np.int64)
+    for own in rows.groupby(["member", "device"]).indices.values():
         held = Intervals.union_of(starts[own], releases[own])
-        place = int(str(member))
+        place = int(places[own[0]])
         waiting[place] |= held - computing.get(int(device[own[0]]), Intervals.empty())
     return tuple(waiting)
 
@@ -139,34 +140,35 @@ def _syncs(matches: Matches, waits: pd.DataFrame) -> dict[str, Any]:
             "ranks": by_match["member"].agg(frozenset),
         }
     )
-    groups = {ranks: own for ranks, own in table.groupby("ranks", sort=False)}
+    places: dict[frozenset[int], list[int]] = {}
+    for place, group in enumerate(table["ranks"].tolist()):
+        places.setdefault(group, []).append(place)
+    groups = {group: np.array(own, np.int64) for group, own in places.items()}
     above = _groups_above(list(groups))
-    first = pd.Series(_NEVER, table.index, dtype=np.int64)
-    last = pd.Series(ABSENT, table.index, dtype=np.int64)
-    in_step = pd.Series(data=False, index=table.index)
-    released = {
-        ranks: np.sort(own.loc[own["holds"], "release_ns"].to_numpy(np.int64))
-        for ranks, own in groups.items()
-    }
-    for ranks, own in groups.items():
-        begin = own["begin_ns"].to_numpy(np.int64)
-        earliest, latest = _NEVER, np.full(len(own), ABSENT, np.int64)
+    release_ns, begin_ns = (table[n].to_numpy(np.int64) for n in ("release_ns", "begin_ns"))
+    holds = table["holds"].to_numpy(np.bool_)
+    first, last = np.full(len(table), _NEVER), np.full(len(table), ABSENT)
+    in_step = np.zeros(len(table), np.bool_)
+    released = {ranks: np.sort(release_ns[rows][holds[rows]]) for ranks, rows in groups.items()}
+    for ranks, rows in groups.items():
+        earliest, latest = _NEVER, np.full(len(rows), ABSENT, np.int64)
         for larger in above[ranks]:
             times = released[larger]
             if not len(times):
                 continue
             earliest = min(earliest, int(times[0]))
-            before = np.searchsorted(times, begin, side="right") - 1
+            before = np.searchsorted(times, begin_ns[rows], side="right") - 1
             latest = np.maximum(latest, np.where(before >= 0, times[before], ABSENT))
         # Begun by some before the ranks were first in step: what comes after that is known.
-        is_open = (latest == ABSENT) & (own["release_ns"].to_numpy(np.int64) > earliest)
-        first.loc[own.index] = earliest
-        in_step.loc[own.index] = latest != ABSENT
-        last.loc[own.index] = np.where(is_open, earliest, latest)
+        is_open = (latest == ABSENT) & (release_ns[rows] > earliest)
+        first[rows] = earliest
+        in_step[rows] = latest != ABSENT
+        last[rows] = np.where(is_open, earliest, latest)
+    of_row = pd.Series(range(len(table)), table.index).reindex(waits["match"]).to_numpy()
     return {
-        "first_sync_ns": first.reindex(waits["match"]).to_numpy(np.int64),
-        "sync_ns": last.reindex(waits["match"]).to_numpy(np.int64),
-        "is_in_step": in_step.reindex(waits["match"]).to_numpy(np.bool_),
+        "first_sync_ns": first[of_row],
+        "sync_ns": last[of_row],
+        "is_in_step": in_step[of_row],
     }
 
 

@@ -8,7 +8,8 @@ from typing import Final
 from traceprof.analysis.advice.findings.base import Finding, Rule
 from traceprof.analysis.advice.findings.context import Context
 from traceprof.errors import NotRecordedError
-from traceprof.facts.ranks.groups import find_late_whole
+from traceprof.facts.ranks.blame import find_blame
+from traceprof.facts.ranks.groups import Grouping, GroupLateness, find_late_whole
 from traceprof.model.results import Note
 
 __all__ = ["RULE", "waiting_for_group_ratio"]
@@ -21,8 +22,14 @@ def waiting_for_group_ratio(context: Context) -> float:
     found = find_late_whole(context.ranks)
     if found is None:
         return 0.0
-    waited_ns = found[1].waited_ns / len(context.matches.members)
-    return waited_ns / context.window_ns
+    charged_ns = int(find_blame(context.ranks).charged_ns[_members(context, *found)].sum())
+    return charged_ns / len(context.matches.members) / context.window_ns
+
+
+def _members(context: Context, where: Grouping, group: GroupLateness) -> list[int]:
+    """Return the places of the ranks of a group."""
+    members = enumerate(context.matches.members)
+    return [place for place, member in members if where.of_member(member) == group.name]
 
 
 def _check(context: Context) -> Iterator[Finding]:
@@ -32,10 +39,12 @@ def _check(context: Context) -> Iterator[Finding]:
     if len(hosts) < 2:
         raise NotRecordedError("the ranks of fewer than two hosts are known (--cluster FILE)")
     found = find_late_whole(context.ranks)
-    ratio = waiting_for_group_ratio(context)
-    if found is None or ratio < _LEAST:
+    if found is None:
         return
     where, group = found
+    ratio = group.cost_ns / context.window_ns
+    if ratio < _LEAST:
+        return
     kind = where.value
     table = context.matches.table
     names = [where.of_member(context.matches.members[place]) for place in table["last_member"]]
@@ -64,8 +73,7 @@ def _check(context: Context) -> Iterator[Finding]:
             *phase,
         ),
         action=_ACTIONS[kind].format(name=group.name),
-        caveat="with clocks that are not aligned (--align) a whole host seems late; in a pipeline "
-        "stages wait by design",
+        caveat="with clocks that are not aligned (--align) a whole host seems late",
         window=context.window_text(int(worst["first_start_ns"]), int(worst["end_ns"])),
     )
 
