@@ -164,7 +164,9 @@ def _syncs(matches: Matches, waits: pd.DataFrame) -> dict[str, Any]:
         first[rows] = earliest
         in_step[rows] = latest != ABSENT
         last[rows] = np.where(is_open, earliest, latest)
-    of_row = pd.Series(range(len(table)), table.index).reindex(waits["match"]).to_numpy()
+    of_row = (
+        pd.Series(np.arange(len(table)), table.index).reindex(waits["match"]).to_numpy(np.int64)
+    )
     return {
         "first_sync_ns": first[of_row],
         "sync_ns": last[of_row],
