@@ -173,6 +173,8 @@ class _Chain:
         own = waits["own_ns"].to_numpy(np.float64)
         own_of_last = self._of_last(own)
         wait = waits["wait_ns"].to_numpy(np.float64)
+        self.wait = wait
+        self.is_message = waits["is_message"].to_numpy(np.bool_)
         is_known = (wait > 0) & (self.sync_ns != ABSENT)
         self.own_share = np.zeros(len(waits), np.float64)
         np.divide(np.clip(own_of_last - own, 0, wait), wait, self.own_share, where=is_known)
@@ -233,9 +235,16 @@ class _Chain:
             last = self.last[begin]
             first, until = stretches[place]
             whole = waited[last][until] - waited[last][first]
-            share = (due[last][until] - due[last][first]) / whole if whole > 0 else 0.0
+            due_here = due[last][until] - due[last][first]
             rows = slice(begin, end)
-            grown[rows] = self.grown_here[rows] + self.passed_share[rows] * share
+            passed = self.passed_share[rows]
+            if self.is_message[begin]:
+                share = due_here / whole if whole > 0 else 0.0
+                grown[rows] = self.grown_here[rows] + passed * share
+            else:
+                passed_ns = passed * self.wait[rows]
+                share = np.minimum(due_here / np.maximum(passed_ns, 1), 1)
+                grown[rows] = self.grown_here[rows] + passed * share
             for row in range(begin, end):
                 who = self.member[row]
                 n = filled[who]

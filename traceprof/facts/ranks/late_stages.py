@@ -9,6 +9,7 @@ import numpy as np
 from traceprof.facts.cache import of_window
 from traceprof.facts.collectives.members import find_members
 from traceprof.facts.ranks.blame import find_blame
+from traceprof.facts.ranks.costs import cost_of
 from traceprof.facts.ranks.groups import GroupLateness
 from traceprof.facts.ranks.since import since_of
 from traceprof.facts.ranks.stages import find_stages
@@ -48,7 +49,7 @@ def find_late_stage(ranks: Ranks) -> GroupLateness | None:
         others = len(of_member) - len(own)
         if len(own) < _FEWEST_RANKS or not others or charged < _LEAST_SHARE_RATIO * whole:
             continue
-        cost_ns = min(charged // others, int(excess[(len(excess) - 1) // 2]))
+        cost_ns = cost_of(ranks, tuple(own.tolist()))
         cost_ratio = cost_ns / (ranks.span.duration_ns or 1)
         if excess[0] < _LEAST_SHARE_RATIO * excess[-1] or cost_ratio < _LEAST_COST_RATIO:
             continue

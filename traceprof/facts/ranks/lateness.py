@@ -13,6 +13,7 @@ from traceprof.facts.collectives.matches import Matches
 from traceprof.facts.ranks.arrivals import excess_of_phases, find_arrivals
 from traceprof.facts.ranks.blame import Blame, find_blame
 from traceprof.facts.ranks.causes import cause_of
+from traceprof.facts.ranks.costs import cost_of
 from traceprof.facts.ranks.ends import ENDS_TOGETHER, is_beyond_clocks
 from traceprof.facts.ranks.groups import find_late_whole
 from traceprof.facts.ranks.late_stages import find_late_stage, stages_of_members
@@ -121,7 +122,8 @@ def _of_rank(
     last = own[own["last_member"].to_numpy() == place]
     late = last[last["late_ns"] > 0]
     phase, excess_ns = most
-    cost_ns = int(blame.cost_ns[place])
+    is_most = blame.charged_ns[place] >= _LEAST_SHARE_RATIO * int(blame.charged_ns.sum())
+    cost_ns = cost_of(ranks, (place,)) if is_most else int(blame.cost_ns[place])
     return RankLateness(
         member=place,
         rank=None if member.rank == ABSENT else member.rank,

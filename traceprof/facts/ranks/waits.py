@@ -34,7 +34,7 @@ def find_waits(ranks: Ranks) -> pd.DataFrame:
     """Return one row per rank and shared collective or message, by the start of the last rank.
 
     Columns: match, member, last_member (places in `find_members`), is_message (of two ranks, that
-    play different parts), start_ns, last_start_ns, wait_ns (until the last rank came, in step),
+    play different parts), device, start_ns, last_start_ns, wait_ns (until the last rank came, in step),
     exposed_ns (of that, when the rank did not compute; each ns of a rank in one row alone),
     skew_ns (the same before the ranks were in step: it belongs to nobody), is_in_step (whether they
     were when the first of them came), sync_ns (when all these
@@ -92,6 +92,7 @@ def _waits_of_whole(ranks: Ranks) -> pd.DataFrame:
             "member": rows["member"].to_numpy(np.int64),
             "last_member": shared["last_member"].to_numpy(np.int64),
             "is_message": _is_message(shared),
+            "device": rows["device"].to_numpy(np.int64),
             "start_ns": rows["start_ns"].to_numpy(np.int64),
             "last_start_ns": last_ns,
             "release_ns": _releases(matches, rows),
