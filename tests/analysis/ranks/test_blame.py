@@ -100,6 +100,13 @@ def test_a_slow_host_is_named_and_not_its_ranks(job: Job) -> None:
     assert 0.9 * cost_of_planted(job) < host["cost_ns"] < 1.1 * of_steps(job)
 
 
+def test_one_slow_rank_in_a_pipeline_of_a_host_is_not_its_host() -> None:
+    job = Job(pp=4, dp=2, slow={5: 1.3}, hosts=["a"] * 4 + ["b"] * 4)
+    result = run("stragglers", make_job(job))
+    assert [rank.rank for rank in rows(result) if rank.is_straggler] == [5]
+    assert result.to_frame("late_groups").empty
+
+
 @pytest.mark.parametrize(
     ("job", "cause"),
     [
