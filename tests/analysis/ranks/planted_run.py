@@ -15,7 +15,7 @@ from tests.builders import TraceBuilder
 from traceprof.model.merge import place_run
 from traceprof.model.ranks import Ranks
 from traceprof.model.run import RankTrace, RunFiles
-from traceprof.model.trace import TraceInfo
+from traceprof.model.trace import Trace, TraceInfo
 
 MS = 1_000_000
 US = 1_000
@@ -132,61 +132,67 @@ def simulate(job: Job) -> list[list[Done]]:
 
 
 def _ops(job: Job, rank: int, random: np.random.Generator) -> Iterator[Op]:
-    tensor, stage, replica = job.place(rank)
+    return _Worker(job, rank, random).run()
 
-    def at(other_stage: int) -> int:
-        return tensor + job.tp * (other_stage + job.pp * replica)
 
-    def work(kind: str, ns: int) -> Iterator[Op]:
-        ns = round(ns * (1 + job.jitter * random.standard_normal()))
+class _Worker:
+    """What one rank does, one forward and one backward in turn once its pipeline is full."""
+
+    def __init__(self, job: Job, rank: int, random: np.random.Generator) -> None:
+        self.job, self.rank, self.random = job, rank, random
+        self.tensor, self.stage, self.replica = job.place(rank)
+
+    def run(self) -> Iterator[Op]:
+        job = self.job
+        warm = min(job.pp - self.stage - 1, job.micro)
+        for step in range(job.steps):
+            if self.rank in job.idle_ns:
+                yield Op("idle", job.idle_ns[self.rank])
+            for number in range(warm):
+                yield from self.pass_on("forward", step, number)
+            for number in range(job.micro - warm):
+                yield from self.pass_on("forward", step, warm + number)
+                yield from self.pass_on("backward", step, number)
+            for number in range(job.micro - warm, job.micro):
+                yield from self.pass_on("backward", step, number)
+            yield from self.all_reduce("dp", step)
+            yield Op("optimizer", 1 * MS)
+
+    def pass_on(self, kind: str, step: int, number: int) -> Iterator[Op]:
+        """Receive from one neighbour, work, and send to the other."""
+        way = 1 if kind == "forward" else -1
+        yield from self.message("recv", self.stage - way, kind, step, number)
+        yield from self.work(kind, (2 if kind == "forward" else 4) * MS)
+        yield from self.all_reduce("tp", step, kind, number)
+        yield from self.message("send", self.stage + way, kind, step, number)
+
+    def work(self, kind: str, ns: int) -> Iterator[Op]:
+        job, rank = self.job, self.rank
+        ns = round(ns * (1 + job.jitter * self.random.standard_normal()))
         yield Op(kind, round(ns * job.slow.get(rank, 1.0)))
         if rank in job.more_kernels:
             yield Op(kind, round(ns * (job.more_kernels[rank] - 1)))
 
-    def forward(step: int, number: int) -> Iterator[Op]:
-        if stage:
-            pair = (at(stage - 1), rank)
-            yield Op("recv", key=("f", *pair, step, number), ranks=pair)
-        yield from work("forward", 2 * MS)
-        yield from together("tp", step, "f", number)
-        if stage + 1 < job.pp:
-            pair = (rank, at(stage + 1))
-            yield Op("send", key=("f", *pair, step, number), ranks=pair)
+    def message(self, op: str, other: int, *key: object) -> Iterator[Op]:
+        """Send to the stage ``other``, or receive from it, where there is one."""
+        if not 0 <= other < self.job.pp:
+            return
+        there = self.rank + self.job.tp * (other - self.stage)
+        pair = (there, self.rank) if op == "recv" else (self.rank, there)
+        yield Op(op, key=("pp", *pair, *key), ranks=pair)
 
-    def backward(step: int, number: int) -> Iterator[Op]:
-        if stage + 1 < job.pp:
-            pair = (at(stage + 1), rank)
-            yield Op("recv", key=("b", *pair, step, number), ranks=pair)
-        yield from work("backward", 4 * MS)
-        yield from together("tp", step, "b", number)
-        if stage:
-            pair = (rank, at(stage - 1))
-            yield Op("send", key=("b", *pair, step, number), ranks=pair)
-
-    def together(kind: str, *number: object) -> Iterator[Op]:
+    def all_reduce(self, kind: str, *key: object) -> Iterator[Op]:
+        job = self.job
         if kind == "tp":
-            group = tuple(at(stage) - tensor + i for i in range(job.tp))
+            group = tuple(self.rank - self.tensor + i for i in range(job.tp))
         else:
-            group = tuple(tensor + job.tp * (stage + job.pp * i) for i in range(job.dp))
+            first = self.tensor + job.tp * self.stage
+            group = tuple(first + job.tp * job.pp * i for i in range(job.dp))
         if len(group) > 1:
-            yield Op("all_reduce", key=(kind, *group, *number), ranks=group)
-
-    for step in range(job.steps):
-        if rank in job.idle_ns:
-            yield Op("idle", job.idle_ns[rank])
-        warm = min(job.pp - stage - 1, job.micro)
-        for number in range(warm):
-            yield from forward(step, number)
-        for number in range(job.micro - warm):
-            yield from forward(step, warm + number)
-            yield from backward(step, number)
-        for number in range(job.micro - warm, job.micro):
-            yield from backward(step, number)
-        yield from together("dp", step)
-        yield Op("optimizer", 1 * MS)
+            yield Op("all_reduce", key=(kind, *group, *key), ranks=group)
 
 
-def _recorded(job: Job, rank: int, done: Sequence[Done]) -> object:
+def _recorded(job: Job, rank: int, done: Sequence[Done]) -> Trace:
     own = {"process": 100 + rank}
     builder = TraceBuilder().process(100 + rank, rank=rank, world_size=job.size)
     begin = done[0].start_ns
@@ -205,8 +211,7 @@ def _recorded(job: Job, rank: int, done: Sequence[Done]) -> object:
                 begin, step = end + 50, step + 1
             continue
         kind = "AllReduce_Sum_f32_RING_LL" if op.kind == "all_reduce" else "SendRecv"
-        group = "pp" if op.key[0] in ("f", "b") else str(op.key[0])
-        name = f"{group} {sorted(op.ranks)}"
+        name = f"{op.key[0]} {sorted(op.ranks)}"
         call = {"n_bytes": 1_000_000, "group": name, "group_size": len(op.ranks), **own}
         key = 9000 + number
         builder.collective(op.kind, start - 20, start - 10, correlation=key, **call)

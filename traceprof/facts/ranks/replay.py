@@ -69,25 +69,27 @@ class _Order:
         kept = np.ones(int(self.member.max()) + 1, np.float64)
         for member, share in shares.items():
             kept[member] = 1 - share
-        gaps = (self.gap_ns * kept[self.member]).tolist()
-        match, member, after = self.match.tolist(), self.member.tolist(), self.after.tolist()
-        blocks, starts = self.blocks.tolist(), self.start_ns.tolist()
+        gaps: list[float] = (self.gap_ns * kept[self.member]).tolist()
+        match: list[int] = self.match.tolist()
+        members: list[int] = self.member.tolist()
+        after: list[int] = self.after.tolist()
+        starts: list[int] = self.start_ns.tolist()
+        blocks = self.blocks.tolist()
         free = [0.0] * len(match)
         latest: dict[int, float] = {}
-        begin, released = 0, 0.0
-        while begin < len(match):
-            end = begin
-            release = 0.0
-            while end < len(match) and match[end] == match[begin]:
-                start = starts[end] if after[end] < 0 else free[after[end]] + gaps[end]
+        place, released = 0, 0.0
+        while place < len(match):
+            begin, release = place, 0.0
+            while place < len(match) and match[place] == match[begin]:
+                before = after[place]
+                start = starts[place] if before < 0 else free[before] + gaps[place]
                 release = max(release, start)
-                end += 1
-            for row in range(begin, end):
+                place += 1
+            for row in range(begin, place):
                 if blocks[row]:
-                    latest[member[row]] = max(latest.get(member[row], 0.0), release)
-                    free[row] = latest[member[row]]
+                    latest[members[row]] = max(latest.get(members[row], 0.0), release)
+                    free[row] = latest[members[row]]
             released = max(released, release)
-            begin = end
         return released
 
 

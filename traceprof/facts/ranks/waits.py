@@ -34,12 +34,12 @@ def find_waits(ranks: Ranks) -> pd.DataFrame:
     """Return one row per rank and shared collective or message, by the start of the last rank.
 
     Columns: match, member, last_member (places in `find_members`), is_message (of two ranks, that
-    play different parts), device, start_ns, last_start_ns, wait_ns (until the last rank came, in step),
-    exposed_ns (of that, when the rank did not compute; each ns of a rank in one row alone),
+    play different parts), device, start_ns, last_start_ns, wait_ns (until the last rank came, in
+    step), exposed_ns (of that, when the rank did not compute; each ns of a rank in one row alone),
     skew_ns (the same before the ranks were in step: it belongs to nobody), is_in_step (whether they
-    were when the first of them came), sync_ns (when all these
-    ranks were last released together before; `ABSENT`: never), own_ns (since then until its start,
-    without exposed waiting), contradicted_ns (how much earlier it ended than the last one started).
+    were when the first of them came), sync_ns (when all these ranks were last released together
+    before; `ABSENT`: never), own_ns (since then until its start, without exposed waiting),
+    contradicted_ns (how much earlier it ended than the last one started).
     """
     found = _waits_of_whole(ranks)
     if ranks.uncut is None:
