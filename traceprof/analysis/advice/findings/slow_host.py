@@ -8,28 +8,13 @@ from typing import Final
 from traceprof.analysis.advice.findings.base import Finding, Rule
 from traceprof.analysis.advice.findings.context import Context
 from traceprof.errors import NotRecordedError
-from traceprof.facts.ranks.blame import find_blame
-from traceprof.facts.ranks.groups import Grouping, GroupLateness, find_late_whole
+from traceprof.facts.ranks.groups import find_late_whole
+from traceprof.facts.ranks.waits import matches_in_step
 from traceprof.model.results import Note
 
-__all__ = ["RULE", "waiting_for_group_ratio"]
+__all__ = ["RULE"]
 
 _LEAST: Final = 0.03
-
-
-def waiting_for_group_ratio(context: Context) -> float:
-    """Return the share of the window, the mean over ranks, spent waiting for the slow group."""
-    found = find_late_whole(context.ranks)
-    if found is None:
-        return 0.0
-    charged_ns = int(find_blame(context.ranks).charged_ns[_members(context, *found)].sum())
-    return charged_ns / len(context.matches.members) / context.window_ns
-
-
-def _members(context: Context, where: Grouping, group: GroupLateness) -> list[int]:
-    """Return the places of the ranks of a group."""
-    members = enumerate(context.matches.members)
-    return [place for place, member in members if where.of_member(member) == group.name]
 
 
 def _check(context: Context) -> Iterator[Finding]:
@@ -46,7 +31,7 @@ def _check(context: Context) -> Iterator[Finding]:
     if ratio < _LEAST:
         return
     kind = where.value
-    table = context.matches.table
+    table = matches_in_step(context.ranks).table
     names = [where.of_member(context.matches.members[place]) for place in table["last_member"]]
     own = table[[name == group.name for name in names]]
     worst = own.iloc[int(own["waited_ns"].to_numpy().argmax())]

@@ -6,9 +6,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Final
 
+import numpy as np
+
 from traceprof.analysis.advice.findings.base import Finding, Rule
 from traceprof.analysis.advice.findings.context import Context
-from traceprof.analysis.advice.findings.slow_host import waiting_for_group_ratio
 from traceprof.errors import NotRecordedError
 from traceprof.facts.ranks.blame import find_blame
 from traceprof.facts.ranks.groups import find_late_whole
@@ -16,6 +17,7 @@ from traceprof.facts.ranks.late_stages import describe_stage, find_late_stage
 from traceprof.facts.ranks.lateness import RankLateness, lateness_of_ranks
 from traceprof.facts.ranks.waits import find_waits
 from traceprof.model.results import Note
+from traceprof.model.tables import ABSENT
 
 __all__ = ["RULE", "waiting_ratio"]
 
@@ -23,16 +25,14 @@ _LEAST: Final = 0.03
 
 
 def waiting_ratio(context: Context) -> float:
-    """Return the share of the window, the mean over ranks, spent waiting for the slow one.
+    """Return the share of the window, the mean over ranks, in which devices wait for other ranks.
 
-    The slow one may be a whole host, or a stage. 0 where nobody is to blame for most of it.
+    For whomever: a slow rank, one another in turn, a pipeline to fill, or until all have started.
     """
-    if find_late_whole(context.ranks) is not None:
-        return waiting_for_group_ratio(context)
-    slow = _slow(context)
-    if slow is None:
-        return 0.0
-    return slow.charged_ns / len(context.matches.members) / context.window_ns
+    waits = find_waits(context.ranks)
+    on_device = waits[waits["device"] != ABSENT]
+    waited_ns = int(on_device[["exposed_ns", "skew_ns"]].to_numpy(np.int64).sum())
+    return waited_ns / max(len(context.matches.members), 1) / context.window_ns
 
 
 @dataclass(frozen=True, slots=True)
