@@ -189,8 +189,10 @@ def _aligned(ranks: Ranks) -> tuple[Ranks, tuple[Note, ...]]:
     if len(alignment.corrections) < 2:
         note = Note("no collectives are shared: the clocks are aligned by wall time")
         return ranks, (note,)
-    notes = tuple(Note(f"clocks aligned, {note.text}", note.values) for note in alignment.notes)
-    return align_clocks(ranks, alignment), notes
+    aligned = align_clocks(ranks, alignment)
+    # Each is said once: of ranks that nothing ties the aligned run warns.
+    about = [note for note in alignment.notes if note.text not in aligned.info.warnings]
+    return aligned, tuple(Note(f"clocks aligned, {note.text}", note.values) for note in about)
 
 
 def _hardware(opening: Opening) -> Hardware | None:
