@@ -35,7 +35,7 @@ PAGE: Final = (
 """What the page of ``traceprof analyze`` is made of, as far as it was recorded."""
 
 
-_OF_RANK: Final = re.compile(r"rank \d+ ")
+_OF_RANK: Final = re.compile(r"^rank \d+ ?")
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,7 +102,7 @@ def _hardware(ranks: Ranks) -> str:
         for name, is_used in zip(part.devices["name"], part.devices["used"], strict=True)
         if is_used and name
     )
-    return ", ".join(f"{n} × {name}" if n > 1 else name for name, n in names.items())
+    return ", ".join(f"{n} × {name}" if n > 1 else name for name, n in names.items() if name)
 
 
 def _ranks_of_processes(ranks: Ranks) -> dict[int, int]:
