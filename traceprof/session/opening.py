@@ -14,9 +14,9 @@ from traceprof.facts.steps.find import decide_steps, mark_steps
 from traceprof.formats import Outline, ReadOptions, open_trace, outline
 from traceprof.formats.runs.files import is_run, open_run, outline_run
 from traceprof.formats.shared.narrowing import trace_of_outline
-from traceprof.model.activity import RULES, Rule, parse_rules
 from traceprof.model.cluster import Cluster, parse_cluster
 from traceprof.model.hardware import Hardware, built_in_hardware, parse_hardware
+from traceprof.model.kernel_names.user_rules import Rule, parse_rules
 from traceprof.model.merge import place_run
 from traceprof.model.ranks import Ranks
 from traceprof.model.results import Note
@@ -218,8 +218,8 @@ def _cluster(opening: Opening) -> Cluster | None:
 
 
 def _rules(path: Path | None) -> Sequence[Rule]:
-    """Return the rules in the user's TOML file ``path``, before the built-in ones."""
-    return RULES if path is None else parse_rules(_read(path))
+    """Return the rules in the user's TOML file ``path``, none without one."""
+    return () if path is None else parse_rules(_read(path))
 
 
 def _read(path: Path) -> str:

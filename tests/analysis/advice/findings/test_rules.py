@@ -202,6 +202,8 @@ def test_small_kernels() -> None:
         ("NVIDIA A100", "ampere_sgemm_128x64_tn", True),
         ("NVIDIA A100", "cutlass_80_simt_sgemm_128x64", True),
         ("NVIDIA A100", "ampere_bf16_s16816gemm_bf16_128x128", False),
+        ("NVIDIA A100", "ampere_scudnn_128x64_relu_small_nn_v1", True),
+        ("NVIDIA A100", "void splitKreduce_kernel<32, 16, int, float, float>(float*)", False),
         ("GeForce GTX 1080", "maxwell_sgemm_128x64_tn", False),
         ("Tesla P100", "maxwell_sgemm_128x64_tn", False),
     ],
@@ -209,6 +211,12 @@ def test_small_kernels() -> None:
 def test_single_precision_matrix_work(device: str, kernel: str, expected: bool) -> None:
     trace = TraceBuilder().device(0, device).kernel(kernel, 0, 100 * US).build()
     assert ("tensor_cores" in found(trace)) == expected
+
+
+@pytest.mark.parametrize(("device", "precision"), [("Tesla V100", "FP16"), ("NVIDIA A100", "TF32")])
+def test_precision_is_one_that_the_device_has(device: str, precision: str) -> None:
+    trace = TraceBuilder().device(0, device).kernel("sgemm_128x64_tn", 0, 100 * US).build()
+    assert precision in found(trace)["tensor_cores"].action
 
 
 def test_symptoms_stand_behind_their_causes() -> None:
