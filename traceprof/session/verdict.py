@@ -50,10 +50,10 @@ class Verdict:
 
     bound_by: str
     sentences: tuple[Note, ...]
-    fine: tuple[str, ...]
-    unknown: tuple[Note, ...]
-    once: tuple[Note, ...]
-    next_command: str
+    fine: tuple[str, ...] = ()
+    unknown: tuple[Note, ...] = ()
+    once: tuple[Note, ...] = ()
+    next_command: str = ""
 
 
 def judge(results: Mapping[str, Result], recorded: frozenset[str]) -> Verdict:

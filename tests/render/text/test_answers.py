@@ -8,12 +8,13 @@ from dataclasses import replace
 import pytest
 
 from tests.builders import TraceBuilder
-from tests.render.documents import Told, document_of_results, measured
+from tests.render.documents import document_of_results, measured
 from traceprof.model.results import Note, Result, ResultSpec, TableSpec, Unit, key, same
 from traceprof.model.trace import TraceInfo
 from traceprof.render.base import Document, Options
 from traceprof.render.registry import render
 from traceprof.render.text.page import sparkline
+from traceprof.session.verdict import Verdict
 
 
 def test_heights_are_in_proportion_to_the_largest() -> None:
@@ -105,7 +106,7 @@ def test_the_page_opens_with_the_verdict_the_steps_and_the_best_advice() -> None
     told = replace(
         told,
         results={"findings": findings(5), **told.results},
-        verdict=Told(
+        verdict=Verdict(
             bound_by="input-bound",
             sentences=(Note.of("A step of {ns:ns}.", ns=1_000),),
             fine=("communication", "copies"),

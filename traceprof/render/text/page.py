@@ -31,28 +31,28 @@ _BLOCKS: Final = "▁▂▃▄▅▆▇█"
 
 def page_view(document: Document, verdict: Verdict, width: int) -> RenderableType:
     """Return the page in lines of at most ``width`` characters, of which it takes about 25."""
-    lines = (
-        *_heading(document, width),
-        Text(),
-        *_answer(document, verdict, width),
-        *_findings(document, width),
-        Text(),
-        *_remarks(verdict, width),
-        _closing(document, verdict),
+    blocks = (
+        _heading(document, width),
+        _answer(document, verdict, width),
+        _findings(document, width),
+        _remarks(document, verdict, width),
     )
+    lines: list[RenderableType] = []
+    for block in map(list, blocks):
+        lines += [Text(), *block] if lines and block else block
     return Group(*lines)
 
 
 def where_view(document: Document) -> RenderableType:
     """Return what was looked at: the trace, the window, all remarks and warnings."""
     notes = [Text(f"note: {note}", "dim") for note in sentences(document.selection.notes)]
-    return Group(_title(document), _window(document), *notes, *_warnings(document))
+    return Group(_title(document), _window(document, "window"), *notes, *_warnings(document))
 
 
 def _heading(document: Document, width: int) -> Iterator[Text]:
     """Return what was looked at and judged; of remarks the first few."""
     yield _title(document)
-    yield _window(document)
+    yield _window(document, "judged")
     notes = sentences(document.selection.notes)
     shown = _MOST_NOTES if len(notes) > _MOST_NOTES + 1 else len(notes)
     yield from (_cut(Text(f"note: {note}", "dim"), width) for note in notes[:shown])
@@ -69,13 +69,13 @@ def _title(document: Document) -> Text:
     return title
 
 
-def _window(document: Document) -> Text:
+def _window(document: Document, label: str) -> Text:
     window = document.selection.window
     start, end = (
         format_duration(document.ns_after_start(at)) for at in (window.start_ns, window.end_ns)
     )
     return Text.assemble(
-        ("judged ", "dim"),
+        (f"{label} ", "dim"),
         plain_text(document.selection.label),
         (f"  {start} .. {end} of {format_duration(document.span.duration_ns)}", "dim"),
     )
@@ -117,7 +117,6 @@ def _findings(document: Document, width: int) -> Iterator[RenderableType]:
     findings = document.results.get("findings")
     if findings is None:
         return
-    yield Text()
     table = findings.table
     if table.empty:
         yield Text("no rule found anything to improve")
@@ -128,23 +127,20 @@ def _findings(document: Document, width: int) -> Iterator[RenderableType]:
         yield Text(f"… {left} more {noun} (traceprof findings)", "dim")
 
 
-def _remarks(verdict: Verdict, width: int) -> Iterator[Text]:
-    """Return what is fine, what is not known, and what costs time once."""
+def _remarks(document: Document, verdict: Verdict, width: int) -> Iterator[Text]:
+    """Return what costs time once, what is fine, what is not known, and what to run next."""
     if verdict.once:
         yield _cut(_labelled("once: ", map(note_text, verdict.once)), width)
     if verdict.fine:
         yield _cut(_labelled("checked and fine: ", verdict.fine, ", "), width)
     for note in verdict.unknown[:_MOST_NOTES]:
         yield _cut(_labelled("not judged: ", [note_text(note)]), width)
+    if command := verdict.next_command.replace("TRACE", shlex.quote(document.info.path)):
+        yield Text.assemble(("next: ", "dim"), plain_text(command))
 
 
 def _labelled(label: str, parts: Iterable[str], between: str = "; ") -> Text:
     return Text.assemble((label, "dim"), between.join(parts))
-
-
-def _closing(document: Document, verdict: Verdict) -> RenderableType:
-    command = verdict.next_command.replace("TRACE", shlex.quote(document.info.path))
-    return Text.assemble(("next: ", "dim"), plain_text(command)) if command else Text()
 
 
 def _cut(text: Text, width: int) -> Text:
