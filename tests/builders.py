@@ -20,8 +20,10 @@ from typing import Any, Self
 import numpy as np
 import pandas as pd
 
-from traceprof.model.activity import RULES, Activity, Rule, classify
+from traceprof.model.activity import Activity
 from traceprof.model.intervals import nesting_depth
+from traceprof.model.kernel_names.classes import classify
+from traceprof.model.kernel_names.user_rules import Rule
 from traceprof.model.steps import OWN_DOMAIN
 from traceprof.model.tables import ABSENT, TABLES, make_table
 from traceprof.model.trace import Trace, TraceInfo, make_trace
@@ -39,7 +41,7 @@ _NVTX_TABLES = frozenset({"ranges", "marks"})
 class TraceBuilder:
     """Collects rows; `build` returns the Trace."""
 
-    def __init__(self, rules: Iterable[Rule] = RULES) -> None:
+    def __init__(self, rules: Iterable[Rule] = ()) -> None:
         self._rows: dict[str, list[dict[str, Any]]] = {name: [] for name in TABLES}
         self._rules = tuple(rules)
         self._correlation = 0

@@ -8,6 +8,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -25,6 +26,7 @@ settings.load_profile("traceprof")
 # Started in the background by a script, we would hand on to every program that Ctrl-C is ignored.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
+
 
 Run = Callable[..., "subprocess.CompletedProcess[str]"]
 
@@ -46,6 +48,20 @@ def run_traceprof(tmp_path: Path) -> Run:
         )
 
     return run
+
+
+@pytest.fixture(autouse=True)
+def only_one_nsys(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Let tests of all workers start nsys in turn: two starts at a time can break its registry."""
+    marks = request.node.get_closest_marker("nsys"), request.node.get_closest_marker("newer_nsys")
+    if not any(marks):
+        yield
+        return
+    fcntl = pytest.importorskip("fcntl")
+
+    with (Path(tempfile.gettempdir()) / f"traceprof-tests-nsys-{os.getuid()}").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
 
 
 @pytest.fixture(scope="session")

@@ -14,6 +14,9 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parent.parent
+KERNELS = Path(
+    os.environ.get("TRACEPROF_KERNELS", ROOT.parent / "shared" / "kernels" / "kernels.csv")
+)
 TRACES = Path(os.environ.get("TRACEPROF_TRACES", ROOT.parent / "shared" / "traces"))
 
 _PROGRAMS = {
@@ -44,6 +47,8 @@ def require(name: str) -> str:
 def _find(name: str) -> str | None:
     if name == "traces":
         return str(TRACES) if TRACES.is_dir() else None
+    if name == "kernels":
+        return str(KERNELS) if KERNELS.is_file() else None
     if name == "torch":
         return "torch" if importlib.util.find_spec("torch") else None
     if name == "oldest_torch":

@@ -363,7 +363,7 @@ def test_what_is_said_of_hosts_must_make_sense(
 def test_the_page_of_a_run_shows_its_ranks_as_a_heat_map(
     tmp_path: Path, run_traceprof: Run
 ) -> None:
-    text = run_traceprof("analyze", run_of_four(tmp_path)).stdout
+    text = run_traceprof("analyze", run_of_four(tmp_path), "--full").stdout
     assert "node2  rank 2" in text
     assert re.search(r"rank 3  [▓▒]+ +\+\d", text)
     assert max(map(len, text.splitlines())) <= 80

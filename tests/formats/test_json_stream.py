@@ -4,7 +4,7 @@ import json
 from hypothesis import given
 from hypothesis import strategies as st
 
-from traceprof.formats.kineto.json_stream import JsonArrayStream
+from traceprof.formats.kineto.json_stream import JsonArrayStream, mend_text
 
 DOCUMENT = (
     b'{"schemaVersion": 1, "text": "a, \\"b\\" ]} \xc3\xa9", "rate": 12.5e+3, "n": 120,\n'
@@ -44,6 +44,16 @@ def test_a_document_that_is_cut_off_yields_what_is_whole(length):
     items = list(stream)
     assert items == ITEMS[: len(items)]
     assert not stream.is_complete
+
+
+def test_numbers_of_more_digits_than_python_reads_stay_texts():
+    digits = "7" * 5000
+    stream = JsonArrayStream(io.BytesIO(f"[{digits}, -12]".encode()), "traceEvents")
+    assert list(stream) == [digits, -12]
+
+
+def test_halves_of_characters_are_replaced():
+    assert mend_text("a\ud800b\udcffc") == "a\N{REPLACEMENT CHARACTER}b\N{REPLACEMENT CHARACTER}c"
 
 
 def test_a_bare_array_is_a_document():

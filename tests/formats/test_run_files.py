@@ -18,6 +18,7 @@ from traceprof.errors import TraceError, UsageError
 from traceprof.formats import ReadOptions
 from traceprof.formats.nsys.writer import write_nsys
 from traceprof.formats.runs.files import open_run
+from traceprof.model.merge import place_run
 from traceprof.model.tables import ABSENT
 from traceprof.model.window import TimeWindow
 
@@ -227,6 +228,48 @@ def test_a_file_that_cannot_be_read(tmp_path: Path) -> None:
     assert "left out" in run.warnings[0]
     with pytest.raises(TraceError, match="no events"):
         open_run([tmp_path / "rank0.json", bad])
+
+
+def test_json_without_a_bottom_is_left_out_by_name(tmp_path: Path) -> None:
+    deep = "[" * 100_000 + "]" * 100_000
+    kineto(tmp_path / "rank0.json", rank=0, size=1)
+    for rank, text in enumerate(
+        (
+            f'{{"deviceProperties": {deep}, "traceEvents": []}}',
+            f'{{"traceEvents": [{{"ph": "X", "args": {deep}}}, {{"ph": "X"}}]}}',
+            f'{{"traceprof_run": {deep}}}',
+        ),
+        start=1,
+    ):
+        (tmp_path / f"rank{rank}.json").write_text(text)
+    run = open_run([tmp_path])
+    assert run.ranks == (0,)
+    assert run.warnings == tuple(
+        f"left out: {tmp_path / name}: JSON that nests too deeply to be a trace"
+        for name in ("rank1.json", "rank2.json")
+    )
+    assert place_run(run).info.warnings == run.warnings
+
+
+@pytest.mark.parametrize("name", ["a\\u0000.json", "\\ud800.json"])
+def test_a_manifest_with_a_name_that_no_file_has(tmp_path: Path, name: str) -> None:
+    path = tmp_path / "run.json"
+    path.write_text(f'{{"traceprof_run": 1, "ranks": [{{"rank": 0, "file": "{name}"}}]}}')
+    with pytest.raises(TraceError, match="no file can be called"):
+        open_run([path])
+
+
+def test_numbers_that_no_rank_has(tmp_path: Path) -> None:
+    kineto(tmp_path / "r20241122.json")
+    kineto(tmp_path / "b.json")
+    manifest = tmp_path / "run.json"
+    ranks = [{"rank": 10**30, "file": "r20241122.json"}, {"rank": 3, "file": "b.json"}]
+    text = json.dumps({"traceprof_run": 1, "world_size": 10**9, "ranks": ranks})
+    manifest.write_text(text)
+    run = open_run([manifest])
+    assert [member.rank for member in run] == [3, ABSENT]
+    assert run.missing_ranks == (0, 1, 2)
+    assert "not believed: a world of 1000000000 ranks" in run.warnings
 
 
 def test_one_file_is_a_run_of_one(tmp_path: Path) -> None:

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 import shutil
+import signal
 import subprocess
 import sys
 import time
+import uuid
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -82,24 +85,32 @@ def in_own_mounts() -> list[str]:
 _MARKER = "TRACEPROF_TEST"
 """A variable that every process of a test has in its environment."""
 
+_RUN = "TRACEPROF_TEST_RUN"
+"""A variable that every process of a run of ``traceprof record`` has in its environment."""
+
 
 @pytest.fixture(autouse=True)
 def no_orphans(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """No process that a test has started, however it ended, is left behind."""
     monkeypatch.setenv(_MARKER, str(tmp_path))
     yield
+    variable = f"{_MARKER}={tmp_path}"
     until = time.monotonic() + 10
-    while left := _processes_with(f"{_MARKER}={tmp_path}"):
-        assert time.monotonic() < until, left
+    while (left := _processes_with(variable)) and time.monotonic() < until:
         time.sleep(0.1)
+    if left:  # what one test leaves must not make the next ones fail
+        end_processes_marked(variable, signal.SIGTERM, 5)
+        end_processes_marked(variable, signal.SIGKILL, 5)
+    assert not left, list(left.values())
 
 
-def _processes_with(variable: str) -> list[str]:
-    found = []
+def _processes_with(variable: str) -> dict[int, str]:
+    found = {}
     for folder in Path("/proc").glob("[0-9]*"):
         try:
             if variable.encode() in (folder / "environ").read_bytes().split(b"\0"):
-                found.append((folder / "cmdline").read_bytes().decode(errors="replace"))
+                command = (folder / "cmdline").read_bytes().decode(errors="replace")
+                found[int(folder.name)] = command
         except OSError:
             continue
     return found
@@ -115,16 +126,46 @@ def record(
 ) -> Recorded:
     """Record ``command`` as a user would; ``prefix`` goes before the whole command."""
     traceprof = [*prefix, sys.executable, "-m", "traceprof"]
-    done = subprocess.run(
+    done = finished(
         [*traceprof, "record", "-o", str(path), *options, "--", *command],
-        capture_output=True,
-        text=True,
-        timeout=240,
         cwd=path.parent if path.parent.is_dir() else path.parent.parent,
         env=environment_of_test(**environment),
-        check=False,
     )
     return Recorded(done, path)
+
+
+def finished(
+    command: list[str], cwd: Path, env: dict[str, str], timeout_s: float = 240
+) -> subprocess.CompletedProcess[str]:
+    """Run a recorder to its end; one that takes too long is ended with all that it started.
+
+    An agent of nsys leaves the process group of its recorder, and the file that it shares with
+    all others broken when it is killed: so the recorder is told to end everything first, and then
+    whatever has the mark of this run in its environment is.
+    """
+    mark = str(uuid.uuid4())
+    streams = {"stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+    process = subprocess.Popen(
+        command, cwd=cwd, env={**env, _RUN: mark}, text=True, start_new_session=True, **streams
+    )
+    try:
+        stdout, stderr = process.communicate(timeout=timeout_s)
+    except subprocess.TimeoutExpired:
+        for number, patience_s in ((signal.SIGTERM, 20), (signal.SIGKILL, 10)):
+            end_processes_marked(f"{_RUN}={mark}", number, patience_s)
+        stdout, stderr = process.communicate()
+        pytest.fail(f"not done after {timeout_s:g} s: {command}\n{stdout}\n{stderr}")
+    return subprocess.CompletedProcess(command, process.returncode, stdout, stderr)
+
+
+def end_processes_marked(variable: str, number: int, patience_s: float) -> None:
+    """Send a signal to all processes with ``variable`` in their environment; wait for their end."""
+    for pid in _processes_with(variable):
+        with contextlib.suppress(OSError):
+            os.kill(pid, number)
+    until = time.monotonic() + patience_s
+    while _processes_with(variable) and time.monotonic() < until:
+        time.sleep(0.1)
 
 
 def _recorded(tmp_path_factory: pytest.TempPathFactory, command: list[str], tool: str) -> Recorded:

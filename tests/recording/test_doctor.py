@@ -7,6 +7,7 @@ import pytest
 
 from tests.recording.sampling.fake_nvml import FakeLibrary
 from tests.requirements import require
+from traceprof.recording import doctor
 from traceprof.recording.doctor import CHECKS
 
 
@@ -30,9 +31,46 @@ def test_what_is_here_is_found_and_tried(run_traceprof):
     assert checks["nvtx"] == {
         "name": "nvtx",
         "is_ok": True,
-        "found": "ranges reach nsys",
+        "found": checks["nvtx"]["found"],
         "advice": "",
     }
+    assert checks["nvtx"]["found"].startswith("ranges reach nsys")
+
+
+@pytest.mark.parametrize(
+    ("trials", "is_ok", "found"),
+    [
+        ([(20, "")], True, "ranges reach nsys"),
+        ([(0, ""), (0, "Agent launcher failed."), (20, "")], True,
+         "ranges reach nsys (in 1 of 3 trials)"),
+        ([(0, "")] * 3, False, "ranges do not reach nsys"),
+        ([(0, ""), (0, ""), (17, "")], False, "only 17 of 20 ranges reach nsys"),
+        ([(0, "")] * 2 + [(0, "Agent launcher failed.")], False,
+         "a trial recording failed: Agent launcher failed."),
+    ],
+)  # fmt: skip
+def test_a_trial_that_fails_is_tried_again(monkeypatch, trials, is_ok, found):
+    made = iter(trials)
+    monkeypatch.setattr(doctor.NSYS, "missing", lambda: None)
+    monkeypatch.setattr(doctor, "_ranges_that_arrive", lambda: next(made))
+    check = CHECKS["nvtx"]()
+    assert (check.is_ok, check.found) == (is_ok, found)
+    assert list(made) == []
+
+
+def test_an_nsys_that_starts_nothing_is_not_taken_for_one_that_loses_ranges(
+    run_traceprof, tmp_path
+):
+    program = tmp_path / "bin" / "nsys"
+    program.parent.mkdir()
+    program.write_text(
+        '#!/bin/sh\ncase "$*" in *--help) echo "  --output=";; '
+        '*) echo "Agent launcher failed."; exit 1;; esac\n'
+    )
+    program.chmod(0o755)
+    _, checks = run(run_traceprof, "--json", PATH=f"{program.parent}:{os.environ['PATH']}")
+    assert not checks["nvtx"]["is_ok"]
+    assert "nsys did not start the program (Agent launcher failed." in checks["nvtx"]["found"]
 
 
 def test_what_is_missing_comes_with_the_command_that_installs_it(run_traceprof, tmp_path):

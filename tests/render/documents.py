@@ -3,27 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from tests.running import run
 from traceprof.errors import NotRecordedError
 from traceprof.model.ranks import Ranks
-from traceprof.model.results import Note, Result
+from traceprof.model.results import Result
 from traceprof.model.tables import ABSENT
 from traceprof.model.trace import Trace
 from traceprof.session.answer import Document
 from traceprof.session.selection import select
 
-__all__ = ["Told", "document_of_results", "measured"]
-
-
-@dataclass(frozen=True)
-class Told:
-    """A verdict."""
-
-    sentences: tuple[Note, ...] = ()
-    next_command: str = ""
+__all__ = ["document_of_results", "measured"]
 
 
 def measured(

@@ -15,7 +15,7 @@ import pytest
 
 from tests.builders import TraceBuilder
 from tests.real_traces import KINETO, NSYS, NVPROF
-from tests.render.documents import Told, document_of_results, measured
+from tests.render.documents import document_of_results, measured
 from tests.requirements import ROOT
 from traceprof.formats import open_trace
 from traceprof.model.results import (
@@ -34,6 +34,7 @@ from traceprof.render.json_schema import schema_of
 from traceprof.render.json_text import plain, to_json
 from traceprof.render.reference import declared_specs, reference_of
 from traceprof.render.registry import render
+from traceprof.session.verdict import Verdict
 
 SCHEMA = ROOT / "docs" / "schema" / "analysis-2.json"
 SPECS = declared_specs()
@@ -142,7 +143,7 @@ def test_every_time_counts_from_the_start_of_the_run() -> None:
 
 def test_a_hand_made_document_follows_the_schema() -> None:
     trace = TraceBuilder().kernel("k", 0, 10).build()
-    verdict = Told((Note.of("{n:count}", n=1),), "traceprof show kernels TRACE")
+    verdict = Verdict("", (Note.of("{n:count}", n=1),), next_command="traceprof show kernels TRACE")
     document = document_of_results(
         trace, {"edges": hand_made()}, ranks={1: 7, 2: 8}, verdict=verdict, missing={"x": "why"}
     )

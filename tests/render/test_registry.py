@@ -13,7 +13,7 @@ import pandas as pd
 import pytest
 
 from tests.builders import TraceBuilder
-from tests.render.documents import Told, document_of_results, measured
+from tests.render.documents import document_of_results, measured
 from tests.render.test_escape import HOSTILE
 from tests.render.test_json import hand_made
 from traceprof.errors import UsageError
@@ -23,6 +23,7 @@ from traceprof.render import registry
 from traceprof.render.base import Options, Renderer
 from traceprof.render.registry import RENDERERS, render, renderer_named
 from traceprof.session.answer import Document
+from traceprof.session.verdict import Verdict
 
 NAMES = [name for name in HOSTILE if name != "\ud800"]
 FORMS = [renderer.name for renderer in RENDERERS]
@@ -68,9 +69,9 @@ def test_every_form_says_everything_that_must_be_read(form: str) -> None:
         trace,
         {"edges": hand_made()},
         missing={"memory": "no samples recorded"},
-        verdict=Told((Note.of("a step of {step:ns}", step=1_500),)),
+        verdict=Verdict("", (Note.of("a step of {step:ns}", step=1_500),)),
     )
-    text = render(form, told)
+    text = render(form, told, Options(is_full=True))
     for words in ("a step of 1.500 µs", "– lost"):
         assert words in text
     assert form == "text" or "no samples recorded" in text

@@ -120,6 +120,11 @@ ANALYSES: Final[tuple[Entry, ...]] = (
     Entry("sync", "where the host waits for a device", ".host.sync"),
     Entry("memory", "device memory over time, by phase", ".device.memory"),
     Entry("ranges", "NVTX and other host ranges by name", ".host.ranges"),
+    Entry(
+        "range-work",
+        "device work launched inside NVTX and other host ranges, by name",
+        ".host.range_work",
+    ),
     Entry("ops", "host operators by name, self and total", ".host.ops"),
     Entry("quality", "what is suspicious in the trace itself", ".advice.quality"),
 )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -37,6 +37,7 @@ class Printing:
     as_csv: bool = False
     as_markdown: bool = False
     rows: int | None = None
+    is_full: bool = False
 
     @property
     def renderer(self) -> str:
@@ -86,6 +87,7 @@ def print_document(document: Document, printing: Printing) -> None:
 
     name = printing.renderer
     options = Options(rows=None) if name != "text" else terminal_options(printing.rows)
+    options = replace(options, is_full=printing.is_full)
     out(render(name, document, options))
 
 

@@ -8,7 +8,8 @@ exactly.
 
 from __future__ import annotations
 
-from typing import Final
+from collections.abc import Iterator
+from typing import Final, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -18,12 +19,21 @@ from traceprof.facts.cache import of_window
 from traceprof.facts.device.times import device_time, used_devices
 from traceprof.facts.device.work import DeviceWork, work_of_devices
 from traceprof.facts.host.states import find_host_states
-from traceprof.model.intervals import Intervals
+from traceprof.model.intervals import Intervals, overlapping_pairs
 from traceprof.model.trace import Trace
 
-__all__ = ["CAUSES", "LATENCY_NS", "LAUNCH_BOUND_NS", "LONGEST_CALL_NS", "find_gaps"]
+__all__ = [
+    "CAUSES",
+    "LATENCY_NS",
+    "LAUNCH_BOUND_NS",
+    "LONGEST_CALL_NS",
+    "find_gap_parts",
+    "find_gaps",
+]
 
 _Int64Array = npt.NDArray[np.int64]
+_Parts: TypeAlias = tuple[_Int64Array, _Int64Array, _Int64Array, _Int64Array]
+"""Rows of gaps, and the start, end and cause of a part of each."""
 
 CAUSES: Final = (
     "data",
@@ -57,23 +67,61 @@ LATENCY_NS: Final = 20_000
 """How long after its launch work may take to arrive at an idle device; usual are 3 to 10 µs."""
 
 _BEFORE_THAT: Final = ("profiler", "data", "synchronising")
-_COLUMNS: Final = ("device", "start_ns", "end_ns", "process", "before", "after")
+_COLUMNS: Final = (
+    "device",
+    "start_ns",
+    "end_ns",
+    "process",
+    "holder",
+    "thread",
+    "before",
+    "after",
+)
+_PARTS: Final = ("gap", "start_ns", "end_ns", "cause")
 
 
 @of_window
 def find_gaps(trace: Trace) -> pd.DataFrame:
     """Return every gap of every used device inside the window, sorted by device and start.
 
-    Columns: device, start_ns, end_ns, process (of the next work, -1 at the end), before and
-    after (names of the neighbouring work, "" where there is none), and one column per cause with
-    the ns that it accounts for. What a gap at the edge of the window waits for may lie outside.
+    Columns: device, start_ns, end_ns, process (of the next work, -1 at the end), holder
+    (the process that the device waits for: at the end the one whose work ended last), thread (that
+    launched the next work, -1 where that is not known), before and after (names of the neighbouring
+    work, "" where there is none), and one column per cause with the ns that it accounts for. What a
+    gap at the edge of the window waits for may lie outside.
     """
+    gaps, parts = _bounded_gaps(trace), find_gap_parts(trace)
+    causes = np.zeros((len(CAUSES), len(gaps)), np.int64)
+    lengths = (parts["end_ns"] - parts["start_ns"]).to_numpy(np.int64)
+    np.add.at(causes, (parts["cause"].to_numpy(), parts["gap"].to_numpy()), lengths)
+    return gaps[list(_COLUMNS)].assign(**dict(zip(CAUSES, causes, strict=True)))
+
+
+@of_window
+def find_gap_parts(trace: Trace) -> pd.DataFrame:
+    """Return when, in each of the gaps of `find_gaps`, each cause holds: the parts fill the gap.
+
+    Columns: gap (its row), start_ns, end_ns, cause (place in `CAUSES`); sorted by gap and start.
+    """
+    gaps = _bounded_gaps(trace)
+    found = [*_parts_of_known(trace, gaps), *_parts_of_others(gaps)]
+    gap, starts, ends, cause = (np.concatenate(column) for column in zip(*found, strict=True))
+    kept = np.flatnonzero(ends > starts)
+    kept = kept[np.lexsort((starts[kept], gap[kept]))]
+    columns = (column[kept] for column in (gap, starts, ends, cause))
+    return pd.DataFrame(dict(zip(_PARTS, columns, strict=True)))
+
+
+@of_window
+def _bounded_gaps(trace: Trace) -> pd.DataFrame:
+    """Return the gaps with the launch of what ends each, but not what they wait for."""
     work = work_of_devices(trace)
     tables = [_gaps_of(trace, device, work[device]) for device in used_devices(trace)]
     if not tables:
-        return pd.DataFrame({name: np.empty(0, np.int64) for name in (*_COLUMNS, *CAUSES)})
-    gaps = pd.concat(tables, ignore_index=True)
-    return gaps[list(_COLUMNS)].assign(**_causes(trace, gaps))
+        names = (*_COLUMNS, "launch_ns", "launched_ns")
+        flags = dict.fromkeys(("is_linked", "is_shared", "is_edge"), np.empty(0, np.bool_))
+        return pd.DataFrame({name: np.empty(0, np.int64) for name in names} | flags)
+    return pd.concat(tables, ignore_index=True)
 
 
 def _gaps_of(trace: Trace, device: int, work: DeviceWork) -> pd.DataFrame:
@@ -86,17 +134,20 @@ def _gaps_of(trace: Trace, device: int, work: DeviceWork) -> pd.DataFrame:
     edges = Intervals.single(span.start_ns, min(first_ns, span.end_ns)) | Intervals.single(
         max(last_ns, span.start_ns), span.end_ns
     )
+    linked = (following >= 0) & work.is_linked[following]
     return pd.DataFrame(
         {
             "device": device,
             "start_ns": idle.starts,
             "end_ns": idle.ends,
             "process": np.where(following >= 0, work.process[following], -1),
+            "holder": work.process[np.where(following >= 0, following, last)],
+            "thread": np.where(linked, work.thread[following], -1),
             "before": pd.Series(_named(work, last), dtype=object),
             "after": pd.Series(_named(work, following), dtype=object),
             "launch_ns": np.where(following >= 0, work.launch_ns[following], -1),
             "launched_ns": np.where(following >= 0, work.launched_ns[following], -1),
-            "is_linked": (following >= 0) & work.is_linked[following],
+            "is_linked": linked,
             "is_shared": ((following >= 0) & work.is_shared[following])
             | ((last >= 0) & work.is_shared[last]),
             "is_edge": edges.covered_ns(idle.starts, idle.ends) == idle.ends - idle.starts,
@@ -109,39 +160,59 @@ def _named(work: DeviceWork, rows: _Int64Array) -> npt.NDArray[np.object_]:
     return names[np.where(rows >= 0, work.name[rows], -1)]
 
 
-def _causes(trace: Trace, gaps: pd.DataFrame) -> dict[str, _Int64Array]:
-    """Return the ns of each cause in each gap."""
-    split = _split(trace, gaps)
-    peer = gaps["is_shared"].to_numpy() & (split["queued"] > LATENCY_NS)
-    split["peer"] = np.where(peer, split["queued"], 0)
-    split["queued"] = np.where(peer, 0, split["queued"])
-    lengths = (gaps["end_ns"] - gaps["start_ns"]).to_numpy()
-    linked, edge = gaps["is_linked"].to_numpy(), gaps["is_edge"].to_numpy()
-    causes = {name: np.where(linked & ~edge, split.get(name, 0), 0) for name in CAUSES}
-    causes["unknown"] = np.where(linked | edge, 0, lengths)
-    causes["edge"] = np.where(edge, lengths, 0)
-    return causes
+def _parts_of_others(gaps: pd.DataFrame) -> Iterator[_Parts]:
+    """Yield the gaps that have one cause alone: edges, and those before work without a launch."""
+    edge, linked = gaps["is_edge"].to_numpy(), gaps["is_linked"].to_numpy()
+    starts, ends = gaps["start_ns"].to_numpy(np.int64), gaps["end_ns"].to_numpy(np.int64)
+    for rows, cause in ((edge, "edge"), (~edge & ~linked, "unknown")):
+        own = np.flatnonzero(rows)
+        yield own, starts[own], ends[own], np.full(len(own), CAUSES.index(cause))
 
 
-def _split(trace: Trace, gaps: pd.DataFrame) -> dict[str, _Int64Array]:
-    """Return the ns of the causes that a gap has whose launch is known."""
-    starts, ends = gaps["start_ns"].to_numpy(), gaps["end_ns"].to_numpy()
-    launch, arrival = gaps["launch_ns"].to_numpy(), gaps["launched_ns"].to_numpy() + LATENCY_NS
-    launched, arrived = (np.clip(instant, starts, ends) for instant in (launch, arrival))
-    arrived = np.maximum(launched, arrived)
-    split = {name: np.zeros(len(gaps), np.int64) for name in _BEFORE_THAT}
-    states = find_host_states(trace)
-    for process, rows in gaps.groupby("process").indices.items():
-        state = states.get(int(str(process)))
-        if state is not None:
-            for name, time in state.alone().items():
-                split[name][rows] = time.covered_ns(starts[rows], launched[rows])
-    waiting = launched - starts - sum(split.values())
-    short = ends - starts <= LAUNCH_BOUND_NS
+def _parts_of_known(trace: Trace, gaps: pd.DataFrame) -> Iterator[_Parts]:
+    """Yield the parts of the gaps whose launch is known."""
+    rows = np.flatnonzero(gaps["is_linked"] & ~gaps["is_edge"])
+    starts, ends, launch, returned = (
+        gaps[name].to_numpy(np.int64)[rows]
+        for name in ("start_ns", "end_ns", "launch_ns", "launched_ns")
+    )
+    arrival = returned + LATENCY_NS
+    launched = np.clip(launch, starts, ends)
+    arrived = np.maximum(launched, np.clip(arrival, starts, ends))
+    of_launch, of_host = CAUSES.index("launch"), CAUSES.index("host")
+    otherwise = np.where(ends - starts <= LAUNCH_BOUND_NS, of_launch, of_host)
+    process = gaps["process"].to_numpy(np.int64)[rows]
+    for own, first, last, cause in _split_by_state(trace, process, starts, launched):
+        yield rows[own], first, last, np.where(cause >= 0, cause, otherwise[own])
     # A call that takes this long loads a module or compiles: it is no launching.
     quick = arrival - launch <= LONGEST_CALL_NS + LATENCY_NS
-    in_call = arrived - launched
-    split["launch"] = np.where(quick, in_call, 0) + np.where(short, waiting, 0)
-    split["host"] = np.where(short, 0, waiting) + np.where(quick, 0, in_call)
-    split["queued"] = ends - arrived
-    return split
+    yield rows, launched, arrived, np.where(quick, of_launch, of_host)
+    peer = gaps["is_shared"].to_numpy()[rows] & (ends - arrived > LATENCY_NS)
+    yield rows, arrived, ends, np.where(peer, CAUSES.index("peer"), CAUSES.index("queued"))
+
+
+def _split_by_state(
+    trace: Trace, process: _Int64Array, starts: _Int64Array, ends: _Int64Array
+) -> Iterator[_Parts]:
+    """Yield when the host of each time was in which state, -1 where in none."""
+    states = find_host_states(trace)
+    waited = np.flatnonzero(ends > starts)
+    for owner in np.unique(process[waited]).tolist():
+        own = waited[process[waited] == owner]
+        first, last = starts[own], ends[own]
+        times = states[owner].alone() if owner in states else {}
+        in_any = Intervals.empty()
+        for name in _BEFORE_THAT if times else ():
+            in_any = in_any | times[name]
+            yield _cut(own, first, last, times[name], CAUSES.index(name))
+        yield _cut(own, first, last, in_any.gaps(int(first.min()), int(last.max())), -1)
+
+
+def _cut(
+    rows: _Int64Array, starts: _Int64Array, ends: _Int64Array, time: Intervals, cause: int
+) -> _Parts:
+    """Return what of each span lies in ``time``."""
+    span, other = overlapping_pairs(starts, ends, time.starts, time.ends)
+    first = np.maximum(starts[span], time.starts[other])
+    last = np.minimum(ends[span], time.ends[other])
+    return rows[span], first, last, np.full(len(span), cause)

@@ -4,7 +4,7 @@ A kernel or copy belongs to the API call that launched it (same process and corr
 that call to the innermost range around it on its thread. Kernels of a CUDA graph belong to the
 launch of the graph. PyTorch's autograd engine launches backward kernels from threads of its own:
 a launch on a thread without a phase belongs to the phase that is open on the thread of the same
-process that calls backward.
+process that calls backward. Where no range is called backward, see `traceprof.facts.backward`.
 """
 
 from __future__ import annotations
@@ -15,6 +15,12 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
+from traceprof.facts.backward import (
+    BACKWARD,
+    InferredBackward,
+    autograd_rows,
+    infer_backward,
+)
 from traceprof.facts.cache import fact
 from traceprof.facts.names.phases import PHASES, phases_of_ranges
 from traceprof.model.intervals import nesting_depth, parents_of
@@ -24,7 +30,9 @@ from traceprof.model.trace import RowsOf, Trace
 __all__ = [
     "Launches",
     "adopting_range_of_launches",
+    "are_inferred_backward",
     "find_launches",
+    "inferred_backward",
     "innermost",
     "launches_of",
     "phase_of_launches",
@@ -175,7 +183,71 @@ def phases_of_work(trace: Trace, table: str) -> _Int64Array:
 
 @fact
 def _phases_of_table(trace: Trace, table: str) -> _Int64Array:
-    return phase_of_launches(trace, launches_of(trace, table))
+    launches = launches_of(trace, table)
+    phases = phase_of_launches(trace, launches).copy()
+    phases[_inferred_among(trace, launches, phases)] = BACKWARD
+    return phases
+
+
+def are_inferred_backward(trace: Trace, table: str) -> npt.NDArray[np.bool_]:
+    """Return which rows of ``table`` are the backward pass's although no range says so."""
+    return _inferred_of_table(trace, table)[trace.rows_in_whole(table)]
+
+
+@fact
+def _inferred_of_table(trace: Trace, table: str) -> npt.NDArray[np.bool_]:
+    if not inferred_backward(trace):
+        return np.zeros(len(trace.table(table)), np.bool_)
+    launches = launches_of(trace, table)
+    return _inferred_among(trace, launches, phase_of_launches(trace, launches))
+
+
+def _inferred_among(trace: Trace, launches: Launches, phases: _Int64Array) -> npt.NDArray[np.bool_]:
+    found = np.zeros(len(phases), np.bool_)
+    for process, backward in inferred_backward(trace).items():
+        rows = np.flatnonzero((launches.process == process) & launches.is_known & (phases < 0))
+        found[rows] = backward.holds(launches.thread[rows], launches.start_ns[rows])
+    return found
+
+
+@fact
+def inferred_backward(trace: Trace) -> dict[int, InferredBackward]:
+    """Return the backward pass of each process that has phases, but none of that name.
+
+    It takes ``ranges``, ``host_ops`` (operators of autograd), and the launches of ``kernels``.
+    """
+    phases = phases_of_all_ranges(trace)
+    kept = np.flatnonzero((phases >= 0) & (trace.ranges["kind"] == "push_pop").to_numpy())
+    ranges, phases = trace.ranges.iloc[kept], phases[kept]
+    lanes = ranges.groupby("process").indices
+    unnamed = {
+        int(str(process)): rows
+        for process, rows in lanes.items()
+        if not (phases[rows] == BACKWARD).any()
+    }
+    if not unnamed:
+        return {}
+    launches = launches_of(trace, "kernels")
+    autograd = _autograd_operators(trace)
+    found = {}
+    for process, rows in unnamed.items():
+        own = (launches.process == process) & launches.is_known
+        backward = infer_backward(
+            ranges.iloc[rows],
+            phases[rows],
+            autograd[autograd["process"] == process],
+            launches.thread[own],
+            launches.start_ns[own],
+        )
+        if backward is not None:
+            found[process] = backward
+    return found
+
+
+def _autograd_operators(trace: Trace) -> pd.DataFrame:
+    columns = ["process", "thread", "start_ns", "end_ns"]
+    tables = (trace.host_ops, trace.ranges)
+    return pd.concat([frame.loc[autograd_rows(frame["name"]), columns] for frame in tables])
 
 
 @fact

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, Protocol
 
 import pandas as pd
 
-from traceprof.model.activity import RULES, Rule
+from traceprof.model.kernel_names.user_rules import Rule
 from traceprof.model.tables import TABLES
 from traceprof.model.trace import Trace, TraceInfo
 from traceprof.model.window import TimeWindow
@@ -59,7 +59,7 @@ class ReadOptions:
     are enough (of traceprof itself all); readers may bring more.
     """
 
-    rules: Sequence[Rule] = field(default=RULES)
+    rules: Sequence[Rule] = ()
     tables: frozenset[str] | None = None
     window: TimeWindow | None = None
     known: Trace | None = None

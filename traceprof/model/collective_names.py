@@ -6,6 +6,8 @@ import re
 from dataclasses import dataclass
 from typing import Final
 
+from traceprof.model.kernel_names.parsing import parse_name
+
 __all__ = ["NON_BLOCKING", "KernelKind", "collective_op", "kernel_kind"]
 
 NON_BLOCKING: Final = "mpi, non-blocking"
@@ -34,7 +36,16 @@ _NCCL: Final = re.compile(
     re.IGNORECASE,
 )
 _CUSTOM: Final = (
-    (re.compile(r"internode::|intranode::|deep_?ep", re.IGNORECASE), "all_to_all_v", "DeepEP"),
+    (re.compile(r"barrier|device_sync", re.IGNORECASE), "barrier", ""),
+    (
+        re.compile(r"(inter|intra)node(_ll)?::|deep_?ep|(dispatch|combine)(_impl|_kernel)?$", re.I),
+        "all_to_all_v",
+        "DeepEP",
+    ),
+    (re.compile(r"kuserbuffers_(push|pull)"), "send_recv", "userbuffers"),
+    (re.compile(r"userbuffers_\w*_ag(_|$)"), "all_gather", "userbuffers"),
+    (re.compile(r"userbuffers_\w*_rs(_|$)"), "reduce_scatter", "userbuffers"),
+    (re.compile(r"userbuffers_\w*sum"), "all_reduce", "userbuffers"),
     (re.compile(r"cross_device_reduce_(\w+?)stage", re.IGNORECASE), "all_reduce", "custom"),
     (re.compile(r"multimem", re.IGNORECASE), "", "multimem"),
     (re.compile(r"one_?shot", re.IGNORECASE), "", "one-shot"),
@@ -66,7 +77,8 @@ def kernel_kind(name: str) -> KernelKind:
 
     ``ncclDevKernel_AllReduce_Sum_f32_RING_LL(…)`` is an ``all_reduce`` by RING and LL.
     """
-    plain = name.removeprefix("void ").replace("(anonymous namespace)::", "").partition("(")[0]
+    taken = parse_name(name)
+    plain = f"{taken.scope}::{taken.identifier}"
     for pattern, op, algorithm in _CUSTOM:
         if pattern.search(plain):
             return KernelKind(op or collective_op(plain), algorithm)

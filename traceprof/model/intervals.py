@@ -12,7 +12,14 @@ from typing import Self, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-__all__ = ["Int64Array", "Intervals", "nesting_depth", "parents_of", "union_lengths"]
+__all__ = [
+    "Int64Array",
+    "Intervals",
+    "nesting_depth",
+    "overlapping_pairs",
+    "parents_of",
+    "union_lengths",
+]
 
 Int64Array: TypeAlias = npt.NDArray[np.int64]
 _BoolArray: TypeAlias = npt.NDArray[np.bool_]
@@ -203,3 +210,18 @@ def parents_of(depths: Int64Array) -> Int64Array:
             parents[rows] = np.where(place >= 0, above[np.maximum(place, 0)], -1)
         above = rows
     return parents
+
+
+def overlapping_pairs(
+    starts: Int64Array, ends: Int64Array, of_starts: Int64Array, of_ends: Int64Array
+) -> tuple[Int64Array, Int64Array]:
+    """Return all pairs (i, j) where ``[starts[i], ends[i])`` overlaps the j-th of the others.
+
+    The others must be sorted, disjoint and not empty (they may touch); the first need not be.
+    """
+    first = np.searchsorted(of_ends, starts, side="right")
+    last = np.searchsorted(of_starts, ends, side="left")
+    count = np.where(ends > starts, np.maximum(last - first, 0), 0)
+    left = np.repeat(np.arange(len(starts)), count)
+    within = np.arange(len(left)) - np.repeat(np.cumsum(count) - count, count)
+    return left, np.repeat(first, count) + within

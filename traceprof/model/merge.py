@@ -16,7 +16,17 @@ from traceprof.model.tables import ABSENT, TABLES, make_table
 from traceprof.model.trace import Trace, TraceInfo, make_trace
 from traceprof.model.window import TimeWindow
 
-__all__ = ["clock_offsets_ns", "device_ids", "merge_run", "place_run", "process_ids"]
+__all__ = [
+    "UNTIED_CLOCKS",
+    "clock_offsets_ns",
+    "device_ids",
+    "merge_run",
+    "place_run",
+    "process_ids",
+]
+
+UNTIED_CLOCKS: Final = "the clocks of the ranks are not tied: times are each rank's own"
+"""The warning about ranks of which no wall clock is known; aligned by collectives they are tied."""
 
 _APART: Final = 100_000_000
 """Added to process ids of different hosts that happen to be equal; above any real one."""
@@ -48,12 +58,13 @@ def place_run(run: RunFiles, offsets_ns: Sequence[int] | None = None) -> Ranks:
     table counts as recorded where any member recorded it; warnings name those that did not.
     """
     if len(run) == 1 and offsets_ns is None:
-        return Ranks.of(run.members[0].trace)
+        ranks = Ranks.of(run.members[0].trace)
+        return ranks.with_warnings(*run.warnings) if run.warnings else ranks
     warnings = list(run.warnings)
     if offsets_ns is None:
         offsets_ns = clock_offsets_ns(run)
         if offsets_ns is None:
-            warnings.append("the clocks of the ranks are not tied: times are each rank's own")
+            warnings.append(UNTIED_CLOCKS)
             offsets_ns = [0] * len(run)
     processes, devices = process_ids(run), device_ids(run)
     parts = [

@@ -17,7 +17,8 @@ class Options:
     ``rows`` is how many rows of a table are shown (None: all, where the form has no use for
     fewer). ``width`` counts the columns of a terminal and ``colours`` names what it can show, as
     rich does ("" for none, "truecolor"). ``tables`` names tables that are shown beside the first
-    of each result, however long they are. ``title`` heads a page.
+    of each result, however long they are. ``title`` heads a page. ``is_full``: all results follow
+    on a page that answers.
     """
 
     rows: int | None = None
@@ -25,6 +26,7 @@ class Options:
     colours: str = ""
     tables: tuple[str, ...] = ()
     title: str = ""
+    is_full: bool = False
 
 
 Render = Callable[[Document, Options], str]

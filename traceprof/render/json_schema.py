@@ -177,7 +177,16 @@ _WINDOW: Final = _record(
         "notes": _NOTES,
     }
 )
-_VERDICT: Final = _record({"sentences": _NOTES, "next_command": _STRING})
+_VERDICT: Final = _record(
+    {
+        "bound_by": _STRING,
+        "sentences": _NOTES,
+        "fine": {"type": "array", "items": _STRING},
+        "unknown": _NOTES,
+        "once": _NOTES,
+        "next_command": _STRING,
+    }
+)
 _ANY_ROW: Final = {"type": "object", "properties": {KEY: _STRING}, "required": [KEY]}
 _ANY_RESULT: Final = _record(
     {

@@ -123,7 +123,11 @@ def plain(value: Any) -> Any:
 
 def _verdict_of(verdict: Verdict) -> dict[str, Any]:
     return {
+        "bound_by": verdict.bound_by,
         "sentences": [note_of(sentence) for sentence in verdict.sentences],
+        "fine": list(verdict.fine),
+        "unknown": [note_of(note) for note in verdict.unknown],
+        "once": [note_of(note) for note in verdict.once],
         "next_command": verdict.next_command,
     }
 

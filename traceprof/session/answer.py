@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+import re
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Final
 
-from traceprof.model.parts import PARTS
 from traceprof.model.ranks import Ranks
-from traceprof.model.results import Note, Result
+from traceprof.model.results import Result
 from traceprof.model.tables import ABSENT
-from traceprof.model.trace import DEVICE_TABLES, TraceInfo
+from traceprof.model.trace import TraceInfo
 from traceprof.model.window import TimeWindow
 from traceprof.session.run import Run
 from traceprof.session.selection import Selection
+from traceprof.session.verdict import Verdict, judge
 
 __all__ = ["PAGE", "Document", "Verdict", "answer", "page"]
 
@@ -22,6 +24,7 @@ PAGE: Final = (
     "steps",
     "rank-steps",
     "breakdown",
+    "idle",
     "phases",
     "kernels",
     "collectives",
@@ -31,23 +34,8 @@ PAGE: Final = (
 )
 """What the page of ``traceprof analyze`` is made of, as far as it was recorded."""
 
-_PART_NAMES: Final = {
-    "exposed_transfer": "exposed transfers",
-    "device_memory": "copies inside the device",
-}
-_LEAST_SHARE: Final = 0.01
-_STEADY: Final = 0.1
 
-
-@dataclass(frozen=True, slots=True)
-class Verdict:
-    """The answer in a few sentences: where the time goes, and how steady it is.
-
-    ``next_command`` is what to run next, with TRACE for the file.
-    """
-
-    sentences: tuple[Note, ...]
-    next_command: str
+_OF_RANK: Final = re.compile(r"^rank \d+ ?")
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +44,7 @@ class Document:
 
     ``span`` is the whole run and ``selection`` the window that the results are about. ``missing``
     says why other analyses have no result, ``recorded`` which tables the trace has. ``ranks``
-    gives the rank of each process that has one.
+    gives the rank of each process that has one. ``hardware`` are the devices that worked, in words.
     """
 
     info: TraceInfo
@@ -66,6 +54,7 @@ class Document:
     missing: Mapping[str, str] = field(default_factory=dict)
     recorded: frozenset[str] = frozenset()
     ranks: Mapping[int, int] = field(default_factory=dict)
+    hardware: str = ""
     verdict: Verdict | None = None
 
     def ns_after_start(self, instant_ns: int) -> int:
@@ -92,6 +81,7 @@ def answer(run: Run, names: Sequence[str], *, strict: bool = False) -> Document:
         missing=answers.missing,
         recorded=ranks.recorded,
         ranks=_ranks_of_processes(ranks),
+        hardware=_hardware(ranks),
     )
 
 
@@ -100,8 +90,19 @@ def page(run: Run, names: Sequence[str] = PAGE) -> Document:
     found = answer(run, names)
     return Document(
         **{name: getattr(found, name) for name in Document.__slots__ if name != "verdict"},
-        verdict=_verdict(found),
+        verdict=judge(found.results, found.recorded),
     )
+
+
+def _hardware(ranks: Ranks) -> str:
+    """Return the models of the devices that worked, and how many there are of each."""
+    names = Counter(
+        _OF_RANK.sub("", str(name))
+        for part in ranks.whole
+        for name, is_used in zip(part.devices["name"], part.devices["used"], strict=True)
+        if is_used and name
+    )
+    return ", ".join(f"{n} × {name}" if n > 1 else name for name, n in names.items() if name)
 
 
 def _ranks_of_processes(ranks: Ranks) -> dict[int, int]:
@@ -114,95 +115,3 @@ def _ranks_of_processes(ranks: Ranks) -> dict[int, int]:
         if rank != ABSENT
     }
     return pairs if len(set(pairs.values())) > 1 else {}
-
-
-def _verdict(document: Document) -> Verdict:
-    sentences = (*_where(document), *_steadiness(document.results.get("steps")))
-    return Verdict(sentences, _next_command(document))
-
-
-def _where(document: Document) -> Iterable[Note]:
-    """Return where the time of a step goes, on the devices or else on the host."""
-    steps, breakdown = document.results.get("steps"), document.results.get("breakdown")
-    start, values = _subject(steps)
-    if breakdown is not None:
-        shares = _device_shares(breakdown)
-        devices = len(breakdown.table)
-        of = " (mean of {devices:count} devices)" if devices > 1 else ""
-        yield from _with_shares(start, shares, of, {**values, "devices": devices})
-        return
-    phases = document.results.get("phases")
-    if phases is not None and len(phases.table):
-        yield from _with_shares(start, _host_shares(phases), " on the host", values)
-
-
-def _subject(steps: Result | None) -> tuple[str, dict[str, Any]]:
-    if steps is None or "median_ns" not in steps.scalars:
-        return "The window", {}
-    kind = "step" if steps.scalars["confidence_ratio"] == 1 else "step (inferred)"
-    return f"A {kind} of {{step:ns}}", {"step": steps.scalars["median_ns"]}
-
-
-def _device_shares(breakdown: Result) -> dict[str, float]:
-    total = breakdown.to_frame("total")
-    if total.empty or not total["duration_ns"].iloc[0]:
-        return {}
-    row = total.iloc[0]
-    names = {part: _PART_NAMES.get(part, part.replace("_", " ")) for part in PARTS}
-    return {name: row[f"{part}_ns"] / row["duration_ns"] for part, name in names.items()}
-
-
-def _host_shares(phases: Result) -> dict[str, float]:
-    first = phases.table[phases.table["process"] == phases.table["process"].iloc[0]]
-    return dict(zip(first["phase"], first["host_ratio"], strict=True))
-
-
-def _with_shares(
-    start: str, shares: Mapping[str, float], end: str, values: Mapping[str, Any]
-) -> Iterable[Note]:
-    """Return a sentence with the shares that make up at least 1 %, the largest first."""
-    ranked = sorted(shares.items(), key=lambda item: -item[1])
-    shown = [(name, share) for name, share in ranked if share >= _LEAST_SHARE]
-    if not shown:
-        return
-    words = ", ".join(f"{{share{i}:ratio}} {{part{i}}}" for i in range(len(shown)))
-    numbered: dict[str, Any] = {}
-    for i, (name, share) in enumerate(shown):
-        numbered |= {f"share{i}": float(share), f"part{i}": name}
-    yield Note.of(f"{start} goes to {words}{end}.", **values, **numbered)
-
-
-def _steadiness(steps: Result | None) -> Iterable[Note]:
-    if steps is None or steps.scalars.get("steady_count", 0) < 2:
-        return
-    scalars, table = steps.scalars, steps.table
-    word = "steady" if scalars["spread_ratio"] < _STEADY else "uneven"
-    processes = int(table["process"].nunique())
-    text = "{n:count} steps" + (" of {processes:count} processes" if processes > 1 else "")
-    text += f", {word}: 80 % of them take {{p10:ns}} to {{p90:ns}}"
-    slow = int((table["excess_ns"] > 0).sum())
-    text += "; {slow:count} of them slow" if slow else ""
-    text += "; {rate:number} samples/s" if "mean_samples_per_s" in scalars else ""
-    yield Note.of(
-        f"{text}.",
-        n=scalars["steady_count"],
-        processes=processes,
-        p10=scalars["p10_ns"],
-        p90=scalars["p90_ns"],
-        slow=slow,
-        rate=scalars.get("mean_samples_per_s"),
-    )
-
-
-def _next_command(document: Document) -> str:
-    findings = document.results.get("findings")
-    if findings is not None and len(findings.table):
-        first = findings.table.iloc[0]
-        # A window that holds one gap shows nothing in a table of steps.
-        has_window = first["window"] and first["show"] != "steps"
-        window = f" --window '{first['window']}'" if has_window else ""
-        return f"traceprof show {first['show']} TRACE{window}"
-    if document.recorded & set(DEVICE_TABLES):
-        return "traceprof show kernels TRACE"
-    name = "ops" if "host_ops" in document.recorded else "ranges"
-    return f"traceprof show {name} TRACE"

@@ -14,9 +14,9 @@ from traceprof.facts.steps.find import decide_steps, mark_steps
 from traceprof.formats import Outline, ReadOptions, open_trace, outline
 from traceprof.formats.runs.files import is_run, open_run, outline_run
 from traceprof.formats.shared.narrowing import trace_of_outline
-from traceprof.model.activity import RULES, Rule, parse_rules
 from traceprof.model.cluster import Cluster, parse_cluster
 from traceprof.model.hardware import Hardware, built_in_hardware, parse_hardware
+from traceprof.model.kernel_names.user_rules import Rule, parse_rules
 from traceprof.model.merge import place_run
 from traceprof.model.ranks import Ranks
 from traceprof.model.results import Note
@@ -189,8 +189,10 @@ def _aligned(ranks: Ranks) -> tuple[Ranks, tuple[Note, ...]]:
     if len(alignment.corrections) < 2:
         note = Note("no collectives are shared: the clocks are aligned by wall time")
         return ranks, (note,)
-    notes = tuple(Note(f"clocks aligned, {note.text}", note.values) for note in alignment.notes)
-    return align_clocks(ranks, alignment), notes
+    aligned = align_clocks(ranks, alignment)
+    # Each is said once: of ranks that nothing ties the aligned run warns.
+    about = [note for note in alignment.notes if note.text not in aligned.info.warnings]
+    return aligned, tuple(Note(f"clocks aligned, {note.text}", note.values) for note in about)
 
 
 def _hardware(opening: Opening) -> Hardware | None:
@@ -218,8 +220,8 @@ def _cluster(opening: Opening) -> Cluster | None:
 
 
 def _rules(path: Path | None) -> Sequence[Rule]:
-    """Return the rules in the user's TOML file ``path``, before the built-in ones."""
-    return RULES if path is None else parse_rules(_read(path))
+    """Return the rules in the user's TOML file ``path``, none without one."""
+    return () if path is None else parse_rules(_read(path))
 
 
 def _read(path: Path) -> str:

@@ -1,3 +1,6 @@
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
 from tests.builders import TraceBuilder, plain
 from tests.running import run
 from traceprof.model.results import Note
@@ -69,3 +72,51 @@ def test_calls_that_begin_together_are_one_instant() -> None:
         (".item()", 1),
         ("synchronise", 1),
     ]
+
+
+def test_the_idle_time_of_waits_is_that_of_the_idle_table() -> None:
+    trace = (
+        TraceBuilder()
+        .kernel("a", 0, 1000, launched_ns=(0, 10))
+        .api_call("cudaStreamSynchronize", 20, 1300)  # returns 300 ns after the device is done
+        .api_call("cudaDeviceSynchronize", 2000, 2100)
+        .api_call("cudaEventSynchronize", 1000, 9000, thread=77)  # holds no device up
+        .kernel("b", 9000, 9100, launched_ns=(8900, 8950))
+        .build()
+    )
+    table = run("sync", trace).table
+    assert plain(table, "call", "total_ns", "idle_ns") == [
+        ("cudaEventSynchronize", 8000, 0),
+        ("cudaStreamSynchronize", 1280, 300),
+        ("cudaDeviceSynchronize", 100, 100),
+    ]
+    causes = dict(plain(run("idle", trace).table, "cause", "total_ns"))
+    assert causes["synchronising"] == table["idle_ns"].sum()
+
+
+def test_without_recorded_work_it_is_not_known_how_long_devices_were_idle() -> None:
+    trace = TraceBuilder().api_call("cudaDeviceSynchronize", 0, 10).build(recorded=["api_calls"])
+    assert run("sync", trace).table["idle_ns"].isna().all()
+
+
+@settings(deadline=None, max_examples=40)
+@given(
+    st.lists(st.tuples(st.integers(0, 150), st.integers(1, 9), st.integers(0, 40)), max_size=5),
+    st.lists(st.tuples(st.integers(0, 150), st.integers(1, 60), st.integers(1, 3)), max_size=6),
+)
+def test_idle_in_waits_adds_up_to_the_cause(
+    work: list[tuple[int, int, int]], waits: list[tuple[int, int, int]]
+) -> None:
+    builder = TraceBuilder().kernel("k", 190, 200, launched_ns=(180, 185))
+    for i, (start, length, ahead) in enumerate(work):
+        launched = (start - ahead, start - ahead + 2)
+        thread = 1 + i % 2
+        builder.kernel(
+            "k", start, start + length, launched_ns=launched, thread=thread, device=i % 2
+        )
+    for start, length, thread in waits:
+        builder.api_call("cudaStreamSynchronize", start, start + length, thread=thread)
+    trace = builder.build(span=(-50, 260)).within(TimeWindow(10, 230))
+    table, idle = run("sync", trace).table, run("idle", trace).table
+    cause = idle.loc[idle["cause"] == "synchronising", "total_ns"].sum()
+    assert table["idle_ns"].sum() == cause

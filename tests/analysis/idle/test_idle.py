@@ -1,4 +1,5 @@
 from tests.builders import TraceBuilder, plain
+from tests.reading import said
 from tests.running import run
 from traceprof.model.results import Note
 from traceprof.model.window import TimeWindow
@@ -110,7 +111,7 @@ def test_host_bound_steps_are_named() -> None:
         "{n:count} step(s) are host-bound (devices wait for the host more than {limit:ratio} of "
         "the time): {steps}{more}"
     )
-    assert idle.notes == (Note.of(text, n=1, limit=0.3, steps="4", more=""),)
+    assert idle.notes[0] == Note.of(text, n=1, limit=0.3, steps="4", more="")
 
 
 def test_gaps_by_length() -> None:
@@ -137,11 +138,41 @@ def test_the_longest_gaps_with_what_ran_around_them() -> None:
         .build(span=(0, 600 * US))
     )
     table = run("gaps", trace).table
-    assert plain(table, "at_ns", "duration_ns", "cause", "before", "after", "host_range") == [
+    assert plain(table, "at_ns", "duration_ns", "cause", "before", "after", "host_name") == [
         (120 * US, 380 * US, "host", "d2h", "b", "validate"),
         (100 * US, 10 * US, "launch", "a", "d2h", "validate"),
     ]
     assert table["cause_ratio"].tolist() == [370 / 380, 1.0]
+
+
+def test_gaps_tell_what_the_host_was_in_for_most_of_them() -> None:
+    trace = (
+        between((5 * MS, 5 * MS + 5 * US), (MS, 5 * MS + 10 * US))
+        .range("open when it began", 0, MS + 6 * US)
+        .range("compile, op_id = 1", 2 * MS, 4 * MS)
+        .range("compile, op_id = 2", 4 * MS, 5 * MS)
+        .range("nvrtc", 2 * MS, 4 * MS, thread=2)
+        .build()
+    )
+    trace = trace.within(TimeWindow(0, trace.span.end_ns))
+    gaps = run("gaps", trace).table
+    columns = ("duration_ns", "host_name", "host_ratio", "meanwhile", "meanwhile_ratio")
+    assert plain(gaps, *columns) == [
+        (4010 * US, "compile", 3000 / 4010, "nvrtc", 2000 / 4010),
+    ]
+    idle = run("idle", trace)
+    assert said(idle) == [
+        "while devices were idle the host was in: compile 3.000 ms, (nothing recorded) 999.0 µs, "
+        "open when it began 6.000 µs"
+    ]
+    names = idle.to_frame("names")
+    assert plain(names, "cause", "name", "thread", "total_ns", "gap_count") == [
+        ("host", "compile", "launching", 3 * MS, 1),
+        ("host", "(nothing recorded)", "", 994 * US, 1),
+        ("host", "open when it began", "launching", 6 * US, 1),
+        ("launch", "(nothing recorded)", "", 5 * US, 1),
+        ("launch", "cudaLaunchKernel", "launching", 5 * US, 1),
+    ]
 
 
 def test_no_gaps() -> None:

@@ -18,8 +18,9 @@ def test_every_step_of_every_rank_for_a_heat_map() -> None:
     table = run("rank-steps", ranks).table
     columns = ("rank", "step", "duration_ns", "own_ns", "waited_ns", "late_ns", "phase")
     assert plain(table, *columns) == [
-        (0, 0, 110 * MS, 100 * MS, 10 * MS, 0, ""),
-        (1, 0, 110 * MS, 110 * MS, 0, 10 * MS, "forward"),
+        # Who was late to the first collective is not known: it holds the skew of the starts.
+        (0, 0, 110 * MS, 100 * MS, 0, 0, ""),
+        (1, 0, 110 * MS, 110 * MS, 0, 0, ""),
         (0, 1, 110 * MS, 100 * MS, 10 * MS, 0, ""),
         (1, 1, 110 * MS, 110 * MS, 0, 10 * MS, "forward"),
     ]
@@ -29,12 +30,14 @@ def test_every_step_of_every_rank_for_a_heat_map() -> None:
 def test_waiting_that_compute_hides_is_the_ranks_own_time() -> None:
     """Rank 0 waits from 50 to 90 for rank 1, and computes until 80 beside it."""
     builder = TraceBuilder().process(1, rank=0).process(2, rank=1)
+    for process in (1, 2):
+        builder.kernel("ncclDevKernel_AllReduce", 0, 1, process=process, device=process)
     for process, comes in ((1, 50), (2, 90)):
         builder.step(0, 100, 7, process=process)
-        builder.kernel("gemm", 0, 80, process=process, device=process)
+        builder.kernel("gemm", 1, 80, process=process, device=process)
         builder.kernel("ncclDevKernel_AllReduce", comes, 100, process=process, device=process)
     table = run("rank-steps", builder.build()).table
-    assert plain(table, "rank", "own_ns", "waited_ns") == [(0, 90, 40), (1, 100, 0)]
+    assert plain(table, "rank", "own_ns", "waited_ns") == [(0, 90, 10), (1, 100, 0)]
 
 
 def test_a_rank_that_joins_later_has_no_earlier_steps() -> None:

@@ -25,7 +25,7 @@ def test_ranks_side_by_side_have_the_parts_of_their_own_device() -> None:
         assert rank.compute_ns == device.compute_ns
         assert rank.exposed_communication_ns == device.exposed_communication_ns
         assert rank.idle_ns == device.idle_ns
-    assert [rank.waited_ns for rank in own] == [80 * MS, 0, 80 * MS, 80 * MS]
+    assert [rank.waited_ns for rank in own] == [40 * MS, 0, 40 * MS, 40 * MS]
     assert [rank.last_ratio for rank in own] == [0, 1, 0, 0]
     assert own[0].step_ns == 140 * MS
 

@@ -31,7 +31,7 @@ def test_host_and_device_time_of_phases() -> None:
         "no phase claims {count:count} kernels and copies, {lost:ns} ({share:ratio} of all): "
         "{outside:count} were launched outside any phase"
     )
-    values = {"count": 1, "lost": 5, "share": 5 / 185, "outside": 1, "unlinked": 0}
+    values = {"count": 1, "lost": 5, "share": 5 / 185, "outside": 1, "earlier": 0, "unlinked": 0}
     assert note.values == values
 
 
@@ -97,3 +97,115 @@ def test_the_thread_that_names_the_most_phases_speaks() -> None:
         (4, "optimizer", 5),
         (4, UNCLAIMED, 95),
     ]
+
+
+def _steps(*, backward_thread: int, n_steps: int = 3) -> TraceBuilder:
+    """Forward 0 .. 40, backward 50 .. 90, optimizer 90 .. 100 of each 100 ns; loss at 45."""
+    builder = TraceBuilder()
+    for start in range(0, 100 * n_steps, 100):
+        builder.range("forward", start, start + 40).range("optimizer.step", start + 90, start + 100)
+        builder.kernel("gemm", start + 10, start + 30, launched_ns=(start + 5, start + 7))
+        builder.kernel("loss", start + 45, start + 47, launched_ns=(start + 44, start + 46))
+        for at in (50, 70):
+            times = (start + at, start + at + 10)
+            launched = (start + at, start + at + 5)
+            builder.kernel("dgrad", *times, launched_ns=launched, thread=backward_thread)
+        builder.kernel("adam", start + 92, start + 95, launched_ns=(start + 91, start + 92))
+    return builder
+
+
+def test_backward_without_a_name_is_what_another_thread_launches_before_the_optimizer() -> None:
+    phases = run("phases", _steps(backward_thread=2).build(span=(0, 300)))
+    columns = ("phase", "host_ns", "count", "device_ns", "kernel_count", "inferred_count")
+    assert plain(phases.to_frame(), *columns) == [
+        ("forward", 120, 3, 60, 3, 0),
+        ("backward", 75, 3, 60, 6, 6),
+        ("optimizer", 30, 3, 9, 3, 0),
+        (UNCLAIMED, 75, 0, 6, 3, 0),
+    ]
+    assert phases.scalars["inferred_ns"] == 60
+    assert phases.notes[0].text.startswith("backward was inferred")
+    assert phases.notes[0].values == {"count": 6, "time": 60}
+
+
+def test_steps_have_the_inferred_backward_too() -> None:
+    builder = _steps(backward_thread=2, n_steps=2).step(0, 100).step(100, 200)
+    rows = run("step-phases", builder.build()).to_frame()
+    backward = rows[rows["phase"] == "backward"]
+    assert plain(backward, "host_ns", "device_ns", "work_count", "inferred_count") == [
+        (25, 20, 2, 2),
+        (25, 20, 2, 2),
+    ]
+    assert rows["inferred_count"].sum() == 4
+
+
+def test_backward_on_the_thread_of_the_loop_is_all_between_forward_and_optimizer() -> None:
+    phases = run("phases", _steps(backward_thread=1).build(span=(0, 300)))
+    rows = plain(phases.to_frame(), "phase", "kernel_count", "inferred_count")
+    assert rows == [
+        ("forward", 3, 0),
+        ("backward", 9, 9),  # nothing tells where the loss ends
+        ("optimizer", 3, 0),
+        (UNCLAIMED, 0, 0),
+    ]
+
+
+def test_gradients_are_zeroed_before_backward() -> None:
+    builder = _steps(backward_thread=1, n_steps=1).range("zero_grad", 47, 49)
+    rows = plain(run("phases", builder.build()).to_frame(), "phase", "kernel_count")
+    assert rows == [("forward", 1), ("backward", 2), ("optimizer", 1), (UNCLAIMED, 1)]
+
+
+def test_a_thread_that_launches_at_any_time_is_no_backward() -> None:
+    builder = _steps(backward_thread=2, n_steps=1)
+    for at in (95, 105, 115, 145, 165):
+        builder.kernel("resize", at, at + 2, launched_ns=(at, at + 1), thread=3)
+    rows = plain(run("phases", builder.build()).to_frame(), "phase", "inferred_count")
+    assert ("backward", 2) in rows
+
+
+def test_operators_of_autograd_tell_the_backward_of_a_loop_that_names_only_its_optimizer() -> None:
+    name = "autograd::engine::evaluate_function: MmBackward0"
+    builder = (
+        TraceBuilder()
+        .range("Optimizer.step#SGD.step", 90, 100)
+        .kernel("gemm", 10, 30, launched_ns=(5, 7))
+        .kernel("dgrad", 50, 60, launched_ns=(45, 47), thread=2)
+        .host_op(name, 44, 48, thread=2)
+        .kernel("all_reduce_hook", 60, 70, launched_ns=(49, 50), thread=2)
+    )
+    rows = plain(run("phases", builder.build()).to_frame(), "phase", "kernel_count")
+    assert rows == [("backward", 2), ("optimizer", 0), (UNCLAIMED, 1)]
+    named = builder.range("backward", 44, 60).build()
+    assert run("phases", named).scalars["inferred_count"] == 0
+
+
+def test_evaluation_between_forward_and_optimizer_has_no_backward() -> None:
+    trace = (
+        TraceBuilder()
+        .range("forward", 0, 10)
+        .kernel("loss", 12, 14, launched_ns=(12, 13))
+        .range("eval", 20, 30)
+        .kernel("save", 32, 34, launched_ns=(32, 33))
+        .range("optimizer.step", 40, 50)
+        .build()
+    )
+    assert run("phases", trace).scalars["inferred_count"] == 0
+
+
+def test_work_launched_before_the_recording_is_told_apart() -> None:
+    trace = (
+        TraceBuilder()
+        .range("forward", 0, 10)
+        .kernel("early", 0, 10, correlation=3)
+        .kernel("gemm", 10, 20, launched_ns=(5, 6), correlation=7)
+        .kernel("lost", 20, 30, correlation=8)
+        .build()
+    )
+    phases = run("phases", trace)
+    assert phases.scalars["earlier_count"] == 1
+    assert phases.scalars["unlinked_count"] == 2
+    assert phases.notes[0].text.endswith(
+        "{earlier:count} were launched before the recording began, "
+        "{unlinked:count} have no recorded launch"
+    )

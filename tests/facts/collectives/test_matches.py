@@ -21,7 +21,8 @@ from traceprof.model.window import TimeWindow
 
 def test_the_shortest_of_the_ranks_is_the_time_without_waiting() -> None:
     (kind,) = run("collectives", two_ranks()).table.to_dict("records")
-    assert (kind["count"], kind["total_ns"], kind["waited_ns"]) == (2, 140, 60)
+    # What the first collective holds is the skew of the starts, and not waiting.
+    assert (kind["count"], kind["total_ns"], kind["waited_ns"]) == (2, 140, 0)
     assert kind["algbw_bytes_per_s"] == pytest.approx(25e9)
 
 

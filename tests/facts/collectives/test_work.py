@@ -36,3 +36,16 @@ def test_calls_that_share_a_kernel_are_one_collective() -> None:
         ("send_recv", 400, 100, 200),
         ("all_reduce", 1000, 300, 400),
     ]
+
+
+def test_kernels_of_calls_whose_thread_is_not_known() -> None:
+    """Kineto copies what a call was to its kernel: of calls before the trace it is all there is."""
+    trace = (
+        TraceBuilder()
+        .kernel(NCCL, 100, 200, launched_ns=(10, 12), correlation=7)
+        .kernel(NCCL, 300, 400, launched_ns=(20, 22), correlation=8)
+        .collective("all_reduce", 100, 200, n_bytes=400, correlation=7, thread=-1)
+        .build()
+    )
+    work = find_collectives(trace)
+    assert plain(work, "start_ns", "n_bytes", "kernels") == [(100, 400, 1), (300, -1, 1)]

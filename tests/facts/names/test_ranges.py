@@ -1,7 +1,7 @@
 import pandas as pd
 import pytest
 
-from traceprof.facts.names.ranges import plain_name, plain_names
+from traceprof.facts.names.ranges import common_categories, plain_name, plain_names
 
 
 @pytest.mark.parametrize(
@@ -24,3 +24,28 @@ def test_names_of_a_column_are_read_once_each() -> None:
     names = pd.Series(pd.Categorical(["b, seq = 1", "a", "b, seq = 2"]))
     plain = plain_names(names)
     assert (list(plain), plain.categories.tolist()) == (["b", "a", "b"], ["a", "b"])
+
+
+@pytest.mark.parametrize(
+    ("name", "expected"),
+    [
+        ("aten::mm, seq = 12, op_id = 33", "aten::mm"),
+        ("ProfilerStep#12", "ProfilerStep"),
+        ("step 12", "step"),
+        ("train_step_5", "train_step"),
+        ("Epoch [3/100]", "Epoch"),
+        ("epoch 3 of 100 batch=7", "epoch batch"),
+        ("batch: 12", "batch"),
+        ("free 0x7f00deadbeef", "free"),
+        ("forward #3", "forward"),
+        ("#3", "#"),
+        ("layer 3", "layer 3"),
+        ("block_12", "block_12"),
+        ("step2vec", "step2vec"),
+        ("Lösung step 3", "Lösung step"),
+        ("", ""),
+    ],
+)
+def test_what_tells_one_time_from_the_next_is_dropped(name: str, expected: str) -> None:
+    names, place = common_categories(pd.Index([name, "other"], dtype=object))
+    assert (names[place[0]], len(names)) == (expected, 2)

@@ -10,7 +10,10 @@ from tests.builders import TraceBuilder
 from traceprof.facts.collectives.matches import find_matches
 from traceprof.facts.ranks.alignment import align_clocks, find_alignment
 from traceprof.facts.ranks.robust_line import fit_line
+from traceprof.model.merge import place_run
 from traceprof.model.ranks import Ranks
+from traceprof.model.run import RankTrace, RunFiles
+from traceprof.model.trace import TraceInfo
 
 
 @pytest.mark.parametrize("jitter_ns", [0, 20_000])
@@ -52,6 +55,22 @@ def test_clocks_are_tied_over_others_and_what_is_loose_is_named() -> None:
     found = find_alignment(Ranks.of(builder.build()))
     assert [clock.offset_ns for clock in found.clocks] == [0, 100, 1100, None, None]
     assert any("3, 4 are not tied" in note.text for note in found.notes)
+
+
+def test_of_aligned_clocks_nobody_says_that_they_are_not_tied() -> None:
+    """No wall clock is known, but each collective ends on both ranks at once, 100 ns apart."""
+    members = []
+    for rank in range(2):
+        builder = TraceBuilder().process(1 + rank, rank=rank)
+        for start in (0, 1000):
+            at = start + 100 * rank
+            builder.collective("all_reduce", at, at + 50, process=1 + rank, backend="gloo")
+        members.append(RankTrace(builder.build(info=TraceInfo(path=str(rank))), rank, rank))
+    ranks = place_run(RunFiles("test", tuple(members), 2))
+    assert any("not tied" in text for text in ranks.info.warnings)
+    aligned = align_clocks(ranks)
+    assert not any("not tied" in text for text in aligned.info.warnings)
+    assert [clock.residual_ns for clock in find_alignment(aligned).clocks] == [0, 0]
 
 
 def test_a_line_is_not_drawn_through_scatter_nor_spoilt_by_outliers() -> None:

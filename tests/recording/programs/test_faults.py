@@ -305,6 +305,67 @@ def test_nsys_that_never_starts_the_program_gives_way_to_the_embedded_recorder(t
     assert n_work(recorded) == 3
 
 
+LEFT_AGENT = 'setsid tail -f -- /dev/null "x$*" >/dev/null 2>&1 &'
+"""Leaves a process behind that has the name of the session on its command line."""
+
+
+def test_nsys_that_hangs_before_it_starts_the_program_gives_way(tmp_path):
+    path = fake_nsys(tmp_path / "bin", f"{LEFT_AGENT} exec sleep 1000")
+    recorded = record(
+        tmp_path / "run.sqlite",
+        [*NAMED_STEPS, "3"],
+        *("--with", "nsys"),
+        PATH=path,
+        TRACEPROF_START_S="0.1",
+    )
+    assert recorded.done.returncode == 3
+    assert "nsys did not start the program (not within 0.1 s)" in recorded.done.stderr
+    assert n_work(recorded) == 3
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_before_nsys_has_started_the_program_ends_everything(tmp_path, number):
+    """Nothing is left (no_orphans looks), and the program is not run after all."""
+    path = fake_nsys(tmp_path / "bin", f"{LEFT_AGENT} echo up >{tmp_path}/up; exec sleep 1000")
+    os.mkfifo(tmp_path / "up")
+    recorder = subprocess.Popen(
+        [
+            *(sys.executable, "-m", "traceprof", "record", "-o", tmp_path / "run.sqlite"),
+            *("--with", "nsys", "--", "touch", tmp_path / "ran"),
+        ],
+        stderr=subprocess.PIPE,
+        stdin=subprocess.DEVNULL,
+        text=True,
+        env=environment_of_test(PATH=path),
+    )
+    assert (tmp_path / "up").read_text() == "up\n"
+    recorder.send_signal(number)
+    _, said = recorder.communicate(timeout=60)
+    assert recorder.returncode == 128 + number, said
+    assert "stopped before nsys had started the program" in said
+    assert not (tmp_path / "ran").exists()
+
+
+def test_a_leftover_that_keeps_nsys_from_starting_is_removed(tmp_path):
+    """In shared memory of its own, where the fake fails as long as the file is there."""
+    own_memory = (
+        "mount -t tmpfs tmpfs /dev/shm && "
+        r'printf "\\1\\0\\0\\0" >/dev/shm/NSys-1 && exec "$@"'
+    )
+    fails = "[ -e /dev/shm/NSys-1 ] && { echo Agent launcher failed.; exit 1; }"
+    path = fake_nsys(tmp_path / "bin", f"{fails}; {RUN_PROGRAM}; exit")
+    recorded = record(
+        tmp_path / "run.sqlite",
+        [*NAMED_STEPS, "3"],
+        *("--with", "nsys"),
+        prefix=[*in_own_mounts(), own_memory, "sh"],
+        PATH=path,
+    )
+    assert recorded.done.returncode == 3, recorded.done.stderr
+    assert "removed /dev/shm/NSys-1, a leftover" in recorded.done.stderr
+    assert "recorded with torch" not in recorded.done.stderr
+
+
 def test_nsys_that_leaves_no_report_is_told_from_one_that_does(tmp_path):
     path = fake_nsys(tmp_path / "bin", f"{RUN_PROGRAM}; code=$?; echo No reports; exit $code")
     recorded = record(tmp_path / "run.sqlite", [*NAMED_STEPS, "3"], "--with", "nsys", PATH=path)

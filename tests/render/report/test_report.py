@@ -15,7 +15,7 @@ from tests.builders import TraceBuilder
 from tests.conftest import Run
 from tests.real_traces import NSYS
 from tests.render.browser import OpenPage
-from tests.render.documents import Told, measured
+from tests.render.documents import measured
 from tests.render.test_escape import HOSTILE
 from tests.running import run
 from traceprof.formats import open_trace
@@ -27,6 +27,7 @@ from traceprof.render.palette import HEAT
 from traceprof.render.reference import declared_specs
 from traceprof.render.report import render_report
 from traceprof.render.report.matrix import peer_matrix
+from traceprof.session.verdict import Verdict
 
 ALL = list(declared_specs())
 VERDICT = Note.of("A step of {step:ns} is the first sentence.", step=1_000_000)
@@ -35,7 +36,7 @@ NAMES = [name for name in HOSTILE if name != "\ud800"]
 
 def _report(trace: Trace, window: str | None = None, title: str = "report") -> str:
     document = measured(trace, ALL, window)
-    document = replace(document, verdict=Told((VERDICT,)))
+    document = replace(document, verdict=Verdict("", (VERDICT,)))
     return render_report(document, trace, Options(title=title))
 
 

@@ -8,12 +8,13 @@ from dataclasses import replace
 import pytest
 
 from tests.builders import TraceBuilder
-from tests.render.documents import Told, document_of_results, measured
+from tests.render.documents import document_of_results, measured
 from traceprof.model.results import Note, Result, ResultSpec, TableSpec, Unit, key, same
 from traceprof.model.trace import TraceInfo
 from traceprof.render.base import Document, Options
 from traceprof.render.registry import render
-from traceprof.render.text.answers import sparkline
+from traceprof.render.text.page import sparkline
+from traceprof.session.verdict import Verdict
 
 
 def test_heights_are_in_proportion_to_the_largest() -> None:
@@ -105,16 +106,33 @@ def test_the_page_opens_with_the_verdict_the_steps_and_the_best_advice() -> None
     told = replace(
         told,
         results={"findings": findings(5), **told.results},
-        verdict=Told((Note.of("A step of {ns:ns}.", ns=1_000),), "traceprof show steps TRACE"),
+        verdict=Verdict(
+            bound_by="input-bound",
+            sentences=(Note.of("A step of {ns:ns}.", ns=1_000),),
+            fine=("communication", "copies"),
+            unknown=(Note.of("{what}: not recorded", what="ranks"),),
+            once=(Note.of("warm-up {ns:ns}", ns=3_000),),
+            next_command="traceprof show steps TRACE",
+        ),
         info=TraceInfo(path="/tmp/my trace.sqlite"),
     )
     text = render("text", told, Options(rows=5))
     assert text.index("A step of 1.000 µs.") < text.index("steps 0..3  ████") < text.index("1. ")
+    assert "Input-bound. A step of" in text
     assert "3. launch-bound" in text
     assert "4. launch-bound" not in text
-    assert "Device time by kernel name" in text
-    assert "ranges" not in text
-    assert text.rstrip().endswith("next: traceprof show steps '/tmp/my trace.sqlite'")
+    assert "… 2 more findings (traceprof findings)" in text
+    assert "Device time by kernel name" not in text
+    assert text.splitlines()[-4:] == [
+        "once: warm-up 3.000 µs",
+        "checked and fine: communication, copies",
+        "not judged: ranks: not recorded",
+        "next: traceprof show steps '/tmp/my trace.sqlite'",
+    ]
+    full = render("text", told, Options(rows=5, is_full=True))
+    assert full.startswith(text.rstrip())
+    assert "Device time by kernel name" in full
+    assert "ranges" not in full
 
 
 @pytest.mark.parametrize("n", [1, 2, 3])

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from typing import Any, Final
 
 import numpy as np
+import numpy.typing as npt
 import pandas as pd
 
 from traceprof.analysis.base import Analysis
@@ -16,6 +17,7 @@ from traceprof.facts.collectives.step_traffic import find_step_traffic
 from traceprof.facts.collectives.work import require_collectives
 from traceprof.facts.names.phases import UNCLAIMED
 from traceprof.facts.names.sizes import classify_sizes, order_of_size
+from traceprof.facts.ranks.waits import find_waits
 from traceprof.model.ranks import Ranks
 from traceprof.model.results import (
     Note,
@@ -52,7 +54,7 @@ SPEC: Final = ResultSpec(
                 derived("busbw_bytes_per_s", Unit.BYTES_PER_S, "what each link must carry"),
                 derived("peak_ratio", Unit.RATIO, "busbw of the link's peak; not cut off at 1"),
                 total("exposed_ns", Unit.NS, "what compute on the same device does not hide"),
-                total("waited_ns", Unit.NS, "for the last rank"),
+                total("waited_ns", Unit.NS, "for the last rank, once the ranks were in step"),
                 derived("algbw_bytes_per_s", Unit.BYTES_PER_S, "size of the operation over time"),
                 median("median_ns", Unit.NS, "the median time"),
                 key("group", "the communicator, empty where it has no name"),
@@ -110,7 +112,8 @@ def measure_collectives(ranks: Ranks) -> Result:
     if work.empty:
         tables = {table.name: table.frame() for table in SPEC.tables}
         return Result("collectives", SPEC, tables, {"count": 0})
-    work = work.assign(sizes=classify_sizes(work["n_bytes"].to_numpy(np.int64)))
+    sizes = classify_sizes(work["n_bytes"].to_numpy(np.int64))
+    work = work.assign(sizes=sizes, wait_ns=_waits(ranks, work))
     classes = _with_peaks(ranks, _summed(work, matches.table))
     tables = {
         "classes": SPEC.table("classes").frame(_in_order(classes)),
@@ -144,7 +147,7 @@ def _summed(work: pd.DataFrame, shared: pd.DataFrame) -> pd.DataFrame:
         total_ns=times["duration_ns"].sum(),
         exposed_ns=times["exposed_ns"].sum(min_count=1),
         median_ns=times["duration_ns"].median(),
-        waited_ns=_waited(timed, shared),
+        waited_ns=timed[timed["match"] >= 0].groupby("number")["wait_ns"].sum(),
         algorithm=_distinct(work, "way"),
         dtype=_distinct(work, "dtype"),
     )
@@ -170,11 +173,12 @@ def _rate(moved: pd.DataFrame, column: str) -> pd.Series:
     return known[column].sum() / total_ns.where(total_ns > 0) * 1e9
 
 
-def _waited(timed: pd.DataFrame, shared: pd.DataFrame) -> pd.Series:
-    matched = timed[timed["match"] >= 0]
-    last_start = shared["last_start_ns"].reindex(matched["match"]).to_numpy(np.int64)
-    waited = pd.Series(last_start - matched["start_ns"].to_numpy(np.int64), matched.index)
-    return waited.groupby(matched["number"]).sum()
+def _waits(ranks: Ranks, work: pd.DataFrame) -> npt.NDArray[np.int64]:
+    """Return how long each rank waited in each row, without what came before they were in step."""
+    keys = ["match", "member"]
+    waits = find_waits(ranks).drop_duplicates(keys).set_index(keys)["wait_ns"]
+    known = waits.reindex(pd.MultiIndex.from_frame(work[keys]))
+    return known.fillna(0).to_numpy(np.int64)
 
 
 def _distinct(work: pd.DataFrame, column: str) -> pd.Series:

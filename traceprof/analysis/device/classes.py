@@ -1,4 +1,4 @@
-"""Kernels by class and phase: what kind of work, how short, on tensor cores or not."""
+"""Kernels by class and phase: what kind of work, how short, on matrix units or not."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ import pandas as pd
 
 from traceprof.analysis.base import Analysis
 from traceprof.facts.launches import launches_of, phases_of_work
-from traceprof.facts.names.kernels import SHORT_NS, uses_tensor_cores
+from traceprof.facts.names.kernels import SHORT_NS, matrix_units
 from traceprof.facts.names.phases import PHASES, UNCLAIMED
-from traceprof.model.activity import Activity
 from traceprof.model.combining import medians_of
+from traceprof.model.kernel_names.matrix_units import MATRIX_WORK, MatrixUnits
 from traceprof.model.results import (
     Note,
     Result,
@@ -46,20 +46,25 @@ SPEC: Final = ResultSpec(
                 total(
                     "tensor_core_ns",
                     Unit.NS,
-                    "total_ns in kernels named after tensor-core instructions; not known of work "
-                    "that has no use for them",
+                    "total_ns in kernels named after tensor cores (AMD: matrix cores); not known "
+                    "of work that has no use for them",
                 ),
-                derived("tensor_core_ratio", Unit.RATIO, "tensor_core_ns of total_ns"),
+                derived(
+                    "tensor_core_ratio",
+                    Unit.RATIO,
+                    "tensor_core_ns of what is told: total_ns without tensor_core_unknown_ns",
+                ),
                 total("launch_ns", Unit.NS, "host time in the calls that launched them"),
+                total(
+                    "tensor_core_unknown_ns",
+                    Unit.NS,
+                    "total_ns in kernels of matrix work whose names do not tell",
+                ),
             ),
         ),
     )
 )
-_MATRIX_WORK: Final = (
-    Activity.GEMM.value,
-    Activity.CONVOLUTION.value,
-    Activity.ATTENTION.value,
-)
+_OF_MATRIX_UNITS: Final = ("tensor_core_ns", "tensor_core_unknown_ns")
 
 
 def measure_classes(trace: Trace) -> Result:
@@ -67,6 +72,7 @@ def measure_classes(trace: Trace) -> Result:
     kernels = trace.kernels
     launches = launches_of(trace, "kernels")
     activity = kernels["activity"].cat
+    units = matrix_units(kernels)
     durations = np.asarray(kernels["end_ns"] - kernels["start_ns"], np.int64)
     rows = pd.DataFrame(
         {
@@ -75,7 +81,8 @@ def measure_classes(trace: Trace) -> Result:
             "count": 1,
             "total_ns": durations,
             "short_count": (durations < SHORT_NS).astype(np.int64),
-            "tensor_core_ns": durations * uses_tensor_cores(kernels["name"]),
+            "tensor_core_ns": durations * (units == MatrixUnits.YES.value),
+            "tensor_core_unknown_ns": durations * (units == MatrixUnits.UNKNOWN.value),
             "launch_ns": np.where(launches.is_known, launches.end_ns - launches.start_ns, 0),
         }
     )
@@ -84,19 +91,22 @@ def measure_classes(trace: Trace) -> Result:
     names = np.array([*PHASES, UNCLAIMED], object)
     table["activity"] = activity.categories.to_numpy(object)[table["activity"].to_numpy()]
     table["phase"] = names[table["phase"].to_numpy()]
-    table["tensor_core_ns"] = table["tensor_core_ns"].where(table["activity"].isin(_MATRIX_WORK))
+    can_use = table["activity"].isin([activity.value for activity in MATRIX_WORK])
+    for name in _OF_MATRIX_UNITS:
+        table[name] = table[name].where(can_use)
     samples = Samples(np.asarray(groups.ngroup(), np.int64), durations)
     return Result("classes", SPEC, {"classes": table}, samples={"classes": samples})
 
 
 def _finish(result: Result) -> Result:
     table = result.table
+    told_ns = table["total_ns"] - table["tensor_core_unknown_ns"]
     whole_ns = int(table["total_ns"].sum()) or 1
     table = table.assign(
         share_ratio=table["total_ns"] / whole_ns,
         median_ns=medians_of(table, result.samples["classes"]),
         short_ratio=table["short_count"] / table["count"],
-        tensor_core_ratio=table["tensor_core_ns"] / table["total_ns"].where(table["total_ns"] > 0),
+        tensor_core_ratio=table["tensor_core_ns"] / told_ns.where(told_ns > 0),
     )
     if set(table["phase"]) == {UNCLAIMED}:
         table["phase"] = ""
@@ -118,13 +128,13 @@ def _notes(table: pd.DataFrame) -> list[Note]:
         )
     ]
     matrix = table[table["tensor_core_ns"].notna()]
-    matrix_ns = int(matrix["total_ns"].sum())
-    if matrix_ns:
+    told_ns = int((matrix["total_ns"] - matrix["tensor_core_unknown_ns"]).sum())
+    if told_ns:
         notes.append(
             Note.of(
-                "{share:ratio} of the matrix work (GEMM, convolution, attention) ran in kernels "
-                "named after tensor cores",
-                share=float(matrix["tensor_core_ns"].sum()) / matrix_ns,
+                "{share:ratio} of the matrix work (GEMM, convolution, attention) whose kernels' "
+                "names tell ran on tensor cores (AMD: matrix cores)",
+                share=float(matrix["tensor_core_ns"].sum()) / told_ns,
             )
         )
     return notes
@@ -134,7 +144,7 @@ ANALYSIS = Analysis(
     name="classes",
     spec=SPEC,
     needs=("kernels",),
-    uses=("api_calls", "ranges"),
+    uses=("api_calls", "ranges", "host_ops"),
     whole=("ranges",),
     of_rank=measure_classes,
     finish=_finish,

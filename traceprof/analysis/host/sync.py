@@ -5,10 +5,12 @@ from __future__ import annotations
 from typing import Final
 
 import numpy as np
+import numpy.typing as npt
 import pandas as pd
 
 from traceprof.analysis.base import Analysis
 from traceprof.facts.host.waits import READS_A_VALUE, find_waits
+from traceprof.facts.idle.waits import idle_in_waits
 from traceprof.facts.steps.find import find_steps
 from traceprof.model.results import (
     Note,
@@ -21,7 +23,7 @@ from traceprof.model.results import (
     largest,
     total,
 )
-from traceprof.model.trace import Trace
+from traceprof.model.trace import DEVICE_TABLES, Trace
 
 __all__ = ["ANALYSIS"]
 
@@ -44,6 +46,12 @@ SPEC: Final = ResultSpec(
                 total("total_ns", Unit.NS, "the length of all calls added up"),
                 derived("mean_ns", Unit.NS, "the mean length of a call"),
                 largest("max_ns", Unit.NS, "the longest call"),
+                total(
+                    "idle_ns",
+                    Unit.NS,
+                    "how long devices had nothing to do meanwhile, added up over devices: what "
+                    "`idle` calls synchronising; empty where no device's work was recorded",
+                ),
             ),
         ),
     ),
@@ -53,7 +61,10 @@ SPEC: Final = ResultSpec(
 
 def measure_sync(trace: Trace) -> Result:
     """Return the waits of the host by call, pattern and range."""
-    table = _by_keys(find_waits(trace).rename(columns={"name": "call"}))
+    waits = find_waits(trace).rename(columns={"name": "call"})
+    table = _by_keys(waits, idle_in_waits(trace))
+    if not trace.recorded & set(DEVICE_TABLES):
+        table = table.assign(idle_ns=np.nan)
     return Result(
         "sync",
         SPEC,
@@ -62,23 +73,25 @@ def measure_sync(trace: Trace) -> Result:
     )
 
 
-def _by_keys(waits: pd.DataFrame) -> pd.DataFrame:
+def _by_keys(waits: pd.DataFrame, idle: npt.NDArray[np.int64]) -> pd.DataFrame:
     """Return number, sum and longest of the waits of each call, pattern and range."""
     keys = [waits[name].cat for name in _KEYS]
     sizes = [max(1, len(own.categories)) for own in keys]
     packed = np.ravel_multi_index([own.codes.to_numpy(np.int64) for own in keys], sizes)
     place, distinct = pd.factorize(packed)
     duration = (waits["end_ns"] - waits["start_ns"]).to_numpy(np.int64)
-    total_ns, max_ns = np.zeros(len(distinct), np.int64), np.zeros(len(distinct), np.int64)
+    total_ns, max_ns, idle_ns = (np.zeros(len(distinct), np.int64) for _ in range(3))
     np.add.at(total_ns, place, duration)
     np.maximum.at(max_ns, place, duration)
+    np.add.at(idle_ns, place, idle)
     codes = np.unravel_index(distinct, sizes)
     labels = {
         name: own.categories.to_numpy(object)[code]
         for name, own, code in zip(_KEYS, keys, codes, strict=True)
     }
     count = np.bincount(place, minlength=len(distinct))
-    return pd.DataFrame({**labels, "count": count, "total_ns": total_ns, "max_ns": max_ns})
+    sums = {"count": count, "total_ns": total_ns, "max_ns": max_ns, "idle_ns": idle_ns}
+    return pd.DataFrame({**labels, **sums})
 
 
 def _finish(result: Result) -> Result:
@@ -110,8 +123,8 @@ ANALYSIS = Analysis(
     name="sync",
     spec=SPEC,
     needs=("api_calls",),
-    uses=("copies", "ranges", "kernels"),
-    whole=("api_calls", "copies"),
+    uses=("copies", "ranges", "kernels", "overheads", "devices"),
+    whole=("api_calls", "copies", "kernels"),
     of_rank=measure_sync,
     finish=_finish,
 )

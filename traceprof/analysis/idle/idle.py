@@ -11,6 +11,7 @@ import pandas as pd
 from traceprof.analysis.base import Analysis
 from traceprof.facts.device.times import devices_of_processes
 from traceprof.facts.gaps import CAUSES, find_gaps
+from traceprof.facts.idle.charges import charged_by_host
 from traceprof.facts.steps.find import find_steps
 from traceprof.model.results import (
     Note,
@@ -31,6 +32,7 @@ _EDGES_NS: Final = (0, 10_000, 100_000, 1_000_000, 10_000_000, 100_000_000, 1_00
 _HOST_CAUSES: Final = ("data", "synchronising", "launch", "host")
 _HOST_BOUND: Final = 0.3
 _SHOWN: Final = 12
+_NAMED: Final = 3
 _DEVICE: Final = key("device", "the number of the device in the run", Unit.NUMBER)
 
 SPEC: Final = ResultSpec(
@@ -45,6 +47,28 @@ SPEC: Final = ResultSpec(
                 derived("share_ratio", Unit.RATIO, "total_ns of the window"),
                 derived("idle_ratio", Unit.RATIO, "total_ns of the idle time of the device"),
                 total("gap_count", Unit.COUNT, "gaps in which it is the largest cause"),
+            ),
+        ),
+        TableSpec(
+            "names",
+            "one row per device, cause and name that the host was in, the largest first: the time "
+            "of the host's causes, charged by overlap",
+            (
+                _DEVICE,
+                key("cause", "what the device waited for"),
+                key(
+                    "name",
+                    "the innermost range, operator or call that was open, without numbers of steps "
+                    "and occurrences; (nothing recorded) where none was",
+                ),
+                key(
+                    "thread",
+                    "launching: on the thread that launches what ends the gap; other: on another "
+                    "one, while that thread waited or recorded nothing",
+                ),
+                total("total_ns", Unit.NS, "how long devices were idle in it"),
+                derived("share_ratio", Unit.RATIO, "total_ns of the window"),
+                total("gap_count", Unit.COUNT, "in how many gaps"),
             ),
         ),
         TableSpec(
@@ -77,6 +101,7 @@ def measure_idle(trace: Trace) -> Result:
     gaps = find_gaps(trace)
     tables = {
         "causes": _by_cause(gaps),
+        "names": _by_name(charged_by_host(trace)),
         "histogram": _histogram(gaps),
         "host_bound_steps": _host_bound_steps(trace, gaps),
     }
@@ -105,6 +130,22 @@ def _by_cause(gaps: pd.DataFrame) -> pd.DataFrame:
             "cause": np.array(CAUSES, object)[places],
             "total_ns": total_ns[devices, places],
             "gap_count": gap_count[devices, places],
+        }
+    )
+
+
+def _by_name(charged: pd.DataFrame) -> pd.DataFrame:
+    """Return a row per device, cause, name and thread."""
+    keys = ["device", "cause", "name", "by"]
+    once = charged.groupby(["gap", *keys], observed=True, sort=False)["ns"].sum().reset_index()
+    sums = once.groupby(keys, observed=True, sort=False)["ns"].agg(["sum", "size"]).reset_index()
+    return pd.DataFrame(
+        {
+            "device": sums["device"].to_numpy(np.int64),
+            **{name: sums[name].astype(object).to_numpy() for name in ("cause", "name")},
+            "thread": sums["by"].astype(object).to_numpy(),
+            "total_ns": sums["sum"].to_numpy(np.int64),
+            "gap_count": sums["size"].to_numpy(np.int64),
         }
     )
 
@@ -172,7 +213,27 @@ def _finish(result: Result) -> Result:
     table = table.sort_values(
         ["total_ns", "device", "place"], ascending=[False, True, True], ignore_index=True
     )
-    return result.with_table(table).with_notes(*_notes(result.to_frame("host_bound_steps")))
+    names = result.to_frame("names")
+    names = names.assign(share_ratio=names["total_ns"] / window_ns).sort_values(
+        ["total_ns", "device", "cause", "name", "thread"],
+        ascending=[False, True, True, True, True],
+        ignore_index=True,
+    )
+    result = result.with_table(table).with_table(names, "names")
+    return result.with_notes(*_notes(result.to_frame("host_bound_steps")), *_named(names))
+
+
+def _named(names: pd.DataFrame) -> list[Note]:
+    """Return what the host was in for the longest while devices were idle, all together."""
+    sums = names.groupby("name", sort=True)["total_ns"].sum()
+    ranked = sums.sort_values(ascending=False, kind="stable").head(_NAMED)
+    if ranked.empty:
+        return []
+    values: dict[str, object] = {}
+    for i, (name, ns) in enumerate(ranked.items()):
+        values |= {f"name{i}": str(name), f"ns{i}": int(ns)}
+    listed = ", ".join(f"{{name{i}}} {{ns{i}:ns}}" for i in range(len(ranked)))
+    return [Note(f"while devices were idle the host was in: {listed}", values)]
 
 
 def _notes(steps: pd.DataFrame) -> list[Note]:
@@ -194,7 +255,7 @@ ANALYSIS = Analysis(
     name="idle",
     spec=SPEC,
     needs=("kernels", "copies", "api_calls"),
-    uses=("ranges", "overheads", "devices"),
+    uses=("ranges", "host_ops", "overheads", "devices"),
     whole=("kernels", "copies"),
     of_rank=measure_idle,
     finish=_finish,

@@ -3,7 +3,8 @@
 Phases are read from the names of ranges: those that `traceprof record` injects, and what people
 commonly write by hand. Host time counts for the innermost phase, on the thread that names
 phases; what none claims is shown as such, so that the parts of a process add up to the window.
-Device time is what the phase launched, whenever it ran (see `traceprof.facts.launches`).
+Device time is what the phase launched, whenever it ran (see `traceprof.facts.launches`). A
+backward pass that no range names is inferred, and said to be (see `traceprof.facts.backward`).
 """
 
 from __future__ import annotations
@@ -14,10 +15,11 @@ import numpy as np
 import pandas as pd
 
 from traceprof.analysis.base import Analysis
-from traceprof.facts.host.phases import find_host_phases
-from traceprof.facts.launches import launches_of, phases_of_work
+from traceprof.facts.backward import BACKWARD
+from traceprof.facts.host.phases import find_host_phases, inferred_backward_on_host
+from traceprof.facts.launches import are_inferred_backward, launches_of, phases_of_work
 from traceprof.facts.names.phases import PHASES, UNCLAIMED
-from traceprof.model.intervals import union_lengths
+from traceprof.model.intervals import Intervals, union_lengths
 from traceprof.model.results import (
     Note,
     Result,
@@ -52,6 +54,11 @@ SPEC: Final = ResultSpec(
                 ),
                 derived("device_ratio", Unit.RATIO, "device_ns of the sum over the phases"),
                 total("kernel_count", Unit.COUNT, "how many kernels it launched"),
+                total(
+                    "inferred_count",
+                    Unit.COUNT,
+                    "how many kernels and copies are its own although no range says so",
+                ),
             ),
         ),
     ),
@@ -60,7 +67,19 @@ SPEC: Final = ResultSpec(
         total("unclaimed_ns", Unit.NS, "the durations of those that no phase claims"),
         total("outside_count", Unit.COUNT, "how many of these were launched outside any phase"),
         total("unlinked_count", Unit.COUNT, "how many of these have no recorded launch"),
+        total(
+            "earlier_count",
+            Unit.COUNT,
+            "how many of those were launched before the recording began: their correlation is "
+            "smaller than that of any call",
+        ),
+        total("inferred_ns", Unit.NS, "the durations of those that were inferred to be backward"),
+        total("inferred_count", Unit.COUNT, "how many these are"),
     ),
+)
+_INFERRED: Final = (
+    "backward was inferred of {count:count} kernels and copies, {time:ns}, that no range names: "
+    "launched by autograd's threads, or between forward and optimizer"
 )
 _HOST: Final = ["process", "phase", "host_ns", "count"]
 _NAMES: Final = (*PHASES, UNCLAIMED)
@@ -76,7 +95,7 @@ def measure_phases(trace: Trace) -> Result:
     table = host.merge(_device_times(work), on=["process", "phase"], how="outer")
     # Device work counts for the processes that name phases; of the others there are none.
     table = table[table["process"].isin(host["process"])].fillna(0).astype("int64")
-    lost = work[work["phase"] == _NO_PHASE]
+    lost, inferred = work[work["phase"] == _NO_PHASE], work[work["is_inferred"] == 1]
     return Result(
         "phases",
         SPEC,
@@ -86,6 +105,9 @@ def measure_phases(trace: Trace) -> Result:
             "unclaimed_ns": int((lost["end_ns"] - lost["start_ns"]).sum()),
             "outside_count": int(lost["is_linked"].sum()),
             "unlinked_count": int((~lost["is_linked"]).sum()),
+            "earlier_count": int(lost["is_earlier"].sum()),
+            "inferred_ns": int((inferred["end_ns"] - inferred["start_ns"]).sum()),
+            "inferred_count": len(inferred),
         },
     )
 
@@ -98,25 +120,44 @@ def _named(table: pd.DataFrame) -> pd.DataFrame:
 def _host_times(trace: Trace) -> pd.DataFrame:
     """Return one row per process and place of a phase in `_NAMES`."""
     rows = []
+    inferred = inferred_backward_on_host(trace)
     for host in find_host_phases(trace):
+        unnamed = inferred.get(host.process, Intervals.empty())
+        unnamed = unnamed.clip(trace.span.start_ns, trace.span.end_ns)
+        if len(unnamed):
+            rows.append((host.process, BACKWARD, unnamed.total_ns, len(unnamed)))
         rows += [
             (host.process, PHASES.index(phase), time.total_ns, host.counts[phase])
             for phase, time in host.times.items()
         ]
-        rows.append((host.process, _NO_PHASE, trace.span.duration_ns - host.claimed_ns, 0))
+        rows.append(
+            (
+                host.process,
+                _NO_PHASE,
+                trace.span.duration_ns - host.claimed_ns - unnamed.total_ns,
+                0,
+            )
+        )
     return pd.DataFrame(rows, columns=_HOST).astype("int64")
 
 
 def _device_work(trace: Trace) -> pd.DataFrame:
     """Return all kernels and copies with the place of their phase in `_NAMES`."""
     parts = []
+    firsts = trace.whole.api_calls.groupby("process")["correlation"].min()
     for name in DEVICE_TABLES:
         phases = phases_of_work(trace, name)
+        frame = trace.table(name)
+        is_linked = launches_of(trace, name).is_known
+        number = frame["correlation"].to_numpy(np.int64)
+        is_before = number < frame["process"].map(firsts).to_numpy(np.float64)
         parts.append(
-            trace.table(name)[["start_ns", "end_ns", "device", "process"]].assign(
+            frame[["start_ns", "end_ns", "device", "process"]].assign(
                 phase=np.where(phases >= 0, phases, _NO_PHASE),
                 is_kernel=int(name == "kernels"),
-                is_linked=launches_of(trace, name).is_known,
+                is_linked=is_linked,
+                is_earlier=~is_linked & is_before & (number >= 0),
+                is_inferred=are_inferred_backward(trace, name).astype(np.int64),
             )
         )
     return pd.concat(parts, ignore_index=True)
@@ -126,11 +167,12 @@ def _device_times(work: pd.DataFrame) -> pd.DataFrame:
     """Return the device time and the kernels of each process and phase."""
     groups = work.groupby(["process", "phase", "device"], sort=False)
     number = groups.ngroup().to_numpy(np.int64)
-    kernels = groups["is_kernel"].sum().rename("kernel_count").reset_index()
+    kernels = groups[["is_kernel", "is_inferred"]].sum().reset_index()
+    kernels = kernels.rename(columns={"is_kernel": "kernel_count", "is_inferred": "inferred_count"})
     lengths = union_lengths(number, work["start_ns"], work["end_ns"], len(kernels))
     per_device = kernels.assign(device_ns=lengths)
     return per_device.groupby(["process", "phase"], as_index=False)[
-        ["device_ns", "kernel_count"]
+        ["device_ns", "kernel_count", "inferred_count"]
     ].sum()
 
 
@@ -151,30 +193,38 @@ def _finish(result: Result) -> Result:
 
 
 def _notes(result: Result) -> list[Note]:
-    """Return how much device work no phase claims, and why."""
+    """Return how much device work is placed by inference, how much no phase claims, and why."""
     scalars = result.scalars
+    notes = []
+    if scalars.get("inferred_count", 0):
+        told = {"count": scalars["inferred_count"], "time": scalars["inferred_ns"]}
+        notes.append(Note.of(_INFERRED, **told))
     outside, unlinked = scalars.get("outside_count", 0), scalars.get("unlinked_count", 0)
     if not outside + unlinked:
-        return []
+        return notes
+    earlier = scalars.get("earlier_count", 0)
     text = "no phase claims {count:count} kernels and copies, {lost:ns} ({share:ratio} of all): "
     reasons = [
         reason
         for reason, count in (
             ("{outside:count} were launched outside any phase", outside),
-            ("{unlinked:count} have no recorded launch", unlinked),
+            ("{earlier:count} were launched before the recording began", earlier),
+            ("{unlinked:count} have no recorded launch", unlinked - earlier),
         )
         if count
     ]
     lost_ns = scalars["unclaimed_ns"]
     return [
+        *notes,
         Note.of(
             text + ", ".join(reasons),
             count=outside + unlinked,
             lost=lost_ns,
             share=lost_ns / (scalars["work_ns"] or 1),
             outside=outside,
-            unlinked=unlinked,
-        )
+            earlier=earlier,
+            unlinked=unlinked - earlier,
+        ),
     ]
 
 
@@ -182,7 +232,7 @@ ANALYSIS = Analysis(
     name="phases",
     spec=SPEC,
     needs=("ranges",),
-    uses=("kernels", "copies", "api_calls"),
+    uses=("kernels", "copies", "api_calls", "host_ops"),
     whole=("ranges",),
     of_rank=measure_phases,
     finish=_finish,

@@ -8,8 +8,9 @@ import numpy as np
 import pandas as pd
 
 from traceprof.analysis.base import Analysis
-from traceprof.facts.host.phases import find_host_phases
-from traceprof.facts.launches import launches_of, phases_of_work
+from traceprof.facts.backward import BACKWARD
+from traceprof.facts.host.phases import find_host_phases, inferred_backward_on_host
+from traceprof.facts.launches import are_inferred_backward, launches_of, phases_of_work
 from traceprof.facts.names.phases import PHASES, UNCLAIMED
 from traceprof.facts.steps.find import find_steps
 from traceprof.facts.steps.parts import owner_of
@@ -42,6 +43,11 @@ SPEC: Final = ResultSpec(
                     "how long the device worked on what it launched in the step, whenever that ran",
                 ),
                 total("work_count", Unit.COUNT, "how many kernels and copies these are"),
+                total(
+                    "inferred_count",
+                    Unit.COUNT,
+                    "how many of them are its own although no range says so",
+                ),
             ),
         ),
     )
@@ -49,7 +55,7 @@ SPEC: Final = ResultSpec(
 _NAMES: Final = (*PHASES, UNCLAIMED)
 _NO_PHASE: Final = len(PHASES)
 _KEYS: Final = ["owner", "device", "phase"]
-_MEASURES: Final = ["host_ns", "device_ns", "work_count"]
+_MEASURES: Final = ["host_ns", "device_ns", "work_count", "inferred_count"]
 
 
 def measure_step_phases(trace: Trace) -> Result:
@@ -69,7 +75,7 @@ def measure_step_phases(trace: Trace) -> Result:
         phase=np.array(_NAMES, object)[table["phase"].to_numpy()],
     )
     if not (trace.recorded & set(DEVICE_TABLES)):
-        table = table.drop(columns=["device", "device_ns", "work_count"])
+        table = table.drop(columns=["device", *_MEASURES[1:]])
     return Result("step-phases", SPEC, {"step_phases": SPEC.tables[0].frame(table)})
 
 
@@ -80,12 +86,15 @@ def _host_times(trace: Trace, steps: pd.DataFrame) -> pd.DataFrame:
     """
     tables = []
     of_process = steps.groupby("process").indices
+    inferred = inferred_backward_on_host(trace)
     for phases in find_host_phases(trace):
         rows = of_process.get(phases.process)
         if rows is None:
             continue
         starts, ends = (steps[name].to_numpy()[rows] for name in ("start_ns", "end_ns"))
         times = {PHASES.index(p): time.covered_ns(starts, ends) for p, time in phases.times.items()}
+        if phases.process in inferred:
+            times[BACKWARD] = inferred[phases.process].covered_ns(starts, ends)
         times[_NO_PHASE] = ends - starts - np.sum(list(times.values()), axis=0)
         tables += [
             pd.DataFrame(
@@ -106,12 +115,18 @@ def _device_times(trace: Trace, steps: pd.DataFrame) -> pd.DataFrame:
         owner = owner_of(steps, frame["process"], launches_of(trace, name).start_ns)
         phases = phases_of_work(trace, name)
         work = frame[["start_ns", "end_ns", "device", "process"]].assign(
-            owner=owner, phase=np.where(phases >= 0, phases, _NO_PHASE)
+            owner=owner,
+            phase=np.where(phases >= 0, phases, _NO_PHASE),
+            is_inferred=are_inferred_backward(trace, name).astype(np.int64),
         )
         parts.append(work[owner >= 0])
     work = pd.concat(parts, ignore_index=True)
     groups = work.groupby(_KEYS, sort=False)
-    table = groups.agg(process=("process", "first"), work_count=("process", "size")).reset_index()
+    table = groups.agg(
+        process=("process", "first"),
+        work_count=("process", "size"),
+        inferred_count=("is_inferred", "sum"),
+    ).reset_index()
     number = groups.ngroup().to_numpy(np.int64)
     lengths = union_lengths(number, work["start_ns"], work["end_ns"], len(table))
     return table.assign(device_ns=lengths)
@@ -128,7 +143,7 @@ ANALYSIS = Analysis(
     name="step-phases",
     spec=SPEC,
     needs=("ranges",),
-    uses=("kernels", "copies", "api_calls"),
+    uses=("kernels", "copies", "api_calls", "host_ops"),
     whole=("ranges", "kernels"),
     of_rank=measure_step_phases,
     finish=_finish,

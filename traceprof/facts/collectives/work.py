@@ -196,7 +196,8 @@ def _owner_of_kernels(kernels: pd.DataFrame, calls: pd.DataFrame) -> _Int64Array
         kernels["thread"].to_numpy(np.int64),
         kernels["launch_ns"].to_numpy(np.int64),
     )
-    by_place = np.where(inside >= 0, threaded.index.to_numpy()[np.maximum(inside, 0)], ABSENT)
+    # Of who was called before the trace no thread is known: then there may be no calls to be in.
+    by_place = np.append(threaded.index.to_numpy(np.int64), ABSENT)[inside]
     return np.where(by_number >= 0, by_number, by_place).astype(np.int64)
 
 

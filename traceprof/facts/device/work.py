@@ -25,9 +25,10 @@ class DeviceWork:
     """The kernels and copies of one device in the whole recording, by start (at least one).
 
     ``name`` is the place in `labels` of the kernel's name or the copy's direction, ``launch_ns``
-    and ``launched_ns`` are start and end of the launching call (meaningless unless
-    ``is_linked``), ``is_shared`` says whether another device takes part (communication, copies
-    between devices). ``by_end`` are the rows by end, ``ends_sorted`` these ends.
+    and ``launched_ns`` are start and end of the launching call and ``thread`` is that of the call
+    (meaningless unless ``is_linked``), ``is_shared`` says whether another device takes part
+    (communication, copies between devices). ``by_end`` are the rows by end, ``ends_sorted`` these
+    ends.
     """
 
     starts: _Int64Array
@@ -36,6 +37,7 @@ class DeviceWork:
     name: _Int64Array
     launch_ns: _Int64Array
     launched_ns: _Int64Array
+    thread: _Int64Array
     is_linked: _BoolArray
     is_shared: _BoolArray
     by_end: _Int64Array
@@ -77,6 +79,7 @@ def work_of_devices(trace: Trace) -> Mapping[int, DeviceWork]:
         np.concatenate(codes),
         _stacked(launches, "start_ns"),
         _stacked(launches, "end_ns"),
+        _stacked(launches, "thread"),
         np.concatenate([own.is_known for own in launches]),
         np.concatenate([own.to_numpy(np.bool_) for own in shared]),
     )
@@ -89,7 +92,7 @@ def work_of_devices(trace: Trace) -> Mapping[int, DeviceWork]:
 
 
 def _of_rows(columns: list[npt.NDArray[np.int64]], labels: pd.Index) -> DeviceWork:
-    starts, ends, process, name, launch, launched, linked, shared = columns
+    starts, ends, process, name, launch, launched, thread, linked, shared = columns
     by_end = np.argsort(ends, kind="stable")
     return DeviceWork(
         starts=starts,
@@ -98,6 +101,7 @@ def _of_rows(columns: list[npt.NDArray[np.int64]], labels: pd.Index) -> DeviceWo
         name=name,
         launch_ns=launch,
         launched_ns=launched,
+        thread=thread,
         is_linked=linked.astype(np.bool_),
         is_shared=shared.astype(np.bool_),
         by_end=by_end,

@@ -7,14 +7,20 @@ from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
+import pandas as pd
 
-from traceprof.facts.cache import of_window
-from traceprof.facts.launches import phases_of_all_ranges
+from traceprof.facts.cache import fact, of_window
+from traceprof.facts.launches import (
+    are_inferred_backward,
+    inferred_backward,
+    launches_of,
+    phases_of_all_ranges,
+)
 from traceprof.facts.names.phases import PHASES
 from traceprof.model.intervals import Intervals
-from traceprof.model.trace import Trace
+from traceprof.model.trace import DEVICE_TABLES, Trace
 
-__all__ = ["HostPhases", "find_host_phases"]
+__all__ = ["HostPhases", "find_host_phases", "inferred_backward_on_host"]
 
 _Int64Array = npt.NDArray[np.int64]
 
@@ -83,3 +89,44 @@ def _of_thread(
         times={PHASES[place]: times[place] for place in present},
         counts={PHASES[place]: counts[place] for place in present},
     )
+
+
+@fact
+def inferred_backward_on_host(trace: Trace) -> dict[int, Intervals]:
+    """Return when each process was in a backward pass that no range names, without its phases.
+
+    From the first to the last launch of each, whichever threads made them: the thread that
+    called it waits for these. A launch of its own for something else divides two of them.
+    """
+    found = inferred_backward(trace)
+    if not found:
+        return {}
+    launches = pd.concat([_launches(trace, table) for table in DEVICE_TABLES])
+    return {
+        process: _hulls(launches[launches["process"] == process], backward.thread, backward.free)
+        for process, backward in found.items()
+    }
+
+
+def _launches(trace: Trace, table: str) -> pd.DataFrame:
+    launches = launches_of(trace, table)
+    columns = {
+        name: getattr(launches, name) for name in ("process", "thread", "start_ns", "end_ns")
+    }
+    frame = pd.DataFrame({**columns, "inferred": are_inferred_backward(trace, table)})
+    return frame[launches.is_known]
+
+
+def _hulls(launches: pd.DataFrame, main: int, free: Intervals) -> Intervals:
+    mine = launches[launches["inferred"] | (launches["thread"] == main)].sort_values("start_ns")
+    starts, ends = mine["start_ns"].to_numpy(np.int64), mine["end_ns"].to_numpy(np.int64)
+    inferred = mine["inferred"].to_numpy(np.bool_)
+    part = np.searchsorted(free.starts, starts, side="right")
+    opens = np.ones(len(mine), np.bool_)
+    opens[1:] = (inferred[1:] != inferred[:-1]) | (part[1:] != part[:-1])
+    firsts = np.flatnonzero(opens)
+    if not len(firsts):
+        return Intervals.empty()
+    last = np.maximum.reduceat(ends, firsts)
+    kept = inferred[firsts]
+    return Intervals.union_of(starts[firsts][kept], last[kept]) & free

@@ -9,15 +9,21 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
+from traceprof.facts.cache import fact
+from traceprof.facts.launches import launches_of, range_of_launches
 from traceprof.model.intervals import nesting_depth, parents_of
 from traceprof.model.trace import Trace
 
 __all__ = [
+    "NestedRanges",
     "RangeWork",
     "add_to_parents",
     "find_parents",
     "is_outermost_of",
+    "nested_ranges",
+    "ranges_of_work",
     "sum_work",
+    "work_inside",
 ]
 
 _Int64Array = npt.NDArray[np.int64]
@@ -110,3 +116,64 @@ def sum_work(
         first_ns=np.where(worked, first, 0),
         last_ns=np.where(worked, last, 0),
     )
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class NestedRanges:
+    """The ranges of the whole trace that nest on their thread.
+
+    ``rows`` are their rows in ``ranges``; ``parent`` (the place in ``rows`` of the range around
+    each, -1 for the outermost) and ``depth`` are as `find_parents` gives them.
+    """
+
+    rows: _Int64Array
+    parent: _Int64Array
+    depth: _Int64Array
+
+
+@fact
+def nested_ranges(trace: Trace) -> NestedRanges:
+    """Return how the ranges of the whole trace nest."""
+    rows = np.flatnonzero((trace.ranges["kind"] == "push_pop").to_numpy())
+    spans = trace.ranges[["process", "thread", "start_ns", "end_ns"]].iloc[rows]
+    return NestedRanges(rows, *find_parents(spans.reset_index(drop=True)))
+
+
+def ranges_of_work(trace: Trace, table: str) -> _Int64Array:
+    """Return the place in `nested_ranges` of the innermost range that launched each row; -1: none.
+
+    That is on the launching thread: what autograd's threads launch belongs to their own ranges.
+    """
+    return _ranges_of_table(trace, table)[trace.rows_in_whole(table)]
+
+
+@fact
+def _ranges_of_table(trace: Trace, table: str) -> _Int64Array:
+    place = np.full(len(trace.ranges) + 1, -1, np.int64)
+    rows = nested_ranges(trace).rows
+    place[rows] = np.arange(len(rows))
+    return place[range_of_launches(trace, launches_of(trace, table))]
+
+
+def work_inside(
+    codes: _Int64Array, parent: _Int64Array, owner: _Int64Array
+) -> tuple[_Int64Array, _Int64Array]:
+    """Return which work was launched inside which kind of span, each pair once.
+
+    Args:
+        codes: the kind of each span (a number for its name, say), from 0.
+        parent: the span around each, -1 for the outermost.
+        owner: the innermost span around each row of work, -1 where there is none.
+
+    Returns:
+        The kinds and the rows of the pairs, sorted by kind.
+    """
+    row = np.flatnonzero(owner >= 0)
+    span = owner[row]
+    pairs = []
+    while len(row):
+        pairs.append(codes[span] * len(owner) + row)
+        span = parent[span]
+        row, span = row[span >= 0], span[span >= 0]
+    distinct = np.unique(np.concatenate(pairs)) if pairs else np.empty(0, np.int64)
+    return distinct // max(len(owner), 1), distinct % max(len(owner), 1)

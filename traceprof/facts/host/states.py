@@ -18,6 +18,7 @@ from traceprof.model.trace import Trace
 __all__ = [
     "HostState",
     "find_host_states",
+    "hold_devices_up",
     "is_blocking_copy",
     "is_launch",
     "is_synchronisation",
@@ -79,7 +80,7 @@ def find_host_states(trace: Trace) -> dict[int, HostState]:
         phases.process: phases.times.get("data", Intervals.empty())
         for phases in find_host_phases(trace)
     }
-    waits = _unions(_waits_of_launching_threads(trace.api_calls))
+    waits = _unions(trace.api_calls[hold_devices_up(trace.api_calls)])
     profiler = _unions(trace.overheads)
     nothing = Intervals.empty()
     return {
@@ -92,14 +93,17 @@ def find_host_states(trace: Trace) -> dict[int, HostState]:
     }
 
 
-def _waits_of_launching_threads(calls: pd.DataFrame) -> pd.DataFrame:
-    """Return the calls that wait, of the threads that launch work; of all where none does."""
+def hold_devices_up(calls: pd.DataFrame) -> _BoolArray:
+    """Return which calls wait, of the threads that launch work; of all where none does."""
     lanes = ["process", "thread"]
     launching = calls.loc[is_launch(calls["name"]), lanes].drop_duplicates()
-    waits = calls[is_synchronisation(calls["name"]) | is_blocking_copy(calls["name"])]
-    own = pd.MultiIndex.from_frame(waits[lanes])
+    waits = is_synchronisation(calls["name"]) | is_blocking_copy(calls["name"])
+    rows = np.flatnonzero(waits)
+    own = pd.MultiIndex.from_frame(calls[lanes].take(rows))
     launches = np.asarray(own.isin(pd.MultiIndex.from_frame(launching)), np.bool_)
-    return waits[launches | ~waits["process"].isin(launching["process"]).to_numpy()]
+    others = ~calls["process"].take(rows).isin(launching["process"]).to_numpy()
+    waits[rows] = launches | others
+    return waits
 
 
 def _unions(frame: pd.DataFrame) -> dict[int, Intervals]:

@@ -1,28 +1,49 @@
-"""What the names of kernels tell beyond their activity, and which kernels are short."""
+"""What the names of kernels tell beyond their class, and which kernels are short."""
 
 from __future__ import annotations
 
-import re
+from collections.abc import Callable
 from typing import Final
 
 import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
-__all__ = ["SHORT_NS", "uses_tensor_cores"]
+from traceprof.model.activity import Activity
+from traceprof.model.kernel_names.direction import direction_of
+from traceprof.model.kernel_names.matrix_units import matrix_units_of
+from traceprof.model.kernel_names.precision import precision_of
+
+__all__ = ["SHORT_NS", "directions", "matrix_units", "precisions"]
 
 SHORT_NS: Final = 10_000
 """A kernel shorter than this costs about as much to launch as to run."""
 
-_TENSOR_CORES: Final = re.compile(
-    r"tensorop|wmma|wgmma|[hi]mma|nvjet|[sh]16816|[sh]1688|[sh]884|_tc_|tcgen05"
-    r"|sm\d+_xmma_.*(f16|bf16|tf32|e4m3|e5m2)|flash_(fwd|bwd)|fmha|xmma_.*_(f16|bf16|tf32)",
-    re.IGNORECASE,
-)
+
+def matrix_units(kernels: pd.DataFrame) -> npt.NDArray[np.object_]:
+    """Return whether each kernel computes on tensor or matrix cores: yes, no or unknown."""
+    return _by_name(kernels, lambda name, activity: matrix_units_of(name, activity).value)
 
 
-def uses_tensor_cores(names: pd.Series) -> npt.NDArray[np.bool_]:
-    """Return which kernels have names of tensor-core instructions."""
-    matches = [bool(_TENSOR_CORES.search(str(name))) for name in names.cat.categories]
-    codes = names.cat.codes.to_numpy()
-    return np.asarray(matches, np.bool_)[codes] if len(matches) else np.zeros(0, np.bool_)
+def precisions(kernels: pd.DataFrame) -> npt.NDArray[np.object_]:
+    """Return the element type that each kernel's name shows (fp16 …), "" where it shows none."""
+    return _by_name(kernels, lambda name, _: precision_of(name))
+
+
+def directions(kernels: pd.DataFrame) -> npt.NDArray[np.object_]:
+    """Return forward or backward where each kernel's name says so, else ""."""
+    return _by_name(kernels, lambda name, _: direction_of(name))
+
+
+def _by_name(
+    kernels: pd.DataFrame, judge: Callable[[str, Activity], str]
+) -> npt.NDArray[np.object_]:
+    """Return what is judged of each kernel's name and class; one look per distinct pair."""
+    names, activities = kernels["name"].cat, kernels["activity"].cat
+    pairs = names.codes.to_numpy(np.int64) * len(activities.categories) + activities.codes
+    distinct, place = np.unique(pairs, return_inverse=True)
+    judged = np.empty(len(distinct), object)
+    for i, pair in enumerate(distinct.tolist()):
+        name, activity = divmod(pair, len(activities.categories))
+        judged[i] = judge(str(names.categories[name]), Activity(activities.categories[activity]))
+    return judged[place]

@@ -32,27 +32,39 @@ _BY_HAND: Final = tuple(
     for phase, pattern in (
         (
             "data",
-            r"(get|load|fetch|next)?[ _]?(data|batch)([ _]?(load(ing|er)?|fetch(ing)?|wait))?"
+            # Not "batch" alone: that is a step.
+            r"((get|load(ing)?|fetch(ing)?|read(ing)?|next|wait(ing)?( for)?)[ _]?(the[ _])?"
+            r"(next[ _])?(data|batch|inputs?)|data"
+            r"|(data|batch|input)[ _]?(load(ing|er)?|fetch(ing)?|wait(ing)?)"
+            r"([ _.](wait|next|iter(ation)?))?)"
             r"|enumerate\(DataLoader\)#.*",
         ),
         (
             "h2d",
-            r"(copy([ _]batch)?[ _]to[ _](gpu|device)|h2d|host[ _]?to[ _]?device|to[ _]?device)",
+            r"(cuda)?(memcpy|copy|copies|transfer)?[ _]?(h2d|htod|host[ _]?(to|2)[ _]?device)"
+            r"([ _]?(memcpy|copy|copies|transfers?))?"
+            r"|((copy|copying|move|moving|transfer|send)[ _])?((the[ _])?(data|batch|inputs?)[ _])?"
+            r"to[ _](the[ _])?(gpu|device|cuda)"
+            r"|(data|batch|inputs?)[ _](copy|copies|copying|transfers?|move)"
+            r"([ _]to[ _](gpu|device|cuda))?"
+            r"|(copy|copying|transfer|move)[ _](the[ _])?(data|batch|inputs?)",
         ),
         (
             "forward",
-            r"(model[ _])?(forward|fwd)([ _]?(pass|step))?|(Distributed|Fully)\w+\.forward",
+            r"(model[ _.])?(forward|fwd)([ _]?(pass|step))?|(Distributed|Fully)\w+\.forward",
         ),
-        ("eval", r"eval(uat(e|ion))?|validat(e|ion)"),
+        ("eval", r"(eval(uat(e|ion))?|validat(e|ion))([ _]?(step|loop|epoch|pass))?"),
         ("backward", r"(loss[ _.])?(backward|bwd)([ _]?(pass|step))?"),
         (
             "communication",
-            r"(nccl:|gloo:)?(all[ _]?reduce|reduce[ _]?scatter|all[ _]?gather|comm.*)",
+            r"(nccl:|gloo:)?(all[ _]?reduce|reduce[ _]?scatter|all[ _]?gather"
+            r"|comms?([ _.:-].*)?|communicat(e|ion|ions|ing)([ _.:-].*)?)",
         ),
         (
             "optimizer",
-            r"(optimi[sz]er?|opt)([ _.]?step)?|(weight|param)[ _]update"
-            r"|(optimizer\.)?zero[ _]?grad(#.*)?|Optimizer\.(step|zero_grad)#.*",
+            r"(optimi[sz]er?|opt)([ _.]?step)?|(weight|param(eter)?)s?[ _]update"
+            r"|update[ _](the[ _])?(weight|param(eter)?)s"
+            r"|((optimi[sz]er|opt)[ _.])?zero[ _]?grad(#.*)?|Optimizer\.(step|zero_grad)#.*",
         ),
     )
 )

@@ -20,14 +20,29 @@ __all__ = [
     "DECORATED",
     "are_matched",
     "codes_containing",
+    "common_categories",
     "numbers_in",
     "plain_categories",
     "plain_name",
     "plain_names",
+    "unnumbered_names",
 ]
 
 _PATTERN: Final = r"(, (seq|op_id) = \d+|, sizes = \[.*\]|, input_op_ids = .*)+$"
 _DECORATIONS: Final = re.compile(_PATTERN)
+
+_NUMBERED: Final = re.compile(r"(^|(?<=[\s#:=(\[,]))\d+(?=$|[\s#:=)\],])")
+_ONE_OF_MANY: Final = (
+    # An address or a long number in hexadecimal; "#12"; the number of a step, also "[3/100]".
+    (r"\b0[xX][0-9a-fA-F]+\b", ""),
+    (r"\s*#\s*\d+", ""),
+    (
+        r"((?:^|[^a-zA-Z])(?:[a-zA-Z]+_)?(?:[Ss]tep|[Ii]ter|[Ii]teration|[Ee]poch|(?:[Mm]icro_?)?"
+        r"[Bb]atch))[\s_:=\[(/-]*\d+(?:\s*(?:/|of)\s*\d+)?(?:[\])]|\b)",
+        r"\1",
+    ),
+)
+"""What tells one time that something runs from the next, and what to put there."""
 
 DECORATED: Final = ", seq = 0"
 """Stands for any decoration: no rule about names looks at the numbers in it."""
@@ -48,6 +63,17 @@ def plain_names(names: pd.Series) -> pd.Categorical:
     )
 
 
+def unnumbered_names(names: pd.Series) -> pd.Categorical:
+    """Return the plain names of a categorical column without numbers that stand alone.
+
+    "step 12" and "step 13" are both "step *"; numbers in words stay: "layer_3", "conv2d".
+    """
+    plain = plain_names(names)
+    texts = [_NUMBERED.sub("*", str(name)) for name in plain.categories]
+    codes, distinct = pd.factorize(np.array(texts, object), sort=True)
+    return pd.Categorical.from_codes(codes[plain.codes], pd.Index(distinct, dtype=object))
+
+
 def plain_categories(names: pd.Index) -> tuple[npt.NDArray[np.object_], npt.NDArray[np.int64]]:
     """Return the distinct plain names among ``names``, sorted, and which of them each has."""
     found = _as_arrow(names)
@@ -57,6 +83,30 @@ def plain_categories(names: pd.Index) -> tuple[npt.NDArray[np.object_], npt.NDAr
         plain = pc.replace_substring_regex(found, _PATTERN, "").to_numpy(zero_copy_only=False)
     codes, distinct = pd.factorize(plain.astype(object), sort=True)
     return np.asarray(distinct, object), np.asarray(codes, np.int64)
+
+
+def common_categories(names: pd.Index) -> tuple[npt.NDArray[np.object_], npt.NDArray[np.int64]]:
+    """Return the distinct common names among ``names``, sorted, and which of them each has.
+
+    A common name is a plain one without numbers of steps and occurrences and without addresses:
+    "step 12", "step 13" are both "step". Numbers of layers and the like stay.
+    """
+    plain, place = plain_categories(names)
+    given = plain
+    found = _as_arrow(pd.Index(plain))
+    for pattern, instead in _ONE_OF_MANY:
+        if found is None:
+            own = re.compile(pattern)
+            plain = np.array([own.sub(instead, str(name)) for name in plain], object)
+        else:
+            found = pc.replace_substring_regex(found, pattern, instead)
+    if found is not None:
+        plain = found.to_numpy(zero_copy_only=False).astype(object)
+    # What is nothing but a number keeps a name.
+    bare = np.array([str(name).strip() for name in plain], object)
+    stripped = np.where((bare == "") & (given != ""), "#", bare)
+    codes, distinct = pd.factorize(stripped.astype(object), sort=True)
+    return np.asarray(distinct, object), np.asarray(codes, np.int64)[place]
 
 
 def codes_containing(names: pd.Index, words: Sequence[str]) -> npt.NDArray[np.int64]:

@@ -19,6 +19,7 @@ from traceprof.facts.collectives.members import Member
 from traceprof.facts.ranks.ends import ENDS_TOGETHER
 from traceprof.facts.ranks.robust_line import Line, fit_line
 from traceprof.model.clocks import ClockCorrection
+from traceprof.model.merge import UNTIED_CLOCKS
 from traceprof.model.ranks import Ranks
 from traceprof.model.results import Note
 from traceprof.model.retime import retime
@@ -104,7 +105,10 @@ def align_clocks(ranks: Ranks, alignment: Alignment | None = None) -> Ranks:
     last = max(part.span.end_ns for part in moved)
     span = TimeWindow(first, last)
     parts = tuple(replace(part, span=span) for part in moved)
-    aligned = replace(ranks.whole, parts=parts, clocks=alignment.corrections)
+    # What was said of clocks that nothing tied holds no longer; which still are not is said anew.
+    kept = tuple(text for text in ranks.info.warnings if text != UNTIED_CLOCKS)
+    info = replace(ranks.info, warnings=kept) if len(alignment.corrections) > 1 else ranks.info
+    aligned = replace(ranks.whole, parts=parts, info=info, clocks=alignment.corrections)
     return aligned.with_warnings(*map(_untied_text, _untied(alignment.clocks)))
 
 

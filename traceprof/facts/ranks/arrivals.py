@@ -20,6 +20,7 @@ from traceprof.facts.host.phases import find_host_phases
 from traceprof.facts.launches import phases_of_work
 from traceprof.facts.names.phases import PHASES, UNCLAIMED
 from traceprof.facts.ranks.others import beyond_others
+from traceprof.facts.ranks.waits import matches_in_step
 from traceprof.model.activity import Activity
 from traceprof.model.intervals import Intervals
 from traceprof.model.ranks import Ranks
@@ -55,7 +56,8 @@ class _Doings:
 def find_arrivals(ranks: Ranks) -> pd.DataFrame:
     """Return one row per rank and collective that it shares, by the start of the last rank.
 
-    Sends and receives are left out: in those, ranks wait by design (a pipeline).
+    Sends and receives are left out: in those, ranks wait by design (a pipeline); and those before
+    which the ranks were not in step (`matches_in_step`).
 
     Columns: match, member, start_ns (the end of the collective before, or the start of the
     window), end_ns (the start of this one), late_ns (after the median of the other ranks), and
@@ -82,7 +84,8 @@ def find_arrivals(ranks: Ranks) -> pd.DataFrame:
         **_time_in_phases(ranks, matches, arrivals),
         order=rows["match"].map(matches.table["last_start_ns"]),
     )
-    return arrivals.sort_values(["order", "member"], ignore_index=True)
+    known = arrivals["match"].isin(matches_in_step(ranks).table.index)
+    return arrivals[known].sort_values(["order", "member"], ignore_index=True)
 
 
 def phases_of_arrivals(arrivals: pd.DataFrame) -> list[str]:

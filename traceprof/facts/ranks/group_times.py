@@ -138,7 +138,7 @@ def measure_groups(
         notes.insert(0, describe_lateness(*larger))
     return GroupTimes(
         groups=_groups(ranks, shown, lateness, shared),
-        late=frame_of_late(late),
+        late=frame_of_late([(kind.value, group) for kind, group in late]),
         scopes=scopes,
         unknown_count=names.count(""),
         notes=(*notes, *describe_scopes(grouping, scopes)),

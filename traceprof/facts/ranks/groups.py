@@ -1,7 +1,8 @@
 """Whole hosts and racks that the others wait for, told apart from single late ranks.
 
 In a collective that several hosts share, a host is late as a whole by what most of its ranks come
-after the median rank of the other hosts. What only its last rank is later is that rank's own.
+after the median rank of the other hosts. What only its last rank is later is that rank's own. A
+host that passes on a delay of another is none: half of what everybody waits must go back to it.
 """
 
 from __future__ import annotations
@@ -18,7 +19,9 @@ from traceprof.facts.cache import of_window
 from traceprof.facts.collectives.matches import Matches, find_matches
 from traceprof.facts.collectives.members import Member
 from traceprof.facts.ranks.arrivals import find_arrivals, phases_of_arrivals
+from traceprof.facts.ranks.blame import Blame, find_blame
 from traceprof.facts.ranks.ends import is_beyond_clocks, spread_of_ends_ns
+from traceprof.facts.ranks.waits import matches_in_step
 from traceprof.model.ranks import Ranks
 
 __all__ = [
@@ -85,7 +88,7 @@ def measure_lateness(ranks: Ranks, grouping: Grouping) -> tuple[GroupLateness, .
 
     Nothing where there is but one group.
     """
-    matches = find_matches(ranks).collectives
+    matches = matches_in_step(ranks)
     names = [grouping.of_member(member) for member in matches.members]
     groups = list(dict.fromkeys(filter(None, names)))
     if len(groups) < 2 or not matches.is_shared:
@@ -95,10 +98,20 @@ def measure_lateness(ranks: Ranks, grouping: Grouping) -> tuple[GroupLateness, .
     whole = sum(one.held_up_ns for one, _ in found)
     costly = [i for i, (one, _) in enumerate(found) if one.cost_ratio >= _LEAST_COST_RATIO]
     phases = _phases(find_arrivals(ranks), meetings, costly) if costly else {}
+    blame = find_blame(ranks)
+    is_root = [_is_root(blame, meetings.group_of == i) for i in range(len(groups))]
     return tuple(
-        _judged(group, held, whole, *phases.get(i, ("", 0)))
+        _judged(group, held, whole, *phases.get(i, ("", 0)), is_root=is_root[i])
         for i, (group, held) in enumerate(found)
     )
+
+
+def _is_root(blame: Blame, own: npt.NDArray[np.bool_]) -> bool:
+    """Return whether waiting goes back to a group, and to most of its ranks alike."""
+    excess = np.sort(blame.excess_ns[own])
+    is_alike = excess[(len(excess) - 1) // 2] >= _LEAST_SHARE_RATIO * excess[-1]
+    charged = blame.charged_ns
+    return bool(is_alike and int(charged[own].sum()) >= _LEAST_SHARE_RATIO * int(charged.sum()) > 0)
 
 
 def find_late_whole(ranks: Ranks) -> tuple[Grouping, GroupLateness] | None:
@@ -187,11 +200,13 @@ def _measure(
     last = np.clip(np.nanmax(mine, axis=1) - usual, 0, None) if len(rows) else usual
     # The lower median: of two ranks the one that comes first, so that both must be late.
     as_a_whole = np.clip(_middles(mine)[0] - usual, 0, None)
-    held_up_ns = int(np.rint(last.sum()))
+    # Side by side each of its ranks may meet those of others apart: their delays are one.
+    weight = np.isfinite(mine).sum(axis=1) / int(own.sum())
+    held_up_ns = int(np.rint((last * weight).sum()))
     per_rank = np.nansum(np.clip(mine - usual[:, None], 0, None), axis=0)
     least = max(_LEAST_SHARE_RATIO * held_up_ns, _LEAST_COST_RATIO * ranks.span.duration_ns)
     late = np.flatnonzero(own)[(per_rank > 0) & (per_rank >= least)]
-    cost_ns = int(np.rint(as_a_whole.sum()))
+    cost_ns = int(np.rint((as_a_whole * weight).sum()))
     n_part = int(meetings.takes_part[place].sum())
     group = GroupLateness(
         name=name,
@@ -232,10 +247,11 @@ def _middles(values: _Float64Array) -> tuple[_Float64Array, _Float64Array]:
 
 
 def _judged(
-    group: GroupLateness, held: _Held, whole_ns: int, phase: str, excess_ns: int
+    group: GroupLateness, held: _Held, whole_ns: int, phase: str, excess_ns: int, *, is_root: bool
 ) -> GroupLateness:
     is_straggler = (
-        _is_costly(group, whole_ns)
+        is_root
+        and _is_costly(group, whole_ns)
         and len(held.rows) > 1
         and is_beyond_clocks(group.cost_ns, group.ends_ns)
     )

@@ -15,9 +15,9 @@ __all__ = ["LATE_GROUPS", "describe_lateness", "frame_of_late"]
 
 LATE_GROUPS: Final = TableSpec(
     "late_groups",
-    "the hosts and racks that seem late as a whole, and what to make of it",
+    "the hosts, racks and stages that seem late as a whole, and what to make of it",
     (
-        key("kind", "host or rack"),
+        key("kind", "host, rack or stage"),
         key("group", "its name"),
         same("verdict", Unit.TEXT, "straggler, or clocks: they may differ by as much"),
         same("ranks", Unit.COUNT, "its ranks"),
@@ -59,15 +59,15 @@ def describe_lateness(grouping: Grouping, group: GroupLateness) -> Note:
     )
 
 
-def frame_of_late(groups: Iterable[tuple[Grouping, GroupLateness]]) -> pd.DataFrame:
-    """Return the table `LATE_GROUPS` of some groups."""
+def frame_of_late(groups: Iterable[tuple[str, GroupLateness]]) -> pd.DataFrame:
+    """Return the table `LATE_GROUPS` of some groups, each with its kind: host, rack or stage."""
     rows = [
         {
             **asdict(group),
-            "kind": grouping.value,
+            "kind": kind,
             "group": group.name,
             "verdict": "straggler" if group.is_straggler else "clocks",
         }
-        for grouping, group in groups
+        for kind, group in groups
     ]
     return LATE_GROUPS.frame(rows)

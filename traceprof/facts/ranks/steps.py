@@ -12,9 +12,9 @@ import pandas as pd
 
 from traceprof.facts.cache import fact, of_window
 from traceprof.facts.collectives.matches import Matches, find_matches
-from traceprof.facts.device.times import device_times
 from traceprof.facts.ranks.arrivals import excess_of_phases
 from traceprof.facts.ranks.others import beyond_others
+from traceprof.facts.ranks.waits import find_waits, waiting_of_members
 from traceprof.facts.steps.calls import steps_of_calls
 from traceprof.facts.steps.find import steps_of_ranks
 from traceprof.model.intervals import Intervals
@@ -36,9 +36,10 @@ class RankSteps:
     same on all ranks), own_ns (its duration without the time in which the rank waited for others
     and no compute hid it), slower_ratio (own_ns beyond the median of the ranks in this step, as a
     share of that), duration_ns, waited_ns (in the collectives that it called in this step, for
-    the last rank), late_ns (how much it held up the median of the others where it came last),
-    phase (where it takes longer than the median of the others, by at least 1 % of the step; ""
-    where nowhere or not known), skew_ns (its duration beyond the shortest of the ranks in this
+    the last rank, and no compute hid it; without what came before the ranks were in step), late_ns
+    (how much it held up the median of the others where it came last, in step), phase (where it
+    takes longer than the median of the others, by at least 1 % of the step; "" where nowhere or
+    not known), skew_ns (its duration beyond the shortest of the ranks in this
     step), collectives_count (those shared with other ranks), host, rack, process.
     ``shifts`` is what was added to the numbers of a process.
     """
@@ -80,7 +81,7 @@ def _rank_steps_of_whole(ranks: Ranks) -> RankSteps:
             "step": table["step"],
             "own_ns": duration - _waited_in(ranks, matches, steps),
             "duration_ns": duration,
-            **_sums(matches, rows, place, len(steps)),
+            **_sums(ranks, matches, rows, place, len(steps)),
             "phase": _phases(ranks, rows, place, steps),
             "host": np.array(["" if m is None else m.host for m in known], object),
             "rack": np.array(["" if m is None else m.rack for m in known], object),
@@ -121,54 +122,35 @@ def _lined_up(steps: Steps, matches: Matches) -> tuple[Steps, dict[int, int]]:
 
 
 def _waited_in(ranks: Ranks, matches: Matches, steps: Steps) -> npt.NDArray[np.int64]:
-    """Return how long the rank of each step waited while the step lasted."""
-    waiting = _waiting_of_processes(ranks, matches)
+    """Return how long the rank of each step waited while the step lasted, and did not compute."""
+    waiting: dict[int, Intervals] = {}
+    for member, time in zip(matches.members, waiting_of_members(ranks), strict=True):
+        waiting[member.process] = waiting.get(member.process, Intervals.empty()) | time
     table = steps.table
     starts, ends = (table[name].to_numpy(np.int64) for name in ("start_ns", "end_ns"))
     waited = np.zeros(len(table), np.int64)
     for process, rows in table.groupby("process").indices.items():
-        time = waiting.get(int(str(process)))
-        if time is not None:
-            waited[rows] = time.covered_ns(starts[rows], ends[rows])
+        time = waiting.get(int(str(process)), Intervals.empty())
+        waited[rows] = time.covered_ns(starts[rows], ends[rows])
     return waited
 
 
-def _waiting_of_processes(ranks: Ranks, matches: Matches) -> dict[int, Intervals]:
-    """Return, by process, when it waited in shared collectives for a rank that had not come yet.
-
-    From its own start to that of the last rank, without the time in which the same device
-    computes: what compute hides holds nothing up.
-    """
-    computing = {
-        device: time.compute for part in ranks.whole for device, time in device_times(part).items()
-    }
-    rows = matches.rows[matches.rows["match"] >= 0]
-    last_start = matches.table["last_start_ns"].reindex(rows["match"]).to_numpy(np.int64)
-    starts = rows["start_ns"].to_numpy(np.int64)
-    ends = np.minimum(last_start, rows["end_ns"].to_numpy(np.int64))
-    process, device = (rows[name].to_numpy(np.int64) for name in ("process", "device"))
-    waiting: dict[int, Intervals] = {}
-    for places in rows.groupby(["process", "device"]).indices.values():
-        own, nothing = int(process[places[0]]), Intervals.empty()
-        held = Intervals.union_of(starts[places], ends[places])
-        exposed = held - computing.get(int(device[places[0]]), nothing)
-        waiting[own] = waiting.get(own, nothing) | exposed
-    return waiting
-
-
 def _sums(
-    matches: Matches, rows: pd.DataFrame, place: npt.NDArray[np.int64], n_steps: int
+    ranks: Ranks, matches: Matches, rows: pd.DataFrame, place: npt.NDArray[np.int64], n_steps: int
 ) -> dict[str, npt.NDArray[np.int64]]:
     """Return what the shared collectives of each step add up to; ``place`` is the step of each."""
-    shared = matches.table.loc[rows["match"]]
-    started = rows["start_ns"].to_numpy(np.int64)
+    keys = ["match", "member"]
+    waits = find_waits(ranks.whole).drop_duplicates(keys).set_index(keys)
+    known = waits.reindex(pd.MultiIndex.from_frame(rows[keys]))
+    in_step = known["is_in_step"].fillna(value=False).to_numpy(np.bool_)
     late = beyond_others(rows["start_ns"], rows["match"])
-    is_last = shared["last_member"].to_numpy() == rows["member"].to_numpy()
+    last = matches.table["last_member"].reindex(rows["match"]).to_numpy()
+    is_last = in_step & (last == rows["member"].to_numpy())
     sums = pd.DataFrame(
         {
             "place": place,
             "collectives_count": 1,
-            "waited_ns": shared["last_start_ns"].to_numpy(np.int64) - started,
+            "waited_ns": known["exposed_ns"].fillna(0).to_numpy(np.int64),
             "late_ns": np.where(is_last, np.rint(late), 0).astype(np.int64),
         }
     )

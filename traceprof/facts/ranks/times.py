@@ -11,6 +11,7 @@ import pandas as pd
 from traceprof.facts.cache import of_window
 from traceprof.facts.collectives.matches import Matches, find_matches
 from traceprof.facts.ranks.parts import parts_of_members
+from traceprof.facts.ranks.waits import find_waits
 from traceprof.facts.steps.find import steps_of_ranks
 from traceprof.model.ranks import Ranks
 from traceprof.model.tables import ABSENT
@@ -23,15 +24,16 @@ def times_of_ranks(ranks: Ranks) -> pd.DataFrame:
     """Return one row per rank, in the order of `find_members`.
 
     Columns: rank, device, step_ns (the mean), compute_ns, exposed_communication_ns,
-    exposed_transfer_ns, device_memory_ns, idle_ns, waited_ns (in shared collectives, for the last
-    rank to come), last_ratio (the share of them to which it came last itself),
+    exposed_transfer_ns, device_memory_ns, idle_ns, waited_ns (in shared collectives and
+    for messages, for the last rank to come, without compute meanwhile), last_ratio (the share of
+    them to which it came last itself; both only where the ranks were in step),
     collectives_count (how many it shares), host, process. None where not known.
     """
     matches = find_matches(ranks)
     steps = steps_of_ranks(ranks).table
     step_ns = (steps["end_ns"] - steps["start_ns"]).groupby(steps["process"]).mean().to_dict()
     parts = parts_of_members(ranks)
-    counts, waited, last = _waiting(matches)
+    counts, waited, last, known = _waiting(ranks, matches)
     rows: list[dict[str, Any]] = []
     for place, member in enumerate(matches.members):
         n = int(counts[place])
@@ -47,7 +49,7 @@ def times_of_ranks(ranks: Ranks) -> pd.DataFrame:
                 "device_memory_ns": own.get("device_memory_ns"),
                 "idle_ns": own.get("idle_ns"),
                 "waited_ns": int(waited[place]) if n else None,
-                "last_ratio": int(last[place]) / n if n else None,
+                "last_ratio": int(last[place]) / int(known[place]) if known[place] else None,
                 "collectives_count": n,
                 "host": member.host,
                 "process": member.process,
@@ -56,14 +58,17 @@ def times_of_ranks(ranks: Ranks) -> pd.DataFrame:
     return pd.DataFrame(rows)
 
 
-def _waiting(matches: Matches) -> tuple[npt.NDArray[np.int64], ...]:
-    """Return, by member, how many collectives it shares, how long it waited, how often last."""
-    rows = matches.rows[(matches.rows["match"] >= 0) & (matches.rows["member"] >= 0)]
-    shared = matches.table.reindex(rows["match"])
-    member = rows["member"].to_numpy(np.int64)
-    waited = shared["last_start_ns"].to_numpy(np.int64) - rows["start_ns"].to_numpy(np.int64)
-    is_last = shared["last_member"].to_numpy(np.int64) == member
-    sums = np.zeros((3, len(matches.members)), np.int64)
-    for place, values in enumerate((1, waited, is_last)):
+def _waiting(ranks: Ranks, matches: Matches) -> tuple[npt.NDArray[np.int64], ...]:
+    """Return, by member, how many collectives it shares, how long it waited, how often last.
+
+    Last only of those before which the ranks were in step.
+    """
+    waits = find_waits(ranks)
+    member = waits["member"].to_numpy(np.int64)
+    in_step = waits["is_in_step"].to_numpy(np.bool_)
+    is_last = in_step & (waits["last_member"].to_numpy(np.int64) == member)
+    sums = np.zeros((4, len(matches.members)), np.int64)
+    waited = waits["exposed_ns"].to_numpy(np.int64)
+    for place, values in enumerate((1, waited, is_last, in_step)):
         np.add.at(sums[place], member, values)
-    return sums[0], sums[1], sums[2]
+    return sums[0], sums[1], sums[2], sums[3]

@@ -12,7 +12,7 @@ import pandas as pd
 from traceprof.formats.base import ReadOptions
 from traceprof.formats.kineto.rows import Rows
 from traceprof.formats.sqlite.database import categorical
-from traceprof.model.activity import classify
+from traceprof.model.kernel_names.classes import classify
 from traceprof.model.tables import ABSENT, make_table
 
 __all__ = ["make_copies", "make_kernels", "make_syncs"]

@@ -16,7 +16,13 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
-from traceprof.formats.kineto.json_stream import ByteSource, JsonArrayStream, mend_text
+from traceprof.errors import TraceError
+from traceprof.formats.kineto.json_stream import (
+    ByteSource,
+    JsonArrayStream,
+    TooDeepError,
+    mend_text,
+)
 from traceprof.formats.kineto.parse import (
     NUMBER_ARGUMENTS,
     TEXT_ARGUMENTS,
@@ -72,6 +78,9 @@ def read_kineto_events(
 
     ``keep`` may refuse events: those for which it returns False are left out. ``phases`` are
     the kinds of events that become rows.
+
+    Raises:
+        TraceError: its values nest deeper than can be read.
     """
     columns = _Columns(keep, frozenset(phases))
     with path.open("rb") as raw:
@@ -79,8 +88,11 @@ def read_kineto_events(
         raw.seek(0)
         source: ByteSource = GzipSource(raw) if packed else raw
         stream = JsonArrayStream(source, "traceEvents")
-        for found in stream.batches(parse_batch):
-            columns.add(found if isinstance(found, Batch) else batch_of_items(found))
+        try:
+            for found in stream.batches(parse_batch):
+                columns.add(found if isinstance(found, Batch) else batch_of_items(found))
+        except TooDeepError:
+            raise TraceError(f"{path}: JSON that nests too deeply to be a trace") from None
     return columns.finish(stream)
 
 

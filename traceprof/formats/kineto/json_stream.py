@@ -20,13 +20,23 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any, Final, Protocol, TypeVar
 
-__all__ = ["ByteSource", "JsonArrayStream", "mend_text"]
+__all__ = ["ByteSource", "JsonArrayStream", "TooDeepError", "mend_text"]
 
 _WINDOW_BYTES: Final = 1 << 16
 _GUESSES: Final = 8
 _SPACE: Final = re.compile(rb"[ \t\r\n,]*")
 _BOUNDARY: Final = re.compile(rb"\}[ \t\r\n]*,[ \t\r\n]*\{")
-_JSON: Final = json.JSONDecoder(parse_float=str, strict=False)
+# Not those that stand for a byte.
+_ESCAPED_HALVES: Final = re.compile("[\ud800-\udc7f\udd00-\udfff]")
+_LONGEST_NUMBER: Final = 1000
+
+
+def _number(digits: str) -> int | str:
+    """Return a whole number; as its text where Python would refuse to read so many digits."""
+    return int(digits) if len(digits) <= _LONGEST_NUMBER else digits
+
+
+_JSON: Final = json.JSONDecoder(parse_float=str, parse_int=_number, strict=False)
 
 _Batch = TypeVar("_Batch")
 
@@ -39,6 +49,10 @@ class ByteSource(Protocol):
         ...
 
 
+class TooDeepError(Exception):
+    """The document nests deeper than can be read."""
+
+
 class _CutOffError(Exception):
     """The document ended where more was expected."""
 
@@ -49,7 +63,8 @@ class JsonArrayStream:
 
     After iteration ``header`` holds the other top-level values, ``has_array`` says whether the
     array was found and ``is_complete`` whether the document was whole. A number with a fraction
-    or an exponent is a ``str``. Bytes that are not UTF-8 come as lone surrogates (`mend_text`).
+    or an exponent, or of a thousand digits, is a ``str``. Bytes that are not UTF-8 come as lone
+    surrogates (`mend_text`). Iteration raises `TooDeepError` where lists in lists have no end.
     """
 
     file: ByteSource
@@ -149,6 +164,8 @@ class JsonArrayStream:
             try:
                 text = window.decode("utf-8", "surrogateescape")
                 value, end = _JSON.raw_decode(text)
+            except RecursionError:
+                raise TooDeepError from None
             except json.JSONDecodeError:
                 if is_all:
                     raise _CutOffError from None
@@ -179,7 +196,11 @@ class JsonArrayStream:
 
 
 def mend_text(text: str) -> str:
-    """Return ``text`` with replacement characters for bytes that were not UTF-8."""
+    """Return ``text`` with replacement characters for bytes that were not UTF-8.
+
+    So it is for halves of characters, which JSON's escapes may write.
+    """
     if text.isascii():
         return text
+    text = _ESCAPED_HALVES.sub("\N{REPLACEMENT CHARACTER}", text)
     return text.encode("utf-8", "surrogateescape").decode("utf-8", "replace")

@@ -64,6 +64,7 @@ _EXACT_BELOW_US: Final = float(1 << 43)
 _REPRESENTABLE_US: Final = 4e15  # the year 2096; twice it still fits 64 bits of ns
 _REPRESENTABLE_NS: Final = int(_REPRESENTABLE_US) * 1000
 _INT64: Final = np.iinfo(np.int64)
+_LONGEST_WHOLE: Final = 400  # digits: far more than fit 64 bits, fewer than Python refuses
 
 _Number = int | float | str | bool | None
 
@@ -143,6 +144,7 @@ class Batch:
     duration_ns: npt.NDArray[np.int64]
 
 
+_UNREADABLE: Final = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
 _EVENTS: Final = msgspec.json.Decoder(list[Event])
 _VERBATIM_EVENTS: Final = msgspec.json.Decoder(list[_VerbatimEvent])
 
@@ -151,7 +153,7 @@ def parse_batch(text: bytes) -> Batch | None:
     """Return the events in the JSON array ``text``; None where it is not an array of events."""
     try:
         events = _EVENTS.decode(text)
-    except (msgspec.DecodeError, UnicodeDecodeError):
+    except _UNREADABLE:
         return None
     starts = _ns_of([event.ts for event in events])
     durations = _ns_of([event.dur for event in events])
@@ -163,7 +165,7 @@ def parse_batch(text: bytes) -> Batch | None:
 def _parse_digits(text: bytes) -> Batch | None:
     try:
         events = _VERBATIM_EVENTS.decode(text)
-    except (msgspec.DecodeError, UnicodeDecodeError):
+    except _UNREADABLE:
         return None
     starts = [exact_ns(bytes(event.ts).decode()) for event in events]
     durations = [exact_ns(bytes(event.dur).decode()) for event in events]
@@ -227,7 +229,10 @@ def _event_of(item: Mapping[str, Any]) -> Event:
 
 
 def exact_ns(microseconds: int | str | None) -> int:
-    """Return the nanoseconds of a JSON number of microseconds, exact to the last digit."""
+    """Return the nanoseconds of a JSON number of microseconds, exact to the last digit.
+
+    Of one beyond all clocks it is the first time that no trace can hold.
+    """
     if isinstance(microseconds, int):
         return microseconds * 1000
     if not isinstance(microseconds, str):
@@ -235,6 +240,8 @@ def exact_ns(microseconds: int | str | None) -> int:
     sign, digits = (-1, microseconds[1:]) if microseconds[:1] == "-" else (1, microseconds)
     full, _, fraction = digits.partition(".")
     if full.isdecimal() and (fraction.isdecimal() or not fraction):
+        if len(full) > _LONGEST_WHOLE:
+            return sign * _REPRESENTABLE_NS
         return sign * (int(full) * 1000 + int(fraction[:3].ljust(3, "0")))
     try:
         return round(float(microseconds) * 1000)
@@ -246,7 +253,8 @@ def whole(value: Any) -> int:
     """Return the whole number in a JSON value; `ABSENT` where there is none that fits 64 bits."""
     if isinstance(value, str):
         text = value.removeprefix("-")
-        value = int(value) if text.isascii() and text.isdecimal() else ABSENT
+        is_whole = text.isascii() and text.isdecimal() and len(text) <= _LONGEST_WHOLE
+        value = int(value) if is_whole else ABSENT
     if isinstance(value, float) and value.is_integer():
         value = int(value)
     if not isinstance(value, int) or not _INT64.min <= value <= _INT64.max:

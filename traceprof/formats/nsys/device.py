@@ -21,8 +21,10 @@ from traceprof.formats.shared.cupti import (
     decode,
 )
 from traceprof.formats.sqlite.database import Column, ColumnType, Database, categorical, known
-from traceprof.model.activity import Activity, Rule, classify
+from traceprof.model.activity import Activity
 from traceprof.model.frames import stack
+from traceprof.model.kernel_names.classes import classify
+from traceprof.model.kernel_names.user_rules import Rule
 from traceprof.model.tables import empty_table, make_table
 from traceprof.model.window import TimeWindow
 

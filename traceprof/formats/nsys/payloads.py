@@ -45,7 +45,7 @@ class PayloadSchemas:
         if text:
             try:
                 return dict(_leaves(json.loads(text)))
-            except ValueError:
+            except (ValueError, RecursionError):
                 return {}
         return self._decode_blob(blob) if blob else {}
 

@@ -11,8 +11,9 @@ import pandas as pd
 from traceprof.formats.nvprof.file import PREFIX, NvprofFile, whole
 from traceprof.formats.shared.cupti import COPY_DIRECTIONS, MEMORY_KINDS, SYNC_KINDS, decode
 from traceprof.formats.sqlite.database import categorical, known
-from traceprof.model.activity import Activity, classify
+from traceprof.model.activity import Activity
 from traceprof.model.frames import stack
+from traceprof.model.kernel_names.classes import classify
 from traceprof.model.tables import ABSENT, empty_table, make_table
 from traceprof.model.window import TimeWindow
 

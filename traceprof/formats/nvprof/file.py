@@ -14,7 +14,7 @@ import pandas as pd
 import pydemumble
 
 from traceprof.formats.sqlite.database import NULL, Column, ColumnType, Database, categorical
-from traceprof.model.activity import Rule
+from traceprof.model.kernel_names.user_rules import Rule
 from traceprof.model.tables import ABSENT
 from traceprof.model.window import TimeWindow
 

@@ -13,7 +13,14 @@ from traceprof.errors import TraceError
 from traceprof.formats import open_trace, outline, recognised
 from traceprof.formats.base import Outline, ReadOptions
 from traceprof.formats.runs.manifest import read_manifest
-from traceprof.formats.runs.ranks import Claim, Work, claims_of, numbered, varying_number
+from traceprof.formats.runs.ranks import (
+    LARGEST_RANK,
+    Claim,
+    Work,
+    claims_of,
+    numbered,
+    varying_number,
+)
 from traceprof.formats.shared.files import examine, is_packed_database
 from traceprof.formats.shared.narrowing import outline_of, trace_of_outline
 from traceprof.model.run import RankTrace, RunFiles
@@ -123,7 +130,10 @@ def is_run(paths: Sequence[Path | str]) -> bool:
 def _run(
     found: _Found, members: list[RankTrace], claims: list[Claim], warnings: list[str]
 ) -> RunFiles:
-    world_size = max(found.world_size, *(claim.world_size for claim in claims))
+    told = found.world_size, *(claim.world_size for claim in claims)
+    world_size = max((size for size in told if size <= LARGEST_RANK + 1), default=ABSENT)
+    if world_size < max(told):
+        warnings.append(f"not believed: a world of {max(told)} ranks")
     run = RunFiles(found.label, tuple(members), world_size, tuple(warnings))
     missing = run.missing_ranks
     if missing:

@@ -8,6 +8,7 @@ writes one for each host into the folder of a run; by hand one writes one for fi
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -62,7 +63,16 @@ def _file(path: Path, row: Mapping[str, Any], key: str, inside: str) -> Path:
     name = row.get(key)
     if not isinstance(name, str):
         raise TraceError(f'{path}: every entry of "{inside}" needs a "{key}"')
+    if not _can_be_a_file(name):
+        raise TraceError(f"{path}: no file can be called {name!a}")
     return path.parent / name
+
+
+def _can_be_a_file(name: str) -> bool:
+    try:
+        return b"\0" not in os.fsencode(name)
+    except UnicodeEncodeError:
+        return False
 
 
 def _read_object(path: Path) -> Mapping[str, Any]:
@@ -72,6 +82,6 @@ def _read_object(path: Path) -> Mapping[str, Any]:
             if not head.lstrip().startswith(b"{") or b'"traceprof' not in head:
                 return {}
             value = json.loads(head + file.read(_LARGEST_BYTES))
-    except (OSError, ValueError):
+    except (OSError, ValueError, RecursionError):
         return {}
     return value if isinstance(value, dict) else {}

@@ -13,10 +13,13 @@ from traceprof.model.run import RankTrace, of_process
 from traceprof.model.tables import ABSENT
 from traceprof.model.trace import Trace
 
-__all__ = ["Claim", "Work", "claims_of", "numbered", "varying_number"]
+__all__ = ["LARGEST_RANK", "Claim", "Work", "claims_of", "numbered", "varying_number"]
 
 Work = Mapping[str, Mapping[tuple[int, int], int]]
 """Where the device work of a file is: kernels and copies → (process, device) → rows."""
+LARGEST_RANK: Final = 1 << 22
+"""A greater number is none of a rank: a date in a name, or a manifest that was damaged."""
+
 _IN_NAME: Final = re.compile(
     r"(?:^|[^a-z])(?:rank|worker|proc|r)[-_=.]?(\d+)(?=[^0-9a-z]|$)", re.IGNORECASE
 )
@@ -54,7 +57,7 @@ def claims_of(
     if len(claims) > 1:
         return claims
     (claim,) = claims
-    if isinstance(told.get("rank"), int):
+    if isinstance(told.get("rank"), int) and told["rank"] <= LARGEST_RANK:
         local = told.get("local_rank")
         member = replace(
             claim.member,
@@ -65,7 +68,7 @@ def claims_of(
         )
         return [replace(claim, member=member)]
     named = _IN_NAME.findall(path.name)
-    if claim.member.rank == ABSENT and named:
+    if claim.member.rank == ABSENT and named and int(named[-1]) <= LARGEST_RANK:
         member = replace(claim.member, rank=int(named[-1]), known_from="file name")
         return [replace(claim, member=member)]
     return [claim]
@@ -73,7 +76,7 @@ def claims_of(
 
 def _in_trace(trace: Trace, work: Callable[[], Work]) -> list[Claim]:
     rows = trace.processes
-    ranked = rows[rows["rank"] >= 0]
+    ranked = rows[rows["rank"].between(0, LARGEST_RANK)]
     source = "distributedInfo" if trace.info.format == "kineto" else "trace"
     claims = []
     for row in ranked.to_dict("records"):

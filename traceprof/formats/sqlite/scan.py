@@ -173,29 +173,36 @@ def _scan_of(row: Sequence[Any], sample: _Sample | None, zero_ns: int) -> Scan:
 def _sample(database: Database, source: Source, columns: Sequence[str]) -> _Sample | None:
     """Return what the first, the last and some rows between them hold; None where that is none."""
     table = database.stored_name(source.table)
-    # Each in a query of its own is looked up; both in one are sought in all rows.
-    first, last = (
-        database.rows(f"SELECT {edge}(rowid) FROM {table}")[0][0] for edge in ("min", "max")
+    # Both in one query would be sought in all rows, each alone is looked up.
+    ((first, last),) = database.rows(
+        f"SELECT (SELECT min(rowid) FROM {table}), (SELECT max(rowid) FROM {table})"
     )
     if first is None:
         return None
-    step = max((last - first) // _SAMPLE, 1)
-    between = ", ".join(map(str, range(first, last + 1, step)))
-    where = (
-        f"rowid < {first + _SAMPLE} OR rowid > {last - _SAMPLE}",
-        f"rowid IN ({between})",
-    )
+    between = ", ".join(map(str, range(first, last + 1, max((last - first) // _SAMPLE, 1))))
     number = [f"{source.number} >> {source.number_bits}"] if source.number else []
-    what = ", ".join((source.start, source.end or "NULL", *columns, *number))
-    rows = [row for one in where for row in database.rows(source.select(database, what, one))]
+    times = f"min({source.start}), max({source.start})"
+    times += f", max({source.end})" if source.end else ", NULL"
+    grouped = [str(place) for place in range(4, 4 + len(columns) + len(number))]
+    groups = f" GROUP BY {', '.join(grouped)}" if grouped else ""
+    rows = [
+        row
+        for edge_or_between in (
+            f"rowid < {first + _SAMPLE} OR rowid > {last - _SAMPLE}",
+            f"rowid IN ({between})",
+        )
+        for row in database.rows(
+            source.select(database, ", ".join((times, *columns, *number)), edge_or_between) + groups
+        )
+    ]
     starts = [int(row[0]) for row in rows if row[0] is not None]
-    ends = [int(row[1]) for row in rows if row[1] is not None]
+    lasts = [int(one) for row in rows for one in row[1:3] if one is not None]
     if not starts:
         return None
-    owners = {tuple(row[2 : 2 + len(columns)]) for row in rows}
-    known = {tuple(row[3:]) for row in rows} if columns and source.number else set()
+    owners = {tuple(row[3 : 3 + len(columns)]) for row in rows}
+    known = {tuple(row[4:]) for row in rows} if columns and source.number else set()
     is_known = _is_known(source, columns[1:], known) if len(known) <= _MOST_KNOWN else ""
-    return _Sample(min(starts), max(starts + ends), sorted(owners, key=repr), is_known)
+    return _Sample(min(starts), max(lasts), sorted(owners, key=repr), is_known)
 
 
 def _is_known(source: Source, places: Sequence[str], known: set[tuple[Any, ...]]) -> str:

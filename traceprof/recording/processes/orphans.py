@@ -8,6 +8,7 @@ import math
 import os
 import signal
 import time
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -19,6 +20,8 @@ __all__ = ["become_subreaper", "end_processes_with", "is_alive", "wait_for_progr
 _PR_SET_CHILD_SUBREAPER: Final = 36
 _POLL_S: Final = 0.2
 _LAUNCHER_S: Final = 5
+_PATIENCE_S: Final = 5
+_SHORT_POLL_S: Final = 0.05
 
 
 def become_subreaper() -> None:
@@ -29,22 +32,47 @@ def become_subreaper() -> None:
         return  # they go to init, and their exit codes are lost
 
 
-def end_processes_with(argument: str) -> int:
-    """Kill the processes of this user that have ``argument`` on their command line; count them.
+def end_processes_with(argument: str, patience_s: float = _PATIENCE_S) -> int:
+    """End the processes of this user that have ``argument`` on their command line; count them.
 
-    ``argument`` must be unique to what traceprof started, such as the name of its session.
+    They are told to (SIGTERM) and killed ``patience_s`` seconds later: an agent of nsys that is
+    killed while it changes what all of them share leaves that broken. ``argument`` must be unique
+    to what traceprof started, such as the name of its session.
     """
-    n_ended = 0
+    pids = _processes_with(argument)
+    _send(pids, signal.SIGTERM)
+    until = time.monotonic() + patience_s
+    while (left := [pid for pid in pids if not _has_ended(pid)]) and time.monotonic() < until:
+        time.sleep(_SHORT_POLL_S)
+    _send(left, signal.SIGKILL)
+    for pid in left:
+        with contextlib.suppress(OSError):
+            os.waitpid(pid, 0)  # no zombie where it is our child
+    return len(pids)
+
+
+def _processes_with(argument: str) -> list[int]:
+    found = []
     for folder in Path("/proc").glob("[0-9]*"):
         try:
             command = (folder / "cmdline").read_bytes()
-            if argument.encode() in command and int(folder.name) != os.getpid():
-                os.kill(int(folder.name), signal.SIGKILL)
-                n_ended += 1
-                os.waitpid(int(folder.name), 0)  # no zombie where it is our child
         except OSError:
             continue
-    return n_ended
+        if argument.encode() in command and int(folder.name) != os.getpid():
+            found.append(int(folder.name))
+    return found
+
+
+def _send(pids: Iterable[int], number: int) -> None:
+    for pid in pids:
+        with contextlib.suppress(OSError):
+            os.kill(pid, number)
+
+
+def _has_ended(pid: int) -> bool:
+    with contextlib.suppress(OSError):
+        os.waitpid(pid, os.WNOHANG)
+    return not is_alive(pid)
 
 
 def is_alive(pid: int) -> bool:

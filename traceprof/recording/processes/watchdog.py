@@ -1,4 +1,4 @@
-"""Ending a profiler that hangs after the program that it recorded has ended."""
+"""Ending a profiler that hangs: before it starts the program, or after the program has ended."""
 
 from __future__ import annotations
 
@@ -14,11 +14,45 @@ from traceprof.recording.processes.orphans import is_alive
 from traceprof.recording.processes.program import Program
 from traceprof.recording.spool import recorded_pids
 
-__all__ = ["PATIENCE_S", "STARTED", "Watchdog"]
+__all__ = ["PATIENCE_S", "STARTED", "STARTING_S", "StartLimit", "Watchdog"]
 
 STARTED: Final = "started"
 
 PATIENCE_S: Final = float(os.environ.get("TRACEPROF_WATCHDOG_S", "60"))
+STARTING_S: Final = float(os.environ.get("TRACEPROF_START_S", "60"))
+_AFTER_SIGNAL_S: Final = 5.0
+
+
+@dataclass(slots=True)
+class StartLimit:
+    """Ends a profiler that has not started the program (the file ``marker``) for too long.
+
+    It is told to end after ``patience_s``, or soon after it was passed a signal, and killed when
+    it still has not. ``is_exceeded`` says that it was.
+    """
+
+    marker: Path
+    patience_s: float = STARTING_S
+    clock: Callable[[], float] = time.monotonic
+    is_exceeded: bool = field(default=False, init=False)
+    _end_at: float | None = field(default=None, init=False)
+    _is_signalled: bool = field(default=False, init=False)
+
+    def __call__(self, program: Program) -> None:
+        """Look once."""
+        if self.marker.exists():
+            return
+        now = self.clock()
+        if self._end_at is None:
+            self._end_at = now + self.patience_s
+        if program.signal_passed and not self._is_signalled:
+            self._is_signalled = True
+            self._end_at = min(self._end_at, now + _AFTER_SIGNAL_S)
+        if now <= self._end_at:
+            return
+        program.send(signal.SIGKILL if self.is_exceeded else signal.SIGTERM)
+        self.is_exceeded = True
+        self._end_at = now + _AFTER_SIGNAL_S
 
 
 @dataclass(slots=True)

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from typing import Any
+from collections.abc import Iterable, Iterator
+from typing import Any, Final
 
-from rich.console import Group, RenderableType
+from rich.console import Console, Group, RenderableType
 from rich.padding import Padding
 from rich.text import Text
 
@@ -14,25 +14,56 @@ from traceprof.render.formatting import value_text
 from traceprof.render.shown import Row
 from traceprof.units import format_duration, format_ratio
 
-__all__ = ["findings_view"]
+__all__ = ["findings_in_brief", "findings_view"]
+
+_INDENT: Final = "   "
+_BRIEF: Final = 2
+"""Lines of what stands on a page with much else."""
+
+
+def findings_in_brief(findings: Iterable[Row], width: int) -> Iterator[Text]:
+    """Return findings in a few lines each: what and how much, the evidence, what to do."""
+    for number, finding in enumerate(findings, 1):
+        yield _title(number, finding)
+        for text in (Text(_text(finding["evidence"])), _action(finding)):
+            yield from (Text.assemble(_INDENT, line) for line in _brief(text, width - len(_INDENT)))
+
+
+def _brief(text: Text, width: int) -> Iterator[Text]:
+    """Return the first lines of a text, the last of them cut."""
+    lines = text.wrap(Console(width=width), width)
+    yield from lines[: _BRIEF - 1]
+    if len(lines) >= _BRIEF:
+        rest = Text(" ", style=text.style).join(lines[_BRIEF - 1 :])
+        rest.truncate(width, overflow="ellipsis")
+        yield rest
 
 
 def findings_view(findings: Iterable[Row]) -> RenderableType:
     """Return findings (rows of the table "findings"), numbered."""
     lines: list[RenderableType] = []
     for number, finding in enumerate(findings, 1):
-        title = Text(f"{number}. {_text(finding['title'])}", style="bold")
-        if finding["saving_ratio"] > 0:
-            title.append(
-                f"  up to {format_ratio(finding['saving_ratio'])}"
-                f" ({format_duration(finding['saving_ns'])})",
-                style="not bold yellow",
-            )
+        title = _title(number, finding)
         body = Text(_text(finding["evidence"]))
-        body.append(f"\n→ {_text(finding['action'])}", style="green")
+        body.append("\n").append_text(_action(finding))
         body.append(f"\nnot if: {_text(finding['caveat'])}", style="dim")
-        lines += [title, Padding(body, (0, 0, 0, 3))]
+        lines += [title, Padding(body, (0, 0, 0, len(_INDENT)))]
     return Group(*lines)
+
+
+def _title(number: int, finding: Row) -> Text:
+    title = Text(f"{number}. {_text(finding['title'])}", style="bold")
+    if finding["saving_ratio"] > 0:
+        title.append(
+            f"  up to {format_ratio(finding['saving_ratio'])}"
+            f" ({format_duration(finding['saving_ns'])})",
+            style="not bold yellow",
+        )
+    return title
+
+
+def _action(finding: Row) -> Text:
+    return Text(f"→ {_text(finding['action'])}", style="green")
 
 
 def _text(value: Any) -> str:

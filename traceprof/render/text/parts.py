@@ -17,7 +17,7 @@ from traceprof.render.shown import Row, rows_of
 from traceprof.render.text.tables import notes_view
 from traceprof.units import format_duration, format_ratio
 
-__all__ = ["breakdown_view"]
+__all__ = ["breakdown_view", "stacked_bar"]
 
 _BAR_WIDTH: Final = 60
 _SHORT_BAR_WIDTH: Final = 36
@@ -37,6 +37,25 @@ def breakdown_view(result: Result) -> RenderableType:
         (total,) = rows_of(result.to_frame("total"))
         shown += _mean(total, len(devices))
     return Group(*shown, notes_view(result.notes))
+
+
+def stacked_bar(result: Result, width: int, least_share: float) -> Iterator[Text]:
+    """Return the parts of all devices together as one bar, and what it shows in a line or two.
+
+    Parts of less than ``least_share`` are not written below it.
+    """
+    rows = rows_of(result.to_frame("total"))
+    if not rows or not rows[0]["duration_ns"]:
+        return
+    (row,) = rows
+    yield _bar(row, width - 2)
+    line = Text("  ")
+    for part in PART_STYLES:
+        ratio = row[part.column] / row["duration_ns"]
+        if ratio >= least_share:
+            line.append(f"{part.glyph} ", style=part.category.dark)
+            line.append(f"{part.label} {format_ratio(ratio)}  ", style="default")
+    yield line
 
 
 def _in_full(row: Row) -> Iterator[RenderableType]:

@@ -150,6 +150,7 @@ ANALYSIS = Analysis(
         "copies",
         "api_calls",
         "ranges",
+        "host_ops",
         "collectives",
         "overheads",
         "syncs",

@@ -13,7 +13,7 @@ import pandas as pd
 
 from traceprof.facts.collectives.matches import Matches, find_matches
 from traceprof.facts.device.times import device_times, used_devices
-from traceprof.facts.gaps import find_gaps
+from traceprof.facts.gaps import CAUSES, find_gap_parts, find_gaps
 from traceprof.facts.host.states import find_host_states
 from traceprof.facts.launches import launches_of
 from traceprof.facts.names.kernels import SHORT_NS
@@ -167,6 +167,22 @@ class Context:
         gaps = self.gaps
         total = int(gaps.loc[gaps["owner"] == owner, "typical_ns"].sum())
         return total / self.typical_ns / max(1, len(self.devices))
+
+    def idle_ns(self, cause: str) -> int:
+        """Return how long devices were idle for ``cause`` in the typical time, all together."""
+        found = 0
+        for part in self.ranks:
+            parts = find_gap_parts(part)
+            own = parts[(parts["cause"] == CAUSES.index(cause)).to_numpy()]
+            found += int(self.typical.covered_ns(own["start_ns"], own["end_ns"]).sum())
+        return found
+
+    def gap_times(self, gaps: pd.DataFrame) -> dict[int, Intervals]:
+        """Return when some of `gaps` hold in the typical time, by device."""
+        return {
+            int(str(device)): Intervals.union_of(own["start_ns"], own["end_ns"]) & self.typical
+            for device, own in gaps.groupby("device")
+        }
 
     def longest_gap(self, owner: str) -> str:
         """Return the window of the longest typical gap of a rule, as people type it."""

@@ -9,6 +9,8 @@ import pandas as pd
 
 from traceprof.analysis.advice.findings.base import Finding, Rule
 from traceprof.analysis.advice.findings.context import Context
+from traceprof.analysis.advice.findings.named_gaps import notes_on_names
+from traceprof.model.intervals import Intervals
 from traceprof.model.results import Note
 
 __all__ = ["RULE", "long_gaps"]
@@ -31,6 +33,11 @@ def _check(context: Context) -> Iterator[Finding]:
     span_ns = context.window_ns
     ratio = total / span_ns / max(1, len(context.devices))
     worst = own.iloc[int((own["end_ns"] - own["start_ns"]).to_numpy().argmax())]
+    times = {
+        int(str(device)): Intervals.union_of(rows["start_ns"], rows["end_ns"])
+        for device, rows in own.groupby("device")
+    }
+    named, names = notes_on_names(context, times)
     yield Finding(
         title=Note.of(
             "{n:count} gap(s) longer than {least:ns}: {share:ratio} of the time",
@@ -46,10 +53,12 @@ def _check(context: Context) -> Iterator[Finding]:
                 device=int(worst["device"]),
                 longest=int(worst["end_ns"] - worst["start_ns"]),
             ),
+            *named,
         ),
         action="see what the host does there: `traceprof show gaps`, `traceprof timeline`",
         caveat="loading a model or a checkpoint takes its time once",
         window=context.window_text(int(worst["start_ns"]), int(worst["end_ns"])),
+        ranges=names,
         is_symptom=True,
     )
 

@@ -6,12 +6,11 @@ from collections.abc import Iterator
 from typing import Final
 
 import numpy as np
-import pandas as pd
 
 from traceprof.analysis.advice.findings.base import Finding, Rule
 from traceprof.analysis.advice.findings.context import Context
+from traceprof.analysis.advice.findings.named_gaps import notes_on_names
 from traceprof.facts.gaps import LAUNCH_BOUND_NS
-from traceprof.facts.host.open_ranges import ranges_at
 from traceprof.model.results import Note
 
 __all__ = ["RULE"]
@@ -25,7 +24,7 @@ def _check(context: Context) -> Iterator[Finding]:
         return
     gaps = context.gaps[(context.gaps["owner"] == "host_code") & (context.gaps["typical_ns"] > 0)]
     lengths = (gaps["end_ns"] - gaps["start_ns"]).to_numpy()
-    ranked = _places(context, gaps)
+    named, names = notes_on_names(context, context.gap_times(gaps))
     yield Finding(
         title=Note.of(
             "host code between launches: devices are idle {share:ratio} of the time", share=ratio
@@ -39,7 +38,7 @@ def _check(context: Context) -> Iterator[Finding]:
                 least=LAUNCH_BOUND_NS,
                 median=float(np.median(lengths)),
             ),
-            *(context.timed(ns, after=" of them in {name}", name=name) for ns, name in ranked),
+            *named,
         ),
         action=(
             "find the Python code in these gaps (logging, checkpoints, metrics, building batches, "
@@ -47,20 +46,8 @@ def _check(context: Context) -> Iterator[Finding]:
         ),
         caveat="gaps of a host that merely launches very slowly look the same",
         window=context.longest_gap("host_code"),
-        ranges=tuple(name for _, name in ranked),
+        ranges=names,
     )
-
-
-def _places(context: Context, gaps: pd.DataFrame) -> list[tuple[int, str]]:
-    """Return the ns of the gaps by the range that was open when they began, the most first."""
-    sums: dict[str, int] = {}
-    for place, own in gaps.groupby("part"):
-        columns = (own[name].to_numpy(np.int64) for name in ("process", "start_ns"))
-        names = ranges_at(context.ranks.parts[int(str(place))], *columns)
-        lengths = (own["end_ns"] - own["start_ns"]).tolist()
-        for name, length in zip(names, lengths, strict=True):
-            sums[name] = sums.get(name, 0) + length
-    return sorted(((ns, name) for name, ns in sums.items() if name), reverse=True)[:3]
 
 
 RULE = Rule(

@@ -9,6 +9,7 @@ import pandas as pd
 
 from traceprof.analysis.advice.findings.base import Finding, Rule
 from traceprof.analysis.advice.findings.context import Context
+from traceprof.analysis.advice.findings.named_gaps import notes_on_names
 from traceprof.facts.host.waits import find_waits
 from traceprof.model.results import Note
 
@@ -33,13 +34,23 @@ def _check(context: Context) -> Iterator[Finding]:
         context.counted(int(count), "of {call}", call=call)
         for call, count in by_call.head(3).items()
     ]
+    gaps = context.gaps[(context.gaps["owner"] == "host_sync") & (context.gaps["typical_ns"] > 0)]
+    named, _ = notes_on_names(context, context.gap_times(gaps))
     yield Finding(
         title=Note.of(
             "the host waits for the device in the loop: {share:ratio} idle after it", share=ratio
         ),
         saving_ratio=ratio,
         saving_ns=context.saving_ns(ratio),
-        evidence=tuple(calls),
+        evidence=(
+            *calls,
+            context.timed(
+                context.idle_ns("synchronising"),
+                before="devices are idle ",
+                after=" until these calls return, the rest until work is launched again",
+            ),
+            *named,
+        ),
         action=(
             "do not read values back in every step (.item(), .cpu(), print(loss), `if tensor:`): "
             "accumulate on the device and read every N steps; remove torch.cuda.synchronize()"

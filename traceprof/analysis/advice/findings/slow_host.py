@@ -9,20 +9,12 @@ from traceprof.analysis.advice.findings.base import Finding, Rule
 from traceprof.analysis.advice.findings.context import Context
 from traceprof.errors import NotRecordedError
 from traceprof.facts.ranks.groups import find_late_whole
+from traceprof.facts.ranks.waits import matches_in_step
 from traceprof.model.results import Note
 
-__all__ = ["RULE", "waiting_for_group_ratio"]
+__all__ = ["RULE"]
 
 _LEAST: Final = 0.03
-
-
-def waiting_for_group_ratio(context: Context) -> float:
-    """Return the share of the window, the mean over ranks, spent waiting for the slow group."""
-    found = find_late_whole(context.ranks)
-    if found is None:
-        return 0.0
-    waited_ns = found[1].waited_ns / len(context.matches.members)
-    return waited_ns / context.window_ns
 
 
 def _check(context: Context) -> Iterator[Finding]:
@@ -32,12 +24,14 @@ def _check(context: Context) -> Iterator[Finding]:
     if len(hosts) < 2:
         raise NotRecordedError("the ranks of fewer than two hosts are known (--cluster FILE)")
     found = find_late_whole(context.ranks)
-    ratio = waiting_for_group_ratio(context)
-    if found is None or ratio < _LEAST:
+    if found is None:
         return
     where, group = found
+    ratio = group.cost_ns / context.window_ns
+    if ratio < _LEAST:
+        return
     kind = where.value
-    table = context.matches.table
+    table = matches_in_step(context.ranks).table
     names = [where.of_member(context.matches.members[place]) for place in table["last_member"]]
     own = table[[name == group.name for name in names]]
     worst = own.iloc[int(own["waited_ns"].to_numpy().argmax())]
@@ -64,8 +58,7 @@ def _check(context: Context) -> Iterator[Finding]:
             *phase,
         ),
         action=_ACTIONS[kind].format(name=group.name),
-        caveat="with clocks that are not aligned (--align) a whole host seems late; in a pipeline "
-        "stages wait by design",
+        caveat="with clocks that are not aligned (--align) a whole host seems late",
         window=context.window_text(int(worst["first_start_ns"]), int(worst["end_ns"])),
     )
 

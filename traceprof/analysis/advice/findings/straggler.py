@@ -3,43 +3,73 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import Final
+
+import numpy as np
 
 from traceprof.analysis.advice.findings.base import Finding, Rule
 from traceprof.analysis.advice.findings.context import Context
-from traceprof.analysis.advice.findings.slow_host import waiting_for_group_ratio
 from traceprof.errors import NotRecordedError
+from traceprof.facts.ranks.blame import find_blame
 from traceprof.facts.ranks.groups import find_late_whole
+from traceprof.facts.ranks.late_stages import describe_stage, find_late_stage
+from traceprof.facts.ranks.lateness import RankLateness, lateness_of_ranks
+from traceprof.facts.ranks.waits import find_waits
 from traceprof.model.results import Note
+from traceprof.model.tables import ABSENT
 
 __all__ = ["RULE", "waiting_ratio"]
 
 _LEAST: Final = 0.03
-_ARRIVES_LAST: Final = 0.6
 
 
 def waiting_ratio(context: Context) -> float:
-    """Return the share of the window, the mean over ranks, spent waiting for the slow one.
+    """Return the share of the window, the mean over ranks, in which devices wait for other ranks.
 
-    The slow one may be a whole host. 0 where no rank is the last one most of the time: then the
-    ranks take turns.
+    For whomever: a slow rank, one another in turn, a pipeline to fill, or until all have started.
     """
-    if find_late_whole(context.ranks) is not None:
-        return waiting_for_group_ratio(context)
-    if len(context.devices) < 2 or not context.matches.is_shared:
-        return 0.0
-    place, share = _last_member(context)
-    if share < _ARRIVES_LAST:
-        return 0.0
-    table = context.matches.table
-    waited_ns = int(table.loc[table["last_member"] == place, "waited_ns"].sum())
-    return waited_ns / len(context.matches.members) / context.window_ns
+    waits = find_waits(context.ranks)
+    on_device = waits[waits["device"] != ABSENT]
+    waited_ns = int(on_device[["exposed_ns", "skew_ns"]].to_numpy(np.int64).sum())
+    return waited_ns / max(len(context.matches.members), 1) / context.window_ns
 
 
-def _last_member(context: Context) -> tuple[int, float]:
-    """Return the rank that arrives last most often, and in which share of the collectives."""
-    counts = context.matches.table["last_member"].value_counts()
-    return int(str(counts.index[0])), float(counts.iloc[0] / counts.sum())
+@dataclass(frozen=True, slots=True)
+class _Slow:
+    """Who the others wait for, and how long: all of them together, and one on average."""
+
+    label: str
+    places: tuple[int, ...]
+    charged_ns: int
+    cost_ns: int
+    evidence: Note
+
+
+def _slow(context: Context) -> _Slow | None:
+    stage = find_late_stage(context.ranks)
+    if stage is not None:
+        label = f"stage {stage.name} of the pipeline"
+        note = describe_stage(stage)
+        return _Slow(label, stage.late_members, stage.waited_ns, stage.cost_ns, note)
+    ranks = [rank for rank in lateness_of_ranks(context.ranks) if rank.is_straggler]
+    if not ranks:
+        return None
+    slow = ranks[0]
+    return _Slow(slow.label, (slow.member,), slow.charged_ns, slow.cost_ns, _on_rank(slow))
+
+
+def _on_rank(slow: RankLateness) -> Note:
+    cause = " does more itself: {cause}" if slow.cause else " does more itself"
+    factor = " ({factor:factor})" if slow.factor is not None else ""
+    return Note.of(
+        f"{{slow}} waits for nobody when the delays arise;{cause}{factor}; the others wait "
+        "{cost:ns} each for it",
+        slow=slow.label,
+        cause=slow.cause,
+        factor=slow.factor,
+        cost=slow.cost_ns,
+    )
 
 
 def _check(context: Context) -> Iterator[Finding]:
@@ -47,38 +77,36 @@ def _check(context: Context) -> Iterator[Finding]:
         raise NotRecordedError("the trace has one device: give the traces of all ranks")
     if not context.matches.is_shared:
         raise NotRecordedError("no collective is shared by several ranks")
-    ratio = waiting_ratio(context)
-    if ratio < _LEAST or find_late_whole(context.ranks) is not None:
+    why_not = find_blame(context.ranks).why_not
+    if why_not:
+        raise NotRecordedError(why_not)
+    slow = _slow(context)
+    if slow is None or find_late_whole(context.ranks) is not None:
         return
-    place, share = _last_member(context)
-    table = context.matches.table
-    slow = context.matches.members[place].label
-    worst = table.iloc[int(table["waited_ns"].to_numpy().argmax())]
-    median_ns = float((table["last_start_ns"] - table["first_start_ns"]).median())
+    ratio = slow.cost_ns / context.window_ns
+    if ratio < _LEAST:
+        return
+    origins = find_blame(context.ranks).origins
+    own = origins[origins["member"].isin(slow.places)]
+    at_ns = int(own["at_ns"].iloc[int(own["charged_ns"].to_numpy().argmax())])
+    waits = find_waits(context.ranks)
+    begin_ns = int(waits.loc[waits["last_start_ns"] == at_ns, "start_ns"].min())
     yield Finding(
         title=Note.of(
             "straggler: the others wait for {slow}, {share:ratio} of the time",
-            slow=slow,
+            slow=slow.label,
             share=ratio,
         ),
         saving_ratio=ratio,
         saving_ns=context.saving_ns(ratio),
-        evidence=(
-            Note.of(
-                "{slow} arrives last at {last:ratio} of {n:count} shared collectives, "
-                "{after:ns} (median) after the first rank",
-                slow=slow,
-                last=share,
-                n=len(table),
-                after=median_ns,
-            ),
-        ),
+        evidence=(slow.evidence,),
         action=(
-            f"find out why {slow} is late (`traceprof show stragglers`): more work (uneven batches "
-            "or layers), a slower or throttled GPU, a busier host, slower storage"
+            f"find out why {slow.label} is late (`traceprof show stragglers`): more work (uneven "
+            "batches or layers), a slower or throttled GPU, a busier host, slower storage"
         ),
-        caveat="in a pipeline stages wait by design",
-        window=context.window_text(int(worst["first_start_ns"]), int(worst["end_ns"])),
+        caveat="its delay is traced back along the waiting of the ranks; what they waited before "
+        "they first were in step is left out",
+        window=context.window_text(begin_ns, at_ns),
     )
 
 

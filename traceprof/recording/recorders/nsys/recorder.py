@@ -25,11 +25,17 @@ from traceprof.recording.processes.orphans import (
     is_alive,
     wait_for_program,
 )
-from traceprof.recording.processes.program import Program, last_line, run_recorded
-from traceprof.recording.processes.watchdog import STARTED, Watchdog
+from traceprof.recording.processes.program import (
+    Program,
+    last_line,
+    run_recorded,
+    signals_passed_on,
+)
+from traceprof.recording.processes.watchdog import STARTED, STARTING_S, StartLimit, Watchdog
 from traceprof.recording.recorders.embedded import RECORDER as EMBEDDED
 from traceprof.recording.recorders.nsys import launch
 from traceprof.recording.recorders.nsys.options import nsys_options, profile_options
+from traceprof.recording.recorders.nsys.registry import advice_on, remove_leftovers
 from traceprof.recording.recorders.nsys.report import exported, find_report, remove_secrets
 from traceprof.recording.request import RecordRequest, RunRecorded
 
@@ -66,7 +72,7 @@ class NsysRecorder:
             code = run.start()
             if code is not None:
                 return run.result(code)
-        note = f"nsys did not start the program ({run.last_line()}): recorded with torch"
+        note = f"nsys did not start the program ({run.why_not_started()}): recorded with torch"
         embedded = EMBEDDED.run(request, folder)
         return replace(embedded, recorder=EMBEDDED.name, notes=(note,))
 
@@ -82,10 +88,14 @@ class _NsysRun:
         self._log = folder / "nsys.log"
         self._marker = folder / STARTED
         self._program = Program()
+        self._is_too_late = False
         self.started_at = time.time()
 
     def start(self) -> int | None:
-        """Run the program to its end and return its exit code, None where nsys did not start it."""
+        """Run the program to its end and return its exit code, None where nsys did not start it.
+
+        A signal that comes before nsys has started the program ends all attempts.
+        """
         become_subreaper()
         environment = child_environment(self._folder, self._request)
         # What nsys leaves there when it is killed holds environments; the program gets its own.
@@ -94,18 +104,33 @@ class _NsysRun:
         known = nsys_options(self._nsys, "profile")
         if self._request.gpu_metrics and not any("gpu-metrics" in option for option in known):
             self._request.say("this version of nsys cannot sample GPU metrics")
-        for attempt in range(_ATTEMPTS):
-            self.started_at = time.time()
-            # Named anew: nsys may still hold the session that failed.
-            options = self._options(known, f"{self._folder.name}-{attempt}")
-            try:
-                code = self._run_once(options, environment)
-                if self._marker.exists():
-                    return self._code_of_program(code)
-            finally:
-                end_processes_with(self._folder.name)
-            self._request.detail(f"attempt {attempt + 1} of nsys failed: {self.last_line()}")
+        # Also between the attempts: else a signal would end us, and leave an agent behind.
+        with signals_passed_on(self._program):
+            for attempt in range(_ATTEMPTS):
+                # Named anew: nsys may still hold the session that failed.
+                session = f"{self._folder.name}-{attempt}"
+                code = self._attempt(self._options(known, session), environment)
+                if code is not None:
+                    return code
+                why = self.why_not_started()
+                self._request.detail(f"attempt {attempt + 1} of nsys failed: {why}")
+                for path in remove_leftovers():
+                    self._request.say(f"removed {path}, a leftover that keeps nsys from starting")
         return None
+
+    def _attempt(self, options: list[str], environment: Mapping[str, str]) -> int | None:
+        """Run nsys once; return the exit code, None where it may be tried again."""
+        self.started_at = time.time()
+        try:
+            code = self._run_once(options, environment)
+            if self._marker.exists():
+                return self._code_of_program(code)
+        finally:
+            end_processes_with(self._folder.name)
+        if self._marker.exists():  # just before nsys was ended
+            return self._code_of_program(code)
+        passed = self._program.signal_passed
+        return 128 + passed if passed else None
 
     def _options(self, known: Mapping[str, str], session: str) -> list[str]:
         options = profile_options(
@@ -129,6 +154,8 @@ class _NsysRun:
 
     def result(self, code: int) -> RunRecorded:
         """Return what is left of a program that ended with ``code``."""
+        if not self._marker.exists():
+            return RunRecorded(code, notes=("stopped before nsys had started the program",))
         report = find_report(self._folder, self.said(), self.started_at)
         if report is None:
             return RunRecorded(
@@ -168,6 +195,11 @@ class _NsysRun:
         """Return the last thing that nsys said."""
         return last_line(self.said())
 
+    def why_not_started(self) -> str:
+        """Return what is known of why nsys has not started the program, and what to do."""
+        why = f"not within {STARTING_S:g} s" if self._is_too_late else self.last_line()
+        return "; ".join(filter(None, (why, advice_on())))
+
     def _run_once(self, options: list[str], environment: Mapping[str, str]) -> int:
         stdout, stderr = os.dup(_STDOUT), os.dup(_STDERR)
         launcher = [sys.executable, "-I", "-S", launch.__file__, str(stdout), str(stderr)]
@@ -181,12 +213,18 @@ class _NsysRun:
             *(*launcher, str(self._marker), *self._request.command),
         ]
         self._request.detail(shlex.join(command))
+        limit, watchdog = StartLimit(self._marker), Watchdog(self._folder, self._request.say)
+
+        def watch(program: Program) -> None:
+            limit(program)
+            watchdog(program)
+
         try:
             with self._log.open("wb") as log:
                 return run_recorded(
                     command,
                     environment,
-                    Watchdog(self._folder, self._request.say),
+                    watch,
                     is_profiler=True,
                     program=self._program,
                     pass_fds=(stdout, stderr),
@@ -194,6 +232,7 @@ class _NsysRun:
                     stderr=log,
                 )
         finally:
+            self._is_too_late = limit.is_exceeded
             os.close(stdout)
             os.close(stderr)
 

@@ -1,0 +1,211 @@
+"""What gaps are charged to, held against a look at every nanosecond."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tests.builders import TraceBuilder, plain
+from traceprof.facts.gaps import CAUSES, find_gaps
+from traceprof.facts.idle.charges import Charges, find_charges, time_by_name
+from traceprof.model.trace import Trace
+from traceprof.model.window import TimeWindow
+
+_NAMES = ("forward", "step 3", "cudaStreamSynchronize", "pthread_cond_wait", "usleep", "forward #2")
+_COMMON = dict(zip(_NAMES, (*("forward", "step"), *_NAMES[2:5], "forward"), strict=True))
+_WAITS = _NAMES[2:4]
+_TABLES = ("ranges", "host_ops", "api_calls")
+Span = tuple[int, int, int, int, int]  # start, length, thread, name, table
+
+
+def _all_spans(trace: Trace) -> list[tuple[int, int, int, str, int]]:
+    """Return start, -end, order of the table, name and thread of all that has a name."""
+    return [
+        (start, -end, order, name, thread)
+        for order, table in enumerate(_TABLES)
+        for start, end, name, thread in plain(
+            trace.whole.table(table), "start_ns", "end_ns", "name", "thread"
+        )
+    ]
+
+
+def _open_at(spans: list[tuple[int, int, int, str, int]], instant: int, thread: int) -> str:
+    """Return the innermost name that a thread has open at an instant, "" for none."""
+    found = [own for own in spans if own[4] == thread and own[0] <= instant < -own[1]]
+    return max(found)[3] if found else ""
+
+
+def _common(name: str) -> str:
+    return _COMMON.get(name, name)
+
+
+def _runs(name: str) -> bool:
+    return bool(name) and name not in (*_WAITS, "usleep")
+
+
+def _expected(trace: Trace) -> tuple[list[Counter[str]], list[Counter[str]]]:
+    """Return, gap by gap and ns by ns, what it is charged to and what covers it."""
+    charged, covered = [], []
+    threads = range(1, 5)
+    parts, spans = find_charges(trace).times, _all_spans(trace)
+    for row, launching in enumerate(find_gaps(trace)["thread"].tolist()):
+        mine = [
+            (instant, cause)
+            for start, end, cause in plain(
+                parts[parts["gap"] == row], "start_ns", "end_ns", "cause"
+            )
+            for instant in range(start, end)
+        ]
+        asked = [at for at, cause in mine if cause not in ("queued", "peer", "profiler")]
+        names = {at: [_open_at(spans, at, thread) for thread in threads] for at in asked}
+        busy = [sum(_runs(names[at][thread - 1]) for at in asked) for thread in threads]
+        own = launching if launching > 0 else 1
+        others = sorted((t for t in threads if t != own), key=lambda t: (-busy[t - 1], t))
+        charges: Counter[str] = Counter()
+        covers: Counter[str] = Counter()
+        for at, _ in mine:
+            if at not in names:
+                charges[""] += 1
+                continue
+            here = names[at]
+            mine_now = here[own - 1]
+            other = next((here[t - 1] for t in others if _runs(here[t - 1])), "")
+            waits = mine_now in _WAITS or not mine_now
+            charges[_common((other or mine_now) if waits else mine_now)] += 1
+            covers.update({_common(name) for name in here if _runs(name)})
+        charged.append(charges)
+        covered.append(covers)
+    return charged, covered
+
+
+def _found(charges: Charges, n_gaps: int) -> tuple[list[Counter[str]], list[Counter[str]]]:
+    charged: list[Counter[str]] = [Counter() for _ in range(n_gaps)]
+    covered: list[Counter[str]] = [Counter() for _ in range(n_gaps)]
+    for gap, name, start, end in plain(charges.times, "gap", "name", "start_ns", "end_ns"):
+        charged[gap][name] += end - start
+    for gap, own in charges.running.groupby("gap"):
+        covered[int(str(gap))].update(time_by_name(own))
+    return charged, covered
+
+
+@settings(deadline=None, max_examples=60)
+@given(
+    st.lists(
+        st.tuples(
+            st.integers(0, 200),
+            st.integers(1, 9),
+            st.integers(0, 80),
+            st.integers(0, 1),
+            st.integers(1, 2),
+        ),
+        min_size=1,
+        max_size=5,
+    ),
+    st.lists(
+        st.tuples(
+            st.integers(-20, 220),
+            st.integers(1, 90),
+            st.integers(1, 4),
+            st.integers(0, 5),
+            st.integers(0, 2),
+        ),
+        max_size=9,
+    ),
+    st.integers(0, 60),
+)
+def test_charges_are_those_of_every_nanosecond(
+    work: list[Span], spans: list[Span], cut: int
+) -> None:
+    builder = TraceBuilder()
+    for start, length, ahead, device, thread in work:
+        launched = (start - ahead, start - ahead + 3)
+        builder.kernel(
+            "gemm", start, start + length, launched_ns=launched, device=device, thread=thread
+        )
+    for start, length, thread, name, table in spans:
+        add = (builder.range, builder.host_op, builder.api_call)[table]
+        add(_NAMES[name], start, start + length, thread=thread)
+    trace = builder.build(span=(-100, 400)).within(TimeWindow(cut, 260))
+    charges, gaps = find_charges(trace), find_gaps(trace)
+    charged, covered = _found(charges, len(gaps))
+    expected, open_there = _expected(trace)
+    lengths = (gaps["end_ns"] - gaps["start_ns"]).tolist()
+    assert [sum(own.values()) for own in charged] == lengths
+    assert [+own for own in covered] == [+own for own in open_there]
+    if gaps["thread"].min() > 0:  # else whose thread it is follows from the whole recording
+        assert [+own for own in charged] == [+own for own in expected]
+    for own, there in zip(charged, covered, strict=True):
+        assert all(ns <= there[name] for name, ns in own.items() if _runs(name))
+    times = charges.times.assign(ns=charges.times["end_ns"] - charges.times["start_ns"])
+    by_cause = times.groupby(["gap", "cause"], observed=False)["ns"].sum().unstack()
+    assert (by_cause[list(CAUSES)].to_numpy() == gaps[list(CAUSES)].to_numpy()).all()
+
+
+def _named(trace: Trace) -> list[tuple[str, str, int]]:
+    times = find_charges(trace).times
+    times = times.assign(ns=times["end_ns"] - times["start_ns"])
+    sums = times.groupby(["name", "by"], observed=True)["ns"].sum().reset_index()
+    return sorted(plain(sums, "name", "by", "ns"), key=lambda row: -row[2])
+
+
+def _gap_of_a_millisecond() -> TraceBuilder:
+    return (
+        TraceBuilder()
+        .kernel("first", 0, 100, launched_ns=(10, 20))
+        .kernel("second", 1_000_100, 1_000_200, launched_ns=(1_000_090, 1_000_100))
+    )
+
+
+def test_what_was_open_when_a_gap_began_is_charged_with_its_overlap_alone() -> None:
+    trace = _gap_of_a_millisecond().range("short", 50, 4_100).range("long", 4_100, 10_100).build()
+    assert _named(trace) == [
+        ("", "", 989_990),
+        ("long", "launching", 6_000),
+        ("short", "launching", 4_000),
+        ("cudaLaunchKernel", "launching", 10),
+    ]
+
+
+def test_a_thread_that_compiles_is_charged_while_the_launching_one_waits() -> None:
+    trace = (
+        _gap_of_a_millisecond()
+        .range("compile in parallel", 0, 900_000)
+        .host_op("pthread_cond_wait", 100_000, 800_000, source="osrt")
+        .range("nvrtc", 50_000, 700_000, thread=2)
+        .range("nvrtc", 60_000, 650_000, thread=3)
+        .host_op("poll", 0, 1_000_100, source="osrt", thread=4)
+        .build()
+    )
+    assert _named(trace) == [
+        ("nvrtc", "other", 600_000),
+        ("compile in parallel", "launching", 199_900),
+        ("", "", 100_090),
+        ("pthread_cond_wait", "launching", 100_000),
+        ("cudaLaunchKernel", "launching", 10),
+    ]
+    running = find_charges(trace).running
+    assert time_by_name(running[running["by"] == "other"]) == {"nvrtc": 650_000}
+
+
+def test_numbers_of_operators_do_not_share_their_time() -> None:
+    trace = (
+        _gap_of_a_millisecond()
+        .range("aten::mm, seq = 1, op_id = 3", 100, 10_100)
+        .range("aten::mm, seq = 2, op_id = 4", 20_100, 40_100)
+        .build()
+    )
+    assert _named(trace)[1] == ("aten::mm", "launching", 30_000)
+
+
+def test_work_that_waits_in_a_queue_is_nobody_s_fault() -> None:
+    trace = (
+        TraceBuilder()
+        .range("forward", 0, 3_000_100)
+        .kernel("first", 0, 100, launched_ns=(0, 5))
+        .kernel("second", 3_000_000, 3_000_100, launched_ns=(6, 9))
+        .build()
+    )
+    # Until 20 µs after its launch returned, the second could not be there.
+    assert _named(trace)[:2] == [("", "", 3_000_000 - 20_009), ("forward", "launching", 19_909)]

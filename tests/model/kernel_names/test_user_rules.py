@@ -1,0 +1,33 @@
+"""The user's own classes, from a TOML file."""
+
+from __future__ import annotations
+
+import pytest
+
+from traceprof.errors import UsageError
+from traceprof.model.activity import Activity
+from traceprof.model.kernel_names.user_rules import parse_rules
+
+
+def test_rules_keep_their_order() -> None:
+    text = '[[rule]]\nactivity = "moe"\npattern = "a"\n[[rule]]\nactivity = "gemm"\npattern = "b"'
+    assert [rule.activity for rule in parse_rules(text)] == [Activity.MOE, Activity.GEMM]
+
+
+def test_former_names_of_classes_still_hold() -> None:
+    rules = parse_rules('[[rule]]\nactivity = "sorting"\npattern = "x"')
+    assert rules[0].activity is Activity.SORT_INDEX
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("[[rule", "not a TOML file"),
+        ('[[rule]]\npattern = "x"', "needs an activity and a pattern"),
+        ('[[rule]]\nactivity = "fun"\npattern = "x"', "unknown activity 'fun'"),
+        ('[[rule]]\nactivity = "gemm"\npattern = "("', "pattern"),
+    ],
+)
+def test_rules_that_make_no_sense_are_refused(text: str, message: str) -> None:
+    with pytest.raises(UsageError, match=message):
+        parse_rules(text)

@@ -1,0 +1,1 @@
+"""What the host was in while devices had nothing to do."""

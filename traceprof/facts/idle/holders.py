@@ -1,0 +1,120 @@
+"""Which of the threads a gap is charged to at each moment."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Final
+
+import numpy as np
+import numpy.typing as npt
+import pandas as pd
+
+from traceprof.facts.host.lanes import Doing, Lanes
+from traceprof.model.intervals import Intervals, overlapping_pairs
+
+__all__ = ["BY", "LAUNCHING", "OTHER", "chosen_pieces", "pieces_of_parts"]
+
+_Int64Array = npt.NDArray[np.int64]
+
+BY: Final = ("", "launching", "other")
+"""Whose name is charged: of the thread that launches what ends the gap, or of another one."""
+
+LAUNCHING: Final = BY.index("launching")
+OTHER: Final = BY.index("other")
+
+
+def pieces_of_parts(parts: pd.DataFrame, lanes: Lanes) -> pd.DataFrame:
+    """Return what every thread was in during each of the ``parts`` of gaps.
+
+    ``parts`` have start_ns, end_ns, process and thread (that launches what ends the gap). Columns:
+    part (its row), start_ns, end_ns, name, lane, is_own (of that thread) and doing.
+    """
+    starts, ends, thread = (
+        parts[name].to_numpy(np.int64) for name in ("start_ns", "end_ns", "thread")
+    )
+    process = parts["process"].to_numpy(np.int64)
+    found = [np.empty((6, 0), np.int64)]
+    for number, lane in enumerate(lanes.lanes):
+        rows = np.flatnonzero(process == lane.process)
+        place, piece = overlapping_pairs(starts[rows], ends[rows], lane.starts, lane.ends)
+        part = rows[place]
+        found.append(
+            np.stack(
+                (
+                    part,
+                    np.maximum(starts[part], lane.starts[piece]),
+                    np.minimum(ends[part], lane.ends[piece]),
+                    lane.name[piece],
+                    np.full(len(part), number),
+                    thread[part] == lane.thread,
+                )
+            )
+        )
+    names = ("part", "start_ns", "end_ns", "name", "lane", "is_own")
+    pieces = pd.DataFrame(dict(zip(names, np.concatenate(found, axis=1), strict=True)))
+    return pieces.assign(doing=lanes.doing[pieces["name"].to_numpy()])
+
+
+def chosen_pieces(parts: pd.DataFrame, pieces: pd.DataFrame) -> _Int64Array:
+    """Return what is charged, as rows of: part, start, end, name (-1: nothing), place in `BY`.
+
+    It is looked for on an axis on which all parts stand one behind the other (``offset_ns``):
+    there the gaps of several devices do not overlap. First what comes first takes its time, the
+    next what that left free, and so on.
+    """
+    offset = parts["offset_ns"].to_numpy(np.int64)
+    starts, ends = parts["start_ns"].to_numpy(np.int64), parts["end_ns"].to_numpy(np.int64)
+    lengths = ends - starts
+    part, begin, name, is_own = (
+        pieces[column].to_numpy(np.int64) for column in ("part", "start_ns", "name", "is_own")
+    )
+    first = offset[part] + begin - starts[part]
+    last = first + (pieces["end_ns"].to_numpy(np.int64) - begin)
+    free = Intervals.single(0, int(lengths.sum()))
+    found = []
+    for layer in _layers(parts, pieces):
+        rows = layer[np.argsort(first[layer])]
+        row, of_free = overlapping_pairs(first[rows], last[rows], free.starts, free.ends)
+        row = rows[row]
+        x0, x1 = (
+            np.maximum(first[row], free.starts[of_free]),
+            np.minimum(last[row], free.ends[of_free]),
+        )
+        found.append(
+            np.stack((x0, x1, part[row], name[row], np.where(is_own[row], LAUNCHING, OTHER)))
+        )
+        free = free - Intervals.union_of(first[rows], last[rows])
+    row, of_free = overlapping_pairs(offset, offset + lengths, free.starts, free.ends)
+    x0 = np.maximum(offset[row], free.starts[of_free])
+    x1 = np.minimum(offset[row] + lengths[row], free.ends[of_free])
+    found.append(np.stack((x0, x1, row, np.full(len(row), -1), np.zeros(len(row), np.int64))))
+    x0, x1, part, name, by = np.concatenate(found, axis=1)
+    to_time = starts[part] - offset[part]
+    return np.stack((part, x0 + to_time, x1 + to_time, name, by))
+
+
+def _layers(parts: pd.DataFrame, pieces: pd.DataFrame) -> Iterator[_Int64Array]:
+    """Yield the rows of ``pieces`` that are charged first, then those behind them, and so on."""
+    is_own, doing = pieces["is_own"].to_numpy(np.bool_), pieces["doing"].to_numpy()
+    yield np.flatnonzero(is_own & (doing != Doing.WAITS))
+    others = np.flatnonzero(~is_own & (doing == Doing.RUNS))
+    rank = _ranks(parts, pieces.take(others))
+    for place in range(int(rank.max(initial=-1)) + 1):
+        yield others[rank == place]
+    yield np.flatnonzero(is_own & (doing == Doing.WAITS))
+
+
+def _ranks(parts: pd.DataFrame, pieces: pd.DataFrame) -> _Int64Array:
+    """Return which thread of its gap each piece is of, by the time that they cover of it."""
+    gap = parts["gap"].to_numpy(np.int64)[pieces["part"].to_numpy()]
+    lane = pieces["lane"].to_numpy(np.int64)
+    n_lanes = int(lane.max(initial=0)) + 1
+    pairs, place = np.unique(gap * n_lanes + lane, return_inverse=True)
+    covered = np.zeros(len(pairs), np.int64)
+    np.add.at(covered, place, (pieces["end_ns"] - pieces["start_ns"]).to_numpy(np.int64))
+    order = np.lexsort((-covered, pairs // n_lanes))
+    owner = (pairs // n_lanes)[order]
+    opens = np.flatnonzero(np.append(True, owner[1:] != owner[:-1])) if len(owner) else owner
+    rank = np.empty(len(pairs), np.int64)
+    rank[order] = np.arange(len(pairs)) - np.repeat(opens, np.diff(np.append(opens, len(pairs))))
+    return rank[place]

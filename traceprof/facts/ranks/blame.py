@@ -1,0 +1,293 @@
+"""Whom the waiting of all ranks goes back to: the rank that itself waited for nobody.
+
+A rank that comes last has done more itself since all were in step, or it has waited longer for
+others than those who now wait for it. The first is its own; the second goes on to whom it waited
+for, and so on, until somebody waited for nobody. Each ns of waiting is charged once.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+import numpy.typing as npt
+import pandas as pd
+
+from traceprof.facts.cache import of_window
+from traceprof.facts.collectives.matches import find_matches
+from traceprof.facts.collectives.members import find_members
+from traceprof.facts.ranks.alignment import find_alignment
+from traceprof.facts.ranks.others import beyond_others
+from traceprof.facts.ranks.waits import find_waits
+from traceprof.model.ranks import Ranks
+from traceprof.model.tables import ABSENT
+
+__all__ = ["Blame", "find_blame"]
+
+_Int64Array = npt.NDArray[np.int64]
+_Float64Array = npt.NDArray[np.float64]
+
+_MOST_ALONE: Final = 0.5
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Blame:
+    """Whose the waiting of all ranks is; arrays are by place in `find_members`.
+
+    ``waited_ns`` is what each rank waited in step and did not compute: ``whole_ns`` in all.
+    ``charged_ns`` is what of it goes back to each rank: that of all others together.
+    ``shared_ns`` goes back to nobody who does more than the others (a pipeline fills, and empties),
+    ``unclear_ns`` is below ``residual_ns``, by which the clocks may be off: the three add up to the
+    whole. ``skew_ns`` was before the ranks were in step, and is not in it. ``busy_ns`` is what each
+    rank did itself between its first and last collective, ``excess_ns`` that beyond the median of
+    the others, ``cost_ns`` what each costs another rank on average: no more than its excess.
+    ``origins`` says where delays arise: member, at_ns (when the others waited), charged_ns.
+    ``why_not`` says why nothing of this can be relied on; "" where it can.
+    """
+
+    waited_ns: _Int64Array
+    charged_ns: _Int64Array
+    shared_ns: int
+    unclear_ns: int
+    skew_ns: int
+    residual_ns: int
+    busy_ns: _Int64Array
+    excess_ns: _Int64Array
+    cost_ns: _Int64Array
+    origins: pd.DataFrame
+    why_not: str = ""
+
+    @property
+    def whole_ns(self) -> int:
+        """What all ranks waited."""
+        return int(self.waited_ns.sum())
+
+
+@of_window
+def find_blame(ranks: Ranks) -> Blame:
+    """Return whose the waiting in collectives and for messages is, of those in the window."""
+    waits = find_waits(ranks)
+    n = len(find_members(ranks))
+    waited = _sum_by(waits["member"], waits["exposed_ns"], n)
+    residual_ns = _residual_ns(ranks)
+    is_unclear = (waits["wait_ns"] <= residual_ns).to_numpy()
+    exposed = waits["exposed_ns"].to_numpy(np.float64)
+    busy, spans = _busy(waits, waited, n)
+    more = _more_than_others(busy, spans)
+    chain = _Chain(waits, more, n)
+    origins = chain.charge(np.where(is_unclear, 0.0, exposed))
+    charged = _sum_by(origins["member"], origins["charged_ns"], n)
+    unclear_ns = int(exposed[is_unclear].sum())
+    excess = np.rint(more * busy).astype(np.int64)
+    others = max(int(np.count_nonzero(spans)) - 1, 1)
+    return Blame(
+        waited_ns=waited,
+        charged_ns=charged,
+        shared_ns=int(waited.sum() - charged.sum()) - unclear_ns,
+        unclear_ns=unclear_ns,
+        skew_ns=int(waits["skew_ns"].sum()),
+        residual_ns=residual_ns,
+        busy_ns=busy,
+        excess_ns=excess,
+        cost_ns=np.minimum(charged // others, excess),
+        origins=origins,
+        why_not=_why_not(ranks, waits),
+    )
+
+
+def _sum_by(member: pd.Series, values: pd.Series, n: int) -> _Int64Array:
+    sums = np.zeros(n, np.int64)
+    np.add.at(sums, member.to_numpy(np.int64), values.to_numpy(np.int64))
+    return sums
+
+
+def _residual_ns(ranks: Ranks) -> int:
+    """Return by how much the clocks of the ranks may be off where they were tied."""
+    known = [clock.residual_ns for clock in find_alignment(ranks).clocks]
+    return int(max((ns for ns in known if ns is not None), default=0))
+
+
+def _busy(waits: pd.DataFrame, waited: _Int64Array, n: int) -> tuple[_Int64Array, _Int64Array]:
+    """Return what each rank did itself between the first and last time it was in step, and that."""
+    known = waits[waits["sync_ns"] != ABSENT].groupby("member")
+    span = known["last_start_ns"].max() - known["sync_ns"].min()
+    spans = span.reindex(range(n), fill_value=0).to_numpy(np.int64)
+    return np.clip(spans - waited, 0, None), spans
+
+
+def _more_than_others(busy: _Int64Array, spans: _Int64Array) -> _Float64Array:
+    """Return what share of what each rank does itself the median other does not do."""
+    more = np.zeros(len(busy), np.float64)
+    known = np.flatnonzero((spans > 0) & (busy > 0))
+    if len(known) < 2:
+        return more
+    # Shares of the span, in millionths of millionths: spans differ a little at their ends.
+    share = pd.Series(np.rint(busy[known] / spans[known] * 1e12).astype(np.int64))
+    beyond = beyond_others(share, pd.Series(np.zeros(len(known), np.int64)))
+    more[known] = np.clip(beyond / share.to_numpy(), 0.0, 1.0)
+    return more
+
+
+def _why_not(ranks: Ranks, waits: pd.DataFrame) -> str:
+    """Return why the matches cannot be right, "" where they can.
+
+    A collective does not end on one rank before the last has begun, and ranks of one communicator
+    carry out the same collectives.
+    """
+    held = waits.loc[~waits["is_message"], ["wait_ns", "contradicted_ns"]].sum()
+    if held["contradicted_ns"] > held["wait_ns"]:
+        return (
+            "ranks end collectives before others begin them: these were matched wrongly, or the "
+            "clocks differ (--align collectives)"
+        )
+    rows = find_matches(ranks).collectives.rows
+    rows = rows[rows["is_timed"] & (rows["member"] >= 0)]
+    by_class = rows.groupby(["group", "group_size", "op"])
+    several = by_class["member"].transform("nunique") > 1
+    alone = several & (rows["match"] < 0)
+    if int(alone.sum()) > _MOST_ALONE * int(several.sum()):
+        return "most collectives of the same communicators have no partner: counts of ranks differ"
+    return ""
+
+
+class _Chain:
+    """The waits of a run in the order of time, and how each goes on to earlier ones.
+
+    Of what a rank waits, ``o`` is the last rank's own: it did as much more itself; ``p`` is what
+    that had waited longer for others. ``x``, of ``o``, is more than its peers do: all of it where
+    the ranks play the same part (a collective), else as much as it does more on the whole. What is
+    ``x``, here or along the chain, is ``grown``.
+    """
+
+    def __init__(self, waits: pd.DataFrame, more: _Float64Array, n_members: int) -> None:
+        self.match = waits["match"].to_numpy(np.int64)
+        self.member = waits["member"].to_numpy(np.int64)
+        self.last = waits["last_member"].to_numpy(np.int64)
+        self.at_ns = waits["last_start_ns"].to_numpy(np.int64)
+        self.sync_ns = waits["sync_ns"].to_numpy(np.int64)
+        exposed = waits["exposed_ns"].to_numpy(np.float64)
+        new_match = np.r_[True, self.match[1:] != self.match[:-1]] if len(waits) else []
+        self.begins = np.flatnonzero(new_match)
+        self.ends = np.append(self.begins, len(waits))[1:]
+        own = waits["own_ns"].to_numpy(np.float64)
+        own_of_last = self._of_last(own)
+        wait = waits["wait_ns"].to_numpy(np.float64)
+        self.wait = wait
+        self.is_message = waits["is_message"].to_numpy(np.bool_)
+        is_known = (wait > 0) & (self.sync_ns != ABSENT)
+        self.own_share = np.zeros(len(waits), np.float64)
+        np.divide(np.clip(own_of_last - own, 0, wait), wait, self.own_share, where=is_known)
+        self.passed_share = np.where(is_known, 1 - self.own_share, 0.0)
+        beyond = np.where(
+            waits["is_message"], own_of_last * more[self.last] / np.maximum(wait, 1), 1.0
+        )
+        self.grown_here = np.minimum(self.own_share, beyond)
+        self.weight_of = exposed
+        self.rows_of = [np.empty(0, np.int64) for _ in range(n_members)]
+        for member, rows in waits.groupby("member").indices.items():
+            self.rows_of[int(str(member))] = np.asarray(rows, np.int64)
+
+    def _of_last(self, values: _Float64Array) -> _Float64Array:
+        """Return, for each row, the value of the rank that came last to its match."""
+        found = np.zeros(len(values), np.float64)
+        is_last = self.member == self.last
+        number = np.zeros(len(values), np.int64)
+        number[self.begins[1:]] = 1
+        number = np.cumsum(number)
+        by_match = np.zeros(len(self.begins), np.float64)
+        by_match[number[is_last]] = values[is_last]
+        found[:] = by_match[number] if len(by_match) else 0.0
+        return found
+
+    def charge(self, waited: _Float64Array) -> pd.DataFrame:
+        """Return to whom ``waited`` ns of each row go back, and when these held the others up."""
+        stretches = self._stretches()
+        grown = self._grown(stretches)
+        member, at_ns, charged = self._back(stretches, grown, waited)
+        exact = _whole_numbers(charged)
+        frame = pd.DataFrame({"member": member, "at_ns": at_ns, "charged_ns": exact})
+        return frame[frame["charged_ns"] > 0].reset_index(drop=True)
+
+    def _stretches(self) -> list[tuple[int, int]]:
+        """Return, by match, which waits of its last rank lie since all were in step.
+
+        As places among the rows of that rank, the end left out.
+        """
+        found = np.zeros((len(self.begins), 2), np.int64)
+        last, sync = self.last[self.begins], self.sync_ns[self.begins]
+        for member, matches in pd.Series(last).groupby(last).indices.items():
+            rows = self.rows_of[int(str(member))]
+            found[matches, 1] = np.searchsorted(rows, self.begins[matches])
+            after = np.searchsorted(self.at_ns[rows], sync[matches], side="right")
+            found[matches, 0] = np.minimum(after, found[matches, 1])
+            found[matches[sync[matches] == ABSENT], 0] = found[matches[sync[matches] == ABSENT], 1]
+        return [(int(a), int(b)) for a, b in found]
+
+    def _grown(self, stretches: list[tuple[int, int]]) -> _Float64Array:
+        """Return the share of each wait that is of ranks that do more than their peers."""
+        grown = np.zeros(len(self.match), np.float64)
+        # Sums over the rows of each rank so far, the first 0.
+        waited = [np.zeros(len(rows) + 1) for rows in self.rows_of]
+        due = [np.zeros(len(rows) + 1) for rows in self.rows_of]
+        filled = [0] * len(self.rows_of)
+        for place, (begin, end) in enumerate(zip(self.begins, self.ends, strict=True)):
+            last = self.last[begin]
+            first, until = stretches[place]
+            whole = waited[last][until] - waited[last][first]
+            due_here = due[last][until] - due[last][first]
+            rows = slice(begin, end)
+            passed = self.passed_share[rows]
+            if self.is_message[begin]:
+                share = due_here / whole if whole > 0 else 0.0
+                grown[rows] = self.grown_here[rows] + passed * share
+            else:
+                passed_ns = passed * self.wait[rows]
+                share = np.minimum(due_here / np.maximum(passed_ns, 1), 1)
+                grown[rows] = self.grown_here[rows] + passed * share
+            for row in range(begin, end):
+                who = self.member[row]
+                n = filled[who]
+                weight = self.weight_of[row]
+                waited[who][n + 1] = waited[who][n] + weight
+                due[who][n + 1] = due[who][n] + weight * grown[row]
+                filled[who] = n + 1
+        self.due = due
+        return grown
+
+    def _back(
+        self, stretches: list[tuple[int, int]], grown: _Float64Array, waited: _Float64Array
+    ) -> tuple[_Int64Array, _Int64Array, _Float64Array]:
+        """Charge from the last match to the first: by match, the member, when, and how much."""
+        here = np.zeros(len(self.match), np.float64)
+        np.divide(self.grown_here, grown, here, where=grown > 0)
+        # What each ns of a wait is charged with from later ones, as changes along the rows.
+        changes = [np.zeros(len(rows) + 1) for rows in self.rows_of]
+        rates = [0.0] * len(self.rows_of)
+        left = [len(rows) for rows in self.rows_of]
+        charged = np.zeros(len(self.begins), np.float64)
+        due_of_row = self.weight_of * grown
+        own = waited * grown
+        for place in range(len(self.begins) - 1, -1, -1):
+            begin, end = self.begins[place], self.ends[place]
+            last = self.last[begin]
+            first, until = stretches[place]
+            passed = 0.0
+            for row in range(begin, end):
+                who = self.member[row]
+                left[who] -= 1
+                rates[who] += changes[who][left[who] + 1]
+                whole = own[row] + due_of_row[row] * rates[who]
+                charged[place] += whole * here[row]
+                passed += whole * (1 - here[row])
+            if passed > 0:
+                weight = self.due[last][until] - self.due[last][first]
+                if weight > 0:
+                    changes[last][until] += passed / weight
+                    changes[last][first] -= passed / weight
+        return self.last[self.begins], self.at_ns[self.begins], charged
+
+
+def _whole_numbers(values: _Float64Array) -> _Int64Array:
+    """Return whole numbers that add up to the sum, rounded down: what is left goes on."""
+    return np.diff(np.floor(np.cumsum(values) + 1e-6), prepend=0.0).astype(np.int64)

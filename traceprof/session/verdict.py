@@ -1,0 +1,212 @@
+"""What the results of a window say together: the bottleneck in a word, where the time goes.
+
+Everything is taken from the results that the page shows, so that no number is said twice.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+from traceprof.model.parts import PARTS
+from traceprof.model.results import Note, Result
+from traceprof.model.trace import DEVICE_TABLES
+
+__all__ = ["LEAST_SHARE", "Verdict", "judge"]
+
+LEAST_SHARE: Final = 0.01
+"""What makes up less of the time is not worth a line."""
+_STEADY: Final = 0.1
+_MOSTLY: Final = 0.5
+
+_PART_NAMES: Final = {
+    "exposed_transfer": "exposed transfers",
+    "device_memory": "copies inside the device",
+}
+_BOUND_BY: Final = {
+    "compute": "GPU-bound",
+    "device_memory": "GPU-bound",
+    "exposed_communication": "communication-bound",
+    "exposed_transfer": "transfer-bound",
+    "data": "input-bound",
+    "launch": "launch-bound",
+    "synchronising": "synchronisation-bound",
+    "host": "host-bound",
+    "profiler": "slowed by the profiler",
+}
+"""What one calls it when most of the time goes there; idle time counts by its cause."""
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """What to make of a window.
+
+    ``bound_by`` is the bottleneck in a word or two ("" where nothing tells it), ``sentences`` say
+    where the time goes and how steady it is. ``fine`` are the subjects that were checked and where
+    nothing was found, ``unknown`` what could not be judged and why, ``once`` what costs time but
+    not in every step. ``next_command`` is what to run next, with TRACE for the file.
+    """
+
+    bound_by: str
+    sentences: tuple[Note, ...]
+    fine: tuple[str, ...] = ()
+    unknown: tuple[Note, ...] = ()
+    once: tuple[Note, ...] = ()
+    next_command: str = ""
+
+
+def judge(results: Mapping[str, Result], recorded: frozenset[str]) -> Verdict:
+    """Return the verdict on ``results``; ``recorded`` are the tables that the trace has."""
+    steps, findings = results.get("steps"), results.get("findings")
+    return Verdict(
+        bound_by=_bound_by(results),
+        sentences=(*_where(results), *_steadiness(steps)),
+        fine=_fine(findings),
+        unknown=_unknown(findings),
+        once=(),
+        next_command=_next_command(findings, recorded),
+    )
+
+
+def _bound_by(results: Mapping[str, Result]) -> str:
+    """Return where most of the time that is lost goes, or that none is lost."""
+    breakdown = results.get("breakdown")
+    shares = {} if breakdown is None else _parts(breakdown)
+    if not shares:
+        return ""
+    idle_ratio = shares.pop("idle")
+    causes = results.get("idle")
+    if causes is not None and len(causes.to_frame("causes")):
+        table = causes.to_frame("causes")
+        total_ns = table["total_ns"].sum()
+        for cause, ns in table.groupby("cause")["total_ns"].sum().items():
+            share = idle_ratio * ns / total_ns if total_ns else 0.0
+            shares[str(cause)] = shares.get(str(cause), 0.0) + share
+    working = shares["compute"] + shares["device_memory"]
+    if working >= _MOSTLY:
+        return _BOUND_BY["compute"]
+    lost = {name: share for name, share in shares.items() if name in _BOUND_BY}
+    largest = max(lost, key=lambda name: lost[name])
+    if lost[largest] < idle_ratio - sum(lost.get(name, 0) for name in set(lost) - set(PARTS)):
+        return "mostly idle"
+    return _waiting_for(results, largest) or _BOUND_BY[largest]
+
+
+def _waiting_for(results: Mapping[str, Result], largest: str) -> str:
+    """Return whom the others wait for, where that is most of the communication."""
+    findings = results.get("findings")
+    if findings is None or findings.table.empty or largest != "exposed_communication":
+        return ""
+    first = findings.table.iloc[0]
+    return "waiting for a slow rank" if first["rule"] in _SLOW else ""
+
+
+_SLOW: Final = ("straggler", "slow_host", "slow_stage")
+
+
+def _where(results: Mapping[str, Result]) -> Iterable[Note]:
+    """Return where the time of a step goes, on the devices or else on the host."""
+    steps, breakdown = results.get("steps"), results.get("breakdown")
+    start, values = _subject(steps)
+    if breakdown is not None:
+        shares = {
+            _PART_NAMES.get(part, part.replace("_", " ")): share
+            for part, share in _parts(breakdown).items()
+        }
+        devices = len(breakdown.table)
+        of = " (mean of {devices:count} devices)" if devices > 1 else ""
+        yield from _with_shares(start, shares, of, {**values, "devices": devices})
+        return
+    phases = results.get("phases")
+    if phases is not None and len(phases.table):
+        yield from _with_shares(start, _host_shares(phases), " on the host", values)
+
+
+def _subject(steps: Result | None) -> tuple[str, dict[str, Any]]:
+    if steps is None or "median_ns" not in steps.scalars:
+        return "The window", {}
+    kind = "step" if steps.scalars["confidence_ratio"] == 1 else "repeating pattern"
+    return f"A {kind} of {{step:ns}}", {"step": steps.scalars["median_ns"]}
+
+
+def _parts(breakdown: Result) -> dict[str, float]:
+    """Return the share of each of the five parts, of all devices together."""
+    total = breakdown.to_frame("total")
+    if total.empty or not total["duration_ns"].iloc[0]:
+        return {}
+    row = total.iloc[0]
+    return {part: float(row[f"{part}_ns"] / row["duration_ns"]) for part in PARTS}
+
+
+def _host_shares(phases: Result) -> dict[str, float]:
+    first = phases.table[phases.table["process"] == phases.table["process"].iloc[0]]
+    return dict(zip(first["phase"], first["host_ratio"], strict=True))
+
+
+def _with_shares(
+    start: str, shares: Mapping[str, float], end: str, values: Mapping[str, Any]
+) -> Iterable[Note]:
+    """Return a sentence with the shares that make up at least 1 %, the largest first."""
+    ranked = sorted(shares.items(), key=lambda item: -item[1])
+    shown = [(name, share) for name, share in ranked if share >= LEAST_SHARE]
+    if not shown:
+        return
+    words = ", ".join(f"{{share{i}:ratio}} {{part{i}}}" for i in range(len(shown)))
+    numbered: dict[str, Any] = {}
+    for i, (name, share) in enumerate(shown):
+        numbered |= {f"share{i}": float(share), f"part{i}": name}
+    yield Note.of(f"{start} goes to {words}{end}.", **values, **numbered)
+
+
+def _steadiness(steps: Result | None) -> Iterable[Note]:
+    if steps is None or steps.scalars.get("steady_count", 0) < 2:
+        return
+    scalars, table = steps.scalars, steps.table
+    word = "steady" if scalars["spread_ratio"] < _STEADY else "uneven"
+    processes = int(table["process"].nunique())
+    text = "{n:count} steps" + (" of {processes:count} processes" if processes > 1 else "")
+    text += f", {word}: 80 % of them take {{p10:ns}} to {{p90:ns}}"
+    slow = int((table["excess_ns"] > 0).sum())
+    text += "; {slow:count} of them slow" if slow else ""
+    text += "; {rate:number} samples/s" if "mean_samples_per_s" in scalars else ""
+    yield Note.of(
+        f"{text}.",
+        n=scalars["steady_count"],
+        processes=processes,
+        p10=scalars["p10_ns"],
+        p90=scalars["p90_ns"],
+        slow=slow,
+        rate=scalars.get("mean_samples_per_s"),
+    )
+
+
+def _fine(findings: Result | None) -> tuple[str, ...]:
+    """Return the subjects of the rules that were judged, none of which found anything."""
+    if findings is None or "checked" not in findings.tables:
+        return ()
+    checked = findings.to_frame("checked")
+    return tuple(checked.loc[checked["is_fine"], "subject"])
+
+
+def _unknown(findings: Result | None) -> tuple[Note, ...]:
+    """Return what rules lack, each reason once."""
+    if findings is None:
+        return ()
+    abstained = findings.to_frame("abstained")
+    return tuple(
+        Note.of("{rules}: {reason}", rules=", ".join(own["rule"]), reason=str(reason))
+        for reason, own in abstained.groupby("reason", sort=False)
+    )
+
+
+def _next_command(findings: Result | None, recorded: frozenset[str]) -> str:
+    if findings is not None and len(findings.table):
+        first = findings.table.iloc[0]
+        # A window that holds one gap shows nothing in a table of steps.
+        has_window = first["window"] and first["show"] != "steps"
+        window = f" --window '{first['window']}'" if has_window else ""
+        return f"traceprof show {first['show']} TRACE{window}"
+    if recorded & set(DEVICE_TABLES):
+        return "traceprof show kernels TRACE"
+    return f"traceprof show {'ops' if 'host_ops' in recorded else 'ranges'} TRACE"
