@@ -95,9 +95,11 @@ def _opening(document: Document, verdict: Verdict, width: int) -> Iterator[Rende
     yield from (Text(note_text(sentence), style="bold") for sentence in verdict.sentences)
     yield from _step_lines(document, width)
     findings = document.results.get("findings")
-    if findings is not None and len(findings.table):
+    rows = rows_of(findings.table) if findings is not None else []
+    worth = [row for row in rows if not row.get("is_minor")]
+    if worth:
         yield Text()
-        yield findings_view(rows_of(findings.table, _BEST))
+        yield findings_view(worth[:_BEST])
     yield Text()
 
 

@@ -20,13 +20,25 @@ US = 1000
 MS = 1000 * US
 
 
+_HELPERS = {
+    "base",
+    "claims",
+    "context",
+    "copy_rows",
+    "idle_times",
+    "judging",
+    "kernel_times",
+    "waiting",
+}
+
+
 def found(of: Trace | Ranks) -> dict[str, Found]:
     return {finding.rule: finding for finding in findings_of(of)}
 
 
 def test_every_module_of_rules_is_registered() -> None:
     modules = {module.name for module in pkgutil.iter_modules(findings.__path__)}
-    assert {rule.name for rule in RULES} == modules - {"base", "context"}
+    assert {rule.name for rule in RULES} == modules - _HELPERS
 
 
 @pytest.mark.parametrize("rule", RULES, ids=lambda rule: rule.name)
@@ -64,9 +76,9 @@ def test_a_host_that_is_late_as_a_whole_is_not_a_straggling_rank() -> None:
     rules = found(run_with_late((6, 7)))
     assert "straggler" not in rules
     slow = rules["slow_host"]
-    # 10 steps of 40 ms in 6 of 8 ranks, in 1.94 s.
-    assert slow.saving_ratio == pytest.approx(0.4 * 6 / 8 / 1.94)
-    assert slow.title == "slow host: the others wait for n3, 15.5 % of the time"
+    # 10 steps of 140 ms, in each of which 6 of 8 ranks wait 40 ms.
+    assert slow.saving_ratio == pytest.approx(0.4 * 6 / 8 / 1.4)
+    assert slow.title == "slow host: the others wait for n3, 21.4 % of the time"
     assert slow.evidence == (
         "2 of the 2 ranks of host n3 come late; it is last to 100.0 % of the collectives that it "
         "shares with others and holds them up 400.0 ms in all",
@@ -99,10 +111,26 @@ def test_small_collectives() -> None:
         builder.kernel("ncclDevKernel_AllReduce", at + 60 * US, at + 100 * US)
         builder.collective("all_reduce", at, at + 1, n_bytes=10_000)
     rules = found(builder.build())
-    # 40 kernels per "step" instead of one: 39/40 of the exposed 40 %, of which half is claimed.
-    assert rules["small_buckets"].saving_ratio == pytest.approx(0.4 * 39 / 40 / 2)
-    assert rules["small_buckets"].evidence == ("median duration 40.00 µs, median size 10.00 kB",)
-    assert rules["exposed_communication"].saving_ratio == pytest.approx(0.4)
+    # All are equally long, so that all of it is latency; one of 40 would do.
+    assert rules["small_buckets"].saving_ratio == pytest.approx(0.4 * 39 / 40)
+    assert rules["small_buckets"].kind == "estimated"
+    assert rules["small_buckets"].evidence == (
+        "the quickest tenth takes 40.00 µs, the median 40.00 µs, median size 10.00 kB",
+    )
+    assert "exposed_communication" not in rules
+
+
+def test_what_is_not_latency_of_small_collectives_is_exposed_communication() -> None:
+    builder = TraceBuilder()
+    for i in range(40):
+        at = 100 * US * i
+        builder.kernel("gemm", at, at + 60 * US)
+        length = 10 * US if i < 10 else 40 * US
+        builder.kernel("ncclDevKernel_AllReduce", at + 60 * US, at + 60 * US + length)
+        builder.collective("all_reduce", at, at + 1, n_bytes=10_000)
+    rules = found(builder.build(span=(0, 4 * MS)))
+    assert rules["small_buckets"].saving_ratio == pytest.approx(0.1 * 39 / 40)
+    assert rules["exposed_communication"].saving_ratio == pytest.approx(0.3 * 30 / 40)
 
 
 def test_large_collectives_are_not_small() -> None:
@@ -211,7 +239,7 @@ def test_single_precision_matrix_work(device: str, kernel: str, expected: bool) 
     assert ("tensor_cores" in found(trace)) == expected
 
 
-def test_symptoms_stand_behind_their_causes() -> None:
+def test_a_gap_is_told_once_by_those_who_know_why() -> None:
     trace = (
         TraceBuilder()
         .kernel("gemm", 0, MS, launched_ns=(0, 1))
@@ -219,8 +247,37 @@ def test_symptoms_stand_behind_their_causes() -> None:
         .kernel("gemm", 1000 * MS, 1001 * MS, launched_ns=(1000 * MS - 10, 1000 * MS - 5))
         .build()
     )
-    rules = [finding.rule for finding in findings_of(trace)]
-    assert rules == ["input_bound", "gpu_gaps", "low_utilisation"]
+    rules = found(trace)
+    assert list(rules) == ["input_bound", "host_code"]
+    assert rules["input_bound"].saving_ns == 898 * MS
+    assert rules["host_code"].saving_ns == 101 * MS - 10
+
+
+def test_long_gaps_without_a_launch_are_told_once_for_all_devices() -> None:
+    builder = TraceBuilder()
+    for device in (0, 1):
+        builder.kernel("gemm", 0, MS, device=device)
+        builder.kernel("gemm", 1000 * MS, 1001 * MS, device=device)
+    (finding,) = findings_of(builder.api_call("cudaFree", 0, 1).build())
+    assert finding.rule == "gpu_gaps"
+    assert finding.title == (
+        "2 gaps of more than 500.0 ms without a cause that was recorded: 99.8 % of the time"
+    )
+    assert finding.saving_ns == 999 * MS
+
+
+def test_idle_that_nothing_explains_is_one_finding_for_all_devices() -> None:
+    builder = TraceBuilder()
+    for device in range(8):
+        for i in range(3):
+            builder.kernel("gemm", 10 * MS * i, 10 * MS * i + 6 * MS, device=device)
+    (finding,) = findings_of(builder.build())
+    assert finding.rule == "low_utilisation"
+    assert finding.title == (
+        "idle without a cause that another finding names: all 8 devices, 30.8 % of the time"
+    )
+    assert finding.evidence == ("100.0 % of it: no launch was recorded",)
+    assert (finding.kind, finding.saving_ns) == ("bounded", 8 * MS)
 
 
 def test_training_on_the_host_can_be_input_bound_too() -> None:
@@ -235,10 +292,11 @@ def test_findings_as_a_table() -> None:
     (row,) = result.table.to_dict("records")
     assert (row["rule"], row["number"], row["show"]) == ("blocking_copies", 1, "copies")
     assert list(map(note_text, row["evidence"])) == [
-        "1 copies by cudaMemcpy",
+        "1 copy by cudaMemcpy",
         "the calls take 1 ns of host time",
     ]
     assert row["evidence"][1].values == {"each": 1}
+    assert (row["kind"], row["ground"], row["is_minor"]) == ("bounded", "lost", False)
 
 
 def test_savings_are_per_step_where_steps_are_known() -> None:
@@ -250,4 +308,4 @@ def test_savings_are_per_step_where_steps_are_known() -> None:
         builder.copy("d2h", at + 80 * MS, at + 100 * MS, launched_ns=(at, at + 1), api="cudaMemcpy")
     finding = found(builder.build(span=(0, 500 * MS)))["blocking_copies"]
     assert finding.saving_ns == 20 * MS
-    assert finding.evidence[0] == "1 copies by cudaMemcpy per step"
+    assert finding.evidence[0] == "1 copy by cudaMemcpy in each step"

@@ -1,4 +1,4 @@
-"""Very long gaps of a device."""
+"""Gaps of half a second and more that no other rule explains."""
 
 from __future__ import annotations
 
@@ -8,12 +8,15 @@ from typing import Final
 import pandas as pd
 
 from traceprof.analysis.advice.findings.base import Finding, Rule
+from traceprof.analysis.advice.findings.claims import Kind
 from traceprof.analysis.advice.findings.context import Context
+from traceprof.model.intervals import Intervals
 from traceprof.model.results import Note
 
 __all__ = ["RULE", "long_gaps"]
 
 _LONG_NS: Final = 500_000_000
+_LEAST: Final = 0.01
 
 
 def long_gaps(context: Context) -> pd.DataFrame:
@@ -25,21 +28,27 @@ def long_gaps(context: Context) -> pd.DataFrame:
 
 def _check(context: Context) -> Iterator[Finding]:
     own = long_gaps(context)
-    if own.empty:
+    claim = context.left(
+        {
+            int(str(device)): Intervals.union_of(rows["start_ns"], rows["end_ns"])
+            for device, rows in own.groupby("device")
+        }
+    )
+    share = context.share(claim)
+    if share < _LEAST:
         return
-    total = int((own["end_ns"] - own["start_ns"]).sum())
-    span_ns = context.window_ns
-    ratio = total / span_ns / max(1, len(context.devices))
     worst = own.iloc[int((own["end_ns"] - own["start_ns"]).to_numpy().argmax())]
     yield Finding(
         title=Note.of(
-            "{n:count} gap(s) longer than {least:ns}: {share:ratio} of the time",
+            ("one gap" if len(own) == 1 else "{n:count} gaps")
+            + " of more than {least:ns} without a cause that was recorded: {share:ratio} of the "
+            "time",
             n=len(own),
             least=_LONG_NS,
-            share=ratio,
+            share=share,
         ),
-        saving_ratio=ratio,
-        saving_ns=round(ratio * span_ns),
+        claims=(claim,),
+        kind=Kind.BOUNDED,
         evidence=(
             Note.of(
                 "the longest: device {device}, {longest:ns}",
@@ -50,13 +59,12 @@ def _check(context: Context) -> Iterator[Finding]:
         action="see what the host does there: `traceprof show gaps`, `traceprof timeline`",
         caveat="loading a model or a checkpoint takes its time once",
         window=context.window_text(int(worst["start_ns"]), int(worst["end_ns"])),
-        is_symptom=True,
     )
 
 
 RULE = Rule(
     name="gpu_gaps",
-    summary="gaps of half a second and more",
+    summary="gaps of half a second and more that nothing explains",
     needs=("kernels", "copies", "api_calls"),
     show="gaps",
     check=_check,

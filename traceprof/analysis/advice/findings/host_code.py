@@ -9,6 +9,7 @@ import numpy as np
 import pandas as pd
 
 from traceprof.analysis.advice.findings.base import Finding, Rule
+from traceprof.analysis.advice.findings.claims import Kind
 from traceprof.analysis.advice.findings.context import Context
 from traceprof.facts.gaps import LAUNCH_BOUND_NS
 from traceprof.facts.host.open_ranges import ranges_at
@@ -20,34 +21,41 @@ _LEAST: Final = 0.03
 
 
 def _check(context: Context) -> Iterator[Finding]:
-    ratio = context.gap_ratio("host_code")
-    if ratio < _LEAST:
+    claim = context.idle_for("host")
+    share = context.share(claim)
+    if share < _LEAST:
         return
-    gaps = context.gaps[(context.gaps["owner"] == "host_code") & (context.gaps["typical_ns"] > 0)]
+    gaps = context.gaps[(context.gaps["host"] > 0) & (context.gaps["typical_ns"] > 0)]
     lengths = (gaps["end_ns"] - gaps["start_ns"]).to_numpy()
     ranked = _places(context, gaps)
     yield Finding(
         title=Note.of(
-            "host code between launches: devices are idle {share:ratio} of the time", share=ratio
+            "host code between launches: devices are idle {share:ratio} of the time", share=share
         ),
-        saving_ratio=ratio,
-        saving_ns=context.saving_ns(ratio),
+        claims=(claim,),
+        kind=Kind.MEASURED,
         evidence=(
             context.counted(
                 len(gaps),
-                "gaps longer than {least:ns} (median {median:ns})",
+                "gap|gaps longer than {least:ns}",
+                " (median {median:ns})",
                 least=LAUNCH_BOUND_NS,
                 median=float(np.median(lengths)),
             ),
             *(context.timed(ns, after=" of them in {name}", name=name) for ns, name in ranked),
         ),
-        action=(
-            "find the Python code in these gaps (logging, checkpoints, metrics, building batches, "
-            "garbage collection, allocation) and move it out of the loop or to another thread"
-        ),
+        action=_action(context),
         caveat="gaps of a host that merely launches very slowly look the same",
-        window=context.longest_gap("host_code"),
+        window=context.longest_gap("host"),
         ranges=tuple(name for _, name in ranked),
+    )
+
+
+def _action(context: Context) -> str:
+    what = "Python code" if context.software.has_python else "code of the host"
+    return (
+        f"find the {what} in these gaps (logging, checkpoints, metrics, building batches, "
+        "allocation, files) and move it out of the loop or to another thread"
     )
 
 
@@ -57,7 +65,7 @@ def _places(context: Context, gaps: pd.DataFrame) -> list[tuple[int, str]]:
     for place, own in gaps.groupby("part"):
         columns = (own[name].to_numpy(np.int64) for name in ("process", "start_ns"))
         names = ranges_at(context.ranks.parts[int(str(place))], *columns)
-        lengths = (own["end_ns"] - own["start_ns"]).tolist()
+        lengths = own["host"].tolist()
         for name, length in zip(names, lengths, strict=True):
             sums[name] = sums.get(name, 0) + length
     return sorted(((ns, name) for name, ns in sums.items() if name), reverse=True)[:3]

@@ -6,23 +6,16 @@ from collections.abc import Iterator
 from typing import Final
 
 from traceprof.analysis.advice.findings.base import Finding, Rule
+from traceprof.analysis.advice.findings.claims import Kind
 from traceprof.analysis.advice.findings.context import Context
+from traceprof.analysis.advice.findings.waiting import waiting_for
 from traceprof.errors import NotRecordedError
 from traceprof.facts.ranks.groups import find_late_whole
 from traceprof.model.results import Note
 
-__all__ = ["RULE", "waiting_for_group_ratio"]
+__all__ = ["RULE"]
 
 _LEAST: Final = 0.03
-
-
-def waiting_for_group_ratio(context: Context) -> float:
-    """Return the share of the window, the mean over ranks, spent waiting for the slow group."""
-    found = find_late_whole(context.ranks)
-    if found is None:
-        return 0.0
-    waited_ns = found[1].waited_ns / len(context.matches.members)
-    return waited_ns / context.window_ns
 
 
 def _check(context: Context) -> Iterator[Finding]:
@@ -32,24 +25,28 @@ def _check(context: Context) -> Iterator[Finding]:
     if len(hosts) < 2:
         raise NotRecordedError("the ranks of fewer than two hosts are known (--cluster FILE)")
     found = find_late_whole(context.ranks)
-    ratio = waiting_for_group_ratio(context)
-    if found is None or ratio < _LEAST:
+    if found is None:
         return
     where, group = found
+    members = context.matches.members
+    own_places = [i for i, member in enumerate(members) if where.of_member(member) == group.name]
+    claim = waiting_for(context, own_places)
+    share = context.share(claim)
+    if share < _LEAST:
+        return
     kind = where.value
     table = context.matches.table
-    names = [where.of_member(context.matches.members[place]) for place in table["last_member"]]
-    own = table[[name == group.name for name in names]]
+    own = table[table["last_member"].isin(own_places)]
     worst = own.iloc[int(own["waited_ns"].to_numpy().argmax())]
     phase = (Note.of("they take longer in {phase}", phase=group.phase),) if group.phase else ()
     yield Finding(
         title=Note.of(
             f"slow {kind}: the others wait for {{name}}, {{share:ratio}} of the time",
             name=group.name,
-            share=ratio,
+            share=share,
         ),
-        saving_ratio=ratio,
-        saving_ns=context.saving_ns(ratio),
+        claims=(claim,),
+        kind=Kind.BOUNDED,
         evidence=(
             Note.of(
                 f"{{late:count}} of the {{ranks:count}} ranks of {kind} {{name}} come late; it is "

@@ -6,34 +6,17 @@ from collections.abc import Iterator
 from typing import Final
 
 from traceprof.analysis.advice.findings.base import Finding, Rule
+from traceprof.analysis.advice.findings.claims import Kind
 from traceprof.analysis.advice.findings.context import Context
-from traceprof.analysis.advice.findings.slow_host import waiting_for_group_ratio
+from traceprof.analysis.advice.findings.waiting import waiting_for
 from traceprof.errors import NotRecordedError
 from traceprof.facts.ranks.groups import find_late_whole
 from traceprof.model.results import Note
 
-__all__ = ["RULE", "waiting_ratio"]
+__all__ = ["RULE"]
 
 _LEAST: Final = 0.03
 _ARRIVES_LAST: Final = 0.6
-
-
-def waiting_ratio(context: Context) -> float:
-    """Return the share of the window, the mean over ranks, spent waiting for the slow one.
-
-    The slow one may be a whole host. 0 where no rank is the last one most of the time: then the
-    ranks take turns.
-    """
-    if find_late_whole(context.ranks) is not None:
-        return waiting_for_group_ratio(context)
-    if len(context.devices) < 2 or not context.matches.is_shared:
-        return 0.0
-    place, share = _last_member(context)
-    if share < _ARRIVES_LAST:
-        return 0.0
-    table = context.matches.table
-    waited_ns = int(table.loc[table["last_member"] == place, "waited_ns"].sum())
-    return waited_ns / len(context.matches.members) / context.window_ns
 
 
 def _last_member(context: Context) -> tuple[int, float]:
@@ -47,10 +30,12 @@ def _check(context: Context) -> Iterator[Finding]:
         raise NotRecordedError("the trace has one device: give the traces of all ranks")
     if not context.matches.is_shared:
         raise NotRecordedError("no collective is shared by several ranks")
-    ratio = waiting_ratio(context)
-    if ratio < _LEAST or find_late_whole(context.ranks) is not None:
+    place, last = _last_member(context)
+    claim = waiting_for(context, (place,))
+    share = context.share(claim)
+    # Where no rank comes last most of the time they take turns; a whole host has its own rule.
+    if last < _ARRIVES_LAST or share < _LEAST or find_late_whole(context.ranks) is not None:
         return
-    place, share = _last_member(context)
     table = context.matches.table
     slow = context.matches.members[place].label
     worst = table.iloc[int(table["waited_ns"].to_numpy().argmax())]
@@ -59,16 +44,16 @@ def _check(context: Context) -> Iterator[Finding]:
         title=Note.of(
             "straggler: the others wait for {slow}, {share:ratio} of the time",
             slow=slow,
-            share=ratio,
+            share=share,
         ),
-        saving_ratio=ratio,
-        saving_ns=context.saving_ns(ratio),
+        claims=(claim,),
+        kind=Kind.BOUNDED,
         evidence=(
             Note.of(
                 "{slow} arrives last at {last:ratio} of {n:count} shared collectives, "
                 "{after:ns} (median) after the first rank",
                 slow=slow,
-                last=share,
+                last=last,
                 n=len(table),
                 after=median_ns,
             ),

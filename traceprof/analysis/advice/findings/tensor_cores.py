@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from typing import Final
 
 from traceprof.analysis.advice.findings.base import Finding, Rule
+from traceprof.analysis.advice.findings.claims import Kind
 from traceprof.analysis.advice.findings.context import Context
 from traceprof.model.results import Note
 
@@ -24,7 +25,8 @@ def _check(context: Context) -> Iterator[Finding]:
     if any(_HAVE_NONE.search(name) for name in devices):
         return
     own = context.kernels.named(_SINGLE_PRECISION)
-    share = context.kernels_ratio(int(own["total_ns"].sum()))
+    claim = context.kernel_claim(own, 0.5)
+    share = context.share(claim)
     if share < _LEAST:
         return
     top = own.nlargest(2, "total_ns")
@@ -32,8 +34,9 @@ def _check(context: Context) -> Iterator[Finding]:
         title=Note.of(
             "no tensor cores: {share:ratio} of the time in FP32 matrix kernels", share=share
         ),
-        saving_ratio=share / 2,
-        saving_ns=context.saving_ns(share / 2),
+        claims=(claim,),
+        kind=Kind.ESTIMATED,
+        model="half",
         evidence=tuple(
             context.timed(ns, after=" in {name}", name=name)
             for name, ns in zip(top["name"], top["total_ns"].tolist(), strict=True)
