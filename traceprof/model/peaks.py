@@ -9,11 +9,11 @@ from typing import Final, Protocol
 import pandas as pd
 
 from traceprof.errors import UsageError
-from traceprof.model.hardware import Hardware, built_in_hardware
+from traceprof.model.hardware import Gpu, Hardware, built_in_hardware
 from traceprof.model.links import Link, Peak, pcie_peak
 from traceprof.model.tables import ABSENT
 
-__all__ = ["Described", "peak_between", "peak_of", "peak_of_interface"]
+__all__ = ["Described", "model_of", "peak_between", "peak_of", "peak_of_interface"]
 
 
 class Described(Protocol):
@@ -38,6 +38,14 @@ _RDMA_RATE: Final = re.compile(r"([\d.]+) Gb/sec")
 _GPU_NAME: Final = re.compile(r"gpu\.\d+\.name")
 _NVLINK: Final = re.compile(r"(\d+) links, ([\d.]+) GB/s")
 _OWN_NVLINKS: Final = re.compile(r"(\d+) links of ([\d.]+) GB/s")
+
+
+def model_of(of: Described, device: int) -> Gpu | None:
+    """Return the model of ``device``: what the user said, else what its name says."""
+    devices = of.table("devices")
+    names = devices.loc[devices["device"] == device, "name"]
+    name = str(names.iloc[0]) if len(names) else _facts(of).get(f"gpu.{device}.name", "")
+    return _hardware(of).model_of(name)
 
 
 def peak_of(of: Described, device: int, link: Link) -> Peak | None:

@@ -28,6 +28,7 @@ _HELPERS = {
     "idle_times",
     "judging",
     "kernel_times",
+    "stalling_calls",
     "waiting",
 }
 

@@ -6,17 +6,22 @@ from collections.abc import Mapping
 from typing import Final
 
 from traceprof.analysis.advice.findings import (
+    allocations,
     blocking_copies,
     blocking_memsets,
     exposed_communication,
+    exposed_copies,
+    fusable_kernels,
     gpu_gaps,
     host_code,
     host_sync,
     input_bound,
     launch_bound,
     layout_conversion,
+    loading,
     low_utilisation,
     pageable_copies,
+    precision,
     profiler_overhead,
     slow_host,
     slow_link,
@@ -24,9 +29,10 @@ from traceprof.analysis.advice.findings import (
     small_buckets,
     small_kernels,
     straggler,
-    tensor_cores,
+    unfused_optimizer,
     unpinned_memory,
     warmup,
+    whole_graphs,
 )
 from traceprof.analysis.advice.findings.base import Finding, Rule
 from traceprof.analysis.advice.findings.context import Context
@@ -38,7 +44,10 @@ from traceprof.model.results import Note, Result, ResultSpec, TableSpec, Unit, k
 __all__ = ["ANALYSIS", "RULES", "Finding", "Rule"]
 
 RULES: Final[tuple[Rule, ...]] = (
+    whole_graphs.RULE,
     profiler_overhead.RULE,
+    loading.RULE,
+    allocations.RULE,
     input_bound.RULE,
     slow_host.RULE,
     straggler.RULE,
@@ -47,6 +56,7 @@ RULES: Final[tuple[Rule, ...]] = (
     unpinned_memory.RULE,
     blocking_copies.RULE,
     blocking_memsets.RULE,
+    exposed_copies.RULE,
     host_sync.RULE,
     host_code.RULE,
     launch_bound.RULE,
@@ -54,8 +64,10 @@ RULES: Final[tuple[Rule, ...]] = (
     exposed_communication.RULE,
     slow_steps.RULE,
     warmup.RULE,
-    tensor_cores.RULE,
+    precision.RULE,
+    unfused_optimizer.RULE,
     layout_conversion.RULE,
+    fusable_kernels.RULE,
     small_kernels.RULE,
     gpu_gaps.RULE,
     low_utilisation.RULE,
@@ -140,7 +152,7 @@ def _row(own: Judged) -> dict[str, object]:
         "saving_ratio": own.saving_ratio,
         "saving_ns": own.saving_ns,
         "once_ns": finding.once_ns,
-        "model": finding.model,
+        "model": finding.model or "",
         "evidence": finding.evidence,
         "action": finding.action,
         "caveat": finding.caveat,

@@ -28,7 +28,7 @@ class Finding:
     evidence: tuple[Note, ...]
     action: str
     caveat: str
-    model: str = ""
+    model: Note | None = None
     once_ns: int | None = None
     window: str = ""
     ranges: tuple[str, ...] = ()

@@ -45,7 +45,7 @@ def pageable_finding(context: Context, copies: pd.DataFrame, kind: str) -> Findi
         ),
         claims=(claim,),
         kind=Kind.ESTIMATED,
-        model="pinned memory is copied twice as fast",
+        model=Note("pinned memory is copied twice as fast"),
         evidence=(
             context.counted(
                 len(copies),

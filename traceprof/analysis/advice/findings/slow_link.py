@@ -53,7 +53,7 @@ def _check(context: Context) -> Iterator[Finding]:
             ),
             claims=(claim,),
             kind=Kind.ESTIMATED,
-            model=f"{why} would be reached",
+            model=Note.of("{why} would be reached", why=why),
             evidence=(
                 context.counted(
                     len(own), "copy|copies of at least {least:bytes}", least=_LARGE_BYTES

@@ -55,7 +55,7 @@ def _check(context: Context) -> Iterator[Finding]:
         ),
         claims=(claim,),
         kind=Kind.ESTIMATED,
-        model="each costs as long as the quickest tenth takes, whatever its size",
+        model=Note("each costs as long as the quickest tenth takes, whatever its size"),
         evidence=(
             Note.of(
                 f"the quickest tenth takes {{latency:ns}}, the median {{median:ns}}, {size}",

@@ -37,7 +37,7 @@ def _check(context: Context) -> Iterator[Finding]:
         ),
         claims=(claim,),
         kind=Kind.ESTIMATED,
-        model="half of their time falls away when they are fused",
+        model=Note("half of their time falls away when they are fused"),
         evidence=(
             context.counted(n_short, "of them", " ({share:ratio} of all)", share=n_short / count),
             *(context.timed(int(ns), after=" of {name}", name=name) for name, ns in top.items()),
