@@ -9,11 +9,12 @@ from typing import Final, Protocol
 import pandas as pd
 
 from traceprof.errors import UsageError
-from traceprof.model.hardware import Gpu, Hardware, built_in_hardware
+from traceprof.model.families import speedups_of
+from traceprof.model.hardware import Hardware, built_in_hardware
 from traceprof.model.links import Link, Peak, pcie_peak
 from traceprof.model.tables import ABSENT
 
-__all__ = ["Described", "model_of", "peak_between", "peak_of", "peak_of_interface"]
+__all__ = ["Described", "matrix_speedups", "peak_between", "peak_of", "peak_of_interface"]
 
 
 class Described(Protocol):
@@ -40,12 +41,20 @@ _NVLINK: Final = re.compile(r"(\d+) links, ([\d.]+) GB/s")
 _OWN_NVLINKS: Final = re.compile(r"(\d+) links of ([\d.]+) GB/s")
 
 
-def model_of(of: Described, device: int) -> Gpu | None:
-    """Return the model of ``device``: what the user said, else what its name says."""
+def matrix_speedups(of: Described, device: int) -> Mapping[str, float]:
+    """Return how many times as fast as FP32 ``device`` multiplies matrices, by precision.
+
+    At the peaks of the model, that the user named or its name tells, else of its family; {} where
+    neither is known.
+    """
     devices = of.table("devices")
     names = devices.loc[devices["device"] == device, "name"]
     name = str(names.iloc[0]) if len(names) else _facts(of).get(f"gpu.{device}.name", "")
-    return _hardware(of).model_of(name)
+    model = _hardware(of).model_of(name)
+    if model is None or not model.flops_per_s:
+        return speedups_of(name)
+    rates = model.flops_per_s
+    return {precision: rate / rates["fp32"] for precision, rate in rates.items()}
 
 
 def peak_of(of: Described, device: int, link: Link) -> Peak | None:

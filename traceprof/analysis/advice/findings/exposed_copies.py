@@ -29,6 +29,8 @@ def _check(context: Context) -> Iterator[Finding]:
     share = context.share(claim)
     if share < _LEAST:
         return
+    # Where hardly any kernel could hide them only moving less helps, and nobody knows how much.
+    is_hideable = share * claim.saved_ratio >= _LEAST
     n_bytes = int(own["n_bytes"].clip(lower=0).sum())
     total_ns = int((own["end_ns"] - own["start_ns"]).sum())
     yield Finding(
@@ -37,7 +39,7 @@ def _check(context: Context) -> Iterator[Finding]:
             share=share,
         ),
         claims=(claim,),
-        kind=Kind.BOUNDED,
+        kind=Kind.BOUNDED if is_hideable else Kind.NONE,
         evidence=(
             context.counted(
                 len(own),
@@ -49,15 +51,21 @@ def _check(context: Context) -> Iterator[Finding]:
             *_by_direction(context, own),
             Note.of("kernels could hide {hidden:ratio} of them at most", hidden=claim.saved_ratio),
         ),
-        action=context.advice(
-            pytorch="copy the next batch while this one is computed: prefetch on a stream of its "
-            "own with non_blocking=True (two buffers), or move less (smaller types, data prepared "
-            "on the device)",
-            other="copy on a stream of its own while the last piece is computed (two buffers), or "
-            "move less",
-        ),
+        action=_action(context, is_hideable),
         caveat="what the next kernel needs at once cannot be hidden behind it",
         window=context.longest_row(own),
+    )
+
+
+def _action(context: Context, is_hideable: bool) -> str:
+    if not is_hideable:
+        return "move less: keep on the device what is needed again, prepare data there"
+    return context.advice(
+        pytorch="copy the next batch while this one is computed: prefetch on a stream of its own "
+        "with non_blocking=True (two buffers), or move less (smaller types, data prepared on the "
+        "device)",
+        other="copy on a stream of its own while the last piece is computed (two buffers), or move "
+        "less",
     )
 
 

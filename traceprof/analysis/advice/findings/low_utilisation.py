@@ -8,11 +8,15 @@ from typing import Final
 from traceprof.analysis.advice.findings.base import Finding, Rule
 from traceprof.analysis.advice.findings.claims import Claim, Kind
 from traceprof.analysis.advice.findings.context import Context
+from traceprof.facts.device.times import used_devices
+from traceprof.model.intervals import Intervals
 from traceprof.model.results import Note
+from traceprof.model.trace import Trace
 
 __all__ = ["RULE"]
 
 _LEAST: Final = 0.1
+_TELLING: Final = ("kernels", "copies", "api_calls", "ranges")
 _WORDS: Final = {
     "queued": "work had been launched and waited for another stream, or for the pause between two "
     "kernels",
@@ -23,11 +27,12 @@ _WORDS: Final = {
 
 
 def _check(context: Context) -> Iterator[Finding]:
-    spans = context.ranks.span
     rest = context.left(
         {
-            device: context.times[device].busy.gaps(spans.start_ns, spans.end_ns)
-            for device in context.devices
+            device: recorded - context.times[device].busy
+            for part in context.ranks
+            for recorded in (_recorded(part),)
+            for device in used_devices(part)
         }
     )
     least_ns = _LEAST * context.typical_ns
@@ -50,6 +55,15 @@ def _check(context: Context) -> Iterator[Finding]:
         caveat="start-up and shut-down count, too: choose a window of training steps",
         window=_longest(context, worst, claim),
     )
+
+
+def _recorded(part: Trace) -> Intervals:
+    """Return when the recording of a rank was on, as far as its rows tell."""
+    tables = [part.table(name) for name in _TELLING]
+    filled = [table for table in tables if len(table)]
+    starts = [int(table["start_ns"].iloc[0]) for table in filled]
+    ends = [int(table["end_ns"].max()) for table in filled]
+    return Intervals.single(min(starts), max(ends)) if filled else Intervals.empty()
 
 
 def _listed(devices: list[int], n_all: int) -> str:

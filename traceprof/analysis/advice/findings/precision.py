@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
@@ -14,8 +15,7 @@ from traceprof.analysis.advice.findings.context import Context
 from traceprof.facts.names.precision import wide_precision_of
 from traceprof.facts.software import Vendor
 from traceprof.model.activity import Activity
-from traceprof.model.hardware import Gpu
-from traceprof.model.peaks import model_of
+from traceprof.model.peaks import matrix_speedups
 from traceprof.model.results import Note
 
 __all__ = ["RULE"]
@@ -33,63 +33,60 @@ def _check(context: Context) -> Iterator[Finding]:
     kernels = context.kernels.by_name
     matrix = kernels[kernels["activity"].isin(_MATRIX_WORK)]
     precision = np.array([wide_precision_of(str(name)) for name in matrix["name"]], object)
-    models = {device: model_of(context.ranks, device) for device in context.devices}
     for wide in ("fp32", "tf32"):
         own = matrix[precision == wide]
-        claims = _claims(context, own, wide, models)
+        gains = {d: gain for d in context.devices if (gain := _gain_of(context, d, wide))}
+        times = context.kernel_claim(own).times
+        claims = tuple(
+            context.left({device: times[device]}, Ground.COMPUTE, 1 - 1 / gain.factor)
+            for device, gain in gains.items()
+            if device in times
+        )
         share = sum(map(context.share, claims))
-        if share < _LEAST:
-            continue
-        gpu = next(iter({gpu.key: gpu for gpu in models.values() if gpu is not None}.values()))
-        yield _finding(context, own, wide, gpu, claims)
+        if share >= _LEAST:
+            yield _finding(context, own, wide, next(iter(gains.values())), claims)
 
 
-def _faster(gpu: Gpu | None) -> str:
-    """Return the precision of 16 bits that training on ``gpu`` gains by, "" for none."""
-    if gpu is None:
-        return ""
-    return next((name for name in ("bf16", "fp16") if name in gpu.flops_per_s), "")
+@dataclass(frozen=True, slots=True)
+class _Gain:
+    """The precision of 16 bits that a device gains by, how much; and whether TF32 helps, too."""
+
+    faster: str
+    factor: float
+    tf32_helps: bool
 
 
-def _claims(
-    context: Context, rows: pd.DataFrame, wide: str, models: dict[int, Gpu | None]
-) -> tuple[Claim, ...]:
-    """Return the claims on the kernels ``rows``, one for each device that could be faster."""
-    times = context.kernel_claim(rows).times
-    found = []
-    for device, gpu in models.items():
-        faster = _faster(gpu)
-        if gpu is None or not faster or wide not in gpu.flops_per_s or device not in times:
-            continue
-        saved = 1 - gpu.flops_per_s[wide] / gpu.flops_per_s[faster]
-        found.append(context.left({device: times[device]}, Ground.COMPUTE, saved))
-    return tuple(found)
+def _gain_of(context: Context, device: int, wide: str) -> _Gain | None:
+    speedups = matrix_speedups(context.ranks, device)
+    faster = next((name for name in ("bf16", "fp16") if name in speedups), "")
+    now = 1.0 if wide == "fp32" else speedups.get(wide, 0.0)
+    if not faster or not now or speedups[faster] <= now:
+        return None
+    return _Gain(faster, speedups[faster] / now, speedups.get("tf32", 0.0) > now)
 
 
 def _finding(
-    context: Context, rows: pd.DataFrame, wide: str, gpu: Gpu, claims: tuple[Claim, ...]
+    context: Context, rows: pd.DataFrame, wide: str, gain: _Gain, claims: tuple[Claim, ...]
 ) -> Finding:
-    rates, faster = gpu.flops_per_s, _faster(gpu)
     top = rows.nlargest(2, "total_ns")
     return Finding(
         title=Note.of(
-            f"{_NAMES[wide]} matrix work: {{share:ratio}} of the time, and this GPU is faster in "
-            f"{_NAMES[faster]}",
+            f"{_NAMES[wide]} matrix work: {{share:ratio}} of the time, where this GPU is faster in "
+            f"{_NAMES[gain.faster]}",
             share=sum(map(context.share, claims)),
         ),
         claims=claims,
         kind=Kind.ESTIMATED,
         model=Note.of(
-            f"the same share of the peak ({gpu.key}: {{wide:number}} TFLOP/s in {_NAMES[wide]}, "
-            f"{{fast:number}} in {_NAMES[faster]})",
-            wide=rates[wide] / 1e12,
-            fast=rates[faster] / 1e12,
+            f"peaks: {_NAMES[gain.faster]} is {{factor:factor}} as fast as {_NAMES[wide]} here, if "
+            "nothing else limits these kernels",
+            factor=gain.factor,
         ),
         evidence=tuple(
             context.timed(ns, after=" in {name}", name=name)
             for name, ns in zip(top["name"], top["total_ns"].tolist(), strict=True)
         ),
-        action=_action(context, wide, gpu),
+        action=_action(context, gain),
         caveat=(
             "what memory limits gains at most a factor of two; fewer bits round more: check that "
             "the model still converges"
@@ -97,14 +94,13 @@ def _finding(
     )
 
 
-def _action(context: Context, wide: str, gpu: Gpu) -> str:
-    rates, faster = gpu.flops_per_s, _NAMES[_faster(gpu)]
-    scaled = "" if faster == "BF16" else " and a GradScaler"
-    train = f"train in {faster} (torch.autocast{scaled})"
-    has_tf32 = rates.get("tf32", 0) > rates["fp32"]
-    if wide == "fp32" and has_tf32 and context.software.vendor is Vendor.NVIDIA:
+def _action(context: Context, gain: _Gain) -> str:
+    scaler = "" if gain.faster == "bf16" else " and a GradScaler"
+    train = f"train in {_NAMES[gain.faster]} (torch.autocast{scaler})"
+    if gain.tf32_helps and context.software.vendor is Vendor.NVIDIA:
         train += ', or at least allow TF32 (torch.set_float32_matmul_precision("high"))'
-    return context.advice(pytorch=train, other=f"let the library multiply {faster} matrices")
+    other = f"multiply matrices in {_NAMES[gain.faster]} where the result allows it"
+    return context.advice(pytorch=train, other=other)
 
 
 RULE = Rule(
