@@ -45,7 +45,7 @@ def _check(context: Context) -> Iterator[Finding]:
         claims=(claim,),
         kind=Kind.BOUNDED,
         evidence=(
-            context.counted(len(pinned), "copy|copies by {calls}", calls=", ".join(sorted(calls))),
+            context.counted(len(pinned), "cop(y|ies) by {calls}", calls=", ".join(sorted(calls))),
             context.timed(int(pinned["call_ns"].sum()), "the calls take ", " of host time"),
         ),
         action=context.advice(

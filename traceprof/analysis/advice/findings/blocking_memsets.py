@@ -35,7 +35,7 @@ def _check(context: Context) -> Iterator[Finding]:
         title=Note.of("blocking memsets: {share:ratio} of the time nothing else runs", share=share),
         claims=(claim,),
         kind=Kind.BOUNDED,
-        evidence=(context.counted(len(memsets), "memset|memsets of pinned or managed memory"),),
+        evidence=(context.counted(len(memsets), "memset(s) of pinned or managed memory"),),
         action=context.worded("use cudaMemsetAsync, or do not clear what is overwritten anyway"),
         caveat="the first touch of managed memory costs time in any case",
     )

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from functools import cached_property
 from typing import Any, Final
 
@@ -254,18 +253,17 @@ class Context:
         """Return how many there are: in each step where steps are known, of each device.
 
         ``words`` follow the number and ``more`` comes last; both may name ``values``, as notes do.
-        Of "copy|copies" the one is written that the number asks for.
         """
         if not len(self.steps):
-            return Note.of(f"{{n:count}} {_plural(words, count)}{more}", n=count, **values)
+            return Note.of(f"{{n:count}} {words}{more}", n=count, **values)
         places = max(1, len(self.devices))
         each = count / self.n_steps / places
         of = "in each step" + (" on each device" if places > 1 else "")
         if each < 1:
-            text = f"{{n:count}} {_plural(words, count)} in {{steps:count}} steps{more}"
+            text = f"{{n:count}} {words} in {{steps:count}} steps{more}"
             return Note.of(text, n=count, steps=round(self.n_steps), **values)
         about = "" if each == round(each) else "about "
-        text = f"{about}{{n:count}} {_plural(words, round(each))} {of}{more}"
+        text = f"{about}{{n:count}} {words} {of}{more}"
         return Note.of(text, n=round(each), **values)
 
     def timed(self, total_ns: float, before: str = "", after: str = "", **values: Any) -> Note:
@@ -290,7 +288,6 @@ class Context:
         return text
 
 
-_ONE_OR_MORE: Final = re.compile(r"(\w+)\|(\w+)")
 _AMD_WORDS: Final = (
     ("cudaMem", "hipMem"),
     ("cudaMalloc", "hipMalloc"),
@@ -299,10 +296,6 @@ _AMD_WORDS: Final = (
     ("CUDA graph", "HIP graph"),
     ("nvidia-smi -q -d PCIE", "rocm-smi --showbus"),
 )
-
-
-def _plural(words: str, count: int) -> str:
-    return _ONE_OR_MORE.sub(r"\1" if count == 1 else r"\2", words)
 
 
 def _named(steps: Steps) -> Steps:

@@ -42,7 +42,7 @@ def _check(context: Context) -> Iterator[Finding]:
                 hidden=1 - (share + others) / whole,
                 others=others,
             ),
-            context.counted(int(own["count"].sum()), "communication kernel|kernels"),
+            context.counted(int(own["count"].sum()), "communication kernel(s)"),
             *(
                 context.timed(ns, after=" in {name}", name=name)
                 for name, ns in zip(top["name"], top["total_ns"].tolist(), strict=True)

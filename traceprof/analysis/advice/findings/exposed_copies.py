@@ -43,7 +43,7 @@ def _check(context: Context) -> Iterator[Finding]:
         evidence=(
             context.counted(
                 len(own),
-                "copy|copies",
+                "cop(y|ies)",
                 " ({moved:bytes} in all, at {rate:bytes/s})",
                 moved=n_bytes,
                 rate=n_bytes / (total_ns / 1e9) if total_ns else None,

@@ -87,7 +87,7 @@ def _check(context: Context) -> Iterator[Finding]:
         kind=Kind.ESTIMATED,
         model=Note("two that follow one another become one, which takes as long as the longer"),
         evidence=(
-            context.counted(n_pairs, "pair|pairs of them"),
+            context.counted(n_pairs, "pair(s) of them"),
             *(context.timed(int(ns), after=" in {name}", name=name) for name, ns in top.items()),
         ),
         action=context.advice(

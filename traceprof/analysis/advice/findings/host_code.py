@@ -37,7 +37,7 @@ def _check(context: Context) -> Iterator[Finding]:
         evidence=(
             context.counted(
                 len(gaps),
-                "gap|gaps longer than {least:ns}",
+                "gap(s) longer than {least:ns}",
                 " (median {median:ns})",
                 least=LAUNCH_BOUND_NS,
                 median=float(np.median(lengths)),

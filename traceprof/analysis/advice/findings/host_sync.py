@@ -47,7 +47,7 @@ def _check(context: Context) -> Iterator[Finding]:
                 after=share - inside,
             ),
             *(
-                context.counted(int(count), "call|calls of {call}", call=call)
+                context.counted(int(count), "call(s) of {call}", call=call)
                 for call, count in kinds.value_counts().head(3).items()
             ),
         ),

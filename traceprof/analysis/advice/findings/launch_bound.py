@@ -36,7 +36,7 @@ def _check(context: Context) -> Iterator[Finding]:
         kind=Kind.BOUNDED,
         evidence=(
             context.counted(
-                len(durations), "kernel|kernels", " (median {median:ns})", median=_median(durations)
+                len(durations), "kernel(s)", " (median {median:ns})", median=_median(durations)
             ),
             Note.of("a launching call takes {call:ns} (median)", call=_median(call_ns)),
             Note.of(

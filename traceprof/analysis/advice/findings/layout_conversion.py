@@ -31,7 +31,7 @@ def _check(context: Context) -> Iterator[Finding]:
         claims=(claim,),
         kind=Kind.BOUNDED,
         evidence=(
-            context.counted(int(own["count"].sum()), "conversion|conversions"),
+            context.counted(int(own["count"].sum()), "conversion(s)"),
             *(
                 context.timed(ns, after=" in {name}", name=name)
                 for name, ns in zip(top["name"], top["total_ns"].tolist(), strict=True)

@@ -40,7 +40,7 @@ def _check(context: Context) -> Iterator[Finding]:
         kind=Kind.MEASURED if is_loop else Kind.ONCE,
         once_ns=None if is_loop else round(share * context.typical_ns),
         evidence=tuple(
-            context.counted(int(n), "call|calls of {name}", name=str(name))
+            context.counted(int(n), "call(s) of {name}", name=str(name))
             for name, n in counts.items()
         ),
         action=context.advice(

@@ -49,7 +49,7 @@ def pageable_finding(context: Context, copies: pd.DataFrame, kind: str) -> Findi
         evidence=(
             context.counted(
                 len(copies),
-                "copy|copies of pageable memory",
+                "cop(y|ies) of pageable memory",
                 " ({moved:bytes} in all, at {rate:bytes/s})",
                 moved=n_bytes,
                 rate=rate,

@@ -56,7 +56,7 @@ def _check(context: Context) -> Iterator[Finding]:
             model=Note.of("{why} would be reached", why=why),
             evidence=(
                 context.counted(
-                    len(own), "copy|copies of at least {least:bytes}", least=_LARGE_BYTES
+                    len(own), "cop(y|ies) of at least {least:bytes}", least=_LARGE_BYTES
                 ),
                 Note.of("{usual:bytes/s} are usual ({why})", usual=usual, why=why),
                 Note.of("{share:ratio} of the time nothing hides them", share=share),

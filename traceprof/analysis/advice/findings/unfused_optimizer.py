@@ -46,7 +46,7 @@ def _check(context: Context) -> Iterator[Finding]:
         kind=Kind.ESTIMATED,
         model=Note("fused it moves 7/4 of what its longest pass moves"),
         evidence=(
-            context.counted(int(passes["count"].sum()), "kernel|kernels"),
+            context.counted(int(passes["count"].sum()), "kernel(s)"),
             context.timed(int(top["total_ns"]), "the longest pass takes "),
         ),
         action="use the fused optimizer (torch.optim.AdamW(..., fused=True)) in place of foreach",

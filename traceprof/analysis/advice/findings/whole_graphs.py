@@ -36,7 +36,7 @@ def _check(context: Context) -> Iterator[Finding]:
         claims=tuple(_claims(context, blind)),
         kind=Kind.NONE,
         evidence=(
-            context.counted(int(graphs["count"].sum()), "launch|launches of a graph"),
+            context.counted(int(graphs["count"].sum()), "launch(es) of a graph"),
             Note(
                 "gaps, communication and slow kernels in a graph count as compute here, and "
                 "nothing is said of devices that mostly run graphs"
