@@ -27,7 +27,6 @@ def _check(context: Context) -> Iterator[Finding]:
     launches = [launch_table(part) for part in context.ranks]
     call_ns = np.concatenate([own["launched_ns"] - own["launch_ns"] for own in launches])
     is_empty = np.concatenate([own["is_empty"] for own in launches])
-    durations = context.kernels.durations_ns
     yield Finding(
         title=Note.of(
             "launch-bound: devices are idle {share:ratio} of the time between launches", share=share
@@ -35,9 +34,7 @@ def _check(context: Context) -> Iterator[Finding]:
         claims=(claim,),
         kind=Kind.BOUNDED,
         evidence=(
-            context.counted(
-                len(durations), "kernel(s)", " (median {median:ns})", median=_median(durations)
-            ),
+            *_kernels(context),
             Note.of("a launching call takes {call:ns} (median)", call=_median(call_ns)),
             Note.of(
                 "{share:ratio} of the launches found the device without work",
@@ -56,6 +53,13 @@ def _check(context: Context) -> Iterator[Finding]:
         ),
         window=context.longest_gap("launch"),
     )
+
+
+def _kernels(context: Context) -> Iterator[Note]:
+    durations = context.kernels.durations_ns
+    if len(durations):
+        median = _median(durations)
+        yield context.counted(len(durations), "kernel(s)", " (median {median:ns})", median=median)
 
 
 def _median(values: npt.NDArray[np.int64]) -> float:

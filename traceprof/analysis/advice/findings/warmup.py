@@ -36,7 +36,8 @@ def _check(context: Context) -> Iterator[Finding]:
     if whole_ratio < _LEAST or (count < _FEWEST and not inside):
         return
     numbers = steps.table.loc[leading & first, "step"]
-    where = "are inside the window" if inside else "are outside the window, as they should be"
+    where = "inside the window" if inside else "outside the window"
+    words = f"step {{first}} is {where}" if count == 1 else f"steps {{first}}..{{last}} are {where}"
     yield Finding(
         title=Note.of(
             (
@@ -54,8 +55,7 @@ def _check(context: Context) -> Iterator[Finding]:
         once_ns=round(_of_a_process(context, leading, usual)),
         evidence=(
             Note.of(
-                f"steps {{first}}..{{last}} {where}; they take {{mean:ns}} on average, the others "
-                "{usual:ns}",
+                f"{words}; {{mean:ns}} on average, the others {{usual:ns}}",
                 first=int(numbers.iloc[0]),
                 last=int(numbers.iloc[-1]),
                 mean=float(steps.durations_ns[leading & first].mean()),
