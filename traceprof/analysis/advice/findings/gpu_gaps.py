@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Final
 
+import numpy as np
 import pandas as pd
 
 from traceprof.analysis.advice.findings.base import Finding, Rule
-from traceprof.analysis.advice.findings.claims import Kind
+from traceprof.analysis.advice.findings.claims import Claim, Kind
 from traceprof.analysis.advice.findings.context import Context
 from traceprof.model.intervals import Intervals
 from traceprof.model.results import Note
@@ -27,13 +28,15 @@ def long_gaps(context: Context) -> pd.DataFrame:
 
 
 def _check(context: Context) -> Iterator[Finding]:
-    own = long_gaps(context)
-    claim = context.left(
-        {
-            int(str(device)): Intervals.union_of(rows["start_ns"], rows["end_ns"])
-            for device, rows in own.groupby("device")
-        }
-    )
+    gaps = long_gaps(context)
+    free = _claim_on(context, gaps).times
+    is_free = [
+        free[device].covered_ns([start], [end])[0] > (end - start) / 2 if device in free else False
+        for device, start, end in gaps[["device", "start_ns", "end_ns"]].to_numpy().tolist()
+    ]
+    # What others have left over of a gap is no gap without a cause.
+    own = gaps[np.array(is_free, np.bool_)]
+    claim = _claim_on(context, own)
     share = context.share(claim)
     if share < _LEAST:
         return
@@ -59,6 +62,15 @@ def _check(context: Context) -> Iterator[Finding]:
         action="see what the host does there: `traceprof show gaps`, `traceprof timeline`",
         caveat="loading a model or a checkpoint takes its time once",
         window=context.window_text(int(worst["start_ns"]), int(worst["end_ns"])),
+    )
+
+
+def _claim_on(context: Context, gaps: pd.DataFrame) -> Claim:
+    return context.left(
+        {
+            int(str(device)): Intervals.union_of(rows["start_ns"], rows["end_ns"])
+            for device, rows in gaps.groupby("device")
+        }
     )
 
 

@@ -26,7 +26,6 @@ def _check(context: Context) -> Iterator[Finding]:
     if share < _LEAST:
         return
     gaps = context.gaps[(context.gaps["host"] > 0) & (context.gaps["typical_ns"] > 0)]
-    lengths = (gaps["end_ns"] - gaps["start_ns"]).to_numpy()
     ranked = _places(context, gaps)
     yield Finding(
         title=Note.of(
@@ -35,13 +34,7 @@ def _check(context: Context) -> Iterator[Finding]:
         claims=(claim,),
         kind=Kind.MEASURED,
         evidence=(
-            context.counted(
-                len(gaps),
-                "gap(s) longer than {least:ns}",
-                " (median {median:ns})",
-                least=LAUNCH_BOUND_NS,
-                median=float(np.median(lengths)),
-            ),
+            *_long_ones(context, gaps),
             *(context.timed(ns, after=" of them in {name}", name=name) for ns, name in ranked),
         ),
         action=_action(context),
@@ -49,6 +42,19 @@ def _check(context: Context) -> Iterator[Finding]:
         window=context.longest_gap("host"),
         ranges=tuple(name for _, name in ranked),
     )
+
+
+def _long_ones(context: Context, gaps: pd.DataFrame) -> Iterator[Note]:
+    lengths = (gaps["end_ns"] - gaps["start_ns"]).to_numpy()
+    lengths = lengths[lengths > LAUNCH_BOUND_NS]
+    if len(lengths):
+        yield context.counted(
+            len(lengths),
+            "gap(s) longer than {least:ns}",
+            " (median {median:ns})",
+            least=LAUNCH_BOUND_NS,
+            median=float(np.median(lengths)),
+        )
 
 
 def _action(context: Context) -> str:
