@@ -12,7 +12,9 @@ from tests.requirements import require
 from traceprof.analysis.advice.findings import ANALYSIS, RULES
 from traceprof.analysis.advice.findings.claims import Claim, Ground, Kind, Ledger
 from traceprof.analysis.advice.findings.context import Context
+from traceprof.analysis.advice.findings.idle_times import idle_times
 from traceprof.analysis.advice.findings.judging import Judged, judge
+from traceprof.facts.gaps import find_gaps
 from traceprof.model.intervals import Intervals
 from traceprof.model.ranks import Ranks
 from traceprof.session.run import open_run
@@ -95,3 +97,14 @@ def test_a_finding_has_its_figure_and_says_how_sure_it_is(name: str) -> None:
 
 _OTHER_SHARES = ("slow_steps", "low_utilisation", "warmup")
 """Their titles tell the share of the steps, or of the devices that they name."""
+
+
+@pytest.mark.traces
+@pytest.mark.parametrize("name", TRACES)
+def test_idle_time_is_told_as_idle_tells_it(name: str) -> None:
+    """The causes that findings claim are those of the gaps: nothing is added or lost."""
+    context, _ = judged(name)
+    for cause in ("data", "synchronising", "profiler", "queued", "peer", "edge", "unknown"):
+        told = sum(int(find_gaps(part)[cause].sum()) for part in context.ranks)
+        laid_out = idle_times(context.gaps)[cause]
+        assert sum(time.total_ns for time in laid_out.values()) == told

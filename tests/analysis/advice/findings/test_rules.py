@@ -425,6 +425,32 @@ def test_a_gap_is_told_once_by_those_who_know_why() -> None:
     assert rules["host_code"].saving_ns == 101 * MS - 10
 
 
+def test_a_wait_costs_at_most_its_own_length_of_the_gap_after_it() -> None:
+    trace = (
+        TraceBuilder()
+        .kernel("gemm", 0, 10 * MS, launched_ns=(0, 1))
+        .api_call("cudaDeviceSynchronize", 5 * MS, 10 * MS)
+        .kernel("gemm", 90 * MS, 100 * MS, launched_ns=(90 * MS - 20, 90 * MS - 10))
+        .build()
+    )
+    rules = found(trace)
+    # The host had waited 5 ms; in the other 75 ms of the gap it did something else.
+    assert rules["host_sync"].saving_ns == 5 * MS
+    assert rules["host_sync"].kind == "bounded"
+    assert rules["host_code"].saving_ns == pytest.approx(75 * MS, abs=100)
+
+
+def test_waiting_for_a_rank_is_not_exposed_communication_too() -> None:
+    ranks = run_with_late((6,))
+    exposed = run("breakdown", ranks).to_frame("total")["exposed_communication_ns"].iloc[0]
+    rules = found(ranks)
+    straggler, rest = rules["straggler"], rules.get("exposed_communication")
+    # 10 steps of 140 ms, in each of which 7 of 8 ranks wait 40 ms.
+    assert straggler.saving_ratio == pytest.approx(0.4 * 7 / 8 / 1.4)
+    claimed = straggler.saving_ratio + (rest.saving_ratio if rest else 0)
+    assert claimed * 1_400 * MS * 8 <= exposed
+
+
 def test_long_gaps_without_a_launch_are_told_once_for_all_devices() -> None:
     builder = TraceBuilder()
     for device in (0, 1):
