@@ -104,7 +104,7 @@ def test_a_window_that_means_nothing_is_an_error(trace: Trace, text: str, messag
 
 def test_what_was_dropped_as_warmup_is_said(trace: Trace) -> None:
     assert said(selected(trace, None)) == [
-        "steps 1..9 (traceprof.step()); 1 leading step(s), 300 ns, dropped as warm-up"
+        "steps 1..9 (traceprof.step()); 1 leading step, 300 ns, dropped as warm-up"
     ]
 
 
@@ -166,7 +166,7 @@ def test_devices_that_were_recorded_in_windows_are_looked_at_there_only() -> Non
         builder.kernel("gemm", start, start + 190)
     selection = selected(builder.build(), None)
     assert bounds(selection) == (600, 790)
-    assert "last of 2 window(s)" in said(selection)[-1]
+    assert "last of 2 windows" in said(selection)[-1]
 
 
 def test_steps_of_a_run_are_those_of_all_its_ranks() -> None:

@@ -117,12 +117,12 @@ def _findings(document: Document, width: int) -> Iterator[RenderableType]:
     findings = document.results.get("findings")
     if findings is None:
         return
-    table = findings.table
-    if table.empty:
+    rows = [row for row in rows_of(findings.table) if not row.get("is_minor")]
+    if not rows:
         yield Text("no rule found anything to improve")
         return
-    yield from findings_in_brief(rows_of(table, _BEST), width)
-    if (left := len(table) - _BEST) > 0:
+    yield from findings_in_brief(rows[:_BEST], width)
+    if (left := len(rows) - _BEST) > 0:
         noun = "finding" if left == 1 else "findings"
         yield Text(f"… {left} more {noun} (traceprof findings)", "dim")
 

@@ -6,8 +6,11 @@ from collections.abc import Iterator
 from typing import Final
 
 from traceprof.analysis.advice.findings.base import Finding, Rule
+from traceprof.analysis.advice.findings.claims import Kind
 from traceprof.analysis.advice.findings.context import Context
+from traceprof.analysis.advice.findings.waiting import waiting_for
 from traceprof.errors import NotRecordedError
+from traceprof.facts.ranks.costs import cost_of
 from traceprof.facts.ranks.groups import find_late_whole
 from traceprof.facts.ranks.waits import matches_in_step
 from traceprof.model.results import Note
@@ -27,7 +30,8 @@ def _check(context: Context) -> Iterator[Finding]:
     if found is None:
         return
     where, group = found
-    ratio = group.cost_ns / context.window_ns
+    cost_ns = cost_of(context.ranks, group.late_members)
+    ratio = cost_ns / context.window_ns
     if ratio < _LEAST:
         return
     kind = where.value
@@ -42,8 +46,8 @@ def _check(context: Context) -> Iterator[Finding]:
             name=group.name,
             share=ratio,
         ),
-        saving_ratio=ratio,
-        saving_ns=context.saving_ns(ratio),
+        claims=waiting_for(context, group.late_members, cost_ns),
+        kind=Kind.BOUNDED,
         evidence=(
             Note.of(
                 f"{{late:count}} of the {{ranks:count}} ranks of {kind} {{name}} come late; it is "
