@@ -95,8 +95,8 @@ def test_a_finding_has_its_figure_and_says_how_sure_it_is(name: str) -> None:
             assert titled == pytest.approx(sum(map(context.share, own.claims)))
 
 
-_OTHER_SHARES = ("slow_steps", "low_utilisation", "warmup")
-"""Their titles tell the share of the steps, or of the devices that they name."""
+_OTHER_SHARES = ("slow_steps", "low_utilisation", "warmup", "straggler", "slow_host")
+"""Their titles tell the share of the steps, of the devices that they name, or what is saved."""
 
 
 @pytest.mark.traces

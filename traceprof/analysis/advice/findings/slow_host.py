@@ -34,6 +34,7 @@ def _check(context: Context) -> Iterator[Finding]:
     ratio = cost_ns / context.window_ns
     if ratio < _LEAST:
         return
+    claims = waiting_for(context, group.late_members, cost_ns)
     kind = where.value
     table = matches_in_step(context.ranks).table
     names = [where.of_member(context.matches.members[place]) for place in table["last_member"]]
@@ -44,9 +45,9 @@ def _check(context: Context) -> Iterator[Finding]:
         title=Note.of(
             f"slow {kind}: the others wait for {{name}}, {{share:ratio}} of the time",
             name=group.name,
-            share=ratio,
+            share=sum(map(context.saving_ratio, claims)),
         ),
-        claims=waiting_for(context, group.late_members, cost_ns),
+        claims=claims,
         kind=Kind.BOUNDED,
         evidence=(
             Note.of(

@@ -84,7 +84,7 @@ def _check(context: Context) -> Iterator[Finding]:
         title=Note.of(
             "straggler: the others wait for {slow}, {share:ratio} of the time",
             slow=slow.label,
-            share=ratio,
+            share=sum(map(context.saving_ratio, claims)),
         ),
         claims=claims,
         kind=Kind.BOUNDED,

@@ -8,7 +8,6 @@ from traceprof.analysis.advice.findings.claims import Claim, Ground, Times
 from traceprof.analysis.advice.findings.context import Context
 from traceprof.facts.ranks.waits import waiting_of_members
 from traceprof.model.intervals import Intervals
-from traceprof.model.tables import ABSENT
 
 __all__ = ["waiting_for"]
 
@@ -20,26 +19,35 @@ def waiting_for(context: Context, places: Collection[int], cost_ns: int) -> tupl
     and they do that much less while the others wait. Where more is waited than that, it belongs to
     others, or would be waited all the same.
     """
-    members = context.matches.members
+    device_of = _devices(context)
     waiting = waiting_of_members(context.ranks.whole)
     others: dict[int, Intervals] = {}
-    for place, time in enumerate(waiting):
-        device = members[place].device
-        if place not in places and device != ABSENT:
-            others[device] = others[device] | time if device in others else time
+    for place, device in device_of.items():
+        if place not in places:
+            others[device] = others.get(device, Intervals.empty()) | waiting[place]
     together = Intervals.empty()
     for time in others.values():
         together |= time
-    slow = {members[place].device for place in places} - {ABSENT}
+    slow = {device_of[place] for place in places if place in device_of}
     computing = {device: context.times[device].compute & together for device in slow}
     resting = {device: together - context.times[device].compute for device in slow}
-    due_ns = cost_ns / context.window_ns * context.typical_ns
+    span = context.ranks.span
+    waited_ns = sum(time.clip(span.start_ns, span.end_ns).total_ns for time in others.values())
+    typical_ns = sum((time & context.typical).total_ns for time in others.values())
+    due_ns = cost_ns * typical_ns / waited_ns if waited_ns else 0.0
     waits = context.left(_exposed(context, others))
     more = context.left(computing, Ground.COMPUTE), context.left(resting)
     return (
         _shared((waits,), due_ns * len(others))[0],
         *_shared(more, due_ns * len(slow)),
     )
+
+
+def _devices(context: Context) -> dict[int, int]:
+    """Return the device on which each rank communicates, by place in `find_members`."""
+    rows = context.matches.rows
+    known = rows[rows["device"].isin(context.places) & (rows["member"] >= 0)]
+    return {int(str(place)): int(own.iloc[0]) for place, own in known.groupby("member")["device"]}
 
 
 def _exposed(context: Context, waiting: Times) -> Times:
