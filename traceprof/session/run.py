@@ -15,7 +15,7 @@ from typing import Final, Self
 from traceprof.analysis import analysis_names, load_analysis
 from traceprof.analysis.base import Analysis, run_analysis
 from traceprof.errors import NotRecordedError
-from traceprof.facts.steps.find import has_named_steps
+from traceprof.facts.steps.find import STEP_TABLES, has_named_steps
 from traceprof.formats import reads_parts
 from traceprof.formats.base import LAUNCHING_TABLES, WINDOWED_TABLES
 from traceprof.formats.runs.files import is_run
@@ -297,7 +297,7 @@ def run_of(ranks: Ranks) -> Run:
 def _tables_of_window(text: str | None) -> frozenset[str]:
     """Return the tables that tell what the window ``text`` is."""
     if text is None:
-        return frozenset({"ranges", "kernels", "copies"})
+        return STEP_TABLES
     tables: set[str] = set()
     for word, needed in _WORDS.items():
         if word in text:
@@ -306,8 +306,9 @@ def _tables_of_window(text: str | None) -> frozenset[str]:
 
 
 _WORDS: Final[Mapping[str, frozenset[str]]] = {
-    "step": frozenset({"ranges", "kernels"}),
-    "steady": frozenset({"ranges", "kernels"}),
+    "step": STEP_TABLES,
+    "pattern": STEP_TABLES,
+    "steady": STEP_TABLES,
     "range": frozenset({"ranges"}),
     "active": frozenset({"kernels", "copies"}),
     "&": frozenset({"ranges"}),

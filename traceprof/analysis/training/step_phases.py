@@ -12,7 +12,7 @@ from traceprof.facts.host.phases import find_host_phases
 from traceprof.facts.launches import launches_of, phases_of_work
 from traceprof.facts.names.phases import PHASES, UNCLAIMED
 from traceprof.facts.steps.find import find_steps
-from traceprof.facts.steps.parts import owner_of
+from traceprof.facts.steps.spans import owner_of
 from traceprof.model.intervals import union_lengths
 from traceprof.model.results import Note, Result, ResultSpec, TableSpec, Unit, key, total
 from traceprof.model.tables import ABSENT

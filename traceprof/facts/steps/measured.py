@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
@@ -11,11 +12,16 @@ import pandas as pd
 
 from traceprof.facts.cache import of_window
 from traceprof.facts.names.phases import PHASES
-from traceprof.facts.steps.excess import excess_of_steps
-from traceprof.facts.steps.find import find_steps, steps_of_ranks
+from traceprof.facts.steps.between import cause_of_steps
+from traceprof.facts.steps.excess import BETWEEN_STEPS, excess_of_steps
+from traceprof.facts.steps.find import (
+    find_pattern,
+    find_steps,
+    pattern_of_ranks,
+    steps_of_ranks,
+)
 from traceprof.facts.steps.parts import (
     DEVICE_PARTS,
-    device_durations,
     parts_of_devices,
     phases_of_host,
     profiler_in_steps,
@@ -37,6 +43,7 @@ _SUMS: Final = ("profiler_ns", "h2d_bytes", "d2h_bytes", "p2p_bytes", "samples_c
 _ORDER: Final = (
     *("process", "step", "at_ns", "duration_ns", "device_ns"),
     *DEVICE_PARTS,
+    *("host_at_ns", "period_ns", "between_ns", "between_cause", "lag_ns"),
     *(f"{phase}_ns" for phase in PHASES),
     *_SUMS,
 )
@@ -46,7 +53,8 @@ _ORDER: Final = (
 class Throughput:
     """Samples per second over the steady steps, of all processes together.
 
-    ``mean_per_s`` is all samples over all time; ``median_per_s`` of the rates of single steps.
+    ``mean_per_s`` is all samples over all time; ``median_per_s`` of the rates of single steps. The
+    time of a step is its period; the last one of a process, which has no next, is left out.
     """
 
     mean_per_s: float
@@ -58,15 +66,21 @@ class MeasuredSteps:
     """The steps that lie wholly inside the window, of all ranks.
 
     ``table`` has one row per process and step, sorted so: process, step, at_ns (its start, from
-    the start of the run), duration_ns (on the host; of inferred steps on the device), device_ns,
-    the five parts of the device (they add up to the duration), the host time of each phase and of
-    the profiler, bytes by direction, samples_count, samples_per_s, is_warmup, and what
-    `excess_of_steps` says of outliers. NaN: not recorded. Columns of what was not recorded at
-    all are not there.
+    the start of the run), duration_ns (on the devices where its launches are known, else its
+    period), device_ns (the same, NaN where not known), the five parts of the device (they add up
+    to the duration), host_at_ns and period_ns (where it starts on the host, and how long until the
+    next), between_ns (how much of that lies between the two) and between_cause (see
+    `BETWEEN_CAUSES`; "" for nothing), lag_ns (how much later the device is done than the host), the
+    host time of each phase and of the profiler, bytes by direction, samples_count, samples_per_s,
+    is_warmup, and what `excess_of_steps` says of outliers. NaN: not recorded. Columns of what was
+    not recorded at all are not there.
+
+    Where no steps are known but a pattern repeats (``is_pattern``), the rows are its turns;
+    nothing is called slow or warm-up among them.
 
     ``steadiness`` and ``throughput`` are of the steps without the warm-up, None where there are
     none (or no samples); ``warmup_count`` steps of each process are left out, ``warmup_ns`` long
-    in the first one.
+    in the first one. ``lag_ns`` is the median over the steady steps, NaN where not known.
     """
 
     table: pd.DataFrame
@@ -76,6 +90,8 @@ class MeasuredSteps:
     throughput: Throughput | None
     warmup_count: int
     warmup_ns: int
+    lag_ns: float = math.nan
+    is_pattern: bool = False
 
     @property
     def is_inferred(self) -> bool:
@@ -87,40 +103,68 @@ class MeasuredSteps:
 def measured_steps(ranks: Ranks) -> MeasuredSteps:
     """Return every step of every rank that lies wholly inside the window."""
     steps = steps_of_ranks(ranks)
-    table = _joined([_measure(part) for part in ranks])
+    is_pattern = not len(steps) and len(pattern_of_ranks(ranks)) > 0
+    if is_pattern:
+        steps = pattern_of_ranks(ranks)
+    table = _joined([_measure(part, is_pattern=is_pattern) for part in ranks])
     is_warmup = table["is_warmup"].to_numpy(np.bool_)
     durations = table["duration_ns"].to_numpy(np.float64)
     processes = table["process"].to_numpy(np.int64)
-    outliers = outliers_of_processes(durations, processes, is_warmup)
+    outliers = outliers_of_processes(durations, processes, is_warmup | is_pattern)
     dropped = table.loc[is_warmup, ["process", "duration_ns"]]
     first = dropped.loc[dropped["process"] == dropped["process"].min(), "duration_ns"]
+    excess = excess_of_steps(table.assign(**{f"{BETWEEN_STEPS}_ns": _before(table)}), outliers)
     return MeasuredSteps(
-        table=table.assign(**excess_of_steps(table, outliers)),
+        table=table.assign(**excess),
         source=steps.source if len(steps) else "",
         confidence_ratio=steps.confidence_ratio if len(steps) else 1.0,
         steadiness=measure_steadiness(durations[~is_warmup], processes[~is_warmup]),
         throughput=_throughput(table[~is_warmup]),
         warmup_count=len(first),
         warmup_ns=int(first.sum()),
+        lag_ns=float(table.loc[~is_warmup, "lag_ns"].median()),
+        is_pattern=is_pattern,
     )
 
 
+def _before(table: pd.DataFrame) -> pd.Series:
+    """Return the time between steps that each step holds.
+
+    That is before it where it is a span on the devices, after it where it is a period.
+    """
+    before = table.groupby("process")["between_ns"].shift(fill_value=0)
+    return before.where(table["lag_ns"].notna(), table["between_ns"])
+
+
 @of_window
-def _measure(trace: Trace) -> pd.DataFrame:
+def _measure(trace: Trace, *, is_pattern: bool) -> pd.DataFrame:
     """Return what is known of the steps of one rank by itself."""
-    steps = find_steps(trace)
-    rows = steps.table
-    duration = steps.durations_ns
+    steps = find_pattern(trace) if is_pattern else find_steps(trace)
+    rows, known = steps.table, steps.table["on_device"].to_numpy(np.bool_)
+    zero = trace.whole.span.start_ns
     columns: dict[str, object] = {
         "process": rows["process"],
         "step": rows["step"],
-        "at_ns": rows["start_ns"] - trace.whole.span.start_ns,
-        "duration_ns": duration,
+        "at_ns": rows["device_start_ns"] - zero,
+        "duration_ns": steps.durations_ns,
     }
     if trace.recorded & set(DEVICE_TABLES):
-        on_device = duration.astype(np.float64) if steps.is_inferred else device_durations(trace)
-        columns |= {"device_ns": on_device, **parts_of_devices(trace)}
-    columns |= {**phases_of_host(trace), **profiler_in_steps(trace), **sums_in_steps(trace)}
+        on_device = np.where(known, steps.durations_ns, np.nan)
+        columns |= {"device_ns": on_device, **parts_of_devices(trace, rows)}
+    lag = (rows["device_end_ns"] - rows["end_ns"]).to_numpy(np.float64)
+    between = (rows["next_ns"] - rows["end_ns"]).clip(lower=0)
+    columns |= {
+        "host_at_ns": rows["start_ns"] - zero,
+        "period_ns": steps.periods_ns,
+        "between_ns": between,
+        "between_cause": cause_of_steps(trace, rows),
+        "lag_ns": np.where(known & (not steps.is_inferred), lag, np.nan),
+    }
+    columns |= {
+        **phases_of_host(trace, rows),
+        **profiler_in_steps(trace, rows),
+        **sums_in_steps(trace, rows),
+    }
     table = pd.DataFrame({name: np.asarray(values) for name, values in columns.items()})
     return table.assign(is_warmup=steps.warmup())
 
@@ -133,15 +177,18 @@ def _joined(tables: Sequence[pd.DataFrame]) -> pd.DataFrame:
     sums = {name: table[name].fillna(0) for name in known if name in _SUMS}
     joined = table[[*known, "is_warmup"]].assign(**sums)
     if "samples_count" in joined:
-        rate = joined["samples_count"] / (joined["duration_ns"] / 1e9)
+        rate = joined["samples_count"] / (joined["period_ns"] / 1e9)
         joined.insert(len(known), "samples_per_s", rate)
-    return joined.sort_values(["process", "at_ns"], kind="stable", ignore_index=True)
+    return joined.sort_values(["process", "at_ns", "step"], kind="stable", ignore_index=True)
 
 
 def _throughput(steady: pd.DataFrame) -> Throughput | None:
     if "samples_count" not in steady or steady.empty or not steady["samples_count"].any():
         return None
-    per_process = steady.groupby("process")
-    mean = per_process["samples_count"].sum() / (per_process["duration_ns"].sum() / 1e9)
+    order = steady.groupby("process")
+    is_last = order.cumcount(ascending=False) == 0
+    whole = steady[~is_last | (order["step"].transform("size") == 1)]
+    per_process = whole.groupby("process")
+    mean = per_process["samples_count"].sum() / (per_process["period_ns"].sum() / 1e9)
     median = per_process["samples_per_s"].median()
     return Throughput(float(mean.sum()), float(median.sum()))
