@@ -91,9 +91,7 @@ def merge_run(run: RunFiles, offsets_ns: Sequence[int] | None = None) -> Trace:
     return place_run(run, offsets_ns).merged()
 
 
-def _recordings(
-    trace: Trace, offset_ns: int, names: Mapping[int, int]
-) -> dict[int, TimeWindow]:
+def _recordings(trace: Trace, offset_ns: int, names: Mapping[int, int]) -> dict[int, TimeWindow]:
     """Return when each process of a member was recorded, by its id in the run."""
     own = TimeWindow(trace.span.start_ns + offset_ns, trace.span.end_ns + offset_ns)
     return dict.fromkeys(names.values(), own)

@@ -38,9 +38,7 @@ def retime(trace: Trace, corrections: Mapping[int, ClockCorrection]) -> Trace:
     return replace(moved, span=_span(trace.span, moved), recordings=_recordings(trace, corrections))
 
 
-def _recordings(
-    trace: Trace, corrections: Mapping[int, ClockCorrection]
-) -> dict[int, TimeWindow]:
+def _recordings(trace: Trace, corrections: Mapping[int, ClockCorrection]) -> dict[int, TimeWindow]:
     found = {}
     for process, window in trace.recordings.items():
         correction = corrections.get(process, ClockCorrection())

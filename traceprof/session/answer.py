@@ -6,6 +6,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
+import numpy as np
+
+from traceprof.model.intervals import Intervals
 from traceprof.model.parts import PARTS
 from traceprof.model.ranks import Ranks
 from traceprof.model.results import Note, Result
@@ -37,6 +40,7 @@ _PART_NAMES: Final = {
 }
 _LEAST_SHARE: Final = 0.01
 _STEADY: Final = 0.1
+_FILLED: Final = 0.95
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,7 +128,7 @@ def _verdict(document: Document) -> Verdict:
 def _where(document: Document) -> Iterable[Note]:
     """Return where the time of a step goes, on the devices or else on the host."""
     steps, breakdown = document.results.get("steps"), document.results.get("breakdown")
-    start, values = _subject(steps)
+    start, values = _subject(document, steps)
     if breakdown is not None:
         shares = _device_shares(breakdown)
         devices = len(breakdown.table)
@@ -136,11 +140,22 @@ def _where(document: Document) -> Iterable[Note]:
         yield from _with_shares(start, _host_shares(phases), " on the host", values)
 
 
-def _subject(steps: Result | None) -> tuple[str, dict[str, Any]]:
-    if steps is None or "median_ns" not in steps.scalars:
+def _subject(document: Document, steps: Result | None) -> tuple[str, dict[str, Any]]:
+    """Return what the shares are of: of a step where the window is made of them, else of it."""
+    if steps is None or "median_ns" not in steps.scalars or not _are_the_window(document, steps):
         return "The window", {}
+    if steps.scalars["is_pattern"]:
+        return "A turn of the repeating pattern, {step:ns},", {"step": steps.scalars["median_ns"]}
     kind = "step" if steps.scalars["confidence_ratio"] == 1 else "step (inferred)"
     return f"A {kind} of {{step:ns}}", {"step": steps.scalars["median_ns"]}
+
+
+def _are_the_window(document: Document, steps: Result) -> bool:
+    """Return whether the steady steps of all ranks together fill the window."""
+    table = steps.table[~steps.table["is_warmup"]]
+    starts = table["at_ns"].to_numpy(np.int64)
+    covered = Intervals.union_of(starts, starts + table["duration_ns"].to_numpy(np.int64))
+    return covered.total_ns >= _FILLED * document.selection.window.duration_ns
 
 
 def _device_shares(breakdown: Result) -> dict[str, float]:
@@ -178,7 +193,8 @@ def _steadiness(steps: Result | None) -> Iterable[Note]:
     scalars, table = steps.scalars, steps.table
     word = "steady" if scalars["spread_ratio"] < _STEADY else "uneven"
     processes = int(table["process"].nunique())
-    text = "{n:count} steps" + (" of {processes:count} processes" if processes > 1 else "")
+    what = "turns" if scalars["is_pattern"] else "steps"
+    text = f"{{n:count}} {what}" + (" of {processes:count} processes" if processes > 1 else "")
     text += f", {word}: 80 % of them take {{p10:ns}} to {{p90:ns}}"
     slow = int((table["excess_ns"] > 0).sum())
     text += "; {slow:count} of them slow" if slow else ""

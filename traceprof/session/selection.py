@@ -41,7 +41,9 @@ from traceprof.units import format_duration, parse_duration
 __all__ = ["Selection", "select", "select_default"]
 
 _DEVICE_WINDOW: Final = "traceprof.window"
-_STEP: Final = re.compile(r"(?P<what>step|pattern):\s*(?P<first>\d*)\s*(?P<dots>\.\.)?\s*(?P<last>\d*)")
+_STEP: Final = re.compile(
+    r"(?P<what>step|pattern):\s*(?P<first>\d*)\s*(?P<dots>\.\.)?\s*(?P<last>\d*)"
+)
 _EDGE: Final = re.compile(r"(?P<side>first|last):\s*(?P<duration>.+)")
 _PART: Final = re.compile(r'\s*(range:"[^"]*"[^&]*|range:/(?:[^/\\]|\\.)*/[^&]*|[^&]+?)\s*(?:&|$)')
 

@@ -163,5 +163,6 @@ ANALYSIS = Analysis(
     needs=("kernels", "api_calls"),
     uses=("copies", "ranges", "devices", "environment"),
     whole=("copies",),
+    of_steps=True,
     of_ranks=measure_whatif,
 )

@@ -112,6 +112,7 @@ ANALYSIS = Analysis(
     needs=("api_calls",),
     uses=("copies", "ranges", "kernels"),
     whole=("api_calls", "copies"),
+    of_steps=True,
     of_rank=measure_sync,
     finish=_finish,
 )

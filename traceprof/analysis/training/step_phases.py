@@ -130,6 +130,7 @@ ANALYSIS = Analysis(
     needs=("ranges",),
     uses=("kernels", "copies", "api_calls"),
     whole=("ranges", "kernels"),
+    of_steps=True,
     of_rank=measure_step_phases,
     finish=_finish,
 )

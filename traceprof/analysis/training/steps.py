@@ -69,7 +69,7 @@ _EXCESS: Final[tuple[Column, ...]] = (
     same(
         "grown_phase",
         Unit.TEXT,
-        'the same of the host\'s phases, "profiler" for itself, "between_steps" for what lies there',
+        'the same of the host\'s phases; also "profiler" and "between_steps"',
     ),
     same("grown_phase_ns", Unit.NS, "how much longer than usual that was"),
 )
@@ -260,6 +260,7 @@ ANALYSIS = Analysis(
     spec=SPEC,
     uses=("ranges", "marks", "kernels", "copies", "api_calls", "overheads", "devices"),
     whole=("ranges", "kernels", "copies", "api_calls"),
+    of_steps=True,
     of_ranks=measure_steps,
     finish=_finish,
 )

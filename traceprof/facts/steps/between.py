@@ -64,8 +64,10 @@ def cause_of_steps(trace: Trace, steps: pd.DataFrame) -> npt.NDArray[np.object_]
     between = between_steps(trace)
     length = between["end_ns"] - between["start_ns"]
     sums = length.groupby([between["process"], between["step"], between["cause"]]).sum()
-    largest = sums.sort_values(kind="stable").reset_index().drop_duplicates(
-        ["process", "step"], keep="last"
+    largest = (
+        sums.sort_values(kind="stable")
+        .reset_index()
+        .drop_duplicates(["process", "step"], keep="last")
     )
     of_step = largest.set_index(["process", "step"])["cause"]
     keys = pd.MultiIndex.from_frame(steps[["process", "step"]])

@@ -225,8 +225,12 @@ def _count_warmup(table: pd.DataFrame) -> int:
     most = 0
     for _, rows in table.groupby("process"):
         declared = rows["declared_warmup"].to_numpy(bool)
-        found = count_warmup((rows["device_end_ns"] - rows["device_start_ns"]).to_numpy(np.int64))
-        most = max(most, found, 0 if declared.all() else int(declared.sum()))
+        spans = rows["device_end_ns"] - rows["device_start_ns"]
+        durations = spans.to_numpy(np.int64, copy=True)
+        # The span of the first step begins with its first work: what the host did before counts.
+        period = int(rows["next_ns"].iloc[0] - rows["start_ns"].iloc[0])
+        durations[0] = max(durations[0], period)
+        most = max(most, count_warmup(durations), 0 if declared.all() else int(declared.sum()))
     return most
 
 

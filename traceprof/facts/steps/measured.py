@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
+import numpy.typing as npt
 import pandas as pd
 
 from traceprof.facts.cache import of_window
@@ -110,7 +111,9 @@ def measured_steps(ranks: Ranks) -> MeasuredSteps:
     is_warmup = table["is_warmup"].to_numpy(np.bool_)
     durations = table["duration_ns"].to_numpy(np.float64)
     processes = table["process"].to_numpy(np.int64)
+    is_cut = table.pop("is_cut").to_numpy(np.bool_)
     outliers = outliers_of_processes(durations, processes, is_warmup | is_pattern)
+    outliers[is_cut & (outliers < 0)] = 0
     dropped = table.loc[is_warmup, ["process", "duration_ns"]]
     first = dropped.loc[dropped["process"] == dropped["process"].min(), "duration_ns"]
     excess = excess_of_steps(table.assign(**{f"{BETWEEN_STEPS}_ns": _before(table)}), outliers)
@@ -166,7 +169,20 @@ def _measure(trace: Trace, *, is_pattern: bool) -> pd.DataFrame:
         **sums_in_steps(trace, rows),
     }
     table = pd.DataFrame({name: np.asarray(values) for name, values in columns.items()})
-    return table.assign(is_warmup=steps.warmup())
+    return table.assign(is_warmup=steps.warmup(), is_cut=_are_cut(trace, rows))
+
+
+def _are_cut(trace: Trace, rows: pd.DataFrame) -> npt.NDArray[np.bool_]:
+    """Return which steps may seem short because the recording holds no more of them.
+
+    The first span of a process on the devices begins with its first work, and the last period on
+    the host ends with the step itself.
+    """
+    whole = find_steps(trace.whole).table.groupby("process")
+    first = rows["process"].map(whole["start_ns"].min()) == rows["start_ns"]
+    last = rows["process"].map(whole["start_ns"].max()) == rows["start_ns"]
+    known = rows["on_device"].to_numpy(np.bool_)
+    return np.asarray((first & known) | (last & ~known), np.bool_)
 
 
 def _joined(tables: Sequence[pd.DataFrame]) -> pd.DataFrame:
@@ -175,7 +191,7 @@ def _joined(tables: Sequence[pd.DataFrame]) -> pd.DataFrame:
     table = filled[0] if len(filled) == 1 else pd.concat(filled, ignore_index=True)
     known = [name for name in _ORDER if name in table]
     sums = {name: table[name].fillna(0) for name in known if name in _SUMS}
-    joined = table[[*known, "is_warmup"]].assign(**sums)
+    joined = table[[*known, "is_warmup", "is_cut"]].assign(**sums)
     if "samples_count" in joined:
         rate = joined["samples_count"] / (joined["period_ns"] / 1e9)
         joined.insert(len(known), "samples_per_s", rate)

@@ -118,8 +118,7 @@ class Context:
         if not len(table):
             return span
         left_out = table[self.is_warmup | (self.step_outliers > 0)]
-        whole = Intervals.union_of(table["start_ns"], table["end_ns"])
-        kept = whole - Intervals.union_of(left_out["start_ns"], left_out["end_ns"])
+        kept = _union_of(table) - _union_of(left_out)
         return kept if len(kept) else span
 
     @property
@@ -252,8 +251,13 @@ class Context:
         return each, " per step and device" if several else " per step"
 
 
+def _union_of(steps: pd.DataFrame) -> Intervals:
+    return Intervals.union_of(steps["device_start_ns"], steps["device_end_ns"])
+
+
 def _named(steps: Steps) -> Steps:
-    return Steps(steps.table.iloc[:0], "") if steps.is_inferred else steps
+    is_none = steps.is_inferred or steps.warmup().all()
+    return Steps(steps.table.iloc[:0], "") if is_none else steps
 
 
 def _owned(part: Trace) -> pd.DataFrame:
