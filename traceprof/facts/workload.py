@@ -29,10 +29,11 @@ _BACKWARD: Final = re.compile(
 )
 _OPTIMIZER: Final = re.compile(r"(?i)optimi[sz]er[ ._#]?step|Optimizer\.step#")
 _DECODES: Final = re.compile(
-    r"(?i)paged[_ ]?attention|kv[_ ]?cache|reshape_and_cache|(batch|single)?decode(with|_|attention)"
+    r"(?i)paged[_ ]?attention|kv[_ ]?cache|reshape_and_cache|decode(with|_|attention)"
     r"|masked_multihead|prefill|mmha|trtllm|vllm|sglang|topk.*sampl|sampl.*top|speculative"
 )
 _HEAVY: Final = (Activity.GEMM.value, Activity.CONVOLUTION.value, Activity.ATTENTION.value)
+_SHORTEST, _LONGEST = 8, 60
 _LEAST_HEAVY: Final = 0.1
 _MOST_OTHER: Final = 0.02
 
@@ -97,6 +98,14 @@ def _kernel_times(ranks: Ranks) -> pd.DataFrame:
     return both.groupby(["name", "activity"], sort=True)[["total_ns", "count"]].sum().reset_index()
 
 
+def _short(name: object) -> str:
+    """Return what a name begins with, without the arguments of a template or function."""
+    text = str(name).removeprefix("void ").strip()
+    head = re.split(r"[<(]", text, maxsplit=1)[0].strip()
+    found = text if len(head) < _SHORTEST or head.startswith("std::") else head
+    return found if len(found) <= _LONGEST else f"{found[:_LONGEST]}…"
+
+
 def _named(kernels: pd.DataFrame, pattern: re.Pattern[str]) -> pd.DataFrame:
     return kernels[are_matched(pd.Index(kernels["name"], dtype=object), pattern)]
 
@@ -114,7 +123,7 @@ def _backward_of(ranks: Ranks, kernels: pd.DataFrame) -> list[Note]:
     found = [_ranges_of(part, "backward", _BACKWARD) for part in ranks]
     count = sum(map(len, found))
     if count:
-        name = next(str(own["name"].iloc[0]) for own in found if len(own))
+        name = next(_short(own["name"].iloc[0]) for own in found if len(own))
         notes.append(Note.of("{n:count} backward ranges, such as {name}", n=count, name=name))
     own = _named(kernels, _BACKWARD)
     if len(own):
@@ -123,7 +132,7 @@ def _backward_of(ranks: Ranks, kernels: pd.DataFrame) -> list[Note]:
             Note.of(
                 "{n:count} backward kernels, such as {name}",
                 n=int(own["count"].sum()),
-                name=str(top["name"]),
+                name=_short(top["name"]),
             )
         )
     return notes
@@ -145,10 +154,10 @@ def _inference_of(ranks: Ranks, kernels: pd.DataFrame) -> list[Note]:
     notes = []
     if len(own):
         top = own.sort_values("total_ns", ascending=False, kind="stable").iloc[0]
-        notes.append(Note.of("kernels of a decoder, such as {name}", name=str(top["name"])))
+        notes.append(Note.of("kernels of a decoder, such as {name}", name=_short(top["name"])))
     ranges = [_ranges_of(part, "eval", _DECODES) for part in ranks]
     if any(map(len, ranges)):
-        name = next(str(found["name"].iloc[0]) for found in ranges if len(found))
+        name = next(_short(found["name"].iloc[0]) for found in ranges if len(found))
         notes.append(Note.of("ranges of inference, such as {name}", name=name))
     forward = [phases_of_all_ranges(part) == PHASES.index("forward") for part in ranks]
     count = sum(int(found.sum()) for found in forward)

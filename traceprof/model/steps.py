@@ -34,6 +34,7 @@ class Steps:
     - start_ns, end_ns: its borders on the host;
     - next_ns: where the next step of the process starts on the host, of the last one its own end:
       from start to next is its period;
+    - launched_ns: when it had launched its last work (its end, where that is not known);
     - device_start_ns, device_end_ns: the step itself. From the end of the last work that the step
       before launched to the end of the last work that it launched; of the first step from its
       first work. Where its launches are not known, its period;

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 import numpy as np
+import pandas as pd
 
+from traceprof.facts.one_off_costs import one_off_costs
+from traceprof.facts.steps.find import STEP_TABLES
+from traceprof.facts.workload import Workload, workload
 from traceprof.model.intervals import Intervals
 from traceprof.model.parts import PARTS
 from traceprof.model.ranks import Ranks
@@ -60,7 +64,8 @@ class Document:
 
     ``span`` is the whole run and ``selection`` the window that the results are about. ``missing``
     says why other analyses have no result, ``recorded`` which tables the trace has. ``ranks``
-    gives the rank of each process that has one.
+    gives the rank of each process that has one. A page also has ``workload``, what the run does,
+    and ``one_off``, what it paid once (see `traceprof.facts.one_off_costs`).
     """
 
     info: TraceInfo
@@ -71,6 +76,8 @@ class Document:
     recorded: frozenset[str] = frozenset()
     ranks: Mapping[int, int] = field(default_factory=dict)
     verdict: Verdict | None = None
+    workload: Workload | None = None
+    one_off: pd.DataFrame | None = None
 
     def ns_after_start(self, instant_ns: int) -> int:
         """Return an instant of the trace's clock in ns after the start of the run."""
@@ -102,9 +109,12 @@ def answer(run: Run, names: Sequence[str], *, strict: bool = False) -> Document:
 def page(run: Run, names: Sequence[str] = PAGE) -> Document:
     """Return the answer with a verdict; ``names`` are all those of `PAGE`, or more."""
     found = answer(run, names)
-    return Document(
-        **{name: getattr(found, name) for name in Document.__slots__ if name != "verdict"},
+    ranks = run.of_ranks(STEP_TABLES)
+    return replace(
+        found,
         verdict=_verdict(found),
+        workload=workload(ranks),
+        one_off=one_off_costs(ranks),
     )
 
 

@@ -108,7 +108,8 @@ def _pattern_of_whole(trace: Trace) -> Steps:
 
 
 def _none(*, is_pattern: bool = False) -> Steps:
-    columns = dict.fromkeys(("next_ns", "device_start_ns", "device_end_ns"), np.empty(0, np.int64))
+    names = ("next_ns", "launched_ns", "device_start_ns", "device_end_ns")
+    columns = dict.fromkeys(names, np.empty(0, np.int64))
     flags = dict.fromkeys(("on_device", "is_warmup"), np.empty(0, np.bool_))
     return Steps(empty_steps().assign(**columns, **flags), "", is_pattern=is_pattern)
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -13,7 +13,7 @@ import pandas as pd
 
 from traceprof.facts.cache import of_window
 from traceprof.facts.names.phases import PHASES
-from traceprof.facts.steps.between import cause_of_steps
+from traceprof.facts.steps.between import between_steps, cause_of_steps
 from traceprof.facts.steps.excess import BETWEEN_STEPS, excess_of_steps
 from traceprof.facts.steps.find import (
     find_pattern,
@@ -28,15 +28,20 @@ from traceprof.facts.steps.parts import (
     profiler_in_steps,
     sums_in_steps,
 )
+from traceprof.facts.steps.spans import rows_by
 from traceprof.facts.steps.steadiness import (
     Steadiness,
     measure_steadiness,
     outliers_of_processes,
 )
+from traceprof.model.intervals import Intervals
 from traceprof.model.ranks import Ranks
 from traceprof.model.trace import DEVICE_TABLES, Trace
 
 __all__ = ["MeasuredSteps", "Throughput", "measured_steps"]
+
+_REASON: Final = "reason "
+"""Before the names of columns that explain slow steps, and that nobody else sees."""
 
 _SUMS: Final = ("profiler_ns", "h2d_bytes", "d2h_bytes", "p2p_bytes", "samples_count")
 """What is 0, not unknown, in ranks where there was none of it."""
@@ -116,7 +121,10 @@ def measured_steps(ranks: Ranks) -> MeasuredSteps:
     outliers[is_cut & (outliers < 0)] = 0
     dropped = table.loc[is_warmup, ["process", "duration_ns"]]
     first = dropped.loc[dropped["process"] == dropped["process"].min(), "duration_ns"]
-    excess = excess_of_steps(table.assign(**{f"{BETWEEN_STEPS}_ns": _before(table)}), outliers)
+    reasons = table[[name for name in table if name.startswith(_REASON)]]
+    table = table.drop(columns=list(reasons))
+    named = {name.removeprefix(_REASON): reasons[name] for name in reasons}
+    excess = excess_of_steps(table.assign(**named), outliers)
     return MeasuredSteps(
         table=table.assign(**excess),
         source=steps.source if len(steps) else "",
@@ -128,15 +136,6 @@ def measured_steps(ranks: Ranks) -> MeasuredSteps:
         lag_ns=float(table.loc[~is_warmup, "lag_ns"].median()),
         is_pattern=is_pattern,
     )
-
-
-def _before(table: pd.DataFrame) -> pd.Series:
-    """Return the time between steps that each step holds.
-
-    That is before it where it is a span on the devices, after it where it is a period.
-    """
-    before = table.groupby("process")["between_ns"].shift(fill_value=0)
-    return before.where(table["lag_ns"].notna(), table["between_ns"])
 
 
 @of_window
@@ -165,11 +164,33 @@ def _measure(trace: Trace, *, is_pattern: bool) -> pd.DataFrame:
     }
     columns |= {
         **phases_of_host(trace, rows),
-        **profiler_in_steps(trace, rows),
+        **profiler_in_steps(trace, rows.assign(end_ns=rows["next_ns"])),
         **sums_in_steps(trace, rows),
     }
+    columns |= {f"{_REASON}{name}": time for name, time in _reasons(trace, rows).items()}
     table = pd.DataFrame({name: np.asarray(values) for name, values in columns.items()})
     return table.assign(is_warmup=steps.warmup(), is_cut=_are_cut(trace, rows))
+
+
+def _reasons(trace: Trace, steps: pd.DataFrame) -> Mapping[str, npt.NDArray[np.float64]]:
+    """Return what the host did while it launched each step, for what makes steps slow.
+
+    A span on the devices grows with what happens from the last launch of the step before to the
+    last launch of its own; a period with what happens in it.
+    """
+    before = steps.groupby("process")["launched_ns"].shift()
+    start = before.where(steps["on_device"], steps["start_ns"]).fillna(steps["start_ns"])
+    end = steps["launched_ns"].where(steps["on_device"], steps["next_ns"])
+    spans = steps.assign(start_ns=start.astype(np.int64), end_ns=end)
+    between = between_steps(trace)
+    lost = np.zeros(len(steps))
+    by_process = rows_by(between, "process")
+    for process, rows in rows_by(steps, "process").items():
+        own = between.iloc[by_process.get(process, np.empty(0, np.int64))]
+        time = Intervals.union_of(own["start_ns"], own["end_ns"])
+        lost[rows] = time.covered_ns(spans["start_ns"].iloc[rows], spans["end_ns"].iloc[rows])
+    found = {**phases_of_host(trace, spans), **profiler_in_steps(trace, spans)}
+    return {**found, f"{BETWEEN_STEPS}_ns": lost}
 
 
 def _are_cut(trace: Trace, rows: pd.DataFrame) -> npt.NDArray[np.bool_]:
@@ -190,6 +211,7 @@ def _joined(tables: Sequence[pd.DataFrame]) -> pd.DataFrame:
     filled = [table for table in tables if len(table)] or [tables[0]]
     table = filled[0] if len(filled) == 1 else pd.concat(filled, ignore_index=True)
     known = [name for name in _ORDER if name in table]
+    known += [name for name in table if name.startswith(_REASON)]
     sums = {name: table[name].fillna(0) for name in known if name in _SUMS}
     joined = table[[*known, "is_warmup", "is_cut"]].assign(**sums)
     if "samples_count" in joined:

@@ -85,7 +85,7 @@ def profiler_in_steps(trace: Trace, steps: pd.DataFrame) -> Mapping[str, _Float6
 
     Its overheads, and the beginning and end of windows of the embedded recorder.
     """
-    starts, ends = _spans(steps, end="next_ns")
+    starts, ends = _spans(steps)
     ranges = trace.ranges
     own = ranges[(ranges["domain"] == OWN_DOMAIN) & ranges["name"].isin(_WINDOW_WORK)]
     columns = ["process", "start_ns", "end_ns"]

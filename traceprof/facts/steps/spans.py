@@ -27,7 +27,7 @@ _EARLIEST = np.iinfo(np.int64).max
 
 
 def with_spans(table: pd.DataFrame, trace: Trace, *, is_of_kernels: bool) -> pd.DataFrame:
-    """Return the steps ``table`` of a whole trace with next_ns and the span of each.
+    """Return the steps ``table`` of a whole trace with next_ns, launched_ns and the span of each.
 
     Where they are cut in the sequence of kernels (``is_of_kernels``) they are spans themselves.
     """
@@ -35,7 +35,7 @@ def with_spans(table: pd.DataFrame, trace: Trace, *, is_of_kernels: bool) -> pd.
     starts, ends = (table[name].to_numpy(np.int64) for name in ("start_ns", "end_ns"))
     following = ends.copy()
     begins, finishes, known = starts.copy(), ends.copy(), np.full(len(table), is_of_kernels)
-    first, last = (None, None) if is_of_kernels else _work_of_steps(table, trace)
+    first, last, called = (None,) * 3 if is_of_kernels else _work_of_steps(table, trace)
     for rows in rows_by(table, "process").values():
         # A step that begins before the one before ended has no time between them.
         following[rows[:-1]] = np.maximum(starts[rows[1:]], starts[rows[:-1]])
@@ -45,7 +45,11 @@ def with_spans(table: pd.DataFrame, trace: Trace, *, is_of_kernels: bool) -> pd.
             starts[rows], following[rows], first[rows], last[rows]
         )
     return table.assign(
-        next_ns=following, device_start_ns=begins, device_end_ns=finishes, on_device=known
+        next_ns=following,
+        launched_ns=ends if called is None else np.where(known, called, ends),
+        device_start_ns=begins,
+        device_end_ns=finishes,
+        on_device=known,
     )
 
 
@@ -62,13 +66,14 @@ def _spans(
     return begins, ends, worked
 
 
-def _work_of_steps(table: pd.DataFrame, trace: Trace) -> tuple[_Int64Array, _Int64Array]:
-    """Return when the first work of each step starts, and when its last ends.
+def _work_of_steps(table: pd.DataFrame, trace: Trace) -> tuple[_Int64Array, ...]:
+    """Return when the first work of each step starts, its last ends, and its last launch ends.
 
     Of steps that launched nothing, and of processes of which hardly any launch is known, the first
     is later than any time and the last earlier.
     """
     first, last = np.full(len(table), _EARLIEST), np.full(len(table), _LATEST)
+    called = last.copy()
     linked, seen = np.zeros(len(table), np.int64), np.zeros(len(table), np.int64)
     for name in DEVICE_TABLES:
         frame = trace.table(name)
@@ -81,13 +86,14 @@ def _work_of_steps(table: pd.DataFrame, trace: Trace) -> tuple[_Int64Array, _Int
         owned = owner >= 0
         np.minimum.at(first, owner[owned], starts[owned])
         np.maximum.at(last, owner[owned], ends[owned])
+        np.maximum.at(called, owner[owned], launches.end_ns[owned])
         linked += np.bincount(owner[owned], minlength=len(table))
         begun = owner_of(table, frame["process"], starts)
         seen += np.bincount(begun[begun >= 0], minlength=len(table))
     for rows in rows_by(table, "process").values():
         if linked[rows].sum() < _FEWEST_LINKED * seen[rows].sum():
             first[rows], last[rows] = _EARLIEST, _LATEST
-    return first, last
+    return first, last, called
 
 
 def owner_of(steps: pd.DataFrame, process: pd.Series, instants: _Int64Array) -> _Int64Array:

@@ -31,6 +31,7 @@ _ROWS: Final = 5
 _BEST: Final = 3
 _FEWEST_STEPS: Final = 3
 _SPARK_WIDTH: Final = 44
+_FEW_REASONS: Final = 2
 _MOST_RANKS: Final = 32
 _FEW_RANKS: Final = 8
 _BLOCKS: Final = "▁▂▃▄▅▆▇█"
@@ -91,6 +92,7 @@ def _section(section: Section, options: Options) -> Iterator[RenderableType]:
 
 def _opening(document: Document, verdict: Verdict, width: int) -> Iterator[RenderableType]:
     yield _where(document)
+    yield from _what_it_is(document)
     yield Text()
     yield from (Text(note_text(sentence), style="bold") for sentence in verdict.sentences)
     yield from _step_lines(document, width)
@@ -99,6 +101,20 @@ def _opening(document: Document, verdict: Verdict, width: int) -> Iterator[Rende
         yield Text()
         yield findings_view(rows_of(findings.table, _BEST))
     yield Text()
+
+
+def _what_it_is(document: Document) -> Iterator[RenderableType]:
+    """Return a line on what the run does, and one on what it paid once outside the window."""
+    found = document.workload
+    if found is not None:
+        why = "; ".join(map(note_text, found.reasons[:_FEW_REASONS]))
+        yield Text(plain_text(f"workload: {found.kind}" + (f" ({why})" if why else "")))
+    costs = document.one_off
+    if costs is not None and len(costs):
+        longest = costs[costs["outside_ns"] > 0].groupby("kind", sort=False)["outside_ns"].max()
+        parts = [f"{kind} {format_duration(ns)}" for kind, ns in longest.items()]
+        if parts:
+            yield Text(f"paid once, outside the window: {', '.join(parts)}", style="dim")
 
 
 def _step_lines(document: Document, width: int) -> Iterator[RenderableType]:
@@ -110,7 +126,8 @@ def _step_lines(document: Document, width: int) -> Iterator[RenderableType]:
     first = table[table["process"] == table["process"].iloc[0]]
     durations = first["duration_ns"].tolist()
     if len(durations) >= _FEWEST_STEPS:
-        line = Text(f"steps {first['step'].min()}..{first['step'].max()}  ", style="dim")
+        what = "turns" if steps.scalars.get("is_pattern") else "steps"
+        line = Text(f"{what} {first['step'].min()}..{first['step'].max()}  ", style="dim")
         line.append(sparkline(durations, _SPARK_WIDTH), style="default")
         line.append(f"  0 .. {format_duration(max(durations))}", style="dim")
         yield line
