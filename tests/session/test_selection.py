@@ -150,12 +150,12 @@ def test_a_pattern_is_the_main_loop_and_no_step() -> None:
         builder.kernel(f"k{i % 5}", 1000 + 10 * i, 1000 + 10 * i + 9)
     trace = builder.copy("h2d", 0, 900).build()
     chosen = selected(trace, None)
-    assert (chosen.label, bounds(chosen)) == ("main loop", (1049, 1599))
+    assert (chosen.label, bounds(chosen)) == ("main loop", (1059, 1559))
     assert said(chosen) == [
-        "no steps are known: where a pattern of kernels repeats, 11 times; 1.049 µs before and "
-        "0 ns after are left out"
+        "no steps are known: where a pattern of kernels repeats, 10 times; 1.059 µs before and "
+        "40 ns after are left out"
     ]
-    assert bounds(selected(trace, "pattern:2..3")) == (1099, 1199)
+    assert bounds(selected(trace, "pattern:2..3")) == (1109, 1209)
     for text in ("steady", "step:2"):
         with pytest.raises(UsageError, match="only a pattern of kernels that repeats"):
             selected(trace, text)

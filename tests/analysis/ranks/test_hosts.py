@@ -141,8 +141,9 @@ def test_parts_are_the_means_of_the_ranks_of_a_host() -> None:
         assert getattr(b, part) == both / 2
     assert (a.ranks, b.ranks) == (1, 2)
     assert (a.waited_ns, b.waited_ns) == (60 * MS, 30 * MS)
-    # 130 ms a step; rank 1 waits 30 ms of them, rank 2 none.
-    assert (a.step_ns, a.own_ns, b.own_ns) == (130 * MS, 100 * MS, 115 * MS)
+    # 130 ms the first step (but 10 ns, until its first work), 200 ms the second, with the pause
+    # before it; rank 1 waits 30 ms of each, rank 2 none.
+    assert (a.step_ns, a.own_ns, b.own_ns) == (165 * MS - 5, 135 * MS - 5, 150 * MS - 5)
     assert b.skew_ns == 0
 
 
