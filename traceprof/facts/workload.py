@@ -107,7 +107,8 @@ def _short(name: object) -> str:
 
 
 def _named(kernels: pd.DataFrame, pattern: re.Pattern[str]) -> pd.DataFrame:
-    return kernels[are_matched(pd.Index(kernels["name"], dtype=object), pattern)]
+    found = are_matched(pd.Index(kernels["name"], dtype=object), pattern)
+    return kernels.iloc[np.flatnonzero(found)]
 
 
 def _ranges_of(part: Trace, phase: str, pattern: re.Pattern[str]) -> pd.DataFrame:

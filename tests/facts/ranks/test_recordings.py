@@ -19,8 +19,10 @@ def skewed() -> RunFiles:
         builder = TraceBuilder().process(10 + rank, rank=rank)
         for i in range(5):
             at = start + 20 * i
-            more = {"process": 10 + rank, "device": rank}
-            builder.kernel("gemm", at + 10, at + 20, launched_ns=(at, at + 1), **more)
+            called = (at, at + 1)
+            builder.kernel(
+                "gemm", at + 10, at + 20, launched_ns=called, process=10 + rank, device=rank
+            )
         trace = builder.build(info=TraceInfo(path=f"rank{rank}", utc_epoch_ns=0))
         members.append(RankTrace(trace, rank, rank))
     return RunFiles("skewed", tuple(members), 2)

@@ -121,9 +121,9 @@ def measured_steps(ranks: Ranks) -> MeasuredSteps:
     outliers[is_cut & (outliers < 0)] = 0
     dropped = table.loc[is_warmup, ["process", "duration_ns"]]
     first = dropped.loc[dropped["process"] == dropped["process"].min(), "duration_ns"]
-    reasons = table[[name for name in table if name.startswith(_REASON)]]
+    reasons = table[[str(name) for name in table if str(name).startswith(_REASON)]]
     table = table.drop(columns=list(reasons))
-    named = {name.removeprefix(_REASON): reasons[name] for name in reasons}
+    named = {str(name).removeprefix(_REASON): reasons[name] for name in reasons}
     excess = excess_of_steps(table.assign(**named), outliers)
     return MeasuredSteps(
         table=table.assign(**excess),
@@ -211,7 +211,7 @@ def _joined(tables: Sequence[pd.DataFrame]) -> pd.DataFrame:
     filled = [table for table in tables if len(table)] or [tables[0]]
     table = filled[0] if len(filled) == 1 else pd.concat(filled, ignore_index=True)
     known = [name for name in _ORDER if name in table]
-    known += [name for name in table if name.startswith(_REASON)]
+    known += [str(name) for name in table if str(name).startswith(_REASON)]
     sums = {name: table[name].fillna(0) for name in known if name in _SUMS}
     joined = table[[*known, "is_warmup", "is_cut"]].assign(**sums)
     if "samples_count" in joined:
