@@ -19,7 +19,9 @@ from traceprof.render.formatting import sentences
             "1 backward ranges, such as backward",
         ),
         (
-            TraceBuilder().kernel("void at::native::softmax_warp_backward<float>(int)", 0, 9),
+            TraceBuilder().kernel(
+                "void at::native::(anonymous namespace)::softmax_warp_backward<float>(int)", 0, 9
+            ),
             "training",
             "1 backward kernels, such as at::native::softmax_warp_backward",
         ),

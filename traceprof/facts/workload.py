@@ -12,7 +12,7 @@ import pandas as pd
 from traceprof.facts.cache import fact
 from traceprof.facts.launches import phases_of_all_ranges
 from traceprof.facts.names.phases import PHASES
-from traceprof.facts.names.ranges import are_matched
+from traceprof.facts.names.ranges import are_matched, plain_name
 from traceprof.model.activity import Activity
 from traceprof.model.ranks import Ranks
 from traceprof.model.results import Note
@@ -100,15 +100,19 @@ def _kernel_times(ranks: Ranks) -> pd.DataFrame:
 
 def _short(name: object) -> str:
     """Return what a name begins with, without the arguments of a template or function."""
-    text = str(name).removeprefix("void ").strip()
+    text = plain_name(str(name)).removeprefix("void ").strip()
+    for nameless in ("(anonymous namespace)::", "<unnamed>::"):
+        text = text.replace(nameless, "")
     head = re.split(r"[<(]", text, maxsplit=1)[0].strip()
     found = text if len(head) < _SHORTEST or head.startswith("std::") else head
     return found if len(found) <= _LONGEST else f"{found[:_LONGEST]}…"
 
 
 def _named(kernels: pd.DataFrame, pattern: re.Pattern[str]) -> pd.DataFrame:
-    found = are_matched(pd.Index(kernels["name"], dtype=object), pattern)
-    return kernels.iloc[np.flatnonzero(found)]
+    found: pd.DataFrame = kernels.loc[
+        are_matched(pd.Index(kernels["name"], dtype=object), pattern).tolist()
+    ]
+    return found
 
 
 def _ranges_of(part: Trace, phase: str, pattern: re.Pattern[str]) -> pd.DataFrame:

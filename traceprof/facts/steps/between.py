@@ -37,7 +37,12 @@ that load data; logging: ranges that log; unknown: none of these was recorded th
 
 _NAMES: Final = (
     (EVALUATION, r"(?i)(^|[^a-z])(eval|evaluat\w*|valid|validat\w*|val|test|testing)([^a-z]|$)"),
-    (CHECKPOINT, r"(?i)checkpoint|(^|[^a-z])ckpt|(^|[^a-z])save([^a-z]|$)|save_(model|state)"),
+    # Not what recomputes activations ("CheckpointFunction") nor "save_for_backward".
+    (
+        CHECKPOINT,
+        r"(?i)^checkpoint(ing)?$|(sav|writ|stor)\w*[ _.-]*checkpoint"
+        r"|checkpoint[ _.-]*(sav|writ|stor)|(^|[^a-z])ckpt|(^|[^a-z])save([^a-z_]|$)|save[ _](model|state|weights|params)",
+    ),
     (DATA_WAIT, r"(?i)data[ _]?load|__next__|(^|[^a-z])fetch|(get|next|load)[ _]?(data|batch)"),
     (LOGGING, r"(?i)(^|[^a-z])log(ging|ger|s)?([^a-z]|$)|tensorboard|wandb|mlflow"),
 )
