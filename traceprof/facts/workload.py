@@ -109,10 +109,8 @@ def _short(name: object) -> str:
 
 
 def _named(kernels: pd.DataFrame, pattern: re.Pattern[str]) -> pd.DataFrame:
-    found: pd.DataFrame = kernels.loc[
-        are_matched(pd.Index(kernels["name"], dtype=object), pattern).tolist()
-    ]
-    return found
+    rows = np.flatnonzero(are_matched(pd.Index(kernels["name"], dtype=object), pattern))
+    return kernels.take(rows)
 
 
 def _ranges_of(part: Trace, phase: str, pattern: re.Pattern[str]) -> pd.DataFrame:
@@ -120,7 +118,8 @@ def _ranges_of(part: Trace, phase: str, pattern: re.Pattern[str]) -> pd.DataFram
     ranges = part.ranges
     names = ranges["name"].cat
     named = np.append(are_matched(names.categories, pattern), False)[names.codes.to_numpy()]
-    return ranges[named | (phases_of_all_ranges(part) == PHASES.index(phase))]
+    is_phase = phases_of_all_ranges(part) == PHASES.index(phase)
+    return ranges.take(np.flatnonzero(named | is_phase))
 
 
 def _backward_of(ranks: Ranks, kernels: pd.DataFrame) -> list[Note]:

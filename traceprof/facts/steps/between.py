@@ -41,7 +41,8 @@ _NAMES: Final = (
     (
         CHECKPOINT,
         r"(?i)^checkpoint(ing)?$|(sav|writ|stor)\w*[ _.-]*checkpoint"
-        r"|checkpoint[ _.-]*(sav|writ|stor)|(^|[^a-z])ckpt|(^|[^a-z])save([^a-z_]|$)|save[ _](model|state|weights|params)",
+        r"|checkpoint[ _.-]*(sav|writ|stor)"
+        r"|(^|[^a-z])ckpt|(^|[^a-z])save([^a-z_]|$)|save[ _](model|state|weights|params)",
     ),
     (DATA_WAIT, r"(?i)data[ _]?load|__next__|(^|[^a-z])fetch|(get|next|load)[ _]?(data|batch)"),
     (LOGGING, r"(?i)(^|[^a-z])log(ging|ger|s)?([^a-z]|$)|tensorboard|wandb|mlflow"),
