@@ -54,7 +54,8 @@ class Trace:
     which rows of its tables the cut ones are. ``hardware`` is what the user said of the hardware,
     in front of the table that is built in, ``warmup_steps`` how many leading steps the user calls
     warm-up (None: they are found), and ``steps`` the steps where they have been decided for all
-    ranks together. ``facts`` is where `traceprof.facts.cache` keeps, by name, what was computed of
+    ranks together. ``recordings`` is when each process was recorded, where its file covers less
+    than the run. ``facts`` is where `traceprof.facts.cache` keeps, by name, what was computed of
     this very Trace.
     """
 
@@ -79,6 +80,7 @@ class Trace:
     hardware: Hardware | None = None
     warmup_steps: int | None = None
     steps: Steps | None = None
+    recordings: Mapping[int, TimeWindow] = field(default_factory=dict, repr=False)
     rows: Mapping[str, RowsOf] = field(default_factory=dict, repr=False)
     facts: dict[tuple[Any, ...], Any] = field(default_factory=dict, init=False, repr=False)
 

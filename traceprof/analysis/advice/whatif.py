@@ -192,5 +192,6 @@ ANALYSIS = Analysis(
     needs=("kernels", "api_calls"),
     uses=("copies", "ranges", "overheads", "devices", "environment"),
     whole=("kernels", "copies"),
+    of_steps=True,
     of_ranks=measure_whatif,
 )

@@ -503,8 +503,9 @@ def test_savings_are_per_step_where_steps_are_known() -> None:
     for i in range(5):
         at = 100 * MS * i
         builder.step(at, at + 100 * MS, number=i)
-        builder.kernel("gemm", at, at + 80 * MS, launched_ns=(at - 2, at - 1))
-        builder.copy("d2h", at + 80 * MS, at + 100 * MS, launched_ns=(at, at + 1), api="cudaMemcpy")
+        builder.kernel("gemm", at, at + 80 * MS, launched_ns=(at, at + 1))
+        called = (at + 2, at + 3)
+        builder.copy("d2h", at + 80 * MS, at + 100 * MS, launched_ns=called, api="cudaMemcpy")
     finding = found(builder.build(span=(0, 500 * MS)))["blocking_copies"]
     assert finding.saving_ns == 20 * MS
     assert finding.evidence[0] == "1 copy by cudaMemcpy in each step"

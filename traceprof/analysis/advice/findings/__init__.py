@@ -195,5 +195,6 @@ ANALYSIS = Analysis(
         "environment",
     ),
     whole=("kernels", "copies", "api_calls"),
+    of_steps=True,
     of_ranks=measure_findings,
 )

@@ -113,8 +113,7 @@ class Context:
         if not len(table):
             return span
         left_out = table[self.is_warmup | (self.step_outliers > 0)]
-        whole = Intervals.union_of(table["start_ns"], table["end_ns"])
-        kept = whole - Intervals.union_of(left_out["start_ns"], left_out["end_ns"])
+        kept = _union_of(table) - _union_of(left_out)
         return kept if len(kept) else span
 
     @property
@@ -298,5 +297,10 @@ _AMD_WORDS: Final = (
 )
 
 
+def _union_of(steps: pd.DataFrame) -> Intervals:
+    return Intervals.union_of(steps["device_start_ns"], steps["device_end_ns"])
+
+
 def _named(steps: Steps) -> Steps:
-    return Steps(steps.table.iloc[:0], "") if steps.is_inferred else steps
+    is_none = not len(steps) or steps.warmup().all()
+    return Steps(steps.table.iloc[:0], "") if is_none else steps
