@@ -24,6 +24,7 @@ from tests.requirements import ROOT
 from traceprof import analysis, errors, formats
 from traceprof.analysis.advice import findings
 from traceprof.analysis.advice.findings import Finding, Rule
+from traceprof.analysis.advice.findings.claims import Kind
 from traceprof.analysis.advice.findings.context import Context
 from traceprof.cli import app, commands
 from traceprof.formats import FORMATS, TraceFormat, open_trace
@@ -122,15 +123,15 @@ def test_an_analysis_is_one_module(fake_analysis: str, tmp_path: Path) -> None:
 
 def test_a_finding_is_one_module(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     def check(context: Context) -> Iterator[Finding]:
-        ratio = context.kernels_ratio(int(context.kernels.by_name["total_ns"].sum()))
-        title = Note.of("fake: {share:ratio} of the time", share=ratio)
-        yield Finding(title, ratio, context.saving_ns(ratio), (), "do it", "it is fake")
+        claim = context.kernel_claim(context.kernels.by_name)
+        title = Note.of("fake: {share:ratio} of the time", share=context.share(claim))
+        yield Finding(title, (claim,), Kind.MEASURED, (), "do it", "it is fake")
 
     fake = Rule("fake", "for this test", ("kernels",), "kernels", check)
     monkeypatch.setattr(findings, "RULES", (fake,))
     path = str(small_trace(tmp_path))
     shown = CliRunner().invoke(app, ["findings", path]).stdout
-    assert "1. fake: 100.0 % of the time  up to 100.0 % (2 ns)" in shown
+    assert "1. fake: 100.0 % of the time  saves 2 ns (100.0 %, measured)" in shown
     assert "next: traceprof show kernels" in CliRunner().invoke(app, [path]).stdout
 
 

@@ -108,7 +108,8 @@ def test_the_readme_runs_as_it_stands(
     exec(compile(block, "README.md", "exec"), {})
     printed = capsys.readouterr().out
     assert "1 rows x" in printed
-    assert "1900000000" in printed
+    # Ten steps of 200 ms: from the first work, 10 ns on, to the end of that of the last.
+    assert "1899999990" in printed
 
 
 def test_a_program_that_uses_it_type_checks_and_runs(folder: Path) -> None:

@@ -30,6 +30,7 @@ def test_a_trace_has_a_field_and_an_advice_for_every_table() -> None:
     assert {field.name for field in fields(Trace)} == {
         "info",
         "recorded",
+        "recordings",
         "span",
         "uncut",
         "hardware",

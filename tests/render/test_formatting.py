@@ -89,6 +89,17 @@ def test_a_note_is_tolerant() -> None:
     assert note_text(note) == "{n:ns}: 3 of {x} {missing:ns} }"
 
 
+@pytest.mark.parametrize(
+    ("n", "words"), [(1, "1 step, 1 copy"), (2, "2 steps, 2 copies"), (0, "0 steps, 0 copies")]
+)
+def test_words_are_written_as_their_number_asks(n: int, words: str) -> None:
+    assert note_text(Note.of("{n:count} step(s), {n:count} cop(y|ies)", n=n)) == words
+
+
+def test_a_plural_without_a_number_stays() -> None:
+    assert note_text(Note.of("the step(s) of {n:count}", n=2)) == "the step(s) of 2"
+
+
 def test_notes_within_notes_and_lists() -> None:
     inner = Note.of("{a:ns}", a=5)
     assert note_text(Note.of("{why}, {all}", why=inner, all=[inner, "x"])) == "5 ns, 5 ns; x"

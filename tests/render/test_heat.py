@@ -73,11 +73,11 @@ def test_a_cell_says_who_when_how_long_and_in_which_phase() -> None:
     trace = make_trace_of(Plan(n_steps=3, extra_ns={(3, "backward"): 40 * MS}))
     heat = heat_of(run("rank-steps", trace).table)
     assert heat.words[3][1] == (
-        "rank 3, step 1; own time 140.0 ms (+40.0 %); duration 140.0 ms; waited 0 ns; "
+        "rank 3, step 1; own time 200.0 ms (+25.0 %); duration 200.0 ms; waited 0 ns; "
         "held up others 40.00 ms; longest in backward"
     )
     assert heat.words[0][1].startswith(
-        "rank 0, step 1; own time 100.0 ms (0.0 %); duration 140.0 ms; waited 40.00 ms"
+        "rank 0, step 1; own time 160.0 ms (0.0 %); duration 200.0 ms; waited 40.00 ms"
     )
 
 

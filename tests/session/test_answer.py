@@ -60,7 +60,7 @@ def test_the_page_says_where_the_time_goes_and_what_to_do_next() -> None:
 
 
 def test_the_page_of_a_run_is_about_all_its_ranks() -> None:
-    plan = Plan(n_ranks=2, extra_ns={(1, "forward"): 40 * MS})
+    plan = Plan(n_ranks=2, extra_ns={(1, "forward"): 100 * MS})
     found = page(run_of(place_run(make_run(plan))))
     assert found.verdict is not None
     where, steadiness = sentences(found.verdict.sentences)

@@ -76,7 +76,8 @@ def test_the_warmup_that_is_said_moves_the_default_window(tmp_path: Path) -> Non
     write_nsys(stepped(), path)
     run = open_run([path], Opening(warmup_steps=6))
     assert sentences(run.selection.notes) == [
-        "steps 6..7 (traceprof.step()); 6 leading step(s), 600 ns, dropped as asked"
+        "steps 6..7 (traceprof.step()), by the host's clock: which work they launched is not "
+        "known; 6 leading steps, 600 ns, dropped as asked"
     ]
     assert run.breakdown().table["duration_ns"].tolist() == [200]
 

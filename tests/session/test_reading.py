@@ -69,7 +69,7 @@ def test_the_default_window_reads_what_it_takes_to_know_it_at_once(
     path: Path, reads: list[Read]
 ) -> None:
     answer(open_run([path]), ["breakdown"])
-    assert reads == [(frozenset(WORK | {"ranges"}), None)]
+    assert reads == [(frozenset(WORK | {"ranges", "api_calls"}), None)]
 
 
 def test_a_page_reads_once(path: Path, reads: list[Read]) -> None:

@@ -104,7 +104,8 @@ def test_a_window_that_means_nothing_is_an_error(trace: Trace, text: str, messag
 
 def test_what_was_dropped_as_warmup_is_said(trace: Trace) -> None:
     assert said(selected(trace, None)) == [
-        "steps 1..9 (traceprof.step()); 1 leading step(s), 300 ns, dropped as warm-up"
+        "steps 1..9 (traceprof.step()), by the host's clock: which work they launched is not "
+        "known; 1 leading step, 300 ns, dropped as warm-up"
     ]
 
 
@@ -137,17 +138,40 @@ def test_steps_that_are_all_declared_warmup_are_not_the_default() -> None:
         builder.range(f"Warm-up Step {i}", 10 * i, 10 * i + 10)
     selection = selected(builder.build(), None)
     assert bounds(selection) == (0, 500)
-    assert said(selection) == ["the only steps that are named are warm-up (4 of them)"]
+    assert said(selection) == [
+        "no steps are known: from the first to the last work of any device",
+        "the only steps that are named are warm-up (4 of them)",
+    ]
 
 
-def test_inferred_steps_must_be_asked_for_and_say_so() -> None:
+def test_a_pattern_is_the_main_loop_and_no_step() -> None:
     builder = TraceBuilder()
     for i in range(60):
-        builder.kernel(f"k{i % 5}", 10 * i, 10 * i + 9)
-    trace = builder.build()
-    assert selected(trace, None).label == "active"
-    note = "steps 1..10 (inferred from the period of the kernel sequence, 99.0 % of it repeats)"
-    assert said(selected(trace, "steady")) == [note]
+        builder.kernel(f"k{i % 5}", 1000 + 10 * i, 1000 + 10 * i + 9)
+    trace = builder.copy("h2d", 0, 900).build()
+    chosen = selected(trace, None)
+    assert (chosen.label, bounds(chosen)) == ("main loop", (1059, 1559))
+    assert said(chosen) == [
+        "no steps are known: where a pattern of kernels repeats, 10 times; 1.059 µs before and "
+        "40 ns after are left out"
+    ]
+    assert bounds(selected(trace, "pattern:2..3")) == (1109, 1209)
+    for text in ("steady", "step:2"):
+        with pytest.raises(UsageError, match="only a pattern of kernels that repeats"):
+            selected(trace, text)
+
+
+def test_a_step_is_the_work_that_it_launched() -> None:
+    builder = TraceBuilder()
+    for i in range(5):
+        # The device begins 300 after the host and works through.
+        builder.step(100 * i, 100 * i + 90, number=i)
+        launched = (100 * i + 10, 100 * i + 12)
+        builder.kernel("gemm", 300 + 100 * i, 400 + 100 * i, launched_ns=launched)
+    chosen = selected(builder.build(), "step:3")
+    assert bounds(chosen) == (600, 700)
+    assert said(chosen) == ["traceprof.step(), by the work that they launched"]
+    assert bounds(selected(builder.build(), None)) == (300, 800)
 
 
 def test_a_range_window_needs_ranges() -> None:
@@ -166,7 +190,7 @@ def test_devices_that_were_recorded_in_windows_are_looked_at_there_only() -> Non
         builder.kernel("gemm", start, start + 190)
     selection = selected(builder.build(), None)
     assert bounds(selection) == (600, 790)
-    assert "last of 2 window(s)" in said(selection)[-1]
+    assert "last of 2 windows" in said(selection)[-1]
 
 
 def test_steps_of_a_run_are_those_of_all_its_ranks() -> None:

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from traceprof.errors import NotRecordedError
+from traceprof.facts.steps.find import STEP_TABLES
 from traceprof.model.combining import combine
 from traceprof.model.ranks import Ranks
 from traceprof.model.results import Result, ResultSpec
@@ -24,7 +25,8 @@ class Analysis:
 
     ``needs`` names the tables without which it means nothing, ``uses`` those that it looks at where
     they were recorded; readers read no others. Of ``whole`` it also looks at rows outside the
-    window, beside the launches of what is in it.
+    window, beside the launches of what is in it. ``of_steps``: it asks which steps there are, so
+    that it also looks at all of `STEP_TABLES`, outside the window, too.
 
     Either ``of_rank`` measures one rank (whose results combine as the columns of ``spec`` are
     declared), or ``of_ranks`` all together, where ranks must be compared. ``finish`` sees the
@@ -37,6 +39,7 @@ class Analysis:
     needs: tuple[str, ...] = ()
     uses: tuple[str, ...] = ()
     whole: tuple[str, ...] = ()
+    of_steps: bool = False
     of_rank: Callable[[Trace], Result] | None = None
     of_ranks: Callable[[Ranks], Result] | None = None
     finish: Callable[[Result], Result] = _as_it_is
@@ -44,7 +47,13 @@ class Analysis:
     @property
     def tables(self) -> frozenset[str]:
         """The tables that it reads."""
-        return frozenset((*self.needs, *self.uses))
+        own = frozenset((*self.needs, *self.uses))
+        return own | STEP_TABLES if self.of_steps else own
+
+    @property
+    def whole_tables(self) -> frozenset[str]:
+        """The tables that it reads outside the window, too."""
+        return frozenset(self.whole) | (STEP_TABLES if self.of_steps else frozenset())
 
 
 def run_analysis(analysis: Analysis, ranks: Ranks) -> Result:

@@ -16,7 +16,7 @@ import numpy.typing as npt
 import pandas as pd
 
 from traceprof.facts.cache import of_window
-from traceprof.facts.device.times import device_time, used_devices
+from traceprof.facts.device.times import device_time, recorded_window, used_devices
 from traceprof.facts.device.work import DeviceWork, work_of_devices
 from traceprof.facts.host.states import find_host_states
 from traceprof.model.intervals import Intervals, overlapping_pairs
@@ -126,7 +126,7 @@ def _bounded_gaps(trace: Trace) -> pd.DataFrame:
 
 def _gaps_of(trace: Trace, device: int, work: DeviceWork) -> pd.DataFrame:
     """Return the gaps of a device with the launch of what ends each, and whether it is an edge."""
-    span = trace.span
+    span = recorded_window(trace, device)
     idle = device_time(trace, device).busy.gaps(span.start_ns, span.end_ns)
     last, following = work.before(idle.starts), work.after(idle.ends)
     first_ns, last_ns = int(work.starts[0]), int(work.ends_sorted[-1])

@@ -28,6 +28,7 @@ _KNOWN: Final = frozenset(
         "names",
         "source",
         "memory_gb_per_s",
+        "tflops",
         "pcie_generation",
         "host_link_gb_per_s",
         "nvlink_links",
@@ -36,14 +37,20 @@ _KNOWN: Final = frozenset(
     }
 )
 
+_PRECISIONS: Final = frozenset({"fp32", "tf32", "fp16", "bf16", "fp8"})
+
 
 @dataclass(frozen=True, slots=True)
 class Gpu:
-    """One model of GPU: what ``--gpu`` calls it, what traces call it, and its peaks."""
+    """One model of GPU: what ``--gpu`` calls it, what traces call it, and its peaks.
+
+    ``flops_per_s`` are those of dense matrix products by precision (fp32, tf32, fp16, bf16).
+    """
 
     key: str
     names: tuple[str, ...]
     peaks: Mapping[Link, Peak]
+    flops_per_s: Mapping[str, float] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,11 +112,15 @@ class Hardware:
         ]
         return max(found, key=lambda item: item[:2])[2] if found else None
 
+    def model_of(self, device_name: str) -> Gpu | None:
+        """Return the model of a device of this name: what the user said, else `find`."""
+        return self.chosen or self.find(device_name)
+
     def peak(self, link: Link, device_name: str) -> Peak | None:
         """Return the peak of ``link`` for a device of this name; None where it is not known."""
         if link in self.links:
             return self.links[link]
-        gpu = self.chosen or self.find(device_name)
+        gpu = self.model_of(device_name)
         return None if gpu is None else gpu.peaks.get(link)
 
 
@@ -162,7 +173,7 @@ def _parse_gpu(table: Any) -> Gpu:
     names = table["names"]
     if not isinstance(names, list) or not all(isinstance(name, str) and name for name in names):
         raise UsageError(f"hardware: [[gpu]] {table['key']}: names must be a list of texts")
-    return Gpu(str(table["key"]).lower(), tuple(names), _peaks(table))
+    return Gpu(str(table["key"]).lower(), tuple(names), _peaks(table), _flops(table))
 
 
 def _peaks(table: Mapping[str, Any]) -> dict[Link, Peak]:
@@ -180,6 +191,14 @@ def _peaks(table: Mapping[str, Any]) -> dict[Link, Peak]:
         what = f"{table.get('fabric', 'NVLink')}, {links:g} links of {each:g} GB/s"
         peaks[Link.NVLINK] = Peak(links * each * _GB, what, source)
     return peaks
+
+
+def _flops(table: Mapping[str, Any]) -> dict[str, float]:
+    rates = table.get("tflops", {})
+    if not isinstance(rates, dict) or not rates.keys() <= _PRECISIONS:
+        known = ", ".join(sorted(_PRECISIONS))
+        raise UsageError(f"hardware: [[gpu]] {table['key']}: tflops: expected some of {known}")
+    return {name: _number(rates | {"key": table["key"]}, name) * 1e12 for name in rates}
 
 
 def _rate(table: Mapping[str, Any], name: str) -> float:

@@ -80,14 +80,19 @@ def place_run(run: RunFiles, offsets_ns: Sequence[int] | None = None) -> Ranks:
             warnings.append(f"{name} of rank {', '.join(without)} were not recorded")
     span = _span(run, offsets_ns)
     placed = tuple(
-        make_trace(
-            member.trace.info,
-            {**part, "environment": environment, "samples": own},
-            recorded,
-            span,
-            used.values(),
+        replace(
+            make_trace(
+                member.trace.info,
+                {**part, "environment": environment, "samples": own},
+                recorded,
+                span,
+                used.values(),
+            ),
+            recordings=_recordings(member.trace, offset, names),
         )
-        for member, part, own, used in zip(run, parts, samples, devices, strict=True)
+        for member, part, own, used, names, offset in zip(
+            run, parts, samples, devices, processes, offsets_ns, strict=True
+        )
     )
     return Ranks(placed, _info(run, warnings, offsets_ns))
 
@@ -95,6 +100,12 @@ def place_run(run: RunFiles, offsets_ns: Sequence[int] | None = None) -> Ranks:
 def merge_run(run: RunFiles, offsets_ns: Sequence[int] | None = None) -> Trace:
     """Return all ranks of ``run`` as one Trace (see `place_run`)."""
     return place_run(run, offsets_ns).merged()
+
+
+def _recordings(trace: Trace, offset_ns: int, names: Mapping[int, int]) -> dict[int, TimeWindow]:
+    """Return when each process of a member was recorded, by its id in the run."""
+    own = TimeWindow(trace.span.start_ns + offset_ns, trace.span.end_ns + offset_ns)
+    return dict.fromkeys(names.values(), own)
 
 
 def _span(run: RunFiles, offsets_ns: Sequence[int]) -> TimeWindow:

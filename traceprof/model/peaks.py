@@ -9,11 +9,12 @@ from typing import Any, Final, Protocol, Self, TypeAlias
 import pandas as pd
 
 from traceprof.errors import UsageError
+from traceprof.model.families import speedups_of
 from traceprof.model.hardware import Hardware, built_in_hardware
 from traceprof.model.links import Link, Peak, pcie_peak
 from traceprof.model.tables import ABSENT
 
-__all__ = ["Described", "peak_between", "peak_of", "peak_of_interface"]
+__all__ = ["Described", "matrix_speedups", "peak_between", "peak_of", "peak_of_interface"]
 
 
 class Described(Protocol):
@@ -49,6 +50,22 @@ _RDMA_RATE: Final = re.compile(r"([\d.]+) Gb/sec")
 _GPU_NAME: Final = re.compile(r"gpu\.\d+\.name")
 _NVLINK: Final = re.compile(r"(\d+) links, ([\d.]+) GB/s")
 _OWN_NVLINKS: Final = re.compile(r"(\d+) links of ([\d.]+) GB/s")
+
+
+def matrix_speedups(of: Described, device: int) -> Mapping[str, float]:
+    """Return how many times as fast as FP32 ``device`` multiplies matrices, by precision.
+
+    At the peaks of the model, that the user named or its name tells, else of its family; {} where
+    neither is known.
+    """
+    devices = of.table("devices")
+    names = devices.loc[devices["device"] == device, "name"]
+    name = str(names.iloc[0]) if len(names) else _facts(of).get(f"gpu.{device}.name", "")
+    model = _hardware(of).model_of(name)
+    if model is None or not model.flops_per_s:
+        return speedups_of(name)
+    rates = model.flops_per_s
+    return {precision: rate / rates["fp32"] for precision, rate in rates.items()}
 
 
 def peak_of(of: Described, device: int, link: Link) -> Peak | None:

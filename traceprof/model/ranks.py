@@ -126,7 +126,11 @@ class Ranks:
             trace = make_trace(self.info, tables, self.recorded, self.span, worked)
             first = self.parts[0]
             kept["merged",] = replace(
-                trace, hardware=first.hardware, warmup_steps=first.warmup_steps, steps=_steps(self)
+                trace,
+                hardware=first.hardware,
+                warmup_steps=first.warmup_steps,
+                steps=_steps(self),
+                recordings={p: w for part in self.parts for p, w in part.recordings.items()},
             )
         merged: Trace = kept["merged",]
         return merged

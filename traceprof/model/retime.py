@@ -37,7 +37,16 @@ def retime(trace: Trace, corrections: Mapping[int, ClockCorrection]) -> Trace:
                 columns[time] = _corrected(frame[time].to_numpy(), processes, corrections)
         tables[name] = make_table(name, columns)
     moved = replace(trace, **tables, uncut=None)
-    return replace(moved, span=_span(trace.span, moved))
+    return replace(moved, span=_span(trace.span, moved), recordings=_recordings(trace, corrections))
+
+
+def _recordings(trace: Trace, corrections: Mapping[int, ClockCorrection]) -> dict[int, TimeWindow]:
+    found = {}
+    for process, window in trace.recordings.items():
+        correction = corrections.get(process, ClockCorrection())
+        edges = correction.apply(np.array([window.start_ns, window.end_ns], np.int64)).tolist()
+        found[process] = TimeWindow(*edges)
+    return found
 
 
 def _corrected(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any, TypeAlias
+from typing import Any, Final, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -54,7 +54,8 @@ class Trace:
     which rows of its tables the cut ones are. ``hardware`` is what the user said of the hardware,
     in front of the table that is built in, ``warmup_steps`` how many leading steps the user calls
     warm-up (None: they are found), and ``steps`` the steps where they have been decided for all
-    ranks together. ``facts`` is where `traceprof.facts.cache` keeps, by name, what was computed of
+    ranks together. ``recordings`` is when each process was recorded, where its file covers less
+    than the run. ``facts`` is where `traceprof.facts.cache` keeps, by name, what was computed of
     this very Trace.
     """
 
@@ -79,6 +80,7 @@ class Trace:
     hardware: Hardware | None = None
     warmup_steps: int | None = None
     steps: Steps | None = None
+    recordings: Mapping[int, TimeWindow] = field(default_factory=dict, repr=False)
     rows: Mapping[str, RowsOf] = field(default_factory=dict, repr=False)
     facts: dict[tuple[Any, ...], Any] = field(default_factory=dict, init=False, repr=False)
 
@@ -107,7 +109,12 @@ class Trace:
         """
         for name in names:
             if name not in self.recorded:
-                raise NotRecordedError(f"no {name} recorded: {HOW_TO_RECORD[name]}")
+                raise NotRecordedError(f"no {name} recorded: {self._how_to_record(name)}")
+
+    def _how_to_record(self, name: str) -> str:
+        """Return what would record table ``name``; of nsys only where nsys could have recorded."""
+        text = HOW_TO_RECORD[name]
+        return text.partition(" (nsys:")[0] if self.info.format in _NOT_BY_NSYS else text
 
     def within(self, window: TimeWindow) -> Trace:
         """Return the part of the trace inside ``window``: rows clipped, bytes pro rata.
@@ -152,6 +159,7 @@ class Trace:
         return replace(self, info=info)
 
 
+_NOT_BY_NSYS: Final = ("kineto", "nvprof")
 HOW_TO_RECORD: Mapping[str, str] = {
     "kernels": "record on a machine with a GPU (nsys: --trace=cuda)",
     "copies": "record on a machine with a GPU (nsys: --trace=cuda)",
@@ -162,7 +170,7 @@ HOW_TO_RECORD: Mapping[str, str] = {
     "syncs": "record on a machine with a GPU (nsys: --trace=cuda)",
     "collectives": "record a distributed program with `traceprof record`",
     "samples": "record with `traceprof record` (nsys: --gpu-metrics-devices, --nic-metrics)",
-    "overheads": "record with nsys --trace=cuda",
+    "overheads": "record on a machine with a GPU (nsys: --trace=cuda)",
     "devices": "record on a machine with a GPU",
     "processes": "record with `traceprof record`",
     "threads": "record with `traceprof record`",

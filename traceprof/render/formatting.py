@@ -116,19 +116,30 @@ def is_known(value: object) -> bool:
     return not (isinstance(value, float | np.floating) and math.isnan(value))
 
 
-_FIELD: Final = re.compile(r"\{\{|\}\}|\{(?P<name>\w+)(?::(?P<unit>[^{}]*))?\}")
+_FIELD: Final = re.compile(
+    r"\{\{|\}\}|\{(?P<name>\w+)(?::(?P<unit>[^{}]*))?\}|\((?:(?P<one>\w+)\|)?(?P<more>s|es|ies)\)"
+)
 _UNITS: Final = frozenset(Unit)
 
 
 def note_text(note: Note) -> str:
     """Return the sentence of ``note``: ``{lost:ns}`` is its value "lost" as nanoseconds.
 
+    What follows a count is written as it asks: "{n:count} step(s)", "{n:count} cop(y|ies)".
     Nothing is escaped; renderers do that. A name that has no value stays as it is written, and a
     value of no known unit is text.
     """
+    count: Any = None
 
     def filled(match: re.Match[str]) -> str:
+        nonlocal count
         name, unit = match["name"], match["unit"] or Unit.TEXT.value
+        if match["more"] is not None:
+            return (
+                match[0] if count is None else (match["one"] or "") if count == 1 else match["more"]
+            )
+        if unit == Unit.COUNT.value and name in note.values:
+            count = note.values[name]
         if name is None:
             return match[0][0]
         if name not in note.values:

@@ -11,9 +11,9 @@ import pandas as pd
 from traceprof.model.results import Column, Unit, derived
 from traceprof.render.formatting import is_known
 from traceprof.render.palette import PART_STYLES
-from traceprof.units import format_duration
+from traceprof.units import format_duration, format_ratio
 
-__all__ = ["in_words"]
+__all__ = ["in_words", "saving_words"]
 
 _PARTS: Final = {part.key: part.label for part in PART_STYLES}
 _PHASES: Final = {"profiler": "the profiler itself"}
@@ -79,3 +79,22 @@ def in_words(
         frame = frame.drop(columns=names)
         frame[sentence.column.name] = pd.Series(words, frame.index, object)
     return columns, frame
+
+
+_SAVES: Final = {
+    "measured": "saves {} ({}, measured)",
+    "bounded": "saves at most {} ({})",
+    "estimated": "saves about {} ({}, estimated)",
+}
+
+
+def saving_words(finding: Mapping[str, Any]) -> str:
+    """Return what a row of findings saves, and how sure that is; "" where nothing is known."""
+    if is_known(once_ns := finding.get("once_ns")):
+        return f"costs {format_duration(once_ns)} once"
+    words = _SAVES.get(str(finding.get("kind")))
+    if words is None or not finding["saving_ratio"] > 0:
+        return ""
+    return words.format(
+        format_duration(finding["saving_ns"]), format_ratio(finding["saving_ratio"])
+    )

@@ -5,9 +5,14 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Final
 
+import pandas as pd
+
+from traceprof.facts.one_off_costs import one_off_costs
+from traceprof.facts.steps.find import STEP_TABLES
+from traceprof.facts.workload import Workload, workload
 from traceprof.model.ranks import Ranks
 from traceprof.model.results import Result
 from traceprof.model.tables import ABSENT
@@ -45,6 +50,8 @@ class Document:
     ``span`` is the whole run and ``selection`` the window that the results are about. ``missing``
     says why other analyses have no result, ``recorded`` which tables the trace has. ``ranks``
     gives the rank of each process that has one. ``hardware`` are the devices that worked, in words.
+    A page also has ``workload``, what the run does, and ``one_off``, what it paid once (see
+    `traceprof.facts.one_off_costs`).
     """
 
     info: TraceInfo
@@ -56,6 +63,8 @@ class Document:
     ranks: Mapping[int, int] = field(default_factory=dict)
     hardware: str = ""
     verdict: Verdict | None = None
+    workload: Workload | None = None
+    one_off: pd.DataFrame | None = None
 
     def ns_after_start(self, instant_ns: int) -> int:
         """Return an instant of the trace's clock in ns after the start of the run."""
@@ -88,9 +97,14 @@ def answer(run: Run, names: Sequence[str], *, strict: bool = False) -> Document:
 def page(run: Run, names: Sequence[str] = PAGE) -> Document:
     """Return the answer with a verdict; ``names`` are all those of `PAGE`, or more."""
     found = answer(run, names)
-    return Document(
-        **{name: getattr(found, name) for name in Document.__slots__ if name != "verdict"},
-        verdict=judge(found.results, found.recorded),
+    ranks = run.of_ranks(STEP_TABLES)
+    costs = one_off_costs(ranks)
+    window_ns = found.selection.window.duration_ns
+    return replace(
+        found,
+        verdict=judge(found.results, found.recorded, window_ns, costs),
+        workload=workload(ranks),
+        one_off=costs,
     )
 
 

@@ -15,7 +15,7 @@ from typing import Final, Self
 from traceprof.analysis import analysis_names, load_analysis
 from traceprof.analysis.base import Analysis, run_analysis
 from traceprof.errors import NotRecordedError
-from traceprof.facts.steps.find import has_named_steps
+from traceprof.facts.steps.find import STEP_TABLES, has_named_steps
 from traceprof.formats import reads_parts
 from traceprof.formats.base import LAUNCHING_TABLES, WINDOWED_TABLES
 from traceprof.formats.runs.files import is_run
@@ -64,7 +64,7 @@ class _Needs:
         columns = {c.name for analysis in every for table in analysis.spec.tables for c in table}
         if "process" in columns:
             tables |= {"processes"}
-        whole = frozenset[str]().union(*(analysis.whole for analysis in every))
+        whole = frozenset[str]().union(*(analysis.whole_tables for analysis in every))
         return cls(tables, whole & tables & _CUT_BY_READERS)
 
 
@@ -112,13 +112,13 @@ class _Source:
     def with_steps(self, tables: frozenset[str]) -> None:
         """Read the whole run with ``tables``, and of the ranges what it takes to know the steps.
 
-        The ranges do not count as read.
+        The ranges do not count as read. Without steps it takes all of them to know the window.
         """
         self.tables = tables
         self.ranks, self.notes = open_ranks(
             self.paths, self.opening, tables | _STEPS, only_steps=True
         )
-        self.knows_steps = True
+        self.knows_steps = has_named_steps(self.ranks)
 
     def selection(self, text: str | None) -> Selection:
         """Return the window that ``text`` means."""
@@ -134,13 +134,7 @@ class _Source:
         if text in self.windows and self.windows[text].has(needs):
             return self.windows[text].ranks
         if self.ranks is None:
-            is_cut = self._may_be_cut(text, needs)
-            first = _SELF_DESCRIPTION if is_cut else needs.tables
-            first |= self._telling(text)
-            if text is None and needs.tables.isdisjoint(_MADE_OF_RANGES) and self.reads_parts:
-                self.with_steps(first - _STEPS)
-            else:
-                self.whole(first)
+            self._read_first(text, needs)
         selection = self.selection(text)
         part = None
         if self._is_worth_cutting(selection, needs):
@@ -157,6 +151,19 @@ class _Source:
             del self.windows[next(iter(self.windows))]
         self.windows[text] = part
         return part.ranks
+
+    def _read_first(self, text: str | None, needs: _Needs) -> None:
+        """Read what it takes to know the window ``text``, and what it makes sense to read with it.
+
+        Steps may be found in some of the ranges; where there are none it takes all ranges.
+        """
+        is_cut = self._may_be_cut(text, needs)
+        first = (_SELF_DESCRIPTION if is_cut else needs.tables) | self._telling(text)
+        if text is None and needs.tables.isdisjoint(_MADE_OF_RANGES) and self.reads_parts:
+            self.with_steps(first - _STEPS)
+            if self.knows_steps:
+                return
+        self.whole(first)
 
     def _telling(self, text: str | None) -> frozenset[str]:
         """Return the tables that must be read to tell what the window ``text`` is."""
@@ -297,7 +304,7 @@ def run_of(ranks: Ranks) -> Run:
 def _tables_of_window(text: str | None) -> frozenset[str]:
     """Return the tables that tell what the window ``text`` is."""
     if text is None:
-        return frozenset({"ranges", "kernels", "copies"})
+        return STEP_TABLES
     tables: set[str] = set()
     for word, needed in _WORDS.items():
         if word in text:
@@ -306,8 +313,9 @@ def _tables_of_window(text: str | None) -> frozenset[str]:
 
 
 _WORDS: Final[Mapping[str, frozenset[str]]] = {
-    "step": frozenset({"ranges", "kernels"}),
-    "steady": frozenset({"ranges", "kernels"}),
+    "step": STEP_TABLES,
+    "pattern": STEP_TABLES,
+    "steady": STEP_TABLES,
     "range": frozenset({"ranges"}),
     "active": frozenset({"kernels", "copies"}),
     "&": frozenset({"ranges"}),

@@ -4,11 +4,14 @@
 ``12ms..30ms``         relative to the start of the trace; either end may be left out
 ``@60.1s..@60.4s``     on the trace's own clock, as other tools print it (no unit: ns)
 ``first:2s``           the first two seconds; ``last:2s`` the last two
-``step:100..110``      from the start of step 100 to the end of step 110; ``step:7`` is one
+``step:100..110``      the steps 100 to 110, ``step:7`` is one: on the devices from the end of the
+                       last work of the step before to the end of their own last work (on the
+                       host from start to start, where launches were not recorded)
+``pattern:3..5``       the turns 3 to 5 of a pattern of kernels, where no steps are known
 ``range:forward``      the first NVTX range of that name; ``range:"epoch 3"#2`` is the second,
                        ``#2..5`` from the second to the fifth, ``@NCCL`` of that domain,
                        ``range:/regex/`` of a name that the regular expression matches
-``steady``             the steps without the leading warm-up
+``steady``             the steps without the leading warm-up, borders as above
 ``active``             from the first to the last operation of any device
 ``all``                everything
 ``A & B``              B inside A: ``step:7 & range:forward``, ``steady & last:2s``
@@ -25,11 +28,12 @@ from typing import Any, Final
 import pandas as pd
 
 from traceprof.errors import UsageError
-from traceprof.facts.steps.find import steps_of_ranks
+from traceprof.facts.steps.find import pattern_of_ranks, steps_of_ranks
+from traceprof.facts.steps.main_loop import active_window, main_loop
 from traceprof.model.ranks import Ranks
 from traceprof.model.results import Note
 from traceprof.model.steps import OWN_DOMAIN, Steps
-from traceprof.model.trace import DEVICE_TABLES, Trace
+from traceprof.model.trace import Trace
 from traceprof.model.window import TimeWindow
 from traceprof.session.range_window import RANGE, find_ranges
 from traceprof.units import format_duration, parse_duration
@@ -37,7 +41,9 @@ from traceprof.units import format_duration, parse_duration
 __all__ = ["Selection", "select", "select_default"]
 
 _DEVICE_WINDOW: Final = "traceprof.window"
-_STEP: Final = re.compile(r"step:\s*(?P<first>\d*)\s*(?P<dots>\.\.)?\s*(?P<last>\d*)")
+_STEP: Final = re.compile(
+    r"(?P<what>step|pattern):\s*(?P<first>\d*)\s*(?P<dots>\.\.)?\s*(?P<last>\d*)"
+)
 _EDGE: Final = re.compile(r"(?P<side>first|last):\s*(?P<duration>.+)")
 _PART: Final = re.compile(r'\s*(range:"[^"]*"[^&]*|range:/(?:[^/\\]|\\.)*/[^&]*|[^&]+?)\s*(?:&|$)')
 
@@ -67,20 +73,17 @@ def select(ranks: Ranks, text: str | None) -> Selection:
 
 
 def select_default(ranks: Ranks) -> Selection:
-    """Return the steady steps where steps are known, else the time in which devices worked.
-
-    Steps that were only inferred from the kernels must be asked for.
-    """
+    """Return the steady steps where steps are known, else the main loop of the devices' work."""
     steps = steps_of_ranks(ranks)
     is_found = ranks.warmup_steps is None
-    if not len(steps) or (steps.is_inferred and is_found):
-        return _active(ranks)
-    if steps.table["declared_warmup"].all() and is_found:
-        active = _active(ranks)
+    if not len(steps):
+        return _main_loop(ranks)
+    if is_found and steps.warmup().all():
+        found = _main_loop(ranks)
         note = Note.of(
             "the only steps that are named are warm-up ({n:count} of them)", n=len(steps)
         )
-        return replace(active, notes=(*active.notes, note))
+        return replace(found, notes=(*found.notes, note))
     return _where_devices_were_recorded(ranks, _steady(ranks))
 
 
@@ -151,19 +154,44 @@ def _edge(ranks: Ranks, side: str, duration_ns: int, label: str) -> Selection:
 
 
 def _active(ranks: Ranks) -> Selection:
-    spans = [
-        (int(frame["start_ns"].iloc[0]), int(frame["end_ns"].max()))
-        for part in ranks
-        for frame in map(part.table, DEVICE_TABLES)
-        if len(frame)
-    ]
-    if not spans:
+    window = active_window(ranks)
+    if window is None:
         return Selection(ranks.span, "all", (Note("no device worked: the whole trace is shown"),))
-    return Selection(TimeWindow(min(s for s, _ in spans), max(e for _, e in spans)), "active")
+    return Selection(window, "active")
+
+
+def _main_loop(ranks: Ranks) -> Selection:
+    """Return what is judged where no steps are known, with the reason."""
+    loop = main_loop(ranks)
+    if loop is None:
+        return _active(ranks)
+    if loop.turns_count:
+        text = "no steps are known: where a pattern of kernels repeats, {turns:count} times"
+    elif loop.before_ns or loop.after_ns:
+        text = "no steps are known: the activity of the devices without"
+        text += " set-up" if loop.before_ns else ""
+        text += " ({setup} and before)" if loop.setup else ""
+        text += " and" if loop.before_ns and loop.after_ns else ""
+        text += " the end, where hardly a kernel runs" if loop.after_ns else ""
+    else:
+        return Selection(loop.window, "active", (Note(_NO_STEPS),))
+    if loop.before_ns or loop.after_ns:
+        text += "; {before:ns} before and {after:ns} after are left out"
+    values = {"turns": loop.turns_count, "setup": loop.setup}
+    values |= {"before": loop.before_ns, "after": loop.after_ns}
+    return Selection(loop.window, "main loop", (Note.of(text, **values),))
+
+
+_NO_STEPS: Final = "no steps are known: from the first to the last work of any device"
 
 
 def _known_steps(ranks: Ranks) -> Steps:
     steps = steps_of_ranks(ranks)
+    if not len(steps) and len(pattern_of_ranks(ranks)):
+        raise UsageError(
+            "no steps are known in this trace, only a pattern of kernels that repeats: choose "
+            "turns of it (pattern:3..5) or times (12ms..30ms), or record with `traceprof record`"
+        )
     if not len(steps):
         raise UsageError(
             "no steps are known in this trace: choose times (12ms..30ms) or a range, "
@@ -173,20 +201,37 @@ def _known_steps(ranks: Ranks) -> Steps:
 
 
 def _of_steps(ranks: Ranks, match: re.Match[str]) -> Selection:
-    steps = _known_steps(ranks)
+    what = match["what"]
+    steps = _known_steps(ranks) if what == "step" else pattern_of_ranks(ranks)
+    if not len(steps):
+        raise UsageError("no pattern of kernels is known in this trace: choose times (12ms..30ms)")
     numbers = steps.table["step"]
     first = int(match["first"] or numbers.min())
     alone = first if not match["dots"] else int(numbers.max())
     last = int(match["last"] or alone)
     chosen = steps.table[numbers.between(first, last)]
     if chosen.empty:
-        raise UsageError(f"no step {first}..{last}: the trace has {numbers.min()}..{numbers.max()}")
-    window = TimeWindow(int(chosen["start_ns"].min()), int(chosen["end_ns"].max()))
+        here = f"{numbers.min()}..{numbers.max()}"
+        raise UsageError(f"no {what} {first}..{last}: the trace has {here}")
+    window = _window_of(chosen)
     found = chosen["step"].nunique()
-    notes = [_with_origin("{origin}", steps)] if steps.is_inferred else []
+    notes = [_with_origin("{origin}" + _borders(chosen, ranks), steps)]
     if found != last - first + 1:
         notes.append(Note.of("{found:count} of these steps are in the trace", found=found))
-    return Selection(window, f"step:{first}..{last}", tuple(notes))
+    return Selection(window, f"{what}:{first}..{last}", tuple(notes))
+
+
+def _window_of(steps: pd.DataFrame) -> TimeWindow:
+    return TimeWindow(int(steps["device_start_ns"].min()), int(steps["device_end_ns"].max()))
+
+
+def _borders(steps: pd.DataFrame, ranks: Ranks) -> str:
+    """Return what the borders of the steps are, in words; "" where no device was recorded."""
+    if steps["on_device"].any():
+        return ", by the work that they launched"
+    if "kernels" in ranks.recorded:
+        return ", by the host's clock: which work they launched is not known"
+    return ""
 
 
 def _steady(ranks: Ranks) -> Selection:
@@ -196,14 +241,14 @@ def _steady(ranks: Ranks) -> Selection:
         count = int(is_warmup.sum())
         raise UsageError(f"all {count} steps here are warm-up: give a smaller --warmup")
     kept = steps.table[~is_warmup]
-    window = TimeWindow(int(kept["start_ns"].min()), int(kept["end_ns"].max()))
+    window = _window_of(kept)
     numbers = kept["step"]
-    text = "steps {first}..{last} ({origin})"
+    text = "steps {first}..{last} ({origin})" + _borders(kept, ranks)
     values: dict[str, Any] = {"first": int(numbers.min()), "last": int(numbers.max())}
     if is_warmup.any():
         dropped = steps.table[is_warmup]
         first = dropped[dropped["process"] == dropped["process"].iloc[0]]
-        lost_ns = int(first["end_ns"].max() - first["start_ns"].min())
+        lost_ns = _window_of(first).duration_ns
         why = "as warm-up" if ranks.warmup_steps is None else "as asked"
         text += f"; {{dropped:count}} leading step(s), {{lost:ns}}, dropped {why}"
         values |= {"dropped": len(first), "lost": lost_ns}
@@ -238,6 +283,6 @@ def _device_windows(trace: Trace) -> pd.DataFrame:
 def _with_origin(text: str, steps: Steps, **values: Any) -> Note:
     """Return a note of which ``{origin}`` says where the steps are from."""
     if steps.is_inferred:
-        text = text.replace("{origin}", "{origin}, {sure:ratio} of it repeats")
+        text = text.replace("{origin}", "{origin}, {sure:ratio} of it alike")
         values["sure"] = steps.confidence_ratio
     return Note.of(text, origin=steps.source, **values)

@@ -9,6 +9,10 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
+import numpy as np
+import pandas as pd
+
+from traceprof.model.intervals import Intervals
 from traceprof.model.parts import PARTS
 from traceprof.model.results import Note, Result
 from traceprof.model.trace import DEVICE_TABLES
@@ -19,6 +23,7 @@ LEAST_SHARE: Final = 0.01
 """What makes up less of the time is not worth a line."""
 _STEADY: Final = 0.1
 _MOSTLY: Final = 0.5
+_FILLED: Final = 0.95
 
 _PART_NAMES: Final = {
     "exposed_transfer": "exposed transfers",
@@ -56,15 +61,24 @@ class Verdict:
     next_command: str = ""
 
 
-def judge(results: Mapping[str, Result], recorded: frozenset[str]) -> Verdict:
-    """Return the verdict on ``results``; ``recorded`` are the tables that the trace has."""
+def judge(
+    results: Mapping[str, Result],
+    recorded: frozenset[str],
+    window_ns: int,
+    one_off: pd.DataFrame,
+) -> Verdict:
+    """Return the verdict on ``results``.
+
+    ``recorded`` are the tables that the trace has, ``window_ns`` is how long the window is that the
+    results are about, and ``one_off`` what the run paid once (`traceprof.facts.one_off_costs`).
+    """
     steps, findings = results.get("steps"), results.get("findings")
     return Verdict(
         bound_by=_bound_by(results),
-        sentences=(*_where(results), *_steadiness(steps)),
+        sentences=(*_where(results, window_ns), *_steadiness(steps)),
         fine=_fine(findings),
         unknown=_unknown(findings),
-        once=(),
+        once=tuple(_once(one_off)),
         next_command=_next_command(findings, recorded),
     )
 
@@ -105,10 +119,10 @@ def _waiting_for(results: Mapping[str, Result], largest: str) -> str:
 _SLOW: Final = ("straggler", "slow_host", "slow_stage")
 
 
-def _where(results: Mapping[str, Result]) -> Iterable[Note]:
+def _where(results: Mapping[str, Result], window_ns: int) -> Iterable[Note]:
     """Return where the time of a step goes, on the devices or else on the host."""
     steps, breakdown = results.get("steps"), results.get("breakdown")
-    start, values = _subject(steps)
+    start, values = _subject(steps, window_ns)
     if breakdown is not None:
         shares = {
             _PART_NAMES.get(part, part.replace("_", " ")): share
@@ -123,11 +137,22 @@ def _where(results: Mapping[str, Result]) -> Iterable[Note]:
         yield from _with_shares(start, _host_shares(phases), " on the host", values)
 
 
-def _subject(steps: Result | None) -> tuple[str, dict[str, Any]]:
-    if steps is None or "median_ns" not in steps.scalars:
+def _subject(steps: Result | None, window_ns: int) -> tuple[str, dict[str, Any]]:
+    """Return what the shares are of: of a step where the window is made of them, else of it."""
+    if steps is None or "median_ns" not in steps.scalars or not _fill(steps, window_ns):
         return "The window", {}
-    kind = "step" if steps.scalars["confidence_ratio"] == 1 else "repeating pattern"
+    if steps.scalars["is_pattern"]:
+        return "A turn of the repeating pattern, {step:ns},", {"step": steps.scalars["median_ns"]}
+    kind = "step" if steps.scalars["confidence_ratio"] == 1 else "step (inferred)"
     return f"A {kind} of {{step:ns}}", {"step": steps.scalars["median_ns"]}
+
+
+def _fill(steps: Result, window_ns: int) -> bool:
+    """Return whether the steady steps of all ranks together fill the window."""
+    table = steps.table[~steps.table["is_warmup"]]
+    starts = table["at_ns"].to_numpy(np.int64)
+    covered = Intervals.union_of(starts, starts + table["duration_ns"].to_numpy(np.int64))
+    return covered.total_ns >= _FILLED * window_ns
 
 
 def _parts(breakdown: Result) -> dict[str, float]:
@@ -165,7 +190,8 @@ def _steadiness(steps: Result | None) -> Iterable[Note]:
     scalars, table = steps.scalars, steps.table
     word = "steady" if scalars["spread_ratio"] < _STEADY else "uneven"
     processes = int(table["process"].nunique())
-    text = "{n:count} steps" + (" of {processes:count} processes" if processes > 1 else "")
+    what = "turns" if scalars["is_pattern"] else "steps"
+    text = f"{{n:count}} {what}" + (" of {processes:count} processes" if processes > 1 else "")
     text += f", {word}: 80 % of them take {{p10:ns}} to {{p90:ns}}"
     slow = int((table["excess_ns"] > 0).sum())
     text += "; {slow:count} of them slow" if slow else ""
@@ -179,6 +205,14 @@ def _steadiness(steps: Result | None) -> Iterable[Note]:
         slow=slow,
         rate=scalars.get("mean_samples_per_s"),
     )
+
+
+def _once(one_off: pd.DataFrame) -> Iterable[Note]:
+    """Return what was paid once outside the window, by the process that paid the most."""
+    outside = one_off[one_off["outside_ns"] > 0]
+    for kind, own in outside.groupby("kind", sort=False):
+        row = own.iloc[int(own["outside_ns"].to_numpy().argmax())]
+        yield Note.of("{kind} {ns:ns}", kind=str(kind), ns=int(row["outside_ns"]))
 
 
 def _fine(findings: Result | None) -> tuple[str, ...]:

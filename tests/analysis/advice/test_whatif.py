@@ -90,3 +90,27 @@ def test_a_copy_that_the_window_cuts_gains_by_its_own_speed() -> None:
     assert table.loc["copies at link speed", "gain_ns"] == pytest.approx(
         float(saved * (last_ns // 3)), rel=1e-12
     )
+
+
+@pytest.mark.parametrize(
+    ("case", "rule", "training"),
+    [
+        ("data loading free", "input_bound", Training(data_ns=20 * MS)),
+        (
+            "communication fully hidden",
+            "exposed_communication",
+            Training(n_ranks=2, all_reduce_ns=5 * MS, overlapped=False),
+        ),
+        (
+            "launch gaps closed",
+            "launch_bound",
+            Training(n_kernels=400, kernel_ns=6 * US, per_launch_ns=14 * US),
+        ),
+    ],
+)
+def test_what_devices_lose_is_what_findings_claim(case: str, rule: str, training: Training) -> None:
+    trace = training.build()
+    within = trace.within(select(Ranks.of(trace), None).window)
+    lost = run("whatif", within).table.set_index("case").loc[case, "device_ratio"]
+    findings = run("findings", within).table.set_index("rule")
+    assert findings.loc[rule, "claimed_ratio"] == pytest.approx(lost, rel=0.02)

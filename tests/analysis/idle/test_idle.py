@@ -103,6 +103,8 @@ def test_work_without_a_recorded_launch() -> None:
 
 def test_host_bound_steps_are_named() -> None:
     builder = between((11 * MS, 11 * MS + 1), (MS, 11 * MS)).step(0, 12 * MS, number=4)
+    # Step 4 is from 0, its first work, to 12 ms.
+    builder.kernel("beside", 0, MS, launched_ns=(0, 1), stream=8)
     idle = run("idle", builder.step(12 * MS, 13 * MS, number=5).build(span=(0, 13 * MS)))
     assert plain(idle.to_frame("host_bound_steps"), "process", "step", "idle_ratio") == [
         (1, 4, 10 / 12)

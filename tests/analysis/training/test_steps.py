@@ -31,15 +31,16 @@ def training(durations_ms: list[int], data_ms: dict[int, int] | None = None) -> 
 
 def test_each_step_has_its_parts() -> None:
     table = run("steps", training([20, 20]).build(span=(0, 40 * MS))).table
-    assert plain(table, "process", "step", "at_ns", "duration_ns") == [
-        (1, 0, 0, 20 * MS),
-        (1, 1, 20 * MS, 20 * MS),
-    ]
-    parts = ["compute_ns", "exposed_transfer_ns", "idle_ns", "data_ns", "h2d_bytes"]
-    assert plain(table, *parts) == [(10 * MS, MS, 9 * MS, MS, 10**6)] * 2
-    assert plain(table, "samples_count", "samples_per_s") == [(32, 1600)] * 2
     # The first from its first work (the copy has no launch), the second from the end of that.
-    assert table["device_ns"].tolist() == [10 * MS, 20 * MS]
+    assert plain(table, "process", "step", "at_ns", "duration_ns", "device_ns") == [
+        (1, 0, 2 * MS, 10 * MS, 10 * MS),
+        (1, 1, 12 * MS, 20 * MS, 20 * MS),
+    ]
+    parts = ["compute_ns", "exposed_transfer_ns", "idle_ns", "h2d_bytes"]
+    assert plain(table, *parts) == [(10 * MS, 0, 0, 0), (10 * MS, MS, 9 * MS, 10**6)]
+    host = ["host_at_ns", "period_ns", "between_ns", "lag_ns", "data_ns"]
+    assert plain(table, *host) == [(0, 20 * MS, 0, -8 * MS, MS), (20 * MS, 20 * MS, 0, -8 * MS, MS)]
+    assert plain(table, "samples_count", "samples_per_s") == [(32, 1600)] * 2
 
 
 EXCESS = ("excess_ns", "grown_part", "grown_part_ns", "grown_phase", "grown_phase_ns")
@@ -65,8 +66,9 @@ def test_a_step_that_the_profiler_made_slow_is_no_advice() -> None:
     trace = builder.build()
     table = run("steps", trace).table
     assert table["profiler_ns"].tolist() == [0] * 6 + [28 * MS] + [0] * 5
-    assert plain(table[table["step"] == 6], "grown_phase", "grown_phase_ns") == [
-        ("profiler", 28 * MS)
+    # On the devices it is the next step that had to wait for it.
+    assert plain(table[table["step"] == 7], "excess_ns", "grown_phase", "grown_phase_ns") == [
+        (30 * MS, "profiler", 28 * MS)
     ]
     assert "slow_steps" not in set(run("findings", trace).table["rule"])
     without = training([20] * 6 + [50] + [20] * 5).build()
@@ -87,11 +89,12 @@ def test_fast_steps_and_unexplained_ones() -> None:
 def test_each_process_has_its_own_typical_step() -> None:
     builder = TraceBuilder()
     for process, usual in ((1, 10), (2, 100)):
+        start = 0
         for i in range(8):
-            start = 1000 * i
             length = usual * (3 if (i, process) in ((5, 1), (6, 2)) else 1)
             builder.step(start, start + length, number=i, process=process)
             builder.phase("forward", start, start + length - 2, process=process)
+            start += length
     table = run("steps", builder.build()).table
     slow = table[table["excess_ns"].notna()]
     assert plain(slow, "process", "step", "excess_ns", "grown_phase", "grown_phase_ns") == [
@@ -102,14 +105,15 @@ def test_each_process_has_its_own_typical_step() -> None:
 
 def test_warmup_is_marked_and_left_out() -> None:
     result = run("steps", training([500, 300, 20, 20, 20, 20, 20, 20]).build())
-    assert result.table["is_warmup"].tolist() == [True, True] + [False] * 6
+    # The device is done with a step 8 ms before the host: the third waits for the slow second.
+    assert result.table["is_warmup"].tolist() == [True, True, True] + [False] * 5
     scalars = result.scalars
-    assert (scalars["steady_count"], scalars["mean_ns"]) == (6, 20 * MS)
+    assert (scalars["steady_count"], scalars["mean_ns"]) == (5, 20 * MS)
     assert scalars["mean_samples_per_s"] == pytest.approx(1600)
-    assert (scalars["warmup_count"], scalars["warmup_ns"]) == (2, 800 * MS)
+    assert (scalars["warmup_count"], scalars["warmup_ns"]) == (3, 810 * MS)
     notes = {note.text: note.values for note in result.notes}
     dropped = "{n:count} leading step(s), {lost:ns}, are warm-up and not in the statistics"
-    assert notes[dropped] == {"n": 2, "lost": 800 * MS}
+    assert notes[dropped] == {"n": 3, "lost": 810 * MS}
     assert notes["throughput: {rate:number} samples/s"] == {"rate": pytest.approx(1600)}
 
 
@@ -143,21 +147,22 @@ def test_without_steps_it_says_what_to_do() -> None:
     ]
 
 
-def test_inferred_steps_are_named_so() -> None:
-    builder = TraceBuilder()
+def test_a_pattern_is_no_step() -> None:
+    builder, at = TraceBuilder(), 0
     for i in range(60):
-        builder.kernel(f"k{i % 5}", 10 * i, 10 * i + 9)
+        # One turn of twelve is slow, and the first as well.
+        length = 40 if i in (2, 33) else 10
+        builder.kernel(f"k{i % 5}", at, at + length - 1)
+        at += length
     result = run("steps", builder.build())
-    assert result.scalars["confidence_ratio"] == 0.99
-    origin = result.notes[0]
-    assert origin.text == (
-        "steps are from: {source} ({confidence:ratio} of it repeats); times are the device's"
-    )
-    assert origin.values == {
-        "source": "inferred from the period of the kernel sequence",
-        "confidence": 0.99,
-    }
-    assert set(result.table["device_ns"]) == {50}
+    scalars = result.scalars
+    assert (scalars["is_pattern"], scalars["source"]) == (True, "repeating pattern of kernels")
+    assert scalars["warmup_count"] == 0
+    assert "trend_ns" not in scalars
+    assert result.table["excess_ns"].isna().all()
+    assert not result.table["is_warmup"].any()
+    assert result.notes[0].text.startswith("no steps are known: these are turns of a repeating")
+    assert set(result.table["duration_ns"]) == {50, 80}
 
 
 def test_a_trend_is_said() -> None:

@@ -3,7 +3,13 @@ import pytest
 
 from tests.builders import TraceBuilder, plain
 from traceprof.errors import UsageError
-from traceprof.facts.steps.find import find_steps, mark_steps, steps_of_ranks
+from traceprof.facts.steps.find import (
+    find_pattern,
+    find_steps,
+    mark_steps,
+    pattern_of_ranks,
+    steps_of_ranks,
+)
 from traceprof.model.activity import Activity
 from traceprof.model.ranks import Ranks
 from traceprof.model.window import TimeWindow
@@ -209,12 +215,26 @@ def test_optimizer_kernels_all_over_the_place_end_no_steps() -> None:
     assert find_steps(builder.build()).source != "inferred from the optimizer's kernels"
 
 
-def test_the_period_of_the_kernels_makes_steps() -> None:
-    steps = find_steps(training_kernels(8, "update").build())
-    assert steps.source == "inferred from the period of the kernel sequence"
-    assert steps.confidence_ratio == 0.99
+def test_the_period_of_the_kernels_makes_a_pattern_and_no_steps() -> None:
+    trace = training_kernels(8, "update").build()
+    assert (len(find_steps(trace)), find_steps(trace).source) == (0, "")
+    pattern = find_pattern(trace)
+    assert pattern.is_pattern
+    assert pattern.source == "repeating pattern of kernels"
+    assert pattern.confidence_ratio == 0.99
     expected = [(1, i, 100 * i - 10, 100 * i + 90) for i in range(1, 8)]
-    assert plain(steps.table, *COLUMNS) == expected
+    assert plain(pattern.table, *COLUMNS) == expected
+    cut = find_pattern(trace.within(TimeWindow(150, 500)))
+    assert plain(cut.table, *COLUMNS) == expected[1:4]
+
+
+def test_where_steps_are_known_there_is_no_pattern() -> None:
+    builder = training_kernels(8, "update")
+    for i in range(8):
+        builder.range(f"step {i}", 100 * i, 100 * i + 90)
+    ranks = Ranks.of(builder.build())
+    assert len(steps_of_ranks(ranks)) == 8
+    assert len(pattern_of_ranks(ranks)) == 0
 
 
 def test_kernels_in_no_order_make_no_steps() -> None:

@@ -44,6 +44,7 @@ FINDINGS = ResultSpec(
             (
                 key("rule", "which rule"),
                 same("title", Unit.TEXT, "what it is"),
+                same("kind", Unit.TEXT, "how sure the saving is"),
                 same("saving_ratio", Unit.RATIO, "how much of the time it costs"),
                 same("saving_ns", Unit.NS, "the same per step"),
                 same("evidence", Unit.TEXT, "what shows it"),
@@ -61,6 +62,7 @@ def findings(n: int) -> Result:
         {
             "rule": f"rule{i}",
             "title": Note.of("launch-bound: {n:count} launches", n=12_345 + i),
+            "kind": "measured" if i == 0 else "none",
             "saving_ratio": 0.25 if i == 0 else 0.0,
             "saving_ns": 2_500_000,
             "evidence": (Note.of("{n:ns} of each step", n=7), "queues are empty"),
@@ -85,7 +87,7 @@ def test_advice_is_numbered_and_says_when_not_to() -> None:
     trace = TraceBuilder().kernel("k", 0, 10).build()
     lines = render("text", document_of_results(trace, {"findings": findings(2)})).splitlines()
     assert lines[-8:] == [
-        "1. launch-bound: 12 345 launches  up to 25.0 % (2.500 ms)",
+        "1. launch-bound: 12 345 launches  saves 2.500 ms (25.0 %, measured)",
         "   7 ns of each step; queues are empty",
         "   → use CUDA graphs",
         "   not if: shapes change",

@@ -61,7 +61,7 @@ def measure_path(trace: Trace) -> Result:
     """Return the critical path of every step of every process with device work."""
     steps = find_steps(trace).table
     steps_of = steps.groupby("process").indices
-    span = {"start_ns": [trace.span.start_ns], "end_ns": [trace.span.end_ns]}
+    span = {"device_start_ns": [trace.span.start_ns], "device_end_ns": [trace.span.end_ns]}
     window = pd.DataFrame({"step": [-1], **span})
     tables = [
         _of_process(
@@ -75,7 +75,8 @@ def measure_path(trace: Trace) -> Result:
 
 def _of_process(trace: Trace, process: int, steps: pd.DataFrame) -> pd.DataFrame:
     parts, _ = find_path(trace, process)
-    starts, ends = steps["start_ns"].to_numpy(np.int64), steps["end_ns"].to_numpy(np.int64)
+    borders = ("device_start_ns", "device_end_ns")
+    starts, ends = (steps[name].to_numpy(np.int64) for name in borders)
     columns = {f"{name}_ns": parts[name].covered_ns(starts, ends) for name in PATH_PARTS}
     of_steps = {"step": steps["step"].to_numpy(), "duration_ns": ends - starts}
     return pd.DataFrame({"process": process, **of_steps, **columns})
@@ -95,6 +96,7 @@ ANALYSIS = Analysis(
     spec=SPEC,
     needs=("kernels", "api_calls"),
     uses=("copies", "ranges"),
+    of_steps=True,
     of_rank=measure_path,
     finish=_finish,
 )

@@ -255,5 +255,6 @@ ANALYSIS = Analysis(
     spec=SPEC,
     uses=tuple(TABLES),
     whole=("api_calls",),
+    of_steps=True,
     of_ranks=measure_quality,
 )

@@ -2,7 +2,9 @@
 
 Taking a part of the critical path away gains at most its time on the path, and never more than
 what brings the window down to the time in which the busiest device still has other work: the
-smaller of the two is the bound.
+smaller of the two is the bound. Beside it stands what the devices lose to the same thing, as
+`findings`, `idle` and `breakdown` count it: that of a device which is not on the path gains nothing
+by itself, and a path may hold what devices hide.
 """
 
 from __future__ import annotations
@@ -14,7 +16,13 @@ import numpy as np
 import pandas as pd
 
 from traceprof.analysis.base import Analysis
-from traceprof.facts.device.times import device_time, devices_at_work
+from traceprof.facts.device.times import (
+    device_time,
+    device_times,
+    devices_at_work,
+    used_devices,
+)
+from traceprof.facts.gaps import CAUSES, find_gaps
 from traceprof.facts.path.graph import DEVICE_KINDS
 from traceprof.facts.path.parts import find_path
 from traceprof.facts.path.walk import Segments
@@ -38,11 +46,11 @@ from traceprof.model.trace import Trace
 __all__ = ["ANALYSIS"]
 
 _CASES: Final = (
-    ("communication fully hidden", ("communication",), "communication"),
-    ("data loading free", ("data",), ""),
-    ("launch gaps closed", ("launch", "latency"), ""),
-    ("host code free", ("host",), ""),
-    ("synchronisation free", ("synchronising",), ""),
+    ("communication fully hidden", ("communication",), "communication", ""),
+    ("data loading free", ("data",), "", "data"),
+    ("launch gaps closed", ("launch", "latency"), "", "launch"),
+    ("host code free", ("host",), "", "host"),
+    ("synchronisation free", ("synchronising",), "", "synchronising"),
 )
 _COPIES: Final = "copies at link speed"
 
@@ -61,6 +69,12 @@ SPEC: Final = ResultSpec(
                 ),
                 mean("gain_ratio", Unit.RATIO, "gain of the window, at most", "process_count"),
                 derived("speedup", Unit.FACTOR, "how many times as fast it would be, at most"),
+                derived(
+                    "device_ratio",
+                    Unit.RATIO,
+                    "how much of the window devices lose to it, the mean over devices: exposed "
+                    "communication, or idle for that cause",
+                ),
                 total("process_count", Unit.COUNT, "over how many processes"),
             ),
         ),
@@ -83,8 +97,8 @@ SPEC: Final = ResultSpec(
     ),
 )
 _BOUND: Final = Note(
-    "each gain is an upper bound, and they do not add up: what is taken away may uncover "
-    "something else"
+    "each gain is an upper bound on the critical path, and they do not add up: what is taken away "
+    "may uncover something else; what devices lose is the mean over them, as findings count it"
 )
 
 
@@ -102,12 +116,14 @@ def measure_whatif(ranks: Ranks) -> Result:
     steps = steps_of_ranks(ranks)
     step_ns = float(np.median(steps.durations_ns)) if len(steps) else float(window_ns)
     ratio = gains.mean() / max(1, window_ns)
+    lost = _lost_by_devices(ranks)
     cases = pd.DataFrame(
         {
             "case": ratio.index.to_numpy(object),
             "gain_ns": ratio.to_numpy() * step_ns,
             "gain_ratio": ratio.to_numpy(),
             "speedup": 1 / (1 - ratio.to_numpy()),
+            "device_ratio": [lost.get(str(case), float("nan")) for case in ratio.index],
             "process_count": len(gains),
         }
     ).sort_values("gain_ratio", ascending=False, kind="stable", ignore_index=True)
@@ -130,11 +146,24 @@ def _gains(
     times = [device_time(trace, device) for device in devices]
     window_ns = trace.span.duration_ns
     gains: dict[str, float] = {}
-    for case, names, without in _CASES:
+    for case, names, without, _ in _CASES:
         on_path = sum(parts[name].total_ns for name in names)
         floor = max(time.busy_without_ns(without) for time in times)
         gains[case] = min(on_path, window_ns - floor)
     return gains | {_COPIES: _faster_copies(segments, speeds)}
+
+
+def _lost_by_devices(ranks: Ranks) -> dict[str, float]:
+    """Return what devices lose to each case, the mean over all that ever work, of the window."""
+    count, exposed, causes = 0, 0, dict.fromkeys(CAUSES, 0)
+    for part in ranks:
+        times, gaps = device_times(part), find_gaps(part)
+        count += len(used_devices(part))
+        exposed += sum((time.communication - time.compute).total_ns for time in times.values())
+        for cause in causes:
+            causes[cause] += int(gaps[cause].sum())
+    whole = max(1, count * ranks.span.duration_ns)
+    return {case: (causes[cause] if cause else exposed) / whole for case, _, _, cause in _CASES}
 
 
 def _faster_copies(segments: Segments, speeds: Mapping[str, float]) -> float:
@@ -161,7 +190,8 @@ ANALYSIS = Analysis(
     name="whatif",
     spec=SPEC,
     needs=("kernels", "api_calls"),
-    uses=("copies", "ranges", "devices", "environment"),
-    whole=("copies",),
+    uses=("copies", "ranges", "overheads", "devices", "environment"),
+    whole=("kernels", "copies"),
+    of_steps=True,
     of_ranks=measure_whatif,
 )

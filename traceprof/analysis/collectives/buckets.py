@@ -118,6 +118,7 @@ ANALYSIS = Analysis(
     spec=SPEC,
     uses=("collectives", "kernels", "api_calls", "ranges"),
     whole=("collectives", "kernels", "ranges"),
+    of_steps=True,
     of_rank=measure_buckets,
     finish=_finish,
 )

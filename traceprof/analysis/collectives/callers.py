@@ -103,6 +103,7 @@ ANALYSIS = Analysis(
     spec=SPEC,
     uses=("collectives", "kernels", "api_calls", "ranges"),
     whole=("ranges",),
+    of_steps=True,
     of_rank=measure_callers,
     finish=_finish,
 )

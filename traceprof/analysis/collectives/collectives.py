@@ -355,6 +355,7 @@ ANALYSIS = Analysis(
     spec=SPEC,
     uses=("collectives", "kernels", "api_calls", "ranges", "processes", "devices", "environment"),
     whole=("collectives", "kernels", "ranges"),
+    of_steps=True,
     of_ranks=measure_collectives,
     finish=_with_notes,
 )

@@ -129,5 +129,6 @@ ANALYSIS = Analysis(
     spec=SPEC,
     uses=("collectives", "kernels", "api_calls", "ranges", "processes", "devices"),
     whole=("collectives", "kernels", "ranges"),
+    of_steps=True,
     of_ranks=measure_collective_events,
 )

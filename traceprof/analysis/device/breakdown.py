@@ -29,7 +29,7 @@ from traceprof.model.trace import Trace
 __all__ = ["ANALYSIS"]
 
 _MEASURES: Final = (
-    total("duration_ns", Unit.NS, "the length of the window"),
+    total("duration_ns", Unit.NS, "the length of the window, as far as it was recorded"),
     total("compute_ns", Unit.NS, "when compute kernels ran"),
     total("exposed_communication_ns", Unit.NS, "when communication ran and no compute hid it"),
     total("exposed_transfer_ns", Unit.NS, "when copies from or to elsewhere ran and no kernel did"),

@@ -125,6 +125,7 @@ ANALYSIS = Analysis(
     needs=("api_calls",),
     uses=("copies", "ranges", "kernels", "overheads", "devices"),
     whole=("api_calls", "copies", "kernels"),
+    of_steps=True,
     of_rank=measure_sync,
     finish=_finish,
 )

@@ -171,9 +171,9 @@ def _histogram(gaps: pd.DataFrame) -> pd.DataFrame:
 
 
 def _host_bound_steps(trace: Trace, gaps: pd.DataFrame) -> pd.DataFrame:
-    steps = find_steps(trace).table
-    waited = _waited_for_host(trace, steps, gaps)
-    ratio = waited / (steps["end_ns"] - steps["start_ns"]).to_numpy()
+    known = find_steps(trace)
+    steps = known.table
+    ratio = _waited_for_host(trace, steps, gaps) / np.maximum(known.durations_ns, 1)
     found = steps[["process", "step"]].assign(idle_ratio=ratio)
     return found.loc[np.flatnonzero(ratio > _HOST_BOUND)].reset_index(drop=True)
 
@@ -190,7 +190,8 @@ def _waited_for_host(
     closed = gaps["end_ns"].to_numpy(np.int64)
     gaps_of = gaps.groupby("device").indices
     devices_of = devices_of_processes(trace)
-    starts, ends = steps["start_ns"].to_numpy(np.int64), steps["end_ns"].to_numpy(np.int64)
+    borders = ("device_start_ns", "device_end_ns")
+    starts, ends = (steps[name].to_numpy(np.int64) for name in borders)
     for process, rows in steps.groupby("process").indices.items():
         devices = devices_of.get(int(str(process)), ())
         mine = [gaps_of[device] for device in devices if device in gaps_of]
@@ -257,6 +258,7 @@ ANALYSIS = Analysis(
     needs=("kernels", "copies", "api_calls"),
     uses=("ranges", "host_ops", "overheads", "devices"),
     whole=("kernels", "copies"),
+    of_steps=True,
     of_rank=measure_idle,
     finish=_finish,
 )

@@ -72,5 +72,6 @@ ANALYSIS = Analysis(
     needs=("samples",),
     uses=("collectives", "kernels", "api_calls", "ranges", "devices", "environment"),
     whole=("samples", "collectives", "kernels"),
+    of_steps=True,
     of_ranks=measure_network_time,
 )

@@ -247,5 +247,6 @@ ANALYSIS = Analysis(
         "devices",
         "environment",
     ),
+    of_steps=True,
     of_ranks=measure_peers,
 )

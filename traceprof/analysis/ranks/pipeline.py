@@ -16,7 +16,7 @@ from traceprof.facts.collectives.work import find_collectives
 from traceprof.facts.launches import launches_of
 from traceprof.facts.ranks.stages import POINT_TO_POINT, Stage, find_stages
 from traceprof.facts.steps.calls import steps_of_calls
-from traceprof.facts.steps.find import find_steps
+from traceprof.facts.steps.find import find_steps, rows_of_steps
 from traceprof.model.activity import Activity
 from traceprof.model.intervals import Intervals
 from traceprof.model.ranks import Ranks
@@ -118,9 +118,9 @@ def _of_stages(trace: Trace, members: tuple[Member, ...], *, by_step: bool) -> p
     """
     work, stage = _work(trace), _stage_of_work(trace, members)
     if by_step:
-        steps, span = find_steps(trace.whole).table, trace.span
-        inside = (steps["start_ns"] >= span.start_ns) & (steps["end_ns"] <= span.end_ns)
-        numbers = np.append(np.where(inside, steps["step"], _OUTSIDE), _OUTSIDE)
+        steps, rows = find_steps(trace.whole).table, rows_of_steps(trace)
+        numbers = np.full(len(steps) + 1, _OUTSIDE, np.int64)
+        numbers[rows] = steps["step"].to_numpy(np.int64)[rows]
         step = numbers[work["step"].to_numpy(np.int64)]
     else:
         overlaps = trace.span.overlaps(work["start_ns"].to_numpy(), work["end_ns"].to_numpy())
@@ -236,5 +236,6 @@ ANALYSIS = Analysis(
     needs=("kernels",),
     uses=("collectives", "api_calls", "ranges", "processes"),
     whole=("kernels", "collectives", "ranges"),
+    of_steps=True,
     of_ranks=measure_pipeline,
 )

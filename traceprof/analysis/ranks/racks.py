@@ -65,5 +65,6 @@ ANALYSIS = Analysis(
         "processes",
         "devices",
     ),
+    of_steps=True,
     of_ranks=measure_racks,
 )

@@ -127,5 +127,6 @@ ANALYSIS = Analysis(
         "devices",
     ),
     whole=("ranges", "kernels", "collectives"),
+    of_steps=True,
     of_ranks=measure_rank_steps,
 )

@@ -83,5 +83,6 @@ ANALYSIS = Analysis(
     name="ranks",
     spec=SPEC,
     uses=("kernels", "copies", "collectives", "api_calls", "ranges", "processes", "devices"),
+    of_steps=True,
     of_ranks=measure_ranks,
 )

@@ -176,5 +176,6 @@ ANALYSIS = Analysis(
     name="stragglers",
     spec=SPEC,
     uses=("kernels", "collectives", "api_calls", "ranges", "host_ops", "processes"),
+    of_steps=True,
     of_ranks=measure_stragglers,
 )

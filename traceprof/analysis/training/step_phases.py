@@ -13,7 +13,7 @@ from traceprof.facts.host.phases import find_host_phases, inferred_backward_on_h
 from traceprof.facts.launches import are_inferred_backward, launches_of, phases_of_work
 from traceprof.facts.names.phases import PHASES, UNCLAIMED
 from traceprof.facts.steps.find import find_steps
-from traceprof.facts.steps.parts import owner_of
+from traceprof.facts.steps.spans import owner_of
 from traceprof.model.intervals import union_lengths
 from traceprof.model.results import Note, Result, ResultSpec, TableSpec, Unit, key, total
 from traceprof.model.tables import ABSENT
@@ -145,6 +145,7 @@ ANALYSIS = Analysis(
     needs=("ranges",),
     uses=("kernels", "copies", "api_calls", "host_ops"),
     whole=("ranges", "kernels"),
+    of_steps=True,
     of_rank=measure_step_phases,
     finish=_finish,
 )

@@ -9,7 +9,7 @@ import numpy.typing as npt
 import pandas as pd
 
 from traceprof.facts.collectives.callers import of_rows, steps_of_collectives
-from traceprof.facts.steps.find import find_steps, steps_of_ranks
+from traceprof.facts.steps.find import find_steps, rows_of_steps, steps_of_ranks
 from traceprof.model.intervals import Intervals
 from traceprof.model.ranks import Ranks
 from traceprof.model.trace import Trace
@@ -33,9 +33,8 @@ class StepTraffic:
 
 def are_in_steps(trace: Trace) -> npt.NDArray[np.bool_]:
     """Return whether each collective of the whole recording was called in a step of the window."""
-    table, span = find_steps(trace.whole).table, trace.span
-    inside = (table["start_ns"] >= span.start_ns) & (table["end_ns"] <= span.end_ns)
-    known = np.append(inside.to_numpy(np.bool_), np.False_)
+    known = np.zeros(len(find_steps(trace.whole)) + 1, np.bool_)
+    known[rows_of_steps(trace)] = True
     return np.asarray(known[steps_of_collectives(trace)], np.bool_)
 
 
@@ -49,7 +48,7 @@ def find_step_traffic(ranks: Ranks, work: pd.DataFrame) -> StepTraffic | None:
     if in_step.empty:
         return None
     sizes = in_step["n_bytes"].to_numpy(np.int64)
-    spans = Intervals.union_of(steps.table["start_ns"], steps.table["end_ns"])
+    spans = Intervals.union_of(steps.table["device_start_ns"], steps.table["device_end_ns"])
     reducing = in_step[(in_step["op"] == "all_reduce") & in_step["is_timed"]]
     reduced = Intervals.union_of(reducing["start_ns"], reducing["end_ns"]) & spans
     return StepTraffic(

@@ -6,7 +6,7 @@ import numpy as np
 import pandas as pd
 
 from traceprof.facts.cache import of_window
-from traceprof.facts.device.times import device_time, used_devices
+from traceprof.facts.device.times import device_time, recorded_window, used_devices
 from traceprof.model.trace import Trace
 
 __all__ = ["device_parts"]
@@ -16,9 +16,9 @@ __all__ = ["device_parts"]
 def device_parts(trace: Trace) -> pd.DataFrame:
     """Return one row per device that worked anywhere in the recording.
 
-    Columns: device, name, duration_ns (of the window), the five parts (``compute_ns`` …, see
-    `traceprof.model.parts`), communication_ns and transfer_ns (hidden or not), their overlaps
-    (what compute, or any kernel, hides), kernel_ns (when any kernel ran).
+    Columns: device, name, duration_ns (of the window, as far as it was recorded), the five parts
+    (``compute_ns`` …, see `traceprof.model.parts`), communication_ns and transfer_ns (hidden or
+    not), their overlaps (what compute, or any kernel, hides), kernel_ns (when any kernel ran).
     """
     rows = [_measure(trace, device, name) for device, name in used_devices(trace).items()]
     return pd.DataFrame(rows)
@@ -26,7 +26,7 @@ def device_parts(trace: Trace) -> pd.DataFrame:
 
 def _measure(trace: Trace, device: int, name: str) -> dict[str, int | str]:
     time = device_time(trace, device)
-    span = trace.span
+    span = recorded_window(trace, device)
     parts = time.parts_within(np.array([span.start_ns]), np.array([span.end_ns]))
     ns = {f"{part}_ns": int(values[0]) for part, values in parts.items()}
     communication_ns, transfer_ns = time.communication.total_ns, time.transfer.total_ns

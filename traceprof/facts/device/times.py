@@ -16,6 +16,7 @@ from traceprof.model.intervals import Intervals
 from traceprof.model.parts import DeviceTime
 from traceprof.model.ranks import Ranks
 from traceprof.model.trace import DEVICE_TABLES, Trace
+from traceprof.model.window import TimeWindow
 
 __all__ = [
     "device_time",
@@ -23,6 +24,7 @@ __all__ = [
     "devices_at_work",
     "devices_of_processes",
     "part_of_device",
+    "recorded_window",
     "used_devices",
 ]
 
@@ -42,6 +44,29 @@ def used_devices(trace: Trace) -> dict[int, str]:
 def device_time(trace: Trace, device: int) -> DeviceTime:
     """Return what ``device`` did when, inside the window."""
     return device_times(trace).get(device) or DeviceTime.nothing()
+
+
+def recorded_window(trace: Trace, device: int) -> TimeWindow:
+    """Return the part of the window in which the processes that use ``device`` were recorded.
+
+    The files of a run seldom begin and end together: a device is not idle before and after.
+    """
+    return _recordings_of_devices(trace).get(device, trace.span) & trace.span
+
+
+@fact
+def _recordings_of_devices(trace: Trace) -> Mapping[int, TimeWindow]:
+    """Return when each device was recorded, of those of which this is known apart."""
+    found: dict[int, TimeWindow] = {}
+    for process, devices in devices_of_processes(trace).items():
+        own = trace.recordings.get(process)
+        if own is None:
+            continue
+        for device in devices:
+            known = found.get(device, own)
+            first, last = min(known.start_ns, own.start_ns), max(known.end_ns, own.end_ns)
+            found[device] = TimeWindow(first, last)
+    return found
 
 
 def part_of_device(ranks: Ranks, device: int) -> Trace:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from typing import Any, Final
 
 import numpy as np
@@ -78,4 +79,5 @@ def _apart(trace: Trace) -> Trace:
         frame = trace.table(name)
         users = pd.MultiIndex.from_frame(frame[["process", "device"]])
         tables[name] = frame.assign(device=places.get_indexer(users).astype(np.int64))
-    return make_trace(trace.info, tables, trace.recorded, trace.span)
+    apart = make_trace(trace.info, tables, trace.recorded, trace.span)
+    return replace(apart, recordings=trace.recordings)

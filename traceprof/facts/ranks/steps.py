@@ -74,20 +74,20 @@ def _rank_steps_of_whole(ranks: Ranks) -> RankSteps:
     place = steps_of_calls(steps, rows)
     members = {member.process: member for member in matches.members}
     known = [members.get(process) for process in table["process"].tolist()]
-    duration = table["end_ns"] - table["start_ns"]
+    starts, ends = table["device_start_ns"], table["device_end_ns"]
     result = pd.DataFrame(
         {
             "rank": [None if m is None or m.rank == ABSENT else m.rank for m in known],
             "step": table["step"],
-            "own_ns": duration - _waited_in(ranks, matches, steps),
-            "duration_ns": duration,
+            "own_ns": ends - starts - _waited_in(ranks, matches, steps),
+            "duration_ns": ends - starts,
             **_sums(ranks, matches, rows, place, len(steps)),
             "phase": _phases(ranks, rows, place, steps),
             "host": np.array(["" if m is None else m.host for m in known], object),
             "rack": np.array(["" if m is None else m.rack for m in known], object),
             "process": table["process"],
-            "start_ns": table["start_ns"],
-            "end_ns": table["end_ns"],
+            "start_ns": starts,
+            "end_ns": ends,
         }
     )
     return RankSteps(result.sort_values(["step", "rank", "process"], ignore_index=True), shifts)
@@ -127,7 +127,8 @@ def _waited_in(ranks: Ranks, matches: Matches, steps: Steps) -> npt.NDArray[np.i
     for member, time in zip(matches.members, waiting_of_members(ranks), strict=True):
         waiting[member.process] = waiting.get(member.process, Intervals.empty()) | time
     table = steps.table
-    starts, ends = (table[name].to_numpy(np.int64) for name in ("start_ns", "end_ns"))
+    borders = ("device_start_ns", "device_end_ns")
+    starts, ends = (table[name].to_numpy(np.int64) for name in borders)
     waited = np.zeros(len(table), np.int64)
     for process, rows in table.groupby("process").indices.items():
         time = waiting.get(int(str(process)), Intervals.empty())

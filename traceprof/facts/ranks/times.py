@@ -30,8 +30,9 @@ def times_of_ranks(ranks: Ranks) -> pd.DataFrame:
     collectives_count (how many it shares), host, process. None where not known.
     """
     matches = find_matches(ranks)
-    steps = steps_of_ranks(ranks).table
-    step_ns = (steps["end_ns"] - steps["start_ns"]).groupby(steps["process"]).mean().to_dict()
+    steps = steps_of_ranks(ranks)
+    lengths = pd.Series(steps.durations_ns).groupby(steps.table["process"].to_numpy())
+    step_ns = lengths.mean().to_dict()
     parts = parts_of_members(ranks)
     counts, waited, last, known = _waiting(ranks, matches)
     rows: list[dict[str, Any]] = []

@@ -3,8 +3,8 @@
 A step is one optimizer step. The sources are tried from the most to the least reliable: what
 the user or `traceprof record` marked, PyTorch's ``ProfilerStep#N``, ranges that people call
 "step 3" or "iteration", the ends of PyTorch's ``Optimizer.step#…``, the bursts of the optimizer's
-kernels, and, with nothing else, the period of the kernel sequence. The last two are inferred, and
-say so.
+kernels. The last ones are inferred, and say so. A period of the kernel sequence alone is no step:
+`find_pattern` knows it.
 """
 
 from __future__ import annotations
@@ -20,18 +20,22 @@ import pandas as pd
 
 from traceprof.errors import UsageError
 from traceprof.facts.cache import fact, of_window
-from traceprof.facts.steps.kernels import InferredSteps, find_optimizer_steps, find_periodic_steps
+from traceprof.facts.steps.kernels import find_optimizer_steps, find_periodic_steps
 from traceprof.facts.steps.ranges import steps_between_ends, steps_of_phases, steps_of_ranges
+from traceprof.facts.steps.spans import with_spans
 from traceprof.facts.steps.warmup import count_warmup
 from traceprof.model.ranks import Ranks
 from traceprof.model.steps import OWN_DOMAIN, Steps, empty_steps
 from traceprof.model.trace import Trace
 
 __all__ = [
+    "STEP_TABLES",
     "decide_steps",
+    "find_pattern",
     "find_steps",
     "has_named_steps",
     "mark_steps",
+    "pattern_of_ranks",
     "rows_of_steps",
     "steps_of_ranks",
 ]
@@ -46,6 +50,9 @@ _NAMED_STEP: Final = re.compile(
     re.IGNORECASE,
 )
 
+STEP_TABLES: Final = frozenset({"ranges", "kernels", "copies", "api_calls"})
+"""What steps are known from: ranges or kernels where they are, launches which work is theirs."""
+
 _STEP_WORDS: Final = ("step", "iter", "batch")
 _CHOSEN: Final = "ranges chosen as steps"
 
@@ -54,7 +61,8 @@ _CHOSEN: Final = "ranges chosen as steps"
 def find_steps(trace: Trace) -> Steps:
     """Return the steps of every process, from the most reliable source that the recording has.
 
-    Of a trace that was cut, the steps that lie wholly inside the window.
+    Of a trace that was cut, the steps whose span lies wholly inside the window. A pattern that
+    merely repeats is no step (see `find_pattern`).
     """
     return _inside(trace.whole.steps or _steps_of_one(trace), trace)
 
@@ -67,8 +75,46 @@ def _steps_of_one(trace: Trace) -> Steps:
 
 @of_window
 def steps_of_ranks(ranks: Ranks) -> Steps:
-    """Return the steps of all ranks together that lie wholly inside the window."""
-    found = [find_steps(part) for part in ranks]
+    """Return the steps of all ranks together whose span lies wholly inside the window."""
+    return _together([find_steps(part) for part in ranks])
+
+
+@of_window
+def find_pattern(trace: Trace) -> Steps:
+    """Return the turns of the pattern in which kernels repeat; none where they do not.
+
+    Of a trace that was cut, those wholly inside the window. Where steps are known there is none.
+    """
+    return _inside(_pattern_of_whole(trace), trace)
+
+
+@of_window
+def pattern_of_ranks(ranks: Ranks) -> Steps:
+    """Return the turns of the patterns of all ranks together; none where steps are known."""
+    if len(steps_of_ranks(ranks.whole)):
+        return _none(is_pattern=True)
+    return _together([find_pattern(part) for part in ranks])
+
+
+@fact
+def _pattern_of_whole(trace: Trace) -> Steps:
+    if len(find_steps(trace)):
+        return _none(is_pattern=True)
+    found = find_periodic_steps(trace)
+    if found.table.empty:
+        return _none(is_pattern=True)
+    table = with_spans(found.table, trace, is_of_kernels=True).assign(is_warmup=False)
+    return Steps(table, _PATTERN, found.confidence_ratio, is_pattern=True)
+
+
+def _none(*, is_pattern: bool = False) -> Steps:
+    names = ("next_ns", "launched_ns", "device_start_ns", "device_end_ns")
+    columns = dict.fromkeys(names, np.empty(0, np.int64))
+    flags = dict.fromkeys(("on_device", "is_warmup"), np.empty(0, np.bool_))
+    return Steps(empty_steps().assign(**columns, **flags), "", is_pattern=is_pattern)
+
+
+def _together(found: Sequence[Steps]) -> Steps:
     if len(found) == 1:
         return found[0]
     first = max(found, key=len)
@@ -110,7 +156,8 @@ def mark_steps(ranks: Ranks, pattern: str) -> Ranks:
     tables = [steps_of_ranges(part.ranges, compiled) for part in ranks.whole]
     if all(table.empty for table in tables):
         raise UsageError(f"no range matches the step pattern {pattern!r}")
-    return _with_steps(ranks, _with_warmup(tables, _CHOSEN, 1.0, ranks.warmup_steps))
+    parts = ranks.whole.parts
+    return _with_steps(ranks, _with_warmup(parts, tables, _CHOSEN, 1.0, ranks.warmup_steps))
 
 
 def _with_steps(ranks: Ranks, steps: Sequence[Steps]) -> Ranks:
@@ -126,8 +173,8 @@ def _inside(steps: Steps, trace: Trace) -> Steps:
 
 
 def _rows_inside(table: pd.DataFrame, trace: Trace) -> npt.NDArray[np.int64]:
-    inside = (table["start_ns"] >= trace.span.start_ns) & (table["end_ns"] <= trace.span.end_ns)
-    return np.flatnonzero(inside)
+    starts, ends = table["device_start_ns"], table["device_end_ns"]
+    return np.flatnonzero((starts >= trace.span.start_ns) & (ends <= trace.span.end_ns))
 
 
 def rows_of_steps(trace: Trace) -> npt.NDArray[np.int64]:
@@ -139,24 +186,33 @@ def _decided(traces: Sequence[Trace], n_warmup: int | None) -> list[Steps]:
     for source, find in _ANNOTATED:
         tables = [find(trace.ranges) for trace in traces]
         if any(map(len, tables)):
-            return _with_warmup(tables, source, 1.0, n_warmup)
-    for source, infer in _INFERRED:
-        found = [infer(trace) for trace in traces]
-        sure = [steps.confidence_ratio for steps in found if len(steps.table)]
-        if sure:
-            tables = [steps.table for steps in found]
-            return _with_warmup(tables, source, min(sure), n_warmup)
-    return _with_warmup([empty_steps() for _ in traces], "", 1.0, n_warmup)
+            return _with_warmup(traces, tables, source, 1.0, n_warmup)
+    found = [find_optimizer_steps(trace) for trace in traces]
+    sure = [steps.confidence_ratio for steps in found if len(steps.table)]
+    if sure:
+        tables = [steps.table for steps in found]
+        return _with_warmup(traces, tables, _OPTIMIZER, min(sure), n_warmup)
+    return [_none() for _ in traces]
 
 
 def _with_warmup(
-    tables: Sequence[pd.DataFrame], source: str, confidence_ratio: float, n_given: int | None
+    traces: Sequence[Trace],
+    tables: Sequence[pd.DataFrame],
+    source: str,
+    confidence_ratio: float,
+    n_given: int | None,
 ) -> list[Steps]:
     """Return the steps of each trace, the same number of leading ones of all marked as warm-up."""
-    tables = [t.sort_values(["process", "start_ns"], ignore_index=True) for t in tables]
+    is_inferred = confidence_ratio < 1
+    tables = [
+        with_spans(table, trace, is_of_kernels=is_inferred)
+        for table, trace in zip(tables, traces, strict=True)
+    ]
     most = n_given if n_given is not None else max(map(_count_warmup, tables))
+    declared = [table["declared_warmup"] for table in tables if len(table)]
+    is_all = n_given is None and all(own.all() for own in declared)
     return [
-        Steps(table.assign(is_warmup=_leading(table, most)), source, confidence_ratio)
+        Steps(table.assign(is_warmup=_leading(table, most) | is_all), source, confidence_ratio)
         for table in tables
     ]
 
@@ -170,8 +226,12 @@ def _count_warmup(table: pd.DataFrame) -> int:
     most = 0
     for _, rows in table.groupby("process"):
         declared = rows["declared_warmup"].to_numpy(bool)
-        found = count_warmup((rows["end_ns"] - rows["start_ns"]).to_numpy())
-        most = max(most, found, 0 if declared.all() else int(declared.sum()))
+        spans = rows["device_end_ns"] - rows["device_start_ns"]
+        durations = spans.to_numpy(np.int64, copy=True)
+        # The span of the first step begins with its first work: what the host did before counts.
+        period = int(rows["next_ns"].iloc[0] - rows["start_ns"].iloc[0])
+        durations[0] = max(durations[0], period)
+        most = max(most, count_warmup(durations), 0 if declared.all() else int(declared.sum()))
     return most
 
 
@@ -196,7 +256,5 @@ _ANNOTATED: Final[tuple[tuple[str, Callable[[pd.DataFrame], pd.DataFrame]], ...]
         lambda ranges: steps_between_ends(_foreign(ranges), _OPTIMIZER_STEP, ["Optimizer.step"]),
     ),
 )
-_INFERRED: Final[tuple[tuple[str, Callable[[Trace], InferredSteps]], ...]] = (
-    ("inferred from the optimizer's kernels", find_optimizer_steps),
-    ("inferred from the period of the kernel sequence", find_periodic_steps),
-)
+_OPTIMIZER: Final = "inferred from the optimizer's kernels"
+_PATTERN: Final = "repeating pattern of kernels"

@@ -2,34 +2,46 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import math
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
+import numpy.typing as npt
 import pandas as pd
 
 from traceprof.facts.cache import of_window
 from traceprof.facts.names.phases import PHASES
-from traceprof.facts.steps.excess import excess_of_steps
-from traceprof.facts.steps.find import find_steps, steps_of_ranks
+from traceprof.facts.steps.between import between_steps, cause_of_steps
+from traceprof.facts.steps.excess import BETWEEN_STEPS, excess_of_steps
+from traceprof.facts.steps.find import (
+    find_pattern,
+    find_steps,
+    pattern_of_ranks,
+    steps_of_ranks,
+)
 from traceprof.facts.steps.parts import (
     DEVICE_PARTS,
-    device_durations,
     parts_of_devices,
     phases_of_host,
     profiler_in_steps,
     sums_in_steps,
 )
+from traceprof.facts.steps.spans import rows_by
 from traceprof.facts.steps.steadiness import (
     Steadiness,
     measure_steadiness,
     outliers_of_processes,
 )
+from traceprof.model.intervals import Intervals
 from traceprof.model.ranks import Ranks
 from traceprof.model.trace import DEVICE_TABLES, Trace
 
 __all__ = ["MeasuredSteps", "Throughput", "measured_steps"]
+
+_REASON: Final = "reason "
+"""Before the names of columns that explain slow steps, and that nobody else sees."""
 
 _SUMS: Final = ("profiler_ns", "h2d_bytes", "d2h_bytes", "p2p_bytes", "samples_count")
 """What is 0, not unknown, in ranks where there was none of it."""
@@ -37,6 +49,7 @@ _SUMS: Final = ("profiler_ns", "h2d_bytes", "d2h_bytes", "p2p_bytes", "samples_c
 _ORDER: Final = (
     *("process", "step", "at_ns", "duration_ns", "device_ns"),
     *DEVICE_PARTS,
+    *("host_at_ns", "period_ns", "between_ns", "between_cause", "lag_ns"),
     *(f"{phase}_ns" for phase in PHASES),
     *_SUMS,
 )
@@ -46,7 +59,8 @@ _ORDER: Final = (
 class Throughput:
     """Samples per second over the steady steps, of all processes together.
 
-    ``mean_per_s`` is all samples over all time; ``median_per_s`` of the rates of single steps.
+    ``mean_per_s`` is all samples over all time; ``median_per_s`` of the rates of single steps. The
+    time of a step is its period; the last one of a process, which has no next, is left out.
     """
 
     mean_per_s: float
@@ -58,15 +72,21 @@ class MeasuredSteps:
     """The steps that lie wholly inside the window, of all ranks.
 
     ``table`` has one row per process and step, sorted so: process, step, at_ns (its start, from
-    the start of the run), duration_ns (on the host; of inferred steps on the device), device_ns,
-    the five parts of the device (they add up to the duration), the host time of each phase and of
-    the profiler, bytes by direction, samples_count, samples_per_s, is_warmup, and what
-    `excess_of_steps` says of outliers. NaN: not recorded. Columns of what was not recorded at
-    all are not there.
+    the start of the run), duration_ns (on the devices where its launches are known, else its
+    period), device_ns (the same, NaN where not known), the five parts of the device (they add up
+    to the duration), host_at_ns and period_ns (where it starts on the host, and how long until the
+    next), between_ns (how much of that lies between the two) and between_cause (see
+    `BETWEEN_CAUSES`; "" for nothing), lag_ns (how much later the device is done than the host), the
+    host time of each phase and of the profiler, bytes by direction, samples_count, samples_per_s,
+    is_warmup, and what `excess_of_steps` says of outliers. NaN: not recorded. Columns of what was
+    not recorded at all are not there.
+
+    Where no steps are known but a pattern repeats (``is_pattern``), the rows are its turns;
+    nothing is called slow or warm-up among them.
 
     ``steadiness`` and ``throughput`` are of the steps without the warm-up, None where there are
     none (or no samples); ``warmup_count`` steps of each process are left out, ``warmup_ns`` long
-    in the first one.
+    in the first one. ``lag_ns`` is the median over the steady steps, NaN where not known.
     """
 
     table: pd.DataFrame
@@ -76,6 +96,8 @@ class MeasuredSteps:
     throughput: Throughput | None
     warmup_count: int
     warmup_ns: int
+    lag_ns: float = math.nan
+    is_pattern: bool = False
 
     @property
     def is_inferred(self) -> bool:
@@ -87,42 +109,101 @@ class MeasuredSteps:
 def measured_steps(ranks: Ranks) -> MeasuredSteps:
     """Return every step of every rank that lies wholly inside the window."""
     steps = steps_of_ranks(ranks)
-    table = _joined([_measure(part) for part in ranks])
+    is_pattern = not len(steps) and len(pattern_of_ranks(ranks)) > 0
+    if is_pattern:
+        steps = pattern_of_ranks(ranks)
+    table = _joined([_measure(part, is_pattern=is_pattern) for part in ranks])
     is_warmup = table["is_warmup"].to_numpy(np.bool_)
     durations = table["duration_ns"].to_numpy(np.float64)
     processes = table["process"].to_numpy(np.int64)
-    outliers = outliers_of_processes(durations, processes, is_warmup)
+    is_cut = table.pop("is_cut").to_numpy(np.bool_)
+    outliers = outliers_of_processes(durations, processes, is_warmup | is_pattern)
+    outliers[is_cut & (outliers < 0)] = 0
     dropped = table.loc[is_warmup, ["process", "duration_ns"]]
     first = dropped.loc[dropped["process"] == dropped["process"].min(), "duration_ns"]
+    reasons = table[[str(name) for name in table if str(name).startswith(_REASON)]]
+    table = table.drop(columns=list(reasons))
+    named = {str(name).removeprefix(_REASON): reasons[name] for name in reasons}
+    excess = excess_of_steps(table.assign(**named), outliers)
     return MeasuredSteps(
-        table=table.assign(**excess_of_steps(table, outliers)),
+        table=table.assign(**excess),
         source=steps.source if len(steps) else "",
         confidence_ratio=steps.confidence_ratio if len(steps) else 1.0,
         steadiness=measure_steadiness(durations[~is_warmup], processes[~is_warmup]),
         throughput=_throughput(table[~is_warmup]),
         warmup_count=len(first),
         warmup_ns=int(first.sum()),
+        lag_ns=float(table.loc[~is_warmup, "lag_ns"].median()),
+        is_pattern=is_pattern,
     )
 
 
 @of_window
-def _measure(trace: Trace) -> pd.DataFrame:
+def _measure(trace: Trace, *, is_pattern: bool) -> pd.DataFrame:
     """Return what is known of the steps of one rank by itself."""
-    steps = find_steps(trace)
-    rows = steps.table
-    duration = steps.durations_ns
+    steps = find_pattern(trace) if is_pattern else find_steps(trace)
+    rows, known = steps.table, steps.table["on_device"].to_numpy(np.bool_)
+    zero = trace.whole.span.start_ns
     columns: dict[str, object] = {
         "process": rows["process"],
         "step": rows["step"],
-        "at_ns": rows["start_ns"] - trace.whole.span.start_ns,
-        "duration_ns": duration,
+        "at_ns": rows["device_start_ns"] - zero,
+        "duration_ns": steps.durations_ns,
     }
     if trace.recorded & set(DEVICE_TABLES):
-        on_device = duration.astype(np.float64) if steps.is_inferred else device_durations(trace)
-        columns |= {"device_ns": on_device, **parts_of_devices(trace)}
-    columns |= {**phases_of_host(trace), **profiler_in_steps(trace), **sums_in_steps(trace)}
+        on_device = np.where(known, steps.durations_ns, np.nan)
+        columns |= {"device_ns": on_device, **parts_of_devices(trace, rows)}
+    lag = (rows["device_end_ns"] - rows["end_ns"]).to_numpy(np.float64)
+    between = (rows["next_ns"] - rows["end_ns"]).clip(lower=0)
+    columns |= {
+        "host_at_ns": rows["start_ns"] - zero,
+        "period_ns": steps.periods_ns,
+        "between_ns": between,
+        "between_cause": cause_of_steps(trace, rows),
+        "lag_ns": np.where(known & (not steps.is_inferred), lag, np.nan),
+    }
+    columns |= {
+        **phases_of_host(trace, rows),
+        **profiler_in_steps(trace, rows.assign(end_ns=rows["next_ns"])),
+        **sums_in_steps(trace, rows),
+    }
+    columns |= {f"{_REASON}{name}": time for name, time in _reasons(trace, rows).items()}
     table = pd.DataFrame({name: np.asarray(values) for name, values in columns.items()})
-    return table.assign(is_warmup=steps.warmup())
+    return table.assign(is_warmup=steps.warmup(), is_cut=_are_cut(trace, rows))
+
+
+def _reasons(trace: Trace, steps: pd.DataFrame) -> Mapping[str, npt.NDArray[np.float64]]:
+    """Return what the host did while it launched each step, for what makes steps slow.
+
+    A span on the devices grows with what happens from the last launch of the step before to the
+    last launch of its own; a period with what happens in it.
+    """
+    before = steps.groupby("process")["launched_ns"].shift()
+    start = before.where(steps["on_device"], steps["start_ns"]).fillna(steps["start_ns"])
+    end = steps["launched_ns"].where(steps["on_device"], steps["next_ns"])
+    spans = steps.assign(start_ns=start.astype(np.int64), end_ns=end)
+    between = between_steps(trace)
+    lost = np.zeros(len(steps))
+    by_process = rows_by(between, "process")
+    for process, rows in rows_by(steps, "process").items():
+        own = between.iloc[by_process.get(process, np.empty(0, np.int64))]
+        time = Intervals.union_of(own["start_ns"], own["end_ns"])
+        lost[rows] = time.covered_ns(spans["start_ns"].iloc[rows], spans["end_ns"].iloc[rows])
+    found = {**phases_of_host(trace, spans), **profiler_in_steps(trace, spans)}
+    return {**found, f"{BETWEEN_STEPS}_ns": lost}
+
+
+def _are_cut(trace: Trace, rows: pd.DataFrame) -> npt.NDArray[np.bool_]:
+    """Return which steps may seem short because the recording holds no more of them.
+
+    The first span of a process on the devices begins with its first work, and the last period on
+    the host ends with the step itself.
+    """
+    whole = find_steps(trace.whole).table.groupby("process")
+    first = rows["process"].map(whole["start_ns"].min()) == rows["start_ns"]
+    last = rows["process"].map(whole["start_ns"].max()) == rows["start_ns"]
+    known = rows["on_device"].to_numpy(np.bool_)
+    return np.asarray((first & known) | (last & ~known), np.bool_)
 
 
 def _joined(tables: Sequence[pd.DataFrame]) -> pd.DataFrame:
@@ -130,18 +211,22 @@ def _joined(tables: Sequence[pd.DataFrame]) -> pd.DataFrame:
     filled = [table for table in tables if len(table)] or [tables[0]]
     table = filled[0] if len(filled) == 1 else pd.concat(filled, ignore_index=True)
     known = [name for name in _ORDER if name in table]
+    known += [str(name) for name in table if str(name).startswith(_REASON)]
     sums = {name: table[name].fillna(0) for name in known if name in _SUMS}
-    joined = table[[*known, "is_warmup"]].assign(**sums)
+    joined = table[[*known, "is_warmup", "is_cut"]].assign(**sums)
     if "samples_count" in joined:
-        rate = joined["samples_count"] / (joined["duration_ns"] / 1e9)
+        rate = joined["samples_count"] / (joined["period_ns"] / 1e9)
         joined.insert(len(known), "samples_per_s", rate)
-    return joined.sort_values(["process", "at_ns"], kind="stable", ignore_index=True)
+    return joined.sort_values(["process", "at_ns", "step"], kind="stable", ignore_index=True)
 
 
 def _throughput(steady: pd.DataFrame) -> Throughput | None:
     if "samples_count" not in steady or steady.empty or not steady["samples_count"].any():
         return None
-    per_process = steady.groupby("process")
-    mean = per_process["samples_count"].sum() / (per_process["duration_ns"].sum() / 1e9)
+    order = steady.groupby("process")
+    is_last = order.cumcount(ascending=False) == 0
+    whole = steady[~is_last | (order["step"].transform("size") == 1)]
+    per_process = whole.groupby("process")
+    mean = per_process["samples_count"].sum() / (per_process["period_ns"].sum() / 1e9)
     median = per_process["samples_per_s"].median()
     return Throughput(float(mean.sum()), float(median.sum()))

@@ -16,6 +16,7 @@ _Float64Array = npt.NDArray[np.float64]
 
 _MOST_PLACES: Final = 1000
 _FLOOR_RATIO: Final = 0.05
+_MOST_OUTLIERS: Final = 0.25
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,16 +90,20 @@ def _slopes(durations_ns: _Float64Array, most_places: int) -> _Float64Array:
 def outliers(durations_ns: _Float64Array) -> npt.NDArray[np.int64]:
     """Return 1 for each slow outlier, -1 for each fast one, else 0.
 
-    An outlier lies outside median ± 3 · 1.4826 · MAD, and more than 5 % from the median.
+    An outlier lies outside median ± 3 · 1.4826 · MAD, and more than 5 % from the median. Outliers
+    are rare: where more than a quarter of the steps lie on one side, steps are of several kinds.
     """
     if len(durations_ns) < 4:
         return np.zeros(len(durations_ns), np.int64)
     median = float(np.median(durations_ns))
     spread = 3 * 1.4826 * float(np.median(np.abs(durations_ns - median)))
     away = durations_ns - median
-    return np.where(np.abs(away) > max(spread, _FLOOR_RATIO * median), np.sign(away), 0).astype(
-        np.int64
-    )
+    outside = np.abs(away) > max(spread, _FLOOR_RATIO * median)
+    found = np.where(outside, np.sign(away), 0).astype(np.int64)
+    for side in (1, -1):
+        if np.mean(found == side) > _MOST_OUTLIERS:
+            found[found == side] = 0
+    return found
 
 
 def outliers_of_processes(

@@ -1,4 +1,4 @@
-"""Warm-up: the leading steps that are unlike the rest."""
+"""Warm-up: the leading steps that are slower than the rest."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ _FEWEST_KEPT: Final = 3
 def count_warmup(durations_ns: npt.NDArray[np.int64]) -> int:
     """Return how many leading steps are warm-up.
 
-    A leading step is warm-up while it lies outside median ± 3 · 1.4826 · MAD of the steps after
-    it; a step within 5 % of the median never counts as outside. At least half of the steps are
-    kept, and at least three.
+    A leading step is warm-up while it is longer than median + 3 · 1.4826 · MAD of the steps after
+    it, and by more than 5 % of the median; one that is shorter than the rest is none. At least
+    half of the steps are kept, and at least three.
     """
     n_dropped = 0
     durations: list[float] = durations_ns.astype(np.float64).tolist()
@@ -34,7 +34,7 @@ def count_warmup(durations_ns: npt.NDArray[np.int64]) -> int:
         del rest[bisect_left(rest, own)]
         median = _middle(len(rest), rest.__getitem__)
         spread = 3 * _MAD_TO_DEVIATION * _middle(len(rest), partial(_deviation, rest, median))
-        if abs(own - median) <= max(spread, _FLOOR_RATIO * median):
+        if own - median <= max(spread, _FLOOR_RATIO * median):
             break
         n_dropped += 1
     return n_dropped

@@ -17,6 +17,7 @@ from traceprof.render.formatting import is_known, note_text, sentences, value_te
 from traceprof.render.palette import PART_STYLES
 from traceprof.render.report.links import link_to
 from traceprof.render.shown import Row, rows_of
+from traceprof.render.wording import saving_words
 from traceprof.session.answer import Document
 from traceprof.session.selection import select
 from traceprof.units import format_count, format_duration, format_number, format_ratio
@@ -64,7 +65,7 @@ def _of_devices(results: Mapping[str, Result]) -> list[tuple[str, str]]:
 def findings_html(trace: Trace, findings: Result, window: TimeWindow) -> str:
     """Return the advice as a list; ``window`` is what the timeline of the page shows."""
     run = Ranks.of(trace)
-    items = [_finding(run, row, window) for row in rows_of(findings.table)]
+    items = [_finding(run, row, window) for row in rows_of(findings.table) if not row["is_minor"]]
     advice = _list(items[:_SHOWN], 1) if items else ""
     if len(items) > _SHOWN:
         rest = _list(items[_SHOWN:], _SHOWN + 1)
@@ -79,10 +80,8 @@ def _list(items: Sequence[str], first: int) -> str:
 
 
 def _finding(run: Ranks, finding: Row, window: TimeWindow) -> str:
-    saving = ""
-    if finding["saving_ratio"] > 0:
-        ratio, saved = format_ratio(finding["saving_ratio"]), format_duration(finding["saving_ns"])
-        saving = f'<span class="saving">up to {ratio} ({saved})</span>'
+    words = saving_words(finding)
+    saving = f'<span class="saving">{html_text(words)}</span>' if words else ""
     evidence = "".join(f"<li>{_text(fact, 400)}</li>" for fact in _facts(finding["evidence"]))
     return (
         f"<li><h3>{_text(finding['title'], 300)} {saving}</h3><ul>{evidence}</ul>"

@@ -12,7 +12,7 @@ from rich.text import Text
 from traceprof.model.results import Unit
 from traceprof.render.formatting import value_text
 from traceprof.render.shown import Row
-from traceprof.units import format_duration, format_ratio
+from traceprof.render.wording import saving_words
 
 __all__ = ["findings_in_brief", "findings_view"]
 
@@ -45,6 +45,8 @@ def findings_view(findings: Iterable[Row]) -> RenderableType:
     for number, finding in enumerate(findings, 1):
         title = _title(number, finding)
         body = Text(_text(finding["evidence"]))
+        if finding.get("model"):
+            body.append(f"\nestimated: {_text(finding['model'])}", style="dim")
         body.append("\n").append_text(_action(finding))
         body.append(f"\nnot if: {_text(finding['caveat'])}", style="dim")
         lines += [title, Padding(body, (0, 0, 0, len(_INDENT)))]
@@ -53,12 +55,8 @@ def findings_view(findings: Iterable[Row]) -> RenderableType:
 
 def _title(number: int, finding: Row) -> Text:
     title = Text(f"{number}. {_text(finding['title'])}", style="bold")
-    if finding["saving_ratio"] > 0:
-        title.append(
-            f"  up to {format_ratio(finding['saving_ratio'])}"
-            f" ({format_duration(finding['saving_ns'])})",
-            style="not bold yellow",
-        )
+    if words := saving_words(finding):
+        title.append(f"  {words}", style="not bold yellow")
     return title
 
 

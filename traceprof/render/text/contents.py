@@ -86,7 +86,8 @@ def _devices(contents: Contents) -> Iterator[tuple[str, str]]:
             f"kernels, {format_count(device.copies)} copies and memsets",
         )
     if contents.n_unused_devices:
-        yield "", f"{contents.n_unused_devices} more GPU(s) without work in this trace"
+        gpus = "GPU" if contents.n_unused_devices == 1 else "GPUs"
+        yield "", f"{contents.n_unused_devices} more {gpus} without work in this trace"
 
 
 def _processes(contents: Contents) -> Iterator[tuple[str, str]]:

@@ -11,6 +11,7 @@ import numpy as np
 from rich.console import Group, RenderableType
 from rich.text import Text
 
+from traceprof.facts.workload import UNKNOWN
 from traceprof.render.escape import plain_text
 from traceprof.render.formatting import note_text, sentences
 from traceprof.render.shown import rows_of
@@ -52,6 +53,7 @@ def where_view(document: Document) -> RenderableType:
 def _heading(document: Document, width: int) -> Iterator[Text]:
     """Return what was looked at and judged; of remarks the first few."""
     yield _title(document)
+    yield from _workload(document, width)
     yield _window(document, "judged")
     notes = sentences(document.selection.notes)
     shown = _MOST_NOTES if len(notes) > _MOST_NOTES + 1 else len(notes)
@@ -64,9 +66,18 @@ def _heading(document: Document, width: int) -> Iterator[Text]:
 def _title(document: Document) -> Text:
     title = Text(plain_text(Path(document.info.path).name), style="bold")
     title.append(f"  {plain_text(document.info.profiler)}", style="dim")
-    if document.hardware:
-        title.append(f"  {plain_text(document.hardware)}", style="dim")
     return title
+
+
+def _workload(document: Document, width: int) -> Iterator[Text]:
+    """Return what the run does, on what, and why one thinks so."""
+    found = document.workload
+    kind = "" if found is None or found.kind == UNKNOWN else found.kind
+    line = Text(" on ".join(filter(None, (kind, plain_text(document.hardware)))))
+    if kind and found is not None and found.reasons:
+        line.append(f"  ({note_text(found.reasons[0])})", style="dim")
+    if line:
+        yield _cut(line, width)
 
 
 def _window(document: Document, label: str) -> Text:
@@ -107,7 +118,8 @@ def _step_line(document: Document) -> Iterator[Text]:
     first = table[table["process"] == table["process"].iloc[0]]
     durations = first["duration_ns"].tolist()
     if len(durations) >= _FEWEST_STEPS:
-        line = Text(f"steps {first['step'].min()}..{first['step'].max()}  ", style="dim")
+        what = "turns" if steps.scalars.get("is_pattern") else "steps"
+        line = Text(f"{what} {first['step'].min()}..{first['step'].max()}  ", style="dim")
         line.append(sparkline(durations, _SPARK_WIDTH), style="default")
         line.append(f"  0 .. {format_duration(max(durations))}", style="dim")
         yield line
@@ -117,12 +129,12 @@ def _findings(document: Document, width: int) -> Iterator[RenderableType]:
     findings = document.results.get("findings")
     if findings is None:
         return
-    table = findings.table
-    if table.empty:
+    rows = [row for row in rows_of(findings.table) if not row.get("is_minor")]
+    if not rows:
         yield Text("no rule found anything to improve")
         return
-    yield from findings_in_brief(rows_of(table, _BEST), width)
-    if (left := len(table) - _BEST) > 0:
+    yield from findings_in_brief(rows[:_BEST], width)
+    if (left := len(rows) - _BEST) > 0:
         noun = "finding" if left == 1 else "findings"
         yield Text(f"… {left} more {noun} (traceprof findings)", "dim")
 

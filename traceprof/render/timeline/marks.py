@@ -32,7 +32,9 @@ def describe_focus(trace: Trace, window: TimeWindow) -> dict[str, Any] | None:
     inside = chosen.window & window
     if inside == window or inside.duration_ns == 0:
         return None
-    label = {"steady": "Steady steps", "active": "Device active"}.get(chosen.label, chosen.label)
+    label = {"steady": "Steady steps", "active": "While devices work"}.get(
+        chosen.label, chosen.label
+    )
     return {
         "start": inside.start_ns - window.start_ns,
         "end": inside.end_ns - window.start_ns,

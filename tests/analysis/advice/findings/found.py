@@ -25,7 +25,9 @@ class Found:
     caveat: str
     window: str
     ranges: tuple[str, ...]
-    is_symptom: bool
+    kind: str
+    once_ns: float | None
+    is_minor: bool
 
 
 def findings_of(of: Trace | Ranks) -> list[Found]:
@@ -41,7 +43,9 @@ def findings_of(of: Trace | Ranks) -> list[Found]:
             caveat=row["caveat"],
             window=row["window"],
             ranges=tuple(filter(None, row["ranges"].split("; "))),
-            is_symptom=row["is_symptom"],
+            kind=row["kind"],
+            once_ns=row["once_ns"],
+            is_minor=row["is_minor"],
         )
         for row in run("findings", of).table.to_dict("records")
     ]

@@ -10,14 +10,29 @@ from tests.builders import TraceBuilder
 from tests.running import run
 from traceprof.analysis.advice import findings
 from traceprof.analysis.advice.findings import RULES, Rule
+from traceprof.model.activity import Activity
 from traceprof.model.cluster import Cluster
 from traceprof.model.ranks import Ranks
 from traceprof.model.tables import TABLES
-from traceprof.model.trace import Trace
+from traceprof.model.trace import Trace, TraceInfo
 from traceprof.render.formatting import note_text
 
 US = 1000
 MS = 1000 * US
+
+
+_HELPERS = {
+    "base",
+    "claims",
+    "context",
+    "copy_rows",
+    "idle_times",
+    "named_gaps",
+    "judging",
+    "kernel_times",
+    "stalling_calls",
+    "waiting",
+}
 
 
 def found(of: Trace | Ranks) -> dict[str, Found]:
@@ -26,7 +41,7 @@ def found(of: Trace | Ranks) -> dict[str, Found]:
 
 def test_every_module_of_rules_is_registered() -> None:
     modules = {module.name for module in pkgutil.iter_modules(findings.__path__)}
-    assert {rule.name for rule in RULES} == modules - {"base", "context", "named_gaps"}
+    assert {rule.name for rule in RULES} == modules - _HELPERS
 
 
 @pytest.mark.parametrize("rule", RULES, ids=lambda rule: rule.name)
@@ -64,12 +79,12 @@ def test_a_host_that_is_late_as_a_whole_is_not_a_straggling_rank() -> None:
     rules = found(run_with_late((6, 7)))
     assert "straggler" not in rules
     slow = rules["slow_host"]
-    # 10 steps of 40 ms without the first, in 1.94 s.
-    assert slow.saving_ratio == pytest.approx(0.36 / 1.94)
-    assert slow.title == "slow host: the others wait for n3, 18.6 % of the time"
+    # 10 steps of 140 ms, in each of which the others wait 40 ms; in the first nobody knows.
+    assert slow.saving_ratio == pytest.approx(0.36 / 1.4)
+    assert slow.title == "slow host: the others wait for n3, 25.7 % of the time"
     assert slow.evidence == (
         "2 of the 2 ranks of host n3 come late; it is last to 100.0 % of the collectives that it "
-        "shares with others and holds them up 360.0 ms in all",
+        "shares with others and holds them up 400.0 ms in all",
         "they take longer in forward",
     )
 
@@ -99,10 +114,26 @@ def test_small_collectives() -> None:
         builder.kernel("ncclDevKernel_AllReduce", at + 60 * US, at + 100 * US)
         builder.collective("all_reduce", at, at + 1, n_bytes=10_000)
     rules = found(builder.build())
-    # 40 kernels per "step" instead of one: 39/40 of the exposed 40 %, of which half is claimed.
-    assert rules["small_buckets"].saving_ratio == pytest.approx(0.4 * 39 / 40 / 2)
-    assert rules["small_buckets"].evidence == ("median duration 40.00 µs, median size 10.00 kB",)
-    assert rules["exposed_communication"].saving_ratio == pytest.approx(0.4)
+    # All are equally long, so that all of it is latency; one of 40 would do.
+    assert rules["small_buckets"].saving_ratio == pytest.approx(0.4 * 39 / 40)
+    assert rules["small_buckets"].kind == "estimated"
+    assert rules["small_buckets"].evidence == (
+        "the quickest tenth takes 40.00 µs, the median 40.00 µs, median size 10.00 kB",
+    )
+    assert "exposed_communication" not in rules
+
+
+def test_what_is_not_latency_of_small_collectives_is_exposed_communication() -> None:
+    builder = TraceBuilder()
+    for i in range(40):
+        at = 100 * US * i
+        builder.kernel("gemm", at, at + 60 * US)
+        length = 10 * US if i < 10 else 40 * US
+        builder.kernel("ncclDevKernel_AllReduce", at + 60 * US, at + 60 * US + length)
+        builder.collective("all_reduce", at, at + 1, n_bytes=10_000)
+    rules = found(builder.build(span=(0, 4 * MS)))
+    assert rules["small_buckets"].saving_ratio == pytest.approx(0.1 * 39 / 40)
+    assert rules["exposed_communication"].saving_ratio == pytest.approx(0.3 * 30 / 40)
 
 
 def test_large_collectives_are_not_small() -> None:
@@ -148,8 +179,34 @@ def test_copies_that_wait(kind: str, api: str, rule: str, saving: float) -> None
     assert rules[rule].window == "80000.000us..100000.000us"
 
 
-def test_asynchronous_copies_of_pinned_memory_are_fine() -> None:
-    assert found(copies_of("pinned", "cudaMemcpyAsync")) == {}
+def test_asynchronous_copies_of_pinned_memory_that_nothing_hides() -> None:
+    rules = found(copies_of("pinned", "cudaMemcpyAsync"))
+    assert list(rules) == ["exposed_copies"]
+    finding = rules["exposed_copies"]
+    assert (finding.kind, finding.saving_ns) == ("bounded", 20 * MS)
+    assert "kernels could hide 100.0 % of them at most" in finding.evidence
+
+
+def test_no_more_copies_can_be_hidden_than_there_are_kernels_to_hide_them() -> None:
+    trace = (
+        TraceBuilder()
+        .kernel("gemm", 0, 10 * MS, launched_ns=(0, 1))
+        .copy("h2d", 10 * MS, 100 * MS, launched_ns=(1, 2))
+        .build()
+    )
+    finding = found(trace)["exposed_copies"]
+    assert finding.title.startswith("exposed copies: 90.0 % of the time")
+    assert finding.saving_ns == 10 * MS
+
+
+def test_copies_that_kernels_hide_are_fine() -> None:
+    trace = (
+        TraceBuilder()
+        .kernel("gemm", 0, 100 * MS, launched_ns=(0, 1))
+        .copy("h2d", 10 * MS, 90 * MS, stream=8, launched_ns=(1, 2))
+        .build()
+    )
+    assert found(trace) == {}
 
 
 def test_small_copies_to_the_device_do_not_block() -> None:
@@ -190,36 +247,172 @@ def test_layout_conversions() -> None:
 def test_small_kernels() -> None:
     builder = TraceBuilder().kernel("gemm", 0, 60 * US)
     for i in range(8):
-        builder.kernel("elementwise", (60 + 5 * i) * US, (65 + 5 * i) * US)
+        builder.kernel("gather", (60 + 5 * i) * US, (65 + 5 * i) * US)
     finding = found(builder.build())["small_kernels"]
     assert finding.saving_ratio == pytest.approx(0.2)
     assert finding.evidence[0] == "8 of them (88.9 % of all)"
 
 
+def test_pointwise_kernels_in_a_row_could_be_fused() -> None:
+    builder = TraceBuilder().kernel("gemm", 0, 50 * US)
+    # Two pairs, 10 + 20 and 10 + 5, and one that is left over.
+    for start, end in ((50, 60), (60, 80), (80, 90), (90, 95), (95, 100)):
+        builder.kernel("elementwise_kernel", start * US, end * US)
+    finding = found(builder.build())["fusable_kernels"]
+    assert finding.title.startswith("pointwise kernels one after the other: 45.0 % of the time")
+    assert (finding.kind, finding.saving_ns) == ("estimated", 15 * US)
+
+
+@pytest.mark.parametrize("name", ["triton_poi_fused_add_0", "gather_kernel"])
+def test_kernels_that_nobody_fuses(name: str) -> None:
+    builder = TraceBuilder()
+    for i in range(4):
+        builder.kernel(name, 25 * i * US, 25 * (i + 1) * US)
+    assert "fusable_kernels" not in found(builder.build())
+
+
+def test_pointwise_kernels_of_two_streams_are_not_in_a_row() -> None:
+    builder = TraceBuilder()
+    for i in range(4):
+        builder.kernel("elementwise_kernel", 25 * i * US, 25 * (i + 1) * US, stream=i)
+    assert "fusable_kernels" not in found(builder.build())
+
+
+_PASS = "void at::native::multi_tensor_apply_kernel<at::native::{}OpFunctor<float>>"
+
+
+def optimizer(*kernels: tuple[str, int]) -> Trace:
+    builder, at = TraceBuilder(), 0
+    for name, length in kernels:
+        builder.kernel(name, at * US, (at + length) * US)
+        at += length
+    return builder.build()
+
+
+def test_an_optimizer_in_several_passes() -> None:
+    names = [_PASS.format(own) for own in ("Unary", "Binary", "Pointwise", "Ternary")]
+    trace = optimizer(*zip(names, (20, 20, 40, 20), strict=True), ("gemm", 100))
+    finding = found(trace)["unfused_optimizer"]
+    # Fused: 7/4 of 40 µs instead of 100 µs.
+    assert (finding.kind, finding.saving_ns) == ("estimated", 30 * US)
+
+
+def test_a_fused_optimizer_is_fine() -> None:
+    name = "void at::native::multi_tensor_apply_kernel<at::native::FusedAdamMathFunctor<{}>>"
+    trace = optimizer(*((name.format(i), 20) for i in range(4)), ("gemm", 100))
+    assert "unfused_optimizer" not in found(trace)
+
+
 @pytest.mark.parametrize(
-    ("device", "kernel", "expected"),
+    ("device", "kernel", "saved", "action"),
     [
-        ("NVIDIA A100", "ampere_sgemm_128x64_tn", True),
-        ("NVIDIA A100", "cutlass_80_simt_sgemm_128x64", True),
-        ("NVIDIA A100", "ampere_bf16_s16816gemm_bf16_128x128", False),
-        ("NVIDIA A100", "ampere_scudnn_128x64_relu_small_nn_v1", True),
-        ("NVIDIA A100", "void splitKreduce_kernel<32, 16, int, float, float>(float*)", False),
-        ("GeForce GTX 1080", "maxwell_sgemm_128x64_tn", False),
-        ("Tesla P100", "maxwell_sgemm_128x64_tn", False),
+        ("NVIDIA A100-SXM4-80GB", "ampere_sgemm_128x64_tn", 1 - 1 / 16, "BF16"),
+        ("NVIDIA A100-SXM4-80GB", "cutlass_80_tensorop_s1688gemm_128x64", 0.5, "BF16"),
+        ("NVIDIA GeForce RTX 4060", "cutlass_80_simt_sgemm_128x64", 0.5, "BF16"),
+        ("NVIDIA GeForce RTX 3070 Ti", "fmha_cutlassF_f32_aligned_64x64_rf_sm80", 0.5, "BF16"),
+        ("Tesla V100-SXM2-16GB", "volta_sgemm_128x64_tn", 1 - 15.7 / 125, "FP16"),
+        ("Tesla T4", "volta_sgemm_128x64_tn", 1 - 8.1 / 65, "FP16"),
+        ("AMD Instinct MI300X", "Cijk_Ailk_Bljk_SB_MT128x128x16_MI32x32x2", 0.875, "BF16"),
     ],
 )
-def test_single_precision_matrix_work(device: str, kernel: str, expected: bool) -> None:
+def test_matrix_work_in_32_bits(device: str, kernel: str, saved: float, action: str) -> None:
+    builder = TraceBuilder().device(0, device).kernel("at::native::x", 50 * US, 100 * US)
+    finding = found(builder.kernel(kernel, 0, 50 * US).build())["precision"]
+    assert finding.saving_ratio == pytest.approx(0.5 * saved, rel=1e-3)
+    assert finding.kind == "estimated"
+    assert finding.action.startswith(f"train in {action}")
+    others = {
+        "A100": ("FP16",),
+        "V100": ("TF32", "BF16"),
+        "T4": ("TF32", "BF16"),
+        "MI300X": ("TF32",),
+    }
+    assert not any(
+        word in finding.action for name, words in others.items() if name in device for word in words
+    )
+
+
+@pytest.mark.parametrize(
+    ("device", "kernel"),
+    [
+        ("NVIDIA A100", "ampere_bf16_s16816gemm_bf16_128x128"),
+        ("NVIDIA A100", "turing_fp16_s1688gemm_fp16_128x128"),
+        ("GeForce GTX 1080", "maxwell_sgemm_128x64_tn"),
+        ("Tesla P100-SXM2-16GB", "maxwell_sgemm_128x64_tn"),
+        ("", "ampere_sgemm_128x64_tn"),
+    ],
+)
+def test_matrix_work_that_is_not_faster_in_16_bits(device: str, kernel: str) -> None:
     trace = TraceBuilder().device(0, device).kernel(kernel, 0, 100 * US).build()
-    assert ("tensor_cores" in found(trace)) == expected
+    assert "precision" not in found(trace)
 
 
-@pytest.mark.parametrize(("device", "precision"), [("Tesla V100", "FP16"), ("NVIDIA A100", "TF32")])
-def test_precision_is_one_that_the_device_has(device: str, precision: str) -> None:
-    trace = TraceBuilder().device(0, device).kernel("sgemm_128x64_tn", 0, 100 * US).build()
-    assert precision in found(trace)["tensor_cores"].action
+def loop_with(call: str, n_steps: int = 5) -> Trace:
+    """Steps of 100 ms, 20 ms of which the device is idle while the host is in ``call``."""
+    builder = TraceBuilder()
+    for i in range(n_steps):
+        at = 100 * MS * i
+        builder.step(at, at + 100 * MS, number=i)
+        builder.kernel("gemm", at, at + 80 * MS, launched_ns=(at - 2, at - 1))
+        builder.api_call(call, at + 70 * MS, at + 100 * MS)
+    return builder.build(span=(0, 100 * MS * n_steps))
 
 
-def test_symptoms_stand_behind_their_causes() -> None:
+@pytest.mark.parametrize(
+    ("call", "rule"),
+    [
+        ("cudaMalloc", "allocations"),
+        ("cudaFree", "allocations"),
+        ("hipMalloc", "allocations"),
+        ("cuMemCreate", "allocations"),
+        ("cuModuleLoadDataEx", "loading"),
+        ("cuLibraryLoadData", "loading"),
+        ("nvrtcCompileProgram", "loading"),
+    ],
+)
+def test_calls_that_stall_the_loop(call: str, rule: str) -> None:
+    finding = findings_of(loop_with(call))[0]
+    assert (finding.rule, finding.kind, finding.saving_ns) == (rule, "measured", 20 * MS)
+    assert finding.evidence[0] == f"1 call of {call} in each step"
+
+
+@pytest.mark.parametrize(
+    "call",
+    ["cudaMallocAsync", "cudaFreeAsync", "cuModuleGetLoadingMode", "hipExtModuleLaunchKernel"],
+)
+def test_calls_that_do_not_stall(call: str) -> None:
+    assert not {"allocations", "loading"} & set(found(loop_with(call)))
+
+
+def test_without_steps_loading_occurs_once() -> None:
+    builder = TraceBuilder().kernel("gemm", 0, 50 * MS, launched_ns=(0, 1))
+    builder.api_call("cuModuleLoadDataEx", 50 * MS, 90 * MS)
+    finding = found(builder.kernel("gemm", 90 * MS, 100 * MS).build())["loading"]
+    assert (finding.kind, finding.saving_ns, finding.once_ns) == ("once", 0, 40 * MS)
+
+
+def test_of_graphs_that_were_traced_whole_nothing_else_is_said() -> None:
+    builder = TraceBuilder()
+    for i in range(4):
+        at = 100 * MS * i
+        builder.kernel("CUDA graph 7", at, at + 60 * MS, activity=Activity.CUDA_GRAPH)
+    (finding,) = findings_of(builder.build(info=TraceInfo(format="nsys")))
+    assert finding.rule == "whole_graphs"
+    assert (finding.kind, finding.saving_ratio, finding.is_minor) == ("none", 0, False)
+    assert "--cuda-graph-trace=node" in finding.action
+
+
+def test_nobody_is_told_of_what_he_does_not_have() -> None:
+    builder = TraceBuilder().device(0, "AMD Instinct MI300X")
+    builder.kernel("gemm", 0, 80 * MS, launched_ns=(0, 1))
+    builder.copy("d2h", 80 * MS, 100 * MS, launched_ns=(1, 2), dst_kind="pageable", api="hipMemcpy")
+    result = run("findings", builder.build(info=TraceInfo(format="nvprof")))
+    words = " ".join(result.table["action"]) + " ".join(map(note_text, result.notes))
+    assert "hipHostRegister" in words
+    assert not any(word in words for word in ("cuda", "DataLoader", "torch", "nsys"))
+
+
+def test_a_gap_is_told_once_by_those_who_know_why() -> None:
     trace = (
         TraceBuilder()
         .kernel("gemm", 0, MS, launched_ns=(0, 1))
@@ -227,8 +420,63 @@ def test_symptoms_stand_behind_their_causes() -> None:
         .kernel("gemm", 1000 * MS, 1001 * MS, launched_ns=(1000 * MS - 10, 1000 * MS - 5))
         .build()
     )
-    rules = [finding.rule for finding in findings_of(trace)]
-    assert rules == ["input_bound", "gpu_gaps", "low_utilisation"]
+    rules = found(trace)
+    assert list(rules) == ["input_bound", "host_code"]
+    assert rules["input_bound"].saving_ns == 898 * MS
+    assert rules["host_code"].saving_ns == 101 * MS - 10
+
+
+def test_a_wait_costs_at_most_its_own_length_of_the_gap_after_it() -> None:
+    trace = (
+        TraceBuilder()
+        .kernel("gemm", 0, 10 * MS, launched_ns=(0, 1))
+        .api_call("cudaDeviceSynchronize", 5 * MS, 10 * MS)
+        .kernel("gemm", 90 * MS, 100 * MS, launched_ns=(90 * MS - 20, 90 * MS - 10))
+        .build()
+    )
+    rules = found(trace)
+    # The host had waited 5 ms; in the other 75 ms of the gap it did something else.
+    assert rules["host_sync"].saving_ns == 5 * MS
+    assert rules["host_sync"].kind == "bounded"
+    assert rules["host_code"].saving_ns == pytest.approx(75 * MS, abs=100)
+
+
+def test_waiting_for_a_rank_is_not_exposed_communication_too() -> None:
+    ranks = run_with_late((6,))
+    exposed = run("breakdown", ranks).to_frame("total")["exposed_communication_ns"].iloc[0]
+    rules = found(ranks)
+    straggler, rest = rules["straggler"], rules.get("exposed_communication")
+    # 10 steps of 140 ms, in each of which 7 of 8 ranks wait 40 ms; in the first nobody knows.
+    assert straggler.saving_ratio == pytest.approx(0.36 / 1.4)
+    claimed = straggler.saving_ratio + (rest.saving_ratio if rest else 0)
+    assert claimed * 1_400 * MS * 8 <= exposed
+
+
+def test_long_gaps_without_a_launch_are_told_once_for_all_devices() -> None:
+    builder = TraceBuilder()
+    for device in (0, 1):
+        builder.kernel("gemm", 0, MS, device=device)
+        builder.kernel("gemm", 1000 * MS, 1001 * MS, device=device)
+    (finding,) = findings_of(builder.api_call("cudaFree", 0, 1).build())
+    assert finding.rule == "gpu_gaps"
+    assert finding.title == (
+        "2 gaps of more than 500.0 ms without a cause that was recorded: 99.8 % of the time"
+    )
+    assert finding.saving_ns == 999 * MS
+
+
+def test_idle_that_nothing_explains_is_one_finding_for_all_devices() -> None:
+    builder = TraceBuilder()
+    for device in range(8):
+        for i in range(3):
+            builder.kernel("gemm", 10 * MS * i, 10 * MS * i + 6 * MS, device=device)
+    (finding,) = findings_of(builder.build())
+    assert finding.rule == "low_utilisation"
+    assert finding.title == (
+        "idle without a cause that another finding names: all 8 devices, 30.8 % of the time"
+    )
+    assert finding.evidence == ("100.0 % of it: no launch was recorded",)
+    assert (finding.kind, finding.saving_ns) == ("bounded", 8 * MS)
 
 
 def test_training_on_the_host_can_be_input_bound_too() -> None:
@@ -243,10 +491,11 @@ def test_findings_as_a_table() -> None:
     (row,) = result.table.to_dict("records")
     assert (row["rule"], row["number"], row["show"]) == ("blocking_copies", 1, "copies")
     assert list(map(note_text, row["evidence"])) == [
-        "1 copies by cudaMemcpy",
+        "1 copy by cudaMemcpy",
         "the calls take 1 ns of host time",
     ]
     assert row["evidence"][1].values == {"each": 1}
+    assert (row["kind"], row["ground"], row["is_minor"]) == ("bounded", "lost", False)
 
 
 def test_savings_are_per_step_where_steps_are_known() -> None:
@@ -254,8 +503,9 @@ def test_savings_are_per_step_where_steps_are_known() -> None:
     for i in range(5):
         at = 100 * MS * i
         builder.step(at, at + 100 * MS, number=i)
-        builder.kernel("gemm", at, at + 80 * MS, launched_ns=(at - 2, at - 1))
-        builder.copy("d2h", at + 80 * MS, at + 100 * MS, launched_ns=(at, at + 1), api="cudaMemcpy")
+        builder.kernel("gemm", at, at + 80 * MS, launched_ns=(at, at + 1))
+        called = (at + 2, at + 3)
+        builder.copy("d2h", at + 80 * MS, at + 100 * MS, launched_ns=called, api="cudaMemcpy")
     finding = found(builder.build(span=(0, 500 * MS)))["blocking_copies"]
     assert finding.saving_ns == 20 * MS
-    assert finding.evidence[0] == "1 copies by cudaMemcpy per step"
+    assert finding.evidence[0] == "1 copy by cudaMemcpy in each step"

@@ -2,20 +2,26 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Final
 
 from traceprof.analysis.advice.findings import (
+    allocations,
     blocking_copies,
     blocking_memsets,
     exposed_communication,
+    exposed_copies,
+    fusable_kernels,
     gpu_gaps,
     host_code,
     host_sync,
     input_bound,
     launch_bound,
     layout_conversion,
+    loading,
     low_utilisation,
     pageable_copies,
+    precision,
     profiler_overhead,
     slow_host,
     slow_link,
@@ -23,61 +29,81 @@ from traceprof.analysis.advice.findings import (
     small_buckets,
     small_kernels,
     straggler,
-    tensor_cores,
+    unfused_optimizer,
     unpinned_memory,
     warmup,
+    whole_graphs,
 )
 from traceprof.analysis.advice.findings.base import Finding, Rule
 from traceprof.analysis.advice.findings.context import Context
+from traceprof.analysis.advice.findings.judging import Judged, judge
 from traceprof.analysis.base import Analysis
-from traceprof.errors import NotRecordedError
 from traceprof.model.ranks import Ranks
 from traceprof.model.results import Note, Result, ResultSpec, TableSpec, Unit, key, same
 
 __all__ = ["ANALYSIS", "RULES", "Finding", "Rule"]
 
 RULES: Final[tuple[Rule, ...]] = (
+    whole_graphs.RULE,
+    profiler_overhead.RULE,
+    loading.RULE,
+    allocations.RULE,
     input_bound.RULE,
-    host_sync.RULE,
-    host_code.RULE,
-    launch_bound.RULE,
-    exposed_communication.RULE,
-    small_buckets.RULE,
     slow_host.RULE,
     straggler.RULE,
+    slow_link.RULE,
     pageable_copies.RULE,
     unpinned_memory.RULE,
     blocking_copies.RULE,
     blocking_memsets.RULE,
-    slow_link.RULE,
+    exposed_copies.RULE,
+    host_sync.RULE,
+    host_code.RULE,
+    launch_bound.RULE,
+    small_buckets.RULE,
+    exposed_communication.RULE,
     slow_steps.RULE,
     warmup.RULE,
-    profiler_overhead.RULE,
+    precision.RULE,
+    unfused_optimizer.RULE,
     layout_conversion.RULE,
+    fusable_kernels.RULE,
     small_kernels.RULE,
-    tensor_cores.RULE,
     gpu_gaps.RULE,
     low_utilisation.RULE,
 )
+"""In the order in which they claim time: the more specific first."""
 
 SPEC: Final = ResultSpec(
     tables=(
         TableSpec(
             "findings",
-            "one row per finding, the largest saving first, symptoms last",
+            "one row per finding, the largest saving first, what occurs once last",
             (
                 key("rule", "the rule that found it"),
                 key("number", "which one of that rule, from 1", Unit.NUMBER),
                 same("title", Unit.TEXT, "what was found"),
-                same("saving_ratio", Unit.RATIO, "the share of the time that it costs, at most"),
+                same(
+                    "kind",
+                    Unit.TEXT,
+                    "how sure the saving is: measured, bounded (at most), estimated (by a model), "
+                    "once (a cost that occurs once), none (nothing is known to be saved)",
+                ),
+                same(
+                    "claimed_ratio", Unit.RATIO, "the share of the time that it is about, its own"
+                ),
+                same("saving_ratio", Unit.RATIO, "the share of the time that could be saved"),
                 same("saving_ns", Unit.NS, "the same per step; of the window without steps"),
+                same("once_ns", Unit.NS, "what it costs once, where it is not per step"),
+                same("model", Unit.TEXT, "what an estimated saving rests on"),
                 same("evidence", Unit.TEXT, "what shows it"),
                 same("action", Unit.TEXT, "what to do"),
                 same("caveat", Unit.TEXT, "when it may be wrong"),
                 same("window", Unit.TEXT, "the worst place, as --window takes it"),
                 same("ranges", Unit.TEXT, "the ranges concerned"),
                 same("show", Unit.TEXT, "the analysis that tells more"),
-                same("is_symptom", Unit.FLAG, "says that devices wait, not why"),
+                same("ground", Unit.TEXT, "what the claimed time is: lost, compute or slow steps"),
+                same("is_minor", Unit.FLAG, "less than 1 % of the time: not for a page"),
             ),
         ),
         TableSpec(
@@ -88,53 +114,62 @@ SPEC: Final = ResultSpec(
                 same("reason", Unit.TEXT, "what it lacks"),
             ),
         ),
-    )
+    ),
+    scalars=(
+        same("compute_ratio", Unit.RATIO, "the share of the judged time that is compute"),
+        same("slow_ratio", Unit.RATIO, "the share by which slow steps are longer than typical"),
+    ),
 )
 
 
 def measure_findings(ranks: Ranks) -> Result:
     """Return the advice of all rules."""
     context = Context(ranks)
-    findings: list[tuple[Rule, int, Finding]] = []
-    abstained: list[dict[str, str]] = []
-    for rule in RULES:
-        try:
-            ranks.require(*rule.needs)
-            findings += [(rule, i, found) for i, found in enumerate(rule.check(context), 1)]
-        except NotRecordedError as error:
-            abstained.append({"rule": rule.name, "reason": str(error)})
-    findings.sort(key=lambda item: (item[2].is_symptom, -item[2].saving_ratio))
-    rows = [_row(rule, number, finding) for rule, number, finding in findings]
+    found, abstained = judge(context, RULES)
     tables = {
-        "findings": SPEC.table("findings").frame(rows),
-        "abstained": SPEC.table("abstained").frame(abstained),
+        "findings": SPEC.table("findings").frame([_row(own) for own in found]),
+        "abstained": SPEC.table("abstained").frame(
+            [{"rule": rule, "reason": reason} for rule, reason in abstained.items()]
+        ),
     }
-    return Result("findings", SPEC, tables, notes=_notes(bool(findings), abstained))
+    scalars = {"compute_ratio": _compute_ratio(context), "slow_ratio": context.slow_ratio}
+    return Result("findings", SPEC, tables, scalars, notes=_notes(bool(found), abstained))
 
 
-def _row(rule: Rule, number: int, finding: Finding) -> dict[str, object]:
+def _compute_ratio(context: Context) -> float:
+    total = sum((time.compute & context.typical).total_ns for time in context.times.values())
+    return total / context.typical_ns / max(1, len(context.places)) * (1 - context.slow_ratio)
+
+
+def _row(own: Judged) -> dict[str, object]:
+    finding = own.finding
     return {
-        "rule": rule.name,
-        "number": number,
+        "rule": own.rule.name,
+        "number": own.number,
         "title": finding.title,
-        "saving_ratio": finding.saving_ratio,
-        "saving_ns": finding.saving_ns,
+        "kind": finding.kind.value,
+        "claimed_ratio": own.claimed_ratio,
+        "saving_ratio": own.saving_ratio,
+        "saving_ns": own.saving_ns,
+        "once_ns": finding.once_ns,
+        "model": finding.model or "",
         "evidence": finding.evidence,
         "action": finding.action,
         "caveat": finding.caveat,
         "window": finding.window,
         "ranges": "; ".join(finding.ranges),
-        "show": rule.show,
-        "is_symptom": finding.is_symptom,
+        "show": own.rule.show,
+        "ground": ", ".join(dict.fromkeys(claim.ground.value for claim in own.claims)),
+        "is_minor": own.is_minor,
     }
 
 
-def _notes(found_any: bool, abstained: list[dict[str, str]]) -> tuple[Note, ...]:
+def _notes(found_any: bool, abstained: Mapping[str, str]) -> tuple[Note, ...]:
     """Return that nothing was found, and which rules could not judge."""
     notes = [] if found_any else [Note("no rule found anything to improve")]
     rules: dict[str, list[str]] = {}
-    for row in abstained:
-        rules.setdefault(row["reason"], []).append(row["rule"])
+    for rule, reason in abstained.items():
+        rules.setdefault(reason, []).append(rule)
     notes += [
         Note.of("not judged: {rules}: {reason}", rules=", ".join(names), reason=reason)
         for reason, names in rules.items()
@@ -160,5 +195,6 @@ ANALYSIS = Analysis(
         "environment",
     ),
     whole=("kernels", "copies", "api_calls"),
+    of_steps=True,
     of_ranks=measure_findings,
 )

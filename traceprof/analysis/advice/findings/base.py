@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
+from traceprof.analysis.advice.findings.claims import Claim, Kind
 from traceprof.analysis.advice.findings.context import Context
 from traceprof.model.results import Note
 
@@ -15,30 +16,32 @@ __all__ = ["Finding", "Rule"]
 class Finding:
     """One piece of advice.
 
-    ``saving_ratio`` is the estimated share of the time that it costs, an upper bound of the gain;
-    ``saving_ns`` the same per step (of the whole window where steps are not known). ``window``
-    can be given to ``--window`` to look at the worst place. A symptom says that devices wait; it
-    stands behind the findings that say why.
+    ``claims`` is the time that it is about: what of it was not claimed before is its own, and its
+    saving. ``kind`` says how sure that saving is, ``model`` what an estimate rests on, and
+    ``once_ns`` what is lost once where it is not per step. ``window`` can be given to ``--window``
+    to look at the worst place.
     """
 
     title: Note
-    saving_ratio: float
-    saving_ns: int
+    claims: tuple[Claim, ...]
+    kind: Kind
     evidence: tuple[Note, ...]
     action: str
     caveat: str
+    model: Note | None = None
+    once_ns: int | None = None
     window: str = ""
     ranges: tuple[str, ...] = ()
-    is_symptom: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class Rule:
     """One rule. To add one: a module that defines ``RULE``, and its place in `RULES`.
 
-    ``needs`` names the tables without which it cannot judge, ``show`` the analysis that tells more.
-    ``check`` yields its findings and raises NotRecordedError, with the reason, where the trace does
-    not let it judge.
+    The order of `RULES` is that in which they claim: the more specific first. ``needs`` names the
+    tables without which it cannot judge, ``show`` the analysis that tells more. ``check`` yields
+    its findings and raises NotRecordedError, with the reason, where the trace does not let it
+    judge.
     """
 
     name: str

@@ -8,6 +8,7 @@ from typing import Final
 import pandas as pd
 
 from traceprof.analysis.advice.findings.base import Finding, Rule
+from traceprof.analysis.advice.findings.claims import Kind
 from traceprof.analysis.advice.findings.context import Context
 from traceprof.model.results import Note
 
@@ -34,19 +35,23 @@ def _check(context: Context) -> Iterator[Finding]:
     copies = blocking_copies_of(context.copies)
     # Those of pageable memory are the findings of another rule.
     pinned = copies[(copies["src_kind"] != "pageable") & (copies["dst_kind"] != "pageable")]
-    ratio = context.exposed_ratio(pinned)
-    if pinned.empty or ratio < _LEAST:
+    claim = context.left(context.exposed(pinned))
+    share = context.share(claim)
+    if pinned.empty or share < _LEAST:
         return
     calls = set(pinned["api"])
     yield Finding(
-        title=Note.of("blocking copies: {share:ratio} of the time nothing else runs", share=ratio),
-        saving_ratio=ratio,
-        saving_ns=context.saving_ns(ratio),
+        title=Note.of("blocking copies: {share:ratio} of the time nothing else runs", share=share),
+        claims=(claim,),
+        kind=Kind.BOUNDED,
         evidence=(
-            context.counted(len(pinned), "copies by {calls}", calls=", ".join(sorted(calls))),
+            context.counted(len(pinned), "cop(y|ies) by {calls}", calls=", ".join(sorted(calls))),
             context.timed(int(pinned["call_ns"].sum()), "the calls take ", " of host time"),
         ),
-        action="use cudaMemcpyAsync (non_blocking=True) on a stream of its own",
+        action=context.advice(
+            pytorch="use cudaMemcpyAsync (non_blocking=True) on a stream of its own",
+            other="use cudaMemcpyAsync on a stream of its own",
+        ),
         caveat="what the host needs at once has to be waited for",
         window=context.longest_row(pinned),
     )

@@ -8,6 +8,7 @@ from typing import Final
 import pandas as pd
 
 from traceprof.analysis.advice.findings.base import Finding, Rule
+from traceprof.analysis.advice.findings.claims import Kind
 from traceprof.analysis.advice.findings.context import Context
 from traceprof.model.results import Note
 
@@ -26,15 +27,16 @@ def blocking_memsets_of(copies: pd.DataFrame) -> pd.DataFrame:
 
 def _check(context: Context) -> Iterator[Finding]:
     memsets = blocking_memsets_of(context.copies)
-    ratio = context.exposed_ratio(memsets)
-    if memsets.empty or ratio < _LEAST:
+    claim = context.left(context.exposed(memsets))
+    share = context.share(claim)
+    if memsets.empty or share < _LEAST:
         return
     yield Finding(
-        title=Note.of("blocking memsets: {share:ratio} of the time nothing else runs", share=ratio),
-        saving_ratio=ratio,
-        saving_ns=context.saving_ns(ratio),
-        evidence=(context.counted(len(memsets), "memsets of pinned or managed memory"),),
-        action="use cudaMemsetAsync, or do not clear what is overwritten anyway",
+        title=Note.of("blocking memsets: {share:ratio} of the time nothing else runs", share=share),
+        claims=(claim,),
+        kind=Kind.BOUNDED,
+        evidence=(context.counted(len(memsets), "memset(s) of pinned or managed memory"),),
+        action=context.worded("use cudaMemsetAsync, or do not clear what is overwritten anyway"),
         caveat="the first touch of managed memory costs time in any case",
     )
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import re
-from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, Final
 
@@ -11,60 +9,28 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
+from traceprof.analysis.advice.findings.claims import Claim, Ground, Ledger, Times
+from traceprof.analysis.advice.findings.copy_rows import copies_in
+from traceprof.analysis.advice.findings.idle_times import gaps_of_ranks, idle_times
+from traceprof.analysis.advice.findings.kernel_times import (
+    KernelTimes,
+    kernel_times,
+    time_of_kernels,
+)
 from traceprof.facts.collectives.matches import Matches, find_matches
 from traceprof.facts.device.times import device_times, used_devices
-from traceprof.facts.gaps import CAUSES, find_gap_parts, find_gaps
-from traceprof.facts.host.states import find_host_states
-from traceprof.facts.launches import launches_of
-from traceprof.facts.names.kernels import SHORT_NS
+from traceprof.facts.software import Software, Vendor, software_of
+from traceprof.facts.steps.excess import PROFILER
 from traceprof.facts.steps.find import steps_of_ranks
+from traceprof.facts.steps.measured import measured_steps
 from traceprof.facts.steps.steadiness import outliers
-from traceprof.model.activity import Activity
 from traceprof.model.intervals import Intervals
 from traceprof.model.parts import DeviceTime
 from traceprof.model.ranks import Ranks
 from traceprof.model.results import Note
 from traceprof.model.steps import Steps
-from traceprof.model.trace import Trace
 
-__all__ = ["Context", "KernelTimes", "copies_with_calls"]
-
-_OWNERS: Final = {
-    "data": "input_bound",
-    "launch": "launch_bound",
-    "host": "host_code",
-    "profiler": "profiler",
-    "queued": "queued",
-    "peer": "peer",
-    "synchronising": "host_sync",
-    "edge": "edge",
-    "unknown": "unknown",
-}
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class KernelTimes:
-    """The kernels that start in the typical time, by name; of all ranks.
-
-    ``by_name``: name, activity, count, total_ns, short_count and short_ns (of those below
-    `SHORT_NS`). ``durations_ns`` and ``is_communication`` are of the single kernels, and
-    ``longest_communication`` start and end of the longest communication kernel, None without any.
-    """
-
-    by_name: pd.DataFrame
-    durations_ns: npt.NDArray[np.int64]
-    is_communication: npt.NDArray[np.bool_]
-    longest_communication: tuple[int, int] | None
-
-    @property
-    def communication(self) -> pd.DataFrame:
-        """Those of ``by_name`` that communicate."""
-        return self.by_name[self.by_name["activity"] == Activity.COMMUNICATION.value]
-
-    def named(self, pattern: re.Pattern[str]) -> pd.DataFrame:
-        """Return those of ``by_name`` in whose name ``pattern`` is found."""
-        found = [pattern.search(str(name)) is not None for name in self.by_name["name"]]
-        return self.by_name[np.array(found, np.bool_)]
+__all__ = ["Context"]
 
 
 class Context:
@@ -78,9 +44,19 @@ class Context:
         self.ranks = ranks
 
     @cached_property
+    def software(self) -> Software:
+        """What ran."""
+        return software_of(self.ranks)
+
+    @cached_property
     def devices(self) -> list[int]:
         """The devices that worked anywhere in the recording."""
         return [device for part in self.ranks for device in used_devices(part)]
+
+    @cached_property
+    def places(self) -> list[int]:
+        """Whose time is judged: the devices, or the host of each rank (-1, -2 …) without any."""
+        return self.devices or [-1 - i for i in range(len(self.ranks))]
 
     @cached_property
     def steps(self) -> Steps:
@@ -111,6 +87,25 @@ class Context:
         return found
 
     @cached_property
+    def slow_steps(self) -> npt.NDArray[np.int64]:
+        """The rows of `steps` that are slow, but for those that the profiler disturbed."""
+        slow = np.flatnonzero(self.step_outliers > 0)
+        if not len(slow):
+            return slow
+        grown = measured_steps(self.ranks).table["grown_phase"].to_numpy(object)
+        return np.asarray(slow[grown[slow] != PROFILER], np.int64)
+
+    @cached_property
+    def slow_excess_ns(self) -> int:
+        """How much longer than typical the slow steps are, all together."""
+        return int((self.steps.durations_ns[self.slow_steps] - self.step_ns).sum())
+
+    @cached_property
+    def slow_ratio(self) -> float:
+        """That, as a share of the steady steps."""
+        return self.slow_excess_ns / max(1, int(self.steps.durations_ns[~self.is_warmup].sum()))
+
+    @cached_property
     def typical(self) -> Intervals:
         """The time that the rules judge."""
         table = self.steps.table
@@ -118,8 +113,7 @@ class Context:
         if not len(table):
             return span
         left_out = table[self.is_warmup | (self.step_outliers > 0)]
-        whole = Intervals.union_of(table["start_ns"], table["end_ns"])
-        kept = whole - Intervals.union_of(left_out["start_ns"], left_out["end_ns"])
+        kept = _union_of(table) - _union_of(left_out)
         return kept if len(kept) else span
 
     @property
@@ -147,55 +141,70 @@ class Context:
 
     @cached_property
     def times(self) -> dict[int, DeviceTime]:
-        """What each device did when, inside the window."""
+        """What each of `places` did when, inside the window."""
         known = {device: time for part in self.ranks for device, time in device_times(part).items()}
-        return {device: known.get(device) or DeviceTime.nothing() for device in self.devices}
+        return {place: known.get(place) or DeviceTime.nothing() for place in self.places}
+
+    @cached_property
+    def ledger(self) -> Ledger:
+        """What of the judged time no finding has claimed."""
+        table = self.steps.table.iloc[self.slow_steps]
+        slow = Intervals.union_of(table["start_ns"], table["end_ns"]) - self.typical
+        return Ledger(
+            {
+                Ground.LOST: {i: self.typical - time.compute for i, time in self.times.items()},
+                Ground.COMPUTE: {i: self.typical & time.compute for i, time in self.times.items()},
+                Ground.SLOW: dict.fromkeys(self.places, slow),
+            }
+        )
+
+    def left(self, times: Times, ground: Ground = Ground.LOST, saved_ratio: float = 1.0) -> Claim:
+        """Return the claim on what of ``times`` no finding has claimed yet."""
+        return self.ledger.left(Claim(times, ground, saved_ratio))
+
+    def share(self, claim: Claim) -> float:
+        """Return the share of the typical time, the mean over devices, that ``claim`` covers."""
+        return claim.total_ns / self.typical_ns / max(1, len(self.places))
+
+    def claimed_ratio(self, claim: Claim) -> float:
+        """Return the share of all that is judged, the slow steps with it."""
+        if claim.ground is Ground.SLOW:
+            return self.slow_ratio
+        return self.share(claim) * (1 - self.slow_ratio)
+
+    def saving_ratio(self, claim: Claim) -> float:
+        """Return how much of all that is judged ``claim`` could save."""
+        return self.claimed_ratio(claim) * claim.saved_ratio
+
+    def saving_ns(self, ratio: float) -> int:
+        """Return ``ratio`` of a step (of the window where steps are not known) in ns."""
+        return round(ratio * self.step_ns / (1 - min(self.slow_ratio, 0.99)))
 
     @cached_property
     def gaps(self) -> pd.DataFrame:
-        """The gaps of the devices with ``owner``, the one rule that each counts for.
-
-        ``typical_ns`` is the part of a gap in the typical time, ``part`` the place of its rank.
-        """
-        found = [_owned(part).assign(part=i) for i, part in enumerate(self.ranks)]
-        filled = [gaps for gaps in found if len(gaps)] or found[:1]
-        gaps = pd.concat(filled, ignore_index=True)
+        """The gaps of the devices; ``typical_ns`` is the part of each in the typical time."""
+        gaps = gaps_of_ranks(self.ranks)
         return gaps.assign(typical_ns=self.typical.covered_ns(gaps["start_ns"], gaps["end_ns"]))
 
-    def gap_ratio(self, owner: str) -> float:
-        """Return the share of the typical time, the mean over devices, in the gaps of a rule."""
-        gaps = self.gaps
-        total = int(gaps.loc[gaps["owner"] == owner, "typical_ns"].sum())
-        return total / self.typical_ns / max(1, len(self.devices))
+    def idle_for(self, *causes: str) -> Claim:
+        """Return the claim on the idle time that ``causes`` account for."""
+        times: dict[int, Intervals] = {}
+        for cause in causes:
+            for device, time in self._idle_times[cause].items():
+                times[device] = times[device] | time if device in times else time
+        return self.left(times)
 
-    def idle_ns(self, cause: str) -> int:
-        """Return how long devices were idle for ``cause`` in the typical time, all together."""
-        found = 0
-        for part in self.ranks:
-            parts = find_gap_parts(part)
-            own = parts[(parts["cause"] == CAUSES.index(cause)).to_numpy()]
-            found += int(self.typical.covered_ns(own["start_ns"], own["end_ns"]).sum())
-        return found
+    @cached_property
+    def _idle_times(self) -> Any:
+        return idle_times(self.ranks)
 
-    def gap_times(self, gaps: pd.DataFrame) -> dict[int, Intervals]:
-        """Return when some of `gaps` hold in the typical time, by device."""
-        return {
-            int(str(device)): Intervals.union_of(own["start_ns"], own["end_ns"]) & self.typical
-            for device, own in gaps.groupby("device")
-        }
-
-    def longest_gap(self, owner: str) -> str:
-        """Return the window of the longest typical gap of a rule, as people type it."""
-        own = self.gaps[(self.gaps["owner"] == owner) & (self.gaps["typical_ns"] > 0)]
-        return "" if own.empty else self.longest_row(own)
-
-    def ratio(self, time: Intervals) -> float:
-        """Return the share of the typical time that ``time`` (of one device) covers."""
-        return (time & self.typical).total_ns / self.typical_ns
-
-    def mean_ratio(self, times: dict[int, Intervals]) -> float:
-        """Return the mean over devices of the typical share."""
-        return sum(map(self.ratio, times.values())) / max(1, len(self.devices))
+    def longest_gap(self, *causes: str) -> str:
+        """Return the window of the typical gap with most of ``causes``, as people type it."""
+        own = self.gaps[self.gaps["typical_ns"] > 0]
+        if own.empty:
+            return ""
+        place = int(own[list(causes)].sum(axis=1).to_numpy().argmax())
+        return self.longest_row(own.iloc[place : place + 1])
 
     @cached_property
     def copies(self) -> pd.DataFrame:
@@ -203,11 +212,15 @@ class Context:
 
         With the call that made each: ``api`` ("" unknown) and its ``call_ns``.
         """
-        found = [copies_with_calls(part) for part in self.ranks]
-        copies = pd.concat([own for own in found if len(own)] or found[:1], ignore_index=True)
-        starts = copies["start_ns"].to_numpy()
-        inside = self.typical.covered_ns(starts, starts + 1) > 0
-        return copies[inside].reset_index(drop=True)
+        return copies_in(self.ranks, self.typical)
+
+    def exposed(self, rows: pd.DataFrame) -> Times:
+        """Return when ``rows`` (copies) ran on each device and no kernel did."""
+        found = {}
+        for device, time in self.times.items():
+            own = rows[rows["device"] == device]
+            found[device] = Intervals.union_of(own["start_ns"], own["end_ns"]) - time.kernel
+        return found
 
     @cached_property
     def matches(self) -> Matches:
@@ -216,25 +229,13 @@ class Context:
 
     @cached_property
     def kernels(self) -> KernelTimes:
-        """The kernels that start in the typical time, rank by rank summed up by their names."""
-        return _joined([_kernel_times(part, self.typical) for part in self.ranks])
+        """The kernels that start in the typical time, summed up by their names."""
+        return kernel_times(self.ranks, self.typical)
 
-    def kernels_ratio(self, total_ns: int) -> float:
-        """Return ``total_ns`` of kernels as a share of the typical time, the mean over devices."""
-        return total_ns / self.typical_ns / max(1, len(self.devices))
-
-    def exposed(self, device: int, rows: pd.DataFrame) -> Intervals:
-        """Return when ``rows`` (copies of ``device``) ran and no kernel did."""
-        own = rows[rows["device"] == device]
-        return Intervals.union_of(own["start_ns"], own["end_ns"]) - self.times[device].kernel
-
-    def exposed_ratio(self, rows: pd.DataFrame) -> float:
-        """Return the typical share of time, the mean over devices, in exposed copies ``rows``."""
-        return self.mean_ratio({device: self.exposed(device, rows) for device in self.devices})
-
-    def saving_ns(self, ratio: float) -> int:
-        """Return ``ratio`` of a step (of the window where steps are not known) in ns."""
-        return round(ratio * self.step_ns)
+    def kernel_claim(self, rows: pd.DataFrame, saved_ratio: float = 1.0) -> Claim:
+        """Return the claim on the compute kernels ``rows`` of `KernelTimes.by_name`."""
+        times = time_of_kernels(self.ranks, set(rows["name"]))
+        return self.left(times, Ground.COMPUTE, saved_ratio)
 
     def longest_row(self, rows: pd.DataFrame) -> str:
         """Return the window of the longest of ``rows`` (there is one), as people type it."""
@@ -247,98 +248,59 @@ class Context:
         zero = self.ranks.whole.span.start_ns
         return f"{(start_ns - zero) / 1e3:.3f}us..{(end_ns - zero) / 1e3:.3f}us"
 
-    def counted(self, count: float, what: str, **values: Any) -> Note:
-        """Return how many of ``what`` there are, per step and device where steps are known.
+    def counted(self, count: int, words: str, more: str = "", **values: Any) -> Note:
+        """Return how many there are: in each step where steps are known, of each device.
 
-        ``what`` may name ``values``, as notes do.
+        ``words`` follow the number and ``more`` comes last; both may name ``values``, as notes do.
         """
-        each, per = self._each(count)
-        return Note.of(f"{{each:number}} {what}{per}", each=each, **values)
+        if not len(self.steps):
+            return Note.of(f"{{n:count}} {words}{more}", n=count, **values)
+        places = max(1, len(self.devices))
+        each = count / self.n_steps / places
+        of = "in each step" + (" on each device" if places > 1 else "")
+        if each < 1:
+            text = f"{{n:count}} {words} in {{steps:count}} steps{more}"
+            return Note.of(text, n=count, steps=round(self.n_steps), **values)
+        about = "" if each == round(each) else "about "
+        text = f"{about}{{n:count}} {words} {of}{more}"
+        return Note.of(text, n=round(each), **values)
 
     def timed(self, total_ns: float, before: str = "", after: str = "", **values: Any) -> Note:
         """Return a time with words around it, per step and device where steps are known."""
-        each, per = self._each(total_ns)
+        if not len(self.steps):
+            return Note.of(f"{before}{{each:ns}}{after}", each=total_ns, **values)
+        places = max(1, len(self.devices))
+        per = " per step and device" if places > 1 else " per step"
+        each = total_ns / self.n_steps / places
         return Note.of(f"{before}{{each:ns}}{per}{after}", each=each, **values)
 
-    def _each(self, value: float) -> tuple[float, str]:
-        if not len(self.steps):
-            return value, ""
-        several = len(self.devices) > 1
-        each = value / self.n_steps / max(1, len(self.devices))
-        return each, " per step and device" if several else " per step"
+    def advice(self, *, pytorch: str, other: str) -> str:
+        """Return the advice for PyTorch where it ran, else the other; `worded`."""
+        return self.worded(pytorch if self.software.has_pytorch else other)
+
+    def worded(self, text: str) -> str:
+        """Return ``text`` with the names that things have at the vendor of the devices."""
+        if self.software.vendor is not Vendor.AMD:
+            return text
+        for nvidia, amd in _AMD_WORDS:
+            text = text.replace(nvidia, amd)
+        return text
+
+
+_AMD_WORDS: Final = (
+    ("cudaMem", "hipMem"),
+    ("cudaMalloc", "hipMalloc"),
+    ("cudaFree", "hipFree"),
+    ("cudaHost", "hipHost"),
+    ("CUDA graph", "HIP graph"),
+    ("nvidia-smi -q -d PCIE", "rocm-smi --showbus"),
+)
+
+
+def _union_of(steps: pd.DataFrame) -> Intervals:
+    return Intervals.union_of(steps["device_start_ns"], steps["device_end_ns"])
 
 
 def _named(steps: Steps) -> Steps:
-    return Steps(steps.table.iloc[:0], "") if steps.is_inferred else steps
-
-
-def _owned(part: Trace) -> pd.DataFrame:
-    """Return the gaps of a rank with the rule that each counts for."""
-    gaps = find_gaps(part)
-    causes = list(_OWNERS)
-    main = gaps[causes].to_numpy(np.int64).argmax(axis=1) if len(gaps) else []
-    rules = list(_OWNERS.values())
-    owner = np.asarray(main, np.int64)
-    of_host = np.isin(owner, [rules.index("launch_bound"), rules.index("host_code")])
-    owner[_opens_in_a_sync(part, gaps) & of_host] = rules.index("host_sync")
-    return gaps.assign(owner=pd.Categorical.from_codes(owner, pd.Index(rules)))
-
-
-def _opens_in_a_sync(part: Trace, gaps: pd.DataFrame) -> npt.NDArray[np.bool_]:
-    """Return which gaps open while the host waits for the device: the queue ran dry."""
-    opens = np.zeros(len(gaps), np.bool_)
-    states = find_host_states(part)
-    for process, rows in gaps.groupby("process").indices.items():
-        state = states.get(int(str(process)))
-        if state is not None:
-            at = gaps["start_ns"].to_numpy()[rows]
-            opens[rows] = state.synchronising.covered_ns(at - 1, at + 1) > 0
-    return opens
-
-
-def copies_with_calls(part: Trace) -> pd.DataFrame:
-    """Return the copies of a rank with the call that made each: ``api`` and its ``call_ns``."""
-    copies, launches = part.copies, launches_of(part, "copies")
-    names = part.whole.api_calls["name"].to_numpy(object)
-    api = np.full(len(copies), "", object)
-    api[launches.is_known] = names[launches.call[launches.is_known]]
-    call_ns = np.where(launches.is_known, launches.end_ns - launches.start_ns, 0)
-    return copies.assign(api=api, call_ns=call_ns)
-
-
-def _kernel_times(part: Trace, typical: Intervals) -> KernelTimes:
-    starts = part.kernels["start_ns"].to_numpy()
-    kernels = part.kernels[typical.covered_ns(starts, starts + 1) > 0]
-    starts, ends = kernels["start_ns"].to_numpy(), kernels["end_ns"].to_numpy()
-    durations = ends - starts
-    is_short = durations < SHORT_NS
-    sums = pd.DataFrame(
-        {
-            "count": 1,
-            "total_ns": durations,
-            "short_count": is_short.astype(np.int64),
-            "short_ns": np.where(is_short, durations, 0),
-        }
-    )
-    keys = [kernels[name].reset_index(drop=True) for name in ("name", "activity")]
-    by_name = sums.groupby(keys, observed=True, sort=False).sum()
-    by_name = by_name.rename_axis(["name", "activity"]).reset_index()
-    communicates = (kernels["activity"] == Activity.COMMUNICATION.value).to_numpy()
-    longest = None
-    if communicates.any():
-        place = int(np.where(communicates, durations, -1).argmax())
-        longest = int(starts[place]), int(ends[place])
-    by_name = by_name.astype({"name": object, "activity": object})
-    return KernelTimes(by_name, durations, communicates, longest)
-
-
-def _joined(parts: list[KernelTimes]) -> KernelTimes:
-    by_name = pd.concat([part.by_name for part in parts], ignore_index=True)
-    by_name = by_name.groupby(["name", "activity"], sort=False).sum().reset_index()
-    longest = [p.longest_communication for p in parts if p.longest_communication is not None]
-    return KernelTimes(
-        by_name,
-        np.concatenate([part.durations_ns for part in parts]),
-        np.concatenate([part.is_communication for part in parts]),
-        max(longest, key=lambda span: span[1] - span[0], default=None),
-    )
+    is_none = not len(steps) or steps.warmup().all()
+    return Steps(steps.table.iloc[:0], "") if is_none else steps

@@ -1,13 +1,15 @@
-"""Very long gaps of a device."""
+"""Gaps of half a second and more that no other rule explains."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from typing import Final
 
+import numpy as np
 import pandas as pd
 
 from traceprof.analysis.advice.findings.base import Finding, Rule
+from traceprof.analysis.advice.findings.claims import Claim, Kind
 from traceprof.analysis.advice.findings.context import Context
 from traceprof.analysis.advice.findings.named_gaps import notes_on_names
 from traceprof.model.intervals import Intervals
@@ -16,6 +18,7 @@ from traceprof.model.results import Note
 __all__ = ["RULE", "long_gaps"]
 
 _LONG_NS: Final = 500_000_000
+_LEAST: Final = 0.01
 
 
 def long_gaps(context: Context) -> pd.DataFrame:
@@ -26,27 +29,31 @@ def long_gaps(context: Context) -> pd.DataFrame:
 
 
 def _check(context: Context) -> Iterator[Finding]:
-    own = long_gaps(context)
-    if own.empty:
+    gaps = long_gaps(context)
+    free = _claim_on(context, gaps).times
+    is_free = [
+        free[device].covered_ns([start], [end])[0] > (end - start) / 2 if device in free else False
+        for device, start, end in gaps[["device", "start_ns", "end_ns"]].to_numpy().tolist()
+    ]
+    # What others have left over of a gap is no gap without a cause.
+    own = gaps[np.array(is_free, np.bool_)]
+    claim = _claim_on(context, own)
+    share = context.share(claim)
+    if share < _LEAST:
         return
-    total = int((own["end_ns"] - own["start_ns"]).sum())
-    span_ns = context.window_ns
-    ratio = total / span_ns / max(1, len(context.devices))
     worst = own.iloc[int((own["end_ns"] - own["start_ns"]).to_numpy().argmax())]
-    times = {
-        int(str(device)): Intervals.union_of(rows["start_ns"], rows["end_ns"])
-        for device, rows in own.groupby("device")
-    }
-    named, names = notes_on_names(context, times)
+    named, names = notes_on_names(context, claim.times)
     yield Finding(
         title=Note.of(
-            "{n:count} gap(s) longer than {least:ns}: {share:ratio} of the time",
+            ("one gap" if len(own) == 1 else "{n:count} gaps")
+            + " of more than {least:ns} without a cause that was recorded: {share:ratio} of the "
+            "time",
             n=len(own),
             least=_LONG_NS,
-            share=ratio,
+            share=share,
         ),
-        saving_ratio=ratio,
-        saving_ns=round(ratio * span_ns),
+        claims=(claim,),
+        kind=Kind.BOUNDED,
         evidence=(
             Note.of(
                 "the longest: device {device}, {longest:ns}",
@@ -59,13 +66,21 @@ def _check(context: Context) -> Iterator[Finding]:
         caveat="loading a model or a checkpoint takes its time once",
         window=context.window_text(int(worst["start_ns"]), int(worst["end_ns"])),
         ranges=names,
-        is_symptom=True,
+    )
+
+
+def _claim_on(context: Context, gaps: pd.DataFrame) -> Claim:
+    return context.left(
+        {
+            int(str(device)): Intervals.union_of(rows["start_ns"], rows["end_ns"])
+            for device, rows in gaps.groupby("device")
+        }
     )
 
 
 RULE = Rule(
     name="gpu_gaps",
-    summary="gaps of half a second and more",
+    summary="gaps of half a second and more that nothing explains",
     needs=("kernels", "copies", "api_calls"),
     show="gaps",
     check=_check,

@@ -1,4 +1,4 @@
-"""Waits of the host for the device inside the loop let the queue run dry."""
+"""Synchronising calls in the loop leave devices without work."""
 
 from __future__ import annotations
 
@@ -8,7 +8,9 @@ from typing import Final
 import pandas as pd
 
 from traceprof.analysis.advice.findings.base import Finding, Rule
+from traceprof.analysis.advice.findings.claims import Kind
 from traceprof.analysis.advice.findings.context import Context
+from traceprof.analysis.advice.findings.idle_times import DRAINED
 from traceprof.analysis.advice.findings.named_gaps import notes_on_names
 from traceprof.facts.host.waits import find_waits
 from traceprof.model.results import Note
@@ -19,47 +21,51 @@ _LEAST: Final = 0.02
 
 
 def _check(context: Context) -> Iterator[Finding]:
-    ratio = context.gap_ratio("host_sync")
-    if ratio < _LEAST:
+    claim = context.idle_for("synchronising", DRAINED)
+    share = context.share(claim)
+    if share < _LEAST:
         return
     found = [find_waits(part) for part in context.ranks]
     waits = pd.concat([own for own in found if len(own)] or found[:1], ignore_index=True)
     starts = waits["start_ns"].to_numpy()
     waits = waits[context.typical.covered_ns(starts, starts + 1) > 0]
     kinds = waits["name"].astype(str) + " (" + waits["pattern"].astype(str) + ")"
-    by_call = kinds.value_counts()
     names = waits["host_range"].astype(object)
     places = names[names != ""].value_counts().head(3)
-    calls = [
-        context.counted(int(count), "of {call}", call=call)
-        for call, count in by_call.head(3).items()
-    ]
-    gaps = context.gaps[(context.gaps["owner"] == "host_sync") & (context.gaps["typical_ns"] > 0)]
-    named, _ = notes_on_names(context, context.gap_times(gaps))
+    inside = context.share(context.idle_for("synchronising"))
+    named, _ = notes_on_names(context, claim.times)
     yield Finding(
         title=Note.of(
-            "the host waits for the device in the loop: {share:ratio} idle after it", share=ratio
+            "the host waits for the device: devices are idle {share:ratio} of the time",
+            share=share,
         ),
-        saving_ratio=ratio,
-        saving_ns=context.saving_ns(ratio),
+        claims=(claim,),
+        kind=Kind.BOUNDED,
         evidence=(
-            *calls,
-            context.timed(
-                context.idle_ns("synchronising"),
-                before="devices are idle ",
-                after=" until these calls return, the rest until work is launched again",
+            Note.of(
+                "{inside:ratio} until the waiting calls return, {after:ratio} from there until "
+                "work is launched again",
+                inside=inside,
+                after=share - inside,
+            ),
+            *(
+                context.counted(int(count), "call(s) of {call}", call=call)
+                for call, count in kinds.value_counts().head(3).items()
             ),
             *named,
         ),
-        action=(
-            "do not read values back in every step (.item(), .cpu(), print(loss), `if tensor:`): "
-            "accumulate on the device and read every N steps; remove torch.cuda.synchronize()"
+        action=context.advice(
+            pytorch="do not read values back in every step (.item(), .cpu(), print(loss), `if "
+            "tensor:`): accumulate on the device and read every N steps; remove "
+            "torch.cuda.synchronize()",
+            other="launch the next work before waiting for the last: wait for events of what is "
+            "needed instead of the whole device, and read results back less often",
         ),
         caveat=(
             "if the wait is there to measure time, or hides launching that is too slow anyway, "
             "less is gained"
         ),
-        window=context.longest_gap("host_sync"),
+        window=context.longest_gap("synchronising", DRAINED),
         ranges=tuple(str(place) for place in places.index),
     )
 

@@ -1,4 +1,4 @@
-"""Devices wait for data: the loader does not keep up."""
+"""Devices wait while the host fetches data."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from typing import Final
 
 from traceprof.analysis.advice.findings.base import Finding, Rule
+from traceprof.analysis.advice.findings.claims import Claim, Kind
 from traceprof.analysis.advice.findings.context import Context
 from traceprof.errors import NotRecordedError
 from traceprof.facts.host.phases import find_host_phases
@@ -23,19 +24,19 @@ def _check(context: Context) -> Iterator[Finding]:
     phases = [host for part in context.ranks for host in find_host_phases(part)]
     if not any("data" in host.times for host in phases):
         raise NotRecordedError("no range says when data is fetched: use `traceprof record`")
-    fetching = [host.times.get("data", Intervals.empty()) for host in phases]
-    host_ratio = sum(map(context.ratio, fetching)) / len(fetching)
-    has_devices = bool(context.devices)
-    ratio = context.gap_ratio("input_bound") if has_devices else host_ratio
-    if ratio < (_LEAST if has_devices else _LEAST_ON_HOST):
+    fetching = [host.times.get("data", Intervals.empty()) & context.typical for host in phases]
+    host_ratio = sum(time.total_ns for time in fetching) / len(fetching) / context.typical_ns
+    claim = context.idle_for("data") if context.devices else _of_hosts(context)
+    share = context.share(claim)
+    if share < (_LEAST if context.devices else _LEAST_ON_HOST):
         return
-    who = "devices are idle" if has_devices else "training waits"
+    who = "devices are idle" if context.devices else "training waits"
     yield Finding(
         title=Note.of(
-            f"input-bound: {who} {{share:ratio}} of the time while data is fetched", share=ratio
+            f"input-bound: {who} {{share:ratio}} of the time while data is fetched", share=share
         ),
-        saving_ratio=ratio,
-        saving_ns=context.saving_ns(ratio),
+        claims=(claim,),
+        kind=Kind.MEASURED,
         evidence=(
             Note.of(
                 "the main thread is in data loading {share:ratio} of the time ({data:ns} of "
@@ -45,15 +46,26 @@ def _check(context: Context) -> Iterator[Finding]:
                 step=context.step_ns,
             ),
         ),
-        action=(
-            "give the DataLoader more workers (num_workers), prefetch (prefetch_factor, "
+        action=context.advice(
+            pytorch="give the DataLoader more workers (num_workers), prefetch (prefetch_factor, "
             "persistent_workers=True), move decoding and augmentation off the main process or to "
-            "the device, or store the data ready to use"
+            "the device, or store the data ready to use",
+            other="fetch the next batch in other threads or processes while the device works, and "
+            "store the data ready to use",
         ),
         caveat="the first fetch of an epoch starts workers and is slower than the others",
-        window=context.longest_gap("input_bound") if has_devices else "",
+        window=context.longest_gap("data") if context.devices else "",
         ranges=("data",),
     )
+
+
+def _of_hosts(context: Context) -> Claim:
+    """Return the claim on what each host fetches, where no device is known."""
+    found = {}
+    for place, part in zip(context.places, context.ranks, strict=True):
+        times = [host.times.get("data", Intervals.empty()) for host in find_host_phases(part)]
+        found[place] = max(times, key=lambda time: time.total_ns, default=Intervals.empty())
+    return context.left(found)
 
 
 RULE = Rule(

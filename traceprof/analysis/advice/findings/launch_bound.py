@@ -9,6 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from traceprof.analysis.advice.findings.base import Finding, Rule
+from traceprof.analysis.advice.findings.claims import Kind
 from traceprof.analysis.advice.findings.context import Context
 from traceprof.facts.device.launch_queue import launch_table
 from traceprof.model.results import Note
@@ -19,39 +20,46 @@ _LEAST: Final = 0.05
 
 
 def _check(context: Context) -> Iterator[Finding]:
-    ratio = context.gap_ratio("launch_bound")
-    if ratio < _LEAST:
+    claim = context.idle_for("launch")
+    share = context.share(claim)
+    if share < _LEAST:
         return
     launches = [launch_table(part) for part in context.ranks]
     call_ns = np.concatenate([own["launched_ns"] - own["launch_ns"] for own in launches])
     is_empty = np.concatenate([own["is_empty"] for own in launches])
-    durations = context.kernels.durations_ns
     yield Finding(
         title=Note.of(
-            "launch-bound: devices are idle {share:ratio} of the time between launches", share=ratio
+            "launch-bound: devices are idle {share:ratio} of the time between launches", share=share
         ),
-        saving_ratio=ratio,
-        saving_ns=context.saving_ns(ratio),
+        claims=(claim,),
+        kind=Kind.BOUNDED,
         evidence=(
-            context.counted(
-                len(durations), "kernels (median {median:ns})", median=_median(durations)
-            ),
+            *_kernels(context),
             Note.of("a launching call takes {call:ns} (median)", call=_median(call_ns)),
             Note.of(
                 "{share:ratio} of the launches found the device without work",
                 share=float(is_empty.mean()) if len(is_empty) else float("nan"),
             ),
         ),
-        action=(
-            "launch less: CUDA graphs or torch.compile(mode='reduce-overhead'), fused optimizers "
-            "(fused=True, foreach=True), fused layers, larger batches"
+        action=context.advice(
+            pytorch="launch less: CUDA graphs or torch.compile(mode='reduce-overhead'), fused "
+            "optimizers (fused=True, foreach=True), fused layers, larger batches",
+            other="launch less: put what repeats into a CUDA graph, fuse small kernels, give each "
+            "launch more work",
         ),
         caveat=(
             "profilers slow launches down (some µs per call): measure the gain without one; shapes "
             "that change in every step rule CUDA graphs out"
         ),
-        window=context.longest_gap("launch_bound"),
+        window=context.longest_gap("launch"),
     )
+
+
+def _kernels(context: Context) -> Iterator[Note]:
+    durations = context.kernels.durations_ns
+    if len(durations):
+        median = _median(durations)
+        yield context.counted(len(durations), "kernel(s)", " (median {median:ns})", median=median)
 
 
 def _median(values: npt.NDArray[np.int64]) -> float:

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from typing import Final
 
 from traceprof.analysis.advice.findings.base import Finding, Rule
+from traceprof.analysis.advice.findings.claims import Kind
 from traceprof.analysis.advice.findings.context import Context
 from traceprof.model.results import Note
 
@@ -18,24 +19,28 @@ _CONVERTS: Final = re.compile(r"nchw_?to_?nhwc|nhwc_?to_?nchw|tensorTransform", 
 
 def _check(context: Context) -> Iterator[Finding]:
     own = context.kernels.named(_CONVERTS)
-    ratio = context.kernels_ratio(int(own["total_ns"].sum()))
-    if ratio < _LEAST:
+    claim = context.kernel_claim(own)
+    share = context.share(claim)
+    if share < _LEAST:
         return
     top = own.nlargest(2, "total_ns")
     yield Finding(
         title=Note.of(
-            "layout conversion: {share:ratio} of the time between NCHW and NHWC", share=ratio
+            "layout conversion: {share:ratio} of the time between NCHW and NHWC", share=share
         ),
-        saving_ratio=ratio,
-        saving_ns=context.saving_ns(ratio),
+        claims=(claim,),
+        kind=Kind.BOUNDED,
         evidence=(
-            context.counted(int(own["count"].sum()), "conversions"),
+            context.counted(int(own["count"].sum()), "conversion(s)"),
             *(
                 context.timed(ns, after=" in {name}", name=name)
                 for name, ns in zip(top["name"], top["total_ns"].tolist(), strict=True)
             ),
         ),
-        action="keep model and input in channels_last: .to(memory_format=torch.channels_last)",
+        action=context.advice(
+            pytorch="keep model and input in channels_last: .to(memory_format=torch.channels_last)",
+            other="keep data in the layout that the kernels want (NHWC on tensor cores)",
+        ),
         caveat="layers without a channels_last kernel convert back and forth",
     )
 

@@ -1,56 +1,102 @@
-"""Parts of the window in which a device hardly works."""
+"""Idle devices where no other rule says why."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from typing import Final
 
-import numpy as np
-
 from traceprof.analysis.advice.findings.base import Finding, Rule
+from traceprof.analysis.advice.findings.claims import Claim, Kind
 from traceprof.analysis.advice.findings.context import Context
+from traceprof.facts.device.times import used_devices
+from traceprof.model.intervals import Intervals
 from traceprof.model.results import Note
+from traceprof.model.trace import Trace
 
 __all__ = ["RULE"]
 
-_CHUNKS: Final = 30
-_LOW: Final = 0.5
-_LEAST_CHUNKS: Final = 0.3
+_LEAST: Final = 0.1
+_TELLING: Final = ("kernels", "copies", "api_calls", "ranges")
+_WORDS: Final = {
+    "queued": "work had been launched and waited for another stream, or for the pause between two "
+    "kernels",
+    "peer": "work that another device takes part in",
+    "edge": "before the first or after the last work of the recording",
+    "unknown": "no launch was recorded",
+}
 
 
 def _check(context: Context) -> Iterator[Finding]:
-    span = context.ranks.span
-    edges = np.linspace(span.start_ns, span.end_ns, _CHUNKS + 1).astype(np.int64)
-    lengths = np.maximum(np.diff(edges), 1)
-    for device in context.devices:
-        busy = context.times[device].busy.covered_ns(edges[:-1], edges[1:]) / lengths
-        low = np.flatnonzero(busy < _LOW)
-        if len(low) < _LEAST_CHUNKS * _CHUNKS:
-            continue
-        ratio = float((1 - busy[low]).sum() / _CHUNKS)
-        worst = int(busy.argmin())
-        yield Finding(
-            title=Note.of(
-                "low utilisation: device {device} works less than {least:ratio} of the time in "
-                "{low:count} of {parts:count} parts of the window",
-                device=device,
-                least=_LOW,
-                low=len(low),
-                parts=_CHUNKS,
-            ),
-            saving_ratio=ratio / max(1, len(context.devices)),
-            saving_ns=context.saving_ns(ratio / max(1, len(context.devices))),
-            evidence=(Note.of("busy {busy:ratio} of the whole window", busy=float(busy.mean())),),
-            action="see why with `traceprof show idle`",
-            caveat="start-up and shut-down count, too: choose a window of training steps",
-            window=context.window_text(int(edges[worst]), int(edges[worst + 1])),
-            is_symptom=True,
-        )
+    rest = context.left(
+        {
+            device: recorded - context.times[device].busy
+            for part in context.ranks
+            for recorded in (_recorded(part),)
+            for device in used_devices(part)
+        }
+    )
+    least_ns = _LEAST * context.typical_ns
+    low = {device: time for device, time in rest.times.items() if time.total_ns >= least_ns}
+    claim = Claim(low)
+    if not low:
+        return
+    busy = {d: 1 - time.total_ns / context.typical_ns for d, time in low.items()}
+    worst = min(busy, key=lambda device: busy[device])
+    yield Finding(
+        title=Note.of(
+            "idle without a cause that another finding names: {who}, {share:ratio} of the time",
+            who=_listed(list(low), len(context.devices)),
+            share=claim.total_ns / context.typical_ns / len(low),
+        ),
+        claims=(claim,),
+        kind=Kind.BOUNDED,
+        evidence=_causes(context, claim),
+        action="see what runs there: `traceprof show idle`, `traceprof show gaps`",
+        caveat="start-up and shut-down count, too: choose a window of training steps",
+        window=_longest(context, worst, claim),
+    )
+
+
+def _recorded(part: Trace) -> Intervals:
+    """Return when the recording of a rank was on, as far as its rows tell."""
+    tables = [part.table(name) for name in _TELLING]
+    filled = [table for table in tables if len(table)]
+    starts = [int(table["start_ns"].iloc[0]) for table in filled]
+    ends = [int(table["end_ns"].max()) for table in filled]
+    return Intervals.single(min(starts), max(ends)) if filled else Intervals.empty()
+
+
+def _listed(devices: list[int], n_all: int) -> str:
+    if len(devices) == n_all and n_all > 1:
+        return f"all {n_all} devices"
+    numbers = ", ".join(map(str, devices))
+    return f"device {numbers}" if len(devices) == 1 else f"devices {numbers}"
+
+
+def _causes(context: Context, claim: Claim) -> tuple[Note, ...]:
+    """Return the shares of what is left to say, the largest first."""
+    found = []
+    for cause, words in _WORDS.items():
+        own = context.idle_for(cause).times
+        total = sum((own[d] & time).total_ns for d, time in claim.times.items() if d in own)
+        found.append((total / max(1, claim.total_ns), words))
+    ranked = sorted(found, reverse=True)
+    return tuple(
+        Note.of("{share:ratio} of it: {words}", share=share, words=words)
+        for share, words in ranked
+        if share >= _LEAST
+    )
+
+
+def _longest(context: Context, device: int, claim: Claim) -> str:
+    time = claim.times[device]
+    place = int((time.ends - time.starts).argmax())
+    return context.window_text(int(time.starts[place]), int(time.ends[place]))
 
 
 RULE = Rule(
     name="low_utilisation",
-    summary="parts of the window with little device work",
+    summary="idle devices where nothing says why",
     needs=("kernels", "copies"),
     show="idle",
     check=_check,

@@ -8,12 +8,15 @@ from typing import Final
 import pandas as pd
 
 from traceprof.analysis.advice.findings.base import Finding, Rule
+from traceprof.analysis.advice.findings.claims import Kind
 from traceprof.analysis.advice.findings.context import Context
 from traceprof.model.results import Note
 
 __all__ = ["RULE", "asynchronous", "of_pageable_memory", "pageable_finding"]
 
 _LEAST: Final = 0.01
+_STAGING: Final = 0.5
+"""Pinned memory is about twice as fast: the copy to a buffer of the driver falls away."""
 
 
 def of_pageable_memory(copies: pd.DataFrame) -> pd.DataFrame:
@@ -29,32 +32,35 @@ def asynchronous(copies: pd.DataFrame) -> pd.DataFrame:
 
 def pageable_finding(context: Context, copies: pd.DataFrame, kind: str) -> Finding | None:
     """Return the finding on ``copies`` of pageable memory, None where they cost little."""
-    exposed = context.exposed_ratio(copies)
-    # Pinned memory is about twice as fast: the staging copy falls away.
-    ratio = exposed / 2
-    if copies.empty or ratio < _LEAST:
+    claim = context.left(context.exposed(copies), saved_ratio=_STAGING)
+    share = context.share(claim)
+    if copies.empty or share * _STAGING < _LEAST:
         return None
     lengths = copies["end_ns"] - copies["start_ns"]
     n_bytes = int(copies["n_bytes"].clip(lower=0).sum())
     rate = n_bytes / (int(lengths.sum()) / 1e9) if int(lengths.sum()) else None
     return Finding(
         title=Note.of(
-            f"{kind}: {{share:ratio}} of the time in copies that nothing hides", share=exposed
+            f"{kind}: {{share:ratio}} of the time in copies that nothing hides", share=share
         ),
-        saving_ratio=ratio,
-        saving_ns=context.saving_ns(ratio),
+        claims=(claim,),
+        kind=Kind.ESTIMATED,
+        model=Note("pinned memory is copied twice as fast"),
         evidence=(
             context.counted(
                 len(copies),
-                "copies of pageable memory ({moved:bytes} in all, at {rate:bytes/s})",
+                "cop(y|ies) of pageable memory",
+                " ({moved:bytes} in all, at {rate:bytes/s})",
                 moved=n_bytes,
                 rate=rate,
             ),
             context.timed(int(copies["call_ns"].sum()), "the calls take ", " of host time"),
         ),
-        action=(
-            "pin the memory (DataLoader(pin_memory=True), tensor.pin_memory()) and copy with "
-            "non_blocking=True on a stream of its own"
+        action=context.advice(
+            pytorch="pin the memory (DataLoader(pin_memory=True), tensor.pin_memory()) and copy "
+            "with non_blocking=True on a stream of its own",
+            other="pin the memory (cudaMallocHost, cudaHostRegister) and copy with "
+            "cudaMemcpyAsync on a stream of its own",
         ),
         caveat="pinned memory is taken from the host's and costs time to allocate: reuse it",
         window=context.longest_row(copies),

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from typing import Final
 
 from traceprof.analysis.advice.findings.base import Finding, Rule
+from traceprof.analysis.advice.findings.claims import Kind
 from traceprof.analysis.advice.findings.context import Context
 from traceprof.model.results import Note
 
@@ -15,22 +16,22 @@ _LEAST: Final = 0.02
 
 
 def _check(context: Context) -> Iterator[Finding]:
-    gaps = context.gaps
-    total = int(gaps.loc[gaps["typical_ns"] > 0, "profiler"].sum())
-    ratio = total / context.typical_ns / max(1, len(context.devices))
-    if ratio < _LEAST:
+    claim = context.idle_for("profiler")
+    share = context.share(claim)
+    if share < _LEAST:
         return
     names = context.ranks.table("overheads")["name"].value_counts().head(2)
     yield Finding(
         title=Note.of(
-            "the profiler itself: devices are idle {share:ratio} of the time", share=ratio
+            "the profiler itself: devices are idle {share:ratio} of the time", share=share
         ),
-        saving_ratio=ratio,
-        saving_ns=context.saving_ns(ratio),
+        claims=(claim,),
+        kind=Kind.MEASURED,
         evidence=tuple(
-            Note.of("{n:count} times {name}", n=int(n), name=str(name)) for name, n in names.items()
+            Note.of("{name}, {n:count} times", n=int(n), name=str(name))
+            for name, n in names.items()
         ),
-        action="trace fewer kinds of events or fewer steps (--steps), and trust the shares less",
+        action="trace fewer kinds of events or fewer steps, and trust the shares less",
         caveat="without the profiler this time is not lost",
         window=context.longest_gap("profiler"),
     )

@@ -6,8 +6,11 @@ from collections.abc import Iterator
 from typing import Final
 
 from traceprof.analysis.advice.findings.base import Finding, Rule
+from traceprof.analysis.advice.findings.claims import Kind
 from traceprof.analysis.advice.findings.context import Context
+from traceprof.analysis.advice.findings.waiting import waiting_for
 from traceprof.errors import NotRecordedError
+from traceprof.facts.ranks.costs import cost_of
 from traceprof.facts.ranks.groups import find_late_whole
 from traceprof.facts.ranks.waits import matches_in_step
 from traceprof.model.results import Note
@@ -27,9 +30,11 @@ def _check(context: Context) -> Iterator[Finding]:
     if found is None:
         return
     where, group = found
-    ratio = group.cost_ns / context.window_ns
+    cost_ns = cost_of(context.ranks, group.late_members)
+    ratio = cost_ns / context.window_ns
     if ratio < _LEAST:
         return
+    claims = waiting_for(context, group.late_members, cost_ns)
     kind = where.value
     table = matches_in_step(context.ranks).table
     names = [where.of_member(context.matches.members[place]) for place in table["last_member"]]
@@ -40,10 +45,10 @@ def _check(context: Context) -> Iterator[Finding]:
         title=Note.of(
             f"slow {kind}: the others wait for {{name}}, {{share:ratio}} of the time",
             name=group.name,
-            share=ratio,
+            share=sum(map(context.saving_ratio, claims)),
         ),
-        saving_ratio=ratio,
-        saving_ns=context.saving_ns(ratio),
+        claims=claims,
+        kind=Kind.BOUNDED,
         evidence=(
             Note.of(
                 f"{{late:count}} of the {{ranks:count}} ranks of {kind} {{name}} come late; it is "

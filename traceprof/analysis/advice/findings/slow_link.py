@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from typing import Final
 
 from traceprof.analysis.advice.findings.base import Finding, Rule
+from traceprof.analysis.advice.findings.claims import Kind
 from traceprof.analysis.advice.findings.context import Context
 from traceprof.facts.device.times import part_of_device
 from traceprof.model.links import Link
@@ -31,7 +32,7 @@ def _usual_rate(context: Context) -> tuple[float, str]:
     ]
     known = [peak for peak in peaks if peak is not None]
     if not known:
-        return _USUAL_BYTES_PER_S, "PCIe 3.0 x16, for want of knowing the link"
+        return _USUAL_BYTES_PER_S, "what PCIe 3.0 x16 reaches, for want of knowing the link"
     slowest = min(known, key=lambda peak: peak.bytes_per_s)
     return _USUAL_SHARE * slowest.bytes_per_s, f"80 % of {slowest}"
 
@@ -46,22 +47,25 @@ def _check(context: Context) -> Iterator[Finding]:
         if not total_ns:
             continue
         rate = int(own["n_bytes"].sum()) / (total_ns / 1e9)
-        exposed = context.exposed_ratio(own)
-        ratio = exposed * (1 - rate / usual)
-        if rate >= _SLOW * usual or ratio < _LEAST:
+        claim = context.left(context.exposed(own), saved_ratio=max(0.0, 1 - rate / usual))
+        share = context.share(claim)
+        if rate >= _SLOW * usual or share * claim.saved_ratio < _LEAST:
             continue
         yield Finding(
             title=Note.of(
                 f"slow link: {direction} copies of pinned memory run at {{rate:bytes/s}}", rate=rate
             ),
-            saving_ratio=ratio,
-            saving_ns=context.saving_ns(ratio),
+            claims=(claim,),
+            kind=Kind.ESTIMATED,
+            model=Note.of("{why} would be reached", why=why),
             evidence=(
-                context.counted(len(own), "copies of at least {least:bytes}", least=_LARGE_BYTES),
+                context.counted(
+                    len(own), "cop(y|ies) of at least {least:bytes}", least=_LARGE_BYTES
+                ),
                 Note.of("{usual:bytes/s} are usual ({why})", usual=usual, why=why),
-                Note.of("{share:ratio} of the time nothing hides them", share=exposed),
+                Note.of("{share:ratio} of the time nothing hides them", share=share),
             ),
-            action=(
+            action=context.worded(
                 "check the link (nvidia-smi -q -d PCIE: generation and width now and at most), "
                 "the slot, NUMA placement (numactl), and other traffic on the same switch"
             ),

@@ -8,10 +8,11 @@ from typing import Any, Final
 import numpy as np
 
 from traceprof.analysis.advice.findings.base import Finding, Rule
+from traceprof.analysis.advice.findings.claims import Ground, Kind
 from traceprof.analysis.advice.findings.context import Context
 from traceprof.errors import NotRecordedError
-from traceprof.facts.steps.excess import PROFILER
 from traceprof.facts.steps.measured import measured_steps
+from traceprof.model.intervals import Intervals
 from traceprof.model.results import Note
 
 __all__ = ["RULE"]
@@ -23,28 +24,24 @@ def _check(context: Context) -> Iterator[Finding]:
     if len(context.steps) < 4:
         raise NotRecordedError("too few steps are named to call one slow")
     table = measured_steps(context.ranks).table
-    disturbed = (table["grown_phase"] == PROFILER).to_numpy()
-    slow = np.flatnonzero((context.step_outliers > 0) & ~disturbed)
-    if not len(slow):
+    slow = context.slow_steps
+    if not len(slow) or context.slow_ratio < _LEAST:
         return
     durations = context.steps.durations_ns
-    steady = ~context.is_warmup
-    excess_ns = int((durations[slow] - context.step_ns).sum())
-    ratio = excess_ns / int(durations[steady].sum())
-    if ratio < _LEAST:
-        return
+    spans = context.steps.table.iloc[slow]
+    time = Intervals.union_of(spans["start_ns"], spans["end_ns"])
     worst = slow[np.argsort(-durations[slow], kind="stable")]
     yield Finding(
         title=Note.of(
-            "slow steps: {n:count} of {of:count} take {excess:ns} more than usual, {share:ratio} "
-            "of all",
+            "slow steps: {n:count} of {of:count} take {excess:ns} more than usual in all, "
+            "{share:ratio} of the time of the steps",
             n=len(slow),
-            of=int(steady.sum()),
-            excess=excess_ns,
-            share=ratio,
+            of=int((~context.is_warmup).sum()),
+            excess=context.slow_excess_ns,
+            share=context.slow_ratio,
         ),
-        saving_ratio=ratio,
-        saving_ns=context.saving_ns(ratio),
+        claims=(context.left(dict.fromkeys(context.places, time), Ground.SLOW),),
+        kind=Kind.MEASURED,
         evidence=tuple(_why(table.iloc[i]) for i in worst[:3].tolist()),
         action=(
             "look at the slow steps in the timeline: checkpoints, evaluation, logging, garbage "

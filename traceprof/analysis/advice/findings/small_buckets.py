@@ -9,7 +9,10 @@ import numpy as np
 import pandas as pd
 
 from traceprof.analysis.advice.findings.base import Finding, Rule
+from traceprof.analysis.advice.findings.claims import Kind, Times
 from traceprof.analysis.advice.findings.context import Context
+from traceprof.model.activity import Activity
+from traceprof.model.intervals import Intervals
 from traceprof.model.results import Note
 
 __all__ = ["RULE"]
@@ -20,14 +23,13 @@ _SMALL_BYTES: Final = 1_000_000
 _SHORT_NS: Final = 60_000
 _USEFUL_BYTES: Final = 25_000_000
 """The default size of DDP's buckets."""
+_QUICKEST: Final = 0.1
+"""The quantile of the durations that is taken for the latency: what waits for nobody."""
 
 
 def _check(context: Context) -> Iterator[Finding]:
     kernels = context.kernels
     own_ns = kernels.durations_ns[kernels.is_communication]
-    exposed = context.mean_ratio(
-        {device: time.communication - time.compute for device, time in context.times.items()}
-    )
     per_step = len(own_ns) / context.n_steps / max(1, len(context.devices))
     sizes = pd.concat([part.collectives["n_bytes"] for part in context.ranks])
     sizes = sizes[sizes > 0]
@@ -36,29 +38,50 @@ def _check(context: Context) -> Iterator[Finding]:
     if per_step < _FEWEST_PER_STEP or not small:
         return
     needed = max(1.0, float(sizes.sum()) / context.n_steps / _USEFUL_BYTES) if len(sizes) else 1.0
-    ratio = exposed * max(0.0, 1 - needed / per_step)
-    if ratio < _LEAST:
+    latency_ns = round(float(np.quantile(own_ns, _QUICKEST)))
+    claim = context.left(
+        _first_of_each(context, latency_ns), saved_ratio=max(0.0, 1 - needed / per_step)
+    )
+    share = context.share(claim)
+    if share * claim.saved_ratio < _LEAST:
         return
     size = "median size {size:bytes}" if len(sizes) else "sizes were not recorded"
     yield Finding(
         title=Note.of(
-            "small collectives: {each:number} per step cost {share:ratio} in latency",
+            "small collectives: {each:count} in each step cost {share:ratio} of the time in "
+            "latency",
             each=round(per_step),
-            share=ratio,
+            share=share,
         ),
-        # The same time is exposed communication; what larger buckets save of it is uncertain.
-        saving_ratio=ratio / 2,
-        saving_ns=context.saving_ns(ratio / 2),
+        claims=(claim,),
+        kind=Kind.ESTIMATED,
+        model=Note("each costs as long as the quickest tenth takes, whatever its size"),
         evidence=(
             Note.of(
-                f"median duration {{median:ns}}, {size}",
+                f"the quickest tenth takes {{latency:ns}}, the median {{median:ns}}, {size}",
+                latency=latency_ns,
                 median=median_ns,
                 size=float(sizes.median()) if len(sizes) else None,
             ),
         ),
-        action="send fewer, larger messages: raise bucket_cap_mb, coalesce, flatten gradients",
+        action=context.advice(
+            pytorch="send fewer, larger messages: raise bucket_cap_mb, coalesce, flatten gradients",
+            other="send fewer, larger messages",
+        ),
         caveat="larger buckets start later and may overlap less",
     )
+
+
+def _first_of_each(context: Context, latency_ns: int) -> Times:
+    """Return the first ``latency_ns`` of each communication kernel that compute does not hide."""
+    found = {}
+    for part in context.ranks:
+        own = part.kernels[part.kernels["activity"] == Activity.COMMUNICATION.value]
+        for device, rows in own.groupby("device").indices.items():
+            starts = own["start_ns"].to_numpy()[rows]
+            ends = np.minimum(own["end_ns"].to_numpy()[rows], starts + latency_ns)
+            found[int(str(device))] = Intervals.union_of(starts, ends)
+    return found
 
 
 RULE = Rule(

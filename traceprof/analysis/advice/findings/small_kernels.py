@@ -6,9 +6,11 @@ from collections.abc import Iterator
 from typing import Final
 
 from traceprof.analysis.advice.findings.base import Finding, Rule
+from traceprof.analysis.advice.findings.claims import Ground, Kind, Times
 from traceprof.analysis.advice.findings.context import Context
 from traceprof.facts.names.kernels import SHORT_NS
 from traceprof.model.activity import Activity
+from traceprof.model.intervals import Intervals
 from traceprof.model.results import Note
 
 __all__ = ["RULE"]
@@ -22,7 +24,8 @@ def _check(context: Context) -> Iterator[Finding]:
     kernels = context.kernels.by_name
     own = kernels[kernels["activity"] != Activity.COMMUNICATION.value]
     count, n_short = int(own["count"].sum()), int(own["short_count"].sum())
-    share = context.kernels_ratio(int(own["short_ns"].sum()))
+    claim = context.left(_short_kernels(context), Ground.COMPUTE, _FUSED_AWAY)
+    share = context.share(claim)
     if share < _LEAST:
         return
     top = own.groupby("activity")["short_ns"].sum().nlargest(3)
@@ -32,15 +35,32 @@ def _check(context: Context) -> Iterator[Finding]:
             share=share,
             least=SHORT_NS,
         ),
-        saving_ratio=share * _FUSED_AWAY,
-        saving_ns=context.saving_ns(share * _FUSED_AWAY),
+        claims=(claim,),
+        kind=Kind.ESTIMATED,
+        model=Note("half of their time falls away when they are fused"),
         evidence=(
-            context.counted(n_short, "of them ({share:ratio} of all)", share=n_short / count),
+            context.counted(n_short, "of them", " ({share:ratio} of all)", share=n_short / count),
             *(context.timed(int(ns), after=" of {name}", name=name) for name, ns in top.items()),
         ),
-        action="fuse them: torch.compile, fused optimizers and normalisations, larger batches",
-        caveat="the saving assumes that half of their time falls away when they are fused",
+        action=context.advice(
+            pytorch="fuse them: torch.compile, fused optimizers and normalisations, larger batches",
+            other="fuse them, or give each more work",
+        ),
+        caveat="kernels that depend on one another across threads cannot be fused",
     )
+
+
+def _short_kernels(context: Context) -> Times:
+    found = {}
+    for part in context.ranks:
+        kernels = part.kernels
+        lengths = kernels["end_ns"] - kernels["start_ns"]
+        own = kernels[(lengths < SHORT_NS) & (kernels["activity"] != Activity.COMMUNICATION.value)]
+        for device, rows in own.groupby("device").indices.items():
+            found[int(str(device))] = Intervals.union_of(
+                own["start_ns"].to_numpy()[rows], own["end_ns"].to_numpy()[rows]
+            )
+    return found
 
 
 RULE = Rule(

@@ -6,10 +6,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Final
 
-import numpy as np
-
 from traceprof.analysis.advice.findings.base import Finding, Rule
+from traceprof.analysis.advice.findings.claims import Kind
 from traceprof.analysis.advice.findings.context import Context
+from traceprof.analysis.advice.findings.waiting import waiting_for
 from traceprof.errors import NotRecordedError
 from traceprof.facts.ranks.blame import find_blame
 from traceprof.facts.ranks.groups import find_late_whole
@@ -17,22 +17,10 @@ from traceprof.facts.ranks.late_stages import describe_stage, find_late_stage
 from traceprof.facts.ranks.lateness import RankLateness, lateness_of_ranks
 from traceprof.facts.ranks.waits import find_waits
 from traceprof.model.results import Note
-from traceprof.model.tables import ABSENT
 
-__all__ = ["RULE", "waiting_ratio"]
+__all__ = ["RULE"]
 
 _LEAST: Final = 0.03
-
-
-def waiting_ratio(context: Context) -> float:
-    """Return the share of the window, the mean over ranks, in which devices wait for other ranks.
-
-    For whomever: a slow rank, one another in turn, a pipeline to fill, or until all have started.
-    """
-    waits = find_waits(context.ranks)
-    on_device = waits[waits["device"] != ABSENT]
-    waited_ns = int(on_device[["exposed_ns", "skew_ns"]].to_numpy(np.int64).sum())
-    return waited_ns / max(len(context.matches.members), 1) / context.window_ns
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,6 +74,7 @@ def _check(context: Context) -> Iterator[Finding]:
     ratio = slow.cost_ns / context.window_ns
     if ratio < _LEAST:
         return
+    claims = waiting_for(context, slow.places, slow.cost_ns)
     origins = find_blame(context.ranks).origins
     own = origins[origins["member"].isin(slow.places)]
     at_ns = int(own["at_ns"].iloc[int(own["charged_ns"].to_numpy().argmax())])
@@ -95,10 +84,10 @@ def _check(context: Context) -> Iterator[Finding]:
         title=Note.of(
             "straggler: the others wait for {slow}, {share:ratio} of the time",
             slow=slow.label,
-            share=ratio,
+            share=sum(map(context.saving_ratio, claims)),
         ),
-        saving_ratio=ratio,
-        saving_ns=context.saving_ns(ratio),
+        claims=claims,
+        kind=Kind.BOUNDED,
         evidence=(slow.evidence,),
         action=(
             f"find out why {slow.label} is late (`traceprof show stragglers`): more work (uneven "

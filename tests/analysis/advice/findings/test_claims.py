@@ -1,0 +1,110 @@
+"""Each nanosecond is claimed by at most one finding, on every shared trace and by hand."""
+
+from functools import cache
+from itertools import combinations
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from tests.real_traces import ALL
+from tests.requirements import require
+from traceprof.analysis.advice.findings import ANALYSIS, RULES
+from traceprof.analysis.advice.findings.claims import Claim, Ground, Kind, Ledger
+from traceprof.analysis.advice.findings.context import Context
+from traceprof.analysis.advice.findings.idle_times import idle_times
+from traceprof.analysis.advice.findings.judging import Judged, judge
+from traceprof.facts.gaps import find_gaps
+from traceprof.model.intervals import Intervals
+from traceprof.model.ranks import Ranks
+from traceprof.session.run import open_run
+
+ROUNDING = 1e-9
+TRACES = [name for name in ALL if name != "nvprof/zero-kernels.sql"]  # that one has no time
+
+
+def test_what_is_claimed_is_not_free_any_more() -> None:
+    ledger = Ledger({Ground.LOST: {0: Intervals.single(0, 100)}})
+    first = Claim({0: Intervals.single(20, 50), 1: Intervals.single(0, 10)})
+    second = Claim({0: Intervals.single(40, 200)})
+    (granted,) = ledger.take((first,))
+    assert granted.times == {0: Intervals.single(20, 50)}
+    assert ledger.left(second).times == {0: Intervals.single(50, 100)}
+    assert ledger.take((second,))[0].total_ns == 50
+    assert ledger.left(second).total_ns == 0
+
+
+def test_grounds_are_apart() -> None:
+    ledger = Ledger({ground: {0: Intervals.single(0, 100)} for ground in Ground})
+    everything = Intervals.single(0, 1000)
+    assert [ledger.take((Claim({0: everything}, g),))[0].total_ns for g in Ground] == [100] * 3
+
+
+@cache
+def ranks_of(name: str) -> Ranks:
+    wanted = frozenset({*ANALYSIS.needs, *ANALYSIS.uses})
+    return open_run([Path(require("traces")) / name]).of_ranks(wanted)
+
+
+@cache
+def judged(name: str) -> tuple[Context, tuple[Judged, ...]]:
+    context = Context(ranks_of(name))
+    return context, tuple(judge(context, RULES)[0])
+
+
+@pytest.mark.traces
+@pytest.mark.parametrize("name", TRACES)
+def test_no_time_is_claimed_twice(name: str) -> None:
+    _, found = judged(name)
+    claims = [(own.rule.name, claim) for own in found for claim in own.claims]
+    for (one, first), (other, second) in combinations(claims, 2):
+        for device in first.times.keys() & second.times.keys():
+            both = first.times[device] & second.times[device]
+            assert not len(both), f"{one} and {other} claim the same time of device {device}"
+
+
+@pytest.mark.traces
+@pytest.mark.parametrize("name", TRACES)
+def test_savings_are_at_most_what_is_not_compute(name: str) -> None:
+    context, found = judged(name)
+    compute = np.mean([(t.compute & context.typical).total_ns for t in context.times.values()])
+    compute_ratio = compute / context.typical_ns * (1 - context.slow_ratio)
+    sums = dict.fromkeys(Ground, 0.0)
+    for own in found:
+        for claim in own.claims:
+            saves = own.finding.kind not in (Kind.NONE, Kind.ONCE)
+            sums[claim.ground] += context.saving_ratio(claim) if saves else 0.0
+    assert sums[Ground.COMPUTE] <= compute_ratio + ROUNDING
+    assert sums[Ground.SLOW] <= context.slow_ratio + ROUNDING
+    assert sum(sums.values()) - sums[Ground.COMPUTE] <= 1 - compute_ratio + ROUNDING
+    assert sum(sums.values()) == pytest.approx(sum(own.saving_ratio for own in found))
+
+
+@pytest.mark.traces
+@pytest.mark.parametrize("name", TRACES)
+def test_a_finding_has_its_figure_and_says_how_sure_it_is(name: str) -> None:
+    context, found = judged(name)
+    for own in found:
+        kind = own.finding.kind
+        assert (kind is Kind.ONCE) == (own.finding.once_ns is not None)
+        assert (kind is Kind.ESTIMATED) == bool(own.finding.model)
+        assert own.saving_ratio <= own.claimed_ratio + ROUNDING
+        assert own.saving_ns == context.saving_ns(own.saving_ratio)
+        titled = own.finding.title.values.get("share")
+        if titled is not None and own.rule.name not in _OTHER_SHARES:
+            assert titled == pytest.approx(sum(map(context.share, own.claims)))
+
+
+_OTHER_SHARES = ("slow_steps", "low_utilisation", "warmup", "straggler", "slow_host")
+"""Their titles tell the share of the steps, of the devices that they name, or what is saved."""
+
+
+@pytest.mark.traces
+@pytest.mark.parametrize("name", TRACES)
+def test_idle_time_is_told_as_idle_tells_it(name: str) -> None:
+    """The causes that findings claim are those of the gaps: nothing is added or lost."""
+    context, _ = judged(name)
+    for cause in ("data", "synchronising", "profiler", "queued", "peer", "edge", "unknown"):
+        told = sum(int(find_gaps(part)[cause].sum()) for part in context.ranks)
+        laid_out = idle_times(context.ranks)[cause]
+        assert sum(time.total_ns for time in laid_out.values()) == told

@@ -1,0 +1,62 @@
+"""A rank is judged within its own recording: before and after it, nothing is known to be idle."""
+
+from tests.builders import TraceBuilder, plain
+from tests.running import run
+from traceprof.model.clocks import ClockCorrection
+from traceprof.model.merge import merge_run, place_run
+from traceprof.model.retime import retime
+from traceprof.model.run import RankTrace, RunFiles
+from traceprof.model.trace import Trace, TraceInfo
+from traceprof.model.window import TimeWindow
+
+COLUMNS = ("duration_ns", "compute_ns", "idle_ns")
+
+
+def skewed() -> RunFiles:
+    """Rank 0 is recorded from 0 to 100, rank 1 from 60 to 160; each computes for 50 of that."""
+    members = []
+    for rank, start in enumerate((0, 60)):
+        builder = TraceBuilder().process(10 + rank, rank=rank)
+        for i in range(5):
+            at = start + 20 * i
+            called = (at, at + 1)
+            builder.kernel(
+                "gemm", at + 10, at + 20, launched_ns=called, process=10 + rank, device=rank
+            )
+        trace = builder.build(info=TraceInfo(path=f"rank{rank}", utc_epoch_ns=0))
+        members.append(RankTrace(trace, rank, rank))
+    return RunFiles("skewed", tuple(members), 2)
+
+
+def idle_of(trace: Trace) -> int:
+    return int(run("idle", trace).table["total_ns"].sum())
+
+
+def test_time_outside_a_recording_is_not_idle() -> None:
+    ranks = place_run(skewed())
+    assert ranks.span == TimeWindow(0, 160)
+    devices = run("breakdown", ranks)
+    assert plain(devices.table, *COLUMNS) == [(100, 50, 50), (100, 50, 50)]
+    assert plain(devices.to_frame("total"), *COLUMNS) == [(200, 100, 100)]
+    assert idle_of(ranks.merged()) == 100
+
+
+def test_a_window_is_cut_to_the_recording_of_each_rank() -> None:
+    window = TimeWindow(40, 80)
+    assert plain(run("breakdown", place_run(skewed()).within(window)).table, *COLUMNS) == [
+        (40, 20, 20),
+        (20, 10, 10),
+    ]
+    merged = merge_run(skewed()).within(window)
+    assert plain(run("breakdown", merged).table, *COLUMNS) == [(40, 20, 20), (20, 10, 10)]
+
+
+def test_a_rank_that_was_not_recorded_in_the_window_has_no_time_in_it() -> None:
+    parts = run("breakdown", place_run(skewed()).within(TimeWindow(0, 40))).table
+    assert plain(parts, *COLUMNS) == [(40, 20, 20), (0, 0, 0)]
+
+
+def test_a_recording_moves_with_the_clock() -> None:
+    second = place_run(skewed()).parts[1]
+    moved = retime(second, {11: ClockCorrection(offset_ns=60)})
+    assert moved.recordings == {11: TimeWindow(0, 100)}

@@ -1,0 +1,112 @@
+"""What lies between two steps belongs to their period, with its cause."""
+
+import pytest
+
+from tests.builders import TraceBuilder, plain
+from tests.running import run
+from traceprof.facts.steps.between import between_steps
+from traceprof.model.window import TimeWindow
+
+ROW = ("step", "start_ns", "end_ns", "cause")
+
+
+def loop(n_steps: int = 4) -> TraceBuilder:
+    """Step ranges of 72, one every 765, with a kernel in each."""
+    builder = TraceBuilder()
+    for i in range(n_steps):
+        at = 765 * i
+        builder.range(f"step {i}", at, at + 72).batch(at + 1, 10)
+        builder.kernel("gemm", at + 10, at + 70, launched_ns=(at + 5, at + 6))
+    return builder
+
+
+def test_a_wait_for_data_between_ranges_is_part_of_the_step() -> None:
+    builder = loop()
+    for i in range(3):
+        # The loader's own thread has it.
+        builder.range("DataLoader.__next__", 765 * i + 72, 765 * (i + 1), thread=5)
+    trace = builder.build()
+    assert plain(between_steps(trace), *ROW) == [
+        (i, 765 * i + 72, 765 * (i + 1), "data wait") for i in range(3)
+    ]
+    steps = run("steps", trace)
+    host = ("period_ns", "between_ns", "between_cause", "duration_ns")
+    assert plain(steps.table, *host) == [
+        (765, 693, "data wait", 60),
+        (765, 693, "data wait", 765),
+        (765, 693, "data wait", 765),
+        (72, 0, "", 765),
+    ]
+    assert steps.scalars["mean_samples_per_s"] == pytest.approx(10 / 765e-9)
+    notes = {note.text.split(" of the host")[0]: note.values for note in steps.notes}
+    assert notes["{share:ratio}"]["cause"] == "data wait"
+    assert notes["{share:ratio}"]["between"] == 3 * 693
+
+
+@pytest.mark.parametrize(
+    ("name", "cause"),
+    [
+        ("validation", "evaluation"),
+        ("eval_loop", "evaluation"),
+        ("forward", "evaluation"),
+        ("save_checkpoint", "checkpoint"),
+        ("torch.save", "checkpoint"),
+        ("checkpoint", "checkpoint"),
+        ("CheckpointFunctionBackward", "unknown"),
+        ("save_for_backward", "unknown"),
+        ("log metrics", "logging"),
+        ("get_batch", "data wait"),
+        ("dialogue", "unknown"),
+        ("evaluable", "unknown"),
+    ],
+)
+def test_causes_by_name(name: str, cause: str) -> None:
+    trace = loop(2).range(name, 72, 765).build()
+    assert plain(between_steps(trace), *ROW) == [(0, 72, 765, cause)]
+
+
+def test_a_forward_pass_before_a_backward_pass_is_no_evaluation() -> None:
+    trace = loop(2).range("forward", 100, 200).range("backward", 200, 300).build()
+    assert set(between_steps(trace)["cause"]) == {"unknown"}
+
+
+def test_time_is_charged_by_overlap_and_once() -> None:
+    # Evaluation loads data itself: that is evaluation.
+    trace = loop(2).range("eval", 100, 400).range("dataloader", 90, 150, thread=3).build()
+    assert plain(between_steps(trace), *ROW) == [
+        (0, 72, 90, "unknown"),
+        (0, 90, 100, "data wait"),
+        (0, 100, 400, "evaluation"),
+        (0, 400, 765, "unknown"),
+    ]
+    assert run("steps", trace).table["between_cause"].tolist() == ["unknown", ""]
+
+
+def test_evaluation_every_few_steps_makes_the_step_slow_and_says_so() -> None:
+    builder, at = TraceBuilder(), 0
+    for i in range(12):
+        builder.range(f"step {i}", at, at + 100)
+        builder.kernel("gemm", at + 10, at + 90, launched_ns=(at + 5, at + 6))
+        if i == 5:
+            builder.range("evaluate", at + 100, at + 600)
+        at += 600 if i == 5 else 100
+    table = run("steps", builder.build()).table
+    slow = table[table["excess_ns"].notna()]
+    assert plain(slow, "step", "excess_ns", "grown_phase") == [(6, 500, "eval")]
+
+
+def test_a_window_has_the_time_between_its_own_steps() -> None:
+    trace = loop().build()
+    cut = trace.within(TimeWindow(70, 2 * 765 + 80))
+    assert between_steps(cut)["step"].tolist() == [1, 2]
+
+
+def test_a_stall_that_nobody_names_between_two_steps_is_said_to_lie_there() -> None:
+    builder, at = TraceBuilder(), 0
+    for i in range(12):
+        builder.range(f"step {i}", at, at + 100)
+        builder.kernel("gemm", at + 10, at + 90, launched_ns=(at + 5, at + 6))
+        at += 600 if i == 5 else 100
+    table = run("steps", builder.build()).table
+    slow = table[table["excess_ns"].notna()]
+    assert plain(slow, "step", "excess_ns", "grown_phase") == [(6, 500, "between_steps")]

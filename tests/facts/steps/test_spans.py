@@ -1,0 +1,111 @@
+"""Steps on the devices' clock: spans follow one another, whatever the host does meanwhile."""
+
+import numpy as np
+import pytest
+
+from tests.builders import TraceBuilder, plain
+from tests.running import run
+from traceprof.facts.steps.find import find_steps
+from traceprof.facts.steps.measured import measured_steps
+from traceprof.model.ranks import Ranks
+from traceprof.model.window import TimeWindow
+
+SPAN = ("step", "device_start_ns", "device_end_ns", "on_device")
+
+
+def lagging(lag_ns: int, n_steps: int = 5) -> TraceBuilder:
+    """Steps of 100 on the host; 60 of compute and 40 of communication follow ``lag_ns`` later."""
+    builder = TraceBuilder()
+    for i in range(n_steps):
+        at, ran = 100 * i, 100 * i + lag_ns
+        builder.step(at, at + 100, number=i)
+        builder.kernel("gemm", ran, ran + 60, launched_ns=(at + 5, at + 6))
+        builder.kernel("ncclDevKernel", ran + 60, ran + 100, launched_ns=(at + 7, at + 8))
+    return builder
+
+
+@pytest.mark.parametrize("lag_ns", [10, 250])
+def test_the_parts_of_a_step_are_its_own_however_far_the_device_lags(lag_ns: int) -> None:
+    steps = run("steps", lagging(lag_ns).build())
+    parts = ("at_ns", "duration_ns", "compute_ns", "exposed_communication_ns", "lag_ns")
+    assert plain(steps.table, *parts) == [(100 * i + lag_ns, 100, 60, 40, lag_ns) for i in range(5)]
+    assert steps.scalars["lag_ns"] == lag_ns
+
+
+def test_the_lag_is_said_where_it_matters() -> None:
+    notes = {note.text: note.values for note in run("steps", lagging(250).build()).notes}
+    assert notes["the devices lag behind the host by {lag:ns} (median)"] == {"lag": 250}
+    said = [note.text for note in run("steps", lagging(4).build()).notes]
+    assert not any("lag" in text for text in said)
+
+
+def test_a_step_is_in_a_window_that_holds_its_span() -> None:
+    trace = lagging(250).build()
+    cut = find_steps(trace.within(TimeWindow(450, 650)))
+    assert plain(cut.table, *SPAN) == [(2, 450, 550, True), (3, 550, 650, True)]
+
+
+def test_work_of_autograds_threads_is_the_steps() -> None:
+    trace = (
+        TraceBuilder()
+        .step(0, 100, number=0)
+        .step(100, 200, number=1)
+        .kernel("forward", 20, 60, launched_ns=(10, 11))
+        .kernel("backward", 60, 150, launched_ns=(50, 51), thread=9)
+        .kernel("forward", 150, 230, launched_ns=(110, 111))
+        .build()
+    )
+    assert plain(find_steps(trace).table, *SPAN) == [(0, 20, 150, True), (1, 150, 230, True)]
+
+
+def test_work_between_two_steps_lies_in_the_second() -> None:
+    trace = (
+        TraceBuilder()
+        .step(0, 100, number=0)
+        .step(200, 300, number=1)
+        .kernel("a", 50, 100, launched_ns=(10, 11))
+        .kernel("evaluate", 120, 180, launched_ns=(110, 111))
+        .kernel("b", 210, 290, launched_ns=(205, 206))
+        .build()
+    )
+    table = run("steps", trace).table
+    assert plain(table, "duration_ns", "compute_ns") == [(50, 50), (190, 140)]
+
+
+def test_where_launches_are_not_known_a_step_is_its_period() -> None:
+    builder = TraceBuilder()
+    for i in range(3):
+        builder.step(100 * i, 100 * i + 60, number=i).kernel("gemm", 100 * i + 20, 100 * i + 80)
+    result = run("steps", builder.build())
+    assert plain(result.table, "at_ns", "duration_ns", "compute_ns") == [
+        (0, 100, 60),
+        (100, 100, 60),
+        (200, 60, 40),
+    ]
+    assert result.table["device_ns"].isna().all()
+    assert any("was not recorded" in note.text for note in result.notes)
+
+
+def test_the_spans_of_a_process_follow_one_another() -> None:
+    random = np.random.default_rng(5)
+    builder = TraceBuilder()
+    for i in range(20):
+        builder.step(100 * i, 100 * i + 70, number=i)
+        for _ in range(int(random.integers(0, 4))):
+            at = 100 * i + int(random.integers(0, 70))
+            start = at + int(random.integers(1, 400))
+            builder.kernel("gemm", start, start + 30, launched_ns=(at, at + 1))
+    table = find_steps(builder.build()).table
+    assert table["device_start_ns"].tolist()[1:] == table["device_end_ns"].tolist()[:-1]
+    assert (table["device_end_ns"] >= table["device_start_ns"]).all()
+
+
+def test_a_first_step_cut_by_the_recording_is_not_called_fast() -> None:
+    builder = TraceBuilder()
+    for i in range(8):
+        builder.step(100 * i, 100 * i + 100, number=i)
+        builder.kernel("gemm", 100 * i + 80, 100 * i + 90, launched_ns=(100 * i, 100 * i + 1))
+    steps = measured_steps(Ranks.of(builder.build()))
+    assert steps.table["duration_ns"].tolist() == [10] + [100] * 7
+    assert steps.table["excess_ns"].isna().all()
+    assert steps.warmup_count == 0

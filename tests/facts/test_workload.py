@@ -1,0 +1,90 @@
+"""What a run does, and what it pays once."""
+
+import pytest
+
+from tests.builders import TraceBuilder, plain
+from traceprof.facts.one_off_costs import one_off_costs
+from traceprof.facts.workload import workload
+from traceprof.model.ranks import Ranks
+from traceprof.model.window import TimeWindow
+from traceprof.render.formatting import sentences
+
+
+@pytest.mark.parametrize(
+    ("builder", "kind", "why"),
+    [
+        (
+            TraceBuilder().kernel("gemm", 0, 9).range("backward", 0, 5),
+            "training",
+            "1 backward ranges, such as backward",
+        ),
+        (
+            TraceBuilder().kernel(
+                "void at::native::(anonymous namespace)::softmax_warp_backward<float>(int)", 0, 9
+            ),
+            "training",
+            "1 backward kernels, such as at::native::softmax_warp_backward",
+        ),
+        (
+            TraceBuilder().kernel("multi_tensor_apply_kernel<Adam>", 0, 9),
+            "training",
+            "1 optimizer kernels",
+        ),
+        (
+            TraceBuilder().kernel("gemm", 0, 9).kernel("paged_attention_v1_kernel", 9, 12),
+            "inference",
+            "kernels of a decoder, such as paged_attention_v1_kernel",
+        ),
+        (
+            TraceBuilder().kernel("ncclDevKernel_AllReduce", 0, 9),
+            "communication benchmark",
+            "100.0 % of the kernels' time is communication",
+        ),
+        (TraceBuilder().copy("h2d", 0, 9), "loading", "1 copies and no kernel"),
+        (
+            TraceBuilder().kernel("advec_cell", 0, 9),
+            "unknown",
+            "no names of a neural network's training or inference",
+        ),
+    ],
+)
+def test_workloads_by_what_gives_them_away(builder: TraceBuilder, kind: str, why: str) -> None:
+    found = workload(Ranks.of(builder.build()))
+    assert found.kind == kind
+    assert why in sentences(found.reasons)
+
+
+def test_matrices_alone_tell_neither_training_nor_inference() -> None:
+    found = workload(Ranks.of(TraceBuilder().kernel("gemm", 0, 9).build()))
+    assert (found.kind, len(found.reasons)) == ("unknown", 1)
+
+
+def test_what_is_paid_once_counts_once() -> None:
+    builder = TraceBuilder().range("load model", 0, 100).copy("h2d", 50, 150)
+    for i in range(8):
+        at = 200 + 10 * i + (80 if i else 0)
+        builder.step(at, at + (90 if i == 0 else 10), number=i)
+    builder.range("torch.compile", 200, 240).api_call("cuModuleLoadData", 230, 250)
+    builder.range("evaluate", 400, 450, thread=2).range("save_checkpoint", 440, 500)
+    ranks = Ranks.of(builder.build())
+    costs = one_off_costs(ranks)
+    columns = ("kind", "count", "total_ns", "outside_ns", "start_ns", "end_ns")
+    assert plain(costs, *columns) == [
+        ("loading", 1, 150, 0, 0, 150),
+        ("checkpoint", 1, 60, 0, 440, 500),
+        ("compiling", 1, 50, 0, 200, 250),
+        ("evaluation", 1, 40, 0, 400, 440),
+        ("warm-up", 1, 40, 0, 250, 290),
+    ]
+    inside = one_off_costs(ranks.within(TimeWindow(290, 420)))
+    assert inside.set_index("kind")["outside_ns"].to_dict() == {
+        "loading": 150,
+        "checkpoint": 60,
+        "compiling": 50,
+        "evaluation": 20,
+        "warm-up": 40,
+    }
+
+
+def test_a_trace_without_any_has_no_costs() -> None:
+    assert one_off_costs(Ranks.of(TraceBuilder().kernel("gemm", 0, 9).build())).empty

@@ -1,0 +1,105 @@
+"""The kernels of the judged time, summed up by their names."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+import pandas as pd
+
+from traceprof.analysis.advice.findings.claims import Times
+from traceprof.facts.names.kernels import SHORT_NS
+from traceprof.model.activity import Activity
+from traceprof.model.intervals import Intervals
+from traceprof.model.ranks import Ranks
+from traceprof.model.trace import Trace
+
+__all__ = ["KernelTimes", "kernel_times", "time_of_kernels"]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class KernelTimes:
+    """The kernels that start in the typical time, by name; of all ranks.
+
+    ``by_name``: name, activity, count, total_ns, short_count and short_ns (of those below
+    `SHORT_NS`). ``durations_ns`` and ``is_communication`` are of the single kernels, and
+    ``longest_communication`` start and end of the longest communication kernel, None without any.
+    """
+
+    by_name: pd.DataFrame
+    durations_ns: npt.NDArray[np.int64]
+    is_communication: npt.NDArray[np.bool_]
+    longest_communication: tuple[int, int] | None
+
+    @property
+    def communication(self) -> pd.DataFrame:
+        """Those of ``by_name`` that communicate."""
+        return self.by_name[self.by_name["activity"] == Activity.COMMUNICATION.value]
+
+    def named(self, pattern: re.Pattern[str]) -> pd.DataFrame:
+        """Return those of ``by_name`` in whose name ``pattern`` is found."""
+        found = [pattern.search(str(name)) is not None for name in self.by_name["name"]]
+        return self.by_name[np.array(found, np.bool_)]
+
+
+def kernel_times(ranks: Ranks, judged: Intervals) -> KernelTimes:
+    """Return the kernels that start in ``judged``, rank by rank summed up by their names."""
+    return _joined([_kernel_times(part, judged) for part in ranks])
+
+
+def time_of_kernels(ranks: Ranks, names: Collection[str]) -> Times:
+    """Return when each device ran kernels of these ``names``."""
+    found: dict[int, Intervals] = {}
+    for part in ranks:
+        kernels = part.kernels
+        wanted = kernels["name"].cat.categories.isin(list(names))
+        codes = kernels["name"].cat.codes.to_numpy()
+        own = kernels[np.append(wanted, False)[codes]]
+        for device, rows in own.groupby("device").indices.items():
+            time = Intervals.union_of(
+                own["start_ns"].to_numpy()[rows], own["end_ns"].to_numpy()[rows]
+            )
+            place = int(str(device))
+            found[place] = found[place] | time if place in found else time
+    return found
+
+
+def _kernel_times(part: Trace, judged: Intervals) -> KernelTimes:
+    starts = part.kernels["start_ns"].to_numpy()
+    kernels = part.kernels[judged.covered_ns(starts, starts + 1) > 0]
+    starts, ends = kernels["start_ns"].to_numpy(), kernels["end_ns"].to_numpy()
+    durations = ends - starts
+    is_short = durations < SHORT_NS
+    sums = pd.DataFrame(
+        {
+            "count": 1,
+            "total_ns": durations,
+            "short_count": is_short.astype(np.int64),
+            "short_ns": np.where(is_short, durations, 0),
+        }
+    )
+    keys = [kernels[name].reset_index(drop=True) for name in ("name", "activity")]
+    by_name = sums.groupby(keys, observed=True, sort=False).sum()
+    by_name = by_name.rename_axis(["name", "activity"]).reset_index()
+    communicates = (kernels["activity"] == Activity.COMMUNICATION.value).to_numpy()
+    longest = None
+    if communicates.any():
+        place = int(np.where(communicates, durations, -1).argmax())
+        longest = int(starts[place]), int(ends[place])
+    by_name = by_name.astype({"name": object, "activity": object})
+    return KernelTimes(by_name, durations, communicates, longest)
+
+
+def _joined(parts: list[KernelTimes]) -> KernelTimes:
+    by_name = pd.concat([part.by_name for part in parts], ignore_index=True)
+    by_name = by_name.groupby(["name", "activity"], sort=False).sum().reset_index()
+    longest = [p.longest_communication for p in parts if p.longest_communication is not None]
+    return KernelTimes(
+        by_name,
+        np.concatenate([part.durations_ns for part in parts]),
+        np.concatenate([part.is_communication for part in parts]),
+        max(longest, key=lambda span: span[1] - span[0], default=None),
+    )

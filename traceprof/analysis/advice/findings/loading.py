@@ -1,0 +1,63 @@
+"""Kernels that are compiled or loaded in the loop."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from typing import Final
+
+from traceprof.analysis.advice.findings.base import Finding, Rule
+from traceprof.analysis.advice.findings.claims import Kind
+from traceprof.analysis.advice.findings.context import Context
+from traceprof.analysis.advice.findings.stalling_calls import calls_named, idle_in_calls
+from traceprof.model.results import Note
+
+__all__ = ["RULE"]
+
+_LEAST: Final = 0.01
+_LOADS: Final = re.compile(
+    r"^(cuda|cu|hip)(Module(Load|Unload)|Library(Load|Unload|GetKernel)|Link(Create|Add|Complete))"
+    r"|^(nvrtc|hiprtc)CompileProgram"
+)
+
+
+def _check(context: Context) -> Iterator[Finding]:
+    calls = calls_named(context, _LOADS)
+    claim = idle_in_calls(context, calls)
+    share = context.share(claim)
+    if share < _LEAST:
+        return
+    is_loop = bool(len(context.steps))
+    counts = calls["name"].value_counts().head(3)
+    yield Finding(
+        title=Note.of(
+            "kernels are loaded or compiled"
+            + (" in the loop" if is_loop else "")
+            + ": devices are idle {share:ratio} of the time meanwhile",
+            share=share,
+        ),
+        claims=(claim,),
+        kind=Kind.MEASURED if is_loop else Kind.ONCE,
+        once_ns=None if is_loop else round(share * context.typical_ns),
+        evidence=tuple(
+            context.counted(int(n), "call(s) of {name}", name=str(name))
+            for name, n in counts.items()
+        ),
+        action=context.advice(
+            pytorch="keep shapes the same (torch.compile(dynamic=True), padding), run all shapes "
+            "once before measuring, cache what was compiled (TORCHINDUCTOR_CACHE_DIR)",
+            other="compile ahead of time for this GPU, and load all kernels before the loop "
+            "(CUDA_MODULE_LOADING=EAGER)",
+        ),
+        caveat="a kernel is loaded with its first launch: that occurs once",
+        window=context.longest_row(calls),
+    )
+
+
+RULE = Rule(
+    name="loading",
+    summary="kernels that are compiled or loaded in the loop",
+    needs=("kernels", "api_calls"),
+    show="idle",
+    check=_check,
+)

@@ -1,0 +1,46 @@
+"""Calls that should not be in a loop, and the idle time that they cost."""
+
+from __future__ import annotations
+
+import re
+
+import numpy as np
+import pandas as pd
+
+from traceprof.analysis.advice.findings.claims import Claim
+from traceprof.analysis.advice.findings.context import Context
+from traceprof.facts.device.times import devices_of_processes
+from traceprof.model.intervals import Intervals
+
+__all__ = ["calls_named", "idle_in_calls"]
+
+
+def calls_named(context: Context, pattern: re.Pattern[str]) -> pd.DataFrame:
+    """Return the API calls of the typical time that are named so: start_ns, end_ns, name."""
+    found = []
+    for part in context.ranks:
+        calls = part.api_calls
+        names = calls["name"].cat.categories
+        matched = np.array([*(bool(pattern.search(str(name))) for name in names), False])
+        own = calls[matched[calls["name"].cat.codes.to_numpy()]]
+        inside = context.typical.covered_ns(own["start_ns"], own["end_ns"]) > 0
+        found.append(
+            own[inside][["process", "start_ns", "end_ns", "name"]].astype({"name": object})
+        )
+    return pd.concat(found, ignore_index=True)
+
+
+def idle_in_calls(context: Context, calls: pd.DataFrame) -> Claim:
+    """Return the claim on the time in which devices are idle and their process is in ``calls``."""
+    spans = {
+        int(str(process)): Intervals.union_of(own["start_ns"], own["end_ns"])
+        for process, own in calls.groupby("process")
+    }
+    times: dict[int, Intervals] = {}
+    for part in context.ranks:
+        for process, devices in devices_of_processes(part).items():
+            for device in devices:
+                if process in spans and device in context.times:
+                    idle = spans[process] - context.times[device].busy
+                    times[device] = times[device] | idle if device in times else idle
+    return context.left(times)

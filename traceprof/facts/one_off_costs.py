@@ -1,0 +1,134 @@
+"""What a run pays once and not in every step: loading, compiling, warm-up, evaluation, saving."""
+
+from __future__ import annotations
+
+import re
+from typing import Final
+
+import numpy as np
+import pandas as pd
+
+from traceprof.facts.cache import fact, of_window
+from traceprof.facts.names.ranges import are_matched
+from traceprof.facts.steps.between import CHECKPOINT, EVALUATION, activity_of_ranges
+from traceprof.facts.steps.find import find_steps
+from traceprof.facts.steps.spans import rows_by
+from traceprof.model.intervals import Intervals
+from traceprof.model.ranks import Ranks
+from traceprof.model.trace import Trace
+
+__all__ = ["ONE_OFF_KINDS", "one_off_costs"]
+
+LOADING, COMPILING, WARMUP = "loading", "compiling", "warm-up"
+ONE_OFF_KINDS: Final = (COMPILING, CHECKPOINT, EVALUATION, WARMUP, LOADING)
+"""What is paid once, in the order in which it claims time.
+
+compiling: ranges and calls that compile or load code of devices; checkpoint and evaluation: ranges
+named so; warm-up: the steps that are called so, without what they compile; loading: ranges at the
+beginning that load or build the model, and copies to a device before the first step.
+"""
+
+_COMPILES: Final = re.compile(
+    r"(?i)nvrtc|inductor|triton.*(compile|autotun)|torchdynamo|dynamo_timed|compile_fx"
+    r"|(^|[^a-z])(jit|compile|compilation|autotune)([^a-z]|$)"
+)
+_LOADS_CODE: Final = re.compile(r"(cu|cuda|hip)(Module|Library)(Load|Get)\w*|nvrtc\w+")
+_LOADS: Final = re.compile(
+    r"(?i)^(load|init|initiali[sz]e|setup|set_up|build|create|prepare)"
+    r"[ _-]*(\w*[ _-])?(model|weights|checkpoint|state|engine|tokenizer|optimizer|dataset)"
+)
+_COLUMNS: Final = ("kind", "count", "total_ns", "outside_ns", "start_ns", "end_ns", "process")
+
+
+@of_window
+def one_off_costs(ranks: Ranks) -> pd.DataFrame:
+    """Return what each process paid once, in the whole recording.
+
+    Columns: kind (one of `ONE_OFF_KINDS`), count (how often), total_ns (how long: no time counts
+    for two kinds), outside_ns (how much of that lies outside the window), start_ns and end_ns (of
+    the first and the last of it, on the clock of the run) and process. The longest come first.
+    """
+    tables = [_costs_of(part) for part in ranks]
+    rows = [
+        {
+            "kind": kind,
+            "count": count,
+            "total_ns": time.total_ns,
+            "outside_ns": time.total_ns
+            - time.clip(ranks.span.start_ns, ranks.span.end_ns).total_ns,
+            "start_ns": int(time.starts[0]),
+            "end_ns": int(time.ends[-1]),
+            "process": process,
+        }
+        for table in tables
+        for (process, kind), (count, time) in table.items()
+    ]
+    table = pd.DataFrame(rows, columns=list(_COLUMNS))
+    return table.sort_values(
+        ["total_ns", "process", "kind"], ascending=[False, True, True], ignore_index=True
+    )
+
+
+@fact
+def _costs_of(trace: Trace) -> dict[tuple[int, str], tuple[int, Intervals]]:
+    """Return how often and when each process paid for each kind."""
+    spans = pd.concat([_named(trace), _warmup(trace), _copies(trace)], ignore_index=True)
+    found: dict[tuple[int, str], tuple[int, Intervals]] = {}
+    for process, rows in rows_by(spans, "process").items():
+        own, taken = spans.iloc[rows], Intervals.empty()
+        for kind in ONE_OFF_KINDS:
+            chosen = own[own["kind"] == kind]
+            time = Intervals.union_of(chosen["start_ns"], chosen["end_ns"])
+            left = time - taken
+            taken = taken | time
+            if len(left):
+                is_each = kind == WARMUP
+                found[process, kind] = (len(chosen) if is_each else len(time), left)
+    return found
+
+
+def _named(trace: Trace) -> pd.DataFrame:
+    """Return the ranges and calls that are some kind of cost by their names."""
+    tables = []
+    for name, pattern, kind in (
+        ("ranges", _COMPILES, COMPILING),
+        ("ranges", _LOADS, LOADING),
+        ("api_calls", _LOADS_CODE, COMPILING),
+    ):
+        frame = trace.table(name)
+        names = frame["name"].cat
+        chosen = np.append(are_matched(names.categories, pattern), False)[names.codes.to_numpy()]
+        tables.append(frame.loc[chosen, ["process", "start_ns", "end_ns"]].assign(kind=kind))
+    for (process, cause), time in activity_of_ranges(trace).items():
+        if cause in (EVALUATION, CHECKPOINT):
+            columns = {"process": process, "start_ns": time.starts, "end_ns": time.ends}
+            tables.append(pd.DataFrame(columns).assign(kind=cause))
+    return pd.concat(tables, ignore_index=True)
+
+
+def _warmup(trace: Trace) -> pd.DataFrame:
+    steps = find_steps(trace)
+    own = steps.table[steps.warmup()]
+    return pd.DataFrame(
+        {
+            "process": own["process"].to_numpy(np.int64),
+            "start_ns": own["device_start_ns"].to_numpy(np.int64),
+            "end_ns": own["device_end_ns"].to_numpy(np.int64),
+            "kind": WARMUP,
+        }
+    )
+
+
+def _copies(trace: Trace) -> pd.DataFrame:
+    """Return the copies to devices before the first step, or before most of the kernels."""
+    copies, table = trace.copies, find_steps(trace).table
+    own = copies.loc[copies["direction"] == "h2d", ["process", "start_ns", "end_ns"]]
+    limits = table.groupby("process")["device_start_ns"].min()
+    if limits.empty:
+        limits = trace.kernels.groupby("process")["start_ns"].quantile(_FEW_KERNELS)
+    before = own["start_ns"] < own["process"].map(limits)
+    return own[before].assign(kind=LOADING)
+
+
+_FEW_KERNELS: Final = 0.01
+"""Copies that come before more kernels than this are of the loop."""

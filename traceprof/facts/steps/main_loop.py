@@ -1,0 +1,162 @@
+"""The part of a recording to judge where no steps are known: the loop, without the set-up.
+
+Where kernels repeat in a pattern it is the stretch in which they do. Else set-up is what ranges
+at the beginning call so, and a long beginning (or end) in which hardly any kernel runs, as when a
+model is copied to the device.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+import numpy.typing as npt
+import pandas as pd
+
+from traceprof.facts.cache import fact
+from traceprof.facts.launches import launches_of
+from traceprof.facts.names.ranges import are_matched
+from traceprof.facts.steps.find import pattern_of_ranks
+from traceprof.model.ranks import Ranks
+from traceprof.model.steps import Steps
+from traceprof.model.trace import DEVICE_TABLES, Trace
+from traceprof.model.window import TimeWindow
+
+__all__ = ["MainLoop", "active_window", "main_loop"]
+
+_Int64Array = npt.NDArray[np.int64]
+
+_LEAST_PATTERN: Final = 0.5
+_FEWEST_KERNELS: Final = 20
+_KERNELS_OUTSIDE: Final = 0.02
+_LEAST_SETUP: Final = 0.1
+_PAUSE: Final = 0.01
+_SETUP: Final = re.compile(
+    r"(?i)^(init|initiali[sz]e|setup|set_up|load|build|prepare|create|generate|compile|capture"
+    r"|warm[ _-]?up)([^a-z]|$)|(^|[^a-z])warm[ _-]?up$"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class MainLoop:
+    """The window to judge, and why it is that.
+
+    ``turns_count`` turns of a pattern are in it (0: none is known); ``before_ns`` and ``after_ns``
+    are the time of the devices' activity that was left out. ``setup`` names the last range that
+    calls itself set-up, "" where none does.
+    """
+
+    window: TimeWindow
+    turns_count: int = 0
+    before_ns: int = 0
+    after_ns: int = 0
+    setup: str = ""
+
+
+def active_window(ranks: Ranks) -> TimeWindow | None:
+    """Return the time from the first to the last operation of any device; None without any."""
+    spans = [
+        (int(frame["start_ns"].iloc[0]), int(frame["end_ns"].max()))
+        for part in ranks
+        for frame in map(part.table, DEVICE_TABLES)
+        if len(frame)
+    ]
+    if not spans:
+        return None
+    return TimeWindow(min(start for start, _ in spans), max(end for _, end in spans))
+
+
+@fact
+def main_loop(ranks: Ranks) -> MainLoop | None:
+    """Return the loop of a run of which no steps are known; None where no device worked."""
+    active = active_window(ranks)
+    if active is None:
+        return None
+    pattern = pattern_of_ranks(ranks)
+    found = _where_kernels_repeat(ranks, pattern) if len(pattern) else None
+    turns, setup = (0, "") if found is None else (len(pattern), "")
+    if found is None:
+        found = _hull([_where_kernels_are(part, active) for part in ranks]) & active
+        found, setup = _after_named_setup(ranks, found)
+    before, after = found.start_ns - active.start_ns, active.end_ns - found.end_ns
+    return MainLoop(found, turns, before, after, setup)
+
+
+def _hull(windows: list[TimeWindow]) -> TimeWindow:
+    return TimeWindow(min(w.start_ns for w in windows), max(w.end_ns for w in windows))
+
+
+def _where_kernels_repeat(ranks: Ranks, pattern: Steps) -> TimeWindow | None:
+    """Return the stretch of all turns, where at least half of the kernels' time lies in it."""
+    turns = pattern.table
+    window = TimeWindow(int(turns["device_start_ns"].min()), int(turns["device_end_ns"].max()))
+    inside = whole = 0
+    for part in ranks:
+        starts, length = _times(part.kernels)
+        whole += int(length.sum())
+        inside += int(length[window.holds(starts)].sum())
+    return window if inside >= _LEAST_PATTERN * whole else None
+
+
+def _times(kernels: pd.DataFrame) -> tuple[_Int64Array, _Int64Array]:
+    starts = kernels["start_ns"].to_numpy(np.int64)
+    return starts, kernels["end_ns"].to_numpy(np.int64) - starts
+
+
+def _where_kernels_are(trace: Trace, active: TimeWindow) -> TimeWindow:
+    """Return ``active`` without a long beginning and end with next to no kernels."""
+    starts, length = _times(trace.kernels)
+    if len(starts) < _FEWEST_KERNELS:
+        return active
+    ends = np.maximum.accumulate(starts + length)
+    pauses = np.concatenate(([starts[0] - active.start_ns], starts[1:] - ends[:-1]))
+    share = np.cumsum(length) / max(1, int(length.sum()))
+    is_long = pauses >= _PAUSE * active.duration_ns
+    leading = np.flatnonzero(is_long & (share - length / max(1, length.sum()) <= _KERNELS_OUTSIDE))
+    start = int(starts[leading[-1]]) if len(leading) else active.start_ns
+    closing = np.append(pauses[1:], active.end_ns - ends[-1]) >= _PAUSE * active.duration_ns
+    trailing = np.flatnonzero(closing & (1 - share <= _KERNELS_OUTSIDE))
+    end = int(ends[trailing[0]]) if len(trailing) else active.end_ns
+    least = _LEAST_SETUP * active.duration_ns
+    return TimeWindow(
+        start if start - active.start_ns >= least else active.start_ns,
+        end if active.end_ns - end >= least else active.end_ns,
+    )
+
+
+def _after_named_setup(ranks: Ranks, window: TimeWindow) -> tuple[TimeWindow, str]:
+    """Return the window without what ranges at its beginning call set-up, and the last of these.
+
+    At least half of the kernels' time must be left.
+    """
+    latest, setup = window.start_ns, ""
+    for part in ranks:
+        for end, name in _setup_of(part):
+            if end > latest:
+                latest, setup = end, name
+    if latest >= window.end_ns:
+        return window, ""
+    return TimeWindow(latest, window.end_ns), setup
+
+
+def _setup_of(trace: Trace) -> list[tuple[int, str]]:
+    """Return when the devices are done with each outermost range that is set-up, and its name."""
+    ranges = trace.ranges
+    names = ranges["name"].cat
+    is_setup = np.append(are_matched(names.categories, _SETUP), False)[names.codes.to_numpy()]
+    counts = ranges["name"].map(ranges["name"].value_counts()).to_numpy(np.int64)
+    own = ranges[is_setup & (counts == 1) & (ranges["depth"] <= 1).to_numpy()]
+    if own.empty or trace.kernels.empty:
+        return []
+    starts, length = _times(trace.kernels)
+    launched = launches_of(trace, "kernels")
+    called = np.where(launched.is_known, launched.start_ns, starts)
+    found = []
+    for end, name in zip(own["end_ns"].tolist(), own["name"].tolist(), strict=True):
+        before = called < end
+        if length[before].sum() < _LEAST_PATTERN * length.sum():
+            last = int((starts + length)[before].max()) if before.any() else end
+            found.append((max(end, last), str(name)))
+    return found

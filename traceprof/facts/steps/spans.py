@@ -1,0 +1,122 @@
+"""The time of each step: its period on the host, and its span on the devices.
+
+The span of a step lasts from the end of the last work that the step before launched to the end of
+the last work that it launched itself: a device may lag behind the host by more than a step. Spans
+of a process follow one another; work that was launched between two steps lies in that of the
+second.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+import numpy as np
+import numpy.typing as npt
+import pandas as pd
+
+from traceprof.facts.launches import launches_of
+from traceprof.model.trace import DEVICE_TABLES, Trace
+
+__all__ = ["owner_of", "rows_by", "with_spans"]
+
+_Int64Array = npt.NDArray[np.int64]
+
+_FEWEST_LINKED: Final = 0.1
+_LATEST = np.iinfo(np.int64).min
+_EARLIEST = np.iinfo(np.int64).max
+
+
+def with_spans(table: pd.DataFrame, trace: Trace, *, is_of_kernels: bool) -> pd.DataFrame:
+    """Return the steps ``table`` of a whole trace with next_ns, launched_ns and the span of each.
+
+    Where they are cut in the sequence of kernels (``is_of_kernels``) they are spans themselves.
+    """
+    table = table.sort_values(["process", "start_ns"], ignore_index=True)
+    starts, ends = (table[name].to_numpy(np.int64) for name in ("start_ns", "end_ns"))
+    following = ends.copy()
+    begins, finishes, known = starts.copy(), ends.copy(), np.full(len(table), is_of_kernels)
+    first, last, called = (None,) * 3 if is_of_kernels else _work_of_steps(table, trace)
+    for rows in rows_by(table, "process").values():
+        # A step that begins before the one before ended has no time between them.
+        following[rows[:-1]] = np.maximum(starts[rows[1:]], starts[rows[:-1]])
+        if first is None or last is None:
+            continue
+        begins[rows], finishes[rows], known[rows] = _spans(
+            starts[rows], following[rows], first[rows], last[rows]
+        )
+    return table.assign(
+        next_ns=following,
+        launched_ns=ends if called is None else np.where(known, called, ends),
+        device_start_ns=begins,
+        device_end_ns=finishes,
+        on_device=known,
+    )
+
+
+def _spans(
+    starts: _Int64Array, following: _Int64Array, first: _Int64Array, last: _Int64Array
+) -> tuple[_Int64Array, _Int64Array, npt.NDArray[np.bool_]]:
+    """Return start and end of the span of each step of a process, and whether work tells it."""
+    worked = last != _LATEST
+    if not worked.any():
+        return starts, following, worked
+    ends = np.maximum.accumulate(np.where(worked, last, following))
+    earliest = max(starts[0], first[0]) if worked[0] else starts[0]
+    begins = np.concatenate(([min(earliest, ends[0])], ends[:-1]))
+    return begins, ends, worked
+
+
+def _work_of_steps(table: pd.DataFrame, trace: Trace) -> tuple[_Int64Array, ...]:
+    """Return when the first work of each step starts, its last ends, and its last launch ends.
+
+    Of steps that launched nothing, and of processes of which hardly any launch is known, the first
+    is later than any time and the last earlier.
+    """
+    first, last = np.full(len(table), _EARLIEST), np.full(len(table), _LATEST)
+    called = last.copy()
+    linked, seen = np.zeros(len(table), np.int64), np.zeros(len(table), np.int64)
+    for name in DEVICE_TABLES:
+        frame = trace.table(name)
+        if frame.empty:
+            continue
+        starts, ends = (frame[c].to_numpy(np.int64) for c in ("start_ns", "end_ns"))
+        launches = launches_of(trace, name)
+        owner = owner_of(table, frame["process"], launches.start_ns)
+        owner = np.where(launches.is_known, owner, -1)
+        owned = owner >= 0
+        np.minimum.at(first, owner[owned], starts[owned])
+        np.maximum.at(last, owner[owned], ends[owned])
+        np.maximum.at(called, owner[owned], launches.end_ns[owned])
+        linked += np.bincount(owner[owned], minlength=len(table))
+        begun = owner_of(table, frame["process"], starts)
+        seen += np.bincount(begun[begun >= 0], minlength=len(table))
+    for rows in rows_by(table, "process").values():
+        if linked[rows].sum() < _FEWEST_LINKED * seen[rows].sum():
+            first[rows], last[rows] = _EARLIEST, _LATEST
+    return first, last, called
+
+
+def owner_of(steps: pd.DataFrame, process: pd.Series, instants: _Int64Array) -> _Int64Array:
+    """Return the row of the step that each instant of a process lies in, -1 where in none.
+
+    That is between its borders on the host.
+    """
+    owner = np.full(len(instants), -1, np.int64)
+    starts, ends = (steps[name].to_numpy(np.int64) for name in ("start_ns", "end_ns"))
+    of_process = rows_by(process.to_frame("process"), "process")
+    for key, rows in rows_by(steps, "process").items():
+        mine = of_process.get(key)
+        if mine is None:
+            continue
+        place = np.searchsorted(starts[rows], instants[mine], side="right") - 1
+        inside = (place >= 0) & (instants[mine] < ends[rows][np.maximum(place, 0)])
+        owner[mine[inside]] = rows[place[inside]]
+    return owner
+
+
+def rows_by(frame: pd.DataFrame, column: str) -> dict[int, _Int64Array]:
+    """Return the rows of each value of an integer column, in the order of the values."""
+    return {
+        int(str(value)): np.asarray(rows, np.int64)
+        for value, rows in frame.groupby(column).indices.items()
+    }

@@ -1,0 +1,182 @@
+"""What a run does: training, inference, loading, a test of communication; and how one can tell."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+import pandas as pd
+
+from traceprof.facts.cache import fact
+from traceprof.facts.launches import phases_of_all_ranges
+from traceprof.facts.names.phases import PHASES
+from traceprof.facts.names.ranges import are_matched, plain_name
+from traceprof.model.activity import Activity
+from traceprof.model.ranks import Ranks
+from traceprof.model.results import Note
+from traceprof.model.trace import Trace
+
+__all__ = ["WORKLOADS", "Workload", "workload"]
+
+TRAINING, INFERENCE, LOADING = "training", "inference", "loading"
+COMMUNICATION, UNKNOWN = "communication benchmark", "unknown"
+WORKLOADS: Final = (TRAINING, INFERENCE, LOADING, COMMUNICATION, UNKNOWN)
+
+_BACKWARD: Final = re.compile(
+    r"(?i)backward|(^|[^a-z])bwd|_bwd|wgrad|dgrad|(^|[^a-z])d(q|kv|x|w)_kernel|autograd::engine"
+)
+_OPTIMIZER: Final = re.compile(r"(?i)optimi[sz]er[ ._#]?step|Optimizer\.step#")
+_DECODES: Final = re.compile(
+    r"(?i)paged[_ ]?attention|kv[_ ]?cache|reshape_and_cache|decode(with|_|attention)"
+    r"|masked_multihead|prefill|mmha|trtllm|vllm|sglang|topk.*sampl|sampl.*top|speculative"
+)
+_HEAVY: Final = (Activity.GEMM.value, Activity.CONVOLUTION.value, Activity.ATTENTION.value)
+_SHORTEST, _LONGEST = 8, 60
+_LEAST_HEAVY: Final = 0.1
+_MOST_OTHER: Final = 0.02
+
+
+@dataclass(frozen=True, slots=True)
+class Workload:
+    """What a run does (one of `WORKLOADS`) and what says so, the strongest first."""
+
+    kind: str
+    reasons: tuple[Note, ...] = ()
+
+
+@fact
+def workload(ranks: Ranks) -> Workload:
+    """Return what the run does, by the names of its ranges and kernels and what they add up to."""
+    kernels = _kernel_times(ranks)
+    whole = float(kernels["total_ns"].sum())
+    training = [*_backward_of(ranks, kernels), *_optimizer_of(ranks, kernels)]
+    if training:
+        return Workload(TRAINING, tuple(training))
+    if not whole:
+        return _without_kernels(ranks)
+    by_activity = kernels.groupby("activity")["total_ns"].sum() / whole
+    communication = float(by_activity.get(Activity.COMMUNICATION.value, 0.0))
+    if communication >= 1 - _MOST_OTHER:
+        note = Note.of("{share:ratio} of the kernels' time is communication", share=communication)
+        return Workload(COMMUNICATION, (note,))
+    inference = list(_inference_of(ranks, kernels))
+    heavy = float(by_activity.reindex(_HEAVY).fillna(0).sum())
+    if inference or heavy >= _LEAST_HEAVY:
+        shares = Note.of(
+            "{share:ratio} of the kernels' time is of matrices, convolutions and attention, and "
+            "neither a backward pass nor an optimizer is seen",
+            share=heavy,
+        )
+        return Workload(INFERENCE if inference else UNKNOWN, (*inference, shares))
+    return Workload(UNKNOWN, (Note("no names of a neural network's training or inference"),))
+
+
+def _kernel_times(ranks: Ranks) -> pd.DataFrame:
+    """Return the time of the kernels of all ranks by name: name, activity, total_ns, count."""
+    tables = []
+    for part in ranks:
+        own = part.kernels
+        columns = [own[name].astype(object) for name in ("name", "activity")]
+        codes = own["name"].cat.codes.to_numpy(np.int64)
+        length = (own["end_ns"] - own["start_ns"]).to_numpy(np.int64)
+        first = pd.Series(np.arange(len(own))).groupby(codes).first()
+        n = len(own["name"].cat.categories)
+        sums, counts = np.bincount(codes, length, n), np.bincount(codes, minlength=n)
+        tables.append(
+            pd.DataFrame(
+                {
+                    "name": columns[0].to_numpy()[first],
+                    "activity": columns[1].to_numpy()[first],
+                    "total_ns": sums[first.index],
+                    "count": counts[first.index],
+                }
+            )
+        )
+    both = pd.concat(tables, ignore_index=True)
+    return both.groupby(["name", "activity"], sort=True)[["total_ns", "count"]].sum().reset_index()
+
+
+def _short(name: object) -> str:
+    """Return what a name begins with, without the arguments of a template or function."""
+    text = plain_name(str(name)).removeprefix("void ").strip()
+    for nameless in ("(anonymous namespace)::", "<unnamed>::"):
+        text = text.replace(nameless, "")
+    head = re.split(r"[<(]", text, maxsplit=1)[0].strip()
+    found = text if len(head) < _SHORTEST or head.startswith("std::") else head
+    return found if len(found) <= _LONGEST else f"{found[:_LONGEST]}…"
+
+
+def _named(kernels: pd.DataFrame, pattern: re.Pattern[str]) -> pd.DataFrame:
+    rows = np.flatnonzero(are_matched(pd.Index(kernels["name"], dtype=object), pattern))
+    return kernels.take(rows)
+
+
+def _ranges_of(part: Trace, phase: str, pattern: re.Pattern[str]) -> pd.DataFrame:
+    """Return the ranges that are of a phase, or whose name has the pattern."""
+    ranges = part.ranges
+    names = ranges["name"].cat
+    named = np.append(are_matched(names.categories, pattern), False)[names.codes.to_numpy()]
+    is_phase = phases_of_all_ranges(part) == PHASES.index(phase)
+    return ranges.take(np.flatnonzero(named | is_phase))
+
+
+def _backward_of(ranks: Ranks, kernels: pd.DataFrame) -> list[Note]:
+    notes = []
+    found = [_ranges_of(part, "backward", _BACKWARD) for part in ranks]
+    count = sum(map(len, found))
+    if count:
+        name = next(_short(own["name"].iloc[0]) for own in found if len(own))
+        notes.append(Note.of("{n:count} backward ranges, such as {name}", n=count, name=name))
+    own = _named(kernels, _BACKWARD)
+    if len(own):
+        top = own.sort_values("total_ns", ascending=False, kind="stable").iloc[0]
+        notes.append(
+            Note.of(
+                "{n:count} backward kernels, such as {name}",
+                n=int(own["count"].sum()),
+                name=_short(top["name"]),
+            )
+        )
+    return notes
+
+
+def _optimizer_of(ranks: Ranks, kernels: pd.DataFrame) -> list[Note]:
+    notes = []
+    count = sum(len(_ranges_of(part, "optimizer", _OPTIMIZER)) for part in ranks)
+    if count:
+        notes.append(Note.of("{n:count} optimizer ranges", n=count))
+    own = kernels[kernels["activity"] == Activity.OPTIMIZER.value]
+    if len(own):
+        notes.append(Note.of("{n:count} optimizer kernels", n=int(own["count"].sum())))
+    return notes
+
+
+def _inference_of(ranks: Ranks, kernels: pd.DataFrame) -> list[Note]:
+    own = _named(kernels, _DECODES)
+    notes = []
+    if len(own):
+        top = own.sort_values("total_ns", ascending=False, kind="stable").iloc[0]
+        notes.append(Note.of("kernels of a decoder, such as {name}", name=_short(top["name"])))
+    ranges = [_ranges_of(part, "eval", _DECODES) for part in ranks]
+    if any(map(len, ranges)):
+        name = next(_short(found["name"].iloc[0]) for found in ranges if len(found))
+        notes.append(Note.of("ranges of inference, such as {name}", name=name))
+    forward = [phases_of_all_ranges(part) == PHASES.index("forward") for part in ranks]
+    count = sum(int(found.sum()) for found in forward)
+    if count:
+        notes.append(Note.of("{n:count} forward ranges and no backward one", n=count))
+    return notes
+
+
+def _without_kernels(ranks: Ranks) -> Workload:
+    directions = [part.copies["direction"] for part in ranks if len(part.copies)]
+    if not directions:
+        forward = sum(
+            int((phases_of_all_ranges(part) == PHASES.index("forward")).sum()) for part in ranks
+        )
+        note = Note.of("{n:count} forward ranges and no backward one", n=forward)
+        return Workload(INFERENCE, (note,)) if forward else Workload(UNKNOWN)
+    count = sum(map(len, directions))
+    return Workload(LOADING, (Note.of("{n:count} copies and no kernel", n=count),))
