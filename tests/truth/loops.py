@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import TypeAlias
 
 from tests.truth.machine import AUTOGRAD, COMM, COMPUTE, COPY, MAIN, MS, US, Machine, Meeting
+from traceprof.model.activity import Activity
 
 __all__ = ["BF16", "FP32", "Inference", "Pipeline", "Training", "nothing"]
 
@@ -89,7 +90,7 @@ class Training:
                 "CUDA graph",
                 self.kernel_ns * 3 * self.n_layers,
                 api="cudaGraphLaunch",
-                graph_node=0,
+                activity=Activity.CUDA_GRAPH,
             )
             return
         with machine.phase("forward"):
@@ -121,7 +122,7 @@ class Training:
             "h2d",
             self.batch_bytes,
             kind=self.batch_kind,
-            rate=24.0 if self.batch_kind == "pinned" else 6.0,
+            rate=50.0 if self.batch_kind == "pinned" else 6.0,
             stream=stream,
             blocks=self.is_copy_blocking,
         )

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from random import Random
 
 from tests.builders import TraceBuilder
+from traceprof.model.activity import Activity
 from traceprof.model.merge import place_run
 from traceprof.model.ranks import Ranks
 from traceprof.model.run import RankTrace, RunFiles
@@ -124,7 +125,7 @@ class Machine:
         after: Sequence[int] = (),
         gap_ns: int = 2 * US,
         api: str = "cudaLaunchKernel",
-        graph_node: int = -1,
+        activity: Activity | None = None,
     ) -> int:
         """Launch a kernel (after streams ``after`` have done their work); return when it ends."""
         correlation = self.call(api, thread=thread)
@@ -138,7 +139,7 @@ class Machine:
             device=self.rank,
             stream=stream,
             process=self.process,
-            graph_node=graph_node,
+            activity=activity,
         )
         self.stream_ns[stream] = start + length
         self.now += gap_ns

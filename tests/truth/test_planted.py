@@ -3,11 +3,11 @@
 import pytest
 
 from tests.truth.scenarios import SCENARIOS, Scenario
+from traceprof.facts.one_off_costs import one_off_costs
 from traceprof.facts.steps.find import decide_steps
 from traceprof.render.formatting import note_text
 from traceprof.session.run import run_of
 
-LEAST = 0.01
 NEAR = 0.1
 SURE_NS = 100_000
 
@@ -15,7 +15,7 @@ SURE_NS = 100_000
 def said(scenario: Scenario):
     """Return the findings that claim at least 1 %, the first first."""
     found = run_of(decide_steps(scenario.make())).result("findings").table
-    return found[found["saving_ratio"] >= LEAST]
+    return found[~found["is_minor"]]
 
 
 @pytest.mark.parametrize("scenario", SCENARIOS, ids=lambda one: one.name)
@@ -37,3 +37,12 @@ def test_what_was_planted_is_found_and_nothing_else(scenario):
             first["saving_ns"],
             scenario.saving_ns,
         )
+
+
+@pytest.mark.parametrize(
+    "scenario", [one for one in SCENARIOS if one.once], ids=lambda one: one.name
+)
+def test_what_is_paid_once_is_listed_apart(scenario):
+    ranks = decide_steps(scenario.make())
+    costs = one_off_costs(ranks.within(run_of(ranks).selection.window))
+    assert costs.loc[costs["outside_ns"] > 0, "kind"].tolist() == [scenario.once]

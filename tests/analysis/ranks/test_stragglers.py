@@ -126,6 +126,7 @@ def test_torchrec_on_4_ranks(real_trace: Callable[[str], Path]) -> None:
     assert (table[table["members"] == 4]["last_member"] == 2).all()
     first, *others = rows(run("stragglers", ranks))
     assert (first.rank, first.is_straggler, first.phase) == (2, True, "forward (device idle)")
-    assert first.cost_ns == pytest.approx(2.995e9, rel=1e-3)
+    # Three seconds of sleep: what the others wait, and what of the exchange only they do not hide.
+    assert first.cost_ns == pytest.approx(3.000e9, rel=1e-3)
     assert not any(rank.is_straggler for rank in others)
     assert all((clock.residual_ns or 0) < 5_000 for clock in find_alignment(ranks).clocks)

@@ -15,8 +15,6 @@ from traceprof.model.results import Note
 __all__ = ["RULE", "asynchronous", "of_pageable_memory", "pageable_finding"]
 
 _LEAST: Final = 0.01
-_STAGING: Final = 0.5
-"""Pinned memory is about twice as fast: the copy to a buffer of the driver falls away."""
 
 
 def of_pageable_memory(copies: pd.DataFrame) -> pd.DataFrame:
@@ -32,9 +30,9 @@ def asynchronous(copies: pd.DataFrame) -> pd.DataFrame:
 
 def pageable_finding(context: Context, copies: pd.DataFrame, kind: str) -> Finding | None:
     """Return the finding on ``copies`` of pageable memory, None where they cost little."""
-    claim = context.left(context.exposed(copies), saved_ratio=_STAGING)
+    claim = context.left(context.exposed(copies))
     share = context.share(claim)
-    if copies.empty or share * _STAGING < _LEAST:
+    if copies.empty or share < _LEAST:
         return None
     lengths = copies["end_ns"] - copies["start_ns"]
     n_bytes = int(copies["n_bytes"].clip(lower=0).sum())
@@ -44,8 +42,7 @@ def pageable_finding(context: Context, copies: pd.DataFrame, kind: str) -> Findi
             f"{kind}: {{share:ratio}} of the time in copies that nothing hides", share=share
         ),
         claims=(claim,),
-        kind=Kind.ESTIMATED,
-        model=Note("pinned memory is copied twice as fast"),
+        kind=Kind.BOUNDED,
         evidence=(
             context.counted(
                 len(copies),

@@ -6,6 +6,7 @@ from collections.abc import Collection
 
 from traceprof.analysis.advice.findings.claims import Claim, Ground, Times
 from traceprof.analysis.advice.findings.context import Context
+from traceprof.facts.ranks.costs import tails_after
 from traceprof.facts.ranks.waits import waiting_of_members
 from traceprof.model.intervals import Intervals
 
@@ -21,10 +22,11 @@ def waiting_for(context: Context, places: Collection[int], cost_ns: int) -> tupl
     """
     device_of = _devices(context)
     waiting = waiting_of_members(context.ranks.whole)
+    tails = tails_after(context.ranks, tuple(places))
     others: dict[int, Intervals] = {}
     for place, device in device_of.items():
         if place not in places:
-            others[device] = others.get(device, Intervals.empty()) | waiting[place]
+            others[device] = others.get(device, Intervals.empty()) | waiting[place] | tails[place]
     together = Intervals.empty()
     for time in others.values():
         together |= time
