@@ -15,7 +15,7 @@ SURE_NS = 100_000
 def said(scenario: Scenario):
     """Return the findings that claim at least 1 %, the first first."""
     found = run_of(decide_steps(scenario.make())).result("findings").table
-    return found[~found["is_minor"]]
+    return found[~found["is_minor"].astype(bool)]
 
 
 @pytest.mark.parametrize("scenario", SCENARIOS, ids=lambda one: one.name)

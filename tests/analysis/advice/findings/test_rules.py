@@ -167,8 +167,8 @@ def copies_of(kind: str, api: str) -> Trace:
 @pytest.mark.parametrize(
     ("kind", "api", "rule", "saving"),
     [
-        ("pageable", "cudaMemcpyAsync", "pageable_copies", 0.1),
-        ("pageable", "cudaMemcpy", "unpinned_memory", 0.1),
+        ("pageable", "cudaMemcpyAsync", "pageable_copies", 0.2),
+        ("pageable", "cudaMemcpy", "unpinned_memory", 0.2),
         ("pinned", "cudaMemcpy", "blocking_copies", 0.2),
     ],
 )
