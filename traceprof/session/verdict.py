@@ -24,6 +24,8 @@ LEAST_SHARE: Final = 0.01
 _STEADY: Final = 0.1
 _MOSTLY: Final = 0.5
 _FILLED: Final = 0.95
+_TOLD_BY: Final = ("record ", "traceprof record", "--")
+"""Stand in the reasons that say which option would tell."""
 
 _PART_NAMES: Final = {
     "exposed_transfer": "exposed transfers",
@@ -113,10 +115,12 @@ def _waiting_for(results: Mapping[str, Result], largest: str) -> str:
     if findings is None or findings.table.empty or largest != "exposed_communication":
         return ""
     first = findings.table.iloc[0]
-    return "waiting for a slow rank" if first["rule"] in _SLOW else ""
+    names = first["title"].values if isinstance(first["title"], Note) else {}
+    name = next((names[key] for key in ("slow", "name") if key in names), "")
+    return f"waiting for {name}" if name and first["rule"] in _SLOW else ""
 
 
-_SLOW: Final = ("straggler", "slow_host", "slow_stage")
+_SLOW: Final = ("straggler", "slow_host")
 
 
 def _where(results: Mapping[str, Result], window_ns: int) -> Iterable[Note]:
@@ -217,20 +221,24 @@ def _once(one_off: pd.DataFrame) -> Iterable[Note]:
 
 def _fine(findings: Result | None) -> tuple[str, ...]:
     """Return the subjects of the rules that were judged, none of which found anything."""
-    if findings is None or "checked" not in findings.tables:
+    if findings is None:
         return ()
     checked = findings.to_frame("checked")
-    return tuple(checked.loc[checked["is_fine"], "subject"])
+    return tuple(checked.loc[checked["is_fine"].astype(bool), "subject"])
 
 
 def _unknown(findings: Result | None) -> tuple[Note, ...]:
-    """Return what rules lack, each reason once."""
+    """Return what another recording, or an option, would tell: each reason once."""
     if findings is None:
         return ()
-    abstained = findings.to_frame("abstained")
+    subjects: dict[str, list[str]] = {}
+    for row in findings.to_frame("abstained").itertuples(index=False):
+        own = subjects.setdefault(str(row.reason), [])
+        own += [str(row.subject)] if row.subject not in own else []
     return tuple(
-        Note.of("{rules}: {reason}", rules=", ".join(own["rule"]), reason=str(reason))
-        for reason, own in abstained.groupby("reason", sort=False)
+        Note.of("{subjects}: {reason}", subjects=", ".join(own), reason=reason)
+        for reason, own in subjects.items()
+        if any(word in reason for word in _TOLD_BY)
     )
 
 

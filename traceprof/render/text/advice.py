@@ -14,23 +14,23 @@ from traceprof.render.formatting import value_text
 from traceprof.render.shown import Row
 from traceprof.render.wording import saving_words
 
-__all__ = ["findings_in_brief", "findings_view"]
+__all__ = ["brief", "findings_in_brief", "findings_view"]
 
 _INDENT: Final = "   "
 _BRIEF: Final = 2
 """Lines of what stands on a page with much else."""
 
 
-def findings_in_brief(findings: Iterable[Row], width: int) -> Iterator[Text]:
+def findings_inbrief(findings: Iterable[Row], width: int) -> Iterator[Text]:
     """Return findings in a few lines each: what and how much, the evidence, what to do."""
     for number, finding in enumerate(findings, 1):
         yield _title(number, finding)
         for text in (Text(_text(finding["evidence"])), _action(finding)):
-            yield from (Text.assemble(_INDENT, line) for line in _brief(text, width - len(_INDENT)))
+            yield from (Text.assemble(_INDENT, line) for line in brief(text, width - len(_INDENT)))
 
 
-def _brief(text: Text, width: int) -> Iterator[Text]:
-    """Return the first lines of a text, the last of them cut."""
+def brief(text: Text, width: int) -> Iterator[Text]:
+    """Return the first two lines of a text, the second of them cut."""
     lines = text.wrap(Console(width=width), width)
     yield from lines[: _BRIEF - 1]
     if len(lines) >= _BRIEF:

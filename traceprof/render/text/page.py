@@ -15,7 +15,7 @@ from traceprof.facts.workload import UNKNOWN
 from traceprof.render.escape import plain_text
 from traceprof.render.formatting import note_text, sentences
 from traceprof.render.shown import rows_of
-from traceprof.render.text.advice import findings_in_brief
+from traceprof.render.text.advice import brief, findings_in_brief
 from traceprof.render.text.parts import stacked_bar
 from traceprof.session.answer import Document
 from traceprof.session.verdict import LEAST_SHARE, Verdict
@@ -144,7 +144,7 @@ def _remarks(document: Document, verdict: Verdict, width: int) -> Iterator[Text]
     if verdict.once:
         yield _cut(_labelled("once: ", map(note_text, verdict.once)), width)
     if verdict.fine:
-        yield _cut(_labelled("checked and fine: ", verdict.fine, ", "), width)
+        yield from brief(_labelled("checked and fine: ", verdict.fine, ", "), width)
     for note in verdict.unknown[:_MOST_NOTES]:
         yield _cut(_labelled("not judged: ", [note_text(note)]), width)
     if command := verdict.next_command.replace("TRACE", shlex.quote(document.info.path)):

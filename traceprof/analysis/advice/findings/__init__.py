@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Final
 
 from traceprof.analysis.advice.findings import (
@@ -111,7 +111,17 @@ SPEC: Final = ResultSpec(
             "one row per rule that could not judge",
             (
                 key("rule", "the rule"),
+                same("subject", Unit.TEXT, "what it is about"),
                 same("reason", Unit.TEXT, "what it lacks"),
+            ),
+        ),
+        TableSpec(
+            "checked",
+            "one row per subject of the rules",
+            (
+                key("subject", "what rules are about"),
+                same("is_judged", Unit.FLAG, "all rules about it could judge"),
+                same("is_fine", Unit.FLAG, "and none found anything that is not minor"),
             ),
         ),
     ),
@@ -129,11 +139,29 @@ def measure_findings(ranks: Ranks) -> Result:
     tables = {
         "findings": SPEC.table("findings").frame([_row(own) for own in found]),
         "abstained": SPEC.table("abstained").frame(
-            [{"rule": rule, "reason": reason} for rule, reason in abstained.items()]
+            [
+                {"rule": rule.name, "subject": rule.subject, "reason": abstained[rule.name]}
+                for rule in RULES
+                if rule.name in abstained
+            ]
         ),
+        "checked": SPEC.table("checked").frame(_checked(found, abstained)),
     }
     scalars = {"compute_ratio": _compute_ratio(context), "slow_ratio": context.slow_ratio}
     return Result("findings", SPEC, tables, scalars, notes=_notes(bool(found), abstained))
+
+
+def _checked(found: Iterable[Judged], abstained: Mapping[str, str]) -> list[dict[str, object]]:
+    unsure = {rule.subject for rule in RULES if rule.name in abstained}
+    told = {own.rule.subject for own in found if not own.is_minor}
+    return [
+        {
+            "subject": subject,
+            "is_judged": subject not in unsure,
+            "is_fine": subject not in unsure | told,
+        }
+        for subject in dict.fromkeys(rule.subject for rule in RULES)
+    ]
 
 
 def _compute_ratio(context: Context) -> float:

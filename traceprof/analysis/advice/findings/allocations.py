@@ -56,6 +56,7 @@ def _check(context: Context) -> Iterator[Finding]:
 
 RULE = Rule(
     name="allocations",
+    subject="allocation",
     summary="memory that is allocated in the loop",
     needs=("kernels", "api_calls"),
     show="idle",

@@ -45,6 +45,7 @@ class Rule:
     """
 
     name: str
+    subject: str
     summary: str
     needs: tuple[str, ...]
     show: str

@@ -59,6 +59,7 @@ def _check(context: Context) -> Iterator[Finding]:
 
 RULE = Rule(
     name="blocking_copies",
+    subject="blocking calls",
     summary="copies that block the host",
     needs=("copies", "api_calls"),
     show="copies",

@@ -43,6 +43,7 @@ def _check(context: Context) -> Iterator[Finding]:
 
 RULE = Rule(
     name="blocking_memsets",
+    subject="blocking calls",
     summary="memsets that block the host",
     needs=("copies", "api_calls"),
     show="copies",

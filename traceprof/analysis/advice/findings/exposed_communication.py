@@ -65,6 +65,7 @@ def _check(context: Context) -> Iterator[Finding]:
 
 RULE = Rule(
     name="exposed_communication",
+    subject="communication",
     summary="communication that compute does not hide",
     needs=("kernels",),
     show="collectives",

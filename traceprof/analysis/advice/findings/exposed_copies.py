@@ -87,6 +87,7 @@ def _by_direction(context: Context, copies: pd.DataFrame) -> Iterator[Note]:
 
 RULE = Rule(
     name="exposed_copies",
+    subject="transfers",
     summary="asynchronous copies that no compute hides",
     needs=("copies",),
     show="copies",

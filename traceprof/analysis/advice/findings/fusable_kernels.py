@@ -101,6 +101,7 @@ def _check(context: Context) -> Iterator[Finding]:
 
 RULE = Rule(
     name="fusable_kernels",
+    subject="fusion",
     summary="pointwise kernels that could be one",
     needs=("kernels",),
     show="classes",

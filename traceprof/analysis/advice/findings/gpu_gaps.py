@@ -80,6 +80,7 @@ def _claim_on(context: Context, gaps: pd.DataFrame) -> Claim:
 
 RULE = Rule(
     name="gpu_gaps",
+    subject="idle time",
     summary="gaps of half a second and more that nothing explains",
     needs=("kernels", "copies", "api_calls"),
     show="gaps",

@@ -67,6 +67,7 @@ def _action(context: Context) -> str:
 
 RULE = Rule(
     name="host_code",
+    subject="host code",
     summary="long gaps in which the host neither launches nor waits",
     needs=("kernels", "api_calls"),
     show="gaps",

@@ -72,6 +72,7 @@ def _check(context: Context) -> Iterator[Finding]:
 
 RULE = Rule(
     name="host_sync",
+    subject="synchronisation",
     summary="synchronising calls in the loop leave devices without work",
     needs=("kernels", "api_calls"),
     show="sync",

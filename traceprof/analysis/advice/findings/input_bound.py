@@ -70,6 +70,7 @@ def _of_hosts(context: Context) -> Claim:
 
 RULE = Rule(
     name="input_bound",
+    subject="input",
     summary="devices wait while the host fetches data",
     needs=("ranges",),
     show="steps",

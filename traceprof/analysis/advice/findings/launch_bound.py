@@ -68,6 +68,7 @@ def _median(values: npt.NDArray[np.int64]) -> float:
 
 RULE = Rule(
     name="launch_bound",
+    subject="launches",
     summary="devices wait for kernels to be launched",
     needs=("kernels", "api_calls"),
     show="launches",

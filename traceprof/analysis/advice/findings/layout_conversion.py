@@ -47,6 +47,7 @@ def _check(context: Context) -> Iterator[Finding]:
 
 RULE = Rule(
     name="layout_conversion",
+    subject="layouts",
     summary="conversions between NCHW and NHWC",
     needs=("kernels",),
     show="kernels",

@@ -56,6 +56,7 @@ def _check(context: Context) -> Iterator[Finding]:
 
 RULE = Rule(
     name="loading",
+    subject="loading of kernels",
     summary="kernels that are compiled or loaded in the loop",
     needs=("kernels", "api_calls"),
     show="idle",

@@ -96,6 +96,7 @@ def _longest(context: Context, device: int, claim: Claim) -> str:
 
 RULE = Rule(
     name="low_utilisation",
+    subject="idle time",
     summary="idle devices where nothing says why",
     needs=("kernels", "copies"),
     show="idle",

@@ -77,6 +77,7 @@ def _check(context: Context) -> Iterator[Finding]:
 
 RULE = Rule(
     name="pageable_copies",
+    subject="pinned memory",
     summary="asynchronous copies of pageable memory",
     needs=("copies", "api_calls"),
     show="copies",

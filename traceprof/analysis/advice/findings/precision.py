@@ -105,6 +105,7 @@ def _action(context: Context, gain: _Gain) -> str:
 
 RULE = Rule(
     name="precision",
+    subject="precision",
     summary="matrix work in 32 bits where 16 are faster",
     needs=("kernels",),
     show="classes",

@@ -39,6 +39,7 @@ def _check(context: Context) -> Iterator[Finding]:
 
 RULE = Rule(
     name="profiler_overhead",
+    subject="profiler",
     summary="devices wait for the profiler",
     needs=("kernels", "overheads"),
     show="idle",

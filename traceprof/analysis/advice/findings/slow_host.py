@@ -81,6 +81,7 @@ _ACTIONS: Final = {
 
 RULE = Rule(
     name="slow_host",
+    subject="ranks in step",
     summary="a whole host or rack is late at the collectives",
     needs=("kernels",),
     show="hosts",

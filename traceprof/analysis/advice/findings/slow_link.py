@@ -75,6 +75,7 @@ def _check(context: Context) -> Iterator[Finding]:
 
 RULE = Rule(
     name="slow_link",
+    subject="links",
     summary="copies of pinned memory below the speed of the link",
     needs=("copies",),
     show="copies",

@@ -65,6 +65,7 @@ def _why(step: Any) -> Note:
 
 RULE = Rule(
     name="slow_steps",
+    subject="even steps",
     summary="single steps far slower than the others",
     needs=(),
     show="steps",

@@ -65,6 +65,7 @@ def _short_kernels(context: Context) -> Times:
 
 RULE = Rule(
     name="small_kernels",
+    subject="fusion",
     summary="much time in kernels that are too short",
     needs=("kernels",),
     show="classes",

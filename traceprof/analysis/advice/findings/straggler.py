@@ -101,6 +101,7 @@ def _check(context: Context) -> Iterator[Finding]:
 
 RULE = Rule(
     name="straggler",
+    subject="ranks in step",
     summary="one rank is late at the collectives",
     needs=("kernels",),
     show="stragglers",

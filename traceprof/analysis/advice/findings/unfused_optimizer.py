@@ -56,6 +56,7 @@ def _check(context: Context) -> Iterator[Finding]:
 
 RULE = Rule(
     name="unfused_optimizer",
+    subject="fusion",
     summary="an optimizer in several passes over the parameters",
     needs=("kernels",),
     show="kernels",

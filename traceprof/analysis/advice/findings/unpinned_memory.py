@@ -24,6 +24,7 @@ def _check(context: Context) -> Iterator[Finding]:
 
 RULE = Rule(
     name="unpinned_memory",
+    subject="pinned memory",
     summary="blocking copies of memory that is not pinned",
     needs=("copies",),
     show="copies",

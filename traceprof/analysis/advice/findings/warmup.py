@@ -80,6 +80,7 @@ def _of_a_process(context: Context, leading: npt.NDArray[np.bool_], usual: float
 
 RULE = Rule(
     name="warmup",
+    subject="warm-up",
     summary="leading steps that are unlike the rest",
     needs=(),
     show="steps",
