@@ -21,7 +21,7 @@ _BRIEF: Final = 2
 """Lines of what stands on a page with much else."""
 
 
-def findings_inbrief(findings: Iterable[Row], width: int) -> Iterator[Text]:
+def findings_in_brief(findings: Iterable[Row], width: int) -> Iterator[Text]:
     """Return findings in a few lines each: what and how much, the evidence, what to do."""
     for number, finding in enumerate(findings, 1):
         yield _title(number, finding)
