@@ -175,7 +175,16 @@ def _on_straggler(rank: RankLateness) -> Note:
 ANALYSIS = Analysis(
     name="stragglers",
     spec=SPEC,
-    uses=("kernels", "collectives", "api_calls", "ranges", "host_ops", "processes"),
+    uses=(
+        "kernels",
+        "copies",
+        "collectives",
+        "api_calls",
+        "ranges",
+        "host_ops",
+        "processes",
+        "devices",
+    ),
     of_steps=True,
     of_ranks=measure_stragglers,
 )
