@@ -18,7 +18,7 @@ from traceprof.facts.device.times import device_time
 from traceprof.facts.launches import launches_of
 from traceprof.facts.names.sizes import ALL_SIZES, classify_sizes, order_of_size
 from traceprof.facts.transfers.routes import peak_of_route, route_of
-from traceprof.model.intervals import Intervals
+from traceprof.model.intervals import Intervals, sorted_distinct
 from traceprof.model.results import (
     Note,
     Result,
@@ -207,7 +207,7 @@ def _synchronous(trace: Trace) -> dict[str, int]:
     feeding = np.flatnonzero(trace.copies["direction"] == "h2d")
     launches = launches_of(trace, "copies").of_rows(feeding)
     calls = trace.whole.api_calls
-    rows = np.unique(launches.call[launches.is_known])
+    rows = sorted_distinct(launches.call[launches.is_known])
     names = map(str, calls["name"].cat.categories)
     waits = [name.startswith("cudaMemcpy") and "Async" not in name for name in names]
     codes = calls["name"].cat.codes.to_numpy()[rows]

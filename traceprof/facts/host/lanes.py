@@ -18,7 +18,7 @@ import pandas as pd
 
 from traceprof.facts.host.states import is_synchronisation
 from traceprof.facts.names.ranges import common_categories
-from traceprof.model.intervals import Intervals
+from traceprof.model.intervals import Intervals, sorted_distinct
 from traceprof.model.trace import Trace
 
 __all__ = ["Doing", "Lane", "Lanes", "innermost_pieces", "lanes_within"]
@@ -150,7 +150,7 @@ def innermost_pieces(
     they need not nest: where two overlap otherwise, the one that began later counts as inside.
     """
     around = _spans_around(ends)
-    edges = np.unique(np.concatenate((starts, ends)))
+    edges = sorted_distinct(np.concatenate((starts, ends)))
     owner = np.searchsorted(starts, edges, side="right") - 1
     open_at = np.flatnonzero(owner >= 0)
     while len(open_at := open_at[ends[owner[open_at]] <= edges[open_at]]):
