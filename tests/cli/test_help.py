@@ -111,6 +111,8 @@ def test_the_shell_completes_commands_and_tables(tmp_path: Path) -> None:
 
 
 def test_the_shell_can_be_told_how_to_complete(run_traceprof: Run) -> None:
-    done = run_traceprof("--show-completion", "bash")
+    # Nothing says that a shell stands above the tests: the shell is named instead of found.
+    named = {"_TYPER_COMPLETE_TEST_DISABLE_SHELL_DETECTION": "1"}
+    done = run_traceprof("--show-completion", "bash", **named)
     assert done.returncode == 0, done.stderr
     assert "_TRACEPROF_COMPLETE=complete_bash" in done.stdout
