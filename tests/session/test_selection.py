@@ -144,8 +144,12 @@ def test_steps_that_are_all_declared_warmup_are_not_the_default() -> None:
     ]
 
 
+def _run_of(*parts: Trace) -> Ranks:
+    return Ranks(parts, parts[0].info)
+
+
 def test_one_step_of_many_ranks_is_called_one() -> None:
-    ranks = place_run([TraceBuilder().step(0, 100, number=10).build() for _ in range(2)])
+    ranks = _run_of(*(TraceBuilder().step(0, 100, number=10).build() for _ in range(2)))
     assert said(select(ranks, None))[0].startswith("step 10 (")
     assert select(ranks, "step:10").label == "step:10"
 
@@ -157,7 +161,7 @@ def test_turns_of_several_ranks_count_once() -> None:
         for i in range(60):
             builder.kernel(f"k{i % 5}", 1000 + 10 * i, 1000 + 10 * i + 9)
         parts.append(builder.build())
-    found = said(select(place_run(parts), None))[0]
+    found = said(select(_run_of(*parts), None))[0]
     assert found.startswith("no steps are known: 10 turns of a repeating pattern"), found
 
 
