@@ -16,14 +16,14 @@ from traceprof.render.formatting import sentences
         (
             TraceBuilder().kernel("gemm", 0, 9).range("backward", 0, 5),
             "training",
-            "1 backward range, such as backward",
+            "1 range backward",
         ),
         (
-            TraceBuilder().kernel(
-                "void at::native::(anonymous namespace)::softmax_warp_backward<float>(int)", 0, 9
-            ),
+            TraceBuilder()
+            .kernel("void at::(anonymous namespace)::softmax_warp_backward<float>(int)", 0, 9)
+            .kernel("void at::(anonymous namespace)::softmax_warp_backward<float>(int)", 9, 18),
             "training",
-            "1 backward kernel, such as softmax_warp_backward",
+            "2 backward kernels, such as softmax_warp_backward",
         ),
         (
             TraceBuilder().kernel("multi_tensor_apply_kernel<Adam>", 0, 9),

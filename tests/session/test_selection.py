@@ -173,8 +173,8 @@ def test_a_pattern_is_the_main_loop_and_no_step() -> None:
     chosen = selected(trace, None)
     assert (chosen.label, bounds(chosen)) == ("main loop", (1059, 1559))
     assert said(chosen) == [
-        "no steps are known: 10 turns of a repeating pattern of kernels; left out: 1.059 µs "
-        "before, 40 ns after"
+        "no steps are known: 10 turns of a repeating pattern; left out 1.059 µs before and "
+        "40 ns after"
     ]
     assert bounds(selected(trace, "pattern:2..3")) == (1109, 1209)
     for text in ("steady", "step:2"):

@@ -128,15 +128,22 @@ def _ranges_of(part: Trace, phase: str, pattern: re.Pattern[str]) -> pd.DataFram
     return ranges.take(np.flatnonzero(named | is_phase))
 
 
+def _longest_name(found: list[pd.DataFrame]) -> list[Note]:
+    """Return how often the name occurs that takes the most time in ``found``; nothing if empty."""
+    every = pd.concat([own[["name", "start_ns", "end_ns"]].astype(object) for own in found])
+    if every.empty:
+        return []
+    names = every["name"].map({name: _range_name(name) for name in every["name"].unique()})
+    ns = (every["end_ns"] - every["start_ns"]).astype(np.int64).groupby(names).sum()
+    top = str(ns.idxmax())
+    return [Note.of("{n:count} range(s) {name}", n=int((names == top).sum()), name=top)]
+
+
 def _backward_of(ranks: Ranks, kernels: pd.DataFrame) -> list[Note]:
-    notes = []
-    found = [_ranges_of(part, "backward", _BACKWARD) for part in ranks]
-    count = sum(map(len, found))
-    if count:
-        name = next(_range_name(own["name"].iloc[0]) for own in found if len(own))
-        notes.append(Note.of("{n:count} backward range(s), such as {name}", n=count, name=name))
+    notes = _longest_name([_ranges_of(part, "backward", _BACKWARD) for part in ranks])
     own = _named(kernels, _BACKWARD)
-    if own["total_ns"].sum() >= _LEAST_BACKWARD * max(1, kernels["total_ns"].sum()):
+    is_much = own["total_ns"].sum() >= _LEAST_BACKWARD * kernels["total_ns"].sum()
+    if own["count"].sum() > 1 and is_much:
         top = own.sort_values("total_ns", ascending=False, kind="stable").iloc[0]
         notes.append(
             Note.of(
@@ -149,12 +156,7 @@ def _backward_of(ranks: Ranks, kernels: pd.DataFrame) -> list[Note]:
 
 
 def _optimizer_of(ranks: Ranks, kernels: pd.DataFrame) -> list[Note]:
-    notes = []
-    found = [_ranges_of(part, "optimizer", _OPTIMIZER) for part in ranks]
-    count = sum(map(len, found))
-    if count:
-        name = next(_range_name(own["name"].iloc[0]) for own in found if len(own))
-        notes.append(Note.of("{n:count} optimizer range(s), such as {name}", n=count, name=name))
+    notes = _longest_name([_ranges_of(part, "optimizer", _OPTIMIZER) for part in ranks])
     own = kernels[kernels["activity"] == Activity.OPTIMIZER.value]
     if len(own):
         notes.append(Note.of("{n:count} optimizer kernel(s)", n=int(own["count"].sum())))

@@ -168,7 +168,7 @@ def _main_loop(ranks: Ranks) -> Selection:
         return _active(ranks)
     sides = {"before": loop.before_ns, "after": loop.after_ns}
     if loop.turns_count:
-        text = "no steps are known: {turns:count} turns of a repeating pattern of kernels"
+        text = "no steps are known: {turns:count} turns of a repeating pattern"
     elif loop.before_ns or loop.after_ns:
         text = "no steps are known: all work without"
         text += " set-up" if loop.before_ns else ""
@@ -179,9 +179,9 @@ def _main_loop(ranks: Ranks) -> Selection:
     else:
         return Selection(loop.window, "active", (Note(_NO_STEPS),))
     left_out = [f"{{{side}:ns}} {side}" for side in ("before", "after") if sides[side]]
-    text += f"; left out: {', '.join(left_out)}" if left_out else ""
+    text += f"; left out {' and '.join(left_out)}" if left_out else ""
     turns = pattern_of_ranks(ranks).table["step"].nunique()
-    values = {"turns": turns, "setup": loop.setup}
+    values: dict[str, Any] = {"turns": turns, "setup": loop.setup}
     return Selection(loop.window, "main loop", (Note.of(text, **values, **sides),))
 
 
@@ -219,9 +219,9 @@ def _of_steps(ranks: Ranks, match: re.Match[str]) -> Selection:
     window = _window_of(chosen)
     found = chosen["step"].nunique()
     notes = [_with_origin("{origin}" + _borders(chosen, ranks), steps)]
-    here = {"found": found, "what": "step" if what == "step" else "turn"}
+    values: dict[str, Any] = {"found": found, "what": "step" if what == "step" else "turn"}
     if found != last - first + 1:
-        notes.append(Note.of("{found:count} of these {what}s are in the trace", **here))
+        notes.append(Note.of("{found:count} of these {what}s are in the trace", **values))
     label = f"{what}:{first}" if first == last else f"{what}:{first}..{last}"
     return Selection(window, label, tuple(notes))
 
