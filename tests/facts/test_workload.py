@@ -16,19 +16,19 @@ from traceprof.render.formatting import sentences
         (
             TraceBuilder().kernel("gemm", 0, 9).range("backward", 0, 5),
             "training",
-            "1 backward ranges, such as backward",
+            "1 range backward",
         ),
         (
-            TraceBuilder().kernel(
-                "void at::native::(anonymous namespace)::softmax_warp_backward<float>(int)", 0, 9
-            ),
+            TraceBuilder()
+            .kernel("void at::(anonymous namespace)::softmax_warp_backward<float>(int)", 0, 9)
+            .kernel("void at::(anonymous namespace)::softmax_warp_backward<float>(int)", 9, 18),
             "training",
-            "1 backward kernels, such as at::native::softmax_warp_backward",
+            "2 backward kernels, such as softmax_warp_backward",
         ),
         (
             TraceBuilder().kernel("multi_tensor_apply_kernel<Adam>", 0, 9),
             "training",
-            "1 optimizer kernels",
+            "1 optimizer kernel",
         ),
         (
             TraceBuilder().kernel("gemm", 0, 9).kernel("paged_attention_v1_kernel", 9, 12),
@@ -40,7 +40,26 @@ from traceprof.render.formatting import sentences
             "communication benchmark",
             "100.0 % of the kernels' time is communication",
         ),
-        (TraceBuilder().copy("h2d", 0, 9), "loading", "1 copies and no kernel"),
+        (TraceBuilder().copy("h2d", 0, 9), "loading", "1 copy to a device and no kernel"),
+        (TraceBuilder().copy("memset", 0, 9), "unknown", ""),
+        (
+            TraceBuilder().kernel(
+                "std::enable_if<(8>0)&&vllm::_typeConvert<c10::Half>::exists, void>::type "
+                "vllm::fused_add_rms_norm_kernel<c10::Half, 8>(int)",
+                0,
+                9,
+            ),
+            "inference",
+            "kernels of a decoder, such as fused_add_rms_norm_kernel",
+        ),
+        (
+            TraceBuilder()
+            .kernel("gemm", 0, 1000)
+            .kernel("nll_loss_backward_reduce_cuda_kernel_2d", 1000, 1009),
+            "unknown",
+            "matrices, convolutions and attention take 99.1 % of the kernels' time; no backward "
+            "pass or optimizer is seen",
+        ),
         (
             TraceBuilder().kernel("advec_cell", 0, 9),
             "unknown",
@@ -51,7 +70,7 @@ from traceprof.render.formatting import sentences
 def test_workloads_by_what_gives_them_away(builder: TraceBuilder, kind: str, why: str) -> None:
     found = workload(Ranks.of(builder.build()))
     assert found.kind == kind
-    assert why in sentences(found.reasons)
+    assert why in sentences(found.reasons) or not why
 
 
 def test_matrices_alone_tell_neither_training_nor_inference() -> None:
@@ -72,18 +91,27 @@ def test_what_is_paid_once_counts_once() -> None:
     assert plain(costs, *columns) == [
         ("loading", 1, 150, 0, 0, 150),
         ("checkpoint", 1, 60, 0, 440, 500),
-        ("compiling", 1, 50, 0, 200, 250),
+        ("compiling", 1, 40, 0, 200, 240),
         ("evaluation", 1, 40, 0, 400, 440),
         ("warm-up", 1, 40, 0, 250, 290),
+        ("loading kernels", 1, 10, 0, 240, 250),
     ]
     inside = one_off_costs(ranks.within(TimeWindow(290, 420)))
     assert inside.set_index("kind")["outside_ns"].to_dict() == {
         "loading": 150,
         "checkpoint": 60,
-        "compiling": 50,
+        "compiling": 40,
+        "loading kernels": 10,
         "evaluation": 20,
         "warm-up": 40,
     }
+
+
+def test_what_takes_next_to_nothing_is_no_cost() -> None:
+    builder = TraceBuilder().kernel("gemm", 0, 100_000).api_call("cuModuleLoadData", 10, 60)
+    assert one_off_costs(Ranks.of(builder.build())).empty
+    asks = TraceBuilder().kernel("gemm", 0, 100).api_call("cuModuleGetLoadingMode", 10, 60)
+    assert one_off_costs(Ranks.of(asks.build())).empty
 
 
 def test_a_trace_without_any_has_no_costs() -> None:

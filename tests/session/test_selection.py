@@ -105,7 +105,7 @@ def test_a_window_that_means_nothing_is_an_error(trace: Trace, text: str, messag
 def test_what_was_dropped_as_warmup_is_said(trace: Trace) -> None:
     assert said(selected(trace, None)) == [
         "steps 1..9 (traceprof.step()), by the host's clock: which work they launched is not "
-        "known; 1 leading step, 300 ns, dropped as warm-up"
+        "known; without the first step, 300 ns, warm-up"
     ]
 
 
@@ -140,8 +140,29 @@ def test_steps_that_are_all_declared_warmup_are_not_the_default() -> None:
     assert bounds(selection) == (0, 500)
     assert said(selection) == [
         "no steps are known: from the first to the last work of any device",
-        "the only steps that are named are warm-up (4 of them)",
+        "only warm-up steps are named (4): the window is not made of steps",
     ]
+
+
+def _run_of(*parts: Trace) -> Ranks:
+    return Ranks(parts, parts[0].info)
+
+
+def test_one_step_of_many_ranks_is_called_one() -> None:
+    ranks = _run_of(*(TraceBuilder().step(0, 100, number=10).build() for _ in range(2)))
+    assert said(select(ranks, None))[0].startswith("step 10 (")
+    assert select(ranks, "step:10").label == "step:10"
+
+
+def test_turns_of_several_ranks_count_once() -> None:
+    parts = []
+    for _ in range(2):
+        builder = TraceBuilder()
+        for i in range(60):
+            builder.kernel(f"k{i % 5}", 1000 + 10 * i, 1000 + 10 * i + 9)
+        parts.append(builder.build())
+    found = said(select(_run_of(*parts), None))[0]
+    assert found.startswith("no steps are known: 10 turns of a repeating pattern"), found
 
 
 def test_a_pattern_is_the_main_loop_and_no_step() -> None:
@@ -152,8 +173,8 @@ def test_a_pattern_is_the_main_loop_and_no_step() -> None:
     chosen = selected(trace, None)
     assert (chosen.label, bounds(chosen)) == ("main loop", (1059, 1559))
     assert said(chosen) == [
-        "no steps are known: where a pattern of kernels repeats, 10 times; 1.059 µs before and "
-        "40 ns after are left out"
+        "no steps are known: 10 turns of a repeating pattern; left out 1.059 µs before and "
+        "40 ns after"
     ]
     assert bounds(selected(trace, "pattern:2..3")) == (1109, 1209)
     for text in ("steady", "step:2"):

@@ -20,19 +20,26 @@ from traceprof.model.trace import Trace
 __all__ = ["ONE_OFF_KINDS", "one_off_costs"]
 
 LOADING, COMPILING, WARMUP = "loading", "compiling", "warm-up"
-ONE_OFF_KINDS: Final = (COMPILING, CHECKPOINT, EVALUATION, WARMUP, LOADING)
+LOADING_KERNELS = "loading kernels"
+ONE_OFF_KINDS: Final = (COMPILING, LOADING_KERNELS, CHECKPOINT, EVALUATION, WARMUP, LOADING)
 """What is paid once, in the order in which it claims time.
 
-compiling: ranges and calls that compile or load code of devices; checkpoint and evaluation: ranges
-named so; warm-up: the steps that are called so, without what they compile; loading: ranges at the
-beginning that load or build the model, and copies to a device before the first step.
+compiling: ranges and calls that compile code for devices; loading kernels: calls that load it;
+checkpoint and evaluation: ranges named so; warm-up: the steps that are called so, without what they
+compile; loading: ranges at the beginning that load or build the model, and copies to a device
+before the first step.
 """
 
 _COMPILES: Final = re.compile(
     r"(?i)nvrtc|inductor|triton.*(compile|autotun)|torchdynamo|dynamo_timed|compile_fx"
     r"|(^|[^a-z])(jit|compile|compilation|autotune)([^a-z]|$)"
 )
-_LOADS_CODE: Final = re.compile(r"(cu|cuda|hip)(Module|Library)(Load|Get)\w*|nvrtc\w+")
+_COMPILING_CALLS: Final = re.compile(r"(nvrtc|hiprtc)(Compile|Add)\w*|cuLink\w+")
+_LOADS_CODE: Final = re.compile(
+    r"(cu|cuda|hip)(Module|Library)(Load|GetFunction|GetKernel|GetModule)\w*"
+)
+_LEAST: Final = 0.001
+"""What takes a smaller share of the recording is no cost that anybody would mend."""
 _LOADS: Final = re.compile(
     r"(?i)^(load|init|initiali[sz]e|setup|set_up|build|create|prepare)"
     r"[ _-]*(\w*[ _-])?(model|weights|checkpoint|state|engine|tokenizer|optimizer|dataset)"
@@ -47,7 +54,9 @@ def one_off_costs(ranks: Ranks) -> pd.DataFrame:
     Columns: kind (one of `ONE_OFF_KINDS`), count (how often), total_ns (how long: no time counts
     for two kinds), outside_ns (how much of that lies outside the window), start_ns and end_ns (of
     the first and the last of it, on the clock of the run) and process. The longest come first.
+    What takes less than a thousandth of the recording is left out.
     """
+    least_ns = _LEAST * ranks.whole.span.duration_ns
     tables = [_costs_of(part) for part in ranks]
     rows = [
         {
@@ -62,6 +71,7 @@ def one_off_costs(ranks: Ranks) -> pd.DataFrame:
         }
         for table in tables
         for (process, kind), (count, time) in table.items()
+        if time.total_ns >= least_ns
     ]
     table = pd.DataFrame(rows, columns=list(_COLUMNS))
     return table.sort_values(
@@ -93,7 +103,8 @@ def _named(trace: Trace) -> pd.DataFrame:
     for name, pattern, kind in (
         ("ranges", _COMPILES, COMPILING),
         ("ranges", _LOADS, LOADING),
-        ("api_calls", _LOADS_CODE, COMPILING),
+        ("api_calls", _COMPILING_CALLS, COMPILING),
+        ("api_calls", _LOADS_CODE, LOADING_KERNELS),
     ):
         frame = trace.table(name)
         names = frame["name"].cat

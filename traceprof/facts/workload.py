@@ -14,6 +14,7 @@ from traceprof.facts.launches import phases_of_all_ranges
 from traceprof.facts.names.phases import PHASES
 from traceprof.facts.names.ranges import are_matched, plain_name
 from traceprof.model.activity import Activity
+from traceprof.model.kernel_names.parsing import parse_name
 from traceprof.model.ranks import Ranks
 from traceprof.model.results import Note
 from traceprof.model.trace import Trace
@@ -33,7 +34,9 @@ _DECODES: Final = re.compile(
     r"|masked_multihead|prefill|mmha|trtllm|vllm|sglang|topk.*sampl|sampl.*top|speculative"
 )
 _HEAVY: Final = (Activity.GEMM.value, Activity.CONVOLUTION.value, Activity.ATTENTION.value)
-_SHORTEST, _LONGEST = 8, 60
+_LONGEST: Final = 60
+_LEAST_BACKWARD: Final = 0.01
+"""One kernel of a loss makes no training: backward passes take their share of the time."""
 _LEAST_HEAVY: Final = 0.1
 _MOST_OTHER: Final = 0.02
 
@@ -65,8 +68,8 @@ def workload(ranks: Ranks) -> Workload:
     heavy = float(by_activity.reindex(_HEAVY).fillna(0).sum())
     if inference or heavy >= _LEAST_HEAVY:
         shares = Note.of(
-            "{share:ratio} of the kernels' time is of matrices, convolutions and attention, and "
-            "neither a backward pass nor an optimizer is seen",
+            "matrices, convolutions and attention take {share:ratio} of the kernels' time; no "
+            "backward pass or optimizer is seen",
             share=heavy,
         )
         return Workload(INFERENCE if inference else UNKNOWN, (*inference, shares))
@@ -98,14 +101,17 @@ def _kernel_times(ranks: Ranks) -> pd.DataFrame:
     return both.groupby(["name", "activity"], sort=True)[["total_ns", "count"]].sum().reset_index()
 
 
-def _short(name: object) -> str:
-    """Return what a name begins with, without the arguments of a template or function."""
-    text = plain_name(str(name)).removeprefix("void ").strip()
-    for nameless in ("(anonymous namespace)::", "<unnamed>::"):
-        text = text.replace(nameless, "")
-    head = re.split(r"[<(]", text, maxsplit=1)[0].strip()
-    found = text if len(head) < _SHORTEST or head.startswith("std::") else head
-    return found if len(found) <= _LONGEST else f"{found[:_LONGEST]}…"
+def _short(text: str) -> str:
+    return text if len(text) <= _LONGEST else f"{text[:_LONGEST]}…"
+
+
+def _kernel_name(name: object) -> str:
+    """Return the own name of a kernel, without what it returns and its arguments."""
+    return _short(parse_name(plain_name(str(name))).identifier or str(name))
+
+
+def _range_name(name: object) -> str:
+    return _short(plain_name(str(name)).strip())
 
 
 def _named(kernels: pd.DataFrame, pattern: re.Pattern[str]) -> pd.DataFrame:
@@ -122,34 +128,38 @@ def _ranges_of(part: Trace, phase: str, pattern: re.Pattern[str]) -> pd.DataFram
     return ranges.take(np.flatnonzero(named | is_phase))
 
 
+def _longest_name(found: list[pd.DataFrame]) -> list[Note]:
+    """Return how often the name occurs that takes the most time in ``found``; nothing if empty."""
+    every = pd.concat([own[["name", "start_ns", "end_ns"]].astype(object) for own in found])
+    if every.empty:
+        return []
+    names = every["name"].map({name: _range_name(name) for name in every["name"].unique()})
+    ns = (every["end_ns"] - every["start_ns"]).astype(np.int64).groupby(names).sum()
+    top = str(ns.idxmax())
+    return [Note.of("{n:count} range(s) {name}", n=int((names == top).sum()), name=top)]
+
+
 def _backward_of(ranks: Ranks, kernels: pd.DataFrame) -> list[Note]:
-    notes = []
-    found = [_ranges_of(part, "backward", _BACKWARD) for part in ranks]
-    count = sum(map(len, found))
-    if count:
-        name = next(_short(own["name"].iloc[0]) for own in found if len(own))
-        notes.append(Note.of("{n:count} backward ranges, such as {name}", n=count, name=name))
+    notes = _longest_name([_ranges_of(part, "backward", _BACKWARD) for part in ranks])
     own = _named(kernels, _BACKWARD)
-    if len(own):
+    is_much = own["total_ns"].sum() >= _LEAST_BACKWARD * kernels["total_ns"].sum()
+    if own["count"].sum() > 1 and is_much:
         top = own.sort_values("total_ns", ascending=False, kind="stable").iloc[0]
         notes.append(
             Note.of(
-                "{n:count} backward kernels, such as {name}",
+                "{n:count} backward kernel(s), such as {name}",
                 n=int(own["count"].sum()),
-                name=_short(top["name"]),
+                name=_kernel_name(top["name"]),
             )
         )
     return notes
 
 
 def _optimizer_of(ranks: Ranks, kernels: pd.DataFrame) -> list[Note]:
-    notes = []
-    count = sum(len(_ranges_of(part, "optimizer", _OPTIMIZER)) for part in ranks)
-    if count:
-        notes.append(Note.of("{n:count} optimizer ranges", n=count))
+    notes = _longest_name([_ranges_of(part, "optimizer", _OPTIMIZER) for part in ranks])
     own = kernels[kernels["activity"] == Activity.OPTIMIZER.value]
     if len(own):
-        notes.append(Note.of("{n:count} optimizer kernels", n=int(own["count"].sum())))
+        notes.append(Note.of("{n:count} optimizer kernel(s)", n=int(own["count"].sum())))
     return notes
 
 
@@ -158,25 +168,28 @@ def _inference_of(ranks: Ranks, kernels: pd.DataFrame) -> list[Note]:
     notes = []
     if len(own):
         top = own.sort_values("total_ns", ascending=False, kind="stable").iloc[0]
-        notes.append(Note.of("kernels of a decoder, such as {name}", name=_short(top["name"])))
+        notes.append(
+            Note.of("kernels of a decoder, such as {name}", name=_kernel_name(top["name"]))
+        )
     ranges = [_ranges_of(part, "eval", _DECODES) for part in ranks]
     if any(map(len, ranges)):
-        name = next(_short(found["name"].iloc[0]) for found in ranges if len(found))
+        name = next(_range_name(found["name"].iloc[0]) for found in ranges if len(found))
         notes.append(Note.of("ranges of inference, such as {name}", name=name))
     forward = [phases_of_all_ranges(part) == PHASES.index("forward") for part in ranks]
     count = sum(int(found.sum()) for found in forward)
     if count:
-        notes.append(Note.of("{n:count} forward ranges and no backward one", n=count))
+        notes.append(Note.of("{n:count} forward range(s) and no backward one", n=count))
     return notes
 
 
 def _without_kernels(ranks: Ranks) -> Workload:
-    directions = [part.copies["direction"] for part in ranks if len(part.copies)]
-    if not directions:
-        forward = sum(
-            int((phases_of_all_ranges(part) == PHASES.index("forward")).sum()) for part in ranks
-        )
-        note = Note.of("{n:count} forward ranges and no backward one", n=forward)
-        return Workload(INFERENCE, (note,)) if forward else Workload(UNKNOWN)
-    count = sum(map(len, directions))
-    return Workload(LOADING, (Note.of("{n:count} copies and no kernel", n=count),))
+    directions = [part.copies["direction"] for part in ranks]
+    loaded = sum(int((own == "h2d").sum()) for own in directions)
+    if loaded:
+        note = Note.of("{n:count} cop(y|ies) to a device and no kernel", n=loaded)
+        return Workload(LOADING, (note,))
+    forward = sum(
+        int((phases_of_all_ranges(part) == PHASES.index("forward")).sum()) for part in ranks
+    )
+    note = Note.of("{n:count} forward range(s) and no backward one", n=forward)
+    return Workload(INFERENCE, (note,)) if forward else Workload(UNKNOWN)

@@ -81,7 +81,8 @@ def select_default(ranks: Ranks) -> Selection:
     if is_found and steps.warmup().all():
         found = _main_loop(ranks)
         note = Note.of(
-            "the only steps that are named are warm-up ({n:count} of them)", n=len(steps)
+            "only warm-up steps are named ({n:count}): the window is not made of steps",
+            n=steps.table["step"].nunique(),
         )
         return replace(found, notes=(*found.notes, note))
     return _where_devices_were_recorded(ranks, _steady(ranks))
@@ -165,21 +166,23 @@ def _main_loop(ranks: Ranks) -> Selection:
     loop = main_loop(ranks)
     if loop is None:
         return _active(ranks)
+    sides = {"before": loop.before_ns, "after": loop.after_ns}
     if loop.turns_count:
-        text = "no steps are known: where a pattern of kernels repeats, {turns:count} times"
+        text = "no steps are known: {turns:count} turns of a repeating pattern"
     elif loop.before_ns or loop.after_ns:
-        text = "no steps are known: the activity of the devices without"
+        text = "no steps are known: all work without"
         text += " set-up" if loop.before_ns else ""
         text += " ({setup} and before)" if loop.setup else ""
         text += " and" if loop.before_ns and loop.after_ns else ""
-        text += " the end, where hardly a kernel runs" if loop.after_ns else ""
+        text += " the end, where few kernels run" if loop.after_ns and not loop.before_ns else ""
+        text += " the end" if loop.after_ns and loop.before_ns else ""
     else:
         return Selection(loop.window, "active", (Note(_NO_STEPS),))
-    if loop.before_ns or loop.after_ns:
-        text += "; {before:ns} before and {after:ns} after are left out"
-    values = {"turns": loop.turns_count, "setup": loop.setup}
-    values |= {"before": loop.before_ns, "after": loop.after_ns}
-    return Selection(loop.window, "main loop", (Note.of(text, **values),))
+    left_out = [f"{{{side}:ns}} {side}" for side in ("before", "after") if sides[side]]
+    text += f"; left out {' and '.join(left_out)}" if left_out else ""
+    turns = pattern_of_ranks(ranks).table["step"].nunique()
+    values: dict[str, Any] = {"turns": turns, "setup": loop.setup}
+    return Selection(loop.window, "main loop", (Note.of(text, **values, **sides),))
 
 
 _NO_STEPS: Final = "no steps are known: from the first to the last work of any device"
@@ -216,9 +219,11 @@ def _of_steps(ranks: Ranks, match: re.Match[str]) -> Selection:
     window = _window_of(chosen)
     found = chosen["step"].nunique()
     notes = [_with_origin("{origin}" + _borders(chosen, ranks), steps)]
+    values: dict[str, Any] = {"found": found, "what": "step" if what == "step" else "turn"}
     if found != last - first + 1:
-        notes.append(Note.of("{found:count} of these steps are in the trace", found=found))
-    return Selection(window, f"{what}:{first}..{last}", tuple(notes))
+        notes.append(Note.of("{found:count} of these {what}s are in the trace", **values))
+    label = f"{what}:{first}" if first == last else f"{what}:{first}..{last}"
+    return Selection(window, label, tuple(notes))
 
 
 def _window_of(steps: pd.DataFrame) -> TimeWindow:
@@ -243,14 +248,16 @@ def _steady(ranks: Ranks) -> Selection:
     kept = steps.table[~is_warmup]
     window = _window_of(kept)
     numbers = kept["step"]
-    text = "steps {first}..{last} ({origin})" + _borders(kept, ranks)
     values: dict[str, Any] = {"first": int(numbers.min()), "last": int(numbers.max())}
+    which = "step {first}" if values["first"] == values["last"] else "steps {first}..{last}"
+    text = f"{which} ({{origin}})" + _borders(kept, ranks)
     if is_warmup.any():
         dropped = steps.table[is_warmup]
         first = dropped[dropped["process"] == dropped["process"].iloc[0]]
         lost_ns = _window_of(first).duration_ns
-        why = "as warm-up" if ranks.warmup_steps is None else "as asked"
-        text += f"; {{dropped:count}} leading step(s), {{lost:ns}}, dropped {why}"
+        why = "warm-up" if ranks.warmup_steps is None else "as asked"
+        leading = "first step" if len(first) == 1 else "first {dropped:count} steps"
+        text += f"; without the {leading}, {{lost:ns}}, {why}"
         values |= {"dropped": len(first), "lost": lost_ns}
     return Selection(window, "steady", (_with_origin(text, steps, **values),))
 

@@ -112,7 +112,7 @@ def test_warmup_is_marked_and_left_out() -> None:
     assert scalars["mean_samples_per_s"] == pytest.approx(1600)
     assert (scalars["warmup_count"], scalars["warmup_ns"]) == (3, 810 * MS)
     notes = {note.text: note.values for note in result.notes}
-    dropped = "{n:count} leading step(s), {lost:ns}, are warm-up and not in the statistics"
+    dropped = "the first {n:count} steps, {lost:ns}, are warm-up and not in the statistics"
     assert notes[dropped] == {"n": 3, "lost": 810 * MS}
     assert notes["throughput: {rate:number} samples/s"] == {"rate": pytest.approx(1600)}
 

@@ -180,7 +180,9 @@ def _finish(result: Result) -> Result:
     if scalars["warmup_count"]:
         notes.append(
             Note.of(
-                "{n:count} leading step(s), {lost:ns}, are warm-up and not in the statistics",
+                "the first step, {lost:ns}, is warm-up and not in the statistics"
+                if scalars["warmup_count"] == 1
+                else "the first {n:count} steps, {lost:ns}, are warm-up and not in the statistics",
                 n=scalars["warmup_count"],
                 lost=scalars["warmup_ns"],
             )
