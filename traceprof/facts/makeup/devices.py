@@ -51,9 +51,9 @@ def makeup_of_devices(ranks: Ranks, spans: Spans, *, knows_waits: bool = True) -
     Columns: part (of `PARTS`), kind (`KERNEL`, `COPY`, of communication also "collective" and
     "waiting", of idle time its cause; `REST` for what nothing is known of), name (of the kernel;
     the direction and the host's kind of memory; the operation; whom for; what the host was in),
-    ns, count (how many began in the spans, of idle time how many gaps) and n_bytes (of copies, and
-    what ranks hand in). The ns add up to the spans, as far as they were recorded. ``knows_waits``: whether it can be
-    told when the others came to a collective.
+    ns, count (how many began in the spans, of idle time how many gaps) and n_bytes (of copies,
+    and what ranks hand in). The ns add up to the spans, as far as they were recorded.
+    ``knows_waits``: whether it can be told when the others came to a collective.
     """
     released = released_collectives(ranks, knows_waits=knows_waits)
     found = [

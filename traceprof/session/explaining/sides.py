@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
-import numpy.typing as npt
 import pandas as pd
 
 from traceprof.errors import UsageError
@@ -16,7 +14,6 @@ from traceprof.facts.device.times import devices_of_processes, used_devices
 from traceprof.facts.makeup.devices import Spans
 from traceprof.facts.makeup.host import HostSpans
 from traceprof.facts.steps.find import pattern_of_ranks, steps_of_ranks
-from traceprof.facts.steps.steadiness import outliers_of_processes
 from traceprof.model.ranks import Ranks
 from traceprof.model.results import Note
 from traceprof.model.steps import Steps
@@ -26,6 +23,7 @@ from traceprof.session.selection import Selection, select
 __all__ = ["SLOWEST", "Side", "side_of", "typical_side"]
 
 SLOWEST: Final = "slowest"
+_REPEATED: Final = "several steps have the number {step}: the first one is meant"
 _ONE: Final = re.compile(r"(?P<what>step|pattern):\s*(?P<number>\d+)")
 
 
@@ -129,16 +127,19 @@ def _slowest(ranks: Ranks) -> str:
 
 def _of_step(ranks: Ranks, steps: Steps, number: int, selection: Selection) -> Side:
     rows = steps.table[steps.table["step"] == number]
-    notes = ()
+    notes: tuple[Note, ...] = ()
     if rows["process"].duplicated().any():
-        notes = (Note.of("several steps have the number {step}: the first one is meant", step=number),)
+        notes = (
+            Note.of("several steps have the number {step}: the first one is meant", step=number),
+        )
     rows = rows.drop_duplicates("process").set_index("process")
     windows = {
         int(str(process)): TimeWindow(int(row["device_start_ns"]), int(row["device_end_ns"]))
         for process, row in rows.iterrows()
     }
     if notes:
-        hull = TimeWindow(min(w.start_ns for w in windows.values()), max(w.end_ns for w in windows.values()))
+        starts, ends = zip(*((w.start_ns, w.end_ns) for w in windows.values()), strict=True)
+        hull = TimeWindow(min(starts), max(ends))
         selection = Selection(hull, selection.label)
     spans: dict[tuple[int, int], TimeWindow] = {}
     for place, trace in enumerate(ranks.whole.parts):
@@ -172,5 +173,5 @@ def _of_window(ranks: Ranks, selection: Selection) -> Side:
         for trace in ranks.whole
         for process in trace.ranges["process"].unique().tolist()
     }
-    hosts = {process: (window, 0) for process in processes}
+    hosts = dict.fromkeys(processes, (window, 0))
     return Side(selection.label, selection, spans, hosts)

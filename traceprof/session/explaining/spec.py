@@ -23,24 +23,20 @@ SPEC: Final = ResultSpec(
                 key("part", "one of the five parts of the devices' time"),
                 key(
                     "kind",
-                    "kernel, copy, collective (from when its last rank came), waiting (until then), "
-                    "the cause of idle time, or rest (nothing is known of it)",
+                    "kernel, copy, collective (from when its last rank came), waiting (until "
+                    "then), the cause of idle time, or rest (nothing is known of it)",
                 ),
                 key(
                     "name",
                     "of the kernel or operation, the direction and the kind of the host's memory, "
                     "the rank that came last, or what the host was in",
                 ),
-                derived(
-                    "difference_ns", Unit.NS, f"how much longer than in the other, {_MEANS}"
-                ),
+                derived("difference_ns", Unit.NS, f"how much longer than in the other, {_MEANS}"),
                 derived("own_ns", Unit.NS, f"its time, {_MEANS}; what runs at once counts once"),
                 derived("against_ns", Unit.NS, "the same in the other"),
-                derived("own_count", Unit.COUNT, "how many began, or how many gaps, of all devices"),
+                derived("own_count", Unit.COUNT, "how many began, or gaps, of all devices"),
                 derived("against_count", Unit.COUNT, "the same in the other"),
-                derived(
-                    "more_ns", Unit.NS, "of the difference: there are more of them, or fewer"
-                ),
+                derived("more_ns", Unit.NS, "of the difference: there are more of them, or fewer"),
                 derived("longer_ns", Unit.NS, "of the difference: each takes longer, or shorter"),
                 derived("own_bytes", Unit.BYTES, "copied or handed in, of all devices"),
                 derived("against_bytes", Unit.BYTES, "the same in the other"),
