@@ -104,7 +104,7 @@ def _causes(ranks: Ranks, own: Spans, other: Spans, *, knows_waits: bool) -> pd.
         makeup_of_devices(ranks, spans, knows_waits=knows_waits).set_index(_KEYS)
         for spans in (own, other)
     )
-    both = made.join(usual, how="outer", lsuffix="_own", rsuffix="_against").reset_index()
+    both = made.add_suffix("_own").join(usual.add_suffix("_against"), how="outer").reset_index()
     both = both.fillna({f"{name}_{side}": 0 for name in ("ns", "count") for side in _SIDES})
     totals = {side: both[f"ns_{side}"].to_numpy(np.int64) for side in _SIDES}
     counts = {side: both[f"count_{side}"].to_numpy(np.int64) for side in _SIDES}

@@ -121,7 +121,8 @@ def _slowest(ranks: Ranks) -> str:
         raise UsageError("no steps are known in this trace: say which window, as in 1s..2s")
     kept = ~steps.warmup() if not steps.warmup().all() else np.ones(len(steps), np.bool_)
     table = steps.table.assign(length=steps.durations_ns)[kept]
-    number = int(table.groupby("step")["length"].mean().idxmax())
+    lengths = table.groupby("step")["length"].mean()
+    number = int(lengths.index[lengths.argmax()])
     return f"{'pattern' if steps.is_pattern else 'step'}:{number}"
 
 
