@@ -10,6 +10,8 @@ from typing import Final
 
 from traceprof.analysis import ANALYSES, load_analysis
 from traceprof.model.results import Column, Combine, ResultSpec, TableSpec
+from traceprof.session.explaining.spec import NAME as EXPLAIN
+from traceprof.session.explaining.spec import SPEC, SUMMARY
 
 __all__ = ["declared_specs", "reference_of"]
 
@@ -34,13 +36,13 @@ _OVER_RANKS: Final[Mapping[Combine, str]] = {
 
 
 def declared_specs() -> dict[str, ResultSpec]:
-    """Return what every analysis declares, by its name."""
-    return {entry.name: load_analysis(entry.name).spec for entry in ANALYSES}
+    """Return what every analysis declares, by its name, and what `traceprof explain` does."""
+    return {**{entry.name: load_analysis(entry.name).spec for entry in ANALYSES}, EXPLAIN: SPEC}
 
 
 def reference_of(specs: Mapping[str, ResultSpec]) -> str:
     """Return the tables and scalars of ``specs`` as a page."""
-    summaries = {entry.name: entry.summary for entry in ANALYSES}
+    summaries = {**{entry.name: entry.summary for entry in ANALYSES}, EXPLAIN: SUMMARY}
     sections = (
         "\n".join(_section(name, summaries.get(name, ""), spec)) for name, spec in specs.items()
     )

@@ -11,6 +11,7 @@ from traceprof.model.results import Result
 from traceprof.render.base import Options
 from traceprof.render.shown import ShownTable, further_tables, table_for_people
 from traceprof.session.answer import Document
+from traceprof.session.explaining.spec import NAME as EXPLAIN
 from traceprof.units import format_duration
 
 __all__ = ["Section", "sections_of", "title_of", "window_words"]
@@ -33,6 +34,7 @@ class Section:
 def title_of(name: str) -> str:
     """Return the heading of the result of the analysis ``name``."""
     titles = {entry.name: entry.summary for entry in analysis.ANALYSES}
+    titles |= {EXPLAIN: "where the difference is"}
     title = titles.get(name, name)
     return title[:1].upper() + title[1:]
 

@@ -13,7 +13,7 @@ from traceprof.render.formatting import is_known
 from traceprof.render.palette import PART_STYLES
 from traceprof.units import format_duration, format_ratio
 
-__all__ = ["in_words", "saving_words"]
+__all__ = ["in_words", "saving_words", "signed_duration"]
 
 _PARTS: Final = {part.key: part.label for part in PART_STYLES}
 _PHASES: Final = {"profiler": "the profiler itself"}
@@ -34,7 +34,7 @@ def _word_step(row: Mapping[str, Any]) -> str:
     if not is_known(excess_ns) or not excess_ns:
         return ""
     grown = [
-        f"{words.get(name, name.replace('_', ' '))} {_signed(row.get(f'{column}_ns'))}"
+        f"{words.get(name, name.replace('_', ' '))} {signed_duration(row.get(f'{column}_ns'))}"
         for column, words in (("grown_part", _PARTS), ("grown_phase", _PHASES))
         if (name := _name(row.get(column)))
     ]
@@ -47,7 +47,8 @@ def _name(value: object) -> str:
     return str(value).removesuffix("_ns") if is_known(value) else ""
 
 
-def _signed(ns: float | None) -> str:
+def signed_duration(ns: float | None) -> str:
+    """Return a difference of times with its sign, "" where it is not known."""
     if ns is None or not is_known(ns):
         return ""
     return f"{'+' if ns > 0 else '-'}{format_duration(abs(ns))}"

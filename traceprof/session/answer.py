@@ -22,7 +22,7 @@ from traceprof.session.run import Run
 from traceprof.session.selection import Selection
 from traceprof.session.verdict import Verdict, judge
 
-__all__ = ["PAGE", "Document", "Verdict", "answer", "page"]
+__all__ = ["PAGE", "Document", "Verdict", "answer", "document_about", "page"]
 
 PAGE: Final = (
     "findings",
@@ -82,12 +82,22 @@ def answer(run: Run, names: Sequence[str], *, strict: bool = False) -> Document:
     frames = (frame for result in answers.results.values() for frame in result.tables.values())
     tells_processes = any("process" in frame for frame in frames)
     ranks = run.of_ranks(frozenset({"processes"} if tells_processes else ()))
+    return document_about(ranks, run.selection, answers.results, answers.missing)
+
+
+def document_about(
+    ranks: Ranks,
+    selection: Selection,
+    results: Mapping[str, Result],
+    missing: Mapping[str, str] | None = None,
+) -> Document:
+    """Return ``results`` about the window ``selection`` with what is known of the run."""
     return Document(
         info=ranks.info,
         span=ranks.whole.span,
-        selection=run.selection,
-        results=answers.results,
-        missing=answers.missing,
+        selection=selection,
+        results=results,
+        missing=missing or {},
         recorded=ranks.recorded,
         ranks=_ranks_of_processes(ranks),
         hardware=_hardware(ranks),

@@ -24,12 +24,12 @@ from traceprof.model.results import Note
 from traceprof.model.trace import Trace, TraceInfo
 from traceprof.render.base import Options
 from traceprof.render.palette import HEAT
-from traceprof.render.reference import declared_specs
+from traceprof.analysis import analysis_names
 from traceprof.render.report import render_report
 from traceprof.render.report.matrix import peer_matrix
 from traceprof.session.verdict import Verdict
 
-ALL = list(declared_specs())
+ALL = list(analysis_names())
 VERDICT = Note.of("A step of {step:ns} is the first sentence.", step=1_000_000)
 NAMES = [name for name in HOSTILE if name != "\ud800"]
 

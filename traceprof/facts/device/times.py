@@ -24,6 +24,7 @@ __all__ = [
     "devices_at_work",
     "devices_of_processes",
     "part_of_device",
+    "places_in_part",
     "recorded_window",
     "used_devices",
 ]
@@ -139,6 +140,20 @@ def _times_of_devices(trace: Trace) -> Mapping[int, DeviceTime]:
         )
         for device in {device for device, _ in (*of_kernels, *of_copies)}
     }
+
+
+def places_in_part(trace: Trace, name: str) -> npt.NDArray[np.int64]:
+    """Return the place in `Part` of each row of "kernels" or "copies"; -1: none of a device."""
+    if name == "kernels":
+        return _part_of_kernels(trace.kernels)
+    direction = trace.copies["direction"].cat
+    part_of = {
+        _NEITHER: -1,
+        _INSIDE: list(Part).index(Part.DEVICE_MEMORY),
+        _OUTSIDE: list(Part).index(Part.TRANSFER),
+    }
+    kinds = [part_of[_kind_of_copy(str(own))] for own in direction.categories]
+    return np.array([*kinds, -1], np.int64)[direction.codes]
 
 
 def _kind_of_copy(direction: str) -> int:

@@ -30,14 +30,14 @@ from traceprof.model.intervals import Intervals, union_lengths
 from traceprof.model.tables import ABSENT
 from traceprof.model.trace import Trace
 
-__all__ = ["BY", "NOTHING", "Charges", "charged_by_host", "find_charges", "time_by_name"]
+__all__ = ["BY", "NOTHING", "OF_HOST", "Charges", "charged_by_host", "find_charges", "time_by_name"]
 
 _Int64Array = npt.NDArray[np.int64]
 
 NOTHING: Final = "(nothing recorded)"
 """Stands in tables and sentences for the time in which the host recorded nothing."""
 
-_OF_HOST: Final = ("data", "synchronising", "launch", "host", "edge", "unknown")
+OF_HOST: Final = ("data", "synchronising", "launch", "host", "edge", "unknown")
 """The causes for which it is told what the host did; in the others no thread holds a device up."""
 
 
@@ -72,7 +72,7 @@ def charged_by_host(trace: Trace) -> pd.DataFrame:
     With ``ns``, the length of each.
     """
     times = find_charges(trace).times
-    times = times[times["cause"].isin(_OF_HOST)].reset_index(drop=True)
+    times = times[times["cause"].isin(OF_HOST)].reset_index(drop=True)
     names = times["name"].cat.rename_categories({"": NOTHING})
     return times.assign(name=names, ns=times["end_ns"] - times["start_ns"])
 
@@ -99,7 +99,7 @@ def _asked_parts(trace: Trace) -> pd.DataFrame:
     there the gaps of several devices do not overlap.
     """
     gaps, parts = find_gaps(trace), find_gap_parts(trace)
-    asked = np.isin(parts["cause"], [CAUSES.index(name) for name in _OF_HOST])
+    asked = np.isin(parts["cause"], [CAUSES.index(name) for name in OF_HOST])
     parts = parts[asked].reset_index(drop=True)
     gap = parts["gap"].to_numpy()
     process, thread = (gaps[name].to_numpy(np.int64)[gap] for name in ("holder", "thread"))
@@ -139,7 +139,7 @@ def _times(trace: Trace, parts: pd.DataFrame, chosen: _Int64Array, lanes: Lanes)
     """Return the charges of all gaps, those in which no thread holds a device up included."""
     part, starts, ends, name, by = chosen
     every = find_gap_parts(trace)
-    rest = every[~np.isin(every["cause"], [CAUSES.index(own) for own in _OF_HOST])]
+    rest = every[~np.isin(every["cause"], [CAUSES.index(own) for own in OF_HOST])]
     none = np.zeros(len(rest), np.int64)
     mine = parts[["gap", "cause"]].to_numpy(np.int64)[part].T
     theirs = rest[["gap", "start_ns", "end_ns", "cause"]].to_numpy(np.int64).T

@@ -18,7 +18,9 @@ from traceprof.render.text.heat_lines import heat_lines
 from traceprof.render.text.page import page_view, where_view
 from traceprof.render.text.parts import breakdown_view
 from traceprof.render.text.tables import notes_view, table_view
+from traceprof.render.text.waterfall import waterfall_view
 from traceprof.session.answer import Document
+from traceprof.session.explaining.spec import NAME as EXPLAIN
 
 __all__ = ["RENDER", "answers_view"]
 
@@ -62,6 +64,10 @@ def _section(section: Section, options: Options) -> Iterator[RenderableType]:
     result, rows, width = section.result, options.rows or _ROWS, options.width
     if section.name == "breakdown":
         yield breakdown_view(result)
+        return
+    if section.name == EXPLAIN:
+        yield waterfall_view(result, rows, width)
+        yield notes_view(result.notes)
         return
     more = section.more
     if section.name == "findings":

@@ -1,0 +1,1 @@
+"""What the time of devices and hosts is made of, down to kernels, copies, waits and causes."""

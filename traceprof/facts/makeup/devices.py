@@ -1,0 +1,220 @@
+"""What each of the five parts of the devices' time is made of, to the ns.
+
+Every ns of a part belongs to one thing: of kernels, copies and collectives that run at once to
+the one that began first, so that the others have what they add to it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Final, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+import pandas as pd
+
+from traceprof.facts.device.times import device_time, places_in_part, recorded_window
+from traceprof.facts.idle.charges import NOTHING, OF_HOST, find_charges
+from traceprof.facts.makeup.collectives import COLLECTIVE, WAITING, released_collectives
+from traceprof.model.activity import Part
+from traceprof.model.intervals import Intervals
+from traceprof.model.parts import BUSY_PARTS, IDLE, PARTS
+from traceprof.model.ranks import Ranks
+from traceprof.model.tables import ABSENT
+from traceprof.model.trace import DEVICE_TABLES, Trace
+from traceprof.model.window import TimeWindow
+
+__all__ = ["COPY", "KERNEL", "REST", "Spans", "makeup_of_devices"]
+
+_Int64Array = npt.NDArray[np.int64]
+
+Spans: TypeAlias = Mapping[tuple[int, int], TimeWindow]
+"""Windows of devices, by the place of their Trace among the ranks and the device's number."""
+
+KERNEL: Final = "kernel"
+COPY: Final = "copy"
+REST: Final = "rest"
+"""What a part is made of beside collectives, waiting, and the causes of idle time."""
+
+_KEYS: Final = ["part", "kind", "name"]
+_PART_OF: Final = {
+    "compute": Part.COMPUTE,
+    "exposed_communication": Part.COMMUNICATION,
+    "exposed_transfer": Part.TRANSFER,
+    "device_memory": Part.DEVICE_MEMORY,
+}
+
+
+def makeup_of_devices(ranks: Ranks, spans: Spans, *, knows_waits: bool = True) -> pd.DataFrame:
+    """Return what the devices did in ``spans``, all of them added up.
+
+    Columns: part (of `PARTS`), kind (`KERNEL`, `COPY`, of communication also "collective" and
+    "waiting", of idle time its cause; `REST` for what nothing is known of), name (of the kernel;
+    the direction and the host's kind of memory; the operation; whom for; what the host was in),
+    ns, count (how many began in the spans, of idle time how many gaps) and n_bytes (of copies,
+    and what ranks hand in). The ns add up to the spans, as far as they were recorded.
+    ``knows_waits``: whether it can be told when the others came to a collective.
+    """
+    released = released_collectives(ranks, knows_waits=knows_waits)
+    found = [
+        rows
+        for (place, window), devices in _by_window(spans).items()
+        for rows in _of_trace(ranks.whole.parts[place].within(window), devices, released)
+    ]
+    columns = [*_KEYS, "ns", "count", "n_bytes"]
+    every = pd.concat(found, ignore_index=True) if found else pd.DataFrame(columns=columns)
+    sums = every.groupby(_KEYS, sort=True, as_index=False)[["ns", "count", "n_bytes"]].sum()
+    kept = (sums["ns"] != 0) | (sums["count"] != 0)
+    return sums[kept].astype({"ns": np.int64, "count": np.int64}).reset_index(drop=True)
+
+
+def _by_window(spans: Spans) -> Mapping[tuple[int, TimeWindow], list[int]]:
+    found: dict[tuple[int, TimeWindow], list[int]] = {}
+    for (place, device), window in spans.items():
+        found.setdefault((place, window), []).append(device)
+    return found
+
+
+def _of_trace(
+    trace: Trace, devices: Sequence[int], released: pd.DataFrame
+) -> Iterator[pd.DataFrame]:
+    """Yield the rows of the devices of a Trace that is cut to their window."""
+    work = _work(trace)
+    charges = find_charges(trace).times
+    for device in devices:
+        span = recorded_window(trace, device)
+        time = device_time(trace, device).clip(span.start_ns, span.end_ns)
+        exposed = time.parts()
+        own = work[(work["device"] == device).to_numpy()]
+        shared = released[(released["device"] == device).to_numpy()]
+        found = []
+        for part in BUSY_PARTS:
+            left = exposed[part]
+            if part == "exposed_communication":
+                found += [*_collectives(shared, left, span)]
+                left = left - Intervals.union_of(shared["start_ns"], shared["end_ns"])
+            chosen = own[(own["place"] == list(Part).index(_PART_OF[part])).to_numpy()]
+            found.append(_claims(chosen, left, part, span))
+        found.append(_idle(charges[(charges["device"] == device).to_numpy()]))
+        yield from found
+        yield _rest(found, exposed, span.duration_ns)
+
+
+def _work(trace: Trace) -> pd.DataFrame:
+    """Return the kernels and copies of the window, whole: what cuts them off is the part."""
+    tables = []
+    for name in DEVICE_TABLES:
+        frame = trace.table(name)
+        whole = trace.whole.table(name)
+        starts = whole["start_ns"].to_numpy(np.int64)[trace.rows_in_whole(name)]
+        is_kernel = name == "kernels"
+        tables.append(
+            pd.DataFrame(
+                {
+                    "start_ns": starts,
+                    "end_ns": frame["end_ns"].to_numpy(np.int64),
+                    "device": frame["device"].to_numpy(np.int64),
+                    "place": places_in_part(trace, name),
+                    "kind": KERNEL if is_kernel else COPY,
+                    "name": frame["name"].astype(object) if is_kernel else _routes(frame),
+                    "n_bytes": np.nan if is_kernel else _sizes(frame["n_bytes"]),
+                }
+            )
+        )
+    return pd.concat(tables, ignore_index=True).sort_values("start_ns", kind="stable")
+
+
+def _routes(copies: pd.DataFrame) -> npt.NDArray[np.object_]:
+    """Return the direction of each copy with the kind of the host's memory."""
+    directions, sources, targets = (
+        copies[name].astype(object).to_numpy() for name in ("direction", "src_kind", "dst_kind")
+    )
+    memory = np.where(directions == "h2d", sources, np.where(directions == "d2h", targets, ""))
+    pairs = zip(directions.tolist(), memory.tolist(), strict=True)
+    return np.array([f"{way} {kind}".strip() for way, kind in pairs], object)
+
+
+def _sizes(n_bytes: pd.Series) -> npt.NDArray[np.float64]:
+    return n_bytes.where(n_bytes != ABSENT).to_numpy(np.float64)
+
+
+def _first_claims(rows: pd.DataFrame) -> tuple[_Int64Array, _Int64Array]:
+    """Return from when to when each row, by start, is the first of those that run."""
+    starts, ends = (rows[name].to_numpy(np.int64) for name in ("start_ns", "end_ns"))
+    if not len(rows):
+        return starts, ends
+    reach = np.maximum.accumulate(np.append(starts[0], ends[:-1]))
+    first = np.minimum(np.maximum(starts, reach), ends)
+    return first, ends
+
+
+def _claims(rows: pd.DataFrame, left: Intervals, part: str, span: TimeWindow) -> pd.DataFrame:
+    first, ends = _first_claims(rows)
+    begins = span.holds(rows["start_ns"].to_numpy(np.int64))
+    return rows[["kind", "name"]].assign(
+        part=part,
+        ns=left.covered_ns(first, ends),
+        count=begins.astype(np.int64),
+        n_bytes=rows["n_bytes"].to_numpy() * np.where(begins, 1, np.nan),
+    )
+
+
+def _collectives(rows: pd.DataFrame, left: Intervals, span: TimeWindow) -> Iterator[pd.DataFrame]:
+    """Yield what of the exposed communication is waiting for others, and what the collectives."""
+    near = span.overlaps(rows["start_ns"].to_numpy(), rows["end_ns"].to_numpy())
+    rows = rows[near]
+    first, ends = _first_claims(rows)
+    release = np.clip(rows["release_ns"].to_numpy(np.int64), first, ends)
+    part = "exposed_communication"
+    begins = span.holds(rows["start_ns"].to_numpy(np.int64)).astype(np.int64)
+    waited = left.covered_ns(first, release)
+    yield pd.DataFrame(
+        {
+            "part": part,
+            "kind": WAITING,
+            "name": rows["waits_for"],
+            "ns": waited,
+            "count": begins * (waited > 0),
+            "n_bytes": np.nan,
+        }
+    )
+    yield pd.DataFrame(
+        {
+            "part": part,
+            "kind": COLLECTIVE,
+            "name": rows["op"],
+            "ns": left.covered_ns(release, ends),
+            "count": begins,
+            "n_bytes": _sizes(rows["n_bytes"]) * np.where(begins == 1, 1, np.nan),
+        }
+    )
+
+
+def _idle(charges: pd.DataFrame) -> pd.DataFrame:
+    cause, name = (charges[own].astype(object).to_numpy() for own in ("cause", "name"))
+    of_host = np.isin(cause.astype(str), OF_HOST)
+    named = np.where(of_host & (name == ""), NOTHING, name)
+    keys = pd.DataFrame({"gap": charges["gap"].to_numpy(), "cause": cause, "name": named})
+    return pd.DataFrame(
+        {
+            "part": IDLE,
+            "kind": cause,
+            "name": named,
+            "ns": (charges["end_ns"] - charges["start_ns"]).to_numpy(np.int64),
+            "count": (~keys.duplicated()).to_numpy(np.int64),
+            "n_bytes": np.nan,
+        }
+    )
+
+
+def _rest(
+    found: Sequence[pd.DataFrame], exposed: Mapping[str, Intervals], length_ns: int
+) -> pd.DataFrame:
+    """Return what nothing is known of: each part without all that was found of it."""
+    known = pd.concat(found).groupby("part")["ns"].sum()
+    busy = {part: exposed[part].total_ns for part in BUSY_PARTS}
+    whole = busy | {IDLE: length_ns - sum(busy.values())}
+    lost = [whole[part] - int(known.get(part, 0)) for part in PARTS]
+    return pd.DataFrame(
+        {"part": PARTS, "kind": REST, "name": "", "ns": lost, "count": 0, "n_bytes": np.nan}
+    )

@@ -1,0 +1,130 @@
+"""The difference of two windows in a terminal: parts, and below each what makes it up."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Final
+
+from rich.console import Group, RenderableType
+from rich.text import Text
+
+from traceprof.model.parts import IDLE
+from traceprof.model.results import Result
+from traceprof.render.escape import plain_text
+from traceprof.render.palette import PART_STYLES
+from traceprof.render.shown import Row, rows_of
+from traceprof.render.wording import signed_duration
+from traceprof.units import format_duration
+
+__all__ = ["waterfall_view"]
+
+_BAR_WIDTH: Final = 10
+_TIME_WIDTH: Final = 10
+_LEAST_SHARE: Final = 0.02
+"""What is less of the largest difference has no line of its own."""
+
+_PARTS: Final = {part.key: part.label for part in PART_STYLES}
+_BARE: Final = ("kernel", "copy", "collective")
+"""Kinds that their names tell."""
+
+_UNCOUNTED: Final = ("waiting", "rest")
+
+
+def waterfall_view(result: Result, rows: int, width: int) -> RenderableType:
+    """Return the parts of the difference, each with its largest ``rows`` causes and the rest."""
+    parts = sorted(rows_of(result.to_frame("parts")), key=lambda row: -abs(row["difference_ns"]))
+    causes = rows_of(result.to_frame("causes"))
+    scale = max((abs(row["difference_ns"]) for row in (*parts, *causes)), default=0)
+    lines = _Lines(width, scale)
+    scalars = result.scalars
+    shown = [lines.head(str(scalars["own"]), str(scalars["against"]))]
+    for part in parts:
+        if not part["own_ns"] and not part["against_ns"]:
+            continue
+        shown.append(lines.line(_PARTS[part["part"]], part, style="bold"))
+        shown += _below([row for row in causes if row["part"] == part["part"]], rows, lines)
+    shown.append(lines.line("length", scalars, style="bold"))
+    return Group(_headline(result), *shown, *_hosts(result, lines, rows))
+
+
+def _headline(result: Result) -> Text:
+    own, against, ns = (result.scalars[name] for name in ("own", "against", "difference_ns"))
+    by = f"{format_duration(abs(ns))} {'longer' if ns > 0 else 'shorter'} than"
+    text = f"{own} is {by if ns else 'as long as'} {against}"
+    n_devices = result.scalars["devices_count"]
+    return Text(text + (f", mean of {n_devices} devices" if n_devices > 1 else "") + "\n")
+
+
+def _below(causes: Sequence[Row], rows: int, lines: _Lines) -> Iterator[Text]:
+    """Yield the causes that are worth a line, and the others together: they add up to the part."""
+    worth = [row for row in causes if abs(row["difference_ns"]) >= _LEAST_SHARE * lines.scale > 0]
+    told = worth[:rows]
+    for row in told:
+        yield lines.line(f"  {_named(row)}", row, suffix=_counted(row))
+    others = causes[len(told) :]
+    if not told or not others:
+        return
+    names = ("own_ns", "against_ns", "difference_ns")
+    sums = {name: sum(row[name] for row in others) for name in names}
+    yield lines.line(f"  rest: {len(others)} more", sums, style="dim")
+
+
+def _named(row: Row) -> str:
+    name, kind = plain_text(row["name"]).removeprefix("void "), row["kind"]
+    if kind in _BARE:
+        return name
+    if kind == "waiting":
+        return f"waiting for {name}" if not name.startswith("(") else f"waiting for {name[1:-1]}"
+    if kind == "rest":
+        return "not known"
+    return f"{kind}: {name}" if name else str(kind)
+
+
+def _counted(row: Row) -> str:
+    if row["part"] == IDLE or row["kind"] in _UNCOUNTED:
+        return ""
+    own, against = int(row["own_count"]), int(row["against_count"])
+    return f" ×{own}" if own == against else f" ×{own}, not {against}"
+
+
+def _hosts(result: Result, lines: _Lines, rows: int) -> Iterator[Text]:
+    phases = rows_of(result.to_frame("phases"))
+    if not phases:
+        return
+    yield Text("\nthe host, from the start of the step to that of the next", style="dim")
+    for row in phases[:rows]:
+        yield lines.line(f"  {plain_text(row['phase']).strip('()')}", row)
+    others = phases[rows:]
+    if others:
+        names = ("own_ns", "against_ns", "difference_ns")
+        sums = {name: sum(row[name] for row in others) for name in names}
+        yield lines.line(f"  rest: {len(others)} more", sums, style="dim")
+
+
+class _Lines:
+    """Lines of one width: a name, the two times, their difference, and that as a bar."""
+
+    def __init__(self, width: int, scale: int) -> None:
+        self.scale = scale
+        self._name_width = width - 3 * (_TIME_WIDTH + 1) - _BAR_WIDTH - 1
+
+    def head(self, own: str, against: str) -> Text:
+        """Return the headings."""
+        titles = [_cut(title, _TIME_WIDTH).rjust(_TIME_WIDTH) for title in (own, against)]
+        return Text(" ".join([" " * self._name_width, *titles, "difference"]), style="dim")
+
+    def line(self, name: str, row: Row, *, suffix: str = "", style: str = "default") -> Text:
+        """Return a line; ``suffix`` stays whole where the name is cut."""
+        whole = _cut(name, self._name_width - len(suffix)) + suffix
+        times = [format_duration(row[name]) for name in ("own_ns", "against_ns")]
+        ns = row["difference_ns"]
+        times.append(signed_duration(ns) if ns else "0")
+        text = Text(whole.ljust(self._name_width), style=style)
+        text.append("".join(f" {time:>{_TIME_WIDTH}}" for time in times))
+        cells = round(_BAR_WIDTH * min(1.0, abs(ns) / self.scale)) if self.scale else 0
+        text.append(" " + "█" * cells, style="red" if ns > 0 else "green")
+        return text
+
+
+def _cut(text: str, width: int) -> str:
+    return text if len(text) <= width else text[: max(1, width - 1)] + "…"
