@@ -17,7 +17,7 @@ from traceprof.model.intervals import Intervals
 from traceprof.model.ranks import Ranks
 from traceprof.model.trace import Trace
 
-__all__ = ["ONE_OFF_KINDS", "one_off_costs"]
+__all__ = ["ONE_OFF_KINDS", "compiling_ranges", "one_off_costs"]
 
 LOADING, COMPILING, WARMUP = "loading", "compiling", "warm-up"
 LOADING_KERNELS = "loading kernels"
@@ -31,8 +31,8 @@ before the first step.
 """
 
 _COMPILES: Final = re.compile(
-    r"(?i)nvrtc|inductor|triton.*(compile|autotun)|torchdynamo|dynamo_timed|compile_fx"
-    r"|(^|[^a-z])(jit|compile|compilation|autotune)([^a-z]|$)"
+    r"(?i)nvrtc|(inductor|triton|jit).*(compile[^d]|compile$|codegen|autotun)|dynamo_timed"
+    r"|compile_fx|(^|[^a-z])(compile|compilation|autotune)([^a-z]|$)"
 )
 _COMPILING_CALLS: Final = re.compile(r"(nvrtc|hiprtc)(Compile|Add)\w*|cuLink\w+")
 _LOADS_CODE: Final = re.compile(
@@ -99,22 +99,30 @@ def _costs_of(trace: Trace) -> dict[tuple[int, str], tuple[int, Intervals]]:
 
 def _named(trace: Trace) -> pd.DataFrame:
     """Return the ranges and calls that are some kind of cost by their names."""
-    tables = []
+    columns = ["process", "start_ns", "end_ns"]
+    tables = [compiling_ranges(trace)[columns].assign(kind=COMPILING)]
     for name, pattern, kind in (
-        ("ranges", _COMPILES, COMPILING),
         ("ranges", _LOADS, LOADING),
         ("api_calls", _COMPILING_CALLS, COMPILING),
         ("api_calls", _LOADS_CODE, LOADING_KERNELS),
     ):
-        frame = trace.table(name)
-        names = frame["name"].cat
-        chosen = np.append(are_matched(names.categories, pattern), False)[names.codes.to_numpy()]
-        tables.append(frame.loc[chosen, ["process", "start_ns", "end_ns"]].assign(kind=kind))
+        tables.append(_matching(trace.table(name), pattern)[columns].assign(kind=kind))
     for (process, cause), time in activity_of_ranges(trace).items():
         if cause in (EVALUATION, CHECKPOINT):
-            columns = {"process": process, "start_ns": time.starts, "end_ns": time.ends}
-            tables.append(pd.DataFrame(columns).assign(kind=cause))
+            spans = {"process": process, "start_ns": time.starts, "end_ns": time.ends}
+            tables.append(pd.DataFrame(spans).assign(kind=cause))
     return pd.concat(tables, ignore_index=True)
+
+
+def compiling_ranges(trace: Trace) -> pd.DataFrame:
+    """Return the ranges of the window that compile code for devices, by their names."""
+    return _matching(trace.ranges, _COMPILES)
+
+
+def _matching(frame: pd.DataFrame, pattern: re.Pattern[str]) -> pd.DataFrame:
+    names = frame["name"].cat
+    chosen = np.append(are_matched(names.categories, pattern), False)[names.codes.to_numpy()]
+    return frame[chosen]
 
 
 def _warmup(trace: Trace) -> pd.DataFrame:

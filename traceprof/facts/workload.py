@@ -19,7 +19,7 @@ from traceprof.model.ranks import Ranks
 from traceprof.model.results import Note
 from traceprof.model.trace import Trace
 
-__all__ = ["WORKLOADS", "Workload", "workload"]
+__all__ = ["COMMUNICATION", "TRAINING", "UNKNOWN", "WORKLOADS", "Workload", "workload"]
 
 TRAINING, INFERENCE, LOADING = "training", "inference", "loading"
 COMMUNICATION, UNKNOWN = "communication benchmark", "unknown"

@@ -170,7 +170,7 @@ HOW_TO_RECORD: Mapping[str, str] = {
     "syncs": "record on a machine with a GPU (nsys: --trace=cuda)",
     "collectives": "record a distributed program with `traceprof record`",
     "samples": "record with `traceprof record` (nsys: --gpu-metrics-devices, --nic-metrics)",
-    "overheads": "record on a machine with a GPU (nsys: --trace=cuda)",
+    "overheads": "this profiler did not tell what it costs itself",
     "devices": "record on a machine with a GPU",
     "processes": "record with `traceprof record`",
     "threads": "record with `traceprof record`",

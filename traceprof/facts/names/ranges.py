@@ -30,6 +30,9 @@ __all__ = [
 
 _PATTERN: Final = r"(, (seq|op_id) = \d+|, sizes = \[.*\]|, input_op_ids = .*)+$"
 _DECORATIONS: Final = re.compile(_PATTERN)
+_PYPROF: Final = r"^\{'mod': '([^']*)', 'op': '([^']*)', .*\}$"
+"""What PyProf and its kin write as a range: a dictionary with all arguments of a function."""
+_FUNCTION: Final = re.compile(_PYPROF)
 
 _NUMBERED: Final = re.compile(r"(^|(?<=[\s#:=(\[,]))\d+(?=$|[\s#:=)\],])")
 _ONE_OF_MANY: Final = (
@@ -49,8 +52,11 @@ DECORATED: Final = ", seq = 0"
 
 
 def plain_name(name: str) -> str:
-    """Return a name without what `emit_nvtx` adds: sequence and operator numbers, shapes."""
-    return _DECORATIONS.sub("", name)
+    """Return a name without what `emit_nvtx` adds: sequence and operator numbers, shapes.
+
+    Of the dictionaries that PyProf writes it is the function: "torch.nn.functional.linear".
+    """
+    return _FUNCTION.sub(r"\1.\2", _DECORATIONS.sub("", name))
 
 
 def plain_names(names: pd.Series) -> pd.Categorical:
@@ -80,7 +86,9 @@ def plain_categories(names: pd.Index) -> tuple[npt.NDArray[np.object_], npt.NDAr
     if found is None:
         plain = np.array([plain_name(str(name)) for name in names], object)
     else:
-        plain = pc.replace_substring_regex(found, _PATTERN, "").to_numpy(zero_copy_only=False)
+        bare = pc.replace_substring_regex(found, _PATTERN, "")
+        bare = pc.replace_substring_regex(bare, _PYPROF, r"\1.\2")
+        plain = bare.to_numpy(zero_copy_only=False)
     codes, distinct = pd.factorize(plain.astype(object), sort=True)
     return np.asarray(distinct, object), np.asarray(codes, np.int64)
 

@@ -24,6 +24,7 @@ from traceprof.facts.steps.excess import PROFILER
 from traceprof.facts.steps.find import steps_of_ranks
 from traceprof.facts.steps.measured import measured_steps
 from traceprof.facts.steps.steadiness import outliers
+from traceprof.facts.workload import TRAINING, workload
 from traceprof.model.intervals import Intervals
 from traceprof.model.parts import DeviceTime
 from traceprof.model.ranks import Ranks
@@ -47,6 +48,16 @@ class Context:
     def software(self) -> Software:
         """What ran."""
         return software_of(self.ranks)
+
+    @cached_property
+    def kind(self) -> str:
+        """What the run does, one of `WORKLOADS`."""
+        return workload(self.ranks.whole).kind
+
+    @property
+    def is_training(self) -> bool:
+        """Whether a backward pass or an optimizer was seen: else no advice on gradients fits."""
+        return self.kind == TRAINING
 
     @cached_property
     def devices(self) -> list[int]:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from typing import Final
 
 from traceprof.analysis.advice.findings.base import Finding, Rule
 from traceprof.analysis.advice.findings.claims import Kind
 from traceprof.analysis.advice.findings.context import Context
+from traceprof.facts.workload import COMMUNICATION
 from traceprof.model.results import Note
 
 __all__ = ["RULE"]
@@ -15,7 +17,28 @@ __all__ = ["RULE"]
 _LEAST: Final = 0.05
 
 
+_BY_OPERATION: Final = (
+    (
+        re.compile(r"(?i)all_?reduce"),
+        "all-reduce: DDP with gradient_as_bucket_view and a tuned bucket_cap_mb, no_sync() while "
+        "gradients accumulate, 16 bits",
+    ),
+    (
+        re.compile(r"(?i)all_?gather|reduce_?scatter"),
+        "all-gather and reduce-scatter: prefetching of FSDP, fewer ranks per shard",
+    ),
+    (
+        re.compile(r"(?i)all_?to_?all|send_?recv"),
+        "all-to-all and send: exchange for the next batch or micro-batch while this one is "
+        "computed, send fewer bits",
+    ),
+)
+"""What helps in PyTorch against each operation."""
+
+
 def _check(context: Context) -> Iterator[Finding]:
+    if context.kind == COMMUNICATION:
+        return  # nothing is computed that could hide it
     exposed = {device: time.communication - time.compute for device, time in context.times.items()}
     claim = context.left(exposed)
     share = context.share(claim)
@@ -49,17 +72,30 @@ def _check(context: Context) -> Iterator[Finding]:
             ),
         ),
         action=context.advice(
-            pytorch="overlap it with compute: DDP with gradient_as_bucket_view and a tuned "
-            "bucket_cap_mb, FSDP prefetching; accumulate gradients with no_sync(); reduce in 16 "
-            "bits; check that communication has a stream of its own",
+            pytorch=_for_pytorch(context, [str(name) for name in top["name"]]),
             other="overlap it with compute, on a stream of its own; send less, in fewer bits, or "
             "less often",
         ),
         caveat=(
-            "on one rank the time includes waiting for the others: with traces of all ranks the "
-            "slow rank can be told from a slow network"
+            "the time includes waiting for the other ranks: with the traces of all of them a slow "
+            "rank can be told from a slow network"
+            if len(context.ranks) == 1 and len(context.devices) == 1
+            else "in the first collective that is shared waiting cannot be told from sending"
         ),
         window="" if longest is None else context.window_text(*longest),
+    )
+
+
+def _for_pytorch(context: Context, names: list[str]) -> str:
+    """Return what helps against the operations whose kernels take the most time."""
+    if not context.is_training:
+        return (
+            "send less (fewer ranks per layer, fewer bits), fuse it with the matrix work before or "
+            "after it, or run two micro-batches whose compute hides it"
+        )
+    fits = [advice for pattern, advice in _BY_OPERATION if any(map(pattern.search, names))]
+    return "overlap it with compute, on a stream of its own. " + "; ".join(
+        fits or [advice for _, advice in _BY_OPERATION[:2]]
     )
 
 

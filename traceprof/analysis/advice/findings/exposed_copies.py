@@ -17,6 +17,7 @@ from traceprof.model.results import Note
 __all__ = ["RULE"]
 
 _LEAST: Final = 0.02
+_WORTH_A_WORD: Final = 0.001
 _MOVES: Final = ("h2d", "d2h", "p2p")
 
 
@@ -49,12 +50,20 @@ def _check(context: Context) -> Iterator[Finding]:
                 rate=n_bytes / (total_ns / 1e9) if total_ns else None,
             ),
             *_by_direction(context, own),
-            Note.of("kernels could hide {hidden:ratio} of them at most", hidden=claim.saved_ratio),
+            *_hideable(claim.saved_ratio),
         ),
         action=_action(context, is_hideable),
         caveat="what the next kernel needs at once cannot be hidden behind it",
         window=context.longest_row(own),
     )
+
+
+def _hideable(ratio: float) -> Iterator[Note]:
+    """Yield how much of the copies kernels could hide, where they could not hide all of them."""
+    if ratio < _WORTH_A_WORD:
+        yield Note("no kernels run that could hide them")
+    elif ratio < 1:
+        yield Note.of("there are kernels to hide {hidden:ratio} of that at most", hidden=ratio)
 
 
 def _action(context: Context, is_hideable: bool) -> str:

@@ -9,39 +9,85 @@ import numpy as np
 import pandas as pd
 
 from traceprof.analysis.advice.findings.base import Finding, Rule
-from traceprof.analysis.advice.findings.claims import Kind
+from traceprof.analysis.advice.findings.claims import Claim, Kind
 from traceprof.analysis.advice.findings.context import Context
+from traceprof.analysis.advice.findings.host_work import main_work
 from traceprof.analysis.advice.findings.named_gaps import notes_on_names
 from traceprof.facts.gaps import LAUNCH_BOUND_NS
+from traceprof.model.intervals import Intervals
 from traceprof.model.results import Note
 
 __all__ = ["RULE"]
 
 _LEAST: Final = 0.03
+_DOMINANT: Final = 0.5
+"""A gap that is more than this of all of them does not recur: nothing is saved by each step."""
 
 
 def _check(context: Context) -> Iterator[Finding]:
-    claim = context.idle_for("host")
-    share = context.share(claim)
-    if share < _LEAST:
+    whole = context.idle_for("host")
+    if context.share(whole) < _LEAST:
         return
-    gaps = context.gaps[(context.gaps["host"] > 0) & (context.gaps["typical_ns"] > 0)]
+    alone = _gap_alone(context, whole)
+    for claim, kind in ((_without(whole, alone), Kind.MEASURED), (alone, Kind.ONCE)):
+        if context.share(claim) >= _LEAST:
+            yield _finding(context, claim, kind)
+
+
+def _gap_alone(context: Context, whole: Claim) -> Claim:
+    """Return the claim on the one gap of each device that is most of ``whole``.
+
+    Nothing where steps are named: what is slow in one of them is a matter of slow steps.
+    """
+    found: dict[int, Intervals] = {}
+    if not len(context.steps):
+        for device, time in whole.times.items():
+            gaps = context.gaps[context.gaps["device"] == device]
+            starts, ends = (gaps[name].to_numpy(np.int64) for name in ("start_ns", "end_ns"))
+            ns = time.covered_ns(starts, ends)
+            if len(ns) and ns.max() > _DOMINANT * time.total_ns:
+                place = int(ns.argmax())
+                found[device] = time.clip(int(starts[place]), int(ends[place]))
+    return Claim(found)
+
+
+def _without(whole: Claim, part: Claim) -> Claim:
+    nothing = Intervals.empty()
+    return Claim({d: time - part.times.get(d, nothing) for d, time in whole.times.items()})
+
+
+def _finding(context: Context, claim: Claim, kind: Kind) -> Finding:
+    work = main_work(context, claim.times)
+    share = context.share(claim)
     named, names = notes_on_names(context, claim.times)
-    yield Finding(
+    what = f", mostly {work.what}" if work.what else ""
+    own = _gaps_of(context, claim)
+    return Finding(
         title=Note.of(
-            "host code between launches: devices are idle {share:ratio} of the time", share=share
+            ("one long gap" if kind is Kind.ONCE else "host code between launches")
+            + f"{what}: devices are idle {{share:ratio}} of the time",
+            share=share,
         ),
         claims=(claim,),
-        kind=Kind.MEASURED,
-        evidence=(
-            *_long_ones(context, gaps),
-            *named,
-        ),
-        action=_action(context),
+        kind=kind,
+        once_ns=round(share * context.typical_ns) if kind is Kind.ONCE else None,
+        evidence=(*_long_ones(context, own), *named),
+        action=work.action,
         caveat="gaps of a host that merely launches very slowly look the same",
-        window=context.longest_gap("host"),
+        window=context.longest_row(own) if len(own) else "",
         ranges=names,
     )
+
+
+def _gaps_of(context: Context, claim: Claim) -> pd.DataFrame:
+    """Return the gaps of the typical time that ``claim`` has a part of."""
+    gaps = context.gaps[(context.gaps["host"] > 0) & (context.gaps["typical_ns"] > 0)]
+    chosen = np.zeros(len(gaps), np.bool_)
+    for device, time in claim.times.items():
+        rows = np.flatnonzero((gaps["device"] == device).to_numpy())
+        own = gaps.iloc[rows]
+        chosen[rows] = time.covered_ns(own["start_ns"], own["end_ns"]) > 0
+    return gaps[chosen]
 
 
 def _long_ones(context: Context, gaps: pd.DataFrame) -> Iterator[Note]:
@@ -55,14 +101,6 @@ def _long_ones(context: Context, gaps: pd.DataFrame) -> Iterator[Note]:
             least=LAUNCH_BOUND_NS,
             median=float(np.median(lengths)),
         )
-
-
-def _action(context: Context) -> str:
-    what = "Python code" if context.software.has_python else "code of the host"
-    return (
-        f"find the {what} in these gaps (logging, checkpoints, metrics, building batches, "
-        "allocation, files) and move it out of the loop or to another thread"
-    )
 
 
 RULE = Rule(

@@ -18,6 +18,7 @@ from traceprof.model.results import Note
 __all__ = ["RULE"]
 
 _LEAST: Final = 0.02
+_WORTH_A_WORD: Final = 0.001
 
 
 def _check(context: Context) -> Iterator[Finding]:
@@ -42,12 +43,7 @@ def _check(context: Context) -> Iterator[Finding]:
         claims=(claim,),
         kind=Kind.BOUNDED,
         evidence=(
-            Note.of(
-                "{inside:ratio} until the waiting calls return, {after:ratio} from there until "
-                "work is launched again",
-                inside=inside,
-                after=share - inside,
-            ),
+            _when(inside, share - inside),
             *(
                 context.counted(int(count), "call(s) of {call}", call=call)
                 for call, count in kinds.value_counts().head(3).items()
@@ -68,6 +64,18 @@ def _check(context: Context) -> Iterator[Finding]:
         window=context.longest_gap("synchronising", DRAINED),
         ranges=tuple(str(place) for place in places.index),
     )
+
+
+def _when(inside: float, after: float) -> Note:
+    """Return when devices are idle, for whichever of the two is worth a word."""
+    until = "{inside:ratio} of the time until the waiting calls return"
+    then = "work is launched again"
+    if after < _WORTH_A_WORD:
+        return Note.of(until, inside=inside)
+    if inside < _WORTH_A_WORD:
+        return Note.of(f"from the return of the waiting calls until {then}")
+    text = f"{until}, {{after:ratio}} from there until {then}"
+    return Note.of(text, inside=inside, after=after)
 
 
 RULE = Rule(

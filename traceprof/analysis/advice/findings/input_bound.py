@@ -23,7 +23,10 @@ _LEAST_ON_HOST: Final = 0.1
 def _check(context: Context) -> Iterator[Finding]:
     phases = [host for part in context.ranks for host in find_host_phases(part)]
     if not any("data" in host.times for host in phases):
-        raise NotRecordedError("no range says when data is fetched: use `traceprof record`")
+        raise NotRecordedError(
+            "no range says when data is fetched: "
+            + ("use `traceprof record`" if context.software.has_python else "mark it by NVTX")
+        )
     fetching = [host.times.get("data", Intervals.empty()) & context.typical for host in phases]
     host_ratio = sum(time.total_ns for time in fetching) / len(fetching) / context.typical_ns
     claim = context.idle_for("data") if context.devices else _of_hosts(context)

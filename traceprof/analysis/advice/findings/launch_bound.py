@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from traceprof.analysis.advice.findings.base import Finding, Rule
-from traceprof.analysis.advice.findings.claims import Kind
+from traceprof.analysis.advice.findings.claims import Claim, Kind
 from traceprof.analysis.advice.findings.context import Context
 from traceprof.facts.device.launch_queue import launch_table
 from traceprof.model.results import Note
@@ -27,6 +27,9 @@ def _check(context: Context) -> Iterator[Finding]:
     launches = [launch_table(part) for part in context.ranks]
     call_ns = np.concatenate([own["launched_ns"] - own["launch_ns"] for own in launches])
     is_empty = np.concatenate([own["is_empty"] for own in launches])
+    if not len(context.kernels.durations_ns):
+        yield _of_copies(context, claim, call_ns)
+        return
     yield Finding(
         title=Note.of(
             "launch-bound: devices are idle {share:ratio} of the time between launches", share=share
@@ -51,6 +54,25 @@ def _check(context: Context) -> Iterator[Finding]:
             "profilers slow launches down (some µs per call): measure the gain without one; shapes "
             "that change in every step rule CUDA graphs out"
         ),
+        window=context.longest_gap("launch"),
+    )
+
+
+def _of_copies(context: Context, claim: Claim, call_ns: npt.NDArray[np.int64]) -> Finding:
+    """Return the finding where only copies are launched: no graph or fusing helps them."""
+    return Finding(
+        title=Note.of(
+            "launch-bound: devices are idle {share:ratio} of the time between copies",
+            share=context.share(claim),
+        ),
+        claims=(claim,),
+        kind=Kind.BOUNDED,
+        evidence=(
+            context.counted(len(context.copies), "cop(y|ies) or memset(s)"),
+            Note.of("a launching call takes {call:ns} (median)", call=_median(call_ns)),
+        ),
+        action="copy larger pieces at once",
+        caveat="profilers slow launches down (some µs per call): measure the gain without one",
         window=context.longest_gap("launch"),
     )
 

@@ -6,15 +6,23 @@ import re
 from collections.abc import Iterator
 from typing import Final
 
+import pandas as pd
+
 from traceprof.analysis.advice.findings.base import Finding, Rule
 from traceprof.analysis.advice.findings.claims import Kind
 from traceprof.analysis.advice.findings.context import Context
-from traceprof.analysis.advice.findings.stalling_calls import calls_named, idle_in_calls
+from traceprof.analysis.advice.findings.stalling_calls import (
+    calls_named,
+    idle_in_calls,
+    in_typical_time,
+)
+from traceprof.facts.one_off_costs import compiling_ranges
 from traceprof.model.results import Note
 
 __all__ = ["RULE"]
 
 _LEAST: Final = 0.01
+_SHOWN: Final = 3
 _LOADS: Final = re.compile(
     r"^(cuda|cu|hip)(Module(Load|Unload)|Library(Load|Unload|GetKernel)|Link(Create|Add|Complete))"
     r"|^(nvrtc|hiprtc)CompileProgram"
@@ -22,16 +30,19 @@ _LOADS: Final = re.compile(
 
 
 def _check(context: Context) -> Iterator[Finding]:
-    calls = calls_named(context, _LOADS)
+    ranges = [in_typical_time(context, compiling_ranges(part)) for part in context.ranks]
+    calls = pd.concat([calls_named(context, _LOADS), *ranges], ignore_index=True)
     claim = idle_in_calls(context, calls)
     share = context.share(claim)
     if share < _LEAST:
         return
     is_loop = bool(len(context.steps))
-    counts = calls["name"].value_counts().head(3)
+    lengths = (calls["end_ns"] - calls["start_ns"]).groupby(calls["name"]).sum()
+    longest = lengths.sort_values(ascending=False, kind="stable").index[:_SHOWN]
+    counts = calls["name"].value_counts()
     yield Finding(
         title=Note.of(
-            "kernels are loaded or compiled"
+            "kernels are compiled or loaded"
             + (" in the loop" if is_loop else "")
             + ": devices are idle {share:ratio} of the time meanwhile",
             share=share,
@@ -40,8 +51,8 @@ def _check(context: Context) -> Iterator[Finding]:
         kind=Kind.MEASURED if is_loop else Kind.ONCE,
         once_ns=None if is_loop else round(share * context.typical_ns),
         evidence=tuple(
-            context.counted(int(n), "call(s) of {name}", name=str(name))
-            for name, n in counts.items()
+            context.counted(int(counts[name]), "call(s) of {name}", name=str(name))
+            for name in longest
         ),
         action=context.advice(
             pytorch="keep shapes the same (torch.compile(dynamic=True), padding), run all shapes "

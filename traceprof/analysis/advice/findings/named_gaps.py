@@ -26,9 +26,9 @@ _LEAST: Final = 0.05
 """Names below this share of the time are no evidence."""
 
 _WORDS: Final = {
-    "launching": " of it in {name}",
-    "other": " of it in {name} on another thread than the one that launches",
-    "": " of it where nothing was recorded",
+    "launching": " in {name}",
+    "other": " in {name}, on another thread than the one that launches",
+    "": " in which the host recorded nothing",
 }
 
 

@@ -89,14 +89,16 @@ def _finding(
         action=_action(context, gain),
         caveat=(
             "what memory limits gains at most a factor of two; fewer bits round more: check that "
-            "the model still converges"
+            "the model still " + ("converges" if context.is_training else "answers well")
         ),
     )
 
 
 def _action(context: Context, gain: _Gain) -> str:
-    scaler = "" if gain.faster == "bf16" else " and a GradScaler"
-    train = f"train in {_NAMES[gain.faster]} (torch.autocast{scaler})"
+    scaled = context.is_training and gain.faster != "bf16"
+    scaler = " and a GradScaler" if scaled else ""
+    train = "train" if context.is_training else "compute"
+    train += f" in {_NAMES[gain.faster]} (torch.autocast{scaler})"
     if gain.tf32_helps and context.software.vendor is Vendor.NVIDIA:
         train += ', or at least allow TF32 (torch.set_float32_matmul_precision("high"))'
     other = f"multiply matrices in {_NAMES[gain.faster]} where the result allows it"

@@ -20,7 +20,8 @@ def _check(context: Context) -> Iterator[Finding]:
     share = context.share(claim)
     if share < _LEAST:
         return
-    names = context.ranks.table("overheads")["name"].value_counts().head(2)
+    rows = context.ranks.table("overheads")
+    ns = (rows["end_ns"] - rows["start_ns"]).groupby(rows["name"].astype(str)).sum().nlargest(2)
     yield Finding(
         title=Note.of(
             "the profiler itself: devices are idle {share:ratio} of the time", share=share
@@ -28,8 +29,9 @@ def _check(context: Context) -> Iterator[Finding]:
         claims=(claim,),
         kind=Kind.MEASURED,
         evidence=tuple(
-            Note.of("{name}, {n:count} times", n=int(n), name=str(name))
-            for name, n in names.items()
+            context.timed(int(own), after=" of {name}", name=str(name))
+            for name, own in ns.items()
+            if own
         ),
         action="trace fewer kinds of events or fewer steps, and trust the shares less",
         caveat="without the profiler this time is not lost",

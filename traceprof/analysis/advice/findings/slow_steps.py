@@ -33,8 +33,12 @@ def _check(context: Context) -> Iterator[Finding]:
     worst = slow[np.argsort(-durations[slow], kind="stable")]
     yield Finding(
         title=Note.of(
-            "slow steps: {n:count} of {of:count} take {excess:ns} more than usual in all, "
-            "{share:ratio} of the time of the steps",
+            (
+                "one slow step of {of:count} takes {excess:ns} more than usual"
+                if len(slow) == 1
+                else "{n:count} slow steps of {of:count} take {excess:ns} more than usual in all"
+            )
+            + ", {share:ratio} of the time of the steps",
             n=len(slow),
             of=int((~context.is_warmup).sum()),
             excess=context.slow_excess_ns,

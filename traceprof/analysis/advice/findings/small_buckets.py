@@ -47,16 +47,12 @@ def _check(context: Context) -> Iterator[Finding]:
         return
     size = "median size {size:bytes}" if len(sizes) else "sizes were not recorded"
     yield Finding(
-        title=Note.of(
-            "small collectives: {each:count} in each step cost {share:ratio} of the time in "
-            "latency",
-            each=round(per_step),
-            share=share,
-        ),
+        title=Note.of("small collectives: {share:ratio} of the time is their latency", share=share),
         claims=(claim,),
         kind=Kind.ESTIMATED,
         model=Note("each costs as long as the quickest tenth takes, whatever its size"),
         evidence=(
+            context.counted(len(own_ns), "collective(s)"),
             Note.of(
                 f"the quickest tenth takes {{latency:ns}}, the median {{median:ns}}, {size}",
                 latency=latency_ns,
@@ -65,10 +61,13 @@ def _check(context: Context) -> Iterator[Finding]:
             ),
         ),
         action=context.advice(
-            pytorch="send fewer, larger messages: raise bucket_cap_mb, coalesce, flatten gradients",
+            pytorch="send fewer, larger messages: raise bucket_cap_mb, coalesce, flatten gradients"
+            if context.is_training
+            else "use collectives of low latency for small messages (one-shot or in CUDA graphs), "
+            "coalesce them, or spread the model over fewer GPUs",
             other="send fewer, larger messages",
         ),
-        caveat="larger buckets start later and may overlap less",
+        caveat="larger messages start later and may overlap less",
     )
 
 

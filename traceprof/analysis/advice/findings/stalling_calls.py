@@ -12,7 +12,7 @@ from traceprof.analysis.advice.findings.context import Context
 from traceprof.facts.device.times import devices_of_processes
 from traceprof.model.intervals import Intervals
 
-__all__ = ["calls_named", "idle_in_calls"]
+__all__ = ["calls_named", "idle_in_calls", "in_typical_time"]
 
 
 def calls_named(context: Context, pattern: re.Pattern[str]) -> pd.DataFrame:
@@ -22,12 +22,14 @@ def calls_named(context: Context, pattern: re.Pattern[str]) -> pd.DataFrame:
         calls = part.api_calls
         names = calls["name"].cat.categories
         matched = np.array([*(bool(pattern.search(str(name))) for name in names), False])
-        own = calls[matched[calls["name"].cat.codes.to_numpy()]]
-        inside = context.typical.covered_ns(own["start_ns"], own["end_ns"]) > 0
-        found.append(
-            own[inside][["process", "start_ns", "end_ns", "name"]].astype({"name": object})
-        )
+        found.append(in_typical_time(context, calls[matched[calls["name"].cat.codes.to_numpy()]]))
     return pd.concat(found, ignore_index=True)
+
+
+def in_typical_time(context: Context, rows: pd.DataFrame) -> pd.DataFrame:
+    """Return process, start_ns, end_ns and name of those ``rows`` that the typical time sees."""
+    inside = context.typical.covered_ns(rows["start_ns"], rows["end_ns"]) > 0
+    return rows[inside][["process", "start_ns", "end_ns", "name"]].astype({"name": object})
 
 
 def idle_in_calls(context: Context, calls: pd.DataFrame) -> Claim:
