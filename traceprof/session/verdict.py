@@ -24,6 +24,8 @@ LEAST_SHARE: Final = 0.01
 _STEADY: Final = 0.1
 _MOSTLY: Final = 0.5
 _FILLED: Final = 0.95
+_UNTOLD: Final = ("profiler",)
+"""Nobody records again to learn what the profiler itself takes."""
 _TOLD_BY: Final = ("record ", "traceprof record", "--")
 """Stand in the reasons that say which option would tell."""
 
@@ -231,8 +233,11 @@ def _unknown(findings: Result | None) -> tuple[Note, ...]:
     """Return what another recording, or an option, would tell: each reason once."""
     if findings is None:
         return ()
+    checked = findings.to_frame("checked")
+    judged = {*checked.loc[checked["is_judged"].astype(bool), "subject"], *_UNTOLD}
     subjects: dict[str, list[str]] = {}
-    for row in findings.to_frame("abstained").itertuples(index=False):
+    abstained = findings.to_frame("abstained")
+    for row in abstained[~abstained["subject"].isin(judged)].itertuples(index=False):
         own = subjects.setdefault(str(row.reason), [])
         own += [str(row.subject)] if row.subject not in own else []
     return tuple(

@@ -120,7 +120,7 @@ SPEC: Final = ResultSpec(
             "one row per subject of the rules",
             (
                 key("subject", "what rules are about"),
-                same("is_judged", Unit.FLAG, "all rules about it could judge"),
+                same("is_judged", Unit.FLAG, "a rule about it could judge"),
                 same("is_fine", Unit.FLAG, "and none found anything that is not minor"),
             ),
         ),
@@ -152,13 +152,13 @@ def measure_findings(ranks: Ranks) -> Result:
 
 
 def _checked(found: Iterable[Judged], abstained: Mapping[str, str]) -> list[dict[str, object]]:
-    unsure = {rule.subject for rule in RULES if rule.name in abstained}
+    judged = {rule.subject for rule in RULES if rule.name not in abstained}
     told = {own.rule.subject for own in found if not own.is_minor}
     return [
         {
             "subject": subject,
-            "is_judged": subject not in unsure,
-            "is_fine": subject not in unsure | told,
+            "is_judged": subject in judged,
+            "is_fine": subject in judged - told,
         }
         for subject in dict.fromkeys(rule.subject for rule in RULES)
     ]
