@@ -11,7 +11,6 @@ import pandas as pd
 from traceprof.analysis.advice.findings.base import Finding, Rule
 from traceprof.analysis.advice.findings.claims import Kind, Times
 from traceprof.analysis.advice.findings.context import Context
-from traceprof.facts.workload import TRAINING, workload
 from traceprof.model.activity import Activity
 from traceprof.model.intervals import Intervals
 from traceprof.model.results import Note
@@ -24,10 +23,6 @@ _SMALL_BYTES: Final = 1_000_000
 _SHORT_NS: Final = 60_000
 _USEFUL_BYTES: Final = 25_000_000
 """The default size of DDP's buckets."""
-_OTHERWISE: Final = (
-    "send fewer, larger messages, or use what is made for small ones (all-reduce in one kernel over "
-    "NVLink, CUDA graphs)"
-)
 _QUICKEST: Final = 0.1
 """The quantile of the durations that is taken for the latency: what waits for nobody."""
 
@@ -50,8 +45,6 @@ def _check(context: Context) -> Iterator[Finding]:
     share = context.share(claim)
     if share * claim.saved_ratio < _LEAST:
         return
-    often = " in each step" if len(context.steps) else ""
-    is_training = workload(context.ranks.whole).kind == TRAINING
     size = "median size {size:bytes}" if len(sizes) else "sizes were not recorded"
     yield Finding(
         title=Note.of("small collectives: {share:ratio} of the time is their latency", share=share),
@@ -92,7 +85,6 @@ def _first_of_each(context: Context, latency_ns: int) -> Times:
 
 RULE = Rule(
     name="small_buckets",
-    subject="buckets",
     summary="many collectives that are too small for the link",
     needs=("kernels",),
     show="collectives",
