@@ -85,6 +85,7 @@ def _first_of_each(context: Context, latency_ns: int) -> Times:
 
 RULE = Rule(
     name="small_buckets",
+    subject="buckets",
     summary="many collectives that are too small for the link",
     needs=("kernels",),
     show="collectives",
