@@ -144,6 +144,17 @@ def test_steps_that_are_all_declared_warmup_are_not_the_default() -> None:
     ]
 
 
+def test_steps_that_are_all_there_is_are_judged_whatever_they_are_called() -> None:
+    builder = TraceBuilder()
+    for i, length in enumerate((90, *[10] * 8)):
+        start = 90 * (i > 0) + 10 * max(i - 1, 0)
+        builder.range(f"Warm-up Step {i}", start, start + length)
+        builder.kernel("gemm", start + 1, start + length, launched_ns=(start, start + 1))
+    selection = selected(builder.build(), None)
+    assert bounds(selection) == (90, 170)
+    assert "all steps are named warm-up" in said(selection)[-1]
+
+
 def _run_of(*parts: Trace) -> Ranks:
     return Ranks(parts, parts[0].info)
 

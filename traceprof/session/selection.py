@@ -40,6 +40,7 @@ from traceprof.units import format_duration, parse_duration
 
 __all__ = ["Selection", "select", "select_default"]
 
+_MOST_OF_IT: Final = 0.5
 _DEVICE_WINDOW: Final = "traceprof.window"
 _STEP: Final = re.compile(
     r"(?P<what>step|pattern):\s*(?P<first>\d*)\s*(?P<dots>\.\.)?\s*(?P<last>\d*)"
@@ -78,14 +79,18 @@ def select_default(ranks: Ranks) -> Selection:
     is_found = ranks.warmup_steps is None
     if not len(steps):
         return _main_loop(ranks)
-    if is_found and steps.warmup().all():
-        found = _main_loop(ranks)
+    found = _where_devices_were_recorded(ranks, _steady(ranks))
+    if not is_found or not steps.table["declared_warmup"].all():
+        return found
+    loop = _main_loop(ranks)
+    if found.window.duration_ns < _MOST_OF_IT * loop.window.duration_ns:
         note = Note.of(
             "only warm-up steps are named ({n:count}): the window is not made of steps",
             n=steps.table["step"].nunique(),
         )
-        return replace(found, notes=(*found.notes, note))
-    return _where_devices_were_recorded(ranks, _steady(ranks))
+        return replace(loop, notes=(*loop.notes, note))
+    note = Note("all steps are named warm-up: those are judged that take as long as the rest")
+    return replace(found, notes=(*found.notes, note))
 
 
 def _combined(ranks: Ranks, text: str) -> Selection:

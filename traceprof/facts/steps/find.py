@@ -209,10 +209,8 @@ def _with_warmup(
         for table, trace in zip(tables, traces, strict=True)
     ]
     most = n_given if n_given is not None else max(map(_count_warmup, tables))
-    declared = [table["declared_warmup"] for table in tables if len(table)]
-    is_all = n_given is None and all(own.all() for own in declared)
     return [
-        Steps(table.assign(is_warmup=_leading(table, most) | is_all), source, confidence_ratio)
+        Steps(table.assign(is_warmup=_leading(table, most)), source, confidence_ratio)
         for table in tables
     ]
 

@@ -60,7 +60,7 @@ def _heading(document: Document, width: int) -> Iterator[Text]:
     yield from (_cut(Text(f"note: {note}", "dim"), width) for note in notes[:shown])
     if left := len(notes) - shown:
         yield Text(f"… {left} more notes (--full)", "dim")
-    yield from _warnings(document)
+    yield from (_cut(warning, width) for warning in _warnings(document))
 
 
 def _title(document: Document) -> Text:
