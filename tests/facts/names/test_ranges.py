@@ -1,7 +1,12 @@
 import pandas as pd
 import pytest
 
-from traceprof.facts.names.ranges import common_categories, plain_name, plain_names
+from traceprof.facts.names.ranges import (
+    common_categories,
+    plain_categories,
+    plain_name,
+    plain_names,
+)
 
 
 @pytest.mark.parametrize(
@@ -52,7 +57,9 @@ def test_what_tells_one_time_from_the_next_is_dropped(name: str, expected: str) 
 
 
 def test_what_pyprof_writes_is_told_as_the_function() -> None:
-    name = "{'mod': 'torch.nn.functional', 'op': 'linear', 'args': [{'name': '', 'type': 'tensor'}]}"
+    name = (
+        "{'mod': 'torch.nn.functional', 'op': 'linear', 'args': [{'name': '', 'type': 'tensor'}]}"
+    )
     assert plain_name(name) == "torch.nn.functional.linear"
     assert plain_categories(pd.Index([name, "x"], dtype=object))[0].tolist() == [
         "torch.nn.functional.linear",

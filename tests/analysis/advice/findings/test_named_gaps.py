@@ -29,7 +29,7 @@ def working() -> Trace:
 
 def test_a_range_is_told_with_its_overlap_and_what_ran_meanwhile() -> None:
     host = next(own for own in findings_of(working()) if own.rule == "host_code")
-    assert host.evidence[1:] == (
+    assert host.evidence == (
         "80.00 ms in worker, on another thread than the one that launches",
         "17.00 ms in which the host recorded nothing",
     )
