@@ -156,7 +156,10 @@ def _backward_of(ranks: Ranks, kernels: pd.DataFrame) -> list[Note]:
 
 
 def _optimizer_of(ranks: Ranks, kernels: pd.DataFrame) -> list[Note]:
-    notes = _longest_name([_ranges_of(part, "optimizer", _OPTIMIZER) for part in ranks])
+    found = [_ranges_of(part, "optimizer", _OPTIMIZER) for part in ranks]
+    # "zero_grad" tells less, however long it takes.
+    steps = [own[own["name"].astype(str).str.contains(_OPTIMIZER)] for own in found]
+    notes = _longest_name(steps) or _longest_name(found)
     own = kernels[kernels["activity"] == Activity.OPTIMIZER.value]
     if len(own):
         notes.append(Note.of("{n:count} optimizer kernel(s)", n=int(own["count"].sum())))

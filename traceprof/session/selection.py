@@ -65,6 +65,8 @@ def select(ranks: Ranks, text: str | None) -> Selection:
         UsageError: not one of the forms above, a step or range that is not there, or no time.
     """
     selection = select_default(ranks) if text is None else _combined(ranks, text)
+    if ranks.span.duration_ns == 0:
+        raise UsageError("the trace holds no events, so that there is nothing to judge")
     if selection.window.duration_ns == 0:
         raise UsageError(
             f"window {selection.label!r} is empty: the trace covers "

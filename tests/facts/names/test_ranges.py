@@ -1,7 +1,12 @@
 import pandas as pd
 import pytest
 
-from traceprof.facts.names.ranges import common_categories, plain_name, plain_names
+from traceprof.facts.names.ranges import (
+    common_categories,
+    plain_categories,
+    plain_name,
+    plain_names,
+)
 
 
 @pytest.mark.parametrize(
@@ -49,3 +54,15 @@ def test_names_of_a_column_are_read_once_each() -> None:
 def test_what_tells_one_time_from_the_next_is_dropped(name: str, expected: str) -> None:
     names, place = common_categories(pd.Index([name, "other"], dtype=object))
     assert (names[place[0]], len(names)) == (expected, 2)
+
+
+def test_what_pyprof_writes_is_told_as_the_function() -> None:
+    name = (
+        "{'mod': 'torch.nn.functional', 'op': 'linear', 'args': [{'name': '', 'type': 'tensor'}]}"
+    )
+    assert plain_name(name) == "torch.nn.functional.linear"
+    assert plain_categories(pd.Index([name, "x"], dtype=object))[0].tolist() == [
+        "torch.nn.functional.linear",
+        "x",
+    ]
+    assert plain_name("{'mod': 1}") == "{'mod': 1}"

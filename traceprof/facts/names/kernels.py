@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from typing import Final
 
@@ -12,9 +13,12 @@ import pandas as pd
 from traceprof.model.activity import Activity
 from traceprof.model.kernel_names.direction import direction_of
 from traceprof.model.kernel_names.matrix_units import matrix_units_of
+from traceprof.model.kernel_names.parsing import parse_name
 from traceprof.model.kernel_names.precision import precision_of
 
-__all__ = ["SHORT_NS", "directions", "matrix_units", "precisions"]
+__all__ = ["SHORT_NS", "directions", "matrix_units", "precisions", "short_name"]
+
+_APPLIES: Final = re.compile(r"(?i)(functor|func|op|ops|kernel|kernel_cuda)(_\w+)?$")
 
 SHORT_NS: Final = 10_000
 """A kernel shorter than this costs about as much to launch as to run."""
@@ -33,6 +37,14 @@ def precisions(kernels: pd.DataFrame) -> npt.NDArray[np.object_]:
 def directions(kernels: pd.DataFrame) -> npt.NDArray[np.object_]:
     """Return forward or backward where each kernel's name says so, else ""."""
     return _by_name(kernels, lambda name, _: direction_of(name))
+
+
+def short_name(name: str) -> str:
+    """Return the own name of a kernel and what it applies: ``elementwise_kernel (MulFunctor)``."""
+    parsed = parse_name(name)
+    applied = next((own for own in reversed(parsed.functors) if _APPLIES.search(own)), "")
+    own = parsed.identifier or name
+    return f"{own} ({applied.rpartition('::')[2]})" if applied else own
 
 
 def _by_name(

@@ -478,10 +478,27 @@ def test_idle_that_nothing_explains_is_one_finding_for_all_devices() -> None:
     (finding,) = findings_of(builder.build())
     assert finding.rule == "low_utilisation"
     assert finding.title == (
-        "idle without a cause that another finding names: all 8 devices, 30.8 % of the time"
+        "idle, and the recording does not tell why: all 8 devices, 30.8 % of the time"
     )
-    assert finding.evidence == ("100.0 % of it: no launch was recorded",)
+    assert finding.evidence == (
+        "100.0 % of it: which call launched the next work was not recorded",
+    )
     assert (finding.kind, finding.saving_ns) == ("bounded", 8 * MS)
+
+
+def test_a_device_that_starts_later_than_another_is_told_so_and_saves_nothing() -> None:
+    builder = TraceBuilder()
+    for device, first in ((0, 0), (1, 80)):
+        for at in range(first, 100, 10):
+            begins = at * MS
+            builder.kernel(
+                "k", begins, begins + 10 * MS, device=device, launched_ns=(begins, begins)
+            )
+    (finding,) = findings_of(builder.build())
+    assert finding.title == (
+        "no work before the first or after the last kernel: device 1, 80.0 % of the time"
+    )
+    assert (finding.kind, finding.saving_ns) == ("none", 0)
 
 
 def test_training_on_the_host_can_be_input_bound_too() -> None:

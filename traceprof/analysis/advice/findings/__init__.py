@@ -166,7 +166,7 @@ def _checked(found: Iterable[Judged], abstained: Mapping[str, str]) -> list[dict
 
 def _compute_ratio(context: Context) -> float:
     total = sum((time.compute & context.typical).total_ns for time in context.times.values())
-    return total / context.typical_ns / max(1, len(context.places)) * (1 - context.slow_ratio)
+    return total / context.judged_ns * (1 - context.slow_ratio)
 
 
 def _row(own: Judged) -> dict[str, object]:

@@ -18,7 +18,7 @@ from traceprof.analysis.advice.findings.kernel_times import (
     time_of_kernels,
 )
 from traceprof.facts.collectives.matches import Matches, find_matches
-from traceprof.facts.device.times import device_times, used_devices
+from traceprof.facts.device.times import device_times, recorded_window, used_devices
 from traceprof.facts.software import Software, Vendor, software_of
 from traceprof.facts.steps.excess import PROFILER
 from traceprof.facts.steps.find import steps_of_ranks
@@ -132,6 +132,21 @@ class Context:
         """The length of `typical`; at least 1."""
         return max(1, self.typical.total_ns)
 
+    @cached_property
+    def judged(self) -> Times:
+        """When each of `places` is judged: in `typical`, as far as its rank was recorded."""
+        found = dict.fromkeys(self.places, self.typical)
+        for part in self.ranks:
+            for device in used_devices(part):
+                window = recorded_window(part, device)
+                found[device] = self.typical.clip(window.start_ns, window.end_ns)
+        return found
+
+    @cached_property
+    def judged_ns(self) -> int:
+        """That of all places together; at least 1."""
+        return max(1, sum(time.total_ns for time in self.judged.values()))
+
     @property
     def window_ns(self) -> int:
         """The length of the window; at least 1."""
@@ -147,8 +162,13 @@ class Context:
 
     @property
     def n_steps(self) -> float:
-        """How many typical steps there are (1 where steps are not known)."""
-        return max(1.0, self.typical_ns / max(1.0, self.step_ns))
+        """How many typical steps a process has, the mean (1 where steps are not known)."""
+        kept = ~self.is_warmup & (self.step_outliers <= 0)
+        if not kept.any():
+            return 1.0
+        own = self.steps.table.iloc[np.flatnonzero(kept)]
+        each = [_union_of(rows).total_ns for _, rows in own.groupby("process")]
+        return max(1.0, float(np.mean(each)) / max(1.0, self.step_ns))
 
     @cached_property
     def times(self) -> dict[int, DeviceTime]:
@@ -163,7 +183,7 @@ class Context:
         slow = Intervals.union_of(table["start_ns"], table["end_ns"]) - self.typical
         return Ledger(
             {
-                Ground.LOST: {i: self.typical - time.compute for i, time in self.times.items()},
+                Ground.LOST: {i: self.judged[i] - time.compute for i, time in self.times.items()},
                 Ground.COMPUTE: {i: self.typical & time.compute for i, time in self.times.items()},
                 Ground.SLOW: dict.fromkeys(self.places, slow),
             }
@@ -174,8 +194,8 @@ class Context:
         return self.ledger.left(Claim(times, ground, saved_ratio))
 
     def share(self, claim: Claim) -> float:
-        """Return the share of the typical time, the mean over devices, that ``claim`` covers."""
-        return claim.total_ns / self.typical_ns / max(1, len(self.places))
+        """Return the share that ``claim`` covers of the judged time of all devices."""
+        return claim.total_ns / self.judged_ns
 
     def claimed_ratio(self, claim: Claim) -> float:
         """Return the share of all that is judged, the slow steps with it."""

@@ -9,6 +9,7 @@ from typing import Final
 from traceprof.analysis.advice.findings.base import Finding, Rule
 from traceprof.analysis.advice.findings.claims import Kind
 from traceprof.analysis.advice.findings.context import Context
+from traceprof.facts.names.kernels import short_name
 from traceprof.facts.workload import COMMUNICATION
 from traceprof.model.results import Note
 
@@ -20,17 +21,15 @@ _LEAST: Final = 0.05
 _BY_OPERATION: Final = (
     (
         re.compile(r"(?i)all_?reduce"),
-        "all-reduce: DDP with gradient_as_bucket_view and a tuned bucket_cap_mb, no_sync() while "
-        "gradients accumulate, 16 bits",
+        "all-reduce: DDP's bucket_cap_mb, no_sync() while gradients accumulate, 16 bits",
     ),
     (
         re.compile(r"(?i)all_?gather|reduce_?scatter"),
-        "all-gather and reduce-scatter: prefetching of FSDP, fewer ranks per shard",
+        "all-gather, reduce-scatter: FSDP's prefetching, fewer ranks per shard",
     ),
     (
         re.compile(r"(?i)all_?to_?all|send_?recv"),
-        "all-to-all and send: exchange for the next batch or micro-batch while this one is "
-        "computed, send fewer bits",
+        "all-to-all, send: exchange the next (micro-)batch meanwhile, fewer bits",
     ),
 )
 """What helps in PyTorch against each operation."""
@@ -45,9 +44,9 @@ def _check(context: Context) -> Iterator[Finding]:
     if share < _LEAST:
         return
     total = sum((time & context.typical).total_ns for time in exposed.values())
-    others = total / context.typical_ns / len(context.places) - share
+    others = total / context.judged_ns - share
     busy = sum((t.communication & context.typical).total_ns for t in context.times.values())
-    whole = busy / context.typical_ns / len(context.places)
+    whole = busy / context.judged_ns
     own = context.kernels.communication
     top = own.nlargest(2, "total_ns")
     longest = context.kernels.longest_communication
@@ -67,7 +66,7 @@ def _check(context: Context) -> Iterator[Finding]:
             ),
             context.counted(int(own["count"].sum()), "communication kernel(s)"),
             *(
-                context.timed(ns, after=" in {name}", name=name)
+                context.timed(ns, after=" in {name}", name=short_name(str(name)))
                 for name, ns in zip(top["name"], top["total_ns"].tolist(), strict=True)
             ),
         ),
@@ -94,7 +93,7 @@ def _for_pytorch(context: Context, names: list[str]) -> str:
             "after it, or run two micro-batches whose compute hides it"
         )
     fits = [advice for pattern, advice in _BY_OPERATION if any(map(pattern.search, names))]
-    return "overlap it with compute, on a stream of its own. " + "; ".join(
+    return "overlap it with compute, on its own stream; " + "; ".join(
         fits or [advice for _, advice in _BY_OPERATION[:2]]
     )
 

@@ -12,6 +12,7 @@ import pandas as pd
 from traceprof.analysis.advice.findings.base import Finding, Rule
 from traceprof.analysis.advice.findings.claims import Ground, Kind
 from traceprof.analysis.advice.findings.context import Context
+from traceprof.facts.names.kernels import short_name
 from traceprof.model.intervals import Intervals
 from traceprof.model.results import Note
 from traceprof.model.trace import Trace
@@ -88,7 +89,10 @@ def _check(context: Context) -> Iterator[Finding]:
         model=Note("two that follow one another become one, which takes as long as the longer"),
         evidence=(
             context.counted(n_pairs, "pair(s) of them"),
-            *(context.timed(int(ns), after=" in {name}", name=name) for name, ns in top.items()),
+            *(
+                context.timed(int(ns), after=" in {name}", name=short_name(str(name)))
+                for name, ns in top.items()
+            ),
         ),
         action=context.advice(
             pytorch="let torch.compile fuse them, or use fused versions (of activations with bias, "

@@ -59,7 +59,7 @@ _WORDS: Final = {
     _DRIVER: "in calls of the driver and its libraries",
     _FILES: "reading, writing and sending",
     _OPERATORS: "in operators",
-    NOTHING: "in code that was not recorded",
+    NOTHING: "not recorded",
 }
 
 
@@ -67,9 +67,8 @@ def _action(context: Context, kind: str) -> str:
     python = "Python code" if context.software.has_python else "code of the host"
     if kind == _LAUNCHING:
         return context.worded(
-            "the first launch of a kernel loads its code and may set up its library: run all once "
-            "before measuring, or load kernels at the start (CUDA_MODULE_LOADING=EAGER); where "
-            "later launches take long, too, look for locks, other processes, WSL"
+            "the first launch of a kernel loads its code: run all once before measuring, or set "
+            "CUDA_MODULE_LOADING=EAGER; where later ones are slow, too: locks, WSL, other jobs"
         )
     if kind == _DRIVER:
         return "create contexts, streams, communicators and handles once, before the loop"

@@ -9,6 +9,7 @@ from typing import Final
 from traceprof.analysis.advice.findings.base import Finding, Rule
 from traceprof.analysis.advice.findings.claims import Kind
 from traceprof.analysis.advice.findings.context import Context
+from traceprof.facts.names.kernels import short_name
 from traceprof.model.results import Note
 
 __all__ = ["RULE"]
@@ -33,7 +34,7 @@ def _check(context: Context) -> Iterator[Finding]:
         evidence=(
             context.counted(int(own["count"].sum()), "conversion(s)"),
             *(
-                context.timed(ns, after=" in {name}", name=name)
+                context.timed(ns, after=" in {name}", name=short_name(str(name)))
                 for name, ns in zip(top["name"], top["total_ns"].tolist(), strict=True)
             ),
         ),

@@ -21,9 +21,22 @@ _WORDS: Final = {
     "queued": "work had been launched and waited for another stream, or for the pause between two "
     "kernels",
     "peer": "work that another device takes part in",
-    "edge": "before the first or after the last work of the recording",
-    "unknown": "no launch was recorded",
+    "edge": "before the first or after the last work of the device",
+    "unknown": "which call launched the next work was not recorded",
 }
+_TITLES: Final = {
+    "queued": "idle while launched work waits",
+    "peer": "idle while another device does what this one takes part in",
+    "edge": "no work before the first or after the last kernel",
+    "unknown": "idle, and the recording does not tell why",
+}
+_ACTIONS: Final = {
+    "edge": "see when each device works (`traceprof timeline`): give it work from the beginning, "
+    "or judge the time in which all of them work (--window)",
+    "unknown": "record the calls that launch the work (nsys: --trace=cuda, and openacc or openmp "
+    "where the program uses them)",
+}
+_MOST: Final = 0.5
 
 
 def _check(context: Context) -> Iterator[Finding]:
@@ -42,17 +55,23 @@ def _check(context: Context) -> Iterator[Finding]:
         return
     busy = {d: 1 - time.total_ns / context.typical_ns for d, time in low.items()}
     worst = min(busy, key=lambda device: busy[device])
+    causes = _causes(context, claim)
+    most = causes[0][1] if causes and causes[0][0] > _MOST else ""
     yield Finding(
         title=Note.of(
-            "idle without a cause that another finding names: {who}, {share:ratio} of the time",
+            f"{_TITLES.get(most, 'idle for several reasons')}: {{who}}, {{share:ratio}} of the "
+            "time",
             who=_listed(list(low), len(context.devices)),
             share=claim.total_ns / context.typical_ns / len(low),
         ),
         claims=(claim,),
-        kind=Kind.BOUNDED,
-        evidence=_causes(context, claim),
-        action="see what runs there: `traceprof show idle`, `traceprof show gaps`",
-        caveat="start-up and shut-down count, too: choose a window of training steps",
+        kind=Kind.NONE if most == "edge" else Kind.BOUNDED,
+        evidence=tuple(
+            Note.of("{share:ratio} of it: {words}", share=own, words=_WORDS[cause])
+            for own, cause in causes
+        ),
+        action=_ACTIONS.get(most, "see what runs there: `traceprof show gaps`"),
+        caveat="start-up and shut-down count, too: choose a window inside the loop (--window)",
         window=_longest(context, worst, claim),
     )
 
@@ -73,19 +92,14 @@ def _listed(devices: list[int], n_all: int) -> str:
     return f"device {numbers}" if len(devices) == 1 else f"devices {numbers}"
 
 
-def _causes(context: Context, claim: Claim) -> tuple[Note, ...]:
-    """Return the shares of what is left to say, the largest first."""
+def _causes(context: Context, claim: Claim) -> list[tuple[float, str]]:
+    """Return the share of each cause that is left to say, the largest first."""
     found = []
-    for cause, words in _WORDS.items():
+    for cause in _WORDS:
         own = context.idle_for(cause).times
         total = sum((own[d] & time).total_ns for d, time in claim.times.items() if d in own)
-        found.append((total / max(1, claim.total_ns), words))
-    ranked = sorted(found, reverse=True)
-    return tuple(
-        Note.of("{share:ratio} of it: {words}", share=share, words=words)
-        for share, words in ranked
-        if share >= _LEAST
-    )
+        found.append((total / max(1, claim.total_ns), cause))
+    return [own for own in sorted(found, reverse=True) if own[0] >= _LEAST]
 
 
 def _longest(context: Context, device: int, claim: Claim) -> str:

@@ -12,6 +12,7 @@ import pandas as pd
 from traceprof.analysis.advice.findings.base import Finding, Rule
 from traceprof.analysis.advice.findings.claims import Claim, Ground, Kind
 from traceprof.analysis.advice.findings.context import Context
+from traceprof.facts.names.kernels import short_name
 from traceprof.facts.names.precision import wide_precision_of
 from traceprof.facts.software import Vendor
 from traceprof.model.activity import Activity
@@ -83,7 +84,7 @@ def _finding(
             factor=gain.factor,
         ),
         evidence=tuple(
-            context.timed(ns, after=" in {name}", name=name)
+            context.timed(ns, after=" in {name}", name=short_name(str(name)))
             for name, ns in zip(top["name"], top["total_ns"].tolist(), strict=True)
         ),
         action=_action(context, gain),
