@@ -18,13 +18,13 @@ from tests.render.browser import OpenPage
 from tests.render.documents import measured
 from tests.render.test_escape import HOSTILE
 from tests.running import run
+from traceprof.analysis import analysis_names
 from traceprof.formats import open_trace
 from traceprof.model.parts import PARTS
 from traceprof.model.results import Note
 from traceprof.model.trace import Trace, TraceInfo
 from traceprof.render.base import Options
 from traceprof.render.palette import HEAT
-from traceprof.analysis import analysis_names
 from traceprof.render.report import render_report
 from traceprof.render.report.matrix import peer_matrix
 from traceprof.session.verdict import Verdict

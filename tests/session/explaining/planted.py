@@ -78,7 +78,7 @@ def three_ranks(slow: int = 3, late_ns: int = MS, steps: int = 6) -> Trace:
             builder.kernel(
                 "gemm", at + MS, done, launched_ns=(launch, launch + 5 * US), device=rank, **where
             )
-            number = 1000 * rank + i
+            number = 100_000 + i
             builder.collective(
                 "all_reduce",
                 launch + 10 * US,
