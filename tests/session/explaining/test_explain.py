@@ -166,7 +166,7 @@ def random_trace(seed: int) -> Trace:
                 launch = at + int(random.integers(0, 900_000))
                 start = launch + int(random.integers(0, 400_000))
                 end = start + int(random.integers(1, 300_000))
-                where = {
+                where: dict[str, Any] = {
                     "launched_ns": (launch, launch + 1000),
                     "device": int(random.integers(0, 2)) + 2 * (process - 1),
                     "stream": int(random.integers(1, 4)),
