@@ -41,6 +41,16 @@ def test_every_table_is_a_method_and_nothing_else_bears_its_name(folder: Path) -
         run.brekdown()
 
 
+def test_a_step_is_explained(folder: Path) -> None:
+    found = tp.open(folder).explain("step:5", against="step:4")
+    assert (found.name, found.scalars["own"], found.scalars["against"]) == (
+        "explain",
+        "step 5",
+        "step 4",
+    )
+    assert found.table["difference_ns"].sum() == found.scalars["difference_ns"]
+
+
 def test_a_run_is_a_file_a_folder_or_files(folder: Path) -> None:
     files = sorted(folder.iterdir())
     for paths, n_devices in ((str(folder), 2), (folder, 2), (files, 2), (files[0], 1)):

@@ -10,7 +10,9 @@ from traceprof.errors import UsageError
 from traceprof.model.results import Result as PlainResult
 from traceprof.render.formatting import sentences
 from traceprof.render.html_text import piece_of_html, result_html
-from traceprof.session.answer import answer
+from traceprof.session.answer import Document, answer
+from traceprof.session.explaining import NAME as EXPLAIN
+from traceprof.session.explaining import explain
 from traceprof.session.opening import Align, Opening
 from traceprof.session.run import Run as SessionRun
 from traceprof.session.run import open_run
@@ -54,10 +56,18 @@ class Run(SessionRun):
             UsageError: there is no such analysis, or the window is none of this run.
             NotRecordedError: the trace lacks the data.
         """
-        document = answer(self, [name], strict=True)
-        found = document.results[name]
-        own = {field.name: getattr(found, field.name) for field in fields(PlainResult)}
-        return Result(**own, ranks=document.ranks)
+        return _shown(answer(self, [name], strict=True), name)
+
+    def explain(self, window: str = "slowest", against: str | None = None) -> Result:
+        """Return why a step ("step:37"), or a window, took longer than another one.
+
+        ``against`` is that other one; left out, the steady step of median length.
+
+        Raises:
+            UsageError: a window is none of this run, or there is nothing to hold it against.
+            NotRecordedError: no device was recorded in both of them.
+        """
+        return _shown(explain(self, window, against), EXPLAIN)
 
     def __getattr__(self, name: str) -> Callable[[], Result]:
         self._check_name(name)
@@ -65,6 +75,12 @@ class Run(SessionRun):
 
     def _repr_html_(self) -> str:
         return piece_of_html("traceprof run", self._known())
+
+
+def _shown(document: Document, name: str) -> Result:
+    found = document.results[name]
+    own = {field.name: getattr(found, field.name) for field in fields(PlainResult)}
+    return Result(**own, ranks=document.ranks)
 
 
 def open(

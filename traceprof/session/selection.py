@@ -85,7 +85,9 @@ def select_default(ranks: Ranks) -> Selection:
     if not is_found or not steps.table["declared_warmup"].all():
         return found
     loop = _main_loop(ranks)
-    if found.window.duration_ns < _MOST_OF_IT * loop.window.duration_ns:
+    table = steps.table
+    covered_ns = int(table["device_end_ns"].max() - table["device_start_ns"].min())
+    if covered_ns < _MOST_OF_IT * loop.window.duration_ns:
         note = Note.of(
             "only warm-up steps are named ({n:count}): the window is not made of steps",
             n=steps.table["step"].nunique(),

@@ -7,6 +7,7 @@ the other 6 ms.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 from tests.builders import TraceBuilder
 from traceprof.model.trace import Trace
@@ -71,14 +72,14 @@ def three_ranks(slow: int = 3, late_ns: int = MS, steps: int = 6) -> Trace:
         at = 10 * MS * i
         late = late_ns if i == slow else 0
         for rank in range(3):
-            where = {"process": 10 + rank, "thread": 10 + rank}
+            where: dict[str, Any] = {"process": 10 + rank, "thread": 10 + rank}
             done = at + 4 * MS + (late if rank == 1 else 0)
             launch = at + 100 * US
             builder.step(at, at + 10 * MS, i, **where)
             builder.kernel(
                 "gemm", at + MS, done, launched_ns=(launch, launch + 5 * US), device=rank, **where
             )
-            number = 1000 * rank + i
+            number = 100_000 + i
             builder.collective(
                 "all_reduce",
                 launch + 10 * US,

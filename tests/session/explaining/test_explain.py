@@ -166,7 +166,7 @@ def random_trace(seed: int) -> Trace:
                 launch = at + int(random.integers(0, 900_000))
                 start = launch + int(random.integers(0, 400_000))
                 end = start + int(random.integers(1, 300_000))
-                where = {
+                where: dict[str, Any] = {
                     "launched_ns": (launch, launch + 1000),
                     "device": int(random.integers(0, 2)) + 2 * (process - 1),
                     "stream": int(random.integers(1, 4)),
@@ -182,7 +182,7 @@ def random_trace(seed: int) -> Trace:
     return builder.build()
 
 
-@pytest.mark.parametrize("seed", range(20))
+@pytest.mark.parametrize("seed", range(8))
 def test_rows_add_up_whatever_ran(seed: int) -> None:
     trace = random_trace(seed)
     for text, against in (("step:2", None), ("step:4", "step:1"), ("1ms..3ms", "500us..900us")):

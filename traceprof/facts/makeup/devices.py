@@ -63,7 +63,10 @@ def makeup_of_devices(ranks: Ranks, spans: Spans, *, knows_waits: bool = True) -
     ]
     columns = [*_KEYS, "ns", "count", "n_bytes"]
     every = pd.concat(found, ignore_index=True) if found else pd.DataFrame(columns=columns)
-    sums = every.groupby(_KEYS, sort=True, as_index=False)[["ns", "count", "n_bytes"]].sum()
+    groups = every.groupby(_KEYS, sort=True)
+    sums = groups[["ns", "count"]].sum()
+    # A sum of sizes of which none is known is not known either.
+    sums = sums.assign(n_bytes=groups["n_bytes"].sum(min_count=1)).reset_index()
     kept = (sums["ns"] != 0) | (sums["count"] != 0)
     return sums[kept].astype({"ns": np.int64, "count": np.int64}).reset_index(drop=True)
 

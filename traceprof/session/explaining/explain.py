@@ -106,6 +106,7 @@ def _causes(ranks: Ranks, own: Spans, other: Spans, *, knows_waits: bool) -> pd.
     )
     both = made.add_suffix("_own").join(usual.add_suffix("_against"), how="outer").reset_index()
     both = both.fillna({f"{name}_{side}": 0 for name in ("ns", "count") for side in _SIDES})
+    both = both[(both["ns_own"] != 0) | (both["ns_against"] != 0)]
     totals = {side: both[f"ns_{side}"].to_numpy(np.int64) for side in _SIDES}
     counts = {side: both[f"count_{side}"].to_numpy(np.int64) for side in _SIDES}
     gap = totals["own"] - totals["against"]

@@ -122,7 +122,7 @@ def _slowest(ranks: Ranks) -> str:
     kept = ~steps.warmup() if not steps.warmup().all() else np.ones(len(steps), np.bool_)
     table = steps.table.assign(length=steps.durations_ns)[kept]
     lengths = table.groupby("step")["length"].mean()
-    number = int(lengths.index[lengths.argmax()])
+    number = int(lengths.index.to_numpy(np.int64)[lengths.argmax()])
     return f"{'pattern' if steps.is_pattern else 'step'}:{number}"
 
 

@@ -1,0 +1,66 @@
+"""`traceprof explain` as a user meets it."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+from pathlib import Path
+
+import jsonschema
+import pytest
+from typer.testing import CliRunner
+
+from tests.requirements import ROOT
+from tests.session.explaining.planted import MS, Loop
+from traceprof.cli import app
+from traceprof.formats.nsys.writer import write_nsys
+
+SCHEMA = json.loads((ROOT / "docs" / "schema" / "analysis-2.json").read_text("utf-8"))
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> str:
+    path = tmp_path / "trace.sqlite"
+    write_nsys(Loop(longer_ns=2 * MS).trace(), path)
+    return str(path)
+
+
+def said(*arguments: str, code: int = 0) -> str:
+    done = CliRunner(env={"COLUMNS": "80"}).invoke(app, ["explain", *arguments])
+    assert done.exit_code == code, done.output
+    return done.stdout if code == 0 else done.stderr
+
+
+def test_it_prints_a_waterfall_of_80_columns(path: str) -> None:
+    lines = said(path, "step:3").splitlines()
+    assert max(map(len, lines)) <= 80
+    assert "step 3 is 2.000 ms longer than step 1" in lines
+    start = next(i for i, line in enumerate(lines) if line.startswith("compute"))
+    assert lines[start].split()[1:] == ["6.000", "ms", "4.000", "ms", "+2.000", "ms", "█" * 10]
+    assert lines[start + 1].split()[:2] == ["gemm", "×1"]
+    assert lines[start + 2].split()[:3] == ["rest:", "1", "more"]
+    assert "step 1 is the one of median length among 5 other steady steps" in lines[-1]
+
+
+def test_json_holds_all_and_follows_the_schema(path: str) -> None:
+    found = json.loads(said(path, "step:3", "--against", "step:2", "--json"))
+    jsonschema.validate(found, SCHEMA)
+    result = found["results"]["explain"]
+    rows = result["tables"]["causes"]["rows"]
+    assert rows[0]["key"] == "part=compute kind=kernel name=gemm"
+    scalars = {name: scalar["value"] for name, scalar in result["scalars"].items()}
+    assert sum(row["difference_ns"] for row in rows) == scalars["difference_ns"] == 2 * MS
+    assert scalars["against"] == "step 2"
+    assert rows[0]["own_bytes"] is None
+
+
+def test_csv_and_markdown_have_the_causes(path: str) -> None:
+    rows = list(csv.DictReader(io.StringIO(said(path, "slowest", "--csv"))))
+    assert (rows[0]["name"], rows[0]["difference_ns"]) == ("gemm", "2000000")
+    assert "| compute | kernel | gemm | 2.000 ms |" in said(path, "step:3", "--markdown")
+
+
+def test_mistakes_are_told_in_a_line(path: str) -> None:
+    assert "say what to hold it against" in said(path, "10ms..20ms", code=2)
+    assert "no step 99..99" in said(path, "step:99", code=2)
