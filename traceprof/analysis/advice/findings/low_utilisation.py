@@ -66,7 +66,9 @@ def _check(context: Context) -> Iterator[Finding]:
         ),
         claims=(claim,),
         kind=Kind.NONE if most == "edge" else Kind.BOUNDED,
-        evidence=tuple(
+        evidence=_first_works(context, claim)
+        if most == "edge"
+        else tuple(
             Note.of("{share:ratio} of it: {words}", share=own, words=_WORDS[cause])
             for own, cause in causes
         ),
@@ -90,6 +92,26 @@ def _listed(devices: list[int], n_all: int) -> str:
         return f"all {n_all} devices"
     numbers = ", ".join(map(str, devices))
     return f"device {numbers}" if len(devices) == 1 else f"devices {numbers}"
+
+
+def _first_works(context: Context, claim: Claim) -> tuple[Note, ...]:
+    """Return when the devices begin to work after the window does, and stop before its end."""
+    notes = []
+    for device in claim.times:
+        busy, span = context.times[device].busy, context.ranks.span
+        if not len(busy):
+            notes.append(Note.of("device {device} does nothing in it", device=device))
+            continue
+        notes.append(
+            Note.of(
+                "device {device} begins {late:ns} after the window and stops {early:ns} before its "
+                "end",
+                device=device,
+                late=int(busy.starts[0]) - span.start_ns,
+                early=span.end_ns - int(busy.ends[-1]),
+            )
+        )
+    return tuple(notes[:3])
 
 
 def _causes(context: Context, claim: Claim) -> list[tuple[float, str]]:
