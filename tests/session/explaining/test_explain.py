@@ -15,7 +15,7 @@ from traceprof.model.ranks import Ranks
 from traceprof.model.results import Result
 from traceprof.model.trace import Trace
 from traceprof.render.formatting import sentences
-from traceprof.session.explaining import explain
+from traceprof.session.explaining.explain import explain
 from traceprof.session.run import run_of
 
 

@@ -9,7 +9,7 @@ import pytest
 from tests.requirements import TRACES, require
 from tests.session.explaining.test_explain import adds_up
 from traceprof.model.results import Result
-from traceprof.session.explaining import explain
+from traceprof.session.explaining.explain import explain
 from traceprof.session.run import open_run
 
 pytestmark = pytest.mark.traces
@@ -41,3 +41,10 @@ def test_a_step_that_waits_for_its_data() -> None:
     # Of 52 ms more, the device is idle for 52 ms, nearly all while the host fetches data.
     assert (table["part"].head(3) == "idle").all()
     assert (table["kind"].head(3) == "data").all()
+
+
+def test_turns_of_a_pattern_are_no_steps() -> None:
+    result = explained("nsys/2026.2-2gpu-nccl-before.sqlite", "pattern:7")
+    assert result.scalars["own"] == "turn 7 of the pattern"
+    assert str(result.scalars["against"]).startswith("turn ")
+    assert result.to_frame("phases").empty
