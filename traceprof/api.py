@@ -11,8 +11,8 @@ from traceprof.model.results import Result as PlainResult
 from traceprof.render.formatting import sentences
 from traceprof.render.html_text import piece_of_html, result_html
 from traceprof.session.answer import Document, answer
-from traceprof.session.explaining import NAME as EXPLAIN
-from traceprof.session.explaining import explain
+from traceprof.session.explaining.explain import explain
+from traceprof.session.explaining.spec import NAME as EXPLAIN
 from traceprof.session.opening import Align, Opening
 from traceprof.session.run import Run as SessionRun
 from traceprof.session.run import open_run

@@ -47,7 +47,7 @@ def explain(
 ) -> None:
     """Why a step took longer than the typical one: `traceprof explain TRACE step:37`."""
     from traceprof.cli.output import Printing, print_document
-    from traceprof.session.explaining import explain as explained
+    from traceprof.session.explaining.explain import explain as explained
     from traceprof.session.run import open_run
 
     printing = Printing(as_json=as_json, as_csv=as_csv, as_markdown=as_markdown, rows=rows)

@@ -15,7 +15,7 @@ from traceprof.model.ranks import Ranks
 from traceprof.model.results import Result
 from traceprof.model.trace import Trace
 from traceprof.render.formatting import sentences
-from traceprof.session.explaining import explain
+from traceprof.session.explaining.explain import explain
 from traceprof.session.run import run_of
 
 
@@ -84,6 +84,8 @@ def test_whom_the_others_wait_for_is_named() -> None:
     assert row["difference_ns"] == 2 * MS  # two of three devices wait 3 ms
     second = result.table.iloc[1]
     assert (second["name"], second["difference_ns"]) == ("gemm", MS)
+    assert np.isnan(row["device"])  # devices 0 and 2 wait alike
+    assert second["device"] == 1
     assert result.scalars["difference_ns"] == 3 * MS
     assert result.scalars["devices_count"] == 3
     assert adds_up(result)

@@ -36,7 +36,7 @@ COPY: Final = "copy"
 REST: Final = "rest"
 """What a part is made of beside collectives, waiting, and the causes of idle time."""
 
-_KEYS: Final = ["part", "kind", "name"]
+_KEYS: Final = ["part", "kind", "name", "device"]
 _PART_OF: Final = {
     "compute": Part.COMPUTE,
     "exposed_communication": Part.COMMUNICATION,
@@ -46,20 +46,21 @@ _PART_OF: Final = {
 
 
 def makeup_of_devices(ranks: Ranks, spans: Spans, *, knows_waits: bool = True) -> pd.DataFrame:
-    """Return what the devices did in ``spans``, all of them added up.
+    """Return what each device did in its span.
 
     Columns: part (of `PARTS`), kind (`KERNEL`, `COPY`, of communication also "collective" and
     "waiting", of idle time its cause; `REST` for what nothing is known of), name (of the kernel;
     the direction and the host's kind of memory; the operation; whom for; what the host was in),
-    ns, count (how many began in the spans, of idle time how many gaps) and n_bytes (of copies,
-    and what ranks hand in). The ns add up to the spans, as far as they were recorded.
+    device, ns, count (how many began in the span, of idle time how many gaps) and n_bytes (of
+    copies, and what ranks hand in; NaN: not known). The ns add up to the spans, as far as they
+    were recorded.
     ``knows_waits``: whether it can be told when the others came to a collective.
     """
     released = released_collectives(ranks, knows_waits=knows_waits)
     found = [
-        rows
+        rows.assign(device=device)
         for (place, window), devices in _by_window(spans).items()
-        for rows in _of_trace(ranks.whole.parts[place].within(window), devices, released)
+        for device, rows in _of_trace(ranks.whole.parts[place].within(window), devices, released)
     ]
     columns = [*_KEYS, "ns", "count", "n_bytes"]
     every = pd.concat(found, ignore_index=True) if found else pd.DataFrame(columns=columns)
@@ -80,8 +81,8 @@ def _by_window(spans: Spans) -> Mapping[tuple[int, TimeWindow], list[int]]:
 
 def _of_trace(
     trace: Trace, devices: Sequence[int], released: pd.DataFrame
-) -> Iterator[pd.DataFrame]:
-    """Yield the rows of the devices of a Trace that is cut to their window."""
+) -> Iterator[tuple[int, pd.DataFrame]]:
+    """Yield the devices of a Trace that is cut to their window, each with its rows."""
     work = _work(trace)
     charges = find_charges(trace).times
     for device in devices:
@@ -99,8 +100,8 @@ def _of_trace(
             chosen = own[(own["place"] == list(Part).index(_PART_OF[part])).to_numpy()]
             found.append(_claims(chosen, left, part, span))
         found.append(_idle(charges[(charges["device"] == device).to_numpy()]))
-        yield from found
-        yield _rest(found, exposed, span.duration_ns)
+        found.append(_rest(found, exposed, span.duration_ns))
+        yield device, pd.concat(found, ignore_index=True)
 
 
 def _work(trace: Trace) -> pd.DataFrame:

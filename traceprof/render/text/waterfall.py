@@ -11,6 +11,7 @@ from rich.text import Text
 from traceprof.model.parts import IDLE
 from traceprof.model.results import Result
 from traceprof.render.escape import plain_text
+from traceprof.render.formatting import is_known
 from traceprof.render.palette import PART_STYLES
 from traceprof.render.shown import Row, rows_of
 from traceprof.render.wording import signed_duration
@@ -81,10 +82,13 @@ def _named(row: Row) -> str:
 
 
 def _counted(row: Row) -> str:
+    """Return how many there were, and on which device most of the difference is."""
+    device = row.get("device")
+    where = f" (GPU {int(device)})" if device is not None and is_known(device) else ""
     if row["part"] == IDLE or row["kind"] in _UNCOUNTED:
-        return ""
+        return where
     own, against = int(row["own_count"]), int(row["against_count"])
-    return f" ×{own}" if own == against else f" ×{own}, not {against}"
+    return (f" ×{own}" if own == against else f" ×{own}, not {against}") + where
 
 
 def _hosts(result: Result, lines: _Lines, rows: int) -> Iterator[Text]:

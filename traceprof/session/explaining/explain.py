@@ -101,10 +101,14 @@ def _result(ranks: Ranks, own: Side, other: Side) -> Result:
 
 def _causes(ranks: Ranks, own: Spans, other: Spans, *, knows_waits: bool) -> pd.DataFrame:
     made, usual = (
-        makeup_of_devices(ranks, spans, knows_waits=knows_waits).set_index(_KEYS)
-        for spans in (own, other)
+        makeup_of_devices(ranks, spans, knows_waits=knows_waits) for spans in (own, other)
     )
-    both = made.add_suffix("_own").join(usual.add_suffix("_against"), how="outer").reset_index()
+    both = (
+        _together(made)
+        .add_suffix("_own")
+        .join(_together(usual).add_suffix("_against"), how="outer")
+    )
+    both = both.reset_index()
     both = both.fillna({f"{name}_{side}": 0 for name in ("ns", "count") for side in _SIDES})
     both = both[(both["ns_own"] != 0) | (both["ns_against"] != 0)]
     totals = {side: both[f"ns_{side}"].to_numpy(np.int64) for side in _SIDES}
@@ -119,11 +123,36 @@ def _causes(ranks: Ranks, own: Spans, other: Spans, *, knows_waits: bool) -> pd.
         found[f"{side}_count"] = counts[side][order]
         found[f"{side}_bytes"] = both[f"n_bytes_{side}"].to_numpy(np.float64)[order]
     found["difference_ns"] = found["own_ns"] - found["against_ns"]
+    if n > 1:
+        found["device"] = _mostly_on(made, usual, gap[order], pd.DataFrame(found)[_KEYS])
     is_counted = (counts["own"] + counts["against"] > 0)[order]
     shared = np.rint(more[order] / n)
     found["more_ns"] = np.where(is_counted, shared, np.nan)
     found["longer_ns"] = np.where(is_counted, found["difference_ns"] - shared, np.nan)
     return pd.DataFrame(found)
+
+
+def _together(made: pd.DataFrame) -> pd.DataFrame:
+    """Return what all devices did, by what it was."""
+    groups = made.groupby(_KEYS)
+    # Sizes of which none is known add up to one that is not known.
+    sizes = groups["n_bytes"].sum(min_count=1)
+    return groups[["ns", "count"]].sum().assign(n_bytes=sizes)
+
+
+def _mostly_on(
+    own: pd.DataFrame, other: pd.DataFrame, gap: _Int64Array, rows: pd.DataFrame
+) -> npt.NDArray[np.float64]:
+    """Return the device that has more than half of the difference of each row; NaN: none has."""
+    both = pd.concat([own, other.assign(ns=-other["ns"])])
+    each = both.groupby([*_KEYS, "device"], as_index=False)["ns"].sum()
+    each = each.merge(rows.assign(gap=gap, row=np.arange(len(rows))), on=_KEYS)
+    most = each[each["ns"] * np.sign(each["gap"]) * 2 > each["gap"].abs()]
+    most = most.assign(size=most["ns"].abs()).sort_values("size", ascending=False, kind="stable")
+    found = np.full(len(rows), np.nan)
+    first = most.drop_duplicates("row")
+    found[first["row"].to_numpy(np.int64)] = first["device"].to_numpy(np.float64)
+    return found
 
 
 _SIDES: Final = ("own", "against")

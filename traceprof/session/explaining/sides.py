@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 import numpy as np
@@ -86,14 +86,7 @@ def typical_side(ranks: Ranks, side: Side) -> Side:
     chosen = _of_step(ranks, steps, number, select(ranks, f"{what}:{number}"))
     text = f"{{name}} is the one of median length among {{n:count}} {kind}"
     note = Note.of(text, name=chosen.name, n=len(lengths))
-    return Side(
-        chosen.name,
-        chosen.selection,
-        chosen.of_devices,
-        chosen.of_hosts,
-        chosen.step,
-        (*chosen.notes, note),
-    )
+    return replace(chosen, notes=(*chosen.notes, note))
 
 
 def _candidates(steps: Steps, side: Side) -> tuple[pd.Series, str]:

@@ -38,6 +38,11 @@ SPEC: Final = ResultSpec(
                 derived("against_count", Unit.COUNT, "the same in the other"),
                 derived("more_ns", Unit.NS, "of the difference: there are more of them, or fewer"),
                 derived("longer_ns", Unit.NS, "of the difference: each takes longer, or shorter"),
+                derived(
+                    "device",
+                    Unit.NUMBER,
+                    "the device that has more than half of the difference of all together",
+                ),
                 derived("own_bytes", Unit.BYTES, "copied or handed in, of all devices"),
                 derived("against_bytes", Unit.BYTES, "the same in the other"),
             ),
