@@ -222,7 +222,7 @@ ANALYSIS = Analysis(
         "processes",
         "environment",
     ),
-    whole=("kernels", "copies", "api_calls"),
+    whole=("kernels", "copies", "api_calls", "ranges"),
     of_steps=True,
     of_ranks=measure_findings,
 )

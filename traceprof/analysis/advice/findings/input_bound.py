@@ -25,7 +25,11 @@ def _check(context: Context) -> Iterator[Finding]:
     if not any("data" in host.times for host in phases):
         raise NotRecordedError(
             "no range says when data is fetched: "
-            + ("use `traceprof record`" if context.software.has_python else "mark it by NVTX")
+            + (
+                "use `traceprof record`"
+                if context.software.has_python
+                else "mark it by NVTX ranges"
+            )
         )
     fetching = [host.times.get("data", Intervals.empty()) & context.typical for host in phases]
     host_ratio = sum(time.total_ns for time in fetching) / len(fetching) / context.typical_ns
