@@ -65,5 +65,5 @@ def test_the_page_of_a_run_is_about_all_its_ranks() -> None:
     assert found.verdict is not None
     where, steadiness = sentences(found.verdict.sentences)
     assert "(mean of 2 devices)" in where
-    assert "steps of 2 processes" in steadiness
+    assert "10 steps on 2 ranks" in steadiness
     assert found.verdict.next_command.startswith("traceprof show stragglers TRACE")

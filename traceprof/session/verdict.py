@@ -33,9 +33,8 @@ _PART_NAMES: Final = {
     "exposed_transfer": "exposed transfers",
     "device_memory": "copies inside the device",
 }
+_GPU_BOUND: Final = "GPU-bound"
 _BOUND_BY: Final = {
-    "compute": "GPU-bound",
-    "device_memory": "GPU-bound",
     "exposed_communication": "communication-bound",
     "exposed_transfer": "transfer-bound",
     "data": "input-bound",
@@ -43,6 +42,9 @@ _BOUND_BY: Final = {
     "synchronising": "synchronisation-bound",
     "host": "host-bound",
     "profiler": "slowed by the profiler",
+    "peer": "waiting for other devices",
+    "edge": "at work only part of the time",
+    "unknown": "idle, the cause was not recorded",
 }
 """What one calls it when most of the time goes there; idle time counts by its cause."""
 
@@ -101,14 +103,11 @@ def _bound_by(results: Mapping[str, Result]) -> str:
         for cause, ns in table.groupby("cause")["total_ns"].sum().items():
             share = idle_ratio * ns / total_ns if total_ns else 0.0
             shares[str(cause)] = shares.get(str(cause), 0.0) + share
-    working = shares["compute"] + shares["device_memory"]
+    working = shares.pop("compute") + shares.pop("device_memory")
     if working >= _MOSTLY:
-        return _BOUND_BY["compute"]
-    lost = {name: share for name, share in shares.items() if name in _BOUND_BY}
-    largest = max(lost, key=lambda name: lost[name])
-    if lost[largest] < idle_ratio - sum(lost.get(name, 0) for name in set(lost) - set(PARTS)):
-        return "mostly idle"
-    return _waiting_for(results, largest) or _BOUND_BY[largest]
+        return _GPU_BOUND
+    largest = max(shares, key=lambda name: shares[name])
+    return _waiting_for(results, largest) or _BOUND_BY.get(largest, "mostly idle")
 
 
 def _waiting_for(results: Mapping[str, Result], largest: str) -> str:
@@ -193,19 +192,24 @@ def _with_shares(
 def _steadiness(steps: Result | None) -> Iterable[Note]:
     if steps is None or steps.scalars.get("steady_count", 0) < 2:
         return
-    scalars, table = steps.scalars, steps.table
-    word = "steady" if scalars["spread_ratio"] < _STEADY else "uneven"
-    processes = int(table["process"].nunique())
-    what = "turns" if scalars["is_pattern"] else "steps"
-    text = f"{{n:count}} {what}" + (" of {processes:count} processes" if processes > 1 else "")
-    text += f", {word}: 80 % of them take {{p10:ns}} to {{p90:ns}}"
+    scalars, table = steps.scalars, steps.table[~steps.table["is_warmup"].astype(bool)]
+    processes, n_steps = int(table["process"].nunique()), int(table["step"].nunique())
+    what = "turn" if scalars["is_pattern"] else "step"
+    on = " on {processes:count} ranks" if processes > 1 else ""
+    if n_steps == 1:
+        text = f"One {what}{on}: {{least:ns}} to {{most:ns}}"
+    else:
+        word = "steady" if scalars["spread_ratio"] < _STEADY else "uneven"
+        text = f"{{n:count}} {what}s{on}, {word}: 80 % of them take {{p10:ns}} to {{p90:ns}}"
     slow = int((table["excess_ns"] > 0).sum())
     text += "; {slow:count} of them slow" if slow else ""
     text += "; {rate:number} samples/s" if "mean_samples_per_s" in scalars else ""
     yield Note.of(
         f"{text}.",
-        n=scalars["steady_count"],
+        n=n_steps,
         processes=processes,
+        least=scalars["min_ns"],
+        most=scalars["max_ns"],
         p10=scalars["p10_ns"],
         p90=scalars["p90_ns"],
         slow=slow,
@@ -214,11 +218,11 @@ def _steadiness(steps: Result | None) -> Iterable[Note]:
 
 
 def _once(one_off: pd.DataFrame) -> Iterable[Note]:
-    """Return what was paid once outside the window, by the process that paid the most."""
+    """Return what was paid once, not all in the window, by the process that paid the most."""
     outside = one_off[one_off["outside_ns"] > 0]
     for kind, own in outside.groupby("kind", sort=False):
         row = own.iloc[int(own["outside_ns"].to_numpy().argmax())]
-        yield Note.of("{kind} {ns:ns}", kind=str(kind), ns=int(row["outside_ns"]))
+        yield Note.of("{kind} {ns:ns}", kind=str(kind), ns=int(row["total_ns"]))
 
 
 def _fine(findings: Result | None) -> tuple[str, ...]:

@@ -24,6 +24,7 @@ from traceprof.units import format_duration
 __all__ = ["page_view", "sparkline", "where_view"]
 
 _BEST: Final = 3
+_NOTHING_KNOWN: Final = "no work of devices was recorded: little can be judged"
 _MOST_NOTES: Final = 2
 _FEWEST_STEPS: Final = 3
 _SPARK_WIDTH: Final = 44
@@ -102,7 +103,8 @@ def _answer(document: Document, verdict: Verdict, width: int) -> Iterator[Render
     sentence = " ".join(map(note_text, verdict.sentences))
     if verdict.bound_by:
         sentence = f"{verdict.bound_by[:1].upper()}{verdict.bound_by[1:]}. {sentence}"
-    yield Text(sentence, style="bold")
+    if sentence:
+        yield Text(sentence, style="bold")
     breakdown = document.results.get("breakdown")
     if breakdown is not None:
         yield from stacked_bar(breakdown, min(width, 100), LEAST_SHARE)
@@ -131,7 +133,8 @@ def _findings(document: Document, width: int) -> Iterator[RenderableType]:
         return
     rows = [row for row in rows_of(findings.table) if not row.get("is_minor")]
     if not rows:
-        yield Text("no rule found anything to improve")
+        is_known = "breakdown" in document.results
+        yield Text("no rule found anything to improve" if is_known else _NOTHING_KNOWN)
         return
     yield from findings_in_brief(rows[:_BEST], width)
     if (left := len(rows) - _BEST) > 0:

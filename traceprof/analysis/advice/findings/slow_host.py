@@ -25,7 +25,9 @@ def _check(context: Context) -> Iterator[Finding]:
         raise NotRecordedError("no collective is shared by several ranks")
     hosts = {member.host for member in context.matches.members if member.host}
     if len(hosts) < 2:
-        raise NotRecordedError("the ranks of fewer than two hosts are known (--cluster FILE)")
+        raise NotRecordedError(
+            "all ranks are on one host, or their hosts are not known (--cluster FILE)"
+        )
     found = find_late_whole(context.ranks)
     if found is None:
         return

@@ -48,11 +48,11 @@ def _slow(context: Context) -> _Slow | None:
 
 
 def _on_rank(slow: RankLateness) -> Note:
-    cause = " does more itself: {cause}" if slow.cause else " does more itself"
+    cause = ": {cause}" if slow.cause else ""
     factor = " ({factor:factor})" if slow.factor is not None else ""
     return Note.of(
-        f"{{slow}} waits for nobody when the delays arise;{cause}{factor}; the others wait "
-        "{cost:ns} each for it",
+        f"{{slow}} waits for nobody when the delays arise{cause}{factor}; it costs every other "
+        "rank {cost:ns} in this window",
         slow=slow.label,
         cause=slow.cause,
         factor=slow.factor,
