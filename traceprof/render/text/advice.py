@@ -17,24 +17,24 @@ from traceprof.render.wording import saving_words
 __all__ = ["brief", "findings_in_brief", "findings_view"]
 
 _INDENT: Final = "   "
-_BRIEF: Final = 2
-"""Lines of what stands on a page with much else."""
 
 
 def findings_in_brief(findings: Iterable[Row], width: int) -> Iterator[Text]:
     """Return findings in a few lines each: what and how much, the evidence, what to do."""
     for number, finding in enumerate(findings, 1):
         yield _title(number, finding)
-        for text in (Text(_text(finding["evidence"])), _action(finding)):
-            yield from (Text.assemble(_INDENT, line) for line in brief(text, width - len(_INDENT)))
+        inner = width - len(_INDENT)
+        evidence = brief(Text(_text(finding["evidence"])), inner, 1)
+        for line in (*evidence, *brief(_action(finding), inner)):
+            yield Text.assemble(_INDENT, line)
 
 
-def brief(text: Text, width: int) -> Iterator[Text]:
-    """Return the first two lines of a text, the second of them cut."""
+def brief(text: Text, width: int, most: int = 2) -> Iterator[Text]:
+    """Return the first ``most`` lines of a text, the last of them cut."""
     lines = text.wrap(Console(width=width), width)
-    yield from lines[: _BRIEF - 1]
-    if len(lines) >= _BRIEF:
-        rest = Text(" ", style=text.style).join(lines[_BRIEF - 1 :])
+    yield from lines[: most - 1]
+    if len(lines) >= most:
+        rest = Text(" ", style=text.style).join(lines[most - 1 :])
         rest.truncate(width, overflow="ellipsis")
         yield rest
 
