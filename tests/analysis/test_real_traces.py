@@ -21,7 +21,7 @@ def load(real_trace: Callable[[str], Path], name: str, window: str | None = None
 
 
 def test_backward_kernels_of_the_autograd_thread(real_trace: Callable[[str], Path]) -> None:
-    trace = load(real_trace, "2025.1-llm-17k-kernels")
+    trace = load(real_trace, "2025.1-llm-17k-kernels", "all")
     rows = run("phases", trace).to_frame().set_index("phase")
     # 6642 kernels, most of them launched by the autograd thread, which has no range of its own.
     assert rows.loc["backward", "kernel_count"] == 6642
