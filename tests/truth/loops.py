@@ -33,7 +33,7 @@ class Training:
 
     The step range stands inside ``for batch in loader``. ``before`` runs before it (there is
     where an iterator waits), ``fetch`` in it under a range of the recorder's phase "data",
-    ``after`` behind it. ``factor`` is by how much a step's kernels take longer.
+    ``after`` behind it. ``ahead`` is by how many steps the host may be ahead of the device.
     """
 
     n_steps: int = 30
@@ -57,6 +57,7 @@ class Training:
     fetch: Hook = nothing
     inside: Hook = nothing
     after: Hook = nothing
+    ahead: int = 1
     is_item_read: bool = False
     is_graph: bool = False
     is_named: bool = True
@@ -73,8 +74,8 @@ class Training:
             finished.append(max(machine.stream_ns.values()))
             if self.is_item_read:
                 machine.copy("d2h", 4, stream=COMPUTE, kind="pageable", blocks=True)
-            elif step:
-                machine.wait_until(finished[step - 1])
+            elif step >= self.ahead:
+                machine.wait_until(finished[step - self.ahead])
             if self.is_named:
                 machine.builder.step(start, machine.now, step, process=machine.process)
             self.after(machine, step)

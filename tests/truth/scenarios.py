@@ -159,6 +159,7 @@ SCENARIOS: Final = (
     Scenario("clean", one(HEALTHY)),
     Scenario("clean_4_ranks", several(lambda _: parallel(4), 4)),
     Scenario("clean_small_model", one(replace(HEALTHY, n_layers=3, kernel_ns=2 * MS))),
+    Scenario("clean_device_lag", one(replace(HEALTHY, ahead=4))),
     Scenario("clean_jitter", one(HEALTHY, jitter_ratio=0.05)),
     Scenario(
         "clean_skewed_starts",

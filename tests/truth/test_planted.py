@@ -46,3 +46,11 @@ def test_what_is_paid_once_is_listed_apart(scenario):
     ranks = decide_steps(scenario.make())
     costs = one_off_costs(ranks.within(run_of(ranks).selection.window))
     assert costs.loc[costs["outside_ns"] > 0, "kind"].tolist() == [scenario.once]
+
+
+def test_how_far_the_device_lags_behind_the_host_is_said():
+    (scenario,) = [one for one in SCENARIOS if one.name == "clean_device_lag"]
+    steps = run_of(decide_steps(scenario.make())).result("steps")
+    # Four steps ahead; a range of the host ends where it waits for the first of them.
+    assert 2.9 <= steps.scalars["lag_ns"] / steps.scalars["median_ns"] <= 4
+    assert any("lag" in note_text(note) for note in steps.notes)
