@@ -11,7 +11,7 @@ import pandas as pd
 
 from traceprof.facts.cache import fact
 from traceprof.facts.launches import launches_of, range_of_launches
-from traceprof.model.intervals import nesting_depth, parents_of, sorted_distinct
+from traceprof.model.intervals import nesting_depth, parents_of
 from traceprof.model.trace import Trace
 
 __all__ = [
@@ -170,10 +170,16 @@ def work_inside(
     """
     row = np.flatnonzero(owner >= 0)
     span = owner[row]
-    pairs = []
+    # Of nested spans of a kind the outermost alone holds each row once.
+    counts = is_outermost_of(codes, parent)
+    kinds, rows = [np.empty(0, np.int64)], [np.empty(0, np.int64)]
     while len(row):
-        pairs.append(codes[span] * len(owner) + row)
+        kept = counts[span]
+        kinds.append(codes[span[kept]])
+        rows.append(row[kept])
         span = parent[span]
         row, span = row[span >= 0], span[span >= 0]
-    distinct = sorted_distinct(np.concatenate(pairs) if pairs else np.empty(0, np.int64))
-    return distinct // max(len(owner), 1), distinct % max(len(owner), 1)
+    kind, found = np.concatenate(kinds), np.concatenate(rows)
+    few = kind.max(initial=0) <= np.iinfo(np.uint16).max
+    order = np.argsort(kind.astype(np.uint16) if few else kind, kind="stable")
+    return kind[order], found[order]
