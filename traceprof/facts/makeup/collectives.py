@@ -44,7 +44,8 @@ def released_collectives(ranks: Ranks, *, knows_waits: bool) -> pd.DataFrame:
     release = np.clip(last_ns, starts, ends)
     keys = ["match", "member"]
     waits = find_waits(ranks).drop_duplicates(keys).set_index(keys)["is_in_step"]
-    in_step = waits.reindex(pd.MultiIndex.from_frame(rows[keys])).to_numpy() == True  # noqa: E712
+    places = pd.MultiIndex.from_frame(rows[keys])
+    in_step = waits.reindex(places, fill_value=False).to_numpy(np.bool_)
     names = np.array([*map(_name, matches.members), ""], object)
     last = shared["last_member"].fillna(-1).to_numpy(np.int64)
     waits_for = np.where(in_step, names[last], NOT_IN_STEP)

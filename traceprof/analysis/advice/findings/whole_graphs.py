@@ -66,7 +66,7 @@ def _claims(context: Context, blind: dict[int, Intervals]) -> Iterator[Claim]:
 
 RULE = Rule(
     name="whole_graphs",
-    subject="CUDA graphs",
+    subject="graphs",
     summary="graphs that were traced as a whole",
     needs=("kernels",),
     show="kernels",
