@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING
 from traceprof.errors import UsageError
 
 if TYPE_CHECKING:
-    from traceprof.render.base import Options
-    from traceprof.session.answer import Document
+    from traceprof.render.base import Answered, Options
     from traceprof.session.opening import Opening
 
 __all__ = [
@@ -80,7 +79,7 @@ def print_page(
     print_document(page(open_run(paths, opening).within(window)), printing)
 
 
-def print_document(document: Document, printing: Printing) -> None:
+def print_document(document: Answered, printing: Printing) -> None:
     """Print an answer in the form that was asked for."""
     from traceprof.render.base import Options
     from traceprof.render.registry import render

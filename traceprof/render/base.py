@@ -4,10 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import TypeAlias
 
+from traceprof.comparison.base import Comparison
 from traceprof.session.answer import Document
 
-__all__ = ["Options", "Render", "Renderer"]
+__all__ = ["Answered", "Options", "Render", "Renderer"]
+
+
+Answered: TypeAlias = Document | Comparison
+"""What renderers show: an answer about a run, or about several beside one another."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,7 +35,7 @@ class Options:
     is_full: bool = False
 
 
-Render = Callable[[Document, Options], str]
+Render = Callable[[Answered, Options], str]
 
 
 @dataclass(frozen=True, slots=True)

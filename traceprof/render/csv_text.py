@@ -6,13 +6,14 @@ import csv
 import io
 from typing import Any, Final
 
+from traceprof.comparison.base import Comparison
 from traceprof.errors import UsageError
-from traceprof.model.results import Note, Unit
-from traceprof.render.base import Options
+from traceprof.model.results import Note, Result, Unit
+from traceprof.render.base import Answered, Options
 from traceprof.render.formatting import value_text
 from traceprof.render.json_text import plain
+from traceprof.render.sections import ranks_of
 from traceprof.render.shown import ShownTable, table_of
-from traceprof.session.answer import Document
 
 __all__ = ["RENDER", "to_csv"]
 
@@ -40,20 +41,32 @@ def _cell(unit: Unit, value: Any) -> Any:
     return "" if value is None else value
 
 
-def render_csv(document: Document, options: Options) -> str:
+def _holding(document: Comparison, table: str | None) -> Result:
+    """Return the result that has ``table``, the one that answers where none is named."""
+    for result in document.results.values():
+        if table is None or table in result.tables:
+            return result
+    known = sorted({name for result in document.results.values() for name in result.tables})
+    raise UsageError(f"there is no table {table!r}: there are {', '.join(known)}")
+
+
+def render_csv(document: Answered, options: Options) -> str:
     """Return the one table that is asked for.
 
     Raises:
         UsageError: there are several results, or the result has no such table.
     """
-    if len(document.results) != 1 or len(options.tables) > 1:
-        raise UsageError("--csv prints one table: name one analysis, such as `show kernels`")
-    (result,) = document.results.values()
-    known = [spec.name for spec in result.spec.tables if spec.name in result.tables]
     name = options.tables[0] if options.tables else None
+    if isinstance(document, Comparison):
+        result = _holding(document, name)
+    elif len(document.results) == 1 and len(options.tables) <= 1:
+        (result,) = document.results.values()
+    else:
+        raise UsageError("--csv prints one table: name one analysis, such as `show kernels`")
+    known = [spec.name for spec in result.spec.tables if spec.name in result.tables]
     if name is not None and name not in known:
         raise UsageError(f"{result.name} has no table {name!r}: it has {', '.join(known)}")
-    return to_csv(table_of(result, document.ranks, name))
+    return to_csv(table_of(result, ranks_of(document), name))
 
 
 RENDER: Final = render_csv

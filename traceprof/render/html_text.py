@@ -6,14 +6,13 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Final
 
 from traceprof.model.results import Result
-from traceprof.render.base import Options
+from traceprof.render.base import Answered, Options
 from traceprof.render.escape import html_list, html_text
-from traceprof.render.formatting import note_text, sentences
+from traceprof.render.formatting import sentences
 from traceprof.render.page.document import write_document
 from traceprof.render.page.tables import html_table
-from traceprof.render.sections import Section, sections_of, window_words
+from traceprof.render.sections import Section, head_of, sections_of
 from traceprof.render.shown import further_tables, table_for_people
-from traceprof.session.answer import Document
 
 __all__ = ["RENDER", "piece_of_html", "result_html"]
 
@@ -41,23 +40,23 @@ def piece_of_html(title: str, facts: Iterable[tuple[str, str]]) -> str:
     return f"<div {_PIECE}><table><caption>{html_text(title)}</caption>{rows}</table></div>"
 
 
-def render_html(document: Document, options: Options) -> str:
+def render_html(document: Answered, options: Options) -> str:
     """Return all results as one page that needs nothing else and runs nothing."""
-    title = options.title or document.info.path
-    warnings = [*sentences(document.selection.notes), *document.info.warnings]
-    verdict = () if document.verdict is None else document.verdict.sentences
-    head = (
+    head = head_of(document)
+    title = options.title or head.title
+    top = (
         f"<header><h1>{html_text(title)}</h1>"
-        f'<div class="sub">{html_text(window_words(document), 400)}</div>{html_list(warnings)}'
-        + "".join(f"<p>{html_text(note_text(sentence))}</p>" for sentence in verdict)
+        f'<div class="sub">{html_text(head.where, 400)}</div>'
+        f"{html_list([*head.remarks, *head.warnings])}"
+        + "".join(f"<p>{html_text(sentence)}</p>" for sentence in head.sentences)
         + "</header>"
     )
     body = "".join(_sections(document, options))
     missing = html_list(f"{name}: {reason}" for name, reason in document.missing.items())
-    return write_document(title, f"{head}<main>{body}{missing}</main>", ())
+    return write_document(title, f"{top}<main>{body}{missing}</main>", ())
 
 
-def _sections(document: Document, options: Options) -> Iterator[str]:
+def _sections(document: Answered, options: Options) -> Iterator[str]:
     for section in sections_of(document, options):
         yield f'<section class="card"><h2>{html_text(section.title)}</h2>'
         yield "".join(_tables(section, options.rows or _MOST_ROWS))

@@ -16,8 +16,9 @@ from typing import Any, Final
 import numpy as np
 import pandas as pd
 
+from traceprof.comparison.base import Comparison
 from traceprof.model.results import Column, Note, Result
-from traceprof.render.base import Options
+from traceprof.render.base import Answered, Options
 from traceprof.render.formatting import note_text
 from traceprof.render.shown import ShownTable, rows_of, tables_of
 from traceprof.session.answer import Document, Verdict
@@ -37,12 +38,17 @@ __all__ = [
 SCHEMA: Final = "traceprof.analysis/2"
 """The shape of the document; the number grows when a reader of the old one would break."""
 
+COMPARISON_SCHEMA: Final = "traceprof.comparison/1"
+"""The same of results about several runs."""
+
 KEY: Final = "key"
 _ONLY_ROW: Final = "all"
 
 
-def document_of(document: Document) -> dict[str, Any]:
+def document_of(document: Answered) -> dict[str, Any]:
     """Return the document as plain values."""
+    if isinstance(document, Comparison):
+        return _comparison_of(document)
     info, window = document.info, document.selection.window
     verdict = document.verdict
     return {
@@ -68,6 +74,18 @@ def document_of(document: Document) -> dict[str, Any]:
             name: _result_of(result, document.ranks) for name, result in document.results.items()
         },
         "not_recorded": dict(document.missing),
+    }
+
+
+def _comparison_of(document: Comparison) -> dict[str, Any]:
+    return {
+        "schema": COMPARISON_SCHEMA,
+        "title": document.title,
+        "verdict": [note_of(sentence) for sentence in document.verdict],
+        "notes": [note_of(note) for note in document.notes],
+        "warnings": [note_of(warning) for warning in document.warnings],
+        "results": {name: _result_of(result, {}) for name, result in document.results.items()},
+        "not_known": dict(document.missing),
     }
 
 
@@ -204,7 +222,7 @@ def _part_of_key(name: str, row: Mapping[str, Any], places: Mapping[Any, int]) -
     return f"{name}={'' if value is None else value}"
 
 
-def render_json(document: Document, _: Options) -> str:
+def render_json(document: Answered, _: Options) -> str:
     """Return the document as JSON; nothing is left out."""
     return to_json(document_of(document))
 

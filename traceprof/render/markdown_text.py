@@ -6,12 +6,11 @@ import re
 from collections.abc import Iterable, Iterator
 from typing import Final
 
-from traceprof.render.base import Options
+from traceprof.render.base import Answered, Options
 from traceprof.render.escape import plain_text
-from traceprof.render.formatting import STYLES, headings, note_text, sentences, value_text
-from traceprof.render.sections import sections_of, window_words
+from traceprof.render.formatting import STYLES, headings, sentences, value_text
+from traceprof.render.sections import head_of, sections_of
 from traceprof.render.shown import ShownTable
-from traceprof.session.answer import Document
 
 __all__ = ["RENDER", "markdown_table", "markdown_text"]
 
@@ -42,19 +41,19 @@ def markdown_table(table: ShownTable, most_rows: int) -> str:
     return f"{text}\n\n… {left_out} more rows" if left_out > 0 else text
 
 
-def render_markdown(document: Document, options: Options) -> str:
+def render_markdown(document: Answered, options: Options) -> str:
     """Return all results: a heading, a table and the notes of each."""
     return "\n\n".join(filter(None, _blocks(document, options))) + "\n"
 
 
-def _blocks(document: Document, options: Options) -> Iterator[str]:
+def _blocks(document: Answered, options: Options) -> Iterator[str]:
     most = options.rows or _MOST_ROWS
-    yield f"# {markdown_text(options.title or document.info.path)}"
-    yield markdown_text(window_words(document))
-    yield _list(sentences(document.selection.notes))
-    yield _list(f"warning: {warning}" for warning in document.info.warnings)
-    if document.verdict is not None:
-        yield from (markdown_text(note_text(s)) for s in document.verdict.sentences)
+    head = head_of(document)
+    yield f"# {markdown_text(options.title or head.title)}"
+    yield markdown_text(head.where)
+    yield _list(head.remarks)
+    yield _list(f"warning: {warning}" for warning in head.warnings)
+    yield from map(markdown_text, head.sentences)
     for section in sections_of(document, options):
         yield f"## {markdown_text(section.title)}"
         yield markdown_table(section.table, most)

@@ -10,8 +10,7 @@ from importlib import import_module
 from typing import Final
 
 from traceprof.errors import UsageError
-from traceprof.render.base import Options, Render, Renderer
-from traceprof.session.answer import Document
+from traceprof.render.base import Answered, Options, Render, Renderer
 
 __all__ = ["RENDERERS", "render", "renderer_named"]
 
@@ -36,7 +35,7 @@ def renderer_named(name: str) -> Renderer:
     raise UsageError(f"no form {name!r}: there are {', '.join(r.name for r in RENDERERS)}")
 
 
-def render(name: str, document: Document, options: Options | None = None) -> str:
+def render(name: str, document: Answered, options: Options | None = None) -> str:
     """Return ``document`` in the form called ``name``.
 
     Raises:

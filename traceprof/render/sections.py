@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Final
 
 from traceprof import analysis
+from traceprof.comparison.base import Comparison
 from traceprof.model.results import Result
-from traceprof.render.base import Options
+from traceprof.render.base import Answered, Options
+from traceprof.render.formatting import note_text, sentences
 from traceprof.render.shown import ShownTable, further_tables, table_for_people
 from traceprof.session.answer import Document
 from traceprof.session.explaining.spec import NAME as EXPLAIN
 from traceprof.units import format_duration
 
-__all__ = ["Section", "sections_of", "title_of", "window_words"]
+__all__ = ["Head", "Section", "head_of", "ranks_of", "sections_of", "window_words"]
 
 _SAYS_WHY: Final = "breakdown"
 """Where nothing worked on a device, a page says so."""
@@ -31,26 +33,66 @@ class Section:
     more: tuple[ShownTable, ...]
 
 
-def title_of(name: str) -> str:
-    """Return the heading of the result of the analysis ``name``."""
-    titles = {entry.name: entry.summary for entry in analysis.ANALYSES}
-    titles |= {EXPLAIN: "where the difference is"}
+@dataclass(frozen=True, slots=True)
+class Head:
+    """What stands above the results: what was looked at, what to know of it, and the answer."""
+
+    title: str
+    where: str
+    remarks: tuple[str, ...]
+    warnings: tuple[str, ...]
+    sentences: tuple[str, ...]
+
+
+def head_of(document: Answered) -> Head:
+    """Return what stands above the results of a document."""
+    if isinstance(document, Comparison):
+        return Head(
+            document.title,
+            "",
+            tuple(sentences(document.notes)),
+            tuple(sentences(document.warnings)),
+            tuple(sentences(document.verdict)),
+        )
+    said = () if document.verdict is None else document.verdict.sentences
+    return Head(
+        document.info.path,
+        window_words(document),
+        tuple(sentences(document.selection.notes)),
+        tuple(document.info.warnings),
+        tuple(note_text(sentence) for sentence in said),
+    )
+
+
+def ranks_of(document: Answered) -> Mapping[int, int]:
+    """Return the rank of each process of the one run that the results are about."""
+    return {} if isinstance(document, Comparison) else document.ranks
+
+
+def _title_of(document: Answered, name: str) -> str:
+    """Return the heading of the result called ``name``."""
+    if isinstance(document, Comparison):
+        titles = dict(document.about)
+    else:
+        titles = {entry.name: entry.summary for entry in analysis.ANALYSES}
+        titles |= {EXPLAIN: "where the difference is"}
     title = titles.get(name, name)
     return title[:1].upper() + title[1:]
 
 
-def sections_of(document: Document, options: Options) -> Iterator[Section]:
+def sections_of(document: Answered, options: Options) -> Iterator[Section]:
     """Yield the results; of several, those that are empty are left out."""
+    ranks = ranks_of(document)
     for name, result in document.results.items():
         if len(document.results) > 1 and result.table.empty and name != _SAYS_WHY:
             continue
         yield Section(
             name,
-            title_of(name),
+            _title_of(document, name),
             result,
-            table_for_people(result, document.ranks),
+            table_for_people(result, ranks),
             tuple(
-                table_for_people(result, document.ranks, more)
+                table_for_people(result, ranks, more)
                 for more in further_tables(result, options.tables)
             ),
         )

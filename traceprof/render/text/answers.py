@@ -9,8 +9,10 @@ from rich.console import Group, RenderableType
 from rich.rule import Rule
 from rich.text import Text
 
-from traceprof.render.base import Options
-from traceprof.render.sections import Section, sections_of
+from traceprof.comparison.base import Comparison
+from traceprof.render.base import Answered, Options
+from traceprof.render.escape import plain_text
+from traceprof.render.sections import Section, head_of, sections_of
 from traceprof.render.shown import rows_of
 from traceprof.render.text.advice import findings_view
 from traceprof.render.text.console import printed
@@ -19,7 +21,6 @@ from traceprof.render.text.page import page_view, where_view
 from traceprof.render.text.parts import breakdown_view
 from traceprof.render.text.tables import notes_view, table_view
 from traceprof.render.text.waterfall import waterfall_view
-from traceprof.session.answer import Document
 from traceprof.session.explaining.spec import NAME as EXPLAIN
 
 __all__ = ["RENDER", "answers_view"]
@@ -34,7 +35,7 @@ _HOST_ONLY: Final = ("ranges", "ops")
 """Sections that answer for the devices where nothing is known of them."""
 
 
-def render_text(document: Document, options: Options) -> str:
+def render_text(document: Answered, options: Options) -> str:
     """Return the document as lines of at most ``options.width`` characters."""
     return printed(answers_view(document, options), options)
 
@@ -42,8 +43,10 @@ def render_text(document: Document, options: Options) -> str:
 RENDER: Final = render_text
 
 
-def answers_view(document: Document, options: Options) -> RenderableType:
+def answers_view(document: Answered, options: Options) -> RenderableType:
     """Return the page that answers where there is a verdict, else the results one by one."""
+    if isinstance(document, Comparison):
+        return Group(runs_view(document), *_sections(document, options, ()))
     if document.verdict is None:
         return Group(where_view(document), *_sections(document, options, ()))
     page = page_view(document, document.verdict, options.width)
@@ -53,7 +56,18 @@ def answers_view(document: Document, options: Options) -> RenderableType:
     return Group(page, *_sections(document, options, told))
 
 
-def _sections(document: Document, options: Options, but: Sequence[str]) -> Iterator[RenderableType]:
+def runs_view(document: Comparison) -> RenderableType:
+    """Return what stands above the results about several runs: the answer, and what to know."""
+    head = head_of(document)
+    return Group(
+        Text(plain_text(head.title, 400), style="bold"),
+        *(Text(sentence) for sentence in head.sentences),
+        *(Text(f"note: {note}", "dim") for note in head.remarks),
+        *(Text(f"warning: {warning}", "yellow") for warning in head.warnings),
+    )
+
+
+def _sections(document: Answered, options: Options, but: Sequence[str]) -> Iterator[RenderableType]:
     for section in sections_of(document, options):
         if section.name not in but:
             yield Rule(section.title, align="left", style="dim")

@@ -1,0 +1,1 @@
+"""What programs print while they train, read as what is kept of a run."""

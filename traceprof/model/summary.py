@@ -1,0 +1,214 @@
+"""What is kept of a run once its traces are gone: a few hundred kB, whatever they weighed.
+
+A trace, a training log and a table of rates all become a `Summary`; comparisons and the database
+of experiments know nothing else. What was not recorded is not there: a table that is missing or a
+value that is NaN, None or "" is not known, never zero.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import Final
+
+import pandas as pd
+
+from traceprof.model.results import (
+    Note,
+    Result,
+    ResultSpec,
+    TableSpec,
+    Unit,
+    key,
+    same,
+    total,
+)
+
+__all__ = ["BETTER", "SUMMARY", "SourceFile", "Summary"]
+
+BETTER: Final = ("higher", "lower", "")
+"""Which way a measure gets better; "": neither."""
+
+SUMMARY: Final = ResultSpec(
+    tables=(
+        TableSpec(
+            "measures",
+            "the run in single numbers",
+            (
+                key(
+                    "measure",
+                    "its name with the unit at its end: samples_per_s, step_period_ns, "
+                    "time_to_train_ns, world_size, global_batch_count …",
+                ),
+                same("value", Unit.NUMBER, "how much, in the unit of its name"),
+                same("unit", Unit.TEXT, "the unit, as columns of results have it"),
+                same("scope", Unit.TEXT, "whose it is: run, rank, device or node"),
+                same("better", Unit.TEXT, "higher or lower; empty: neither"),
+                same("low", Unit.NUMBER, "the lower end of the 95 % interval"),
+                same("high", Unit.NUMBER, "the upper end of it"),
+                same("source", Unit.TEXT, "measured, computed, printed, or recorded"),
+            ),
+        ),
+        TableSpec(
+            "steps",
+            "steps in the order in which they ran, of long runs blocks of neighbouring steps",
+            (
+                key(
+                    "life", "which start of the program: 0, and 1, 2 … after restarts", Unit.NUMBER
+                ),
+                key("rank", "the rank", Unit.NUMBER),
+                key("step", "the number of the step, of a block that of its first", Unit.NUMBER),
+                total("steps_count", Unit.COUNT, "how many steps the row stands for"),
+                same("at_ns", Unit.AT_NS, "when it starts"),
+                total("period_ns", Unit.NS, "from its start to that of the next one"),
+                total("between_ns", Unit.NS, "of the period what lies behind the step"),
+                total("device_ns", Unit.NS, "the span of its work on the devices"),
+                total("compute_ns", Unit.NS, "of it compute; the five are means over devices"),
+                total("exposed_communication_ns", Unit.NS, "of it communication, not hidden"),
+                total("exposed_transfer_ns", Unit.NS, "of it copies, not hidden"),
+                total("device_memory_ns", Unit.NS, "of it copies inside the device, not hidden"),
+                total("idle_ns", Unit.NS, "of it idle"),
+                total("waited_ns", Unit.NS, "waiting in collectives for the last rank to come"),
+                total("samples_count", Unit.COUNT, "the samples of its batches"),
+                same("is_warmup", Unit.FLAG, "whether it is warm-up"),
+            ),
+        ),
+        TableSpec(
+            "makeup",
+            "what the steady window of a device is made of, all devices added up",
+            (
+                key("part", "one of the five parts"),
+                key("kind", "kernel, copy, collective, waiting, rest, or the cause of idle time"),
+                key("name", "its name, as `explain` has it"),
+                same("class", Unit.TEXT, "of kernels the class"),
+                same("place_ratio", Unit.RATIO, "where in a step it begins, the mean: 0 … 1"),
+                total("ns", Unit.NS, "how long; all add up to the window of all devices"),
+                total("count", Unit.COUNT, "how many began in it, of idle time how many gaps"),
+                total("n_bytes", Unit.BYTES, "how much copies and collectives moved"),
+            ),
+        ),
+        TableSpec(
+            "metrics",
+            "what the program measured of itself",
+            (
+                key("metric", "its name: loss, top1, samples_per_s …"),
+                key("life", "which start of the program", Unit.NUMBER),
+                key("rank", "whose; not known: of the run", Unit.NUMBER),
+                key("step", "after how many steps; not known where only epochs are", Unit.NUMBER),
+                key("epoch", "after how many epochs, fractions too", Unit.NUMBER),
+                same("at_ns", Unit.AT_NS, "when"),
+                same("samples_count", Unit.COUNT, "after how many samples"),
+                same("value", Unit.NUMBER, "its value"),
+                same("scope", Unit.TEXT, "run, rank, device or node"),
+                same("over", Unit.TEXT, "what it is a mean of: step, interval, epoch, run, ema"),
+            ),
+        ),
+        TableSpec(
+            "epochs",
+            "the epochs",
+            (
+                key("life", "which start of the program", Unit.NUMBER),
+                key("epoch", "its number, as the program counts", Unit.NUMBER),
+                same("at_ns", Unit.AT_NS, "when it starts"),
+                same("duration_ns", Unit.NS, "how long it takes"),
+                same("steps_count", Unit.COUNT, "its steps"),
+                same("samples_count", Unit.COUNT, "its samples"),
+                same("ranks_count", Unit.COUNT, "how many ranks trained it, at its end"),
+            ),
+        ),
+        TableSpec(
+            "events",
+            "what happened to the run",
+            (
+                key("event", "its number, in the order in which they happened", Unit.NUMBER),
+                same(
+                    "kind",
+                    Unit.TEXT,
+                    "start, end, setup, initialisation, rendezvous, membership, rescaling, "
+                    "restart, failure, checkpoint, evaluation, time_lost …",
+                ),
+                same("at_ns", Unit.AT_NS, "when"),
+                same("duration_ns", Unit.NS, "how long it took"),
+                same("life", Unit.NUMBER, "which start of the program"),
+                same("rank", Unit.NUMBER, "the rank it happened to"),
+                same("node", Unit.TEXT, "the node it happened to"),
+                same("epoch", Unit.NUMBER, "in which epoch"),
+                same("value", Unit.NUMBER, "such as the number of ranks after it"),
+                same("text", Unit.TEXT, "what was said of it"),
+            ),
+        ),
+        TableSpec(
+            "lives",
+            "every start of every rank, until it ended",
+            (
+                key("life", "which start of the program", Unit.NUMBER),
+                key("rank", "the rank", Unit.NUMBER),
+                key("node", "the node it ran on"),
+                same("at_ns", Unit.AT_NS, "when it started"),
+                same("end_ns", Unit.AT_NS, "when it ended"),
+                same("ended", Unit.TEXT, "how: finished, killed, failed; empty: not known"),
+                same("source", Unit.TEXT, "the file that holds it"),
+            ),
+        ),
+    )
+)
+
+
+@dataclass(frozen=True, slots=True)
+class SourceFile:
+    """Where something of the run lies, or lay: a trace, a log, a manifest."""
+
+    path: str
+    format: str = ""
+    n_bytes: int | None = None
+    ranks: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Summary:
+    """One run: what it ran in and gave.
+
+    ``name`` is what the user calls it. ``origin`` says what it was made of: the format of its
+    traces, "log:<source>", or "table". ``environment`` has text by name (os, kernel, cpu, ram,
+    gpu, driver, cuda, cudnn, nccl, mpi, torch, framework, python, nic, git_commit, git_is_dirty
+    …), secrets never. ``labels`` are the user's (cluster, network, data …). ``started_utc_ns`` is
+    ns since 1970. ``window`` names what ``results``, the means and ``makeup`` are about, with
+    ``steps_count`` steps in ``devices_count`` devices. ``tables`` are those of `SUMMARY`, as far as
+    they are known, and ``results`` those of the analyses, by name. ``notes`` are contradictions
+    and doubts.
+    """
+
+    name: str
+    origin: str = ""
+    command: str = ""
+    workload: str = ""
+    started_utc_ns: int | None = None
+    environment: Mapping[str, str] = field(default_factory=dict)
+    labels: Mapping[str, str] = field(default_factory=dict)
+    sources: tuple[SourceFile, ...] = ()
+    window: str = ""
+    window_ns: int | None = None
+    steps_count: int | None = None
+    devices_count: int | None = None
+    tables: Mapping[str, pd.DataFrame] = field(default_factory=dict)
+    results: Mapping[str, Result] = field(default_factory=dict)
+    notes: tuple[Note, ...] = ()
+
+    def table(self, name: str) -> pd.DataFrame:
+        """Return a table of `SUMMARY`, empty where nothing is known of it.
+
+        Raises:
+            KeyError: there is no such table.
+        """
+        spec = SUMMARY.table(name)
+        return self.tables.get(name, spec.frame())
+
+    def measure(self, name: str) -> float | None:
+        """Return a measure of the run, None where it is not known."""
+        rows = self.table("measures")
+        values = rows.loc[(rows["measure"] == name).to_numpy(), "value"]
+        return None if values.empty or pd.isna(values.iloc[0]) else float(values.iloc[0])
+
+    def labelled(self, **labels: str) -> Summary:
+        """Return the run with more labels."""
+        return replace(self, labels={**self.labels, **labels})

@@ -1,0 +1,1 @@
+"""The database of experiments: what is kept of runs."""
