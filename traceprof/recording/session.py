@@ -15,6 +15,7 @@ from traceprof.recording.machine.environment import read_environment
 from traceprof.recording.machine.gpus import why_no_counters
 from traceprof.recording.outputs.files import check_output, write_outputs
 from traceprof.recording.outputs.job import Job
+from traceprof.recording.outputs.places import announced, is_joining
 from traceprof.recording.processes.injection import ignores_injection
 from traceprof.recording.processes.program import find_program
 from traceprof.recording.recorders import choose_recorder
@@ -70,10 +71,12 @@ def record_with(recorder: Recorder, request: RecordRequest) -> Recording:
     option = ignores_injection(request.command)
     if option is not None:
         request.say(f"python {option} ignores PYTHONPATH: the program is not instrumented")
+    joins = is_joining(request)
     folder = Path(tempfile.mkdtemp(prefix="traceprof-"))
     keep = False
     try:
-        job = _run(recorder, request, folder)
+        with announced(request):
+            job = replace(_run(recorder, request, folder), is_joining=joins)
         keep = True  # if anything goes wrong from here on, what there is can be saved
         recording = _finish(job)
         keep = False

@@ -1,8 +1,12 @@
 """Manifests: JSON files that list the traces of a run.
 
 ``{"traceprof_run": 1, "label": … (or "run_id"), "world_size": …, "ranks": [{"rank": 0, "file": …,
-"local_rank": 0, "host": …, "rack": …}]}``, with paths relative to the manifest. The recorder
-writes one for each host into the folder of a run; by hand one writes one for files from elsewhere.
+"local_rank": 0, "host": …, "rack": …}]}``, with paths relative to the manifest. Each launcher
+writes one into the folder of a run; by hand one writes one for files from elsewhere.
+
+Where ranks were started more than once the entries tell the times of each start, in ns since 1970:
+``"started_ns"``, ``"ended_ns"``, ``"ended"`` (finished, failed, killed), ``"restart_count"``.
+``"agents"`` are the events of torchrun's agents.
 """
 
 from __future__ import annotations
@@ -32,6 +36,8 @@ class Manifest:
     label: str
     files: Mapping[Path, Mapping[str, Any]]
     world_size: int = ABSENT
+    job: str = ""
+    agents: Sequence[Mapping[str, Any]] = ()
 
 
 def read_manifest(path: Path) -> Manifest | None:
@@ -49,7 +55,14 @@ def read_manifest(path: Path) -> Manifest | None:
         str(value.get("label") or value.get("run_id", "")),
         {_file(path, row, "file", "ranks"): row for row in rows},
         size if isinstance(size, int) else len(rows),
+        str(value.get("job") or ""),
+        _agents(value.get("agents")),
     )
+
+
+def _agents(value: Any) -> Sequence[Mapping[str, Any]]:
+    events = value if isinstance(value, list) else []
+    return [event for event in events if isinstance(event, dict)]
 
 
 def _objects(path: Path, value: Mapping[str, Any], key: str) -> Sequence[Mapping[str, Any]]:
