@@ -13,6 +13,7 @@ from traceprof.recording.gathering.ranks import (
     find_ranks,
     without_inherited_ranks,
 )
+from traceprof.recording.processes.orphans import is_alive
 from traceprof.recording.sampling.sampler import Sample
 from traceprof.recording.spool import (
     ProcessEvents,
@@ -100,7 +101,7 @@ class Captured:
         code = next((code for code in codes if code is not None), None)
         if code is not None:
             return "killed" if code < 0 else "failed"
-        return "" if Path(f"/proc/{record.pid}").exists() else "killed"
+        return "" if is_alive(record.pid) else "killed"
 
     def first_ns(self) -> int:
         """Return the time of the first event, in ns since 1970."""

@@ -36,6 +36,7 @@ class Places:
         self._started_s = started_s
         self._replaces = replaces
         self._made: list[Path] = []
+        self._taken: set[Path] = set()
 
     def take(self, name: str, suffix: str) -> Path:
         """Return the path of a file that nobody else has, as near to ``name`` as possible.
@@ -45,8 +46,8 @@ class Places:
         """
         for path in self._candidates(name, suffix):
             try:
-                if self._is_old(path):
-                    path.touch()  # from now on it is not: the next one gets another name
+                if self._is_old(path) and path not in self._taken:
+                    self._taken.add(path)
                     return path
                 path.touch(exist_ok=False)
             except FileExistsError:
@@ -54,6 +55,7 @@ class Places:
             except OSError as error:
                 raise UsageError(f"{path}: cannot be written ({error.strerror})") from error
             self._made.append(path)
+            self._taken.add(path)
             return path
         raise AssertionError("names are endless")
 
@@ -64,9 +66,10 @@ class Places:
                 path.unlink(missing_ok=True)
 
     def _candidates(self, name: str, suffix: str) -> Iterator[Path]:
-        yield self._folder / f"{name}{suffix}"
+        first = self._folder / f"{name}{suffix}"
+        yield first
         host = socket.gethostname()
-        if not name.endswith(host):
+        if first not in self._taken and not name.endswith(host):
             name = f"{name}-{host}"
             yield self._folder / f"{name}{suffix}"
         for number in count(2):
