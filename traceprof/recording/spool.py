@@ -9,7 +9,8 @@ from pathlib import Path
 from typing import Any, Final
 
 from traceprof.formats.sqlite.rows import storable
-from traceprof.recording.masking import kept_variables, masked_command
+from traceprof.model.masking import masked_command
+from traceprof.recording.masking import kept_variables
 
 __all__ = [
     "ProcessEvents",

@@ -11,8 +11,8 @@ from functools import cached_property
 from typing import Any
 
 from traceprof.formats.sqlite.rows import storable
+from traceprof.model.masking import masked_command
 from traceprof.recording.gathering.captured import Captured
-from traceprof.recording.masking import masked_command
 from traceprof.recording.outputs.places import Places, job_of
 from traceprof.recording.request import Recorder, RecordRequest, RunRecorded
 from traceprof.version import __version__
