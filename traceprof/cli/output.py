@@ -37,6 +37,7 @@ class Printing:
     as_markdown: bool = False
     rows: int | None = None
     is_full: bool = False
+    tables: tuple[str, ...] = ()
 
     @property
     def renderer(self) -> str:
@@ -86,7 +87,7 @@ def print_document(document: Answered, printing: Printing) -> None:
 
     name = printing.renderer
     options = Options(rows=None) if name != "text" else terminal_options(printing.rows)
-    options = replace(options, is_full=printing.is_full)
+    options = replace(options, is_full=printing.is_full, tables=printing.tables)
     out(render(name, document, options))
 
 

@@ -15,6 +15,7 @@ from traceprof.formats.shared.files import examine, is_packed_database
 from traceprof.model.summary import Summary
 from traceprof.session.opening import Opening
 from traceprof.session.run import open_run
+from traceprof.session.summarising import summarise
 from traceprof.store import Store, is_exported, read_exported
 
 __all__ = ["name_of", "summaries_of"]
@@ -28,7 +29,10 @@ _SUFFIXES: Final = (
 
 
 def summaries_of(
-    texts: Sequence[str | Path], opening: Opening | None = None, db: Path | str | None = None
+    texts: Sequence[str | Path],
+    opening: Opening | None = None,
+    db: Path | str | None = None,
+    window: str | None = None,
 ) -> list[Summary]:
     """Return the runs that ``texts`` mean, in their order.
 
@@ -42,12 +46,14 @@ def summaries_of(
         texts: what the user wrote.
         opening: how traces are opened.
         db: the database of runs; None: TRACEPROF_RUNS, else the user's own.
+        window: what traces are seen through; what is kept already stays as it is.
 
     Raises:
         TraceprofError: one is none of these; the message says what was tried.
     """
     store = Store.at(db)
-    return [run for text in texts for run in _runs_of(text, opening or Opening(), store)]
+    own = opening or Opening()
+    return [run for text in texts for run in _runs_of(text, own, store, window)]
 
 
 def name_of(path: Path | str) -> str:
@@ -59,7 +65,7 @@ def name_of(path: Path | str) -> str:
     return _WILDCARDS.sub("", name).strip("-_. ") or "run"
 
 
-def _runs_of(text: str | Path, opening: Opening, store: Store) -> list[Summary]:
+def _runs_of(text: str | Path, opening: Opening, store: Store, window: str | None) -> list[Summary]:
     named = str(text)
     if named.startswith(_LABEL):
         return _labelled(named, store)
@@ -67,7 +73,7 @@ def _runs_of(text: str | Path, opening: Opening, store: Store) -> list[Summary]:
     if not is_path:
         return [store.get(named)]
     try:
-        return _in_files(Path(named), opening)
+        return _in_files(Path(named), opening, window)
     except TraceprofError:
         if named in store.names():
             return [store.get(named)]
@@ -87,9 +93,9 @@ def _labelled(text: str, store: Store) -> list[Summary]:
     return [store.get(name) for name in names]
 
 
-def _in_files(path: Path, opening: Opening) -> list[Summary]:
+def _in_files(path: Path, opening: Opening, window: str | None) -> list[Summary]:
     if _is_trace(path):
-        return [_of_trace(path, opening)]
+        return [_of_trace(path, opening, window)]
     if is_exported(path):
         return read_exported(path)
     return _of_text(path)
@@ -102,10 +108,9 @@ def _is_trace(path: Path) -> bool:
     return bool(found.tables) or recognised(found) is not None or is_packed_database(found)
 
 
-def _of_trace(path: Path, opening: Opening) -> Summary:
-    summarise = import_module("traceprof.session.summarising").summarise
-    found: Summary = summarise(open_run([path], opening), name=name_of(path), labels={})
-    return found
+def _of_trace(path: Path, opening: Opening, window: str | None) -> Summary:
+    run = open_run([path], opening).within(window)
+    return summarise(run, name=name_of(path))
 
 
 def _of_text(path: Path) -> list[Summary]:
