@@ -97,7 +97,7 @@ def judged_result(judged: Mapping[str, Judged], base: Side, new: Side) -> Result
             "better": one.better,
             "base_count": one.difference.base_count,
             "new_count": one.difference.new_count,
-            "block_count": one.difference.block,
+            "alike_ratio": one.difference.alike_ratio,
         }
         for one in judged.values()
     ]
@@ -127,8 +127,8 @@ def _method(judged: Mapping[str, Judged], base: Side, new: Side) -> tuple[Note, 
     if known[0].of_runs:
         notes = [
             Note.of(
-                "the run is the unit: geometric means of the medians of {base:count} and {new:count} "
-                "runs, intervals by Welch's t",
+                "the run is the unit: geometric means of the medians of {base:count} and "
+                "{new:count} runs, intervals by Welch's t",
                 base=len(base.runs),
                 new=len(new.runs),
             )
@@ -136,13 +136,13 @@ def _method(judged: Mapping[str, Judged], base: Side, new: Side) -> tuple[Note, 
         if 1 in (len(base.runs), len(new.runs)):
             notes.append(Note("the side of one run is taken to vary as the other one does"))
         return tuple(notes)
-    block = max(one.block for one in known)
     what = "turns" if base.unit == TURN else "steps"
     return (
         Note.of(
-            "medians; 95 % intervals by a bootstrap of blocks of up to {block:count} neighbouring "
-            "{what} (neighbours are not independent), with Student's t",
-            block=block,
+            "all pairs of {what} are held against one another (Mann–Whitney): the change is the "
+            "median over the pairs, its 95 % interval allows for neighbours that are alike (by up "
+            "to {alike:ratio} here)",
+            alike=max(one.alike_ratio for one in known),
             what=what,
         ),
         Note(

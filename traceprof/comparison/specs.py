@@ -44,14 +44,18 @@ JUDGED: Final = ResultSpec(
     tables=(
         TableSpec(
             "judged",
-            "what is judged by statistics: medians over the steady steps of both sides, of several "
-            "runs per side over the medians of the runs",
+            "what is judged by statistics: the steady steps of both sides, of several runs per "
+            "side the medians of the runs",
             (
                 key("measure", "what: its name ends with its unit"),
                 same("unit", Unit.TEXT, "the unit"),
                 derived("base", Unit.NUMBER, "the median of the base"),
                 derived("new", Unit.NUMBER, "the median of the new one"),
-                derived("change_ratio", Unit.RATIO, "how much larger the new one is"),
+                derived(
+                    "change_ratio",
+                    Unit.RATIO,
+                    "how much larger the new one is: the median over all pairs of steps",
+                ),
                 derived("low_ratio", Unit.RATIO, "the lower end of the 95 % interval of that"),
                 derived("high_ratio", Unit.RATIO, "the upper end of it"),
                 derived(
@@ -69,7 +73,7 @@ JUDGED: Final = ResultSpec(
                 same("better", Unit.TEXT, "whether higher or lower is better"),
                 derived("base_count", Unit.COUNT, "how many steps (or runs) of the base"),
                 derived("new_count", Unit.COUNT, "how many of the new one"),
-                derived("block_count", Unit.COUNT, "how many neighbouring steps are drawn at once"),
+                derived("alike_ratio", Unit.RATIO, "how alike neighbouring steps are, at most"),
             ),
         ),
     ),

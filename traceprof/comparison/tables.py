@@ -109,8 +109,8 @@ def _joined(
         return pd.DataFrame()
     parts = []
     for frame, side, suffix in zip(frames, sides, _SIDES, strict=True):
-        own = [source for source in plan.measures.values() if source in frame]
-        sums = frame.groupby(keys)[own].sum(min_count=1) / max(1, side.units_count)
+        known = [source for source in plan.measures.values() if source in frame]
+        sums = frame.groupby(keys)[known].sum(min_count=1) / max(1, side.units_count)
         named = {source: name for name, source in plan.measures.items()}
         sums = sums.rename(columns=named).add_prefix(f"{suffix}_")
         if "busbw_bytes_per_s" in frame:

@@ -55,8 +55,8 @@ def compare_named(
         TraceprofError: a run cannot be found or read, or a limit is not understood.
     """
     parsed = [parse_limit(text) for text in limits]
-    sides = [summaries_of(texts, opening, db, window) for texts in (base, new)]
-    return compare(*sides, limits=parsed)
+    first, second = (summaries_of(texts, opening, db, window) for texts in (base, new))
+    return compare(first, second, parsed)
 
 
 def failed_limits(found: Comparison) -> None:
