@@ -142,7 +142,11 @@ class Store:
 
     def _find(self, database: Database | None, text: str) -> tuple[int, str]:
         """Return the number and the name of the run that ``text`` names."""
-        rows = [] if database is None else database.execute("SELECT id, name FROM runs").fetchall()
+        rows = (
+            []
+            if database is None
+            else database.execute("SELECT id, name FROM runs ORDER BY id").fetchall()
+        )
         by_name = {name: number for number, name in rows}
         if text in by_name:
             return by_name[text], text
@@ -171,6 +175,7 @@ def check_name(name: str) -> str:
     Raises:
         UsageError: it may not: it would be mistaken for something else, or cannot be written.
     """
+    name = storable(name)
     if not name.strip() or name != name.strip() or not name.isprintable():
         raise UsageError(f"{name!r} cannot be the name of a run: expected text on one line")
     if _NUMBER.fullmatch(name) or name.startswith(("-", "label:")):
@@ -221,11 +226,14 @@ def _next_name(database: Database, name: str) -> str:
 def _listed(database: Database) -> list[Kept]:
     labels = _by_run(database, "SELECT run_id, label, value FROM labels")
     measures = _by_run(database, "SELECT run_id, measure, value FROM measures")
-    rows = database.execute(
-        "SELECT id, name, added, origin, started_utc_ns, steps_count, devices_count "
+    rows = database.query(
+        "SELECT id AS number, name, added, origin, started_utc_ns, steps_count, devices_count "
         "FROM runs ORDER BY id"
     )
-    return [Kept(*row, labels.get(row[0], {}), measures.get(row[0], {})) for row in rows.fetchall()]
+    return [
+        Kept(**row, labels=labels.get(row["number"], {}), measures=measures.get(row["number"], {}))
+        for row in rows
+    ]
 
 
 def _by_run(database: Database, query: str) -> dict[int, dict[str, Any]]:
