@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from importlib import import_module
 from pathlib import Path
 from typing import Final
@@ -14,10 +14,10 @@ from traceprof.formats.runs.files import is_run
 from traceprof.formats.shared.files import examine, is_packed_database
 from traceprof.model.summary import Summary
 from traceprof.session.opening import Opening
-from traceprof.session.run import open_run
+from traceprof.session.run import Run, open_run
 from traceprof.store import Store, is_exported, read_exported
 
-__all__ = ["name_of", "summaries_of"]
+__all__ = ["name_of", "summaries_in", "summaries_of", "summary_of"]
 
 _LABEL: Final = "label:"
 _WILDCARDS: Final = re.compile(r"[*?\[]")
@@ -59,6 +59,26 @@ def name_of(path: Path | str) -> str:
     return _WILDCARDS.sub("", name).strip("-_. ") or "run"
 
 
+def summaries_in(path: Path, opening: Opening | None = None) -> list[Summary]:
+    """Return the runs in files: of a trace or of the traces of a run one, else what they tell.
+
+    Raises:
+        TraceprofError: it is nothing that can be read; the message says what was tried.
+    """
+    if _is_trace(path):
+        return [summary_of(open_run([path], opening), name_of(path), {})]
+    if is_exported(path):
+        return read_exported(path)
+    return _of_text(path)
+
+
+def summary_of(run: Run, name: str, labels: Mapping[str, str]) -> Summary:
+    """Return what is kept of ``run``, about the window that it is seen through."""
+    summarise = import_module("traceprof.session.summarising").summarise
+    found: Summary = summarise(run, name=name, labels=labels)
+    return found
+
+
 def _runs_of(text: str | Path, opening: Opening, store: Store) -> list[Summary]:
     named = str(text)
     if named.startswith(_LABEL):
@@ -67,7 +87,7 @@ def _runs_of(text: str | Path, opening: Opening, store: Store) -> list[Summary]:
     if not is_path:
         return [store.get(named)]
     try:
-        return _in_files(Path(named), opening)
+        return summaries_in(Path(named), opening)
     except TraceprofError:
         if named in store.names():
             return [store.get(named)]
@@ -87,25 +107,11 @@ def _labelled(text: str, store: Store) -> list[Summary]:
     return [store.get(name) for name in names]
 
 
-def _in_files(path: Path, opening: Opening) -> list[Summary]:
-    if _is_trace(path):
-        return [_of_trace(path, opening)]
-    if is_exported(path):
-        return read_exported(path)
-    return _of_text(path)
-
-
 def _is_trace(path: Path) -> bool:
     if is_run([path]):
         return True
     found = examine(path)
     return bool(found.tables) or recognised(found) is not None or is_packed_database(found)
-
-
-def _of_trace(path: Path, opening: Opening) -> Summary:
-    summarise = import_module("traceprof.session.summarising").summarise
-    found: Summary = summarise(open_run([path], opening), name=name_of(path), labels={})
-    return found
 
 
 def _of_text(path: Path) -> list[Summary]:
