@@ -17,19 +17,18 @@ from traceprof.store import Kept, Store
 __all__ = ["list_of_runs", "record_of_runs", "table_of_runs"]
 
 _KEY_MEASURES: Final = {
-    "world_size": Unit.COUNT,
     "samples_per_s": Unit.PER_S,
     "step_period_ns": Unit.NS,
+    "world_size": Unit.COUNT,
 }
+_NAMED: Final = (key("name", "what it is called"), same("labels", Unit.TEXT, "its labels"))
 _LISTED: Final = (
-    key("name", "what it is called"),
-    same("number", Unit.NUMBER, "its number in the database"),
-    same("labels", Unit.TEXT, "its labels"),
-    same("started", Unit.TEXT, "when it started (UTC)"),
-    same("added", Unit.TEXT, "when it was added (UTC)"),
-    same("origin", Unit.TEXT, "what it was made of: the format of its traces, or log:<source>"),
     same("devices_count", Unit.COUNT, "in how many devices work was recorded"),
     same("steps_count", Unit.COUNT, "how many steps the measures are about"),
+    same("started", Unit.TEXT, "when it started (UTC)"),
+    same("origin", Unit.TEXT, "what it was made of: the format of its traces, or log:<source>"),
+    same("number", Unit.NUMBER, "its number in the database"),
+    same("added", Unit.TEXT, "when it was added (UTC)"),
 )
 _S: Final = 1_000_000_000
 
@@ -54,23 +53,25 @@ def list_of_runs(
             raise UsageError(f"no run has a measure {name!r}: {_known(told)}")
     units = {**_KEY_MEASURES, **{name: _unit(told[name]) for name in measures}}
     columns = (
-        *_LISTED,
+        *_NAMED,
         *(same(name, unit, "a measure of the run") for name, unit in units.items()),
+        *_LISTED,
     )
     table = TableSpec("runs", "the runs that are kept", columns)
     rows = [_listed(run, units) for run in runs]
     frame = table.frame(rows).reindex(columns=[column.name for column in columns])
-    if sort is not None and sort not in frame:
-        raise UsageError(
-            f"--sort {sort}: {_known(column.name for column in columns)}; --measure adds more"
-        )
-    if sort is not None:
-        frame = frame.sort_values(sort, kind="stable", ascending=not is_reversed)
-    elif is_reversed:
-        frame = frame[::-1]
-    result = Result("runs", ResultSpec((table,)), {"runs": frame.reset_index(drop=True)})
+    frame = _sorted(frame, sort, is_reversed).reset_index(drop=True)
+    result = Result("runs", ResultSpec((table,)), {"runs": frame})
     title = Note.of("{n:count} run(s) in {path}", n=len(runs), path=str(store.path))
     return Comparison("runs", {"runs": result}, (title,), about={"runs": table.about})
+
+
+def _sorted(frame: pd.DataFrame, column: str | None, is_reversed: bool) -> pd.DataFrame:
+    if column is None:
+        return frame[::-1] if is_reversed else frame
+    if column not in frame:
+        raise UsageError(f"--sort {column}: {_known(map(str, frame))}; --measure adds more")
+    return frame.sort_values(column, kind="stable", ascending=not is_reversed)
 
 
 def _listed(run: Kept, measures: Iterable[str]) -> dict[str, Any]:
