@@ -43,9 +43,9 @@ class Saving:
         Raises:
             UsageError: they make no sense.
         """
-        from traceprof.store import check_name
-
         if name is not None:
+            from traceprof.store import check_name
+
             check_name(name)
         return cls(save or name is not None or bool(label), name, labels_of(label), db)
 
