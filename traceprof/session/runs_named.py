@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from importlib import import_module
 from pathlib import Path
 from typing import Final
@@ -14,11 +14,10 @@ from traceprof.formats.runs.files import is_run
 from traceprof.formats.shared.files import examine, is_packed_database
 from traceprof.model.summary import Summary
 from traceprof.session.opening import Opening
-from traceprof.session.run import open_run
-from traceprof.session.summarising import summarise
+from traceprof.session.run import Run, open_run
 from traceprof.store import Store, is_exported, read_exported
 
-__all__ = ["name_of", "summaries_of"]
+__all__ = ["name_of", "summaries_in", "summaries_of", "summary_of"]
 
 _LABEL: Final = "label:"
 _WILDCARDS: Final = re.compile(r"[*?\[]")
@@ -52,8 +51,7 @@ def summaries_of(
         TraceprofError: one is none of these; the message says what was tried.
     """
     store = Store.at(db)
-    own = opening or Opening()
-    return [run for text in texts for run in _runs_of(text, own, store, window)]
+    return [run for text in texts for run in _runs_of(text, opening or Opening(), store, window)]
 
 
 def name_of(path: Path | str) -> str:
@@ -65,6 +63,28 @@ def name_of(path: Path | str) -> str:
     return _WILDCARDS.sub("", name).strip("-_. ") or "run"
 
 
+def summaries_in(
+    path: Path, opening: Opening | None = None, window: str | None = None
+) -> list[Summary]:
+    """Return the runs in files: of a trace or of the traces of a run one, else what they tell.
+
+    Raises:
+        TraceprofError: it is nothing that can be read; the message says what was tried.
+    """
+    if _is_trace(path):
+        return [summary_of(open_run([path], opening).within(window), name_of(path), {})]
+    if is_exported(path):
+        return read_exported(path)
+    return _of_text(path)
+
+
+def summary_of(run: Run, name: str, labels: Mapping[str, str]) -> Summary:
+    """Return what is kept of ``run``, about the window that it is seen through."""
+    summarise = import_module("traceprof.session.summarising").summarise
+    found: Summary = summarise(run, name=name, labels=labels)
+    return found
+
+
 def _runs_of(text: str | Path, opening: Opening, store: Store, window: str | None) -> list[Summary]:
     named = str(text)
     if named.startswith(_LABEL):
@@ -73,7 +93,7 @@ def _runs_of(text: str | Path, opening: Opening, store: Store, window: str | Non
     if not is_path:
         return [store.get(named)]
     try:
-        return _in_files(Path(named), opening, window)
+        return summaries_in(Path(named), opening, window)
     except TraceprofError:
         if named in store.names():
             return [store.get(named)]
@@ -93,24 +113,11 @@ def _labelled(text: str, store: Store) -> list[Summary]:
     return [store.get(name) for name in names]
 
 
-def _in_files(path: Path, opening: Opening, window: str | None) -> list[Summary]:
-    if _is_trace(path):
-        return [_of_trace(path, opening, window)]
-    if is_exported(path):
-        return read_exported(path)
-    return _of_text(path)
-
-
 def _is_trace(path: Path) -> bool:
     if is_run([path]):
         return True
     found = examine(path)
     return bool(found.tables) or recognised(found) is not None or is_packed_database(found)
-
-
-def _of_trace(path: Path, opening: Opening, window: str | None) -> Summary:
-    run = open_run([path], opening).within(window)
-    return summarise(run, name=name_of(path))
 
 
 def _of_text(path: Path) -> list[Summary]:
