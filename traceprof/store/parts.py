@@ -14,7 +14,7 @@ from traceprof.model.results import Column, Combine, Note, Result, ResultSpec, T
 from traceprof.model.summary import SUMMARY, SourceFile, Summary
 from traceprof.model.text import storable
 from traceprof.store.declared import ensure_table, insert_frame, read_frame, table_name
-from traceprof.store.values import from_json, to_json
+from traceprof.store.values import Cell, from_json, to_json, to_plain
 
 __all__ = [
     "add_labels",
@@ -177,8 +177,11 @@ def _insert(database: Database, table: str, rows: Iterable[tuple[Any, ...]]) -> 
         database.conn.executemany(f"INSERT INTO {table} VALUES ({marks})", listed)
 
 
-def _scalar(value: Any) -> str | None:
-    return None if value is None else to_json(value)
+def _scalar(value: Any) -> Cell:
+    """Return a scalar as it is kept: a number as it is, anything else as JSON."""
+    plain = to_plain(value)
+    is_number = isinstance(plain, int | float) and not isinstance(plain, bool)
+    return plain if plain is None or is_number else to_json(value)
 
 
 def _results(database: Database, run_id: int) -> dict[str, Result]:
@@ -203,7 +206,7 @@ def _result(database: Database, run_id: int, name: str, declaration: str) -> Res
             table: _read_table(database, run_id, spec.table(table), stored, columns)
             for table, stored, columns in _contents(database, run_id, name)
         },
-        {scalar: None if value is None else from_json(value) for scalar, value in scalars},
+        {name: from_json(cell) if isinstance(cell, str) else cell for name, cell in scalars},
         _notes(database, run_id, name),
     )
 
