@@ -36,8 +36,8 @@ class Life:
     """One start of one rank until it ended; times in ns since 1970.
 
     ``life`` numbers the starts of the program, 0 the first. ``ended`` is finished, failed or
-    killed, "" where it is not known. ``node`` is the number that its launcher gave the node, and
-    ``world_size`` how many ranks there were, `ABSENT` where nothing tells.
+    killed, "" where it is not known. ``launcher`` names what started it, of which a host may have
+    several, and ``world_size`` is how many ranks there were, `ABSENT` where nothing tells.
     """
 
     life: int
@@ -48,7 +48,7 @@ class Life:
     end_ns: int
     ended: str = ""
     world_size: int = ABSENT
-    node: int = ABSENT
+    launcher: str = ""
 
     def numbered(self, life: int) -> Life:
         """Return the same as a part of another life."""

@@ -79,8 +79,9 @@ def open_run(
 def lives_of_run(
     paths: Sequence[Path | str],
 ) -> tuple[tuple[Life, ...], Sequence[Mapping[str, Any]], int]:
-    """Return all starts of all ranks of the run in ``paths``, the events of launchers' agents, and
-    which life is looked at; nothing where no manifest tells.
+    """Return all starts of all ranks of a run, the events of agents, and which life is looked at.
+
+    Nothing where no manifest tells.
 
     Raises:
         TraceError: a manifest is damaged.

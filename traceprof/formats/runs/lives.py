@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from traceprof.errors import UsageError
+from traceprof.formats.runs.manifest import LAUNCHER
 from traceprof.model.run import Life
 from traceprof.model.tables import ABSENT
 from traceprof.units import format_duration
@@ -71,7 +72,7 @@ def _life(path: Path, row: Mapping[str, Any]) -> Life | None:
     times = [row.get(name) for name in ("started_ns", "ended_ns")]
     if not isinstance(row.get("rank"), int) or not all(isinstance(time, int) for time in times):
         return None
-    size, node = row.get("world_size"), row.get("group_rank")
+    size = row.get("world_size")
     return Life(
         life=0,
         rank=int(row["rank"]),
@@ -81,7 +82,7 @@ def _life(path: Path, row: Mapping[str, Any]) -> Life | None:
         end_ns=max(int(row["ended_ns"]), int(row["started_ns"])),
         ended=str(row.get("ended", "")),
         world_size=size if isinstance(size, int) else ABSENT,
-        node=node if isinstance(node, int) else ABSENT,
+        launcher=str(row.get(LAUNCHER, "")),
     )
 
 

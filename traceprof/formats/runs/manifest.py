@@ -21,10 +21,13 @@ from typing import Any, Final
 from traceprof.errors import TraceError
 from traceprof.model.tables import ABSENT
 
-__all__ = ["MANIFEST_KEY", "Manifest", "read_manifest"]
+__all__ = ["LAUNCHER", "MANIFEST_KEY", "Manifest", "read_manifest"]
 
 MANIFEST_KEY: Final = "traceprof_run"
 """The key by which a JSON object is known as a manifest; its value is the version, 1."""
+
+LAUNCHER: Final = "launcher"
+"""The key by which an entry that was read tells its manifest: the launcher that wrote it."""
 
 _LARGEST_BYTES: Final = 16 << 20
 
@@ -53,16 +56,16 @@ def read_manifest(path: Path) -> Manifest | None:
     size = value.get("world_size")
     return Manifest(
         str(value.get("label") or value.get("run_id", "")),
-        {_file(path, row, "file", "ranks"): row for row in rows},
+        {_file(path, row, "file", "ranks"): {**row, LAUNCHER: path.name} for row in rows},
         size if isinstance(size, int) else len(rows),
         str(value.get("job") or ""),
-        _agents(value.get("agents")),
+        _agents(path, value.get("agents")),
     )
 
 
-def _agents(value: Any) -> Sequence[Mapping[str, Any]]:
+def _agents(path: Path, value: Any) -> Sequence[Mapping[str, Any]]:
     events = value if isinstance(value, list) else []
-    return [event for event in events if isinstance(event, dict)]
+    return [{**event, LAUNCHER: path.name} for event in events if isinstance(event, dict)]
 
 
 def _objects(path: Path, value: Mapping[str, Any], key: str) -> Sequence[Mapping[str, Any]]:

@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
-from traceprof.formats.sqlite.rows import storable
 from traceprof.model.masking import masked_command
+from traceprof.model.text import storable
 from traceprof.recording.gathering.captured import Captured
 from traceprof.recording.outputs.places import Places, job_of
 from traceprof.recording.request import Recorder, RecordRequest, RunRecorded
