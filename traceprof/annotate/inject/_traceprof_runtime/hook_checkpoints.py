@@ -16,7 +16,7 @@ _OF_RANKS = {
 
 
 def install(torch):
-    """Wrap ``torch.save``, ``torch.load`` and, once it is imported, torch.distributed.checkpoint."""
+    """Wrap ``torch.save``, ``torch.load`` and the functions of torch.distributed.checkpoint."""
     torch.save = torch.serialization.save = wrapped(torch.save, "checkpoint.save", _write_out)
     torch.load = torch.serialization.load = wrapped(torch.load, "checkpoint.load")
     call_after_import("torch.distributed.checkpoint", _wrap_all)

@@ -5,7 +5,7 @@ import functools
 from . import session
 
 
-def install(torch):
+def install(_torch):
     """Wrap ``DistributedSampler.set_epoch``, which is called before each epoch."""
     from torch.utils.data.distributed import DistributedSampler
 
