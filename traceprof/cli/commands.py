@@ -35,6 +35,7 @@ COMMANDS: Final[tuple[Command, ...]] = (
     Command("findings", "ranked advice: what costs time, and what to do"),
     Command("show", "one table: breakdown, steps, kernels … (alone: what there is)"),
     Command("explain", "why a step took longer than the typical one, as a sum"),
+    Command("scaling", "throughput by number of GPUs, and where the rest was lost"),
     Command("report", "everything on one HTML page, offline"),
     Command("timeline", "an interactive timeline in one file; PNG and SVG, too"),
     Command("view", "the same live in a browser, traces of any size side by side"),

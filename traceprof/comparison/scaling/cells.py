@@ -52,6 +52,11 @@ class Cell:
         return all(point.counts_samples for point in self.points)
 
     @property
+    def is_factor(self) -> bool:
+        """Whether the rate is none: all that is known is a speed-up over one device."""
+        return self.first.is_factor
+
+    @property
     def rate(self) -> Rate:
         """The throughput: the mean of the repeats."""
         return mean_rate([point.rate for point in self.points])
@@ -61,8 +66,8 @@ class Cell:
         """Whether the parts of its steps are phases of the hosts."""
         return self.first.of_hosts
 
-    def step(self, *, is_factor: bool) -> Step:
-        """Return a step of one device; ``is_factor``: the rate is no rate, but a speed-up."""
+    def step(self) -> Step:
+        """Return a step of one device, as far as it is known."""
         parts: dict[str, int] = {}
         known = [point.parts for point in self.points if point.parts]
         if len(known) == len(self.points):
@@ -70,7 +75,7 @@ class Cell:
                 for name, ns in one.items():
                     parts[name] = parts.get(name, 0) + ns
             parts = shared_out(parts, len(known))
-        if is_factor or not self.rate.value:
+        if self.is_factor or not self.rate.value:
             return Step(nan, parts)
         samples = self.batch if self.counts_samples else 1.0
         return Step(1e9 * samples / self.rate.value, parts)
@@ -110,7 +115,11 @@ def base_of(cell: Cell, cells: Sequence[Cell], size: float) -> Cell | None:
     Else with as many in all, else with the nearest number per device; None: nothing has that size
     and counts the same.
     """
-    known = [one for one in cells if one.size == size and one.counts_samples == cell.counts_samples]
+    known = [
+        one
+        for one in cells
+        if one.size == size and one.counts_samples == cell.counts_samples and not one.is_factor
+    ]
     if cell in known:
         return cell
     if not isfinite(cell.batch):

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, Final
 
 from traceprof.comparison.base import Comparison
+from traceprof.comparison.scaling.cells import MIXED, STRONG, UNKNOWN, WEAK
 from traceprof.comparison.scaling.groups import BY_GPUS, BY_NODES, Group, groups_of
 from traceprof.comparison.scaling.measured import Measured, measured_group
 from traceprof.comparison.scaling.points import INDEPENDENT, Point, point_of
@@ -24,7 +25,7 @@ from traceprof.model.summary import Summary
 
 __all__ = ["KINDS", "scaling"]
 
-KINDS: Final = ("weak", "strong")
+KINDS: Final = (WEAK, STRONG)
 _MOST_VERDICTS: Final = 4
 
 
@@ -110,10 +111,9 @@ def _have_gpus(points: Sequence[Point]) -> bool:
 
 def _verdict(found: Sequence[Measured], *, by_nodes: bool) -> Iterator[Note]:
     """Yield what is reached on the largest size of each group, and where most of the rest went."""
-    last = {one.group.name: one for one in found if one.base is not None and not one.is_base}
+    last = {one.group.name: one for one in found if one.is_told}
     what = "nodes" if by_nodes else "GPUs" if all(not o.cell.of_hosts for o in found) else "ranks"
     for one in list(last.values())[:_MOST_VERDICTS]:
-        assert one.base is not None
         name = f"{one.group.name}: " if one.group.name else ""
         yield Note.of(
             "{name}{efficiency:ratio} of ideal on {n:number} {what}, {speedup:factor} the "
@@ -123,8 +123,8 @@ def _verdict(found: Sequence[Measured], *, by_nodes: bool) -> Iterator[Note]:
             n=one.cell.size,
             what=what,
             speedup=one.speedup,
-            base=one.base.size,
-            kind=f" ({one.kind} scaling)" if one.kind in (*KINDS, "mixed") else "",
+            base=one.base_size,
+            kind=f" ({one.kind} scaling)" if one.kind in (*KINDS, MIXED) else "",
         )
         if lost := one.largest_losses:
             yield Note.of("lost to {lost}", lost=lost)
@@ -143,7 +143,7 @@ def _notes(
             "left out, since size or throughput is not known: {names}", names=", ".join(left_out)
         )
     alone = {one.group.name for one in found}
-    alone -= {one.group.name for one in found if one.base is not None and not one.is_base}
+    alone -= {one.group.name for one in found if one.is_told}
     if alone and base is None:
         yield Note.of(
             "groups of a single size, with nothing to hold it against: {n:count}", n=len(alone)
@@ -158,14 +158,14 @@ def _notes(
 
 def _notes_of_table(found: Sequence[Measured]) -> Iterator[Note]:
     kinds = {one.kind for one in found}
-    if "unknown" in kinds and any(not one.cell.counts_samples for one in found):
+    if any(one.kind == UNKNOWN and not one.cell.counts_samples for one in found):
         yield Note(
             "batches are not known, so that steps of several sizes cannot be compared: say "
             "--scaling weak (as many samples per device) or --scaling strong (as many in all)"
         )
-    elif "unknown" in kinds:
+    elif UNKNOWN in kinds:
         yield Note("weak or strong is not known: nothing tells the batches")
-    if "mixed" in kinds:
+    if MIXED in kinds:
         yield Note(
             "mixed: the global batch neither stays nor grows as the number of devices; compute "
             "of another batch is another work, too"

@@ -9,9 +9,7 @@ from math import isfinite, nan
 from typing import Final
 
 from traceprof.comparison.scaling.cells import (
-    BASE,
     STRONG,
-    UNKNOWN,
     WEAK,
     Cell,
     base_of,
@@ -49,23 +47,22 @@ class Measured:
         return self.base is self.cell
 
     @property
+    def is_told(self) -> bool:
+        """Whether it says anything of scaling: it is held against another size."""
+        return self.cell.is_factor or (self.base is not None and not self.is_base)
+
+    @property
     def base_size(self) -> float:
         """The size of the base."""
         if self.base is None:
-            return _ONE_DEVICE if self._is_factor else nan
+            return _ONE_DEVICE if self.cell.is_factor else nan
         return self.base.size
-
-    @property
-    def _is_factor(self) -> bool:
-        """Whether all that is known is a speed-up over one device."""
-        first = self.cell.first
-        return not first.counts_samples and first.rate.value == first.speedup
 
     @cached_property
     def efficiency(self) -> Rate:
         """What of ideal is reached, with its interval; NaN: not known."""
         own = self.cell.rate
-        if self._is_factor:
+        if self.cell.is_factor:
             return ratio_of(own, Rate(1.0, 1.0, 1.0), 1 / self.cell.size)
         if self.base is None:
             return Rate(nan)
@@ -93,7 +90,7 @@ class Measured:
         """The lost efficiency, split: the lost ns over ``step_ns`` are its shares."""
         if self.base is None or self.is_base or self.cell.of_hosts != self.base.of_hosts:
             return []
-        own, base = (one.step(is_factor=self._is_factor) for one in (self.cell, self.base))
+        own, base = self.cell.step(), self.base.step()
         share = self._share_of_samples()
         return split_losses(own, base, share) if isfinite(share) else []
 
@@ -129,7 +126,7 @@ class Measured:
 
     @property
     def _rates(self) -> Rates:
-        if self._is_factor:
+        if self.cell.is_factor:
             return Rates(self.cell.rate.value, 1.0, self.cell.size)
         base = nan if self.base is None else self.base.rate.value
         return Rates(self.cell.rate.value, base, self.cell.size / self.base_size)
@@ -155,8 +152,5 @@ def measured_group(
         return
     size = cells[0].size if base_size is None else base_size
     for cell in cells:
-        base = base_of(cell, cells, size)
-        kind = UNKNOWN if base is None else kind_of(cell, base, assumed)
-        if base is not None and base is not cell and kind == BASE:
-            kind = UNKNOWN
-        yield Measured(group, cell, base, kind)
+        base = None if cell.is_factor else base_of(cell, cells, size)
+        yield Measured(group, cell, base, "" if base is None else kind_of(cell, base, assumed))

@@ -52,6 +52,11 @@ class Point:
     speedup: float = nan
     notes: tuple[Note, ...] = ()
 
+    @property
+    def is_factor(self) -> bool:
+        """Whether the rate is none, but the printed speed-up over one device."""
+        return isfinite(self.speedup) and self.rate.value == self.speedup
+
     def size(self, by_nodes: bool) -> float:
         """Return its size: devices, or nodes."""
         return self.nodes if by_nodes else self.devices

@@ -18,7 +18,7 @@ def scaling_rows(found: Sequence[Measured]) -> Iterator[dict[str, Any]]:
     """Yield a row for each group, size and batch."""
     for one in found:
         rate, first = one.cell.rate, one.cell.first
-        is_rate = not isfinite(first.speedup)
+        is_rate = not first.is_factor
         counts = first.counts_samples
         kinds = {point.ranks for point in one.cell.points}
         yield {
@@ -101,7 +101,7 @@ def run_rows(groups: Sequence[Group]) -> Iterator[dict[str, Any]]:
 
 
 def _of_run(point: Point) -> dict[str, Any]:
-    counts, is_rate = point.counts_samples, not isfinite(point.speedup)
+    counts, is_rate = point.counts_samples, not point.is_factor
     return {
         "devices_count": point.devices,
         "nodes_count": point.nodes,
