@@ -134,7 +134,7 @@ def test_no_database_at_all(tmp_path: Path) -> None:
     path.write_text("notes")
     with pytest.raises(StoreError, match="no database of runs: choose another file with --db"):
         Store(path).names()
-    with pytest.raises(StoreError, match="cannot be made|Not a directory"):
+    with pytest.raises(StoreError, match=r"cannot be made|Not a directory"):
         Store(path / "runs.db").add(make_summary())
     with pytest.raises(StoreError, match="Is a directory"):
         Store(tmp_path).names()
