@@ -11,7 +11,7 @@ from typing import Final
 from traceprof.comparison.scaling.laws import Rate, mean_rate
 from traceprof.comparison.scaling.losses import Step
 from traceprof.comparison.scaling.makeup import shared_out
-from traceprof.comparison.scaling.points import Point
+from traceprof.comparison.scaling.points import SAMPLES, TOKENS, Point
 
 __all__ = ["BASE", "MIXED", "STRONG", "UNKNOWN", "WEAK", "Cell", "base_of", "cells_of", "kind_of"]
 
@@ -47,9 +47,14 @@ class Cell:
         return self.batch / self.size
 
     @property
+    def counts(self) -> str:
+        """What the rate counts."""
+        return self.first.counts
+
+    @property
     def counts_samples(self) -> bool:
-        """Whether the rate is one of samples."""
-        return all(point.counts_samples for point in self.points)
+        """Whether the rate is of what the devices share out, whatever a step is."""
+        return self.first.counts_samples
 
     @property
     def is_factor(self) -> bool:
@@ -77,8 +82,10 @@ class Cell:
             parts = shared_out(parts, len(known))
         if self.is_factor or not self.rate.value:
             return Step(nan, parts)
-        samples = self.batch if self.counts_samples else 1.0
-        return Step(1e9 * samples / self.rate.value, parts)
+        if self.counts == TOKENS:
+            return Step(fmean(point.step_ns for point in self.points), parts)
+        each = self.batch if self.counts == SAMPLES else 1.0
+        return Step(1e9 * each / self.rate.value, parts)
 
 
 def cells_of(points: Iterable[Point], *, by_nodes: bool) -> list[Cell]:
@@ -98,7 +105,7 @@ def cells_of(points: Iterable[Point], *, by_nodes: bool) -> list[Cell]:
 
 
 def _is_repeat(one: Point, other: Point, *, by_nodes: bool) -> bool:
-    if one.size(by_nodes) != other.size(by_nodes) or one.counts_samples != other.counts_samples:
+    if one.size(by_nodes) != other.size(by_nodes) or one.counts != other.counts:
         return False
     if one.devices != other.devices and isfinite(one.devices) and isfinite(other.devices):
         return False
@@ -116,9 +123,7 @@ def base_of(cell: Cell, cells: Sequence[Cell], size: float) -> Cell | None:
     and counts the same.
     """
     known = [
-        one
-        for one in cells
-        if one.size == size and one.counts_samples == cell.counts_samples and not one.is_factor
+        one for one in cells if one.size == size and one.counts == cell.counts and not one.is_factor
     ]
     if cell in known:
         return cell

@@ -69,7 +69,7 @@ def scaling(
         results={NAME: _result(found, groups, by_nodes=by_nodes, base=base)},
         verdict=tuple(_verdict(found, by_nodes=by_nodes)),
         notes=tuple(_notes(found, points, base, by_nodes=by_nodes)),
-        warnings=tuple(_contradictions(found)),
+        warnings=tuple(_contradictions(found, by_nodes=by_nodes)),
         about={NAME: SUMMARY},
     )
 
@@ -93,31 +93,35 @@ def _result(
     }
     tables = {name: SPEC.table(name).frame(list(own)) for name, own in rows.items()}
     kept = {name: table for name, table in tables.items() if name == NAME or len(table)}
-    said = {"by": BY_NODES if by_nodes else BY_GPUS, "base": "" if base is None else f"{base:g}"}
+    said = {
+        "by": BY_NODES if by_nodes else BY_GPUS,
+        "devices": _devices(point for group in groups for point in group.points),
+        "base": "" if base is None else f"{base:g}",
+    }
     return Result(NAME, SPEC, kept, said, tuple(_notes_of_table(found)))
 
 
 def _title(points: Sequence[Point], *, by_nodes: bool) -> str:
     sizes = sorted({one.size(by_nodes) for one in points})
-    what = ("node" if by_nodes else "GPU") if _have_gpus(points) else "rank"
+    what = "nodes" if by_nodes else _devices(points)
     listed = ", ".join(f"{size:g}" for size in sizes)
     runs = "1 run" if len(points) == 1 else f"{len(points)} runs"
-    return f"{runs} on {listed} {what}{'' if sizes == [1] else 's'}"
+    return f"{runs} on {listed} {what.removesuffix('s') if sizes == [1] else what}"
 
 
-def _have_gpus(points: Sequence[Point]) -> bool:
-    return not any(one.of_hosts for one in points)
+def _devices(points: Iterable[Point]) -> str:
+    return "ranks" if any(point.of_hosts for point in points) else "GPUs"
 
 
 def _verdict(found: Sequence[Measured], *, by_nodes: bool) -> Iterator[Note]:
     """Yield what is reached on the largest size of each group, and where most of the rest went."""
     last = {one.group.name: one for one in found if one.is_told}
-    what = "nodes" if by_nodes else "GPUs" if all(not o.cell.of_hosts for o in found) else "ranks"
+    what = "nodes" if by_nodes else _devices(one.cell.first for one in found)
     for one in list(last.values())[:_MOST_VERDICTS]:
         name = f"{one.group.name}: " if one.group.name else ""
         yield Note.of(
-            "{name}{efficiency:ratio} of ideal on {n:number} {what}, {speedup:factor} the "
-            "throughput of {base:number}{kind}",
+            "{name}{efficiency:ratio} of ideal on {n:number} {what}, {speedup:number} times "
+            "the throughput of {base:number}{kind}",
             name=name,
             efficiency=one.efficiency.value,
             n=one.cell.size,
@@ -182,8 +186,9 @@ def _notes_of_table(found: Sequence[Measured]) -> Iterator[Note]:
         )
 
 
-def _contradictions(found: Sequence[Measured]) -> Iterator[Note]:
+def _contradictions(found: Sequence[Measured], *, by_nodes: bool) -> Iterator[Note]:
     """Yield what sources print and their rates do not give."""
+    what = "nodes" if by_nodes else _devices(one.cell.first for one in found)
     for one in found:
         if one.printed_is not in (CUT_OFF, NOT_FROM_RATES):
             continue
@@ -195,9 +200,12 @@ def _contradictions(found: Sequence[Measured]) -> Iterator[Note]:
             else ""
         )
         yield Note.of(
-            "{where}printed {printed:ratio} {how}: they give {computed:ratio}; " + within,
-            where=f"{one.group.name}, {one.cell.size:g}: " if one.group.name else "",
-            printed=one.printed_ratio,
+            "{where}{n:number} {what}: printed {printed:number} % {how}: they give "
+            "{computed:ratio}; " + within,
+            where=f"{one.group.name}, " if one.group.name else "",
+            n=one.cell.size,
+            what=what,
+            printed=one.cell.first.printed_percent,
             how=how,
             computed=one.efficiency.value,
             low=low,

@@ -15,11 +15,26 @@ from traceprof.comparison.scaling.makeup import parts_of_step
 from traceprof.model.results import Note
 from traceprof.model.summary import Summary
 
-__all__ = ["INDEPENDENT", "ONE", "SYNCHRONISED", "Point", "point_of", "ranks_of"]
+__all__ = [
+    "INDEPENDENT",
+    "ONE",
+    "SAMPLES",
+    "STEPS",
+    "SYNCHRONISED",
+    "TOKENS",
+    "Point",
+    "point_of",
+    "ranks_of",
+]
 
 ONE: Final = "one"
 SYNCHRONISED: Final = "synchronised"
 INDEPENDENT: Final = "independent"
+
+SAMPLES: Final = "samples"
+TOKENS: Final = "tokens"
+STEPS: Final = "steps"
+"""What a throughput counts."""
 
 _SIZES: Final = ("gpus_count", "devices_count", "world_size", "ranks_count")
 _SIZE_LABELS: Final = ("gpus", "devices", "ranks", "world_size")
@@ -32,7 +47,7 @@ class Point:
     """One run: NaN, None and "" are not known.
 
     ``devices`` is its size and ``recorded`` of how many ranks something is known. ``rate`` is of
-    all devices, in samples/s where ``counts_samples``, else in steps/s. ``parts`` are ns of one
+    all devices, in samples, tokens or steps per s as ``counts`` says. ``parts`` are ns of one
     device and step by what was lost to (see `parts_of_step`), ``of_hosts``: of the hosts' phases.
     ``printed_percent`` is the efficiency that the source prints, ``speedup`` the printed speed-up
     over one device.
@@ -43,7 +58,7 @@ class Point:
     nodes: float
     batch: float
     rate: Rate
-    counts_samples: bool
+    counts: str
     step_ns: float
     ranks: str
     parts: Mapping[str, int] = field(default_factory=dict)
@@ -51,6 +66,11 @@ class Point:
     printed_percent: float = nan
     speedup: float = nan
     notes: tuple[Note, ...] = ()
+
+    @property
+    def counts_samples(self) -> bool:
+        """Whether the rate is of what the devices share out, whatever a step is."""
+        return self.counts in (SAMPLES, TOKENS)
 
     @property
     def is_factor(self) -> bool:
@@ -79,12 +99,12 @@ def point_of(run: Summary) -> Point:
                 n=int(devices),
             )
         )
-    batch = _number(run.measure("global_batch_count")) * factor
-    rate, counts_samples = _rate(run, kind, factor)
+    batch = _batch(run, devices, factor)
+    rate, counts = _rate(run, kind, factor)
     speedup = _first_printed(run, _SPEEDUPS)
     if not isfinite(rate.value) and isfinite(speedup):
-        rate, counts_samples = Rate(speedup), False
-    if not isfinite(batch) and counts_samples and isfinite(step_ns):
+        rate, counts = Rate(speedup), ""
+    if not isfinite(batch) and counts == SAMPLES and isfinite(step_ns):
         batch = rate.value * step_ns / 1e9
     parts, of_hosts = parts_of_step(run)
     return Point(
@@ -93,7 +113,7 @@ def point_of(run: Summary) -> Point:
         _nodes(run),
         batch,
         rate,
-        counts_samples,
+        counts,
         step_ns,
         kind,
         parts,
@@ -159,22 +179,30 @@ def _step_ns(run: Summary) -> float:
     return 1e9 / rate if rate else nan
 
 
-def _rate(run: Summary, kind: str, factor: float) -> tuple[Rate, bool]:
-    """Return the throughput of all devices, and whether it is one of samples."""
+def _rate(run: Summary, kind: str, factor: float) -> tuple[Rate, str]:
+    """Return the throughput of all devices, and what it counts."""
     if kind == INDEPENDENT and (own := _independent_rate(run)) is not None:
-        return _times(own, factor), True
-    for name in ("samples_per_s", "images_per_s"):
-        rate = _measured(run, name)
-        if isfinite(rate.value):
-            scope = _scope(run, name)
-            devices = _devices(run)
-            per_one = scope in ("device", "rank") and not run.table("steps").size
-            return _times(rate, devices if per_one and isfinite(devices) else factor), True
+        return _times(own, factor), SAMPLES
+    devices = _devices(run)
+    sizes = {"": factor, "_per_device": devices, "_per_rank": devices, "_per_node": _nodes(run)}
+    for counts in (SAMPLES, TOKENS):
+        for each, size in sizes.items():
+            rate = _measured(run, f"{counts}_per_s{each}")
+            if isfinite(rate.value) and isfinite(size):
+                return _times(rate, size), counts
     rate = _measured(run, "steps_per_s")
     if isfinite(rate.value):
-        return rate, False
+        return rate, STEPS
     step_ns = _step_ns(run)
-    return Rate(1e9 / step_ns if isfinite(step_ns) and step_ns > 0 else nan), False
+    return Rate(1e9 / step_ns if isfinite(step_ns) and step_ns > 0 else nan), STEPS
+
+
+def _batch(run: Summary, devices: float, factor: float) -> float:
+    """Return how many samples a step has on all devices."""
+    batch = run.measure("global_batch_count")
+    if batch is not None:
+        return batch * factor
+    return _number(run.measure("batch_per_device_count")) * devices
 
 
 def _times(rate: Rate, factor: float) -> Rate:
@@ -208,11 +236,6 @@ def _measured(run: Summary, name: str) -> Rate:
     ends = (row.get("low"), row.get("high"))
     low, high = (nan if end is None or pd.isna(end) else float(end) for end in ends)
     return Rate(float(row["value"]), low, high)
-
-
-def _scope(run: Summary, name: str) -> str:
-    row = _row(run, name)
-    return "" if row is None else str(row.get("scope", ""))
 
 
 def _first_printed(run: Summary, names: tuple[str, ...]) -> float:

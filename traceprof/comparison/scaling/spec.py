@@ -27,6 +27,7 @@ SPEC: Final = ResultSpec(
                 _DEVICES,
                 _NODES,
                 derived("samples_per_s", Unit.PER_S, "throughput of all devices together"),
+                derived("tokens_per_s", Unit.PER_S, "the same in tokens"),
                 derived("steps_per_s", Unit.PER_S, "the same in steps, where samples are unknown"),
                 derived("speedup", Unit.FACTOR, "throughput over that of the base"),
                 derived(
@@ -100,6 +101,7 @@ SPEC: Final = ResultSpec(
                 same("devices_count", Unit.COUNT, "GPUs, or ranks"),
                 same("nodes_count", Unit.COUNT, "machines"),
                 same("samples_per_s", Unit.PER_S, "throughput"),
+                same("tokens_per_s", Unit.PER_S, "the same in tokens"),
                 same("steps_per_s", Unit.PER_S, "the same in steps"),
                 same("ranks", Unit.TEXT, "one, synchronised, or independent"),
                 same("origin", Unit.TEXT, "what it was read from"),
@@ -108,6 +110,7 @@ SPEC: Final = ResultSpec(
     ),
     scalars=(
         same("by", Unit.TEXT, "what the size is: gpus or nodes"),
+        same("devices", Unit.TEXT, "what devices are: GPUs, or ranks where there are none"),
         same("base", Unit.TEXT, "the base that was asked for; empty: the smallest of each group"),
     ),
 )

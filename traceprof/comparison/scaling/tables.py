@@ -9,7 +9,7 @@ from typing import Any
 from traceprof.comparison.scaling.groups import Group
 from traceprof.comparison.scaling.laws import amdahl_share
 from traceprof.comparison.scaling.measured import Measured
-from traceprof.comparison.scaling.points import Point
+from traceprof.comparison.scaling.points import SAMPLES, STEPS, TOKENS, Point
 
 __all__ = ["label_rows", "law_rows", "loss_rows", "run_rows", "scaling_rows"]
 
@@ -19,12 +19,10 @@ def scaling_rows(found: Sequence[Measured]) -> Iterator[dict[str, Any]]:
     for one in found:
         rate, first = one.cell.rate, one.cell.first
         is_rate = not first.is_factor
-        counts = first.counts_samples
         kinds = {point.ranks for point in one.cell.points}
         yield {
             **_keys(one),
-            "samples_per_s": rate.value if counts else nan,
-            "steps_per_s": rate.value if not counts and is_rate else nan,
+            **_rates(first.counts, rate.value),
             "speedup": one.speedup,
             "efficiency_ratio": one.efficiency.value,
             "lost_to": one.largest_losses or "",
@@ -57,6 +55,11 @@ def loss_rows(found: Sequence[Measured]) -> Iterator[dict[str, Any]]:
                 "own_ns": loss.own_ns,
                 "base_ns": loss.base_ns,
             }
+
+
+def _rates(counts: str, value: float) -> dict[str, float]:
+    """Return a throughput by what it counts."""
+    return {f"{own}_per_s": value if own == counts else nan for own in (SAMPLES, TOKENS, STEPS)}
 
 
 def _keys(one: Measured) -> dict[str, Any]:
@@ -101,12 +104,10 @@ def run_rows(groups: Sequence[Group]) -> Iterator[dict[str, Any]]:
 
 
 def _of_run(point: Point) -> dict[str, Any]:
-    counts, is_rate = point.counts_samples, not point.is_factor
     return {
         "devices_count": point.devices,
         "nodes_count": point.nodes,
-        "samples_per_s": point.rate.value if counts else nan,
-        "steps_per_s": point.rate.value if not counts and is_rate else nan,
+        **_rates(point.counts, point.rate.value),
         "ranks": point.ranks,
         "origin": point.run.origin,
     }

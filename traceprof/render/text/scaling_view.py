@@ -9,6 +9,7 @@ import pandas as pd
 from rich.console import Group, RenderableType
 from rich.text import Text
 
+from traceprof.comparison.scaling.printed import CUT_OFF, NOT_FROM_RATES, ROUNDED
 from traceprof.model.results import Column, Result, Unit
 from traceprof.render.escape import plain_text
 from traceprof.render.formatting import is_known, value_text
@@ -17,17 +18,21 @@ from traceprof.render.shown import Row, rows_of
 __all__ = ["scaling_view"]
 
 _BAR_WIDTH: Final = 20
+_SHORT_BAR: Final = 10
+_WIDE: Final = 100
 _GAP: Final = "  "
 _TITLES: Final[Mapping[str, str]] = {
     "devices_count": "GPUs",
     "nodes_count": "nodes",
     "global_batch_count": "batch",
     "samples_per_s": "samples/s",
+    "tokens_per_s": "tokens/s",
     "steps_per_s": "steps/s",
     "speedup": "speed-up",
     "efficiency_ratio": "of ideal",
 }
 """The columns of numbers that have room in a line."""
+_PRINTED: Final = {ROUNDED: "", CUT_OFF: ": cut off", NOT_FROM_RATES: ": not by these rates"}
 _WEAKEST: Final = 0.0005
 _LAW: Final = "serial share by Amdahl's law "
 
@@ -61,9 +66,9 @@ class _Lines:
         spec = result.spec.table("scaling")
         self.width = width
         self.columns = [spec.column(name) for name in _TITLES if _is_told(table, name)]
-        self.titles = {c: _TITLES[c.name] for c in self.columns}
-        if not _is_told(table, "devices_count"):
-            self.titles = {c: title for c, title in self.titles.items() if title != "GPUs"}
+        self.bar = _BAR_WIDTH if width >= _WIDE else _SHORT_BAR
+        titles = {**_TITLES, "devices_count": str(result.scalars["devices"])}
+        self.titles = {column: titles[column.name] for column in self.columns}
         self.widths = {
             column: max(len(title), *(len(_number(column, v)) for v in table[column.name].tolist()))
             for column, title in self.titles.items()
@@ -80,7 +85,7 @@ class _Lines:
             _number(column, row[column.name]).rjust(self.widths[column]) for column in self.titles
         )
         text = Text(f"{_GAP}{_GAP.join(numbers)}{_GAP}")
-        text.append(_bar(row["efficiency_ratio"]).ljust(_BAR_WIDTH), style="green")
+        text.append(_bar(row["efficiency_ratio"], self.bar).ljust(self.bar), style="green")
         remarks = "; ".join(_remarks(row))
         if remarks:
             text.append(f"{_GAP}{plain_text(remarks)}", style="default")
@@ -97,17 +102,18 @@ def _is_told(table: pd.DataFrame, name: str) -> bool:
 
 
 def _number(column: Column, value: Any) -> str:
-    if column.unit is Unit.PER_S:
-        return value_text(Unit.NUMBER, round(value, 1) if is_known(value) else None)
+    if column.unit in (Unit.PER_S, Unit.FACTOR):
+        digits = 1 if column.unit is Unit.PER_S else 3
+        return value_text(Unit.NUMBER, round(value, digits) if is_known(value) else None)
     return value_text(column.unit, value)
 
 
-def _bar(ratio: Any) -> str:
+def _bar(ratio: Any, width: int) -> str:
     """Return the efficiency as a bar: full is ideal, more than that ends in a plus."""
     if not is_known(ratio):
         return ""
-    cells = round(_BAR_WIDTH * min(1.0, float(ratio)))
-    return "█" * (cells - 1) + "+" if ratio > 1 + 1 / _BAR_WIDTH else "█" * cells
+    cells = round(width * min(1.0, float(ratio)))
+    return "█" * (cells - 1) + "+" if ratio > 1 + 1 / width else "█" * cells
 
 
 def _remarks(row: Row) -> Iterator[str]:
@@ -120,7 +126,8 @@ def _remarks(row: Row) -> Iterator[str]:
         ends = (value_text(Unit.RATIO, row[name]) for name in ("low_ratio", "high_ratio"))
         yield " to ".join(ends)
     if is_known(row["printed_ratio"]) and row["printed_is"]:
-        yield f"printed {value_text(Unit.RATIO, row['printed_ratio'])}: {row['printed_is']}"
+        printed = value_text(Unit.NUMBER, round(100 * row["printed_ratio"], 6))
+        yield f"printed {printed} %{_PRINTED[row['printed_is']]}"
 
 
 def _losses(losses: pd.DataFrame, sizes: pd.DataFrame, width: int) -> Iterator[Text]:
