@@ -23,14 +23,21 @@ _OF_PART: Final = {
     IDLE: "other idle",
 }
 _WAITS: Final = "waiting for stragglers"
+_STARTING: Final = "ranks not in step yet"
 _INPUT: Final = "waiting for input"
 OUTSIDE: Final = "outside the window"
 """What the throughput tells of and the window, whose contents are known, does not hold."""
 
 _HOST: Final = "host: {}"
 LOSSES: Final = (
-    *(_OF_PART["exposed_communication"], _WAITS, _OF_PART["compute"]),
-    *(_OF_PART["exposed_transfer"], _OF_PART["device_memory"], _INPUT, _OF_PART[IDLE]),
+    *(_OF_PART["exposed_communication"], _WAITS, _STARTING),
+    *(
+        _OF_PART["compute"],
+        _OF_PART["exposed_transfer"],
+        _OF_PART["device_memory"],
+        _INPUT,
+        _OF_PART[IDLE],
+    ),
     *(_HOST.format(phase) for phase in (*PHASES, "outside any phase")),
     OUTSIDE,
 )
@@ -65,8 +72,8 @@ def _losses(made: pd.DataFrame) -> pd.Series:
     """Return what each row of the makeup would be lost to."""
     part, kind, name = (made[column].astype(object) for column in ("part", "kind", "name"))
     losses = part.map(_OF_PART).to_numpy(object)
-    waits = ((kind == WAITING) & (name != NOT_IN_STEP)) | ((part == IDLE) & (kind == "peer"))
-    losses = np.where(waits, _WAITS, losses)
+    losses = np.where((kind == WAITING) | ((part == IDLE) & (kind == "peer")), _WAITS, losses)
+    losses = np.where((kind == WAITING) & (name == NOT_IN_STEP), _STARTING, losses)
     losses = np.where((part == IDLE) & (kind == "data"), _INPUT, losses)
     return pd.Series(losses, made.index)
 

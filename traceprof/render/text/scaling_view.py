@@ -102,9 +102,10 @@ def _is_told(table: pd.DataFrame, name: str) -> bool:
 
 
 def _number(column: Column, value: Any) -> str:
-    if column.unit in (Unit.PER_S, Unit.FACTOR):
-        digits = 1 if column.unit is Unit.PER_S else 3
-        return value_text(Unit.NUMBER, round(value, digits) if is_known(value) else None)
+    if column.unit is Unit.PER_S:
+        return value_text(column.unit, value).removesuffix(" /s")
+    if column.unit is Unit.FACTOR:
+        return value_text(Unit.NUMBER, value)
     return value_text(column.unit, value)
 
 
