@@ -58,6 +58,8 @@ COMMANDS: Final[tuple[Command, ...]] = (
     Command("show", "one table: breakdown, steps, kernels … (alone: what there is)"),
     Command("explain", "why a step took longer than the typical one, as a sum"),
     Command("compare", "what changed from one run to another, and is it more than chance"),
+    Command("scaling", "throughput by number of GPUs, and where the rest was lost"),
+    Command("elastic", "a job whose ranks come and go: epochs, restarts, the time lost and why"),
     Command("report", "everything on one HTML page, offline"),
     Command("timeline", "an interactive timeline in one file; PNG and SVG, too"),
     Command("view", "the same live in a browser, traces of any size side by side"),
