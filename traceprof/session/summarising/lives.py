@@ -36,7 +36,7 @@ _JUDGED: Final = Note(
 def with_lives(summary: Summary, paths: Sequence[Path | str], life: int | None = None) -> Summary:
     """Return ``summary`` of a run with what is known of every start of its program.
 
-    Times then count from the start of the first process of the job. Nothing changes where no
+    Times then count from where the first agents meet, else from the start of the first process. Nothing changes where no
     manifest tells when processes were started.
 
     Args:
@@ -48,7 +48,9 @@ def with_lives(summary: Summary, paths: Sequence[Path | str], life: int | None =
     if not lives or summary.started_utc_ns is None:
         return summary
     shown = chosen if life is None else life
+    met = (event.get("start_ns") for event in agents if event.get("kind") == "rendezvous")
     zero = min(one.start_ns for one in lives)
+    zero = min(zero, *(at for at in met if isinstance(at, int)), zero)
     nodes = _nodes(lives)
     started = [one for one in map(read_start, lives[:_MOST_FILES]) if one is not None]
     epochs = _epochs(started, zero)
