@@ -12,7 +12,7 @@ from traceprof.errors import UsageError
 from traceprof.model.summary import Summary
 from traceprof.session.opening import Opening
 from traceprof.session.runs_named import name_of, summaries_in
-from traceprof.store import Store, is_exported
+from traceprof.store import Store, as_name, is_exported
 
 __all__ = ["LogReading", "keep_files", "keep_logs", "name_of_files"]
 
@@ -45,7 +45,7 @@ def keep_files(
     for path in map(Path, paths):
         runs = _called(summaries_in(path, opening), name, labels, is_alone=len(paths) == 1)
         is_chosen = name is not None or is_exported(path)
-        yield from store.add_all(runs, numbered=not (is_chosen or replaces), replaces=replaces)
+        yield from _kept(store, runs, is_chosen=is_chosen, replaces=replaces)
 
 
 def keep_logs(
@@ -62,8 +62,7 @@ def keep_logs(
     for path in paths:
         found = read_log(path, source=reading.source, patterns=reading.patterns or None)
         runs = _called(found, name, labels, is_alone=len(paths) == 1)
-        numbered = name is None and not replaces
-        yield from store.add_all(runs, numbered=numbered, replaces=replaces)
+        yield from _kept(store, runs, is_chosen=name is not None, replaces=replaces)
 
 
 def name_of_files(paths: Sequence[Path]) -> str:
@@ -71,6 +70,16 @@ def name_of_files(paths: Sequence[Path]) -> str:
     if len(paths) == 1:
         return name_of(paths[0])
     return name_of(Path(os.path.commonpath([path.absolute().parent for path in paths])))
+
+
+def _kept(
+    store: Store, runs: Sequence[Summary], *, is_chosen: bool, replaces: bool
+) -> Sequence[str]:
+    """Keep ``runs``; names that nobody chose are made fit, and numbered where they are taken."""
+    if is_chosen:
+        return store.add_all(runs, replaces=replaces)
+    fit = [replace(run, name=as_name(run.name)) for run in runs]
+    return store.add_all(fit, numbered=not replaces, replaces=replaces)
 
 
 def _called(

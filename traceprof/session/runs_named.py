@@ -125,9 +125,9 @@ def _of_text(path: Path) -> list[Summary]:
         try:
             runs = read(path)
         except TraceprofError as error:
-            tried.append(f"no {what} ({str(error).removeprefix(f'{path}: ')})")
+            tried.append(f"as a {what}: {str(error).removeprefix(f'{path}: ')}")
             continue
         if runs:
             return runs
-        tried.append(f"no {what} (nothing in it)")
-    raise UsageError(f"{path}: no trace, no exported run, {', '.join(tried)}")
+        tried.append(f"as a {what}: nothing in it")
+    raise UsageError(f"{path}: neither a trace nor exported runs; {'; '.join(tried)}")

@@ -2,13 +2,14 @@
 
 from traceprof.store.exported import exported_runs, is_exported, read_exported
 from traceprof.store.location import VARIABLE, default_path
-from traceprof.store.runs import Kept, Measure, Store, check_name
+from traceprof.store.runs import Kept, Measure, Store, as_name, check_name
 
 __all__ = [
     "VARIABLE",
     "Kept",
     "Measure",
     "Store",
+    "as_name",
     "check_name",
     "default_path",
     "exported_runs",

@@ -21,7 +21,7 @@ from traceprof.store.location import default_path
 from traceprof.store.parts import add_labels, read_summary, write_parts
 from traceprof.version import __version__
 
-__all__ = ["Kept", "Store", "check_name"]
+__all__ = ["Kept", "Store", "as_name", "check_name"]
 
 _NUMBER: Final = re.compile(r"#?(\d+)")
 _COLUMNS: Final = (
@@ -192,6 +192,13 @@ def check_name(name: str) -> str:
     if _NUMBER.fullmatch(name) or name.startswith(("-", "label:")):
         raise UsageError(f"{name!r} cannot be the name of a run: it means something else")
     return name
+
+
+def as_name(text: str) -> str:
+    """Return a name that a run may bear, made of ``text`` that nobody chose to be one."""
+    shown = "".join(c if c.isprintable() else " " for c in storable(text))
+    name = " ".join(shown.split()).removeprefix("label:").lstrip("- ")
+    return f"run-{name.lstrip('#')}" if not name or _NUMBER.fullmatch(name) else name
 
 
 def _add(database: Database, run: Summary, numbered: bool, replaces: bool) -> str:
