@@ -207,7 +207,7 @@ def test_nobody_else_may_read_it(store: Store) -> None:
         ("12", "run-12"),
         ("#3", "run-3"),
         ("--x", "x"),
-        ("", "run-"),
+        ("", "run"),
         ("label:a=b", "a=b"),
     ],
 )

@@ -3,6 +3,7 @@
 from traceprof.store.exported import exported_runs, is_exported, read_exported
 from traceprof.store.location import VARIABLE, default_path
 from traceprof.store.runs import Kept, Measure, Store, as_name, check_name
+from traceprof.store.values import sqlite_type
 
 __all__ = [
     "VARIABLE",
@@ -15,4 +16,5 @@ __all__ = [
     "exported_runs",
     "is_exported",
     "read_exported",
+    "sqlite_type",
 ]

@@ -198,7 +198,9 @@ def as_name(text: str) -> str:
     """Return a name that a run may bear, made of ``text`` that nobody chose to be one."""
     shown = "".join(c if c.isprintable() else " " for c in storable(text))
     name = " ".join(shown.split()).removeprefix("label:").lstrip("- ")
-    return f"run-{name.lstrip('#')}" if not name or _NUMBER.fullmatch(name) else name
+    if not name:
+        return "run"
+    return f"run-{name.lstrip('#')}" if _NUMBER.fullmatch(name) else name
 
 
 def _add(database: Database, run: Summary, numbered: bool, replaces: bool) -> str:
