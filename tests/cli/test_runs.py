@@ -25,7 +25,7 @@ from traceprof.cli import app
 from traceprof.cli.commands import COMMANDS
 from traceprof.errors import UsageError
 from traceprof.formats.nsys.writer import write_nsys
-from traceprof.model.summary import Summary
+from traceprof.model.summary import SourceFile, Summary
 from traceprof.recording import Recording, RecordRequest
 from traceprof.session.run import Run
 from traceprof.store import VARIABLE, Store
@@ -55,7 +55,9 @@ def readers(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any]]:
     asked: list[dict[str, Any]] = []
 
     def summarise(run: Run, *, name: str, labels: Mapping[str, str]) -> Summary:
-        return make_summary(name, labels=labels, window=run.selection.label)
+        sources = (SourceFile(str(run.paths[0]), "nsys"), SourceFile("s3://bucket/trace"))
+        label = run.selection.label
+        return make_summary(name, labels=labels, window=label, sources=sources)
 
     def read_log(path: Path, **how: Any) -> list[Summary]:
         asked.append(how)
@@ -228,6 +230,18 @@ def test_a_database_that_is_none_is_said_in_one_line(trace: Path, tmp_path: Path
     assert "a SQLite file, but no database of runs" in message
     assert "holds no runs" in refused(2, "runs", "show", "a", "--db", tmp_path / "none.db")
     assert "0 runs" in printed("runs", "list", "--db", tmp_path / "none.db")
+
+
+def test_where_the_traces_lie_is_kept_whole(
+    store: Store, trace: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(trace.parent)
+    run("runs", "add", trace.name)
+    run("analyze", trace.name, "--name", "b")
+    tp.runs().add(trace.name, "c")
+    for name in ("night", "b", "c"):
+        paths = [source.path for source in store.get(name).sources]
+        assert paths == [str(trace), "s3://bucket/trace"]
 
 
 def test_analyze_keeps_the_run_after_its_page(store: Store, trace: Path) -> None:

@@ -14,7 +14,7 @@ from traceprof.session.opening import Opening
 from traceprof.session.runs_named import name_of, summaries_in
 from traceprof.store import Store, as_name, is_exported
 
-__all__ = ["LogReading", "keep_files", "keep_logs", "name_of_files"]
+__all__ = ["LogReading", "keep_files", "keep_logs", "name_of_files", "with_places"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,13 +72,25 @@ def name_of_files(paths: Sequence[Path]) -> str:
     return name_of(Path(os.path.commonpath([path.absolute().parent for path in paths])))
 
 
+def with_places(run: Summary) -> Summary:
+    """Return ``run`` with the whole paths of its files, as far as these are here."""
+    sources = (
+        replace(source, path=str(Path(source.path).absolute()))
+        if Path(source.path).exists()
+        else source
+        for source in run.sources
+    )
+    return replace(run, sources=tuple(sources))
+
+
 def _kept(
     store: Store, runs: Sequence[Summary], *, is_chosen: bool, replaces: bool
 ) -> Sequence[str]:
     """Keep ``runs``; names that nobody chose are made fit, and numbered where they are taken."""
+    placed = [with_places(run) for run in runs]
     if is_chosen:
-        return store.add_all(runs, replaces=replaces)
-    fit = [replace(run, name=as_name(run.name)) for run in runs]
+        return store.add_all(placed, replaces=replaces)
+    fit = [replace(run, name=as_name(run.name)) for run in placed]
     return store.add_all(fit, numbered=not replaces, replaces=replaces)
 
 
