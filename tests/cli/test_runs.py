@@ -17,6 +17,7 @@ from click.testing import Result as Done
 from typer.testing import CliRunner
 
 import traceprof as tp
+from tests.analysis.generated_run import Plan, make_run
 from tests.builders import TraceBuilder
 from tests.requirements import ROOT
 from tests.summaries import MS, assert_same_runs, full_summary, make_summary
@@ -314,3 +315,12 @@ def test_runs_from_python(two: Store, trace: Path) -> None:
     assert two.names() == ["resnet-2gpu", "bert", "night", "again"]
     assert repr(kept) == f"<traceprof runs in {two.path}>"
     assert tp.runs(two.path.with_name("other.db")).list().empty
+
+
+def test_files_of_one_run_are_called_as_their_folder(store: Store, tmp_path: Path) -> None:
+    folder = tmp_path / "12"
+    folder.mkdir()
+    for member in make_run(Plan(n_ranks=2)):
+        write_nsys(member.trace, folder / f"rank{member.rank}.sqlite")
+    assert "kept as run-12" in run("analyze", *sorted(folder.iterdir()), "--save").stderr
+    assert "kept as run-12-2" in run("runs", "add", folder).stderr

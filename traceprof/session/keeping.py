@@ -67,9 +67,8 @@ def keep_logs(
 
 def name_of_files(paths: Sequence[Path]) -> str:
     """Return what a run in ``paths`` is called: as its file, or as the folder of its files."""
-    if len(paths) == 1:
-        return name_of(paths[0])
-    return name_of(Path(os.path.commonpath([path.absolute().parent for path in paths])))
+    folders = [path.absolute().parent for path in paths]
+    return as_name(name_of(paths[0] if len(paths) == 1 else os.path.commonpath(folders)))
 
 
 def with_places(run: Summary) -> Summary:
