@@ -2,7 +2,8 @@
 
 from traceprof.store.exported import exported_runs, is_exported, read_exported
 from traceprof.store.location import VARIABLE, default_path
-from traceprof.store.runs import Kept, Measure, Store, as_name, check_name
+from traceprof.store.names import as_name, check_name
+from traceprof.store.runs import Kept, Measure, Store
 from traceprof.store.values import sqlite_type
 
 __all__ = [
