@@ -1,6 +1,7 @@
 import pytest
 
-from traceprof.recording.masking import kept_variables, masked_command, secrets_of
+from traceprof.model.masking import masked_command, secrets_of
+from traceprof.recording.masking import kept_variables
 
 
 def test_only_variables_about_training_are_kept():
