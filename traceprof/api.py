@@ -16,7 +16,7 @@ from traceprof.render.html_text import piece_of_html, result_html
 from traceprof.session.answer import Document, answer
 from traceprof.session.explaining.explain import explain
 from traceprof.session.explaining.spec import NAME as EXPLAIN
-from traceprof.session.keeping import keep_files, name_of_files
+from traceprof.session.keeping import keep_files, name_of_files, with_places
 from traceprof.session.opening import Align, Opening
 from traceprof.session.records import list_of_runs
 from traceprof.session.run import Run as SessionRun
@@ -125,7 +125,7 @@ class Runs:
             summary = summary_of(run, name or name_of_files(run.paths), labels)
         else:
             summary = replace(run, name=name or run.name).labelled(**labels)
-        return self._store.add(summary, numbered=name is None)
+        return self._store.add(with_places(summary), numbered=name is None)
 
     def remove(self, name: str) -> None:
         """Remove a run, by its whole name or its number.

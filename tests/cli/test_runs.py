@@ -17,6 +17,7 @@ from click.testing import Result as Done
 from typer.testing import CliRunner
 
 import traceprof as tp
+from tests.analysis.generated_run import Plan, make_run
 from tests.builders import TraceBuilder
 from tests.requirements import ROOT
 from tests.summaries import MS, assert_same_runs, full_summary, make_summary
@@ -25,7 +26,7 @@ from traceprof.cli import app
 from traceprof.cli.commands import COMMANDS
 from traceprof.errors import UsageError
 from traceprof.formats.nsys.writer import write_nsys
-from traceprof.model.summary import Summary
+from traceprof.model.summary import SourceFile, Summary
 from traceprof.recording import Recording, RecordRequest
 from traceprof.session.run import Run
 from traceprof.store import VARIABLE, Store
@@ -55,7 +56,9 @@ def readers(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any]]:
     asked: list[dict[str, Any]] = []
 
     def summarise(run: Run, *, name: str, labels: Mapping[str, str]) -> Summary:
-        return make_summary(name, labels=labels, window=run.selection.label)
+        sources = (SourceFile(str(run.paths[0]), "nsys"), SourceFile("s3://bucket/trace"))
+        label = run.selection.label
+        return make_summary(name, labels=labels, window=label, sources=sources)
 
     def read_log(path: Path, **how: Any) -> list[Summary]:
         asked.append(how)
@@ -230,6 +233,18 @@ def test_a_database_that_is_none_is_said_in_one_line(trace: Path, tmp_path: Path
     assert "0 runs" in printed("runs", "list", "--db", tmp_path / "none.db")
 
 
+def test_where_the_traces_lie_is_kept_whole(
+    store: Store, trace: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(trace.parent)
+    run("runs", "add", trace.name)
+    run("analyze", trace.name, "--name", "b")
+    tp.runs().add(trace.name, "c")
+    for name in ("night", "b", "c"):
+        paths = [source.path for source in store.get(name).sources]
+        assert paths == [str(trace), "s3://bucket/trace"]
+
+
 def test_analyze_keeps_the_run_after_its_page(store: Store, trace: Path) -> None:
     plain = printed("analyze", trace)
     done = run("analyze", trace, "--save", "--label", "gpus=8", "-w", "all")
@@ -300,3 +315,12 @@ def test_runs_from_python(two: Store, trace: Path) -> None:
     assert two.names() == ["resnet-2gpu", "bert", "night", "again"]
     assert repr(kept) == f"<traceprof runs in {two.path}>"
     assert tp.runs(two.path.with_name("other.db")).list().empty
+
+
+def test_files_of_one_run_are_called_as_their_folder(store: Store, tmp_path: Path) -> None:
+    folder = tmp_path / "12"
+    folder.mkdir()
+    for member in make_run(Plan(n_ranks=2)):
+        write_nsys(member.trace, folder / f"rank{member.rank}.sqlite")
+    assert "kept as run-12" in run("analyze", *sorted(folder.iterdir()), "--save").stderr
+    assert "kept as run-12-2" in run("runs", "add", folder).stderr

@@ -115,8 +115,8 @@ def test_a_folder_that_holds_no_trace_does_not_hide_a_run(store: Store, folder: 
         (
             "photo.jpg",
             UsageError,
-            r"photo.jpg: no trace, no exported run, no table of rates \(no columns\), "
-            r"no log \(of no known program\)",
+            "photo.jpg: neither a trace nor exported runs; as a table of rates: no columns; "
+            "as a log: of no known program",
         ),
         ("runs.db", TraceError, "a SQLite database without the tables of a profiler"),
     ],

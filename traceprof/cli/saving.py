@@ -58,13 +58,14 @@ class Saving:
             UsageError: the name is taken.
             StoreError: the database cannot be written.
         """
-        from traceprof.session.keeping import name_of_files
+        from traceprof.session.keeping import name_of_files, with_places
         from traceprof.session.runs_named import summary_of
         from traceprof.store import Store
 
         store = Store.at(self.db)
         summary = summary_of(run, self.name or name_of_files(paths), self.labels)
-        say_kept(store, store.add(summary, numbered=numbered or self.name is None))
+        numbered = numbered or self.name is None
+        say_kept(store, store.add(with_places(summary), numbered=numbered))
 
 
 def say_kept(store: Store, name: str) -> None:

@@ -12,9 +12,9 @@ from traceprof.errors import UsageError
 from traceprof.model.summary import Summary
 from traceprof.session.opening import Opening
 from traceprof.session.runs_named import name_of, summaries_in
-from traceprof.store import Store, is_exported
+from traceprof.store import Store, as_name, is_exported
 
-__all__ = ["LogReading", "keep_files", "keep_logs", "name_of_files"]
+__all__ = ["LogReading", "keep_files", "keep_logs", "name_of_files", "with_places"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +45,7 @@ def keep_files(
     for path in map(Path, paths):
         runs = _called(summaries_in(path, opening), name, labels, is_alone=len(paths) == 1)
         is_chosen = name is not None or is_exported(path)
-        yield from store.add_all(runs, numbered=not (is_chosen or replaces), replaces=replaces)
+        yield from _kept(store, runs, is_chosen=is_chosen, replaces=replaces)
 
 
 def keep_logs(
@@ -62,15 +62,35 @@ def keep_logs(
     for path in paths:
         found = read_log(path, source=reading.source, patterns=reading.patterns or None)
         runs = _called(found, name, labels, is_alone=len(paths) == 1)
-        numbered = name is None and not replaces
-        yield from store.add_all(runs, numbered=numbered, replaces=replaces)
+        yield from _kept(store, runs, is_chosen=name is not None, replaces=replaces)
 
 
 def name_of_files(paths: Sequence[Path]) -> str:
     """Return what a run in ``paths`` is called: as its file, or as the folder of its files."""
-    if len(paths) == 1:
-        return name_of(paths[0])
-    return name_of(Path(os.path.commonpath([path.absolute().parent for path in paths])))
+    folders = [path.absolute().parent for path in paths]
+    return as_name(name_of(paths[0] if len(paths) == 1 else os.path.commonpath(folders)))
+
+
+def with_places(run: Summary) -> Summary:
+    """Return ``run`` with the whole paths of its files, as far as these are here."""
+    sources = (
+        replace(source, path=str(Path(source.path).absolute()))
+        if Path(source.path).exists()
+        else source
+        for source in run.sources
+    )
+    return replace(run, sources=tuple(sources))
+
+
+def _kept(
+    store: Store, runs: Sequence[Summary], *, is_chosen: bool, replaces: bool
+) -> Sequence[str]:
+    """Keep ``runs``; names that nobody chose are made fit, and numbered where they are taken."""
+    placed = [with_places(run) for run in runs]
+    if is_chosen:
+        return store.add_all(placed, replaces=replaces)
+    fit = [replace(run, name=as_name(run.name)) for run in placed]
+    return store.add_all(fit, numbered=not replaces, replaces=replaces)
 
 
 def _called(

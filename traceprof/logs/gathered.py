@@ -1,0 +1,245 @@
+"""What is gathered of a run while its log is read."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any, Final, NamedTuple
+
+from traceprof.logs.cleaning import Line
+from traceprof.logs.clock import Clock
+from traceprof.logs.series import Key, Point, Series
+from traceprof.model.results import Note, Unit
+
+__all__ = ["Book", "Facts", "Gathered", "When"]
+
+_MOST_POINTS: Final = 400_000
+_FEWEST_POINTS: Final = 256
+_POINTS_OF_A_SERIES: Final = 2_000
+_MOST_SERIES: Final = 3_000
+_MOST_ROWS: Final = 20_000
+_COPIES_REACH: Final = 2
+
+
+class When(NamedTuple):
+    """A time: of the log's clock, or (``is_elapsed``) since training began; NaN: not known."""
+
+    seconds: float = math.nan
+    is_elapsed: bool = False
+
+
+@dataclass(slots=True)
+class Facts:
+    """What readers learn of a run beside its numbers; None: not known.
+
+    ``batch_per_process`` is what one process takes at a time, on all its devices. ``train_samples``
+    is the size of the data set. ``has_warmup``: the rates that are printed hold the first steps.
+    """
+
+    world_size: int | None = None
+    devices: int | None = None
+    nodes: int | None = None
+    global_batch: float | None = None
+    batch_per_device: float | None = None
+    batch_per_process: float | None = None
+    accumulation: int | None = None
+    tokens_per_step: float | None = None
+    train_samples: float | None = None
+    has_warmup: bool = True
+    rates_leave_out: str = ""
+
+    @property
+    def size(self) -> int | None:
+        """On how many devices the run trains, where one process has one device or more."""
+        return self.devices or self.world_size
+
+    @property
+    def batch(self) -> float | None:
+        """Samples of a step on all devices."""
+        if self.global_batch:
+            return self.global_batch
+        each, size = self.batch_per_device, self.size
+        if self.batch_per_process:
+            each, size = self.batch_per_process, self.world_size
+        return each * size * (self.accumulation or 1) if each and size else None
+
+
+@dataclass(slots=True)
+class Gathered:
+    """One run of a log."""
+
+    facts: Facts = field(default_factory=Facts)
+    series: dict[Key, Series] = field(default_factory=dict)
+    epochs: dict[tuple[int, int], dict[str, Any]] = field(default_factory=dict)
+    events: list[dict[str, Any]] = field(default_factory=list)
+    measures: dict[str, dict[str, Any]] = field(default_factory=dict)
+    environment: dict[str, str] = field(default_factory=dict)
+    labels: dict[str, str] = field(default_factory=dict)
+    notes: list[Note] = field(default_factory=list)
+    command: str = ""
+    workload: str = ""
+    life: int = 0
+    training_from_s: float | None = None
+    utc_of_zero: bool = False
+    left_out: int = 0
+
+    def metric(
+        self,
+        name: str,
+        value: float | None,
+        point: Point = Point(),  # noqa: B008: it is a tuple
+        *,
+        scope: str = "run",
+        over: str = "step",
+        rank: int | None = None,
+        is_elapsed: bool = False,
+        is_redrawn: bool = False,
+    ) -> None:
+        """Note a value of a metric, in the unit of its name."""
+        if value is None:
+            return
+        key = Key(name, self.life, -1 if rank is None else rank, scope, over)
+        series = self.series.get(key)
+        if series is None:
+            if len(self.series) >= _MOST_SERIES:
+                self.left_out += 1
+                return
+            series = self.series[key] = Series(is_elapsed)
+        most = _POINTS_OF_A_SERIES if over in ("step", "interval", "ema") else _MOST_ROWS
+        limit = min(most, max(_FEWEST_POINTS, _MOST_POINTS // len(self.series)))
+        series.add(point, value, limit, is_redrawn=is_redrawn)
+
+    def epoch(self, number: int, **values: float | None) -> None:
+        """Note what is known of an epoch: seconds, at_s, steps, samples, ranks, is_elapsed."""
+        if (self.life, number) not in self.epochs and len(self.epochs) >= _MOST_ROWS:
+            self.left_out += 1
+            return
+        own = self.epochs.setdefault((self.life, number), {})
+        own.update({name: value for name, value in values.items() if value is not None})
+
+    def event(
+        self, kind: str, when: When = When(), seconds: float | None = None, **about: Any  # noqa: B008
+    ) -> None:
+        """Note what happened; ``about``: rank, node, epoch, value, text."""
+        if len(self.events) >= _MOST_ROWS:
+            self.left_out += 1
+            return
+        self.events.append(
+            {"kind": kind, "when": when, "seconds": seconds, "life": self.life, **about}
+        )
+
+    def measure(
+        self,
+        name: str,
+        value: float | None,
+        unit: Unit,
+        *,
+        scope: str = "run",
+        better: str = "",
+        source: str = "printed",
+    ) -> None:
+        """Note the run in one number; the last one of a name counts."""
+        if value is None or not math.isfinite(value):
+            return
+        self.measures[name] = {
+            "measure": name,
+            "value": float(value),
+            "unit": str(unit),
+            "scope": scope,
+            "better": better,
+            "source": source,
+        }
+
+    def say(self, text: str, **values: Any) -> None:
+        """Note what must be read with the numbers, once."""
+        note = Note.of(text, **values)
+        if all((other.text, other.values) != (text, values) for other in self.notes):
+            self.notes.append(note)
+
+    def of(self, metric: str) -> Iterator[tuple[Key, Series]]:
+        """Yield the series of a metric, life by life."""
+        for key, series in self.series.items():
+            if key.metric == metric:
+                yield key, series
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether nothing is known of it."""
+        return not (self.series or self.epochs or self.events or self.measures)
+
+
+class Book:
+    """The runs of one log: readers write to ``run``, the one that is at work."""
+
+    def __init__(self) -> None:
+        self.clock = Clock()
+        self.runs: list[Gathered] = [Gathered()]
+        self._is_restarting = False
+        self._last: dict[int, list[tuple[float, float]]] = {}
+        self._first: tuple[float, float] | None = None
+        self._top: tuple[float, float] | None = None
+
+    @property
+    def run(self) -> Gathered:
+        """The run that is at work."""
+        return self.runs[-1]
+
+    def when(self, line: Line) -> When:
+        """Return when ``line`` was written, as far as it says so."""
+        found = self.clock.read(line.raw)
+        return When() if found is None else When(found)
+
+    def restarting(self) -> None:
+        """Note that the program is started again: what follows is its next life."""
+        self._is_restarting = self._top is not None
+
+    def begin_run(self) -> Gathered:
+        """Begin another run, if anything is known of the one at work."""
+        if not self.run.is_empty:
+            self.runs.append(Gathered())
+            self.run.environment.update(self.runs[-2].environment)
+            self._forget()
+            self._first, self._is_restarting = None, False
+        return self.run
+
+    def position(self, step: float, epoch: float = 0.0, rank: int | None = None) -> None:
+        """Note how far the program is, before what it says is noted.
+
+        Going back by more than what ranks are apart is another life of the run; going back to
+        where the run began, without a launcher that starts it again, another run.
+        """
+        place = (epoch, step)
+        recent = self._last.setdefault(-1 if rank is None else rank, [])
+        reach = _COPIES_REACH if rank is None else 1
+        went_back = bool(recent) and place < recent[-1] and place not in recent[-reach:]
+        if self._is_restarting or went_back:
+            self._began_again(place)
+            recent = self._last.setdefault(-1 if rank is None else rank, [])
+        if not recent or place > recent[-1]:
+            recent.append(place)
+            del recent[:-_COPIES_REACH]
+        self._first = place if self._first is None else self._first
+        self._top = place if self._top is None else max(self._top, place)
+
+    def _began_again(self, place: tuple[float, float]) -> None:
+        top = self._top
+        if not self._is_restarting and self._first is not None and place <= self._first:
+            facts = self.run.facts
+            self.begin_run().facts = facts
+            return
+        self._forget()
+        self._is_restarting = False
+        self.run.life += 1
+        if top is not None and place <= top:
+            self.run.event(
+                "restart",
+                value=place[1],
+                text=f"goes on at step {place[1]:g} after step {top[1]:g}"
+                if place[0] == top[0]
+                else f"goes on at epoch {place[0]:g}, step {place[1]:g} after {top[0]:g}, {top[1]:g}",
+            )
+        self._top = place
+
+    def _forget(self) -> None:
+        self._last, self._top = {}, None
