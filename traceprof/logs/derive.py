@@ -158,9 +158,7 @@ def _multiplied(run: Gathered, what: str) -> None:
     for suffix, count in (("_per_device", run.facts.size), ("_per_rank", run.facts.world_size)):
         each = run.measures.get(name + suffix)
         if each is not None and count:
-            run.measure(
-                name, each["value"] * count, Unit.PER_S, better="higher", source="computed"
-            )
+            run.measure(name, each["value"] * count, Unit.PER_S, better="higher", source="computed")
             return
 
 

@@ -119,7 +119,11 @@ class Gathered:
         own.update({name: value for name, value in values.items() if value is not None})
 
     def event(
-        self, kind: str, when: When = When(), seconds: float | None = None, **about: Any  # noqa: B008
+        self,
+        kind: str,
+        when: When = When(),
+        seconds: float | None = None,
+        **about: Any,  # noqa: B008
     ) -> None:
         """Note what happened; ``about``: rank, node, epoch, value, text."""
         if len(self.events) >= _MOST_ROWS:

@@ -106,8 +106,13 @@ class PatternReader(Reader):
         if name in ("top1", "top5", "accuracy") or name.startswith("val_"):
             over = "run"
         run.metric(
-            name, value, point, scope=scope, over=over,
-            rank=rank if scope != "run" else None, is_elapsed=is_elapsed,
+            name,
+            value,
+            point,
+            scope=scope,
+            over=over,
+            rank=rank if scope != "run" else None,
+            is_elapsed=is_elapsed,
         )
 
 
@@ -118,5 +123,3 @@ def _in_ns(name: str, value: float) -> tuple[str, float]:
         if name.endswith(suffix):
             return name.removesuffix(suffix) + "_ns", value * factor
     return name, value
-
-

@@ -7,6 +7,7 @@ import pytest
 from tests.recording.programs.elastic_job import run_elastic_job
 from tests.requirements import require
 from traceprof.comparison.elastic import elastic
+from traceprof.comparison.elastic.spec import TIMELINE_NAME
 from traceprof.formats.runs.files import lives_of_run, open_run
 from traceprof.session.run import open_run as open_one
 from traceprof.session.summarising.summarise import summarise
@@ -86,7 +87,7 @@ def test_the_time_lost_is_what_the_program_printed(job, told):
     sizes = zip(table["ranks_before_count"], table["ranks_after_count"], strict=True)
     assert list(sizes) == [(2, 1), (1, 2)]
     assert table["why"].tolist() == ["a rank failed", "nodes came"]
-    timeline = told.results["timeline"].table
+    timeline = told.results[TIMELINE_NAME].table
     assert {"agents meet", "membership change", "rank killed", "epoch"} <= set(timeline["what"])
 
 

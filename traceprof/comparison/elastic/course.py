@@ -16,7 +16,7 @@ __all__ = ["PARTS", "Course", "Lost", "course_of"]
 PARTS: Final = ("redone", "stopping", "rendezvous", "initialisation", "loading", "setup")
 """Of what the time that is lost at a restart can be made, in the order in which it passes."""
 
-_TOTALS: Final = ("time_to_train_ns", "total_ns")
+_TOTALS: Final = ("total_ns", "train_ns", "time_to_train_ns")
 _NOT_KNOWN: Final = float("nan")
 _TELLING: Final = 0.01
 
@@ -68,6 +68,7 @@ class Course:
     epochs: pd.DataFrame
     lost: Sequence[Lost]
     cut_count: int = 0
+    restarts_count: int = 0
     accuracy: Mapping[float, float] = field(default_factory=dict)
     accuracy_name: str = ""
 
@@ -86,7 +87,8 @@ def course_of(run: Summary) -> Course:
     """Return the course of a job, from what is kept of it."""
     every = run.table("epochs")
     events = run.table("events").sort_values("event", kind="stable")
-    lost = _lost(events, every)
+    is_recorded = len(run.table("lives")) > 0
+    lost = _lost(events, every, is_recorded=is_recorded)
     kept = every.sort_values("life", kind="stable").drop_duplicates("epoch", keep="last")
     epochs = _judged(kept.sort_values("epoch", ignore_index=True), lost)
     first = _first_events(events)
@@ -99,6 +101,7 @@ def course_of(run: Summary) -> Course:
         epochs=epochs,
         lost=lost,
         cut_count=len(every) - len(kept),
+        restarts_count=int((events["kind"] == "restart").sum()),
         accuracy=accuracy,
         accuracy_name=name,
     )
@@ -127,7 +130,7 @@ def _first_events(events: pd.DataFrame) -> dict[str, float]:
     return found
 
 
-def _lost(events: pd.DataFrame, epochs: pd.DataFrame) -> list[Lost]:
+def _lost(events: pd.DataFrame, epochs: pd.DataFrame, *, is_recorded: bool) -> list[Lost]:
     """Return the restarts, each with what explains it.
 
     That is what happened to the whole job in its life and epoch; in a log which tells neither, what
@@ -145,7 +148,7 @@ def _lost(events: pd.DataFrame, epochs: pd.DataFrame) -> list[Lost]:
             is_same = _same(other["life"], row["life"]) and _same(other["epoch"], row["epoch"])
             if kind in PARTS and is_same and pd.notna(other["duration_ns"]):
                 parts[kind] = parts.get(kind, 0.0) + float(other["duration_ns"])
-        before, after = _sizes(rows, place)
+        before, after = _sizes(rows, place) if is_recorded else (_NOT_KNOWN, _NOT_KNOWN)
         found.append(
             Lost(
                 number=len(found) + 1,
@@ -155,7 +158,7 @@ def _lost(events: pd.DataFrame, epochs: pd.DataFrame) -> list[Lost]:
                 lost_ns=float(row["duration_ns"]),
                 parts=parts,
                 redone_count=_number(row["value"]),
-                why=str(row["text"] or "") if pd.notna(row["text"]) else "",
+                why=str(row["text"]) if is_recorded and pd.notna(row["text"]) else "",
                 ranks_before=before,
                 ranks_after=after,
                 inside_ns=_inside_ns(row, epochs),

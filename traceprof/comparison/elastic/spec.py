@@ -6,7 +6,10 @@ from typing import Final
 
 from traceprof.model.results import ResultSpec, TableSpec, Unit, derived, key, same
 
-__all__ = ["ABOUT", "EPOCHS", "PARTS", "RESTARTS", "TIMELINE"]
+__all__ = ["ABOUT", "EPOCHS", "PARTS", "RESTARTS", "TIMELINE", "TIMELINE_NAME"]
+
+TIMELINE_NAME: Final = "job-timeline"
+"""What the result is called that the chart is drawn of."""
 
 _RUN: Final = key("run", "the job")
 
@@ -35,11 +38,6 @@ RESTARTS: Final = ResultSpec(
                 _RUN,
                 key("restart", "its number", Unit.NUMBER),
                 same("epoch", Unit.NUMBER, "the epoch at which training went on"),
-                same("life", Unit.NUMBER, "which start of the program went on"),
-                same("at_ns", Unit.AT_NS, "up to when work was not lost"),
-                same("why", Unit.TEXT, "why, as the agents or the ranks' ends tell"),
-                same("ranks_before_count", Unit.COUNT, "ranks before"),
-                same("ranks_after_count", Unit.COUNT, "ranks after"),
                 derived("lost_ns", Unit.NS, "time lost: until training was where it had been"),
                 derived("redone_ns", Unit.NS, "of it steps whose work was lost"),
                 derived("redone_count", Unit.COUNT, "how many steps"),
@@ -54,6 +52,11 @@ RESTARTS: Final = ResultSpec(
                     Unit.NS,
                     "of its epoch, beside the lost time, what a typical one does not take",
                 ),
+                same("life", Unit.NUMBER, "which start of the program went on"),
+                same("at_ns", Unit.AT_NS, "up to when work was not lost"),
+                same("why", Unit.TEXT, "why, as the agents or the ranks' ends tell"),
+                same("ranks_before_count", Unit.COUNT, "ranks before"),
+                same("ranks_after_count", Unit.COUNT, "ranks after"),
             ),
         ),
     ),
@@ -113,12 +116,11 @@ TIMELINE: Final = ResultSpec(
             ),
         ),
     ),
-    scalars=(derived("is_laid_out", Unit.FLAG, "no times are told: epochs stand end to end"),),
 )
 
 ABOUT: Final = {
     "parts": "where the job's time went",
     "restarts": "what each restart cost, and why",
     "epochs": "epoch by epoch",
-    "timeline": "what happened when",
+    TIMELINE_NAME: "what happened when",
 }

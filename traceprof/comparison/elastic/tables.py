@@ -9,9 +9,9 @@ import numpy as np
 import pandas as pd
 
 from traceprof.comparison.elastic.course import PARTS, Course
-from traceprof.comparison.elastic.spec import EPOCHS, RESTARTS, TIMELINE
+from traceprof.comparison.elastic.spec import EPOCHS, RESTARTS, TIMELINE, TIMELINE_NAME
 from traceprof.comparison.elastic.spec import PARTS as PARTS_SPEC
-from traceprof.model.results import Result
+from traceprof.model.results import Result, ResultSpec
 from traceprof.model.summary import Summary
 
 __all__ = ["epochs_table", "parts_of_job", "parts_table", "restarts_table", "timeline_table"]
@@ -38,6 +38,8 @@ _WHAT: Final[Mapping[str, str]] = {
 }
 _MOST_OF_A_KIND: Final = 200
 _SEVERAL: Final = ("checkpoint",)
+_SIZED: Final = ("start", "restart", "membership")
+"""The events of recordings, and the first of them of logs, whose value is how many ranks remain."""
 
 
 def parts_of_job(course: Course) -> dict[str, float]:
@@ -147,12 +149,11 @@ def _counts_epochs(course: Course) -> bool:
 def timeline_table(courses: Sequence[Course], runs: Sequence[Summary]) -> Result:
     """Return what happened to the jobs."""
     rows: list[dict[str, Any]] = []
-    is_laid_out = False
     for course, run in zip(courses, runs, strict=True):
-        own, laid_out = _laid_out(course, [*_lives(run), *_epochs(run), *_events(run)])
-        is_laid_out |= laid_out
+        own = [*_lives(run), *_epochs(run), *_events(run)]
+        own.sort(key=lambda row: float(row["at_ns"]) if pd.notna(row["at_ns"]) else np.inf)
         rows += [{"run": course.name, "number": n, **row} for n, row in enumerate(own)]
-    return _result("timeline", TIMELINE, rows).with_scalars(is_laid_out=is_laid_out)
+    return _result(TIMELINE_NAME, TIMELINE, rows)
 
 
 def _lives(run: Summary) -> Iterator[dict[str, Any]]:
@@ -183,6 +184,7 @@ def _epochs(run: Summary) -> Iterator[dict[str, Any]]:
 def _events(run: Summary) -> Iterator[dict[str, Any]]:
     table = run.table("events")
     place = table.groupby("kind").cumcount()
+    sized = _SIZED if len(run.table("lives")) else _SIZED[:1]
     for row in table[place < _MOST_OF_A_KIND].sort_values("event").to_dict("records"):
         if row["kind"] in _SEVERAL:
             continue
@@ -194,34 +196,17 @@ def _events(run: Summary) -> Iterator[dict[str, Any]]:
             "epoch": row["epoch"],
             "rank": row["rank"],
             "node": row["node"],
-            "ranks_count": row["value"]
-            if row["kind"] in ("start", "restart", "membership")
-            else None,
+            "ranks_count": row["value"] if row["kind"] in sized else None,
             "text": row["text"],
         }
 
 
-def _laid_out(course: Course, rows: list[dict[str, Any]]) -> tuple[list[dict[str, Any]], bool]:
-    """Return the rows in the order of time; where no times are told epochs stand end to end."""
-    if all(pd.notna(row["at_ns"]) for row in rows):
-        return sorted(rows, key=lambda row: float(row["at_ns"])), False
-    at = _or_zero(course.setup_ns) + _or_zero(course.initialisation_ns)
-    starts: dict[float, float] = {}
-    found = []
-    for row in rows:
-        if row["what"] == "epoch":
-            starts[float(row["epoch"])] = at
-            found.append({**row, "at_ns": at})
-            at += _or_zero(float(row["duration_ns"]))
-    for row in rows:
-        if row["what"] != "epoch":
-            epoch = row.get("epoch")
-            known = 0.0 if epoch is None or pd.isna(epoch) else starts.get(float(epoch), 0.0)
-            place = at if row["what"] == "end" else known
-            found.append({**row, "at_ns": place if pd.isna(row["at_ns"]) else row["at_ns"]})
-    return sorted(found, key=lambda row: float(row["at_ns"])), True
-
-
-def _result(name: str, spec: Any, rows: Sequence[Mapping[str, Any]] | pd.DataFrame) -> Result:
+def _result(
+    name: str, spec: ResultSpec, rows: Sequence[Mapping[str, Any]] | pd.DataFrame
+) -> Result:
+    """Return a result; which job it is about is told where there are several."""
     table = spec.tables[0]
-    return Result(name, spec, {table.name: table.frame(rows)})
+    frame = table.frame(rows)
+    if "run" in frame and frame["run"].nunique() == 1:
+        frame = frame.drop(columns="run")
+    return Result(name, spec, {table.name: frame})

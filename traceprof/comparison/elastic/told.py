@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from math import isclose
 from typing import Final
 
 import numpy as np
 
 from traceprof.comparison.base import Comparison
 from traceprof.comparison.elastic.course import Course, course_of
-from traceprof.comparison.elastic.spec import ABOUT
+from traceprof.comparison.elastic.spec import ABOUT, TIMELINE_NAME
 from traceprof.comparison.elastic.tables import (
     epochs_table,
     parts_of_job,
@@ -40,19 +41,20 @@ def elastic(runs: Sequence[Summary]) -> Comparison:
     if len(runs) not in (1, 2):
         raise UsageError(f"expected one run, or a base and a run, not {len(runs)}")
     for run in runs:
-        if not (len(run.table("epochs")) or len(run.table("lives"))):
+        if not any(len(run.table(name)) for name in ("epochs", "lives", "events")):
             raise UsageError(
-                f"{run.name}: neither epochs nor starts of ranks are known: record into a folder "
+                f"{run.name}: neither epochs nor starts nor events are known: record into a folder "
                 "(traceprof record -o FOLDER/ -- torchrun …), or give the log of the program"
             )
     courses = [course_of(run) for run in runs]
     course, base = courses[-1], (courses[0] if len(courses) == 2 else None)
     results = {
-        "parts": parts_table(course, base),
         "restarts": restarts_table(courses),
         "epochs": epochs_table(course, base),
-        "timeline": timeline_table(courses, runs),
+        TIMELINE_NAME: timeline_table(courses, runs),
     }
+    if any(len(one.epochs) or one.lost for one in courses):
+        results = {"parts": parts_table(course, base), **results}
     return Comparison(
         title=" against ".join(run.name for run in reversed(runs)),
         results=results,
@@ -77,7 +79,10 @@ def _verdict(course: Course, base: Course | None) -> Iterator[Note]:
     elif np.isfinite(course.total_ns):
         yield Note.of("{run} took {total:ns}", run=course.name, total=course.total_ns)
     if not course.lost:
-        yield Note.of("no restart and no lost time is told of {run}", run=course.name)
+        text = "no restart of {run} is told"
+        if course.restarts_count:
+            text = "{n:count} restart(s) of {run} are told, but not what they cost"
+        yield Note.of(text, run=course.name, n=course.restarts_count)
         return
     yield _about_lost(course)
     for one in course.lost:
@@ -115,7 +120,7 @@ def _about_lost(course: Course) -> Note:
 
 def _notes(courses: Sequence[Course], runs: Sequence[Summary]) -> Iterator[Note]:
     for course, run in zip(courses, runs, strict=True):
-        yield from _checks(course)
+        yield from _checks(course, run.notes)
         yield from _setbacks(course)
         if course.cut_count:
             yield Note.of(
@@ -126,14 +131,16 @@ def _notes(courses: Sequence[Course], runs: Sequence[Summary]) -> Iterator[Note]
         yield from run.notes
 
 
-def _checks(course: Course) -> Iterator[Note]:
-    """Say whether set-up, epochs and lost time add up to the total that is known."""
+def _checks(course: Course, said: Sequence[Note]) -> Iterator[Note]:
+    """Say where set-up, epochs and lost time do not add up to the total, unless it was ``said``."""
     if not np.isfinite(course.total_ns):
         yield Note.of("{run}: how long the whole took is not known", run=course.name)
         return
     parts = parts_of_job(course)
     left = parts[_LEFT_OVER]
-    if abs(left) > 0.01 * course.total_ns:
+    values = [value for note in said for value in note.values.values()]
+    is_said = any(isinstance(value, float) and isclose(value, left) for value in values)
+    if abs(left) > 0.01 * course.total_ns and not is_said:
         yield Note.of(
             "{run}: set-up, epochs and lost time make {sum:ns} of {total:ns}: {left:ns} lie "
             "outside of them, such as evaluation, or what nobody printed",
@@ -154,7 +161,7 @@ def _setbacks(course: Course) -> Iterator[Note]:
         if now is not None and before is not None and now < before:
             yield Note.of(
                 "{run}: {name} went back from {before:number} to {now:number} in epoch "
-                "{epoch:number}: work was lost",
+                "{epoch:number}, at the restart",
                 run=course.name,
                 name=course.accuracy_name,
                 before=before,

@@ -17,9 +17,16 @@ _EPOCH: Final = re.compile(r"^epoch\s+(?P<epoch>\d+)$|^Epoch: (?P<other>\d+)$")
 _ITER: Final = re.compile(r"^iter\s+(?P<n>\d+)/(?P<total>\d+)$|^Iteration: (?P<other>\d+)$")
 _RATE: Final = re.compile(r"^(?P<value>[\d.]+) (?P<what>\w+)/s$")
 _TOOK: Final = re.compile(r"^took (?P<value>[\d.]+) (?P<unit>s|ms|min)$")
-_CELL: Final = re.compile(r"^(?P<key>[A-Za-z][\w .@/-]*?)\s*:?\s+(?P<value>-?[\d.]+(?:e[+-]?\d+)?|nan)(?: \S+)?$")
-_RATES: Final = {"frames": "frames_per_s", "samples": "samples_per_s", "images": "samples_per_s",
-                 "imgs": "samples_per_s", "tokens": "tokens_per_s"}
+_CELL: Final = re.compile(
+    r"^(?P<key>[A-Za-z][\w .@/-]*?)\s*:?\s+(?P<value>-?[\d.]+(?:e[+-]?\d+)?|nan)(?: \S+)?$"
+)
+_RATES: Final = {
+    "frames": "frames_per_s",
+    "samples": "samples_per_s",
+    "images": "samples_per_s",
+    "imgs": "samples_per_s",
+    "tokens": "tokens_per_s",
+}
 _SKIPPED: Final = frozenset({"lrate", "lr", "learning rate"})
 _SECONDS: Final = {"s": 1.0, "ms": 1e-3, "min": 60.0}
 

@@ -86,4 +86,6 @@ class HorovodReader(Reader):
         run.measure("samples_per_s", self.total, Unit.PER_S, better="higher")
 
 
-SOURCE: Final = Source("horovod", "Horovod's synthetic benchmarks", (_ITER, _SUMMARY), HorovodReader)
+SOURCE: Final = Source(
+    "horovod", "Horovod's synthetic benchmarks", (_ITER, _SUMMARY), HorovodReader
+)

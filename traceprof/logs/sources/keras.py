@@ -62,9 +62,10 @@ class KerasReader(Reader):
             self.restored = True
 
     def _state(self, match: re.Match[str], line: Line) -> None:
-        n, metrics = int(match["n"]), {
-            m["key"].strip(): number(m["value"]) for m in _METRIC.finditer(match["metrics"])
-        }
+        n, metrics = (
+            int(match["n"]),
+            {m["key"].strip(): number(m["value"]) for m in _METRIC.finditer(match["metrics"])},
+        )
         total = int(match["total"]) if match["total"].isdigit() else None
         is_last = match["elapsed"] is not None and (total is None or n >= total)
         if not is_last:
@@ -91,8 +92,13 @@ class KerasReader(Reader):
         for key, value in metrics.items():
             name = key if key == "loss" else f"train_{_named(key)}"
             self.book.run.metric(
-                name, value, Point(step, epoch + n / total if total else math.nan),
-                scope="rank", rank=line.rank, over="ema", is_redrawn=True,
+                name,
+                value,
+                Point(step, epoch + n / total if total else math.nan),
+                scope="rank",
+                rank=line.rank,
+                over="ema",
+                is_redrawn=True,
             )
 
     def _closed(

@@ -15,8 +15,12 @@ __all__ = ["SOURCE"]
 _LINE: Final = re.compile(
     r"iteration\s+(?P<step>\d+)\s*/\s*(?P<total>\d+|infinity) \|(?P<cells>.*elapsed time per iteration.*)"
 )
-_CELL: Final = re.compile(r"^(?P<key>.*?[A-Za-z)])\s*:?\s+(?P<value>[-+]?(?:nan|inf|[\d.]+(?:E[-+]?\d+)?))$", re.I)
-_WORLD: Final = re.compile(r"using world size:\s*(?P<world>\d+)|^\s*world_size \.{2,} (?P<argument>\d+)")
+_CELL: Final = re.compile(
+    r"^(?P<key>.*?[A-Za-z)])\s*:?\s+(?P<value>[-+]?(?:nan|inf|[\d.]+(?:E[-+]?\d+)?))$", re.I
+)
+_WORLD: Final = re.compile(
+    r"using world size:\s*(?P<world>\d+)|^\s*world_size \.{2,} (?P<argument>\d+)"
+)
 _ARGUMENT: Final = re.compile(r"^\s*(?P<key>[a-z_]+) \.{2,} (?P<value>\S+)\s*$")
 _VALIDATION: Final = re.compile(
     r"(?P<set>validation|test) loss at (?:iteration (?P<step>\d+)|the end of training[^|]*)"
@@ -98,9 +102,7 @@ class MegatronReader(Reader):
         """Note the rate of each line: the batch may grow (--rampup-batch-size)."""
         batch = cells.get("global batch size")
         if batch and period_ns and "samples per second" not in cells:
-            self.book.run.metric(
-                "samples_per_s", batch * 1e9 / period_ns, point, over="interval"
-            )
+            self.book.run.metric("samples_per_s", batch * 1e9 / period_ns, point, over="interval")
 
     def _evaluated(self, match: re.Match[str], line: Line) -> None:
         for key, value in _cells(match["cells"]).items():

@@ -47,8 +47,11 @@ class MxnetReader(Reader):
             number_of = int(gluon["epoch"])
             self.book.run.epoch(number_of, seconds=number(gluon["cost"]))
             self.book.run.metric(
-                "samples_per_s", number(gluon["speed"]), Point(epoch=number_of + 1),
-                scope="rank", over="epoch",
+                "samples_per_s",
+                number(gluon["speed"]),
+                Point(epoch=number_of + 1),
+                scope="rank",
+                over="epoch",
             )
         elif (saved := _SAVED.search(text)) is not None:
             self.book.run.event("checkpoint", self.book.when(line), text=saved["where"])
