@@ -132,7 +132,7 @@ DIFFERENCE: Final = ResultSpec(
             (
                 key("part", "the part"),
                 _DIFFERENCE_NS,
-                derived("share_ratio", Unit.RATIO, "difference_ns of that of the lengths"),
+                derived("share_ratio", Unit.RATIO, "difference_ns of the length of the base"),
                 *_pair("ns", Unit.NS, "its time"),
             ),
         ),

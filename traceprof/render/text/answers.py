@@ -20,7 +20,7 @@ from traceprof.render.text.heat_lines import heat_lines
 from traceprof.render.text.page import page_view, where_view
 from traceprof.render.text.parts import breakdown_view
 from traceprof.render.text.tables import notes_view, table_view
-from traceprof.render.text.waterfall import waterfall_view
+from traceprof.render.text.waterfall import difference_view, waterfall_view
 from traceprof.session.explaining.spec import NAME as EXPLAIN
 
 __all__ = ["RENDER", "answers_view"]
@@ -81,6 +81,10 @@ def _section(section: Section, options: Options) -> Iterator[RenderableType]:
         return
     if section.name == EXPLAIN:
         yield waterfall_view(result, rows, width)
+        yield notes_view(result.notes)
+        return
+    if section.name == "difference":
+        yield difference_view(result, rows, width)
         yield notes_view(result.notes)
         return
     more = section.more
