@@ -137,7 +137,12 @@ def _method(judged: Mapping[str, Judged], base: Side, new: Side) -> tuple[Note, 
             notes.append(Note("the side of one run is taken to vary as the other one does"))
         return tuple(notes)
     what = "turns" if base.unit == TURN else "steps"
+    together = max(one.together for one in known)
+    in_turns = Note.of(
+        "{what} come in turns of {n:count}: these are taken together", what=what, n=together
+    )
     return (
+        *((in_turns,) if together > 1 else ()),
         Note.of(
             "all pairs of {what} are held against one another (Mann–Whitney): the change is the "
             "median over the pairs, its 95 % interval allows for neighbours that are alike (by up "
