@@ -74,32 +74,40 @@ def test_six_percent_are_found_and_explained() -> None:
 
 
 def test_half_a_percent_under_three_percent_of_noise_is_not_called_a_change() -> None:
-    called = []
-    for seed in range(20):
-        base = Program(noise_ratio=0.03, seed=2 * seed).summary("base")
-        kernels = longer(GEMM, MS // 2)
-        new = Program(kernels=kernels, noise_ratio=0.03, seed=2 * seed + 1).summary("new")
-        found = one(base, new, "5%")
-        judged = row(found, "judged", "measure", "step_period_ns")
-        called.append(judged["verdict"] != "no difference shown")
-        assert exceeded(found) == [False]
-    assert sum(called) <= 3
-    assert not called[0]
+    base = Program(noise_ratio=0.03, seed=0).summary("base")
+    kernels = longer(GEMM, MS // 2)
+    new = Program(kernels=kernels, noise_ratio=0.03, seed=1).summary("new")
+    found = one(base, new, "5%")
+    assert exceeded(found) == [False]
+    assert row(found, "judged", "measure", "step_period_ns")["verdict"] == "no difference shown"
+    called = 0
+    for seed in range(60):
+        random = np.random.default_rng(seed)
+        series = (1e8 * (1 + 0.03 * noise_of("independent", 40, random)) for _ in range(2))
+        sides = [
+            Side((of_steps(name, values * factor, batch=32),), STEP)
+            for name, values, factor in zip(("a", "b"), series, (1, 1.005), strict=True)
+        ]
+        (judged, *_) = judge(*sides).values()
+        called += judged.verdict != "no difference shown"
+    assert called <= 12
 
 
-def test_without_a_change_the_verdict_is_false_in_no_more_than_5_percent() -> None:
+def test_without_a_change_verdicts_and_limits_raise_no_alarm_beyond_5_percent() -> None:
+    # Of 500 pairs: test_statistics. Here the whole way, from steps to the limit.
     random = np.random.default_rng(11)
     alarms = fails = 0
-    for _ in range(500):
+    for _ in range(60):
         base, new = (
             of_steps(name, 1e8 * np.exp(0.05 * noise_of("neighbours", 40, random)), batch=32)
             for name in ("base", "new")
         )
-        (judged, *_) = judge(Side((base,), STEP), Side((new,), STEP)).values()
-        alarms += judged.verdict != "no difference shown"
-        fails += judged.difference.is_shown and judged.worse_ratio > 0.05
-    assert alarms <= 40
-    assert fails <= 10
+        found = one(base, new, "5%")
+        judged = row(found, "judged", "measure", "samples_per_s")
+        alarms += judged["verdict"] != "no difference shown"
+        fails += exceeded(found)[0]
+    assert alarms <= 8
+    assert fails <= 3
 
 
 def test_the_same_run_does_not_differ_from_itself() -> None:
@@ -182,7 +190,7 @@ def test_a_limit_on_what_is_not_judged_goes_by_the_numbers_and_says_so() -> None
     assert why[1:] == [why[0], "beyond the limit, and a difference is shown"][1:]
     with pytest.raises(UsageError, match="neither better nor worse"):
         one(base, new, "world_size=5%")
-    with pytest.raises(UsageError, match="not known of both sides: they know .*idle_ratio"):
+    with pytest.raises(UsageError, match=r"not known of both sides: they know .*idle_ratio"):
         one(base, new, "speed=5%")
 
 
@@ -192,7 +200,8 @@ def test_a_limit_on_what_is_not_judged_goes_by_the_numbers_and_says_so() -> None
 )
 def test_limits_are_shares(text: str, measure: str, ratio: float) -> None:
     limit = parse_limit(text)
-    assert (limit.measure, limit.ratio) == (measure, pytest.approx(ratio))
+    assert limit.measure == measure
+    assert limit.ratio == pytest.approx(ratio)
 
 
 @pytest.mark.parametrize("text", ["", "5", "five", "a=", "-3%", "5%%"])
