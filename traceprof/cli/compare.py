@@ -61,12 +61,15 @@ def compare(
     as_csv: AsCsv = False,
     as_markdown: AsMarkdown = False,
     rows: RowCount = 5,
+    full: Annotated[
+        bool, typer.Option("--full", help="Phases, layers, collectives, copies, ranks, too.")
+    ] = False,
     force: Force = False,
 ) -> None:
     """What changed from one run to another, and is it more than chance: faster, slower, and why."""
     from traceprof.cli.output import Printing, message, print_document, write_output
     from traceprof.errors import UsageError
-    from traceprof.session.comparing import compare_named, failed_limits, sides_named
+    from traceprof.session.comparing import brief, compare_named, failed_limits, sides_named
     from traceprof.units import format_bytes
 
     if table and not as_csv:
@@ -84,7 +87,7 @@ def compare(
         from traceprof.render.report.compared import render_compared
 
         write_output(page, render_compared(found, Options(rows=None)), force=force)
-    print_document(found, printing)
+    print_document(found if full or as_json or as_csv else brief(found), printing)
     if page is not None:
         message(f"wrote {page} ({format_bytes(page.stat().st_size)}): open it in a browser")
     failed_limits(found)

@@ -62,7 +62,7 @@ def difference_of(base: Side, new: Side, matched: Matched, phases: pd.DataFrame 
     parts = causes.groupby("part")[times].sum().reindex(list(PARTS), fill_value=0)
     parts = parts.rename_axis("part").reset_index()
     length = {name: int(parts[name].sum()) for name in times}
-    parts["share_ratio"] = parts["difference_ns"] / (length["difference_ns"] or np.nan)
+    parts["share_ratio"] = parts["difference_ns"] / (length["base_ns"] or np.nan)
     kinds = causes.groupby(["part", "kind"])[times].sum().reset_index()
     order = np.argsort(-kinds["difference_ns"].abs().to_numpy(), kind="stable")
     tables = {"causes": causes, "parts": parts, "kinds": kinds.iloc[order]}

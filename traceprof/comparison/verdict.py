@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
@@ -16,6 +17,7 @@ __all__ = ["verdict_of"]
 
 _LEAST: Final = 0.05
 _MOST_CAUSES: Final = 3
+_NOTHING: Final = 0.0005
 _PARTS: Final = {
     "compute": "compute",
     "exposed_communication": "exposed communication",
@@ -60,7 +62,13 @@ def _on_main(
         "of": sides[0].unit if not found.of_runs else "run",
     }
     what = _MEASURE_WORDS[main.name]
-    if not found.is_known:
+    if not found.is_known and abs(worse) < _NOTHING:
+        yield Note.of(
+            f"{{new}} is as fast as {{base}} in numbers ({what}); {{n_base:count}} and "
+            "{n_new:count} {of}(s) are too few to tell more.",
+            **values,
+        )
+    elif not found.is_known:
         way = "slower" if worse > 0 else "faster"
         yield Note.of(
             f"{{new}} is {{size:ratio}} {way} than {{base}} in numbers ({what}), but "
@@ -75,10 +83,14 @@ def _on_main(
             **values,
         )
     else:
+        seen = (
+            "No change, however large, would have been seen: they differ too much among themselves."
+            if math.isnan(found.smallest_ratio)
+            else "A change of {smallest:ratio} would most likely have been seen."
+        )
         yield Note.of(
             f"No difference is shown between {{base}} and {{new}}: {what} {{change:ratio}}, 95 % "
-            "interval {from:ratio} to {to:ratio}. A change of {smallest:ratio} would most likely "
-            "have been seen.",
+            f"interval {{from:ratio}} to {{to:ratio}}. {seen}",
             **values,
         )
     if time.unit == "ns":

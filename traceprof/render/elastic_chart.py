@@ -103,8 +103,8 @@ def _lane(row: Row) -> str:
     what = str(row["what"])
     if what == "rank runs":
         return f"rank {row['rank']:g}, {row['node']}"
-    if row.get("node") and what == "agents meet":
-        return str(row["node"])
+    if isinstance(row.get("node"), str) and row["node"] and what == "agents meet":
+        return f"agent {row['node']}"
     return _JOB.get(what, _SPENT)
 
 

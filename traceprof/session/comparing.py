@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
@@ -14,10 +15,19 @@ from traceprof.session.opening import Opening
 from traceprof.session.runs_named import summaries_of
 from traceprof.units import format_ratio
 
-__all__ = ["AGAINST", "compare_named", "failed_limits", "sides_named"]
+__all__ = ["AGAINST", "BRIEF", "brief", "compare_named", "failed_limits", "sides_named"]
 
 AGAINST: Final = "vs"
 """Stands between several runs of the base and several new ones."""
+
+
+BRIEF: Final = ("judged", "limits", "difference", "settings", "kernels")
+"""The results that a terminal, or a pull request, shows."""
+
+
+def brief(found: Comparison) -> Comparison:
+    """Return a comparison with the results that answer."""
+    return replace(found, results={name: r for name, r in found.results.items() if name in BRIEF})
 
 
 def sides_named(texts: Sequence[str]) -> tuple[list[str], list[str]]:

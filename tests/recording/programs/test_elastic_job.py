@@ -69,7 +69,7 @@ def test_epochs_are_what_the_program_printed(job, told):
         seconds, world = printed[int(row.epoch)]
         assert row.ranks_count == world
         assert row.steps_count == 10
-        assert row.ns / 1e9 == pytest.approx(seconds, rel=0.02, abs=SLACK_S)
+        assert row.duration_ns / 1e9 == pytest.approx(seconds, rel=0.02, abs=SLACK_S)
 
 
 def test_the_time_lost_is_what_the_program_printed(job, told):
@@ -81,7 +81,7 @@ def test_the_time_lost_is_what_the_program_printed(job, told):
         assert row.lost_ns / 1e9 == pytest.approx(
             printed.lost[int(row.epoch)], rel=0.02, abs=SLACK_S
         )
-        parts = ["redone", "stopping", "rendezvous", "initialisation", "loading", "setup"]
+        parts = ["redone", "noticing", "rendezvous", "initialisation", "loading", "setup"]
         explained = sum(getattr(row, f"{part}_ns") for part in parts if hasattr(row, f"{part}_ns"))
         assert row.lost_ns == pytest.approx(explained + row.unexplained_ns, abs=1e6)
     sizes = zip(table["ranks_before_count"], table["ranks_after_count"], strict=True)
@@ -94,7 +94,9 @@ def test_the_time_lost_is_what_the_program_printed(job, told):
 def test_epochs_and_lost_time_are_the_whole(job, told):
     epochs, restarts = told.results["epochs"].table, told.results["restarts"].table
     restarts = restarts[restarts["epoch"].isin(job[1].lost)]
-    whole_s = (epochs["ns"].sum() - epochs["lost_ns"].sum() + restarts["lost_ns"].sum()) / 1e9
+    whole_s = (
+        epochs["duration_ns"].sum() - epochs["lost_ns"].sum() + restarts["lost_ns"].sum()
+    ) / 1e9
     assert whole_s == pytest.approx(job[1].total_s, rel=0.02, abs=2 * SLACK_S)
-    parts = told.results["parts"].table.set_index("part")["ns"]
+    parts = told.results["parts"].table.set_index("part")["duration_ns"]
     assert parts.drop("total").sum() == pytest.approx(parts["total"])

@@ -21,7 +21,7 @@ PARTS: Final = ResultSpec(
             (
                 key("part", "what"),
                 derived("base_ns", Unit.NS, "how long in the base"),
-                derived("ns", Unit.NS, "how long"),
+                derived("duration_ns", Unit.NS, "how long"),
                 derived("share_ratio", Unit.RATIO, "of the whole job"),
                 derived("difference_ns", Unit.NS, "how much longer than in the base"),
             ),
@@ -41,7 +41,7 @@ RESTARTS: Final = ResultSpec(
                 derived("lost_ns", Unit.NS, "time lost: until training was where it had been"),
                 derived("redone_ns", Unit.NS, "of it steps whose work was lost"),
                 derived("redone_count", Unit.COUNT, "how many steps"),
-                derived("stopping_ns", Unit.NS, "of it until agents noticed"),
+                derived("noticing_ns", Unit.NS, "of it until agents noticed"),
                 derived("rendezvous_ns", Unit.NS, "of it until the agents had met"),
                 derived("initialisation_ns", Unit.NS, "of it initialisation of the workers"),
                 derived("loading_ns", Unit.NS, "of it loading checkpoints"),
@@ -75,7 +75,7 @@ EPOCHS: Final = ResultSpec(
             (
                 key("epoch", "its number", Unit.NUMBER),
                 derived("base_ns", Unit.NS, "how long it took in the base"),
-                derived("ns", Unit.NS, "how long it took"),
+                derived("duration_ns", Unit.NS, "how long it took"),
                 derived("difference_ns", Unit.NS, "how much longer than in the base"),
                 derived("lost_ns", Unit.NS, "time lost at a restart, in it"),
                 derived(

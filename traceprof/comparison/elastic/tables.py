@@ -18,7 +18,7 @@ __all__ = ["epochs_table", "parts_of_job", "parts_table", "restarts_table", "tim
 
 _LOST: Final[Mapping[str, str]] = {
     "redone": "lost: steps made again",
-    "stopping": "lost: until agents noticed",
+    "noticing": "lost: until agents noticed",
     "rendezvous": "lost: agents meeting",
     "initialisation": "lost: worker initialisation",
     "loading": "lost: loading checkpoints",
@@ -30,7 +30,7 @@ _WHAT: Final[Mapping[str, str]] = {
     "initialisation": "worker initialisation",
     "rendezvous": "agents meet",
     "redone": "steps made again",
-    "stopping": "until agents noticed",
+    "noticing": "until agents noticed",
     "loading": "loading of checkpoints",
     "membership": "membership change",
     "failure": "rank failed",
@@ -83,10 +83,14 @@ def parts_table(course: Course, base: Course | None) -> Result:
     rows = []
     for name in [*names, "total"]:
         ns = total if name == "total" else own.get(name, 0.0)
-        row: dict[str, Any] = {"part": name, "ns": ns, "share_ratio": ns / total if total else None}
+        row: dict[str, Any] = {
+            "part": name,
+            "duration_ns": ns,
+            "share_ratio": ns / total if total else None,
+        }
         if base:
             row["base_ns"] = sum(theirs.values()) if name == "total" else theirs.get(name, 0.0)
-            row["difference_ns"] = row["ns"] - row["base_ns"]
+            row["difference_ns"] = ns - row["base_ns"]
         rows.append(row)
     return _result("parts", PARTS_SPEC, rows)
 
@@ -121,13 +125,13 @@ def restarts_table(courses: Sequence[Course]) -> Result:
 
 def epochs_table(course: Course, base: Course | None) -> Result:
     """Return the epochs of a job, beside those of the base."""
-    table = course.epochs.rename(columns={"duration_ns": "ns"})
+    table = course.epochs.copy()
     table["accuracy"] = [_after(course, epoch) for epoch in table["epoch"]]
     if base is not None:
         other = base.epochs[["epoch", "duration_ns"]].rename(columns={"duration_ns": "base_ns"})
         other["base_accuracy"] = [_after(base, epoch) for epoch in other["epoch"]]
         table = table.merge(other, on="epoch", how="outer").sort_values("epoch")
-        table["difference_ns"] = table["ns"] - table["base_ns"]
+        table["difference_ns"] = table["duration_ns"] - table["base_ns"]
     known = [c.name for c in EPOCHS.tables[0] if c.name in table and table[c.name].notna().any()]
     return _result("epochs", EPOCHS, table[known])
 

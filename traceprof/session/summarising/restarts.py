@@ -17,7 +17,7 @@ __all__ = ["Restart", "RestartPart", "find_restarts"]
 class RestartPart:
     """A part of the time that a restart took.
 
-    ``kind`` is redone (steps that are made again), stopping (until agents noticed), rendezvous,
+    ``kind`` is redone (steps that are made again), noticing (until agents noticed), rendezvous,
     initialisation (of process groups), loading (checkpoints), or setup, the rest of the start.
 
     Times are ns since 1970. The parts do not overlap; what they leave is not explained.
@@ -85,7 +85,7 @@ def _restart(
         parts.append(RestartPart("redone", kept, last_work - kept))
     stopped = min(max(min([*noticed, *meeting], default=last_work), last_work), process)
     if stopped > last_work:
-        parts.append(RestartPart("stopping", last_work, stopped - last_work))
+        parts.append(RestartPart("noticing", last_work, stopped - last_work))
     if meeting:
         parts.append(RestartPart("rendezvous", stopped, process - stopped))
     spans = [(int(a), int(b)) for one in between for a, b in one.initialisation]
