@@ -45,7 +45,8 @@ def check(run: Gathered) -> None:
             continue
         word = name.removesuffix("_per_s")
         period = run.measures.get("step_period_ns")
-        if amount and period is not None and period["source"] == "printed":
+        is_alike = period is not None and period["over"] == printed["over"]
+        if amount and period is not None and is_alike and period["source"] == "printed":
             of_step = Evidence(amount, period["value"] / 1e9)
             disagree(run, word, printed["value"], of_step, "a step", _CLOSE)
         whole = _of_span(run, name, amount)
@@ -78,11 +79,18 @@ def disagree(
         why = f"{{times:{Unit.FACTOR}}} as much is printed, which is impossible as a mean"
     else:
         why = f"that is {{times:{Unit.FACTOR}}} as much as is printed"
-    whole = round(values["times"])
-    if whole >= 2 and abs(values["times"] / whole - 1) < _NEARLY:
-        why += "; a whole number: one of the two may count one rank, the other all"
+    if _is_of_one(run, values["times"]):
+        why += ": one of the two may count one rank or node, the other all"
     run.say(text + why, **values)
     return True
+
+
+def _is_of_one(run: Gathered, times: float) -> bool:
+    facts = run.facts
+    sizes = {facts.world_size, facts.devices, facts.nodes}
+    if facts.size and facts.nodes:
+        sizes.add(round(facts.size / facts.nodes))
+    return any(size and size > 1 and abs(times / size - 1) < _NEARLY for size in sizes)
 
 
 def _of_span(run: Gathered, name: str, amount: float | None) -> Evidence | None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any, Final, NamedTuple
 
@@ -81,8 +81,9 @@ class Gathered:
     workload: str = ""
     life: int = 0
     training_from_s: float | None = None
-    utc_of_zero: bool = False
+    utc_of_zero_s: int | None = None
     left_out: int = 0
+    computed: set[str] = field(default_factory=set)
 
     def metric(
         self,
@@ -138,6 +139,7 @@ class Gathered:
         scope: str = "run",
         better: str = "",
         source: str = "printed",
+        over: str = "",
     ) -> None:
         """Note the run in one number; the last one of a name counts."""
         if value is None or not math.isfinite(value):
@@ -149,6 +151,7 @@ class Gathered:
             "scope": scope,
             "better": better,
             "source": source,
+            "over": over,
         }
 
     def say(self, text: str, **values: Any) -> None:
@@ -176,6 +179,7 @@ class Book:
         self.clock = Clock()
         self.runs: list[Gathered] = [Gathered()]
         self._is_restarting = False
+        self.at_end: list[Callable[[], None]] = []
         self._last: dict[int, list[tuple[float, float]]] = {}
         self._first: tuple[float, float] | None = None
         self._top: tuple[float, float] | None = None
@@ -195,8 +199,10 @@ class Book:
         self._is_restarting = self._top is not None
 
     def begin_run(self) -> Gathered:
-        """Begin another run, if anything is known of the one at work."""
+        """Begin another run, if anything is known of the one at work: readers end that one."""
         if not self.run.is_empty:
+            for end in self.at_end:
+                end()
             self.runs.append(Gathered())
             self.run.environment.update(self.runs[-2].environment)
             self._forget()
@@ -232,14 +238,20 @@ class Book:
         self._is_restarting = False
         self.run.life += 1
         if top is not None and place <= top:
-            self.run.event(
-                "restart",
-                value=place[1],
-                text=f"goes on at step {place[1]:g} after step {top[1]:g}"
-                if place[0] == top[0]
-                else f"goes on at epoch {place[0]:g}, step {place[1]:g} after {top[0]:g}, {top[1]:g}",
-            )
+            self._say_where(place, top)
         self._top = place
+
+    def _say_where(self, place: tuple[float, float], top: tuple[float, float]) -> None:
+        """Note from where the program went on, with the restart that its launcher told of."""
+        text = f"goes on at step {place[1]:g} after step {top[1]:g}"
+        if place[0] != top[0]:
+            text = f"goes on at epoch {place[0]:g}, step {place[1]:g} after {top[0]:g}, {top[1]:g}"
+        last = next((e for e in reversed(self.run.events) if e["kind"] == "restart"), None)
+        if last is not None and last["life"] == self.run.life - 1 and "goes on" not in last["text"]:
+            last["text"] = f"{last['text']}; {text}".removeprefix("; ")
+            last["life"] = self.run.life
+        else:
+            self.run.event("restart", text=text)
 
     def _forget(self) -> None:
         self._last, self._top = {}, None

@@ -52,6 +52,7 @@ def read_log(
     pattern = PatternReader(book, stem, own)
     if own:
         readers.append(pattern)
+    book.at_end = [reader.end for reader in readers]
     lines = RawLines(path)
     for line in cleaned(lines):
         for reader in readers:

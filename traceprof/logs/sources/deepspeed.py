@@ -92,6 +92,7 @@ class DeepSpeedReader(Reader):
         rates = [s.values[-1] for _, s in run.of("samples_per_s") if len(s.values)]
         if self.is_old and rates and run.facts.world_size != 1:
             run.say(_ONLY_ONE, rate=rates[-1])
+        self.is_old = False
 
 
 SOURCE: Final = Source("deepspeed", "DeepSpeed", (_LINE, _STEP), DeepSpeedReader)

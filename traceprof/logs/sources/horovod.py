@@ -52,6 +52,8 @@ class HorovodReader(Reader):
 
     def _head(self, key: str, value: str) -> None:
         run = self.book.run
+        if key == "Model" and self.total is not None:
+            run = self.book.begin_run()
         if key == "Model":
             run.workload = value
         elif value.isdigit() and key == "Batch size":
@@ -84,6 +86,7 @@ class HorovodReader(Reader):
             "samples_per_s_per_device", self.each, Unit.PER_S, scope="device", better="higher"
         )
         run.measure("samples_per_s", self.total, Unit.PER_S, better="higher")
+        self.each = self.total = self.size = None
 
 
 SOURCE: Final = Source("horovod", "Horovod's synthetic benchmarks", (_ITER, _SUMMARY), HorovodReader)

@@ -98,9 +98,9 @@ class MegatronReader(Reader):
         """Note the rate of each line: the batch may grow (--rampup-batch-size)."""
         batch = cells.get("global batch size")
         if batch and period_ns and "samples per second" not in cells:
-            self.book.run.metric(
-                "samples_per_s", batch * 1e9 / period_ns, point, over="interval"
-            )
+            self.book.run.computed.add("samples_per_s")
+            rate = batch * 1e9 / period_ns
+            self.book.run.metric("samples_per_s", rate, point, over="interval")
 
     def _evaluated(self, match: re.Match[str], line: Line) -> None:
         for key, value in _cells(match["cells"]).items():

@@ -112,7 +112,7 @@ class NotesReader(Reader):
 
     def _total(self, match: re.Match[str]) -> None:
         run, total_s = self.book.run, _seconds(match)
-        run.measure("train_ns", total_s * 1e9, Unit.NS, better="lower")
+        run.measure("total_ns", total_s * 1e9, Unit.NS, better="lower")
         run.event("end", When(self.spent_s, is_elapsed=True), text=match[0].strip())
         epochs_s = sum(own.get("seconds", 0.0) for own in run.epochs.values())
         rest_s = total_s - epochs_s - self.setups_s
@@ -163,6 +163,7 @@ class NotesReader(Reader):
         """Hold the parts of a step against the rate that is printed."""
         self._write(Point())
         run = self.book.run
+        self.spent_s, self.setups_s, self.epoch = 0.0, 0.0, None
         run.facts.has_warmup = False
         last = {key.metric: s.values[-1] for key, s in run.series.items() if len(s.values)}
         named = _BATCH.search(self.stem)

@@ -67,6 +67,8 @@ class TfCnnReader(Reader):
 
     def _head(self, key: str, value: str) -> None:
         run = self.book.run
+        if key in ("TensorFlow", "Model") and self.total is not None:
+            run = self.book.begin_run()
         if key == "TensorFlow":
             run.environment["framework"] = f"TensorFlow {value}"
         elif key == "Model":
@@ -99,15 +101,15 @@ class TfCnnReader(Reader):
             facts.devices = round(facts.global_batch / facts.batch_per_device)
         if processes > 1 or (facts.devices == 1):
             facts.world_size = processes
-        if self.total is None:
-            return
-        run.measure("samples_per_s", self.total, Unit.PER_S, better="higher")
-        if self.totals > 1:
+        total, totals = self.total, self.totals
+        self.total, self.totals = None, 0
+        run.measure("samples_per_s", total, Unit.PER_S, better="higher")
+        if totals > 1:
             run.say(
                 f"every one of {{n:count}} processes prints the total of all, {{total:{Unit.PER_S}}}"
                 ": it is taken once",
-                n=self.totals,
-                total=self.total,
+                n=totals,
+                total=total,
             )
 
 

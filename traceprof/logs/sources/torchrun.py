@@ -111,7 +111,7 @@ class TorchrunReader(Reader):
         seconds = when.seconds - self.failed.seconds
         run.event(
             "restart", self.failed, seconds if math.isfinite(seconds) else None, node=node,
-            value=self.restarts, text="until the workers were started again",
+            value=self.size, text="until the workers were started again",
         )
         self.has_failed = False
         self.book.restarting()

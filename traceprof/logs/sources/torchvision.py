@@ -61,7 +61,7 @@ class TorchvisionReader(Reader):
             seconds = seconds_of(done["time"])
             self.book.run.event("end", self.book.when(line), text=text.strip())
             if seconds is not None:
-                self.book.run.measure("train_ns", seconds * 1e9, Unit.NS, better="lower")
+                self.book.run.measure("total_ns", seconds * 1e9, Unit.NS, better="lower")
 
     def _step(self, match: re.Match[str], line: Line) -> None:
         epoch, idx, total = int(match["epoch"]), int(match["idx"]), int(match["total"])
@@ -89,7 +89,7 @@ class TorchvisionReader(Reader):
             )
         elif name in ("time", "data"):
             metric = "step_period_ns" if name == "time" else "data_ns"
-            run.metric(metric, value * 1e9, point, over="interval")
+            run.metric(metric, value * 1e9, point, over="ema")
         elif name in _PER_CENT:
             mean = share(meter["mean"] or meter["value"])
             run.metric(_PER_CENT[name], mean, point, scope="rank", over="epoch")
