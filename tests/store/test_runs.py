@@ -17,7 +17,7 @@ from tests.summaries import assert_same_runs, full_summary, kernels_result, make
 from traceprof.errors import StoreError, UsageError
 from traceprof.model.results import Note, Result, ResultSpec, TableSpec, Unit, key, same
 from traceprof.model.summary import SUMMARY, SourceFile, Summary
-from traceprof.store import Store
+from traceprof.store import Store, as_name, check_name
 
 
 @pytest.fixture
@@ -197,3 +197,20 @@ def test_nobody_else_may_read_it(store: Store) -> None:
         os.umask(before)
     assert store.path.stat().st_mode & 0o777 == 0o600
     assert store.path.parent.stat().st_mode & 0o777 == 0o700
+
+
+@pytest.mark.parametrize(
+    ("text", "name"),
+    [
+        ("resnet 8", "resnet 8"),
+        (" a\n\tb ", "a b"),
+        ("12", "run-12"),
+        ("#3", "run-3"),
+        ("--x", "x"),
+        ("", "run"),
+        ("label:a=b", "a=b"),
+    ],
+)
+def test_names_that_nobody_chose_are_made_fit(text: str, name: str) -> None:
+    assert as_name(text) == name
+    assert check_name(name) == name

@@ -60,6 +60,13 @@ def test_every_column_that_is_declared_has_its_own(tmp_path: Path) -> None:
     assert tables - {"sqlite_sequence"} == own
 
 
+def test_the_docs_name_every_table_and_view() -> None:
+    page = (ROOT / "docs" / "runs.md").read_text("utf-8")
+    assert not [name for name in (*schema.FIXED, *schema.VIEWS) if f"`{name}`" not in page]
+    assert f"`user_version`, now {len(schema.MIGRATIONS)})" in page
+    assert hex(schema.APPLICATION_ID) in page
+
+
 def test_no_two_tables_of_analyses_share_one_here() -> None:
     names = [
         table_name(entry.name, table.name)

@@ -13,6 +13,7 @@ from traceprof.errors import UsageError
 if TYPE_CHECKING:
     from traceprof.render.base import Answered, Options
     from traceprof.session.opening import Opening
+    from traceprof.session.run import Run
 
 __all__ = [
     "Printing",
@@ -38,6 +39,7 @@ class Printing:
     as_markdown: bool = False
     rows: int | None = None
     is_full: bool = False
+    tables: tuple[str, ...] = ()
 
     @property
     def renderer(self) -> str:
@@ -70,14 +72,11 @@ def print_answers(
     print_document(answer(run, names, strict=True), printing)
 
 
-def print_page(
-    paths: Sequence[Path], opening: Opening, window: str | None, printing: Printing
-) -> None:
+def print_page(run: Run, printing: Printing) -> None:
     """Print the page that answers where the time went."""
     from traceprof.session.answer import page
-    from traceprof.session.run import open_run
 
-    print_document(page(open_run(paths, opening).within(window)), printing)
+    print_document(page(run), printing)
 
 
 def print_document(document: Answered, printing: Printing) -> None:
@@ -87,7 +86,7 @@ def print_document(document: Answered, printing: Printing) -> None:
 
     name = printing.renderer
     options = Options(rows=None) if name != "text" else terminal_options(printing.rows)
-    options = replace(options, is_full=printing.is_full)
+    options = replace(options, is_full=printing.is_full, tables=printing.tables)
     out(render(name, document, options))
 
 

@@ -75,13 +75,17 @@ def masked_run(run: Summary) -> Summary:
     """Return ``run`` as it may be kept, whoever wrote its command and its variables."""
     return replace(
         run,
-        command=" ".join(masked_command(run.command.split(" "))),
+        command=_masked(run.command),
         environment={
-            name: MASK if names_secret(name) or is_secret(value) else masked_login(value)
+            name: MASK if names_secret(name) else _masked(value)
             for name, value in run.environment.items()
         },
         sources=tuple(replace(s, path=masked_login(s.path)) for s in run.sources),
     )
+
+
+def _masked(text: str) -> str:
+    return " ".join(masked_command(text.split(" ")))
 
 
 def names_secret(name: str) -> bool:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from importlib import import_module
 from pathlib import Path
 from typing import Final
@@ -14,10 +14,10 @@ from traceprof.formats.runs.files import is_run
 from traceprof.formats.shared.files import examine, is_packed_database
 from traceprof.model.summary import Summary
 from traceprof.session.opening import Opening
-from traceprof.session.run import open_run
+from traceprof.session.run import Run, open_run
 from traceprof.store import Store, is_exported, read_exported
 
-__all__ = ["name_of", "summaries_of"]
+__all__ = ["name_of", "summaries_in", "summaries_of", "summary_of"]
 
 _LABEL: Final = "label:"
 _WILDCARDS: Final = re.compile(r"[*?\[]")
@@ -28,7 +28,10 @@ _SUFFIXES: Final = (
 
 
 def summaries_of(
-    texts: Sequence[str | Path], opening: Opening | None = None, db: Path | str | None = None
+    texts: Sequence[str | Path],
+    opening: Opening | None = None,
+    db: Path | str | None = None,
+    window: str | None = None,
 ) -> list[Summary]:
     """Return the runs that ``texts`` mean, in their order.
 
@@ -42,12 +45,13 @@ def summaries_of(
         texts: what the user wrote.
         opening: how traces are opened.
         db: the database of runs; None: TRACEPROF_RUNS, else the user's own.
+        window: what traces are seen through; what is kept already stays as it is.
 
     Raises:
         TraceprofError: one is none of these; the message says what was tried.
     """
     store = Store.at(db)
-    return [run for text in texts for run in _runs_of(text, opening or Opening(), store)]
+    return [run for text in texts for run in _runs_of(text, opening or Opening(), store, window)]
 
 
 def name_of(path: Path | str) -> str:
@@ -59,7 +63,29 @@ def name_of(path: Path | str) -> str:
     return _WILDCARDS.sub("", name).strip("-_. ") or "run"
 
 
-def _runs_of(text: str | Path, opening: Opening, store: Store) -> list[Summary]:
+def summaries_in(
+    path: Path, opening: Opening | None = None, window: str | None = None
+) -> list[Summary]:
+    """Return the runs in files: of a trace or of the traces of a run one, else what they tell.
+
+    Raises:
+        TraceprofError: it is nothing that can be read; the message says what was tried.
+    """
+    if _is_trace(path):
+        return [summary_of(open_run([path], opening).within(window), name_of(path), {})]
+    if is_exported(path):
+        return read_exported(path)
+    return _of_text(path)
+
+
+def summary_of(run: Run, name: str, labels: Mapping[str, str]) -> Summary:
+    """Return what is kept of ``run``, about the window that it is seen through."""
+    summarise = import_module("traceprof.session.summarising").summarise
+    found: Summary = summarise(run, name=name, labels=labels)
+    return found
+
+
+def _runs_of(text: str | Path, opening: Opening, store: Store, window: str | None) -> list[Summary]:
     named = str(text)
     if named.startswith(_LABEL):
         return _labelled(named, store)
@@ -67,7 +93,7 @@ def _runs_of(text: str | Path, opening: Opening, store: Store) -> list[Summary]:
     if not is_path:
         return [store.get(named)]
     try:
-        return _in_files(Path(named), opening)
+        return summaries_in(Path(named), opening, window)
     except TraceprofError:
         if named in store.names():
             return [store.get(named)]
@@ -87,25 +113,11 @@ def _labelled(text: str, store: Store) -> list[Summary]:
     return [store.get(name) for name in names]
 
 
-def _in_files(path: Path, opening: Opening) -> list[Summary]:
-    if _is_trace(path):
-        return [_of_trace(path, opening)]
-    if is_exported(path):
-        return read_exported(path)
-    return _of_text(path)
-
-
 def _is_trace(path: Path) -> bool:
     if is_run([path]):
         return True
     found = examine(path)
     return bool(found.tables) or recognised(found) is not None or is_packed_database(found)
-
-
-def _of_trace(path: Path, opening: Opening) -> Summary:
-    summarise = import_module("traceprof.session.summarising").summarise
-    found: Summary = summarise(open_run([path], opening), name=name_of(path), labels={})
-    return found
 
 
 def _of_text(path: Path) -> list[Summary]:
@@ -119,9 +131,9 @@ def _of_text(path: Path) -> list[Summary]:
         try:
             runs = read(path)
         except TraceprofError as error:
-            tried.append(f"no {what} ({str(error).removeprefix(f'{path}: ')})")
+            tried.append(f"as a {what}: {str(error).removeprefix(f'{path}: ')}")
             continue
         if runs:
             return runs
-        tried.append(f"no {what} (nothing in it)")
-    raise UsageError(f"{path}: no trace, no exported run, {', '.join(tried)}")
+        tried.append(f"as a {what}: nothing in it")
+    raise UsageError(f"{path}: neither a trace nor exported runs; {'; '.join(tried)}")

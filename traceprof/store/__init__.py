@@ -2,6 +2,19 @@
 
 from traceprof.store.exported import exported_runs, is_exported, read_exported
 from traceprof.store.location import VARIABLE, default_path
-from traceprof.store.runs import Store
+from traceprof.store.runs import Kept, Measure, Store, as_name, check_name
+from traceprof.store.values import sqlite_type
 
-__all__ = ["VARIABLE", "Store", "default_path", "exported_runs", "is_exported", "read_exported"]
+__all__ = [
+    "VARIABLE",
+    "Kept",
+    "Measure",
+    "Store",
+    "as_name",
+    "check_name",
+    "default_path",
+    "exported_runs",
+    "is_exported",
+    "read_exported",
+    "sqlite_type",
+]

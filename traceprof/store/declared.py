@@ -13,7 +13,7 @@ import pandas as pd
 from sqlite_utils import Database
 
 from traceprof.model.results import Column
-from traceprof.store.values import AFFINITIES, as_cells, as_series
+from traceprof.store.values import as_cells, as_series, sqlite_type
 
 __all__ = ["create_table", "ensure_table", "insert_frame", "quoted", "read_frame", "table_name"]
 
@@ -90,4 +90,4 @@ def _columns_of(database: Database, name: str) -> set[str]:
 
 
 def _declaration(column: Column) -> str:
-    return f"{quoted(column.name)} {AFFINITIES[column.unit]}"
+    return f"{quoted(column.name)} {sqlite_type(column.unit)}"

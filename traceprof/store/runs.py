@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from difflib import get_close_matches
 from pathlib import Path
-from typing import Any, Final
+from typing import Final, NamedTuple
 
 from sqlite_utils import Database
 
@@ -21,7 +21,7 @@ from traceprof.store.location import default_path
 from traceprof.store.parts import add_labels, read_summary, write_parts
 from traceprof.version import __version__
 
-__all__ = ["Kept", "Store", "check_name"]
+__all__ = ["Kept", "Store", "as_name", "check_name"]
 
 _NUMBER: Final = re.compile(r"#?(\d+)")
 _COLUMNS: Final = (
@@ -30,9 +30,16 @@ _COLUMNS: Final = (
 )
 
 
+class Measure(NamedTuple):
+    """A measure of a run, with the unit that columns of results have; None: not known."""
+
+    value: float | None
+    unit: str
+
+
 @dataclass(frozen=True, slots=True)
 class Kept:
-    """What a list of runs tells of one; ``measures`` are the values of its table, by name."""
+    """What a list of runs tells of one; ``measures`` are those of its table, by name."""
 
     number: int
     name: str
@@ -42,7 +49,7 @@ class Kept:
     steps_count: int | None
     devices_count: int | None
     labels: Mapping[str, str]
-    measures: Mapping[str, float]
+    measures: Mapping[str, Measure]
 
 
 class Store:
@@ -129,18 +136,22 @@ class Store:
     def remove(self, texts: Sequence[str]) -> list[str]:
         """Remove the runs that are named, all or none, and return their names.
 
+        A name counts as a whole: how it begins is not enough to lose a run.
+
         Raises:
-            UsageError: there is no such run, or several.
+            UsageError: there is no such run.
         """
         if not self.path.exists():
             self._find(None, texts[0])
         with writing(self.path) as database:
-            found = dict(self._find(database, text) for text in texts)
+            found = dict(self._find(database, text, exactly=True) for text in texts)
             for number in found:
                 database.execute("DELETE FROM runs WHERE id = ?", [number])
         return list(found.values())
 
-    def _find(self, database: Database | None, text: str) -> tuple[int, str]:
+    def _find(
+        self, database: Database | None, text: str, *, exactly: bool = False
+    ) -> tuple[int, str]:
         """Return the number and the name of the run that ``text`` names."""
         rows = (
             []
@@ -155,9 +166,9 @@ class Store:
                 if number == int(match[1]):
                     return number, name
         found = [name for name in by_name if text and name.startswith(text)]
-        if len(found) == 1:
+        if len(found) == 1 and not exactly:
             return by_name[found[0]], found[0]
-        raise UsageError(self._not_one(text, found, list(by_name)))
+        raise UsageError(self._not_one(text, [] if exactly else found, list(by_name)))
 
     def _not_one(self, text: str, found: list[str], known: list[str]) -> str:
         if found:
@@ -181,6 +192,15 @@ def check_name(name: str) -> str:
     if _NUMBER.fullmatch(name) or name.startswith(("-", "label:")):
         raise UsageError(f"{name!r} cannot be the name of a run: it means something else")
     return name
+
+
+def as_name(text: str) -> str:
+    """Return a name that a run may bear, made of ``text`` that nobody chose to be one."""
+    shown = "".join(c if c.isprintable() else " " for c in storable(text))
+    name = " ".join(shown.split()).removeprefix("label:").lstrip("- ")
+    if not name:
+        return "run"
+    return f"run-{name.lstrip('#')}" if _NUMBER.fullmatch(name) else name
 
 
 def _add(database: Database, run: Summary, numbered: bool, replaces: bool) -> str:
@@ -224,8 +244,14 @@ def _next_name(database: Database, name: str) -> str:
 
 
 def _listed(database: Database) -> list[Kept]:
-    labels = _by_run(database, "SELECT run_id, label, value FROM labels")
-    measures = _by_run(database, "SELECT run_id, measure, value FROM measures")
+    labels: dict[int, dict[str, str]] = {}
+    for number, label, value in database.execute("SELECT * FROM labels").fetchall():
+        labels.setdefault(number, {})[label] = value
+    measures: dict[int, dict[str, Measure]] = {}
+    for number, name, *told in database.execute(
+        "SELECT run_id, measure, value, unit FROM measures"
+    ).fetchall():
+        measures.setdefault(number, {})[name] = Measure(*told)
     rows = database.query(
         "SELECT id AS number, name, added, origin, started_utc_ns, steps_count, devices_count "
         "FROM runs ORDER BY id"
@@ -234,13 +260,6 @@ def _listed(database: Database) -> list[Kept]:
         Kept(**row, labels=labels.get(row["number"], {}), measures=measures.get(row["number"], {}))
         for row in rows
     ]
-
-
-def _by_run(database: Database, query: str) -> dict[int, dict[str, Any]]:
-    found: dict[int, dict[str, Any]] = {}
-    for number, name, value in database.execute(query).fetchall():
-        found.setdefault(number, {})[name] = value
-    return found
 
 
 def _some(names: Sequence[str], most: int = 5) -> str:

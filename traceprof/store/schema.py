@@ -18,17 +18,10 @@ __all__ = ["APPLICATION_ID", "FIXED", "MIGRATIONS", "VIEWS"]
 APPLICATION_ID: Final = 0x74707266
 """What the header of our files says ("tprf"), as SQLite foresees it."""
 
-FIXED: Final = {
-    "runs": "one row per run",
-    "labels": "the labels of runs",
-    "environment": "what the runs ran in, by name",
-    "sources": "where the traces and logs of runs lie, or lay",
-    "notes": "contradictions and doubts; of a result, what must be read with it",
-    "contents": "which tables and columns are known of a run, also where they have no rows",
-    "results": "the results of analyses that were kept of a run",
-    "declarations": "what analyses declared of their tables when a result was kept",
-    "scalars": "the single numbers of results",
-}
+FIXED: Final = (
+    *("runs", "labels", "environment", "sources", "notes"),
+    *("results", "declarations", "contents", "scalars"),
+)
 """The tables that are no declared ones."""
 
 _TABLES_1: Final = """

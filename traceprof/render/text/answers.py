@@ -22,7 +22,7 @@ from traceprof.render.text.page import page_view, where_view
 from traceprof.render.text.parts import breakdown_view
 from traceprof.render.text.scaling_view import scaling_view
 from traceprof.render.text.tables import notes_view, table_view
-from traceprof.render.text.waterfall import waterfall_view
+from traceprof.render.text.waterfall import difference_view, waterfall_view
 from traceprof.session.explaining.spec import NAME as EXPLAIN
 
 __all__ = ["RENDER", "answers_view"]
@@ -87,6 +87,10 @@ def _section(section: Section, options: Options) -> Iterator[RenderableType]:
         return
     if section.name == SCALING:
         yield scaling_view(result, rows, width)
+        yield notes_view(result.notes)
+        return
+    if section.name == "difference":
+        yield difference_view(result, rows, width)
         yield notes_view(result.notes)
         return
     more = section.more

@@ -55,23 +55,22 @@ def rank_numbers(ranks: Ranks) -> RankNumbers:
 
 
 def steps_of_run(ranks: Ranks) -> pd.DataFrame:
-    """Return the steps of the whole recording, or blocks of them, as `SUMMARY` has them."""
-    whole = ranks.whole
-    if not len(steps_of_ranks(whole)):
+    """Return the steps of ``ranks``, cut or whole, or blocks of them, as `SUMMARY` has them."""
+    measured = measured_steps(ranks)
+    if measured.is_pattern or measured.table.empty:
         return SUMMARY.table("steps").frame()
-    measured = measured_steps(whole).table
-    numbers = rank_numbers(whole).of_process
-    steps = measured.assign(
+    steps, numbers = measured.table, rank_numbers(ranks).of_process
+    steps = steps.assign(
         life=0,
-        rank=[numbers[process] for process in measured["process"].tolist()],
+        rank=[numbers[process] for process in steps["process"].tolist()],
         steps_count=1,
-        # Where a step has no place on a device it is told by the host's clock.
-        at_ns=measured["host_at_ns"] if "host_at_ns" in measured else measured["at_ns"],
+        at_ns=steps["host_at_ns"],
     )
-    waits = find_rank_steps(whole).table
+    found = find_rank_steps(ranks)
+    waits = found.table
     if len(waits) and (waits["collectives_count"] > 0).any():
         own = waits[["process", "step", "waited_ns"]].assign(
-            step=waits["step"] - waits["process"].map(find_rank_steps(whole).shifts).fillna(0)
+            step=waits["step"] - waits["process"].map(found.shifts).fillna(0).astype(np.int64)
         )
         steps = steps.merge(
             own.drop_duplicates(["process", "step"]), on=["process", "step"], how="left"

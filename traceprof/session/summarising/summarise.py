@@ -9,8 +9,9 @@ from typing import Final
 import numpy as np
 
 from traceprof.facts.makeup.placed import place_of_work
-from traceprof.facts.steps.find import pattern_of_ranks, steps_of_ranks
+from traceprof.facts.steps.find import steps_of_ranks
 from traceprof.facts.workload import workload
+from traceprof.model.masking import masked_run
 from traceprof.model.ranks import Ranks
 from traceprof.model.results import Note
 from traceprof.model.summary import SUMMARY, SourceFile, Summary
@@ -34,8 +35,8 @@ KEPT: Final = (*PAGE, "classes", "layers", "ranks", "callers")
 def summarise(run: Run, *, name: str = "", labels: Mapping[str, str] | None = None) -> Summary:
     """Return what is kept of ``run``, about the window that it is seen through.
 
-    ``name`` is what the user calls it; left out, that of its file or folder. Steps, epochs,
-    metrics and events are those of the whole recording.
+    ``name`` is what the user calls it; left out, that of its file or folder. Epochs, metrics and
+    events are those of the whole recording, and so are the steps unless a window was chosen.
 
     Raises:
         TraceError: it cannot be read.
@@ -46,7 +47,9 @@ def summarise(run: Run, *, name: str = "", labels: Mapping[str, str] | None = No
     selection = run.selection
     ranks = every.within(selection.window)
     results = {own: bounded_result(result) for own, result in answers.results.items()}
-    tables = {"steps": steps_of_run(every), **course_of_run(every)}
+    is_default = selection.window == run.within(None).selection.window
+    steps = steps_of_run(every if is_default else ranks)
+    tables = {"steps": steps, **course_of_run(every)}
     devices: int | None = None
     notes: tuple[Note, ...] = selection.notes
     if every.recorded & set(DEVICE_TABLES):
@@ -61,7 +64,7 @@ def summarise(run: Run, *, name: str = "", labels: Mapping[str, str] | None = No
     info = every.info
     environment = environment_of(every)
     command = environment.pop("command", "")
-    return Summary(
+    found = Summary(
         name=name or Path(info.path).name or info.path,
         origin=info.format,
         command=command,
@@ -78,6 +81,7 @@ def summarise(run: Run, *, name: str = "", labels: Mapping[str, str] | None = No
         results=results,
         notes=notes,
     )
+    return masked_run(found)
 
 
 _GUESSED: Final = Note(
@@ -86,13 +90,10 @@ _GUESSED: Final = Note(
 
 
 def _steps_in(ranks: Ranks) -> int:
-    """Return how many steps lie in the window."""
-    return int(steps_of_ranks(ranks).table["step"].nunique())
-
-
-def turns_in(ranks: Ranks) -> int:
-    """Return how many turns of a repeating pattern lie in the window; 0 where steps are known."""
-    return int(pattern_of_ranks(ranks).table["step"].nunique())
+    """Return how many steps of a rank lie in the window, of the rank with the most."""
+    # Numbers may begin anew in every epoch: rows count.
+    counts = steps_of_ranks(ranks).table.groupby("process").size()
+    return int(counts.max()) if len(counts) else 0
 
 
 def _start(ranks: Ranks) -> int | None:
