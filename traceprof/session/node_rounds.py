@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import Final
 
+import numpy as np
 import pandas as pd
 
 from traceprof.analysis import load_analysis
@@ -35,7 +36,8 @@ def rounds_of_run(run: Run, name: str) -> list[NodeRounds]:
         TraceError: it cannot be read.
     """
     every = run.within("all").of_ranks().whole
-    found = [one for part in every for one in _of_part(part, name)]
+    n_warm = max((_warmup_of(find_rounds(part)) for part in every), default=0)
+    found = [one for part in every for one in _of_part(part, name, n_warm)]
     n = max([len(found), *(int(size) for size in every.table("processes")["world_size"])])
     waited = _waited(every, found)
     return [
@@ -44,20 +46,27 @@ def rounds_of_run(run: Run, name: str) -> list[NodeRounds]:
     ]
 
 
-def _of_part(part: Trace, name: str) -> Iterator[NodeRounds]:
+def _warmup_of(rounds: pd.DataFrame) -> int:
+    """Return how many leading rounds are warm-up, in the process that has the most."""
+    sums = rounds["is_warmup"].groupby(rounds["process"]).sum()
+    return 0 if sums.empty else int(sums.max())
+
+
+def _of_part(part: Trace, name: str, n_warm: int) -> Iterator[NodeRounds]:
+    """Yield the ranks of a file; of each as many rounds are warm-up as of any."""
     rounds = find_rounds(part)
-    processes = part.processes.set_index("process")
+    processes = part.processes
     for process, own in rounds.groupby("process"):
         number = int(str(process))
-        said = processes.loc[number] if number in processes.index else None
-        rank = ABSENT if said is None else int(said["rank"])
+        said = processes[processes["process"] == number]
+        rank = ABSENT if said.empty else int(said["rank"].iloc[0])
         alone = part if rounds["process"].nunique() == 1 else _of_process(part, number)
         yield _measured(
             alone,
-            own,
+            own.assign(is_warmup=np.arange(len(own)) < n_warm),
             name,
             None if rank == ABSENT else rank,
-            part.info.host if said is None else str(said["host"]) or part.info.host,
+            part.info.host if said.empty else str(said["host"].iloc[0]) or part.info.host,
         )
 
 
@@ -77,12 +86,14 @@ def _measured(
     trace: Trace, rounds: pd.DataFrame, name: str, rank: int | None, node: str
 ) -> NodeRounds:
     """Return a rank's rounds from the first that is no warm-up to the last."""
-    kept = rounds[~rounds["is_warmup"].astype(bool)]
+    kept = rounds[~rounds["is_warmup"]]
     if kept.empty:
         return NodeRounds(name, rank, node, 1, 0, len(rounds), 0)
     window = TimeWindow(int(kept["start_ns"].min()), int(kept["end_ns"].max()))
     inside = trace.within(window)
-    collectives = _result(inside, "collectives")
+    # What is exchanged once, at first, does not make ranks keep step.
+    later = TimeWindow(int(kept["start_ns"].iloc[:2].iloc[-1]), window.end_ns)
+    collectives = _result(trace.within(later), "collectives")
     calls = None if collectives is None else collectives.table
     layers = _result(inside, "layers")
     return NodeRounds(
@@ -95,12 +106,25 @@ def _measured(
         span=window,
         rounds_ns=int((kept["end_ns"] - kept["start_ns"]).sum()),
         phases=_phases(inside, int(kept["process"].iloc[0])),
-        layers=pd.DataFrame() if layers is None else layers.table.filter(_LAYERS),
+        layers=pd.DataFrame() if layers is None else _plain(layers.table.filter(_LAYERS)),
         samples_count=_samples(inside),
         calls_count=None if collectives is None else int(collectives.scalars.get("count", 0)),
-        calls_bytes=None if calls is None else float(calls["size_bytes"].sum(min_count=1)),
-        calls_ns=None if calls is None else float(calls["total_ns"].sum(min_count=1)),
+        calls_window_ns=later.duration_ns,
+        calls_bytes=_sum(calls, "size_bytes"),
+        calls_ns=_sum(calls, "total_ns"),
     )
+
+
+def _plain(layers: pd.DataFrame) -> pd.DataFrame:
+    """Return the layers by the names that they have without a wrapper such as DDP's."""
+    return layers.assign(layer=layers["layer"].astype(str).str.removeprefix("module."))
+
+
+def _sum(calls: pd.DataFrame | None, name: str) -> float | None:
+    """Return a column of the collectives added up; None where one of them is not known."""
+    if calls is None or calls.empty or name not in calls or calls[name].isna().any():
+        return None
+    return float(calls[name].sum())
 
 
 def _phases(inside: Trace, process: int) -> dict[str, int]:
@@ -130,8 +154,9 @@ def _waited(every: Ranks, found: Sequence[NodeRounds]) -> dict[int | None, float
         return {}
     if "waited_ns" not in table:
         return {}
-    pairs = zip(table["rank"].tolist(), table["waited_ns"].tolist(), strict=True)
-    return {int(rank): float(ns) for rank, ns in pairs if ns == ns}
+    known = table[table["waited_ns"].notna() & table["rank"].notna()]
+    pairs = zip(known["rank"].tolist(), known["waited_ns"].tolist(), strict=True)
+    return {int(rank): float(ns) for rank, ns in pairs}
 
 
 def _samples(inside: Trace) -> float | None:

@@ -93,7 +93,7 @@ def _node_row(one: NodeRounds) -> dict[str, Any]:
         **each,
         "other_ns": (one.rounds_ns - sum(one.phases.values())) / n if one.phases else nan,
         "samples_per_s": _number(one.samples_count) / seconds,
-        "syncs_per_s": _number(one.calls_count) / seconds if one.calls_count else nan,
+        "syncs_per_s": 1e9 * calls / (one.calls_window_ns or nan),
         "sync_bytes": _number(one.calls_bytes) / calls,
         "sync_ns": _number(one.calls_ns) / calls,
         "sync_bytes_per_s": 1e9 * _number(one.calls_bytes) / (_number(one.calls_ns) or nan),
@@ -124,10 +124,12 @@ def _layer_rows(run: Sequence[NodeRounds], on_device: bool) -> list[dict[str, An
     means = frame.groupby(["layer", "type"], sort=False)[times].mean().reset_index()
     first = rows[0]
     shared = {name: first[name] for name in ("run", "mode", "ranks")}
-    return [{**shared, **row, "rank": MEAN} for row in means.to_dict("records")]
+    found = means.to_dict("records")
+    return [{**{str(k): v for k, v in row.items()}, **shared, "rank": MEAN} for row in found]
 
 
 def _layers_of_rank(one: NodeRounds, on_device: bool) -> Iterator[dict[str, Any]]:
+    """Yield the layers of a rank, the time of a round each."""
     name = "device_ns" if on_device else "host_ns"
     if name not in one.layers:
         return
@@ -150,7 +152,8 @@ def _layers_of_rank(one: NodeRounds, on_device: bool) -> Iterator[dict[str, Any]
 def _layers(rows: list[dict[str, Any]], known: Sequence[NodeRounds]) -> Result:
     """Return the layers in the order in which the first run has them, each with all its runs."""
     order = {str(row["layer"]): i for i, row in reversed(list(enumerate(rows)))}
-    frame = pd.DataFrame(sorted(rows, key=lambda row: order[str(row["layer"])]))
+    frame = pd.DataFrame(rows)
+    frame = frame.iloc[frame["layer"].map(order).argsort(kind="stable")]
     on_device = _uses_devices(known)
     notes = []
     if any(one.mode == BOTH for one in known) and not frame["backward_ns"].notna().any():

@@ -27,7 +27,8 @@ class NodeRounds:
     ``rounds_ns`` is the time of all ``rounds_count`` together, ``phases`` the ns of the host in
     each phase in them. ``layers`` has a row for each layer: layer, type, count, host_ns, and where
     devices were recorded device_ns and backward_ns, all of them together. ``calls_count``
-    collectives handed in ``calls_bytes`` and took ``calls_ns``, ``waited_ns`` of it for others.
+    collectives in the ``calls_window_ns`` after the first round handed in ``calls_bytes`` and took
+    ``calls_ns``; ``waited_ns`` were spent in all rounds waiting for others.
     ``span`` goes from the first of the rounds to the last.
     """
 
@@ -42,6 +43,7 @@ class NodeRounds:
     layers: pd.DataFrame = field(default_factory=pd.DataFrame)
     samples_count: float | None = None
     calls_count: int | None = None
+    calls_window_ns: int = 0
     calls_bytes: float | None = None
     calls_ns: float | None = None
     waited_ns: float | None = None
