@@ -24,6 +24,7 @@ __all__ = [
     "print_page",
     "terminal_options",
     "write_output",
+    "write_page",
 ]
 
 _NARROWEST = 80
@@ -38,6 +39,7 @@ class Printing:
     as_markdown: bool = False
     rows: int | None = None
     is_full: bool = False
+    tables: tuple[str, ...] = ()
 
     @property
     def renderer(self) -> str:
@@ -84,7 +86,7 @@ def print_document(document: Answered, printing: Printing) -> None:
 
     name = printing.renderer
     options = Options(rows=None) if name != "text" else terminal_options(printing.rows)
-    options = replace(options, is_full=printing.is_full)
+    options = replace(options, is_full=printing.is_full, tables=printing.tables)
     out(render(name, document, options))
 
 
@@ -130,3 +132,16 @@ def write_output(path: Path, text: str | bytes, *, force: bool) -> None:
     except OSError as error:
         temporary.unlink(missing_ok=True)
         raise UsageError(f"{path}: cannot be written: {error.strerror or error}") from error
+
+
+def write_page(path: Path, document: Answered, *, force: bool) -> None:
+    """Write an answer as an HTML page that needs nothing else, and say so.
+
+    Raises:
+        UsageError: the file exists, or cannot be written.
+    """
+    from traceprof.render.registry import render
+    from traceprof.units import format_bytes
+
+    write_output(path, render("html", document), force=force)
+    message(f"wrote {path} ({format_bytes(path.stat().st_size)}): open it in a browser")

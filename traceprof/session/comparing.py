@@ -1,0 +1,88 @@
+"""From what the user names to a comparison of runs."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Final
+
+from traceprof.comparison.base import Comparison
+from traceprof.comparison.compare import compare
+from traceprof.comparison.limits import parse_limit
+from traceprof.errors import RegressionError, UsageError
+from traceprof.session.opening import Opening
+from traceprof.session.runs_named import summaries_of
+from traceprof.units import format_ratio
+
+__all__ = ["AGAINST", "BRIEF", "brief", "compare_named", "failed_limits", "sides_named"]
+
+AGAINST: Final = "vs"
+"""Stands between several runs of the base and several new ones."""
+
+
+BRIEF: Final = ("judged", "limits", "difference", "settings", "kernels")
+"""The results that a terminal, or a pull request, shows."""
+
+
+def brief(found: Comparison) -> Comparison:
+    """Return a comparison with the results that answer."""
+    return replace(found, results={name: r for name, r in found.results.items() if name in BRIEF})
+
+
+def sides_named(texts: Sequence[str]) -> tuple[list[str], list[str]]:
+    """Return base and new: of two texts the first and the second, else what "vs" parts.
+
+    Raises:
+        UsageError: it cannot be told which runs are which.
+    """
+    if texts.count(AGAINST) == 1:
+        place = texts.index(AGAINST)
+        sides = list(texts[:place]), list(texts[place + 1 :])
+        if all(sides):
+            return sides
+    elif len(texts) == 2 and AGAINST not in texts:
+        return [texts[0]], [texts[1]]
+    raise UsageError(
+        "compare takes BASE NEW, or several of each: `traceprof compare base1 base2 vs new1 new2`"
+    )
+
+
+def compare_named(
+    base: Sequence[str | Path],
+    new: Sequence[str | Path],
+    *,
+    limits: Sequence[str] = (),
+    opening: Opening | None = None,
+    window: str | None = None,
+    db: Path | str | None = None,
+) -> Comparison:
+    """Return what is different in the runs that ``new`` means (see `summaries_of`).
+
+    ``limits`` are as `--max-regression` takes them; traces are seen through ``window``.
+
+    Raises:
+        TraceprofError: a run cannot be found or read, or a limit is not understood.
+    """
+    parsed = [parse_limit(text) for text in limits]
+    first, second = (summaries_of(texts, opening, db, window) for texts in (base, new))
+    return compare(first, second, parsed)
+
+
+def failed_limits(found: Comparison) -> None:
+    """Check the limits of a comparison.
+
+    Raises:
+        RegressionError: one is exceeded; the message says which, and by how much.
+    """
+    if "limits" not in found.results:
+        return
+    table = found.results["limits"].table
+    failed = table[table["is_exceeded"].astype(bool)]
+    if len(failed):
+        told = ", ".join(
+            f"{row['measure']} {format_ratio(row['worse_ratio'])} worse "
+            f"(limit {format_ratio(row['limit_ratio'])})"
+            for row in failed.to_dict("records")
+        )
+        raise RegressionError(f"regression in {found.title}: {told}")

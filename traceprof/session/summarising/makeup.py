@@ -1,0 +1,33 @@
+"""What the window of a run is made of, on all its devices together."""
+
+from __future__ import annotations
+
+import pandas as pd
+
+from traceprof.facts.device.times import used_devices
+from traceprof.facts.makeup.devices import makeup_of_devices
+from traceprof.facts.ranks.blame import find_blame
+from traceprof.model.ranks import Ranks
+from traceprof.model.results import Note
+
+__all__ = ["makeup_of_run"]
+
+
+def makeup_of_run(ranks: Ranks) -> tuple[int, pd.DataFrame, tuple[Note, ...]]:
+    """Return how many devices worked, what they did in the window, and what is not told.
+
+    Columns: part, kind, name, ns, count, n_bytes (see `makeup_of_devices`), all devices together.
+    The ns add up to the window of all devices, as far as it was recorded.
+    """
+    spans = {
+        (place, device): ranks.span
+        for place, part in enumerate(ranks.whole.parts)
+        for device in used_devices(part)
+    }
+    why_not = find_blame(ranks.whole).why_not
+    made = makeup_of_devices(ranks, spans, knows_waits=not why_not)
+    groups = made.groupby(["part", "kind", "name"])
+    sizes = groups["n_bytes"].sum(min_count=1)
+    together = groups[["ns", "count"]].sum().assign(n_bytes=sizes).reset_index()
+    note = Note.of("whom ranks wait for is not told: {why}", why=why_not)
+    return len(spans), together, (note,) if why_not and len(spans) > 1 else ()
