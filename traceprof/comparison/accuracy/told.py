@@ -9,6 +9,7 @@ from typing import Any
 import pandas as pd
 
 from traceprof.comparison.accuracy.course import Course, Target
+from traceprof.model.quality import CONTRADICTS
 from traceprof.model.results import Note, Result
 
 __all__ = ["notes_of", "verdict_of"]
@@ -31,9 +32,9 @@ def verdict_of(results: Mapping[str, Result], goal: Target) -> Iterator[Note]:
             best=best,
             **values,
         )
-    timed = reached[reached["time_ns"].notna()]
+    timed = reached[reached["time_ns"].notna()].sort_values("time_ns", kind="stable")
     if len(timed):
-        fastest = timed.loc[timed["time_ns"].idxmin()]
+        fastest = timed.iloc[0]
         yield Note.of(
             "{metric} {target:number} after {time:ns} at the soonest, by {name}",
             time=float(fastest["time_ns"]),
@@ -51,7 +52,7 @@ def _of_speedup(table: pd.DataFrame) -> Iterator[Note]:
     known = known[known["time_speedup"].notna()]
     if known.empty:
         return
-    row = known.loc[known["time_speedup"].idxmax()]
+    row = known.sort_values("time_speedup", kind="stable").iloc[-1]
     base = table.iloc[0]
     values: dict[str, Any] = {
         "name": row["group"],
@@ -88,4 +89,5 @@ def notes_of(courses: Sequence[Course], goal: Target) -> Iterator[Note]:
         yield Note.of("time goes on through restarts: what was lost at them is in it")
     for course in courses:
         for note in course.run.notes:
-            yield Note.of("{run}: {note}", run=course.run.name, note=note)
+            if note.text.startswith(CONTRADICTS):
+                yield Note.of("{run}: {note}", run=course.run.name, note=note)

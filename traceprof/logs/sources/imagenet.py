@@ -60,9 +60,8 @@ class ImagenetReader(Reader):
         run = self.book.run
         point = Point(epoch * total + done, epoch + done / total, self.book.when(line).seconds)
         seconds, mean = number(match["time"]) or 0.0, number(match["time_avg"]) or 0.0
-        about = {"scope": "rank", "rank": rank}
-        run.metric("step_ns", seconds * 1e9, point, **about)
-        run.metric("step_ns", mean * 1e9, point, over="epoch", **about)
+        run.metric("step_ns", seconds * 1e9, point, scope="rank", rank=rank)
+        run.metric("step_ns", mean * 1e9, point, over="epoch", scope="rank", rank=rank)
         for meter in _METER.finditer(match["rest"]):
             self._meter(meter, point, rank)
         run.epoch(epoch, steps=total)
