@@ -36,7 +36,7 @@ def verdict_of(results: Mapping[str, Result], goal: Target) -> Iterator[Note]:
     if len(timed):
         fastest = timed.iloc[0]
         yield Note.of(
-            "{metric} {target:number} after {time:ns} at the soonest, by {name}",
+            "{name} is the first to reach {metric} {target:number}, after {time:ns}",
             time=float(fastest["time_ns"]),
             name=fastest["run"],
             **values,
@@ -87,7 +87,21 @@ def notes_of(courses: Sequence[Course], goal: Target) -> Iterator[Note]:
         )
     if any(course.curve["life"].nunique() > 1 for course in courses):
         yield Note.of("time goes on through restarts: what was lost at them is in it")
+    yield from _of_runs(courses)
+
+
+def _of_runs(courses: Sequence[Course]) -> Iterator[Note]:
+    """Yield what the runs say of themselves; of what several say in the same words the first."""
+    told: dict[str, int] = {}
     for course in courses:
         for note in course.run.notes:
-            if note.text.startswith(CONTRADICTS):
+            told[note.text] = told.get(note.text, 0) + 1
+    for course in courses:
+        for note in course.run.notes:
+            count = told.get(note.text, 0)
+            if note.text.startswith(CONTRADICTS) or count == 1:
                 yield Note.of("{run}: {note}", run=course.run.name, note=note)
+            elif count:
+                text = "{run}: {note} ({n:count} other run(s): the like)"
+                yield Note.of(text, run=course.run.name, note=note, n=count - 1)
+                told[note.text] = 0

@@ -136,7 +136,7 @@ class NotesReader(Reader):
             return
         if rest_s < -_EXPLAINED and total_s < epochs_s:
             run.say(
-                f"{CONTRADICTS}: its epochs add up to {epochs:ns}, and the "
+                f"{CONTRADICTS}: its epochs add up to {{epochs:ns}}, and the "
                 "total is said to be {total:ns}",
                 epochs=epochs_s * 1e9,
                 total=total_s * 1e9,
