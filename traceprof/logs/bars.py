@@ -12,13 +12,13 @@ from traceprof.logs.clock import seconds_of
 __all__ = ["Bar", "BarSpeed", "bars_in"]
 
 _BAR: Final = re.compile(
-    r"(?P<desc>[^|%\r]*?)\s*(?:(?P<pct>\d{1,3})%)?\|[^|]{0,400}\|\s*(?P<n>\d+)/(?P<total>\d+|\?)"
+    r"(?:(?P<pct>\d{1,3})%)?\|[^|]{0,400}\|\s*(?P<n>\d+)/(?P<total>\d+|\?)"
     r"\s*\[(?P<elapsed>\d[\d:]*)<(?P<eta>[\d:?]+(?: days?, [\d:]+)?)"
     r"(?:,\s*(?P<rate>[\d.]+(?:e[+-]?\d+)?|\?)\s*(?P<unit>[A-Za-z]*/s|s/[A-Za-z]+))?"
     r"(?:,\s*(?P<postfix>[^\]\[]*(?:\[[^\]]*\][^\]\[]*)*))?\]?"
 )
 _OPEN: Final = re.compile(
-    r"(?P<desc>[^|%\r]*?)[:\s]\s*(?P<n>\d+)it \[(?P<elapsed>\d[\d:]*)"
+    r"(?<![\w.])(?P<n>\d+)it \[(?P<elapsed>\d[\d:]*)"
     r"(?:,\s*(?P<rate>[\d.]+(?:e[+-]?\d+)?|\?)\s*(?P<unit>[A-Za-z]*/s|s/[A-Za-z]+))?"
     r"(?:,\s*(?P<postfix>[^\]]*))?\]"
 )
@@ -42,16 +42,17 @@ def bars_in(text: str) -> list[Bar]:
     """Return the states of bars that stand in a line."""
     if "[" not in text or ("|" not in text and "it [" not in text):
         return []
-    found = []
+    found, before = [], 0
     for match in _BAR.finditer(text) if "|" in text else _OPEN.finditer(text):
         own = match.groupdict()
+        title, before = text[before : match.start()], match.end()
         elapsed = seconds_of(own["elapsed"])
         if elapsed is None:
             continue
         total = own.get("total")
         found.append(
             Bar(
-                own["desc"].strip().rstrip(":").strip(),
+                title.strip().rstrip(":").strip(),
                 int(own["n"]),
                 int(total) if total and total != "?" else None,
                 elapsed,

@@ -25,7 +25,8 @@ class Reader(ABC):
         """Note what ``line`` says; most lines say nothing."""
 
     def end(self) -> None:
-        """Note what follows from the whole."""
+        """Note what follows from a whole run, and forget it: another may follow in the log."""
+        return
 
 
 @dataclass(frozen=True, slots=True)

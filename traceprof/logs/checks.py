@@ -1,4 +1,4 @@
-"""Whether what a log prints agrees with itself, wherever two of samples, time and rate are known."""
+"""Whether a log agrees with itself, wherever two of samples, time and rate are known."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ import numpy as np
 
 from traceprof.logs.gathered import Gathered
 from traceprof.logs.series import INTERVALS, Series
+from traceprof.model.quality import CONTRADICTS
 from traceprof.model.results import Unit
 
 __all__ = ["check", "disagree"]
@@ -45,7 +46,8 @@ def check(run: Gathered) -> None:
             continue
         word = name.removesuffix("_per_s")
         period = run.measures.get("step_period_ns")
-        if amount and period is not None and period["source"] == "printed":
+        is_alike = period is not None and period["over"] == printed["over"]
+        if amount and period is not None and is_alike and period["source"] == "printed":
             of_step = Evidence(amount, period["value"] / 1e9)
             disagree(run, word, printed["value"], of_step, "a step", _CLOSE)
         whole = _of_span(run, name, amount)
@@ -70,7 +72,7 @@ def disagree(
         "times": max(times, 1 / times),
     }
     text = (
-        f"the log contradicts itself: it prints {{rate:{Unit.PER_S}}} ({word}), but by its own "
+        f"{CONTRADICTS}: it prints {{rate:{Unit.PER_S}}} ({word}), but by its own "
         f"times ({where}) it does {{samples:{Unit.COUNT}}} in {{time:{Unit.NS}}}, which are "
         f"{{by:{Unit.PER_S}}}: "
     )
@@ -78,11 +80,18 @@ def disagree(
         why = f"{{times:{Unit.FACTOR}}} as much is printed, which is impossible as a mean"
     else:
         why = f"that is {{times:{Unit.FACTOR}}} as much as is printed"
-    whole = round(values["times"])
-    if whole >= 2 and abs(values["times"] / whole - 1) < _NEARLY:
-        why += "; a whole number: one of the two may count one rank, the other all"
+    if _is_of_one(run, values["times"]):
+        why += ": one of the two may count one rank or node, the other all"
     run.say(text + why, **values)
     return True
+
+
+def _is_of_one(run: Gathered, times: float) -> bool:
+    facts = run.facts
+    sizes = {facts.world_size, facts.devices, facts.nodes}
+    if facts.size and facts.nodes:
+        sizes.add(round(facts.size / facts.nodes))
+    return any(size and size > 1 and abs(times / size - 1) < _NEARLY for size in sizes)
 
 
 def _of_span(run: Gathered, name: str, amount: float | None) -> Evidence | None:
@@ -118,6 +127,6 @@ def _between(series: Series, amount: float | None) -> Evidence | None:
 def _evaluations_s(run: Gathered, series: Series) -> Iterator[float]:
     for event in run.events:
         when, seconds = event["when"], event["seconds"]
-        if event["kind"] == "evaluation" and seconds and not math.isnan(when.seconds):
-            if series.at_s[0] <= when.seconds <= series.at_s[-1]:
-                yield seconds
+        is_evaluation = event["kind"] == "evaluation" and seconds
+        if is_evaluation and series.at_s[0] <= when.seconds <= series.at_s[-1]:
+            yield seconds

@@ -9,7 +9,10 @@ from typing import Final
 __all__ = ["Clock", "seconds_of"]
 
 _MONTHS: Final = {
-    name: i + 1 for i, name in enumerate("Jan Feb Mar Apr May Jun Jul Aug Sep Oct Nov Dec".split())
+    name: i + 1
+    for i, name in enumerate(
+        ["Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec"]
+    )
 }
 _TIME: Final = r"(?P<h>\d\d):(?P<min>\d\d):(?P<s>\d\d)(?:[.,](?P<part>\d{1,9}))?"
 _STAMPS: Final = tuple(
@@ -33,15 +36,18 @@ _CLOCK: Final = re.compile(
 
 
 class Clock:
-    """Reads the time stamps of one log, in seconds of its own clock.
+    """Reads the time stamps of one log, in seconds after the first of them.
+
+    ``base_s`` is that first one, in whole seconds since 1970 on the log's own clock.
 
     Stamps without a year get that of the last one that had one, and a later one where they jump
     back by months: logs over New Year.
     """
 
     def __init__(self) -> None:
+        self.base_s: int | None = None
         self._year: int | None = None
-        self._last_s: float | None = None
+        self._last_s: int | None = None
 
     def read(self, text: str) -> float | None:
         """Return the time at which ``text`` says that it was written; None where it does not."""
@@ -54,6 +60,12 @@ class Clock:
             if found is not None:
                 return found
         return None
+
+    def since(self, whole_s: int, part_s: float) -> float:
+        """Return a time, given as whole and part of a second since 1970, after the first one."""
+        if self.base_s is None:
+            self.base_s = whole_s
+        return whole_s - self.base_s + part_s
 
     def _seconds(self, match: re.Match[str]) -> float | None:
         own = match.groupdict()
@@ -71,14 +83,12 @@ class Clock:
         except ValueError:
             return None
         self._last_s = seconds
-        return seconds
+        return self.since(seconds, float(f"0.{own['part']}") if own.get("part") else 0.0)
 
 
-def _instant(own: dict[str, str], year: int, month: int) -> float:
-    whole = datetime(
-        year, month, int(own["d"]), int(own["h"]), int(own["min"]), int(own["s"]), tzinfo=UTC
-    ).timestamp()
-    return whole + (float(f"0.{own['part']}") if own.get("part") else 0.0)
+def _instant(own: dict[str, str], year: int, month: int) -> int:
+    day, hour, minute, second = (int(own[name]) for name in ("d", "h", "min", "s"))
+    return int(datetime(year, month, day, hour, minute, second, tzinfo=UTC).timestamp())
 
 
 def seconds_of(text: str) -> float | None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections import defaultdict
 from collections.abc import Iterable
 from typing import Final
@@ -11,12 +12,12 @@ import numpy as np
 
 from traceprof.logs.gathered import Gathered
 from traceprof.logs.series import CUMULATIVE, INTERVALS, Key, Series
+from traceprof.model.quality import better_of
 from traceprof.model.results import Unit
 
 __all__ = ["derive_measures", "steady_value", "unit_of"]
 
-_HIGHER: Final = ("accuracy", "top1", "top5", "map", "bleu", "f1", "reward", "auc", "iou")
-_LOWER: Final = ("loss", "perplexity", "ppl", "error", "wer", "_ns", "rmse", "mae")
+_EVALUATED: Final = re.compile(r"(?:val|eval|test)_|top\d|accuracy|[\w.]+/AP")
 _SUFFIXES: Final = (
     ("_per_s", Unit.PER_S),
     ("_ns", Unit.NS),
@@ -26,6 +27,7 @@ _SUFFIXES: Final = (
 )
 _TYPICAL: Final = ("_per_s", "_ns", "mfu_ratio")
 _WORK: Final = ("samples", "tokens")
+_PREFERRED: Final = (("interval",), ("step",), ("epoch",), CUMULATIVE)
 
 
 def unit_of(name: str) -> Unit:
@@ -33,14 +35,6 @@ def unit_of(name: str) -> Unit:
     for each in ("_per_device", "_per_rank"):
         name = name.removesuffix(each)
     return next((unit for suffix, unit in _SUFFIXES if name.endswith(suffix)), Unit.NUMBER)
-
-
-def better_of(name: str) -> str:
-    """Return which way a metric gets better; "": not known."""
-    name = name.lower()
-    if any(word in name for word in _LOWER):
-        return "lower"
-    return "higher" if any(word in name for word in _HIGHER) or "_per_s" in name else ""
 
 
 def derive_measures(run: Gathered) -> None:
@@ -85,7 +79,7 @@ def steady_value(
     run: Gathered, found: dict[Key, Series], scope: str
 ) -> tuple[float, str, int] | None:
     """Return the typical value of a metric in a scope, what it is of, and how many it is of."""
-    for overs in (INTERVALS, ("epoch",), CUMULATIVE):
+    for overs in _PREFERRED:
         rows = [(k, s) for k, s in found.items() if k.scope == scope and k.over in overs]
         if not rows:
             continue
@@ -116,7 +110,8 @@ def _typical(run: Gathered, name: str, found: dict[Key, Series]) -> None:
             own = f"printed_{own}"
         unit = unit_of(name)
         better = "higher" if name.endswith(("_per_s", "_ratio")) else "lower"
-        run.measure(own, value[0], unit, scope=scope, better=better)
+        source = "computed" if name in run.computed else "printed"
+        run.measure(own, value[0], unit, scope=scope, better=better, source=source, over=value[1])
     _say_what_was_left_out(run, name, found)
 
 
@@ -144,8 +139,7 @@ def _of_quality(run: Gathered, name: str, found: Iterable[tuple[Key, Series]]) -
     finite = [value for _, _, _, own in rows for value in own.values if math.isfinite(value)]
     better = better_of(name)
     run.measure(f"last_{name}", series.values[-1], unit_of(name), scope=key.scope, better=better)
-    is_evaluated = key.over == "run" or name.startswith(("val_", "top", "accuracy", "eval_"))
-    if finite and is_evaluated and better:
+    if finite and _EVALUATED.match(name) and better:
         best = max(finite) if better == "higher" else min(finite)
         run.measure(f"best_{name}", best, unit_of(name), scope=key.scope, better=better)
 

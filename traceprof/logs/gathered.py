@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, TypedDict, Unpack
 
 from traceprof.logs.cleaning import Line
 from traceprof.logs.clock import Clock
 from traceprof.logs.series import Key, Point, Series
 from traceprof.model.results import Note, Unit
 
-__all__ = ["Book", "Facts", "Gathered", "When"]
+__all__ = ["Book", "Facts", "Gathered", "Of", "When"]
 
 _MOST_POINTS: Final = 400_000
 _FEWEST_POINTS: Final = 256
@@ -27,6 +27,33 @@ class When(NamedTuple):
 
     seconds: float = math.nan
     is_elapsed: bool = False
+
+
+NOWHERE: Final = Point()
+NEVER: Final = When()
+
+
+class Of(TypedDict, total=False):
+    """What a value of a metric is of: the run and one step unless said otherwise.
+
+    ``is_elapsed``: the time of its point counts from the start of training. ``is_redrawn``: it
+    takes the place of an earlier value of the same step.
+    """
+
+    scope: str
+    over: str
+    rank: int | None
+    is_elapsed: bool
+    is_redrawn: bool
+
+
+class OfMeasure(TypedDict, total=False):
+    """What a measure is of: the run, and printed, unless said otherwise."""
+
+    scope: str
+    better: str
+    source: str
+    over: str
 
 
 @dataclass(slots=True)
@@ -47,7 +74,6 @@ class Facts:
     tokens_per_step: float | None = None
     train_samples: float | None = None
     has_warmup: bool = True
-    rates_leave_out: str = ""
 
     @property
     def size(self) -> int | None:
@@ -81,34 +107,27 @@ class Gathered:
     workload: str = ""
     life: int = 0
     training_from_s: float | None = None
-    utc_of_zero: bool = False
+    utc_of_zero_s: int | None = None
     left_out: int = 0
+    computed: set[str] = field(default_factory=set)
 
     def metric(
-        self,
-        name: str,
-        value: float | None,
-        point: Point = Point(),  # noqa: B008: it is a tuple
-        *,
-        scope: str = "run",
-        over: str = "step",
-        rank: int | None = None,
-        is_elapsed: bool = False,
-        is_redrawn: bool = False,
+        self, name: str, value: float | None, point: Point = NOWHERE, **of: Unpack[Of]
     ) -> None:
         """Note a value of a metric, in the unit of its name."""
         if value is None:
             return
-        key = Key(name, self.life, -1 if rank is None else rank, scope, over)
+        over, rank = of.get("over", "step"), of.get("rank")
+        key = Key(name, self.life, -1 if rank is None else rank, of.get("scope", "run"), over)
         series = self.series.get(key)
         if series is None:
             if len(self.series) >= _MOST_SERIES:
                 self.left_out += 1
                 return
-            series = self.series[key] = Series(is_elapsed)
+            series = self.series[key] = Series(of.get("is_elapsed", False))
         most = _POINTS_OF_A_SERIES if over in ("step", "interval", "ema") else _MOST_ROWS
         limit = min(most, max(_FEWEST_POINTS, _MOST_POINTS // len(self.series)))
-        series.add(point, value, limit, is_redrawn=is_redrawn)
+        series.add(point, value, limit, is_redrawn=of.get("is_redrawn", False))
 
     def epoch(self, number: int, **values: float | None) -> None:
         """Note what is known of an epoch: seconds, at_s, steps, samples, ranks, is_elapsed."""
@@ -119,11 +138,7 @@ class Gathered:
         own.update({name: value for name, value in values.items() if value is not None})
 
     def event(
-        self,
-        kind: str,
-        when: When = When(),
-        seconds: float | None = None,
-        **about: Any,  # noqa: B008
+        self, kind: str, when: When = NEVER, seconds: float | None = None, **about: Any
     ) -> None:
         """Note what happened; ``about``: rank, node, epoch, value, text."""
         if len(self.events) >= _MOST_ROWS:
@@ -133,16 +148,7 @@ class Gathered:
             {"kind": kind, "when": when, "seconds": seconds, "life": self.life, **about}
         )
 
-    def measure(
-        self,
-        name: str,
-        value: float | None,
-        unit: Unit,
-        *,
-        scope: str = "run",
-        better: str = "",
-        source: str = "printed",
-    ) -> None:
+    def measure(self, name: str, value: float | None, unit: Unit, **of: Unpack[OfMeasure]) -> None:
         """Note the run in one number; the last one of a name counts."""
         if value is None or not math.isfinite(value):
             return
@@ -150,9 +156,10 @@ class Gathered:
             "measure": name,
             "value": float(value),
             "unit": str(unit),
-            "scope": scope,
-            "better": better,
-            "source": source,
+            "scope": of.get("scope", "run"),
+            "better": of.get("better", ""),
+            "source": of.get("source", "printed"),
+            "over": of.get("over", ""),
         }
 
     def say(self, text: str, **values: Any) -> None:
@@ -180,6 +187,7 @@ class Book:
         self.clock = Clock()
         self.runs: list[Gathered] = [Gathered()]
         self._is_restarting = False
+        self.at_end: list[Callable[[], None]] = []
         self._last: dict[int, list[tuple[float, float]]] = {}
         self._first: tuple[float, float] | None = None
         self._top: tuple[float, float] | None = None
@@ -199,8 +207,10 @@ class Book:
         self._is_restarting = self._top is not None
 
     def begin_run(self) -> Gathered:
-        """Begin another run, if anything is known of the one at work."""
+        """Begin another run, if anything is known of the one at work: readers end that one."""
         if not self.run.is_empty:
+            for end in self.at_end:
+                end()
             self.runs.append(Gathered())
             self.run.environment.update(self.runs[-2].environment)
             self._forget()
@@ -236,14 +246,20 @@ class Book:
         self._is_restarting = False
         self.run.life += 1
         if top is not None and place <= top:
-            self.run.event(
-                "restart",
-                value=place[1],
-                text=f"goes on at step {place[1]:g} after step {top[1]:g}"
-                if place[0] == top[0]
-                else f"goes on at epoch {place[0]:g}, step {place[1]:g} after {top[0]:g}, {top[1]:g}",
-            )
+            self._say_where(place, top)
         self._top = place
+
+    def _say_where(self, place: tuple[float, float], top: tuple[float, float]) -> None:
+        """Note from where the program went on, with the restart that its launcher told of."""
+        text = f"goes on at step {place[1]:g} after step {top[1]:g}"
+        if place[0] != top[0]:
+            text = f"goes on at epoch {place[0]:g}, step {place[1]:g} after {top[0]:g}, {top[1]:g}"
+        last = next((e for e in reversed(self.run.events) if e["kind"] == "restart"), None)
+        if last is not None and last["life"] == self.run.life - 1 and "goes on" not in last["text"]:
+            last["text"] = f"{last['text']}; {text}".removeprefix("; ")
+            last["life"] = self.run.life
+        else:
+            self.run.event("restart", text=text)
 
     def _forget(self) -> None:
         self._last, self._top = {}, None

@@ -52,6 +52,7 @@ def read_log(
     pattern = PatternReader(book, stem, own)
     if own:
         readers.append(pattern)
+    book.at_end = [reader.end for reader in readers]
     lines = RawLines(path)
     for line in cleaned(lines):
         for reader in readers:
@@ -87,8 +88,8 @@ def _say_of_the_file(book: Book, lines: RawLines, chosen: Recognised | None) -> 
     if chosen is not None and chosen.others:
         names = ", ".join(f"{other.title} ({count})" for other, count in chosen.others)
         run.say(
-            "read as a log of {title} ({n:count} line(s)); there are also lines of {names}: --source "
-            "{name} reads it as that",
+            "read as a log of {title} ({n:count} line(s)); there are also lines of {names}: "
+            "--source {name} reads it as that",
             title=chosen.source.title,
             n=chosen.count,
             names=names,

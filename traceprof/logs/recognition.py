@@ -46,8 +46,9 @@ def recognise(lines: Iterable[Line]) -> Recognised | None:
     for candidates in (programs, SOURCES):
         found = [(source, counts[source.name]) for source in candidates if counts[source.name]]
         if found:
-            found.sort(key=lambda pair: -pair[1])
+            # What people's scripts print stands in logs of programs, too.
+            found.sort(key=lambda pair: (pair[0].name == "notes", -pair[1]))
             first, count = found[0]
-            others = tuple(pair for pair in found[1:] if pair[1] * _ALSO >= count)
-            return Recognised(first, count, others if first.name != "notes" else ())
+            others = (pair for pair in found[1:] if pair[1] * _ALSO >= count)
+            return Recognised(first, count, tuple(p for p in others if p[0].name != "notes"))
     return None

@@ -56,8 +56,8 @@ def summary_of(run: Gathered, name: str, origin: str, source: SourceFile) -> Sum
         "events": _events(run, zero),
     }
     start_ns = None
-    if run.utc_of_zero and math.isfinite(zero.start_s):
-        start_ns = round(zero.start_s * 1e9)
+    if run.utc_of_zero_s is not None and math.isfinite(zero.start_s):
+        start_ns = run.utc_of_zero_s * 1_000_000_000 + round(zero.start_s * 1e9)
     return Summary(
         name,
         origin=origin,

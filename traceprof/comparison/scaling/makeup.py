@@ -9,7 +9,7 @@ import numpy as np
 import pandas as pd
 
 from traceprof.facts.makeup.collectives import NOT_IN_STEP, WAITING
-from traceprof.facts.names.phases import PHASES
+from traceprof.facts.names.phases import PHASES, UNCLAIMED
 from traceprof.model.parts import IDLE
 from traceprof.model.summary import Summary
 
@@ -38,22 +38,25 @@ LOSSES: Final = (
         _INPUT,
         _OF_PART[IDLE],
     ),
-    *(_HOST.format(phase) for phase in (*PHASES, "outside any phase")),
+    *(_HOST.format(phase) for phase in (*PHASES, UNCLAIMED)),
     OUTSIDE,
 )
 """All that efficiency can be lost to."""
 
 
-def parts_of_step(run: Summary) -> tuple[Mapping[str, int], bool]:
+def parts_of_step(run: Summary, *, in_step: bool = True) -> tuple[Mapping[str, int], bool]:
     """Return ns of one device and step by what they are, and whether hosts stand for devices.
 
     Nothing where the contents of the window, or its steps, are not known. Of a run without
-    devices it is the time of the hosts' phases, which add up to the window, too.
+    devices it is the time of the hosts' phases, which add up to the window, too. Ranks that are
+    not ``in_step`` do not fill the window that holds them all: what is at its edges is left out.
     """
     made, devices, steps = run.table("makeup"), run.devices_count, run.steps_count
     if not steps:
         return {}, False
     if devices and len(made):
+        if not in_step:
+            made = made[(made["kind"] != "edge").to_numpy()]
         totals = made["ns"].groupby(_losses(made)).sum()
         return shared_out(
             {str(name): int(ns) for name, ns in totals.items()}, devices * steps
@@ -62,6 +65,8 @@ def parts_of_step(run: Summary) -> tuple[Mapping[str, int], bool]:
     if phases is None or phases.table.empty or "host_ns" not in phases.table:
         return {}, False
     table = phases.table
+    if not in_step:
+        table = table[(table["phase"] != UNCLAIMED).to_numpy()]
     totals = table.groupby("phase")["host_ns"].sum()
     n = steps * int(table["process"].nunique())
     named = {_HOST.format(phase): int(ns) for phase, ns in totals.items() if ns}

@@ -106,7 +106,7 @@ def point_of(run: Summary) -> Point:
         rate, counts = Rate(speedup), ""
     if not isfinite(batch) and counts == SAMPLES and isfinite(step_ns):
         batch = rate.value * step_ns / 1e9
-    parts, of_hosts = parts_of_step(run)
+    parts, of_hosts = parts_of_step(run, in_step=kind != INDEPENDENT)
     return Point(
         run,
         devices,

@@ -9,7 +9,6 @@ from typing import Any, Final
 from traceprof.logs.base import Reader, Source, number, share
 from traceprof.logs.cleaning import Line
 from traceprof.logs.series import Point
-from traceprof.model.results import Unit
 
 __all__ = ["SOURCE"]
 
@@ -31,7 +30,7 @@ _ACCURACY: Final = re.compile(
 )
 _ONLY_ONE: Final = (
     "versions of DeepSpeed before 0.7.7 print the samples of one GPU by this name: "
-    f"{{rate:{Unit.PER_S}}} are of all GPUs or of one"
+    "{rate:1/s} are of all GPUs or of one"
 )
 
 
@@ -92,6 +91,7 @@ class DeepSpeedReader(Reader):
         rates = [s.values[-1] for _, s in run.of("samples_per_s") if len(s.values)]
         if self.is_old and rates and run.facts.world_size != 1:
             run.say(_ONLY_ONE, rate=rates[-1])
+        self.is_old = False
 
 
 SOURCE: Final = Source("deepspeed", "DeepSpeed", (_LINE, _STEP), DeepSpeedReader)

@@ -50,7 +50,7 @@ class Detectron2Reader(Reader):
             run = self.book.run
             run.event("end", self.book.when(line), text=overall[0])
             if seconds is not None:
-                run.measure("train_ns", seconds * 1e9, Unit.NS, better="lower")
+                run.measure("total_ns", seconds * 1e9, Unit.NS, better="lower")
         elif (batch := _BATCH.search(text)) is not None:
             facts = self.book.run.facts
             facts.global_batch = facts.global_batch or float(batch["batch"])

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import re
-from typing import Any, Final
+from typing import Final
 
 from traceprof.logs.base import Reader, Source, number
 from traceprof.logs.cleaning import Line
@@ -27,7 +27,7 @@ _RATES: Final = {
     "imgs": "samples_per_s",
     "tokens": "tokens_per_s",
 }
-_SKIPPED: Final = frozenset({"lrate", "lr", "learning rate"})
+_SKIPPED: Final = frozenset({"lrate", "lr", "learning rate", "epoch", "Epoch", "Iteration"})
 _SECONDS: Final = {"s": 1.0, "ms": 1e-3, "min": 60.0}
 
 
@@ -71,9 +71,8 @@ class DlloggerReader(Reader):
                 elif epoch is not None and not is_valid:
                     run.epoch(epoch, seconds=seconds)
             elif (found := _CELL.match(cell)) is not None and found["key"] not in _SKIPPED:
-                if not _EPOCH.match(cell) and not _ITER.match(cell):
-                    name = prefix + found["key"].strip().replace(" ", "_")
-                    run.metric(name, number(found["value"]), point, over=over)
+                name = prefix + found["key"].strip().replace(" ", "_")
+                run.metric(name, number(found["value"]), point, over=over)
 
 
 SOURCE: Final = Source("dllogger", "NVIDIA DLLogger", (_LINE,), DlloggerReader)

@@ -47,7 +47,7 @@ class FairseqReader(Reader):
             if "num_updates" not in values:
                 per_epoch = int(simple["total"])
                 values["num_updates"] = (int(simple["epoch"]) - 1) * per_epoch + int(simple["n"])
-                self._inner(values, int(simple["epoch"]), line, over="run")
+                self._inner(values, int(simple["epoch"]), line, over="ema")
             else:
                 self._inner(values, int(simple["epoch"]), line)
         elif (epoch := _EPOCH.search(text)) is not None:
@@ -63,7 +63,7 @@ class FairseqReader(Reader):
             run.facts.world_size = int(world["world"])
         elif (done := _DONE.search(text)) is not None:
             seconds = float(done["seconds"])
-            run.measure("train_ns", seconds * 1e9, Unit.NS, better="lower")
+            run.measure("total_ns", seconds * 1e9, Unit.NS, better="lower")
             run.event("end", self.book.when(line), text=text.split("|")[-1].strip())
         elif _OVERFLOW.search(text) is not None:
             self.overflows += 1
@@ -109,6 +109,7 @@ class FairseqReader(Reader):
             return  # The first line of a run prints 0: nothing was measured yet.
         run.metric("tokens_per_s", words, point, over=over, is_elapsed=is_elapsed)
         if per_update:
+            run.computed |= {"step_period_ns", "samples_per_s"}
             # Updates per second have two decimals: none are left of slow models.
             run.metric(
                 "step_period_ns", 1e9 * per_update / words, point, over=over, is_elapsed=is_elapsed
@@ -145,6 +146,7 @@ class FairseqReader(Reader):
                 "{n:count} update(s) were skipped for overflows of gradients: they took time",
                 n=self.overflows,
             )
+        self.overflows = 0
 
 
 SOURCE: Final = Source("fairseq", "fairseq", (_JSON, _SIMPLE, _EPOCH), FairseqReader)

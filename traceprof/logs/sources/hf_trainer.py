@@ -41,7 +41,8 @@ class HfTrainerReader(Reader):
         self.total_steps: int | None = None
         self.bar: Bar | None = None
         self.speed = BarSpeed()
-        self.banner: dict[str, float] = {}
+        self.rate: float | None = None
+        self.steps_rate: float | None = None
 
     def read(self, line: Line) -> None:
         """Note what one line says."""
@@ -72,7 +73,6 @@ class HfTrainerReader(Reader):
 
     def _banner(self, key: str, value: float) -> None:
         facts = self.book.run.facts
-        self.banner[key] = value
         if key == "Num examples":
             facts.train_samples = value
         elif key == "Num Epochs":
@@ -152,15 +152,13 @@ class HfTrainerReader(Reader):
         run = self.book.run
         seconds = _duration(values.get("train_runtime"))
         if seconds is not None:
-            run.measure("train_ns", seconds * 1e9, Unit.NS, better="lower")
+            run.measure("total_ns", seconds * 1e9, Unit.NS, better="lower")
         if "train_loss" in values:
             run.measure("mean_loss", _value(values["train_loss"]), Unit.NUMBER, better="lower")
         rate = _value(values.get("train_samples_per_second"))
         steps = _value(values.get("train_steps_per_second"))
-        if rate is not None:
-            run.metric("hf_samples_per_s", rate, over="run")
-        if steps is not None:
-            run.metric("hf_steps_per_s", steps, over="run")
+        self.rate = self.rate if rate is None else rate
+        self.steps_rate = self.steps_rate if steps is None else steps
         for key, text in values.items():
             if key.startswith("eval_") and not key.endswith(("_runtime", "_per_second")):
                 name = {"eval_loss": "val_loss", "eval_accuracy": "top1"}.get(key, key)
@@ -168,28 +166,23 @@ class HfTrainerReader(Reader):
 
     def end(self) -> None:
         """Note the rates of the whole run, once it is known whether steps are printed, too."""
-        for run in self.book.runs:
-            found = {}
-            for name in ("hf_samples_per_s", "hf_steps_per_s"):
-                for key in [key for key in run.series if key.metric == name]:
-                    found[name] = run.series.pop(key).values[-1]
-            rate, steps = found.get("hf_samples_per_s"), found.get("hf_steps_per_s")
-            if steps is not None:
-                run.metric("steps_per_s", steps, over="run")
-            if rate is not None and steps is not None:
-                run.metric("samples_per_s", rate, over="run")
-                run.say(
-                    "throughput of the whole run holds evaluations and checkpoints: "
-                    f"{{rate:{Unit.PER_S}}}",
-                    rate=rate,
-                )
-            elif rate is not None:
-                run.metric("steps_per_s", rate, over="run")
-                run.say(
-                    "train_samples_per_second stands alone: versions before May 2021 print steps "
-                    f"per second by that name, and {{rate:{Unit.PER_S}}} is taken as such",
-                    rate=rate,
-                )
+        run, rate, steps = self.book.run, self.rate, self.steps_rate
+        self.rate = self.steps_rate = None
+        if steps is not None:
+            run.metric("steps_per_s", steps, over="run")
+        if rate is not None and steps is not None:
+            run.metric("samples_per_s", rate, over="run")
+            run.say(
+                "throughput of the whole run holds evaluations and checkpoints: {rate:1/s}",
+                rate=rate,
+            )
+        elif rate is not None:
+            run.metric("steps_per_s", rate, over="run")
+            run.say(
+                "train_samples_per_second stands alone: versions before May 2021 print steps per "
+                "second by that name, and {rate:1/s} is taken as such",
+                rate=rate,
+            )
 
 
 def _parsed(text: str) -> dict[str, Any]:

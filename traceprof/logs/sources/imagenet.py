@@ -17,6 +17,7 @@ _STEP: Final = re.compile(
     r"(?P<phase>Epoch|Test): ?(?:\[(?P<epoch>\d+)\])?\s*\[\s*(?P<idx>\d+)/(?P<total>\d+)\]\s+"
     r"Time:?\s+(?P<time>[\d.]+)\s*\(\s*(?P<time_avg>[\d.]+)\)(?P<rest>.*)"
 )
+_MARK: Final = re.compile(r"Epoch: ?\[\d+\]\s*\[\s*\d+/\d+\]\s+Time:?\s+\d")
 _METER: Final = re.compile(
     rf"(?P<name>Data|Loss|(?:Acc|Prec|Acc@|Prec@)@?(?P<k>[15])):?\s+(?P<value>{_NUMBER})"
     rf"\s*\(\s*(?P<mean>{_NUMBER})\)"
@@ -59,9 +60,8 @@ class ImagenetReader(Reader):
         run = self.book.run
         point = Point(epoch * total + done, epoch + done / total, self.book.when(line).seconds)
         seconds, mean = number(match["time"]) or 0.0, number(match["time_avg"]) or 0.0
-        about = {"scope": "rank", "rank": rank}
-        run.metric("last_step_ns", seconds * 1e9, point, **about)
-        run.metric("epoch_step_ns", mean * 1e9, point, over="epoch", **about)
+        run.metric("step_ns", seconds * 1e9, point, scope="rank", rank=rank)
+        run.metric("step_ns", mean * 1e9, point, over="epoch", scope="rank", rank=rank)
         for meter in _METER.finditer(match["rest"]):
             self._meter(meter, point, rank)
         run.epoch(epoch, steps=total)
@@ -103,7 +103,7 @@ class ImagenetReader(Reader):
 
     def end(self) -> None:
         """Say how many processes printed the same."""
-        copies = max((s.copies for run in self.book.runs for s in run.series.values()), default=1)
+        copies = max((s.copies for s in self.book.run.series.values()), default=1)
         if copies > 1:
             self.book.run.say(
                 "{n:count} processes print without saying who they are: their means are shown",
@@ -111,4 +111,4 @@ class ImagenetReader(Reader):
             )
 
 
-SOURCE: Final = Source("imagenet", "pytorch/examples imagenet main.py", (_STEP,), ImagenetReader)
+SOURCE: Final = Source("imagenet", "pytorch/examples imagenet main.py", (_MARK,), ImagenetReader)

@@ -110,13 +110,15 @@ class KerasReader(Reader):
         rank = line.rank
         self.elapsed_s += seconds or 0.0
         point = Point(epoch * n, epoch, self.elapsed_s)
-        about = {"rank": rank, "is_elapsed": True}
+
         if match["step"] is not None:
             each = float(match["step"]) * _UNITS[match["unit"]]
             if match["per"] == "sample":
-                run.metric("samples_per_s", 1e9 / each, point, over="epoch", **about)
+                run.metric(
+                    "samples_per_s", 1e9 / each, point, over="epoch", rank=rank, is_elapsed=True
+                )
             elif match["per"] == "step":
-                run.metric("step_period_ns", each, point, over="epoch", **about)
+                run.metric("step_period_ns", each, point, over="epoch", rank=rank, is_elapsed=True)
         run.epoch(
             epoch, seconds=seconds, steps=n, at_s=self.elapsed_s - (seconds or 0.0), is_elapsed=True
         )
@@ -124,10 +126,10 @@ class KerasReader(Reader):
             if key.startswith("val_"):
                 name = _named(key.removeprefix("val_"))
                 name = "val_loss" if name == "loss" else name
-                run.metric(name, value, point, over="run", **about)
+                run.metric(name, value, point, over="run", rank=rank, is_elapsed=True)
             else:
                 name = "loss" if key == "loss" else f"train_{_named(key)}"
-                run.metric(name, value, point, over="epoch", **about)
+                run.metric(name, value, point, over="epoch", rank=rank, is_elapsed=True)
 
     def _evaluated(self, match: re.Match[str], metrics: dict[str, float | None]) -> None:
         run = self.book.run

@@ -36,7 +36,6 @@ class EpochBars(Reader):
     def __init__(self, *args: Any) -> None:
         super().__init__(*args)
         self.speed = BarSpeed()
-        self.before = 0
 
     def read(self, line: Line) -> None:
         """Note what one line says."""
@@ -67,6 +66,9 @@ class EpochBars(Reader):
             self.of_postfix(bar, point)
         if bar.total and bar.n == bar.total:
             run.epoch(epoch, seconds=bar.elapsed_s, steps=bar.total)
+            if bar.elapsed_s:
+                each_ns = 1e9 * bar.elapsed_s / bar.n
+                run.metric("step_period_ns", each_ns, point, over="epoch", is_redrawn=True)
 
     def of_postfix(self, bar: Bar, point: Point) -> None:
         """Note the metrics behind a bar."""

@@ -13,7 +13,8 @@ from traceprof.logs.series import Point
 __all__ = ["SOURCE"]
 
 _LINE: Final = re.compile(
-    r"iteration\s+(?P<step>\d+)\s*/\s*(?P<total>\d+|infinity) \|(?P<cells>.*elapsed time per iteration.*)"
+    r"iteration\s+(?P<step>\d+)\s*/\s*(?P<total>\d+|infinity) \|"
+    r"(?P<cells>.*elapsed time per iteration.*)"
 )
 _CELL: Final = re.compile(
     r"^(?P<key>.*?[A-Za-z)])\s*:?\s+(?P<value>[-+]?(?:nan|inf|[\d.]+(?:E[-+]?\d+)?))$", re.I
@@ -102,7 +103,9 @@ class MegatronReader(Reader):
         """Note the rate of each line: the batch may grow (--rampup-batch-size)."""
         batch = cells.get("global batch size")
         if batch and period_ns and "samples per second" not in cells:
-            self.book.run.metric("samples_per_s", batch * 1e9 / period_ns, point, over="interval")
+            self.book.run.computed.add("samples_per_s")
+            rate = batch * 1e9 / period_ns
+            self.book.run.metric("samples_per_s", rate, point, over="interval")
 
     def _evaluated(self, match: re.Match[str], line: Line) -> None:
         for key, value in _cells(match["cells"]).items():

@@ -10,6 +10,7 @@ from typing import Any, Final
 from traceprof.logs.base import Reader, Source
 from traceprof.logs.checks import Evidence, disagree
 from traceprof.logs.cleaning import Line
+from traceprof.logs.clock import Clock
 from traceprof.logs.gathered import When
 from traceprof.logs.series import Point
 from traceprof.model.results import Unit
@@ -24,6 +25,7 @@ _OLD: Final = re.compile(
 _NODES: Final = re.compile(r"^(\d+)\s*x", re.IGNORECASE)
 _LOWER: Final = re.compile(r"gpt|llama|deepseek|mixtral|flux|moe|lora|diffusion", re.IGNORECASE)
 _RATES: Final = ("imgs_sec", "samples_sec", "samples_per_sec", "throughput", "seqs_per_sec")
+_BEGINNINGS: Final = ("init_start", "run_start", "cache_clear", "submission_benchmark")
 _ENVIRONMENT: Final = {
     "submission_platform": "platform",
     "submission_org": "organisation",
@@ -58,14 +60,12 @@ class MlperfReader(Reader):
         """Note one event."""
         if ":::ML" not in line.text:
             return
-        event = _event_of(line.text)
+        event = _event_of(line.text, self.book.clock)
         if event is None:
             return
         key, value, at_s, about = event
-        if key == "run_start" and "run_start" in self.times:
-            self._flush()
+        if "run_stop" in self.times and key in _BEGINNINGS:
             self.book.begin_run()
-            self._begin()
         handler = getattr(self, f"_{key}", None)
         if handler is not None:
             handler(value, at_s, about)
@@ -76,6 +76,7 @@ class MlperfReader(Reader):
     def end(self) -> None:
         """Note what follows from the whole."""
         self._flush()
+        self._begin()
 
     def _of_submission(self, key: str, value: str) -> None:
         if key == "submission_benchmark":
@@ -95,7 +96,8 @@ class MlperfReader(Reader):
     def _run_start(self, _value: Any, at_s: float, _about: dict[str, Any]) -> None:
         run = self.book.run
         self.times["run_start"] = self.training_from_s = at_s
-        run.utc_of_zero = True
+        base_s = self.book.clock.base_s
+        run.utc_of_zero_s = base_s if math.isfinite(at_s) else None
         if math.isfinite(at_s):
             run.training_from_s = at_s
         run.event("start", When(at_s), text="run_start: the clock of the benchmark")
@@ -260,7 +262,7 @@ class MlperfReader(Reader):
         )
         text = "throughput is of the time between evaluations"
         if len(spans) >= 3:
-            text += f", without the first: {{first:{Unit.PER_S}}} until then, later {{later:{Unit.PER_S}}}"
+            text += ", without the first: {first:1/s} until then, later {later:1/s}"
         run.say(text, first=spans[0][0] / spans[0][1], later=sum(n for n, _ in steady) / seconds)
         printed = [v for _, series in run.of("samples_per_s") for v in series.steady()]
         if printed:
@@ -269,7 +271,7 @@ class MlperfReader(Reader):
             disagree(run, "samples", rate, whole, "all between evaluations")
 
 
-def _event_of(text: str) -> tuple[str, Any, float, dict[str, Any]] | None:
+def _event_of(text: str, clock: Clock) -> tuple[str, Any, float, dict[str, Any]] | None:
     match = _LINE.search(text)
     if match is not None:
         try:
@@ -278,7 +280,9 @@ def _event_of(text: str) -> tuple[str, Any, float, dict[str, Any]] | None:
             return None
         about = event.get("metadata")
         time_ms = _float(event.get("time_ms"))
-        at_s = math.nan if time_ms is None else time_ms / 1e3
+        at_s = math.nan
+        if time_ms is not None and math.isfinite(time_ms):
+            at_s = clock.since(int(time_ms // 1000), time_ms % 1000 / 1e3)
         about = about if isinstance(about, dict) else {}
         return str(event.get("key", "")), event.get("value"), at_s, about
     old = _OLD.search(text)
@@ -291,7 +295,8 @@ def _event_of(text: str) -> tuple[str, Any, float, dict[str, Any]] | None:
     about = {}
     if old["key"] == "run_stop" and isinstance(value, dict):
         about = {"status": "success" if value.get("success") else "aborted"}
-    return old["key"], value, float(old["time"]), about
+    whole, _, part = old["time"].partition(".")
+    return old["key"], value, clock.since(int(whole), float(f"0.{part}")), about
 
 
 def _float(value: Any) -> float | None:

@@ -18,7 +18,8 @@ _LINE: Final = re.compile(
     r"\s+(?P<pairs>.*\S:\s*\S.*)$"
 )
 _PAIR: Final = re.compile(
-    r"(?P<key>[A-Za-z_][\w./@-]*): (?P<value>(?:\d+ days?, )?\d+(?::\d+)+|nan|-?inf|-?[\d.]+(?:e[+-]?\d+)?)"
+    r"(?P<key>[A-Za-z_][\w./@-]*): "
+    r"(?P<value>(?:\d+ days?, )?\d+(?::\d+)+|nan|-?inf|-?[\d.]+(?:e[+-]?\d+)?)"
 )
 _SAVED: Final = re.compile(r"Saving checkpoint at (?P<n>\d+) (?P<what>epochs?|iterations?)")
 _WORLD: Final = re.compile(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import re
 from typing import Any, Final
 
@@ -18,8 +17,9 @@ _SPEED: Final = re.compile(
     r"Speed: (?P<speed>[\d.]+|inf) samples/s(?:ec)?,?\s*(?P<metrics>.*)$"
 )
 _EPOCH: Final = re.compile(
-    r"(?:Epoch ?\[(?P<epoch>\d+)\]|\[Epoch (?P<gepoch>\d+)\]) (?P<key>Train-[\w-]+|Validation-[\w-]+"
-    r"|Time cost|(?:training|validation|train|val): (?:[\w-]+))\s*[=:]\s*(?P<value>[\d.]+|nan)"
+    r"(?:Epoch ?\[(?P<epoch>\d+)\]|\[Epoch (?P<gepoch>\d+)\]) "
+    r"(?P<key>Train-[\w-]+|Validation-[\w-]+|Time cost"
+    r"|(?:training|validation|train|val): (?:[\w-]+))\s*[=:]\s*(?P<value>[\d.]+|nan)"
 )
 _GLUON: Final = re.compile(
     r"\[Epoch (?P<epoch>\d+)\] speed: (?P<speed>[\d.]+) samples/sec\s+time cost: (?P<cost>[\d.]+)"

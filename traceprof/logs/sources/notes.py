@@ -10,6 +10,7 @@ from traceprof.logs.base import Reader, Source, number
 from traceprof.logs.cleaning import Line
 from traceprof.logs.gathered import When
 from traceprof.logs.series import Point
+from traceprof.model.quality import CONTRADICTS
 from traceprof.model.results import Unit
 
 __all__ = ["SOURCE"]
@@ -17,21 +18,23 @@ __all__ = ["SOURCE"]
 _UNITS: Final = {"": 1.0, "s": 1.0, "ms": 1e-3, "m": 60.0, "h": 3600.0}
 _UNIT: Final = r"(?P<unit>milliseconds|msec|ms|seconds?|secs?|minutes?|mins?|hours?|[smh])?\b"
 _TOOK: Final = re.compile(
-    r"\bepoch\s*(?:\[|#|:)?\s*(?P<epoch>\d+)(?:\s*/\s*\d+)?\]?.{0,200}?\b(?:took|time(?: taken)?|duration"
-    r"|completed in|finished in|done in)\b\s*(?:is|of|:|=)?\s*(?P<value>\d[\d.]*(?:e-?\d+)?)\s*"
-    + _UNIT,
+    r"\bepoch\s*(?:\[|#|:)?\s*(?P<epoch>\d+)(?:\s*/\s*\d+)?\]?.{0,200}?"
+    r"\b(?:took|time(?: taken)?|duration|completed in|finished in|done in)\b"
+    r"\s*(?:is|of|:|=)?\s*(?P<value>\d[\d.]*(?:e-?\d+)?)\s*" + _UNIT,
     re.IGNORECASE,
 )
 _LOST: Final = re.compile(
     r"epoch time lost\s*(?:is|:|=)?\s*(?P<value>\d[\d.]*)\s*" + _UNIT, re.IGNORECASE
 )
 _SETUP: Final = re.compile(
-    r"(?P<what>(?:script |worker |job )?set-?up|initiali[sz]e[_ ]workers|initiali[sz]ation) took:?\s*"
+    r"(?P<what>(?:script |worker |job )?set-?up|initiali[sz]e[_ ]workers|initiali[sz]ation)"
+    r" took:?\s*"
     r"(?P<value>\d[\d.]*)\s*" + _UNIT,
     re.IGNORECASE,
 )
 _TOTAL: Final = re.compile(
-    r"(?:total (?:train(?:ing)? )?time|all training(?: \(\d+ epochs\))?|training) (?:is|was|took|:)\s*"
+    r"(?:total (?:train(?:ing)? )?time|all training(?: \(\d+ epochs\))?|training)"
+    r" (?:is|was|took|:)\s*"
     r"(?P<value>\d[\d.]*)\s*" + _UNIT,
     re.IGNORECASE,
 )
@@ -125,7 +128,7 @@ class NotesReader(Reader):
 
     def _total(self, match: re.Match[str]) -> None:
         run, total_s = self.book.run, _seconds(match)
-        run.measure("train_ns", total_s * 1e9, Unit.NS, better="lower")
+        run.measure("total_ns", total_s * 1e9, Unit.NS, better="lower")
         run.event("end", When(self.spent_s, is_elapsed=True), text=match[0].strip())
         epochs_s = sum(own.get("seconds", 0.0) for own in run.epochs.values())
         rest_s = total_s - epochs_s - self.setups_s
@@ -133,15 +136,15 @@ class NotesReader(Reader):
             return
         if rest_s < -_EXPLAINED and total_s < epochs_s:
             run.say(
-                f"the log contradicts itself: its epochs add up to {{epochs:{Unit.NS}}}, and the "
-                f"total is said to be {{total:{Unit.NS}}}",
+                f"{CONTRADICTS}: its epochs add up to {{epochs:ns}}, and the "
+                "total is said to be {total:ns}",
                 epochs=epochs_s * 1e9,
                 total=total_s * 1e9,
             )
         elif rest_s > _EXPLAINED:
             run.say(
-                f"of the total of {{total:{Unit.NS}}} the epochs explain {{epochs:{Unit.NS}}} and the "
-                f"first set-up {{setup:{Unit.NS}}}: {{rest:{Unit.NS}}} are of nothing that is printed; "
+                "of the total of {total:ns} the epochs explain {epochs:ns} and the "
+                "first set-up {setup:ns}: {rest:ns} are of nothing that is printed; "
                 "instants are sums of what was printed before, and may be that much later",
                 total=total_s * 1e9,
                 epochs=epochs_s * 1e9,
@@ -179,6 +182,7 @@ class NotesReader(Reader):
         """Hold the parts of a step against the rate that is printed."""
         self._write(Point())
         run = self.book.run
+        self.spent_s, self.setups_s, self.epoch = 0.0, 0.0, None
         run.facts.has_warmup = False
         last = {key.metric: s.values[-1] for key, s in run.series.items() if len(s.values)}
         named = _BATCH.search(self.stem)
@@ -201,9 +205,9 @@ def _check_parts(run: Any, last: dict[str, float], batch: float | None) -> None:
     }
     if rate and batch and abs(rate * parts_ns / 1e9 / batch - 1) > _CLOSE:
         run.say(
-            "the log contradicts itself, or counts several ranks: {batch:count} samples (a batch, as "
-            f"the file is called) in {{data:{Unit.NS}}} of data, {{forward:{Unit.NS}}} of forward and "
-            f"{{backward:{Unit.NS}}} of backward are {{by:{Unit.PER_S}}}, and {{rate:{Unit.PER_S}}} "
+            f"{CONTRADICTS}, or counts several ranks: {{batch:count}} samples (a batch, "
+            "as the file is called) in {data:ns} of data, {forward:ns} of forward and "
+            "{backward:ns} of backward are {by:1/s}, and {rate:1/s} "
             "are printed",
             batch=batch,
             by=1e9 * batch / parts_ns,
@@ -212,8 +216,8 @@ def _check_parts(run: Any, last: dict[str, float], batch: float | None) -> None:
         )
     if syncs and parts_ns * syncs / 1e9 < 1 - _CLOSE:
         run.say(
-            f"{{syncs:{Unit.PER_S}}} synchronisations leave {{period:{Unit.NS}}} for a step, of which "
-            f"data, forward and backward explain {{parts:{Unit.NS}}}: {{rest:{Unit.NS}}} are of "
+            "{syncs:1/s} synchronisations leave {period:ns} for a step, of which "
+            "data, forward and backward explain {parts:ns}: {rest:ns} are of "
             "nothing that is printed",
             syncs=syncs,
             period=1e9 / syncs,
@@ -224,8 +228,8 @@ def _check_parts(run: Any, last: dict[str, float], batch: float | None) -> None:
         ranks = rate / syncs / batch
         if round(ranks) >= 1 and abs(ranks / round(ranks) - 1) < _CLOSE:
             run.say(
-                f"{{rate:{Unit.PER_S}}} are what {{n:count}} rank(s) with {{batch:count}} samples each "
-                f"do at {{syncs:{Unit.PER_S}}} synchronisations",
+                "{rate:1/s} are what {n:count} rank(s) with {batch:count} samples each "
+                "do at {syncs:1/s} synchronisations",
                 rate=rate,
                 n=round(ranks),
                 batch=batch,
@@ -233,8 +237,8 @@ def _check_parts(run: Any, last: dict[str, float], batch: float | None) -> None:
             )
     if last["backward_ns"] < last["forward_ns"] / 2:
         run.say(
-            f"backward ({{backward:{Unit.NS}}}) is shorter than half of forward "
-            f"({{forward:{Unit.NS}}}): it usually takes longer, so that the two were not measured "
+            "backward ({backward:ns}) is shorter than half of forward "
+            "({forward:ns}): it usually takes longer, so that the two were not measured "
             "around what they are called after",
             backward=last["backward_ns"],
             forward=last["forward_ns"],

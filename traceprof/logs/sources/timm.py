@@ -73,8 +73,12 @@ class TimmReader(Reader):
             return
         spent = (idx + 1) * mean_s - (before[1] + 1) * before[2]
         if spent > 0:
-            period_ns = 1e9 * spent / (idx - before[1])
-            self.book.run.metric("step_period_ns", period_ns, point, over="interval")
+            run, period_ns = self.book.run, 1e9 * spent / (idx - before[1])
+            run.metric("step_period_ns", period_ns, point, over="interval")
+            run.computed |= {"step_period_ns", "samples_per_s"}
+            if run.facts.global_batch:
+                rate = 1e9 * run.facts.global_batch / period_ns
+                run.metric("samples_per_s", rate, point, over="interval")
 
     def _test(self, match: re.Match[str], line: Line) -> None:
         if int(match["idx"]) != int(match["last"]):

@@ -36,7 +36,8 @@ _OLD_WORLD: Final = re.compile(
     r"TORCHELASTIC_(?P<key>MAX_RESTARTS|RESTART_COUNT)[^\d]+(?P<value>\d+)|WORLD_SIZE[^\d]+(?P<world>\d+)"
 )
 _QUICK: Final = re.compile(
-    r"endezvous|orker group|orkers for|Detected|_count=|_world_size|global_|exitcode|WORLD_SIZE|TORCHELASTIC|has joined|has left"
+    r"endezvous|orker group|orkers for|Detected|_count=|_world_size|global_|exitcode|WORLD_SIZE"
+    r"|TORCHELASTIC|has joined|has left"
 )
 
 
@@ -128,7 +129,7 @@ class TorchrunReader(Reader):
             self.failed,
             seconds if math.isfinite(seconds) else None,
             node=node,
-            value=self.restarts,
+            value=self.size,
             text="until the workers were started again",
         )
         self.has_failed = False

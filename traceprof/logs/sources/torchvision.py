@@ -1,4 +1,4 @@
-"""torchvision's reference scripts, and those that took over their MetricLogger (DeiT, MAE, DETR)."""
+"""torchvision's reference scripts, and what took over their MetricLogger (DeiT, MAE, DETR)."""
 
 from __future__ import annotations
 
@@ -15,7 +15,8 @@ from traceprof.model.results import Unit
 __all__ = ["SOURCE"]
 
 _STEP: Final = re.compile(
-    r"(?P<header>Epoch: ?\[(?P<epoch>\d+)(?:/\d+)?\]|Test:?[\w ]*:?)\s+\[\s*(?P<idx>\d+)/(?P<total>\d+)\]"
+    r"(?P<header>Epoch: ?\[(?P<epoch>\d+)(?:/\d+)?\]|Test:?[\w ]*:?)\s+"
+    r"\[\s*(?P<idx>\d+)/(?P<total>\d+)\]"
     r"\s+eta: (?:\d+ days?, )?[\d:]+\s+(?P<meters>.*)"
 )
 _METER: Final = re.compile(
@@ -63,7 +64,7 @@ class TorchvisionReader(Reader):
             seconds = seconds_of(done["time"])
             self.book.run.event("end", self.book.when(line), text=text.strip())
             if seconds is not None:
-                self.book.run.measure("train_ns", seconds * 1e9, Unit.NS, better="lower")
+                self.book.run.measure("total_ns", seconds * 1e9, Unit.NS, better="lower")
 
     def _step(self, match: re.Match[str], line: Line) -> None:
         epoch, idx, total = int(match["epoch"]), int(match["idx"]), int(match["total"])
@@ -91,7 +92,7 @@ class TorchvisionReader(Reader):
             )
         elif name in ("time", "data"):
             metric = "step_period_ns" if name == "time" else "data_ns"
-            run.metric(metric, value * 1e9, point, over="interval")
+            run.metric(metric, value * 1e9, point, over="ema")
         elif name in _PER_CENT:
             mean = share(meter["mean"] or meter["value"])
             run.metric(_PER_CENT[name], mean, point, scope="rank", over="epoch")

@@ -1,0 +1,66 @@
+"""What is known of the rounds of one rank of one run."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Final
+
+import pandas as pd
+
+from traceprof.model.window import TimeWindow
+
+__all__ = ["BOTH", "FORWARD", "INDEPENDENT", "ONE", "SYNCHRONISED", "NodeRounds"]
+
+FORWARD: Final = "forward"
+BOTH: Final = "forward+backward"
+
+ONE: Final = "one"
+SYNCHRONISED: Final = "synchronised"
+INDEPENDENT: Final = "independent"
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class NodeRounds:
+    """The rounds of a rank without warm-up; None: not known.
+
+    ``rounds_ns`` is the time of all ``rounds_count`` together, ``phases`` the ns of the host in
+    each phase in them. ``layers`` has a row for each layer: layer, type, count, host_ns, and where
+    devices were recorded device_ns and backward_ns, all of them together. ``calls_count``
+    collectives in the ``calls_window_ns`` after the first round handed in ``calls_bytes`` and took
+    ``calls_ns``; ``waited_ns`` were spent in all rounds waiting for others.
+    ``span`` goes from the first of the rounds to the last.
+    """
+
+    run: str
+    rank: int | None
+    node: str
+    ranks_count: int
+    rounds_count: int
+    warmup_count: int
+    rounds_ns: int
+    phases: Mapping[str, int] = field(default_factory=dict)
+    layers: pd.DataFrame = field(default_factory=pd.DataFrame)
+    samples_count: float | None = None
+    calls_count: int | None = None
+    calls_window_ns: int = 0
+    calls_bytes: float | None = None
+    calls_ns: float | None = None
+    waited_ns: float | None = None
+    span: TimeWindow | None = None
+
+    @property
+    def mode(self) -> str:
+        """Whether there is a backward pass; "" where no phases are known."""
+        if self.phases.get("backward", 0) or self.phases.get("optimizer", 0):
+            return BOTH
+        return FORWARD if self.phases.get("forward", 0) else ""
+
+    @property
+    def ranks(self) -> str:
+        """Whether ranks exchange anything in a round; "" where collectives were not recorded."""
+        if self.ranks_count == 1:
+            return ONE
+        if self.calls_count is None:
+            return ""
+        return SYNCHRONISED if self.calls_count else INDEPENDENT
