@@ -236,7 +236,7 @@ def test_of_several_files_those_that_can_be_read_are_kept(store: Store, trace: P
     done = run("runs", "add", wrong, trace, trace.with_name("missing"))
     assert done.exit_code == 3
     kept, *failed = done.stderr.splitlines()
-    assert f"1 run kept in {store.path}" in kept
+    assert f"kept as night in {store.path}" in kept
     assert ["wrong.sqlite: " in failed[0], "missing: No such file" in failed[1]] == [True, True]
     assert store.names() == ["night"]
 

@@ -84,21 +84,21 @@ def keep_each(
     """
     from traceprof.cli.output import message
 
-    if len(files) == 1:
-        for kept in keep(files[0]):
-            _say_kept(store, kept)
-        return
-    if name is not None:
+    if len(files) > 1 and name is not None:
         raise UsageError(f"--name {name}: these are several runs, and a name is of one")
+    kept: list[str] = []
     failed: list[TraceprofError] = []
-    n_kept = 0
     for file in files:
         try:
-            n_kept += len([*keep(file)])
+            kept += keep(file)
         except TraceprofError as error:
+            if len(files) == 1:
+                raise
             failed.append(error)
-    runs = "run" if n_kept == 1 else "runs"
-    message(f"{n_kept} {runs} kept in {store.path}: traceprof runs list")
+    if len(kept) == 1:
+        _say_kept(store, kept[0])
+    else:
+        message(f"{len(kept)} runs kept in {store.path}: traceprof runs list")
     for problem in failed:
         message(str(problem))
     if failed:
