@@ -36,8 +36,8 @@ _JUDGED: Final = Note(
 def with_lives(summary: Summary, paths: Sequence[Path | str], life: int | None = None) -> Summary:
     """Return ``summary`` of a run with what is known of every start of its program.
 
-    Times then count from where the first agents meet, else from the start of the first process. Nothing changes where no
-    manifest tells when processes were started.
+    Times then count from where the first agents meet, else from the start of the first process.
+    Nothing changes where no manifest tells when processes were started.
 
     Args:
         summary: what is kept of the life that was looked at.

@@ -20,16 +20,13 @@ __all__ = ["EPOCH", "Started", "read_start"]
 EPOCH: Final = re.compile(r"epoch(?:[\s_#:=.-]*(?P<number>\d+))?", re.IGNORECASE)
 _TABLES: Final = frozenset({"ranges", "marks", "processes", "environment"})
 _Times = npt.NDArray[np.int64]
-_WORK: Final = ("optimizer", "user_step")
-_NO_SPANS: Final = np.zeros((0, 2), np.int64)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Started:
     """One start of one rank; times are ns since 1970, spans are rows of start and end.
 
-    ``work`` are its optimizer's steps (or those that it names), ``begin_ns`` when it began to
-    train, None where it never did. ``epochs`` has number, start_ns and end_ns; ``are_numbered``
+    ``work`` are its steps, ``begin_ns`` is when it began to train, None where it never did. ``epochs`` has number, start_ns and end_ns; ``are_numbered``
     tells that the program gave the numbers, so that they mean the same after a restart.
     """
 
@@ -74,7 +71,7 @@ def read_start(life: Life) -> Started | None:
         found = np.stack([rows["start_ns"], rows["end_ns"]], axis=1).astype(np.int64) + zero
         return np.asarray(found[np.argsort(found[:, 0], kind="stable")], np.int64)
 
-    work = spans(*_WORK)
+    work = _work(spans("user_step"), spans("step"), spans("optimizer"))
     begins = spans("step", "user_step", "forward", "backward", "optimizer")
     end_ns = int(ranges["end_ns"].max()) + zero if len(ranges) else life.end_ns
     epochs, are_numbered = _epochs(ranges, marks, work, zero, end_ns)
@@ -95,6 +92,20 @@ def read_start(life: Life) -> Started | None:
             {"at": batches["start_ns"].to_numpy(np.int64) + zero, "size": batches["payload"]}
         ),
     )
+
+
+def _work(named: _Times, found: _Times, optimizer: _Times) -> _Times:
+    """Return the steps: those that the program names, else those that were found.
+
+    A process that was killed leaves its last step open, but not the work of its optimizer.
+    """
+    if len(named):
+        return named
+    last = int(found[-1, 1]) if len(found) else 0
+    rest = optimizer[optimizer[:, 0] >= last]
+    if len(found) and len(rest):
+        rest = np.array([[last, rest[-1, 1]]], np.int64)
+    return np.concatenate([found, rest]) if len(rest) else found
 
 
 def _epochs(
