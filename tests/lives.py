@@ -11,7 +11,7 @@ from tests.builders import TraceBuilder
 from traceprof.formats.nsys.writer import write_nsys
 from traceprof.model.steps import OWN_DOMAIN
 
-__all__ = ["S", "ZERO", "write_job"]
+__all__ = ["ZERO", "S", "write_job"]
 
 S = 1_000_000_000
 ZERO = 1_700_000_000 * S

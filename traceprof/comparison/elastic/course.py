@@ -136,7 +136,8 @@ def _lost(events: pd.DataFrame, epochs: pd.DataFrame, *, is_recorded: bool) -> l
     That is what happened to the whole job in its life and epoch; in a log which tells neither, what
     was printed before it since the one before.
     """
-    of_job = events[events["rank"].isna() & (events["node"].fillna("") == "")]
+    is_named = events["node"].notna() & (events["node"].astype(str) != "")
+    of_job = events[events["rank"].isna() & ~is_named]
     rows = [{str(name): value for name, value in row.items()} for row in of_job.to_dict("records")]
     found: list[Lost] = []
     for place, row in enumerate(rows):
