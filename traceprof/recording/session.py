@@ -98,6 +98,10 @@ def _run(recorder: Recorder, request: RecordRequest, folder: Path) -> Job:
     captured = replace(gather(folder, profiled), samples=sampler.samples)
     if request.bounds.is_bounded:
         captured = captured.without_samples_outside()
+    starts = len(captured.ranks)
+    if not request.is_folder:
+        captured = captured.with_one_life()
+        _say_of_starts(request, starts, captured)
     return Job(
         request=request,
         recorder=recorder,
@@ -107,6 +111,16 @@ def _run(recorder: Recorder, request: RecordRequest, folder: Path) -> Job:
         started_s=started_s,
         ended_s=ended_s,
     )
+
+
+def _say_of_starts(request: RecordRequest, starts: int, captured: Captured) -> None:
+    """Say where the starts of ranks cannot be told apart in one file."""
+    known = sum(one.rank is not None for one in captured.ranks)
+    if starts > known > 0 and any(one.run_id for one in captured.processes):
+        request.say(
+            "ranks were started more than once: of each the start with most events is that rank "
+            "in the file; -o FOLDER/ keeps all of them apart"
+        )
 
 
 def _finish(job: Job) -> Recording:

@@ -131,3 +131,27 @@ def test_force_replaces_the_recording_that_was_there(tmp_path):
     run = open_run([tmp_path / "run"])
     assert (len(run), run.warnings) == (1, ())
     assert names((tmp_path / "run").glob("*.json")) == [f"manifest-{HOST}.json"]
+
+
+def test_a_program_that_a_shell_starts_again_is_one_rank_with_two_lives(tmp_path):
+    command = ["sh", "-c", '"$@"; "$@"', "sh", *NAMED_STEPS, "0"]
+    recorded = record(tmp_path, command, "-o", f"{tmp_path}/run/", "--with", "torch")
+    assert recorded.done.returncode == 0, recorded.done.stderr
+    run = open_run([tmp_path / "run"])
+    assert run.ranks == (0,)
+    assert [(one.life, one.rank) for one in run.lives] == [(0, 0), (1, 0)]
+
+
+def test_programs_that_run_at_the_same_time_are_no_lives_of_one(tmp_path):
+    command = ["sh", "-c", '"$@" & "$@"; wait', "sh", *NAMED_STEPS, "fork"]
+    recorded = record(tmp_path, command, "-o", f"{tmp_path}/run/", "--with", "torch")
+    assert recorded.done.returncode == 0, recorded.done.stderr
+    assert open_run([tmp_path / "run"]).lives == ()
+
+
+def test_one_file_has_one_start_of_each_rank(tmp_path):
+    command = ["sh", "-c", f"for n in 0 1; do {ONCE}; done", "sh", *NAMED_STEPS, "0"]
+    recorded = record(tmp_path / "run.sqlite", command, "--with", "torch")
+    assert recorded.done.returncode == 0, recorded.done.stderr
+    assert "-o FOLDER/ keeps all of them apart" in recorded.done.stderr
+    assert sorted(recorded.trace.processes["rank"]) == [-1, 0]

@@ -114,6 +114,26 @@ class Captured:
         samples = (sample.time_ns for sample in self.samples)
         return min([*rows, *windows, *samples], default=0)
 
+    def with_one_life(self) -> Captured:
+        """Return the same with one process for each rank: of several starts that with most events.
+
+        One file cannot keep the starts of a rank apart: the others are then of no rank.
+        """
+        n_events = {part.pid: sum(map(len, _kinds(part))) for part in self.events}
+        kept: dict[int, int] = {}
+        for one in sorted(self.ranks, key=lambda one: n_events.get(one.main, 0)):
+            if one.rank is not None:
+                kept[one.rank] = one.main
+        others = {one.main for one in self.ranks if one.rank is not None} - set(kept.values())
+        return replace(
+            self,
+            processes=[
+                replace(record, rank=None) if record.pid in others else record
+                for record in self.processes
+            ],
+            ranks=[replace(one, rank=None) if one.main in others else one for one in self.ranks],
+        )
+
     def without_samples_outside(self) -> Captured:
         """Return the same with samples only from the time that the events cover."""
         times = [row[place] for part in self.events for row in part.ranges for place in (0, 1)]

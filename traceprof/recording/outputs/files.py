@@ -5,6 +5,9 @@ from __future__ import annotations
 import json
 import os
 import socket
+from collections.abc import Sequence
+from itertools import pairwise
+from math import inf
 from pathlib import Path
 
 import numpy as np
@@ -101,7 +104,8 @@ def _write_manifest(job: Job, files: list[WrittenFile]) -> None:
     sizes = [one.world_size for one in job.captured.processes if one.world_size is not None]
     if sizes:
         manifest["world_size"] = max(sizes)
-    manifest["ranks"] = [_manifest_row(job, file) for file in files if not file.is_rest]
+    rows = [_manifest_row(job, file) for file in files if not file.is_rest]
+    manifest["ranks"] = [{**row, "rank": 0} for row in rows] if _are_starts(job, files) else rows
     others = [file.path.name for file in files if file.is_rest]
     if others:
         manifest["others"] = others
@@ -114,6 +118,20 @@ def _write_manifest(job: Job, files: list[WrittenFile]) -> None:
             _remove_older(job, path)
     except OSError as error:
         raise UsageError(f"{path}: cannot be written ({error.strerror})") from error
+
+
+def _are_starts(job: Job, files: Sequence[WrittenFile]) -> bool:
+    """Return whether processes of no rank are one program that was started again and again."""
+    lives = [job.captured.life_of(file.main) for file in files if file.main is not None]
+    if len(lives) < 2 or len(lives) < len(files) or any(file.ranks for file in files):
+        return False
+    lives.sort(key=lambda life: int(life.get("started_ns", 0)))
+    follow = (
+        one.get("ended_ns", inf) < other.get("started_ns", 0) for one, other in pairwise(lives)
+    )
+    pids = {life["pid"] for life in lives}
+    commands = {one.command for one in job.captured.processes if one.pid in pids}
+    return len(commands) == 1 and all(follow)
 
 
 def _remove_older(job: Job, own: Path) -> None:
