@@ -49,6 +49,19 @@ def test_where_one_file_does_not_say_when_nothing_is_known():
     assert lives_in(told) == ()
 
 
+def test_a_rank_that_was_killed_at_once_belongs_to_its_start():
+    told = {
+        Path("a"): {"rank": 0, "started_ns": 0, "world_size": 2, "run_id": "job"},
+        Path("b"): {**row(1, 0, 3), "run_id": "job"},
+        Path("c"): {**row(0, 4, 9), "run_id": "job"},
+    }
+    assert [(one.life, one.rank, one.end_ns // S) for one in lives_in(told)] == [
+        (0, 0, 0),
+        (0, 1, 3),
+        (1, 0, 9),
+    ]
+
+
 def test_the_longest_life_is_looked_at_of_equals_the_last():
     told = {Path(str(n)): row(0, at, at + 5, 1) for n, at in enumerate((0, 10, 20))}
     lives = lives_in(told)

@@ -9,9 +9,9 @@ from typing import Any, Final
 import numpy as np
 import pandas as pd
 
-from traceprof.model.summary import Summary
+from traceprof.model.summary import SUMMARY, Summary
 
-__all__ = ["PARTS", "Course", "Lost", "course_of"]
+__all__ = ["PARTS", "Course", "Lost", "course_of", "table_of"]
 
 PARTS: Final = ("redone", "noticing", "rendezvous", "initialisation", "loading", "setup")
 """Of what the time that is lost at a restart can be made, in the order in which it passes."""
@@ -83,16 +83,22 @@ class Course:
         return _NOT_KNOWN if rows.empty else float(rows["beyond_ns"].iloc[0])
 
 
+def table_of(run: Summary, name: str) -> pd.DataFrame:
+    """Return a table of a run with all columns that it may have."""
+    columns = [column.name for column in SUMMARY.table(name)]
+    return run.table(name).reindex(columns=columns)
+
+
 def course_of(run: Summary) -> Course:
     """Return the course of a job, from what is kept of it."""
-    every = run.table("epochs")
-    events = run.table("events").sort_values("event", kind="stable")
-    is_recorded = len(run.table("lives")) > 0
+    every = table_of(run, "epochs")
+    events = table_of(run, "events").sort_values("event", kind="stable")
+    is_recorded = len(table_of(run, "lives")) > 0
     lost = _lost(events, every, is_recorded=is_recorded)
     kept = every.sort_values("life", kind="stable").drop_duplicates("epoch", keep="last")
     epochs = _judged(kept.sort_values("epoch", ignore_index=True), lost)
     first = _first_events(events)
-    name, accuracy = _accuracy(run.table("metrics"))
+    name, accuracy = _accuracy(table_of(run, "metrics"))
     return Course(
         name=run.name,
         total_ns=_total_ns(run),
@@ -109,7 +115,7 @@ def course_of(run: Summary) -> Course:
 
 def _total_ns(run: Summary) -> float:
     """Return how long the job took: from its first process to the last, else what it printed."""
-    lives = run.table("lives")
+    lives = table_of(run, "lives")
     if len(lives) and lives["end_ns"].notna().all():
         return float(lives["end_ns"].max() - lives["at_ns"].min())
     found = (run.measure(name) for name in _TOTALS)

@@ -8,7 +8,7 @@ from typing import Any, Final
 import numpy as np
 import pandas as pd
 
-from traceprof.comparison.elastic.course import PARTS, Course
+from traceprof.comparison.elastic.course import PARTS, Course, table_of
 from traceprof.comparison.elastic.spec import EPOCHS, RESTARTS, TIMELINE, TIMELINE_NAME
 from traceprof.comparison.elastic.spec import PARTS as PARTS_SPEC
 from traceprof.model.results import Result, ResultSpec
@@ -161,7 +161,7 @@ def timeline_table(courses: Sequence[Course], runs: Sequence[Summary]) -> Result
 
 
 def _lives(run: Summary) -> Iterator[dict[str, Any]]:
-    for row in run.table("lives").to_dict("records"):
+    for row in table_of(run, "lives").to_dict("records"):
         yield {
             "at_ns": row["at_ns"],
             "duration_ns": row["end_ns"] - row["at_ns"],
@@ -174,7 +174,7 @@ def _lives(run: Summary) -> Iterator[dict[str, Any]]:
 
 
 def _epochs(run: Summary) -> Iterator[dict[str, Any]]:
-    for row in run.table("epochs").to_dict("records"):
+    for row in table_of(run, "epochs").to_dict("records"):
         yield {
             "at_ns": row["at_ns"],
             "duration_ns": row["duration_ns"],
@@ -186,9 +186,9 @@ def _epochs(run: Summary) -> Iterator[dict[str, Any]]:
 
 
 def _events(run: Summary) -> Iterator[dict[str, Any]]:
-    table = run.table("events")
+    table = table_of(run, "events")
     place = table.groupby("kind").cumcount()
-    sized = _SIZED if len(run.table("lives")) else _SIZED[:1]
+    sized = _SIZED if len(table_of(run, "lives")) else _SIZED[:1]
     for row in table[place < _MOST_OF_A_KIND].sort_values("event").to_dict("records"):
         if row["kind"] in _SEVERAL:
             continue

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 from traceprof.errors import UsageError
 from traceprof.formats.runs.manifest import LAUNCHER
@@ -13,6 +13,8 @@ from traceprof.model.tables import ABSENT
 from traceprof.units import format_duration
 
 __all__ = ["chosen_life", "lives_in", "warning_on_lives"]
+
+_SOON_NS: Final = 1_000_000_000
 
 
 def lives_in(told: Mapping[Path, Mapping[str, Any]]) -> tuple[Life, ...]:
@@ -69,17 +71,17 @@ def warning_on_lives(lives: Sequence[Life], chosen: int, *, is_wanted: bool) -> 
 
 
 def _life(path: Path, row: Mapping[str, Any]) -> Life | None:
-    times = [row.get(name) for name in ("started_ns", "ended_ns")]
-    if not isinstance(row.get("rank"), int) or not all(isinstance(time, int) for time in times):
+    started, ended, size = (row.get(name) for name in ("started_ns", "ended_ns", "world_size"))
+    if not isinstance(row.get("rank"), int) or not isinstance(started, int):
         return None
-    size = row.get("world_size")
     return Life(
         life=0,
         rank=int(row["rank"]),
         path=str(path),
         host=str(row.get("host", "")),
-        start_ns=int(row["started_ns"]),
-        end_ns=max(int(row["ended_ns"]), int(row["started_ns"])),
+        start_ns=started,
+        # One that was killed before it did anything ended nobody knows when.
+        end_ns=max(ended, started) if isinstance(ended, int) else started,
         ended=str(row.get("ended", "")),
         world_size=size if isinstance(size, int) else ABSENT,
         launcher=str(row.get(LAUNCHER, "")),
@@ -90,8 +92,13 @@ def _is_of(one: Life, group: Sequence[Life]) -> bool:
     return (
         one.rank not in {other.rank for other in group}
         and one.world_size == group[0].world_size
-        and one.start_ns < min(other.end_ns for other in group)
+        and one.start_ns < min(_end_ns(other) for other in group)
     )
+
+
+def _end_ns(one: Life) -> int:
+    """Return when a life ended; of one of which that is not known, soon after it was started."""
+    return one.end_ns if one.end_ns > one.start_ns else one.start_ns + _SOON_NS
 
 
 def _duration_ns(lives: Sequence[Life], life: int) -> int:

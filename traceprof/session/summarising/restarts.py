@@ -60,7 +60,17 @@ def find_restarts(
         between = [one for one in started if before < one.life.life <= after]
         began = [one for one in lives if before < one.life <= after]
         found.append(_restart(old, new, between, began, agents))
+    last = max((one.life for one in lives), default=0)
+    if trained and trained[-1] < last:
+        found.append(_never_again([one for one in started if one.life.life == trained[-1]], lives))
     return found
+
+
+def _never_again(old: Sequence[Started], lives: Sequence[Life]) -> Restart:
+    """Return the time from the last work to the end of a job that did not come back."""
+    last, end = max(one.life for one in lives), max(one.end_ns for one in lives)
+    kept = min(max(one.last_work_ns for one in old), end)
+    return Restart(last, kept, end, None, 0, "it never trained again", ())
 
 
 def _restart(

@@ -69,11 +69,13 @@ def read_start(life: Life) -> Started | None:
     def spans(*wanted: str) -> _Times:
         rows = ranges[of_ours & names.isin(wanted).to_numpy()]
         found = np.stack([rows["start_ns"], rows["end_ns"]], axis=1).astype(np.int64) + zero
+        # Profilers end what was open when a process died with their own end.
+        found = np.minimum(found, life.end_ns) if life.end_ns > life.start_ns else found
         return np.asarray(found[np.argsort(found[:, 0], kind="stable")], np.int64)
 
     work = _work(spans("user_step"), spans("step"), spans("optimizer"))
     begins = spans("step", "user_step", "forward", "backward", "optimizer")
-    end_ns = int(ranges["end_ns"].max()) + zero if len(ranges) else life.end_ns
+    end_ns = min(int(ranges["end_ns"].max()) + zero, life.end_ns) if len(ranges) else life.end_ns
     epochs, are_numbered = _epochs(ranges, marks, work, zero, end_ns)
     mark_names = marks["name"].astype(str)
     batches = marks[(mark_names == "batch").to_numpy()]
