@@ -25,6 +25,7 @@ _COLOURS: Final = {
     "time lost": ("communication", "time lost"),
     "steps made again": ("p2p", "lost: steps made again"),
     "until agents noticed": ("copy", "lost: until agents noticed"),
+    "starts that failed": ("range_data", "lost: starts that failed"),
     "agents meet": ("d2d", "agents meet"),
     "worker initialisation": ("h2d", "worker initialisation"),
     "loading of checkpoints": ("memset", "loading of checkpoints"),

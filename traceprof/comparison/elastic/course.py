@@ -13,7 +13,7 @@ from traceprof.model.summary import SUMMARY, Summary
 
 __all__ = ["PARTS", "Course", "Lost", "course_of", "table_of"]
 
-PARTS: Final = ("redone", "noticing", "rendezvous", "initialisation", "loading", "setup")
+PARTS: Final = ("redone", "noticing", "rendezvous", "failed", "initialisation", "loading", "setup")
 """Of what the time that is lost at a restart can be made, in the order in which it passes."""
 
 _TOTALS: Final = ("total_ns", "train_ns", "time_to_train_ns")

@@ -42,6 +42,7 @@ RESTARTS: Final = ResultSpec(
                 derived("redone_ns", Unit.NS, "of it steps whose work was lost"),
                 derived("noticing_ns", Unit.NS, "of it until agents noticed"),
                 derived("rendezvous_ns", Unit.NS, "of it until the agents had met"),
+                derived("failed_ns", Unit.NS, "of it starts that never trained"),
                 derived("initialisation_ns", Unit.NS, "of it initialisation of the workers"),
                 derived("loading_ns", Unit.NS, "of it loading checkpoints"),
                 derived("setup_ns", Unit.NS, "of it set-up of the program otherwise"),

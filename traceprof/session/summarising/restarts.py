@@ -18,7 +18,8 @@ class RestartPart:
     """A part of the time that a restart took.
 
     ``kind`` is redone (steps that are made again), noticing (until agents noticed), rendezvous,
-    initialisation (of process groups), loading (checkpoints), or setup, the rest of the start.
+    failed (starts that never trained, and until the one that did), initialisation (of process
+    groups), loading (checkpoints), or setup, the rest of the start.
 
     Times are ns since 1970. The parts do not overlap; what they leave is not explained.
     """
@@ -57,9 +58,8 @@ def find_restarts(
     for before, after in pairwise(trained):
         old = [one for one in started if one.life.life == before and one.begin_ns is not None]
         new = [one for one in started if one.life.life == after and one.begin_ns is not None]
-        between = [one for one in started if before < one.life.life <= after]
         began = [one for one in lives if before < one.life <= after]
-        found.append(_restart(old, new, between, began, agents))
+        found.append(_restart(old, new, began, agents))
     last = max((one.life for one in lives), default=0)
     if trained and trained[-1] < last:
         found.append(_never_again([one for one in started if one.life.life == trained[-1]], lives))
@@ -76,7 +76,6 @@ def _never_again(old: Sequence[Started], lives: Sequence[Life]) -> Restart:
 def _restart(
     old: Sequence[Started],
     new: Sequence[Started],
-    between: Sequence[Started],
     began: Sequence[Life],
     agents: Sequence[Mapping[str, Any]],
 ) -> Restart:
@@ -87,18 +86,21 @@ def _restart(
         int(((one.work[:, 0] >= kept) & (one.work[:, 1] <= last_work)).sum()) for one in old
     )
     process = min(one.start_ns for one in began if one.life == new[0].life.life)
+    first = min(one.start_ns for one in began)
     own = [event for event in agents if _is_between(event, last_work, begin)]
     noticed = [int(e["start_ns"]) for e in own if e.get("kind") in ("restart", "membership")]
     meeting = [int(e["start_ns"]) for e in own if e.get("kind") == "rendezvous"]
     parts = []
     if kept < last_work:
         parts.append(RestartPart("redone", kept, last_work - kept))
-    stopped = min(max(min([*noticed, *meeting], default=last_work), last_work), process)
+    stopped = min(max(min([*noticed, *meeting], default=last_work), last_work), first)
     if stopped > last_work:
         parts.append(RestartPart("noticing", last_work, stopped - last_work))
     if meeting:
-        parts.append(RestartPart("rendezvous", stopped, process - stopped))
-    spans = [(int(a), int(b)) for one in between for a, b in one.initialisation]
+        parts.append(RestartPart("rendezvous", stopped, first - stopped))
+    if first < process:
+        parts.append(RestartPart("failed", first, process - first))
+    spans = [(int(a), int(b)) for one in new for a, b in one.initialisation]
     inside = [(a, b) for a, b in spans if process <= a < begin]
     length = max((b - a for a, b in inside), default=0)
     if inside:

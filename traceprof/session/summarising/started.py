@@ -26,8 +26,9 @@ _Times = npt.NDArray[np.int64]
 class Started:
     """One start of one rank; times are ns since 1970, spans are rows of start and end.
 
-    ``work`` are its steps, ``begin_ns`` is when it began to train, None where it never did. ``epochs`` has number, start_ns and end_ns; ``are_numbered``
-    tells that the program gave the numbers, so that they mean the same after a restart.
+    ``work`` are its steps, ``begin_ns`` is when it began to train, None where it never did.
+    ``epochs`` has number, start_ns and end_ns; ``are_numbered`` tells that the program gave the
+    numbers, so that they mean the same after a restart.
     """
 
     life: Life
