@@ -158,7 +158,6 @@ def test_ranks_without_collectives_are_independent(collectives: int, ranks: str)
 
 
 def test_the_serial_share_is_told() -> None:
-    # 1 / (0.1 + 0.9 / n)
     runs = [sized(n, 100 / (0.1 + 0.9 / n)) for n in (1, 2, 4, 8)]
     (law,) = scaling(runs).results["scaling"].to_frame("laws").to_dict("records")
     assert law["serial_ratio"] == pytest.approx(0.1)
