@@ -7,6 +7,7 @@ from tests.truth.loops import Training
 from tests.truth.machine import MS, Machine, run
 from traceprof.facts.steps.find import decide_steps
 from traceprof.model.ranks import Ranks
+from traceprof.model.steps import OWN_DOMAIN
 from traceprof.session.node_rounds import rounds_of_run
 from traceprof.session.run import run_of
 
@@ -68,3 +69,26 @@ def test_ranks_in_one_file_are_told_apart() -> None:
         (0, 30),
         (1, 60),
     ]
+
+
+def test_layers_have_their_backward_pass_on_the_host() -> None:
+    builder = TraceBuilder()
+    own = {"domain": OWN_DOMAIN}
+    for step in range(4):
+        start = 100 * step
+        builder.step(start, start + 90, step)
+        builder.range("layer:module.block:Sequential", start + 5, start + 25, **own)
+        builder.range("layer:module.block.a:Conv2d", start + 6, start + 16, **own)
+        builder.range("layer:module.block.b:Conv2d", start + 16, start + 20, **own)
+        for name, first, last in (("b", 40, 47), ("a", 47, 60)):
+            path = f"layer.backward:module.block.{name}:Conv2d"
+            builder.range(path, start + first, start + last, kind="start_end", **own)
+    (found,) = rounds_of_run(run_of(decide_steps(Ranks.of(builder.build()))), "one")
+    layers = found.layers.set_index("layer")
+    n = found.rounds_count
+    assert (layers["host_ns"] // n).to_dict() == {"block": 20, "block.a": 10, "block.b": 4}
+    assert (layers["host_backward_ns"] // n).to_dict() == {
+        "block": 20,
+        "block.a": 13,
+        "block.b": 7,
+    }

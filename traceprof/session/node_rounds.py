@@ -26,6 +26,9 @@ from traceprof.session.run import Run
 __all__ = ["rounds_of_run"]
 
 _BATCH: Final = "batch"
+_BACKWARD: Final = "layer.backward:"
+"""How the names of the ranges begin that `traceprof record --layers` makes of backward passes."""
+
 _LAYERS: Final = ["layer", "type", "count", "host_ns", "device_ns", "backward_ns"]
 
 
@@ -106,7 +109,7 @@ def _measured(
         span=window,
         rounds_ns=int((kept["end_ns"] - kept["start_ns"]).sum()),
         phases=_phases(inside, int(kept["process"].iloc[0])),
-        layers=pd.DataFrame() if layers is None else _plain(layers.table.filter(_LAYERS)),
+        layers=pd.DataFrame() if layers is None else _layers(layers.table, inside),
         samples_count=_samples(inside),
         calls_count=None if collectives is None else int(collectives.scalars.get("count", 0)),
         calls_window_ns=later.duration_ns,
@@ -115,9 +118,34 @@ def _measured(
     )
 
 
-def _plain(layers: pd.DataFrame) -> pd.DataFrame:
-    """Return the layers by the names that they have without a wrapper such as DDP's."""
-    return layers.assign(layer=layers["layer"].astype(str).str.removeprefix("module."))
+def _layers(found: pd.DataFrame, inside: Trace) -> pd.DataFrame:
+    """Return the layers with the time of their backward pass on the host, where it was recorded.
+
+    They have the names that they have without a wrapper such as DDP's.
+    """
+    layers = found.filter(_LAYERS)
+    names = layers["layer"].astype(str)
+    backward = _backward_on_host(inside)
+    if backward:
+        # Of a layer that holds others it is what these take together.
+        layers = layers.assign(
+            host_backward_ns=[
+                sum(ns for path, ns in backward.items() if f"{path}.".startswith(f"{name}."))
+                for name in names
+            ]
+        )
+    return layers.assign(layer=names.str.removeprefix("module."))
+
+
+def _backward_on_host(inside: Trace) -> dict[str, int]:
+    """Return the time of the ranges of the innermost layers' backward passes, by path."""
+    ranges = inside.ranges
+    names = ranges["name"].cat
+    codes = [i for i, name in enumerate(names.categories) if str(name).startswith(_BACKWARD)]
+    own = ranges[np.isin(names.codes, codes) & (ranges["domain"] == OWN_DOMAIN).to_numpy()]
+    paths = [str(name).removeprefix(_BACKWARD).rpartition(":")[0] for name in own["name"]]
+    sums = (own["end_ns"] - own["start_ns"]).groupby(np.array(paths, object)).sum()
+    return {str(path): int(ns) for path, ns in sums.items()}
 
 
 def _sum(calls: pd.DataFrame | None, name: str) -> float | None:

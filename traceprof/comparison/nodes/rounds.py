@@ -25,8 +25,9 @@ class NodeRounds:
     """The rounds of a rank without warm-up; None: not known.
 
     ``rounds_ns`` is the time of all ``rounds_count`` together, ``phases`` the ns of the host in
-    each phase in them. ``layers`` has a row for each layer: layer, type, count, host_ns, and where
-    devices were recorded device_ns and backward_ns, all of them together. ``calls_count``
+    each phase in them. ``layers`` has a row for each layer: layer, type, count, host_ns, where it
+    is told host_backward_ns, where devices were recorded device_ns and backward_ns, of all rounds
+    together. ``calls_count``
     collectives in the ``calls_window_ns`` after the first round handed in ``calls_bytes`` and took
     ``calls_ns``; ``waited_ns`` were spent in all rounds waiting for others.
     ``span`` goes from the first of the rounds to the last.
