@@ -16,7 +16,7 @@ from traceprof.render.html_text import piece_of_html, result_html
 from traceprof.session.answer import Document, answer
 from traceprof.session.explaining.explain import explain
 from traceprof.session.explaining.spec import NAME as EXPLAIN
-from traceprof.session.keeping import keep_files, name_of_files, with_places
+from traceprof.session.keeping import keep_file, name_of_files, with_places
 from traceprof.session.opening import Align, Opening
 from traceprof.session.records import list_of_runs
 from traceprof.session.run import Run as SessionRun
@@ -119,8 +119,7 @@ class Runs:
             TraceError: it cannot be read.
         """
         if isinstance(run, str | Path):
-            (kept, *_) = keep_files(self._store, [run], None, name, labels)
-            return kept
+            return keep_file(self._store, run, None, name, labels)[0]
         if isinstance(run, SessionRun):
             summary = summary_of(run, name or name_of_files(run.paths), labels)
         else:

@@ -11,11 +11,11 @@ import numpy as np
 import pandas as pd
 
 from traceprof.comparison.sides import TURN, Side, series_of
-from traceprof.comparison.specs import JUDGED
+from traceprof.comparison.specs import JUDGED, STEPS
 from traceprof.comparison.statistics import FEWEST, Difference, compare_runs, compare_steps
 from traceprof.model.results import Note, Result
 
-__all__ = ["MAIN", "Judged", "judge", "judged_result"]
+__all__ = ["MAIN", "Judged", "judge", "judged_result", "steps_result"]
 
 MAIN: Final = ("samples_per_s", "step_period_ns", "turn_ns", "step_device_ns")
 """What a comparison is about: the first of these that both sides know."""
@@ -32,6 +32,7 @@ _OF_LOGS: Final = (
     ("step_period_ns", "ns", "lower"),
 )
 """What runs that are known by their measures alone are held against one another by."""
+_MOST_SHOWN: Final = 400
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,6 +79,20 @@ def judge(base: Side, new: Side) -> dict[str, Judged]:
         if name not in found and all(map(len, known)) and known == values:
             found[name] = Judged(name, unit, better, compare_runs(*known))
     return found
+
+
+def steps_result(base: Side, new: Side) -> Result:
+    """Return the steps that are held against one another, for those who want to see them."""
+    frames = []
+    for side, name in ((base, "base"), (new, "new")):
+        for run in side.runs:
+            values = series_of(run, "period_ns", side.unit)
+            every = max(1, -(-len(values) // _MOST_SHOWN))
+            places = np.arange(0, len(values), every)
+            columns = {"side": name, "run": run.name, "place": places, "period_ns": values[places]}
+            frames.append(pd.DataFrame(columns))
+    spec = STEPS.tables[0]
+    return Result("steps", STEPS, {"steps": spec.frame(pd.concat(frames, ignore_index=True))})
 
 
 def judged_result(judged: Mapping[str, Judged], base: Side, new: Side) -> Result:
@@ -137,7 +152,12 @@ def _method(judged: Mapping[str, Judged], base: Side, new: Side) -> tuple[Note, 
             notes.append(Note("the side of one run is taken to vary as the other one does"))
         return tuple(notes)
     what = "turns" if base.unit == TURN else "steps"
+    together = max(one.together for one in known)
+    in_turns = Note.of(
+        "{what} come in turns of {n:count}: these are taken together", what=what, n=together
+    )
     return (
+        *((in_turns,) if together > 1 else ()),
         Note.of(
             "all pairs of {what} are held against one another (Mann–Whitney): the change is the "
             "median over the pairs, its 95 % interval allows for neighbours that are alike (by up "

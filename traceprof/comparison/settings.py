@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from typing import Any, Final, TypeAlias
 
@@ -55,6 +56,7 @@ _MEASURES: Final = (
     ("batch_count", "a step trains on another number of samples", True),
     ("global_batch_count", "a step trains on another number of samples", True),
 )
+_NUMBER_OF: Final = re.compile(r"\b\d+ × ")
 _KERNELS_ALIKE: Final = 0.1
 _MOST_NAMES: Final = 3
 
@@ -95,7 +97,8 @@ def _rows(base: Side, new: Side) -> Iterator[_Row]:
         yield name, _number(values[0]), _number(values[1]), why, spoils and known
     yield from _kernel_counts(base, new)
     for name, why in _SPOILS:
-        first, second = base.said(name), new.said(name)
+        # How many there are is told apart.
+        first, second = (_NUMBER_OF.sub("", side.said(name)) for side in (base, new))
         yield name, first, second, why, bool(first and second)
     for name, why in _MATTERS:
         yield name, base.said(name), new.said(name), why, False

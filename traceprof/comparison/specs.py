@@ -19,6 +19,7 @@ __all__ = [
     "PHASES",
     "RANKS",
     "SETTINGS",
+    "STEPS",
 ]
 
 _PER: Final = "per step (turn, window) and device"
@@ -308,6 +309,21 @@ RANKS: Final = ResultSpec(
     )
 )
 
+STEPS: Final = ResultSpec(
+    tables=(
+        TableSpec(
+            "steps",
+            "the steady steps (or turns) of both sides in their order, of long runs every so many",
+            (
+                key("side", "base or new"),
+                key("run", "the name of the run"),
+                key("place", "its place among the steady steps of the run", Unit.NUMBER),
+                same("period_ns", Unit.NS, "how long it takes, of several ranks the mean"),
+            ),
+        ),
+    )
+)
+
 LIMITS: Final = ResultSpec(
     tables=(
         TableSpec(
@@ -335,6 +351,7 @@ ABOUT: Final = {
     "collectives": "collectives",
     "copies": "copies",
     "ranks": "the ranks",
+    "steps": "the steps of both, one by one",
     "measures": "the runs in single numbers",
 }
 """What each result is, in words, in the order in which they are shown."""

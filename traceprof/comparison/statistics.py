@@ -5,8 +5,9 @@ any other step; the change is the median over all pairs (Hodges and Lehmann), it
 changes at which the pairs would be in balance. Neighbouring steps are not independent (clocks of a
 GPU that warms up, a loader that falls behind): what one tells is told in part by the next one, too.
 The variance is that of a series in which neighbours are as alike as these are, and the intervals
-are of Student's t with as many degrees of freedom as there are independent stretches. Where several
-runs are given the run is the unit, and its median one number.
+are of Student's t with as many degrees of freedom as there are independent stretches. Steps that
+come in turns (two workers that load batches, a line that is logged every ten steps) are taken
+together, turn by turn. Where several runs are given the run is the unit, and its median one number.
 """
 
 from __future__ import annotations
@@ -34,6 +35,10 @@ _LEVEL: Final = 0.05
 _POWER: Final = 0.8
 _MOST_ALIKE: Final = 0.9
 _HALVINGS: Final = 60
+_LONGEST_TURN: Final = 32
+_FEWEST_TURNS: Final = 8
+_SURE: Final = 3.0
+"""By how many standard errors a turn must stand out."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,8 +50,8 @@ class Difference:
     ``high_ratio`` are its 95 % interval, NaN where that is not known (``why`` says why).
     ``smallest_ratio`` is the change that would have been seen four times in five (NaN: none).
     ``larger_ratio`` is the share of pairs in which the new value is larger (1/2: no effect), and
-    ``alike_ratio`` how alike neighbours are (0: not at all). ``of_runs``: these are runs, not
-    steps.
+    ``alike_ratio`` how alike neighbours are (0: not at all). ``together`` steps at a time are one
+    value. ``of_runs``: these are runs, not steps.
     """
 
     base: float
@@ -59,6 +64,7 @@ class Difference:
     smallest_ratio: float = math.nan
     larger_ratio: float = math.nan
     alike_ratio: float = math.nan
+    together: int = 1
     of_runs: bool = False
     why: str = ""
 
@@ -80,7 +86,10 @@ class Difference:
 
 def compare_steps(base: _Float64Array, new: _Float64Array) -> Difference:
     """Return how two series of steps differ, each in its order; values are above 0."""
-    found = _plain(float(np.median(base)), float(np.median(new)), len(base), len(new))
+    together = _turn(base, new)
+    counts = len(base), len(new)
+    base, new = (_in_turns(own, together) for own in (base, new))
+    found = _plain(float(np.median(base)), float(np.median(new)), *counts)
     if min(len(base), len(new)) < FEWEST:
         return found
     first, second = np.sort(np.log(base)), np.sort(np.log(new))
@@ -102,9 +111,10 @@ def compare_steps(base: _Float64Array, new: _Float64Array) -> Difference:
         change_ratio=math.expm1(change),
         low_ratio=math.expm1(low),
         high_ratio=math.expm1(high),
-        smallest_ratio=math.expm1(far - change),
+        smallest_ratio=math.expm1(far - change) if math.isfinite(far) else math.nan,
         larger_ratio=float(_share_below(first, second).mean()),
         alike_ratio=max(side.alike for side in sides),
+        together=together,
         why="",
     )
 
@@ -156,6 +166,33 @@ def _plain(
     what = "runs" if of_runs else "steps"
     why = f"too few {what} to say how much they differ among themselves"
     return Difference(base, new, n_base, n_new, change, of_runs=of_runs, why=why)
+
+
+def _turn(base: _Float64Array, new: _Float64Array) -> int:
+    """Return after how many steps both sides begin anew; 1 where they do not come in turns."""
+    most = min(_LONGEST_TURN, min(len(base), len(new)) // _FEWEST_TURNS)
+    found = math.lcm(*(_turn_of(own, most) for own in (base, new)))
+    return found if found <= most else 1
+
+
+def _turn_of(values: _Float64Array, most: int) -> int:
+    """Return the lag, of ``most`` and less, at which a series is most like itself."""
+    if most < 2:
+        return 1
+    order = _centred_ranks(values)
+    whole = float(order @ order)
+    if not whole:
+        return 1
+    likeness = [float(order[lag:] @ order[:-lag]) / whole for lag in range(1, most + 1)]
+    best = int(np.argmax(likeness))
+    stands_out = likeness[best] - max(likeness[0], 0.0) > _SURE / math.sqrt(len(values))
+    return best + 1 if stands_out else 1
+
+
+def _in_turns(values: _Float64Array, together: int) -> _Float64Array:
+    """Return the means of so many neighbours at a time; those that are left over are left out."""
+    n = len(values) // together
+    return np.asarray(values[: n * together].reshape(n, together).mean(axis=1), np.float64)
 
 
 @dataclass(frozen=True, slots=True)
@@ -218,11 +255,15 @@ def _likeness(values: _Float64Array) -> float:
 
     That of few steps comes out too small, by about (1 + 4 rho) / n.
     """
-    order = np.argsort(np.argsort(values, kind="stable"), kind="stable").astype(np.float64)
-    order -= order.mean()
+    order = _centred_ranks(values)
     whole = float(order @ order)
     found = float(order[1:] @ order[:-1]) / whole if whole else 0.0
     return min(max(found + (1 + 4 * found) / len(values), 0.0), _MOST_ALIKE)
+
+
+def _centred_ranks(values: _Float64Array) -> _Float64Array:
+    order = np.argsort(np.argsort(values, kind="stable"), kind="stable").astype(np.float64)
+    return np.asarray(order - order.mean(), np.float64)
 
 
 def _stretch(n: int, alike: float) -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
@@ -82,10 +83,14 @@ def _on_main(
             **values,
         )
     else:
+        seen = (
+            "No change, however large, would have been seen: they differ too much among themselves."
+            if math.isnan(found.smallest_ratio)
+            else "A change of {smallest:ratio} would most likely have been seen."
+        )
         yield Note.of(
             f"No difference is shown between {{base}} and {{new}}: {what} {{change:ratio}}, 95 % "
-            "interval {from:ratio} to {to:ratio}. A change of {smallest:ratio} would most likely "
-            "have been seen.",
+            f"interval {{from:ratio}} to {{to:ratio}}. {seen}",
             **values,
         )
     if time.unit == "ns":

@@ -67,6 +67,12 @@ class Cell:
         return mean_rate([point.rate for point in self.points])
 
     @property
+    def time_ns(self) -> float:
+        """The time to train, the mean of the repeats; NaN where one does not say it."""
+        known = [point.run.measure("time_to_train_ns") for point in self.points]
+        return fmean(nan if value is None else value for value in known)
+
+    @property
     def of_hosts(self) -> bool:
         """Whether the parts of its steps are phases of the hosts."""
         return self.first.of_hosts

@@ -27,6 +27,7 @@ __all__ = ["KINDS", "scaling"]
 
 KINDS: Final = (WEAK, STRONG)
 _MOST_VERDICTS: Final = 4
+_NOT_TRACES: Final = ("log", "table")
 
 
 def scaling(
@@ -69,15 +70,18 @@ def scaling(
         results={NAME: _result(found, groups, by_nodes=by_nodes, base=base)},
         verdict=tuple(_verdict(found, by_nodes=by_nodes)),
         notes=tuple(_notes(found, points, base, by_nodes=by_nodes)),
-        warnings=tuple(_contradictions(found, by_nodes=by_nodes)),
+        warnings=(*_contradictions(found, by_nodes=by_nodes), *_doubts(usable)),
         about={NAME: SUMMARY},
     )
 
 
 def _none_usable(points: Sequence[Point], *, by_nodes: bool) -> str:
-    what = "nodes" if by_nodes else "GPUs or ranks"
+    what, label = ("nodes", "nodes=2") if by_nodes else ("GPUs or ranks", "gpus=8")
     if not any(one.size(by_nodes) > 0 for one in points):
-        return f"of no run the number of {what} is known: label them, as in {what[:5].strip()}=8"
+        return (
+            f"of no run the number of {what} is known: say it as a label, as in "
+            f"`traceprof runs add --label {label} RUN`"
+        )
     return "of no run a throughput is known: record steps, or give a table of rates"
 
 
@@ -130,6 +134,13 @@ def _verdict(found: Sequence[Measured], *, by_nodes: bool) -> Iterator[Note]:
             base=one.base_size,
             kind=f" ({one.kind} scaling)" if one.kind in (*KINDS, MIXED) else "",
         )
+        if one.time_speedup == one.time_speedup:
+            yield Note.of(
+                "time to train: {own:ns} instead of {base:ns}, {times:number} times as fast",
+                own=one.cell.time_ns,
+                base=one.cell.time_ns * one.time_speedup,
+                times=one.time_speedup,
+            )
         if lost := one.largest_losses:
             yield Note.of("lost to {lost}", lost=lost)
     if (left := len(last) - _MOST_VERDICTS) > 0:
@@ -186,8 +197,16 @@ def _notes_of_table(found: Sequence[Measured]) -> Iterator[Note]:
         )
 
 
+def _doubts(points: Iterable[Point]) -> Iterator[Note]:
+    """Yield what is doubtful of logs and tables in themselves; traces have none that count here."""
+    for point in points:
+        if point.run.origin.startswith(_NOT_TRACES):
+            for note in point.run.notes:
+                yield Note.of("{run}: {note}", run=point.run.name, note=note)
+
+
 def _contradictions(found: Sequence[Measured], *, by_nodes: bool) -> Iterator[Note]:
-    """Yield what sources print and their rates do not give."""
+    """Yield what sources print and their rates do not give, and what else makes them doubtful."""
     what = "nodes" if by_nodes else _devices(one.cell.first for one in found)
     for one in found:
         if one.printed_is not in (CUT_OFF, NOT_FROM_RATES):

@@ -81,6 +81,13 @@ class Measured:
         return self.efficiency.value * self.cell.size / self.base_size
 
     @property
+    def time_speedup(self) -> float:
+        """The time to train of the base over the own; it holds how many epochs each needs."""
+        if self.base is None or self.is_base:
+            return nan
+        return self.base.time_ns / self.cell.time_ns
+
+    @property
     def karp_flatt(self) -> float:
         """The serial share that explains the speed-up."""
         return karp_flatt(self.speedup, self.cell.size / self.base_size)

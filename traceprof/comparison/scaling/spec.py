@@ -52,6 +52,8 @@ SPEC: Final = ResultSpec(
                     Unit.RATIO,
                     "the serial share that explains the speed-up; growing with the size: overhead",
                 ),
+                derived("time_to_train_ns", Unit.NS, "the time to the target"),
+                derived("time_speedup", Unit.FACTOR, "that of the base over it"),
                 derived("step_ns", Unit.NS, "the time of a step"),
                 derived("runs_count", Unit.COUNT, "how many runs"),
             ),

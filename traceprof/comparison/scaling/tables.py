@@ -37,6 +37,8 @@ def scaling_rows(found: Sequence[Measured]) -> Iterator[dict[str, Any]]:
             "low_per_s": rate.low,
             "high_per_s": rate.high,
             "karp_flatt_ratio": one.karp_flatt,
+            "time_to_train_ns": one.cell.time_ns,
+            "time_speedup": one.time_speedup,
             "step_ns": first.step_ns,
             "runs_count": len(one.cell.points),
         }

@@ -30,6 +30,7 @@ _TITLES: Final[Mapping[str, str]] = {
     "steps_per_s": "steps/s",
     "speedup": "speed-up",
     "efficiency_ratio": "of ideal",
+    "time_to_train_ns": "to train",
 }
 """The columns of numbers that have room in a line."""
 _PRINTED: Final = {ROUNDED: "", CUT_OFF: ": cut off", NOT_FROM_RATES: ": not by these rates"}
@@ -165,7 +166,9 @@ def _law(row: Row) -> Text:
     if not is_known(share):
         return Text()
     text = f"{_GAP}{_LAW}{value_text(Unit.RATIO, share)}"
-    if is_known(limit):
+    if share > 1:
+        text += ": more than all, it gets slower"
+    elif is_known(limit):
         text += f": at most {value_text(Unit.FACTOR, limit)}"
     first, last = (row[f"karp_flatt_{which}_ratio"] for which in ("first", "last"))
     if row["sizes_count"] > 1:

@@ -34,7 +34,7 @@ _UNCOUNTED: Final = ("waiting", "rest")
 
 @dataclass(frozen=True, slots=True)
 class _Sides:
-    """What the two are called in columns, in the order in which they stand; ``new`` is explained."""
+    """What the two are called in columns, in the order in which they stand; ``new`` is told of."""
 
     first: str
     second: str

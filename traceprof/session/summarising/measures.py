@@ -8,6 +8,7 @@ from typing import Any, Final
 import numpy as np
 import pandas as pd
 
+from traceprof.facts.collectives.members import find_members
 from traceprof.facts.steps.find import pattern_of_ranks
 from traceprof.model.parts import PARTS
 from traceprof.model.ranks import Ranks
@@ -53,9 +54,8 @@ def _of_size(ranks: Ranks) -> Iterator[_Row]:
     processes = whole.table("processes")
     said = int(processes["world_size"].max()) if len(processes) else ABSENT
     known = processes.loc[processes["rank"] != ABSENT, "rank"].nunique()
-    at_work = {int(p) for part in whole for p in part.kernels["process"].unique()}
     groups = [int(part.collectives["group_size"].max()) for part in whole if len(part.collectives)]
-    size = max([said, known, len(at_work), *groups], default=0)
+    size = max([said, known, len(find_members(whole)), *groups], default=0)
     if size > 0:
         yield "world_size", size, Unit.COUNT, "run", _NEITHER
     devices = {(i, int(d)) for i, part in enumerate(whole) for d in _used(part)}

@@ -9,6 +9,7 @@ from typing import Final
 import numpy as np
 import pandas as pd
 
+from traceprof.facts.collectives.members import find_members
 from traceprof.facts.ranks.steps import find_rank_steps
 from traceprof.facts.steps.find import steps_of_ranks
 from traceprof.facts.steps.measured import measured_steps
@@ -39,19 +40,19 @@ class RankNumbers:
 
 
 def rank_numbers(ranks: Ranks) -> RankNumbers:
-    """Return which rank each process is; of one process alone 0."""
-    every = [part.processes for part in ranks.whole]
-    pairs = {
+    """Return which rank each process with steps or work is; of one process alone 0."""
+    known = {
         int(process): int(rank)
-        for own in every
+        for own in (part.processes for part in ranks.whole)
         for process, rank in zip(own["process"].tolist(), own["rank"].tolist(), strict=True)
+        if rank != ABSENT
     }
-    stepping = sorted(set(steps_of_ranks(ranks.whole).table["process"].tolist()))
-    known = {process: rank for process, rank in pairs.items() if rank != ABSENT}
-    if all(process in known for process in stepping):
+    stepping = {int(process) for process in steps_of_ranks(ranks.whole).table["process"].unique()}
+    active = sorted(stepping | {member.process for member in find_members(ranks.whole)})
+    if all(process in known for process in active):
         return RankNumbers(known)
-    numbers = {int(process): place for place, process in enumerate(stepping)}
-    return RankNumbers(numbers, are_guessed=len(stepping) > 1)
+    numbers = {process: place for place, process in enumerate(active)}
+    return RankNumbers(numbers, are_guessed=len(active) > 1)
 
 
 def steps_of_run(ranks: Ranks) -> pd.DataFrame:
