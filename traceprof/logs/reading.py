@@ -20,7 +20,7 @@ from traceprof.model.summary import SourceFile, Summary
 __all__ = ["read_log", "source_names"]
 
 _OWN: Final = "pattern"
-_SUFFIXES: Final = frozenset({".gz", ".log", ".txt", ".out", ".err", ".stdout", ".stderr"})
+_SUFFIXES: Final = frozenset({".csv", ".gz", ".log", ".txt", ".out", ".err", ".stdout", ".stderr"})
 
 
 def read_log(
