@@ -1,4 +1,4 @@
-"""A run as it may be kept or given away: secrets masked, whoever wrote its command and variables."""
+"""A run as it may be kept or given away: without secrets, whoever wrote its command."""
 
 from __future__ import annotations
 
