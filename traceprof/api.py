@@ -8,15 +8,18 @@ from pathlib import Path
 
 import pandas as pd
 
+from traceprof.comparison.base import Comparison as PlainComparison
 from traceprof.errors import UsageError
 from traceprof.model.results import Result as PlainResult
 from traceprof.model.summary import Summary
 from traceprof.render.formatting import sentences
 from traceprof.render.html_text import piece_of_html, result_html
+from traceprof.render.sections import head_of
 from traceprof.session.answer import Document, answer
+from traceprof.session.comparing import compare_named
 from traceprof.session.explaining.explain import explain
 from traceprof.session.explaining.spec import NAME as EXPLAIN
-from traceprof.session.keeping import keep_files, name_of_files, with_places
+from traceprof.session.keeping import keep_file, name_of_files, with_places
 from traceprof.session.opening import Align, Opening
 from traceprof.session.records import list_of_runs
 from traceprof.session.run import Run as SessionRun
@@ -24,7 +27,7 @@ from traceprof.session.run import open_run
 from traceprof.session.runs_named import summary_of
 from traceprof.store import Store
 
-__all__ = ["Result", "Run", "Runs", "open", "runs"]
+__all__ = ["Comparison", "Result", "Run", "Runs", "compare", "open", "runs"]
 
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
@@ -119,8 +122,7 @@ class Runs:
             TraceError: it cannot be read.
         """
         if isinstance(run, str | Path):
-            (kept, *_) = keep_files(self._store, [run], None, name, labels)
-            return kept
+            return keep_file(self._store, run, None, name, labels)[0]
         if isinstance(run, SessionRun):
             summary = summary_of(run, name or name_of_files(run.paths), labels)
         else:
@@ -151,6 +153,69 @@ def _shown(document: Document, name: str) -> Result:
     found = document.results[name]
     own = {field.name: getattr(found, field.name) for field in fields(PlainResult)}
     return Result(**own, ranks=document.ranks)
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class Comparison(PlainComparison):
+    """Runs against runs: its results by name, and ``sentences``, the verdict."""
+
+    @property
+    def sentences(self) -> list[str]:
+        """The verdict as people read it."""
+        return sentences(self.verdict)
+
+    def to_frame(self, name: str = "causes") -> pd.DataFrame:
+        """Return a table of any of the results, such as judged, causes, parts or kernels.
+
+        Raises:
+            KeyError: there is none.
+        """
+        for result in self.results.values():
+            if name in result.tables:
+                return result.tables[name]
+        raise KeyError(name)
+
+    def __repr__(self) -> str:
+        return f"<traceprof comparison {self.title}: {', '.join(self.results)}>"
+
+    def _repr_html_(self) -> str:
+        head = head_of(self)
+        facts = [("", text) for text in (*head.sentences, *head.warnings, *head.remarks)]
+        judged = result_html(self.results["judged"], {}) if "judged" in self.results else ""
+        return piece_of_html(head.title, facts) + judged
+
+
+def compare(
+    base: str | Path | Sequence[str | Path],
+    new: str | Path | Sequence[str | Path],
+    *,
+    max_regression: str | Sequence[str] = (),
+    window: str | None = None,
+    db: str | Path | None = None,
+) -> Comparison:
+    """Return what is different in ``new``, and whether that is more than chance.
+
+    >>> tp.compare("before.sqlite", "after.sqlite").sentences
+
+    Args:
+        base: a trace, a run, a file of ``traceprof runs export`` or the name of a run in the
+            database; several of the same thing, and the run is the unit of the statistics.
+        new: what is held against it.
+        max_regression: how much worse it may get: "5%", or of a measure "step_own_ns=5%". The
+            result "limits" says whether it is.
+        window: what traces are seen through.
+        db: the database of runs; left out, the user's own.
+
+    Raises:
+        TraceprofError: a run cannot be found or read, or a limit is not understood.
+    """
+    limits = [max_regression] if isinstance(max_regression, str) else max_regression
+    found = compare_named(_several(base), _several(new), limits=limits, window=window, db=_path(db))
+    return Comparison(**{own.name: getattr(found, own.name) for own in fields(PlainComparison)})
+
+
+def _several(paths: str | Path | Sequence[str | Path]) -> Sequence[str | Path]:
+    return [paths] if isinstance(paths, str | Path) else paths
 
 
 def open(

@@ -128,7 +128,7 @@ def test_the_help_needs_no_pandas() -> None:
 
 
 def test_what_is_added_is_listed(store: Store, trace: Path) -> None:
-    done = run("runs", "add", trace, "--label", "network=calico", "-l", "gpus=8")
+    done = run("runs", "add", trace, "--label", "network=calico", "-l", "self=8")
     assert done.exit_code == 0
     assert f"kept as night in {store.path}: traceprof runs show night" in done.stderr
     assert "kept as night-2" in run("runs", "add", trace).stderr
@@ -138,9 +138,7 @@ def test_what_is_added_is_listed(store: Store, trace: Path) -> None:
         ("night-2", {}),
         ("night", {}),
     ]
-    assert "several runs, and a name is of one" in refused(
-        2, "runs", "add", trace, trace, "--name", "x"
-    )
+    assert "a name is of one" in refused(2, "runs", "add", trace, trace, "--name", "x")
 
 
 def test_a_list_has_key_measures_by_label_in_any_order(two: Store) -> None:
@@ -216,14 +214,31 @@ def test_runs_go_to_another_database_by_a_file(two: Store, tmp_path: Path) -> No
 def test_logs_are_kept(store: Store, tmp_path: Path, readers: list[dict[str, Any]]) -> None:
     log = tmp_path / "train.log"
     log.touch()
-    for more in ([], ["--source", "timm", "--pattern", "loss=l=(.*)", "--name", "b"]):
+    pattern = r"loss=(?P<loss>.*)"
+    for more in ([], ["--source", "timm", "--pattern", pattern, "--name", "b"]):
         assert run("runs", "import-log", log, *more).exit_code == 0
     assert readers == [
         {"source": None, "patterns": None},
-        {"source": "timm", "patterns": {"loss": "l=(.*)"}},
+        {"source": "timm", "patterns": {"0": pattern}},
     ]
     assert store.names() == ["train", "b"]
-    assert "expected NAME=REGEX" in refused(2, "runs", "import-log", log, "--pattern", "x")
+    other = tmp_path / "other.log"
+    other.touch()
+    done = run("runs", "import-log", log, other)
+    assert f"2 runs kept in {store.path}: traceprof runs list" in done.stderr
+    assert store.names() == ["train", "b", "train-2", "other"]
+    assert "a name is of one" in refused(2, "runs", "import-log", log, other, "--name", "x")
+
+
+def test_of_several_files_those_that_can_be_read_are_kept(store: Store, trace: Path) -> None:
+    wrong = trace.with_name("wrong.sqlite")
+    wrong.write_bytes(trace.read_bytes()[:-1000])
+    done = run("runs", "add", wrong, trace, trace.with_name("missing"))
+    assert done.exit_code == 3
+    kept, *failed = done.stderr.splitlines()
+    assert f"kept as night in {store.path}" in kept
+    assert ["wrong.sqlite: " in failed[0], "missing: No such file" in failed[1]] == [True, True]
+    assert store.names() == ["night"]
 
 
 def test_a_database_that_is_none_is_said_in_one_line(trace: Path, tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ from traceprof.cli.options import (
     AsCsv,
     AsJson,
     AsMarkdown,
-    Database,
+    DatabaseFile,
     Force,
     Output,
     RowCount,
@@ -38,7 +38,7 @@ def accuracy(
         typer.Option(
             "--to",
             metavar="VALUE",
-            help="The target: 0.759, 75.9%. Default: that of the runs, else what all of them reach.",
+            help="The target: 0.759, 75.9%. Default: that of the runs, else what all reach.",
         ),
     ] = None,
     metric: Annotated[
@@ -51,7 +51,7 @@ def accuracy(
         bool | None,
         typer.Option("--lower/--higher", help="Which way is better. Default: by the name."),
     ] = None,
-    db: Database = None,
+    db: DatabaseFile = None,
     output: Output = None,
     force: Force = False,
     as_json: AsJson = False,

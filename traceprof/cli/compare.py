@@ -80,7 +80,12 @@ def compare(
     )
     tables = (table,) if table else ()
     printing = Printing(
-        as_json=as_json, as_csv=as_csv, as_markdown=as_markdown, rows=rows, tables=tables
+        as_json=as_json,
+        as_csv=as_csv,
+        as_markdown=as_markdown,
+        rows=rows,
+        tables=tables,
+        cuts_markdown=True,
     )
     if page is not None:
         from traceprof.render.base import Options

@@ -40,6 +40,7 @@ class Printing:
     rows: int | None = None
     is_full: bool = False
     tables: tuple[str, ...] = ()
+    cuts_markdown: bool = False
 
     @property
     def renderer(self) -> str:
@@ -85,7 +86,8 @@ def print_document(document: Answered, printing: Printing) -> None:
     from traceprof.render.registry import render
 
     name = printing.renderer
-    options = Options(rows=None) if name != "text" else terminal_options(printing.rows)
+    most = printing.rows if name == "markdown" and printing.cuts_markdown else None
+    options = Options(rows=most) if name != "text" else terminal_options(printing.rows)
     options = replace(options, is_full=printing.is_full, tables=printing.tables)
     out(render(name, document, options))
 

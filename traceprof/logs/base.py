@@ -26,6 +26,7 @@ class Reader(ABC):
 
     def end(self) -> None:
         """Note what follows from a whole run, and forget it: another may follow in the log."""
+        return
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,4 +1,4 @@
-"""Whether what a log prints agrees with itself, wherever two of samples, time and rate are known."""
+"""Whether a log agrees with itself, wherever two of samples, time and rate are known."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ import numpy as np
 
 from traceprof.logs.gathered import Gathered
 from traceprof.logs.series import INTERVALS, Series
+from traceprof.model.quality import CONTRADICTS
 from traceprof.model.results import Unit
 
 __all__ = ["check", "disagree"]
@@ -71,7 +72,7 @@ def disagree(
         "times": max(times, 1 / times),
     }
     text = (
-        f"the log contradicts itself: it prints {{rate:{Unit.PER_S}}} ({word}), but by its own "
+        f"{CONTRADICTS}: it prints {{rate:{Unit.PER_S}}} ({word}), but by its own "
         f"times ({where}) it does {{samples:{Unit.COUNT}}} in {{time:{Unit.NS}}}, which are "
         f"{{by:{Unit.PER_S}}}: "
     )
@@ -126,6 +127,6 @@ def _between(series: Series, amount: float | None) -> Evidence | None:
 def _evaluations_s(run: Gathered, series: Series) -> Iterator[float]:
     for event in run.events:
         when, seconds = event["when"], event["seconds"]
-        if event["kind"] == "evaluation" and seconds and not math.isnan(when.seconds):
-            if series.at_s[0] <= when.seconds <= series.at_s[-1]:
-                yield seconds
+        is_evaluation = event["kind"] == "evaluation" and seconds
+        if is_evaluation and series.at_s[0] <= when.seconds <= series.at_s[-1]:
+            yield seconds

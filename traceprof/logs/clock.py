@@ -9,7 +9,10 @@ from typing import Final
 __all__ = ["Clock", "seconds_of"]
 
 _MONTHS: Final = {
-    name: i + 1 for i, name in enumerate("Jan Feb Mar Apr May Jun Jul Aug Sep Oct Nov Dec".split())
+    name: i + 1
+    for i, name in enumerate(
+        ["Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec"]
+    )
 }
 _TIME: Final = r"(?P<h>\d\d):(?P<min>\d\d):(?P<s>\d\d)(?:[.,](?P<part>\d{1,9}))?"
 _STAMPS: Final = tuple(
@@ -84,8 +87,8 @@ class Clock:
 
 
 def _instant(own: dict[str, str], year: int, month: int) -> int:
-    parts = (int(own[name]) for name in ("d", "h", "min", "s"))
-    return int(datetime(year, month, *parts, tzinfo=UTC).timestamp())
+    day, hour, minute, second = (int(own[name]) for name in ("d", "h", "min", "s"))
+    return int(datetime(year, month, day, hour, minute, second, tzinfo=UTC).timestamp())
 
 
 def seconds_of(text: str) -> float | None:

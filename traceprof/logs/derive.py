@@ -12,13 +12,12 @@ import numpy as np
 
 from traceprof.logs.gathered import Gathered
 from traceprof.logs.series import CUMULATIVE, INTERVALS, Key, Series
+from traceprof.model.quality import better_of
 from traceprof.model.results import Unit
 
 __all__ = ["derive_measures", "steady_value", "unit_of"]
 
 _EVALUATED: Final = re.compile(r"(?:val|eval|test)_|top\d|accuracy|[\w.]+/AP")
-_HIGHER: Final = ("accuracy", "top1", "top5", "map", "bleu", "f1", "reward", "auc", "iou", "/ap")
-_LOWER: Final = ("loss", "perplexity", "ppl", "error", "wer", "_ns", "rmse", "mae")
 _SUFFIXES: Final = (
     ("_per_s", Unit.PER_S),
     ("_ns", Unit.NS),
@@ -36,14 +35,6 @@ def unit_of(name: str) -> Unit:
     for each in ("_per_device", "_per_rank"):
         name = name.removesuffix(each)
     return next((unit for suffix, unit in _SUFFIXES if name.endswith(suffix)), Unit.NUMBER)
-
-
-def better_of(name: str) -> str:
-    """Return which way a metric gets better; "": not known."""
-    name = name.lower()
-    if any(word in name for word in _LOWER):
-        return "lower"
-    return "higher" if any(word in name for word in _HIGHER) or "_per_s" in name else ""
 
 
 def derive_measures(run: Gathered) -> None:
@@ -161,9 +152,7 @@ def _multiplied(run: Gathered, what: str) -> None:
     for suffix, count in (("_per_device", run.facts.size), ("_per_rank", run.facts.world_size)):
         each = run.measures.get(name + suffix)
         if each is not None and count:
-            run.measure(
-                name, each["value"] * count, Unit.PER_S, better="higher", source="computed"
-            )
+            run.measure(name, each["value"] * count, Unit.PER_S, better="higher", source="computed")
             return
 
 

@@ -5,14 +5,14 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, TypedDict, Unpack
 
 from traceprof.logs.cleaning import Line
 from traceprof.logs.clock import Clock
 from traceprof.logs.series import Key, Point, Series
 from traceprof.model.results import Note, Unit
 
-__all__ = ["Book", "Facts", "Gathered", "When"]
+__all__ = ["Book", "Facts", "Gathered", "Of", "When"]
 
 _MOST_POINTS: Final = 400_000
 _FEWEST_POINTS: Final = 256
@@ -27,6 +27,33 @@ class When(NamedTuple):
 
     seconds: float = math.nan
     is_elapsed: bool = False
+
+
+NOWHERE: Final = Point()
+NEVER: Final = When()
+
+
+class Of(TypedDict, total=False):
+    """What a value of a metric is of: the run and one step unless said otherwise.
+
+    ``is_elapsed``: the time of its point counts from the start of training. ``is_redrawn``: it
+    takes the place of an earlier value of the same step.
+    """
+
+    scope: str
+    over: str
+    rank: int | None
+    is_elapsed: bool
+    is_redrawn: bool
+
+
+class OfMeasure(TypedDict, total=False):
+    """What a measure is of: the run, and printed, unless said otherwise."""
+
+    scope: str
+    better: str
+    source: str
+    over: str
 
 
 @dataclass(slots=True)
@@ -47,7 +74,6 @@ class Facts:
     tokens_per_step: float | None = None
     train_samples: float | None = None
     has_warmup: bool = True
-    rates_leave_out: str = ""
 
     @property
     def size(self) -> int | None:
@@ -86,30 +112,22 @@ class Gathered:
     computed: set[str] = field(default_factory=set)
 
     def metric(
-        self,
-        name: str,
-        value: float | None,
-        point: Point = Point(),  # noqa: B008: it is a tuple
-        *,
-        scope: str = "run",
-        over: str = "step",
-        rank: int | None = None,
-        is_elapsed: bool = False,
-        is_redrawn: bool = False,
+        self, name: str, value: float | None, point: Point = NOWHERE, **of: Unpack[Of]
     ) -> None:
         """Note a value of a metric, in the unit of its name."""
         if value is None:
             return
-        key = Key(name, self.life, -1 if rank is None else rank, scope, over)
+        over, rank = of.get("over", "step"), of.get("rank")
+        key = Key(name, self.life, -1 if rank is None else rank, of.get("scope", "run"), over)
         series = self.series.get(key)
         if series is None:
             if len(self.series) >= _MOST_SERIES:
                 self.left_out += 1
                 return
-            series = self.series[key] = Series(is_elapsed)
+            series = self.series[key] = Series(of.get("is_elapsed", False))
         most = _POINTS_OF_A_SERIES if over in ("step", "interval", "ema") else _MOST_ROWS
         limit = min(most, max(_FEWEST_POINTS, _MOST_POINTS // len(self.series)))
-        series.add(point, value, limit, is_redrawn=is_redrawn)
+        series.add(point, value, limit, is_redrawn=of.get("is_redrawn", False))
 
     def epoch(self, number: int, **values: float | None) -> None:
         """Note what is known of an epoch: seconds, at_s, steps, samples, ranks, is_elapsed."""
@@ -120,7 +138,7 @@ class Gathered:
         own.update({name: value for name, value in values.items() if value is not None})
 
     def event(
-        self, kind: str, when: When = When(), seconds: float | None = None, **about: Any  # noqa: B008
+        self, kind: str, when: When = NEVER, seconds: float | None = None, **about: Any
     ) -> None:
         """Note what happened; ``about``: rank, node, epoch, value, text."""
         if len(self.events) >= _MOST_ROWS:
@@ -130,17 +148,7 @@ class Gathered:
             {"kind": kind, "when": when, "seconds": seconds, "life": self.life, **about}
         )
 
-    def measure(
-        self,
-        name: str,
-        value: float | None,
-        unit: Unit,
-        *,
-        scope: str = "run",
-        better: str = "",
-        source: str = "printed",
-        over: str = "",
-    ) -> None:
+    def measure(self, name: str, value: float | None, unit: Unit, **of: Unpack[OfMeasure]) -> None:
         """Note the run in one number; the last one of a name counts."""
         if value is None or not math.isfinite(value):
             return
@@ -148,10 +156,10 @@ class Gathered:
             "measure": name,
             "value": float(value),
             "unit": str(unit),
-            "scope": scope,
-            "better": better,
-            "source": source,
-            "over": over,
+            "scope": of.get("scope", "run"),
+            "better": of.get("better", ""),
+            "source": of.get("source", "printed"),
+            "over": of.get("over", ""),
         }
 
     def say(self, text: str, **values: Any) -> None:

@@ -86,15 +86,11 @@ class PatternReader(Reader):
     ) -> None:
         run = self.book.run
         if name in _FACTS:
-            if math.isfinite(value):
-                whole = name in ("world_size", "devices", "nodes")
-                setattr(run.facts, name, int(value) if whole else value)
+            self._fact(name, value)
             return
         if name.startswith("epoch_") and math.isfinite(point.epoch):
-            name, value = _in_ns(name, value)
-            if name == "epoch_ns":
-                run.epoch(int(point.epoch), seconds=value / 1e9)
-                return
+            run.epoch(int(point.epoch), seconds=_in_ns(name, value)[1] / 1e9)
+            return
         scope = "run"
         for suffix, own in _SCOPES:
             if name.endswith(suffix):
@@ -106,9 +102,19 @@ class PatternReader(Reader):
         if name in ("top1", "top5", "accuracy") or name.startswith("val_"):
             over = "run"
         run.metric(
-            name, value, point, scope=scope, over=over,
-            rank=rank if scope != "run" else None, is_elapsed=is_elapsed,
+            name,
+            value,
+            point,
+            scope=scope,
+            over=over,
+            rank=rank if scope != "run" else None,
+            is_elapsed=is_elapsed,
         )
+
+    def _fact(self, name: str, value: float) -> None:
+        if math.isfinite(value):
+            whole = name in ("world_size", "devices", "nodes")
+            setattr(self.book.run.facts, name, int(value) if whole else value)
 
 
 def _in_ns(name: str, value: float) -> tuple[str, float]:
@@ -118,5 +124,3 @@ def _in_ns(name: str, value: float) -> tuple[str, float]:
         if name.endswith(suffix):
             return name.removesuffix(suffix) + "_ns", value * factor
     return name, value
-
-

@@ -20,7 +20,7 @@ from traceprof.model.summary import SourceFile, Summary
 __all__ = ["read_log", "source_names"]
 
 _OWN: Final = "pattern"
-_SUFFIXES: Final = frozenset({".gz", ".log", ".txt", ".out", ".err", ".stdout", ".stderr"})
+_SUFFIXES: Final = frozenset({".csv", ".gz", ".log", ".txt", ".out", ".err", ".stdout", ".stderr"})
 
 
 def read_log(
@@ -88,8 +88,8 @@ def _say_of_the_file(book: Book, lines: RawLines, chosen: Recognised | None) -> 
     if chosen is not None and chosen.others:
         names = ", ".join(f"{other.title} ({count})" for other, count in chosen.others)
         run.say(
-            "read as a log of {title} ({n:count} line(s)); there are also lines of {names}: --source "
-            "{name} reads it as that",
+            "read as a log of {title} ({n:count} line(s)); there are also lines of {names}: "
+            "--source {name} reads it as that",
             title=chosen.source.title,
             n=chosen.count,
             names=names,
@@ -112,7 +112,9 @@ def _summaries(path: Path, book: Book, source: str) -> list[Summary]:
     runs = [run for run in book.runs if not run.is_empty] or book.runs[:1]
     file = SourceFile(str(path), f"log:{source}", path.stat().st_size)
     stem = _stem(path)
-    names: Sequence[str] = [stem] if len(runs) == 1 else [f"{stem}:{i + 1}" for i in range(len(runs))]
+    names: Sequence[str] = (
+        [stem] if len(runs) == 1 else [f"{stem}:{i + 1}" for i in range(len(runs))]
+    )
     return [
         summary_of(run, name, f"log:{source}", file) for run, name in zip(runs, names, strict=True)
     ]
@@ -121,4 +123,3 @@ def _summaries(path: Path, book: Book, source: str) -> list[Summary]:
 def source_names() -> tuple[str, ...]:
     """Return the names that ``source`` may have."""
     return tuple(source.name for source in SOURCES)
-

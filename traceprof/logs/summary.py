@@ -88,7 +88,9 @@ def _frame(name: str, rows: list[dict[str, Any]]) -> pd.DataFrame:
 def _zero_of(run: Gathered) -> _Zero:
     """Return where times of the run begin: at the first line that says when it was written."""
     stamps = [e["when"].seconds for e in run.events if not e["when"].is_elapsed]
-    stamps += [own.get("at_s", math.nan) for own in run.epochs.values() if not own.get("is_elapsed")]
+    stamps += [
+        own.get("at_s", math.nan) for own in run.epochs.values() if not own.get("is_elapsed")
+    ]
     for series in run.series.values():
         if not series.is_elapsed and len(series.at_s):
             stamps.append(float(np.nanmin(series.at_s)) if _any(series.at_s) else math.nan)

@@ -47,7 +47,8 @@ _SIZES: Final = {
     "|devices_count|accelerators|number_of_gpus|gpu",
     "world_size": "world_size|ranks|n_ranks|workers|n_workers|np|processes|procs|ranks_count",
     "nodes_count": "nodes|n_nodes|num_nodes|nnodes|hosts|machines|nodes_count",
-    "global_batch_count": "global_batch|global_batch_size|total_batch|total_batch_size|batch_global",
+    "global_batch_count": "global_batch|global_batch_size|total_batch|total_batch_size"
+    "|batch_global",
     "batch_per_device_count": "batch|batch_size|bs|local_batch|local_batch_size|batch_per_device"
     "|batch_per_gpu|per_device_batch_size",
 }
@@ -62,6 +63,9 @@ _RATE_NAMES: Final = {
     "frames": r"frame",
     "steps": r"step|iter|it$",
 }
+_PRINTED: Final = frozenset(
+    {"speedup", "speed_up", "speedup_factor", "efficiency", "scaling_efficiency"}
+)
 _EACH: Final = {
     "gpu": "device",
     "device": "device",
@@ -129,7 +133,7 @@ def _plain(name: str) -> str:
 
 
 def _measure_of(name: str) -> _Measure | None:
-    """Return which measure a column of that name is; None: none, or one that nothing is known of."""
+    """Return which measure a column of that name is; None: it is none that is known."""
     if name.startswith("printed_"):
         return _Measure(name, Unit.NUMBER)
     for measure, names in _SIZES.items():
@@ -137,17 +141,17 @@ def _measure_of(name: str) -> _Measure | None:
             scope = "device" if measure.startswith("batch_per") else "run"
             return _Measure(measure, Unit.COUNT, scope)
     rate = _RATE.fullmatch(name)
-    if rate is not None:
-        return _rate_of(rate)
+    return _rate_of(rate) if rate is not None else _length_or_quality(name)
+
+
+def _length_or_quality(name: str) -> _Measure | None:
     for pattern, suffix, unit, factor in _UNITS:
         if (match := pattern.match(name)) is not None and match[1]:
             better = "lower" if unit is Unit.NS else ""
             return _Measure(f"{match[1]}_{suffix}", unit, better=better, factor=factor)
     if name.endswith(("_percent", "_ratio", "_count", "accuracy", "top1", "top5", "loss")):
         return _Measure(name, Unit.NUMBER)
-    if name in ("speedup", "speed_up", "speedup_factor", "efficiency", "scaling_efficiency"):
-        return _Measure(f"printed_{name}", Unit.NUMBER)
-    return None
+    return _Measure(f"printed_{name}", Unit.NUMBER) if name in _PRINTED else None
 
 
 def _rate_of(rate: re.Match[str]) -> _Measure:

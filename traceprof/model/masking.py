@@ -1,27 +1,21 @@
-"""What of command lines and variables may be shown or kept: secrets are masked."""
+"""What of command lines and variables may be shown: secrets are masked."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
-from dataclasses import replace
+from collections.abc import Mapping, Sequence
 from typing import Final, NamedTuple
 
-from traceprof.model.summary import Summary
 from traceprof.model.text import storable
 
-__all__ = [
-    "MASK",
-    "Secret",
-    "is_secret",
-    "masked_command",
-    "masked_login",
-    "masked_run",
-    "names_secret",
-    "secrets_of",
-    "without_login",
-]
+__all__ = ["MASK", "Secret", "kept_variables", "masked_command", "secrets_of", "without_login"]
 
+_KEPT: Final = re.compile(
+    r"(NCCL|RCCL|GLOO|TORCH|PYTORCH|CUDA|CUBLAS|CUDNN|OMP|MKL|KMP|UCX|UCC|FI|PMI)_\w+"
+    r"|(OMPI_COMM_WORLD|I_MPI|MPICH|MV2|MVP)_\w+|OMPI_MCA_(btl|pml|mtl|coll|osc|io|op)\w*"
+    r"|SLURM_(JOB_ID|NNODES|NTASKS|PROCID|LOCALID|NODEID|JOB_NODELIST|TOPOLOGY_ADDR(_PATTERN)?|GPUS\w*)"
+    r"|(LOCAL_|GROUP_)?RANK|(LOCAL_)?WORLD_SIZE|MASTER_(ADDR|PORT)|NVIDIA_VISIBLE_DEVICES"
+)
 _SECRET_WORDS: Final = frozenset(
     {"password", "passwd", "pass", "secret", "token", "key", "credential", "credentials", "auth"}
     | {"authorization", "cookie", "apikey", "dsn", "webhook", "signature", "pat"}
@@ -29,7 +23,6 @@ _SECRET_WORDS: Final = frozenset(
 _SECRET_VALUE: Final = re.compile(
     r"^(sk-|ghp_|gho_|ghs_|github_pat_|glpat-|hf_|xox[abpr]-|AKIA|ASIA|eyJ)[\w\-./+=]{8,}$"
 )
-_VARIABLE: Final = re.compile(r"[A-Z_][A-Z0-9_]*")
 _LOGIN: Final = re.compile(r"(\w+://)[^/@\s]+@")
 MASK: Final = "***"
 
@@ -42,20 +35,28 @@ class Secret(NamedTuple):
     hidden: str
 
 
+def kept_variables(environment: Mapping[str, str]) -> dict[str, str]:
+    """Return the variables that are about training, without those that may hold a secret."""
+    return {
+        name: MASK if _is_secret(value) else _LOGIN.sub(rf"\g<1>{MASK}@", value)
+        for name, value in sorted(environment.items())
+        if _KEPT.fullmatch(name) and not _names_secret(name)
+    }
+
+
 def masked_command(command: Sequence[str]) -> list[str]:
     """Return ``command`` with the values of options that hold secrets masked."""
     masked = []
     hide_next = False
     for argument in map(storable, command):
         name, equals, _value = argument.partition("=")
-        can_set = argument.startswith("-") or (equals and _VARIABLE.fullmatch(name))
-        is_secret_option = bool(can_set) and names_secret(name)
-        if hide_next or is_secret(argument):
+        is_secret_option = argument.startswith("-") and _names_secret(name)
+        if hide_next or _is_secret(argument):
             masked.append(MASK)
         elif is_secret_option and equals:
             masked.append(f"{name}={MASK}")
         else:
-            masked.append(masked_login(argument))
+            masked.append(_LOGIN.sub(rf"\g<1>{MASK}@", argument))
         hide_next = is_secret_option and not equals
     return masked
 
@@ -71,36 +72,13 @@ def secrets_of(command: Sequence[str]) -> list[Secret]:
     return secrets
 
 
-def masked_run(run: Summary) -> Summary:
-    """Return ``run`` as it may be kept, whoever wrote its command and its variables."""
-    return replace(
-        run,
-        command=_masked(run.command),
-        environment={
-            name: MASK if names_secret(name) else _masked(value)
-            for name, value in run.environment.items()
-        },
-        sources=tuple(replace(s, path=masked_login(s.path)) for s in run.sources),
-    )
-
-
-def _masked(text: str) -> str:
-    return " ".join(masked_command(text.split(" ")))
-
-
-def names_secret(name: str) -> bool:
+def _names_secret(name: str) -> bool:
     """Return whether a whole word of ``name`` stands for a secret ("num-keys" does not)."""
     return not _SECRET_WORDS.isdisjoint(re.split(r"[\W_]+", name.lower()))
 
 
-def is_secret(value: str) -> bool:
-    """Return whether ``value``, or what stands behind an equals sign in it, is a known token."""
+def _is_secret(value: str) -> bool:
     return bool(_SECRET_VALUE.match(value.partition("=")[2] or value))
-
-
-def masked_login(url: str) -> str:
-    """Return an address with the name and password in it masked."""
-    return _LOGIN.sub(rf"\g<1>{MASK}@", url)
 
 
 def without_login(url: str) -> str:

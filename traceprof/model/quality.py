@@ -5,7 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final
 
-__all__ = ["better_of", "is_accuracy", "quality_among"]
+CONTRADICTS: Final = "the log contradicts itself"
+"""How a note begins that says that numbers of a source rule one another out."""
+
+__all__ = ["CONTRADICTS", "better_of", "is_accuracy", "quality_among"]
 
 _HIGHER: Final = ("acc", "top1", "top5", "map", "bleu", "f1", "reward", "auc", "iou", "/ap", "mfu")
 _LOWER: Final = ("loss", "perplexity", "ppl", "error", "wer", "rmse", "mae", "_ns", "cost")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Final
@@ -21,13 +21,28 @@ AGAINST: Final = "vs"
 """Stands between several runs of the base and several new ones."""
 
 
-BRIEF: Final = ("judged", "limits", "difference", "settings", "kernels")
-"""The results that a terminal, or a pull request, shows."""
+BRIEF: Final[Mapping[str, tuple[str, ...]]] = {
+    "judged": ("larger_ratio", "better", "base_count", "new_count", "alike_ratio"),
+    "limits": (),
+    "difference": ("more_ns", "longer_ns", "class", "base_bytes", "new_bytes"),
+    "settings": ("spoils",),
+    "kernels": ("base_count", "activity"),
+}
+"""The results that a terminal, or a pull request, shows, without these of their columns."""
 
 
 def brief(found: Comparison) -> Comparison:
-    """Return a comparison with the results that answer."""
-    return replace(found, results={name: r for name, r in found.results.items() if name in BRIEF})
+    """Return a comparison with the results that answer, their main columns alone."""
+    results = {}
+    for name, result in found.results.items():
+        if name in BRIEF:
+            tables = {
+                own: frame.drop(columns=[c for c in BRIEF[name] if c in frame])
+                for own, frame in result.tables.items()
+                if own not in ("kinds", "classes")
+            }
+            results[name] = replace(result, tables=tables)
+    return replace(found, results=results)
 
 
 def sides_named(texts: Sequence[str]) -> tuple[list[str], list[str]]:

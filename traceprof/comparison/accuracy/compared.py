@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import median
 from typing import Any, Final
@@ -85,7 +85,7 @@ def accuracy(
         results,
         verdict=tuple(verdict_of(results, goal)),
         notes=tuple(notes_of(known, goal)),
-        missing={run: f"it has no metric called {name}" for run in lacking},
+        missing=dict.fromkeys(lacking, f"it has no metric called {name}"),
         about=ABOUT,
     )
 
@@ -192,11 +192,17 @@ def _spread(own: Sequence[_One]) -> dict[str, Any]:
         "runs_count": len(own),
         "reached_count": sum(one.row is not None for one in own),
         **{f"{name}_ns": of(times) if times else math.nan for name, of in _STATISTICS.items()},
-        **{f"{name}_epochs": of(epochs) if epochs else math.nan for name, of in _STATISTICS.items()},
+        **{
+            f"{name}_epochs": of(epochs) if epochs else math.nan for name, of in _STATISTICS.items()
+        },
     }
 
 
-_STATISTICS: Final = {"median": median, "least": min, "most": max}
+_STATISTICS: Final[Mapping[str, Callable[[list[float]], float]]] = {
+    "median": median,
+    "least": min,
+    "most": max,
+}
 
 
 def _known(values: Iterator[float]) -> list[float]:
@@ -228,7 +234,9 @@ def _speedups(groups: dict[str, list[_One]]) -> Result:
         rate_speedup=more,
         rate_efficiency_ratio=more / times,
         work_factor=frame["samples"] / float(base["samples"]),
-        remark=[_remark(row["samples_per_s"], row["printed_per_s"]) for row in rows],
+        remark=pd.Series(
+            [_remark(row["samples_per_s"], row["printed_per_s"]) for row in rows], dtype=object
+        ),
     )
     return Result("speedup", SPEEDUP, {"speedup": SPEEDUP.table("speedup").frame(frame)})
 
@@ -248,9 +256,7 @@ def _median(values: Iterator[float]) -> float:
 
 
 def _of_measure(own: Sequence[_One], name: str) -> float:
-    return _median(
-        math.nan if (value := one.run.measure(name)) is None else value for one in own
-    )
+    return _median(math.nan if (value := one.run.measure(name)) is None else value for one in own)
 
 
 def _curves(courses: Sequence[Course]) -> Result:

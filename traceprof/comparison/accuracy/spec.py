@@ -32,7 +32,7 @@ ACCURACY: Final = ResultSpec(
         ),
         TableSpec(
             "spread",
-            "runs that agree in labels, devices and batch are repeats: their median, least and most",
+            "runs that agree in labels, devices and batch are repeats: median, least and most",
             (
                 _GROUP,
                 derived("runs_count", Unit.COUNT, "how many runs"),
@@ -55,16 +55,16 @@ SPEEDUP: Final = ResultSpec(
             (
                 _GROUP,
                 derived("devices_count", Unit.COUNT, "GPUs, else ranks"),
-                derived("global_batch_count", Unit.COUNT, "samples of a step on all devices"),
-                derived("time_ns", Unit.NS, "the time to the target"),
                 derived("time_speedup", Unit.FACTOR, "how many times as fast as the first"),
                 derived("time_efficiency_ratio", Unit.RATIO, "that by how many times the devices"),
-                derived("samples_per_s", Unit.PER_S, "throughput, by the run's own times"),
-                derived("rate_speedup", Unit.FACTOR, "how many times that of the first"),
+                derived("rate_speedup", Unit.FACTOR, "how many times the throughput of the first"),
                 derived("rate_efficiency_ratio", Unit.RATIO, "that by how many times the devices"),
                 derived("work_factor", Unit.FACTOR, "how many times the samples it needed"),
+                derived("remark", Unit.TEXT, "what is wrong with the throughput that is printed"),
+                derived("samples_per_s", Unit.PER_S, "throughput, by the run's own times"),
                 derived("printed_per_s", Unit.PER_S, "the throughput that the source prints"),
-                derived("remark", Unit.TEXT, "what is wrong with that"),
+                derived("time_ns", Unit.NS, "the time to the target"),
+                derived("global_batch_count", Unit.COUNT, "samples of a step on all devices"),
             ),
         ),
     )

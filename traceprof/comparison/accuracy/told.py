@@ -9,6 +9,7 @@ from typing import Any
 import pandas as pd
 
 from traceprof.comparison.accuracy.course import Course, Target
+from traceprof.model.quality import CONTRADICTS
 from traceprof.model.results import Note, Result
 
 __all__ = ["notes_of", "verdict_of"]
@@ -31,11 +32,11 @@ def verdict_of(results: Mapping[str, Result], goal: Target) -> Iterator[Note]:
             best=best,
             **values,
         )
-    timed = reached[reached["time_ns"].notna()]
+    timed = reached[reached["time_ns"].notna()].sort_values("time_ns", kind="stable")
     if len(timed):
-        fastest = timed.loc[timed["time_ns"].idxmin()]
+        fastest = timed.iloc[0]
         yield Note.of(
-            "{metric} {target:number} after {time:ns} at the soonest, by {name}",
+            "{name} is the first to reach {metric} {target:number}, after {time:ns}",
             time=float(fastest["time_ns"]),
             name=fastest["run"],
             **values,
@@ -51,7 +52,7 @@ def _of_speedup(table: pd.DataFrame) -> Iterator[Note]:
     known = known[known["time_speedup"].notna()]
     if known.empty:
         return
-    row = known.loc[known["time_speedup"].idxmax()]
+    row = known.sort_values("time_speedup", kind="stable").iloc[-1]
     base = table.iloc[0]
     values: dict[str, Any] = {
         "name": row["group"],
@@ -86,6 +87,21 @@ def notes_of(courses: Sequence[Course], goal: Target) -> Iterator[Note]:
         )
     if any(course.curve["life"].nunique() > 1 for course in courses):
         yield Note.of("time goes on through restarts: what was lost at them is in it")
+    yield from _of_runs(courses)
+
+
+def _of_runs(courses: Sequence[Course]) -> Iterator[Note]:
+    """Yield what the runs say of themselves; of what several say in the same words the first."""
+    told: dict[str, int] = {}
     for course in courses:
         for note in course.run.notes:
-            yield Note.of("{run}: {note}", run=course.run.name, note=note)
+            told[note.text] = told.get(note.text, 0) + 1
+    for course in courses:
+        for note in course.run.notes:
+            count = told.get(note.text, 0)
+            if note.text.startswith(CONTRADICTS) or count == 1:
+                yield Note.of("{run}: {note}", run=course.run.name, note=note)
+            elif count:
+                text = "{run}: {note} ({n:count} other run(s): the like)"
+                yield Note.of(text, run=course.run.name, note=note, n=count - 1)
+                told[note.text] = 0

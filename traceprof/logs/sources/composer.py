@@ -92,9 +92,7 @@ class ComposerReader(Reader):
 
     def _world(self) -> None:
         for name in ("samples_per_sec", "tokens_per_sec"):
-            whole, each = (
-                self.last.get(f"throughput/{where}{name}") for where in ("", "device/")
-            )
+            whole, each = (self.last.get(f"throughput/{where}{name}") for where in ("", "device/"))
             if whole and each:
                 self.book.run.facts.world_size = round(whole / each) or None
 

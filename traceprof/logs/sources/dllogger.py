@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import re
-from typing import Any, Final
+from typing import Final
 
 from traceprof.logs.base import Reader, Source, number
 from traceprof.logs.cleaning import Line
@@ -17,10 +17,17 @@ _EPOCH: Final = re.compile(r"^epoch\s+(?P<epoch>\d+)$|^Epoch: (?P<other>\d+)$")
 _ITER: Final = re.compile(r"^iter\s+(?P<n>\d+)/(?P<total>\d+)$|^Iteration: (?P<other>\d+)$")
 _RATE: Final = re.compile(r"^(?P<value>[\d.]+) (?P<what>\w+)/s$")
 _TOOK: Final = re.compile(r"^took (?P<value>[\d.]+) (?P<unit>s|ms|min)$")
-_CELL: Final = re.compile(r"^(?P<key>[A-Za-z][\w .@/-]*?)\s*:?\s+(?P<value>-?[\d.]+(?:e[+-]?\d+)?|nan)(?: \S+)?$")
-_RATES: Final = {"frames": "frames_per_s", "samples": "samples_per_s", "images": "samples_per_s",
-                 "imgs": "samples_per_s", "tokens": "tokens_per_s"}
-_SKIPPED: Final = frozenset({"lrate", "lr", "learning rate"})
+_CELL: Final = re.compile(
+    r"^(?P<key>[A-Za-z][\w .@/-]*?)\s*:?\s+(?P<value>-?[\d.]+(?:e[+-]?\d+)?|nan)(?: \S+)?$"
+)
+_RATES: Final = {
+    "frames": "frames_per_s",
+    "samples": "samples_per_s",
+    "images": "samples_per_s",
+    "imgs": "samples_per_s",
+    "tokens": "tokens_per_s",
+}
+_SKIPPED: Final = frozenset({"lrate", "lr", "learning rate", "epoch", "Epoch", "Iteration"})
 _SECONDS: Final = {"s": 1.0, "ms": 1e-3, "min": 60.0}
 
 
@@ -64,9 +71,8 @@ class DlloggerReader(Reader):
                 elif epoch is not None and not is_valid:
                     run.epoch(epoch, seconds=seconds)
             elif (found := _CELL.match(cell)) is not None and found["key"] not in _SKIPPED:
-                if not _EPOCH.match(cell) and not _ITER.match(cell):
-                    name = prefix + found["key"].strip().replace(" ", "_")
-                    run.metric(name, number(found["value"]), point, over=over)
+                name = prefix + found["key"].strip().replace(" ", "_")
+                run.metric(name, number(found["value"]), point, over=over)
 
 
 SOURCE: Final = Source("dllogger", "NVIDIA DLLogger", (_LINE,), DlloggerReader)

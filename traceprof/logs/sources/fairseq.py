@@ -116,13 +116,14 @@ class FairseqReader(Reader):
             )
             if batch:
                 run.metric(
-                    "samples_per_s", batch * words / per_update, point, over=over,
+                    "samples_per_s",
+                    batch * words / per_update,
+                    point,
+                    over=over,
                     is_elapsed=is_elapsed,
                 )
 
-    def _of_epoch(
-        self, tag: str, epoch: int, values: dict[str, float | None], line: Line
-    ) -> None:
+    def _of_epoch(self, tag: str, epoch: int, values: dict[str, float | None], line: Line) -> None:
         run = self.book.run
         updates = values.get("num_updates")
         point = Point(

@@ -24,7 +24,9 @@ _BANNER: Final = re.compile(
     r"(?P<key>Num examples|Num Epochs|Instantaneous batch size per device|Total train batch size"
     r"[^=]*|Gradient Accumulation steps|Total optimization steps)\s*=\s*(?P<value>[\d,.]+)"
 )
-_METRIC: Final = re.compile(r"^\s{0,4}(?P<key>(?:train|eval|predict)_\w+|epoch)\s+=\s+(?P<value>\S+)$")
+_METRIC: Final = re.compile(
+    r"^\s{0,4}(?P<key>(?:train|eval|predict)_\w+|epoch)\s+=\s+(?P<value>\S+)$"
+)
 _BEGIN: Final = re.compile(r"\*{5} Running training \*{5}")
 _SAVED: Final = re.compile(r"Saving model checkpoint to (?P<where>\S+)")
 _SKIPPED: Final = frozenset({"epoch", "step", "learning_rate", "total_flos"})
@@ -99,7 +101,11 @@ class HfTrainerReader(Reader):
         point = Point(bar.n, at_s=bar.elapsed_s)
         if bar.period_s is not None:
             run.metric(
-                "step_period_ns", bar.period_s * 1e9, point, over="ema", is_elapsed=True,
+                "step_period_ns",
+                bar.period_s * 1e9,
+                point,
+                over="ema",
+                is_elapsed=True,
                 is_redrawn=True,
             )
         period_s = self.speed.period_s(bar)
@@ -167,15 +173,14 @@ class HfTrainerReader(Reader):
         if rate is not None and steps is not None:
             run.metric("samples_per_s", rate, over="run")
             run.say(
-                "throughput of the whole run holds evaluations and checkpoints: "
-                f"{{rate:{Unit.PER_S}}}",
+                "throughput of the whole run holds evaluations and checkpoints: {rate:1/s}",
                 rate=rate,
             )
         elif rate is not None:
             run.metric("steps_per_s", rate, over="run")
             run.say(
                 "train_samples_per_second stands alone: versions before May 2021 print steps per "
-                f"second by that name, and {{rate:{Unit.PER_S}}} is taken as such",
+                "second by that name, and {rate:1/s} is taken as such",
                 rate=rate,
             )
 
@@ -205,6 +210,8 @@ def _known(value: float | None) -> float:
 
 
 SOURCE: Final = Source(
-    "hf-trainer", "Hugging Face Trainer", (_DICT, _BANNER, re.compile(r"train_steps_per_second")),
+    "hf-trainer",
+    "Hugging Face Trainer",
+    (_DICT, _BANNER, re.compile(r"train_steps_per_second")),
     HfTrainerReader,
 )

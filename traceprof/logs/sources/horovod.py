@@ -13,7 +13,8 @@ from traceprof.model.results import Unit
 __all__ = ["SOURCE"]
 
 _ITER: Final = re.compile(
-    r"Iter #(?P<iter>\d+): (?P<rate>[\d.]+) (?:img|images?|samples?)/sec(?: (?:per )?(?:GPU|CPU|device))?"
+    r"Iter #(?P<iter>\d+): (?P<rate>[\d.]+) (?:img|images?|samples?)/sec"
+    r"(?: (?:per )?(?:GPU|CPU|device))?"
 )
 _SUMMARY: Final = re.compile(
     r"(?:(?P<each>Img/sec per (?:GPU|CPU))|Total img/sec on (?P<size>\d+) (?:GPU|CPU)\(s\)): "
@@ -77,8 +78,8 @@ class HorovodReader(Reader):
             run.series[key._replace(metric="samples_per_s", scope=scope)] = series
         if scope == "run" and self.each is not None:
             run.say(
-                f"lines of iterations are the total of {{n:count}} device(s), not of one as in "
-                f"Horovod: their mean is the total that is printed, {{total:{Unit.PER_S}}}",
+                "lines of iterations are the total of {n:count} device(s), not of one as in "
+                "Horovod: their mean is the total that is printed, {total:1/s}",
                 n=self.size or 0,
                 total=self.total,
             )
@@ -89,4 +90,6 @@ class HorovodReader(Reader):
         self.each = self.total = self.size = None
 
 
-SOURCE: Final = Source("horovod", "Horovod's synthetic benchmarks", (_ITER, _SUMMARY), HorovodReader)
+SOURCE: Final = Source(
+    "horovod", "Horovod's synthetic benchmarks", (_ITER, _SUMMARY), HorovodReader
+)

@@ -19,6 +19,15 @@ _EVENT: Final = re.compile(
     r"|(?P<why>(?:success|failure|blacklisted slots) count == \d+ -> stop running"
     r"|reset count \d+ has exceeded limit \d+ -> stop running)"
 )
+_KINDS: Final = {
+    "failed": "failure",
+    "shutdown": "end",
+    "why": "end",
+    "reset": "rescaling",
+    "blacklisted": "membership",
+    "started": "membership",
+    "slots": "rendezvous",
+}
 _WORKER: Final = re.compile(r"\]\s*\[(?P<rank>\d+)\]: ")
 
 
@@ -39,24 +48,20 @@ class HorovodElasticReader(Reader):
         worker = _WORKER.search(line.text)
         if worker is not None:
             rank = int(worker["rank"])
-        if match["failed"]:
-            run.event("failure", when, rank=rank, text=text)
-        elif match["shutdown"]:
-            run.event("end", when, rank=rank, text=text)
-        elif match["state"]:
-            if match["state"] == "FAILURE":
-                run.event("failure", when, node=match["who"], text=text)
-        elif match["size"]:
+        if match["size"]:
             self._resized(int(match["size"]), when, text)
-        elif match["reset"]:
-            run.event("rescaling", when, value=int(match["reset"]), text=text)
+            return
+        if match["reset"]:
             self.book.restarting()
-        elif match["blacklisted"] or match["started"]:
-            run.event("membership", when, node=match["blacklisted"] or match["started"], text=text)
-        elif match["slots"]:
-            run.event("rendezvous", when, value=int(match["slots"]), text=text)
-        elif match["why"]:
-            run.event("end", when, text=text)
+        group = match.lastgroup or ""
+        if match["who"]:
+            group = "failed" if match["state"] == "FAILURE" else ""
+        kind = _KINDS.get(group)
+        if kind is not None:
+            node = match["blacklisted"] or match["started"] or match["who"] or ""
+            count = match["reset"] or match["slots"]
+            value = int(count) if count else None
+            run.event(kind, when, rank=rank, node=node, value=value, text=text)
 
     def _resized(self, size: int, when: Any, text: str) -> None:
         run = self.book.run

@@ -27,7 +27,7 @@ _REPLICAS: Final = re.compile(
 _RESTORED: Final = re.compile(r"Restoring from (?P<where>\S+)|Restored from (?P<other>\S+)")
 _UNITS: Final = {"us": 1e3, "ms": 1e6, "s": 1e9, "min": 60e9}
 _MARK: Final = re.compile(
-    r"\d+/(?:\d+|Unknown)\s*(?:\[[=>.]+\] - |━|- (?:\d+:)*\d+s - (?:\d+m?s/step|loss:))"
+    r"(?<!\S)\d+/(?:\d+|Unknown)\s*(?:\[[=>.]+\] - |━|- (?:\d+:)*\d+s - (?:\d+m?s/step|loss:))"
 )
 
 
@@ -62,9 +62,10 @@ class KerasReader(Reader):
             self.restored = True
 
     def _state(self, match: re.Match[str], line: Line) -> None:
-        n, metrics = int(match["n"]), {
-            m["key"].strip(): number(m["value"]) for m in _METRIC.finditer(match["metrics"])
-        }
+        n, metrics = (
+            int(match["n"]),
+            {m["key"].strip(): number(m["value"]) for m in _METRIC.finditer(match["metrics"])},
+        )
         total = int(match["total"]) if match["total"].isdigit() else None
         is_last = match["elapsed"] is not None and (total is None or n >= total)
         if not is_last:
@@ -91,8 +92,13 @@ class KerasReader(Reader):
         for key, value in metrics.items():
             name = key if key == "loss" else f"train_{_named(key)}"
             self.book.run.metric(
-                name, value, Point(step, epoch + n / total if total else math.nan),
-                scope="rank", rank=line.rank, over="ema", is_redrawn=True,
+                name,
+                value,
+                Point(step, epoch + n / total if total else math.nan),
+                scope="rank",
+                rank=line.rank,
+                over="ema",
+                is_redrawn=True,
             )
 
     def _closed(
@@ -103,25 +109,30 @@ class KerasReader(Reader):
         seconds = seconds_of(match["elapsed"])
         rank = line.rank
         self.elapsed_s += seconds or 0.0
-        point = Point(epoch * n, epoch, self.elapsed_s)
-        about = {"rank": rank, "is_elapsed": True}
+        steps = math.nan if match["per"] == "sample" else epoch * n
+        point = Point(steps, epoch, self.elapsed_s)
+
         if match["step"] is not None:
             each = float(match["step"]) * _UNITS[match["unit"]]
             if match["per"] == "sample":
-                run.metric("samples_per_s", 1e9 / each, point, over="epoch", **about)
+                run.metric(
+                    "samples_per_s", 1e9 / each, point, over="epoch", rank=rank, is_elapsed=True
+                )
             elif match["per"] == "step":
-                run.metric("step_period_ns", each, point, over="epoch", **about)
+                run.metric("step_period_ns", each, point, over="epoch", rank=rank, is_elapsed=True)
+        is_sample = match["per"] == "sample"
+        done = {"samples" if is_sample else "steps": n}
         run.epoch(
-            epoch, seconds=seconds, steps=n, at_s=self.elapsed_s - (seconds or 0.0), is_elapsed=True
+            epoch, **done, seconds=seconds, at_s=self.elapsed_s - (seconds or 0.0), is_elapsed=True
         )
         for key, value in metrics.items():
             if key.startswith("val_"):
                 name = _named(key.removeprefix("val_"))
                 name = "val_loss" if name == "loss" else name
-                run.metric(name, value, point, over="run", **about)
+                run.metric(name, value, point, over="run", rank=rank, is_elapsed=True)
             else:
                 name = "loss" if key == "loss" else f"train_{_named(key)}"
-                run.metric(name, value, point, over="epoch", **about)
+                run.metric(name, value, point, over="epoch", rank=rank, is_elapsed=True)
 
     def _evaluated(self, match: re.Match[str], metrics: dict[str, float | None]) -> None:
         run = self.book.run

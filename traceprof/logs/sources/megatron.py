@@ -13,10 +13,15 @@ from traceprof.logs.series import Point
 __all__ = ["SOURCE"]
 
 _LINE: Final = re.compile(
-    r"iteration\s+(?P<step>\d+)\s*/\s*(?P<total>\d+|infinity) \|(?P<cells>.*elapsed time per iteration.*)"
+    r"iteration\s+(?P<step>\d+)\s*/\s*(?P<total>\d+|infinity) \|"
+    r"(?P<cells>.*elapsed time per iteration.*)"
 )
-_CELL: Final = re.compile(r"^(?P<key>.*?[A-Za-z)])\s*:?\s+(?P<value>[-+]?(?:nan|inf|[\d.]+(?:E[-+]?\d+)?))$", re.I)
-_WORLD: Final = re.compile(r"using world size:\s*(?P<world>\d+)|^\s*world_size \.{2,} (?P<argument>\d+)")
+_CELL: Final = re.compile(
+    r"^(?P<key>.*?[A-Za-z)])\s*:?\s+(?P<value>[-+]?(?:nan|inf|[\d.]+(?:E[-+]?\d+)?))$", re.I
+)
+_WORLD: Final = re.compile(
+    r"using world size:\s*(?P<world>\d+)|^\s*world_size \.{2,} (?P<argument>\d+)"
+)
 _ARGUMENT: Final = re.compile(r"^\s*(?P<key>[a-z_]+) \.{2,} (?P<value>\S+)\s*$")
 _VALIDATION: Final = re.compile(
     r"(?P<set>validation|test) loss at (?:iteration (?P<step>\d+)|the end of training[^|]*)"

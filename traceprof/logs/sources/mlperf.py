@@ -91,9 +91,7 @@ class MlperfReader(Reader):
     def _init_stop(self, _value: Any, at_s: float, _about: dict[str, Any]) -> None:
         began = self.times.get("init_start", at_s)
         seconds = at_s - began
-        self.book.run.event(
-            "initialisation", When(began), None if math.isnan(seconds) else seconds
-        )
+        self.book.run.event("initialisation", When(began), None if math.isnan(seconds) else seconds)
 
     def _run_start(self, _value: Any, at_s: float, _about: dict[str, Any]) -> None:
         run = self.book.run
@@ -171,9 +169,7 @@ class MlperfReader(Reader):
     def _throughput(self, value: Any, at_s: float, about: dict[str, Any]) -> None:
         if not self.has_tracked:
             rate = _float(value)
-            self.book.run.metric(
-                "samples_per_s", rate, self._point(at_s, about), over="interval"
-            )
+            self.book.run.metric("samples_per_s", rate, self._point(at_s, about), over="interval")
 
     def _tracked_stats(self, value: Any, at_s: float, about: dict[str, Any]) -> None:
         if not isinstance(value, dict):
@@ -185,9 +181,7 @@ class MlperfReader(Reader):
                 self.has_tracked = True
                 self.book.run.metric("samples_per_s", found, point, over="interval")
             elif key.endswith("tokens_per_sec_per_gpu"):
-                self.book.run.metric(
-                    "tokens_per_s", found, point, scope="device", over="interval"
-                )
+                self.book.run.metric("tokens_per_s", found, point, scope="device", over="interval")
             elif found is not None:
                 name = "loss" if key in ("reduced_train_loss", "train_loss") else key
                 self.book.run.metric(name, found, point, over="interval")
@@ -198,7 +192,10 @@ class MlperfReader(Reader):
         batch = self.book.run.facts.global_batch
         steps = samples / batch if samples is not None and batch else math.nan
         return Point(
-            steps, math.nan if epoch is None else epoch, at_s, math.nan if samples is None else samples
+            steps,
+            math.nan if epoch is None else epoch,
+            at_s,
+            math.nan if samples is None else samples,
         )
 
     def _samples(self, about: dict[str, Any]) -> float | None:
@@ -265,12 +262,8 @@ class MlperfReader(Reader):
         )
         text = "throughput is of the time between evaluations"
         if len(spans) >= 3:
-            text += (
-                f", without the first: {{first:{Unit.PER_S}}} until then, later {{later:{Unit.PER_S}}}"
-            )
-        run.say(
-            text, first=spans[0][0] / spans[0][1], later=sum(n for n, _ in steady) / seconds
-        )
+            text += ", without the first: {first:1/s} until then, later {later:1/s}"
+        run.say(text, first=spans[0][0] / spans[0][1], later=sum(n for n, _ in steady) / seconds)
         printed = [v for _, series in run.of("samples_per_s") for v in series.steady()]
         if printed:
             rate = sorted(printed)[len(printed) // 2]

@@ -18,10 +18,13 @@ _LINE: Final = re.compile(
     r"\s+(?P<pairs>.*\S:\s*\S.*)$"
 )
 _PAIR: Final = re.compile(
-    r"(?P<key>[A-Za-z_][\w./@-]*): (?P<value>(?:\d+ days?, )?\d+(?::\d+)+|nan|-?inf|-?[\d.]+(?:e[+-]?\d+)?)"
+    r"(?P<key>[A-Za-z_][\w./@-]*): "
+    r"(?P<value>(?:\d+ days?, )?\d+(?::\d+)+|nan|-?inf|-?[\d.]+(?:e[+-]?\d+)?)"
 )
 _SAVED: Final = re.compile(r"Saving checkpoint at (?P<n>\d+) (?P<what>epochs?|iterations?)")
-_WORLD: Final = re.compile(r"GPU number: (?P<count>\d+)|Distributed launcher: |\bworld_size: (?P<world>\d+)")
+_WORLD: Final = re.compile(
+    r"GPU number: (?P<count>\d+)|Distributed launcher: |\bworld_size: (?P<world>\d+)"
+)
 _BATCH: Final = re.compile(r"^\s*(?:samples_per_gpu|batch_size)=(?P<batch>\d+)")
 _PER_CENT: Final = re.compile(r"^(?:accuracy|acc$|accuracy_top-|accuracy/top)")
 _SKIPPED: Final = frozenset({"eta", "lr", "base_lr", "momentum", "memory", "time", "data_time"})
@@ -59,9 +62,7 @@ class MmengineReader(Reader):
         else:
             self._evaluated(match, values, line)
 
-    def _train(
-        self, match: re.Match[str], values: dict[str, float | None], line: Line
-    ) -> None:
+    def _train(self, match: re.Match[str], values: dict[str, float | None], line: Line) -> None:
         first = int(match["first"])
         if match["kind"] == "Epoch" and match["n"] is not None and match["total"]:
             n, total = int(match["n"]), int(match["total"])
@@ -87,9 +88,7 @@ class MmengineReader(Reader):
                 name = "train_acc" if key == "acc" else key
                 run.metric(name, value, point, over="interval")
 
-    def _evaluated(
-        self, match: re.Match[str], values: dict[str, float | None], line: Line
-    ) -> None:
+    def _evaluated(self, match: re.Match[str], values: dict[str, float | None], line: Line) -> None:
         run = self.book.run
         first = int(match["first"])
         is_epoch = match["kind"] == "Epoch" and first > 0

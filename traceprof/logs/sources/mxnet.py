@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import re
 from typing import Any, Final
 
@@ -18,8 +17,9 @@ _SPEED: Final = re.compile(
     r"Speed: (?P<speed>[\d.]+|inf) samples/s(?:ec)?,?\s*(?P<metrics>.*)$"
 )
 _EPOCH: Final = re.compile(
-    r"(?:Epoch ?\[(?P<epoch>\d+)\]|\[Epoch (?P<gepoch>\d+)\]) (?P<key>Train-[\w-]+|Validation-[\w-]+"
-    r"|Time cost|(?:training|validation|train|val): (?:[\w-]+))\s*[=:]\s*(?P<value>[\d.]+|nan)"
+    r"(?:Epoch ?\[(?P<epoch>\d+)\]|\[Epoch (?P<gepoch>\d+)\]) "
+    r"(?P<key>Train-[\w-]+|Validation-[\w-]+|Time cost"
+    r"|(?:training|validation|train|val): (?:[\w-]+))\s*[=:]\s*(?P<value>[\d.]+|nan)"
 )
 _GLUON: Final = re.compile(
     r"\[Epoch (?P<epoch>\d+)\] speed: (?P<speed>[\d.]+) samples/sec\s+time cost: (?P<cost>[\d.]+)"
@@ -47,8 +47,11 @@ class MxnetReader(Reader):
             number_of = int(gluon["epoch"])
             self.book.run.epoch(number_of, seconds=number(gluon["cost"]))
             self.book.run.metric(
-                "samples_per_s", number(gluon["speed"]), Point(epoch=number_of + 1),
-                scope="rank", over="epoch",
+                "samples_per_s",
+                number(gluon["speed"]),
+                Point(epoch=number_of + 1),
+                scope="rank",
+                over="epoch",
             )
         elif (saved := _SAVED.search(text)) is not None:
             self.book.run.event("checkpoint", self.book.when(line), text=saved["where"])
@@ -73,6 +76,8 @@ class MxnetReader(Reader):
         epoch = int(match["epoch"] or match["gepoch"])
         value, key = number(match["value"]), match["key"].lower()
         point = Point(epoch=epoch + 1, at_s=self.book.when(line).seconds)
+        if ": err-" in key and value is not None:
+            key, value = key.replace("err-", ""), 1 - value
         if key == "time cost":
             run.epoch(epoch, seconds=value)
         elif key.startswith("val"):

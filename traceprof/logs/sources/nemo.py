@@ -7,8 +7,7 @@ import re
 from typing import Final
 
 from traceprof.logs.bars import Bar
-from traceprof.logs.base import number
-from traceprof.logs.base import Source
+from traceprof.logs.base import Source, number
 from traceprof.logs.cleaning import Line
 from traceprof.logs.series import Point
 from traceprof.logs.sources.lightning import EpochBars

@@ -10,6 +10,7 @@ from traceprof.logs.base import Reader, Source, number
 from traceprof.logs.cleaning import Line
 from traceprof.logs.gathered import When
 from traceprof.logs.series import Point
+from traceprof.model.quality import CONTRADICTS
 from traceprof.model.results import Unit
 
 __all__ = ["SOURCE"]
@@ -17,24 +18,29 @@ __all__ = ["SOURCE"]
 _UNITS: Final = {"": 1.0, "s": 1.0, "ms": 1e-3, "m": 60.0, "h": 3600.0}
 _UNIT: Final = r"(?P<unit>milliseconds|msec|ms|seconds?|secs?|minutes?|mins?|hours?|[smh])?\b"
 _TOOK: Final = re.compile(
-    r"\bepoch\s*(?:\[|#|:)?\s*(?P<epoch>\d+)(?:\s*/\s*\d+)?\]?.{0,200}?\b(?:took|time(?: taken)?|duration"
-    r"|completed in|finished in|done in)\b\s*(?:is|of|:|=)?\s*(?P<value>\d[\d.]*(?:e-?\d+)?)\s*" + _UNIT,
+    r"\bepoch\s*(?:\[|#|:)?\s*(?P<epoch>\d+)(?:\s*/\s*\d+)?\]?.{0,200}?"
+    r"\b(?:took|time(?: taken)?|duration|completed in|finished in|done in)\b"
+    r"\s*(?:is|of|:|=)?\s*(?P<value>\d[\d.]*(?:e-?\d+)?)\s*" + _UNIT,
     re.IGNORECASE,
 )
 _LOST: Final = re.compile(
     r"epoch time lost\s*(?:is|:|=)?\s*(?P<value>\d[\d.]*)\s*" + _UNIT, re.IGNORECASE
 )
 _SETUP: Final = re.compile(
-    r"(?P<what>(?:script |worker |job )?set-?up|initiali[sz]e[_ ]workers|initiali[sz]ation) took:?\s*"
+    r"(?P<what>(?:script |worker |job )?set-?up|initiali[sz]e[_ ]workers|initiali[sz]ation)"
+    r" took:?\s*"
     r"(?P<value>\d[\d.]*)\s*" + _UNIT,
     re.IGNORECASE,
 )
 _TOTAL: Final = re.compile(
-    r"(?:total (?:train(?:ing)? )?time|all training(?: \(\d+ epochs\))?|training) (?:is|was|took|:)\s*"
+    r"(?:total (?:train(?:ing)? )?time|all training(?: \(\d+ epochs\))?|training)"
+    r" (?:is|was|took|:)\s*"
     r"(?P<value>\d[\d.]*)\s*" + _UNIT,
     re.IGNORECASE,
 )
-_PAIR: Final = re.compile(r"(?P<key>[A-Za-z_][\w@./-]*)\s*[:=]\s*(?P<value>nan|-?inf|-?\d[\d.]*(?:e-?\d+)?)\b")
+_PAIR: Final = re.compile(
+    r"(?P<key>[A-Za-z_][\w@./-]*)\s*[:=]\s*(?P<value>nan|-?inf|-?\d[\d.]*(?:e-?\d+)?)\b"
+)
 _PHASE: Final = re.compile(
     r"(?P<phase>data loading|forward|backwards?|step|optimizer)\w* time cost:?\s*:?\s*\(ms\)[^\d]*"
     r"(?P<value>[\d.]+)"
@@ -42,12 +48,19 @@ _PHASE: Final = re.compile(
 _RATE: Final = re.compile(
     r"throughput \((?:images|samples)/s(?:ec(?:ond)?)?\)\s*[:=]\s*(?P<value>[\d.]+)"
 )
-_SYNCS: Final = re.compile(r"communication frequency \([^)]*sync/s(?:econd)?\)\s*[:=]\s*(?P<value>[\d.]+)")
+_SYNCS: Final = re.compile(
+    r"communication frequency \([^)]*sync/s(?:econd)?\)\s*[:=]\s*(?P<value>[\d.]+)"
+)
 _DDP: Final = re.compile(r"size_params_ddp_sum\s*[:=]\s*(?P<value>[\d.]+)")
 _INDEX: Final = re.compile(r"epoch = (?P<epoch>\d+), batch index = (?P<n>\d+)/(?P<total>\d+)")
 _BATCH: Final = re.compile(r"(?:^|[-_.])(?:bs|batch)[-_]?(?P<batch>\d+)(?:$|[-_.])")
 _PHASES: Final = {"data loading": "data_ns", "forward": "forward_ns", "backward": "backward_ns"}
-_NAMES: Final = {"accuracy": "top1", "acc": "top1", "top_1_accuracy": "top1", "top_5_accuracy": "top5"}
+_NAMES: Final = {
+    "accuracy": "top1",
+    "acc": "top1",
+    "top_1_accuracy": "top1",
+    "top_5_accuracy": "top5",
+}
 _TIMED: Final = frozenset({"took", "time", "taken", "is", "epoch", "duration"})
 _CLOSE: Final = 0.05
 _EXPLAINED: Final = 1.0
@@ -86,8 +99,11 @@ class NotesReader(Reader):
         if not is_first and kind == "initialisation":
             run.life += 1
         run.event(
-            kind, When(self.spent_s, is_elapsed=True), seconds,
-            epoch=None if self.epoch is None else self.epoch + 1, text=text.strip(),
+            kind,
+            When(self.spent_s, is_elapsed=True),
+            seconds,
+            epoch=None if self.epoch is None else self.epoch + 1,
+            text=text.strip(),
         )
         if is_first:
             self.spent_s += seconds
@@ -120,16 +136,19 @@ class NotesReader(Reader):
             return
         if rest_s < -_EXPLAINED and total_s < epochs_s:
             run.say(
-                f"the log contradicts itself: its epochs add up to {{epochs:{Unit.NS}}}, and the "
-                f"total is said to be {{total:{Unit.NS}}}",
-                epochs=epochs_s * 1e9, total=total_s * 1e9,
+                f"{CONTRADICTS}: its epochs add up to {{epochs:ns}}, and the "
+                "total is said to be {total:ns}",
+                epochs=epochs_s * 1e9,
+                total=total_s * 1e9,
             )
         elif rest_s > _EXPLAINED:
             run.say(
-                f"of the total of {{total:{Unit.NS}}} the epochs explain {{epochs:{Unit.NS}}} and the "
-                f"first set-up {{setup:{Unit.NS}}}: {{rest:{Unit.NS}}} are of nothing that is printed; "
+                "of the total of {total:ns} the epochs explain {epochs:ns} and the "
+                "first set-up {setup:ns}: {rest:ns} are of nothing that is printed; "
                 "instants are sums of what was printed before, and may be that much later",
-                total=total_s * 1e9, epochs=epochs_s * 1e9, setup=self.setups_s * 1e9,
+                total=total_s * 1e9,
+                epochs=epochs_s * 1e9,
+                setup=self.setups_s * 1e9,
                 rest=rest_s * 1e9,
             )
 
@@ -178,37 +197,51 @@ def _check_parts(run: Any, last: dict[str, float], batch: float | None) -> None:
     """Say where data, forward and backward rule out the rate, or the synchronisations."""
     parts_ns = sum(last.get(name, 0.0) for name in _PHASES.values())
     rate, syncs = last.get("samples_per_s"), last.get("syncs_per_s")
-    values = {"data": last.get("data_ns", math.nan), "forward": last["forward_ns"],
-              "backward": last["backward_ns"], "parts": parts_ns}
+    values = {
+        "data": last.get("data_ns", math.nan),
+        "forward": last["forward_ns"],
+        "backward": last["backward_ns"],
+        "parts": parts_ns,
+    }
     if rate and batch and abs(rate * parts_ns / 1e9 / batch - 1) > _CLOSE:
         run.say(
-            "the log contradicts itself, or counts several ranks: {batch:count} samples (a batch, as "
-            f"the file is called) in {{data:{Unit.NS}}} of data, {{forward:{Unit.NS}}} of forward and "
-            f"{{backward:{Unit.NS}}} of backward are {{by:{Unit.PER_S}}}, and {{rate:{Unit.PER_S}}} "
+            f"{CONTRADICTS}, or counts several ranks: {{batch:count}} samples (a batch, "
+            "as the file is called) in {data:ns} of data, {forward:ns} of forward and "
+            "{backward:ns} of backward are {by:1/s}, and {rate:1/s} "
             "are printed",
-            batch=batch, by=1e9 * batch / parts_ns, rate=rate, **values,
+            batch=batch,
+            by=1e9 * batch / parts_ns,
+            rate=rate,
+            **values,
         )
     if syncs and parts_ns * syncs / 1e9 < 1 - _CLOSE:
         run.say(
-            f"{{syncs:{Unit.PER_S}}} synchronisations leave {{period:{Unit.NS}}} for a step, of which "
-            f"data, forward and backward explain {{parts:{Unit.NS}}}: {{rest:{Unit.NS}}} are of "
+            "{syncs:1/s} synchronisations leave {period:ns} for a step, of which "
+            "data, forward and backward explain {parts:ns}: {rest:ns} are of "
             "nothing that is printed",
-            syncs=syncs, period=1e9 / syncs, rest=1e9 / syncs - parts_ns, parts=parts_ns,
+            syncs=syncs,
+            period=1e9 / syncs,
+            rest=1e9 / syncs - parts_ns,
+            parts=parts_ns,
         )
     if syncs and rate and batch:
         ranks = rate / syncs / batch
         if round(ranks) >= 1 and abs(ranks / round(ranks) - 1) < _CLOSE:
             run.say(
-                f"{{rate:{Unit.PER_S}}} are what {{n:count}} rank(s) with {{batch:count}} samples each "
-                f"do at {{syncs:{Unit.PER_S}}} synchronisations",
-                rate=rate, n=round(ranks), batch=batch, syncs=syncs,
+                "{rate:1/s} are what {n:count} rank(s) with {batch:count} samples each "
+                "do at {syncs:1/s} synchronisations",
+                rate=rate,
+                n=round(ranks),
+                batch=batch,
+                syncs=syncs,
             )
     if last["backward_ns"] < last["forward_ns"] / 2:
         run.say(
-            f"backward ({{backward:{Unit.NS}}}) is shorter than half of forward "
-            f"({{forward:{Unit.NS}}}): it usually takes longer, so that the two were not measured "
+            "backward ({backward:ns}) is shorter than half of forward "
+            "({forward:ns}): it usually takes longer, so that the two were not measured "
             "around what they are called after",
-            backward=last["backward_ns"], forward=last["forward_ns"],
+            backward=last["backward_ns"],
+            forward=last["forward_ns"],
         )
 
 
@@ -219,5 +252,8 @@ def _seconds(match: re.Match[str]) -> float:
 
 
 SOURCE: Final = Source(
-    "notes", "lines such as `Epoch 3 took 51 s`", (_TOOK, _SETUP, _TOTAL, _PHASE, _INDEX), NotesReader
+    "notes",
+    "lines such as `Epoch 3 took 51 s`",
+    (_TOOK, _SETUP, _TOTAL, _PHASE, _INDEX),
+    NotesReader,
 )

@@ -49,21 +49,21 @@ class TfCnnReader(Reader):
         """Note what one line says."""
         text = line.text
         if "images/sec" in text:
-            if (total := _TOTAL.search(text)) is not None:
-                self.total, self.totals = float(total["total"]), self.totals + 1
-            elif (step := _STEP.search(text)) is not None:
-                self._step(step, line)
+            self._rate(text, line)
         elif (batch := _BATCH.search(text)) is not None:
-            facts = self.book.run.facts
-            if batch["scope"] == "global":
-                facts.global_batch = float(batch["batch"])
-            else:
-                facts.batch_per_device = float(batch["batch"])
+            name = "global_batch" if batch["scope"] == "global" else "batch_per_device"
+            setattr(self.book.run.facts, name, float(batch["batch"]))
         elif (head := _HEAD.search(text)) is not None:
             self._head(head["key"], head["value"])
         elif (found := _ACCURACY.search(text)) is not None:
             for name in ("top1", "top5"):
                 self.book.run.metric(name, float(found[name]), Point(self.step), over="run")
+
+    def _rate(self, text: str, line: Line) -> None:
+        if (total := _TOTAL.search(text)) is not None:
+            self.total, self.totals = float(total["total"]), self.totals + 1
+        elif (step := _STEP.search(text)) is not None:
+            self._step(step, line)
 
     def _head(self, key: str, value: str) -> None:
         run = self.book.run
@@ -84,11 +84,12 @@ class TfCnnReader(Reader):
         run = self.book.run
         run.facts.has_warmup = False
         point = Point(self.step, at_s=self.book.when(line).seconds)
-        about = {"scope": "rank", "rank": line.rank}
-        run.metric("samples_per_s", float(match["mean"]), point, over="run", **about)
-        run.metric("loss", number(match["loss"]), point, **about)
+        run.metric(
+            "samples_per_s", float(match["mean"]), point, over="run", scope="rank", rank=line.rank
+        )
+        run.metric("loss", number(match["loss"]), point, scope="rank", rank=line.rank)
         for name in ("top1", "top5"):
-            run.metric(f"train_{name}", number(match[name]), point, **about)
+            run.metric(f"train_{name}", number(match[name]), point, scope="rank", rank=line.rank)
 
     def end(self) -> None:
         """Note the total once, however many processes print it."""
@@ -106,7 +107,7 @@ class TfCnnReader(Reader):
         run.measure("samples_per_s", total, Unit.PER_S, better="higher")
         if totals > 1:
             run.say(
-                f"every one of {{n:count}} processes prints the total of all, {{total:{Unit.PER_S}}}"
+                "every one of {n:count} processes prints the total of all, {total:1/s}"
                 ": it is taken once",
                 n=totals,
                 total=total,

@@ -23,17 +23,23 @@ _RESULT: Final = re.compile(
     r"(?:^|\s)(?P<key>restart_count|group_rank|group_world_size|global_world_sizes|global_ranks)="
     r"(?P<value>\[[^\]]*\]|\S+)"
 )
-_FAILED: Final = re.compile(
-    r"failed \(exitcode: (?P<code>-?\d+)\) local_rank: (?P<rank>\d+)"
-)
+_FAILED: Final = re.compile(r"failed \(exitcode: (?P<code>-?\d+)\) local_rank: (?P<rank>\d+)")
+_SIGNAL: Final = re.compile(r"Received (?:Signals\.)?(?P<what>\S+)(?:: \d+)? death signal")
 _JOINED: Final = re.compile(
     r"The node '(?P<node>[^']+)' has (?P<how>joined round \d+ of the rendezvous|left the rendezvous"
     r"|joined the waiting room|no heartbeat|been removed)"
 )
-_OLD: Final = re.compile(r"Rendezvous version (?P<version>\d+) is complete\. Final state: (?P<state>\{.*\})")
+_OLD: Final = re.compile(
+    r"Rendezvous version (?P<version>\d+) is complete\. Final state: (?P<state>\{.*\})"
+)
 _OLD_RANKS: Final = re.compile(r"'participants': \[(?P<ranks>[\d, ]*)\]")
-_OLD_WORLD: Final = re.compile(r"TORCHELASTIC_(?P<key>MAX_RESTARTS|RESTART_COUNT)[^\d]+(?P<value>\d+)|WORLD_SIZE[^\d]+(?P<world>\d+)")
-_QUICK: Final = re.compile(r"endezvous|orker group|orkers for|Detected|_count=|_world_size|global_|exitcode|WORLD_SIZE|TORCHELASTIC|has joined|has left")
+_OLD_WORLD: Final = re.compile(
+    r"TORCHELASTIC_(?P<key>MAX_RESTARTS|RESTART_COUNT)[^\d]+(?P<value>\d+)|WORLD_SIZE[^\d]+(?P<world>\d+)"
+)
+_QUICK: Final = re.compile(
+    r"endezvous|orker group|orkers for|Detected|_count=|_world_size|global_|exitcode|WORLD_SIZE"
+    r"|TORCHELASTIC|death signal|has joined|has left"
+)
 
 
 class TorchrunReader(Reader):
@@ -57,19 +63,22 @@ class TorchrunReader(Reader):
             self._event(event, line)
         elif self.in_result and (result := _RESULT.search(text)) is not None:
             self._result(result["key"], result["value"])
-        elif (failed := _FAILED.search(text)) is not None:
-            self.book.run.event(
-                "failure", self.book.when(line), rank=int(failed["rank"]),
-                value=int(failed["code"]), node=line.node, text=failed[0],
-            )
-        elif (joined := _JOINED.search(text)) is not None:
-            self.book.run.event(
-                "membership", self.book.when(line), node=joined["node"], text=joined[0]
-            )
         elif (old := _OLD.search(text)) is not None:
             self._old(old, line)
         elif (world := _OLD_WORLD.search(text)) is not None:
             self._old_world(world)
+        else:
+            self._of_workers(text, line)
+
+    def _of_workers(self, text: str, line: Line) -> None:
+        run, when = self.book.run, self.book.when(line)
+        if (failed := _FAILED.search(text)) is not None:
+            rank, code = int(failed["rank"]), int(failed["code"])
+            run.event("failure", when, rank=rank, value=code, node=line.node, text=failed[0])
+        elif (joined := _JOINED.search(text)) is not None:
+            run.event("membership", when, node=joined["node"], text=joined[0])
+        elif (signal := _SIGNAL.search(text)) is not None:
+            run.event("failure", when, node=line.node, text=signal[0])
 
     def _event(self, match: re.Match[str], line: Line) -> None:
         run, when, what = self.book.run, self.book.when(line), match["event"]
@@ -80,15 +89,21 @@ class TorchrunReader(Reader):
         elif self.in_result:
             seconds = when.seconds - self.began.seconds
             run.event(
-                "rendezvous", self.began if math.isfinite(seconds) else when,
-                seconds if math.isfinite(seconds) else None, node=node, text="Rendezvous complete",
+                "rendezvous",
+                self.began if math.isfinite(seconds) else when,
+                seconds if math.isfinite(seconds) else None,
+                node=node,
+                text="Rendezvous complete",
             )
         elif match["state"]:
             run.event("failure", when, node=node, text=match[0].split("] ", 1)[1])
             self._stopped(when)
         elif match["nodes"]:
             run.event(
-                "membership", when, node=node, value=int(match["nodes"]),
+                "membership",
+                when,
+                node=node,
+                value=int(match["nodes"]),
                 text=match[0].split("] ", 1)[1],
             )
             self._stopped(when)
@@ -110,8 +125,12 @@ class TorchrunReader(Reader):
             return
         seconds = when.seconds - self.failed.seconds
         run.event(
-            "restart", self.failed, seconds if math.isfinite(seconds) else None, node=node,
-            value=self.size, text="until the workers were started again",
+            "restart",
+            self.failed,
+            seconds if math.isfinite(seconds) else None,
+            node=node,
+            value=self.size,
+            text="until the workers were started again",
         )
         self.has_failed = False
         self.book.restarting()
@@ -127,7 +146,12 @@ class TorchrunReader(Reader):
             run.facts.nodes = numbers[0]
         elif key == "global_world_sizes":
             if self.size is not None and self.size != numbers[0]:
-                run.event("rescaling", self.began, value=numbers[0], text=f"{self.size} → {numbers[0]} ranks")
+                run.event(
+                    "rescaling",
+                    self.began,
+                    value=numbers[0],
+                    text=f"{self.size} → {numbers[0]} ranks",
+                )
             self.size = run.facts.world_size = numbers[0]
 
     def _old(self, match: re.Match[str], line: Line) -> None:
@@ -136,7 +160,9 @@ class TorchrunReader(Reader):
         nodes = len(re.findall(r"\d+", ranks["ranks"])) if ranks is not None else None
         run.facts.nodes = nodes or run.facts.nodes
         run.event(
-            "rendezvous", self.book.when(line), value=nodes,
+            "rendezvous",
+            self.book.when(line),
+            value=nodes,
             text=f"Rendezvous version {match['version']} is complete",
         )
 

@@ -20,7 +20,8 @@ _PAIR: Final = re.compile(r"(?P<key>[A-Za-z_/][\w/]*):\s*(?P<value>N/A|nan|-?inf
 _MESH: Final = re.compile(r"device mesh with \[[^\]]*\], \[(?P<sizes>[\d, ]+)\]")
 _WORLD: Final = re.compile(r"(?:world[ _]size[:= ]+|WORLD_SIZE=)(?P<world>\d+)", re.IGNORECASE)
 _BATCH: Final = re.compile(
-    r"global batch size (?P<global>\d+)|sequence length (?P<sequence>\d+)|local batch size (?P<local>\d+)"
+    r"global batch size (?P<global>\d+)|sequence length (?P<sequence>\d+)"
+    r"|local batch size (?P<local>\d+)"
 )
 _SAVED: Final = re.compile(r"Finished saving the checkpoint.*?in (?P<seconds>[\d.]+) seconds")
 _GIB: Final = re.compile(r"memory:\s*(?P<gib>[\d.]+)GiB")

@@ -1,4 +1,4 @@
-"""torchvision's reference scripts, and those that took over their MetricLogger (DeiT, MAE, DETR)."""
+"""torchvision's reference scripts, and what took over their MetricLogger (DeiT, MAE, DETR)."""
 
 from __future__ import annotations
 
@@ -15,7 +15,8 @@ from traceprof.model.results import Unit
 __all__ = ["SOURCE"]
 
 _STEP: Final = re.compile(
-    r"(?P<header>Epoch: ?\[(?P<epoch>\d+)(?:/\d+)?\]|Test:?[\w ]*:?)\s+\[\s*(?P<idx>\d+)/(?P<total>\d+)\]"
+    r"(?P<header>Epoch: ?\[(?P<epoch>\d+)(?:/\d+)?\]|Test:?[\w ]*:?)\s+"
+    r"\[\s*(?P<idx>\d+)/(?P<total>\d+)\]"
     r"\s+eta: (?:\d+ days?, )?[\d:]+\s+(?P<meters>.*)"
 )
 _METER: Final = re.compile(
@@ -31,7 +32,9 @@ _EVALUATED: Final = re.compile(
     r"(?:\s+loss:?\s+(?P<loss>[\d.]+))?"
 )
 _NAMESPACE: Final = re.compile(r"Namespace\(|^\s*\{?'?batch_size")
-_SETTING: Final = re.compile(r"\b(?P<key>batch_size|world_size|epochs|model)=(?P<value>'[^']*'|\d+)")
+_SETTING: Final = re.compile(
+    r"\b(?P<key>batch_size|world_size|epochs|model)=(?P<value>'[^']*'|\d+)"
+)
 _DONE: Final = re.compile(r"Training time (?P<time>(?:\d+ days?, )?[\d:]+)")
 _LEFT_OUT: Final = frozenset({"eta", "max mem", "lr"})
 _PER_CENT: Final = {"acc1": "train_top1", "acc5": "train_top5"}
@@ -111,7 +114,9 @@ class TorchvisionReader(Reader):
     def _evaluated(self, match: re.Match[str], line: Line) -> None:
         run = self.book.run
         done = math.nan if self.epoch is None else self.epoch + 1
-        point = Point(done * self.total if self.total else math.nan, done, self.book.when(line).seconds)
+        point = Point(
+            done * self.total if self.total else math.nan, done, self.book.when(line).seconds
+        )
         suffix = "_ema" if match["ema"] else ""
         for name in ("top1", "top5"):
             run.metric(name + suffix, share(match[name]), point, over="run")
