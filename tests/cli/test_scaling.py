@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
+import traceprof as tp
 from tests.builders import TraceBuilder
 from traceprof.cli import app
 from traceprof.formats.nsys.writer import write_nsys
@@ -58,6 +59,13 @@ def test_csv_and_json_hold_all(table: str) -> None:
     tables = found["results"]["scaling"]["tables"]
     assert tables["scaling"]["rows"][1]["printed_is"] == "does not follow from the rates"
     assert len(tables["runs"]["rows"]) == 5
+
+
+def test_the_same_from_python(table: str) -> None:
+    found = tp.scaling(table)
+    assert found.to_frame("scaling")["efficiency_ratio"].iloc[-1] == pytest.approx(0.7124, abs=1e-4)
+    assert "71.2 % of ideal on 16 GPUs" in found.sentences[0]
+    assert "efficiency" in found._repr_html_()
 
 
 def test_a_page_has_the_chart_and_runs_nothing(table: str, tmp_path: Path) -> None:

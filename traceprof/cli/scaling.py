@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -11,6 +10,7 @@ from traceprof.cli.options import (
     AsCsv,
     AsJson,
     AsMarkdown,
+    DatabaseFile,
     Force,
     Output,
     RowCount,
@@ -63,9 +63,7 @@ def scaling(
             "--scaling", metavar="KIND", help="weak or strong, where batches are not known."
         ),
     ] = "",
-    db: Annotated[
-        Path | None, typer.Option("--db", metavar="FILE", help="The database of runs.")
-    ] = None,
+    db: DatabaseFile = None,
     output: Output = None,
     force: Force = False,
     as_json: AsJson = False,
