@@ -13,8 +13,9 @@ from traceprof.analysis import load_analysis
 from traceprof.analysis.base import run_analysis
 from traceprof.comparison.nodes.rounds import NodeRounds
 from traceprof.errors import NotRecordedError
-from traceprof.facts.host.phases import find_host_phases
+from traceprof.facts.host.phases import find_host_phases, inferred_backward_on_host
 from traceprof.facts.steps.rounds import find_rounds
+from traceprof.model.intervals import Intervals
 from traceprof.model.ranks import Ranks
 from traceprof.model.results import Result
 from traceprof.model.steps import OWN_DOMAIN
@@ -28,6 +29,9 @@ __all__ = ["rounds_of_run"]
 _BATCH: Final = "batch"
 _BACKWARD: Final = "layer.backward:"
 """How the names of the ranges begin that `traceprof record --layers` makes of backward passes."""
+
+_OPERATORS: Final = "operators"
+"""Where nothing better names layers, operators stand for them elsewhere; these are no layers."""
 
 _LAYERS: Final = ["layer", "type", "count", "host_ns", "device_ns", "backward_ns"]
 
@@ -99,6 +103,8 @@ def _measured(
     collectives = _result(trace.within(later), "collectives")
     calls = None if collectives is None else collectives.table
     layers = _result(inside, "layers")
+    if layers is not None and layers.scalars.get("source") == _OPERATORS:
+        layers = None
     return NodeRounds(
         run=name,
         rank=rank,
@@ -109,6 +115,7 @@ def _measured(
         span=window,
         rounds_ns=int((kept["end_ns"] - kept["start_ns"]).sum()),
         phases=_phases(inside, int(kept["process"].iloc[0])),
+        are_phases_ours=_are_phases_ours(inside),
         layers=pd.DataFrame() if layers is None else _layers(layers.table, inside),
         samples_count=_samples(inside),
         calls_count=None if collectives is None else int(collectives.scalars.get("count", 0)),
@@ -156,10 +163,21 @@ def _sum(calls: pd.DataFrame | None, name: str) -> float | None:
 
 
 def _phases(inside: Trace, process: int) -> dict[str, int]:
+    """Return the time of the host in each phase, with what autograd's threads tell of backward."""
+    inferred = inferred_backward_on_host(inside)
     for host in find_host_phases(inside):
         if host.process == process:
-            return {name: time.total_ns for name, time in host.times.items() if time.total_ns}
+            times = dict(host.times)
+            known = inferred.get(process, Intervals.empty())
+            known = known.clip(inside.span.start_ns, inside.span.end_ns)
+            times["backward"] = times.get("backward", Intervals.empty()) | known
+            return {name: time.total_ns for name, time in times.items() if time.total_ns}
     return {}
+
+
+def _are_phases_ours(inside: Trace) -> bool:
+    ranges = inside.ranges
+    return bool(((ranges["domain"] == OWN_DOMAIN) & (ranges["name"] == "forward")).any())
 
 
 def _result(trace: Trace, name: str) -> Result | None:

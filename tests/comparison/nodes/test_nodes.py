@@ -131,3 +131,9 @@ def test_ranks_without_rounds_are_named_and_none_at_all_refused() -> None:
     assert any("b rank 3" in text for text in said)
     with pytest.raises(UsageError, match="no rounds"):
         nodes([empty])
+
+
+def test_nothing_is_said_of_phases_that_others_may_not_have_named() -> None:
+    forward = {"phases": FORWARD, "are_phases_ours": False}
+    assert rank("a", 0, **forward).mode == ""
+    assert rank("a", 0, phases=BOTH, are_phases_ours=False).mode == "forward+backward"
