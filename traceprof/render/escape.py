@@ -42,7 +42,7 @@ def plain_text(text: object, max_length: int = MAX_NAME_LENGTH) -> str:
 
 
 def visible_text(text: str) -> str:
-    """Return ``text`` with what a terminal would obey, or hide, as JSON writes it (``\\u001b``).
+    """Return ``text`` with what a terminal would obey, or hide, escaped as JSON does it.
 
     Lines and tabs stay. Within JSON it means the same as before.
     """
