@@ -29,7 +29,8 @@ def report(
 ) -> None:
     """Everything about a trace on one HTML page: to read, to print, to send; works offline."""
     from traceprof import analysis
-    from traceprof.cli.output import message, write_output
+    from traceprof.cli.output import message
+    from traceprof.files import check_target, write_file
     from traceprof.render.base import Options
     from traceprof.render.report import render_report
     from traceprof.session.answer import page as answer
@@ -37,9 +38,10 @@ def report(
     from traceprof.units import format_bytes
 
     target = output or Path(f"{trace[0].stem}.report.html")
+    check_target(target, force=force, inputs=trace)
     run = open_run(trace, opening).within(window)
     every = analysis.analysis_names()
     whole = run.within("all").trace()
     page = render_report(answer(run, every), whole, Options(title=title or trace[0].name))
-    write_output(target, page, force=force)
+    write_file(target, page, force=force, inputs=trace)
     message(f"wrote {target} ({format_bytes(target.stat().st_size)}): open it in a browser")
