@@ -3,7 +3,8 @@
 Inside a program that is recorded, `range`, `step`, `epoch`, `metric` and `mark` name things; they
 do next to nothing when nobody records, and importing traceprof for them costs next to nothing.
 
-Outside, `open` opens a trace or a run, and every table about it is a method of what it returns.
+Outside, `open` opens a trace or a run, and every table about it is a method of what it returns;
+`runs` is the database of what was kept of runs.
 """
 
 from __future__ import annotations
@@ -16,12 +17,14 @@ if TYPE_CHECKING:
     from traceprof.annotate.api import epoch, is_recording, mark, metric, range, step
     from traceprof.api import Result as Result
     from traceprof.api import Run as Run
+    from traceprof.api import Runs as Runs
     from traceprof.api import open as open
+    from traceprof.api import runs as runs
 
 # Not `open`: `import *` must neither load pandas nor hide what Python calls open.
 __all__ = ["epoch", "is_recording", "mark", "metric", "range", "step"]
 
-_READING: Final = ("Result", "Run", "open")
+_READING: Final = ("Result", "Run", "Runs", "open", "runs")
 
 
 def __getattr__(name: str) -> Any:

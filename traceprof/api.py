@@ -3,21 +3,28 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
+
+import pandas as pd
 
 from traceprof.errors import UsageError
 from traceprof.model.results import Result as PlainResult
+from traceprof.model.summary import Summary
 from traceprof.render.formatting import sentences
 from traceprof.render.html_text import piece_of_html, result_html
 from traceprof.session.answer import Document, answer
 from traceprof.session.explaining.explain import explain
 from traceprof.session.explaining.spec import NAME as EXPLAIN
+from traceprof.session.keeping import keep_file, name_of_files, with_places
 from traceprof.session.opening import Align, Opening
+from traceprof.session.records import list_of_runs
 from traceprof.session.run import Run as SessionRun
 from traceprof.session.run import open_run
+from traceprof.session.runs_named import summary_of
+from traceprof.store import Store
 
-__all__ = ["Result", "Run", "open"]
+__all__ = ["Result", "Run", "Runs", "open", "runs"]
 
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
@@ -75,6 +82,68 @@ class Run(SessionRun):
 
     def _repr_html_(self) -> str:
         return piece_of_html("traceprof run", self._known())
+
+
+class Runs:
+    """The database of runs: what was kept of them when their traces are gone.
+
+    >>> kept = traceprof.runs()
+    >>> kept.add("night/", network="calico")
+    >>> kept.list(network="calico")[["name", "samples_per_s"]]
+    """
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+
+    def list(self, **labels: str) -> pd.DataFrame:
+        """Return the runs that have all of ``labels``, with their key measures."""
+        return list_of_runs(self._store, labels).results["runs"].table
+
+    def get(self, name: str) -> Summary:
+        """Return what was kept of a run: by its name, its number, or how its name begins.
+
+        Raises:
+            UsageError: there is none, or there are several.
+        """
+        return self._store.get(name)
+
+    def add(
+        self, run: str | Path | SessionRun | Summary, name: str | None = None, **labels: str
+    ) -> str:
+        """Keep a run, in files or opened, and return its name.
+
+        A ``name`` that is given must be free; left out, one that is taken gets a number.
+
+        Raises:
+            UsageError: the name is taken, or the files hold several runs.
+            TraceError: it cannot be read.
+        """
+        if isinstance(run, str | Path):
+            return keep_file(self._store, run, None, name, labels)[0]
+        if isinstance(run, SessionRun):
+            summary = summary_of(run, name or name_of_files(run.paths), labels)
+        else:
+            summary = replace(run, name=name or run.name).labelled(**labels)
+        return self._store.add(with_places(summary), numbered=name is None)
+
+    def remove(self, name: str) -> None:
+        """Remove a run, by its whole name or its number.
+
+        Raises:
+            UsageError: there is none.
+        """
+        self._store.remove([name])
+
+    def __repr__(self) -> str:
+        return f"<traceprof runs in {self._store.path}>"
+
+
+def runs(db: str | Path | None = None) -> Runs:
+    """Return the database of runs in the file ``db``; it is made when the first run is added.
+
+    Left out, it is the one that ``TRACEPROF_RUNS`` names, else the user's own.
+    """
+    return Runs(Store.at(db))
 
 
 def _shown(document: Document, name: str) -> Result:

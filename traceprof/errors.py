@@ -6,6 +6,7 @@
     ├── UsageError              2   bad window text, unknown name, output exists
     ├── TraceError              3   not found, unknown format, unreadable
     │   └── NotRecordedError    4   the trace lacks what was asked for
+    ├── StoreError              3   the database of runs cannot be read or written
     ├── RecordingError          5   profiler missing, nothing captured, export failed
     └── RegressionError         6   a comparison exceeded its limit
 
@@ -19,6 +20,7 @@ __all__ = [
     "NotRecordedError",
     "RecordingError",
     "RegressionError",
+    "StoreError",
     "TraceError",
     "TraceprofError",
     "UsageError",
@@ -47,6 +49,12 @@ class NotRecordedError(TraceError):
     """The trace is fine but lacks the data that was asked for; the message names the option."""
 
     exit_code = 4
+
+
+class StoreError(TraceprofError):
+    """The database of runs cannot be opened or written, or is none."""
+
+    exit_code = 3
 
 
 class RecordingError(TraceprofError):

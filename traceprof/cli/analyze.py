@@ -9,11 +9,14 @@ import typer
 from traceprof.cli.options import (
     AsJson,
     AsMarkdown,
+    DatabaseFile,
+    LabelTexts,
     RowCount,
     TracePaths,
     WindowText,
     opens_traces,
 )
+from traceprof.cli.saving import RunName, Save, Saving
 
 if TYPE_CHECKING:
     from traceprof.session.opening import Opening
@@ -30,13 +33,17 @@ def analyze(
     as_markdown: AsMarkdown = False,
     rows: RowCount = 5,
     is_full: Annotated[bool, typer.Option("--full", help="All tables below the answer.")] = False,
+    save: Save = False,
+    name: RunName = None,
+    label: LabelTexts = None,
+    db: DatabaseFile = None,
 ) -> None:
     """Where did the step time go, and what would fix it? One page about a trace or a run."""
     from traceprof.cli.output import Printing, print_page
+    from traceprof.session.run import open_run
 
-    print_page(
-        trace,
-        opening,
-        window,
-        Printing(as_json=as_json, as_markdown=as_markdown, rows=rows, is_full=is_full),
-    )
+    saving = Saving.of(save, name, label, db)
+    run = open_run(trace, opening).within(window)
+    print_page(run, Printing(as_json=as_json, as_markdown=as_markdown, rows=rows, is_full=is_full))
+    if saving.is_wanted:
+        saving.keep(run, trace)

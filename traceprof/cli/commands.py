@@ -22,11 +22,33 @@ __all__ = ["COMMANDS", "OLD_NAMES", "Command", "Commands", "looks_like_a_path", 
 
 @dataclass(frozen=True, slots=True)
 class Command:
-    """One command: ``traceprof.cli.<module>`` has the function that bears the module's name."""
+    """One command: ``traceprof.cli.<module>`` has the function that bears the module's name.
+
+    That is ``function``, where it is not the command's own. Commands below it have theirs in
+    ``traceprof.cli.<function>``.
+    """
 
     name: str
     summary: str
     takes_program: bool = False
+    function: str = ""
+    commands: tuple[Command, ...] = ()
+
+    @property
+    def module(self) -> str:
+        """What the module and the function in it are called."""
+        return self.function or self.name.replace("-", "_")
+
+
+_OF_RUNS: Final[tuple[Command, ...]] = (
+    Command("add", "keep what traces, logs, tables and exported runs tell"),
+    Command("list", "the runs that are kept, by label", function="list_runs"),
+    Command("show", "the record of runs: environment, results, notes, side by side"),
+    Command("tag", "give a run labels: network=calico"),
+    Command("rm", "remove runs from the database"),
+    Command("export", "runs as a JSON file, or a table of them as CSV"),
+    Command("import-log", "keep what a training program printed"),
+)
 
 
 COMMANDS: Final[tuple[Command, ...]] = (
@@ -38,6 +60,7 @@ COMMANDS: Final[tuple[Command, ...]] = (
     Command("report", "everything on one HTML page, offline"),
     Command("timeline", "an interactive timeline in one file; PNG and SVG, too"),
     Command("view", "the same live in a browser, traces of any size side by side"),
+    Command("runs", "a database of runs: add, list, show, tag, rm, export", commands=_OF_RUNS),
     Command("info", "what is in a trace or a run"),
     Command("doctor", "what can be recorded on this machine"),
 )
@@ -51,30 +74,52 @@ def table_names() -> tuple[str, ...]:
     return analysis.analysis_names()
 
 
-class Commands(TyperGroup):
-    """Loads a command when it is called; turns errors of the library into one line and a code."""
+class LoadedLate(TyperGroup):
+    """Commands that are loaded when they are called."""
+
+    package = "traceprof.cli"
+
+    @property
+    def known(self) -> tuple[Command, ...]:
+        """The commands in the order of the help."""
+        return COMMANDS
 
     def list_commands(self, _ctx: Any) -> list[str]:
-        """Return the commands in the order of the help."""
-        return [command.name for command in COMMANDS]
+        """Return the names of the commands in the order of the help."""
+        return [command.name for command in self.known]
 
     def get_command(self, ctx: Any, cmd_name: str) -> Any:
-        """Return a command, or the table of that name as one."""
-        for command in COMMANDS:
+        """Return a command."""
+        for command in self.known:
+            if command.name == cmd_name and command.commands:
+                return _group(command)
             if command.name == cmd_name:
-                function = getattr(import_module(f"traceprof.cli.{cmd_name}"), cmd_name)
+                function = getattr(
+                    import_module(f"{self.package}.{command.module}"), command.module
+                )
                 return _made(cmd_name, function, takes_program=command.takes_program)
-        name = OLD_NAMES.get(cmd_name, cmd_name)
-        if name in table_names():
-            from traceprof.cli.show import shown_alone
-
-            return _made(cmd_name, shown_alone(name), hidden=True)
         return super().get_command(ctx, cmd_name)
 
     def format_commands(self, _ctx: Any, formatter: Any) -> None:
         """Write the list of commands without loading any."""
         with formatter.section("Commands"):
-            formatter.write_dl([(command.name, command.summary) for command in COMMANDS])
+            formatter.write_dl([(command.name, command.summary) for command in self.known])
+
+
+class Commands(LoadedLate):
+    """The commands and tables; turns errors of the library into one line and a code."""
+
+    def get_command(self, ctx: Any, cmd_name: str) -> Any:
+        """Return a command, or the table of that name as one."""
+        found = super().get_command(ctx, cmd_name)
+        if found is not None:
+            return found
+        name = OLD_NAMES.get(cmd_name, cmd_name)
+        if name in table_names():
+            from traceprof.cli.show import shown_alone
+
+            return _made(cmd_name, shown_alone(name), hidden=True)
+        return None
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
         """Return the command that ``args`` begin with; a trace alone is analysed."""
@@ -109,6 +154,31 @@ def _made(
     made = typer.main.get_command(app)
     made.name = name
     return made
+
+
+def _group(command: Command) -> Any:
+    """Return a command that has others below it."""
+
+    class Below(LoadedLate):
+        package = f"traceprof.cli.{command.module}"
+        known = command.commands
+
+    app = typer.Typer(
+        cls=Below,
+        no_args_is_help=True,
+        rich_markup_mode=None,
+        add_completion=False,
+        help=import_module(f"traceprof.cli.{command.module}").__doc__,
+        context_settings={"help_option_names": ["-h", "--help"]},
+    )
+    app.callback()(_nothing)
+    made = typer.main.get_group(app)
+    made.name = command.name
+    return made
+
+
+def _nothing() -> None:
+    pass
 
 
 def looks_like_a_path(text: str) -> bool:

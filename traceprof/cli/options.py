@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 import shlex
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from difflib import get_close_matches
 from functools import wraps
 from pathlib import Path
@@ -19,12 +19,15 @@ __all__ = [
     "AsCsv",
     "AsJson",
     "AsMarkdown",
+    "DatabaseFile",
     "Force",
+    "LabelTexts",
     "Output",
     "RowCount",
     "TracePaths",
     "WindowText",
     "check_paths",
+    "labels_of",
     "opens_traces",
 ]
 
@@ -47,6 +50,21 @@ def check_paths(paths: list[Path]) -> list[Path]:
             said = "a table, no trace" if close[0] == name else "neither a table nor a trace"
             raise UsageError(f"{name} is {said}: traceprof show {close[0]} {files}")
     return paths
+
+
+def labels_of(texts: Sequence[str] | None) -> dict[str, str]:
+    """Return the labels that ``texts`` name: "network=calico".
+
+    Raises:
+        UsageError: one is no KEY=VALUE.
+    """
+    labels = {}
+    for text in texts or ():
+        name, equals, value = text.partition("=")
+        if not (name.strip() and equals):
+            raise UsageError(f"label {text!r}: expected KEY=VALUE, such as network=calico")
+        labels[name.strip()] = value
+    return labels
 
 
 TracePaths: TypeAlias = Annotated[
@@ -77,6 +95,17 @@ Output: TypeAlias = Annotated[
     Path | None, typer.Option("--output", "-o", metavar="FILE", help="The file to write.")
 ]
 Force: TypeAlias = Annotated[bool, typer.Option("--force", "-f", help="Overwrite the output.")]
+
+DatabaseFile: TypeAlias = Annotated[
+    Path | None,
+    typer.Option(
+        "--db", metavar="FILE", help="The database of runs; default: TRACEPROF_RUNS, or your own."
+    ),
+]
+LabelTexts: TypeAlias = Annotated[
+    list[str] | None,
+    typer.Option("--label", "-l", metavar="KEY=VALUE", help="A label of the run: network=calico."),
+]
 
 Warmup: TypeAlias = Annotated[
     int | None,

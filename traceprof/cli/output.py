@@ -13,6 +13,7 @@ from traceprof.errors import UsageError
 if TYPE_CHECKING:
     from traceprof.render.base import Answered, Options
     from traceprof.session.opening import Opening
+    from traceprof.session.run import Run
 
 __all__ = [
     "Printing",
@@ -68,14 +69,11 @@ def print_answers(
     print_document(answer(run, names, strict=True), printing)
 
 
-def print_page(
-    paths: Sequence[Path], opening: Opening, window: str | None, printing: Printing
-) -> None:
+def print_page(run: Run, printing: Printing) -> None:
     """Print the page that answers where the time went."""
     from traceprof.session.answer import page
-    from traceprof.session.run import open_run
 
-    print_document(page(open_run(paths, opening).within(window)), printing)
+    print_document(page(run), printing)
 
 
 def print_document(document: Answered, printing: Printing) -> None:

@@ -7,6 +7,10 @@ from typing import Annotated
 
 import typer
 
+from traceprof.cli.options import DatabaseFile, LabelTexts
+from traceprof.cli.saving import RunName, Save, Saving
+from traceprof.errors import TraceprofError
+
 __all__ = ["record"]
 
 
@@ -63,6 +67,10 @@ def record(
         typer.Option("--keep-environment", help="Keep the environments that nsys copied."),
     ] = False,
     force: Annotated[bool, typer.Option("--force", "-f", help="Overwrite the output.")] = False,
+    save: Save = False,
+    name: RunName = None,
+    label: LabelTexts = None,
+    db: DatabaseFile = None,
     verbose: Annotated[
         bool, typer.Option("--verbose", "-v", help="Show the profiler's command.")
     ] = False,
@@ -73,6 +81,7 @@ def record(
     from traceprof.recording import record as run_and_record
     from traceprof.recording.bounds import parse_bounds
 
+    saving = Saving.of(save, name, label, db)
     request = RecordRequest(
         command=command,
         output=Path(output),
@@ -98,7 +107,21 @@ def record(
             f"of {_counted(recording.n_processes, 'process', 'processes')}{ranks} "
             f"with {recording.recorder}: {recording.output}"
         )
+        if saving.is_wanted:
+            _keep(saving, recording.output)
     raise typer.Exit(recording.exit_code)
+
+
+def _keep(saving: Saving, output: Path) -> None:
+    """Keep the run in the database; whatever goes wrong there, the recording is done."""
+    from traceprof.cli.output import message
+    from traceprof.session.run import open_run
+
+    try:
+        saving.keep(open_run([output]), [output], numbered=True)
+    except Exception as error:
+        kind = "" if isinstance(error, TraceprofError) else f"{type(error).__name__}: "
+        message(f"the run was not kept: {kind}{error}; try again: traceprof runs add {output}")
 
 
 def _counted(count: int, one: str, several: str) -> str:

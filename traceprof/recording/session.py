@@ -11,10 +11,10 @@ from pathlib import Path
 from typing import Final
 
 from traceprof.errors import RecordingError, UsageError
+from traceprof.model.masking import MASK, secrets_of
 from traceprof.recording.gathering.captured import Captured, gather
 from traceprof.recording.machine.environment import read_environment
 from traceprof.recording.machine.gpus import why_no_counters
-from traceprof.recording.masking import MASK, secrets_of
 from traceprof.recording.outputs.files import check_output, write_outputs
 from traceprof.recording.outputs.job import Job
 from traceprof.recording.processes.injection import ignores_injection

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
-from traceprof.recording.masking import kept_variables, masked_command
+from traceprof.model.masking import kept_variables, masked_command
 
 __all__ = [
     "ProcessEvents",

@@ -214,6 +214,11 @@ class Run:
         return type(self)(self._source, window)
 
     @property
+    def paths(self) -> tuple[Path, ...]:
+        """The files, directories and patterns that were named."""
+        return tuple(map(Path, self._source.paths))
+
+    @property
     def selection(self) -> Selection:
         """The window, what it is called and what must be known of it.
 

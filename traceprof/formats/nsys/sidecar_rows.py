@@ -11,7 +11,8 @@ import numpy as np
 import pandas as pd
 
 from traceprof.formats.nsys.schema import TRACEPROF_TABLES, global_id
-from traceprof.formats.sqlite.rows import StringIds, insert_columns, storable, without_absent
+from traceprof.formats.sqlite.rows import StringIds, insert_columns, without_absent
+from traceprof.model.text import storable
 from traceprof.model.trace import Trace
 
 __all__ = ["append_traceprof_tables", "global_ids"]

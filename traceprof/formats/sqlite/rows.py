@@ -10,8 +10,9 @@ import numpy as np
 import pandas as pd
 
 from traceprof.model.tables import ABSENT
+from traceprof.model.text import storable
 
-__all__ = ["StringIds", "insert_columns", "storable", "without_absent"]
+__all__ = ["StringIds", "insert_columns", "without_absent"]
 
 
 class StringIds:
@@ -37,11 +38,6 @@ class StringIds:
         codes, texts = pd.factorize(names.astype(object))
         ids = np.array([self.id_of(str(text)) for text in texts] or [0])
         return [int(number) for number in ids[codes]] if len(codes) else []
-
-
-def storable(text: str) -> str:
-    """Return ``text`` as UTF-8 can hold it: bytes of an argument or a path that cannot are "�"."""
-    return text.encode("utf-8", "surrogatepass").decode("utf-8", "replace")
 
 
 def without_absent(values: Any) -> list[int | None]:

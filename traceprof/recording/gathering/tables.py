@@ -9,9 +9,9 @@ from typing import Any, Final
 import numpy as np
 import pandas as pd
 
-from traceprof.formats.sqlite.rows import storable
 from traceprof.model.collective_names import collective_op
 from traceprof.model.tables import ABSENT, make_table
+from traceprof.model.text import storable
 from traceprof.model.trace import Trace, TraceInfo, make_trace
 from traceprof.recording.gathering.captured import Captured
 from traceprof.recording.gathering.windows import window_tables

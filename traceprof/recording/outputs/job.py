@@ -9,8 +9,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from traceprof.model.masking import masked_command
 from traceprof.recording.gathering.captured import Captured
-from traceprof.recording.masking import masked_command
 from traceprof.recording.request import Recorder, RecordRequest, RunRecorded
 from traceprof.version import __version__
 

@@ -10,7 +10,7 @@ from typing import Final
 from traceprof.errors import RecordingError, TraceError
 from traceprof.formats.nsys.scrub import remove_environments, replace_system_texts
 from traceprof.formats.nsys.tools import convert_stream, export_report, find_importer
-from traceprof.recording.masking import MASK, secrets_of
+from traceprof.model.masking import MASK, secrets_of
 
 __all__ = ["convert_qdstrm", "exported", "find_report", "remove_secrets"]
 

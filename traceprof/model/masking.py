@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import PurePath
 from typing import Final, NamedTuple, TypeAlias
 
-from traceprof.formats.sqlite.rows import storable
+from traceprof.model.text import storable
 
 __all__ = [
     "MASK",

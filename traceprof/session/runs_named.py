@@ -1,0 +1,135 @@
+"""What the user means by the runs that he names: traces, files, names in the database."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from importlib import import_module
+from pathlib import Path
+from typing import Final
+
+from traceprof.errors import TraceprofError, UsageError
+from traceprof.formats import recognised
+from traceprof.formats.runs.files import is_run
+from traceprof.formats.shared.files import examine, is_packed_database
+from traceprof.model.summary import Summary
+from traceprof.session.opening import Opening
+from traceprof.session.run import Run, open_run
+from traceprof.store import Store, is_exported, read_exported
+
+__all__ = ["name_of", "summaries_in", "summaries_of", "summary_of"]
+
+_READERS: Final = {
+    "table of rates": ("traceprof.logs.tables", "read_table"),
+    "log": ("traceprof.logs", "read_log"),
+}
+"""What reads text: loaded only for it."""
+_LABEL: Final = "label:"
+_NEXT_LABEL: Final = re.compile(r",(?=[^,=]+=)")  # a comma may stand in a value
+_WILDCARDS: Final = re.compile(r"[*?\[]")
+_SUFFIXES: Final = (
+    *(".gz", ".json", ".sqlite", ".sqlite3", ".db", ".nvprof", ".nvvp", ".nsys-rep", ".qdrep"),
+    *(".qdstrm", ".trace", ".pt", ".log", ".txt", ".csv", ".tsv", ".out"),
+)
+
+
+def summaries_of(
+    texts: Sequence[str | Path], opening: Opening | None = None, db: Path | str | None = None
+) -> list[Summary]:
+    """Return the runs that ``texts`` mean, in their order.
+
+    Each text is a trace or a run (file, directory, pattern, manifest: it is summarised, seen
+    through its default window), a file of ``traceprof runs export``, a table of rates, a training
+    log, the name of a run in the database (its number or the beginning of its name, too), or
+    ``label:key=value[,key=value …]`` for all runs of the database with these labels. What is there
+    as a file is taken as a file, unless nothing can be read from it and the database knows it.
+
+    Args:
+        texts: what the user wrote.
+        opening: how traces are opened.
+        db: the database of runs; None: TRACEPROF_RUNS, else the user's own.
+
+    Raises:
+        TraceprofError: one is none of these; the message says what was tried.
+    """
+    store = Store.at(db)
+    return [run for text in texts for run in _runs_of(text, opening or Opening(), store)]
+
+
+def name_of(path: Path | str) -> str:
+    """Return what a run in ``path`` is called where nobody says: its name without suffixes."""
+    path = Path(path)
+    name = path.name or path.absolute().name
+    while (stem := Path(name)).suffix.lower() in _SUFFIXES and stem.stem:
+        name = stem.stem
+    return _WILDCARDS.sub("", name).strip("-_. ") or "run"
+
+
+def summaries_in(path: Path, opening: Opening | None = None) -> list[Summary]:
+    """Return the runs in files: of a trace or of the traces of a run one, else what they tell.
+
+    Raises:
+        TraceprofError: it is nothing that can be read; the message says what was tried.
+    """
+    if _is_trace(path):
+        return [summary_of(open_run([path], opening), name_of(path), {})]
+    if is_exported(path):
+        return read_exported(path)
+    return _of_text(path)
+
+
+def summary_of(run: Run, name: str, labels: Mapping[str, str]) -> Summary:
+    """Return what is kept of ``run``, about the window that it is seen through."""
+    summarise = import_module("traceprof.session.summarising").summarise
+    found: Summary = summarise(run, name=name, labels=labels)
+    return found
+
+
+def _runs_of(text: str | Path, opening: Opening, store: Store) -> list[Summary]:
+    named = str(text)
+    if named.startswith(_LABEL):
+        return _labelled(named, store)
+    is_path = isinstance(text, Path) or Path(named).exists() or _WILDCARDS.search(named)
+    if not is_path:
+        return [store.get(named)]
+    try:
+        return summaries_in(Path(named), opening)
+    except TraceprofError:
+        if named in store.names():
+            return [store.get(named)]
+        raise
+
+
+def _labelled(text: str, store: Store) -> list[Summary]:
+    labels = {}
+    for part in _NEXT_LABEL.split(text.removeprefix(_LABEL)):
+        name, equals, value = part.partition("=")
+        if not (name and equals):
+            raise UsageError(f"{text}: expected label:KEY=VALUE")
+        labels[name] = value
+    names = store.names(labels)
+    if not names:
+        raise UsageError(f"{text}: no run in {store.path} has that label")
+    return [store.get(name) for name in names]
+
+
+def _is_trace(path: Path) -> bool:
+    if is_run([path]):
+        return True
+    found = examine(path)
+    return bool(found.tables) or recognised(found) is not None or is_packed_database(found)
+
+
+def _of_text(path: Path) -> list[Summary]:
+    """Return the runs that a table of rates or a log tells of."""
+    tried = []
+    for what, (module, function) in _READERS.items():
+        try:
+            runs: list[Summary] = getattr(import_module(module), function)(path)
+        except TraceprofError as error:
+            tried.append(f"as a {what}: {str(error).removeprefix(f'{path}: ')}")
+            continue
+        if runs:
+            return runs
+        tried.append(f"as a {what}: nothing in it")
+    raise UsageError(f"{path}: neither a trace nor exported runs; {'; '.join(tried)}")

@@ -1,0 +1,215 @@
+"""The runs that are kept: added whole, found by name, labelled, removed."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Final, NamedTuple
+
+from sqlite_utils import Database
+
+from traceprof.errors import StoreError, UsageError
+from traceprof.model.summary import Summary
+from traceprof.model.text import storable
+from traceprof.store.database import reading, writing
+from traceprof.store.location import default_path
+from traceprof.store.masked import masked_run
+from traceprof.store.names import check_name, find_run
+from traceprof.store.parts import add_labels, read_summary, write_parts
+from traceprof.version import __version__
+
+__all__ = ["Kept", "Measure", "Store"]
+
+_COLUMNS: Final = (
+    *("origin", "command", "workload", "started_utc_ns", "window", "window_ns"),
+    *("steps_count", "devices_count"),
+)
+
+
+class Measure(NamedTuple):
+    """A measure of a run, with the unit that columns of results have; None: not known."""
+
+    value: float | None
+    unit: str
+
+
+@dataclass(frozen=True, slots=True)
+class Kept:
+    """What a list of runs tells of one; ``measures`` are those of its table, by name."""
+
+    number: int
+    name: str
+    added: str
+    origin: str
+    started_utc_ns: int | None
+    steps_count: int | None
+    devices_count: int | None
+    labels: Mapping[str, str]
+    measures: Mapping[str, Measure]
+
+
+class Store:
+    """The database of runs in one file, which is made when the first run is added.
+
+    Every call opens the file, does one thing wholly or not at all, and closes it: any number of
+    processes may use it at once. A run is named by its name, by its number (``12`` or ``#12``), or
+    by how its name, and no other, begins.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    @classmethod
+    def at(cls, path: Path | str | None = None) -> Store:
+        """Return the database in ``path``; None: where TRACEPROF_RUNS says, else the user's."""
+        return cls(default_path() if path is None else Path(path).expanduser())
+
+    def add(self, run: Summary, *, numbered: bool = False, replaces: bool = False) -> str:
+        """Keep ``run`` and return its name.
+
+        Where the name is taken, ``replaces`` drops the run that bears it, and ``numbered`` calls
+        this one ``name-2``, ``name-3`` …
+
+        Raises:
+            UsageError: the name is taken, or cannot be one.
+            StoreError: the database cannot be written.
+        """
+        return self.add_all([run], numbered=numbered, replaces=replaces)[0]
+
+    def add_all(
+        self, runs: Sequence[Summary], *, numbered: bool = False, replaces: bool = False
+    ) -> list[str]:
+        """Keep all of ``runs`` or none, as `add` does, and return their names."""
+        for run in runs:
+            check_name(run.name)
+        with writing(self.path) as database:
+            return [_add(database, run, numbered, replaces) for run in runs]
+
+    def get(self, text: str) -> Summary:
+        """Return the run that ``text`` names.
+
+        Raises:
+            UsageError: there is none, or there are several.
+        """
+        with reading(self.path) as database:
+            number, _ = self._find(database, text)
+            assert database is not None
+            return read_summary(database, number)
+
+    def listed(self, labels: Mapping[str, str] | None = None) -> list[Kept]:
+        """Return what there is, as it was added: the runs that have all of ``labels``."""
+        with reading(self.path) as database:
+            every = [] if database is None else _listed(database)
+        wanted = (labels or {}).items()
+        return [run for run in every if wanted <= run.labels.items()]
+
+    def names(self, labels: Mapping[str, str] | None = None) -> list[str]:
+        """Return the names of the runs that have all of ``labels``, as they were added."""
+        return [run.name for run in self.listed(labels)]
+
+    def label(
+        self, text: str, labels: Mapping[str, str], dropped: Sequence[str] = ()
+    ) -> Mapping[str, str]:
+        """Give a run ``labels``, take those called ``dropped``, and return all that it has then.
+
+        Raises:
+            UsageError: there is no such run, or several, or it has no label that is to go.
+        """
+        if not self.path.exists():
+            self._find(None, text)
+        with writing(self.path) as database:
+            number, name = self._find(database, text)
+            for label in dropped:
+                gone = database.execute(
+                    "DELETE FROM labels WHERE run_id = ? AND label = ?", [number, label]
+                )
+                if gone.rowcount == 0:
+                    raise UsageError(f"{name} has no label {label!r}")
+            add_labels(database, number, labels)
+            rows = database.execute("SELECT label, value FROM labels WHERE run_id = ?", [number])
+            return dict(rows.fetchall())
+
+    def remove(self, texts: Sequence[str]) -> list[str]:
+        """Remove the runs that are named, all or none, and return their names.
+
+        A name counts as a whole: how it begins is not enough to lose a run.
+
+        Raises:
+            UsageError: there is no such run.
+        """
+        if not self.path.exists():
+            self._find(None, texts[0])
+        with writing(self.path) as database:
+            found = dict(self._find(database, text, exactly=True) for text in texts)
+            for number in found:
+                database.execute("DELETE FROM runs WHERE id = ?", [number])
+        return list(found.values())
+
+    def _find(
+        self, database: Database | None, text: str, *, exactly: bool = False
+    ) -> tuple[int, str]:
+        """Return the number and the name of the run that ``text`` names."""
+        query = "SELECT name, id FROM runs ORDER BY id"
+        known = {} if database is None else dict(database.execute(query).fetchall())
+        return find_run(text, known, self.path, exactly=exactly)
+
+
+def _add(database: Database, run: Summary, numbered: bool, replaces: bool) -> str:
+    name = storable(run.name)
+    is_taken = _is_taken(database, name)
+    if is_taken and replaces:
+        database.execute("DELETE FROM runs WHERE name = ?", [name])
+    elif is_taken and numbered:
+        name = _next_name(database, name)
+    elif is_taken:
+        raise UsageError(
+            f"there is a run {name!r} already: choose another name, or --force to replace it"
+        )
+    clean = masked_run(replace(run, name=name))
+    added = datetime.now(UTC).strftime("%Y-%m-%d %H:%M:%S")
+    texts = {column: getattr(clean, column) for column in _COLUMNS}
+    row = {"name": name, "added": added, "traceprof": __version__, **texts}
+    names = ", ".join(f'"{column}"' for column in row)
+    cursor = database.execute(
+        f"INSERT INTO runs ({names}) VALUES ({', '.join('?' * len(row))})",
+        [storable(value) if isinstance(value, str) else value for value in row.values()],
+    )
+    assert cursor.lastrowid is not None
+    try:
+        write_parts(database, cursor.lastrowid, clean)
+    except OverflowError as error:
+        raise StoreError(f"{name}: a number in it is larger than SQLite holds") from error
+    return name
+
+
+def _is_taken(database: Database, name: str) -> bool:
+    return bool(database.execute("SELECT 1 FROM runs WHERE name = ?", [name]).fetchall())
+
+
+def _next_name(database: Database, name: str) -> str:
+    """Return ``name-2``, or the first after it that no run bears."""
+    number = 2
+    while _is_taken(database, f"{name}-{number}"):
+        number += 1
+    return f"{name}-{number}"
+
+
+def _listed(database: Database) -> list[Kept]:
+    labels: dict[int, dict[str, str]] = {}
+    for number, label, value in database.execute("SELECT * FROM labels").fetchall():
+        labels.setdefault(number, {})[label] = value
+    measures: dict[int, dict[str, Measure]] = {}
+    for number, name, *told in database.execute(
+        "SELECT run_id, measure, value, unit FROM measures"
+    ).fetchall():
+        measures.setdefault(number, {})[name] = Measure(*told)
+    rows = database.query(
+        "SELECT id AS number, name, added, origin, started_utc_ns, steps_count, devices_count "
+        "FROM runs ORDER BY id"
+    )
+    return [
+        Kept(**row, labels=labels.get(row["number"], {}), measures=measures.get(row["number"], {}))
+        for row in rows
+    ]
