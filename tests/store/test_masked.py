@@ -14,7 +14,10 @@ RUN = make_summary(
         "note": "ghp_0123456789abcdef",
         "command": "train --password s3cr3t --lr 1",
     },
-    sources=(SourceFile("s3://key:s3cr3t@bucket/trace.sqlite"), SourceFile("/data/a b.sqlite")),
+    sources=(
+        SourceFile("s3://me:s3cr3t@bucket/trace.sqlite"),
+        SourceFile("/data/token=bpe/a b.sqlite"),
+    ),
 )
 
 
@@ -29,7 +32,7 @@ def test_secrets_are_masked_wherever_they_stand() -> None:
     }
     assert [source.path for source in masked.sources] == [
         "s3://***@bucket/trace.sqlite",
-        "/data/a b.sqlite",
+        "/data/token=bpe/a b.sqlite",
     ]
 
 

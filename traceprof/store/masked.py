@@ -16,8 +16,13 @@ def masked_run(run: Summary) -> Summary:
         run,
         command=_line(run.command),
         environment={name: _variable(name, value) for name, value in run.environment.items()},
-        sources=tuple(replace(s, path=masked_command([s.path])[0]) for s in run.sources),
+        sources=tuple(replace(s, path=_address(s.path)) for s in run.sources),
     )
+
+
+def _address(path: str) -> str:
+    """Return an address without its login; a path of this machine is one whatever it is called."""
+    return masked_command([path])[0] if "://" in path else path
 
 
 def _line(text: str) -> str:
