@@ -183,14 +183,16 @@ def test_packed_and_damaged_logs(tmp_path: Path) -> None:
             st.binary(max_size=60),
             st.sampled_from(
                 [b"\r", b"\n", b"\x1b[31m", b"\x08\x08", b"\0", b"\xff", b"Epoch 3 took nan",
-                 b"step: 9  loss: nan  tps: 1,0,0", b":::MLLOG {}", b":::MLLOG {\"key\": \"run_stop\"}",
+                 b"step: 9  loss: nan  tps: 1,0,0", b":::MLLOG {}",
+                 b":::MLLOG {\"key\": \"run_stop\"}",
                  b":::MLLOG {\"key\": \"eval_accuracy\", \"value\": 1e999}", b"{'loss': {}}",
                  b"{'loss': nan, 'epoch': 'x'}", b"5/0 [====] - 1s 0us/step - loss: 1",
                  b"Epoch: [0][ 1/0]\tTime 0 (0)\tLoss 1 (1)", b"| train_inner | {\"epoch\": []}",
                  b"iteration 1/0 | elapsed time per iteration (ms): 0 | global batch size: 5 |",
                  b"100%|##| 0/0 [00:00<00:00, 0.0it/s]", b"{'epoch': 2, 'loss': 1}",
                  b"Train: 0 [ 0/0 (0%)]  Loss: 1 (1)  Time: 0s, 0/s (0s, 0/s)", b"1 images/sec: 0",
-                 b"[2] [3/0] Epoch(train) [1][1/0] lr: 1 time: 0 ", b"Epoch[1] Batch [0] Speed: inf samples/sec"]
+                 b"[2] [3/0] Epoch(train) [1][1/0] lr: 1 time: 0 ",
+                 b"Epoch[1] Batch [0] Speed: inf samples/s"]
             ),
         ),
         max_size=30,

@@ -161,7 +161,7 @@ def test_timm(tmp_path: Path) -> None:
     text = ""
     for idx, (now, mean) in ((0, (5.0, 5.0)), (50, (0.1, 0.2)), (99, (0.1, 0.151))):
         text += f"Train: 0 [{idx:>4d}/100 ({idx:>3d}%)]  Loss:  6.93 (6.94)  Time: {now:.3f}s, "
-        text += f"{128 / now:>7.2f}/s  ({mean:.3f}s, {128 / mean:>7.2f}/s)  LR: 1.0e-05  Data: 0.1 (0.1)\n"
+        text += f"{128 / now:.2f}/s  ({mean:.3f}s, {128 / mean:.2f}/s)  LR: 1.0e-05  Data: 0 (0)\n"
     text += "Test: [  30/30]  Time: 0.2 (0.5)  Loss:  1.0 ( 2.0)  Acc@1: 63.5 ( 39.2)  "
     text += "Acc@5: 80.0 ( 85.0)\nTest (EMA): [  30/30]  Time: 0.2 (0.5)  Loss:  1.0 ( 2.0)  "
     text += "Acc@1: 1.0 ( 41.0)  Acc@5: 80.0 ( 85.0)\n"
@@ -296,7 +296,7 @@ def test_nanogpt(tmp_path: Path) -> None:
 
 def test_torchtitan(tmp_path: Path) -> None:
     text = "- Building 1-D device mesh with ['dp_shard'], [8]\n" + "".join(
-        f"[rank{rank}]:\x1b[31m step: {step:2d}  \x1b[32mloss: {9 - step}.5  \x1b[0mgrad_norm:  1.2  "
+        f"[rank{rank}]:\x1b[31m step: {step:2d}  \x1b[32mloss: {9 - step}.5  \x1b[0mgrad_norm:  1  "
         f"memory: 40.00GiB(50.0%)  \x1b[34mtps: {tps:,}  tflops: 339.16  mfu: N/A\n"
         for step, tps in ((1, 500), (2, 5_000), (3, 5_010))
         for rank in range(2)
@@ -341,7 +341,7 @@ def test_nemo_2_whatever_the_order_of_its_cells(tmp_path: Path) -> None:
 
 def test_nemo_1_does_not_use_rounded_counters(tmp_path: Path) -> None:
     text = "\r".join(
-        f"Epoch 0: :   3%|3  | {n}/301500 [1:42:{n - 9000:02d}<55:37:46, v_num=0, reduced_train_loss"
+        f"Epoch 0: :   3%|3 | {n}/301500 [1:42:{n - 9000:02d}<55:37:46, v_num=0, reduced_train_loss"
         "=nan.0, global_step=9e+3, consumed_samples=6.3e+5, train_step_timing in s=0.615, "
         "val_loss=7.040]"
         for n in (9000, 9010, 9020)
@@ -371,9 +371,9 @@ def test_fairseq_takes_words_for_tokens_of_all(tmp_path: Path) -> None:
     "line",
     ["291/291 [==============================] - 90s 308ms/step - loss: 0.05 - accuracy: 0.9 - "
      "val_loss: 0.04 - val_accuracy: 0.95",
-     " 291/291 ━━━━━━━━━━━━━━━━━━━━ 90s 308ms/step - accuracy: 0.9 - loss: 0.05 - val_accuracy: 0.95"
+     " 291/291 ━━━━━━━━━━━━━━━━━━━━ 90s 308ms/step - accuracy: 0.9 - loss: 0.05 - val_accuracy: .95"
      " - val_loss: 0.04",
-     "291/291 - 90s - 308ms/step - loss: 0.05 - accuracy: 0.9 - val_loss: 0.04 - val_accuracy: 0.95",
+     "291/291 - 90s - 308ms/step - loss: 0.05 - accuracy: 0.9 - val_loss: 0.04 - val_accuracy: .9",
      "291/291 - 1:30 - 308ms/step - loss: 0.05 - accuracy: 0.9 - val_loss: 0.04 - val_accuracy: "
      "0.95"],
 )  # fmt: skip
@@ -406,7 +406,8 @@ def test_mxnet_and_gluon(tmp_path: Path) -> None:
     assert run.measure("samples_per_s_per_rank") == 100
     assert run.measure("samples_per_s") is None
     assert rows(run, "top1")[["epoch", "value"]].to_numpy().tolist() == [[2, 0.8]]
-    text = "[Epoch 0] speed: 1030 samples/sec\ttime cost: 1243.1\n[Epoch 0] validation: err-top1=0.25\n"
+    text = "[Epoch 0] speed: 1030 samples/sec\ttime cost: 1243.1\n"
+    text += "[Epoch 0] validation: err-top1=0.25\n"
     assert one_run(tmp_path, text).measure("best_top1") == 0.75
 
 
@@ -416,7 +417,7 @@ def test_mxnet_and_gluon(tmp_path: Path) -> None:
       "time: 0.500, data_time: 0.031, memory: 6836, loss: 0.46", 10),
      ("07/03 13:04:{:02d} - mmengine - INFO - Epoch(train)  [1][{:>3d}/100]  lr: 3.3e-04  eta: "
       "1 day, 0:13:14  time: 0.5000  data_time: 0.0335  memory: 970  loss: 6.1887", 10),
-     ("07/03 13:04:{:02d} - mmengine - INFO - Iter(train) [{:>3d}/20000]  lr: 3.3e-04  eta: 0:13:14  "
+     ("07/03 13:04:{:02d} - mmengine - INFO - Iter(train) [{:>3d}/20000]  lr: 3.3e-04  eta: 0:13 "
       "time: 0.5000  data_time: 0.0335  memory: 970  loss: 6.1887", 10)],
 )  # fmt: skip
 def test_openmmlab(tmp_path: Path, line: str, gap: int) -> None:
@@ -513,7 +514,7 @@ def test_notes_of_epochs(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("line", "seconds"),
-    [("Epoch 3 took 45.2s", 45.2), ("epoch [3] took: 2 minutes", 120), ("Epoch #3/90 took 1.5h", 5400),
+    [("Epoch 3 took 45.2s", 45.2), ("epoch [3] took: 2 minutes", 120), ("Epoch #3/9 took 1h", 3600),
      ("epoch 3, loss 0.5, took 700 ms", 0.7), ("Epoch 3 completed in 12 sec", 12)],
 )  # fmt: skip
 def test_lengths_of_epochs_in_any_unit(tmp_path: Path, line: str, seconds: float) -> None:

@@ -38,7 +38,8 @@ def test_columns_are_known_by_their_names(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("column", "measure"),
-    [("samples_per_s", "samples_per_s"), ("img/s", "samples_per_s"), ("images_per_sec", "samples_per_s"),
+    [("samples_per_s", "samples_per_s"), ("img/s", "samples_per_s"),
+     ("images_per_sec", "samples_per_s"),
      ("throughput (samples/s)", "samples_per_s"), ("tokens_per_second", "tokens_per_s"),
      ("it/s", "steps_per_s"), ("tokens/s per gpu", "tokens_per_s_per_device")],
 )  # fmt: skip
