@@ -13,7 +13,7 @@ from traceprof.logs.series import Point
 __all__ = ["SOURCE"]
 
 _LINE: Final = re.compile(
-    r"(?:epoch=)?(?P<epoch>\d+)/(?:micro_step=\d+/global_step=)?(?P<step>\d+), "
+    r"(?:epoch=|(?<!\d))(?P<epoch>\d{1,9})/(?:micro_step=\d+/global_step=)?(?P<step>\d+), "
     r"(?P<running>RunningAvg)?SamplesPerSec=(?P<mean>[\d.e+-]+|nan|inf)"
     r"(?:, CurrSamplesPerSec=(?P<now>[\d.e+-]+|nan|inf))?"
     r"(?:, MemAllocated=[\d.]+ ?GB, MaxMemAllocated=(?P<memory>[\d.]+) ?GB)?"

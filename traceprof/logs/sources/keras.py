@@ -27,7 +27,8 @@ _REPLICAS: Final = re.compile(
 _RESTORED: Final = re.compile(r"Restoring from (?P<where>\S+)|Restored from (?P<other>\S+)")
 _UNITS: Final = {"us": 1e3, "ms": 1e6, "s": 1e9, "min": 60e9}
 _MARK: Final = re.compile(
-    r"(?<!\S)\d+/(?:\d+|Unknown)\s*(?:\[[=>.]+\] - |━|- (?:\d+:)*\d+s - (?:\d+m?s/step|loss:))"
+    r"(?<!\S)\d+/(?:\d+|Unknown)\s*"
+    r"(?:\[[=>.]+\] - |━(?!.*•)|- (?:\d+:)*\d+s - (?:\d+m?s/step|loss:))"
 )
 
 
