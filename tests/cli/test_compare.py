@@ -122,3 +122,13 @@ def test_the_same_in_python(pair: tuple[str, str]) -> None:
         found.to_frame("nothing")
     with pytest.raises(UsageError):
         tp.compare(*pair, max_regression="x")
+
+
+def test_runs_that_are_kept_are_compared_as_their_traces_are(
+    pair: tuple[str, str], tmp_path: Path
+) -> None:
+    db = str(tmp_path / "runs.db")
+    for path in pair:
+        done = CliRunner().invoke(app, ["runs", "add", path, "--db", db])
+        assert done.exit_code == 0, done.stderr
+    assert said("base", "new", "--db", db, "--json") == said(*pair, "--json")

@@ -31,11 +31,19 @@ BRIEF: Final[Mapping[str, tuple[str, ...]]] = {
 """The results that a terminal, or a pull request, shows, without these of their columns."""
 
 
+_OF_HOSTS: Final = "phases"
+"""What tells why where nothing is known of devices."""
+
+
 def brief(found: Comparison) -> Comparison:
     """Return a comparison with the results that answer, their main columns alone."""
     results = {}
+    difference = found.results.get("difference")
+    knows_devices = difference is not None and len(difference.table) > 0
     for name, result in found.results.items():
-        if name in BRIEF:
+        if not knows_devices and name == _OF_HOSTS:
+            results[name] = result
+        elif name in BRIEF:
             tables = {
                 own: frame.drop(columns=[c for c in BRIEF[name] if c in frame])
                 for own, frame in result.tables.items()
