@@ -11,6 +11,7 @@ from traceprof.comparison.base import Comparison
 from traceprof.comparison.compare import compare
 from traceprof.comparison.limits import parse_limit
 from traceprof.errors import RegressionError, UsageError
+from traceprof.model.summary import Summary
 from traceprof.session.opening import Opening
 from traceprof.session.runs_named import summaries_of
 from traceprof.units import format_ratio
@@ -89,7 +90,21 @@ def compare_named(
     """
     parsed = [parse_limit(text) for text in limits]
     first, second = (summaries_of(texts, opening, db, window) for texts in (base, new))
-    return compare(first, second, parsed)
+    return compare(*_told_apart(first, second), parsed)
+
+
+def _told_apart(base: list[Summary], new: list[Summary]) -> tuple[list[Summary], list[Summary]]:
+    """Return the runs, those of both sides that bear one name with the folder that they lie in."""
+    both = {run.name for run in base} & {run.name for run in new}
+    first, second = (
+        [_with_folder(run) if run.name in both else run for run in side] for side in (base, new)
+    )
+    return first, second
+
+
+def _with_folder(run: Summary) -> Summary:
+    folder = Path(run.sources[0].path).absolute().parent.name if run.sources else ""
+    return replace(run, name=f"{folder}/{run.name}") if folder else run
 
 
 def failed_limits(found: Comparison) -> None:
