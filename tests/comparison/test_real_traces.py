@@ -77,10 +77,10 @@ def test_before_and_after_of_two_gpus_is_explained_as_a_sum() -> None:
     scalars = found.results["difference"].scalars
     # The windows of two devices over 16 and 14 turns of the pattern.
     assert (scalars["base_ns"], scalars["new_ns"]) == (17_529_949, 19_955_410)
-    parts = found.results["difference"].to_frame("parts").set_index("part")
     # By SQL: unions of the kernels and copies of each device in the window, over 32 and 28.
-    assert parts.loc["compute", ["base_ns", "new_ns"]].tolist() == [15_080_624, 15_136_229]
-    assert parts.loc["idle", ["base_ns", "new_ns"]].tolist() == [1_488_728, 3_521_518]
+    compute, idle = (row(found, "difference", "part", p, "parts") for p in ("compute", "idle"))
+    assert (compute["base_ns"], compute["new_ns"]) == (15_080_624, 15_136_229)
+    assert (idle["base_ns"], idle["new_ns"]) == (1_488_728, 3_521_518)
     kernel = row(
         found,
         "kernels",
