@@ -100,6 +100,14 @@ def test_several_runs_of_each_stand_on_either_side_of_vs(pair: tuple[str, str]) 
         assert "BASE NEW" in said(*wrong, code=2)
 
 
+def test_runs_of_one_name_are_told_apart_by_their_folders(tmp_path: Path) -> None:
+    for folder in ("old", "new"):
+        (tmp_path / folder).mkdir()
+        write_nsys(Program(n_steps=5).trace(), tmp_path / folder / "trace.sqlite")
+    text = said(*(str(tmp_path / folder / "trace.sqlite") for folder in ("old", "new")))
+    assert text.startswith("new/trace against old/trace\n")
+
+
 def test_what_is_no_run_is_said(pair: tuple[str, str], tmp_path: Path) -> None:
     nothing = tmp_path / "nothing.sqlite"
     assert "nothing" in said(pair[0], str(nothing), code=2)
@@ -122,3 +130,13 @@ def test_the_same_in_python(pair: tuple[str, str]) -> None:
         found.to_frame("nothing")
     with pytest.raises(UsageError):
         tp.compare(*pair, max_regression="x")
+
+
+def test_runs_that_are_kept_are_compared_as_their_traces_are(
+    pair: tuple[str, str], tmp_path: Path
+) -> None:
+    db = str(tmp_path / "runs.db")
+    for path in pair:
+        done = CliRunner().invoke(app, ["runs", "add", path, "--db", db])
+        assert done.exit_code == 0, done.stderr
+    assert said("base", "new", "--db", db, "--json") == said(*pair, "--json")

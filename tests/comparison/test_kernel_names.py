@@ -61,7 +61,9 @@ def test_a_changed_argument_of_the_template_is_told_as_another_name() -> None:
 
 
 def test_what_is_left_is_matched_by_class_and_place() -> None:
-    base = kernels(("a1", "gemm", 0.2, 4.0), ("a2", "gemm", 0.7, 4.0), ("a3", "reduction", 0.2, 4.0))
+    base = kernels(
+        ("a1", "gemm", 0.2, 4.0), ("a2", "gemm", 0.7, 4.0), ("a3", "reduction", 0.2, 4.0)
+    )
     new = kernels(("b1", "gemm", 0.69, 4.0), ("b2", "gemm", 0.22, 4.0), ("b3", "optimizer", 0.2, 4))
     found = match_kernels(base, new)
     assert found.renamed == {"b2": "a1", "b1": "a2"}

@@ -42,13 +42,13 @@ def test_a_kernel_that_takes_longer_on_all_ranks_is_found_to_the_ns(
     adds_up(found)
     cause = found.results["difference"].table.iloc[0]
     assert (cause["kind"], cause["name"], cause["state"]) == ("kernel", KERNEL, "changed")
-    # The clocks of the ranks are aligned anew, which moves a few ns.
+    # The clocks of the ranks are aligned anew, and their drift corrected: a few ns in 20 ms.
     assert abs(cause["difference_ns"] - STEP_US * 1000) <= 100
     assert cause["longer_ns"] == cause["difference_ns"]
     parts = found.results["difference"].to_frame("parts").set_index("part")["difference_ns"]
     assert abs(parts["compute"] - STEP_US * 1000) <= 0.01 * STEP_US * 1000
     kernel = row(found, "kernels", "name", KERNEL)
-    assert kernel["new_mean_ns"] - kernel["base_mean_ns"] == pytest.approx(STEP_US * 1000, abs=1e-3)
+    assert kernel["new_mean_ns"] - kernel["base_mean_ns"] == pytest.approx(STEP_US * 1000, abs=100)
     said = sentences(found.verdict)
     # Three steps, of which the last period is cut: numbers are told, nothing is judged.
     assert "too few to tell that from chance" in said[0]
@@ -77,10 +77,10 @@ def test_before_and_after_of_two_gpus_is_explained_as_a_sum() -> None:
     scalars = found.results["difference"].scalars
     # The windows of two devices over 16 and 14 turns of the pattern.
     assert (scalars["base_ns"], scalars["new_ns"]) == (17_529_949, 19_955_410)
-    parts = found.results["difference"].to_frame("parts").set_index("part")
     # By SQL: unions of the kernels and copies of each device in the window, over 32 and 28.
-    assert parts.loc["compute", ["base_ns", "new_ns"]].tolist() == [15_080_624, 15_136_229]
-    assert parts.loc["idle", ["base_ns", "new_ns"]].tolist() == [1_488_728, 3_521_518]
+    compute, idle = (row(found, "difference", "part", p, "parts") for p in ("compute", "idle"))
+    assert (compute["base_ns"], compute["new_ns"]) == (15_080_624, 15_136_229)
+    assert (idle["base_ns"], idle["new_ns"]) == (1_488_728, 3_521_518)
     kernel = row(
         found,
         "kernels",

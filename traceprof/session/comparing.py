@@ -11,6 +11,7 @@ from traceprof.comparison.base import Comparison
 from traceprof.comparison.compare import compare
 from traceprof.comparison.limits import parse_limit
 from traceprof.errors import RegressionError, UsageError
+from traceprof.model.summary import Summary
 from traceprof.session.opening import Opening
 from traceprof.session.runs_named import summaries_of
 from traceprof.units import format_ratio
@@ -31,11 +32,19 @@ BRIEF: Final[Mapping[str, tuple[str, ...]]] = {
 """The results that a terminal, or a pull request, shows, without these of their columns."""
 
 
+_OF_HOSTS: Final = "phases"
+"""What tells why where nothing is known of devices."""
+
+
 def brief(found: Comparison) -> Comparison:
     """Return a comparison with the results that answer, their main columns alone."""
     results = {}
+    difference = found.results.get("difference")
+    knows_devices = difference is not None and len(difference.table) > 0
     for name, result in found.results.items():
-        if name in BRIEF:
+        if not knows_devices and name == _OF_HOSTS:
+            results[name] = result
+        elif name in BRIEF:
             tables = {
                 own: frame.drop(columns=[c for c in BRIEF[name] if c in frame])
                 for own, frame in result.tables.items()
@@ -81,7 +90,21 @@ def compare_named(
     """
     parsed = [parse_limit(text) for text in limits]
     first, second = (summaries_of(texts, opening, db, window) for texts in (base, new))
-    return compare(first, second, parsed)
+    return compare(*_told_apart(first, second), parsed)
+
+
+def _told_apart(base: list[Summary], new: list[Summary]) -> tuple[list[Summary], list[Summary]]:
+    """Return the runs, those of both sides that bear one name with the folder that they lie in."""
+    both = {run.name for run in base} & {run.name for run in new}
+    first, second = (
+        [_with_folder(run) if run.name in both else run for run in side] for side in (base, new)
+    )
+    return first, second
+
+
+def _with_folder(run: Summary) -> Summary:
+    folder = Path(run.sources[0].path).absolute().parent.name if run.sources else ""
+    return replace(run, name=f"{folder}/{run.name}") if folder else run
 
 
 def failed_limits(found: Comparison) -> None:
