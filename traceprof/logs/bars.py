@@ -22,6 +22,11 @@ _OPEN: Final = re.compile(
     r"(?:,\s*(?P<rate>[\d.]+(?:e[+-]?\d+)?|\?)\s*(?P<unit>[A-Za-z]*/s|s/[A-Za-z]+))?"
     r"(?:,\s*(?P<postfix>[^\]]*))?\]"
 )
+_RICH: Final = re.compile(
+    r"(?P<desc>Epoch \d+)/\S+\s+[━╸╺ ]+\s(?P<n>\d+)/(?P<total>\d+)\s+(?P<elapsed>\d[\d:]*) • "
+    r"(?P<eta>[\d:-]+)\s+(?P<rate>[\d.]+)(?P<unit>it/s)(?P<postfix>.*)"
+)
+_RICH_PAIR: Final = re.compile(r"(?P<key>[A-Za-z_][\w./-]*): (?P<value>\S+)")
 _PAIR: Final = re.compile(r"(?:^|,)\s*(?P<key>[A-Za-z_][\w ./@%-]*?)\s*=\s*(?P<value>[^,]*)")
 _SHORTEST_S: Final = 30.0
 
@@ -40,6 +45,8 @@ class Bar:
 
 def bars_in(text: str) -> list[Bar]:
     """Return the states of bars that stand in a line."""
+    if "━" in text and "•" in text:
+        return _rich(text)
     if "[" not in text or ("|" not in text and "it [" not in text):
         return []
     found, before = [], 0
@@ -61,6 +68,16 @@ def bars_in(text: str) -> list[Bar]:
             )
         )
     return found
+
+
+def _rich(text: str) -> list[Bar]:
+    match = _RICH.search(text)
+    elapsed = None if match is None else seconds_of(match["elapsed"])
+    if match is None or elapsed is None:
+        return []
+    period = _period(match["rate"], match["unit"])
+    values = {m["key"]: m["value"] for m in _RICH_PAIR.finditer(match["postfix"])}
+    return [Bar(match["desc"], int(match["n"]), int(match["total"]), elapsed, period, values)]
 
 
 def _period(rate: str | None, unit: str | None) -> float | None:

@@ -20,6 +20,8 @@ _POINTS_OF_A_SERIES: Final = 2_000
 _MOST_SERIES: Final = 3_000
 _MOST_ROWS: Final = 20_000
 _COPIES_REACH: Final = 2
+_LARGEST: Final = 1 << 53
+"""What is larger is no counter: floats hold it in part."""
 
 
 class When(NamedTuple):
@@ -131,7 +133,8 @@ class Gathered:
 
     def epoch(self, number: int, **values: float | None) -> None:
         """Note what is known of an epoch: seconds, at_s, steps, samples, ranks, is_elapsed."""
-        if (self.life, number) not in self.epochs and len(self.epochs) >= _MOST_ROWS:
+        is_new = (self.life, number) not in self.epochs
+        if number > _LARGEST or (is_new and len(self.epochs) >= _MOST_ROWS):
             self.left_out += 1
             return
         own = self.epochs.setdefault((self.life, number), {})

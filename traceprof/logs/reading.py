@@ -20,7 +20,7 @@ from traceprof.model.summary import SourceFile, Summary
 __all__ = ["read_log", "source_names"]
 
 _OWN: Final = "pattern"
-_SUFFIXES: Final = frozenset({".gz", ".log", ".txt", ".out", ".err", ".stdout", ".stderr"})
+_SUFFIXES: Final = frozenset({".csv", ".gz", ".log", ".txt", ".out", ".err", ".stdout", ".stderr"})
 
 
 def read_log(
@@ -54,15 +54,28 @@ def read_log(
         readers.append(pattern)
     book.at_end = [reader.end for reader in readers]
     lines = RawLines(path)
-    for line in cleaned(lines):
-        for reader in readers:
-            reader.read(line)
+    odd = _read(lines, readers)
     for reader in readers:
         reader.end()
     if own and chosen is None and not pattern.count:
         raise TraceError(f"{path}: no line matches --pattern")
+    if odd:
+        book.run.say("{n:count} line(s) hold numbers that are none, and are left out", n=odd)
     _say_of_the_file(book, lines, chosen)
     return _summaries(path, book, _OWN if chosen is None else chosen.source.name)
+
+
+def _read(lines: RawLines, readers: Sequence[Reader]) -> int:
+    """Give every reader all lines; return how many hold what is no number."""
+    odd = 0
+    for line in cleaned(lines):
+        for reader in readers:
+            try:
+                reader.read(line)
+            except (ArithmeticError, ValueError):
+                # Numbers of a broken line, such as 1.2.3 or an epoch of 0 steps.
+                odd += 1
+    return odd
 
 
 def _chosen(path: Path, source: str | None, *, needed: bool) -> Recognised | None:

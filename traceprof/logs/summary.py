@@ -18,6 +18,7 @@ from traceprof.model.summary import SUMMARY, SourceFile, Summary
 __all__ = ["summary_of"]
 
 _INTS: Final = ("life",)
+_LARGEST: Final = 1 << 53
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,7 +155,7 @@ def _events(run: Gathered, zero: _Zero) -> list[dict[str, Any]]:
                 "rank": event.get("rank"),
                 "node": event.get("node", ""),
                 "epoch": event.get("epoch"),
-                "value": event.get("value"),
+                "value": None if abs(event.get("value") or 0) > _LARGEST else event.get("value"),
                 "text": event.get("text", ""),
             }
         )

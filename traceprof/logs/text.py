@@ -9,9 +9,12 @@ import zlib
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import IO, Final, cast
+from typing import TYPE_CHECKING, Final, cast
 
 from traceprof.errors import TraceError
+
+if TYPE_CHECKING:
+    from io import BufferedReader
 
 __all__ = ["LONGEST", "RawLines"]
 
@@ -77,14 +80,15 @@ class RawLines:
             with self.path.open("rb") as plain:
                 head = plain.read(4)
                 plain.seek(0)
-                file: IO[bytes] = plain
-                if head.startswith(_GZIP):
-                    file = cast("IO[bytes]", gzip.GzipFile(fileobj=plain))
+                is_packed = head.startswith(_GZIP)
+                file = cast("BufferedReader", gzip.GzipFile(fileobj=plain)) if is_packed else plain
+                if is_packed:
                     head = file.read(4)
                     file.seek(0)
                 names = (name for mark, name in _ENCODINGS if head.startswith(mark))
                 decoder = codecs.getincrementaldecoder(next(names, "utf-8"))("replace")
-                while data := file.read(_CHUNK):
+                # Not read(): of a packed file that ends too early it returns nothing at all.
+                while data := file.read1(_CHUNK):
                     yield decoder.decode(data).replace("\0", "")
                 yield decoder.decode(b"", final=True).replace("\0", "")
         except (EOFError, zlib.error, gzip.BadGzipFile) as error:

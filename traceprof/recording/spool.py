@@ -8,9 +8,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
-from traceprof.model.masking import masked_command
+from traceprof.model.masking import kept_variables, masked_command
 from traceprof.model.text import storable
-from traceprof.recording.masking import kept_variables
 
 __all__ = [
     "ProcessEvents",

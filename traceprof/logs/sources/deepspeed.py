@@ -13,10 +13,13 @@ from traceprof.logs.series import Point
 __all__ = ["SOURCE"]
 
 _LINE: Final = re.compile(
-    r"(?:epoch=)?(?P<epoch>\d+)/(?:micro_step=\d+/global_step=)?(?P<step>\d+), "
+    r"(?:epoch=|(?<!\d))(?P<epoch>\d{1,9})/(?:micro_step=\d+/global_step=)?(?P<step>\d+), "
     r"(?P<running>RunningAvg)?SamplesPerSec=(?P<mean>[\d.e+-]+|nan|inf)"
     r"(?:, CurrSamplesPerSec=(?P<now>[\d.e+-]+|nan|inf))?"
     r"(?:, MemAllocated=[\d.]+ ?GB, MaxMemAllocated=(?P<memory>[\d.]+) ?GB)?"
+)
+_HYBRID: Final = re.compile(
+    r"\|CurSamplesPerSec=(?P<now>[\d.e+-]+)\s*\|AvgSamplesPerSec=(?P<mean>[\d.e+-]+)"
 )
 _STEP: Final = re.compile(r"\[Rank (?P<rank>\d+)\] step=(?P<step>\d+), skipped=(?P<skipped>\d+)")
 _SETTING: Final = re.compile(
@@ -48,6 +51,9 @@ class DeepSpeedReader(Reader):
         text = line.text
         if "SamplesPerSec=" in text and (match := _LINE.search(text)) is not None:
             self._rate(match, line)
+        elif "SamplesPerSec=" in text and (match := _HYBRID.search(text)) is not None:
+            run, at_s = self.book.run, self.book.when(line).seconds
+            run.metric("samples_per_s", number(match["now"]), Point(at_s=at_s))
         elif (setting := _SETTING.search(text)) is not None:
             self._setting(setting["key"], int(setting["value"]))
         elif (found := _EVALUATING.search(text)) is not None:
@@ -94,4 +100,4 @@ class DeepSpeedReader(Reader):
         self.is_old = False
 
 
-SOURCE: Final = Source("deepspeed", "DeepSpeed", (_LINE, _STEP), DeepSpeedReader)
+SOURCE: Final = Source("deepspeed", "DeepSpeed", (_LINE, _STEP, _HYBRID), DeepSpeedReader)

@@ -19,7 +19,7 @@ _STEP: Final = re.compile(
 )
 _MARK: Final = re.compile(r"Epoch: ?\[\d+\]\s*\[\s*\d+/\d+\]\s+Time:?\s+\d")
 _METER: Final = re.compile(
-    rf"(?P<name>Data|Loss|(?:Acc|Prec|Acc@|Prec@)@?(?P<k>[15])):?\s+(?P<value>{_NUMBER})"
+    rf"(?P<name>Data|Loss|Speed|(?:Acc|Prec|Acc@|Prec@)@?(?P<k>[15])):?\s+(?P<value>{_NUMBER})"
     rf"\s*\(\s*(?P<mean>{_NUMBER})\)"
 )
 _EVALUATED: Final = re.compile(
@@ -73,6 +73,8 @@ class ImagenetReader(Reader):
             value = number(meter["value"])
             if value is not None:
                 run.metric("data_ns", value * 1e9, point, scope="rank", rank=rank)
+        elif meter["name"] == "Speed":
+            run.metric("samples_per_s", number(meter["value"]), point)
         elif meter["name"] == "Loss":
             run.metric("loss", number(meter["value"]), point, scope="rank", rank=rank)
         else:

@@ -27,7 +27,8 @@ _REPLICAS: Final = re.compile(
 _RESTORED: Final = re.compile(r"Restoring from (?P<where>\S+)|Restored from (?P<other>\S+)")
 _UNITS: Final = {"us": 1e3, "ms": 1e6, "s": 1e9, "min": 60e9}
 _MARK: Final = re.compile(
-    r"\d+/(?:\d+|Unknown)\s*(?:\[[=>.]+\] - |━|- (?:\d+:)*\d+s - (?:\d+m?s/step|loss:))"
+    r"(?<!\S)\d+/(?:\d+|Unknown)\s*"
+    r"(?:\[[=>.]+\] - |━(?!.*•)|- (?:\d+:)*\d+s - (?:\d+m?s/step|loss:))"
 )
 
 
@@ -109,7 +110,8 @@ class KerasReader(Reader):
         seconds = seconds_of(match["elapsed"])
         rank = line.rank
         self.elapsed_s += seconds or 0.0
-        point = Point(epoch * n, epoch, self.elapsed_s)
+        steps = math.nan if match["per"] == "sample" else epoch * n
+        point = Point(steps, epoch, self.elapsed_s)
 
         if match["step"] is not None:
             each = float(match["step"]) * _UNITS[match["unit"]]
@@ -119,8 +121,10 @@ class KerasReader(Reader):
                 )
             elif match["per"] == "step":
                 run.metric("step_period_ns", each, point, over="epoch", rank=rank, is_elapsed=True)
+        is_sample = match["per"] == "sample"
+        done = {"samples" if is_sample else "steps": n}
         run.epoch(
-            epoch, seconds=seconds, steps=n, at_s=self.elapsed_s - (seconds or 0.0), is_elapsed=True
+            epoch, **done, seconds=seconds, at_s=self.elapsed_s - (seconds or 0.0), is_elapsed=True
         )
         for key, value in metrics.items():
             if key.startswith("val_"):

@@ -15,6 +15,7 @@ __all__ = ["SOURCE", "EpochBars"]
 _EPOCH: Final = re.compile(r"Epoch\s+(?P<epoch>\d+)(?:/\S+)?\s*:?\s*:?$")
 _MARK: Final = re.compile(
     r"Epoch \d+: (?!.*(?:reduced_train_loss|consumed_samples)).*?(?:\|.*\d+/(?:\d+|\?)|\d+it) ?\["
+    r"|Epoch \d+/\S+\s+[━╸╺ ]+\s\d+/\d+\s+\d[\d:]* •"
 )
 _WORLD: Final = re.compile(
     r"GLOBAL_RANK: \d+, MEMBER: \d+/(?P<world>\d+)|Starting with (?P<count>\d+) processes"

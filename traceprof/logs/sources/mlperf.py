@@ -242,7 +242,7 @@ class MlperfReader(Reader):
             run.say("the log has no times: there is no time to train")
             return
         name = "time_to_train_ns" if self.status == "success" else "run_ns"
-        run.measure(name, (ended - began) * 1e9, Unit.NS, better="lower", source="computed")
+        run.measure(name, round((ended - began) * 1e9), Unit.NS, better="lower", source="computed")
         if self.status != "success":
             run.say("the run ended as {status}: it reached no target", status=self.status or "–")
 

@@ -76,6 +76,8 @@ class MxnetReader(Reader):
         epoch = int(match["epoch"] or match["gepoch"])
         value, key = number(match["value"]), match["key"].lower()
         point = Point(epoch=epoch + 1, at_s=self.book.when(line).seconds)
+        if ": err-" in key and value is not None:
+            key, value = key.replace("err-", ""), 1 - value
         if key == "time cost":
             run.epoch(epoch, seconds=value)
         elif key.startswith("val"):

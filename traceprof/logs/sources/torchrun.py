@@ -24,6 +24,7 @@ _RESULT: Final = re.compile(
     r"(?P<value>\[[^\]]*\]|\S+)"
 )
 _FAILED: Final = re.compile(r"failed \(exitcode: (?P<code>-?\d+)\) local_rank: (?P<rank>\d+)")
+_SIGNAL: Final = re.compile(r"Received (?:Signals\.)?(?P<what>\S+)(?:: \d+)? death signal")
 _JOINED: Final = re.compile(
     r"The node '(?P<node>[^']+)' has (?P<how>joined round \d+ of the rendezvous|left the rendezvous"
     r"|joined the waiting room|no heartbeat|been removed)"
@@ -37,7 +38,7 @@ _OLD_WORLD: Final = re.compile(
 )
 _QUICK: Final = re.compile(
     r"endezvous|orker group|orkers for|Detected|_count=|_world_size|global_|exitcode|WORLD_SIZE"
-    r"|TORCHELASTIC|has joined|has left"
+    r"|TORCHELASTIC|death signal|has joined|has left"
 )
 
 
@@ -62,23 +63,22 @@ class TorchrunReader(Reader):
             self._event(event, line)
         elif self.in_result and (result := _RESULT.search(text)) is not None:
             self._result(result["key"], result["value"])
-        elif (failed := _FAILED.search(text)) is not None:
-            self.book.run.event(
-                "failure",
-                self.book.when(line),
-                rank=int(failed["rank"]),
-                value=int(failed["code"]),
-                node=line.node,
-                text=failed[0],
-            )
-        elif (joined := _JOINED.search(text)) is not None:
-            self.book.run.event(
-                "membership", self.book.when(line), node=joined["node"], text=joined[0]
-            )
         elif (old := _OLD.search(text)) is not None:
             self._old(old, line)
         elif (world := _OLD_WORLD.search(text)) is not None:
             self._old_world(world)
+        else:
+            self._of_workers(text, line)
+
+    def _of_workers(self, text: str, line: Line) -> None:
+        run, when = self.book.run, self.book.when(line)
+        if (failed := _FAILED.search(text)) is not None:
+            rank, code = int(failed["rank"]), int(failed["code"])
+            run.event("failure", when, rank=rank, value=code, node=line.node, text=failed[0])
+        elif (joined := _JOINED.search(text)) is not None:
+            run.event("membership", when, node=joined["node"], text=joined[0])
+        elif (signal := _SIGNAL.search(text)) is not None:
+            run.event("failure", when, node=line.node, text=signal[0])
 
     def _event(self, match: re.Match[str], line: Line) -> None:
         run, when, what = self.book.run, self.book.when(line), match["event"]

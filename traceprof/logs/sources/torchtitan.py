@@ -14,7 +14,7 @@ from traceprof.logs.series import Point
 __all__ = ["SOURCE"]
 
 _LINE: Final = re.compile(
-    r"(?P<validate>validate )?step:\s*(?P<step>\d+)\s+(?P<pairs>.*\btps:\s*[\d,.]+.*)"
+    r"(?P<validate>validate )?\bstep:\s*(?P<step>\d{1,12})\s+(?P<pairs>.{0,400}?\btps:\s*[\d,.]+.*)"
 )
 _PAIR: Final = re.compile(r"(?P<key>[A-Za-z_/][\w/]*):\s*(?P<value>N/A|nan|-?inf|[-\d.,e+]+)")
 _MESH: Final = re.compile(r"device mesh with \[[^\]]*\], \[(?P<sizes>[\d, ]+)\]")

@@ -13,6 +13,7 @@ from pathlib import Path
 import numpy as np
 
 from traceprof.errors import UsageError
+from traceprof.files import check_target
 from traceprof.formats.nsys.writer import write_nsys
 from traceprof.formats.runs.manifest import MANIFEST_KEY
 from traceprof.recording.gathering.tables import make_spool_trace
@@ -37,13 +38,9 @@ def check_output(request: RecordRequest) -> None:
         _make_folder(request.output)
     elif target.is_dir():
         raise UsageError(f"{target}: is a folder; end the name with / to record into it")
-    if target.exists() and not request.force and not is_joining(request):
-        more = ", or one TRACEPROF_RUN for all launchers of a job" if request.is_folder else ""
-        raise UsageError(f"{target}: exists; choose another name or use --force{more}")
+    check_target(target, force=request.force or is_joining(request))
     folder = target.absolute().parent
-    if not folder.is_dir():
-        raise UsageError(f"{folder}: no such folder; create it first")
-    probe = folder / f".{target.name}.{os.getpid()}.probe"
+    probe = folder / f".traceprof-{os.getpid()}.probe"
     try:
         probe.touch()
         probe.unlink()
