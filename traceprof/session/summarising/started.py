@@ -105,7 +105,7 @@ def _work(named: _Times, found: _Times, optimizer: _Times) -> _Times:
     last = int(found[-1, 1]) if len(found) else 0
     rest = optimizer[optimizer[:, 0] >= last]
     if len(found) and len(rest):
-        rest = np.array([[last, rest[-1, 1]]], np.int64)
+        rest = np.array([[rest[0, 0], rest[-1, 1]]], np.int64)
     return np.concatenate([found, rest]) if len(rest) else found
 
 
