@@ -17,7 +17,14 @@ from traceprof.model.intervals import Intervals
 from traceprof.model.ranks import Ranks
 from traceprof.model.trace import Trace
 
-__all__ = ["ONE_OFF_KINDS", "compiling_ranges", "one_off_costs"]
+__all__ = [
+    "COMPILING",
+    "LOADING_KERNELS",
+    "ONE_OFF_KINDS",
+    "compiling_ranges",
+    "costs_of_processes",
+    "one_off_costs",
+]
 
 LOADING, COMPILING, WARMUP = "loading", "compiling", "warm-up"
 LOADING_KERNELS = "loading kernels"
@@ -57,7 +64,7 @@ def one_off_costs(ranks: Ranks) -> pd.DataFrame:
     What takes less than a thousandth of the recording is left out.
     """
     least_ns = _LEAST * ranks.whole.span.duration_ns
-    tables = [_costs_of(part) for part in ranks]
+    tables = [costs_of_processes(part) for part in ranks]
     rows = [
         {
             "kind": kind,
@@ -80,7 +87,7 @@ def one_off_costs(ranks: Ranks) -> pd.DataFrame:
 
 
 @fact
-def _costs_of(trace: Trace) -> dict[tuple[int, str], tuple[int, Intervals]]:
+def costs_of_processes(trace: Trace) -> dict[tuple[int, str], tuple[int, Intervals]]:
     """Return how often and when each process paid for each kind."""
     spans = pd.concat([_named(trace), _warmup(trace), _copies(trace)], ignore_index=True)
     found: dict[tuple[int, str], tuple[int, Intervals]] = {}

@@ -6,12 +6,13 @@ Everything is taken from the results that the page shows, so that no number is s
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Final
 
 import numpy as np
 import pandas as pd
 
+from traceprof.facts.steps.occasional import notes_on_occasions
 from traceprof.model.intervals import Intervals
 from traceprof.model.parts import PARTS
 from traceprof.model.results import Note, Result
@@ -47,6 +48,7 @@ _BOUND_BY: Final = {
     "unknown": "idle, the cause was not recorded",
 }
 """What one calls it when most of the time goes there; idle time counts by its cause."""
+_PAID_ONCE: Final = "mostly costs that occur once"
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,9 +56,12 @@ class Verdict:
     """What to make of a window.
 
     ``bound_by`` is the bottleneck in a word or two ("" where nothing tells it), ``sentences`` say
-    where the time goes and how steady it is. ``fine`` are the subjects that were checked and where
-    nothing was found, ``unknown`` what could not be judged and why, ``once`` what costs time but
-    not in every step. ``next_command`` is what to run next, with TRACE for the file.
+    where the time goes and how steady it is. ``parts`` is the share of each of the five parts that
+    the sentences are about ({} where no device worked). ``has_steps``: the window is made of steps,
+    warm-up with them. ``fine`` are the subjects that were checked and where nothing was found,
+    ``unknown`` what could not be judged and why. ``once`` is what costs time once, ``periodic``
+    what does now and then, as evaluation every 50 steps: neither is in the sentences.
+    ``next_command`` is what to run next, with TRACE for the file.
     """
 
     bound_by: str
@@ -65,6 +70,9 @@ class Verdict:
     unknown: tuple[Note, ...] = ()
     once: tuple[Note, ...] = ()
     next_command: str = ""
+    periodic: tuple[Note, ...] = ()
+    parts: Mapping[str, float] = field(default_factory=dict)
+    has_steps: bool = False
 
 
 def judge(
@@ -79,22 +87,27 @@ def judge(
     results are about, and ``one_off`` what the run paid once (`traceprof.facts.one_off_costs`).
     """
     steps, findings = results.get("steps"), results.get("findings")
+    occasions = () if steps is None or steps.table.empty else (*notes_on_occasions(steps.table),)
+    parts = _parts(results.get("breakdown"), steps if occasions else None)
+    kinds = {str(note.values["kind"]) for note in occasions}
     return Verdict(
-        bound_by=_bound_by(results),
-        sentences=(*_where(results, window_ns), *_steadiness(steps)),
+        bound_by=_bound_by(results, parts),
+        sentences=(*_where(results, parts, window_ns, kinds), *_steadiness(steps)),
         fine=_fine(findings),
         unknown=_unknown(findings),
-        once=tuple(_once(one_off)),
+        once=(*(note for note in occasions if note.values["n"] == 1), *_once(one_off, kinds)),
         next_command=_next_command(findings, recorded),
+        periodic=tuple(note for note in occasions if note.values["n"] > 1),
+        parts=parts,
+        has_steps=steps is not None and _fill(steps.table, window_ns),
     )
 
 
-def _bound_by(results: Mapping[str, Result]) -> str:
+def _bound_by(results: Mapping[str, Result], parts: Mapping[str, float]) -> str:
     """Return where most of the time that is lost goes, or that none is lost."""
-    breakdown = results.get("breakdown")
-    shares = {} if breakdown is None else _parts(breakdown)
-    if not shares:
+    if not parts:
         return ""
+    shares = dict(parts)
     idle_ratio = shares.pop("idle")
     causes = results.get("idle")
     if causes is not None and len(causes.to_frame("causes")):
@@ -106,8 +119,19 @@ def _bound_by(results: Mapping[str, Result]) -> str:
     working = shares.pop("compute") + shares.pop("device_memory")
     if working >= _MOSTLY:
         return _GPU_BOUND
+    if _paid_once(results) >= _MOSTLY:
+        return _PAID_ONCE
     largest = max(shares, key=lambda name: shares[name])
     return _waiting_for(results, largest) or _BOUND_BY.get(largest, "mostly idle")
+
+
+def _paid_once(results: Mapping[str, Result]) -> float:
+    """Return the share of the time that findings say costs it once."""
+    findings = results.get("findings")
+    if findings is None or findings.table.empty:
+        return 0.0
+    table = findings.table
+    return float(table.loc[table["once_ns"].notna(), "claimed_ratio"].sum())
 
 
 def _waiting_for(results: Mapping[str, Result], largest: str) -> str:
@@ -121,17 +145,25 @@ def _waiting_for(results: Mapping[str, Result], largest: str) -> str:
     return f"waiting for {name}" if name and first["rule"] in _SLOW else ""
 
 
+_SLOW_STEPS: Final = "slow_steps"
 _SLOW: Final = ("straggler", "slow_host")
 
 
-def _where(results: Mapping[str, Result], window_ns: int) -> Iterable[Note]:
-    """Return where the time of a step goes, on the devices or else on the host."""
-    steps, breakdown = results.get("steps"), results.get("breakdown")
-    start, values = _subject(steps, window_ns)
+def _where(
+    results: Mapping[str, Result], parts: Mapping[str, float], window_ns: int, left_out: set[str]
+) -> Iterable[Note]:
+    """Return where the time of a step goes, on the devices or else on the host.
+
+    ``left_out`` are the kinds of what is done now and then.
+    """
+    breakdown = results.get("breakdown")
+    start, values = _subject(results.get("steps"), window_ns)
+    if left_out:
+        start += " without {left_out}"
+        values["left_out"] = " and ".join(sorted(left_out))
     if breakdown is not None:
         shares = {
-            _PART_NAMES.get(part, part.replace("_", " ")): share
-            for part, share in _parts(breakdown).items()
+            _PART_NAMES.get(part, part.replace("_", " ")): share for part, share in parts.items()
         }
         devices = len(breakdown.table)
         of = " (mean of {devices:count} devices)" if devices > 1 else ""
@@ -144,7 +176,9 @@ def _where(results: Mapping[str, Result], window_ns: int) -> Iterable[Note]:
 
 def _subject(steps: Result | None, window_ns: int) -> tuple[str, dict[str, Any]]:
     """Return what the shares are of: of a step where the window is made of them, else of it."""
-    if steps is None or "median_ns" not in steps.scalars or not _fill(steps, window_ns):
+    if steps is None or "median_ns" not in steps.scalars:
+        return "The window", {}
+    if not _fill(steps.table[~steps.table["is_warmup"]], window_ns):
         return "The window", {}
     if steps.scalars["is_pattern"]:
         return "A turn of the repeating pattern, {step:ns},", {"step": steps.scalars["median_ns"]}
@@ -152,21 +186,33 @@ def _subject(steps: Result | None, window_ns: int) -> tuple[str, dict[str, Any]]
     return f"A {kind} of {{step:ns}}", {"step": steps.scalars["median_ns"]}
 
 
-def _fill(steps: Result, window_ns: int) -> bool:
-    """Return whether the steady steps of all ranks together fill the window."""
-    table = steps.table[~steps.table["is_warmup"]]
-    starts = table["at_ns"].to_numpy(np.int64)
-    covered = Intervals.union_of(starts, starts + table["duration_ns"].to_numpy(np.int64))
-    return covered.total_ns >= _FILLED * window_ns
+def _fill(steps: pd.DataFrame, window_ns: int) -> bool:
+    """Return whether ``steps``, of all ranks together, fill the window."""
+    starts = steps["at_ns"].to_numpy(np.int64)
+    covered = Intervals.union_of(starts, starts + steps["duration_ns"].to_numpy(np.int64))
+    return bool(covered.total_ns) and covered.total_ns >= _FILLED * window_ns
 
 
-def _parts(breakdown: Result) -> dict[str, float]:
-    """Return the share of each of the five parts, of all devices together."""
-    total = breakdown.to_frame("total")
+def _parts(breakdown: Result | None, steps: Result | None) -> dict[str, float]:
+    """Return the share of each of the five parts, of all devices together.
+
+    Of ``steps``, where given: the steady ones that nothing done now and then made longer.
+    """
+    total = pd.DataFrame() if breakdown is None else breakdown.to_frame("total")
     if total.empty or not total["duration_ns"].iloc[0]:
         return {}
+    if steps is not None and "compute_ns" in steps.table:
+        own = steps.table[_are_typical(steps.table)]
+        sums = {part: float(own[f"{part}_ns"].sum()) for part in PARTS}
+        if whole := sum(sums.values()):
+            return {part: ns / whole for part, ns in sums.items()}
     row = total.iloc[0]
     return {part: float(row[f"{part}_ns"] / row["duration_ns"]) for part in PARTS}
+
+
+def _are_typical(steps: pd.DataFrame) -> pd.Series:
+    """Return which steps are no warm-up, and not longer by what is done now and then."""
+    return ~steps["is_warmup"].astype(bool) & (steps["excess_cause"] == "")
 
 
 def _host_shares(phases: Result) -> dict[str, float]:
@@ -192,7 +238,7 @@ def _with_shares(
 def _steadiness(steps: Result | None) -> Iterable[Note]:
     if steps is None or steps.scalars.get("steady_count", 0) < 2:
         return
-    scalars, table = steps.scalars, steps.table[~steps.table["is_warmup"].astype(bool)]
+    scalars, table = steps.scalars, steps.table[_are_typical(steps.table)]
     processes, n_steps = int(table["process"].nunique()), int(table["step"].nunique())
     what = "turn" if scalars["is_pattern"] else "step"
     on = " on {processes:count} ranks" if processes > 1 else ""
@@ -217,12 +263,16 @@ def _steadiness(steps: Result | None) -> Iterable[Note]:
     )
 
 
-def _once(one_off: pd.DataFrame) -> Iterable[Note]:
-    """Return what was paid once, not all in the window, by the process that paid the most."""
+def _once(one_off: pd.DataFrame, told: set[str]) -> Iterable[Note]:
+    """Return what was paid once, not all in the window, by the process that paid the most.
+
+    What of the kinds ``told`` lies in the window is told already.
+    """
     outside = one_off[one_off["outside_ns"] > 0]
     for kind, own in outside.groupby("kind", sort=False):
         row = own.iloc[int(own["outside_ns"].to_numpy().argmax())]
-        yield Note.of("{kind} {ns:ns}", kind=str(kind), ns=int(row["total_ns"]))
+        ns = row["outside_ns" if kind in told else "total_ns"]
+        yield Note.of("{kind} {ns:ns}", kind=str(kind), ns=int(ns))
 
 
 def _fine(findings: Result | None) -> tuple[str, ...]:
@@ -254,6 +304,8 @@ def _unknown(findings: Result | None) -> tuple[Note, ...]:
 def _next_command(findings: Result | None, recorded: frozenset[str]) -> str:
     if findings is not None and len(findings.table):
         first = findings.table.iloc[0]
+        if first["rule"] == _SLOW_STEPS:
+            return f"traceprof explain TRACE {first['window']}"
         # A window that holds one gap shows nothing in a table of steps.
         has_window = first["window"] and first["show"] != "steps"
         window = f" --window '{first['window']}'" if has_window else ""

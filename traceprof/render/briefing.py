@@ -1,0 +1,96 @@
+"""What a page says before its tables, in words: the terminal, reports and other forms share it."""
+
+from __future__ import annotations
+
+import shlex
+from dataclasses import dataclass
+from pathlib import Path
+
+from traceprof.facts.workload import UNKNOWN
+from traceprof.render.escape import plain_text
+from traceprof.render.formatting import note_text, sentences
+from traceprof.session.answer import Document
+from traceprof.units import format_duration
+
+__all__ = ["Briefing", "briefing_of"]
+
+
+@dataclass(frozen=True, slots=True)
+class Briefing:
+    """The words of a page; "" and () for what is not known.
+
+    ``workload`` is what runs on what, ``because`` why one thinks so. ``window`` is what it is
+    called, ``times`` where in the run it lies, and ``notes`` say why it is that, the reason first.
+    ``answer`` is the bottleneck in a word and where the time goes. ``remarks`` are what stands
+    apart from the findings, each with its label.
+    """
+
+    title: str
+    profiler: str
+    workload: str
+    because: str
+    window: str
+    times: str
+    notes: tuple[str, ...]
+    warnings: tuple[str, ...]
+    answer: str
+    once: str
+    periodic: str
+    fine: str
+    unknown: tuple[str, ...]
+    next_command: str
+
+    @property
+    def remarks(self) -> tuple[tuple[str, str], ...]:
+        """What stands apart from the findings, each with its label."""
+        every = (
+            ("now and then", self.periodic),
+            ("once", self.once),
+            ("checked and fine", self.fine),
+            *(("not judged", text) for text in self.unknown),
+            ("next", self.next_command),
+        )
+        return tuple((label, text) for label, text in every if text)
+
+
+def briefing_of(document: Document) -> Briefing:
+    """Return what a page about ``document`` says before its tables."""
+    found, verdict = document.workload, document.verdict
+    kind = "" if found is None or found.kind == UNKNOWN else found.kind
+    reasons = found.reasons if kind and found is not None else ()
+    window = document.selection.window
+    start, end = (
+        format_duration(document.ns_after_start(at)) for at in (window.start_ns, window.end_ns)
+    )
+    return Briefing(
+        title=plain_text(Path(document.info.path).name),
+        profiler=plain_text(document.info.profiler),
+        workload=" on ".join(filter(None, (kind, plain_text(document.hardware)))),
+        because=note_text(reasons[0]) if reasons else "",
+        window=plain_text(document.selection.label),
+        times=f"{start} .. {end} of {format_duration(document.span.duration_ns)}",
+        notes=tuple(sentences(document.selection.notes)),
+        warnings=tuple(map(plain_text, document.info.warnings)),
+        answer=_answer(document),
+        once="" if verdict is None else "; ".join(map(note_text, verdict.once)),
+        periodic="" if verdict is None else "; ".join(map(note_text, verdict.periodic)),
+        fine="" if verdict is None else ", ".join(verdict.fine),
+        unknown=() if verdict is None else tuple(map(note_text, verdict.unknown)),
+        next_command=_next_command(document),
+    )
+
+
+def _answer(document: Document) -> str:
+    verdict = document.verdict
+    if verdict is None:
+        return ""
+    words = verdict.bound_by
+    start = [f"{words[:1].upper()}{words[1:]}."] if words else []
+    return " ".join((*start, *map(note_text, verdict.sentences)))
+
+
+def _next_command(document: Document) -> str:
+    if document.verdict is None:
+        return ""
+    path = shlex.quote(document.info.path)
+    return plain_text(document.verdict.next_command.replace("TRACE", path))
