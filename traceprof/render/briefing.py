@@ -65,7 +65,7 @@ def briefing_of(document: Document) -> Briefing:
     return Briefing(
         title=plain_text(Path(document.info.path).name),
         profiler=plain_text(document.info.profiler),
-        workload=" on ".join(filter(None, (kind, plain_text(document.hardware)))),
+        workload=" on ".join(filter(None, (kind, _hardware(document)))),
         because=note_text(reasons[0]) if reasons else "",
         window=plain_text(document.selection.label),
         times=f"{start} .. {end} of {format_duration(document.span.duration_ns)}",
@@ -78,6 +78,12 @@ def briefing_of(document: Document) -> Briefing:
         unknown=() if verdict is None else tuple(map(note_text, verdict.unknown)),
         next_command=_next_command(document),
     )
+
+
+def _hardware(document: Document) -> str:
+    """Return the models of the devices that worked, and how many there are of each."""
+    models = ((plain_text(name), n) for name, n in document.hardware.items())
+    return ", ".join(f"{n} × {name}" if n > 1 else name for name, n in models)
 
 
 def _answer(document: Document) -> str:

@@ -92,10 +92,10 @@ def judge(
     kinds = {str(note.values["kind"]) for note in occasions}
     return Verdict(
         bound_by=_bound_by(results, parts),
-        sentences=(*_where(results, parts, window_ns, kinds), *_steadiness(steps)),
+        sentences=(*_where(results, parts, window_ns, kinds), *_steadiness(steps, kinds)),
         fine=_fine(findings),
         unknown=_unknown(findings),
-        once=(*(note for note in occasions if note.values["n"] == 1), *_once(one_off, kinds)),
+        once=(*(note for note in occasions if note.values["n"] == 1), *_once(one_off, occasions)),
         next_command=_next_command(findings, recorded),
         periodic=tuple(note for note in occasions if note.values["n"] > 1),
         parts=parts,
@@ -235,7 +235,7 @@ def _with_shares(
     yield Note.of(f"{start} goes to {words}{end}.", **values, **numbered)
 
 
-def _steadiness(steps: Result | None) -> Iterable[Note]:
+def _steadiness(steps: Result | None, left_out: set[str]) -> Iterable[Note]:
     if steps is None or steps.scalars.get("steady_count", 0) < 2:
         return
     scalars, table = steps.scalars, steps.table[_are_typical(steps.table)]
@@ -249,7 +249,8 @@ def _steadiness(steps: Result | None) -> Iterable[Note]:
         text = f"{{n:count}} {what}s{on}, {word}: 80 % of them take {{p10:ns}} to {{p90:ns}}"
     slow = int((table["excess_ns"] > 0).sum())
     text += "; {slow:count} of them slow" if slow else ""
-    text += "; {rate:number} samples/s" if "mean_samples_per_s" in scalars else ""
+    if "mean_samples_per_s" in scalars:
+        text += "; {rate:number} samples/s" + (", {left_out} included" if left_out else "")
     yield Note.of(
         f"{text}.",
         n=n_steps,
@@ -260,18 +261,20 @@ def _steadiness(steps: Result | None) -> Iterable[Note]:
         p90=scalars["p90_ns"],
         slow=slow,
         rate=scalars.get("mean_samples_per_s"),
+        left_out=" and ".join(sorted(left_out)),
     )
 
 
-def _once(one_off: pd.DataFrame, told: set[str]) -> Iterable[Note]:
+def _once(one_off: pd.DataFrame, told: Iterable[Note]) -> Iterable[Note]:
     """Return what was paid once, not all in the window, by the process that paid the most.
 
-    What of the kinds ``told`` lies in the window is told already.
+    What lies in the window is ``told`` already; of what is done again and again, all is.
     """
-    outside = one_off[one_off["outside_ns"] > 0]
+    again = {note.values["kind"]: note.values["n"] > 1 for note in told}
+    outside = one_off[(one_off["outside_ns"] > 0) & ~one_off["kind"].map(again).eq(True)]
     for kind, own in outside.groupby("kind", sort=False):
         row = own.iloc[int(own["outside_ns"].to_numpy().argmax())]
-        ns = row["outside_ns" if kind in told else "total_ns"]
+        ns = row["outside_ns" if kind in again else "total_ns"]
         yield Note.of("{kind} {ns:ns}", kind=str(kind), ns=int(ns))
 
 
@@ -302,8 +305,9 @@ def _unknown(findings: Result | None) -> tuple[Note, ...]:
 
 
 def _next_command(findings: Result | None, recorded: frozenset[str]) -> str:
-    if findings is not None and len(findings.table):
-        first = findings.table.iloc[0]
+    found = [] if findings is None else findings.table[~findings.table["is_minor"].astype(bool)]
+    if len(found):
+        first = found.iloc[0]
         if first["rule"] == _SLOW_STEPS:
             return f"traceprof explain TRACE {first['window']}"
         # A window that holds one gap shows nothing in a table of steps.
