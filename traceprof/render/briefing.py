@@ -5,14 +5,20 @@ from __future__ import annotations
 import shlex
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Final
 
 from traceprof.facts.workload import UNKNOWN
+from traceprof.model.results import Result
 from traceprof.render.escape import plain_text
 from traceprof.render.formatting import note_text, sentences
+from traceprof.render.shown import Row, rows_of
 from traceprof.session.answer import Document
 from traceprof.units import format_duration
 
-__all__ = ["Briefing", "briefing_of"]
+__all__ = ["Briefing", "briefing_of", "findings_for_people"]
+
+_NOTHING_FOUND: Final = "no rule found anything to improve"
+_NOTHING_KNOWN: Final = "no work of devices was recorded: little can be judged"
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,8 +27,8 @@ class Briefing:
 
     ``workload`` is what runs on what, ``because`` why one thinks so. ``window`` is what it is
     called, ``times`` where in the run it lies, and ``notes`` say why it is that, the reason first.
-    ``answer`` is the bottleneck in a word and where the time goes. ``remarks`` are what stands
-    apart from the findings, each with its label.
+    ``answer`` is the bottleneck in a word and where the time goes, ``nothing`` what to say instead
+    of findings where there are none, and ``remarks`` what stands apart, each with its label.
     """
 
     title: str
@@ -34,11 +40,17 @@ class Briefing:
     notes: tuple[str, ...]
     warnings: tuple[str, ...]
     answer: str
+    nothing: str
     once: str
     periodic: str
     fine: str
     unknown: tuple[str, ...]
     next_command: str
+
+    @property
+    def workload_line(self) -> str:
+        """What runs on what, and why one thinks so."""
+        return f"{self.workload} ({self.because})" if self.because else self.workload
 
     @property
     def remarks(self) -> tuple[tuple[str, str], ...]:
@@ -72,12 +84,18 @@ def briefing_of(document: Document) -> Briefing:
         notes=tuple(sentences(document.selection.notes)),
         warnings=tuple(map(plain_text, document.info.warnings)),
         answer=_answer(document),
+        nothing=_nothing(document),
         once="" if verdict is None else "; ".join(map(note_text, verdict.once)),
         periodic="" if verdict is None else "; ".join(map(note_text, verdict.periodic)),
         fine="" if verdict is None else ", ".join(verdict.fine),
         unknown=() if verdict is None else tuple(map(note_text, verdict.unknown)),
         next_command=_next_command(document),
     )
+
+
+def findings_for_people(findings: Result) -> list[Row]:
+    """Return the findings that are worth a place on a page, the most important first."""
+    return [row for row in rows_of(findings.table) if not row.get("is_minor")]
 
 
 def _hardware(document: Document) -> str:
@@ -93,6 +111,14 @@ def _answer(document: Document) -> str:
     words = verdict.bound_by
     start = [f"{words[:1].upper()}{words[1:]}."] if words else []
     return " ".join((*start, *map(note_text, verdict.sentences)))
+
+
+def _nothing(document: Document) -> str:
+    """Return what to say where no rule found anything worth a page; "" where one did."""
+    findings = document.results.get("findings")
+    if findings is None or findings_for_people(findings):
+        return ""
+    return _NOTHING_FOUND if "breakdown" in document.results else _NOTHING_KNOWN
 
 
 def _next_command(document: Document) -> str:

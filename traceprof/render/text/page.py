@@ -9,8 +9,7 @@ import numpy as np
 from rich.console import Group, RenderableType
 from rich.text import Text
 
-from traceprof.render.briefing import Briefing, briefing_of
-from traceprof.render.shown import rows_of
+from traceprof.render.briefing import Briefing, briefing_of, findings_for_people
 from traceprof.render.text.advice import brief, findings_in_brief
 from traceprof.render.text.parts import stacked_bar
 from traceprof.session.answer import Document
@@ -20,7 +19,6 @@ from traceprof.units import format_duration
 __all__ = ["page_view", "sparkline", "where_view"]
 
 _BEST: Final = 3
-_NOTHING_KNOWN: Final = "no work of devices was recorded: little can be judged"
 _MOST_NOTES: Final = 2
 _FEWEST_STEPS: Final = 3
 _SPARK_WIDTH: Final = 44
@@ -33,7 +31,7 @@ def page_view(document: Document, verdict: Verdict, width: int) -> RenderableTyp
     blocks = (
         _heading(words, width),
         _answer(document, words, verdict, width),
-        _findings(document, width),
+        _findings(document, words, width),
         _remarks(words, width),
     )
     lines: list[RenderableType] = []
@@ -104,15 +102,14 @@ def _step_line(document: Document) -> Iterator[Text]:
         yield line
 
 
-def _findings(document: Document, width: int) -> Iterator[RenderableType]:
+def _findings(document: Document, words: Briefing, width: int) -> Iterator[RenderableType]:
     findings = document.results.get("findings")
     if findings is None:
         return
-    rows = [row for row in rows_of(findings.table) if not row.get("is_minor")]
-    if not rows:
-        is_known = "breakdown" in document.results
-        yield Text("no rule found anything to improve" if is_known else _NOTHING_KNOWN)
+    if words.nothing:
+        yield Text(words.nothing)
         return
+    rows = findings_for_people(findings)
     yield from findings_in_brief(rows[:_BEST], width)
     if (left := len(rows) - _BEST) > 0:
         noun = "finding" if left == 1 else "findings"
