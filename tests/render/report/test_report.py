@@ -100,14 +100,15 @@ def _tags(html: str) -> dict[str, int]:
     return parser.seen
 
 
-def test_the_first_lines_are_the_verdict_and_the_main_numbers() -> None:
+def test_the_first_lines_are_the_verdict_and_where_the_time_goes() -> None:
     html = _report(_training())
-    assert "<p>Input-bound. A step of 1.000 ms is the first sentence.</p>" in html
-    figures = re.findall(r"<b>([^<]*)</b><span>(.*?)</span>", html)
-    assert figures[0] == ("1.000 ms", "median of 4 steady steps")
+    assert "Input-bound. A step of 1.000 ms is the first sentence.</p>" in html
+    legend = re.search(r'<ul class="legend">(.*?)</ul>', html)
+    assert legend
+    found = re.findall(r"</i>(.*?)</li>", legend.group(1))
     shares = ("64.9 %", "10.8 %", "0.0 %", "0.0 %", "24.3 %")
-    words = [part.replace("_", " ") for part in PARTS]
-    assert figures[-5:] == list(zip(shares, words, strict=True))
+    words = [part.replace("_", " ").capitalize() for part in PARTS]
+    assert found == [f"{word} {share}" for word, share in zip(words, shares, strict=True)]
 
 
 def test_the_first_screen_says_what_the_page_of_the_terminal_says() -> None:

@@ -53,7 +53,8 @@ def breakdown_bars(breakdown: Result) -> str:
 def parts_bar(parts: Mapping[str, float]) -> str:
     """Return the shares of the five parts, by their keys, as one bar."""
     ratios = {part.column: parts[part.key] for part in PART_STYLES}
-    return f"{_legend(_PARTS.values())}{_bar_of('where the time goes', ratios)}"
+    shares = {_PARTS[column]: format_ratio(ratio) for column, ratio in ratios.items()}
+    return f"{_legend(_PARTS.values(), shares)}{_bar_of('where the time goes', ratios)}"
 
 
 def _bar(row: Row) -> str:
@@ -80,10 +81,12 @@ def _label(category: str) -> str:
     return category_of(category).label
 
 
-def _legend(categories: Iterable[str]) -> str:
+def _legend(categories: Iterable[str], values: Mapping[str, str] | None = None) -> str:
+    """Return what the colours mean, with a value behind each of which one is given."""
+    keys = dict.fromkeys(categories)
+    words = {key: f"{_label(key)} {(values or {}).get(key, '')}".strip() for key in keys}
     items = "".join(
-        f'<li><i style="background:var(--{key})"></i>{html_text(_label(key))}</li>'
-        for key in dict.fromkeys(categories)
+        f'<li><i style="background:var(--{key})"></i>{html_text(words[key])}</li>' for key in keys
     )
     return f'<ul class="legend">{items}</ul>'
 

@@ -5,7 +5,7 @@ It says the same as the page of the terminal, in the same words.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any, Final
 
 from traceprof.errors import UsageError
@@ -15,17 +15,15 @@ from traceprof.model.trace import Trace
 from traceprof.model.window import TimeWindow
 from traceprof.render.briefing import Briefing, findings_for_people
 from traceprof.render.escape import html_list, html_text
-from traceprof.render.formatting import is_known, sentences, value_text
-from traceprof.render.palette import PART_STYLES
+from traceprof.render.formatting import sentences, value_text
 from traceprof.render.report.charts import parts_bar
 from traceprof.render.report.links import link_to
 from traceprof.render.shown import Row
 from traceprof.render.wording import saving_words
 from traceprof.session.answer import Document
 from traceprof.session.selection import select
-from traceprof.units import format_count, format_duration, format_number, format_ratio
 
-__all__ = ["findings_html", "heading_html", "remarks_html", "summary_html"]
+__all__ = ["findings_html", "heading_html", "summary_html"]
 
 _SHOWN: Final = 5
 
@@ -37,49 +35,19 @@ def heading_html(document: Document, words: Briefing) -> str:
         f'<div class="sub">{html_text(about, 400)}</div>'
         + (f'<p class="what">{html_text(words.workload_line)}</p>' if words.workload else "")
         + f'<p class="what">judged <b>{html_text(words.window)}</b> {html_text(words.times)}</p>'
-        + html_list([*words.notes, *words.warnings])
+        + html_list([*words.notes, *(f"warning: {text}" for text in words.warnings)])
     )
 
 
 def summary_html(document: Document, words: Briefing) -> str:
-    """Return the verdict in words, as a bar and in the main numbers; "" where nothing is known."""
+    """Return the verdict in words and as a bar, and what stands apart; "" for nothing known."""
     parts = {} if document.verdict is None else document.verdict.parts
-    figures = "".join(
-        f'<div class="figure"><b>{html_text(number)}</b><span>{html_text(about)}</span></div>'
-        for number, about in (*_of_steps(document), *_of_devices(parts))
-    )
-    text = f"<p>{html_text(words.answer)}</p>" if words.answer else ""
-    if not figures and not text:
-        return ""
-    bar = parts_bar(parts) if parts else ""
-    return f'<div class="verdict">{text}</div>{bar}<div class="figures">{figures}</div>'
-
-
-def remarks_html(words: Briefing) -> str:
-    """Return what costs time apart, what is fine, what is not known, and what to run next."""
+    text = f'<p class="answer">{html_text(words.answer)}</p>' if words.answer else ""
     items = "".join(
-        f"<dt>{html_text(label)}</dt><dd>{html_text(text)}</dd>" for label, text in words.remarks
+        f"<dt>{html_text(label)}</dt><dd>{html_text(about)}</dd>" for label, about in words.remarks
     )
-    return f'<dl class="remarks">{items}</dl>' if items else ""
-
-
-def _of_steps(document: Document) -> list[tuple[str, str]]:
-    """Return how long the steps are of which the window is made, and their throughput."""
-    if document.verdict is None or not document.verdict.has_steps:
-        return []
-    scalars = document.results["steps"].scalars
-    figures = []
-    if is_known(median_ns := scalars.get("median_ns")):
-        count = format_count(scalars.get("steady_count"))
-        what = "turns of the pattern" if scalars.get("is_pattern") else "steady steps"
-        figures.append((format_duration(median_ns), f"median of {count} {what}"))
-    if is_known(rate := scalars.get("mean_samples_per_s")):
-        figures.append((format_number(rate), "samples per second"))
-    return figures
-
-
-def _of_devices(parts: Mapping[str, float]) -> list[tuple[str, str]]:
-    return [(format_ratio(parts[part.key]), part.label) for part in PART_STYLES if parts]
+    remarks = f'<dl class="remarks">{items}</dl>' if items else ""
+    return f"{text}{parts_bar(parts) if parts else ''}{remarks}"
 
 
 def findings_html(trace: Trace, findings: Result, window: TimeWindow, nothing: str) -> str:

@@ -26,7 +26,6 @@ from traceprof.render.report.matrix import peer_matrix
 from traceprof.render.report.opening import (
     findings_html,
     heading_html,
-    remarks_html,
     summary_html,
 )
 from traceprof.render.report.typical import choose_extent
@@ -101,7 +100,6 @@ def render_report(document: Document, trace: Trace, options: Options) -> str:
     parts = [
         _Part("verdict", "Where the time went", summary_html(document, words)),
         *_advice(document, trace, extent.window, words),
-        _Part("remarks", "Beside that", remarks_html(words)),
         *(part for part in found if part.key in _FIRST),
         _timeline(extent.label, fragment.html, encoded),
         *(part for part in found if part.key not in _FIRST),
