@@ -305,9 +305,9 @@ def _unknown(findings: Result | None) -> tuple[Note, ...]:
 
 
 def _next_command(findings: Result | None, recorded: frozenset[str]) -> str:
-    found = [] if findings is None else findings.table[~findings.table["is_minor"].astype(bool)]
-    if len(found):
-        first = found.iloc[0]
+    table = pd.DataFrame() if findings is None else findings.table
+    if len(table) and not table["is_minor"].iloc[0]:
+        first = table.iloc[0]
         if first["rule"] == _SLOW_STEPS:
             return f"traceprof explain TRACE {first['window']}"
         # A window that holds one gap shows nothing in a table of steps.

@@ -61,13 +61,14 @@ def explained_by(
     of that is known. Ranks wait for one another: what one did in a step explains the others', too.
     """
     names = np.array(list(took), object)
-    each = pd.DataFrame(dict(took), steps.index)
-    each = each.groupby(steps["step"]).transform("max").to_numpy(np.float64)
+    own_ns = pd.DataFrame(dict(took), steps.index)
+    each = own_ns.groupby(steps["step"]).transform("max").to_numpy(np.float64)
     whole = each.sum(axis=1)
     durations = steps["duration_ns"].to_numpy(np.float64)
     found = np.full(len(steps), "", object)
     judged = np.flatnonzero(is_judged)
-    for own in rows_by(steps.iloc[judged], "process").values():
+    by_process: Mapping[int, npt.NDArray[np.int64]] = rows_by(steps.iloc[judged], "process")
+    for own in by_process.values():
         rows = judged[own]
         has = whole[rows] > _FLOOR * float(np.median(durations[rows]))
         if not has.any() or has.mean() > _MOST:

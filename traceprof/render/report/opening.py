@@ -5,6 +5,7 @@ It says the same as the page of the terminal, in the same words.
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Sequence
 from typing import Any, Final
 
@@ -23,7 +24,7 @@ from traceprof.render.wording import saving_words
 from traceprof.session.answer import Document
 from traceprof.session.selection import select
 
-__all__ = ["findings_html", "heading_html", "summary_html"]
+__all__ = ["explaining_html", "findings_html", "heading_html", "summary_html"]
 
 _SHOWN: Final = 5
 
@@ -48,6 +49,17 @@ def summary_html(document: Document, words: Briefing) -> str:
     )
     remarks = f'<dl class="remarks">{items}</dl>' if items else ""
     return f"{text}{parts_bar(parts) if parts else ''}{remarks}"
+
+
+def explaining_html(document: Document) -> str:
+    """Return the command that tells why the slowest of the slow steps is slow; "" without any."""
+    table = document.results["steps"].table
+    slow = table[(table["excess_ns"] > 0) & (table["excess_cause"] == "")]
+    if slow.empty:
+        return ""
+    step = int(slow["step"].iloc[int(slow["excess_ns"].to_numpy().argmax())])
+    command = f"traceprof explain {shlex.quote(document.info.path)} step:{step}"
+    return f'<p class="note">Why step {step} is slow: {html_text(command)}</p>'
 
 
 def findings_html(trace: Trace, findings: Result, window: TimeWindow, nothing: str) -> str:

@@ -24,6 +24,7 @@ from traceprof.render.report.heat_chart import heat_chart, heat_style
 from traceprof.render.report.links import links_of_rows
 from traceprof.render.report.matrix import peer_matrix
 from traceprof.render.report.opening import (
+    explaining_html,
     findings_html,
     heading_html,
     summary_html,
@@ -140,7 +141,8 @@ def _section(document: Document, section: Section, shown: TimeWindow, rows: int)
     result = section.result
     chart = _CHARTS[section.name](result) if section.name in _CHARTS else ""
     tables = "".join(_tables(document, section, shown, rows))
-    return f"{chart}{html_list(sentences(result.notes))}{tables}"
+    more = explaining_html(document) if section.name == "steps" else ""
+    return f"{chart}{html_list(sentences(result.notes))}{more}{tables}"
 
 
 def _tables(document: Document, section: Section, shown: TimeWindow, rows: int) -> Iterator[str]:

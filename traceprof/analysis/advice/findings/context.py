@@ -93,7 +93,7 @@ class Context:
         if not len(self.steps):
             return np.zeros(0, np.int64)
         excess_ns = measured_steps(self.ranks).table["excess_ns"].to_numpy(np.float64)
-        return np.sign(np.nan_to_num(excess_ns)).astype(np.int64)
+        return np.asarray(np.sign(np.nan_to_num(excess_ns)), np.int64)
 
     @cached_property
     def is_occasional(self) -> npt.NDArray[np.bool_]:
