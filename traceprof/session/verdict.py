@@ -25,6 +25,12 @@ LEAST_SHARE: Final = 0.01
 _STEADY: Final = 0.1
 _MOSTLY: Final = 0.5
 _FILLED: Final = 0.95
+_CONSIDERABLE: Final = 0.05
+_SUBJECTS: Final = {
+    "idle": "idle time",
+    "exposed_communication": "communication",
+    "exposed_transfer": "transfers",
+}
 _UNTOLD: Final = ("profiler",)
 """Nobody records again to learn what the profiler itself takes."""
 _TOLD_BY: Final = ("record ", "traceprof record", "--")
@@ -93,7 +99,7 @@ def judge(
     return Verdict(
         bound_by=_bound_by(results, parts),
         sentences=(*_where(results, parts, window_ns, kinds), *_steadiness(steps, kinds)),
-        fine=_fine(findings),
+        fine=_fine(findings, _visible(parts, steps)),
         unknown=_unknown(findings),
         once=(*(note for note in occasions if note.values["n"] == 1), *_once(one_off, occasions)),
         next_command=_next_command(findings, recorded),
@@ -278,12 +284,27 @@ def _once(one_off: pd.DataFrame, told: Iterable[Note]) -> Iterable[Note]:
         yield Note.of("{kind} {ns:ns}", kind=str(kind), ns=int(ns))
 
 
-def _fine(findings: Result | None) -> tuple[str, ...]:
-    """Return the subjects of the rules that were judged, none of which found anything."""
+def _fine(findings: Result | None, visible: set[str]) -> tuple[str, ...]:
+    """Return the subjects of the rules that were judged, none of which found anything.
+
+    Without those that are ``visible``: what takes much of the time is not fine because a finding
+    of another subject explains it.
+    """
     if findings is None:
         return ()
     checked = findings.to_frame("checked")
-    return tuple(checked.loc[checked["is_fine"].astype(bool), "subject"])
+    fine = checked.loc[checked["is_fine"].astype(bool), "subject"]
+    return tuple(subject for subject in fine if subject not in visible)
+
+
+def _visible(parts: Mapping[str, float], steps: Result | None) -> set[str]:
+    """Return the subjects of rules that the page itself shows to be an issue."""
+    found = {
+        subject for part, subject in _SUBJECTS.items() if parts.get(part, 0.0) >= _CONSIDERABLE
+    }
+    if steps is not None and steps.scalars.get("spread_ratio", 0.0) >= _STEADY:
+        found.add("even steps")
+    return found
 
 
 def _unknown(findings: Result | None) -> tuple[Note, ...]:

@@ -13,8 +13,8 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
-from traceprof.facts.one_off_costs import COMPILING, LOADING_KERNELS, costs_of_processes
 from traceprof.facts.steps.between import CHECKPOINT, EVALUATION, between_steps
+from traceprof.facts.steps.costs import COMPILING, LOADING_KERNELS, costs_of_processes
 from traceprof.facts.steps.spans import rows_by
 from traceprof.model.intervals import Intervals
 from traceprof.model.results import Note
