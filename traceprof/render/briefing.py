@@ -118,7 +118,9 @@ def _nothing(document: Document) -> str:
     findings = document.results.get("findings")
     if findings is None or findings_for_people(findings):
         return ""
-    return _NOTHING_FOUND if "breakdown" in document.results else _NOTHING_KNOWN
+    breakdown = document.results.get("breakdown")
+    is_known = breakdown is not None and not breakdown.table.empty
+    return _NOTHING_FOUND if is_known else _NOTHING_KNOWN
 
 
 def _next_command(document: Document) -> str:

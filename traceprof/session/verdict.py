@@ -99,7 +99,7 @@ def judge(
     return Verdict(
         bound_by=_bound_by(results, parts),
         sentences=(*_where(results, parts, window_ns, kinds), *_steadiness(steps, kinds)),
-        fine=_fine(findings, _visible(parts, steps)),
+        fine=_fine(findings, _visible(parts, steps)) if parts or _has_steps(steps) else (),
         unknown=_unknown(findings),
         once=(*(note for note in occasions if note.values["n"] == 1), *_once(one_off, occasions)),
         next_command=_next_command(findings, recorded),
@@ -295,6 +295,11 @@ def _fine(findings: Result | None, visible: set[str]) -> tuple[str, ...]:
     checked = findings.to_frame("checked")
     fine = checked.loc[checked["is_fine"].astype(bool), "subject"]
     return tuple(subject for subject in fine if subject not in visible)
+
+
+def _has_steps(steps: Result | None) -> bool:
+    """Return whether there is anything to judge where no device worked."""
+    return steps is not None and not steps.table.empty
 
 
 def _visible(parts: Mapping[str, float], steps: Result | None) -> set[str]:

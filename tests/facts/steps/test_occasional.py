@@ -65,6 +65,14 @@ def test_a_range_of_another_name_explains_nothing() -> None:
     assert causes(loop({5}, name="sleep")) == {}
 
 
+def test_the_backward_pass_that_evaluates_functions_is_no_evaluation() -> None:
+    autograd = "autograd::engine::evaluate_function: AddmmBackward0"
+    assert causes(loop({4, 8}, name=autograd)) == {}
+    assert causes(loop({4, 8}, name="trainer::evaluate_model")) == dict.fromkeys(
+        (4, 8), "evaluation"
+    )
+
+
 def test_compiling_in_one_step_is_told_with_its_step() -> None:
     steps = measured_steps(loop({7}, length_ms=30, wait_ms=30, name="compile_fx"))
     (said,) = sentences(notes_on_occasions(steps.table))
