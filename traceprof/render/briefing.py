@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from traceprof.facts.workload import UNKNOWN
+from traceprof.facts.workload import UNKNOWN, Workload
 from traceprof.model.results import Result
 from traceprof.render.escape import plain_text
 from traceprof.render.formatting import note_text, sentences
@@ -69,7 +69,6 @@ def briefing_of(document: Document) -> Briefing:
     """Return what a page about ``document`` says before its tables."""
     found, verdict = document.workload, document.verdict
     kind = "" if found is None or found.kind == UNKNOWN else found.kind
-    reasons = found.reasons if kind and found is not None else ()
     window = document.selection.window
     start, end = (
         format_duration(document.ns_after_start(at)) for at in (window.start_ns, window.end_ns)
@@ -78,7 +77,7 @@ def briefing_of(document: Document) -> Briefing:
         title=plain_text(Path(document.info.path).name),
         profiler=plain_text(document.info.profiler),
         workload=" on ".join(filter(None, (kind, _hardware(document)))),
-        because=note_text(reasons[0]) if reasons else "",
+        because=_because(found),
         window=plain_text(document.selection.label),
         times=f"{start} .. {end} of {format_duration(document.span.duration_ns)}",
         notes=tuple(sentences(document.selection.notes)),
@@ -102,6 +101,14 @@ def _hardware(document: Document) -> str:
     """Return the models of the devices that worked, and how many there are of each."""
     models = ((plain_text(name), n) for name, n in document.hardware.items())
     return ", ".join(f"{n} × {name}" if n > 1 else name for name, n in models)
+
+
+def _because(found: Workload | None) -> str:
+    """Return why one thinks that this is what runs, or what there is instead of a reason."""
+    if found is None or not found.reasons:
+        return ""
+    reason = note_text(found.reasons[0])
+    return f"workload not known: {reason}" if found.kind == UNKNOWN else reason
 
 
 def _answer(document: Document) -> str:
