@@ -128,6 +128,19 @@ def test_the_first_screen_says_what_the_page_of_the_terminal_says() -> None:
     assert all(text in in_terminal for _, text in words.remarks)
 
 
+def test_a_slow_step_has_the_command_that_explains_it() -> None:
+    builder, at = TraceBuilder(), 0
+    for number in range(8):
+        length = (50 if number == 5 else 10) * MS
+        builder.step(at, at + length, number).kernel("gemm", at + length - 9 * MS, at + length)
+        at += length
+    trace = builder.build(info=TraceInfo(path="/tmp/a b.sqlite"))
+    assert "Why step 5 is slow: traceprof explain &#x27;/tmp/a b.sqlite&#x27; step:5" in _report(
+        trace
+    )
+    assert "traceprof explain" not in _report(_training())
+
+
 def test_advice_is_a_list_with_what_to_do_and_where() -> None:
     html = _report(_training())
     advice = re.search(r'<ol class="findings".*?</ol>', html, re.DOTALL)

@@ -111,8 +111,9 @@ def _first_works(context: Context, claim: Claim) -> tuple[Note, ...]:
             )
             if ns
         ]
-        values = {"device": device, "late": late_ns, "early": early_ns}
-        notes.append(Note.of(f"device {{device}} {' and '.join(text)}", **values))
+        if text:
+            values = {"device": device, "late": late_ns, "early": early_ns}
+            notes.append(Note.of(f"device {{device}} {' and '.join(text)}", **values))
     return tuple(notes[:3])
 
 
