@@ -23,7 +23,8 @@ class Scenario:
     """A planted trouble.
 
     ``rules``: any of these must come first; none: nothing may be found. ``also`` may be said, too.
-    ``subject`` is what the finding must name, ``once`` what must be listed as paid once.
+    ``subject`` is what the finding must name, ``once`` what must be listed as paid once, and
+    ``occasion`` what must be told as done now and then, or in a single step.
     """
 
     name: str
@@ -33,6 +34,7 @@ class Scenario:
     also: tuple[str, ...] = ()
     subject: str = ""
     once: str = ""
+    occasion: str = ""
 
     @property
     def saving_ns(self) -> float:
@@ -79,6 +81,12 @@ def parallel(n_ranks: int, **more: Any) -> Training:
 def against(name: str, rules: Sequence[str], also: Sequence[str] = (), **more: Any) -> Scenario:
     """Return a trouble of the healthy loop on one rank."""
     return Scenario(name, one(replace(HEALTHY, **more)), tuple(rules), one(HEALTHY), tuple(also))
+
+
+def occasional(name: str, occasion: str, **more: Any) -> Scenario:
+    """Return the healthy loop with something that is done in a few of its steps."""
+    own = against(name, (), (), **more)
+    return replace(own, occasion=occasion)
 
 
 def every(n_steps: int, name: str, length_ns: int) -> Callable[[Machine, int], None]:
@@ -180,14 +188,15 @@ SCENARIOS: Final = (
     ),
     against("input_wait_in_a_data_range", ["input_bound"], fetch=lambda m, _: m.work(WAIT)),
     against("input_wait_for_workers", ["input_bound"], before=_wait_for_workers),
-    against(
-        "checkpoints",
-        ["slow_steps"],
-        ["slow_steps", "pageable_copies"],
-        after=_checkpoint,
+    occasional("checkpoint_every_10_steps", "checkpoint", after=_checkpoint),
+    occasional("validation_every_10_steps", "evaluation", after=_validate),
+    occasional("compile_in_step_3", "compiling", inside=_compile),
+    Scenario(
+        "checkpoint_of_rank_0",
+        several(lambda r: parallel(4, after=_checkpoint if r == 0 else nothing), 4),
+        healthy=several(lambda _: parallel(4), 4),
+        occasion="checkpoint",
     ),
-    against("validation_every_10_steps", (), ["slow_steps"], after=_validate),
-    against("compile_in_step_3", (), ["slow_steps", "loading"], inside=_compile),
     Scenario(
         "set_up_ten_times_the_loop", one(replace(HEALTHY, set_up=_load_model)), once="loading"
     ),

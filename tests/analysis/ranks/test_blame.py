@@ -11,6 +11,7 @@ from tests.analysis.ranks.planted_run import MS, Job, cost_of_planted, make_job
 from tests.builders import TraceBuilder
 from tests.reading import rows, said
 from tests.running import run
+from traceprof.facts.collectives.matches import find_matches
 from traceprof.facts.ranks.blame import find_blame
 from traceprof.model.ranks import Ranks
 
@@ -160,6 +161,11 @@ def test_a_victim_that_passes_a_delay_on_is_not_blamed() -> None:
     blame = find_blame(ranks)
     assert blame.waited_ns.tolist() == [0, 100, 100]
     assert blame.charged_ns.tolist() == [200, 0, 0]
+    # The first round, both of a's, then b's second: 1 came last there, but had waited for 0.
+    last = find_matches(ranks).table["last_member"]
+    waited = blame.origin_of_match.tail(2)
+    assert waited.tolist() == [0, 0]
+    assert last.reindex(waited.index).tolist() == [0, 1]
 
 
 def test_of_a_victim_that_is_late_itself_each_has_its_part() -> None:
@@ -172,7 +178,9 @@ def test_of_a_victim_that_is_late_itself_each_has_its_part() -> None:
             ("b", 2): [(30, 40), (130, 270)],
         }
     )
-    assert find_blame(ranks).charged_ns.tolist() == [200, 30, 0]
+    blame = find_blame(ranks)
+    assert blame.charged_ns.tolist() == [200, 30, 0]
+    assert blame.origin_of_match.tail(2).tolist() == [0, 0]
 
 
 def test_the_first_collective_of_ranks_that_a_larger_one_put_in_step_is_waiting() -> None:

@@ -35,7 +35,9 @@ def waterfall_view(result: Result, rows: int, width: int) -> RenderableType:
     """Return the parts of the difference, each with its largest ``rows`` causes and the rest."""
     parts = sorted(rows_of(result.to_frame("parts")), key=lambda row: -abs(row["difference_ns"]))
     causes = rows_of(result.to_frame("causes"))
-    scale = max((abs(row["difference_ns"]) for row in (*parts, *causes)), default=0)
+    phases = rows_of(result.to_frame("phases"))
+    told = (*parts, *causes) or phases
+    scale = max((abs(row["difference_ns"]) for row in told), default=0)
     lines = _Lines(width, scale)
     scalars = result.scalars
     shown = [lines.head(str(scalars["own"]), str(scalars["against"]))]

@@ -78,7 +78,8 @@ SPEC: Final = ResultSpec(
     tables=(
         TableSpec(
             "findings",
-            "one row per finding, the largest saving first, what occurs once last",
+            "one row per finding, the largest saving first; what occurs once by its share of the "
+            "time that is judged",
             (
                 key("rule", "the rule that found it"),
                 key("number", "which one of that rule, from 1", Unit.NUMBER),

@@ -23,7 +23,6 @@ from traceprof.facts.software import Software, Vendor, software_of
 from traceprof.facts.steps.excess import PROFILER
 from traceprof.facts.steps.find import steps_of_ranks
 from traceprof.facts.steps.measured import measured_steps
-from traceprof.facts.steps.steadiness import outliers
 from traceprof.facts.workload import TRAINING, workload
 from traceprof.model.intervals import Intervals
 from traceprof.model.parts import DeviceTime
@@ -38,7 +37,8 @@ class Context:
     """The ranks of a run in a window, and what several rules measure of them.
 
     Times are judged in the typical part of the window: the steady steps without the outliers
-    (warm-up and slow steps have rules of their own), or all of it where steps are not known.
+    (warm-up and slow steps have rules of their own, evaluation and the like are one-off costs), or
+    all of it where steps are not known.
     """
 
     def __init__(self, ranks: Ranks) -> None:
@@ -90,17 +90,22 @@ class Context:
     @cached_property
     def step_outliers(self) -> npt.NDArray[np.int64]:
         """1 for each slow one of `steps`, -1 for each fast one; 0 for the others and warm-up."""
-        table, found = self.steps.table, np.zeros(len(self.steps), np.int64)
-        steady = np.flatnonzero(~self.is_warmup)
-        durations = self.steps.durations_ns.astype(np.float64)
-        for rows in table.iloc[steady].groupby("process").indices.values():
-            found[steady[rows]] = outliers(durations[steady[rows]])
-        return found
+        if not len(self.steps):
+            return np.zeros(0, np.int64)
+        excess_ns = measured_steps(self.ranks).table["excess_ns"].to_numpy(np.float64)
+        return np.asarray(np.sign(np.nan_to_num(excess_ns)), np.int64)
+
+    @cached_property
+    def is_occasional(self) -> npt.NDArray[np.bool_]:
+        """Which of `steps` evaluation, a checkpoint or compiling made longer: one-off costs."""
+        if not len(self.steps):
+            return np.zeros(0, np.bool_)
+        return (measured_steps(self.ranks).table["excess_cause"] != "").to_numpy(np.bool_)
 
     @cached_property
     def slow_steps(self) -> npt.NDArray[np.int64]:
-        """The rows of `steps` that are slow, but for those that the profiler disturbed."""
-        slow = np.flatnonzero(self.step_outliers > 0)
+        """The rows of `steps` that are slow, but for what the profiler or an occasion explains."""
+        slow = np.flatnonzero((self.step_outliers > 0) & ~self.is_occasional)
         if not len(slow):
             return slow
         grown = measured_steps(self.ranks).table["grown_phase"].to_numpy(object)
@@ -114,7 +119,8 @@ class Context:
     @cached_property
     def slow_ratio(self) -> float:
         """That, as a share of the steady steps."""
-        return self.slow_excess_ns / max(1, int(self.steps.durations_ns[~self.is_warmup].sum()))
+        judged = ~self.is_warmup & ~self.is_occasional
+        return self.slow_excess_ns / max(1, int(self.steps.durations_ns[judged].sum()))
 
     @cached_property
     def typical(self) -> Intervals:

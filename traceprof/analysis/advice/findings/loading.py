@@ -16,7 +16,7 @@ from traceprof.analysis.advice.findings.stalling_calls import (
     idle_in_calls,
     in_typical_time,
 )
-from traceprof.facts.one_off_costs import compiling_ranges
+from traceprof.facts.steps.costs import compiling_ranges
 from traceprof.model.results import Note
 
 __all__ = ["RULE"]

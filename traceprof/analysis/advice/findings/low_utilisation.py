@@ -102,15 +102,18 @@ def _first_works(context: Context, claim: Claim) -> tuple[Note, ...]:
         if not len(busy):
             notes.append(Note.of("device {device} does nothing in it", device=device))
             continue
-        notes.append(
-            Note.of(
-                "device {device} begins {late:ns} after the window and stops {early:ns} before its "
-                "end",
-                device=device,
-                late=int(busy.starts[0]) - span.start_ns,
-                early=span.end_ns - int(busy.ends[-1]),
+        late_ns, early_ns = int(busy.starts[0]) - span.start_ns, span.end_ns - int(busy.ends[-1])
+        text = [
+            words
+            for ns, words in (
+                (late_ns, "begins {late:ns} after the beginning of the window"),
+                (early_ns, "stops {early:ns} before its end"),
             )
-        )
+            if ns
+        ]
+        if text:
+            values = {"device": device, "late": late_ns, "early": early_ns}
+            notes.append(Note.of(f"device {{device}} {' and '.join(text)}", **values))
     return tuple(notes[:3])
 
 
