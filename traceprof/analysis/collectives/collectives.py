@@ -54,7 +54,7 @@ SPEC: Final = ResultSpec(
                 derived("busbw_bytes_per_s", Unit.BYTES_PER_S, "what each link must carry"),
                 derived("peak_ratio", Unit.RATIO, "busbw of the link's peak; not cut off at 1"),
                 total("exposed_ns", Unit.NS, "what compute on the same device does not hide"),
-                total("waited_ns", Unit.NS, "for the last rank, once the ranks were in step"),
+                total("waited_ns", Unit.NS, "of that, for the last rank, in step: no compute ran"),
                 derived("algbw_bytes_per_s", Unit.BYTES_PER_S, "size of the operation over time"),
                 median("median_ns", Unit.NS, "the median time"),
                 key("group", "the communicator, empty where it has no name"),
@@ -174,9 +174,9 @@ def _rate(moved: pd.DataFrame, column: str) -> pd.Series:
 
 
 def _waits(ranks: Ranks, work: pd.DataFrame) -> npt.NDArray[np.int64]:
-    """Return how long each rank waited in each row, without what came before they were in step."""
+    """Return how long each rank waited in each row and did not compute, once all were in step."""
     keys = ["match", "member"]
-    waits = find_waits(ranks).drop_duplicates(keys).set_index(keys)["wait_ns"]
+    waits = find_waits(ranks).drop_duplicates(keys).set_index(keys)["exposed_ns"]
     known = waits.reindex(pd.MultiIndex.from_frame(work[keys]))
     return known.fillna(0).to_numpy(np.int64)
 

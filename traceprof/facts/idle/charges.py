@@ -46,9 +46,10 @@ class Charges:
     """``times``: when each gap is charged to what; ``running``: all that ran in it meanwhile.
 
     Both have gap (its row in `find_gaps`), device, start_ns, end_ns, cause (of `CAUSES`), name (the
-    innermost), operator (the outermost around it, the name where none is) and by (one of `BY`). ``times``, sorted by gap and start, fill every gap: name is "" where nothing
-    was recorded, or no thread held the device up. ``running`` are the names, innermost, that any
-    thread of the process had open and that do not merely wait: those of several threads overlap.
+    innermost), operator (the outermost around it, the name where none is) and by (one of `BY`).
+    ``times``, sorted by gap and start, fill every gap: name is "" where nothing was recorded, or no
+    thread held the device up. ``running`` are the names, innermost, that any thread of the process
+    had open and that do not merely wait: those of several threads overlap.
     """
 
     times: pd.DataFrame

@@ -27,7 +27,7 @@ _HELPERS = {
     "context",
     "copy_rows",
     "host_work",
-    "idle_times",
+    "lost_times",
     "named_gaps",
     "judging",
     "kernel_times",
