@@ -61,8 +61,13 @@ def result(name: str, analysis: str, window: str | None = None) -> Result | None
         return None
 
 
-def by(frame: pd.DataFrame, key: str, value: str) -> dict[str, Any]:
-    return frame.groupby(key)[value].sum().to_dict()
+def records(frame: pd.DataFrame) -> list[dict[str, Any]]:
+    return [{str(key): value for key, value in row.items()} for row in frame.to_dict("records")]
+
+
+def by(frame: pd.DataFrame, key: str, value: str) -> dict[str, int]:
+    sums = frame.groupby(key)[value].sum()
+    return {str(name): int(ns) for name, ns in sums.items()}
 
 
 def lost(name: str) -> dict[str, int]:
@@ -97,12 +102,12 @@ def test_whatif_and_findings_judge_the_same_time(name: str) -> None:
     if whatif is None or whatif.table.empty:
         return
     losses = findings.to_frame("losses").set_index("loss")
-    for row in whatif.to_frame("cases").itertuples():
-        if row.case in CASES:
-            of = CASES[row.case]
-            assert row.device_ns == (losses.loc[of, "total_ns"] if of in losses.index else 0)
+    for row in records(whatif.to_frame("cases")):
+        if row["case"] in CASES:
+            of = CASES[row["case"]]
+            assert row["device_ns"] == (losses.loc[of, "total_ns"] if of in losses.index else 0)
             share = losses.loc[of, "share_ratio"] if of in losses.index else 0
-            assert row.device_ratio == pytest.approx(share, abs=ROUNDING)
+            assert row["device_ratio"] == pytest.approx(share, abs=ROUNDING)
 
 
 @pytest.mark.parametrize("name", [*REAL, *PLANTED])
@@ -111,11 +116,12 @@ def test_whatif_of_the_window_is_what_breakdown_and_idle_say(name: str) -> None:
     if whatif is None or whatif.table.empty:
         return
     is_whole = whatif.scalars["judged_ns"] == whatif.scalars["window_ns"]
-    for row in whatif.to_frame("cases").itertuples():
-        if row.case in CASES:
-            assert row.window_ns == of_window.get(CASES[row.case], 0), row.case
+    for row in records(whatif.to_frame("cases")):
+        if row["case"] in CASES:
+            assert row["window_ns"] == of_window.get(CASES[row["case"]], 0), row["case"]
             if is_whole:
-                assert (row.device_ns, row.device_ratio) == (row.window_ns, row.window_ratio)
+                assert row["device_ns"] == row["window_ns"]
+                assert row["device_ratio"] == row["window_ratio"]
 
 
 @pytest.mark.parametrize("name", [*REAL, *PLANTED])
@@ -143,9 +149,9 @@ def test_rules_claim_of_their_subject_alone(name: str) -> None:
     losses = findings.to_frame("losses")
     steady = 1 - findings.scalars["slow_ratio"]
     claims = findings.table.groupby("rule")["claimed_ratio"].sum()
-    for row in losses.itertuples():
-        for rule in filter(None, row.rules.split(", ")):
-            assert row.loss in RULES.get(rule, (row.loss,)), (rule, row.loss)
+    for row in records(losses):
+        for rule in filter(None, row["rules"].split(", ")):
+            assert row["loss"] in RULES.get(rule, (row["loss"],)), (rule, row["loss"])
     for rule, subject in RULES.items():
         own = losses[losses["loss"].isin(subject)]
         if rule in claims.index:
@@ -181,7 +187,16 @@ def test_a_straggler_costs_what_stragglers_says(name: str) -> None:
         return
     costs = stragglers.to_frame("ranks")["cost_ns"].tolist()
     costs += stragglers.to_frame("late_groups")["cost_ns"].tolist()
-    for row in findings.table[findings.table["rule"] == "straggler"].itertuples():
-        values = row.evidence[0].values
+    for row in records(findings.table[findings.table["rule"] == "straggler"]):
+        values = row["evidence"][0].values
         if "cost" in values:
             assert values["cost"] in costs
+
+
+@pytest.mark.parametrize("name", [*REAL, *PLANTED])
+def test_exposed_collectives_are_the_exposed_communication_of_the_devices(name: str) -> None:
+    collectives, breakdown = result(name, "collectives", "all"), result(name, "breakdown", "all")
+    if collectives is None or breakdown is None or breakdown.table.empty:
+        return
+    exposed_ns = breakdown.to_frame("devices")["exposed_communication_ns"].sum()
+    assert collectives.to_frame("classes")["exposed_ns"].sum() == exposed_ns
