@@ -26,6 +26,7 @@ _HELPERS = {
     "claims",
     "context",
     "copy_rows",
+    "hiding",
     "host_work",
     "lost_times",
     "named_gaps",
