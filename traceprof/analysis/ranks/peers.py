@@ -14,6 +14,7 @@ from traceprof.facts.collectives.members import Member, find_members
 from traceprof.facts.collectives.point_to_point import find_messages
 from traceprof.facts.collectives.rates import peak_of_group
 from traceprof.facts.device.times import part_of_device
+from traceprof.facts.ranks.blame import why_withheld
 from traceprof.facts.ranks.links import peak_between_ranks
 from traceprof.facts.ranks.waits import find_waits
 from traceprof.facts.transfers.routes import peak_of_route
@@ -150,10 +151,12 @@ def _of_messages(ranks: Ranks, messages: pd.DataFrame) -> list[dict[str, Any]]:
     late = (own["send_start_ns"] - own["recv_start_ns"]).to_numpy(np.int64)
     early = [_sum(of_timed, np.maximum(ns, 0), n) for ns in (late, -late)]
     waits = [_sum(of_timed, own[name], n) for name in _WAITED]
+    is_sure = not why_withheld(ranks)
     rows = []
     for i, first in enumerate(firsts.itertuples()):
         is_known = n_timed[i] and not unmoved[i] and moving[i]
-        waiting = [int(ns[i]) if n_timed[i] else None for ns in (*waits, *early)]
+        waiting = [int(ns[i]) if n_timed[i] and is_sure else None for ns in waits]
+        waiting += [int(ns[i]) if n_timed[i] else None for ns in early]
         row = {
             "source": str(first.source_label),
             "target": str(first.target_label),

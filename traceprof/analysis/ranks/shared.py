@@ -12,6 +12,7 @@ from traceprof.analysis.base import Analysis
 from traceprof.facts.cache import fact
 from traceprof.facts.collectives.matches import MatchedBy, Matches, find_matches
 from traceprof.facts.collectives.point_to_point import SINGLE_OPS
+from traceprof.facts.ranks.blame import why_withheld
 from traceprof.facts.ranks.waits import find_waits
 from traceprof.model.ranks import Ranks
 from traceprof.model.results import (
@@ -104,6 +105,10 @@ def measure_shared(ranks: Ranks) -> Result:
         table = table[ranks.span.holds(at_ns)].reset_index(drop=True)
     scalars = _counts(matches)
     notes = [Note.of(text, n=scalars[name]) for name, text in _NOTES.items() if scalars[name]]
+    why = why_withheld(ranks)
+    if why:
+        table = table.assign(waited_ns=None)
+        notes.append(Note.of("who waits for whom is withheld: {why}", why=why))
     frame = SPEC.tables[0].frame(table)
     return Result("shared", SPEC, {"collectives": frame}, scalars, tuple(notes))
 

@@ -23,7 +23,7 @@ from traceprof.facts.ranks.waits import find_waits
 from traceprof.model.ranks import Ranks
 from traceprof.model.tables import ABSENT
 
-__all__ = ["Blame", "find_blame"]
+__all__ = ["Blame", "find_blame", "why_withheld"]
 
 _Int64Array = npt.NDArray[np.int64]
 _Float64Array = npt.NDArray[np.float64]
@@ -94,6 +94,11 @@ def find_blame(ranks: Ranks) -> Blame:
         origins=origins,
         why_not=_why_not(ranks, waits),
     )
+
+
+def why_withheld(ranks: Ranks) -> str:
+    """Return why nothing can be said of who waits for whom in the window; "" where it can."""
+    return find_blame(ranks).why_not
 
 
 def _sum_by(member: pd.Series, values: pd.Series, n: int) -> _Int64Array:
