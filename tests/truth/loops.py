@@ -18,6 +18,11 @@ _POINTWISE = (
     "void at::native::vectorized_elementwise_kernel<4, at::native::GeluCUDAKernelImpl, "
     "std::array<char*, 2ul>>(int)"
 )
+_SINGLE = (
+    "void at::native::vectorized_elementwise_kernel<4, at::native::{functor}, "
+    "std::array<char*, 3ul>>(int)"
+)
+_PASSES = ("lerp_scalar", "MulFunctor<float>", "addcmul_op", "sqrt_kernel", "addcdiv_op")
 _ADAM = "void at::native::(anonymous namespace)::multi_tensor_apply_kernel<FusedAdamMathFunctor>()"
 
 Hook: TypeAlias = Callable[[Machine, int], None]
@@ -60,6 +65,9 @@ class Training:
     ahead: int = 1
     is_item_read: bool = False
     is_graph: bool = False
+    n_parameters: int = 0
+    pass_ns: int = 3 * US
+    is_fused: bool = True
     is_named: bool = True
     extra_ns: Mapping[int, int] = field(default_factory=dict)
 
@@ -108,7 +116,18 @@ class Training:
                     yield self._meeting(blocks=True)
             machine.join(COMPUTE, COMM)
         with machine.phase("optimizer"):
+            self._optimize(machine)
+
+    def _optimize(self, machine: Machine) -> None:
+        """Run Adam: fused it moves 7/4 of what one pass of the others moves."""
+        if not self.n_parameters:
             machine.launch(_ADAM, self.kernel_ns // 2)
+        elif self.is_fused:
+            machine.launch(_ADAM, self.n_parameters * self.pass_ns * 7 // 4)
+        else:
+            for _ in range(self.n_parameters):
+                for functor in _PASSES:
+                    machine.launch(_SINGLE.format(functor=functor), self.pass_ns)
 
     def _layer(self, machine: Machine, name: str, thread: int, factor: int) -> None:
         machine.launch(name, self.kernel_ns * factor, thread=thread, gap_ns=self.host_ns)

@@ -12,7 +12,7 @@ from typing import Any, Final
 import numpy as np
 
 from tests.truth.loops import FP32, Inference, Pipeline, Training, nothing
-from tests.truth.machine import MS, US, Machine, run
+from tests.truth.machine import MS, US, WORKER, Machine, run
 from traceprof.model.ranks import Ranks
 
 __all__ = ["SCENARIOS", "Scenario"]
@@ -137,6 +137,15 @@ def _load_modules(machine: Machine, step: int) -> None:
     machine.call("cuModuleLoadData", 30 * MS)
 
 
+def _compile_beside(machine: Machine, step: int) -> None:
+    """Wait for another thread, of which libraries and the operating system were recorded."""
+    start = machine.now
+    machine.work(30 * MS)
+    machine.builder.host_op(
+        "nvrtcCompileProgram", start, machine.now, process=machine.process, thread=WORKER
+    )
+
+
 def _wait_of_rank_3(machine: Machine, step: int) -> None:
     machine.work(WAIT)
 
@@ -154,6 +163,8 @@ def _pipeline(n_stages: int, n_replicas: int = 1, **more: Any) -> Callable[[int]
 
 
 _SMALL: Final = replace(HEALTHY, n_small=60, small_ns=8 * US, kernel_ns=20 * US)
+
+_ADAPTED: Final = replace(HEALTHY, n_parameters=200)
 
 SCENARIOS: Final = (
     Scenario("clean", one(HEALTHY)),
@@ -231,6 +242,19 @@ SCENARIOS: Final = (
         ["loading"],
         ["host_code"],
         inside=_load_modules,
+    ),
+    against(
+        "compiling_on_other_threads",
+        ["loading"],
+        ["host_code"],
+        inside=_compile_beside,
+    ),
+    Scenario(
+        "optimizer_of_single_tensors",
+        one(replace(_ADAPTED, is_fused=False)),
+        ("looped_optimizer",),
+        one(_ADAPTED),
+        ("small_kernels", "fusable_kernels"),
     ),
     against("host_code", ["host_code"], ["host_sync"], inside=_collect_garbage),
     Scenario(
