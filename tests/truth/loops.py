@@ -196,20 +196,24 @@ class Pipeline:
     n_steps: int = 24
     n_micro: int = 8
     kernel_ns: int = 3 * MS
+    slow_every: int = 0
+    slow_factor: float = 1.0
 
     def __call__(self, machine: Machine) -> Generator[Meeting, None, None]:
         finished: list[int] = []
         for step in range(self.n_steps):
             start = machine.now
+            is_slow = self.slow_every and step % self.slow_every == self.slow_every - 1
+            kernel_ns = int(self.kernel_ns * (self.slow_factor if is_slow else 1))
             with machine.phase("forward"):
                 for _ in range(self.n_micro):
                     yield from self._exchange("forward", -1)
-                    machine.launch(f"{BF16}_fwd", self.kernel_ns)
+                    machine.launch(f"{BF16}_fwd", kernel_ns)
                     yield from self._exchange("forward", 1)
             with machine.phase("backward"):
                 for _ in range(self.n_micro):
                     yield from self._exchange("backward", 1)
-                    machine.launch(f"{BF16}_dgrad", 2 * self.kernel_ns, thread=AUTOGRAD)
+                    machine.launch(f"{BF16}_dgrad", 2 * kernel_ns, thread=AUTOGRAD)
                     yield from self._exchange("backward", -1)
             if self.n_replicas > 1:
                 ranks = tuple(range(self.stage, self.n_stages * self.n_replicas, self.n_stages))
