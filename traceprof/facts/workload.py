@@ -200,10 +200,10 @@ def _signs_of_training(ranks: Ranks) -> list[Note]:
     columns = [table["name"] for part in ranks for table in (part.ranges, part.host_ops)]
     columns += [part.kernels["name"] for part in ranks]
     for column in columns:
-        categories = pd.Index(column.cat.remove_unused_categories().cat.categories, dtype=object)
-        found = categories[are_matched(categories, _TRAINS)]
+        names = pd.Index(column.cat.remove_unused_categories().cat.categories, dtype=object)
+        found = names[are_matched(names, _TRAINS) & ~are_matched(names, _BACKWARD)]
         if len(found):
-            name = _range_name(found[0])
+            name = _kernel_name(found[0]) if "(" in str(found[0]) else _range_name(found[0])
             text = "a training's forward pass, by {name}, but no backward pass was recorded"
             return [Note.of(text, name=name)]
     return []

@@ -26,6 +26,9 @@ _Int64Array = npt.NDArray[np.int64]
 _Float64Array = npt.NDArray[np.float64]
 
 _LARGEST_ERROR: Final = 0.02
+_REMEMBERED: Final = 8
+"""How many meetings before tell where in its step a rank is."""
+
 _USUAL: Final = 0.25
 """The quantile of the gaps of a kind that counts as usual: a rank may be slow half of the time."""
 
@@ -74,12 +77,11 @@ class _Order:
         """Return what of each gap of a rank would not be, ``share`` of all of them together.
 
         A rank that is slow now and then is so in gaps that are longer than others of their kind:
-        between the same two meetings.
+        after the same sequence of meetings.
         """
         rows = np.flatnonzero(self.member == member)
-        gaps, after = self.gap_ns[rows], self.after[rows]
-        before = np.where(after >= 0, self.kind[after], ABSENT)
-        usual = pd.Series(gaps).groupby([self.kind[rows], before]).transform("quantile", _USUAL)
+        gaps = self.gap_ns[rows]
+        usual = pd.Series(gaps).groupby(_sequences(self.kind[rows])).transform("quantile", _USUAL)
         longer = np.clip(gaps - usual.to_numpy(np.float64), 0, None)
         due = share * gaps.sum()
         less = longer * min(1.0, due / max(longer.sum(), 1))
@@ -115,6 +117,15 @@ class _Order:
                     free[row] = latest[members[row]]
             released = max(released, release)
         return released
+
+
+def _sequences(kinds: _Int64Array) -> _Int64Array:
+    """Return a number for each of ``kinds`` that says which ones came last, itself included."""
+    found, n = kinds, int(kinds.max(initial=0)) + 1
+    for _ in range(_REMEMBERED):
+        before = np.concatenate(([ABSENT], found[:-1]))
+        found = np.asarray(pd.factorize((before + 1) * n + kinds)[0], np.int64)
+    return found
 
 
 def _kinds(ranks: Ranks, waits: pd.DataFrame) -> _Int64Array:

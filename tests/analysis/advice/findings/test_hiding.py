@@ -37,7 +37,7 @@ def test_overlap_saves_no_more_than_there_is_compute(
     exposed = (communication - hidden) / (compute + communication - hidden)
     assert finding.claimed_ratio == pytest.approx(exposed)
     assert finding.saving_ratio == pytest.approx(saved, rel=1e-6)
-    is_told = any("only by sending less" in text for text in finding.evidence)
+    is_told = any("the rest is saved by sending less" in text for text in finding.evidence)
     assert is_told == (saved < exposed - 1e-9)
     case = run("whatif", trace).table.set_index("case").loc["communication fully hidden"]
     assert case["gain_ratio"] <= saved + 1e-9
@@ -66,3 +66,23 @@ def test_matrix_kernels_that_are_short_gain_nothing_by_fewer_bits() -> None:
     assert finding.claimed_ratio == pytest.approx(1)
     factor = 312 / 19.5
     assert finding.saving_ratio == pytest.approx(0.75 * (1 - 1 / factor))
+
+
+def test_the_evidence_on_copies_is_of_what_is_exposed() -> None:
+    """Of the copies to the device all is hidden, of those from it nothing."""
+    builder = TraceBuilder()
+    for i in range(10):
+        at = 10 * MS * i
+        builder.kernel("gemm", at, at + 8 * MS, launched_ns=(at, at + 10))
+        for direction, begin, side in (("h2d", at, "src_kind"), ("d2h", at + 8 * MS, "dst_kind")):
+            builder.copy(
+                direction,
+                begin,
+                begin + 2 * MS,
+                n_bytes=10_000_000,
+                launched_ns=(at + 20, at + 30),
+                api="cudaMemcpyAsync",
+                **{side: "pinned"},
+            )
+    (finding,) = [own for own in findings_of(builder.build()) if own.rule == "exposed_copies"]
+    assert finding.evidence[1:] == ("20.00 ms of d2h",)

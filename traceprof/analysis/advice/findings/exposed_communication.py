@@ -92,8 +92,8 @@ def _check(context: Context) -> Iterator[Finding]:
 
 def _on_compute(saved: float) -> Note:
     return Note.of(
-        "the compute of the same steps that hides none yet suffices for {saved:ratio} of the time: "
-        "no more is saved by overlap, only by sending less",
+        "the compute of the same steps that hides none yet takes {saved:ratio} of the time: no "
+        "more can hide behind it; the rest is saved by sending less",
         saved=saved,
     )
 
