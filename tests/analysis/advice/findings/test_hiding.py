@@ -74,15 +74,13 @@ def test_the_evidence_on_copies_is_of_what_is_exposed() -> None:
     for i in range(10):
         at = 10 * MS * i
         builder.kernel("gemm", at, at + 8 * MS, launched_ns=(at, at + 10))
-        for direction, begin, side in (("h2d", at, "src_kind"), ("d2h", at + 8 * MS, "dst_kind")):
+        for direction, begin in (("h2d", at), ("d2h", at + 8 * MS)):
             builder.copy(
                 direction,
                 begin,
                 begin + 2 * MS,
-                n_bytes=10_000_000,
+                n_bytes=40_000_000,
                 launched_ns=(at + 20, at + 30),
-                api="cudaMemcpyAsync",
-                **{side: "pinned"},
             )
     (finding,) = [own for own in findings_of(builder.build()) if own.rule == "exposed_copies"]
     assert finding.evidence[1:] == ("20.00 ms of d2h",)
