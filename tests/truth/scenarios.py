@@ -12,7 +12,7 @@ from typing import Any, Final
 import numpy as np
 
 from tests.truth.loops import FP32, Inference, Pipeline, Training, nothing
-from tests.truth.machine import MS, US, Machine, run
+from tests.truth.machine import MS, US, WORKER, Machine, run
 from traceprof.model.ranks import Ranks
 
 __all__ = ["SCENARIOS", "Scenario"]
@@ -145,6 +145,15 @@ def _load_modules(machine: Machine, step: int) -> None:
     machine.call("cuModuleLoadData", 30 * MS)
 
 
+def _compile_beside(machine: Machine, step: int) -> None:
+    """Wait for another thread, of which libraries and the operating system were recorded."""
+    start = machine.now
+    machine.work(30 * MS)
+    machine.builder.host_op(
+        "nvrtcCompileProgram", start, machine.now, process=machine.process, thread=WORKER
+    )
+
+
 def _wait_of_rank_3(machine: Machine, step: int) -> None:
     machine.work(WAIT)
 
@@ -161,7 +170,14 @@ def _pipeline(n_stages: int, n_replicas: int = 1, **more: Any) -> Callable[[int]
     return lambda rank: Pipeline(rank % n_stages, n_stages, rank // n_stages, n_replicas, **more)
 
 
+def _now_and_then(slow: int, every: int) -> Callable[[int], Pipeline]:
+    """Return a pipeline of four in which one stage takes longer in each ``every``-th step."""
+    return lambda rank: Pipeline(rank, 4, slow_every=every if rank == slow else 0, slow_factor=1.6)
+
+
 _SMALL: Final = replace(HEALTHY, n_small=60, small_ns=8 * US, kernel_ns=20 * US)
+
+_ADAPTED: Final = replace(HEALTHY, n_parameters=200)
 
 SCENARIOS: Final = (
     Scenario("clean", one(HEALTHY)),
@@ -241,6 +257,19 @@ SCENARIOS: Final = (
         ["host_code"],
         inside=_load_modules,
     ),
+    against(
+        "compiling_on_other_threads",
+        ["loading"],
+        ["host_code"],
+        inside=_compile_beside,
+    ),
+    Scenario(
+        "optimizer_of_single_tensors",
+        one(replace(_ADAPTED, is_fused=False)),
+        ("looped_optimizer",),
+        one(_ADAPTED),
+        ("small_kernels", "fusable_kernels"),
+    ),
     against("host_code", ["host_code"], ["host_sync"], inside=_collect_garbage),
     Scenario(
         "single_precision",
@@ -299,6 +328,33 @@ SCENARIOS: Final = (
         several(_pipeline(2, 4), 8),
         ("exposed_communication", "gpu_gaps", "low_utilisation", "pipeline_bubble"),
         "5",
+    ),
+    Scenario(
+        "rank_of_a_pipeline_slow_every_2nd_step",
+        several(_now_and_then(1, 2), 4),
+        ("straggler",),
+        several(_pipeline(4), 4),
+        ("exposed_communication", "gpu_gaps", "low_utilisation", "slow_steps"),
+        "1",
+    ),
+    Scenario(
+        "rank_of_a_pipeline_slow_every_4th_step",
+        several(_now_and_then(1, 4), 4),
+        ("slow_steps",),
+        several(_pipeline(4), 4),
+        ("exposed_communication", "gpu_gaps", "low_utilisation", "straggler"),
+    ),
+    Scenario(
+        "slow_host_of_pipelines",
+        several(
+            _pipeline(2, 4),
+            8,
+            lambda r: {"host": f"node{r // 4}", "kernel_factor": 1.0 + 0.4 * (r >= 4)},
+        ),
+        ("slow_host",),
+        several(_pipeline(2, 4), 8, lambda r: {"host": f"node{r // 4}"}),
+        ("exposed_communication", "gpu_gaps", "low_utilisation", "pipeline_bubble"),
+        "node1",
     ),
     Scenario(
         "input_wait_of_one_rank",

@@ -62,6 +62,7 @@ SPEC: Final = ResultSpec(
                     "the innermost range, operator or call that was open, without numbers of steps "
                     "and occurrences; (nothing recorded) where none was",
                 ),
+                key("operator", "the outermost operator around it; the name where none is"),
                 key(
                     "thread",
                     "launching: on the thread that launches what ends the gap; other: on another "
@@ -161,13 +162,13 @@ def _by_device(trace: Trace, gaps: pd.DataFrame) -> pd.DataFrame:
 
 def _by_name(charged: pd.DataFrame) -> pd.DataFrame:
     """Return a row per device, cause, name and thread."""
-    keys = ["device", "cause", "name", "by"]
+    keys = ["device", "cause", "operator", "name", "by"]
     once = charged.groupby(["gap", *keys], observed=True, sort=False)["ns"].sum().reset_index()
     sums = once.groupby(keys, observed=True, sort=False)["ns"].agg(["sum", "size"]).reset_index()
     return pd.DataFrame(
         {
             "device": sums["device"].to_numpy(np.int64),
-            **{name: sums[name].astype(object).to_numpy() for name in ("cause", "name")},
+            **{name: sums[name].astype(object).to_numpy() for name in keys[1:4]},
             "thread": sums["by"].astype(object).to_numpy(),
             "total_ns": sums["sum"].to_numpy(np.int64),
             "gap_count": sums["size"].to_numpy(np.int64),
@@ -243,8 +244,8 @@ def _finish(result: Result) -> Result:
     names = result.to_frame("names")
     shares = _shares(names["total_ns"], names["device"], recorded_ns)
     names = names.assign(share_ratio=shares).sort_values(
-        ["total_ns", "device", "cause", "name", "thread"],
-        ascending=[False, True, True, True, True],
+        ["total_ns", "device", "cause", "name", "operator", "thread"],
+        ascending=[False, True, True, True, True, True],
         ignore_index=True,
     )
     shares = _shares(devices["idle_ns"], devices["device"], recorded_ns)
@@ -261,7 +262,7 @@ def _shares(ns: pd.Series, device: pd.Series, recorded_ns: pd.Series) -> npt.NDA
 
 def _named(names: pd.DataFrame) -> list[Note]:
     """Return what the host was in for the longest while devices were idle, all together."""
-    sums = names.groupby("name", sort=True)["total_ns"].sum()
+    sums = names.groupby("operator", sort=True)["total_ns"].sum()
     ranked = sums.sort_values(ascending=False, kind="stable").head(_NAMED)
     if ranked.empty:
         return []

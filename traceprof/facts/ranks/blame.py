@@ -23,7 +23,7 @@ from traceprof.facts.ranks.waits import find_waits
 from traceprof.model.ranks import Ranks
 from traceprof.model.tables import ABSENT
 
-__all__ = ["Blame", "find_blame"]
+__all__ = ["Blame", "find_blame", "why_withheld"]
 
 _Int64Array = npt.NDArray[np.int64]
 _Float64Array = npt.NDArray[np.float64]
@@ -99,6 +99,11 @@ def find_blame(ranks: Ranks) -> Blame:
         origin_of_match=chain.origin_of_match(),
         why_not=_why_not(ranks, waits),
     )
+
+
+def why_withheld(ranks: Ranks) -> str:
+    """Return why nothing can be said of who waits for whom in the window; "" where it can."""
+    return find_blame(ranks).why_not
 
 
 def _sum_by(member: pd.Series, values: pd.Series, n: int) -> _Int64Array:
