@@ -23,6 +23,7 @@ __all__ = [
     "print_document",
     "print_page",
     "terminal_options",
+    "write_page",
 ]
 
 _NARROWEST = 80
@@ -37,6 +38,8 @@ class Printing:
     as_markdown: bool = False
     rows: int | None = None
     is_full: bool = False
+    tables: tuple[str, ...] = ()
+    cuts_markdown: bool = False
 
     @property
     def renderer(self) -> str:
@@ -83,8 +86,9 @@ def print_document(document: Answered, printing: Printing) -> None:
     from traceprof.render.registry import render
 
     name = printing.renderer
-    options = Options(rows=None) if name != "text" else terminal_options(printing.rows)
-    options = replace(options, is_full=printing.is_full)
+    most = printing.rows if name == "markdown" and printing.cuts_markdown else None
+    options = Options(rows=most) if name != "text" else terminal_options(printing.rows)
+    options = replace(options, is_full=printing.is_full, tables=printing.tables)
     text = render(name, document, options)
     out(visible_text(text) if name != "text" and sys.stdout.isatty() else text)
 
@@ -114,3 +118,19 @@ def message(text: str) -> None:
     from traceprof.render.escape import plain_text
 
     sys.stderr.write(f"traceprof: {plain_text(text, 2_000)}\n")
+
+
+def write_page(
+    path: Path, document: Answered, *, force: bool, inputs: Sequence[Path | str] = ()
+) -> None:
+    """Write an answer as an HTML page that needs nothing else, and say so.
+
+    Raises:
+        UsageError: the file exists, is one of ``inputs``, or cannot be written.
+    """
+    from traceprof.files import write_file
+    from traceprof.render.registry import render
+    from traceprof.units import format_bytes
+
+    write_file(path, render("html", document), force=force, inputs=inputs)
+    message(f"wrote {path} ({format_bytes(path.stat().st_size)}): open it in a browser")

@@ -10,7 +10,7 @@ import numpy as np
 import pandas as pd
 
 from traceprof.model.results import Column, Result, TableSpec, Unit, same
-from traceprof.render.wording import in_words
+from traceprof.render.wording import in_units, in_words
 
 __all__ = [
     "Row",
@@ -129,7 +129,7 @@ def table_for_people(
         pairs = table.frame[["rank", "process"]].drop_duplicates()
         if not pairs["rank"].isna().any() and not pairs["rank"].duplicated().any():
             table = table.keeping([c for c in table if c.name != "process"])
-    columns, frame = in_words(table.columns, table.frame)
+    columns, frame = in_units(*in_words(table.columns, table.frame))
     return _telling(replace(table, columns=columns, frame=frame))
 
 

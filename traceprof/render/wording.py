@@ -9,11 +9,11 @@ from typing import Any, Final
 import pandas as pd
 
 from traceprof.model.results import Column, Unit, derived
-from traceprof.render.formatting import is_known
+from traceprof.render.formatting import is_known, value_text
 from traceprof.render.palette import PART_STYLES
 from traceprof.units import format_duration, format_ratio
 
-__all__ = ["in_words", "saving_words", "signed_duration"]
+__all__ = ["in_units", "in_words", "saving_words", "signed_duration"]
 
 _PARTS: Final = {part.key: part.label for part in PART_STYLES}
 _PHASES: Final = {"profiler": "the profiler itself"}
@@ -70,6 +70,28 @@ _SENTENCES: Final = (
         _word_step,
     ),
 )
+
+
+_UNITS: Final = frozenset(Unit)
+
+
+def in_units(
+    columns: tuple[Column, ...], frame: pd.DataFrame
+) -> tuple[tuple[Column, ...], pd.DataFrame]:
+    """Return columns and frame with numbers written in the unit that their row has, if it has one.
+
+    Such a table says the unit of each row in a column of that name, which is left out.
+    """
+    numbers = [column for column in columns if column.unit is Unit.NUMBER and not column.is_key]
+    unit = next((column for column in columns if column.name == "unit"), None)
+    if unit is None or not numbers:
+        return columns, frame
+    units = [Unit(name) if name in _UNITS else Unit.NUMBER for name in frame["unit"]]
+    frame = frame.drop(columns="unit")
+    for column in numbers:
+        words = [value_text(u, v) for u, v in zip(units, frame[column.name].tolist(), strict=True)]
+        frame[column.name] = pd.Series(words, frame.index, object)
+    return tuple(column for column in columns if column is not unit), frame
 
 
 def in_words(

@@ -34,7 +34,10 @@ _SUFFIXES: Final = (
 
 
 def summaries_of(
-    texts: Sequence[str | Path], opening: Opening | None = None, db: Path | str | None = None
+    texts: Sequence[str | Path],
+    opening: Opening | None = None,
+    db: Path | str | None = None,
+    window: str | None = None,
 ) -> list[Summary]:
     """Return the runs that ``texts`` mean, in their order.
 
@@ -48,12 +51,13 @@ def summaries_of(
         texts: what the user wrote.
         opening: how traces are opened.
         db: the database of runs; None: TRACEPROF_RUNS, else the user's own.
+        window: what traces are seen through; what is kept already stays as it is.
 
     Raises:
         TraceprofError: one is none of these; the message says what was tried.
     """
     store = Store.at(db)
-    return [run for text in texts for run in _runs_of(text, opening or Opening(), store)]
+    return [run for text in texts for run in _runs_of(text, opening or Opening(), store, window)]
 
 
 def name_of(path: Path | str) -> str:
@@ -65,14 +69,16 @@ def name_of(path: Path | str) -> str:
     return _WILDCARDS.sub("", name).strip("-_. ") or "run"
 
 
-def summaries_in(path: Path, opening: Opening | None = None) -> list[Summary]:
+def summaries_in(
+    path: Path, opening: Opening | None = None, window: str | None = None
+) -> list[Summary]:
     """Return the runs in files: of a trace or of the traces of a run one, else what they tell.
 
     Raises:
         TraceprofError: it is nothing that can be read; the message says what was tried.
     """
     if _is_trace(path):
-        return [summary_of(open_run([path], opening), name_of(path), {})]
+        return [summary_of(open_run([path], opening).within(window), name_of(path), {})]
     if is_exported(path):
         return read_exported(path)
     return _of_text(path)
@@ -85,7 +91,7 @@ def summary_of(run: Run, name: str, labels: Mapping[str, str]) -> Summary:
     return found
 
 
-def _runs_of(text: str | Path, opening: Opening, store: Store) -> list[Summary]:
+def _runs_of(text: str | Path, opening: Opening, store: Store, window: str | None) -> list[Summary]:
     named = str(text)
     if named.startswith(_LABEL):
         return _labelled(named, store)
@@ -93,7 +99,7 @@ def _runs_of(text: str | Path, opening: Opening, store: Store) -> list[Summary]:
     if not is_path:
         return [store.get(named)]
     try:
-        return summaries_in(Path(named), opening)
+        return summaries_in(Path(named), opening, window)
     except TraceprofError:
         if named in store.names():
             return [store.get(named)]

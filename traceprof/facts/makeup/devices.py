@@ -24,7 +24,7 @@ from traceprof.model.tables import ABSENT
 from traceprof.model.trace import DEVICE_TABLES, Trace
 from traceprof.model.window import TimeWindow
 
-__all__ = ["COPY", "KERNEL", "REST", "Spans", "makeup_of_devices"]
+__all__ = ["COPY", "KERNEL", "REST", "Spans", "makeup_of_devices", "work_of_trace"]
 
 _Int64Array = npt.NDArray[np.int64]
 
@@ -88,7 +88,7 @@ def _of_trace(
     trace: Trace, devices: Sequence[int], released: pd.DataFrame
 ) -> Iterator[tuple[int, pd.DataFrame]]:
     """Yield the devices of a Trace that is cut to their window, each with its rows."""
-    work = _work(trace)
+    work = work_of_trace(trace)
     charges = find_charges(trace).times
     for device in devices:
         span = recorded_window(trace, device)
@@ -109,8 +109,11 @@ def _of_trace(
         yield device, pd.concat(found, ignore_index=True)
 
 
-def _work(trace: Trace) -> pd.DataFrame:
-    """Return the kernels and copies of the window, whole: what cuts them off is the part."""
+def work_of_trace(trace: Trace) -> pd.DataFrame:
+    """Return the kernels and copies of the window, whole: what cuts them off is the part.
+
+    Columns: start_ns, end_ns, device, place (in the list of parts), kind, name and n_bytes.
+    """
     tables = []
     for name in DEVICE_TABLES:
         frame = trace.table(name)

@@ -1,8 +1,9 @@
-"""The difference of two windows in a terminal: parts, and below each what makes it up."""
+"""The difference of two windows, or runs, in a terminal: parts, and what makes each up."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from typing import Final
 
 from rich.console import Group, RenderableType
@@ -15,9 +16,9 @@ from traceprof.render.formatting import is_known
 from traceprof.render.palette import PART_STYLES
 from traceprof.render.shown import Row, rows_of
 from traceprof.render.wording import signed_duration
-from traceprof.units import format_duration
+from traceprof.units import format_duration, format_number
 
-__all__ = ["waterfall_view"]
+__all__ = ["difference_view", "waterfall_view"]
 
 _BAR_WIDTH: Final = 10
 _TIME_WIDTH: Final = 10
@@ -31,23 +32,48 @@ _BARE: Final = ("kernel", "copy", "collective")
 _UNCOUNTED: Final = ("waiting", "rest")
 
 
+@dataclass(frozen=True, slots=True)
+class _Sides:
+    """What the two are called in columns, in the order in which they stand; ``new`` is told of."""
+
+    first: str
+    second: str
+    new: str
+    base: str
+
+
+_OF_WINDOWS: Final = _Sides("own", "against", "own", "against")
+_OF_RUNS: Final = _Sides("base", "new", "new", "base")
+
+
+def difference_view(result: Result, rows: int, width: int) -> RenderableType:
+    """Return the parts of the difference of two runs, each with its largest ``rows`` causes."""
+    return Group(*_waterfall(result, rows, width, _OF_RUNS))
+
+
 def waterfall_view(result: Result, rows: int, width: int) -> RenderableType:
     """Return the parts of the difference, each with its largest ``rows`` causes and the rest."""
+    return Group(_headline(result), *_waterfall(result, rows, width, _OF_WINDOWS))
+
+
+def _waterfall(result: Result, rows: int, width: int, sides: _Sides) -> Iterator[Text]:
     parts = sorted(rows_of(result.to_frame("parts")), key=lambda row: -abs(row["difference_ns"]))
     causes = rows_of(result.to_frame("causes"))
-    phases = rows_of(result.to_frame("phases"))
+    phases = rows_of(result.to_frame("phases")) if "phases" in result.tables else []
     told = (*parts, *causes) or phases
     scale = max((abs(row["difference_ns"]) for row in told), default=0)
-    lines = _Lines(width, scale)
+    lines = _Lines(width, scale, sides)
     scalars = result.scalars
-    shown = [lines.head(str(scalars["own"]), str(scalars["against"]))]
+    names = [str(scalars[name]) for name in (sides.first, sides.second)]
+    yield lines.head(*(names if sides is _OF_WINDOWS else ("base", "new")))
     for part in parts:
-        if not part["own_ns"] and not part["against_ns"]:
+        if not part[f"{sides.new}_ns"] and not part[f"{sides.base}_ns"]:
             continue
-        shown.append(lines.line(_PARTS[part["part"]], part, style="bold"))
-        shown += _below([row for row in causes if row["part"] == part["part"]], rows, lines)
-    shown.append(lines.line("length", scalars, style="bold"))
-    return Group(_headline(result), *shown, *_hosts(result, lines, rows))
+        yield lines.line(_PARTS[part["part"]], part, style="bold")
+        yield from _below([row for row in causes if row["part"] == part["part"]], rows, lines)
+    if parts:
+        yield lines.line("length", scalars, style="bold")
+    yield from _hosts(result, lines, rows)
 
 
 def _headline(result: Result) -> Text:
@@ -63,13 +89,11 @@ def _below(causes: Sequence[Row], rows: int, lines: _Lines) -> Iterator[Text]:
     worth = [row for row in causes if abs(row["difference_ns"]) >= _LEAST_SHARE * lines.scale > 0]
     told = worth[:rows]
     for row in told:
-        yield lines.line(f"  {_named(row)}", row, suffix=_counted(row))
+        yield lines.line(f"  {_named(row)}", row, suffix=_counted(row, lines.sides))
     others = causes[len(told) :]
     if not told or not others:
         return
-    names = ("own_ns", "against_ns", "difference_ns")
-    sums = {name: sum(row[name] for row in others) for name in names}
-    yield lines.line(f"  rest: {len(others)} more", sums, style="dim")
+    yield lines.line(f"  rest: {len(others)} more", lines.sums(others), style="dim")
 
 
 def _named(row: Row) -> str:
@@ -83,36 +107,48 @@ def _named(row: Row) -> str:
     return f"{kind}: {name}" if name else str(kind)
 
 
-def _counted(row: Row) -> str:
-    """Return how many there were, and on which device most of the difference is."""
+def _counted(row: Row, sides: _Sides) -> str:
+    """Return how many there were, on which device most of the difference is, what became of it."""
     device = row.get("device")
     where = f" (GPU {int(device)})" if device is not None and is_known(device) else ""
+    if row.get("state") in ("new", "gone", "renamed"):
+        where += f" ({row['state']})"
     if row["part"] == IDLE or row["kind"] in _UNCOUNTED:
         return where
-    own, against = int(row["own_count"]), int(row["against_count"])
+    own, against = (format_number(row[f"{name}_count"]) for name in (sides.new, sides.base))
     return (f" ×{own}" if own == against else f" ×{own}, not {against}") + where
 
 
 def _hosts(result: Result, lines: _Lines, rows: int) -> Iterator[Text]:
-    phases = rows_of(result.to_frame("phases"))
+    phases = rows_of(result.tables["phases"]) if "phases" in result.tables else []
     if not phases:
         return
-    yield Text("\nthe host, from the start of the step to that of the next", style="dim")
+    what = ", from the start of the step to that of the next" if lines.is_of_windows else ""
+    yield Text(f"\nthe host{what}", style="dim")
     for row in phases[:rows]:
         yield lines.line(f"  {plain_text(row['phase']).strip('()')}", row)
     others = phases[rows:]
     if others:
-        names = ("own_ns", "against_ns", "difference_ns")
-        sums = {name: sum(row[name] for row in others) for name in names}
-        yield lines.line(f"  rest: {len(others)} more", sums, style="dim")
+        yield lines.line(f"  rest: {len(others)} more", lines.sums(others), style="dim")
 
 
 class _Lines:
     """Lines of one width: a name, the two times, their difference, and that as a bar."""
 
-    def __init__(self, width: int, scale: int) -> None:
+    def __init__(self, width: int, scale: int, sides: _Sides) -> None:
         self.scale = scale
+        self.sides = sides
         self._name_width = width - 3 * (_TIME_WIDTH + 1) - _BAR_WIDTH - 1
+
+    @property
+    def is_of_windows(self) -> bool:
+        """Whether they are of two windows of one run."""
+        return self.sides is _OF_WINDOWS
+
+    def sums(self, rows: Sequence[Row]) -> Row:
+        """Return the times of several rows together."""
+        names = (f"{self.sides.first}_ns", f"{self.sides.second}_ns", "difference_ns")
+        return {name: sum(row[name] for row in rows) for name in names}
 
     def head(self, own: str, against: str) -> Text:
         """Return the headings."""
@@ -124,7 +160,8 @@ class _Lines:
     def line(self, name: str, row: Row, *, suffix: str = "", style: str = "default") -> Text:
         """Return a line; ``suffix`` stays whole where the name is cut."""
         whole = _cut(name, self._name_width - len(suffix)) + suffix
-        times = [format_duration(row[name]) for name in ("own_ns", "against_ns")]
+        names = (f"{self.sides.first}_ns", f"{self.sides.second}_ns")
+        times = [format_duration(row[name]) for name in names]
         ns = row["difference_ns"]
         times.append(signed_duration(ns) if ns else "0")
         text = Text(whole.ljust(self._name_width), style=style)

@@ -1,0 +1,271 @@
+"""Runs against runs, of which it is known how they differ."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from tests.comparison.generated import KERNELS, MS, Program, noise_of, of_steps
+from traceprof.comparison.base import Comparison
+from traceprof.comparison.compare import compare
+from traceprof.comparison.judging import judge
+from traceprof.comparison.limits import parse_limit
+from traceprof.comparison.sides import STEP, Side
+from traceprof.errors import UsageError
+from traceprof.model.parts import PARTS
+from traceprof.model.summary import Summary
+from traceprof.render.formatting import sentences
+
+GEMM, MULTIPLY, LAYOUT, FLASH = KERNELS
+
+
+def one(base: Summary, new: Summary, *limits: str) -> Comparison:
+    return compare([base], [new], [parse_limit(text) for text in limits])
+
+
+def longer(kernel: str, ns: int) -> dict[str, int]:
+    return {name: length + ns * (name == kernel) for name, length in KERNELS.items()}
+
+
+def row(found: Comparison, result: str, key: str, value: str, table: str | None = None) -> Any:
+    frame = found.results[result].to_frame(table)
+    (kept,) = frame[(frame[key] == value).to_numpy()].to_dict("records")
+    return kept
+
+
+def exceeded(found: Comparison) -> list[bool]:
+    return found.results["limits"].table["is_exceeded"].tolist()
+
+
+def adds_up(found: Comparison) -> None:
+    result = found.results["difference"]
+    for name in ("difference_ns", "base_ns", "new_ns"):
+        whole = result.scalars[name]
+        for table in ("causes", "parts", "kinds"):
+            assert int(result.to_frame(table)[name].sum()) == whole
+        causes = result.to_frame("causes").groupby("part")[name].sum()
+        parts = result.to_frame("parts").set_index("part")[name]
+        assert causes.to_dict() == {part: parts[part] for part in causes.index}
+        assert list(parts.index) == list(PARTS)
+    assert result.scalars["difference_ns"] == result.scalars["new_ns"] - result.scalars["base_ns"]
+
+
+def test_six_percent_are_found_and_explained() -> None:
+    base = Program(noise_ratio=0.03, seed=1).summary("base")
+    new = Program(kernels=longer(FLASH, 6 * MS), noise_ratio=0.03, seed=2).summary("new")
+    found = one(base, new, "5%")
+    adds_up(found)
+    said = sentences(found.verdict)
+    assert said[0].startswith("new is ")
+    assert "slower than base" in said[0]
+    judged = row(found, "judged", "measure", "samples_per_s")
+    assert judged["verdict"] == "worse"
+    assert judged["low_ratio"] <= 1 / 1.06 - 1 <= judged["high_ratio"]
+    cause = found.results["difference"].table.iloc[0]
+    assert (cause["part"], cause["kind"], cause["name"]) == ("compute", "kernel", FLASH)
+    assert cause["state"] == "changed"
+    assert cause["longer_ns"] == cause["difference_ns"]
+    assert "kernel flash_fwd_kernel" in said[-1]
+    assert exceeded(found) == [True]
+
+
+def test_half_a_percent_under_three_percent_of_noise_is_not_called_a_change() -> None:
+    base = Program(noise_ratio=0.03, seed=0).summary("base")
+    kernels = longer(GEMM, MS // 2)
+    new = Program(kernels=kernels, noise_ratio=0.03, seed=1).summary("new")
+    found = one(base, new, "5%")
+    assert exceeded(found) == [False]
+    assert row(found, "judged", "measure", "step_period_ns")["verdict"] == "no difference shown"
+    called = 0
+    for seed in range(60):
+        random = np.random.default_rng(seed)
+        series = (1e8 * (1 + 0.03 * noise_of("independent", 40, random)) for _ in range(2))
+        sides = [
+            Side((of_steps(name, values * factor, batch=32),), STEP)
+            for name, values, factor in zip(("a", "b"), series, (1, 1.005), strict=True)
+        ]
+        (judged, *_) = judge(*sides).values()
+        called += judged.verdict != "no difference shown"
+    assert called <= 12
+
+
+def test_without_a_change_verdicts_and_limits_raise_no_alarm_beyond_5_percent() -> None:
+    # Of 500 pairs: test_statistics. Here the whole way, from steps to the limit.
+    random = np.random.default_rng(11)
+    alarms = fails = 0
+    for _ in range(60):
+        base, new = (
+            of_steps(name, 1e8 * np.exp(0.05 * noise_of("neighbours", 40, random)), batch=32)
+            for name in ("base", "new")
+        )
+        found = one(base, new, "5%")
+        judged = row(found, "judged", "measure", "samples_per_s")
+        alarms += judged["verdict"] != "no difference shown"
+        fails += exceeded(found)[0]
+    assert alarms <= 8
+    assert fails <= 3
+
+
+def test_the_same_run_does_not_differ_from_itself() -> None:
+    run = Program(noise_ratio=0.03, seed=4).summary("run")
+    found = one(run, run)
+    adds_up(found)
+    assert found.results["difference"].scalars["difference_ns"] == 0
+    assert set(found.results["kernels"].table["state"]) == {"same"}
+    assert "settings" not in found.results
+    assert sentences(found.verdict)[0].startswith("No difference is shown between run and run")
+
+
+def test_each_ns_of_the_difference_has_its_place() -> None:
+    base = Program(n_steps=7).summary("base")
+    kernels = longer(GEMM, 3_000_001)
+    new = Program(kernels=kernels, idle_ns=5 * MS, n_steps=11).summary("new")
+    found = one(base, new)
+    adds_up(found)
+    scalars = found.results["difference"].scalars
+    assert scalars["base_count"] == 7
+    assert scalars["new_count"] == 11
+    # The first step begins with its first work: the device was not idle before.
+    assert scalars["base_ns"] == (7 * 100 * MS - 4 * MS) // 7
+    assert scalars["new_ns"] == (11 * 104_000_001 - 5 * MS) // 11
+    gemm = row(found, "difference", "name", GEMM, "causes")
+    assert gemm["difference_ns"] in (3_000_000, 3_000_001, 3_000_002)
+
+
+def test_kernels_that_are_new_or_gone_are_called_so() -> None:
+    kernels = {name: length for name, length in KERNELS.items() if name != LAYOUT}
+    kernels["void at::native::reduce_kernel<512, 1>(int)"] = 4 * MS
+    found = one(Program().summary("base"), Program(kernels=kernels).summary("new"))
+    adds_up(found)
+    states = found.results["kernels"].table.set_index("name")["state"].to_dict()
+    assert states[LAYOUT] == "gone"
+    assert states["void at::native::reduce_kernel<512, 1>(int)"] == "new"
+    gone = row(found, "difference", "name", LAYOUT, "causes")
+    assert (gone["new_ns"], gone["new_count"], gone["state"]) == (0, 0, "gone")
+    assert gone["base_count"] == 1
+    assert gone["more_ns"] == gone["difference_ns"]
+
+
+def test_a_kernel_that_a_new_library_calls_otherwise_is_the_same() -> None:
+    renamed = "sm90_xmma_gemm_bf16bf16_bf16f32_f32_tn_n_tilesize128x128x64_warpgroupsize1x1x1"
+    kernels = {renamed if name == GEMM else name: ns for name, ns in KERNELS.items()}
+    kernels[renamed] -= 10 * MS
+    base = Program(settings={"cudnn": "9.1.0"}).summary("base")
+    new = Program(kernels=kernels, settings={"cudnn": "9.5.1"}).summary("new")
+    found = one(base, new)
+    adds_up(found)
+    cause = found.results["difference"].table.iloc[0]
+    assert (cause["name"], cause["base_name"], cause["state"]) == (renamed, GEMM, "renamed")
+    assert cause["longer_ns"] == cause["difference_ns"]
+    assert -10 * MS - 1 <= cause["difference_ns"] <= -10 * MS + 1
+    kernel = row(found, "kernels", "name", renamed)
+    assert (kernel["base_name"], kernel["state"]) == (GEMM, "renamed")
+    assert row(found, "settings", "setting", "cudnn")["new"] == "9.5.1"
+    assert not found.warnings
+
+
+def test_what_spoils_the_comparison_is_said_first() -> None:
+    base = Program().summary("base")
+    new = Program(format="kineto", batch=64, settings={"torch": "2.9"}).summary("new")
+    new = replace(new, environment={**new.environment, "gpu": "NVIDIA B200"})
+    found = one(base, new)
+    settings = found.results["settings"].table
+    assert settings["spoils"].tolist() == sorted(settings["spoils"], reverse=True)
+    spoiling = settings.loc[settings["spoils"].astype(bool), "setting"].tolist()
+    assert spoiling == ["profiler", "batch_count", "global_batch_count", "gpu"]
+    assert len(found.warnings) == 4
+    assert "gpu differs: NVIDIA H100 against NVIDIA B200" in sentences(found.warnings)[3]
+
+
+def test_a_limit_on_what_is_not_judged_goes_by_the_numbers_and_says_so() -> None:
+    base, new = Program().summary("base"), Program(idle_ns=8 * MS).summary("new")
+    found = one(base, new, "idle_ratio=50%", "utilisation_ratio=5%", "step_period_ns=3%")
+    assert exceeded(found) == [True, False, True]
+    why = sentences(found.results["limits"].table["why"])
+    assert why[0] == "the numbers alone: how much runs differ in it is not known"
+    assert why[1:] == [why[0], "beyond the limit, and a difference is shown"][1:]
+    with pytest.raises(UsageError, match="neither better nor worse"):
+        one(base, new, "world_size=5%")
+    with pytest.raises(UsageError, match=r"not known of both sides: they know .*idle_ratio"):
+        one(base, new, "speed=5%")
+
+
+@pytest.mark.parametrize(
+    ("text", "measure", "ratio"),
+    [("5%", "", 0.05), ("0.05", "", 0.05), ("a_ns = 2.5 %", "a_ns", 0.025), ("0%", "", 0.0)],
+)
+def test_limits_are_shares(text: str, measure: str, ratio: float) -> None:
+    limit = parse_limit(text)
+    assert limit.measure == measure
+    assert limit.ratio == pytest.approx(ratio)
+
+
+@pytest.mark.parametrize("text", ["", "5", "five", "a=", "-3%", "5%%"])
+def test_what_is_no_limit_is_refused(text: str) -> None:
+    with pytest.raises(UsageError, match="limit"):
+        parse_limit(text)
+
+
+def test_few_steps_are_told_and_not_judged_but_a_limit_still_holds() -> None:
+    base = Program(n_steps=4).summary("base")
+    new = Program(kernels=longer(GEMM, 10 * MS), n_steps=4).summary("new")
+    found = one(base, new, "5%")
+    assert "too few to tell that from chance" in sentences(found.verdict)[0]
+    assert row(found, "judged", "measure", "step_period_ns")["verdict"] == "not judged"
+    assert exceeded(found) == [True]
+    assert sentences(found.results["limits"].table["why"])[0].startswith("the numbers alone")
+
+
+def test_several_runs_of_each_are_the_unit() -> None:
+    bases = [Program(noise_ratio=0.01, seed=seed).summary(f"b{seed}") for seed in range(3)]
+    news = [
+        Program(kernels=longer(GEMM, 8 * MS), noise_ratio=0.01, seed=seed).summary(f"n{seed}")
+        for seed in range(5, 9)
+    ]
+    found = compare(bases, news)
+    adds_up(found)
+    judged = row(found, "judged", "measure", "step_period_ns")
+    assert (judged["base_count"], judged["new_count"]) == (3, 4)
+    assert judged["verdict"] == "worse"
+    assert found.results["judged"].scalars["of_runs"]
+    assert found.results["difference"].scalars["base_count"] == 3 * 41
+    assert found.title == "n5, n6, n7, n8 against b0, b1, b2"
+    with pytest.raises(UsageError, match="either side"):
+        compare(bases, [])
+
+
+def test_ranks_are_held_against_ranks() -> None:
+    def run(name: str, slow: float) -> Summary:
+        parts = []
+        for rank, factor in enumerate((1.0, slow)):
+            own = of_steps(name, np.full(8, 1e8 * factor)).table("steps")
+            parts.append(own.assign(rank=rank))
+        steps = pd.concat(parts, ignore_index=True)
+        return replace(of_steps(name, np.ones(8)), tables={"steps": steps})
+
+    ranks = one(run("base", 1.0), run("new", 1.2)).results["ranks"].table
+    assert ranks["rank"].tolist() == [0, 1]
+    # The step that is cut is in these means: 8 of 9 are whole.
+    assert ranks["period_change_ratio"].tolist() == pytest.approx([0.0, 0.2], abs=1e-6)
+
+
+def test_runs_that_are_known_by_their_measures_alone_are_told() -> None:
+    def printed(name: str, rate: float) -> Summary:
+        rows = {"measure": ["samples_per_s"], "value": [rate], "unit": ["1/s"], "scope": ["run"]}
+        table = pd.DataFrame({**rows, "better": ["higher"]})
+        return Summary(name, "table", tables={"measures": table})
+
+    found = one(printed("base", 100.0), printed("new", 90.0), "5%")
+    judged = row(found, "judged", "measure", "samples_per_s")
+    assert judged["change_ratio"] == pytest.approx(-0.1)
+    assert judged["verdict"] == "not judged"
+    assert exceeded(found) == [True]
+    assert "difference" in found.missing
+    several = compare(
+        [printed("a", 100.0), printed("b", 101.0)], [printed("c", 90.0), printed("d", 91.0)]
+    )
+    assert row(several, "judged", "measure", "samples_per_s")["verdict"] == "worse"

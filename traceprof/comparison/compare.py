@@ -1,0 +1,135 @@
+"""One side against another: can they be compared, is one faster, and why."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Final
+
+import pandas as pd
+
+from traceprof.comparison.base import Comparison
+from traceprof.comparison.difference import difference_of, matched_kernels
+from traceprof.comparison.judging import judge, judged_result, steps_result
+from traceprof.comparison.limits import Limit, limits_of
+from traceprof.comparison.settings import not_recorded, settings_of, warnings_of
+from traceprof.comparison.sides import STEP, TURN, WINDOW, Side, common_unit, units_of
+from traceprof.comparison.specs import ABOUT, DIFFERENCE, MEASURES
+from traceprof.comparison.tables import host_phases, kernels_of, ranks_of_sides, side_by_side
+from traceprof.comparison.verdict import verdict_of
+from traceprof.errors import UsageError
+from traceprof.model.results import Note, Result
+from traceprof.model.summary import Summary
+
+__all__ = ["compare"]
+
+
+def compare(
+    base: Sequence[Summary], new: Sequence[Summary], limits: Sequence[Limit] = ()
+) -> Comparison:
+    """Return what is different in ``new``, each of one run or of several of the same thing.
+
+    The result "limits" says of each of ``limits`` whether it is exceeded.
+
+    Raises:
+        UsageError: a side has no run, or a limit is about what is not known.
+    """
+    if not base or not new:
+        raise UsageError("a comparison needs a run on either side")
+    unit = common_unit([*base, *new])
+    sides = Side(tuple(base), unit), Side(tuple(new), unit)
+    judged = judge(*sides)
+    results: dict[str, Result] = {"judged": judged_result(judged, *sides)}
+    missing: dict[str, str] = {}
+    matched = matched_kernels(*sides)
+    difference = _difference(sides, matched, missing)
+    settings = settings_of(*sides)
+    measures = _measures(*sides)
+    if limits:
+        better = dict(zip(measures.table["measure"], measures.table["better"], strict=True))
+        results["limits"] = limits_of(limits, judged, sides, better)
+    if difference is not None:
+        results["difference"] = difference
+    results["settings"] = settings
+    kernels = kernels_of(*sides, matched)
+    ranks = ranks_of_sides(*sides)
+    results |= {"kernels": kernels} if kernels is not None else {}
+    results |= side_by_side(*sides)
+    results |= {"ranks": ranks} if ranks is not None else {}
+    results["steps"] = steps_result(*sides)
+    results["measures"] = measures
+    shown = {name: result for name, result in results.items() if not _is_empty(result)}
+    return Comparison(
+        title=f"{sides[1].name} against {sides[0].name}",
+        results={name: shown[name] for name in ABOUT if name in shown},
+        verdict=verdict_of(judged, difference, sides),
+        notes=(*_notes(sides), *not_recorded(*sides)),
+        warnings=warnings_of(settings),
+        missing=missing,
+        about=ABOUT,
+    )
+
+
+def _is_empty(result: Result) -> bool:
+    return all(frame.empty for frame in result.tables.values())
+
+
+def _difference(sides: tuple[Side, Side], matched: Any, missing: dict[str, str]) -> Result | None:
+    phases = host_phases(*sides)
+    if sides[0].makeup is not None and sides[1].makeup is not None:
+        return difference_of(*sides, matched, phases)
+    without = [side.name for side in sides if side.makeup is None]
+    missing["difference"] = f"no work of devices is known of {', '.join(without)}"
+    if phases is None:
+        return None
+    times = {name: int(phases[name].sum()) for name in ("difference_ns", "base_ns", "new_ns")}
+    return Result(
+        "difference",
+        DIFFERENCE,
+        {
+            "causes": DIFFERENCE.table("causes").frame(),
+            "parts": DIFFERENCE.table("parts").frame(),
+            "phases": DIFFERENCE.table("phases").frame(phases),
+        },
+        {"base": sides[0].name, "new": sides[1].name, "per": sides[0].unit, **times},
+    )
+
+
+def _measures(base: Side, new: Side) -> Result:
+    """Return the single numbers that both sides know."""
+    spec = MEASURES.tables[0]
+    rows: list[dict[str, Any]] = []
+    for row in base.runs[0].table("measures").to_dict("records"):
+        name = str(row["measure"])
+        values = base.measure(name), new.measure(name)
+        if values[0] is None or values[1] is None:
+            continue
+        change = values[1] / values[0] - 1 if values[0] else float("nan")
+        own = {key: row.get(key, "") for key in ("measure", "unit", "better", "scope")}
+        rows.append({**own, "base": values[0], "new": values[1], "change_ratio": change})
+    table = spec.frame(pd.DataFrame(rows)) if rows else spec.frame()
+    return Result("measures", MEASURES, {"measures": table})
+
+
+_OF_UNITS: Final = {
+    TURN: Note(
+        "no steps are known: turns of a repeating pattern of kernels are compared, which may be "
+        "steps, layers or requests"
+    ),
+    WINDOW: Note(
+        "steps are not known of all runs: whole windows are compared, and differ in length "
+        "whatever a step does"
+    ),
+}
+
+
+def _notes(sides: tuple[Side, Side]) -> list[Note]:
+    unit = sides[0].unit
+    notes = [] if unit == STEP else [_OF_UNITS[unit]]
+    text = "{name}: window {window}" + (", {n:count} {unit}(s)" if unit != WINDOW else "")
+    notes += [
+        Note.of(text, name=run.name, window=run.window, n=units_of(run, unit), unit=unit)
+        for side in sides
+        for run in side.runs
+        if run.window
+    ]
+    return notes

@@ -1,0 +1,172 @@
+"""The measures that statistics judge: how long a step takes, and how many samples that makes."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+import pandas as pd
+
+from traceprof.comparison.sides import TURN, Side, series_of
+from traceprof.comparison.specs import JUDGED, STEPS
+from traceprof.comparison.statistics import FEWEST, Difference, compare_runs, compare_steps
+from traceprof.model.results import Note, Result
+
+__all__ = ["MAIN", "Judged", "judge", "judged_result", "steps_result"]
+
+MAIN: Final = ("samples_per_s", "step_period_ns", "turn_ns", "step_device_ns")
+"""What a comparison is about: the first of these that both sides know."""
+
+_SERIES: Final = (
+    ("samples_per_s", "samples_per_s", "1/s", "higher"),
+    ("step_period_ns", "period_ns", "ns", "lower"),
+    ("step_device_ns", "device_ns", "ns", "lower"),
+    ("step_own_ns", "own_ns", "ns", "lower"),
+)
+_OF_TURNS: Final = (("turn_ns", "period_ns", "ns", "lower"),)
+_OF_LOGS: Final = (
+    ("samples_per_s", "1/s", "higher"),
+    ("step_period_ns", "ns", "lower"),
+)
+"""What runs that are known by their measures alone are held against one another by."""
+_MOST_SHOWN: Final = 400
+
+
+@dataclass(frozen=True, slots=True)
+class Judged:
+    """One measure of both sides, and what statistics say of it."""
+
+    name: str
+    unit: str
+    better: str
+    difference: Difference
+
+    @property
+    def worse_ratio(self) -> float:
+        """By how much the new one is worse, as a share of the base; below 0: better."""
+        change = self.difference.change_ratio
+        return -change if self.better == "higher" else change
+
+    @property
+    def verdict(self) -> str:
+        """What to make of it, in a word or three."""
+        if math.isnan(self.difference.change_ratio) or not self.difference.is_known:
+            return "not judged"
+        if not self.difference.is_shown:
+            return "no difference shown"
+        return "worse" if self.worse_ratio > 0 else "better"
+
+
+def judge(base: Side, new: Side) -> dict[str, Judged]:
+    """Return what is judged, by name: where several runs are given the run is the unit."""
+    found: dict[str, Judged] = {}
+    for name, measure, unit, better in _OF_TURNS if base.unit == TURN else _SERIES:
+        series = [[series_of(run, measure, base.unit) for run in side.runs] for side in (base, new)]
+        if any(not len(own) for side in series for own in side):
+            continue
+        if len(series[0]) == len(series[1]) == 1:
+            difference = compare_steps(series[0][0], series[1][0])
+        else:
+            medians = [[float(np.median(own)) for own in side] for side in series]
+            difference = compare_runs(*medians)
+        found[name] = Judged(name, unit, better, difference)
+    for name, unit, better in _OF_LOGS:
+        values = [[run.measure(name) for run in side.runs] for side in (base, new)]
+        known = [[value for value in side if value is not None and value > 0] for side in values]
+        if name not in found and all(map(len, known)) and known == values:
+            found[name] = Judged(name, unit, better, compare_runs(*known))
+    return found
+
+
+def steps_result(base: Side, new: Side) -> Result:
+    """Return the steps that are held against one another, for those who want to see them."""
+    frames = []
+    for side, name in ((base, "base"), (new, "new")):
+        for run in side.runs:
+            values = series_of(run, "period_ns", side.unit)
+            every = max(1, -(-len(values) // _MOST_SHOWN))
+            places = np.arange(0, len(values), every)
+            columns = {"side": name, "run": run.name, "place": places, "period_ns": values[places]}
+            frames.append(pd.DataFrame(columns))
+    spec = STEPS.tables[0]
+    return Result("steps", STEPS, {"steps": spec.frame(pd.concat(frames, ignore_index=True))})
+
+
+def judged_result(judged: Mapping[str, Judged], base: Side, new: Side) -> Result:
+    """Return what is judged as a table, with what must be known of the method."""
+    rows = [
+        {
+            "measure": one.name,
+            "unit": one.unit,
+            "base": one.difference.base,
+            "new": one.difference.new,
+            "change_ratio": one.difference.change_ratio,
+            "low_ratio": one.difference.low_ratio,
+            "high_ratio": one.difference.high_ratio,
+            "smallest_ratio": one.difference.smallest_ratio,
+            "larger_ratio": one.difference.larger_ratio,
+            "verdict": one.verdict,
+            "better": one.better,
+            "base_count": one.difference.base_count,
+            "new_count": one.difference.new_count,
+            "alike_ratio": one.difference.alike_ratio,
+        }
+        for one in judged.values()
+    ]
+    of_runs = any(one.difference.of_runs for one in judged.values())
+    table = JUDGED.tables[0].frame(pd.DataFrame(rows) if rows else ())
+    scalars = {"per": base.unit, "of_runs": of_runs}
+    return Result("judged", JUDGED, {"judged": table}, scalars, _method(judged, base, new))
+
+
+def _method(judged: Mapping[str, Judged], base: Side, new: Side) -> tuple[Note, ...]:
+    """Return how it was judged."""
+    known = [one.difference for one in judged.values() if one.difference.is_known]
+    if not known:
+        if not judged:
+            return ()
+        first = next(iter(judged.values())).difference
+        return (
+            Note.of(
+                "{base:count} and {new:count} {what} are too few to say how much they differ among "
+                "themselves ({fewest:count} are needed): numbers are told, nothing is judged",
+                base=first.base_count,
+                new=first.new_count,
+                what="runs" if first.of_runs else f"{base.unit}s",
+                fewest=2 if first.of_runs else FEWEST,
+            ),
+        )
+    if known[0].of_runs:
+        notes = [
+            Note.of(
+                "the run is the unit: geometric means of the medians of {base:count} and "
+                "{new:count} runs, intervals by Welch's t",
+                base=len(base.runs),
+                new=len(new.runs),
+            )
+        ]
+        if 1 in (len(base.runs), len(new.runs)):
+            notes.append(Note("the side of one run is taken to vary as the other one does"))
+        return tuple(notes)
+    what = "turns" if base.unit == TURN else "steps"
+    together = max(one.together for one in known)
+    in_turns = Note.of(
+        "{what} come in turns of {n:count}: these are taken together", what=what, n=together
+    )
+    return (
+        *((in_turns,) if together > 1 else ()),
+        Note.of(
+            "all pairs of {what} are held against one another (Mann–Whitney): the change is the "
+            "median over the pairs, its 95 % interval allows for neighbours that are alike (by up "
+            "to {alike:ratio} here)",
+            alike=max(one.alike_ratio for one in known),
+            what=what,
+        ),
+        Note(
+            "one run of each: how much runs differ from one to the next is not known, and a "
+            "difference below 1 % is called none; give several runs of each to know"
+        ),
+    )

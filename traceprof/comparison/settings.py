@@ -1,0 +1,171 @@
+"""Whether two sides can be compared at all: in what they differ, and what that does."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from typing import Any, Final, TypeAlias
+
+import pandas as pd
+
+from traceprof.comparison.sides import STEP, TURN, Side
+from traceprof.comparison.specs import SETTINGS
+from traceprof.model.results import Note, Result
+
+__all__ = ["not_recorded", "settings_of", "warnings_of"]
+
+_Cell: TypeAlias = str | Note
+_Row: TypeAlias = tuple[str, _Cell, _Cell, str, bool]
+
+_SPOILS: Final = (
+    ("gpu", "other hardware: the times say little about the software"),
+    ("precision", "other arithmetic in the matrix work"),
+)
+_MATTERS: Final = (
+    ("driver", "may explain a difference"),
+    ("cuda", "libraries change their kernels, and the names of these"),
+    ("cuda_driver", ""),
+    ("hip", "libraries change their kernels, and the names of these"),
+    ("cudnn", "libraries change their kernels, and the names of these"),
+    ("nccl", "may explain a difference of collectives"),
+    ("backend", "collectives are carried out by something else"),
+    ("mpi", "may explain a difference of collectives"),
+    ("torch", "may explain a difference"),
+    ("framework", "may explain a difference"),
+    ("python", ""),
+    ("deepspeed", ""),
+    ("transformers", ""),
+    ("lightning", ""),
+    ("accelerate", ""),
+    ("cpu", "the host's part of a step may differ"),
+    ("cpu_count", "the host's part of a step may differ"),
+    ("ram", ""),
+    ("host", "another machine: its clocks, temperature and neighbours differ"),
+    ("os", ""),
+    ("kernel", ""),
+    ("container", ""),
+    ("nic", "may explain a difference of collectives"),
+    ("git_commit", "what was changed on purpose"),
+    ("git_branch", ""),
+    ("git_is_dirty", "what ran is not what was committed"),
+)
+_MEASURES: Final = (
+    ("world_size", "another number of ranks: see `traceprof scaling`", True),
+    ("devices_count", "another number of devices: see `traceprof scaling`", True),
+    ("nodes_count", "other links between the ranks", False),
+    ("batch_count", "a step trains on another number of samples", True),
+    ("global_batch_count", "a step trains on another number of samples", True),
+)
+_TELLING: Final = ("gpu", "driver", "cuda", "torch", "git_commit")
+_NUMBER_OF: Final = re.compile(r"\b\d+ × ")
+_KERNELS_ALIKE: Final = 0.1
+_MOST_NAMES: Final = 3
+
+
+def settings_of(base: Side, new: Side) -> Result:
+    """Return in what two sides differ, what spoils the comparison first."""
+    rows = [row for row in _rows(base, new) if row[1] != row[2]]
+    rows.sort(key=lambda row: not row[4])
+    columns: dict[str, Any] = {
+        name: [row[place] for row in rows]
+        for place, name in enumerate(("setting", "base", "new", "why", "spoils"))
+    }
+    table = SETTINGS.tables[0].frame(pd.DataFrame(columns))
+    return Result("settings", SETTINGS, {"settings": table})
+
+
+def not_recorded(base: Side, new: Side) -> tuple[Note, ...]:
+    """Return what matters and is not known of both, in a sentence."""
+    names = [name for name in _TELLING if not base.said(name) or not new.said(name)]
+    names += [name for name in ("global_batch_count",) if None in _both(base, new, name)]
+    if not names:
+        return ()
+    text = "whether they differ in this is not recorded: {names}"
+    return (Note.of(text, names=", ".join(names)),)
+
+
+def _both(base: Side, new: Side, name: str) -> tuple[float | None, float | None]:
+    return base.measure(name), new.measure(name)
+
+
+def warnings_of(settings: Result) -> tuple[Note, ...]:
+    """Return what spoils the comparison, in sentences."""
+    table = settings.table
+    return tuple(
+        Note.of(
+            "{setting} differs: {base} against {new}: {why}",
+            **{name: row[name] for name in ("setting", "base", "new", "why")},
+        )
+        for row in table[table["spoils"].astype(bool)].to_dict("records")
+        if row["base"] and row["new"]
+    )
+
+
+def _rows(base: Side, new: Side) -> Iterator[_Row]:
+    yield _origins(base, new)
+    workloads = [_distinct(run.workload for run in side.runs) for side in (base, new)]
+    is_other = all(workloads) and "unknown" not in workloads
+    yield "workload", workloads[0], workloads[1], "they do not do the same thing", is_other
+    for name, why, spoils in _MEASURES:
+        values = [side.measure(name) for side in (base, new)]
+        known = None not in values
+        yield name, _number(values[0]), _number(values[1]), why, spoils and known
+    yield from _kernel_counts(base, new)
+    for name, why in _SPOILS:
+        # How many there are is told apart.
+        first, second = (_NUMBER_OF.sub("", side.said(name)) for side in (base, new))
+        yield name, first, second, why, bool(first and second)
+    for name, why in _MATTERS:
+        yield name, base.said(name), new.said(name), why, False
+    known_names = {name for name, _ in (*_SPOILS, *_MATTERS)} | {"profiler", "architecture"}
+    said = [name for side in (base, new) for run in side.runs for name in run.environment]
+    for name in sorted(set(said) - known_names):
+        yield name, base.said(name), new.said(name), "", False
+    commands = [_distinct(run.command for run in side.runs) for side in (base, new)]
+    yield "command", commands[0], commands[1], "what was asked for", False
+    labels = [sorted({key for run in side.runs for key in run.labels}) for side in (base, new)]
+    for name in sorted({*labels[0], *labels[1]}):
+        values_of = [
+            _distinct(run.labels.get(name, "") for run in side.runs) for side in (base, new)
+        ]
+        yield f"label {name}", values_of[0], values_of[1], "", False
+
+
+def _origins(base: Side, new: Side) -> _Row:
+    names = []
+    for side in (base, new):
+        own = (run.environment.get("profiler") or run.origin for run in side.runs)
+        names.append(_distinct(own))
+    formats = [_distinct(run.origin for run in side.runs) for side in (base, new)]
+    why = "profilers cost time of their own, and see other things"
+    if formats[0] == formats[1]:
+        return "profiler", names[0], names[1], "another version of the profiler", False
+    return "profiler", names[0], names[1], why, True
+
+
+def _kernel_counts(base: Side, new: Side) -> Iterator[_Row]:
+    """Yield how many kernels a step, or a turn, has where that is not about the same."""
+    if base.unit not in (STEP, TURN):
+        return
+    counts = []
+    for side in (base, new):
+        made = side.makeup
+        if made is None:
+            return
+        kernels = made.loc[(made["kind"] == "kernel").to_numpy(), "count"].sum()
+        counts.append(float(kernels) / max(1, side.units_count))
+    if min(counts) > 0 and max(counts) / min(counts) - 1 > _KERNELS_ALIKE:
+        what = f"kernels per {base.unit}"
+        why = "a turn of the pattern may not be the same thing in both" if base.unit == TURN else ""
+        why = why or "a step is made of other work"
+        yield what, _number(counts[0]), _number(counts[1]), why, base.unit == TURN
+
+
+def _number(value: float | None) -> _Cell:
+    return "" if value is None else Note.of("{n:number}", n=value)
+
+
+def _distinct(texts: Any) -> str:
+    found = [text for text in dict.fromkeys(texts) if text]
+    more = len(found) - _MOST_NAMES
+    return ", ".join(found[:_MOST_NAMES]) + (f" and {more} more" if more > 0 else "")

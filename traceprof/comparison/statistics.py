@@ -1,0 +1,296 @@
+"""Whether two runs differ by more than their steps do among themselves.
+
+Steps are held against steps pair by pair (Mann and Whitney), so that outliers have no more say than
+any other step; the change is the median over all pairs (Hodges and Lehmann), its interval the
+changes at which the pairs would be in balance. Neighbouring steps are not independent (clocks of a
+GPU that warms up, a loader that falls behind): what one tells is told in part by the next one, too.
+The variance is that of a series in which neighbours are as alike as these are, and the intervals
+are of Student's t with as many degrees of freedom as there are independent stretches. Steps that
+come in turns (two workers that load batches, a line that is logged every ten steps) are taken
+together, turn by turn. Where several runs are given the run is the unit, and its median one number.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from statistics import NormalDist
+from typing import Final, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+__all__ = ["FEWEST", "LEAST", "Difference", "compare_runs", "compare_steps", "interval_of_median"]
+
+_Float64Array: TypeAlias = npt.NDArray[np.float64]
+
+FEWEST: Final = 5
+"""Of fewer steps nothing is said about how much they differ among themselves."""
+
+LEAST: Final = 0.01
+"""With one run of each a smaller difference is no change: runs of one program differ by that."""
+
+_LEVEL: Final = 0.05
+_POWER: Final = 0.8
+_MOST_ALIKE: Final = 0.9
+_HALVINGS: Final = 60
+_LONGEST_TURN: Final = 32
+_FEWEST_TURNS: Final = 8
+_SURE: Final = 3.0
+"""By how many standard errors a turn must stand out."""
+
+
+@dataclass(frozen=True, slots=True)
+class Difference:
+    """How much larger the new values are, as a share of the base's (below 0: smaller).
+
+    ``base`` and ``new`` are the medians, of ``base_count`` and ``new_count`` values, and
+    ``change_ratio`` the median over all pairs of a new and a base value. ``low_ratio`` and
+    ``high_ratio`` are its 95 % interval, NaN where that is not known (``why`` says why).
+    ``smallest_ratio`` is the change that would have been seen four times in five (NaN: none).
+    ``larger_ratio`` is the share of pairs in which the new value is larger (1/2: no effect), and
+    ``alike_ratio`` how alike neighbours are (0: not at all). ``together`` steps at a time are one
+    value. ``of_runs``: these are runs, not steps.
+    """
+
+    base: float
+    new: float
+    base_count: int
+    new_count: int
+    change_ratio: float
+    low_ratio: float = math.nan
+    high_ratio: float = math.nan
+    smallest_ratio: float = math.nan
+    larger_ratio: float = math.nan
+    alike_ratio: float = math.nan
+    together: int = 1
+    of_runs: bool = False
+    why: str = ""
+
+    @property
+    def is_known(self) -> bool:
+        """Whether anything is known of how large a difference there is without a change."""
+        return not math.isnan(self.low_ratio)
+
+    @property
+    def excludes_zero(self) -> bool:
+        """Whether the interval holds no 0."""
+        return self.is_known and (self.low_ratio > 0 or self.high_ratio < 0)
+
+    @property
+    def is_shown(self) -> bool:
+        """Whether a difference is shown: by the interval, and more than runs differ by anyway."""
+        return self.excludes_zero and (self.of_runs or abs(self.change_ratio) >= LEAST)
+
+
+def compare_steps(base: _Float64Array, new: _Float64Array) -> Difference:
+    """Return how two series of steps differ, each in its order; values are above 0."""
+    together = _turn(base, new)
+    counts = len(base), len(new)
+    base, new = (_in_turns(own, together) for own in (base, new))
+    found = _plain(float(np.median(base)), float(np.median(new)), *counts)
+    if min(len(base), len(new)) < FEWEST:
+        return found
+    first, second = np.sort(np.log(base)), np.sort(np.log(new))
+    change = _quantile_of_pairs(first, second, 0.5)
+    shifted = np.log(new) - change
+    sides = [
+        _Placed.of(_share_below(np.sort(shifted), np.log(base))),
+        _Placed.of(_share_below(first, shifted)),
+    ]
+    error = math.hypot(*(side.error for side in sides))
+    freedom = _welch([side.error for side in sides], [side.freedom for side in sides])
+    reach = _student(1 - _LEVEL / 2, freedom) * error
+    seen = reach + NormalDist().inv_cdf(_POWER) * error
+    low, high, far = (
+        _quantile_of_pairs(first, second, share) for share in (0.5 - reach, 0.5 + reach, 0.5 + seen)
+    )
+    return replace(
+        found,
+        change_ratio=math.expm1(change),
+        low_ratio=math.expm1(low),
+        high_ratio=math.expm1(high),
+        smallest_ratio=math.expm1(far - change) if math.isfinite(far) else math.nan,
+        larger_ratio=float(_share_below(first, second).mean()),
+        alike_ratio=max(side.alike for side in sides),
+        together=together,
+        why="",
+    )
+
+
+def compare_runs(base: Sequence[float], new: Sequence[float]) -> Difference:
+    """Return how runs differ, each told by its median: the run is the unit."""
+    first, second = (np.log(np.asarray(own, np.float64)) for own in (base, new))
+    means = [float(np.exp(own.mean())) for own in (first, second)]
+    found = _plain(means[0], means[1], len(base), len(new), of_runs=True)
+    spreads = [float(own.var(ddof=1)) for own in (first, second) if len(own) > 1]
+    if not spreads:
+        return found
+    if len(spreads) == 1:
+        # Runs of the side that has one alone are taken to spread as those of the other.
+        n = max(len(base), len(new))
+        error, freedom = math.sqrt(spreads[0] * (1 + 1 / n)), n - 1.0
+    else:
+        errors = [math.sqrt(spreads[0] / len(base)), math.sqrt(spreads[1] / len(new))]
+        freedom = _welch(errors, [len(base) - 1.0, len(new) - 1.0])
+        error = math.hypot(*errors)
+    reach = _student(1 - _LEVEL / 2, freedom) * error
+    middle = math.log1p(found.change_ratio)
+    return replace(
+        found,
+        low_ratio=math.expm1(middle - reach),
+        high_ratio=math.expm1(middle + reach),
+        smallest_ratio=math.expm1(reach + NormalDist().inv_cdf(_POWER) * error),
+        larger_ratio=float(_share_below(np.sort(first), second).mean()),
+        why="",
+    )
+
+
+def interval_of_median(values: _Float64Array) -> tuple[float, float]:
+    """Return the 95 % interval of the median of a series in its order; NaN of too few values."""
+    if len(values) < FEWEST:
+        return math.nan, math.nan
+    order = np.sort(values)
+    # Which share of the series lies below its median is known to within this.
+    placed = _Placed.of((values > np.median(values)).astype(np.float64), alike_in=values)
+    reach = _student(1 - _LEVEL / 2, placed.freedom) * placed.error
+    low, high = np.quantile(order, [max(0.0, 0.5 - reach), min(1.0, 0.5 + reach)])
+    return float(low), float(high)
+
+
+def _plain(
+    base: float, new: float, n_base: int, n_new: int, *, of_runs: bool = False
+) -> Difference:
+    change = new / base - 1 if base > 0 else math.nan
+    what = "runs" if of_runs else "steps"
+    why = f"too few {what} to say how much they differ among themselves"
+    return Difference(base, new, n_base, n_new, change, of_runs=of_runs, why=why)
+
+
+def _turn(base: _Float64Array, new: _Float64Array) -> int:
+    """Return after how many steps both sides begin anew; 1 where they do not come in turns."""
+    most = min(_LONGEST_TURN, min(len(base), len(new)) // _FEWEST_TURNS)
+    found = math.lcm(*(_turn_of(own, most) for own in (base, new)))
+    return found if found <= most else 1
+
+
+def _turn_of(values: _Float64Array, most: int) -> int:
+    """Return the lag, of ``most`` and less, at which a series is most like itself."""
+    if most < 2:
+        return 1
+    order = _centred_ranks(values)
+    whole = float(order @ order)
+    if not whole:
+        return 1
+    likeness = [float(order[lag:] @ order[:-lag]) / whole for lag in range(1, most + 1)]
+    best = int(np.argmax(likeness))
+    stands_out = likeness[best] - max(likeness[0], 0.0) > _SURE / math.sqrt(len(values))
+    return best + 1 if stands_out else 1
+
+
+def _in_turns(values: _Float64Array, together: int) -> _Float64Array:
+    """Return the means of so many neighbours at a time; those that are left over are left out."""
+    n = len(values) // together
+    return np.asarray(values[: n * together].reshape(n, together).mean(axis=1), np.float64)
+
+
+@dataclass(frozen=True, slots=True)
+class _Placed:
+    """The mean place of the values of one side among those of the other.
+
+    ``error`` is its standard error, ``freedom`` its degrees of freedom, ``alike`` how alike
+    neighbours are.
+    """
+
+    error: float
+    freedom: float
+    alike: float
+
+    @classmethod
+    def of(cls, places: _Float64Array, alike_in: _Float64Array | None = None) -> _Placed:
+        """Return what the places of a series, in its order, say."""
+        n = len(places)
+        alike = _likeness(places if alike_in is None else alike_in)
+        variance = float(places.var(ddof=1)) * (1 + alike) / (1 - alike)
+        stretch = _stretch(n, alike)
+        freedom = n - 1.0 if stretch == 1 else max(1.0, 1.5 * n / stretch - 1)
+        return cls(math.sqrt(variance / n), freedom, alike)
+
+
+def _share_below(order: _Float64Array, values: _Float64Array) -> _Float64Array:
+    """Return which share of ``order``, sorted, lies below each value; equal ones count half."""
+    below = np.searchsorted(order, values, side="left")
+    upto = np.searchsorted(order, values, side="right")
+    return np.asarray((below + upto) / (2 * len(order)), np.float64)
+
+
+def _quantile_of_pairs(base: _Float64Array, new: _Float64Array, share: float) -> float:
+    """Return the difference than which ``share`` of all pairs of new and base are smaller.
+
+    Both are sorted. Beyond 0 and 1 it is infinite: every change fits as well.
+    """
+    if not 0 < share < 1:
+        return -math.inf if share <= 0 else math.inf
+    low, high = float(new[0] - base[-1]), float(new[-1] - base[0])
+    for _ in range(_HALVINGS):
+        middle = (low + high) / 2
+        # A pair differs by less where the new value lies below the base shifted by that.
+        if float(_share_below(new, base + middle).mean()) < share:
+            low = middle
+        else:
+            high = middle
+    return high
+
+
+def _welch(errors: Sequence[float], freedoms: Sequence[float]) -> float:
+    """Return the degrees of freedom of a difference (Welch, Satterthwaite)."""
+    whole = sum(error**2 for error in errors) ** 2
+    parts = sum(error**4 / freedom for error, freedom in zip(errors, freedoms, strict=True))
+    return whole / parts if parts else min(freedoms)
+
+
+def _likeness(values: _Float64Array) -> float:
+    """Return the correlation of neighbours, by their order, so that outliers have no say.
+
+    That of few steps comes out too small, by about (1 + 4 rho) / n.
+    """
+    order = _centred_ranks(values)
+    whole = float(order @ order)
+    found = float(order[1:] @ order[:-1]) / whole if whole else 0.0
+    return min(max(found + (1 + 4 * found) / len(values), 0.0), _MOST_ALIKE)
+
+
+def _centred_ranks(values: _Float64Array) -> _Float64Array:
+    order = np.argsort(np.argsort(values, kind="stable"), kind="stable").astype(np.float64)
+    return np.asarray(order - order.mean(), np.float64)
+
+
+def _stretch(n: int, alike: float) -> int:
+    """Return how many neighbours tell no more than each other (Andrews' choice of a bandwidth)."""
+    strength = 4 * alike**2 / (1 - alike**2) ** 2
+    wanted = math.ceil(1.1447 * math.cbrt(strength * n))
+    return max(1, min(wanted, n // 3))
+
+
+def _student(p: float, freedom: float) -> float:
+    """Return the quantile of Student's t: exact for 1 and 2, an expansion from 3 on."""
+    if freedom >= 3:
+        return _expanded(p, freedom)
+    known = [math.tan(math.pi * (p - 0.5)), (2 * p - 1) * math.sqrt(2 / (4 * p * (1 - p)))]
+    known.append(_expanded(p, 3))
+    places = [1 / 3, 1 / 2, 1.0]
+    logs = np.log(known[::-1])
+    return float(np.exp(np.interp(1 / max(1.0, freedom), places, logs)))
+
+
+def _expanded(p: float, freedom: float) -> float:
+    """Return the quantile by Cornish and Fisher's expansion about that of the normal."""
+    z = NormalDist().inv_cdf(p)
+    terms = (
+        (z**3 + z) / 4,
+        (5 * z**5 + 16 * z**3 + 3 * z) / 96,
+        (3 * z**7 + 19 * z**5 + 17 * z**3 - 15 * z) / 384,
+        (79 * z**9 + 776 * z**7 + 1482 * z**5 - 1920 * z**3 - 945 * z) / 92_160,
+    )
+    return z + sum(term / freedom**power for power, term in enumerate(terms, 1))

@@ -1,0 +1,202 @@
+"""What to make of a comparison, in a few sentences: faster or slower, by how much, and why."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping
+from typing import Any, Final
+
+import pandas as pd
+
+from traceprof.comparison.judging import MAIN, Judged
+from traceprof.comparison.sides import WINDOW, Side
+from traceprof.facts.names.kernels import short_name
+from traceprof.model.results import Note, Result
+
+__all__ = ["verdict_of"]
+
+_LEAST: Final = 0.05
+_MOST_CAUSES: Final = 3
+_NOTHING: Final = 0.0005
+_PARTS: Final = {
+    "compute": "compute",
+    "exposed_communication": "exposed communication",
+    "exposed_transfer": "exposed transfers",
+    "device_memory": "copies inside the device",
+    "idle": "idle time",
+}
+
+
+def verdict_of(
+    judged: Mapping[str, Judged], difference: Result | None, sides: tuple[Side, Side]
+) -> tuple[Note, ...]:
+    """Return the answer: what is shown of the main measure, then where the difference is."""
+    main = next((judged[name] for name in MAIN if name in judged), None)
+    found = [] if main is None or sides[0].unit == WINDOW else list(_on_main(main, judged, sides))
+    if difference is not None and len(difference.tables["parts"]):
+        found += _on_causes(difference)
+    elif difference is not None:
+        found += _on_phases(difference)
+    return tuple(found)
+
+
+def _on_main(
+    main: Judged, judged: Mapping[str, Judged], sides: tuple[Side, Side]
+) -> Iterator[Note]:
+    found = main.difference
+    # Throughput tells the direction, the time of a step how one thinks of it.
+    time = judged.get("step_period_ns", main)
+    worse = main.worse_ratio
+    values: dict[str, Any] = {
+        "base": sides[0].name,
+        "new": sides[1].name,
+        "size": abs(worse),
+        "low": min(abs(found.low_ratio), abs(found.high_ratio)),
+        "high": max(abs(found.low_ratio), abs(found.high_ratio)),
+        "from": found.low_ratio,
+        "to": found.high_ratio,
+        "change": found.change_ratio,
+        "smallest": found.smallest_ratio,
+        "n_base": found.base_count,
+        "n_new": found.new_count,
+        "of": sides[0].unit if not found.of_runs else "run",
+    }
+    what = _MEASURE_WORDS[main.name]
+    if not found.is_known and abs(worse) < _NOTHING:
+        yield Note.of(
+            f"{{new}} is as fast as {{base}} in numbers ({what}); {{n_base:count}} and "
+            "{n_new:count} {of}(s) are too few to tell more.",
+            **values,
+        )
+    elif not found.is_known:
+        way = "slower" if worse > 0 else "faster"
+        yield Note.of(
+            f"{{new}} is {{size:ratio}} {way} than {{base}} in numbers ({what}), but "
+            "{n_base:count} and {n_new:count} {of}(s) are too few to tell that from chance.",
+            **values,
+        )
+    elif found.is_shown:
+        way = "slower" if worse > 0 else "faster"
+        yield Note.of(
+            f"{{new}} is {{size:ratio}} {way} than {{base}} ({what}; 95 % interval "
+            "{low:ratio} to {high:ratio}).",
+            **values,
+        )
+    else:
+        seen = (
+            "No change, however large, would have been seen: they differ too much among themselves."
+            if math.isnan(found.smallest_ratio)
+            else "A change of {smallest:ratio} would most likely have been seen."
+        )
+        yield Note.of(
+            f"No difference is shown between {{base}} and {{new}}: {what} {{change:ratio}}, 95 % "
+            f"interval {{from:ratio}} to {{to:ratio}}. {seen}",
+            **values,
+        )
+    if time.unit == "ns":
+        yield Note.of(
+            "A {unit} takes {new:ns} instead of {base:ns} (medians of {n_new:count} and "
+            "{n_base:count} {of}(s)).",
+            unit=sides[0].unit,
+            new=time.difference.new,
+            base=time.difference.base,
+            n_new=time.difference.new_count,
+            n_base=time.difference.base_count,
+            of="run" if time.difference.of_runs else sides[0].unit,
+        )
+
+
+_MEASURE_WORDS: Final = {
+    "samples_per_s": "samples per second",
+    "step_period_ns": "time of a step",
+    "turn_ns": "time of a turn",
+    "step_device_ns": "time of a step on the devices",
+}
+
+
+def _on_causes(difference: Result) -> Iterator[Note]:
+    """Yield where the difference of the mean step is: the parts, then the largest causes."""
+    scalars = difference.scalars
+    whole = scalars["difference_ns"]
+    parts = difference.tables["parts"]
+    ranked = parts.iloc[parts["difference_ns"].abs().argsort()[::-1].to_numpy()]
+    size = float(parts["difference_ns"].abs().max())
+    worth = ranked[(ranked["difference_ns"].abs() >= _LEAST * size).to_numpy()]
+    if not size:
+        return
+    words, values = _listed(
+        [(_PARTS[str(row["part"])], row["difference_ns"]) for row in worth.to_dict("records")]
+    )
+    way = "longer" if whole > 0 else "shorter"
+    yield Note.of(
+        f"The mean {{per}} on a device ({{new:ns}}, base {{base:ns}}) is {{whole:ns}} {way}: "
+        f"{words}.",
+        per=scalars["per"],
+        new=scalars["new_ns"],
+        base=scalars["base_ns"],
+        whole=abs(whole),
+        **values,
+    )
+    causes = difference.tables["causes"]
+    large = causes[(causes["difference_ns"].abs() >= _LEAST * size).to_numpy()].head(_MOST_CAUSES)
+    if len(large):
+        words, values = _listed(
+            [(_cause_words(row), row["difference_ns"]) for row in large.to_dict("records")]
+        )
+        yield Note.of(f"Most of it: {words}.", **values)
+
+
+def _on_phases(difference: Result) -> Iterator[Note]:
+    scalars, phases = difference.scalars, difference.tables["phases"]
+    worth = phases.head(_MOST_CAUSES)
+    worth = worth[(worth["difference_ns"] != 0).to_numpy()]
+    if worth.empty:
+        return
+    words, values = _listed(
+        [(str(row["phase"]), row["difference_ns"]) for row in worth.to_dict("records")]
+    )
+    way = "longer" if scalars["difference_ns"] > 0 else "shorter"
+    yield Note.of(
+        f"On the host the mean {{per}} is {{whole:ns}} {way}: {words}.",
+        per=scalars["per"],
+        whole=abs(scalars["difference_ns"]),
+        **values,
+    )
+
+
+def _listed(pairs: list[tuple[str, int]]) -> tuple[str, dict[str, Any]]:
+    """Return a list of names with by how much each is longer or shorter, and its values."""
+    words: list[str] = []
+    values: dict[str, Any] = {}
+    for place, (name, ns) in enumerate(pairs):
+        sign = "+" if ns > 0 else "−"
+        words.append(f"{{name{place}}} {sign}{{ns{place}:ns}}")
+        values |= {f"name{place}": name, f"ns{place}": abs(int(ns))}
+    return ", ".join(words), values
+
+
+def _cause_words(row: dict[Any, Any]) -> str:
+    """Return what a cause is in words, with what became of it."""
+    name, kind, state = str(row["name"]), str(row["kind"]), str(row["state"])
+    if kind == "kernel":
+        name = short_name(name)
+    told = {
+        "waiting": f"waiting for {name.strip('()')}",
+        "rest": f"{_PARTS[str(row['part'])]} of which nothing is known",
+        "kernel": f"kernel {name}",
+    }.get(kind)
+    told = told or (f"{kind} {name}" if kind in ("copy", "collective") else f"{kind}: {name}")
+    return f"{told} ({_why(row, state)})"
+
+
+def _why(row: dict[Any, Any], state: str) -> str:
+    if state in ("new", "gone"):
+        return state
+    more, longer = row.get("more_ns"), row.get("longer_ns")
+    if pd.isna(more) or pd.isna(longer):
+        return "longer" if row["difference_ns"] > 0 else "shorter"
+    if abs(float(more)) > abs(float(longer)):
+        why = "more of them" if more > 0 else "fewer of them"
+    else:
+        why = "each longer" if longer > 0 else "each shorter"
+    return f"renamed, {why}" if state == "renamed" else why

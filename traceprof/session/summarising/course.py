@@ -1,0 +1,232 @@
+"""What happened in the course of a run, as the program itself told: metrics, epochs, events."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from typing import Any, Final
+
+import numpy as np
+import numpy.typing as npt
+import pandas as pd
+
+from traceprof.facts.one_off_costs import one_off_costs
+from traceprof.facts.steps.between import CHECKPOINT, EVALUATION, between_steps
+from traceprof.facts.steps.find import steps_of_ranks
+from traceprof.facts.steps.measured import measured_steps
+from traceprof.model.ranks import Ranks
+from traceprof.model.steps import OWN_DOMAIN
+from traceprof.model.tables import ABSENT
+
+__all__ = ["course_of_run"]
+
+_Float64Array = npt.NDArray[np.float64]
+_METRIC: Final = "metric:"
+_EPOCH: Final = re.compile(r"epoch(?:[\s_#:=.-]*(?P<number>\d+))?", re.IGNORECASE)
+_MOST_VALUES: Final = 2_000
+_MOST_EVENTS: Final = 500
+
+
+def course_of_run(ranks: Ranks) -> Mapping[str, pd.DataFrame]:
+    """Return the tables metrics, epochs, events and lives of `SUMMARY`, those that are known.
+
+    Times are ns after the start of the recording.
+    """
+    whole = ranks.whole
+    epochs = _epochs(whole)
+    tables = {
+        "epochs": epochs.drop(columns="processes") if len(epochs) else epochs,
+        "metrics": _metrics(whole, epochs),
+        "events": _events(whole),
+        "lives": _lives(whole),
+    }
+    return {name: table for name, table in tables.items() if len(table)}
+
+
+def _ranks_of(ranks: Ranks) -> dict[int, float]:
+    """Return the rank of each process that has one."""
+    return {
+        int(process): float(rank)
+        for part in ranks
+        for process, rank in zip(part.processes["process"], part.processes["rank"], strict=True)
+        if rank != ABSENT
+    }
+
+
+def _epochs(ranks: Ranks) -> pd.DataFrame:
+    """Return the epochs, each from where its first rank begins to where its last one ends."""
+    zero = ranks.span.start_ns
+    rows: list[dict[str, Any]] = []
+    for part in ranks:
+        names = part.ranges["name"].cat
+        matches = [_EPOCH.fullmatch(str(name).strip()) for name in names.categories]
+        kept = np.flatnonzero(np.array([m is not None for m in matches], bool)[names.codes])
+        for row in part.ranges.iloc[kept].to_dict("records"):
+            match = _EPOCH.fullmatch(str(row["name"]).strip())
+            number = match["number"] if match else None
+            payload = float(row["payload"]) if row["domain"] == OWN_DOMAIN else np.nan
+            rows.append(
+                {
+                    "process": row["process"],
+                    "epoch": float(number) if number else payload,
+                    "start": row["start_ns"] - zero,
+                    "end": row["end_ns"] - zero,
+                }
+            )
+    if not rows:
+        return pd.DataFrame()
+    table = pd.DataFrame(rows).sort_values(["process", "start"], kind="stable")
+    counted = table.groupby("process").cumcount().astype(float)
+    table["epoch"] = table["epoch"].fillna(counted)
+    groups = table.groupby("epoch")
+    first, last = groups["start"].min(), groups["end"].max()
+    found = pd.DataFrame({"at_ns": first, "duration_ns": last - first}).reset_index()
+    found = found.assign(life=0, ranks_count=groups["process"].nunique().to_numpy())
+    return _with_steps(ranks, found).assign(processes=groups["process"].agg(list).to_numpy())
+
+
+def _with_steps(ranks: Ranks, epochs: pd.DataFrame) -> pd.DataFrame:
+    """Return the epochs with how many steps and samples began in each."""
+    if not len(steps_of_ranks(ranks)):
+        return epochs
+    steps = measured_steps(ranks).table
+    starts = steps["host_at_ns"].to_numpy(np.int64)
+    counts, samples = [], []
+    for row in epochs.to_dict("records"):
+        begin = int(row["at_ns"])
+        inside = (starts >= begin) & (starts < begin + int(row["duration_ns"]))
+        own = steps[inside]
+        counts.append(int(own["step"].nunique()))
+        samples.append(own["samples_count"].sum() if "samples_count" in own else np.nan)
+    return epochs.assign(steps_count=counts, samples_count=samples)
+
+
+def _metrics(ranks: Ranks, epochs: pd.DataFrame) -> pd.DataFrame:
+    """Return what the program noted by `traceprof.metric`; of long runs every so many values."""
+    zero, numbers = ranks.span.start_ns, _ranks_of(ranks)
+    found = []
+    for part in ranks:
+        marks = part.marks
+        named = [str(name) for name in marks["name"].cat.categories]
+        is_metric = np.array([name.startswith(_METRIC) for name in named] + [False], bool)
+        rows = marks[
+            is_metric[marks["name"].cat.codes.to_numpy()] & (marks["domain"] == OWN_DOMAIN)
+        ]
+        found.append(
+            pd.DataFrame(
+                {
+                    "metric": [str(name).removeprefix(_METRIC) for name in rows["name"]],
+                    "life": 0,
+                    "process": rows["process"].to_numpy(),
+                    "rank": [numbers.get(int(p), np.nan) for p in rows["process"]],
+                    "at_ns": rows["start_ns"].to_numpy(np.int64) - zero,
+                    "value": rows["payload"].to_numpy(),
+                }
+            )
+        )
+    table = pd.concat(found, ignore_index=True)
+    if table.empty:
+        return table
+    table = _thinned(table)
+    at = table["at_ns"].to_numpy(np.int64)
+    table["step"] = _steps_before(ranks, table["process"].to_numpy(np.int64), at)
+    table["epoch"] = _epochs_before(epochs, at)
+    table["scope"] = np.where(table["rank"].isna(), "run", "rank")
+    return table.drop(columns="process")
+
+
+def _thinned(table: pd.DataFrame) -> pd.DataFrame:
+    """Return at most about `_MOST_VALUES` values of each metric and rank, the last among them."""
+    groups = table.groupby(["metric", "process"])
+    place, size = groups.cumcount(), groups["value"].transform("size")
+    every = np.maximum(1, -(-size // _MOST_VALUES))
+    return table[((size - 1 - place) % every == 0)].reset_index(drop=True)
+
+
+def _steps_before(ranks: Ranks, processes: npt.NDArray[np.int64], at: Any) -> _Float64Array:
+    """Return after how many steps of its process each instant is; NaN where no steps are known."""
+    found = np.full(len(at), np.nan)
+    steps, zero = steps_of_ranks(ranks).table, ranks.span.start_ns
+    for process, own in steps.groupby("process"):
+        rows = processes == process
+        # What a step notes of itself it notes before it ends.
+        starts = np.sort(own["start_ns"].to_numpy(np.int64)) - zero
+        found[rows] = np.searchsorted(starts, at[rows], side="right")
+    return found
+
+
+def _epochs_before(epochs: pd.DataFrame, at: npt.NDArray[np.int64]) -> _Float64Array:
+    """Return after how many epochs each instant is, with the part of one that is under way."""
+    if epochs.empty:
+        return np.full(len(at), np.nan)
+    order = epochs.sort_values("at_ns")
+    starts = order["at_ns"].to_numpy(np.int64)
+    lengths = np.maximum(1, order["duration_ns"].to_numpy(np.int64))
+    place = np.searchsorted(starts, at, side="right") - 1
+    known = np.maximum(place, 0)
+    part = np.clip((at - starts[known]) / lengths[known], 0, 1)
+    return np.asarray(np.where(place < 0, 0.0, known + part), np.float64)
+
+
+def _events(ranks: Ranks) -> pd.DataFrame:
+    """Return start and end of the recording, evaluations, checkpoints, and what is paid once."""
+    numbers = _ranks_of(ranks)
+    rows = [
+        {"kind": "start", "at_ns": 0, "duration_ns": 0},
+        *_between(ranks, numbers),
+        *_paid_once(ranks, numbers),
+        {"kind": "end", "at_ns": ranks.span.duration_ns, "duration_ns": 0},
+    ]
+    table = pd.DataFrame(rows).sort_values("at_ns", kind="stable", ignore_index=True)
+    if len(table) > _MOST_EVENTS:
+        longest = table["duration_ns"].fillna(0).rank(method="first", ascending=False)
+        is_edge = table["kind"].isin(["start", "end"])
+        table = table[is_edge | (longest <= _MOST_EVENTS)].reset_index(drop=True)
+    return table.assign(life=0, event=np.arange(len(table)))
+
+
+def _between(ranks: Ranks, numbers: Mapping[int, float]) -> Iterator[dict[str, Any]]:
+    zero = ranks.span.start_ns
+    for part in ranks:
+        table = between_steps(part)
+        for row in table[table["cause"].isin([EVALUATION, CHECKPOINT])].to_dict("records"):
+            yield {
+                "kind": str(row["cause"]),
+                "at_ns": int(row["start_ns"]) - zero,
+                "duration_ns": int(row["end_ns"]) - int(row["start_ns"]),
+                "rank": numbers.get(int(row["process"]), np.nan),
+            }
+
+
+def _paid_once(ranks: Ranks, numbers: Mapping[int, float]) -> Iterator[dict[str, Any]]:
+    zero = ranks.span.start_ns
+    for row in one_off_costs(ranks).to_dict("records"):
+        if row["kind"] not in (EVALUATION, CHECKPOINT):
+            yield {
+                "kind": str(row["kind"]),
+                "at_ns": int(row["start_ns"]) - zero,
+                "duration_ns": int(row["total_ns"]),
+                "rank": numbers.get(int(row["process"]), np.nan),
+            }
+
+
+def _lives(ranks: Ranks) -> pd.DataFrame:
+    """Return when each rank was recorded: within its own recording, which is all that is known."""
+    zero = ranks.span.start_ns
+    rows = []
+    for part in ranks:
+        for process in part.processes.to_dict("records"):
+            window = part.recordings.get(int(process["process"]), part.span)
+            if process["rank"] == ABSENT:
+                continue
+            rows.append(
+                {
+                    "life": 0,
+                    "rank": int(process["rank"]),
+                    "node": str(process["host"]) or part.info.host,
+                    "at_ns": window.start_ns - zero,
+                    "end_ns": window.end_ns - zero,
+                    "source": part.info.path,
+                }
+            )
+    return pd.DataFrame(rows)
