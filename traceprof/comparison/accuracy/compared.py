@@ -18,7 +18,7 @@ from traceprof.comparison.accuracy.course import (
     devices_of,
     metrics_of,
 )
-from traceprof.comparison.accuracy.spec import ABOUT, ACCURACY, CURVE, SPEEDUP
+from traceprof.comparison.accuracy.spec import ABOUT, ACCURACY, CURVE, CURVE_NAME, SPEEDUP
 from traceprof.comparison.accuracy.told import notes_of, verdict_of
 from traceprof.comparison.base import Comparison
 from traceprof.errors import UsageError
@@ -78,7 +78,7 @@ def accuracy(
     results = {"accuracy": _reached(ones, groups, goal)}
     if len(groups) > 1:
         results["speedup"] = _speedups(groups)
-    results["curve"] = _curves(known)
+    results[CURVE_NAME] = _curves(known, goal)
     lacking = [course.run.name for course in courses if not len(course.curve)]
     return Comparison(
         f"{goal.metric} {'≤' if goal.is_lower else '≥'} {goal.value:g}",
@@ -259,7 +259,8 @@ def _of_measure(own: Sequence[_One], name: str) -> float:
     return _median(math.nan if (value := one.run.measure(name)) is None else value for one in own)
 
 
-def _curves(courses: Sequence[Course]) -> Result:
+def _curves(courses: Sequence[Course], goal: Target) -> Result:
     frames = [course.curve.assign(run=course.run.name) for course in courses]
     frame = pd.concat(frames, ignore_index=True)
-    return Result("curve", CURVE, {"curve": CURVE.table("curve").frame(frame)})
+    tables = {"curve": CURVE.table("curve").frame(frame)}
+    return Result(CURVE_NAME, CURVE, tables, {"metric": goal.metric, "target": goal.value})

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from typing import Final
 
-from traceprof.model.results import ResultSpec, TableSpec, Unit, derived, key
+from traceprof.model.results import ResultSpec, TableSpec, Unit, derived, key, same
 
-__all__ = ["ABOUT", "ACCURACY", "CURVE", "SPEEDUP"]
+__all__ = ["ABOUT", "ACCURACY", "CURVE", "CURVE_NAME", "SPEEDUP"]
+
+CURVE_NAME: Final = "curve"
 
 _RUN: Final = key("run", "the run")
 _GROUP: Final = key("group", "the run, or the labels of runs that are repeats")
@@ -84,10 +86,14 @@ CURVE: Final = ResultSpec(
                 derived("value", Unit.NUMBER, "the value"),
             ),
         ),
-    )
+    ),
+    scalars=(
+        same("metric", Unit.TEXT, "the metric"),
+        same("target", Unit.NUMBER, "the value to reach"),
+    ),
 )
 ABOUT: Final = {
     "accuracy": "time, epochs, steps and samples to the target",
     "speedup": "what more devices gave: time to the target against throughput",
-    "curve": "the way there",
+    CURVE_NAME: "the way there",
 }
