@@ -62,7 +62,11 @@ SPEEDUP: Final = ResultSpec(
                 derived("rate_speedup", Unit.FACTOR, "how many times the throughput of the first"),
                 derived("rate_efficiency_ratio", Unit.RATIO, "that by how many times the devices"),
                 derived("work_factor", Unit.FACTOR, "how many times the samples it needed"),
-                derived("remark", Unit.TEXT, "what is wrong with the throughput that is printed"),
+                derived(
+                    "remark",
+                    Unit.TEXT,
+                    "what is wrong with what is printed: ruled out by its own epochs and times",
+                ),
                 derived("samples_per_s", Unit.PER_S, "throughput, by the run's own times"),
                 derived("printed_per_s", Unit.PER_S, "the throughput that the source prints"),
                 derived("time_ns", Unit.NS, "the time to the target"),
