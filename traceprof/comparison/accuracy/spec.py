@@ -65,7 +65,7 @@ SPEEDUP: Final = ResultSpec(
                 derived(
                     "remark",
                     Unit.TEXT,
-                    "what is wrong with what is printed: ruled out by its own epochs and times",
+                    "what is printed and its own times rule out",
                 ),
                 derived("samples_per_s", Unit.PER_S, "throughput, by the run's own times"),
                 derived("printed_per_s", Unit.PER_S, "the throughput that the source prints"),
