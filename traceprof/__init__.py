@@ -15,16 +15,19 @@ from traceprof.version import __version__ as __version__
 
 if TYPE_CHECKING:
     from traceprof.annotate.api import epoch, is_recording, mark, metric, range, step
+    from traceprof.api import Comparison as Comparison
     from traceprof.api import Result as Result
     from traceprof.api import Run as Run
     from traceprof.api import Runs as Runs
+    from traceprof.api import compare as compare
     from traceprof.api import open as open
     from traceprof.api import runs as runs
+    from traceprof.api import scaling as scaling
 
 # Not `open`: `import *` must neither load pandas nor hide what Python calls open.
 __all__ = ["epoch", "is_recording", "mark", "metric", "range", "step"]
 
-_READING: Final = ("Result", "Run", "Runs", "open", "runs")
+_READING: Final = ("Comparison", "Result", "Run", "Runs", "compare", "open", "runs", "scaling")
 
 
 def __getattr__(name: str) -> Any:

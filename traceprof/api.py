@@ -8,12 +8,16 @@ from pathlib import Path
 
 import pandas as pd
 
+from traceprof.comparison.base import Comparison as PlainComparison
+from traceprof.comparison.scaling import scaling as sizes_compared
 from traceprof.errors import UsageError
 from traceprof.model.results import Result as PlainResult
 from traceprof.model.summary import Summary
 from traceprof.render.formatting import sentences
 from traceprof.render.html_text import piece_of_html, result_html
+from traceprof.render.sections import head_of
 from traceprof.session.answer import Document, answer
+from traceprof.session.comparing import compare_named
 from traceprof.session.explaining.explain import explain
 from traceprof.session.explaining.spec import NAME as EXPLAIN
 from traceprof.session.keeping import keep_file, name_of_files, with_places
@@ -21,10 +25,10 @@ from traceprof.session.opening import Align, Opening
 from traceprof.session.records import list_of_runs
 from traceprof.session.run import Run as SessionRun
 from traceprof.session.run import open_run
-from traceprof.session.runs_named import summary_of
+from traceprof.session.runs_named import summaries_of, summary_of
 from traceprof.store import Store
 
-__all__ = ["Result", "Run", "Runs", "open", "runs"]
+__all__ = ["Comparison", "Result", "Run", "Runs", "compare", "open", "runs", "scaling"]
 
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
@@ -150,6 +154,106 @@ def _shown(document: Document, name: str) -> Result:
     found = document.results[name]
     own = {field.name: getattr(found, field.name) for field in fields(PlainResult)}
     return Result(**own, ranks=document.ranks)
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class Comparison(PlainComparison):
+    """Runs against runs: its results by name, and ``sentences``, the verdict."""
+
+    @property
+    def sentences(self) -> list[str]:
+        """The verdict as people read it."""
+        return sentences(self.verdict)
+
+    def to_frame(self, name: str = "causes") -> pd.DataFrame:
+        """Return a table of any of the results, such as judged, causes, parts or kernels.
+
+        Raises:
+            KeyError: there is none.
+        """
+        for result in self.results.values():
+            if name in result.tables:
+                return result.tables[name]
+        raise KeyError(name)
+
+    def __repr__(self) -> str:
+        return f"<traceprof comparison {self.title}: {', '.join(self.results)}>"
+
+    def _repr_html_(self) -> str:
+        head = head_of(self)
+        facts = [("", text) for text in (*head.sentences, *head.warnings, *head.remarks)]
+        first = next(iter(self.results), "")
+        answering = "judged" if "judged" in self.results else first
+        table = result_html(self.results[answering], {}) if answering else ""
+        return piece_of_html(head.title, facts) + table
+
+
+def compare(
+    base: str | Path | Sequence[str | Path],
+    new: str | Path | Sequence[str | Path],
+    *,
+    max_regression: str | Sequence[str] = (),
+    window: str | None = None,
+    db: str | Path | None = None,
+) -> Comparison:
+    """Return what is different in ``new``, and whether that is more than chance.
+
+    >>> tp.compare("before.sqlite", "after.sqlite").sentences
+
+    Args:
+        base: a trace, a run, a file of ``traceprof runs export`` or the name of a run in the
+            database; several of the same thing, and the run is the unit of the statistics.
+        new: what is held against it.
+        max_regression: how much worse it may get: "5%", or of a measure "step_own_ns=5%". The
+            result "limits" says whether it is.
+        window: what traces are seen through.
+        db: the database of runs; left out, the user's own.
+
+    Raises:
+        TraceprofError: a run cannot be found or read, or a limit is not understood.
+    """
+    limits = [max_regression] if isinstance(max_regression, str) else max_regression
+    found = compare_named(_several(base), _several(new), limits=limits, window=window, db=_path(db))
+    return _comparison(found)
+
+
+def scaling(
+    *runs: str | Path | Summary,
+    base: float | None = None,
+    by: Sequence[str] = (),
+    ignored: Sequence[str] = (),
+    assumed: str = "",
+    db: str | Path | None = None,
+) -> Comparison:
+    """Return how the throughput of ``runs`` grows with their size, and where the rest was lost.
+
+    >>> tp.scaling("1gpu/", "2gpu/", "4gpu/").to_frame("losses")
+
+    Args:
+        runs: traces, runs, tables of rates, logs, names in the database, or what it gives.
+        base: the size that is held for ideal; left out, the smallest of each group.
+        by: what the size is ("gpus" or "nodes"), and labels whose groups stand side by side.
+        ignored: labels that make no groups: runs that differ in them alone are repeats.
+        assumed: "weak" or "strong", where batches are not known.
+        db: the database of runs; left out, the user's own.
+
+    Raises:
+        TraceprofError: a run cannot be found or read, or none tells its size and throughput.
+    """
+    found = [
+        own
+        for run in runs
+        for own in ([run] if isinstance(run, Summary) else summaries_of([run], db=_path(db)))
+    ]
+    return _comparison(sizes_compared(found, base=base, by=by, ignored=ignored, assumed=assumed))
+
+
+def _comparison(found: PlainComparison) -> Comparison:
+    return Comparison(**{own.name: getattr(found, own.name) for own in fields(PlainComparison)})
+
+
+def _several(paths: str | Path | Sequence[str | Path]) -> Sequence[str | Path]:
+    return [paths] if isinstance(paths, str | Path) else paths
 
 
 def open(

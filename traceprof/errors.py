@@ -4,6 +4,7 @@
 
     TraceprofError              1
     ├── UsageError              2   bad window text, unknown name, output exists
+    │   └── SeveralRunsError    2   files of several runs where one is expected
     ├── TraceError              3   not found, unknown format, unreadable
     │   └── NotRecordedError    4   the trace lacks what was asked for
     ├── StoreError              3   the database of runs cannot be read or written
@@ -20,6 +21,7 @@ __all__ = [
     "NotRecordedError",
     "RecordingError",
     "RegressionError",
+    "SeveralRunsError",
     "StoreError",
     "TraceError",
     "TraceprofError",
@@ -37,6 +39,10 @@ class UsageError(TraceprofError):
     """What was asked for does not make sense; nothing was read or written."""
 
     exit_code = 2
+
+
+class SeveralRunsError(UsageError):
+    """Files that were named one by one are of several runs where one is expected."""
 
 
 class TraceError(TraceprofError):

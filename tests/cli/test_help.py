@@ -29,7 +29,10 @@ OPENING = (
     "--rack",
     "--cluster",
 )
-OPENS_TRACES = ("analyze", "findings", "show", "explain", "report", "timeline", "view", "info")
+OPENS_TRACES = (
+    *("analyze", "findings", "show", "explain", "compare"),
+    *("report", "timeline", "view", "info"),
+)
 
 
 def help_of(*arguments: str) -> str:

@@ -128,7 +128,7 @@ def test_the_help_needs_no_pandas() -> None:
 
 
 def test_what_is_added_is_listed(store: Store, trace: Path) -> None:
-    done = run("runs", "add", trace, "--label", "network=calico", "-l", "gpus=8")
+    done = run("runs", "add", trace, "--label", "network=calico", "-l", "self=8")
     assert done.exit_code == 0
     assert f"kept as night in {store.path}: traceprof runs show night" in done.stderr
     assert "kept as night-2" in run("runs", "add", trace).stderr

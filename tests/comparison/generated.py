@@ -13,7 +13,7 @@ import pandas as pd
 from tests.builders import TraceBuilder
 from traceprof.model.ranks import Ranks
 from traceprof.model.summary import SUMMARY, Summary
-from traceprof.model.trace import TraceInfo
+from traceprof.model.trace import Trace, TraceInfo
 from traceprof.session.run import run_of
 from traceprof.session.summarising import summarise
 
@@ -66,6 +66,10 @@ class Program:
 
     def summary(self, name: str) -> Summary:
         """Return what is kept of the run."""
+        return summarise(run_of(Ranks.of(self.trace(name))), name=name)
+
+    def trace(self, name: str = "built") -> Trace:
+        """Return the recording of the run."""
         builder = TraceBuilder().device(0, "NVIDIA H100").process(1, rank=0, world_size=1)
         for key, value in self.settings.items():
             builder.setting(key, value)
@@ -83,7 +87,7 @@ class Program:
                 at = end
             builder.step(start, at, step)
         info = TraceInfo(path=f"{name}.sqlite", format=self.format, profiler=self.format)
-        return summarise(run_of(Ranks.of(builder.build(info=info))), name=name)
+        return builder.build(info=info)
 
 
 def of_steps(name: str, periods_ns: npt.NDArray[np.float64], batch: int = 0) -> Summary:

@@ -98,6 +98,11 @@ def test_names_and_labels_are_those_of_the_database(store: Store, folder: Path) 
     assert named(store, "label:network=calico,gpus=1", "#3") == [both[1], ("bert", "nsys")]
 
 
+def test_a_label_may_hold_commas(store: Store) -> None:
+    store.label("bert", {"nodes": "a1,a2", "gpus": "8"})
+    assert named(store, "label:nodes=a1,a2,gpus=8") == [("bert", "nsys")]
+
+
 def test_a_folder_that_holds_no_trace_does_not_hide_a_run(store: Store, folder: Path) -> None:
     assert named(store, "bert") == [("bert", "nsys")]
     with pytest.raises(TraceError, match="bert: no traces found"):

@@ -67,7 +67,7 @@ def compare(
     force: Force = False,
 ) -> None:
     """What changed from one run to another, and is it more than chance: faster, slower, and why."""
-    from traceprof.cli.output import Printing, message, print_document, write_output
+    from traceprof.cli.output import Printing, message, print_document
     from traceprof.errors import UsageError
     from traceprof.session.comparing import brief, compare_named, failed_limits, sides_named
     from traceprof.units import format_bytes
@@ -80,13 +80,19 @@ def compare(
     )
     tables = (table,) if table else ()
     printing = Printing(
-        as_json=as_json, as_csv=as_csv, as_markdown=as_markdown, rows=rows, tables=tables
+        as_json=as_json,
+        as_csv=as_csv,
+        as_markdown=as_markdown,
+        rows=rows,
+        tables=tables,
+        cuts_markdown=True,
     )
     if page is not None:
+        from traceprof.files import write_file
         from traceprof.render.base import Options
         from traceprof.render.report.compared import render_compared
 
-        write_output(page, render_compared(found, Options(rows=None)), force=force)
+        write_file(page, render_compared(found, Options(rows=None)), force=force)
     print_document(found if full or as_json or as_csv else brief(found), printing)
     if page is not None:
         message(f"wrote {page} ({format_bytes(page.stat().st_size)}): open it in a browser")

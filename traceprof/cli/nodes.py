@@ -48,15 +48,18 @@ def nodes(
     """
     from traceprof.cli.output import Printing, print_document, write_page
     from traceprof.comparison.nodes import nodes as compared
+    from traceprof.files import check_target
     from traceprof.session.node_rounds import rounds_of_run
     from traceprof.session.run import open_run
     from traceprof.session.runs_named import name_of
 
+    if output is not None:
+        check_target(output, force=force, inputs=runs)
     found = compared(
         [one for path in runs for one in rounds_of_run(open_run([path], opening), name_of(path))]
     )
     if output is not None:
-        write_page(output, found, force=force)
+        write_page(output, found, force=force, inputs=runs)
         return
     printing = Printing(as_json=as_json, as_csv=as_csv, as_markdown=as_markdown, rows=rows)
     print_document(found, printing)

@@ -27,19 +27,54 @@ def report(
     ] = None,
     force: Force = False,
 ) -> None:
-    """Everything about a trace on one HTML page: to read, to print, to send; works offline."""
+    """Everything about a trace on one HTML page: to read, to print, to send; works offline.
+
+    Of two runs it is what differs between them, as `traceprof compare` has it.
+    """
+    from traceprof.cli.output import message
+    from traceprof.errors import SeveralRunsError
+    from traceprof.files import check_target, write_file
+    from traceprof.units import format_bytes
+
+    target = output or Path(f"{trace[0].stem}.report.html")
+    check_target(target, force=force, inputs=trace)
+    try:
+        page = _of_two(trace, opening, window, title) if _are_two_runs(trace) else ""
+        page = page or _of_one(trace, opening, window, title)
+    except SeveralRunsError:
+        if len(trace) != _TWO:
+            raise
+        page = _of_two(trace, opening, window, title)
+    write_file(target, page, force=force, inputs=trace)
+    message(f"wrote {target} ({format_bytes(target.stat().st_size)}): open it in a browser")
+
+
+_TWO = 2
+
+
+def _are_two_runs(paths: list[Path]) -> bool:
+    """Return whether each of two paths is a run by itself: a folder."""
+    return len(paths) == _TWO and all(path.is_dir() for path in paths)
+
+
+def _of_one(trace: list[Path], opening: Opening, window: str | None, title: str | None) -> str:
     from traceprof import analysis
-    from traceprof.cli.output import message, write_output
     from traceprof.render.base import Options
     from traceprof.render.report import render_report
     from traceprof.session.answer import page as answer
     from traceprof.session.run import open_run
-    from traceprof.units import format_bytes
 
-    target = output or Path(f"{trace[0].stem}.report.html")
     run = open_run(trace, opening).within(window)
     every = analysis.analysis_names()
     whole = run.within("all").trace()
-    page = render_report(answer(run, every), whole, Options(title=title or trace[0].name))
-    write_output(target, page, force=force)
-    message(f"wrote {target} ({format_bytes(target.stat().st_size)}): open it in a browser")
+    return render_report(answer(run, every), whole, Options(title=title or trace[0].name))
+
+
+def _of_two(trace: list[Path], opening: Opening, window: str | None, title: str | None) -> str:
+    from traceprof.render.base import Options
+    from traceprof.render.report.compared import render_compared
+    from traceprof.session.comparing import compare_named
+
+    base, new = trace
+    found = compare_named([base], [new], opening=opening, window=window)
+    return render_compared(found, Options(title=title or ""))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -11,6 +10,7 @@ from traceprof.cli.options import (
     AsCsv,
     AsJson,
     AsMarkdown,
+    DatabaseFile,
     Force,
     Output,
     RowCount,
@@ -63,9 +63,7 @@ def scaling(
             "--scaling", metavar="KIND", help="weak or strong, where batches are not known."
         ),
     ] = "",
-    db: Annotated[
-        Path | None, typer.Option("--db", metavar="FILE", help="The database of runs.")
-    ] = None,
+    db: DatabaseFile = None,
     output: Output = None,
     force: Force = False,
     as_json: AsJson = False,
@@ -79,8 +77,11 @@ def scaling(
     """
     from traceprof.cli.output import Printing, print_document, write_page
     from traceprof.comparison.scaling import scaling as compared
+    from traceprof.files import check_target
     from traceprof.session.runs_named import summaries_of
 
+    if output is not None:
+        check_target(output, force=force, inputs=runs)
     found = compared(
         summaries_of(runs, opening, db),
         base=base,
@@ -89,7 +90,7 @@ def scaling(
         assumed=kind,
     )
     if output is not None:
-        write_page(output, found, force=force)
+        write_page(output, found, force=force, inputs=runs)
         return
     printing = Printing(as_json=as_json, as_csv=as_csv, as_markdown=as_markdown, rows=rows)
     print_document(found, printing)

@@ -11,7 +11,7 @@ from traceprof.comparison.base import Comparison
 from traceprof.comparison.difference import difference_of, matched_kernels
 from traceprof.comparison.judging import judge, judged_result, steps_result
 from traceprof.comparison.limits import Limit, limits_of
-from traceprof.comparison.settings import settings_of, warnings_of
+from traceprof.comparison.settings import not_recorded, settings_of, warnings_of
 from traceprof.comparison.sides import STEP, TURN, WINDOW, Side, common_unit, units_of
 from traceprof.comparison.specs import ABOUT, DIFFERENCE, MEASURES
 from traceprof.comparison.tables import host_phases, kernels_of, ranks_of_sides, side_by_side
@@ -62,7 +62,7 @@ def compare(
         title=f"{sides[1].name} against {sides[0].name}",
         results={name: shown[name] for name in ABOUT if name in shown},
         verdict=verdict_of(judged, difference, sides),
-        notes=tuple(_notes(sides)),
+        notes=(*_notes(sides), *not_recorded(*sides)),
         warnings=warnings_of(settings),
         missing=missing,
         about=ABOUT,

@@ -12,7 +12,7 @@ from traceprof.comparison.sides import STEP, TURN, Side
 from traceprof.comparison.specs import SETTINGS
 from traceprof.model.results import Note, Result
 
-__all__ = ["settings_of", "warnings_of"]
+__all__ = ["not_recorded", "settings_of", "warnings_of"]
 
 _Cell: TypeAlias = str | Note
 _Row: TypeAlias = tuple[str, _Cell, _Cell, str, bool]
@@ -56,6 +56,7 @@ _MEASURES: Final = (
     ("batch_count", "a step trains on another number of samples", True),
     ("global_batch_count", "a step trains on another number of samples", True),
 )
+_TELLING: Final = ("gpu", "driver", "cuda", "torch", "git_commit")
 _NUMBER_OF: Final = re.compile(r"\b\d+ × ")
 _KERNELS_ALIKE: Final = 0.1
 _MOST_NAMES: Final = 3
@@ -71,6 +72,20 @@ def settings_of(base: Side, new: Side) -> Result:
     }
     table = SETTINGS.tables[0].frame(pd.DataFrame(columns))
     return Result("settings", SETTINGS, {"settings": table})
+
+
+def not_recorded(base: Side, new: Side) -> tuple[Note, ...]:
+    """Return what matters and is not known of both, in a sentence."""
+    names = [name for name in _TELLING if not base.said(name) or not new.said(name)]
+    names += [name for name in ("global_batch_count",) if None in _both(base, new, name)]
+    if not names:
+        return ()
+    text = "whether they differ in this is not recorded: {names}"
+    return (Note.of(text, names=", ".join(names)),)
+
+
+def _both(base: Side, new: Side, name: str) -> tuple[float | None, float | None]:
+    return base.measure(name), new.measure(name)
 
 
 def warnings_of(settings: Result) -> tuple[Note, ...]:

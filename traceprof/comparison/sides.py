@@ -37,7 +37,7 @@ class Side:
     @property
     def units_count(self) -> int:
         """How many units on how many devices the makeup of all runs adds up."""
-        return sum(units_of(run, self.unit) * (run.devices_count or 1) for run in self.runs)
+        return sum(units_of(run, self.unit) * _places_of(run) for run in self.runs)
 
     @property
     def makeup(self) -> pd.DataFrame | None:
@@ -75,6 +75,12 @@ class Side:
         """Return what the runs say of their environment by this name, each value once."""
         values = dict.fromkeys(run.environment.get(name, "") for run in self.runs)
         return ", ".join(value for value in values if value)
+
+
+def _places_of(run: Summary) -> int:
+    """Return on how many devices a run worked; without devices on how many ranks."""
+    ranks = run.table("steps")["rank"].nunique()
+    return run.devices_count or int(ranks) or int(run.measure("world_size") or 0) or 1
 
 
 def units_of(run: Summary, unit: str) -> int:

@@ -341,7 +341,7 @@ LIMITS: Final = ResultSpec(
 )
 
 ABOUT: Final = {
-    "judged": "what is judged: medians with 95 % intervals",
+    "judged": "what is judged, with 95 % intervals",
     "difference": "where the difference of a step is, as a sum",
     "settings": "whether they can be compared: in what they differ",
     "limits": "the limits that were set",

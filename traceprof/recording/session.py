@@ -5,16 +5,19 @@ from __future__ import annotations
 import shutil
 import tempfile
 import time
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
 from traceprof.errors import RecordingError, UsageError
+from traceprof.model.masking import MASK, secrets_of
 from traceprof.recording.gathering.captured import Captured, gather
 from traceprof.recording.machine.environment import read_environment
 from traceprof.recording.machine.gpus import why_no_counters
 from traceprof.recording.outputs.files import check_output, write_outputs
 from traceprof.recording.outputs.job import Job
+from traceprof.recording.outputs.places import announced, is_joining
 from traceprof.recording.processes.injection import ignores_injection
 from traceprof.recording.processes.program import find_program
 from traceprof.recording.recorders import choose_recorder
@@ -70,10 +73,12 @@ def record_with(recorder: Recorder, request: RecordRequest) -> Recording:
     option = ignores_injection(request.command)
     if option is not None:
         request.say(f"python {option} ignores PYTHONPATH: the program is not instrumented")
+    joins = is_joining(request)
     folder = Path(tempfile.mkdtemp(prefix="traceprof-"))
     keep = False
     try:
-        job = _run(recorder, request, folder)
+        with announced(request):
+            job = replace(_run(recorder, request, folder), is_joining=joins)
         keep = True  # if anything goes wrong from here on, what there is can be saved
         recording = _finish(job)
         keep = False
@@ -95,6 +100,10 @@ def _run(recorder: Recorder, request: RecordRequest, folder: Path) -> Job:
     captured = replace(gather(folder, profiled), samples=sampler.samples)
     if request.bounds.is_bounded:
         captured = captured.without_samples_outside()
+    starts = len(captured.ranks)
+    if not request.is_folder:
+        captured = captured.with_one_life()
+        _say_of_starts(request, starts, captured)
     return Job(
         request=request,
         recorder=recorder,
@@ -106,8 +115,18 @@ def _run(recorder: Recorder, request: RecordRequest, folder: Path) -> Job:
     )
 
 
+def _say_of_starts(request: RecordRequest, starts: int, captured: Captured) -> None:
+    """Say where the starts of ranks cannot be told apart in one file."""
+    known = sum(one.rank is not None for one in captured.ranks)
+    if starts > known > 0 and any(one.run_id for one in captured.processes):
+        request.say(
+            "ranks were started more than once: of each the start with most events is that rank "
+            "in the file; -o FOLDER/ keeps all of them apart"
+        )
+
+
 def _finish(job: Job) -> Recording:
-    notes = [*job.run.notes, *_notes_on(job.captured)]
+    notes = [*job.run.notes, *_notes_on(job.captured), *_notes_on_secrets(job.request.command)]
     exit_code, name = job.run.exit_code, job.recorder_name
     if job.run.database is None and not job.run.profiles and job.captured.is_empty:
         why = _WHY_BOUNDED if job.request.bounds.is_bounded else "nothing was captured"
@@ -152,3 +171,11 @@ def _notes_on(captured: Captured) -> list[str]:
     if cut:
         notes.append(f"process {', '.join(cut)} was killed: its last second may be missing")
     return notes
+
+
+def _notes_on_secrets(command: Sequence[str]) -> list[str]:
+    n_hidden = sum(len(secret.hidden) for secret in secrets_of(command))
+    if not n_hidden:
+        return []
+    what = "1 secret" if n_hidden == 1 else f"{n_hidden} secrets"
+    return [f"{what} in the command line: masked in what was written ({MASK})"]

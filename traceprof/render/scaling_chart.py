@@ -22,6 +22,9 @@ _MOST_GROUPS: Final = len(_COLOURS)
 _WIDTH, _HEIGHT = 960, 340
 _LEFT, _RIGHT, _TOP, _BOTTOM = 62, 16, 12, 40
 _BAR: Final = 54
+_NAMED: Final = 0.002
+"""What is less has no place in the legend."""
+
 _NO_LOSS: Final = "reached"
 _LOSS_COLOURS: Final = (
     ("exposed communication", "communication"),
@@ -209,7 +212,7 @@ def _loss_bars(name: str, rows: Sequence[Row], losses: pd.DataFrame) -> str:
             same = same[same["global_batch_count"].eq(batch) | pd.isna(batch)]
         parts = [(_NO_LOSS, float(row["efficiency_ratio"]))]
         parts += [(str(one["loss"]), float(one["lost_ratio"])) for one in rows_of(same)]
-        used |= dict.fromkeys(loss for loss, ratio in parts if ratio > 0)
+        used |= dict.fromkeys(loss for loss, ratio in parts if ratio >= _NAMED)
         bars.append(_bar(f"{row['devices_count']:g}", parts, colours))
     legend = _legend((loss, colours.get(loss, "h2d")) for loss in used if loss != _NO_LOSS)
     title = html_text(name or "all runs")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Final
@@ -11,6 +11,7 @@ from traceprof.comparison.base import Comparison
 from traceprof.comparison.compare import compare
 from traceprof.comparison.limits import parse_limit
 from traceprof.errors import RegressionError, UsageError
+from traceprof.model.summary import Summary
 from traceprof.session.opening import Opening
 from traceprof.session.runs_named import summaries_of
 from traceprof.units import format_ratio
@@ -21,13 +22,36 @@ AGAINST: Final = "vs"
 """Stands between several runs of the base and several new ones."""
 
 
-BRIEF: Final = ("judged", "limits", "difference", "settings", "kernels")
-"""The results that a terminal, or a pull request, shows."""
+BRIEF: Final[Mapping[str, tuple[str, ...]]] = {
+    "judged": ("larger_ratio", "better", "base_count", "new_count", "alike_ratio"),
+    "limits": (),
+    "difference": ("more_ns", "longer_ns", "class", "base_bytes", "new_bytes"),
+    "settings": ("spoils",),
+    "kernels": ("base_count", "activity"),
+}
+"""The results that a terminal, or a pull request, shows, without these of their columns."""
+
+
+_OF_HOSTS: Final = "phases"
+"""What tells why where nothing is known of devices."""
 
 
 def brief(found: Comparison) -> Comparison:
-    """Return a comparison with the results that answer."""
-    return replace(found, results={name: r for name, r in found.results.items() if name in BRIEF})
+    """Return a comparison with the results that answer, their main columns alone."""
+    results = {}
+    difference = found.results.get("difference")
+    knows_devices = difference is not None and len(difference.table) > 0
+    for name, result in found.results.items():
+        if not knows_devices and name == _OF_HOSTS:
+            results[name] = result
+        elif name in BRIEF:
+            tables = {
+                own: frame.drop(columns=[c for c in BRIEF[name] if c in frame])
+                for own, frame in result.tables.items()
+                if own not in ("kinds", "classes")
+            }
+            results[name] = replace(result, tables=tables)
+    return replace(found, results=results)
 
 
 def sides_named(texts: Sequence[str]) -> tuple[list[str], list[str]]:
@@ -66,7 +90,21 @@ def compare_named(
     """
     parsed = [parse_limit(text) for text in limits]
     first, second = (summaries_of(texts, opening, db, window) for texts in (base, new))
-    return compare(first, second, parsed)
+    return compare(*_told_apart(first, second), parsed)
+
+
+def _told_apart(base: list[Summary], new: list[Summary]) -> tuple[list[Summary], list[Summary]]:
+    """Return the runs, those of both sides that bear one name with the folder that they lie in."""
+    both = {run.name for run in base} & {run.name for run in new}
+    first, second = (
+        [_with_folder(run) if run.name in both else run for run in side] for side in (base, new)
+    )
+    return first, second
+
+
+def _with_folder(run: Summary) -> Summary:
+    folder = Path(run.sources[0].path).absolute().parent.name if run.sources else ""
+    return replace(run, name=f"{folder}/{run.name}") if folder else run
 
 
 def failed_limits(found: Comparison) -> None:

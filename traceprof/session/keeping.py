@@ -97,4 +97,4 @@ def _called(runs: Sequence[Summary], name: str | None, labels: Mapping[str, str]
     if name is not None and len(runs) != 1:
         raise UsageError(f"--name {name}: there are {len(runs)} runs, and a name is of one")
     named = [run if name is None else replace(run, name=name) for run in runs]
-    return [run.labelled(**labels) for run in named]
+    return [replace(run, labels={**run.labels, **labels}) for run in named]

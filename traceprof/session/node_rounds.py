@@ -13,8 +13,9 @@ from traceprof.analysis import load_analysis
 from traceprof.analysis.base import run_analysis
 from traceprof.comparison.nodes.rounds import NodeRounds
 from traceprof.errors import NotRecordedError
-from traceprof.facts.host.phases import find_host_phases
+from traceprof.facts.host.phases import find_host_phases, inferred_backward_on_host
 from traceprof.facts.steps.rounds import find_rounds
+from traceprof.model.intervals import Intervals
 from traceprof.model.ranks import Ranks
 from traceprof.model.results import Result
 from traceprof.model.steps import OWN_DOMAIN
@@ -26,6 +27,12 @@ from traceprof.session.run import Run
 __all__ = ["rounds_of_run"]
 
 _BATCH: Final = "batch"
+_BACKWARD: Final = "layer.backward:"
+"""How the names of the ranges begin that `traceprof record --layers` makes of backward passes."""
+
+_OPERATORS: Final = "operators"
+"""Where nothing better names layers, operators stand for them elsewhere; these are no layers."""
+
 _LAYERS: Final = ["layer", "type", "count", "host_ns", "device_ns", "backward_ns"]
 
 
@@ -96,6 +103,8 @@ def _measured(
     collectives = _result(trace.within(later), "collectives")
     calls = None if collectives is None else collectives.table
     layers = _result(inside, "layers")
+    if layers is not None and layers.scalars.get("source") == _OPERATORS:
+        layers = None
     return NodeRounds(
         run=name,
         rank=rank,
@@ -106,7 +115,8 @@ def _measured(
         span=window,
         rounds_ns=int((kept["end_ns"] - kept["start_ns"]).sum()),
         phases=_phases(inside, int(kept["process"].iloc[0])),
-        layers=pd.DataFrame() if layers is None else _plain(layers.table.filter(_LAYERS)),
+        are_phases_ours=_are_phases_ours(inside),
+        layers=pd.DataFrame() if layers is None else _layers(layers.table, inside),
         samples_count=_samples(inside),
         calls_count=None if collectives is None else int(collectives.scalars.get("count", 0)),
         calls_window_ns=later.duration_ns,
@@ -115,9 +125,34 @@ def _measured(
     )
 
 
-def _plain(layers: pd.DataFrame) -> pd.DataFrame:
-    """Return the layers by the names that they have without a wrapper such as DDP's."""
-    return layers.assign(layer=layers["layer"].astype(str).str.removeprefix("module."))
+def _layers(found: pd.DataFrame, inside: Trace) -> pd.DataFrame:
+    """Return the layers with the time of their backward pass on the host, where it was recorded.
+
+    They have the names that they have without a wrapper such as DDP's.
+    """
+    layers = found.filter(_LAYERS)
+    names = layers["layer"].astype(str)
+    backward = _backward_on_host(inside)
+    if backward:
+        # Of a layer that holds others it is what these take together.
+        layers = layers.assign(
+            host_backward_ns=[
+                sum(ns for path, ns in backward.items() if f"{path}.".startswith(f"{name}."))
+                for name in names
+            ]
+        )
+    return layers.assign(layer=names.str.removeprefix("module."))
+
+
+def _backward_on_host(inside: Trace) -> dict[str, int]:
+    """Return the time of the ranges of the innermost layers' backward passes, by path."""
+    ranges = inside.ranges
+    names = ranges["name"].cat
+    codes = [i for i, name in enumerate(names.categories) if str(name).startswith(_BACKWARD)]
+    own = ranges[np.isin(names.codes, codes) & (ranges["domain"] == OWN_DOMAIN).to_numpy()]
+    paths = [str(name).removeprefix(_BACKWARD).rpartition(":")[0] for name in own["name"]]
+    sums = (own["end_ns"] - own["start_ns"]).groupby(np.array(paths, object)).sum()
+    return {str(path): int(ns) for path, ns in sums.items()}
 
 
 def _sum(calls: pd.DataFrame | None, name: str) -> float | None:
@@ -128,10 +163,21 @@ def _sum(calls: pd.DataFrame | None, name: str) -> float | None:
 
 
 def _phases(inside: Trace, process: int) -> dict[str, int]:
+    """Return the time of the host in each phase, with what autograd's threads tell of backward."""
+    inferred = inferred_backward_on_host(inside)
     for host in find_host_phases(inside):
         if host.process == process:
-            return {name: time.total_ns for name, time in host.times.items() if time.total_ns}
+            times = dict(host.times)
+            known = inferred.get(process, Intervals.empty())
+            known = known.clip(inside.span.start_ns, inside.span.end_ns)
+            times["backward"] = times.get("backward", Intervals.empty()) | known
+            return {name: time.total_ns for name, time in times.items() if time.total_ns}
     return {}
+
+
+def _are_phases_ours(inside: Trace) -> bool:
+    ranges = inside.ranges
+    return bool(((ranges["domain"] == OWN_DOMAIN) & (ranges["name"] == "forward")).any())
 
 
 def _result(trace: Trace, name: str) -> Result | None:

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Final
 
-from traceprof.errors import UsageError
+from traceprof.errors import SeveralRunsError
 from traceprof.formats.runs.manifest import read_manifest
 from traceprof.model.run import RankTrace, RunFiles
 
@@ -18,7 +18,7 @@ _GUESSED: Final = ("order of files", "order of devices")
 _RUN_VARIABLES: Final = ("TRACEPROF_RUN", "SLURM_JOB_ID")
 _HINT: Final = (
     "{names} look like {several}, not like ranks of one ({why}): `traceprof view {paths}` shows "
-    "them side by side; a manifest makes them one run"
+    "them side by side, `traceprof compare` what differs; a manifest makes them one run"
 )
 
 
@@ -28,7 +28,7 @@ def check_one_run(paths: Sequence[Path | str], run: RunFiles) -> None:
     Directories, patterns and manifests say themselves that their files belong together.
 
     Raises:
-        UsageError: they look like several runs; the message says why and what to do.
+        SeveralRunsError: they look like several runs; the message says why and what to do.
     """
     files = list(dict.fromkeys(map(Path, paths)))
     if len(files) < 2 or not all(map(_is_trace, files)):
@@ -39,7 +39,7 @@ def check_one_run(paths: Sequence[Path | str], run: RunFiles) -> None:
     names = [path.name for path in files]
     if len(set(names)) < len(names):
         names = list(map(str, files))
-    raise UsageError(
+    raise SeveralRunsError(
         _HINT.format(
             names=", ".join(names[:-1]) + f" and {names[-1]}",
             several="two runs" if len(files) == 2 else "several runs",

@@ -25,6 +25,7 @@ _READERS: Final = {
 }
 """What reads text: loaded only for it."""
 _LABEL: Final = "label:"
+_NEXT_LABEL: Final = re.compile(r",(?=[^,=]+=)")  # a comma may stand in a value
 _WILDCARDS: Final = re.compile(r"[*?\[]")
 _SUFFIXES: Final = (
     *(".gz", ".json", ".sqlite", ".sqlite3", ".db", ".nvprof", ".nvvp", ".nsys-rep", ".qdrep"),
@@ -107,7 +108,7 @@ def _runs_of(text: str | Path, opening: Opening, store: Store, window: str | Non
 
 def _labelled(text: str, store: Store) -> list[Summary]:
     labels = {}
-    for part in text.removeprefix(_LABEL).split(","):
+    for part in _NEXT_LABEL.split(text.removeprefix(_LABEL)):
         name, equals, value = part.partition("=")
         if not (name and equals):
             raise UsageError(f"{text}: expected label:KEY=VALUE")

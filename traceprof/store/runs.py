@@ -11,11 +11,11 @@ from typing import Final, NamedTuple
 from sqlite_utils import Database
 
 from traceprof.errors import StoreError, UsageError
-from traceprof.model.masking import masked_run
 from traceprof.model.summary import Summary
 from traceprof.model.text import storable
 from traceprof.store.database import reading, writing
 from traceprof.store.location import default_path
+from traceprof.store.masked import masked_run
 from traceprof.store.names import check_name, find_run
 from traceprof.store.parts import add_labels, read_summary, write_parts
 from traceprof.version import __version__

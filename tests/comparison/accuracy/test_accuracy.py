@@ -110,7 +110,7 @@ def test_speed_ups_of_time_and_of_throughput() -> None:
     base = a_run("one", [0.5, 0.8], 10, devices=8, rate=100, batch=10)
     many = a_run("many", [0.5, 0.6, 0.7, 0.8], 1, devices=64, rate=1000, batch=80, printed=5000)
     found = accuracy([base, many], target=0.8)
-    row: dict[str, Any] = found.results["speedup"].table.iloc[1].to_dict()
+    row = found.results["speedup"].table.to_dict("records")[1]
     assert row["time_speedup"] == 5 and row["time_efficiency_ratio"] == 5 / 8
     assert row["rate_speedup"] == 10 and row["rate_efficiency_ratio"] == 10 / 8
     assert row["work_factor"] == 2

@@ -61,7 +61,10 @@ def test_the_base_has_the_same_batch_per_device_where_there_is_one() -> None:
 @pytest.mark.parametrize(("assumed", "efficiency"), [("weak", 0.8), ("strong", 0.4)])
 def test_steps_alone_need_to_be_told_what_they_hold(assumed: str, efficiency: float) -> None:
     runs = [sized(1, steps_per_s=10), sized(2, steps_per_s=8)]
-    assert isnan(table_of(scaling(runs))["efficiency_ratio"].iloc[-1])
+    found = scaling(runs)
+    assert isnan(table_of(found)["efficiency_ratio"].iloc[-1])
+    assert not found.verdict
+    assert any("--scaling weak" in text for text in sentences(found.results["scaling"].notes))
     table = table_of(scaling(runs, assumed=assumed))
     assert table["efficiency_ratio"].iloc[-1] == pytest.approx(efficiency)
 
@@ -158,7 +161,6 @@ def test_ranks_without_collectives_are_independent(collectives: int, ranks: str)
 
 
 def test_the_serial_share_is_told() -> None:
-    # 1 / (0.1 + 0.9 / n)
     runs = [sized(n, 100 / (0.1 + 0.9 / n)) for n in (1, 2, 4, 8)]
     (law,) = scaling(runs).results["scaling"].to_frame("laws").to_dict("records")
     assert law["serial_ratio"] == pytest.approx(0.1)

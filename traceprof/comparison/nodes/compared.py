@@ -135,7 +135,7 @@ def _layers_of_rank(one: NodeRounds, on_device: bool) -> Iterator[dict[str, Any]
         return
     for row in one.layers.to_dict("records"):
         forward = float(row[name])
-        backward = float(row.get("backward_ns", nan)) if on_device else nan
+        backward = float(row.get("backward_ns" if on_device else "host_backward_ns", nan))
         yield {
             "layer": row["layer"],
             "type": row["type"],
@@ -159,8 +159,8 @@ def _layers(rows: list[dict[str, Any]], known: Sequence[NodeRounds]) -> Result:
     if any(one.mode == BOTH for one in known) and not frame["backward_ns"].notna().any():
         notes.append(
             Note(
-                "backward passes are not told apart by layer: no operator carries the number of "
-                "its forward one; the phases above hold the whole backward pass"
+                "backward passes are not told apart by layer: record with --layers, or with "
+                "emit_nvtx; the phases above hold the whole backward pass"
             )
         )
     table = LAYERS_SPEC.table("layers").frame(frame)

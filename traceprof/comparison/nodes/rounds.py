@@ -25,8 +25,10 @@ class NodeRounds:
     """The rounds of a rank without warm-up; None: not known.
 
     ``rounds_ns`` is the time of all ``rounds_count`` together, ``phases`` the ns of the host in
-    each phase in them. ``layers`` has a row for each layer: layer, type, count, host_ns, and where
-    devices were recorded device_ns and backward_ns, all of them together. ``calls_count``
+    each phase in them; ``are_phases_ours``: the recorder named them, all that there are.
+    ``layers`` has a row for each layer: layer, type, count, host_ns, where it
+    is told host_backward_ns, where devices were recorded device_ns and backward_ns, of all rounds
+    together. ``calls_count``
     collectives in the ``calls_window_ns`` after the first round handed in ``calls_bytes`` and took
     ``calls_ns``; ``waited_ns`` were spent in all rounds waiting for others.
     ``span`` goes from the first of the rounds to the last.
@@ -41,6 +43,7 @@ class NodeRounds:
     rounds_ns: int
     phases: Mapping[str, int] = field(default_factory=dict)
     layers: pd.DataFrame = field(default_factory=pd.DataFrame)
+    are_phases_ours: bool = True
     samples_count: float | None = None
     calls_count: int | None = None
     calls_window_ns: int = 0
@@ -51,10 +54,13 @@ class NodeRounds:
 
     @property
     def mode(self) -> str:
-        """Whether there is a backward pass; "" where no phases are known."""
+        """Whether there is a backward pass; "" where that is not known.
+
+        Where others named the phases, nothing is said of those that they did not name.
+        """
         if self.phases.get("backward", 0) or self.phases.get("optimizer", 0):
             return BOTH
-        return FORWARD if self.phases.get("forward", 0) else ""
+        return FORWARD if self.are_phases_ours and self.phases.get("forward", 0) else ""
 
     @property
     def ranks(self) -> str:

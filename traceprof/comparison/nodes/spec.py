@@ -61,7 +61,7 @@ LAYERS_SPEC: Final = ResultSpec(
                 _MODE,
                 _RANKS,
                 derived("forward_ns", Unit.NS, "its forward pass: on the device, else the host"),
-                derived("backward_ns", Unit.NS, "its backward pass, where operators tell it"),
+                derived("backward_ns", Unit.NS, "its backward pass, where that is told"),
                 derived("both_ns", Unit.NS, "both"),
             ),
         ),

@@ -158,7 +158,7 @@ def _notes(
             "left out, since size or throughput is not known: {names}", names=", ".join(left_out)
         )
     alone = {one.group.name for one in found}
-    alone -= {one.group.name for one in found if one.is_told}
+    alone -= {one.group.name for one in found if one.has_other}
     if alone and base is None:
         yield Note.of(
             "groups of a single size, with nothing to hold it against: {n:count}", n=len(alone)

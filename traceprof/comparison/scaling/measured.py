@@ -47,9 +47,14 @@ class Measured:
         return self.base is self.cell
 
     @property
-    def is_told(self) -> bool:
-        """Whether it says anything of scaling: it is held against another size."""
+    def has_other(self) -> bool:
+        """Whether it is held against another size."""
         return self.cell.is_factor or (self.base is not None and not self.is_base)
+
+    @property
+    def is_told(self) -> bool:
+        """Whether it is, and with what comes out known."""
+        return self.has_other and isfinite(self.efficiency.value)
 
     @property
     def base_size(self) -> float:

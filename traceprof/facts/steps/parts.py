@@ -112,7 +112,8 @@ def sums_in_steps(trace: Trace, steps: pd.DataFrame) -> Mapping[str, _Float64Arr
         if len(chosen):
             sizes = chosen["n_bytes"].clip(lower=0)
             columns[f"{direction}_bytes"] = _sums(on_device, chosen, sizes)
-    marks = trace.marks
+    # A batch is fetched before its work begins: that of the first step ahead of the window.
+    marks = trace.whole.marks
     batches = marks[(marks["domain"] == OWN_DOMAIN) & (marks["name"] == "batch")]
     batches = batches[batches["payload"] > 0]
     if len(batches):

@@ -31,6 +31,8 @@ _STYLE: Final = """
 .chart .longer { fill: #c2410c; } .chart .shorter { fill: #15803d; }
 .chart .base { fill: #5d6b7e; } .chart .new { fill: var(--accent); }
 .chart text.value { fill: var(--fg); }
+.figures .figure b { font-size: 17px; white-space: nowrap; }
+.figures { grid-template-columns: repeat(auto-fit, minmax(190px, 1fr)); }
 .delta { font-size: 12.5px; font-weight: 600; }
 .delta.worse { color: #c2410c; } .delta.better { color: #15803d; }
 [data-theme="dark"] .delta.worse { color: #fb923c; }

@@ -6,13 +6,17 @@ from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
 import numpy as np
+import numpy.typing as npt
 import pandas as pd
 
+from traceprof.comparison.sides import STEP, series_of
+from traceprof.comparison.statistics import interval_of_median
 from traceprof.facts.collectives.members import find_members
 from traceprof.facts.steps.find import pattern_of_ranks
 from traceprof.model.parts import PARTS
 from traceprof.model.ranks import Ranks
 from traceprof.model.results import Result, Unit
+from traceprof.model.summary import SUMMARY, Summary
 from traceprof.model.tables import ABSENT
 
 __all__ = ["measures_of_run"]
@@ -43,10 +47,27 @@ def measures_of_run(
     recorded = frame["measure"].isin(["world_size"])
     return frame.assign(
         unit=[str(unit) for unit in frame["unit"]],
-        low=np.nan,
-        high=np.nan,
+        **_intervals(frame, tables["steps"]),
         source=np.where(recorded, "recorded", "measured"),
     )
+
+
+def _intervals(
+    measures: pd.DataFrame, steps: pd.DataFrame
+) -> Mapping[str, npt.NDArray[np.float64]]:
+    """Return the 95 % intervals of the medians over steps; NaN of other measures."""
+    run = Summary("", tables={"steps": SUMMARY.table("steps").frame(steps)})
+    found = {name: interval_of_median(series_of(run, own, STEP)) for name, own in _MEDIANS.items()}
+    unknown = (np.nan, np.nan)
+    ends = [found.get(str(name), unknown) for name in measures["measure"]]
+    pairs = np.array(ends, np.float64).reshape(-1, 2)
+    return {"low": pairs[:, 0], "high": pairs[:, 1]}
+
+
+_MEDIANS: Final = {
+    "median_samples_per_s": "samples_per_s",
+    "median_step_period_ns": "period_ns",
+}
 
 
 def _of_size(ranks: Ranks) -> Iterator[_Row]:

@@ -11,7 +11,6 @@ import numpy as np
 from traceprof.facts.makeup.placed import place_of_work
 from traceprof.facts.steps.find import steps_of_ranks
 from traceprof.facts.workload import workload
-from traceprof.model.masking import masked_run
 from traceprof.model.ranks import Ranks
 from traceprof.model.results import Note
 from traceprof.model.summary import SUMMARY, SourceFile, Summary
@@ -22,9 +21,11 @@ from traceprof.session.run import Run
 from traceprof.session.summarising.bounded import bounded_makeup, bounded_result
 from traceprof.session.summarising.course import course_of_run
 from traceprof.session.summarising.environment import environment_of
+from traceprof.session.summarising.lives import with_lives
 from traceprof.session.summarising.makeup import makeup_of_run
 from traceprof.session.summarising.measures import measures_of_run
 from traceprof.session.summarising.steps import rank_numbers, steps_of_run
+from traceprof.store.masked import masked_run
 
 __all__ = ["KEPT", "summarise"]
 
@@ -81,7 +82,7 @@ def summarise(run: Run, *, name: str = "", labels: Mapping[str, str] | None = No
         results=results,
         notes=notes,
     )
-    return masked_run(found)
+    return masked_run(with_lives(found, run.paths, run.opening.life))
 
 
 _GUESSED: Final = Note(

@@ -1,0 +1,87 @@
+"""Which kernel is which: across profilers, versions of libraries, and places in the step."""
+
+from __future__ import annotations
+
+import pandas as pd
+import pytest
+
+from traceprof.comparison.kernel_names import canonical_name, match_kernels
+
+NSYS = (
+    "void at::native::vectorized_elementwise_kernel<(int)4, at::native::FillFunctor<float>, "
+    "at::detail::Array<char *, (int)1>>(int, T2, T3)"
+)
+KINETO = (
+    "void at::native::vectorized_elementwise_kernel<4, at::native::FillFunctor<float>, "
+    "at::detail::Array<char*, 1> >(int, at::native::FillFunctor<float>, "
+    "at::detail::Array<char*, 1>)"
+)
+MANGLED = (
+    "_ZN2at6native29vectorized_elementwise_kernelILi4ENS0_11FillFunctorIfEE"
+    "NS_6detail5ArrayIPcLi1EEEEEviT0_T1_"
+)
+
+
+def kernels(*rows: tuple[str, str, float, float]) -> pd.DataFrame:
+    return pd.DataFrame(rows, columns=["name", "class", "place_ratio", "count"])
+
+
+@pytest.mark.parametrize("name", [KINETO, MANGLED])
+def test_profilers_write_the_same_name_in_several_ways(name: str) -> None:
+    assert canonical_name(name) == canonical_name(NSYS)
+
+
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        ("ampere_sgemm_128x64_tn", "ampere_sgemm_128x128_tn"),
+        ("void reduce<float>(int)", "void reduce<double>(int)"),
+        ("void scale<4>(int)", "void scale<8>(int)"),
+    ],
+)
+def test_what_differs_stays_different(one: str, other: str) -> None:
+    assert canonical_name(one) != canonical_name(other)
+
+
+def test_the_same_name_is_no_new_one() -> None:
+    found = match_kernels(
+        kernels((KINETO, "elementwise", 0.5, 3.0)), kernels((NSYS, "elementwise", 0.9, 30.0))
+    )
+    assert found.base[KINETO] == found.new[NSYS] == NSYS
+    assert found.renamed == {}
+
+
+def test_a_changed_argument_of_the_template_is_told_as_another_name() -> None:
+    old, new = "void norm<float, 4>(float*)", "void norm<float, 8>(float*)"
+    found = match_kernels(
+        kernels((old, "normalisation", 0.1, 1.0)), kernels((new, "normalisation", 0.7, 1.0))
+    )
+    assert found.base[old] == new
+    assert found.renamed == {new: old}
+
+
+def test_what_is_left_is_matched_by_class_and_place() -> None:
+    base = kernels(
+        ("a1", "gemm", 0.2, 4.0), ("a2", "gemm", 0.7, 4.0), ("a3", "reduction", 0.2, 4.0)
+    )
+    new = kernels(("b1", "gemm", 0.69, 4.0), ("b2", "gemm", 0.22, 4.0), ("b3", "optimizer", 0.2, 4))
+    found = match_kernels(base, new)
+    assert found.renamed == {"b2": "a1", "b1": "a2"}
+    assert (found.base["a3"], found.new["b3"]) == ("a3", "b3")
+
+
+@pytest.mark.parametrize(
+    "other",
+    [("b", "gemm", 0.4, 4.0), ("b", "gemm", 0.2, 9.0), ("b", "gemm", float("nan"), 4.0)],
+)
+def test_what_is_far_away_or_runs_more_often_is_something_else(
+    other: tuple[str, str, float, float],
+) -> None:
+    found = match_kernels(kernels(("a", "gemm", 0.2, 4.0)), kernels(other))
+    assert found.renamed == {}
+    assert (found.base["a"], found.new["b"]) == ("a", "b")
+
+
+def test_nothing_is_matched_with_nothing() -> None:
+    found = match_kernels(kernels(), kernels(("b", "gemm", 0.2, 4.0)))
+    assert (found.base, found.new) == ({}, {"b": "b"})

@@ -1,0 +1,114 @@
+"""Real recordings against one another, and against copies that were changed by a known amount."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.comparison.changed import changed_copy
+from tests.comparison.test_compare import adds_up, row
+from tests.requirements import TRACES, require
+from traceprof.comparison.base import Comparison
+from traceprof.render.formatting import sentences
+from traceprof.session.comparing import compare_named
+
+pytestmark = pytest.mark.traces
+
+KERNEL = "volta_sgemm_32x128_tn"
+STEP_US = 20_000
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _traces() -> None:
+    require("traces")
+
+
+def compared(base: str | Path, new: str | Path, *limits: str) -> Comparison:
+    return compare_named([TRACES / base], [TRACES / new], limits=limits)
+
+
+@pytest.fixture(scope="module")
+def torchrec() -> Path:
+    return TRACES / "kineto" / "torchrec-4ranks-v100"
+
+
+def test_a_kernel_that_takes_longer_on_all_ranks_is_found_to_the_ns(
+    torchrec: Path, tmp_path: Path
+) -> None:
+    assert changed_copy(torchrec, tmp_path / "copy", KERNEL, longer_us=STEP_US) == 12
+    found = compared(torchrec, tmp_path / "copy", "step_period_ns=1%")
+    adds_up(found)
+    cause = found.results["difference"].table.iloc[0]
+    assert (cause["kind"], cause["name"], cause["state"]) == ("kernel", KERNEL, "changed")
+    # The clocks of the ranks are aligned anew, and their drift corrected: a few ns in 20 ms.
+    assert abs(cause["difference_ns"] - STEP_US * 1000) <= 100
+    assert cause["longer_ns"] == cause["difference_ns"]
+    parts = found.results["difference"].to_frame("parts").set_index("part")["difference_ns"]
+    assert abs(parts["compute"] - STEP_US * 1000) <= 0.01 * STEP_US * 1000
+    kernel = row(found, "kernels", "name", KERNEL)
+    assert kernel["new_mean_ns"] - kernel["base_mean_ns"] == pytest.approx(STEP_US * 1000, abs=100)
+    said = sentences(found.verdict)
+    # Three steps, of which the last period is cut: numbers are told, nothing is judged.
+    assert "too few to tell that from chance" in said[0]
+    assert f"kernel {KERNEL} (each longer) +20.00 ms" in said[-1]
+    assert found.results["limits"].table["is_exceeded"].tolist() == [True]
+
+
+def test_a_kernel_that_was_renamed_is_matched_by_class_and_place(
+    torchrec: Path, tmp_path: Path
+) -> None:
+    changed_copy(torchrec, tmp_path / "copy", KERNEL, renamed="gemm_f32_sm70_tile32x128_v2")
+    found = compared(torchrec, tmp_path / "copy")
+    adds_up(found)
+    kernel = row(found, "kernels", "name", "gemm_f32_sm70_tile32x128_v2")
+    assert (kernel["base_name"], kernel["state"]) == (KERNEL, "renamed")
+    assert kernel["difference_ns"] == 0
+    states = set(found.results["kernels"].table["state"])
+    assert states == {"same", "renamed"}
+    assert found.results["difference"].scalars["difference_ns"] == 0
+
+
+def test_before_and_after_of_two_gpus_is_explained_as_a_sum() -> None:
+    before, after = (f"nsys/2026.2-2gpu-nccl-{which}.sqlite" for which in ("before", "after"))
+    found = compared(before, after, "5%")
+    adds_up(found)
+    scalars = found.results["difference"].scalars
+    # The windows of two devices over 16 and 14 turns of the pattern.
+    assert (scalars["base_ns"], scalars["new_ns"]) == (17_529_949, 19_955_410)
+    # By SQL: unions of the kernels and copies of each device in the window, over 32 and 28.
+    compute, idle = (row(found, "difference", "part", p, "parts") for p in ("compute", "idle"))
+    assert (compute["base_ns"], compute["new_ns"]) == (15_080_624, 15_136_229)
+    assert (idle["base_ns"], idle["new_ns"]) == (1_488_728, 3_521_518)
+    kernel = row(
+        found,
+        "kernels",
+        "name",
+        "ncclDevKernel_SendRecv(ncclDevKernelArgsStorage<(unsigned long)4096>)",
+    )
+    assert kernel["base_ns"] * 32 == pytest.approx(25_179_513)
+    assert set(found.results["kernels"].table["state"]) <= {"same", "changed"}
+    # 16 and 14 turns that differ among themselves by more than that.
+    assert found.results["judged"].table["verdict"].tolist() == ["no difference shown"]
+    assert found.results["limits"].table["is_exceeded"].tolist() == [False]
+
+
+@pytest.mark.parametrize(
+    ("base", "new"),
+    [
+        ("nsys/2024.6-llm-2.7b-nvtx-a100.sqlite", "kineto/2024-a100-plain.json"),
+        ("nvprof/v16-nccl-4gpu.nvvp", "kineto/resnet18-2ranks-v100"),
+        ("nvprof/v11or12-pytorch-lm-markers.sql", "nsys/2022.4-nvtx-only.sqlite"),
+        ("nsys/2022.4-copies-only-8gpu-host.sqlite", "kineto/2025-h100-bert-small.json.gz"),
+    ],
+)
+def test_across_formats_it_works_and_says_that_profilers_differ(base: str, new: str) -> None:
+    found = compared(base, new)
+    settings: dict[str, Any] = row(found, "settings", "setting", "profiler")
+    assert settings["spoils"]
+    assert any("profiler differs" in text for text in sentences(found.warnings))
+    if "difference" not in found.missing:
+        adds_up(found)
+    else:
+        assert "no work of devices is known of 2022.4-nvtx-only" in found.missing["difference"]
