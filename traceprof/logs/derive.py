@@ -176,6 +176,21 @@ def _computed(run: Gathered) -> None:
         value = 1e9 / steps["value"]
         run.measure("step_period_ns", value, Unit.NS, better="lower", source="computed")
     _of_devices(run)
+    _total(run)
+
+
+def _total(run: Gathered) -> None:
+    """Add how long the run took, from its start to its end, where its events alone say it."""
+    if any(name in run.measures for name in ("total_ns", "time_to_train_ns", "run_ns")):
+        return
+    stamped = [event for event in run.events if math.isfinite(event["when"].seconds)]
+    times = {
+        kind: [e["when"].seconds for e in stamped if e["kind"] == kind and not e["when"].is_elapsed]
+        for kind in ("start", "end")
+    }
+    if times["start"] and times["end"] and max(times["end"]) > min(times["start"]):
+        seconds = max(times["end"]) - min(times["start"])
+        run.measure("total_ns", round(seconds * 1e9), Unit.NS, better="lower", source="computed")
 
 
 def _of_devices(run: Gathered) -> None:

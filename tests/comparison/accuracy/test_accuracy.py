@@ -145,6 +145,17 @@ def test_single_steps_are_smoothed() -> None:
     assert "median of five" in said(found.notes)
 
 
+def test_what_traces_tell_needs_no_more_than_values_and_times() -> None:
+    rows = [
+        {"metric": "top1", "life": 0, "rank": rank, "at_ns": i * S, "value": i / 10}
+        for i in range(9)
+        for rank in (0, 1)
+    ]
+    run = Summary("traced", tables={"metrics": pd.DataFrame(rows)})
+    row = reached(accuracy([run], target=0.5)).loc["traced"]
+    assert (row["time_ns"], row["evaluations_count"]) == (5 * S, 9)
+
+
 def test_metrics_and_targets_that_cannot_be() -> None:
     run = a_run("a", [0.5])
     with pytest.raises(UsageError, match="there are top1"):
