@@ -1,4 +1,4 @@
-"""What some tests need beyond Python: real profilers, a browser, real traces and logs, an old torch.
+"""What some tests need beyond Python: profilers, a browser, real traces and logs, an old torch.
 
 On a stranger's machine such a test skips and says why. Where ``TRACEPROF_REQUIRE`` names the
 requirement (CI names them all), its absence is a failure.

@@ -47,7 +47,7 @@ def test_a_table_of_rates_becomes_efficiencies(table: str) -> None:
     found = [match.groups() for match in rows if match]
     assert [size for size, _ in found] == ["1", "2", "4", "8", "16"]
     assert [ratio for _, ratio in found] == ["100.0", "94.2", "77.9", "75.7", "71.2"]
-    assert "printed 95 %: not by these rates" in said("scaling", table, width=110)
+    assert "printed 95 %: not from rates" in said("scaling", table, width=110)
     assert "printed 77 %: cut off" in said("scaling", table, width=110)
 
 

@@ -9,9 +9,8 @@ from statistics import fmean
 from typing import Final
 
 from traceprof.comparison.scaling.laws import Rate, mean_rate
-from traceprof.comparison.scaling.losses import Step
 from traceprof.comparison.scaling.makeup import shared_out
-from traceprof.comparison.scaling.points import SAMPLES, TOKENS, Point
+from traceprof.comparison.scaling.points import Point
 
 __all__ = ["BASE", "MIXED", "STRONG", "UNKNOWN", "WEAK", "Cell", "base_of", "cells_of", "kind_of"]
 
@@ -77,21 +76,16 @@ class Cell:
         """Whether the parts of its steps are phases of the hosts."""
         return self.first.of_hosts
 
-    def step(self) -> Step:
-        """Return a step of one device, as far as it is known."""
-        parts: dict[str, int] = {}
-        known = [point.parts for point in self.points if point.parts]
-        if len(known) == len(self.points):
-            for one in known:
-                for name, ns in one.items():
-                    parts[name] = parts.get(name, 0) + ns
-            parts = shared_out(parts, len(known))
-        if self.is_factor or not self.rate.value:
-            return Step(nan, parts)
-        if self.counts == TOKENS:
-            return Step(fmean(point.step_ns for point in self.points), parts)
-        each = self.batch if self.counts == SAMPLES else 1.0
-        return Step(1e9 * each / self.rate.value, parts)
+    @property
+    def parts(self) -> dict[str, int]:
+        """The ns of the parts of a step of one device, the mean of the repeats; {}: not known."""
+        if not all(point.parts for point in self.points):
+            return {}
+        sums: dict[str, int] = {}
+        for point in self.points:
+            for name, ns in point.parts.items():
+                sums[name] = sums.get(name, 0) + ns
+        return shared_out(sums, len(self.points))
 
 
 def cells_of(points: Iterable[Point], *, by_nodes: bool) -> list[Cell]:

@@ -9,15 +9,7 @@ from math import isfinite
 
 from traceprof.comparison.scaling.makeup import LOSSES, OUTSIDE
 
-__all__ = ["Loss", "Step", "split_losses"]
-
-
-@dataclass(frozen=True, slots=True)
-class Step:
-    """A step of one device: how long it takes by the throughput, and the ns of its parts."""
-
-    step_ns: float
-    parts: Mapping[str, int]
+__all__ = ["Loss", "split_losses"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,24 +26,23 @@ class Loss:
         return self.own_ns - self.base_ns
 
 
-def split_losses(own: Step, base: Step, share: float) -> list[Loss]:
-    """Return what the own step takes longer than the base's for as many samples, by what it is.
+def split_losses(
+    own: Mapping[str, int], base: Mapping[str, int], share: float, efficiency: float
+) -> list[Loss]:
+    """Return what a step takes longer than the base's for as many samples, by what it is.
 
-    ``share`` is how many samples a device has in a step, of those in the base: 1 in weak scaling,
-    the fewer the more devices in strong scaling. What the throughput tells of and the window
-    does not hold is `OUTSIDE`. Nothing where the contents of one of the two are not known.
+    ``own`` and ``base`` are the ns of a step's parts. ``share`` is how many samples a device has in
+    a step, of those in the base: 1 in weak scaling, the fewer the more devices in strong scaling.
+    All together are 1 - ``efficiency`` of the own step; what the throughputs differ in and the
+    steps of the windows do not is `OUTSIDE`. Nothing where one of them is not known.
     """
-    if not (own.parts and base.parts and isfinite(own.step_ns) and isfinite(base.step_ns)):
+    if not (own and base and isfinite(share) and isfinite(efficiency)):
         return []
-    names = [name for name in LOSSES if name in own.parts or name in base.parts]
-    reached = accumulate((base.parts.get(name, 0) for name in names), initial=0)
+    names = [name for name in LOSSES if name in own or name in base]
+    reached = accumulate((base.get(name, 0) for name in names), initial=0)
     # Rounded where they are added up, so that the parts are the whole.
     ends = [round(share * ns) for ns in reached]
     usual = [after - before for before, after in pairwise(ends)]
-    found = [Loss(name, own.parts.get(name, 0), ns) for name, ns in zip(names, usual, strict=True)]
-    outside = Loss(
-        OUTSIDE,
-        round(own.step_ns) - sum(own.parts.values()),
-        round(share * base.step_ns) - ends[-1],
-    )
-    return [*found, outside] if outside.own_ns or outside.base_ns else found
+    found = [Loss(name, own.get(name, 0), ns) for name, ns in zip(names, usual, strict=True)]
+    outside = Loss(OUTSIDE, 0, round(efficiency * sum(own.values())) - ends[-1])
+    return [*found, outside] if outside.base_ns else found

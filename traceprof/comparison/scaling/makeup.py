@@ -26,7 +26,7 @@ _WAITS: Final = "waiting for stragglers"
 _STARTING: Final = "ranks not in step yet"
 _INPUT: Final = "waiting for input"
 OUTSIDE: Final = "outside the window"
-"""What the throughput tells of and the window, whose contents are known, does not hold."""
+"""What the throughputs differ in and the steps of the windows do not."""
 
 _HOST: Final = "host: {}"
 LOSSES: Final = (

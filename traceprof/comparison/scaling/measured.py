@@ -102,9 +102,8 @@ class Measured:
         """The lost efficiency, split: the lost ns over ``step_ns`` are its shares."""
         if self.base is None or self.is_base or self.cell.of_hosts != self.base.of_hosts:
             return []
-        own, base = self.cell.step(), self.base.step()
         share = self._share_of_samples()
-        return split_losses(own, base, share) if isfinite(share) else []
+        return split_losses(self.cell.parts, self.base.parts, share, self.efficiency.value)
 
     def _share_of_samples(self) -> float:
         """Return how many samples a device has in a step, of those of the base."""
@@ -117,7 +116,7 @@ class Measured:
 
     @property
     def step_ns(self) -> int:
-        """The time of a step by the throughput, as the losses add up to it."""
+        """The time of a step of one device, as its parts add up to it."""
         return sum(loss.own_ns for loss in self.losses)
 
     @property

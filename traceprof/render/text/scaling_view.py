@@ -33,7 +33,7 @@ _TITLES: Final[Mapping[str, str]] = {
     "time_to_train_ns": "to train",
 }
 """The columns of numbers that have room in a line."""
-_PRINTED: Final = {ROUNDED: "", CUT_OFF: ": cut off", NOT_FROM_RATES: ": not by these rates"}
+_PRINTED: Final = {ROUNDED: "", CUT_OFF: ": cut off", NOT_FROM_RATES: ": not from rates"}
 _WEAKEST: Final = 0.0005
 _LAW: Final = "serial share by Amdahl's law "
 
