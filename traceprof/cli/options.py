@@ -156,6 +156,15 @@ ClusterFile: TypeAlias = Annotated[
         "--cluster", metavar="FILE", help="TOML file: the ranks of [hosts], the hosts of [racks]."
     ),
 ]
+ChosenLife: TypeAlias = Annotated[
+    int | None,
+    typer.Option(
+        "--life",
+        metavar="N",
+        help="Which start of a program that was started again, from 0. Default: the longest.",
+        min=0,
+    ),
+]
 
 _OPENING: Final[dict[str, tuple[Any, Any]]] = {
     "warmup": (Warmup, None),
@@ -167,6 +176,7 @@ _OPENING: Final[dict[str, tuple[Any, Any]]] = {
     "hardware": (HardwareFile, None),
     "rack": (RackHosts, None),
     "cluster": (ClusterFile, None),
+    "life": (ChosenLife, None),
 }
 """The options that say what a trace cannot know: annotation and default by parameter."""
 
@@ -215,4 +225,5 @@ def _opening(**said: Any) -> Any:
         cluster=said["cluster"],
         warmup_steps=said["warmup"],
         step_ranges=said["step_ranges"],
+        life=said["life"],
     )

@@ -13,7 +13,7 @@ from traceprof.errors import UsageError
 from traceprof.model.tables import ABSENT, TABLES, make_table
 from traceprof.model.trace import Trace
 
-__all__ = ["RankTrace", "RunFiles", "of_process"]
+__all__ = ["Life", "RankTrace", "RunFiles", "of_process"]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -31,18 +31,45 @@ class RankTrace:
     rack: str = ""
 
 
+@dataclass(frozen=True, slots=True)
+class Life:
+    """One start of one rank until it ended; times in ns since 1970.
+
+    ``life`` numbers the starts of the program, 0 the first. ``ended`` is finished, failed or
+    killed, "" where it is not known. ``launcher`` names what started it, of which a host may have
+    several, and ``world_size`` is how many ranks there were, `ABSENT` where nothing tells.
+    """
+
+    life: int
+    rank: int
+    path: str
+    host: str
+    start_ns: int
+    end_ns: int
+    ended: str = ""
+    world_size: int = ABSENT
+    launcher: str = ""
+
+    def numbered(self, life: int) -> Life:
+        """Return the same as a part of another life."""
+        return replace(self, life=life)
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class RunFiles:
     """One execution.
 
     ``members`` are sorted by rank. ``world_size`` is how many ranks the program had, `ABSENT`
     where nothing tells. ``warnings`` are one-line sentences about what is missing or guessed.
+    ``lives`` are all starts of its ranks where they are known; ``members`` are those of ``life``.
     """
 
     label: str
     members: tuple[RankTrace, ...]
     world_size: int = ABSENT
     warnings: tuple[str, ...] = ()
+    lives: tuple[Life, ...] = ()
+    life: int = 0
 
     def __len__(self) -> int:
         return len(self.members)

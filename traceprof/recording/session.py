@@ -17,6 +17,7 @@ from traceprof.recording.machine.environment import read_environment
 from traceprof.recording.machine.gpus import why_no_counters
 from traceprof.recording.outputs.files import check_output, write_outputs
 from traceprof.recording.outputs.job import Job
+from traceprof.recording.outputs.places import announced, is_joining
 from traceprof.recording.processes.injection import ignores_injection
 from traceprof.recording.processes.program import find_program
 from traceprof.recording.recorders import choose_recorder
@@ -72,10 +73,12 @@ def record_with(recorder: Recorder, request: RecordRequest) -> Recording:
     option = ignores_injection(request.command)
     if option is not None:
         request.say(f"python {option} ignores PYTHONPATH: the program is not instrumented")
+    joins = is_joining(request)
     folder = Path(tempfile.mkdtemp(prefix="traceprof-"))
     keep = False
     try:
-        job = _run(recorder, request, folder)
+        with announced(request):
+            job = replace(_run(recorder, request, folder), is_joining=joins)
         keep = True  # if anything goes wrong from here on, what there is can be saved
         recording = _finish(job)
         keep = False
@@ -97,6 +100,10 @@ def _run(recorder: Recorder, request: RecordRequest, folder: Path) -> Job:
     captured = replace(gather(folder, profiled), samples=sampler.samples)
     if request.bounds.is_bounded:
         captured = captured.without_samples_outside()
+    starts = len(captured.ranks)
+    if not request.is_folder:
+        captured = captured.with_one_life()
+        _say_of_starts(request, starts, captured)
     return Job(
         request=request,
         recorder=recorder,
@@ -106,6 +113,16 @@ def _run(recorder: Recorder, request: RecordRequest, folder: Path) -> Job:
         started_s=started_s,
         ended_s=ended_s,
     )
+
+
+def _say_of_starts(request: RecordRequest, starts: int, captured: Captured) -> None:
+    """Say where the starts of ranks cannot be told apart in one file."""
+    known = sum(one.rank is not None for one in captured.ranks)
+    if starts > known > 0 and any(one.run_id for one in captured.processes):
+        request.say(
+            "ranks were started more than once: of each the start with most events is that rank "
+            "in the file; -o FOLDER/ keeps all of them apart"
+        )
 
 
 def _finish(job: Job) -> Recording:

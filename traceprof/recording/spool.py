@@ -9,10 +9,12 @@ from pathlib import Path
 from typing import Any, Final
 
 from traceprof.model.masking import kept_variables, masked_command
+from traceprof.model.text import storable
 
 __all__ = [
     "ProcessEvents",
     "ProcessRecord",
+    "read_agent_events",
     "read_children",
     "read_events",
     "read_process_records",
@@ -29,7 +31,9 @@ Row = list[Any]
 class ProcessRecord:
     """Who a process is: what it wrote when it imported torch.
 
-    ``ancestors`` are its parent, the parent of that and so on.
+    ``ancestors`` are its parent, the parent of that and so on. ``run_id``, ``restart_count`` and
+    ``group_rank`` (the number of the node) are what torchrun tells its workers. Times are ns since
+    1970; ``ended`` is "finished", "failed", or "" of a process that was killed or is alive.
     """
 
     pid: int
@@ -39,6 +43,12 @@ class ProcessRecord:
     local_rank: int | None = None
     world_size: int | None = None
     software: dict[str, str] = field(default_factory=dict)
+    run_id: str = ""
+    restart_count: int | None = None
+    group_rank: int | None = None
+    started_ns: int | None = None
+    ended_ns: int | None = None
+    ended: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,10 +75,10 @@ def read_process_records(folder: Path) -> list[ProcessRecord]:
     """Return the records of all processes that imported torch, by pid."""
     records = []
     for path in folder.glob(_PROCESS_RECORDS):
-        try:
-            raw = json.loads(path.read_text("utf-8", "replace"))
-        except (OSError, ValueError):
+        raw = _read_object(path)
+        if raw is None:
             continue
+        end = _read_object(folder / f"end.{_pid_of(path)}.json") or {}
         records.append(
             ProcessRecord(
                 pid=int(raw["pid"]),
@@ -82,9 +92,40 @@ def read_process_records(folder: Path) -> list[ProcessRecord]:
                     f"env.{name}": value
                     for name, value in kept_variables(_texts(raw.get("variables", {}))).items()
                 },
+                run_id=storable(str(raw.get("run_id") or "")),
+                restart_count=_number(raw.get("restart_count")),
+                group_rank=_number(raw.get("group_rank")),
+                started_ns=_number(raw.get("started_ns")),
+                ended_ns=_number(end.get("ended_ns")),
+                ended=str(end.get("ended", "")),
             )
         )
     return sorted(records, key=lambda record: record.pid)
+
+
+def read_agent_events(folder: Path) -> list[dict[str, Any]]:
+    """Return what torchrun's agents noted, in the order of time: see the hook of agents."""
+    events = []
+    for path in folder.glob("agent.*.jsonl"):
+        for line in path.read_text("utf-8", "replace").splitlines():
+            try:
+                events.append(dict(json.loads(line), agent=_pid_of(path)))
+            except (ValueError, TypeError):
+                continue  # a line that was not finished
+    return sorted(events, key=lambda event: int(event.get("start_ns", 0)))
+
+
+def _read_object(path: Path) -> dict[str, Any] | None:
+    try:
+        raw = json.loads(path.read_text("utf-8", "replace"))
+    except (OSError, ValueError):
+        return None
+    return raw if isinstance(raw, dict) else None
+
+
+def _number(value: Any) -> int | None:
+    text = str(value)
+    return int(text) if text.isdecimal() else None
 
 
 def _texts(raw: Mapping[str, Any]) -> dict[str, str]:

@@ -5,9 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Final
 
+from traceprof.comparison.accuracy.spec import CURVE_NAME
+from traceprof.comparison.elastic.spec import TIMELINE_NAME
 from traceprof.comparison.scaling.spec import NAME as SCALING
 from traceprof.model.results import Result
+from traceprof.render.accuracy_chart import curve_chart
 from traceprof.render.base import Answered, Options
+from traceprof.render.elastic_chart import elastic_chart, elastic_style
 from traceprof.render.escape import html_list, html_text
 from traceprof.render.formatting import sentences
 from traceprof.render.page.document import write_document
@@ -19,8 +23,18 @@ from traceprof.render.shown import further_tables, table_for_people
 __all__ = ["RENDER", "piece_of_html", "result_html"]
 
 _MOST_ROWS: Final = 100
-_CHARTS: Final[Mapping[str, Callable[[Result], str]]] = {SCALING: scaling_charts}
+_CHARTS: Final[Mapping[str, Callable[[Result], str]]] = {
+    SCALING: scaling_charts,
+    CURVE_NAME: curve_chart,
+    TIMELINE_NAME: elastic_chart,
+}
 """What is drawn above the tables of a result."""
+
+_STYLES: Final[Mapping[str, Callable[[], str]]] = {
+    SCALING: scaling_style,
+    TIMELINE_NAME: elastic_style,
+    CURVE_NAME: scaling_style,
+}
 
 _PIECE: Final = 'style="max-width:100%;overflow-x:auto"'
 
@@ -58,7 +72,7 @@ def render_html(document: Answered, options: Options) -> str:
     )
     body = "".join(_sections(document, options))
     missing = html_list(f"{name}: {reason}" for name, reason in document.missing.items())
-    styles = [scaling_style()] if SCALING in document.results else []
+    styles = [style() for name, style in _STYLES.items() if name in document.results]
     return write_document(title, f"{top}<main>{body}{missing}</main>", styles)
 
 

@@ -21,7 +21,15 @@ from traceprof.model.trace import DEVICE_TABLES, HOW_TO_RECORD, TraceInfo
 from traceprof.model.window import TimeWindow
 from traceprof.session.opening import Opening, outline_files, place_files
 
-__all__ = ["SCHEMA", "Contents", "DeviceContents", "ProcessContents", "RankContents", "describe"]
+__all__ = [
+    "SCHEMA",
+    "Contents",
+    "DeviceContents",
+    "LifeContents",
+    "ProcessContents",
+    "RankContents",
+    "describe",
+]
 
 SCHEMA: Final = "traceprof.info/2"
 
@@ -64,11 +72,26 @@ class RankContents:
 
 
 @dataclass(frozen=True, slots=True)
+class LifeContents:
+    """One start of one rank: from when, how long, how it ended, and the file that holds it."""
+
+    life: int
+    rank: int
+    host: str
+    started_utc: str
+    duration_ns: int
+    ended: str
+    world_size: int | None
+    path: str
+
+
+@dataclass(frozen=True, slots=True)
 class Contents:
     """What a trace or a run contains.
 
     ``rows`` counts the rows of the tables in all files, None where a table was not recorded.
-    ``ranks`` has those of a run of several. ``info`` holds the warnings.
+    ``ranks`` has those of a run of several, ``lives`` every start of every rank where there was
+    more than one. ``info`` holds the warnings.
     """
 
     info: TraceInfo
@@ -80,6 +103,7 @@ class Contents:
     rows: Mapping[str, int | None]
     environment: Mapping[str, str]
     ranks: tuple[RankContents, ...]
+    lives: tuple[LifeContents, ...] = ()
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain values for JSON, with what would record the tables that are missing."""
@@ -111,14 +135,35 @@ def describe(paths: Sequence[Path | str], opening: Opening) -> Contents:
         rows=_rows(ranks, outlines),
         environment=dict(zip(environment["name"], environment["value"], strict=True)),
         ranks=tuple(_ranks(files, ranks)) if len(files) > 1 else (),
+        lives=tuple(_lives(files)),
     )
+
+
+def _lives(files: RunFiles) -> Iterator[LifeContents]:
+    if len({one.life for one in files.lives}) < 2:
+        return
+    for one in files.lives:
+        yield LifeContents(
+            one.life,
+            one.rank,
+            one.host,
+            _utc(one.start_ns),
+            one.end_ns - one.start_ns,
+            one.ended,
+            _known(one.world_size),
+            one.path,
+        )
 
 
 def _started(ranks: Ranks) -> str | None:
     epoch_ns = ranks.info.utc_epoch_ns
     if epoch_ns is None:
         return None
-    seconds = (epoch_ns + ranks.span.start_ns) // 1_000_000_000
+    return _utc(epoch_ns + ranks.span.start_ns)
+
+
+def _utc(time_ns: int) -> str:
+    seconds = time_ns // 1_000_000_000
     return datetime.fromtimestamp(seconds, UTC).isoformat().replace("+00:00", "Z")
 
 

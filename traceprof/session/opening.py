@@ -56,7 +56,8 @@ class Opening:
 
     ``warmup_steps`` is how many leading steps are warm-up (None: they are found), ``step_ranges``
     a regular expression of the ranges that are steps. ``is_one_run``: files that were named are
-    ranks of one run, whatever they look like.
+    ranks of one run, whatever they look like. ``life`` is which start of the program, of one that
+    was started again (None: the longest).
     """
 
     rules: Path | None = None
@@ -69,6 +70,7 @@ class Opening:
     warmup_steps: int | None = None
     step_ranges: str | None = None
     is_one_run: bool = False
+    life: int | None = None
 
 
 def open_files(
@@ -89,7 +91,7 @@ def open_files(
     """
     options = ReadOptions(_rules(opening.rules), tables, only_steps=only_steps)
     if is_run(paths):
-        run = open_run(paths, options)
+        run = open_run(paths, options, opening.life)
         if not opening.is_one_run:
             check_one_run(paths, run)
         return run
@@ -107,7 +109,7 @@ def outline_files(
     """
     _rules(opening.rules)
     if is_run(paths):
-        run, outlines = outline_run(paths)
+        run, outlines = outline_run(paths, opening.life)
         if not opening.is_one_run:
             check_one_run(paths, run)
         return run, outlines

@@ -219,6 +219,11 @@ class Run:
         return tuple(map(Path, self._source.paths))
 
     @property
+    def opening(self) -> Opening:
+        """How it is opened."""
+        return self._source.opening
+
+    @property
     def selection(self) -> Selection:
         """The window, what it is called and what must be known of it.
 

@@ -44,6 +44,28 @@ def test_programs_that_run_as_one_rank_one_after_another_are_one_rank():
     assert ranks(records, {11: 5, 12: 900}) == [(12, 0, [11, 12])]
 
 
+def test_each_start_by_an_agent_is_a_life_of_its_own():
+    def worker(pid, above, rank=0):
+        return Record(pid, above, rank=rank, run_id="job")
+
+    records = [
+        Record(10, (5,)),  # the agent
+        worker(11, (10, 5)),
+        worker(12, (10, 5), 1),
+        worker(21, (10, 5)),  # rank 0 again
+        worker(31, (30, 10, 5), 1),  # rank 1 again, inside a shell that runs two programs
+        worker(32, (30, 10, 5), 1),
+        worker(41, (21, 10, 5)),  # a data loader
+    ]
+    n_events = {11: 5, 12: 5, 21: 9, 31: 2, 32: 7, 41: 1}
+    assert ranks(records, n_events) == [
+        (11, 0, [11]),
+        (21, 0, [21, 41]),
+        (12, 1, [12]),
+        (32, 1, [31, 32]),
+    ]
+
+
 def test_ids_that_were_given_twice_do_no_harm():
     assert ranks([Record(11, (12, 11))], {11: 5, 12: 4}, {12: 11}) == [(12, None, [11, 12])]
 

@@ -12,6 +12,7 @@ from typing import Any, Final, TypeAlias
 from traceprof.errors import TraceError
 from traceprof.formats import open_trace, outline, recognised
 from traceprof.formats.base import Outline, ReadOptions
+from traceprof.formats.runs.lives import chosen_life, lives_in, warning_on_lives
 from traceprof.formats.runs.manifest import read_manifest
 from traceprof.formats.runs.ranks import (
     LARGEST_RANK,
@@ -23,11 +24,11 @@ from traceprof.formats.runs.ranks import (
 )
 from traceprof.formats.shared.files import examine, is_packed_database
 from traceprof.formats.shared.narrowing import outline_of, trace_of_outline
-from traceprof.model.run import RankTrace, RunFiles
+from traceprof.model.run import Life, RankTrace, RunFiles
 from traceprof.model.tables import ABSENT
 from traceprof.model.trace import DEVICE_TABLES, Trace
 
-__all__ = ["is_run", "open_run", "outline_run"]
+__all__ = ["is_run", "lives_of_run", "open_run", "outline_run"]
 
 _Told: TypeAlias = tuple[Trace, Callable[[], Work]]
 """What a file says of itself, and where its device work is."""
@@ -44,9 +45,14 @@ class _Found:
     told: dict[Path, Mapping[str, Any]] = field(default_factory=dict)
     world_size: int = ABSENT
     searched: bool = False
+    agents: list[Mapping[str, Any]] = field(default_factory=list)
+    lives: tuple[Life, ...] = ()
+    life: int = 0
 
 
-def open_run(paths: Sequence[Path | str], options: ReadOptions | None = None) -> RunFiles:
+def open_run(
+    paths: Sequence[Path | str], options: ReadOptions | None = None, life: int | None = None
+) -> RunFiles:
     """Return the run in ``paths``: files, directories, patterns, manifests, of any format.
 
     Who is which rank is taken from the manifest, from what the trace says (our recording,
@@ -54,10 +60,12 @@ def open_run(paths: Sequence[Path | str], options: ReadOptions | None = None) ->
     in this order; where nothing tells, from the order of the files, which a warning says.
 
     A manifest is a JSON file: see `traceprof.formats.runs.manifest`. Whichever tables ``options``
-    ask for, processes and environment are read: they tell the ranks.
+    ask for, processes and environment are read: they tell the ranks. Where ranks were started more
+    than once, those of one ``life`` are the run: of the longest unless one is named.
 
     Raises:
         TraceError: no trace is found, or one that was named cannot be read.
+        UsageError: there is no such life.
     """
     options = _with_ranks(options or ReadOptions())
 
@@ -65,14 +73,31 @@ def open_run(paths: Sequence[Path | str], options: ReadOptions | None = None) ->
         trace = open_trace(path, options)
         return trace, partial(_work_in, path, trace, options)
 
-    return _opened(paths, read)
+    return _opened(paths, read, life)
 
 
-def outline_run(paths: Sequence[Path | str]) -> tuple[RunFiles, Mapping[str, Outline]]:
+def lives_of_run(
+    paths: Sequence[Path | str],
+) -> tuple[tuple[Life, ...], Sequence[Mapping[str, Any]], int]:
+    """Return all starts of all ranks of a run, the events of agents, and which life is looked at.
+
+    Nothing where no manifest tells.
+
+    Raises:
+        TraceError: a manifest is damaged.
+    """
+    found = _find(paths)
+    return lives_in(found.told), found.agents, chosen_life(lives_in(found.told), None)
+
+
+def outline_run(
+    paths: Sequence[Path | str], life: int | None = None
+) -> tuple[RunFiles, Mapping[str, Outline]]:
     """Return the run in ``paths`` without its events, and the outlines of its files by path.
 
     Raises:
         TraceError: no trace is found, or one that was named cannot be read.
+        UsageError: there is no such life.
     """
     outlines: dict[str, Outline] = {}
 
@@ -80,13 +105,15 @@ def outline_run(paths: Sequence[Path | str]) -> tuple[RunFiles, Mapping[str, Out
         found = outlines[str(path)] = outline(path)
         return trace_of_outline(found), lambda: found.device_rows
 
-    return _opened(paths, read), outlines
+    return _opened(paths, read, life), outlines
 
 
-def _opened(paths: Sequence[Path | str], read: Callable[[Path], _Told]) -> RunFiles:
+def _opened(
+    paths: Sequence[Path | str], read: Callable[[Path], _Told], life: int | None
+) -> RunFiles:
     found = _find(paths)
     claims: list[Claim] = []
-    warnings: list[str] = []
+    warnings: list[str] = _choose_life(found, life)
     if len(found.labels) > 1:
         names = ", ".join(sorted(found.labels))
         warnings.append(f"the files belong to {len(found.labels)} different runs: {names}")
@@ -103,6 +130,20 @@ def _opened(paths: Sequence[Path | str], read: Callable[[Path], _Told]) -> RunFi
         raise TraceError(f"{' '.join(map(str, paths))}: no traces found" + _because(warnings))
     members, more = numbered(claims, varying_number(found.files))
     return _run(found, members, claims, [*warnings, *more])
+
+
+def _choose_life(found: _Found, wanted: int | None) -> list[str]:
+    """Leave the files of one life in ``found``; return what is to be said of it."""
+    found.lives = lives_in(found.told)
+    found.life = chosen_life(found.lives, wanted)
+    warning = warning_on_lives(found.lives, found.life, is_wanted=wanted is not None)
+    if not warning:
+        return []
+    own = [one for one in found.lives if one.life == found.life]
+    kept, known = {one.path for one in own}, {one.path for one in found.lives}
+    found.files = [path for path in found.files if str(path) in kept or str(path) not in known]
+    found.world_size = max(one.world_size for one in own)
+    return [warning]
 
 
 def _with_ranks(options: ReadOptions) -> ReadOptions:
@@ -140,7 +181,7 @@ def _run(
         names = ", ".join(map(str, missing[:20])) + (" …" if len(missing) > 20 else "")
         n_ranks = len(set(run.ranks) - {ABSENT}) + len(missing)
         warnings.append(f"no trace of {len(missing)} of the {n_ranks} ranks: {names}")
-    return RunFiles(found.label, tuple(members), world_size, tuple(warnings))
+    return replace(run, warnings=tuple(warnings), lives=found.lives, life=found.life)
 
 
 def _because(warnings: Sequence[str]) -> str:
@@ -207,6 +248,7 @@ def _add_manifest(found: _Found, path: Path) -> bool:
     found.told |= manifest.files
     found.label = found.label or manifest.label
     found.labels.add(manifest.label)
+    found.agents += manifest.agents
     found.world_size = max(found.world_size, manifest.world_size)
     return True
 

@@ -1,8 +1,12 @@
 """Manifests: JSON files that list the traces of a run.
 
 ``{"traceprof_run": 1, "label": … (or "run_id"), "world_size": …, "ranks": [{"rank": 0, "file": …,
-"local_rank": 0, "host": …, "rack": …}]}``, with paths relative to the manifest. The recorder
-writes one for each host into the folder of a run; by hand one writes one for files from elsewhere.
+"local_rank": 0, "host": …, "rack": …}]}``, with paths relative to the manifest. Each launcher
+writes one into the folder of a run; by hand one writes one for files from elsewhere.
+
+Where ranks were started more than once the entries tell the times of each start, in ns since 1970:
+``"started_ns"``, ``"ended_ns"``, ``"ended"`` (finished, failed, killed), ``"restart_count"``.
+``"agents"`` are the events of torchrun's agents.
 """
 
 from __future__ import annotations
@@ -17,10 +21,13 @@ from typing import Any, Final
 from traceprof.errors import TraceError
 from traceprof.model.tables import ABSENT
 
-__all__ = ["MANIFEST_KEY", "Manifest", "read_manifest"]
+__all__ = ["LAUNCHER", "MANIFEST_KEY", "Manifest", "read_manifest"]
 
 MANIFEST_KEY: Final = "traceprof_run"
 """The key by which a JSON object is known as a manifest; its value is the version, 1."""
+
+LAUNCHER: Final = "launcher"
+"""The key by which an entry that was read tells its manifest: the launcher that wrote it."""
 
 _LARGEST_BYTES: Final = 16 << 20
 
@@ -32,6 +39,8 @@ class Manifest:
     label: str
     files: Mapping[Path, Mapping[str, Any]]
     world_size: int = ABSENT
+    job: str = ""
+    agents: Sequence[Mapping[str, Any]] = ()
 
 
 def read_manifest(path: Path) -> Manifest | None:
@@ -47,9 +56,16 @@ def read_manifest(path: Path) -> Manifest | None:
     size = value.get("world_size")
     return Manifest(
         str(value.get("label") or value.get("run_id", "")),
-        {_file(path, row, "file", "ranks"): row for row in rows},
+        {_file(path, row, "file", "ranks"): {**row, LAUNCHER: path.name} for row in rows},
         size if isinstance(size, int) else len(rows),
+        str(value.get("job") or ""),
+        _agents(path, value.get("agents")),
     )
+
+
+def _agents(path: Path, value: Any) -> Sequence[Mapping[str, Any]]:
+    events = value if isinstance(value, list) else []
+    return [{**event, LAUNCHER: path.name} for event in events if isinstance(event, dict)]
 
 
 def _objects(path: Path, value: Mapping[str, Any], key: str) -> Sequence[Mapping[str, Any]]:

@@ -13,10 +13,12 @@ from traceprof.recording.gathering.ranks import (
     find_ranks,
     without_inherited_ranks,
 )
+from traceprof.recording.processes.orphans import is_alive
 from traceprof.recording.sampling.sampler import Sample
 from traceprof.recording.spool import (
     ProcessEvents,
     ProcessRecord,
+    read_agent_events,
     read_children,
     read_events,
     read_process_records,
@@ -35,6 +37,7 @@ class Captured:
     windows: Sequence[tuple[int, KinetoEvents]] = ()
     samples: Sequence[Sample] = ()
     ranks: Sequence[RankProcesses] = ()
+    agent_events: Sequence[dict[str, Any]] = ()
 
     @property
     def is_empty(self) -> bool:
@@ -64,6 +67,42 @@ class Captured:
         )
         return {name: value for record in by_rank for name, value in record.software.items()}
 
+    def started_ns(self, main: int) -> int:
+        """Return when a process was started, 0 where it is not known; in ns since 1970."""
+        known = (one.started_ns for one in self.processes if one.pid == main)
+        return next(known, None) or 0
+
+    def life_of(self, main: int) -> dict[str, Any]:
+        """Return when the main process of a rank was started and ended, and how.
+
+        Of one that was killed the end is that of its last event.
+        """
+        found: dict[str, Any] = {"pid": main}
+        record = next((one for one in self.processes if one.pid == main), ProcessRecord(main))
+        times = [
+            int(row[1] or row[0])
+            for part in self.events
+            if part.pid == main
+            for kind in _kinds(part)
+            for row in kind
+        ]
+        found["started_ns"] = record.started_ns
+        found["ended_ns"] = record.ended_ns or max(times, default=None)
+        found["ended"] = self._ended(record)
+        for name in ("local_rank", "world_size", "run_id", "restart_count", "group_rank"):
+            found[name] = getattr(record, name)
+        return {name: value for name, value in found.items() if value not in (None, "")}
+
+    def _ended(self, record: ProcessRecord) -> str:
+        """Return how a process ended: as it said itself, else as its agent did."""
+        if record.ended:
+            return record.ended
+        codes = [event.get("exit_codes", {}).get(str(record.pid)) for event in self.agent_events]
+        code = next((code for code in codes if code is not None), None)
+        if code is not None:
+            return "killed" if code < 0 else "failed"
+        return "" if is_alive(record.pid) else "killed"
+
     def first_ns(self) -> int:
         """Return the time of the first event, in ns since 1970."""
         rows = (row[0] for part in self.events for kind in _kinds(part) for row in kind)
@@ -74,6 +113,26 @@ class Captured:
         )
         samples = (sample.time_ns for sample in self.samples)
         return min([*rows, *windows, *samples], default=0)
+
+    def with_one_life(self) -> Captured:
+        """Return the same with one process for each rank: of several starts that with most events.
+
+        One file cannot keep the starts of a rank apart: the others are then of no rank.
+        """
+        n_events = {part.pid: sum(map(len, _kinds(part))) for part in self.events}
+        kept: dict[int, int] = {}
+        for one in sorted(self.ranks, key=lambda one: n_events.get(one.main, 0)):
+            if one.rank is not None:
+                kept[one.rank] = one.main
+        others = {one.main for one in self.ranks if one.rank is not None} - set(kept.values())
+        return replace(
+            self,
+            processes=[
+                replace(record, rank=None) if record.pid in others else record
+                for record in self.processes
+            ],
+            ranks=[replace(one, rank=None) if one.main in others else one for one in self.ranks],
+        )
 
     def without_samples_outside(self) -> Captured:
         """Return the same with samples only from the time that the events cover."""
@@ -99,6 +158,7 @@ def gather(folder: Path, profiled: Iterable[int] = ()) -> Captured:
         events=events,
         windows=windows,
         ranks=ranks,
+        agent_events=read_agent_events(folder),
     )
 
 

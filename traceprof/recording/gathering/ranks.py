@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 
@@ -37,21 +37,25 @@ def find_ranks(
 
     A process with events belongs to the nearest process above it that left some, unless it has a
     rank that this one has not. Programs that ran as the same rank one after another are one
-    rank: its main process is the one with the most events.
+    rank: its main process is the one with the most events. Where torchrun's agent started the
+    rank again, each start is a rank of its own: one of its lives.
     """
     ranks = {record.pid: record.rank for record in records}
+    launched = {record.pid for record in records if record.run_id}
     parents = _parents(records, children)
     mains = {pid: _main_process(pid, parents, ranks, n_events) for pid in n_events}
-    of_rank: dict[int, list[int]] = {}
+    of_rank: dict[tuple[int, int], list[int]] = {}
     groups: list[list[int]] = []
     for main in sorted(set(mains.values()), key=lambda pid: (-n_events[pid], pid)):
         rank = ranks.get(main)
         if rank is None:
             groups.append([main])
-        elif rank in of_rank:
-            of_rank[rank].append(main)
+            continue
+        start = (rank, _started_as(main, parents, launched, ranks))
+        if start in of_rank:
+            of_rank[start].append(main)
         else:
-            groups.append(of_rank.setdefault(rank, [main]))
+            groups.append(of_rank.setdefault(start, [main]))
     owners = {main: group[0] for group in groups for main in group}
     members: dict[int, set[int]] = {group[0]: set() for group in groups}
     for pid in {*n_events, *ranks, *children}:
@@ -68,6 +72,23 @@ def without_inherited_ranks(
     """Return the records without the ranks that helpers have only inherited."""
     helpers = {pid for rank in ranks for pid in rank.pids if pid != rank.main}
     return [replace(record, rank=None) if record.pid in helpers else record for record in records]
+
+
+def _started_as(
+    main: int,
+    parents: Mapping[int, int],
+    launched: Collection[int],
+    records: Container[int],
+) -> int:
+    """Return which process torchrun's agent started for ``main``; 0 where no agent did."""
+    if main not in launched:
+        return 0
+    started = main
+    for above in list(_line(main, parents))[1:]:
+        if above in records and above not in launched:
+            return started  # the agent itself, which is no worker
+        started = above
+    return main
 
 
 def _by_rank(found: RankProcesses) -> tuple[bool, int, int]:

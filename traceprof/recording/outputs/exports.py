@@ -90,7 +90,7 @@ class _Export:
         """Publish the export itself."""
         ranks = self._append(self._job.captured, self._database)
         _publish(self._database, part.path)
-        return WrittenFile(part.path, ranks)
+        return WrittenFile(part.path, ranks, main=part.main)
 
     def write_apart(self, parts: Sequence[Part]) -> list[WrittenFile]:
         """Publish a file per part; none of them appears where one cannot be written."""
@@ -114,7 +114,8 @@ class _Export:
         """Write one part under its temporary name; None where nothing belongs to no rank."""
         n_events = copy_processes(self._database, path, part.processes, others=part.is_rest)
         if not part.is_rest:
-            return WrittenFile(part.path, self._append(self._job.captured.of(part.processes), path))
+            ranks = self._append(self._job.captured.of(part.processes), path)
+            return WrittenFile(part.path, ranks, main=part.main)
         captured = self._job.captured
         rest = captured.of(frozenset(captured.pids()) - part.processes)
         if not n_events and rest.is_empty:

@@ -7,10 +7,13 @@ import socket
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 from traceprof.model.masking import masked_command
+from traceprof.model.text import storable
 from traceprof.recording.gathering.captured import Captured
+from traceprof.recording.outputs.places import Places, job_of
 from traceprof.recording.request import Recorder, RecordRequest, RunRecorded
 from traceprof.version import __version__
 
@@ -19,7 +22,7 @@ __all__ = ["Job"]
 _LABEL_VARIABLES = ("TRACEPROF_RUN", "SLURM_JOB_ID", "TORCHELASTIC_RUN_ID")
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Job:
     """Everything that the files of a recording are written from."""
 
@@ -30,6 +33,13 @@ class Job:
     facts: Mapping[str, str]
     started_s: float
     ended_s: float
+    is_joining: bool = False
+
+    @cached_property
+    def places(self) -> Places:
+        """The names of files in the folder of the recording."""
+        replaces = self.request.force and not self.is_joining
+        return Places(self.request.output, self.started_s, replaces=replaces)
 
     @property
     def recorder_name(self) -> str:
@@ -42,6 +52,7 @@ class Job:
             "traceprof": __version__,
             "recorder": self.recorder_name,
             "label": self._label(),
+            "job": storable(job_of(self.request.command)),
             "host": socket.gethostname(),
             "command": " ".join(masked_command(self.request.command)),
             "exit_code": self.run.exit_code,

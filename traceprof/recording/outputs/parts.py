@@ -18,13 +18,15 @@ class Part:
     """One file to be written, and the processes that are in it.
 
     ``is_whole`` says that it gets every process, ``is_rest`` that what it holds belongs to no
-    rank: launchers, and processes of which nobody knows who started them.
+    rank: launchers, and processes of which nobody knows who started them. ``main`` is the process
+    that is the rank, where it is one rank.
     """
 
     path: Path
     processes: frozenset[int] = frozenset()
     is_whole: bool = False
     is_rest: bool = False
+    main: int | None = None
 
     def holds(self, process: int) -> bool:
         """Return whether this process goes into the file."""
@@ -33,15 +35,16 @@ class Part:
 
 @dataclass(frozen=True, slots=True)
 class WrittenFile:
-    """One file of a recording, and the ranks that are in it."""
+    """One file of a recording, and the ranks that are in it (``main``: the process of the one)."""
 
     path: Path
     ranks: tuple[int, ...]
     is_rest: bool = False
+    main: int | None = None
 
 
 def parts_of(job: Job) -> list[Part]:
-    """Return the files of a recording: one, or in a folder one per rank.
+    """Return the files of a recording: one, or in a folder one per rank, and per life of it.
 
     Processes of no rank have a file of their own beside those of ranks. Where there are no ranks
     at all a lone process is rank 0; several have a file each.
@@ -52,9 +55,15 @@ def parts_of(job: Job) -> list[Part]:
     if not ranks:
         return [node_part(job)]
     if len(ranks) == 1:
-        return [Part(_path(job, f"rank{ranks[0].rank or 0}"), is_whole=True)]
+        path = _path(job, f"rank{ranks[0].rank or 0}")
+        return [Part(path, is_whole=True, main=ranks[0].main)]
     known = [one for one in ranks if one.rank is not None]
-    parts = [Part(_path(job, _name(one)), one.pids) for one in known or ranks]
+
+    def order(one: RankProcesses) -> tuple[int, int]:
+        return one.rank or 0, job.captured.started_ns(one.main)
+
+    in_order = sorted(known or ranks, key=order)
+    parts = [Part(_path(job, _name(one)), one.pids, main=one.main) for one in in_order]
     rest = frozenset[int]().union(*(one.pids for one in ranks if one.rank is None))
     if known and rest:
         parts.append(rest_of(job, rest))
@@ -63,13 +72,12 @@ def parts_of(job: Job) -> list[Part]:
 
 def rest_of(job: Job, processes: frozenset[int] = frozenset()) -> Part:
     """Return the file for what belongs to no rank."""
-    name = f"others-{socket.gethostname()}.sqlite"
-    return Part(job.request.output / name, processes, is_rest=True)
+    return Part(_path(job, f"others-{socket.gethostname()}"), processes, is_rest=True)
 
 
 def node_part(job: Job) -> Part:
     """Return the file for everything on this host, where it cannot be told apart."""
-    return Part(job.request.output / f"node-{socket.gethostname()}.sqlite", is_whole=True)
+    return Part(_path(job, f"node-{socket.gethostname()}"), is_whole=True)
 
 
 def ranks_in(trace: Trace) -> tuple[int, ...]:
@@ -82,8 +90,5 @@ def _name(one: RankProcesses) -> str:
 
 
 def _path(job: Job, name: str) -> Path:
-    """Return the path of that name; a file that another node has left there is not overwritten."""
-    path = job.request.output / f"{name}.sqlite"
-    if path.exists() and not job.request.force:
-        return path.with_name(f"{name}-{socket.gethostname()}.sqlite")
-    return path
+    """Return a path of that name; a file that somebody else has left there is not overwritten."""
+    return job.places.take(name, ".sqlite")

@@ -40,6 +40,20 @@ _RANKS: Final = TableSpec(
         key("path", "the file"),
     ),
 )
+_LIVES: Final = TableSpec(
+    "lives",
+    "every start of every rank",
+    (
+        key("life", "which start of the program", Unit.NUMBER),
+        key("rank", "the rank", Unit.NUMBER),
+        same("host", Unit.TEXT, "the host that it ran on"),
+        same("started_utc", Unit.TEXT, "when it was started"),
+        same("duration_ns", Unit.NS, "how long it ran"),
+        same("ended", Unit.TEXT, "how it ended"),
+        same("world_size", Unit.NUMBER, "how many ranks there were"),
+        same("path", Unit.TEXT, "the file"),
+    ),
+)
 
 
 def render_contents(contents: Contents, options: Options) -> str:
@@ -60,6 +74,11 @@ def contents_view(contents: Contents, width: int) -> RenderableType:
         frame["path"] = [Path(path).name for path in frame["path"]]
         table = table_view(shown_frame(_RANKS, frame), len(frame), width)
         parts += [Rule("Ranks", align="left", style="dim"), table]
+    if contents.lives:
+        frame = pd.DataFrame([asdict(life) for life in contents.lives])
+        frame["path"] = [Path(path).name for path in frame["path"]]
+        table = table_view(shown_frame(_LIVES, frame), len(frame), width)
+        parts += [Rule("Lives", align="left", style="dim"), table]
     parts += [Text(f"warning: {plain_text(w)}", style="yellow") for w in contents.info.warnings]
     parts.append(Text.assemble((_MORE, "dim")))
     return Group(*parts)

@@ -21,6 +21,7 @@ from traceprof.session.run import Run
 from traceprof.session.summarising.bounded import bounded_makeup, bounded_result
 from traceprof.session.summarising.course import course_of_run
 from traceprof.session.summarising.environment import environment_of
+from traceprof.session.summarising.lives import with_lives
 from traceprof.session.summarising.makeup import makeup_of_run
 from traceprof.session.summarising.measures import measures_of_run
 from traceprof.session.summarising.steps import rank_numbers, steps_of_run
@@ -81,7 +82,7 @@ def summarise(run: Run, *, name: str = "", labels: Mapping[str, str] | None = No
         results=results,
         notes=notes,
     )
-    return masked_run(found)
+    return masked_run(with_lives(found, run.paths, run.opening.life))
 
 
 _GUESSED: Final = Note(

@@ -14,6 +14,10 @@ _HOOKS = (
     "copies",
     "sizes",
     "windows",
+    "groups",
+    "checkpoints",
+    "epochs",
+    "agents",
 )
 
 

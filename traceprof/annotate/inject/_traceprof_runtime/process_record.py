@@ -4,6 +4,7 @@ import json
 import os
 import platform
 import sys
+import time
 from operator import attrgetter
 from time import time_ns
 
@@ -14,7 +15,14 @@ _RANK_VARIABLES = {
     "local_rank": ("LOCAL_RANK", "OMPI_COMM_WORLD_LOCAL_RANK", "SLURM_LOCALID"),
     "world_size": ("WORLD_SIZE", "OMPI_COMM_WORLD_SIZE", "SLURM_NTASKS", "PMI_SIZE"),
 }
+# Of torchrun's workers: one of several starts of the program
+_START_VARIABLES = {
+    "run_id": "TORCHELASTIC_RUN_ID",
+    "restart_count": "TORCHELASTIC_RESTART_COUNT",
+    "group_rank": "GROUP_RANK",
+}
 _MAX_ANCESTORS = 32
+_LOADED_NS = time_ns()
 _PACKAGES = (
     "numpy",
     "lightning",
@@ -38,7 +46,7 @@ def write_process_record(**more):
         "ancestors": _ancestors(),
         "argv": sys.argv,
         "executable": sys.executable,
-        "started_ns": time_ns(),
+        "started_ns": _started_ns(),
         "software": _software(),
         "variables": {
             name: value
@@ -49,8 +57,20 @@ def write_process_record(**more):
     for name, variables in _RANK_VARIABLES.items():
         values = [os.environ[variable] for variable in variables if variable in os.environ]
         record[name] = int(values[0]) if values and values[0].isdigit() else None
+    for name, variable in _START_VARIABLES.items():
+        record[name] = os.environ.get(variable)
     record.update(more)
-    path = os.path.join(settings.DIRECTORY, "process.%d.json" % os.getpid())
+    _write("process.%d.json", record)
+
+
+def note_end():
+    """Note that this process ends by itself, and whether by an error that nobody caught."""
+    failed = getattr(sys, "last_value", None) is not None
+    _write("end.%d.json", {"ended_ns": time_ns(), "ended": "failed" if failed else "finished"})
+
+
+def _write(name, record):
+    path = os.path.join(settings.DIRECTORY, name % os.getpid())
     try:
         with open(path + ".tmp", "w") as file:
             json.dump(record, file)
@@ -68,6 +88,18 @@ def note_child():
         os.close(file)
     except OSError:
         pass  # what it does is then told apart from what its parent does
+
+
+def _started_ns():
+    """Return when this process was started, in ns since 1970: some time before Python runs."""
+    try:
+        with open("/proc/self/stat") as file:
+            ticks = int(file.read().rpartition(")")[2].split()[19])
+        since_boot_ns = ticks * (1000000000 // os.sysconf("SC_CLK_TCK"))
+        age_ns = time.clock_gettime_ns(time.CLOCK_BOOTTIME) - since_boot_ns
+        return time_ns() - max(age_ns, 0)
+    except (OSError, ValueError, IndexError, AttributeError):
+        return _LOADED_NS
 
 
 def _ancestors():

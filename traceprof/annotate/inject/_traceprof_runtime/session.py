@@ -153,6 +153,7 @@ def close():
     end_capture()
     _mark_clock()
     _spool.close()
+    process_record.note_end()
 
 
 def _after_fork():

@@ -11,7 +11,7 @@ def _numbers(variable, separator):
 
 DIRECTORY = os.environ.get("TRACEPROF_DIR", ".")
 EMITTER = os.environ.get("TRACEPROF_EMITTER", "auto")  # auto, client (our own), spool
-FLUSH_PERIOD_S = float(os.environ.get("TRACEPROF_FLUSH_S") or 1)
+FLUSH_PERIOD_S = float(os.environ.get("TRACEPROF_FLUSH_S") or 0.2)
 DISABLED = frozenset(filter(None, os.environ.get("TRACEPROF_DISABLE", "").split(",")))
 LAYER_DEPTH = int(os.environ.get("TRACEPROF_LAYERS") or 0)
 WINDOWS = _numbers("TRACEPROF_WINDOWS", ",")  # skip, active, every: steps of the profiler

@@ -1,0 +1,157 @@
+"""Launchers of one job share a folder: none takes the name of another's file."""
+
+import json
+import os
+import socket
+import time
+
+import pytest
+
+from tests.recording.conftest import NAMED_STEPS, record
+from traceprof.errors import UsageError
+from traceprof.formats.runs.files import lives_of_run, open_run
+from traceprof.recording import RecordRequest
+from traceprof.recording.outputs.files import check_output
+from traceprof.recording.outputs.places import Places, announced, is_joining, job_of
+
+HOST = socket.gethostname()
+TORCHRUN = ["torchrun", "--nnodes=1:2", "--rdzv-id=mine", "train.py"]
+
+
+def names(paths):
+    return [path.name for path in paths]
+
+
+def test_two_launchers_get_names_of_their_own(tmp_path):
+    one, other = (Places(tmp_path, time.time(), replaces=False) for _ in range(2))
+    taken = [one.take("rank0", ".sqlite") for _ in range(3)]
+    assert names(taken) == ["rank0.sqlite", "rank0-2.sqlite", "rank0-3.sqlite"]
+    others = [other.take("rank0", ".sqlite") for _ in range(2)]
+    assert names(others) == [f"rank0-{HOST}.sqlite", f"rank0-{HOST}-2.sqlite"]
+    manifests = [place.take(f"manifest-{HOST}", ".json") for place in (one, other)]
+    assert names(manifests) == [f"manifest-{HOST}.json", f"manifest-{HOST}-2.json"]
+    taken[0].write_text("a trace")
+    one.give_back()
+    assert taken[0].exists()
+    assert not taken[1].exists()
+    assert others[0].exists()
+
+
+def test_what_is_older_makes_way_once_where_it_is_asked_for(tmp_path):
+    old = tmp_path / "rank0.sqlite"
+    old.write_text("old")
+    os.utime(old, (0, 0))
+    places = Places(tmp_path, time.time(), replaces=True)
+    assert names([places.take("rank0", ".sqlite"), places.take("rank0", ".sqlite")]) == [
+        "rank0.sqlite",
+        "rank0-2.sqlite",
+    ]
+    kept = Places(tmp_path, time.time(), replaces=False)
+    assert kept.take("rank0", ".sqlite").name == f"rank0-{HOST}.sqlite"
+
+
+@pytest.mark.parametrize(
+    ("command", "job"),
+    [
+        (TORCHRUN, "mine"),
+        (["torchrun", "--rdzv_id", "other", "train.py"], "other"),
+        (["torchrun", "--rdzv-id"], ""),
+        (["python", "train.py"], ""),
+    ],
+)
+def test_the_name_of_a_job(command, job, monkeypatch):
+    monkeypatch.delenv("TRACEPROF_RUN", raising=False)
+    assert job_of(command) == job
+    monkeypatch.setenv("TRACEPROF_RUN", "given")
+    assert job_of(command) == "given"
+
+
+def test_a_folder_is_joined_while_another_launcher_records_into_it(tmp_path):
+    request = RecordRequest(["python", "train.py"], tmp_path, is_folder=True)
+    marker = tmp_path / f".recording-{HOST}-{os.getppid()}"
+    with announced(request):
+        assert not is_joining(request)  # it is not another one itself
+    assert list(tmp_path.iterdir()) == []
+    (tmp_path / f"manifest-{HOST}.json").write_text('{"traceprof_run": 1, "ranks": []}')
+    with pytest.raises(UsageError, match="exists; choose another name or use --force"):
+        check_output(request)
+    marker.touch()
+    assert is_joining(request)
+    check_output(request)
+    marker.rename(tmp_path / f".recording-{HOST}-{2**22 + 1}")  # no process has this number
+    assert not is_joining(request)
+
+
+def test_a_job_with_a_name_goes_on_in_its_folder(tmp_path):
+    manifest = {"traceprof_run": 1, "job": "mine", "ranks": []}
+    (tmp_path / f"manifest-{HOST}.json").write_text(json.dumps(manifest))
+    assert is_joining(RecordRequest(TORCHRUN, tmp_path, is_folder=True))
+    assert not is_joining(RecordRequest(TORCHRUN, tmp_path, is_folder=True, force=True))
+    assert not is_joining(RecordRequest(["python"], tmp_path, is_folder=True))
+
+
+ONCE = 'RANK=0 WORLD_SIZE=1 TORCHELASTIC_RUN_ID=job TORCHELASTIC_RESTART_COUNT=$n "$@" || exit 1'
+
+
+def test_two_recordings_of_a_named_job_are_two_lives(tmp_path):
+    """A launcher that starts its program twice, and one that comes when the first is gone."""
+    command = ["sh", "-c", f"for n in 0 1; do {ONCE}; done", "sh", *NAMED_STEPS, "0"]
+    for _ in range(2):
+        recorded = record(
+            tmp_path, command, "-o", f"{tmp_path}/run/", "--with", "torch", TRACEPROF_RUN="j"
+        )
+        assert recorded.done.returncode == 0, recorded.done.stderr
+    folder = tmp_path / "run"
+    assert sorted(names(folder.glob("*.sqlite"))) == sorted(
+        ["rank0.sqlite", "rank0-2.sqlite", f"rank0-{HOST}.sqlite", f"rank0-{HOST}-2.sqlite"]
+    )
+    lives, _, _ = lives_of_run([folder])
+    assert [(one.life, one.rank, one.ended) for one in lives] == [
+        (life, 0, "finished") for life in range(4)
+    ]
+    run = open_run([folder], life=1)
+    assert run.ranks == (0,)
+    assert (run.of_rank(0).ranges["name"] == "work").sum() == 3
+
+
+def test_force_replaces_the_recording_that_was_there(tmp_path):
+    command = [*NAMED_STEPS, "0"]
+    for options in ([], [], ["--force"]):
+        recorded = record(
+            tmp_path,
+            command,
+            "-o",
+            f"{tmp_path}/run/",
+            "--with",
+            "torch",
+            *options,
+            TRACEPROF_RUN="j",
+        )
+        assert recorded.done.returncode == 0, recorded.done.stderr
+    run = open_run([tmp_path / "run"])
+    assert (len(run), run.warnings) == (1, ())
+    assert names((tmp_path / "run").glob("*.json")) == [f"manifest-{HOST}.json"]
+
+
+def test_a_program_that_a_shell_starts_again_is_one_rank_with_two_lives(tmp_path):
+    command = ["sh", "-c", '"$@"; "$@"', "sh", *NAMED_STEPS, "0"]
+    recorded = record(tmp_path, command, "-o", f"{tmp_path}/run/", "--with", "torch")
+    assert recorded.done.returncode == 0, recorded.done.stderr
+    run = open_run([tmp_path / "run"])
+    assert run.ranks == (0,)
+    assert [(one.life, one.rank) for one in run.lives] == [(0, 0), (1, 0)]
+
+
+def test_programs_that_run_at_the_same_time_are_no_lives_of_one(tmp_path):
+    command = ["sh", "-c", '"$@" & "$@"; wait', "sh", *NAMED_STEPS, "fork"]
+    recorded = record(tmp_path, command, "-o", f"{tmp_path}/run/", "--with", "torch")
+    assert recorded.done.returncode == 0, recorded.done.stderr
+    assert open_run([tmp_path / "run"]).lives == ()
+
+
+def test_one_file_has_one_start_of_each_rank(tmp_path):
+    command = ["sh", "-c", f"for n in 0 1; do {ONCE}; done", "sh", *NAMED_STEPS, "0"]
+    recorded = record(tmp_path / "run.sqlite", command, "--with", "torch")
+    assert recorded.done.returncode == 0, recorded.done.stderr
+    assert "-o FOLDER/ keeps all of them apart" in recorded.done.stderr
+    assert sorted(recorded.trace.processes["rank"]) == [-1, 0]

@@ -1,0 +1,81 @@
+"""A job that was restarted is one run: its lives, its epochs, and what the restart cost."""
+
+import json
+
+import pytest
+
+from tests.lives import ZERO, S, write_job
+from traceprof.session.run import open_run
+from traceprof.session.summarising.summarise import summarise
+
+
+@pytest.fixture
+def job(tmp_path):
+    return summarise(open_run([write_job(tmp_path / "job")]))
+
+
+def seconds(frame, *names):
+    return [tuple(round(value / S, 3) for value in row) for row in frame[list(names)].to_numpy()]
+
+
+def test_every_start_of_every_rank_is_there(job):
+    lives = job.table("lives")
+    told = lives[["life", "rank", "node", "ended"]].to_numpy().tolist()
+    assert told == [
+        [0, 0, "here#1", "failed"],
+        [0, 1, "here#2", "killed"],
+        [1, 0, "here#1", "finished"],
+    ]
+    assert seconds(lives, "at_ns", "end_ns") == [(0, 6), (0, 5.5), (10, 17)]
+    assert job.started_utc_ns == ZERO
+
+
+def test_epochs_of_all_lives(job):
+    epochs = job.table("epochs")
+    assert epochs[["life", "epoch", "steps_count", "ranks_count"]].to_numpy().tolist() == [
+        [0, 0, 2, 2],
+        [0, 1, 2, 2],
+        [1, 1, 2, 1],
+        [1, 2, 2, 1],
+    ]
+    assert seconds(epochs, "at_ns", "duration_ns") == [(2, 2.5), (4.5, 0.9), (12, 2), (14, 2)]
+
+
+def test_the_time_lost_and_of_what_it_is(job):
+    events = job.table("events")
+    of_job = events[events["rank"].isna() & (events["node"].fillna("") == "")]
+    found = {row["kind"]: row for row in of_job[of_job["life"] == 1].to_dict("records")}
+
+    def when(kind):
+        return round(found[kind]["at_ns"] / S, 3), round(found[kind]["duration_ns"] / S, 3)
+
+    # Epoch 1 began at 4.5 and begins again at 12: what was done of it is lost.
+    assert when("time_lost") == (4.5, 7.5)
+    assert found["time_lost"]["value"] == 2
+    assert found["time_lost"]["text"] == "a rank failed"
+    assert when("redone") == (4.5, 0.9)
+    assert when("noticing") == (5.4, 1.0)
+    assert when("rendezvous") == (6.4, 3.6)
+    assert when("initialisation") == (10.5, 0.5)
+    assert when("loading") == (11.0, 0.2)
+    assert when("setup") == (10.0, 1.3)
+    assert found["membership"]["text"] == "nodes went"
+
+
+def test_what_is_of_one_life_says_so(job):
+    assert set(job.table("steps")["life"]) == {1}
+    (note,) = [note for note in job.notes if "was started" in note.text]
+    assert note.values == {"n": 2, "life": 1}
+
+
+def test_without_times_of_starts_nothing_is_told(tmp_path):
+    folder = write_job(tmp_path / "job")
+    for path in folder.glob("*.json"):
+        manifest = json.loads(path.read_text())
+        manifest["ranks"] = [
+            {name: row[name] for name in ("file", "rank", "host")} for row in manifest["ranks"]
+        ]
+        path.write_text(json.dumps(manifest))
+    summary = summarise(open_run([folder]))
+    assert set(summary.table("lives")["life"]) == {0}
+    assert "time_lost" not in set(summary.table("events")["kind"])

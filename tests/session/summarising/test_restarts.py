@@ -1,0 +1,117 @@
+"""What a restart cost, part by part, from starts that are made by hand."""
+
+import numpy as np
+import pandas as pd
+
+from traceprof.model.run import Life
+from traceprof.session.summarising.restarts import find_restarts
+from traceprof.session.summarising.started import Started
+
+
+def start(life, ran, work=(), *, saves=(), loads=(), epochs=None):
+    """Return a start of rank 0, in ns; ``epochs`` is number → (start, end)."""
+    known = Life(life, 0, f"{life}.sqlite", "here", *ran, ended="killed")
+    numbered = pd.DataFrame(
+        [(number, *span) for number, span in (epochs or {}).items()],
+        columns=["epoch", "start_ns", "end_ns"],
+    )
+    return Started(
+        life=known,
+        work=spans(work),
+        begin_ns=work[0][0] if work else None,
+        end_ns=ran[1],
+        epochs=numbered,
+        are_numbered=epochs is not None,
+        initialisation=spans([(ran[0] + 1, ran[0] + 3)]),
+        saves=spans(saves),
+        loads=spans(loads),
+        evaluations=spans([]),
+        batches=pd.DataFrame({"at": [], "size": []}),
+    )
+
+
+def spans(pairs):
+    return np.array(list(pairs), np.int64).reshape(-1, 2)
+
+
+def found(*started, agents=()):
+    return find_restarts([one.life for one in started], list(started), agents)
+
+
+def parts(restart):
+    return {part.kind: (part.at_ns, part.duration_ns) for part in restart.parts}
+
+
+def agent(kind, start_ns):
+    return {"kind": kind, "start_ns": start_ns, "end_ns": start_ns + 1}
+
+
+def test_a_checkpoint_that_was_loaded_keeps_the_work_before_it():
+    old = start(0, (0, 60), [(10, 20), (20, 30), (40, 50)], saves=[(30, 35)])
+    new = start(1, (70, 200), [(90, 100)], loads=[(80, 84)])
+    (restart,) = found(old, new)
+    assert (restart.kept_ns, restart.begin_ns, restart.redone_count) == (35, 90, 1)
+    assert parts(restart) == {
+        "redone": (35, 15),
+        "initialisation": (71, 2),
+        "loading": (80, 4),
+        "setup": (70, 14),
+    }
+    # No agent was recorded: from 50 to 70 nothing is explained.
+    assert sum(part.duration_ns for part in restart.parts) == 55 - 20
+    assert restart.why == "ranks were killed"
+
+
+def test_without_a_checkpoint_no_work_is_said_to_be_lost():
+    (restart,) = found(start(0, (0, 60), [(10, 20)]), start(1, (70, 200), [(90, 100)]))
+    assert (restart.kept_ns, restart.redone_count) == (20, 0)
+    assert "redone" not in parts(restart)
+
+
+def test_an_epoch_that_begins_again_is_lost_whatever_was_saved():
+    old = start(0, (0, 60), [(10, 20), (20, 30)], saves=[(30, 35)], epochs={3: (10, 60)})
+    new = start(1, (70, 200), [(90, 100)], loads=[(80, 84)], epochs={3: (88, 200)})
+    (restart,) = found(old, new)
+    assert (restart.kept_ns, restart.epoch, restart.redone_count) == (10, 3, 2)
+
+
+def test_an_epoch_that_follows_loses_no_work():
+    old = start(0, (0, 60), [(10, 20)], saves=[(20, 25)], epochs={3: (10, 60)})
+    new = start(1, (70, 200), [(90, 100)], epochs={4: (88, 200)})
+    (restart,) = found(old, new)
+    assert (restart.kept_ns, restart.epoch, restart.redone_count) == (25, 4, 0)
+
+
+def test_starts_that_failed_are_a_part_of_the_lost_time():
+    lives = [
+        start(0, (0, 60), [(10, 50)]),
+        start(1, (70, 80)),
+        start(2, (100, 200), [(120, 130)]),
+    ]
+    agents = [agent("restart", 55), agent("rendezvous", 56), agent("rendezvous", 90)]
+    (restart,) = found(*lives, agents=agents)
+    assert restart.life == 2
+    assert parts(restart) == {
+        "noticing": (50, 5),
+        "rendezvous": (55, 15),
+        "failed": (70, 30),
+        "initialisation": (101, 2),
+        "setup": (100, 18),
+    }
+    assert sum(part.duration_ns for part in restart.parts) == restart.begin_ns - restart.kept_ns
+    assert restart.why == "a rank failed"
+
+
+def test_nodes_that_came_are_told_from_failures():
+    (restart,) = found(
+        start(0, (0, 60), [(10, 50)]),
+        start(1, (70, 200), [(90, 100)]),
+        agents=[agent("membership", 55)],
+    )
+    assert restart.why == "nodes came"
+
+
+def test_a_job_that_never_trained_again_lost_the_rest():
+    (restart,) = found(start(0, (0, 60), [(10, 50)]), start(1, (70, 80)), start(2, (90, 95)))
+    assert (restart.life, restart.kept_ns, restart.begin_ns) == (2, 50, 95)
+    assert restart.why == "it never trained again"

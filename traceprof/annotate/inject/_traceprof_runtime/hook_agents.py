@@ -1,0 +1,83 @@
+"""Agents of torchrun: when they meet, start their workers again, and which workers failed.
+
+They are launchers, no ranks: what they do goes into a file of their own, not into the trace.
+"""
+
+import functools
+import json
+import os
+from time import time_ns
+
+from . import settings
+from .after_import import call_after_import
+
+_SERVER = "torch.distributed.elastic.agent.server."
+
+
+def install(_torch):
+    """Wrap the methods of the agent, in a process that is one."""
+    call_after_import(_SERVER + "api", _wrap_agent)
+    call_after_import(_SERVER + "local_elastic_agent", _wrap_monitor)
+
+
+def _wrap_agent(module):
+    agent = module.SimpleElasticAgent
+    _wrap(agent, "_rendezvous", _met)
+    _wrap(agent, "_restart_workers", _restarted, before=_state)
+
+
+def _wrap_monitor(module):
+    _wrap(module.LocalElasticAgent, "_monitor_workers", _monitored)
+
+
+def _wrap(cls, name, note, before=None):
+    original = getattr(cls, name)
+
+    @functools.wraps(original)
+    def method(self, worker_group, *args, **kwargs):
+        start, known = time_ns(), before(worker_group) if before else None
+        result = original(self, worker_group, *args, **kwargs)
+        event = note(self, worker_group, result, known)
+        if event is not None:
+            _write(dict(event, start_ns=start, end_ns=time_ns()))
+        return result
+
+    setattr(cls, name, method)
+
+
+def _state(group):
+    return str(getattr(group.state, "name", group.state)).lower()
+
+
+def _met(agent, group, _result, _known):
+    return {
+        "kind": "rendezvous",
+        "node": group.group_rank,
+        "nodes": group.group_world_size,
+        "ranks": [worker.global_rank for worker in group.workers],
+        "world_size": group.workers[0].world_size if group.workers else None,
+        "restart_count": group.spec.max_restarts - agent._remaining_restarts,
+    }
+
+
+def _restarted(_agent, _group, _result, state):
+    """Tell a restart after a failure from one because nodes came."""
+    return {"kind": "membership" if state == "healthy" else "restart", "state": state}
+
+
+def _monitored(_agent, _group, result, _known):
+    if not result.is_failed() or not result.failures:
+        return None
+    failures = result.failures
+    codes = {str(failure.pid): failure.exitcode for failure in failures.values()}
+    return {"kind": "failure", "ranks": [int(rank) for rank in failures], "exit_codes": codes}
+
+
+def _write(event):
+    """Append one line; what cannot be written must not stop the agent."""
+    try:
+        path = os.path.join(settings.DIRECTORY, "agent.%d.jsonl" % os.getpid())
+        with open(path, "a") as file:
+            file.write(json.dumps(event) + "\n")
+    except (OSError, TypeError, ValueError):
+        return

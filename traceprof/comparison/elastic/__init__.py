@@ -1,0 +1,3 @@
+"""What happened to a job whose ranks came and went, and what it cost."""
+
+from traceprof.comparison.elastic.told import elastic as elastic

@@ -1,0 +1,185 @@
+"""The timeline of a job whose ranks come and go, as SVG that needs no script."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from math import floor, isfinite, log10
+from typing import Final
+
+from traceprof.model.results import Result, Unit
+from traceprof.render.escape import html_text
+from traceprof.render.formatting import value_text
+from traceprof.render.palette import category_of
+from traceprof.render.shown import Row, rows_of
+
+__all__ = ["elastic_chart", "elastic_style"]
+
+_WIDTH, _LEFT, _RIGHT = 960, 118, 12
+_LANE, _BAR, _AXIS = 24, 17, 22
+_MOST_LANES: Final = 64
+_LABELLED: Final = 22  # pixels that the number of an epoch takes
+
+_COLOURS: Final = {
+    "epoch": ("compute", "epoch"),
+    "time lost": ("communication", "time lost"),
+    "steps made again": ("p2p", "lost: steps made again"),
+    "until agents noticed": ("copy", "lost: until agents noticed"),
+    "starts that failed": ("range_data", "lost: starts that failed"),
+    "agents meet": ("d2d", "agents meet"),
+    "worker initialisation": ("h2d", "worker initialisation"),
+    "loading of checkpoints": ("memset", "loading of checkpoints"),
+    "set-up": ("d2h", "set-up"),
+    "evaluation": ("range", "evaluation"),
+    "rank runs": ("h2h", "a rank runs"),
+}
+"""Colour and legend by what happened."""
+_JOB: Final = {
+    "epoch": "epochs",
+    "time lost": "time lost",
+    "evaluation": "epochs",
+}
+_SPENT: Final = "on what"
+
+
+def elastic_style() -> str:
+    """Return the style of the chart, light and dark."""
+
+    def variables(theme: str) -> str:
+        return "".join(
+            f"--e-{key}:{getattr(category_of(key), theme)};" for key, _ in _COLOURS.values()
+        )
+
+    return (
+        f":root{{{variables('light')}}}[data-theme=dark]{{{variables('dark')}}}"
+        ".job{width:100%;height:auto}.job text{font-size:11px;fill:var(--muted)}"
+        ".job .grid{stroke:var(--line)}.job rect{stroke:var(--card,none);stroke-width:.6}"
+        ".job .told{fill:#fff;pointer-events:none}"
+        ".key{display:flex;flex-wrap:wrap;gap:4px 14px;list-style:none;margin:0 0 8px;padding:0;"
+        "font-size:12px;color:var(--muted)}"
+        ".key i{display:inline-block;width:11px;height:11px;border-radius:3px;margin-right:5px}"
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class _Bar:
+    """A stretch of one lane."""
+
+    lane: str
+    row: Row
+
+    @property
+    def start_ns(self) -> float:
+        return float(self.row["at_ns"])
+
+    @property
+    def end_ns(self) -> float:
+        return self.start_ns + float(self.row["duration_ns"])
+
+
+def elastic_chart(result: Result) -> str:
+    """Return the chart of a result of ``traceprof elastic``; "" where no times are known.
+
+    Jobs stand one below the other on one scale: lanes for lost time and of what it was made, for
+    epochs, and for each rank.
+    """
+    rows = [row for row in rows_of(result.table) if _is_long(row)]
+    if not rows:
+        return ""
+    last_ns = max(float(row["at_ns"]) + float(row["duration_ns"]) for row in rows)
+    runs = dict.fromkeys(str(row.get("run", "")) for row in rows)
+    charts = (
+        _chart(run, [_Bar(_lane(row), row) for row in rows if row.get("run", "") == run], last_ns)
+        for run in runs
+    )
+    return _legend(rows) + "".join(charts)
+
+
+def _is_long(row: Row) -> bool:
+    values = (row.get("at_ns"), row.get("duration_ns"))
+    return row["what"] in _COLOURS and all(v is not None and isfinite(v) for v in values)
+
+
+def _lane(row: Row) -> str:
+    what = str(row["what"])
+    if what == "rank runs":
+        return f"rank {row['rank']:g}, {row['node']}"
+    if isinstance(row.get("node"), str) and row["node"] and what == "agents meet":
+        return f"agent {row['node']}"
+    return _JOB.get(what, _SPENT)
+
+
+def _chart(run: str, bars: Sequence[_Bar], last_ns: float) -> str:
+    first = [name for name in ("time lost", _SPENT, "epochs") if any(b.lane == name for b in bars)]
+    others = sorted({bar.lane for bar in bars} - set(first))
+    lanes = [*first, *others][:_MOST_LANES]
+    height = len(lanes) * _LANE + _AXIS
+    scale = (_WIDTH - _LEFT - _RIGHT) / max(last_ns, 1.0)
+    place = {name: number * _LANE for number, name in enumerate(lanes)}
+    drawn = "".join(_drawn(bar, place[bar.lane], scale) for bar in bars if bar.lane in place)
+    names = "".join(
+        f'<text x="{_LEFT - 8}" y="{y + 13}" text-anchor="end">{html_text(_short(name))}</text>'
+        for name, y in place.items()
+    )
+    left_out = len(first) + len(others) - len(lanes)
+    more = f'<p class="note">{left_out} more lanes are in the table.</p>' if left_out > 0 else ""
+    title = f"<h3>{html_text(run)}</h3>" if run else ""
+    return (
+        f'{title}<svg viewBox="0 0 {_WIDTH} {height}" class="job" role="img" '
+        f'aria-label="What happened when when">'
+        f"{''.join(_axis(last_ns, scale, height))}{names}{drawn}</svg>{more}"
+    )
+
+
+def _short(name: str) -> str:
+    return name if len(name) <= 18 else f"{name[:17]}…"
+
+
+def _drawn(bar: _Bar, y: int, scale: float) -> str:
+    key, _ = _COLOURS[str(bar.row["what"])]
+    x, width = _LEFT + bar.start_ns * scale, max(0.8, (bar.end_ns - bar.start_ns) * scale)
+    told = ""
+    epoch = bar.row.get("epoch")
+    if bar.row["what"] == "epoch" and width > _LABELLED and epoch is not None and isfinite(epoch):
+        told = f'<text x="{x + 4:.1f}" y="{y + 13}" class="told">{epoch:g}</text>'
+    return (
+        f'<rect x="{x:.1f}" y="{y}" width="{width:.1f}" height="{_BAR}" '
+        f'style="fill:var(--e-{key})"><title>{html_text(_words(bar.row))}</title></rect>{told}'
+    )
+
+
+def _words(row: Row) -> str:
+    said = [str(row["what"])]
+    for name in ("epoch", "life", "rank"):
+        value = row.get(name)
+        if value is not None and isfinite(value):
+            said.append(f"{name} {value:g}")
+    length = value_text(Unit.NS, row["duration_ns"])
+    said.append(f"{length} from {value_text(Unit.AT_NS, row['at_ns'])}")
+    if row.get("text"):
+        said.append(str(row["text"]))
+    return ", ".join(said)
+
+
+def _axis(last_ns: float, scale: float, height: int) -> Iterator[str]:
+    """Yield lines at round times, some eight of them."""
+    rough = last_ns / 8
+    unit = 10.0 ** floor(log10(max(rough, 1.0)))
+    step = next(unit * factor for factor in (1, 2, 5, 10) if unit * factor >= rough)
+    for number in range(int(last_ns / step) + 1):
+        x = _LEFT + number * step * scale
+        yield f'<line x1="{x:.1f}" x2="{x:.1f}" y1="0" y2="{height - _AXIS}" class="grid"/>'
+        yield (
+            f'<text x="{x:.1f}" y="{height - 6}" text-anchor="middle">'
+            f"{html_text(value_text(Unit.AT_NS, number * step))}</text>"
+        )
+
+
+def _legend(rows: Sequence[Row]) -> str:
+    used = {str(row["what"]) for row in rows}
+    items = "".join(
+        f'<li><i style="background:var(--e-{key})"></i>{html_text(label)}</li>'
+        for what, (key, label) in _COLOURS.items()
+        if what in used
+    )
+    return f'<ul class="key">{items}</ul>'
