@@ -18,7 +18,7 @@ from traceprof.model.parts import PARTS
 from traceprof.model.results import Note, Result
 from traceprof.model.trace import DEVICE_TABLES
 
-__all__ = ["LEAST_SHARE", "Verdict", "judge"]
+__all__ = ["LEAST_SHARE", "Verdict", "bound_by", "judge"]
 
 LEAST_SHARE: Final = 0.01
 """What makes up less of the time is not worth a line."""
@@ -101,7 +101,7 @@ def judge(
     parts = _parts(results.get("breakdown"), steps if occasions else None)
     kinds = {str(note.values["kind"]) for note in occasions}
     return Verdict(
-        bound_by=_bound_by(results, parts),
+        bound_by=bound_by(results, parts),
         sentences=(*_where(results, parts, window_ns, kinds), *_steadiness(steps, kinds)),
         fine=_fine(findings, _visible(parts, steps)) if parts or _has_steps(steps) else (),
         unknown=_unknown(findings),
@@ -113,7 +113,7 @@ def judge(
     )
 
 
-def _bound_by(results: Mapping[str, Result], parts: Mapping[str, float]) -> str:
+def bound_by(results: Mapping[str, Result], parts: Mapping[str, float]) -> str:
     """Return where most of the time that is lost goes, or that none is lost."""
     if not parts:
         return ""
