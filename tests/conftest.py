@@ -51,6 +51,15 @@ def run_traceprof(tmp_path: Path) -> Run:
 
 
 @pytest.fixture(autouse=True)
+def no_runs_of_the_user(
+    monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    """Let no test see or change the runs of whoever runs it."""
+    folder = tmp_path_factory.getbasetemp()
+    monkeypatch.setenv("TRACEPROF_RUNS", str(folder / "no-such-folder" / "runs.db"))
+
+
+@pytest.fixture(autouse=True)
 def only_one_nsys(request: pytest.FixtureRequest) -> Iterator[None]:
     """Let tests of all workers start nsys in turn: two starts at a time can break its registry."""
     marks = request.node.get_closest_marker("nsys"), request.node.get_closest_marker("newer_nsys")

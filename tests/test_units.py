@@ -39,6 +39,13 @@ def test_what_is_no_duration_is_refused(text: str) -> None:
         (0, "0 ns"),
         (999, "999 ns"),
         (1_000, "1.000 µs"),
+        (999.6, "1.000 µs"),
+        (999_949, "999.9 µs"),
+        (999_950, "1.000 ms"),
+        (9_999_600, "10.00 ms"),
+        (99_996_000, "100.0 ms"),
+        (999_999_999, "1.000 s"),
+        (-999_999_999, "-1.000 s"),
         (12_345_678, "12.35 ms"),
         (123_456_789_012, "123.5 s"),
         (-2_000_000, "-2.000 ms"),
@@ -52,6 +59,8 @@ def test_durations_are_readable(ns: float, text: str) -> None:
 def test_sizes_and_rates_are_decimal() -> None:
     assert units.format_bytes(1_500_000_000) == "1.500 GB"
     assert units.format_bytes(532) == "532 B"
+    assert units.format_bytes(999_999) == "1.000 MB"
+    assert units.format_bytes(999.7) == "1.000 kB"
     assert units.format_rate(25e9) == "25.00 GB/s"
 
 

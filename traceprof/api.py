@@ -19,7 +19,7 @@ from traceprof.session.answer import Document, answer
 from traceprof.session.comparing import compare_named
 from traceprof.session.explaining.explain import explain
 from traceprof.session.explaining.spec import NAME as EXPLAIN
-from traceprof.session.keeping import keep_files, name_of_files
+from traceprof.session.keeping import keep_file, name_of_files, with_places
 from traceprof.session.opening import Align, Opening
 from traceprof.session.records import list_of_runs
 from traceprof.session.run import Run as SessionRun
@@ -122,13 +122,12 @@ class Runs:
             TraceError: it cannot be read.
         """
         if isinstance(run, str | Path):
-            (kept, *_) = keep_files(self._store, [run], None, name, labels)
-            return kept
+            return keep_file(self._store, run, None, name, labels)[0]
         if isinstance(run, SessionRun):
             summary = summary_of(run, name or name_of_files(run.paths), labels)
         else:
             summary = replace(run, name=name or run.name).labelled(**labels)
-        return self._store.add(summary, numbered=name is None)
+        return self._store.add(with_places(summary), numbered=name is None)
 
     def remove(self, name: str) -> None:
         """Remove a run, by its whole name or its number.

@@ -58,7 +58,8 @@ def format_duration(ns: float | None) -> str:
         (NS_PER_MS, NS_PER_US, "µs"),
         (NS_PER_S, NS_PER_MS, "ms"),
     ):
-        if abs(ns) < limit:
+        # What would be written as 1 000.0 of a unit is 1.000 of the next one.
+        if abs(ns) < limit - (divisor / 20 if divisor > 1 else 0.5):
             return f"{round(ns)} ns" if divisor == 1 else f"{_digits(ns / divisor)} {unit}"
     return f"{_digits(ns / NS_PER_S)} s"
 
@@ -67,11 +68,11 @@ def format_bytes(n_bytes: float | None) -> str:
     """Return ``n_bytes`` with a decimal unit ("1.50 GB"; GB = 1e9 bytes)."""
     if n_bytes is None or math.isnan(n_bytes):
         return "–"
-    if abs(n_bytes) < 1_000:
+    if abs(n_bytes) < 999.5:
         return f"{n_bytes:.0f} B"
     for exponent, unit in ((3, "kB"), (6, "MB"), (9, "GB"), (12, "TB")):
         value = n_bytes / 10**exponent
-        if abs(value) < 1_000 or exponent == 12:
+        if abs(value) < 999.95 or exponent == 12:
             return f"{_digits(value)} {unit}"
     raise AssertionError
 
@@ -123,6 +124,7 @@ def _in_groups(text: str) -> str:
 
 def _digits(value: float) -> str:
     magnitude = abs(value)
-    if magnitude >= 100:
+    # By what it is rounded to: 9.9996 is 10.00.
+    if magnitude >= 99.995:
         return _in_groups(f"{value:,.1f}")
-    return f"{value:.2f}" if magnitude >= 10 else f"{value:.3f}"
+    return f"{value:.2f}" if magnitude >= 9.9995 else f"{value:.3f}"

@@ -10,7 +10,9 @@ from typer.testing import CliRunner
 
 from tests.builders import TraceBuilder
 from traceprof.cli import app
+from traceprof.cli.output import Printing, print_answers
 from traceprof.formats.nsys.writer import write_nsys
+from traceprof.session.opening import Opening
 
 
 @pytest.fixture
@@ -101,3 +103,14 @@ def test_a_trace_before_and_one_after_are_no_run(real_trace: Callable[[str], Pat
             f"`traceprof view {before} {after}` shows them side by side; a manifest makes them one "
             "run\n"
         )
+
+
+def test_a_terminal_obeys_nothing_of_a_csv(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfdbinary: pytest.CaptureFixture[bytes]
+) -> None:
+    write_nsys(TraceBuilder().kernel("a\x1b[2Jb", 0, 10).build(), tmp_path / "x.sqlite")
+    monkeypatch.setattr("sys.stdout.isatty", lambda: True, raising=False)
+    print_answers(["kernels"], [tmp_path / "x.sqlite"], Opening(), "all", Printing(as_csv=True))
+    printed = capfdbinary.readouterr().out
+    assert b"\x1b" not in printed
+    assert b"a\\u001b[2Jb" in printed

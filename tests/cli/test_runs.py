@@ -17,6 +17,7 @@ from click.testing import Result as Done
 from typer.testing import CliRunner
 
 import traceprof as tp
+from tests.analysis.generated_run import Plan, make_run
 from tests.builders import TraceBuilder
 from tests.requirements import ROOT
 from tests.summaries import MS, assert_same_runs, full_summary, make_summary
@@ -25,7 +26,7 @@ from traceprof.cli import app
 from traceprof.cli.commands import COMMANDS
 from traceprof.errors import UsageError
 from traceprof.formats.nsys.writer import write_nsys
-from traceprof.model.summary import Summary
+from traceprof.model.summary import SourceFile, Summary
 from traceprof.recording import Recording, RecordRequest
 from traceprof.session.run import Run
 from traceprof.store import VARIABLE, Store
@@ -55,7 +56,9 @@ def readers(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any]]:
     asked: list[dict[str, Any]] = []
 
     def summarise(run: Run, *, name: str, labels: Mapping[str, str]) -> Summary:
-        return make_summary(name, labels=labels, window=run.selection.label)
+        sources = (SourceFile(str(run.paths[0]), "nsys"), SourceFile("s3://bucket/trace"))
+        label = run.selection.label
+        return make_summary(name, labels=labels, window=label, sources=sources)
 
     def read_log(path: Path, **how: Any) -> list[Summary]:
         asked.append(how)
@@ -125,7 +128,7 @@ def test_the_help_needs_no_pandas() -> None:
 
 
 def test_what_is_added_is_listed(store: Store, trace: Path) -> None:
-    done = run("runs", "add", trace, "--label", "network=calico", "-l", "gpus=8")
+    done = run("runs", "add", trace, "--label", "network=calico", "-l", "self=8")
     assert done.exit_code == 0
     assert f"kept as night in {store.path}: traceprof runs show night" in done.stderr
     assert "kept as night-2" in run("runs", "add", trace).stderr
@@ -135,9 +138,7 @@ def test_what_is_added_is_listed(store: Store, trace: Path) -> None:
         ("night-2", {}),
         ("night", {}),
     ]
-    assert "several runs, and a name is of one" in refused(
-        2, "runs", "add", trace, trace, "--name", "x"
-    )
+    assert "a name is of one" in refused(2, "runs", "add", trace, trace, "--name", "x")
 
 
 def test_a_list_has_key_measures_by_label_in_any_order(two: Store) -> None:
@@ -213,14 +214,31 @@ def test_runs_go_to_another_database_by_a_file(two: Store, tmp_path: Path) -> No
 def test_logs_are_kept(store: Store, tmp_path: Path, readers: list[dict[str, Any]]) -> None:
     log = tmp_path / "train.log"
     log.touch()
-    for more in ([], ["--source", "timm", "--pattern", "loss=l=(.*)", "--name", "b"]):
+    pattern = r"loss=(?P<loss>.*)"
+    for more in ([], ["--source", "timm", "--pattern", pattern, "--name", "b"]):
         assert run("runs", "import-log", log, *more).exit_code == 0
     assert readers == [
         {"source": None, "patterns": None},
-        {"source": "timm", "patterns": {"loss": "l=(.*)"}},
+        {"source": "timm", "patterns": {"0": pattern}},
     ]
     assert store.names() == ["train", "b"]
-    assert "expected NAME=REGEX" in refused(2, "runs", "import-log", log, "--pattern", "x")
+    other = tmp_path / "other.log"
+    other.touch()
+    done = run("runs", "import-log", log, other)
+    assert f"2 runs kept in {store.path}: traceprof runs list" in done.stderr
+    assert store.names() == ["train", "b", "train-2", "other"]
+    assert "a name is of one" in refused(2, "runs", "import-log", log, other, "--name", "x")
+
+
+def test_of_several_files_those_that_can_be_read_are_kept(store: Store, trace: Path) -> None:
+    wrong = trace.with_name("wrong.sqlite")
+    wrong.write_bytes(trace.read_bytes()[:-1000])
+    done = run("runs", "add", wrong, trace, trace.with_name("missing"))
+    assert done.exit_code == 3
+    kept, *failed = done.stderr.splitlines()
+    assert f"kept as night in {store.path}" in kept
+    assert ["wrong.sqlite: " in failed[0], "missing: No such file" in failed[1]] == [True, True]
+    assert store.names() == ["night"]
 
 
 def test_a_database_that_is_none_is_said_in_one_line(trace: Path, tmp_path: Path) -> None:
@@ -228,6 +246,18 @@ def test_a_database_that_is_none_is_said_in_one_line(trace: Path, tmp_path: Path
     assert "a SQLite file, but no database of runs" in message
     assert "holds no runs" in refused(2, "runs", "show", "a", "--db", tmp_path / "none.db")
     assert "0 runs" in printed("runs", "list", "--db", tmp_path / "none.db")
+
+
+def test_where_the_traces_lie_is_kept_whole(
+    store: Store, trace: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(trace.parent)
+    run("runs", "add", trace.name)
+    run("analyze", trace.name, "--name", "b")
+    tp.runs().add(trace.name, "c")
+    for name in ("night", "b", "c"):
+        paths = [source.path for source in store.get(name).sources]
+        assert paths == [str(trace), "s3://bucket/trace"]
 
 
 def test_analyze_keeps_the_run_after_its_page(store: Store, trace: Path) -> None:
@@ -300,3 +330,12 @@ def test_runs_from_python(two: Store, trace: Path) -> None:
     assert two.names() == ["resnet-2gpu", "bert", "night", "again"]
     assert repr(kept) == f"<traceprof runs in {two.path}>"
     assert tp.runs(two.path.with_name("other.db")).list().empty
+
+
+def test_files_of_one_run_are_called_as_their_folder(store: Store, tmp_path: Path) -> None:
+    folder = tmp_path / "12"
+    folder.mkdir()
+    for member in make_run(Plan(n_ranks=2)):
+        write_nsys(member.trace, folder / f"rank{member.rank}.sqlite")
+    assert "kept as run-12" in run("analyze", *sorted(folder.iterdir()), "--save").stderr
+    assert "kept as run-12-2" in run("runs", "add", folder).stderr

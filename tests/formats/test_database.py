@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import sqlite3
+import subprocess
+import sys
 from contextlib import closing
 from pathlib import Path
 
@@ -160,3 +162,57 @@ def test_nothing_appears_beside_the_file(tmp_path: Path) -> None:
     with Database(path) as database:
         database.read_columns("events", {"start": INTEGER})
     assert [item.name for item in tmp_path.iterdir()] == ["a.sqlite"]
+
+
+def crashed(path: Path, mode: str) -> None:
+    """Leave a database in the middle of a change, as a program does that is killed."""
+    script = (
+        "import os, sqlite3, sys\n"
+        "c = sqlite3.connect(sys.argv[1], isolation_level=None)\n"
+        f"c.execute('PRAGMA journal_mode = {mode}')\n"
+        "c.execute('CREATE TABLE t (x)')\n"
+        "c.executemany('INSERT INTO t VALUES (?)', [(i,) for i in range(5000)])\n"
+        "c.execute('PRAGMA cache_size = 1')\n"
+        "c.execute('BEGIN')\n"
+        "c.execute('UPDATE t SET x = -1')\n"
+        "os._exit(0)\n"
+    )
+    subprocess.run([sys.executable, "-c", script, str(path)], check=True)
+
+
+@pytest.mark.parametrize("mode", ["DELETE", "PERSIST", "TRUNCATE"])
+def test_a_change_that_was_not_finished_is_not_read(tmp_path: Path, mode: str) -> None:
+    path, link = tmp_path / "t.sqlite", tmp_path / "elsewhere"
+    crashed(path, mode)
+    link.symlink_to(path)
+    for name in (path, link):
+        with pytest.raises(TraceError, match="in the middle of a change"):
+            Database(name)
+    with closing(sqlite3.connect(path)) as connection:
+        assert connection.execute("SELECT min(x) FROM t").fetchone() == (0,)
+    with Database(path) as database:
+        assert database.rows("SELECT min(x) FROM t") == [(0,)]
+
+
+@pytest.mark.parametrize("mode", ["DELETE", "PERSIST", "TRUNCATE"])
+def test_a_journal_that_was_ended_is_no_matter(tmp_path: Path, mode: str) -> None:
+    path = tmp_path / "t.sqlite"
+    with closing(sqlite3.connect(path)) as connection:
+        connection.execute(f"PRAGMA journal_mode = {mode}")
+        with connection:
+            connection.execute("CREATE TABLE t (x)")
+        with connection:
+            connection.execute("INSERT INTO t VALUES (5)")
+        with Database(path) as database:
+            assert database.rows("SELECT x FROM t") == [(5,)]
+
+
+def test_a_log_is_found_through_a_link(tmp_path: Path) -> None:
+    path, link = tmp_path / "t.sqlite", tmp_path / "elsewhere"
+    with closing(sqlite3.connect(path)) as connection:
+        connection.execute("PRAGMA journal_mode = WAL")
+        connection.execute("CREATE TABLE t (x)")
+        connection.commit()
+        link.symlink_to(path)
+        with pytest.raises(TraceError, match="unmerged changes"):
+            Database(link)

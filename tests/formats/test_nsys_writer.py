@@ -168,7 +168,7 @@ def test_appending_keeps_what_nsys_wrote(written):
 
 
 def test_a_folder_that_is_missing_is_said_in_one_line(tmp_path):
-    with pytest.raises(UsageError, match=r"missing/run.sqlite: cannot be written"):
+    with pytest.raises(UsageError, match=r"missing: no such folder"):
         write_nsys(a_trace(), tmp_path / "missing" / "run.sqlite")
 
 

@@ -9,7 +9,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from traceprof.render.escape import html_text, plain_text, plotly_text, script_json
+from traceprof.render.escape import (
+    html_text,
+    plain_text,
+    plotly_text,
+    script_json,
+    visible_text,
+)
+from traceprof.render.json_text import to_json
 
 HOSTILE = (
     "<script>alert(1)</script>",
@@ -60,3 +67,14 @@ def test_every_text_can_be_written_as_utf8(name: str) -> None:
     for escaped in (plain_text(name), html_text(name), plotly_text(name)):
         escaped.encode("utf-8")
         assert not re.search("[\x00-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]", escaped)
+
+
+@pytest.mark.parametrize("bad", ["\x1b[2J", "\x07", "\x9b31m", "\u202e", "\u2066", "\ud800"])
+def test_json_holds_no_control_and_means_the_same(bad: str) -> None:
+    text = to_json({"name": f"a{bad}b"})
+    assert bad[0] not in text
+    assert json.loads(text) == {"name": f"a{bad}b"}
+
+
+def test_visible_text_keeps_lines_and_tabs() -> None:
+    assert visible_text("a\tb\n\x1b[31mred\r") == "a\tb\n\\u001b[31mred\\u000d"

@@ -33,7 +33,7 @@ from traceprof.model.trace import TraceInfo
 from traceprof.render.base import Options
 from traceprof.render.json_schema import schema_of
 from traceprof.render.json_text import plain, to_json
-from traceprof.render.reference import declared_specs, reference_of
+from traceprof.render.reference import declared_specs, reference_of, runs_page
 from traceprof.render.registry import render
 from traceprof.session.verdict import Verdict
 
@@ -188,6 +188,8 @@ def test_the_published_schema_and_reference_are_fresh() -> None:
     fresh = "run scripts/schema"
     assert SCHEMA.read_text("utf-8") == to_json(schema_of(SPECS)), fresh
     assert (ROOT / "docs" / "tables.md").read_text("utf-8") == reference_of(SPECS), fresh
+    runs = (ROOT / "docs" / "runs.md").read_text("utf-8")
+    assert runs == runs_page(runs), fresh
 
 
 @pytest.mark.parametrize("name", SPECS)

@@ -98,6 +98,11 @@ def test_names_and_labels_are_those_of_the_database(store: Store, folder: Path) 
     assert named(store, "label:network=calico,gpus=1", "#3") == [both[1], ("bert", "nsys")]
 
 
+def test_a_label_may_hold_commas(store: Store) -> None:
+    store.label("bert", {"nodes": "a1,a2", "gpus": "8"})
+    assert named(store, "label:nodes=a1,a2,gpus=8") == [("bert", "nsys")]
+
+
 def test_a_folder_that_holds_no_trace_does_not_hide_a_run(store: Store, folder: Path) -> None:
     assert named(store, "bert") == [("bert", "nsys")]
     with pytest.raises(TraceError, match="bert: no traces found"):
@@ -115,8 +120,8 @@ def test_a_folder_that_holds_no_trace_does_not_hide_a_run(store: Store, folder: 
         (
             "photo.jpg",
             UsageError,
-            r"photo.jpg: no trace, no exported run, no table of rates \(no columns\), "
-            r"no log \(of no known program\)",
+            "photo.jpg: neither a trace nor exported runs; as a table of rates: no columns; "
+            "as a log: of no known program",
         ),
         ("runs.db", TraceError, "a SQLite database without the tables of a profiler"),
     ],

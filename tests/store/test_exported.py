@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
+import pandas as pd
 import pytest
 
 from tests.summaries import assert_same_runs, full_summary, make_summary
 from traceprof.errors import StoreError
+from traceprof.model.results import Result, ResultSpec, TableSpec, key
 from traceprof.model.summary import Summary
-from traceprof.store import exported_runs, is_exported, read_exported
+from traceprof.store import Store, exported_runs, is_exported, read_exported
 
 
 def test_runs_come_back_as_they_were(tmp_path: Path) -> None:
@@ -78,3 +81,19 @@ def test_damaged_and_newer_files_are_refused(tmp_path: Path, text: str, message:
     assert is_exported(path)
     with pytest.raises(StoreError, match=message):
         read_exported(path)
+
+
+def test_names_in_a_file_of_strangers_are_but_names(tmp_path: Path) -> None:
+    evil = 'a"; DROP TABLE runs; --'
+    spec = ResultSpec((TableSpec(evil, "", (key(evil, ""), key("row", ""))),))
+    frame = pd.DataFrame({evil: ["x"], "row": ["y"]})
+    runs = [replace(make_summary(), results={evil: Result(evil, spec, {evil: frame})})]
+    path, store = tmp_path / "runs.json", Store(tmp_path / "runs.db")
+    store.add(make_summary("mine"))
+    path.write_text(exported_runs(runs), "utf-8")
+    with pytest.raises(StoreError, match="duplicate column name: row"):
+        store.add_all(read_exported(path))
+    path.write_text(path.read_text("utf-8").replace('"row"', '"rows"'), "utf-8")
+    store.add_all(read_exported(path))
+    assert store.get("run").results[evil].table[evil].tolist() == ["x"]
+    assert store.names() == ["mine", "run"]

@@ -115,8 +115,9 @@ def test_a_process_that_is_killed_loses_at_most_the_run_it_adds(
     assert says(process) == "ready"
     said = [says(process) for _ in range(n_seen)]
     process.send_signal(signal.SIGKILL)
-    said += process.communicate()[0].split()
-    assert process.returncode == -signal.SIGKILL
+    assert process.stdout is not None
+    said += process.stdout.read().split()
+    assert process.wait() == -signal.SIGKILL
     store = Store(path)
     kept = store.names()
     assert kept[: len(said)] == said

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sqlite3
+from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
 
@@ -14,7 +15,7 @@ from traceprof.analysis import ANALYSES, load_analysis
 from traceprof.errors import StoreError
 from traceprof.model.summary import SUMMARY
 from traceprof.store import Store, database, schema
-from traceprof.store.declared import table_name
+from traceprof.store.declared import rename_column, table_name
 
 VERSION_1 = ROOT / "tests" / "store" / "version-1.sql"
 """A file of version 1 with `full_summary`, as `sqlite3 runs.db .dump` gave it: never change it."""
@@ -28,6 +29,13 @@ def columns_of(path: Path, table: str) -> list[str]:
 def execute(path: Path, script: str) -> None:
     with closing(sqlite3.connect(path)) as db, db:
         db.executescript(script)
+
+
+def use(monkeypatch: pytest.MonkeyPatch, *more: Callable[[database.Database], None]) -> None:
+    """Let the program be a later one, that has ``more`` migrations."""
+    migrations = (*schema.MIGRATIONS, *more)
+    monkeypatch.setattr(schema, "MIGRATIONS", migrations)
+    monkeypatch.setattr(database, "MIGRATIONS", migrations)
 
 
 @pytest.fixture
@@ -60,6 +68,13 @@ def test_every_column_that_is_declared_has_its_own(tmp_path: Path) -> None:
     assert tables - {"sqlite_sequence"} == own
 
 
+def test_the_docs_name_every_table_and_view() -> None:
+    page = (ROOT / "docs" / "runs.md").read_text("utf-8")
+    assert not [name for name in (*schema.FIXED, *schema.VIEWS) if f"`{name}`" not in page]
+    assert f"`user_version`, now {len(schema.MIGRATIONS)})" in page
+    assert hex(schema.APPLICATION_ID) in page
+
+
 def test_no_two_tables_of_analyses_share_one_here() -> None:
     names = [
         table_name(entry.name, table.name)
@@ -81,13 +96,30 @@ def test_migrations_run_in_order_and_once(oldest: Path, monkeypatch: pytest.Monk
         ran.append(3)
         db.execute("UPDATE runs SET colour = 'blue'")
 
-    monkeypatch.setattr(database, "MIGRATIONS", (*schema.MIGRATIONS, second, third))
+    use(monkeypatch, second, third)
     assert Store(oldest).names() == ["full"]
     assert Store(oldest).names() == ["full"]
     assert ran == [2, 3]
     with closing(sqlite3.connect(oldest)) as db:
         assert db.execute("SELECT colour FROM runs").fetchall() == [("blue",)]
         assert db.execute("PRAGMA user_version").fetchall() == [(3,)]
+
+
+def test_columns_of_declared_tables_are_renamed_where_there_are_any(
+    oldest: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def renames(db: database.Database) -> None:
+        rename_column(db, "result_kernels", "total_ns", "sum_ns")
+        rename_column(db, "steps", "span_ns", "device_ns")
+
+    use(monkeypatch, renames)
+    for path in (oldest, tmp_path / "new.db"):
+        store = Store(path)
+        store.add(make_summary("next"))
+        assert_same_runs(store.get("next"), make_summary("next"))
+        with closing(sqlite3.connect(path)) as db:
+            assert db.execute("SELECT name FROM runs_measures LIMIT 1").fetchall()
+    assert "sum_ns" in columns_of(oldest, "result_kernels")
 
 
 def test_a_migration_that_fails_leaves_the_file_as_it_was(
@@ -97,7 +129,7 @@ def test_a_migration_that_fails_leaves_the_file_as_it_was(
         db.execute("DROP TABLE labels")
         db.execute("SELECT * FROM no_such_table")
 
-    monkeypatch.setattr(database, "MIGRATIONS", (*schema.MIGRATIONS, fails))
+    use(monkeypatch, fails)
     with pytest.raises(StoreError, match="no_such_table"):
         Store(oldest).names()
     monkeypatch.undo()

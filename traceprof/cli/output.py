@@ -23,7 +23,6 @@ __all__ = [
     "print_document",
     "print_page",
     "terminal_options",
-    "write_output",
 ]
 
 _NARROWEST = 80
@@ -82,13 +81,15 @@ def print_page(run: Run, printing: Printing) -> None:
 def print_document(document: Answered, printing: Printing) -> None:
     """Print an answer in the form that was asked for."""
     from traceprof.render.base import Options
+    from traceprof.render.escape import visible_text
     from traceprof.render.registry import render
 
     name = printing.renderer
     most = printing.rows if name == "markdown" and printing.cuts_markdown else None
     options = Options(rows=most) if name != "text" else terminal_options(printing.rows)
     options = replace(options, is_full=printing.is_full, tables=printing.tables)
-    out(render(name, document, options))
+    text = render(name, document, options)
+    out(visible_text(text) if name != "text" and sys.stdout.isatty() else text)
 
 
 def terminal_options(rows: int | None = None) -> Options:
@@ -116,20 +117,3 @@ def message(text: str) -> None:
     from traceprof.render.escape import plain_text
 
     sys.stderr.write(f"traceprof: {plain_text(text, 2_000)}\n")
-
-
-def write_output(path: Path, text: str | bytes, *, force: bool) -> None:
-    """Write ``text`` to ``path``: wholly or not at all, never over a file without ``force``.
-
-    Raises:
-        UsageError: the file exists, or its folder does not or cannot be written to.
-    """
-    if path.exists() and not force:
-        raise UsageError(f"{path} exists: choose another name or use --force")
-    temporary = path.with_name(f".{path.name}.part")
-    try:
-        temporary.write_bytes(text.encode("utf-8") if isinstance(text, str) else text)
-        temporary.replace(path)
-    except OSError as error:
-        temporary.unlink(missing_ok=True)
-        raise UsageError(f"{path}: cannot be written: {error.strerror or error}") from error

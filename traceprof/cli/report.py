@@ -31,11 +31,13 @@ def report(
 
     Of two runs it is what differs between them, as `traceprof compare` has it.
     """
-    from traceprof.cli.output import message, write_output
+    from traceprof.cli.output import message
     from traceprof.errors import SeveralRunsError
+    from traceprof.files import check_target, write_file
     from traceprof.units import format_bytes
 
     target = output or Path(f"{trace[0].stem}.report.html")
+    check_target(target, force=force, inputs=trace)
     try:
         page = _of_two(trace, opening, window, title) if _are_two_runs(trace) else ""
         page = page or _of_one(trace, opening, window, title)
@@ -43,7 +45,7 @@ def report(
         if len(trace) != _TWO:
             raise
         page = _of_two(trace, opening, window, title)
-    write_output(target, page, force=force)
+    write_file(target, page, force=force, inputs=trace)
     message(f"wrote {target} ({format_bytes(target.stat().st_size)}): open it in a browser")
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, TypeAlias
@@ -10,12 +10,13 @@ from typing import TYPE_CHECKING, Annotated, TypeAlias
 import typer
 
 from traceprof.cli.options import labels_of
+from traceprof.errors import TraceprofError, UsageError
 
 if TYPE_CHECKING:
     from traceprof.session.run import Run
     from traceprof.store import Store
 
-__all__ = ["RunName", "Save", "Saving", "say_kept"]
+__all__ = ["RunName", "Save", "Saving", "keep_each"]
 
 Save: TypeAlias = Annotated[
     bool, typer.Option("--save", help="Keep the results in the database of runs.")
@@ -58,16 +59,53 @@ class Saving:
             UsageError: the name is taken.
             StoreError: the database cannot be written.
         """
-        from traceprof.session.keeping import name_of_files
+        from traceprof.session.keeping import name_of_files, with_places
         from traceprof.session.runs_named import summary_of
         from traceprof.store import Store
 
         store = Store.at(self.db)
         summary = summary_of(run, self.name or name_of_files(paths), self.labels)
-        say_kept(store, store.add(summary, numbered=numbered or self.name is None))
+        numbered = numbered or self.name is None
+        _say_kept(store, store.add(with_places(summary), numbered=numbered))
 
 
-def say_kept(store: Store, name: str) -> None:
+def keep_each(
+    store: Store,
+    files: Sequence[Path | str],
+    keep: Callable[[Path | str], Iterable[str]],
+    name: str | None,
+) -> None:
+    """Keep what is in each of ``files``, and say so; those that cannot be read are said last.
+
+    Raises:
+        UsageError: several runs would bear one ``name``.
+        TraceprofError: the only one cannot be read or kept.
+        typer.Exit: one of several cannot.
+    """
+    from traceprof.cli.output import message
+
+    if len(files) > 1 and name is not None:
+        raise UsageError(f"--name {name}: these are several runs, and a name is of one")
+    kept: list[str] = []
+    failed: list[TraceprofError] = []
+    for file in files:
+        try:
+            kept += keep(file)
+        except TraceprofError as error:
+            if len(files) == 1:
+                raise
+            failed.append(error)
+    if len(kept) == 1:
+        _say_kept(store, kept[0])
+    else:
+        message(f"{len(kept)} runs kept in {store.path}: traceprof runs list")
+    for problem in failed:
+        message(str(problem))
+    if failed:
+        raise typer.Exit(failed[-1].exit_code)
+
+
+def _say_kept(store: Store, name: str) -> None:
     """Say that a run was kept, and how to see it."""
     from traceprof.cli.output import message
 

@@ -41,7 +41,8 @@ def timeline(
     force: Force = False,
 ) -> None:
     """The trace as a picture to zoom into: one HTML file that works offline."""
-    from traceprof.cli.output import message, write_output
+    from traceprof.cli.output import message
+    from traceprof.files import check_target, write_file
     from traceprof.render.formatting import note_text
     from traceprof.render.pictures import render_picture, timeline_figure
     from traceprof.render.timeline import render_timeline
@@ -51,6 +52,7 @@ def timeline(
     named = output.suffix.lstrip(".") if output else ""
     kind = kind or ("png" if named == "png" else "svg" if named == "svg" else "html")
     target = output or Path(f"{trace[0].stem}.timeline.{kind}")
+    check_target(target, force=force, inputs=trace)
     run = open_run(trace, opening)
     found = run.within("all").trace()
     selection = run.within(window or "all").selection
@@ -60,7 +62,7 @@ def timeline(
         page = render_timeline(found, title=heading, window=part, window_label=window or "")
     else:
         page = render_picture(timeline_figure(found, title=heading, window=part), kind)
-    write_output(target, page, force=force)
+    write_file(target, page, force=force, inputs=trace)
     for note in selection.notes:
         message(note_text(note))
     what = ": open it in a browser" if kind == "html" else ""

@@ -5,11 +5,13 @@ from __future__ import annotations
 import shutil
 import tempfile
 import time
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
 from traceprof.errors import RecordingError, UsageError
+from traceprof.model.masking import MASK, secrets_of
 from traceprof.recording.gathering.captured import Captured, gather
 from traceprof.recording.machine.environment import read_environment
 from traceprof.recording.machine.gpus import why_no_counters
@@ -107,7 +109,7 @@ def _run(recorder: Recorder, request: RecordRequest, folder: Path) -> Job:
 
 
 def _finish(job: Job) -> Recording:
-    notes = [*job.run.notes, *_notes_on(job.captured)]
+    notes = [*job.run.notes, *_notes_on(job.captured), *_notes_on_secrets(job.request.command)]
     exit_code, name = job.run.exit_code, job.recorder_name
     if job.run.database is None and not job.run.profiles and job.captured.is_empty:
         why = _WHY_BOUNDED if job.request.bounds.is_bounded else "nothing was captured"
@@ -152,3 +154,11 @@ def _notes_on(captured: Captured) -> list[str]:
     if cut:
         notes.append(f"process {', '.join(cut)} was killed: its last second may be missing")
     return notes
+
+
+def _notes_on_secrets(command: Sequence[str]) -> list[str]:
+    n_hidden = sum(len(secret.hidden) for secret in secrets_of(command))
+    if not n_hidden:
+        return []
+    what = "1 secret" if n_hidden == 1 else f"{n_hidden} secrets"
+    return [f"{what} in the command line: masked in what was written ({MASK})"]

@@ -8,8 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
-from traceprof.model.masking import masked_command
-from traceprof.recording.masking import kept_variables
+from traceprof.model.masking import kept_variables, masked_command
 
 __all__ = [
     "ProcessEvents",

@@ -13,7 +13,15 @@ import re
 from collections.abc import Iterable
 from typing import Any, Final
 
-__all__ = ["MAX_NAME_LENGTH", "html_list", "html_text", "plain_text", "plotly_text", "script_json"]
+__all__ = [
+    "MAX_NAME_LENGTH",
+    "html_list",
+    "html_text",
+    "plain_text",
+    "plotly_text",
+    "script_json",
+    "visible_text",
+]
 
 MAX_NAME_LENGTH: Final = 1_000
 
@@ -24,10 +32,21 @@ _UNPRINTABLE: Final = re.compile(
 )
 
 
+_OBEYED: Final = re.compile(f"(?![\\n\\t]){_UNPRINTABLE.pattern}")
+
+
 def plain_text(text: object, max_length: int = MAX_NAME_LENGTH) -> str:
     """Return ``text`` on one line, without controls, at most ``max_length`` characters long."""
     clean = _UNPRINTABLE.sub(" ", str(text))
     return clean if len(clean) <= max_length else clean[: max_length - 1] + "…"
+
+
+def visible_text(text: str) -> str:
+    """Return ``text`` with what a terminal would obey, or hide, escaped as JSON does it.
+
+    Lines and tabs stay. Within JSON it means the same as before.
+    """
+    return _OBEYED.sub(lambda found: f"\\u{ord(found[0]):04x}", text)
 
 
 def html_text(text: object, max_length: int = MAX_NAME_LENGTH) -> str:

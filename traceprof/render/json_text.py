@@ -19,6 +19,7 @@ import pandas as pd
 from traceprof.comparison.base import Comparison
 from traceprof.model.results import Column, Note, Result
 from traceprof.render.base import Answered, Options
+from traceprof.render.escape import visible_text
 from traceprof.render.formatting import note_text
 from traceprof.render.shown import ShownTable, rows_of, tables_of
 from traceprof.session.answer import Document, Verdict
@@ -116,8 +117,8 @@ def plain_rows(frame: pd.DataFrame) -> list[dict[str, Any]]:
 
 
 def to_json(document: Any) -> str:
-    """Return ``document`` as text that ends with a newline."""
-    return json.dumps(document, indent=2, ensure_ascii=False, allow_nan=False) + "\n"
+    """Return ``document`` as text that ends with a newline; controls in it are escaped."""
+    return visible_text(json.dumps(document, indent=2, ensure_ascii=False, allow_nan=False)) + "\n"
 
 
 def plain(value: Any) -> Any:

@@ -1,6 +1,7 @@
 """The reference of all tables, as Markdown, from the columns that analyses declare.
 
-`scripts/schema` writes it to docs/tables.md; a test says whether that is fresh.
+`scripts/schema` writes it to docs/tables.md, and the tables of the database of runs to the end of
+docs/runs.md; a test says whether these are fresh.
 """
 
 from __future__ import annotations
@@ -10,10 +11,12 @@ from typing import Final
 
 from traceprof.analysis import ANALYSES, load_analysis
 from traceprof.model.results import Column, Combine, ResultSpec, TableSpec
+from traceprof.model.summary import SUMMARY as OF_RUNS
 from traceprof.session.explaining.spec import NAME as EXPLAIN
 from traceprof.session.explaining.spec import SPEC, SUMMARY
+from traceprof.store import sqlite_type
 
-__all__ = ["declared_specs", "reference_of"]
+__all__ = ["declared_specs", "reference_of", "runs_page"]
 
 _HEAD: Final = """# Tables
 
@@ -49,6 +52,31 @@ def reference_of(specs: Mapping[str, ResultSpec]) -> str:
     return "\n".join([_HEAD, *sections])
 
 
+_WRITTEN: Final = "<!-- From here on written by scripts/schema. -->"
+
+
+def runs_page(page: str) -> str:
+    """Return docs/runs.md with the declared tables of the database below the line for them.
+
+    Raises:
+        ValueError: ``page`` has no such line.
+    """
+    head, line, _ = page.partition(_WRITTEN)
+    if not line:
+        raise ValueError(f"docs/runs.md without its line {_WRITTEN}")
+    tables = (
+        f"### Table `{table.name}`\n\n{_sentence(table.about)}\n\n"
+        "| column | SQLite | unit | meaning |\n|---|---|---|---|\n"
+        + "".join(
+            f"| `{column.name}`{' (key)' if column.is_key else ''} | {sqlite_type(column.unit)} "
+            f"| {column.unit.value} | {_in_cell(column.meaning)} |\n"
+            for column in table
+        )
+        for table in OF_RUNS.tables
+    )
+    return f"{head}{line}\n\n" + "\n".join(tables)
+
+
 def _section(name: str, summary: str, spec: ResultSpec) -> Iterator[str]:
     yield f"## {name}\n"
     if summary:
@@ -72,9 +100,13 @@ def _columns(kind: str, columns: Iterable[Column]) -> Iterator[str]:
     yield "|---|---|---|---|"
     for column in columns:
         combine = _OVER_RANKS[column.combine].format(weight=column.weight)
-        meaning = column.meaning.replace("|", "\\|")
+        meaning = _in_cell(column.meaning)
         yield f"| `{column.name}` | {column.unit.value} | {combine} | {meaning} |"
     yield ""
+
+
+def _in_cell(text: str) -> str:
+    return text.replace("|", "\\|")
 
 
 def _sentence(text: str) -> str:

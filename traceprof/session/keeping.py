@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from importlib import import_module
 from pathlib import Path
@@ -12,9 +12,9 @@ from traceprof.errors import UsageError
 from traceprof.model.summary import Summary
 from traceprof.session.opening import Opening
 from traceprof.session.runs_named import name_of, summaries_in
-from traceprof.store import Store, is_exported
+from traceprof.store import Store, as_name, is_exported
 
-__all__ = ["LogReading", "keep_files", "keep_logs", "name_of_files"]
+__all__ = ["LogReading", "keep_file", "keep_log", "name_of_files", "with_places"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,59 +25,76 @@ class LogReading:
     patterns: Mapping[str, str] = field(default_factory=dict)
 
 
-def keep_files(
+def keep_file(
     store: Store,
-    paths: Sequence[str | Path],
+    path: str | Path,
     opening: Opening | None,
     name: str | None,
     labels: Mapping[str, str],
     *,
     replaces: bool = False,
-) -> Iterator[str]:
-    """Keep the runs in ``paths``, one after the other, and yield their names.
+) -> Sequence[str]:
+    """Keep the run in ``path``, or the runs that it tells of, and return their names.
 
     A name that was chosen (``name``, or that of an exported run) must be free, unless it
     ``replaces``; one that follows from the file gets a number.
 
     Raises:
-        TraceprofError: one cannot be read, its name is taken, or the database not be written.
+        TraceprofError: it cannot be read, a name is taken, or the database not be written.
     """
-    for path in map(Path, paths):
-        runs = _called(summaries_in(path, opening), name, labels, is_alone=len(paths) == 1)
-        is_chosen = name is not None or is_exported(path)
-        yield from store.add_all(runs, numbered=not (is_chosen or replaces), replaces=replaces)
+    path = Path(path)
+    runs = _called(summaries_in(path, opening), name, labels)
+    is_chosen = name is not None or is_exported(path)
+    return _kept(store, runs, is_chosen=is_chosen, replaces=replaces)
 
 
-def keep_logs(
+def keep_log(
     store: Store,
-    paths: Sequence[Path],
+    path: str | Path,
     reading: LogReading,
     name: str | None,
     labels: Mapping[str, str],
     *,
     replaces: bool = False,
-) -> Iterator[str]:
-    """Keep what the logs in ``paths`` tell, and yield the names, as `keep_files` does."""
+) -> Sequence[str]:
+    """Keep what the log ``path`` tells, and return the names, as `keep_file` does."""
     read_log = import_module("traceprof.logs").read_log
-    for path in paths:
-        found = read_log(path, source=reading.source, patterns=reading.patterns or None)
-        runs = _called(found, name, labels, is_alone=len(paths) == 1)
-        numbered = name is None and not replaces
-        yield from store.add_all(runs, numbered=numbered, replaces=replaces)
+    found = read_log(Path(path), source=reading.source, patterns=reading.patterns or None)
+    runs = _called(found, name, labels)
+    return _kept(store, runs, is_chosen=name is not None, replaces=replaces)
 
 
 def name_of_files(paths: Sequence[Path]) -> str:
     """Return what a run in ``paths`` is called: as its file, or as the folder of its files."""
-    if len(paths) == 1:
-        return name_of(paths[0])
-    return name_of(Path(os.path.commonpath([path.absolute().parent for path in paths])))
+    folders = [path.absolute().parent for path in paths]
+    return as_name(name_of(paths[0] if len(paths) == 1 else os.path.commonpath(folders)))
 
 
-def _called(
-    runs: Sequence[Summary], name: str | None, labels: Mapping[str, str], *, is_alone: bool
-) -> list[Summary]:
+def with_places(run: Summary) -> Summary:
+    """Return ``run`` with the whole paths of its files, as far as these are here."""
+    sources = (
+        replace(source, path=str(Path(source.path).absolute()))
+        if Path(source.path).exists()
+        else source
+        for source in run.sources
+    )
+    return replace(run, sources=tuple(sources))
+
+
+def _kept(
+    store: Store, runs: Sequence[Summary], *, is_chosen: bool, replaces: bool
+) -> Sequence[str]:
+    """Keep ``runs``; names that nobody chose are made fit, and numbered where they are taken."""
+    placed = [with_places(run) for run in runs]
+    if is_chosen:
+        return store.add_all(placed, replaces=replaces)
+    fit = [replace(run, name=as_name(run.name)) for run in placed]
+    return store.add_all(fit, numbered=not replaces, replaces=replaces)
+
+
+def _called(runs: Sequence[Summary], name: str | None, labels: Mapping[str, str]) -> list[Summary]:
     """Return ``runs`` with the labels, and the name, which must be of one alone."""
-    if name is not None and not (is_alone and len(runs) == 1):
-        raise UsageError(f"--name {name}: these are several runs, and a name is of one")
+    if name is not None and len(runs) != 1:
+        raise UsageError(f"--name {name}: there are {len(runs)} runs, and a name is of one")
     named = [run if name is None else replace(run, name=name) for run in runs]
-    return [run.labelled(**labels) for run in named]
+    return [replace(run, labels={**run.labels, **labels}) for run in named]

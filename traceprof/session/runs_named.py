@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from importlib import import_module
 from pathlib import Path
 from typing import Final
@@ -19,7 +19,13 @@ from traceprof.store import Store, is_exported, read_exported
 
 __all__ = ["name_of", "summaries_in", "summaries_of", "summary_of"]
 
+_READERS: Final = {
+    "table of rates": ("traceprof.logs.tables", "read_table"),
+    "log": ("traceprof.logs", "read_log"),
+}
+"""What reads text: loaded only for it."""
 _LABEL: Final = "label:"
+_NEXT_LABEL: Final = re.compile(r",(?=[^,=]+=)")  # a comma may stand in a value
 _WILDCARDS: Final = re.compile(r"[*?\[]")
 _SUFFIXES: Final = (
     *(".gz", ".json", ".sqlite", ".sqlite3", ".db", ".nvprof", ".nvvp", ".nsys-rep", ".qdrep"),
@@ -102,7 +108,7 @@ def _runs_of(text: str | Path, opening: Opening, store: Store, window: str | Non
 
 def _labelled(text: str, store: Store) -> list[Summary]:
     labels = {}
-    for part in text.removeprefix(_LABEL).split(","):
+    for part in _NEXT_LABEL.split(text.removeprefix(_LABEL)):
         name, equals, value = part.partition("=")
         if not (name and equals):
             raise UsageError(f"{text}: expected label:KEY=VALUE")
@@ -122,18 +128,14 @@ def _is_trace(path: Path) -> bool:
 
 def _of_text(path: Path) -> list[Summary]:
     """Return the runs that a table of rates or a log tells of."""
-    readers: dict[str, Callable[[Path], list[Summary]]] = {
-        "table of rates": import_module("traceprof.logs.tables").read_table,
-        "log": import_module("traceprof.logs").read_log,
-    }
     tried = []
-    for what, read in readers.items():
+    for what, (module, function) in _READERS.items():
         try:
-            runs = read(path)
+            runs: list[Summary] = getattr(import_module(module), function)(path)
         except TraceprofError as error:
-            tried.append(f"no {what} ({str(error).removeprefix(f'{path}: ')})")
+            tried.append(f"as a {what}: {str(error).removeprefix(f'{path}: ')}")
             continue
         if runs:
             return runs
-        tried.append(f"no {what} (nothing in it)")
-    raise UsageError(f"{path}: no trace, no exported run, {', '.join(tried)}")
+        tried.append(f"as a {what}: nothing in it")
+    raise UsageError(f"{path}: neither a trace nor exported runs; {'; '.join(tried)}")

@@ -17,7 +17,7 @@ from typing import Final
 from sqlite_utils import Database
 
 from traceprof.errors import StoreError
-from traceprof.store.schema import APPLICATION_ID, MIGRATIONS
+from traceprof.store.schema import APPLICATION_ID, MIGRATIONS, migrate
 
 __all__ = ["reading", "writing"]
 
@@ -106,10 +106,7 @@ def _bring_up_to_date(path: Path, database: Database) -> None:
         return
     database.execute("BEGIN IMMEDIATE")
     # Whoever else opened it at the same time may have done it meanwhile.
-    for migrate in MIGRATIONS[_version(path, database) :]:
-        migrate(database)
-    database.execute(f"PRAGMA application_id = {APPLICATION_ID}")
-    database.execute(f"PRAGMA user_version = {len(MIGRATIONS)}")
+    migrate(database, _version(path, database))
     database.execute("COMMIT")
 
 

@@ -13,9 +13,9 @@ import pandas as pd
 from sqlite_utils import Database
 
 from traceprof.model.results import Column
-from traceprof.store.values import AFFINITIES, as_cells, as_series
+from traceprof.store.values import as_cells, as_series, sqlite_type
 
-__all__ = ["create_table", "ensure_table", "insert_frame", "quoted", "read_frame", "table_name"]
+__all__ = ["ensure_table", "insert_frame", "quoted", "read_frame", "rename_column", "table_name"]
 
 _OWN: Final = ("run_id", "row")
 
@@ -31,7 +31,15 @@ def quoted(name: str) -> str:
     return '"' + name.replace('"', '""') + '"'
 
 
-def create_table(database: Database, name: str, columns: Sequence[Column]) -> None:
+def rename_column(database: Database, table: str, old: str, new: str) -> None:
+    """Call the column ``old`` of ``table`` ``new``, where a file has them."""
+    if old.lower() in _columns_of(database, table):
+        database.execute(
+            f"ALTER TABLE {quoted(table)} RENAME COLUMN {quoted(old)} TO {quoted(new)}"
+        )
+
+
+def _create_table(database: Database, name: str, columns: Sequence[Column]) -> None:
     """Make the table ``name`` with ``columns``; rows lie by run, and go with it."""
     lines = [
         "run_id INTEGER NOT NULL REFERENCES runs(id) ON DELETE CASCADE",
@@ -46,7 +54,7 @@ def ensure_table(database: Database, name: str, columns: Sequence[Column]) -> No
     """Make the table ``name``, or give it those of ``columns`` that it lacks."""
     known = _columns_of(database, name)
     if not known:
-        create_table(database, name, columns)
+        _create_table(database, name, columns)
         return
     for column in columns:
         if column.name.lower() not in known:
@@ -90,4 +98,4 @@ def _columns_of(database: Database, name: str) -> set[str]:
 
 
 def _declaration(column: Column) -> str:
-    return f"{quoted(column.name)} {AFFINITIES[column.unit]}"
+    return f"{quoted(column.name)} {sqlite_type(column.unit)}"

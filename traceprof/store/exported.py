@@ -14,9 +14,9 @@ from typing import Any, Final
 import pandas as pd
 
 from traceprof.errors import StoreError
-from traceprof.model.masking import masked_run
 from traceprof.model.results import Note, Result, TableSpec
 from traceprof.model.summary import SUMMARY, SourceFile, Summary
+from traceprof.store.masked import masked_run
 from traceprof.store.parts import spec_from_plain, spec_to_plain
 from traceprof.store.values import as_cells, as_series, from_json, to_json, to_plain
 from traceprof.version import __version__

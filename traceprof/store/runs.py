@@ -2,28 +2,26 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
-from difflib import get_close_matches
 from pathlib import Path
 from typing import Final, NamedTuple
 
 from sqlite_utils import Database
 
 from traceprof.errors import StoreError, UsageError
-from traceprof.model.masking import masked_run
 from traceprof.model.summary import Summary
 from traceprof.model.text import storable
 from traceprof.store.database import reading, writing
 from traceprof.store.location import default_path
+from traceprof.store.masked import masked_run
+from traceprof.store.names import check_name, find_run
 from traceprof.store.parts import add_labels, read_summary, write_parts
 from traceprof.version import __version__
 
-__all__ = ["Kept", "Store", "check_name"]
+__all__ = ["Kept", "Measure", "Store"]
 
-_NUMBER: Final = re.compile(r"#?(\d+)")
 _COLUMNS: Final = (
     *("origin", "command", "workload", "started_utc_ns", "window", "window_ns"),
     *("steps_count", "devices_count"),
@@ -153,45 +151,9 @@ class Store:
         self, database: Database | None, text: str, *, exactly: bool = False
     ) -> tuple[int, str]:
         """Return the number and the name of the run that ``text`` names."""
-        rows = (
-            []
-            if database is None
-            else database.execute("SELECT id, name FROM runs ORDER BY id").fetchall()
-        )
-        by_name = {name: number for number, name in rows}
-        if text in by_name:
-            return by_name[text], text
-        if match := _NUMBER.fullmatch(text):
-            for number, name in rows:
-                if number == int(match[1]):
-                    return number, name
-        found = [name for name in by_name if text and name.startswith(text)]
-        if len(found) == 1 and not exactly:
-            return by_name[found[0]], found[0]
-        raise UsageError(self._not_one(text, [] if exactly else found, list(by_name)))
-
-    def _not_one(self, text: str, found: list[str], known: list[str]) -> str:
-        if found:
-            return f"{text!r} may be {_some(found)}: write more of the name"
-        if not known:
-            return f"no run {text!r}: no such file, and {self.path} holds no runs"
-        close = get_close_matches(text, known, n=3)
-        hint = f"did you mean {_some(close)}?" if close else f"there are {_some(known)}"
-        return f"no run {text!r}: no such file, and none of that name in {self.path}; {hint}"
-
-
-def check_name(name: str) -> str:
-    """Return ``name``, which a run may bear.
-
-    Raises:
-        UsageError: it may not: it would be mistaken for something else, or cannot be written.
-    """
-    name = storable(name)
-    if not name.strip() or name != name.strip() or not name.isprintable():
-        raise UsageError(f"{name!r} cannot be the name of a run: expected text on one line")
-    if _NUMBER.fullmatch(name) or name.startswith(("-", "label:")):
-        raise UsageError(f"{name!r} cannot be the name of a run: it means something else")
-    return name
+        query = "SELECT name, id FROM runs ORDER BY id"
+        known = {} if database is None else dict(database.execute(query).fetchall())
+        return find_run(text, known, self.path, exactly=exactly)
 
 
 def _add(database: Database, run: Summary, numbered: bool, replaces: bool) -> str:
@@ -251,8 +213,3 @@ def _listed(database: Database) -> list[Kept]:
         Kept(**row, labels=labels.get(row["number"], {}), measures=measures.get(row["number"], {}))
         for row in rows
     ]
-
-
-def _some(names: Sequence[str], most: int = 5) -> str:
-    more = f" … ({len(names)} in all)" if len(names) > most else ""
-    return ", ".join(names[:most]) + more

@@ -11,24 +11,17 @@ from collections.abc import Callable
 from typing import Any, Final
 
 from traceprof.model.summary import SUMMARY
-from traceprof.store.declared import create_table
+from traceprof.store.declared import ensure_table
 
-__all__ = ["APPLICATION_ID", "FIXED", "MIGRATIONS", "VIEWS"]
+__all__ = ["APPLICATION_ID", "FIXED", "MIGRATIONS", "VIEWS", "migrate"]
 
 APPLICATION_ID: Final = 0x74707266
 """What the header of our files says ("tprf"), as SQLite foresees it."""
 
-FIXED: Final = {
-    "runs": "one row per run",
-    "labels": "the labels of runs",
-    "environment": "what the runs ran in, by name",
-    "sources": "where the traces and logs of runs lie, or lay",
-    "notes": "contradictions and doubts; of a result, what must be read with it",
-    "contents": "which tables and columns are known of a run, also where they have no rows",
-    "results": "the results of analyses that were kept of a run",
-    "declarations": "what analyses declared of their tables when a result was kept",
-    "scalars": "the single numbers of results",
-}
+FIXED: Final = (
+    *("runs", "labels", "environment", "sources", "notes"),
+    *("results", "declarations", "contents", "scalars"),
+)
 """The tables that are no declared ones."""
 
 _TABLES_1: Final = """
@@ -132,17 +125,30 @@ VIEWS: Final = {
         SELECT runs.name AS run, environment.name, environment.value
         FROM environment JOIN runs ON runs.id = environment.run_id""",
 }
-"""What people read first."""
+"""What people read first: made anew with every version."""
 
 
 def _first(database: Any) -> None:
     for statement in filter(str.strip, _TABLES_1.split(";")):
         database.execute(statement)
-    for table in SUMMARY.tables:
-        create_table(database, table.name, tuple(table))
-    for name, query in VIEWS.items():
-        database.create_view(name, query)
 
 
 MIGRATIONS: Final[tuple[Callable[[Any], None], ...]] = (_first,)
-"""What makes version n + 1 of version n, in order; version 0 is an empty file."""
+"""What makes version n + 1 of version n, in order; version 0 is an empty file.
+
+One that changes a declared table finds it in older files only: `rename_column` knows that.
+"""
+
+
+def migrate(database: Any, version: int) -> None:
+    """Bring a file of ``version`` up to date; who calls does it in one transaction."""
+    for name in VIEWS:
+        database.execute(f"DROP VIEW IF EXISTS {name}")
+    for change in MIGRATIONS[version:]:
+        change(database)
+    for table in SUMMARY.tables:
+        ensure_table(database, table.name, tuple(table))
+    for name, query in VIEWS.items():
+        database.create_view(name, query)
+    database.execute(f"PRAGMA application_id = {APPLICATION_ID}")
+    database.execute(f"PRAGMA user_version = {len(MIGRATIONS)}")

@@ -17,11 +17,11 @@ import pandas as pd
 from traceprof.model.results import Note, Unit
 from traceprof.model.text import storable
 
-__all__ = ["AFFINITIES", "Cell", "as_cells", "as_series", "from_json", "to_json", "to_plain"]
+__all__ = ["Cell", "as_cells", "as_series", "from_json", "sqlite_type", "to_json", "to_plain"]
 
 Cell: TypeAlias = "int | float | str | None"
 
-AFFINITIES: Final[Mapping[Unit, str]] = {
+_AFFINITIES: Final[Mapping[Unit, str]] = {
     **dict.fromkeys((Unit.NS, Unit.AT_NS, Unit.BYTES, Unit.COUNT, Unit.FLAG), "INTEGER"),
     **dict.fromkeys((Unit.BYTES_PER_S, Unit.PER_S, Unit.RATIO, Unit.FACTOR), "REAL"),
     Unit.NUMBER: "NUMERIC",
@@ -32,6 +32,11 @@ AFFINITIES: Final[Mapping[Unit, str]] = {
 _PACKED: Final = "json:"
 _EXACT: Final = 1 << 53  # whole numbers beyond it are not exact as floats
 _NOTE, _TUPLE, _FLOAT = "$note", "$tuple", "$float"
+
+
+def sqlite_type(unit: Unit) -> str:
+    """Return how SQLite declares a column of ``unit``."""
+    return _AFFINITIES[unit]
 
 
 def as_cells(unit: Unit, values: Sequence[Any]) -> list[Cell]:
@@ -93,7 +98,7 @@ def _kind_of_numbers(unit: Unit, values: Sequence[Any]) -> Any:
     if not all(type(value) in (int, float) for value in known) or not values:
         return object
     is_whole = all(type(value) is int for value in known)
-    if is_whole and len(known) == len(values) and AFFINITIES[unit] != "REAL":
+    if is_whole and len(known) == len(values) and _AFFINITIES[unit] != "REAL":
         return np.int64
     is_exact = all(abs(value) <= _EXACT for value in known if type(value) is int)
     return np.float64 if is_exact else object

@@ -5,6 +5,12 @@ import { formatLink, parseLink } from "../../../traceprof/render/timeline/assets
 
 test("durations have a unit that fits", () => {
   assert.equal(format.formatDuration(999), "999 ns");
+  assert.equal(format.formatDuration(999_949), "999.9 µs");
+  assert.equal(format.formatDuration(999_950), "1.000 ms");
+  assert.equal(format.formatDuration(9_999_600), "10.00 ms");
+  assert.equal(format.formatDuration(-999_999_999), "-1.000 s");
+  assert.equal(format.formatDuration(999.6), "1.000 µs");
+  assert.equal(format.formatBytes(999_999), "1.000 MB");
   assert.equal(format.formatDuration(1_500), "1.500 µs");
   assert.equal(format.formatDuration(2_345_678), "2.346 ms");
   assert.equal(format.formatExact(1_234_567), "1.235 ms (1 234 567 ns)");

@@ -39,10 +39,15 @@ def add(
 
     A name that you choose must be free; one that follows from the file gets a number.
     """
-    from traceprof.cli.saving import say_kept
-    from traceprof.session.keeping import keep_files
+    from traceprof.cli.saving import keep_each
+    from traceprof.session.keeping import keep_file
     from traceprof.store import Store
 
     store = Store.at(db)
-    for kept in keep_files(store, run, opening, name, labels_of(label), replaces=force):
-        say_kept(store, kept)
+    labels = labels_of(label)
+    keep_each(
+        store,
+        run,
+        lambda path: keep_file(store, path, opening, name, labels, replaces=force),
+        name,
+    )

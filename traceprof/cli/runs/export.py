@@ -25,7 +25,8 @@ def export(
     db: DatabaseFile = None,
 ) -> None:
     """Runs as JSON that `traceprof runs add` takes, or one of their tables as CSV."""
-    from traceprof.cli.output import message, out, write_output
+    from traceprof.cli.output import message, out
+    from traceprof.files import write_file
     from traceprof.render.base import Options
     from traceprof.render.registry import render
     from traceprof.session.records import table_of_runs
@@ -40,5 +41,5 @@ def export(
     if output is None:
         out(text)
         return
-    write_output(output, text, force=force)
+    write_file(output, text, force=force)
     message(f"wrote {output}: {len(runs)} {'run' if len(runs) == 1 else 'runs'}")

@@ -8,7 +8,6 @@ from typing import Annotated
 import typer
 
 from traceprof.cli.options import DatabaseFile, LabelTexts, labels_of
-from traceprof.errors import UsageError
 
 __all__ = ["import_log"]
 
@@ -27,8 +26,9 @@ def import_log(
         list[str] | None,
         typer.Option(
             "--pattern",
-            metavar="NAME=REGEX",
-            help="A number in lines of your own: loss='loss: ([0-9.]+)'.",
+            metavar="REGEX",
+            help="Numbers in lines of your own, by named groups: "
+            r"'(?P<step>\d+) loss (?P<loss>[\d.]+)'.",
         ),
     ] = None,
     name: Annotated[
@@ -42,21 +42,17 @@ def import_log(
     db: DatabaseFile = None,
 ) -> None:
     """Keep what a training program printed: throughput, accuracy, epochs, events."""
-    from traceprof.cli.saving import say_kept
-    from traceprof.session.keeping import LogReading, keep_logs
+    from traceprof.cli.saving import keep_each
+    from traceprof.session.keeping import LogReading, keep_log
     from traceprof.store import Store
 
     store = Store.at(db)
-    read = LogReading(source, _patterns(pattern))
-    for kept in keep_logs(store, log, read, name, labels_of(label), replaces=force):
-        say_kept(store, kept)
-
-
-def _patterns(texts: list[str] | None) -> dict[str, str]:
-    patterns = {}
-    for text in texts or ():
-        name, equals, pattern = text.partition("=")
-        if not (name and equals and pattern):
-            raise UsageError(f"--pattern {text}: expected NAME=REGEX")
-        patterns[name] = pattern
-    return patterns
+    named = {str(number): text for number, text in enumerate(pattern or ())}
+    reading = LogReading(source, named)
+    labels = labels_of(label)
+    keep_each(
+        store,
+        log,
+        lambda path: keep_log(store, path, reading, name, labels, replaces=force),
+        name,
+    )

@@ -24,6 +24,7 @@ from traceprof.formats.kineto.json_stream import (
     mend_text,
 )
 from traceprof.formats.kineto.parse import (
+    NO_TIME,
     NUMBER_ARGUMENTS,
     TEXT_ARGUMENTS,
     Batch,
@@ -48,7 +49,8 @@ class KinetoEvents:
     `NUMBER_ARGUMENTS` (`ABSENT` where the event has none) and one categorical for each of
     `TEXT_ARGUMENTS` ("" where it has none). ``header`` holds the other top-level values of the
     document. ``is_complete`` is False when the document was cut off, ``has_array`` when it has
-    no events to begin with.
+    no events to begin with, and ``is_damaged`` says that what follows can not be read.
+    ``left_out`` counts the events at no time that can be.
     """
 
     base_time_ns: int
@@ -64,6 +66,8 @@ class KinetoEvents:
     header: Mapping[str, Any]
     is_complete: bool
     has_array: bool = True
+    is_damaged: bool = False
+    left_out: int = 0
 
     def __len__(self) -> int:
         return len(self.start_ns)
@@ -86,14 +90,15 @@ def read_kineto_events(
     with path.open("rb") as raw:
         packed = raw.read(2) == GZIP_MAGIC
         raw.seek(0)
-        source: ByteSource = GzipSource(raw) if packed else raw
+        unpacked = GzipSource(raw)
+        source: ByteSource = unpacked if packed else raw
         stream = JsonArrayStream(source, "traceEvents")
         try:
             for found in stream.batches(parse_batch):
                 columns.add(found if isinstance(found, Batch) else batch_of_items(found))
         except TooDeepError:
             raise TraceError(f"{path}: JSON that nests too deeply to be a trace") from None
-    return columns.finish(stream)
+    return columns.finish(stream, is_damaged=stream.is_damaged or unpacked.is_damaged)
 
 
 class _Codes(dict[str, int]):
@@ -114,6 +119,7 @@ class _Codes(dict[str, int]):
         return pd.Categorical.from_codes(codes, pd.Index(distinct, dtype=object))
 
 
+_COMPLETE: Final = "X"
 _Parts = list[npt.NDArray[np.int64]]
 _PLACE: Final = ("start", "end", "process", "thread", "category", "name")
 
@@ -132,6 +138,7 @@ class _Columns:
     text_codes: _Codes = field(default_factory=lambda: _Codes({"": 0}))
     process_names: dict[int, str] = field(default_factory=dict)
     thread_names: dict[tuple[int, int], str] = field(default_factory=dict)
+    left_out: int = 0
 
     def add(self, batch: Batch) -> None:
         rows = [index for index, event in enumerate(batch.events) if event.ph in self.phases]
@@ -139,11 +146,23 @@ class _Columns:
             keep = self.keep
             rows = [index for index in rows if keep(batch.events[index])]
         self._add_names([event for event in batch.events if event.ph == "M"])
+        rows = self._timed(batch, rows)
         if rows:
             self._add_rows([batch.events[index] for index in rows])
             starts = batch.start_ns[rows]
             self.place["start"].append(starts)
             self.place["end"].append(starts + np.maximum(batch.duration_ns[rows], 0))
+
+    def _timed(self, batch: Batch, rows: list[int]) -> list[int]:
+        """Return those of ``rows`` that have a time, and a length unless they are instants."""
+        starts, lengths = batch.start_ns[rows], batch.duration_ns[rows]
+        is_timed = (starts != NO_TIME) & (lengths >= 0)
+        if is_timed.all():
+            return rows
+        is_instant = np.array([batch.events[index].ph != _COMPLETE for index in rows])
+        is_timed |= (starts != NO_TIME) & is_instant
+        self.left_out += int((~is_timed).sum())
+        return [index for index, is_kept in zip(rows, is_timed.tolist(), strict=True) if is_kept]
 
     def _add_rows(self, events: Sequence[Event]) -> None:
         categories, names, texts = self.category_codes, self.name_codes, self.text_codes
@@ -169,7 +188,7 @@ class _Columns:
             elif event.name == "thread_name":
                 self.thread_names[process, whole(event.tid)] = text
 
-    def finish(self, stream: JsonArrayStream) -> KinetoEvents:
+    def finish(self, stream: JsonArrayStream, *, is_damaged: bool) -> KinetoEvents:
         place = {name: _joined(self.place[name]) for name in _PLACE[:4]}
         numbers = {name: _joined(parts) for name, parts in self.numbers.items()}
         texts = {name: self.text_codes.categorical(parts) for name, parts in self.texts.items()}
@@ -187,6 +206,8 @@ class _Columns:
             header=stream.header,
             is_complete=stream.is_complete,
             has_array=stream.has_array,
+            is_damaged=is_damaged,
+            left_out=self.left_out,
         )
 
 

@@ -24,6 +24,7 @@ __all__ = ["ByteSource", "JsonArrayStream", "TooDeepError", "mend_text"]
 
 _WINDOW_BYTES: Final = 1 << 16
 _GUESSES: Final = 8
+_LONGEST_WORD: Final = len("-Infinity") + len("\\u0000\\u0000")
 _SPACE: Final = re.compile(rb"[ \t\r\n,]*")
 _BOUNDARY: Final = re.compile(rb"\}[ \t\r\n]*,[ \t\r\n]*\{")
 # Not those that stand for a byte.
@@ -62,7 +63,8 @@ class JsonArrayStream:
     """Iterates over the array at ``key`` of a JSON document.
 
     After iteration ``header`` holds the other top-level values, ``has_array`` says whether the
-    array was found and ``is_complete`` whether the document was whole. A number with a fraction
+    array was found, ``is_complete`` whether the document was whole, and ``is_damaged`` that it was
+    not, because something in it is no JSON. A number with a fraction
     or an exponent, or of a thousand digits, is a ``str``. Bytes that are not UTF-8 come as lone
     surrogates (`mend_text`). Iteration raises `TooDeepError` where lists in lists have no end.
     """
@@ -73,6 +75,7 @@ class JsonArrayStream:
     header: dict[str, Any] = field(default_factory=dict)
     has_array: bool = False
     is_complete: bool = False
+    is_damaged: bool = False
     _buffer: bytes = b""
     _position: int = 0
     _at_end: bool = False
@@ -166,8 +169,9 @@ class JsonArrayStream:
                 value, end = _JSON.raw_decode(text)
             except RecursionError:
                 raise TooDeepError from None
-            except json.JSONDecodeError:
-                if is_all:
+            except json.JSONDecodeError as error:
+                self.is_damaged = _is_inside(error, text)
+                if is_all or self.is_damaged:
                     raise _CutOffError from None
             else:
                 # A number may go on behind the window: "12." reads as 12.
@@ -193,6 +197,11 @@ class JsonArrayStream:
         self._at_end = not data
         self._buffer = self._buffer[self._position :] + data
         self._position = 0
+
+
+def _is_inside(error: json.JSONDecodeError, text: str) -> bool:
+    """Return whether more text would not mend it: what is wrong does not lie at the end."""
+    return not error.msg.startswith("Unterminated") and error.pos < len(text) - _LONGEST_WORD
 
 
 def mend_text(text: str) -> str:

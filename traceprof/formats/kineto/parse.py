@@ -8,6 +8,7 @@ are the digits themselves read.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
@@ -19,6 +20,7 @@ import numpy.typing as npt
 from traceprof.model.tables import ABSENT
 
 __all__ = [
+    "NO_TIME",
     "NUMBER_ARGUMENTS",
     "TEXT_ARGUMENTS",
     "Batch",
@@ -60,6 +62,9 @@ TEXT_ARGUMENTS: Final[Mapping[str, str]] = {
     "Process Group Ranks": "group_ranks",
     "kind": "kind",
 }
+NO_TIME: Final = int(np.iinfo(np.int64).min)
+"""Stands for a time that is not there, no number, or beyond all clocks."""
+
 _EXACT_BELOW_US: Final = float(1 << 43)
 _REPRESENTABLE_US: Final = 4e15  # the year 2096; twice it still fits 64 bits of ns
 _REPRESENTABLE_NS: Final = int(_REPRESENTABLE_US) * 1000
@@ -126,18 +131,18 @@ class _Common(msgspec.Struct, gc=False):
 class Event(_Common, gc=False):
     """One event: phase ``ph``, category ``cat``, ``name``, where it was, and its arguments."""
 
-    ts: int | float = 0
-    dur: int | float = 0
+    ts: int | float = math.nan
+    dur: int | float = math.nan
 
 
 class _VerbatimEvent(_Common, gc=False):
-    ts: msgspec.Raw = msgspec.Raw(b"0")
-    dur: msgspec.Raw = msgspec.Raw(b"0")
+    ts: msgspec.Raw = msgspec.Raw(b"null")
+    dur: msgspec.Raw = msgspec.Raw(b"null")
 
 
 @dataclass(frozen=True, slots=True)
 class Batch:
-    """Events, and their exact times in ns, an element each."""
+    """Events, and their exact times in ns, an element each; `NO_TIME` where there is none."""
 
     events: Sequence[Any]
     start_ns: npt.NDArray[np.int64]
@@ -167,10 +172,8 @@ def _parse_digits(text: bytes) -> Batch | None:
         events = _VERBATIM_EVENTS.decode(text)
     except _UNREADABLE:
         return None
-    starts = [exact_ns(bytes(event.ts).decode()) for event in events]
-    durations = [exact_ns(bytes(event.dur).decode()) for event in events]
-    if not all(map(_is_representable, [*starts, *durations])):
-        return None
+    starts = [_time(bytes(event.ts).decode()) for event in events]
+    durations = [_time(bytes(event.dur).decode()) for event in events]
     return Batch(events, np.array(starts, np.int64), np.array(durations, np.int64))
 
 
@@ -180,35 +183,33 @@ def _ns_of(microseconds: Sequence[int | float]) -> npt.NDArray[np.int64] | None:
         values = np.array(microseconds, np.float64)
     except OverflowError:
         return None
-    if len(values) and np.abs(values).max() >= _REPRESENTABLE_US:
-        return None
-    coarse = np.flatnonzero(np.abs(values) >= _EXACT_BELOW_US)
+    sizes = np.abs(values)
+    is_time = sizes < _REPRESENTABLE_US
+    coarse = np.flatnonzero(is_time & (sizes >= _EXACT_BELOW_US))
     if any(not isinstance(microseconds[index], int) for index in coarse.tolist()):
         return None
+    values = np.where(is_time, values, 0.0)
     full = np.floor(values)
     fraction = values - full
-    return full.astype(np.int64) * 1000 + np.rint(fraction * 1000).astype(np.int64)
+    ns = full.astype(np.int64) * 1000 + np.rint(fraction * 1000).astype(np.int64)
+    return np.where(is_time, ns, NO_TIME)
 
 
 def batch_of_items(items: Sequence[Any]) -> Batch:
     """Return the events among plain JSON values, numbers with a fraction being texts.
 
-    What is no event, or at no time that can be, is left out.
+    What is no event is left out.
     """
-    events, starts, durations = [], [], []
-    for item in items:
-        if not isinstance(item, dict):
-            continue
-        start, duration = exact_ns(item.get("ts")), exact_ns(item.get("dur"))
-        if _is_representable(start) and _is_representable(duration):
-            events.append(_event_of(item))
-            starts.append(start)
-            durations.append(duration)
+    given = [item for item in items if isinstance(item, dict)]
+    starts, durations = ([_time(item.get(name)) for item in given] for name in ("ts", "dur"))
+    events = [_event_of(item) for item in given]
     return Batch(events, np.array(starts, np.int64), np.array(durations, np.int64))
 
 
-def _is_representable(ns: int) -> bool:
-    return -_REPRESENTABLE_NS < ns < _REPRESENTABLE_NS
+def _time(microseconds: Any) -> int:
+    """Return a time in ns, `NO_TIME` where the value is none that a clock can have."""
+    ns = exact_ns(microseconds)
+    return NO_TIME if ns is None or not -_REPRESENTABLE_NS < ns < _REPRESENTABLE_NS else ns
 
 
 def _event_of(item: Mapping[str, Any]) -> Event:
@@ -228,15 +229,15 @@ def _event_of(item: Mapping[str, Any]) -> Event:
     )
 
 
-def exact_ns(microseconds: int | str | None) -> int:
+def exact_ns(microseconds: Any) -> int | None:
     """Return the nanoseconds of a JSON number of microseconds, exact to the last digit.
 
-    Of one beyond all clocks it is the first time that no trace can hold.
+    Of one beyond all clocks it is the first time that no trace can hold; None of what is no number.
     """
-    if isinstance(microseconds, int):
+    if isinstance(microseconds, int) and not isinstance(microseconds, bool):
         return microseconds * 1000
     if not isinstance(microseconds, str):
-        return 0
+        return None
     sign, digits = (-1, microseconds[1:]) if microseconds[:1] == "-" else (1, microseconds)
     full, _, fraction = digits.partition(".")
     if full.isdecimal() and (fraction.isdecimal() or not fraction):
@@ -246,7 +247,7 @@ def exact_ns(microseconds: int | str | None) -> int:
     try:
         return round(float(microseconds) * 1000)
     except (ValueError, OverflowError):
-        return 0
+        return None
 
 
 def whole(value: Any) -> int:

@@ -41,8 +41,19 @@ def make_info(path: Path, events: KinetoEvents, zero_ns: int, format_name: str) 
     warnings = []
     if not events.is_complete:
         warnings.append(
-            f"the file is cut off after {len(events)} events: the profiler or a copy of the file "
-            "was stopped; what follows is missing"
+            f"the file is damaged after {len(events)} events: what follows is missing"
+            if events.is_damaged
+            else f"the file is cut off after {len(events)} events: the profiler or a copy of the "
+            "file was stopped; what follows is missing"
+        )
+    elif events.is_damaged:
+        warnings.append(
+            "the checksum of the file is wrong: it is damaged, numbers may be wrong, too"
+        )
+    if events.left_out:
+        warnings.append(
+            f"{events.left_out} events left out: their time or length is missing, or none that "
+            "can be"
         )
     return TraceInfo(
         path=str(path),

@@ -37,7 +37,7 @@ def copy_processes(export: Path, path: Path, processes: Collection[int], *, othe
 
     Args:
         export: is only read.
-        path: must not exist; where the copying fails nothing is left there.
+        path: must not exist, or be empty; where the copying fails nothing is left there.
         processes: their ids.
         others: write the rows of all processes but these, and those whose process is unknown.
 

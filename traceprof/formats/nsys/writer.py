@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import sqlite3
 import time
 from collections.abc import Iterator, Mapping
@@ -11,6 +10,7 @@ from pathlib import Path
 from typing import Final
 
 from traceprof.errors import UsageError
+from traceprof.files import new_file
 from traceprof.formats.nsys.event_rows import EVENT_WRITERS, append_annotations
 from traceprof.formats.nsys.schema import NSYS_TABLES, TRACEPROF_TABLES, global_id
 from traceprof.formats.nsys.sidecar_rows import append_traceprof_tables, global_ids
@@ -87,19 +87,14 @@ def append_to_nsys(trace: Trace, path: Path, manifest: Mapping[str, str] | None 
 @contextmanager
 def _database_beside(path: Path) -> Iterator[sqlite3.Connection]:
     """Open a new database under a temporary name; rename it to ``path`` if all goes well."""
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:
-        temporary.unlink(missing_ok=True)
-        with closing(sqlite3.connect(temporary)) as connection:
-            connection.execute("PRAGMA journal_mode = OFF")
-            connection.execute("PRAGMA synchronous = OFF")
-            with connection:
-                yield connection
-        temporary.replace(path)
-    except (OSError, sqlite3.Error) as error:
+        with new_file(path, force=True) as temporary, closing(sqlite3.connect(temporary)) as opened:
+            opened.execute("PRAGMA journal_mode = OFF")
+            opened.execute("PRAGMA synchronous = OFF")
+            with opened:
+                yield opened
+    except sqlite3.Error as error:
         raise UsageError(f"{path}: cannot be written ({error})") from error
-    finally:
-        temporary.unlink(missing_ok=True)
 
 
 def _write_session(connection: sqlite3.Connection, trace: Trace) -> None:

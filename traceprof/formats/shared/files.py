@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import tempfile
 import zlib
 from collections.abc import Iterator
@@ -81,12 +82,13 @@ def _new_member() -> Any:
 
 @dataclass(slots=True)
 class GzipSource:
-    """Unpacks a gzip file; where it was cut off or is damaged, it ends.
+    """Unpacks a gzip file; it ends where the file was cut off, or ``is_damaged``.
 
     `gzip.GzipFile` raises instead and loses what it had unpacked.
     """
 
     file: BinaryIO
+    is_damaged: bool = False
     _member: Any = field(default_factory=_new_member)
     _rest: bytes = b""
 
@@ -96,15 +98,32 @@ class GzipSource:
             packed = self._rest or self.file.read(_PACKED_BYTES)
             if not packed:
                 return b""
+            before = self._member.copy()
             try:
                 data: bytes = self._member.decompress(packed)
             except zlib.error:
-                return b""
+                return self._last_of(before, packed)
             self._rest = self._member.unused_data
             if self._member.eof:
                 self._member = _new_member()
             if data:
                 return data
+
+    def _last_of(self, member: Any, packed: bytes) -> bytes:
+        """Return what the sound beginning of ``packed`` holds; nothing more is read."""
+        data, step = b"", len(packed)
+        while step:
+            step //= 2
+            before = member.copy()
+            try:
+                data += member.decompress(packed[:step])
+                packed = packed[step:]
+            except zlib.error:
+                member = before
+        self.is_damaged = True
+        self.file.seek(0, os.SEEK_END)
+        self._rest = b""
+        return data
 
 
 def unpacked_head(path: Path, n_bytes: int) -> bytes:

@@ -11,6 +11,7 @@ from traceprof.errors import TraceError
 __all__ = ["SQLITE_MAGIC", "check_sqlite_file"]
 
 SQLITE_MAGIC: Final = b"SQLite format 3\x00"
+_JOURNAL_MAGIC: Final = bytes.fromhex("d9d505f920a163d7")
 
 
 def check_sqlite_file(path: Path) -> None:
@@ -31,8 +32,32 @@ def check_sqlite_file(path: Path) -> None:
     expected = (65_536 if page_size == 1 else page_size) * n_pages
     if size < expected:
         raise TraceError(f"{path}: cut off: {size} bytes of {expected}; copy or export it again")
-    log = path.with_name(path.name + "-wal")
-    if log.exists() and log.stat().st_size:
+    _check_beside(path)
+
+
+def _check_beside(path: Path) -> None:
+    """Check that neither a log nor a journal beside the file says that it is not as it stands.
+
+    SQLite keeps them beside the file itself, not beside a link to it. A journal that was ended
+    is gone, empty, or begins with zeros.
+    """
+    real = path.resolve()
+    log = real.with_name(real.name + "-wal")
+    if _first_bytes(log, 1):
         raise TraceError(
             f"{path}: has unmerged changes in {log.name}: close the program that writes it first"
         )
+    journal = real.with_name(real.name + "-journal")
+    if _first_bytes(journal, len(_JOURNAL_MAGIC)) == _JOURNAL_MAGIC:
+        raise TraceError(
+            f"{path}: was left in the middle of a change, {journal.name} has what was before: "
+            "open it once with sqlite3, which takes the change back, or export it again"
+        )
+
+
+def _first_bytes(path: Path, n_bytes: int) -> bytes:
+    try:
+        with path.open("rb") as file:
+            return file.read(n_bytes)
+    except OSError:
+        return b""

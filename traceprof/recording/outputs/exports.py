@@ -6,11 +6,13 @@ import os
 import shutil
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
 from traceprof.errors import RecordingError, TraceError, UsageError
+from traceprof.files import new_file
 from traceprof.formats.nsys.own_events import read_own_events, remove_own_events
 from traceprof.formats.nsys.split import copy_processes
 from traceprof.formats.nsys.writer import append_to_nsys
@@ -96,26 +98,20 @@ class _Export:
         known = frozenset[int]().union(*(part.processes for part in ranked))
         rest = next((part for part in parts if part.is_rest), rest_of(self._job))
         everything = [*ranked, replace(rest, processes=known)]
-        temporary = {part.path: _temporary(part.path) for part in everything}
-        try:
-            n_threads = min(len(everything), os.cpu_count() or 1, _MOST_AT_ONCE)
-            with ThreadPoolExecutor(n_threads) as pool:
-                written = list(
-                    pool.map(lambda part: self._write_one(part, temporary[part.path]), everything)
-                )
+        n_threads = min(len(everything), os.cpu_count() or 1, _MOST_AT_ONCE)
+        with ExitStack() as unfinished, ThreadPoolExecutor(n_threads) as pool:
+            temporary = {
+                part.path: unfinished.enter_context(new_file(part.path, force=True))
+                for part in everything
+            }
+            written = pool.map(lambda part: self._write_one(part, temporary[part.path]), everything)
             files = [file for file in written if file is not None]
-            for file in files:
-                temporary[file.path].replace(file.path)
-        except OSError as error:
-            raise UsageError(f"{error.filename}: cannot be written ({error.strerror})") from error
-        finally:
-            for path in temporary.values():
-                path.unlink(missing_ok=True)
+            for path in temporary.keys() - {file.path for file in files}:
+                temporary[path].unlink(missing_ok=True)
         return files
 
     def _write_one(self, part: Part, path: Path) -> WrittenFile | None:
         """Write one part under its temporary name; None where nothing belongs to no rank."""
-        path.unlink(missing_ok=True)
         n_events = copy_processes(self._database, path, part.processes, others=part.is_rest)
         if not part.is_rest:
             return WrittenFile(part.path, self._append(self._job.captured.of(part.processes), path))
@@ -141,17 +137,7 @@ def _n_expected(part: ProcessEvents) -> int:
     return sum(row[2] != "traceprof.capture" for row in part.ranges)
 
 
-def _temporary(path: Path) -> Path:
-    return path.with_name(f".{path.name}.{os.getpid()}.tmp")
-
-
 def _publish(database: Path, path: Path) -> None:
     """Move a finished file to its place, which may be on another disk, in one piece."""
-    beside = _temporary(path)
-    try:
+    with new_file(path, force=True) as beside:
         shutil.move(database, beside)
-        beside.replace(path)
-    except OSError as error:
-        raise UsageError(f"{path}: cannot be written ({error.strerror})") from error
-    finally:
-        beside.unlink(missing_ok=True)

@@ -10,6 +10,7 @@ from pathlib import Path
 import numpy as np
 
 from traceprof.errors import UsageError
+from traceprof.files import check_target
 from traceprof.formats.nsys.writer import write_nsys
 from traceprof.formats.runs.manifest import MANIFEST_KEY
 from traceprof.recording.gathering.tables import make_spool_trace
@@ -33,12 +34,9 @@ def check_output(request: RecordRequest) -> None:
         _make_folder(request.output)
     elif target.is_dir():
         raise UsageError(f"{target}: is a folder; end the name with / to record into it")
-    if target.exists() and not request.force:
-        raise UsageError(f"{target}: exists; choose another name or use --force")
+    check_target(target, force=request.force)
     folder = target.absolute().parent
-    if not folder.is_dir():
-        raise UsageError(f"{folder}: no such folder; create it first")
-    probe = folder / f".{target.name}.{os.getpid()}.probe"
+    probe = folder / f".traceprof-{os.getpid()}.probe"
     try:
         probe.touch()
         probe.unlink()

@@ -11,7 +11,6 @@ import numpy as np
 from traceprof.facts.makeup.placed import place_of_work
 from traceprof.facts.steps.find import steps_of_ranks
 from traceprof.facts.workload import workload
-from traceprof.model.masking import masked_run
 from traceprof.model.ranks import Ranks
 from traceprof.model.results import Note
 from traceprof.model.summary import SUMMARY, SourceFile, Summary
@@ -25,6 +24,7 @@ from traceprof.session.summarising.environment import environment_of
 from traceprof.session.summarising.makeup import makeup_of_run
 from traceprof.session.summarising.measures import measures_of_run
 from traceprof.session.summarising.steps import rank_numbers, steps_of_run
+from traceprof.store.masked import masked_run
 
 __all__ = ["KEPT", "summarise"]
 

@@ -90,7 +90,8 @@ def remove_secrets(database: Path, command: Sequence[str]) -> None:
     """
     secrets = secrets_of(command)
     whole = [(secret.argument, secret.shown) for secret in secrets]
-    parts = [(secret.hidden, MASK) for secret in secrets if len(secret.hidden) >= _LEAST_PART]
+    hidden = [part for secret in secrets for part in secret.hidden]
+    parts = [(part, MASK) for part in hidden if len(part) >= _LEAST_PART]
     try:
         remove_environments(database)
         if secrets:

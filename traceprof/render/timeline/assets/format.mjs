@@ -9,9 +9,9 @@ const UNITS = [
 
 const inGroups = (text) => text.replaceAll(",", " ");
 
-/** Three to four digits, as in the rest of traceprof. */
+/** Three to four digits, as in the rest of traceprof, by what it is rounded to: 9.9996 is 10.00. */
 function digits(value) {
-  const decimals = Math.abs(value) >= 100 ? 1 : Math.abs(value) >= 10 ? 2 : 3;
+  const decimals = Math.abs(value) >= 99.995 ? 1 : Math.abs(value) >= 9.9995 ? 2 : 3;
   const fixed = { minimumFractionDigits: decimals, maximumFractionDigits: decimals };
   return inGroups(value.toLocaleString("en", fixed));
 }
@@ -21,7 +21,9 @@ export const formatCount = (n) => inGroups(n.toLocaleString("en"));
 export const formatNumber = (n) => inGroups(n.toLocaleString("en", { maximumSignificantDigits: 6 }));
 
 export function formatDuration(ns) {
-  const [unit, factor] = UNITS.find(([, f]) => Math.abs(ns) >= f) ?? UNITS[3];
+  // What would be 1,000.0 of a unit is 1.000 of the next one.
+  const below = (f) => (f > 1e3 ? f / 2e4 : f > 1 ? 1 / 2 : 0);
+  const [unit, factor] = UNITS.find(([, f]) => Math.abs(ns) >= f - below(f)) ?? UNITS[3];
   return factor === 1 ? `${formatCount(Math.round(ns))} ns` : `${digits(ns / factor)} ${unit}`;
 }
 
@@ -36,7 +38,7 @@ export function formatBytes(n) {
   const names = ["B", "kB", "MB", "GB", "TB"];
   let place = 0;
   let value = n;
-  while (Math.abs(value) >= 1000 && place < names.length - 1) {
+  while (Math.abs(value) >= (place ? 999.95 : 999.5) && place < names.length - 1) {
     value /= 1000;
     place++;
   }

@@ -1,0 +1,201 @@
+import string
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from traceprof.model.masking import (
+    MASK,
+    kept_variables,
+    masked_command,
+    masked_text,
+    secrets_of,
+)
+
+
+def test_only_variables_about_training_are_kept():
+    kept = kept_variables(
+        {
+            "NCCL_DEBUG": "INFO",
+            "RANK": "3",
+            "SLURM_JOB_ID": "17",
+            "SLURM_TOPOLOGY_ADDR": "core.leaf2.node7",
+            "SLURM_TOPOLOGY_ADDR_PATTERN": "switch.switch.node",
+            "HOME": "/home/someone",
+            "AWS_SECRET_ACCESS_KEY": "x",
+            "SLURM_JWT": "eyJhbGciOi",
+            "CUDA_API_KEY": "x",
+            "TORCH_AUTH_TOKEN": "x",
+            "NCCL_PROXY": "http://user:pw@proxy:3128",
+            "TORCH_HUB": "hf_abcdefghijklmnop",
+        }
+    )
+    assert kept == {
+        "NCCL_DEBUG": "INFO",
+        "RANK": "3",
+        "SLURM_JOB_ID": "17",
+        "SLURM_TOPOLOGY_ADDR": "core.leaf2.node7",
+        "SLURM_TOPOLOGY_ADDR_PATTERN": "switch.switch.node",
+        "NCCL_PROXY": "http://***@proxy:3128",
+        "TORCH_HUB": "***",
+    }
+
+
+@pytest.mark.parametrize(
+    ("command", "masked"),
+    [
+        (
+            ["train.py", "--api-key", "abc", "--lr", "1"],
+            ["train.py", "--api-key", "***", "--lr", "1"],
+        ),
+        (["--wandb_token=xyz"], ["--wandb_token=***"]),
+        (["--num-keys", "3", "--tokenizer=bpe"], ["--num-keys", "3", "--tokenizer=bpe"]),
+        (["s3://user:pw@host/x"], ["s3://***@host/x"]),
+        (["sk-abcdefgh12345678"], ["***"]),
+        (["--to=ghp_abcdefgh12345678"], ["--to=***"]),
+        (["--password", "--token", "x"], ["--password", "***", "***"]),
+    ],
+)
+def test_secrets_on_the_command_line_are_masked(command, masked):
+    assert masked_command(command) == masked
+
+
+def test_what_is_hidden_of_a_command_line_is_known():
+    command = ["train", "--api-key", "k1", "--token=abc", "https://me:pw@host/x", "--num-keys", "3"]
+    assert [secret.hidden for secret in secrets_of(command)] == [("k1",), ("abc",), ("me:pw",)]
+
+
+S = "S3cr3tValue99"
+HEX = "0123456789abcdef0123456789abcdef01234567"
+COMMANDS = [
+    ["curl", "--header", f"Authorization: Bearer {S}"],
+    ["curl", "-H", f"X-Api-Key: {S}"],
+    ["--header=Authorization: Basic " + S],
+    ["wget", f"https://h/x?access_token={S}&a=1"],
+    [
+        f"https://b.s3.amazonaws.com/k?X-Amz-Signature={S}&X-Amz-Credential=AKIAABCDEFGHIJKLMNOP%2F2026&X-Amz-Expires=3"
+    ],
+    ["env", f"TOKEN={S}", "python", "t.py"],
+    [f"wandb.api_key={S}"],
+    [f"+trainer.logger.token={S}"],
+    ["mysql", f"-p{S}"],
+    ["mysql", "-p", S],
+    ["t.py", f"-p{S}"],
+    ["--hub-pw", S],
+    ["--hub_pwd=" + S],
+    ["bash", "-c", f"export TOKEN={S}; python t.py --api-key {S} --lr 1"],
+    ["bash", "-c", f"curl -H 'Authorization: Bearer {S}' http://x"],
+    ["python", "-c", f"api_key='{S}'"],
+    ["--config", f'{{"api_key": "{S}", "lr": 1}}'],
+    ["--conn", f"Server=x;User Id=u;Password={S};AccountKey={S}"],
+    [f"postgres://u:{S}@h/db"],
+    ["-u", "me:" + S],
+    ["docker", "run", "-e", "HF_TOKEN=" + S, "img"],
+    [f"-Dpassword={S}"],
+    ["--accessToken", S],
+    ["--clientSecret=" + S],
+    ["--apikey", S],
+    [f"https://x/y#access_token={S}"],
+    [f"https://acc.blob.core.windows.net/c?sv=1&sig={S}"],
+    ["https://hooks.slack.com/services/T00/B00/" + S],
+    ["wandb", "login", HEX],
+    ["ghp_abcdefgh12345678"],
+    ["x", "hf_abcdefghijkl"],
+    [f"--env=API_TOKEN={S}"],
+    ["--opt", "key:" + S],
+    [f"secret: {S}"],
+    ["srun", "--export", f"ALL,WANDB_API_KEY={S}", "python"],
+    ["--password", S],
+    ["--pass", S],
+    [f"--wandb-key={S}"],
+    ["redis://:" + S + "@h:6379/0"],
+    ["--proxy-user", "u:" + S],
+    ["--auth", f"u:{S}"],
+    ["--cookie", f"session={S}"],
+    ["--cookie", f"a=b; sid={S}"],
+    ["-H", f"Cookie: a=b; x={S}"],
+    ["--http-header", f"Proxy-Authorization: Basic {S}"],
+    ["python", "t.py", f"token={S}", "lr=1"],
+    ["t.py", "--set", f"hub.private_token={S}"],
+    ["t.py", f"--hparams=lr=1,password={S}"],
+    ["a", "git", "clone", f"https://oauth2:{S}@gitlab.com/x.git"],
+    ["sh", "-c", f"mysql -p{S} db"],
+    ["sh", "-c", f"PGPASSWORD={S} psql"],
+    ["sh", "-c", f"sshpass -p '{S}' ssh h"],
+    ["t.py", "--jwt", "eyJhbGciOi.eyJzdWIi." + S],
+    ["t.py", f"--aws-secret-access-key={S}"],
+    ["t.py", f"AWS_SECRET_ACCESS_KEY={S}"],
+    ["t.py", "--azure-sas", S],
+    ["t.py", f"--license-key={S}"],
+    ["t.py", f"--webhook=https://x/{S}"],
+    ["t.py", "--slack-webhook", f"https://x/{S}"],
+    ["t.py", f"--db-dsn=mysql://u:{S}@h"],
+    ["t.py", f"--neptune.api_token={S}"],
+    ["t.py", "--args", f"--token {S} --lr 1"],
+]
+
+
+@pytest.mark.parametrize("command", COMMANDS, ids=range(len(COMMANDS)))
+def test_no_secret_of_a_list_is_shown(command):
+    masked = masked_command(command)
+    planted = (S, HEX, "ghp_abcdefgh12345678", "hf_abcdefghijkl")
+    assert not [part for part in masked if any(secret in part for secret in planted)]
+    assert len(masked) == len(command)
+    hidden = [part for secret in secrets_of(command) for part in secret.hidden]
+    assert hidden
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "torchrun --nproc-per-node=2 t.py --num-keys 3 --tokenizer=bpe -p 8080 -p29500",
+        "python -m pkg --path=/a/b:c --url https://h/x?a=1&b=2 model.size=3 --pin-memory True",
+        "t.py -pretrained --keypoints 17 --passes=2 --print-freq 10 --config configs/key.yaml",
+        "t.py --monkey x --author=me --bypass --data s3://bucket/key --max-tokens 512",
+        "t.py --pad-token 0 --eos_token_id=2 --max-token=128 --sort-key -1 12:30:01 a:b",
+        "nsys profile -t cuda,nvtx -o out python -u main.py --forward-passes 3 --local-rank=0",
+    ],
+)
+def test_what_is_no_secret_is_shown(line):
+    assert masked_command(line.split()) == line.split()
+
+
+_VALUES = st.text(string.ascii_letters + string.digits, min_size=9, max_size=30)
+_NAMES = st.sampled_from(["API_KEY", "token", "db-password", "accessToken", "hub_pw", "x.secret"])
+_FORMS = st.sampled_from(
+    [
+        "--{n}={v}",
+        "{n}={v}",
+        "https://h/p?{n}={v}&b=1",
+        '{{"{n}": "{v}"}}',
+        "{n}: {v}",
+        "a=1,{n}={v}",
+    ]
+)
+
+
+@given(_NAMES, _VALUES, _FORMS)
+def test_a_secret_is_hidden_in_every_form(name, value, form):
+    text = form.format(n=name, v=value + "_x")
+    assert value not in masked_text(text).replace(name, "")
+    assert value not in " ".join(masked_command(["run", text])).replace(name, "")
+
+
+@given(st.lists(st.text(max_size=40), max_size=5))
+def test_any_command_is_masked_and_what_is_hidden_is_known(command):
+    masked = masked_command(command)
+    assert len(masked) == len(command)
+    for secret in secrets_of(command):
+        rebuilt = secret.shown
+        for part in secret.hidden:
+            rebuilt = rebuilt.replace(MASK, part, 1)
+        assert (
+            rebuilt == secret.argument or MASK in "".join(secret.hidden) or MASK in secret.argument
+        )
+
+
+@pytest.mark.parametrize(
+    "text", ["=" * 20_000, "a=" * 10_000, '"' * 20_000, "a:" * 10_000, "-p" * 9000]
+)
+def test_a_long_argument_takes_no_long_time(text):
+    assert len(masked_command([text, text + " " + text])) == 2

@@ -1,0 +1,188 @@
+"""Files are written wholly or not at all, and never over what somebody did not mean."""
+
+from __future__ import annotations
+
+import os
+import stat
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from traceprof.errors import UsageError
+from traceprof.files import check_target, new_file, write_file
+
+posix = pytest.mark.skipif(os.name != "posix", reason="links, modes and devices of POSIX")
+
+
+def test_a_file_is_there_when_it_is_whole(tmp_path: Path) -> None:
+    path = tmp_path / "page.html"
+    with new_file(path, force=False) as temporary:
+        temporary.write_text("half")
+        assert not path.exists()
+        assert temporary.parent == tmp_path
+    assert path.read_text() == "half"
+    assert [one.name for one in tmp_path.iterdir()] == ["page.html"]
+
+
+@pytest.mark.parametrize("error", [ValueError, KeyboardInterrupt, MemoryError])
+def test_what_fails_leaves_nothing(tmp_path: Path, error: type[BaseException]) -> None:
+    with pytest.raises(error), new_file(tmp_path / "x", force=False) as temporary:
+        temporary.write_text("half")
+        raise error
+    assert not list(tmp_path.iterdir())
+
+
+def test_what_fails_leaves_what_was_there(tmp_path: Path) -> None:
+    path = tmp_path / "x"
+    path.write_text("old")
+    with pytest.raises(ValueError), new_file(path, force=True):
+        raise ValueError
+    assert path.read_text() == "old"
+
+
+def test_who_removes_the_temporary_file_gives_up(tmp_path: Path) -> None:
+    path = tmp_path / "x"
+    path.write_text("old")
+    with new_file(path, force=True) as temporary:
+        temporary.unlink()
+    assert path.read_text() == "old"
+
+
+def test_nothing_is_replaced_without_force(tmp_path: Path) -> None:
+    path = tmp_path / "x"
+    path.write_text("old")
+    with pytest.raises(UsageError, match="exists; choose another name or use --force"):
+        write_file(path, "new", force=False)
+    write_file(path, "new", force=True)
+    assert path.read_text() == "new"
+
+
+def test_nor_what_came_meanwhile(tmp_path: Path) -> None:
+    path = tmp_path / "x"
+    with pytest.raises(UsageError, match="exists"), new_file(path, force=False) as temporary:
+        temporary.write_text("mine")
+        path.write_text("theirs")
+    assert path.read_text() == "theirs"
+    assert [one.name for one in tmp_path.iterdir()] == ["x"]
+
+
+def test_a_part_of_somebody_is_left_alone(tmp_path: Path) -> None:
+    (tmp_path / ".x.part").write_text("theirs")
+    write_file(tmp_path / "x", "mine", force=False)
+    assert (tmp_path / ".x.part").read_text() == "theirs"
+
+
+def test_the_input_is_never_replaced(tmp_path: Path) -> None:
+    trace = tmp_path / "t.sqlite"
+    trace.write_text("trace")
+    with pytest.raises(UsageError, match="is what is read"):
+        write_file(trace, "page", force=True, inputs=[trace])
+    with pytest.raises(UsageError, match="is what is read"):
+        write_file(trace, "page", force=True, inputs=[tmp_path])
+    assert trace.read_text() == "trace"
+
+
+def test_a_page_in_a_folder_that_is_read_may_be_written_anew(tmp_path: Path) -> None:
+    page = tmp_path / "run.report.html"
+    page.write_text("old")
+    write_file(page, "new", force=True, inputs=[tmp_path])
+    assert page.read_text() == "new"
+
+
+@posix
+def test_the_input_is_not_replaced_through_a_link(tmp_path: Path) -> None:
+    trace, link, hard = tmp_path / "t.sqlite", tmp_path / "link", tmp_path / "hard"
+    trace.write_text("trace")
+    link.symlink_to(trace)
+    os.link(trace, hard)
+    for name in (link, hard):
+        with pytest.raises(UsageError, match="is what is read"):
+            write_file(name, "page", force=True, inputs=[trace])
+    assert trace.read_text() == "trace"
+
+
+@posix
+def test_a_link_is_something_even_where_it_leads_nowhere(tmp_path: Path) -> None:
+    link = tmp_path / "link"
+    link.symlink_to(tmp_path / "nowhere")
+    with pytest.raises(UsageError, match="exists"):
+        write_file(link, "page", force=False)
+    assert link.is_symlink()
+
+
+@posix
+def test_with_force_a_link_is_replaced_not_what_it_leads_to(tmp_path: Path) -> None:
+    link, victim = tmp_path / "link", tmp_path / "victim"
+    victim.write_text("theirs")
+    link.symlink_to(victim)
+    write_file(link, "page", force=True)
+    assert (victim.read_text(), link.read_text(), link.is_symlink()) == ("theirs", "page", False)
+
+
+@posix
+def test_only_regular_files_are_replaced(tmp_path: Path) -> None:
+    pipe, link, folder = tmp_path / "pipe", tmp_path / "link", tmp_path / "folder"
+    os.mkfifo(pipe)
+    link.symlink_to(pipe)
+    folder.mkdir()
+    for path in (pipe, link, folder):
+        with pytest.raises(UsageError, match="no regular file"):
+            write_file(path, "page", force=True)
+    assert stat.S_ISFIFO(pipe.stat().st_mode)
+
+
+@posix
+def test_the_mode_of_what_is_replaced_is_kept(tmp_path: Path) -> None:
+    path = tmp_path / "x"
+    path.write_text("old")
+    path.chmod(0o600)
+    write_file(path, "new", force=True)
+    assert stat.S_IMODE(path.stat().st_mode) == 0o600
+
+
+@posix
+def test_a_new_file_has_the_mode_that_the_user_wants(tmp_path: Path) -> None:
+    before = os.umask(0o027)
+    try:
+        write_file(tmp_path / "x", "new", force=False)
+    finally:
+        os.umask(before)
+    assert stat.S_IMODE((tmp_path / "x").stat().st_mode) == 0o640
+
+
+def test_names_as_long_as_the_file_system_takes(tmp_path: Path) -> None:
+    path = tmp_path / ("n" * 250)
+    write_file(path, "page", force=False)
+    assert path.read_text() == "page"
+
+
+def test_a_name_that_is_too_long_and_a_missing_folder_are_said(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="cannot be written"):
+        write_file(tmp_path / ("n" * 300), "page", force=False)
+    with pytest.raises(UsageError, match="no such folder"):
+        check_target(tmp_path / "a" / "b", force=False)
+
+
+_WRITER = """
+import sys
+from pathlib import Path
+from traceprof.files import write_file
+for _ in range(60):
+    write_file(Path(sys.argv[1]), sys.argv[2] * 300_000, force=True)
+"""
+
+
+def test_two_writers_never_mix(tmp_path: Path) -> None:
+    path = tmp_path / "x"
+    path.write_text("a")
+    writers = [
+        subprocess.Popen([sys.executable, "-c", _WRITER, str(path), letter]) for letter in "ab"
+    ]
+    seen = set()
+    while any(writer.poll() is None for writer in writers):
+        seen.add(frozenset(path.read_text()))
+    assert [writer.returncode for writer in writers] == [0, 0]
+    assert seen <= {frozenset("a"), frozenset("b")}
+    assert [one.name for one in tmp_path.iterdir()] == ["x"]

@@ -1,0 +1,164 @@
+"""Writing files: wholly or not at all, and never over what somebody did not mean.
+
+A file is written under a random name beside its place, opened exclusively, so that two writers
+never share it and no link laid there beforehand is followed; then it is moved to its place at
+once. It is on the disk before it gets its name.
+"""
+
+from __future__ import annotations
+
+import os
+import secrets
+import stat
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Final
+
+from traceprof.errors import UsageError
+
+__all__ = ["check_target", "new_file", "write_file"]
+
+_TRIES: Final = 16
+_NOT_FOLLOWED: Final = getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_BINARY", 0)
+
+
+def check_target(path: Path, *, force: bool, inputs: Iterable[Path | str] = ()) -> None:
+    """Check that a file may be written to ``path``, before anything is computed for it.
+
+    ``inputs`` are files, and folders of files, that are read: these are never replaced.
+
+    Raises:
+        UsageError: something is there and ``force`` is off; what is there is no regular file, or
+            one of the ``inputs``; the folder is missing.
+    """
+    if os.path.lexists(path):
+        if not force:
+            raise UsageError(f"{path}: exists; choose another name or use --force")
+        _check_replaceable(path)
+        for one in inputs:
+            if _is_of(path, Path(one)):
+                raise UsageError(f"{path}: is what is read; choose another name")
+    if not _folder(path).is_dir():
+        raise UsageError(f"{_folder(path)}: no such folder; create it first")
+
+
+@contextmanager
+def new_file(path: Path, *, force: bool, inputs: Iterable[Path | str] = ()) -> Iterator[Path]:
+    """Give the name of an empty file beside ``path``; it becomes ``path`` if all goes well.
+
+    A file that is replaced leaves its mode to the new one. A link is replaced itself, not what it
+    leads to. Who removes the temporary file gives up: ``path`` stays as it is.
+
+    Raises:
+        UsageError: as `check_target`, or the file cannot be written.
+    """
+    check_target(path, force=force, inputs=inputs)
+    try:
+        temporary = _exclusive(path)
+        try:
+            yield temporary
+            if temporary.exists():
+                _publish(temporary, path, force=force)
+        finally:
+            with suppress(FileNotFoundError):
+                temporary.unlink()
+    except OSError as error:
+        raise UsageError(f"{path}: cannot be written: {error.strerror or error}") from error
+
+
+def write_file(
+    path: Path, content: str | bytes, *, force: bool, inputs: Iterable[Path | str] = ()
+) -> None:
+    """Write ``content`` to ``path``, text as UTF-8.
+
+    Raises:
+        UsageError: as `check_target`, or the file cannot be written.
+    """
+    data = content.encode("utf-8", "replace") if isinstance(content, str) else content
+    with new_file(path, force=force, inputs=inputs) as temporary:
+        temporary.write_bytes(data)
+
+
+def _folder(path: Path) -> Path:
+    return path.absolute().parent
+
+
+def _check_replaceable(path: Path) -> None:
+    # What a link leads to counts, too: who names one of a device means the device.
+    for mode in (path.lstat().st_mode, _mode_behind(path)):
+        if mode is not None and not (stat.S_ISREG(mode) or stat.S_ISLNK(mode)):
+            raise UsageError(f"{path}: is no regular file, which --force would replace")
+
+
+def _mode_behind(path: Path) -> int | None:
+    try:
+        return path.stat().st_mode
+    except OSError:
+        return None
+
+
+def _is_of(path: Path, read: Path) -> bool:
+    """Return whether ``path`` is the file ``read``, or one of a folder of traces."""
+    try:
+        if read.is_dir():
+            return any(one.is_file() and path.samefile(one) for one in _files_in(read))
+        return path.samefile(read)
+    except OSError:
+        return False
+
+
+_OUTPUTS: Final = frozenset({".html", ".png", ".svg", ".md", ".csv", ".txt"})
+"""What commands write and none reads: it may be written anew, in a folder that is read, too."""
+
+
+def _files_in(folder: Path) -> Iterator[Path]:
+    return (one for one in folder.iterdir() if one.suffix.lower() not in _OUTPUTS)
+
+
+def _exclusive(path: Path) -> Path:
+    """Make an empty file of a random name beside ``path``; the name's length is its own."""
+    mode = _mode_behind(path)
+    for _ in range(_TRIES):
+        temporary = _folder(path) / f".traceprof-{secrets.token_hex(8)}.part"
+        try:
+            flags = os.O_CREAT | os.O_EXCL | os.O_WRONLY | _NOT_FOLLOWED
+            handle = os.open(temporary, flags, 0o666)
+        except FileExistsError:
+            continue
+        os.close(handle)
+        if mode is not None and path.is_file():
+            temporary.chmod(stat.S_IMODE(mode))
+        return temporary
+    raise FileExistsError(f"{_folder(path)}: no name is free")
+
+
+def _publish(temporary: Path, path: Path, *, force: bool) -> None:
+    """Give the finished file its name; without ``force`` never one that is taken meanwhile."""
+    with temporary.open("rb+") as file:
+        os.fsync(file.fileno())
+    if force:
+        if os.path.lexists(path):
+            _check_replaceable(path)
+        temporary.replace(path)
+    else:
+        _take_name(temporary, path)
+    if os.name == "posix":
+        folder = os.open(_folder(path), os.O_RDONLY)
+        try:
+            with suppress(OSError):
+                os.fsync(folder)
+        finally:
+            os.close(folder)
+
+
+def _take_name(temporary: Path, path: Path) -> None:
+    try:
+        os.link(temporary, path)
+    except FileExistsError as error:
+        raise UsageError(f"{path}: exists; choose another name or use --force") from error
+    except OSError:
+        # A file system without hard links: the moment between the look and the move stays open.
+        if os.path.lexists(path):
+            raise UsageError(f"{path}: exists; choose another name or use --force") from None
+        temporary.rename(path)
