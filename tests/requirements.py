@@ -1,4 +1,4 @@
-"""What some tests need beyond Python: real profilers, a browser, real traces, an old torch.
+"""What some tests need beyond Python: profilers, a browser, real traces and logs, an old torch.
 
 On a stranger's machine such a test skips and says why. Where ``TRACEPROF_REQUIRE`` names the
 requirement (CI names them all), its absence is a failure.
@@ -18,6 +18,7 @@ KERNELS = Path(
     os.environ.get("TRACEPROF_KERNELS", ROOT.parent / "shared" / "kernels" / "kernels.csv")
 )
 TRACES = Path(os.environ.get("TRACEPROF_TRACES", ROOT.parent / "shared" / "traces"))
+LOGS = Path(os.environ.get("TRACEPROF_LOGS", ROOT.parent / "shared" / "logs"))
 
 _PROGRAMS = {
     "nsys": ("nsys",),
@@ -47,6 +48,8 @@ def require(name: str) -> str:
 def _find(name: str) -> str | None:
     if name == "traces":
         return str(TRACES) if TRACES.is_dir() else None
+    if name == "logs":
+        return str(LOGS) if LOGS.is_dir() else None
     if name == "kernels":
         return str(KERNELS) if KERNELS.is_file() else None
     if name == "torch":

@@ -22,11 +22,12 @@ if TYPE_CHECKING:
     from traceprof.api import compare as compare
     from traceprof.api import open as open
     from traceprof.api import runs as runs
+    from traceprof.api import scaling as scaling
 
 # Not `open`: `import *` must neither load pandas nor hide what Python calls open.
 __all__ = ["epoch", "is_recording", "mark", "metric", "range", "step"]
 
-_READING: Final = ("Comparison", "Result", "Run", "Runs", "compare", "open", "runs")
+_READING: Final = ("Comparison", "Result", "Run", "Runs", "compare", "open", "runs", "scaling")
 
 
 def __getattr__(name: str) -> Any:

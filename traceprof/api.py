@@ -9,6 +9,7 @@ from pathlib import Path
 import pandas as pd
 
 from traceprof.comparison.base import Comparison as PlainComparison
+from traceprof.comparison.scaling import scaling as sizes_compared
 from traceprof.errors import UsageError
 from traceprof.model.results import Result as PlainResult
 from traceprof.model.summary import Summary
@@ -24,10 +25,10 @@ from traceprof.session.opening import Align, Opening
 from traceprof.session.records import list_of_runs
 from traceprof.session.run import Run as SessionRun
 from traceprof.session.run import open_run
-from traceprof.session.runs_named import summary_of
+from traceprof.session.runs_named import summaries_of, summary_of
 from traceprof.store import Store
 
-__all__ = ["Comparison", "Result", "Run", "Runs", "compare", "open", "runs"]
+__all__ = ["Comparison", "Result", "Run", "Runs", "compare", "open", "runs", "scaling"]
 
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
@@ -181,8 +182,10 @@ class Comparison(PlainComparison):
     def _repr_html_(self) -> str:
         head = head_of(self)
         facts = [("", text) for text in (*head.sentences, *head.warnings, *head.remarks)]
-        judged = result_html(self.results["judged"], {}) if "judged" in self.results else ""
-        return piece_of_html(head.title, facts) + judged
+        first = next(iter(self.results), "")
+        answering = "judged" if "judged" in self.results else first
+        table = result_html(self.results[answering], {}) if answering else ""
+        return piece_of_html(head.title, facts) + table
 
 
 def compare(
@@ -211,6 +214,41 @@ def compare(
     """
     limits = [max_regression] if isinstance(max_regression, str) else max_regression
     found = compare_named(_several(base), _several(new), limits=limits, window=window, db=_path(db))
+    return _comparison(found)
+
+
+def scaling(
+    *runs: str | Path | Summary,
+    base: float | None = None,
+    by: Sequence[str] = (),
+    ignored: Sequence[str] = (),
+    assumed: str = "",
+    db: str | Path | None = None,
+) -> Comparison:
+    """Return how the throughput of ``runs`` grows with their size, and where the rest was lost.
+
+    >>> tp.scaling("1gpu/", "2gpu/", "4gpu/").to_frame("losses")
+
+    Args:
+        runs: traces, runs, tables of rates, logs, names in the database, or what it gives.
+        base: the size that is held for ideal; left out, the smallest of each group.
+        by: what the size is ("gpus" or "nodes"), and labels whose groups stand side by side.
+        ignored: labels that make no groups: runs that differ in them alone are repeats.
+        assumed: "weak" or "strong", where batches are not known.
+        db: the database of runs; left out, the user's own.
+
+    Raises:
+        TraceprofError: a run cannot be found or read, or none tells its size and throughput.
+    """
+    found = [
+        own
+        for run in runs
+        for own in ([run] if isinstance(run, Summary) else summaries_of([run], db=_path(db)))
+    ]
+    return _comparison(sizes_compared(found, base=base, by=by, ignored=ignored, assumed=assumed))
+
+
+def _comparison(found: PlainComparison) -> Comparison:
     return Comparison(**{own.name: getattr(found, own.name) for own in fields(PlainComparison)})
 
 

@@ -10,6 +10,12 @@ from traceprof.model.window import TimeWindow
 from traceprof.render.formatting import sentences
 
 
+def launched(name: str) -> TraceBuilder:
+    """Return a kernel of matrices that was launched in a range of that name."""
+    builder = TraceBuilder().range(name, 0, 5).api_call("cudaLaunchKernel", 1, 2, correlation=1)
+    return builder.kernel("gemm", 3, 9, correlation=1)
+
+
 @pytest.mark.parametrize(
     ("builder", "kind", "why"),
     [
@@ -61,6 +67,40 @@ from traceprof.render.formatting import sentences
             "pass or optimizer is seen",
         ),
         (
+            TraceBuilder().kernel("gemm", 0, 9).range("forward", 0, 5),
+            "unknown",
+            "no backward pass or optimizer is seen",
+        ),
+        (
+            launched("DistributedDataParallel.forward"),
+            "unknown",
+            "a training's forward pass, by DistributedDataParallel.forward, but no backward pass",
+        ),
+        (
+            launched("forward").host_op("aten::binary_cross_entropy_with_logits", 1, 2),
+            "unknown",
+            "a training's forward pass, by aten::binary_cross_entropy_with_logits",
+        ),
+        (
+            launched("forward").host_op("autograd::engine::evaluate_function: Mm0", 6, 7),
+            "training",
+            "1 operator of autograd's backward pass",
+        ),
+        (launched("forward"), "inference", "100.0 % of the kernels' time is launched in 1 forward"),
+        (
+            launched("forward")
+            .api_call("cudaLaunchKernel", 6, 7, correlation=2)
+            .kernel("gemm", 10, 12, correlation=2),
+            "unknown",
+            "no backward pass or optimizer is seen",
+        ),
+        (TraceBuilder().range("forward", 0, 5), "unknown", ""),
+        (
+            TraceBuilder().range("forward", 0, 5).host_op("aten::mm", 1, 2),
+            "inference",
+            "1 forward range and no backward one",
+        ),
+        (
             TraceBuilder().kernel("advec_cell", 0, 9),
             "unknown",
             "no names of a neural network's training or inference",
@@ -70,7 +110,7 @@ from traceprof.render.formatting import sentences
 def test_workloads_by_what_gives_them_away(builder: TraceBuilder, kind: str, why: str) -> None:
     found = workload(Ranks.of(builder.build()))
     assert found.kind == kind
-    assert why in sentences(found.reasons) or not why
+    assert any(why in reason for reason in sentences(found.reasons)) or not why
 
 
 def test_matrices_alone_tell_neither_training_nor_inference() -> None:

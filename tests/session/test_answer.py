@@ -2,16 +2,23 @@
 
 from __future__ import annotations
 
+import json
+
+import jsonschema
 import pytest
 
 from tests.analysis.generated_run import MS, Plan, make_run
 from tests.builders import TraceBuilder
+from tests.requirements import ROOT
 from traceprof.errors import NotRecordedError, UsageError
 from traceprof.model.merge import place_run
 from traceprof.model.ranks import Ranks
 from traceprof.render.formatting import sentences
+from traceprof.render.registry import render
 from traceprof.session.answer import PAGE, answer, page
 from traceprof.session.run import Run, run_of
+
+SCHEMA = ROOT / "docs" / "schema" / "analysis-2.json"
 
 
 def four_steps() -> Run:
@@ -57,6 +64,88 @@ def test_the_page_says_where_the_time_goes_and_what_to_do_next() -> None:
     assert where == "A step of 10 ns goes to 64.0 % compute, 36.0 % idle."
     assert steadiness.startswith("4 steps, uneven: 80 % of them take 10 ns to ")
     assert found.verdict.next_command.startswith("traceprof show ")
+
+
+def test_steps_that_fill_no_window_are_not_drawn() -> None:
+    """Two warm-up steps and then work that nobody calls steps: the window is that work."""
+    builder = TraceBuilder()
+    for i in range(3):
+        builder.range(f"warmup_step_{i}", 100 * i, 100 * i + 100)
+        builder.step(100 * i, 100 * i + 100, i).kernel("gemm", 100 * i, 100 * i + 90)
+    builder.kernel("gemm", 300, 10_000)
+    found = page(run_of(Ranks.of(builder.build())).within("all"))
+    assert found.verdict is not None
+    assert not found.verdict.has_steps
+    assert sentences(found.verdict.sentences)[0].startswith("The window goes to ")
+    assert "steps 0..2" not in render("text", found)
+
+
+def once_and_more(once_ns: int) -> Run:
+    """A call that blocks the launch of a kernel once, between kernels of 1 ms."""
+    builder, at = TraceBuilder(), 0
+    for i in range(6):
+        launch = at + (once_ns if i == 3 else 100_000)
+        if i == 3:
+            builder.api_call("cudaStreamCreateWithFlags", at, launch)
+        builder.kernel("gemm", launch + 9_000, launch + MS, launched_ns=(launch, launch + 5_000))
+        at = launch + MS
+    return run_of(Ranks.of(builder.build()))
+
+
+def test_what_is_paid_once_stands_where_its_time_puts_it() -> None:
+    mostly = page(once_and_more(100 * MS))
+    assert mostly.verdict is not None
+    assert mostly.verdict.bound_by == "mostly costs that occur once"
+    first = mostly.results["findings"].table.iloc[0]
+    assert (first["kind"], first["is_minor"]) == ("once", False)
+    hardly = page(once_and_more(2 * MS))
+    assert hardly.verdict is not None
+    assert hardly.verdict.bound_by == "GPU-bound"
+
+
+def test_a_slow_step_is_explained_next() -> None:
+    builder, at = TraceBuilder(), 0
+    for i in range(8):
+        length = (50 if i == 5 else 10) * MS
+        builder.step(at, at + length, i)
+        start = at + length - 9 * MS
+        builder.kernel("gemm", start, at + length, launched_ns=(start - 9_000, start - 5_000))
+        at += length
+    found = page(run_of(Ranks.of(builder.build())))
+    assert found.verdict is not None
+    assert found.results["findings"].table.iloc[0]["rule"] == "slow_steps"
+    assert found.verdict.next_command == "traceprof explain TRACE step:5"
+    assert found.verdict.periodic == ()
+
+
+def test_what_takes_much_time_is_not_called_fine() -> None:
+    found = page(once_and_more(100 * MS))
+    assert found.verdict is not None
+    assert found.verdict.parts["idle"] > 0.9
+    assert "idle time" not in found.verdict.fine
+    assert "transfers" in found.verdict.fine
+
+
+def test_the_page_says_what_runs_on_what_and_why_this_window() -> None:
+    builder = TraceBuilder().device(0, "H100").device(1, "H100")
+    for i in range(4):
+        at = 1000 * i
+        builder.step(at, at + 1000, i).range("Optimizer.step#Adam.step", at + 900, at + 950)
+        builder.range("backward", at + 100, at + 800)
+        for device in (0, 1):
+            builder.kernel("gemm", at, at + 900, device=device)
+    found = page(run_of(Ranks.of(builder.build())))
+    assert found.hardware == {"H100": 2}
+    assert found.workload is not None
+    assert found.workload.kind == "training"
+    assert found.selection.reason is not None
+    assert sentences([found.selection.reason])[0].startswith("steps 0..3")
+    document = json.loads(render("json", found))
+    assert document["hardware"] == [{"name": "H100", "count": 2}]
+    assert document["workload"]["kind"] == "training"
+    assert document["window"]["reason"] == document["window"]["notes"][0]
+    assert [column["name"] for column in document["one_off"]["columns"]][:2] == ["process", "kind"]
+    jsonschema.Draft202012Validator(json.loads(SCHEMA.read_text("utf-8"))).validate(document)
 
 
 def test_the_page_of_a_run_is_about_all_its_ranks() -> None:

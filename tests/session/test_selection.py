@@ -202,7 +202,7 @@ def test_a_step_is_the_work_that_it_launched() -> None:
         builder.kernel("gemm", 300 + 100 * i, 400 + 100 * i, launched_ns=launched)
     chosen = selected(builder.build(), "step:3")
     assert bounds(chosen) == (600, 700)
-    assert said(chosen) == ["traceprof.step(), by the work that they launched"]
+    assert said(chosen) == ["traceprof.step(), by the work that it launched"]
     assert bounds(selected(builder.build(), None)) == (300, 800)
 
 

@@ -20,7 +20,19 @@ from traceprof.model.run import RankTrace, RunFiles
 from traceprof.model.steps import OWN_DOMAIN
 from traceprof.model.trace import TraceInfo
 
-__all__ = ["AUTOGRAD", "COMM", "COPY", "MAIN", "MS", "US", "Machine", "Meeting", "Program", "run"]
+__all__ = [
+    "AUTOGRAD",
+    "COMM",
+    "COPY",
+    "MAIN",
+    "MS",
+    "US",
+    "WORKER",
+    "Machine",
+    "Meeting",
+    "Program",
+    "run",
+]
 
 US = 1_000
 MS = 1_000_000

@@ -12,7 +12,7 @@ from typing import Any, Final
 import numpy as np
 
 from tests.truth.loops import FP32, Inference, Pipeline, Training, nothing
-from tests.truth.machine import MS, US, Machine, run
+from tests.truth.machine import MS, US, WORKER, Machine, run
 from traceprof.model.ranks import Ranks
 
 __all__ = ["SCENARIOS", "Scenario"]
@@ -23,7 +23,8 @@ class Scenario:
     """A planted trouble.
 
     ``rules``: any of these must come first; none: nothing may be found. ``also`` may be said, too.
-    ``subject`` is what the finding must name, ``once`` what must be listed as paid once.
+    ``subject`` is what the finding must name, ``once`` what must be listed as paid once, and
+    ``occasion`` what must be told as done now and then, or in a single step.
     """
 
     name: str
@@ -33,6 +34,7 @@ class Scenario:
     also: tuple[str, ...] = ()
     subject: str = ""
     once: str = ""
+    occasion: str = ""
 
     @property
     def saving_ns(self) -> float:
@@ -79,6 +81,12 @@ def parallel(n_ranks: int, **more: Any) -> Training:
 def against(name: str, rules: Sequence[str], also: Sequence[str] = (), **more: Any) -> Scenario:
     """Return a trouble of the healthy loop on one rank."""
     return Scenario(name, one(replace(HEALTHY, **more)), tuple(rules), one(HEALTHY), tuple(also))
+
+
+def occasional(name: str, occasion: str, **more: Any) -> Scenario:
+    """Return the healthy loop with something that is done in a few of its steps."""
+    own = against(name, (), (), **more)
+    return replace(own, occasion=occasion)
 
 
 def every(n_steps: int, name: str, length_ns: int) -> Callable[[Machine, int], None]:
@@ -137,6 +145,15 @@ def _load_modules(machine: Machine, step: int) -> None:
     machine.call("cuModuleLoadData", 30 * MS)
 
 
+def _compile_beside(machine: Machine, step: int) -> None:
+    """Wait for another thread, of which libraries and the operating system were recorded."""
+    start = machine.now
+    machine.work(30 * MS)
+    machine.builder.host_op(
+        "nvrtcCompileProgram", start, machine.now, process=machine.process, thread=WORKER
+    )
+
+
 def _wait_of_rank_3(machine: Machine, step: int) -> None:
     machine.work(WAIT)
 
@@ -153,7 +170,14 @@ def _pipeline(n_stages: int, n_replicas: int = 1, **more: Any) -> Callable[[int]
     return lambda rank: Pipeline(rank % n_stages, n_stages, rank // n_stages, n_replicas, **more)
 
 
+def _now_and_then(slow: int, every: int) -> Callable[[int], Pipeline]:
+    """Return a pipeline of four in which one stage takes longer in each ``every``-th step."""
+    return lambda rank: Pipeline(rank, 4, slow_every=every if rank == slow else 0, slow_factor=1.6)
+
+
 _SMALL: Final = replace(HEALTHY, n_small=60, small_ns=8 * US, kernel_ns=20 * US)
+
+_ADAPTED: Final = replace(HEALTHY, n_parameters=200)
 
 SCENARIOS: Final = (
     Scenario("clean", one(HEALTHY)),
@@ -180,14 +204,15 @@ SCENARIOS: Final = (
     ),
     against("input_wait_in_a_data_range", ["input_bound"], fetch=lambda m, _: m.work(WAIT)),
     against("input_wait_for_workers", ["input_bound"], before=_wait_for_workers),
-    against(
-        "checkpoints",
-        ["slow_steps"],
-        ["slow_steps", "pageable_copies"],
-        after=_checkpoint,
+    occasional("checkpoint_every_10_steps", "checkpoint", after=_checkpoint),
+    occasional("validation_every_10_steps", "evaluation", after=_validate),
+    occasional("compile_in_step_3", "compiling", inside=_compile),
+    Scenario(
+        "checkpoint_of_rank_0",
+        several(lambda r: parallel(4, after=_checkpoint if r == 0 else nothing), 4),
+        healthy=several(lambda _: parallel(4), 4),
+        occasion="checkpoint",
     ),
-    against("validation_every_10_steps", (), ["slow_steps"], after=_validate),
-    against("compile_in_step_3", (), ["slow_steps", "loading"], inside=_compile),
     Scenario(
         "set_up_ten_times_the_loop", one(replace(HEALTHY, set_up=_load_model)), once="loading"
     ),
@@ -231,6 +256,19 @@ SCENARIOS: Final = (
         ["loading"],
         ["host_code"],
         inside=_load_modules,
+    ),
+    against(
+        "compiling_on_other_threads",
+        ["loading"],
+        ["host_code"],
+        inside=_compile_beside,
+    ),
+    Scenario(
+        "optimizer_of_single_tensors",
+        one(replace(_ADAPTED, is_fused=False)),
+        ("looped_optimizer",),
+        one(_ADAPTED),
+        ("small_kernels", "fusable_kernels"),
     ),
     against("host_code", ["host_code"], ["host_sync"], inside=_collect_garbage),
     Scenario(
@@ -290,6 +328,33 @@ SCENARIOS: Final = (
         several(_pipeline(2, 4), 8),
         ("exposed_communication", "gpu_gaps", "low_utilisation", "pipeline_bubble"),
         "5",
+    ),
+    Scenario(
+        "rank_of_a_pipeline_slow_every_2nd_step",
+        several(_now_and_then(1, 2), 4),
+        ("straggler",),
+        several(_pipeline(4), 4),
+        ("exposed_communication", "gpu_gaps", "low_utilisation", "slow_steps"),
+        "1",
+    ),
+    Scenario(
+        "rank_of_a_pipeline_slow_every_4th_step",
+        several(_now_and_then(1, 4), 4),
+        ("slow_steps",),
+        several(_pipeline(4), 4),
+        ("exposed_communication", "gpu_gaps", "low_utilisation", "straggler"),
+    ),
+    Scenario(
+        "slow_host_of_pipelines",
+        several(
+            _pipeline(2, 4),
+            8,
+            lambda r: {"host": f"node{r // 4}", "kernel_factor": 1.0 + 0.4 * (r >= 4)},
+        ),
+        ("slow_host",),
+        several(_pipeline(2, 4), 8, lambda r: {"host": f"node{r // 4}"}),
+        ("exposed_communication", "gpu_gaps", "low_utilisation", "pipeline_bubble"),
+        "node1",
     ),
     Scenario(
         "input_wait_of_one_rank",

@@ -6,6 +6,7 @@ from tests.truth.scenarios import SCENARIOS, Scenario
 from traceprof.facts.one_off_costs import one_off_costs
 from traceprof.facts.steps.find import decide_steps
 from traceprof.render.formatting import note_text
+from traceprof.session.answer import page
 from traceprof.session.run import run_of
 
 NEAR = 0.1
@@ -46,6 +47,25 @@ def test_what_is_paid_once_is_listed_apart(scenario):
     ranks = decide_steps(scenario.make())
     costs = one_off_costs(ranks.within(run_of(ranks).selection.window))
     assert costs.loc[costs["outside_ns"] > 0, "kind"].tolist() == [scenario.once]
+
+
+@pytest.mark.parametrize(
+    "scenario", [one for one in SCENARIOS if one.occasion], ids=lambda one: one.name
+)
+def test_what_is_done_now_and_then_is_told_apart_with_what_it_costs(scenario):
+    ranks = decide_steps(scenario.make())
+    verdict = page(run_of(ranks)).verdict
+    assert verdict
+    told = [*verdict.periodic, *verdict.once]
+    assert [note.values["kind"] for note in told] == [scenario.occasion]
+    values = told[0].values
+    steps = run_of(ranks).result("steps").table
+    planted_ns = scenario.saving_ns * (steps["step"].nunique() - 1)
+    assert abs(values["each"] * values["n"] - planted_ns) <= NEAR * planted_ns
+    assert verdict.bound_by == "GPU-bound"
+    assert verdict.parts["compute"] > 0.9
+    assert scenario.occasion in note_text(verdict.sentences[0])
+    assert not any("slow" in note_text(note) for note in verdict.sentences)
 
 
 def test_how_far_the_device_lags_behind_the_host_is_said():

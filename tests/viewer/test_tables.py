@@ -74,6 +74,19 @@ def test_small_further_tables_and_the_meaning_of_columns_are_shown() -> None:
     assert "the length of the window, as far as it was recorded" in titles
 
 
+def test_findings_come_with_the_verdict_in_the_words_of_the_page() -> None:
+    builder = TraceBuilder().device(0, "H100")
+    for i in range(4):
+        at = 1_000_000 * i
+        builder.step(at, at + 1_000_000, i).kernel("gemm", at, at + 900_000)
+    tables = Tables([open_pane("one", run_of(Ranks.of(builder.build())))])
+    texts = _texts(tables.show(None, ["findings"]))
+    assert [text for text in texts if text.startswith("H100 (workload not known: ")]
+    assert [text for text in texts if text.startswith("GPU-bound. A step of 1.000 ms goes to")]
+    assert [text for text in texts if text.startswith("next: traceprof ")]
+    assert not [text for text in _texts(tables.show(None, ["kernels"])) if "GPU-bound" in text]
+
+
 def _all(component: Any, kind: type) -> list[Any]:
     if isinstance(component, list):
         return [found for item in component for found in _all(item, kind)]

@@ -23,6 +23,7 @@ __all__ = [
     "print_document",
     "print_page",
     "terminal_options",
+    "write_page",
 ]
 
 _NARROWEST = 80
@@ -117,3 +118,19 @@ def message(text: str) -> None:
     from traceprof.render.escape import plain_text
 
     sys.stderr.write(f"traceprof: {plain_text(text, 2_000)}\n")
+
+
+def write_page(
+    path: Path, document: Answered, *, force: bool, inputs: Sequence[Path | str] = ()
+) -> None:
+    """Write an answer as an HTML page that needs nothing else, and say so.
+
+    Raises:
+        UsageError: the file exists, is one of ``inputs``, or cannot be written.
+    """
+    from traceprof.files import write_file
+    from traceprof.render.registry import render
+    from traceprof.units import format_bytes
+
+    write_file(path, render("html", document), force=force, inputs=inputs)
+    message(f"wrote {path} ({format_bytes(path.stat().st_size)}): open it in a browser")

@@ -2,48 +2,18 @@
 
 from __future__ import annotations
 
-import re
 from typing import Final
 
-import numpy as np
 import pandas as pd
 
-from traceprof.facts.cache import fact, of_window
-from traceprof.facts.names.ranges import are_matched
-from traceprof.facts.steps.between import CHECKPOINT, EVALUATION, activity_of_ranges
-from traceprof.facts.steps.find import find_steps
-from traceprof.facts.steps.spans import rows_by
-from traceprof.model.intervals import Intervals
+from traceprof.facts.cache import of_window
+from traceprof.facts.steps.costs import costs_of_processes
 from traceprof.model.ranks import Ranks
-from traceprof.model.trace import Trace
 
-__all__ = ["ONE_OFF_KINDS", "compiling_ranges", "one_off_costs"]
+__all__ = ["one_off_costs"]
 
-LOADING, COMPILING, WARMUP = "loading", "compiling", "warm-up"
-LOADING_KERNELS = "loading kernels"
-ONE_OFF_KINDS: Final = (COMPILING, LOADING_KERNELS, CHECKPOINT, EVALUATION, WARMUP, LOADING)
-"""What is paid once, in the order in which it claims time.
-
-compiling: ranges and calls that compile code for devices; loading kernels: calls that load it;
-checkpoint and evaluation: ranges named so; warm-up: the steps that are called so, without what they
-compile; loading: ranges at the beginning that load or build the model, and copies to a device
-before the first step.
-"""
-
-_COMPILES: Final = re.compile(
-    r"(?i)nvrtc|(inductor|triton|jit).*(compile[^d]|compile$|codegen|autotun)|dynamo_timed"
-    r"|compile_fx|(^|[^a-z])(compile|compilation|autotune)([^a-z]|$)"
-)
-_COMPILING_CALLS: Final = re.compile(r"(nvrtc|hiprtc)(Compile|Add)\w*|cuLink\w+")
-_LOADS_CODE: Final = re.compile(
-    r"(cu|cuda|hip)(Module|Library)(Load|GetFunction|GetKernel|GetModule)\w*"
-)
 _LEAST: Final = 0.001
 """What takes a smaller share of the recording is no cost that anybody would mend."""
-_LOADS: Final = re.compile(
-    r"(?i)^(load|init|initiali[sz]e|setup|set_up|build|create|prepare)"
-    r"[ _-]*(\w*[ _-])?(model|weights|checkpoint|state|engine|tokenizer|optimizer|dataset)"
-)
 _COLUMNS: Final = ("kind", "count", "total_ns", "outside_ns", "start_ns", "end_ns", "process")
 
 
@@ -51,13 +21,14 @@ _COLUMNS: Final = ("kind", "count", "total_ns", "outside_ns", "start_ns", "end_n
 def one_off_costs(ranks: Ranks) -> pd.DataFrame:
     """Return what each process paid once, in the whole recording.
 
-    Columns: kind (one of `ONE_OFF_KINDS`), count (how often), total_ns (how long: no time counts
-    for two kinds), outside_ns (how much of that lies outside the window), start_ns and end_ns (of
-    the first and the last of it, on the clock of the run) and process. The longest come first.
+    Columns: kind (of `traceprof.facts.steps.costs.ONE_OFF_KINDS`), count (how often), total_ns
+    (how long: no time counts for two kinds), outside_ns (how much of that lies outside the window),
+    start_ns and end_ns (of the first and the last of it, on the clock of the run) and process. The
+    longest come first.
     What takes less than a thousandth of the recording is left out.
     """
     least_ns = _LEAST * ranks.whole.span.duration_ns
-    tables = [_costs_of(part) for part in ranks]
+    tables = [costs_of_processes(part) for part in ranks]
     rows = [
         {
             "kind": kind,
@@ -77,77 +48,3 @@ def one_off_costs(ranks: Ranks) -> pd.DataFrame:
     return table.sort_values(
         ["total_ns", "process", "kind"], ascending=[False, True, True], ignore_index=True
     )
-
-
-@fact
-def _costs_of(trace: Trace) -> dict[tuple[int, str], tuple[int, Intervals]]:
-    """Return how often and when each process paid for each kind."""
-    spans = pd.concat([_named(trace), _warmup(trace), _copies(trace)], ignore_index=True)
-    found: dict[tuple[int, str], tuple[int, Intervals]] = {}
-    for process, rows in rows_by(spans, "process").items():
-        own, taken = spans.iloc[rows], Intervals.empty()
-        for kind in ONE_OFF_KINDS:
-            chosen = own[own["kind"] == kind]
-            time = Intervals.union_of(chosen["start_ns"], chosen["end_ns"])
-            left = time - taken
-            taken = taken | time
-            if len(left):
-                is_each = kind == WARMUP
-                found[process, kind] = (len(chosen) if is_each else len(time), left)
-    return found
-
-
-def _named(trace: Trace) -> pd.DataFrame:
-    """Return the ranges and calls that are some kind of cost by their names."""
-    columns = ["process", "start_ns", "end_ns"]
-    tables = [compiling_ranges(trace)[columns].assign(kind=COMPILING)]
-    for name, pattern, kind in (
-        ("ranges", _LOADS, LOADING),
-        ("api_calls", _COMPILING_CALLS, COMPILING),
-        ("api_calls", _LOADS_CODE, LOADING_KERNELS),
-    ):
-        tables.append(_matching(trace.table(name), pattern)[columns].assign(kind=kind))
-    for (process, cause), time in activity_of_ranges(trace).items():
-        if cause in (EVALUATION, CHECKPOINT):
-            spans = {"process": process, "start_ns": time.starts, "end_ns": time.ends}
-            tables.append(pd.DataFrame(spans).assign(kind=cause))
-    return pd.concat(tables, ignore_index=True)
-
-
-def compiling_ranges(trace: Trace) -> pd.DataFrame:
-    """Return the ranges of the window that compile code for devices, by their names."""
-    return _matching(trace.ranges, _COMPILES)
-
-
-def _matching(frame: pd.DataFrame, pattern: re.Pattern[str]) -> pd.DataFrame:
-    names = frame["name"].cat
-    chosen = np.append(are_matched(names.categories, pattern), False)[names.codes.to_numpy()]
-    return frame[chosen]
-
-
-def _warmup(trace: Trace) -> pd.DataFrame:
-    steps = find_steps(trace)
-    own = steps.table[steps.warmup()]
-    return pd.DataFrame(
-        {
-            "process": own["process"].to_numpy(np.int64),
-            "start_ns": own["device_start_ns"].to_numpy(np.int64),
-            "end_ns": own["device_end_ns"].to_numpy(np.int64),
-            "kind": WARMUP,
-        }
-    )
-
-
-def _copies(trace: Trace) -> pd.DataFrame:
-    """Return the copies to devices before the first step, or before most of the kernels."""
-    copies, table = trace.copies, find_steps(trace).table
-    own = copies.loc[copies["direction"] == "h2d", ["process", "start_ns", "end_ns"]]
-    limits = table.groupby("process")["device_start_ns"].min()
-    if limits.empty:
-        limits = trace.kernels.groupby("process")["start_ns"].quantile(_FEW_KERNELS)
-    before = own["start_ns"] < own["process"].map(limits)
-    return own[before].assign(kind=LOADING)
-
-
-_FEW_KERNELS: Final = 0.01
-"""Copies that come before more kernels than this are of the loop."""

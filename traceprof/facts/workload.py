@@ -9,8 +9,9 @@ from typing import Final
 import numpy as np
 import pandas as pd
 
+from traceprof.facts.backward import autograd_rows
 from traceprof.facts.cache import fact
-from traceprof.facts.launches import phases_of_all_ranges
+from traceprof.facts.launches import phases_of_all_ranges, phases_of_work
 from traceprof.facts.names.phases import PHASES
 from traceprof.facts.names.ranges import are_matched, plain_name
 from traceprof.model.activity import Activity
@@ -33,12 +34,20 @@ _DECODES: Final = re.compile(
     r"(?i)paged[_ ]?attention|kv[_ ]?cache|reshape_and_cache|decode(with|_|attention)"
     r"|masked_multihead|prefill|mmha|trtllm|vllm|sglang|topk.*sampl|sampl.*top|speculative"
 )
+_TRAINS: Final = re.compile(
+    r"(?i)cross_?entropy|(nll|mse|l1|huber|ctc|kl_?div)_?loss|(^|[^a-z])loss($|[^a-z])"
+    r"|DistributedDataParallel|DDPSink|FullyShardedDataParallel|FSDP|zero_?grad|GradScaler"
+    r"|sync_?grad|grad_?(norm|sync)|(^|[^a-z])(rowwise_)?ada(grad|m)w?_"
+)
+"""What goes with a backward pass that is not in the recording: losses, averaging of gradients."""
 _HEAVY: Final = (Activity.GEMM.value, Activity.CONVOLUTION.value, Activity.ATTENTION.value)
 _LONGEST: Final = 60
 _LEAST_BACKWARD: Final = 0.01
 """One kernel of a loss makes no training: backward passes take their share of the time."""
 _LEAST_HEAVY: Final = 0.1
 _MOST_OTHER: Final = 0.02
+_LEAST_FORWARD: Final = 0.9
+"""Forward ranges tell inference if nearly all work is launched in them: a backward pass is not."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,14 +74,16 @@ def workload(ranks: Ranks) -> Workload:
         note = Note.of("{share:ratio} of the kernels' time is communication", share=communication)
         return Workload(COMMUNICATION, (note,))
     inference = list(_inference_of(ranks, kernels))
+    trains = [] if inference else _signs_of_training(ranks)
+    inference += [] if trains else _only_forward(ranks)
     heavy = float(by_activity.reindex(_HEAVY).fillna(0).sum())
-    if inference or heavy >= _LEAST_HEAVY:
+    if inference or trains or heavy >= _LEAST_HEAVY:
         shares = Note.of(
             "matrices, convolutions and attention take {share:ratio} of the kernels' time; no "
             "backward pass or optimizer is seen",
             share=heavy,
         )
-        return Workload(INFERENCE if inference else UNKNOWN, (*inference, shares))
+        return Workload(INFERENCE if inference else UNKNOWN, (*inference, *trains, shares))
     return Workload(UNKNOWN, (Note("no names of a neural network's training or inference"),))
 
 
@@ -141,6 +152,9 @@ def _longest_name(found: list[pd.DataFrame]) -> list[Note]:
 
 def _backward_of(ranks: Ranks, kernels: pd.DataFrame) -> list[Note]:
     notes = _longest_name([_ranges_of(part, "backward", _BACKWARD) for part in ranks])
+    count = sum(int(autograd_rows(part.host_ops["name"]).sum()) for part in ranks)
+    if count:
+        notes.append(Note.of("{n:count} operator(s) of autograd's backward pass", n=count))
     own = _named(kernels, _BACKWARD)
     is_much = own["total_ns"].sum() >= _LEAST_BACKWARD * kernels["total_ns"].sum()
     if own["count"].sum() > 1 and is_much:
@@ -178,11 +192,44 @@ def _inference_of(ranks: Ranks, kernels: pd.DataFrame) -> list[Note]:
     if any(map(len, ranges)):
         name = next(_range_name(found["name"].iloc[0]) for found in ranges if len(found))
         notes.append(Note.of("ranges of inference, such as {name}", name=name))
-    forward = [phases_of_all_ranges(part) == PHASES.index("forward") for part in ranks]
-    count = sum(int(found.sum()) for found in forward)
-    if count:
-        notes.append(Note.of("{n:count} forward range(s) and no backward one", n=count))
     return notes
+
+
+def _signs_of_training(ranks: Ranks) -> list[Note]:
+    """Return a name that goes with training, where nothing of a backward pass was recorded."""
+    columns = [table["name"] for part in ranks for table in (part.ranges, part.host_ops)]
+    columns += [part.kernels["name"] for part in ranks]
+    for column in columns:
+        names = pd.Index(column.cat.remove_unused_categories().cat.categories, dtype=object)
+        found = names[are_matched(names, _TRAINS) & ~are_matched(names, _BACKWARD)]
+        if len(found):
+            name = _kernel_name(found[0]) if "(" in str(found[0]) else _range_name(found[0])
+            text = "a training's forward pass, by {name}, but no backward pass was recorded"
+            return [Note.of(text, name=name)]
+    return []
+
+
+def _only_forward(ranks: Ranks) -> list[Note]:
+    """Return how many forward ranges there are, if nearly all kernels were launched in them."""
+    forward = PHASES.index("forward")
+    inside, whole = 0, 0
+    for part in ranks:
+        length = (part.kernels["end_ns"] - part.kernels["start_ns"]).to_numpy(np.int64)
+        whole += int(length.sum())
+        inside += int(length[phases_of_work(part, "kernels") == forward].sum())
+    if not whole or inside < _LEAST_FORWARD * whole:
+        return []
+    return [
+        Note.of(
+            "{share:ratio} of the kernels' time is launched in {n:count} forward range(s)",
+            n=sum(_n_forward(part) for part in ranks),
+            share=inside / whole,
+        )
+    ]
+
+
+def _n_forward(part: Trace) -> int:
+    return int((phases_of_all_ranges(part) == PHASES.index("forward")).sum())
 
 
 def _without_kernels(ranks: Ranks) -> Workload:
@@ -191,8 +238,9 @@ def _without_kernels(ranks: Ranks) -> Workload:
     if loaded:
         note = Note.of("{n:count} cop(y|ies) to a device and no kernel", n=loaded)
         return Workload(LOADING, (note,))
-    forward = sum(
-        int((phases_of_all_ranges(part) == PHASES.index("forward")).sum()) for part in ranks
-    )
+    training = _signs_of_training(ranks)
+    forward = sum(map(_n_forward, ranks))
+    if training or not forward or not any(len(part.host_ops) for part in ranks):
+        return Workload(UNKNOWN, tuple(training))
     note = Note.of("{n:count} forward range(s) and no backward one", n=forward)
-    return Workload(INFERENCE, (note,)) if forward else Workload(UNKNOWN)
+    return Workload(INFERENCE, (note,))

@@ -68,6 +68,15 @@ class DeviceTime:
             self.device_memory.clip(start_ns, end_ns),
         )
 
+    def within(self, time: Intervals) -> DeviceTime:
+        """Return what of it lies in ``time``."""
+        return DeviceTime(
+            self.compute & time,
+            self.communication & time,
+            self.transfer & time,
+            self.device_memory & time,
+        )
+
     def parts(self) -> dict[str, Intervals]:
         """Return when each of `BUSY_PARTS` was: they do not overlap."""
         kernel = self.kernel

@@ -2,21 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Final
 
+from traceprof.comparison.scaling.spec import NAME as SCALING
 from traceprof.model.results import Result
 from traceprof.render.base import Answered, Options
 from traceprof.render.escape import html_list, html_text
 from traceprof.render.formatting import sentences
 from traceprof.render.page.document import write_document
 from traceprof.render.page.tables import html_table
+from traceprof.render.scaling_chart import scaling_charts, scaling_style
 from traceprof.render.sections import Section, head_of, sections_of
 from traceprof.render.shown import further_tables, table_for_people
 
 __all__ = ["RENDER", "piece_of_html", "result_html"]
 
 _MOST_ROWS: Final = 100
+_CHARTS: Final[Mapping[str, Callable[[Result], str]]] = {SCALING: scaling_charts}
+"""What is drawn above the tables of a result."""
+
 _PIECE: Final = 'style="max-width:100%;overflow-x:auto"'
 
 
@@ -53,12 +58,14 @@ def render_html(document: Answered, options: Options) -> str:
     )
     body = "".join(_sections(document, options))
     missing = html_list(f"{name}: {reason}" for name, reason in document.missing.items())
-    return write_document(title, f"{top}<main>{body}{missing}</main>", ())
+    styles = [scaling_style()] if SCALING in document.results else []
+    return write_document(title, f"{top}<main>{body}{missing}</main>", styles)
 
 
 def _sections(document: Answered, options: Options) -> Iterator[str]:
     for section in sections_of(document, options):
         yield f'<section class="card"><h2>{html_text(section.title)}</h2>'
+        yield _CHARTS[section.name](section.result) if section.name in _CHARTS else ""
         yield "".join(_tables(section, options.rows or _MOST_ROWS))
         yield f"{html_list(sentences(section.result.notes))}</section>"
 

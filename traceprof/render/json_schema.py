@@ -8,8 +8,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
+from traceprof.facts.workload import WORKLOADS
 from traceprof.model.results import Column, Combine, ResultSpec, TableSpec, Unit
 from traceprof.render.json_text import KEY, SCHEMA
+from traceprof.session.answer import ONE_OFF
 
 __all__ = ["schema_of"]
 
@@ -47,6 +49,9 @@ def schema_of(specs: Mapping[str, ResultSpec]) -> dict[str, Any]:
             {
                 "schema": {"const": SCHEMA},
                 "verdict": _VERDICT,
+                "workload": _WORKLOAD,
+                "one_off": _table(ONE_OFF),
+                "hardware": _HARDWARE,
                 "trace": _TRACE,
                 "clock": _CLOCK,
                 "window": _WINDOW,
@@ -61,7 +66,7 @@ def schema_of(specs: Mapping[str, ResultSpec]) -> dict[str, Any]:
                     "additionalProperties": _STRING,
                 },
             },
-            but=("verdict",),
+            but=("verdict", "workload", "one_off"),
         ),
         "$defs": {
             **{unit.name.lower(): _values_of(unit) for unit in Unit},
@@ -174,6 +179,10 @@ _WINDOW: Final = _record(
         "start_ns": _INTEGER,
         "end_ns": _INTEGER,
         "duration_ns": _INTEGER,
+        "reason": {
+            "description": "what it is made of and why; null where it is what was asked for",
+            "anyOf": [_NOTE, {"type": "null"}],
+        },
         "notes": _NOTES,
     }
 )
@@ -183,10 +192,25 @@ _VERDICT: Final = _record(
         "sentences": _NOTES,
         "fine": {"type": "array", "items": _STRING},
         "unknown": _NOTES,
-        "once": _NOTES,
+        "once": {**_NOTES, "description": "what costs time once"},
+        "periodic": {**_NOTES, "description": "what does now and then, as evaluation"},
+        "parts": {
+            "description": "the share of each of the five parts that the sentences are about",
+            "type": "object",
+            "additionalProperties": {"type": "number"},
+        },
         "next_command": _STRING,
     }
 )
+_WORKLOAD: Final = {
+    "description": "what the run does",
+    **_record({"kind": {"enum": [*WORKLOADS]}, "reasons": _NOTES}),
+}
+_HARDWARE: Final = {
+    "description": "how many devices of each model worked",
+    "type": "array",
+    "items": _record({"name": _STRING, "count": _INTEGER}),
+}
 _ANY_ROW: Final = {"type": "object", "properties": {KEY: _STRING}, "required": [KEY]}
 _ANY_RESULT: Final = _record(
     {

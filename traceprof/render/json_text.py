@@ -21,8 +21,8 @@ from traceprof.model.results import Column, Note, Result
 from traceprof.render.base import Answered, Options
 from traceprof.render.escape import visible_text
 from traceprof.render.formatting import note_text
-from traceprof.render.shown import ShownTable, rows_of, tables_of
-from traceprof.session.answer import Document, Verdict
+from traceprof.render.shown import ShownTable, declared_table, rows_of, tables_of
+from traceprof.session.answer import ONE_OFF, Document, Verdict
 
 __all__ = [
     "KEY",
@@ -51,10 +51,12 @@ def document_of(document: Answered) -> dict[str, Any]:
     if isinstance(document, Comparison):
         return _comparison_of(document)
     info, window = document.info, document.selection.window
-    verdict = document.verdict
+    verdict, reason = document.verdict, document.selection.reason
     return {
         "schema": SCHEMA,
         **({} if verdict is None else {"verdict": _verdict_of(verdict)}),
+        **_workload_of(document),
+        "hardware": [{"name": name, "count": n} for name, n in document.hardware.items()],
         "trace": {
             "path": info.path,
             "format": info.format,
@@ -69,6 +71,7 @@ def document_of(document: Answered) -> dict[str, Any]:
             "start_ns": document.ns_after_start(window.start_ns),
             "end_ns": document.ns_after_start(window.end_ns),
             "duration_ns": window.duration_ns,
+            "reason": None if reason is None else note_of(reason),
             "notes": [note_of(note) for note in document.selection.notes],
         },
         "results": {
@@ -147,8 +150,21 @@ def _verdict_of(verdict: Verdict) -> dict[str, Any]:
         "fine": list(verdict.fine),
         "unknown": [note_of(note) for note in verdict.unknown],
         "once": [note_of(note) for note in verdict.once],
+        "periodic": [note_of(note) for note in verdict.periodic],
+        "parts": dict(verdict.parts),
         "next_command": verdict.next_command,
     }
+
+
+def _workload_of(document: Document) -> dict[str, Any]:
+    """Return what the run does and what it paid once, where that was asked."""
+    found: dict[str, Any] = {}
+    if document.workload is not None:
+        reasons = [note_of(note) for note in document.workload.reasons]
+        found["workload"] = {"kind": document.workload.kind, "reasons": reasons}
+    if document.one_off is not None:
+        found["one_off"] = _table_of(declared_table(ONE_OFF, document.one_off, document.ranks))
+    return found
 
 
 def _clock_of(document: Document) -> dict[str, Any]:

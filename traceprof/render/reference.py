@@ -12,6 +12,7 @@ from typing import Final
 from traceprof.analysis import ANALYSES, load_analysis
 from traceprof.model.results import Column, Combine, ResultSpec, TableSpec
 from traceprof.model.summary import SUMMARY as OF_RUNS
+from traceprof.session.answer import ONE_OFF
 from traceprof.session.explaining.spec import NAME as EXPLAIN
 from traceprof.session.explaining.spec import SPEC, SUMMARY
 from traceprof.store import sqlite_type
@@ -25,6 +26,10 @@ holds all of them ([schema](schema/analysis-2.json)), and in Python each is a fr
 (`run.NAME().to_frame("TABLE")`). The first table of a result is the one that answers. What was not
 recorded is null; columns of which nothing can be known may be missing. Written by `scripts/schema`
 from what the analyses declare.
+"""
+_OF_PAGE: Final = """## On the page of `traceprof analyze`
+
+Beside results its `--json` has the verdict, the workload and this table.
 """
 _OVER_RANKS: Final[Mapping[Combine, str]] = {
     Combine.KEY: "tells rows apart",
@@ -49,7 +54,7 @@ def reference_of(specs: Mapping[str, ResultSpec]) -> str:
     sections = (
         "\n".join(_section(name, summaries.get(name, ""), spec)) for name, spec in specs.items()
     )
-    return "\n".join([_HEAD, *sections])
+    return "\n".join([_HEAD, *sections, _OF_PAGE, *_table(ONE_OFF)])
 
 
 _WRITTEN: Final = "<!-- From here on written by scripts/schema. -->"

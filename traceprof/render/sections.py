@@ -10,7 +10,8 @@ from traceprof import analysis
 from traceprof.comparison.base import Comparison
 from traceprof.model.results import Result
 from traceprof.render.base import Answered, Options
-from traceprof.render.formatting import note_text, sentences
+from traceprof.render.briefing import briefing_of
+from traceprof.render.formatting import sentences
 from traceprof.render.shown import ShownTable, further_tables, table_for_people
 from traceprof.session.answer import Document
 from traceprof.session.explaining.spec import NAME as EXPLAIN
@@ -54,13 +55,14 @@ def head_of(document: Answered) -> Head:
             tuple(sentences(document.warnings)),
             tuple(sentences(document.verdict)),
         )
-    said = () if document.verdict is None else document.verdict.sentences
+    words = briefing_of(document)
+    said = (words.workload_line, words.answer, *(": ".join(remark) for remark in words.remarks))
     return Head(
         document.info.path,
         window_words(document),
         tuple(sentences(document.selection.notes)),
         tuple(document.info.warnings),
-        tuple(note_text(sentence) for sentence in said),
+        tuple(filter(None, said)) if document.verdict else (),
     )
 
 

@@ -15,6 +15,7 @@ from traceprof.render.wording import in_units, in_words
 __all__ = [
     "Row",
     "ShownTable",
+    "declared_table",
     "further_tables",
     "rows_of",
     "shown_frame",
@@ -87,7 +88,14 @@ def table_of(
         KeyError: there is no such table.
     """
     spec = result.spec.tables[0] if name is None else result.spec.table(name)
-    table = _declared(spec, result.tables[spec.name])
+    return declared_table(spec, result.tables[spec.name], ranks)
+
+
+def declared_table(
+    spec: TableSpec, frame: pd.DataFrame, ranks: Mapping[int, int] | None = None
+) -> ShownTable:
+    """Return a frame with the columns that ``spec`` declares, processes with their ranks."""
+    table = _declared(spec, frame)
     if table.has("process") and not table.has("rank") and len({*(ranks or {}).values()}) > 1:
         return _with_ranks(table, ranks or {})
     return table

@@ -33,6 +33,8 @@ def _word_step(row: Mapping[str, Any]) -> str:
     excess_ns = row["excess_ns"]
     if not is_known(excess_ns) or not excess_ns:
         return ""
+    if cause := _name(row.get("excess_cause")):
+        return f"longer by {format_duration(excess_ns)}: {cause}"
     grown = [
         f"{words.get(name, name.replace('_', ' '))} {signed_duration(row.get(f'{column}_ns'))}"
         for column, words in (("grown_part", _PARTS), ("grown_phase", _PHASES))
@@ -57,7 +59,14 @@ def signed_duration(ns: float | None) -> str:
 _SENTENCES: Final = (
     _Sentence(
         derived("remark", Unit.TEXT, "by how much an outlier differs, and what grew in it"),
-        ("excess_ns", "grown_part", "grown_part_ns", "grown_phase", "grown_phase_ns"),
+        (
+            "excess_ns",
+            "grown_part",
+            "grown_part_ns",
+            "grown_phase",
+            "grown_phase_ns",
+            "excess_cause",
+        ),
         _word_step,
     ),
 )

@@ -14,7 +14,7 @@ from traceprof.facts.one_off_costs import one_off_costs
 from traceprof.facts.steps.find import STEP_TABLES
 from traceprof.facts.workload import Workload, workload
 from traceprof.model.ranks import Ranks
-from traceprof.model.results import Result
+from traceprof.model.results import Result, TableSpec, Unit, key, same
 from traceprof.model.tables import ABSENT
 from traceprof.model.trace import TraceInfo
 from traceprof.model.window import TimeWindow
@@ -22,7 +22,7 @@ from traceprof.session.run import Run
 from traceprof.session.selection import Selection
 from traceprof.session.verdict import Verdict, judge
 
-__all__ = ["PAGE", "Document", "Verdict", "answer", "document_about", "page"]
+__all__ = ["ONE_OFF", "PAGE", "Document", "Verdict", "answer", "document_about", "page"]
 
 PAGE: Final = (
     "findings",
@@ -40,6 +40,21 @@ PAGE: Final = (
 """What the page of ``traceprof analyze`` is made of, as far as it was recorded."""
 
 
+ONE_OFF: Final = TableSpec(
+    "one_off",
+    "one row per process and kind of cost that the run paid once, the longest first",
+    (
+        key("process", "the process", Unit.NUMBER),
+        key("kind", "compiling, loading kernels, checkpoint, evaluation, warm-up or loading"),
+        same("count", Unit.COUNT, "how often; of warm-up, how many steps"),
+        same("total_ns", Unit.NS, "how long in the whole recording; no time counts twice"),
+        same("outside_ns", Unit.NS, "how much of that lies outside the window"),
+        same("at_ns", Unit.AT_NS, "when the first of it began"),
+        same("until_ns", Unit.AT_NS, "when the last of it ended"),
+    ),
+)
+"""What a run paid once, as a page has it."""
+
 _OF_RANK: Final = re.compile(r"^rank \d+ ?")
 
 
@@ -49,9 +64,9 @@ class Document:
 
     ``span`` is the whole run and ``selection`` the window that the results are about. ``missing``
     says why other analyses have no result, ``recorded`` which tables the trace has. ``ranks``
-    gives the rank of each process that has one. ``hardware`` are the devices that worked, in words.
-    A page also has ``workload``, what the run does, and ``one_off``, what it paid once (see
-    `traceprof.facts.one_off_costs`).
+    gives the rank of each process that has one. ``hardware`` says how many devices of each model
+    worked, by its name. A page also has ``workload``, what the run does, and ``one_off``, what it
+    paid once: the columns of `ONE_OFF`.
     """
 
     info: TraceInfo
@@ -61,7 +76,7 @@ class Document:
     missing: Mapping[str, str] = field(default_factory=dict)
     recorded: frozenset[str] = frozenset()
     ranks: Mapping[int, int] = field(default_factory=dict)
-    hardware: str = ""
+    hardware: Mapping[str, int] = field(default_factory=dict)
     verdict: Verdict | None = None
     workload: Workload | None = None
     one_off: pd.DataFrame | None = None
@@ -114,19 +129,25 @@ def page(run: Run, names: Sequence[str] = PAGE) -> Document:
         found,
         verdict=judge(found.results, found.recorded, window_ns, costs),
         workload=workload(ranks),
-        one_off=costs,
+        one_off=_declared(costs, found.span.start_ns),
     )
 
 
-def _hardware(ranks: Ranks) -> str:
-    """Return the models of the devices that worked, and how many there are of each."""
+def _declared(costs: pd.DataFrame, zero_ns: int) -> pd.DataFrame:
+    """Return the costs with the columns of `ONE_OFF`."""
+    instants = {"at_ns": costs["start_ns"] - zero_ns, "until_ns": costs["end_ns"] - zero_ns}
+    return ONE_OFF.frame(costs.assign(**instants))
+
+
+def _hardware(ranks: Ranks) -> Mapping[str, int]:
+    """Return how many devices of each model worked."""
     names = Counter(
         _OF_RANK.sub("", str(name))
         for part in ranks.whole
         for name, is_used in zip(part.devices["name"], part.devices["used"], strict=True)
         if is_used and name
     )
-    return ", ".join(f"{n} × {name}" if n > 1 else name for name, n in names.items() if name)
+    return {name: n for name, n in names.items() if name}
 
 
 def _ranks_of_processes(ranks: Ranks) -> dict[int, int]:

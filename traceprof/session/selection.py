@@ -51,11 +51,16 @@ _PART: Final = re.compile(r'\s*(range:"[^"]*"[^&]*|range:/(?:[^/\\]|\\.)*/[^&]*|
 
 @dataclass(frozen=True, slots=True)
 class Selection:
-    """A chosen window, what was asked for, and remarks on what that turned out to mean."""
+    """A chosen window, what was asked for, and remarks on what that turned out to mean.
+
+    ``reason``, the first of the remarks, says what the window is made of and why; None where it is
+    what somebody typed, and nothing else.
+    """
 
     window: TimeWindow
     label: str
     notes: tuple[Note, ...] = ()
+    reason: Note | None = None
 
 
 def select(ranks: Ranks, text: str | None) -> Selection:
@@ -72,7 +77,7 @@ def select(ranks: Ranks, text: str | None) -> Selection:
             f"window {selection.label!r} is empty: the trace covers "
             f"0..{format_duration(ranks.span.duration_ns)}"
         )
-    return selection
+    return replace(selection, reason=selection.notes[0] if selection.notes else None)
 
 
 def select_default(ranks: Ranks) -> Selection:
@@ -242,7 +247,7 @@ def _window_of(steps: pd.DataFrame) -> TimeWindow:
 def _borders(steps: pd.DataFrame, ranks: Ranks) -> str:
     """Return what the borders of the steps are, in words; "" where no device was recorded."""
     if steps["on_device"].any():
-        return ", by the work that they launched"
+        return f", by the work that {'it' if steps['step'].nunique() == 1 else 'they'} launched"
     if "kernels" in ranks.recorded:
         return ", by the host's clock: which work they launched is not known"
     return ""

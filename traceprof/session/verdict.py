@@ -6,12 +6,13 @@ Everything is taken from the results that the page shows, so that no number is s
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Final
 
 import numpy as np
 import pandas as pd
 
+from traceprof.facts.steps.occasional import notes_on_occasions
 from traceprof.model.intervals import Intervals
 from traceprof.model.parts import PARTS
 from traceprof.model.results import Note, Result
@@ -24,6 +25,12 @@ LEAST_SHARE: Final = 0.01
 _STEADY: Final = 0.1
 _MOSTLY: Final = 0.5
 _FILLED: Final = 0.95
+_CONSIDERABLE: Final = 0.05
+_SUBJECTS: Final = {
+    "idle": "idle time",
+    "exposed_communication": "communication",
+    "exposed_transfer": "transfers",
+}
 _UNTOLD: Final = ("profiler",)
 """Nobody records again to learn what the profiler itself takes."""
 _TOLD_BY: Final = ("record ", "traceprof record", "--")
@@ -47,6 +54,7 @@ _BOUND_BY: Final = {
     "unknown": "idle, the cause was not recorded",
 }
 """What one calls it when most of the time goes there; idle time counts by its cause."""
+_PAID_ONCE: Final = "mostly costs that occur once"
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,9 +62,12 @@ class Verdict:
     """What to make of a window.
 
     ``bound_by`` is the bottleneck in a word or two ("" where nothing tells it), ``sentences`` say
-    where the time goes and how steady it is. ``fine`` are the subjects that were checked and where
-    nothing was found, ``unknown`` what could not be judged and why, ``once`` what costs time but
-    not in every step. ``next_command`` is what to run next, with TRACE for the file.
+    where the time goes and how steady it is. ``parts`` is the share of each of the five parts that
+    the sentences are about ({} where no device worked). ``has_steps``: the window is made of steps,
+    warm-up with them. ``fine`` are the subjects that were checked and where nothing was found,
+    ``unknown`` what could not be judged and why. ``once`` is what costs time once, ``periodic``
+    what does now and then, as evaluation every 50 steps: neither is in the sentences.
+    ``next_command`` is what to run next, with TRACE for the file.
     """
 
     bound_by: str
@@ -65,6 +76,9 @@ class Verdict:
     unknown: tuple[Note, ...] = ()
     once: tuple[Note, ...] = ()
     next_command: str = ""
+    periodic: tuple[Note, ...] = ()
+    parts: Mapping[str, float] = field(default_factory=dict)
+    has_steps: bool = False
 
 
 def judge(
@@ -79,22 +93,27 @@ def judge(
     results are about, and ``one_off`` what the run paid once (`traceprof.facts.one_off_costs`).
     """
     steps, findings = results.get("steps"), results.get("findings")
+    occasions = () if steps is None or steps.table.empty else (*notes_on_occasions(steps.table),)
+    parts = _parts(results.get("breakdown"), steps if occasions else None)
+    kinds = {str(note.values["kind"]) for note in occasions}
     return Verdict(
-        bound_by=_bound_by(results),
-        sentences=(*_where(results, window_ns), *_steadiness(steps)),
-        fine=_fine(findings),
+        bound_by=_bound_by(results, parts),
+        sentences=(*_where(results, parts, window_ns, kinds), *_steadiness(steps, kinds)),
+        fine=_fine(findings, _visible(parts, steps)) if parts or _has_steps(steps) else (),
         unknown=_unknown(findings),
-        once=tuple(_once(one_off)),
+        once=(*(note for note in occasions if note.values["n"] == 1), *_once(one_off, occasions)),
         next_command=_next_command(findings, recorded),
+        periodic=tuple(note for note in occasions if note.values["n"] > 1),
+        parts=parts,
+        has_steps=steps is not None and _fill(steps.table, window_ns),
     )
 
 
-def _bound_by(results: Mapping[str, Result]) -> str:
+def _bound_by(results: Mapping[str, Result], parts: Mapping[str, float]) -> str:
     """Return where most of the time that is lost goes, or that none is lost."""
-    breakdown = results.get("breakdown")
-    shares = {} if breakdown is None else _parts(breakdown)
-    if not shares:
+    if not parts:
         return ""
+    shares = dict(parts)
     idle_ratio = shares.pop("idle")
     causes = results.get("idle")
     if causes is not None and len(causes.to_frame("causes")):
@@ -106,8 +125,19 @@ def _bound_by(results: Mapping[str, Result]) -> str:
     working = shares.pop("compute") + shares.pop("device_memory")
     if working >= _MOSTLY:
         return _GPU_BOUND
+    if _paid_once(results) >= _MOSTLY:
+        return _PAID_ONCE
     largest = max(shares, key=lambda name: shares[name])
     return _waiting_for(results, largest) or _BOUND_BY.get(largest, "mostly idle")
+
+
+def _paid_once(results: Mapping[str, Result]) -> float:
+    """Return the share of the time that findings say costs it once."""
+    findings = results.get("findings")
+    if findings is None or findings.table.empty:
+        return 0.0
+    table = findings.table
+    return float(table.loc[table["once_ns"].notna(), "claimed_ratio"].sum())
 
 
 def _waiting_for(results: Mapping[str, Result], largest: str) -> str:
@@ -121,17 +151,25 @@ def _waiting_for(results: Mapping[str, Result], largest: str) -> str:
     return f"waiting for {name}" if name and first["rule"] in _SLOW else ""
 
 
+_SLOW_STEPS: Final = "slow_steps"
 _SLOW: Final = ("straggler", "slow_host")
 
 
-def _where(results: Mapping[str, Result], window_ns: int) -> Iterable[Note]:
-    """Return where the time of a step goes, on the devices or else on the host."""
-    steps, breakdown = results.get("steps"), results.get("breakdown")
-    start, values = _subject(steps, window_ns)
+def _where(
+    results: Mapping[str, Result], parts: Mapping[str, float], window_ns: int, left_out: set[str]
+) -> Iterable[Note]:
+    """Return where the time of a step goes, on the devices or else on the host.
+
+    ``left_out`` are the kinds of what is done now and then.
+    """
+    breakdown = results.get("breakdown")
+    start, values = _subject(results.get("steps"), window_ns)
+    if left_out:
+        start += " without {left_out}"
+        values["left_out"] = " and ".join(sorted(left_out))
     if breakdown is not None:
         shares = {
-            _PART_NAMES.get(part, part.replace("_", " ")): share
-            for part, share in _parts(breakdown).items()
+            _PART_NAMES.get(part, part.replace("_", " ")): share for part, share in parts.items()
         }
         devices = len(breakdown.table)
         of = " (mean of {devices:count} devices)" if devices > 1 else ""
@@ -144,7 +182,9 @@ def _where(results: Mapping[str, Result], window_ns: int) -> Iterable[Note]:
 
 def _subject(steps: Result | None, window_ns: int) -> tuple[str, dict[str, Any]]:
     """Return what the shares are of: of a step where the window is made of them, else of it."""
-    if steps is None or "median_ns" not in steps.scalars or not _fill(steps, window_ns):
+    if steps is None or "median_ns" not in steps.scalars:
+        return "The window", {}
+    if not _fill(steps.table[~steps.table["is_warmup"]], window_ns):
         return "The window", {}
     if steps.scalars["is_pattern"]:
         return "A turn of the repeating pattern, {step:ns},", {"step": steps.scalars["median_ns"]}
@@ -152,21 +192,33 @@ def _subject(steps: Result | None, window_ns: int) -> tuple[str, dict[str, Any]]
     return f"A {kind} of {{step:ns}}", {"step": steps.scalars["median_ns"]}
 
 
-def _fill(steps: Result, window_ns: int) -> bool:
-    """Return whether the steady steps of all ranks together fill the window."""
-    table = steps.table[~steps.table["is_warmup"]]
-    starts = table["at_ns"].to_numpy(np.int64)
-    covered = Intervals.union_of(starts, starts + table["duration_ns"].to_numpy(np.int64))
-    return covered.total_ns >= _FILLED * window_ns
+def _fill(steps: pd.DataFrame, window_ns: int) -> bool:
+    """Return whether ``steps``, of all ranks together, fill the window."""
+    starts = steps["at_ns"].to_numpy(np.int64)
+    covered = Intervals.union_of(starts, starts + steps["duration_ns"].to_numpy(np.int64))
+    return bool(covered.total_ns) and covered.total_ns >= _FILLED * window_ns
 
 
-def _parts(breakdown: Result) -> dict[str, float]:
-    """Return the share of each of the five parts, of all devices together."""
-    total = breakdown.to_frame("total")
+def _parts(breakdown: Result | None, steps: Result | None) -> dict[str, float]:
+    """Return the share of each of the five parts, of all devices together.
+
+    Of ``steps``, where given: the steady ones that nothing done now and then made longer.
+    """
+    total = pd.DataFrame() if breakdown is None else breakdown.to_frame("total")
     if total.empty or not total["duration_ns"].iloc[0]:
         return {}
+    if steps is not None and "compute_ns" in steps.table:
+        own = steps.table[_are_typical(steps.table)]
+        sums = {part: float(own[f"{part}_ns"].sum()) for part in PARTS}
+        if whole := sum(sums.values()):
+            return {part: ns / whole for part, ns in sums.items()}
     row = total.iloc[0]
     return {part: float(row[f"{part}_ns"] / row["duration_ns"]) for part in PARTS}
+
+
+def _are_typical(steps: pd.DataFrame) -> pd.Series:
+    """Return which steps are no warm-up, and not longer by what is done now and then."""
+    return ~steps["is_warmup"].astype(bool) & (steps["excess_cause"] == "")
 
 
 def _host_shares(phases: Result) -> dict[str, float]:
@@ -189,10 +241,10 @@ def _with_shares(
     yield Note.of(f"{start} goes to {words}{end}.", **values, **numbered)
 
 
-def _steadiness(steps: Result | None) -> Iterable[Note]:
+def _steadiness(steps: Result | None, left_out: set[str]) -> Iterable[Note]:
     if steps is None or steps.scalars.get("steady_count", 0) < 2:
         return
-    scalars, table = steps.scalars, steps.table[~steps.table["is_warmup"].astype(bool)]
+    scalars, table = steps.scalars, steps.table[_are_typical(steps.table)]
     processes, n_steps = int(table["process"].nunique()), int(table["step"].nunique())
     what = "turn" if scalars["is_pattern"] else "step"
     on = " on {processes:count} ranks" if processes > 1 else ""
@@ -203,7 +255,8 @@ def _steadiness(steps: Result | None) -> Iterable[Note]:
         text = f"{{n:count}} {what}s{on}, {word}: 80 % of them take {{p10:ns}} to {{p90:ns}}"
     slow = int((table["excess_ns"] > 0).sum())
     text += "; {slow:count} of them slow" if slow else ""
-    text += "; {rate:number} samples/s" if "mean_samples_per_s" in scalars else ""
+    if "mean_samples_per_s" in scalars:
+        text += "; {rate:number} samples/s" + (", {left_out} included" if left_out else "")
     yield Note.of(
         f"{text}.",
         n=n_steps,
@@ -214,23 +267,49 @@ def _steadiness(steps: Result | None) -> Iterable[Note]:
         p90=scalars["p90_ns"],
         slow=slow,
         rate=scalars.get("mean_samples_per_s"),
+        left_out=" and ".join(sorted(left_out)),
     )
 
 
-def _once(one_off: pd.DataFrame) -> Iterable[Note]:
-    """Return what was paid once, not all in the window, by the process that paid the most."""
-    outside = one_off[one_off["outside_ns"] > 0]
+def _once(one_off: pd.DataFrame, told: Iterable[Note]) -> Iterable[Note]:
+    """Return what was paid once, not all in the window, by the process that paid the most.
+
+    What lies in the window is ``told`` already; of what is done again and again, all is.
+    """
+    again = {note.values["kind"]: note.values["n"] > 1 for note in told}
+    outside = one_off[(one_off["outside_ns"] > 0) & ~one_off["kind"].map(again).eq(True)]
     for kind, own in outside.groupby("kind", sort=False):
         row = own.iloc[int(own["outside_ns"].to_numpy().argmax())]
-        yield Note.of("{kind} {ns:ns}", kind=str(kind), ns=int(row["total_ns"]))
+        ns = row["outside_ns" if kind in again else "total_ns"]
+        yield Note.of("{kind} {ns:ns}", kind=str(kind), ns=int(ns))
 
 
-def _fine(findings: Result | None) -> tuple[str, ...]:
-    """Return the subjects of the rules that were judged, none of which found anything."""
+def _fine(findings: Result | None, visible: set[str]) -> tuple[str, ...]:
+    """Return the subjects of the rules that were judged, none of which found anything.
+
+    Without those that are ``visible``: what takes much of the time is not fine because a finding
+    of another subject explains it.
+    """
     if findings is None:
         return ()
     checked = findings.to_frame("checked")
-    return tuple(checked.loc[checked["is_fine"].astype(bool), "subject"])
+    fine = checked.loc[checked["is_fine"].astype(bool), "subject"]
+    return tuple(subject for subject in fine if subject not in visible)
+
+
+def _has_steps(steps: Result | None) -> bool:
+    """Return whether there is anything to judge where no device worked."""
+    return steps is not None and not steps.table.empty
+
+
+def _visible(parts: Mapping[str, float], steps: Result | None) -> set[str]:
+    """Return the subjects of rules that the page itself shows to be an issue."""
+    found = {
+        subject for part, subject in _SUBJECTS.items() if parts.get(part, 0.0) >= _CONSIDERABLE
+    }
+    if steps is not None and steps.scalars.get("spread_ratio", 0.0) >= _STEADY:
+        found.add("even steps")
+    return found
 
 
 def _unknown(findings: Result | None) -> tuple[Note, ...]:
@@ -252,8 +331,11 @@ def _unknown(findings: Result | None) -> tuple[Note, ...]:
 
 
 def _next_command(findings: Result | None, recorded: frozenset[str]) -> str:
-    if findings is not None and len(findings.table):
-        first = findings.table.iloc[0]
+    table = pd.DataFrame() if findings is None else findings.table
+    if len(table) and not table["is_minor"].iloc[0]:
+        first = table.iloc[0]
+        if first["rule"] == _SLOW_STEPS:
+            return f"traceprof explain TRACE {first['window']}"
         # A window that holds one gap shows nothing in a table of steps.
         has_window = first["window"] and first["show"] != "steps"
         window = f" --window '{first['window']}'" if has_window else ""

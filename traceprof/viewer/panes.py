@@ -5,16 +5,20 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from threading import Lock
+from typing import Final
 
 from traceprof.model.trace import TraceInfo
 from traceprof.model.window import TimeWindow
 from traceprof.render.formatting import sentences
-from traceprof.session.answer import Document, answer
+from traceprof.session.answer import Document, answer, page
 from traceprof.session.run import Run
 from traceprof.viewer.search import Search
 from traceprof.viewer.store import TimelineStore
 
-__all__ = ["Pane", "open_pane"]
+__all__ = ["FINDINGS", "Pane", "open_pane"]
+
+FINDINGS: Final = "findings"
+_OF_VERDICT: Final = ("steps", "breakdown", "idle", "phases")
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -36,11 +40,16 @@ class Pane:
     def answer(self, window: str | None, names: Sequence[str]) -> Document:
         """Return what the analyses ``names`` say about a window, as ``--window`` takes it.
 
+        With the findings comes the verdict, and what else it takes for one.
+
         Raises:
             UsageError: the window is none of this run.
         """
+        run = self.run.within(window)
         with self._one_asks:
-            return answer(self.run.within(window), names)
+            if FINDINGS in names:
+                return page(run, tuple(dict.fromkeys((*names, *_OF_VERDICT))))
+            return answer(run, names)
 
 
 def open_pane(title: str, run: Run) -> Pane:

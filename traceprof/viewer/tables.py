@@ -11,6 +11,7 @@ from dash import html
 from traceprof import analysis
 from traceprof.errors import TraceprofError
 from traceprof.model.results import Column, Result
+from traceprof.render.briefing import briefing_of
 from traceprof.render.escape import plain_text
 from traceprof.render.formatting import STYLES, heading, is_known, sentences, value_text
 from traceprof.render.shown import Row, ShownTable, further_tables, table_for_people
@@ -50,7 +51,7 @@ def _section(place: int, pane: Pane, text: str | None, names: Sequence[str]) -> 
     except TraceprofError as error:
         return html.Section([title, html.P(plain_text(error, 400), className="missing")])
     shown = [_analysis(place, document, name) for name in names]
-    return html.Section([title, _about(place, document), *shown])
+    return html.Section([title, _about(place, document), *_briefing(document), *shown])
 
 
 def _about(place: int, document: Document) -> html.P:
@@ -65,6 +66,19 @@ def _about(place: int, document: Document) -> html.P:
         ],
         className="sub",
     )
+
+
+def _briefing(document: Document) -> Iterator[Any]:
+    """Return what the page of the terminal says beside its findings, where these were asked."""
+    if document.verdict is None:
+        return
+    words = briefing_of(document)
+    if words.workload:
+        yield html.P(plain_text(words.workload_line))
+    if words.answer:
+        yield html.P(html.Strong(plain_text(words.answer)))
+    remarks = [f"{label}: {text}" for label, text in words.remarks]
+    yield html.Ul([html.Li(plain_text(remark)) for remark in remarks], className="remarks")
 
 
 def _analysis(place: int, document: Document, name: str) -> html.Div:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from random import Random
 
 import numpy as np
 import pytest
@@ -11,6 +12,7 @@ from tests.analysis.ranks.planted_run import MS, Job, cost_of_planted, make_job
 from tests.builders import TraceBuilder
 from tests.reading import rows, said
 from tests.running import run
+from traceprof.facts.collectives.matches import find_matches
 from traceprof.facts.ranks.blame import find_blame
 from traceprof.model.ranks import Ranks
 
@@ -160,6 +162,11 @@ def test_a_victim_that_passes_a_delay_on_is_not_blamed() -> None:
     blame = find_blame(ranks)
     assert blame.waited_ns.tolist() == [0, 100, 100]
     assert blame.charged_ns.tolist() == [200, 0, 0]
+    # The first round, both of a's, then b's second: 1 came last there, but had waited for 0.
+    last = find_matches(ranks).table["last_member"]
+    waited = blame.origin_of_match.tail(2)
+    assert waited.tolist() == [0, 0]
+    assert last.reindex(waited.index).tolist() == [0, 1]
 
 
 def test_of_a_victim_that_is_late_itself_each_has_its_part() -> None:
@@ -172,7 +179,9 @@ def test_of_a_victim_that_is_late_itself_each_has_its_part() -> None:
             ("b", 2): [(30, 40), (130, 270)],
         }
     )
-    assert find_blame(ranks).charged_ns.tolist() == [200, 30, 0]
+    blame = find_blame(ranks)
+    assert blame.charged_ns.tolist() == [200, 30, 0]
+    assert blame.origin_of_match.tail(2).tolist() == [0, 0]
 
 
 def test_the_first_collective_of_ranks_that_a_larger_one_put_in_step_is_waiting() -> None:
@@ -204,6 +213,57 @@ def test_matches_that_cannot_be_right_are_withheld_with_the_reason() -> None:
     assert said(result)[0].startswith(
         "who waits for whom is withheld: ranks end collectives before"
     )
+
+
+def unequal(kept: Callable[[int], bool], group: str = "w", late_ns: int = 0) -> Ranks:
+    """Two ranks with an all-reduce every ms; of the second, only those that are ``kept``."""
+    builder, random = TraceBuilder(), Random(1)
+    for rank in range(2):
+        builder.process(1 + rank, rank=rank).device(rank, "NVIDIA H100")
+        for number in range(40):
+            at = MS * number + random.randrange(50_000) + late_ns * rank
+            if rank and not kept(number):
+                continue
+            more = {"process": 1 + rank, "group": group, "group_size": 2, "backend": "gloo"}
+            builder.collective("all_reduce", at, at + 100_000, n_bytes=1000, **more)
+    return Ranks.of(builder.build())
+
+
+@pytest.mark.parametrize("group", ["w", ""])
+@pytest.mark.parametrize("late_ns", [0, 5 * MS])
+@pytest.mark.parametrize(
+    "kept",
+    [
+        lambda number: number % 4 == 0,
+        lambda number: number < 10,
+        lambda number: number >= 30,
+        lambda number: number != 5,
+    ],
+    ids=["every fourth", "the first", "the last", "all but one"],
+)
+def test_unequal_counts_give_no_figures_of_waiting_but_the_reason(
+    kept: Callable[[int], bool], late_ns: int, group: str
+) -> None:
+    """Ranks called one another late by 7863 % of the window: their collectives did not match."""
+    ranks = unequal(kept, group, late_ns)
+    stragglers = run("stragglers", ranks)
+    assert stragglers.table.empty
+    reason = said(stragglers)[0]
+    assert reason.startswith("who waits for whom is withheld: ")
+    assert "waited_ratio" not in stragglers.scalars
+    shared = run("shared", ranks)
+    assert shared.table["waited_ns"].isna().all()
+    assert reason in said(shared)
+    assert run("collectives", ranks).table["waited_ns"].isna().all()
+    assert run("ranks", ranks).table["waited_ns"].isna().all()
+    findings = run("findings", ranks)
+    assert not findings.table["rule"].isin(["straggler", "slow_host"]).any()
+
+
+def test_equal_counts_are_matched_and_nobody_waits_for_more_than_the_window() -> None:
+    result = run("stragglers", unequal(lambda number: number >= 0))
+    assert 0 < result.scalars["waited_ratio"] < 0.05
+    assert len(result.table) == 2
 
 
 def test_nothing_changes_with_the_order_or_the_clock() -> None:

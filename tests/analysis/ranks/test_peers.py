@@ -48,7 +48,7 @@ def test_the_rate_between_two_ranks_holds_no_waiting() -> None:
     )
     assert edge.rate_bytes_per_s == pytest.approx(150e9)
     assert edge.peak_ratio == pytest.approx(150 / 450)  # the NVLinks of an H100
-    assert (edge.sender_waited_ns, edge.receiver_waited_ns) == (40, 0)
+    assert (edge.sender_early_ns, edge.receiver_early_ns) == (40, 0)
 
 
 def test_peer_copies_stand_beside_messages() -> None:

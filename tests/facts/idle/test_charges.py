@@ -20,21 +20,24 @@ _TABLES = ("ranges", "host_ops", "api_calls")
 Span = tuple[int, int, int, int, int]  # start, length, thread, name, table
 
 
-def _all_spans(trace: Trace) -> list[tuple[int, int, int, str, int]]:
-    """Return start, -end, order of the table, name and thread of all that has a name."""
+Named = tuple[int, int, int, int, str, int]
+
+
+def _all_spans(trace: Trace) -> list[Named]:
+    """Return start, -end, order of the table, row, name and thread of all that has a name."""
     return [
-        (start, -end, order, name, thread)
+        (start, -end, order, row, name, thread)
         for order, table in enumerate(_TABLES)
-        for start, end, name, thread in plain(
-            trace.whole.table(table), "start_ns", "end_ns", "name", "thread"
+        for row, (start, end, name, thread) in enumerate(
+            plain(trace.whole.table(table), "start_ns", "end_ns", "name", "thread")
         )
     ]
 
 
-def _open_at(spans: list[tuple[int, int, int, str, int]], instant: int, thread: int) -> str:
+def _open_at(spans: list[Named], instant: int, thread: int) -> str:
     """Return the innermost name that a thread has open at an instant, "" for none."""
-    found = [own for own in spans if own[4] == thread and own[0] <= instant < -own[1]]
-    return max(found)[3] if found else ""
+    found = [own for own in spans if own[5] == thread and own[0] <= instant < -own[1]]
+    return max(found)[4] if found else ""
 
 
 def _common(name: str) -> str:
@@ -209,3 +212,28 @@ def test_work_that_waits_in_a_queue_is_nobody_s_fault() -> None:
     )
     # Until 20 µs after its launch returned, the second could not be there.
     assert _named(trace)[:2] == [("", "", 3_000_000 - 20_009), ("forward", "launching", 19_909)]
+
+
+def test_the_outermost_operator_is_told_beside_the_innermost_name() -> None:
+    trace = (
+        TraceBuilder()
+        .kernel("a", 0, 10, launched_ns=(0, 5))
+        .range("forward", 10, 100)
+        .host_op("aten::conv2d", 20, 60)
+        .host_op("aten::convolution", 20, 60)
+        .host_op("aten::as_strided", 30, 60)
+        .range("aten::mm, seq = 3", 60, 90)
+        .api_call("cudaMalloc", 70, 80)
+        .kernel("b", 100, 110, launched_ns=(98, 100))
+        .build()
+    )
+    times = find_charges(trace).times
+    own = plain(times[times["start_ns"] >= 10], "name", "operator", "start_ns", "end_ns")
+    assert own[:6] == [
+        ("forward", "forward", 10, 20),
+        ("aten::convolution", "aten::conv2d", 20, 30),
+        ("aten::as_strided", "aten::conv2d", 30, 60),
+        ("aten::mm", "aten::mm", 60, 70),
+        ("cudaMalloc", "aten::mm", 70, 80),
+        ("aten::mm", "aten::mm", 80, 90),
+    ]

@@ -56,6 +56,23 @@ def test_a_rank_that_was_not_recorded_in_the_window_has_no_time_in_it() -> None:
     assert plain(parts, *COLUMNS) == [(40, 20, 20), (0, 0, 0)]
 
 
+def test_shares_of_idle_time_are_of_what_was_recorded_of_each_device() -> None:
+    for window in (TimeWindow(0, 160), TimeWindow(40, 80)):
+        ranks = place_run(skewed()).within(window)
+        idle, parts = run("idle", ranks), run("breakdown", ranks).table.set_index("device")
+        devices = idle.to_frame("devices").set_index("device")
+        assert devices["recorded_ns"].to_dict() == parts["duration_ns"].to_dict()
+        assert devices["idle_ns"].to_dict() == parts["idle_ns"].to_dict()
+        assert devices["share_ratio"].tolist() == [0.5, 0.5]
+        for name in ("causes", "names"):
+            frame = idle.to_frame(name)
+            if name == "names":
+                frame = frame.groupby(["device", "cause"])[["total_ns", "share_ratio"]].sum()
+            shares = frame.groupby("device")["share_ratio"].sum()
+            assert (shares <= 0.5 + 1e-12).all()
+            assert name == "names" or shares.tolist() == [0.5, 0.5]
+
+
 def test_a_recording_moves_with_the_clock() -> None:
     second = place_run(skewed()).parts[1]
     moved = retime(second, {11: ClockCorrection(offset_ns=60)})

@@ -5,8 +5,10 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 from dataclasses import replace
+from html import unescape
 from html.parser import HTMLParser
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -21,12 +23,17 @@ from tests.running import run
 from traceprof.analysis import analysis_names
 from traceprof.formats import open_trace
 from traceprof.model.parts import PARTS
+from traceprof.model.ranks import Ranks
 from traceprof.model.results import Note
 from traceprof.model.trace import Trace, TraceInfo
 from traceprof.render.base import Options
+from traceprof.render.briefing import briefing_of
 from traceprof.render.palette import HEAT
+from traceprof.render.registry import render
 from traceprof.render.report import render_report
 from traceprof.render.report.matrix import peer_matrix
+from traceprof.session.answer import page
+from traceprof.session.run import run_of
 from traceprof.session.verdict import Verdict
 
 ALL = list(analysis_names())
@@ -34,9 +41,14 @@ VERDICT = Note.of("A step of {step:ns} is the first sentence.", step=1_000_000)
 NAMES = [name for name in HOSTILE if name != "\ud800"]
 
 
-def _report(trace: Trace, window: str | None = None, title: str = "report") -> str:
+def _report(trace: Trace, window: str | None = None, title: str = "report", **more: Any) -> str:
     document = measured(trace, ALL, window)
-    document = replace(document, verdict=Verdict("", (VERDICT,)))
+    parts = {}
+    if "breakdown" in document.results:
+        total = document.results["breakdown"].to_frame("total")
+        parts = {part: total[f"{part}_ns"].sum() / total["duration_ns"].sum() for part in PARTS}
+    verdict = Verdict("input-bound", (VERDICT,), parts=parts, has_steps=True)
+    document = replace(document, verdict=verdict, **more)
     return render_report(document, trace, Options(title=title))
 
 
@@ -88,14 +100,45 @@ def _tags(html: str) -> dict[str, int]:
     return parser.seen
 
 
-def test_the_first_lines_are_the_verdict_and_the_main_numbers() -> None:
+def test_the_first_lines_are_the_verdict_and_where_the_time_goes() -> None:
     html = _report(_training())
-    assert "<p>A step of 1.000 ms is the first sentence.</p>" in html
-    figures = re.findall(r"<b>(.*?)</b><span>(.*?)</span>", html)
-    assert figures[0] == ("1.000 ms", "median of 4 steady steps")
+    assert "Input-bound. A step of 1.000 ms is the first sentence.</p>" in html
+    legend = re.search(r'<ul class="legend">(.*?)</ul>', html)
+    assert legend
+    found = re.findall(r"</i>(.*?)</li>", legend.group(1))
     shares = ("64.9 %", "10.8 %", "0.0 %", "0.0 %", "24.3 %")
-    words = [part.replace("_", " ") for part in PARTS]
-    assert figures[-5:] == list(zip(shares, words, strict=True))
+    words = [part.replace("_", " ").capitalize() for part in PARTS]
+    assert found == [f"{word} {share}" for word, share in zip(words, shares, strict=True)]
+
+
+def test_the_first_screen_says_what_the_page_of_the_terminal_says() -> None:
+    trace = _training()
+    document = page(run_of(Ranks.of(trace)))
+    html = render_report(document, trace, Options(title="report"))
+    words = briefing_of(document)
+    assert "H100" in words.workload
+    assert words.answer.startswith("GPU-bound. A step of 1.000 ms goes to ")
+    text = unescape(re.sub(r"<[^>]+>", " ", html[html.index("<h1>") : html.index("<footer>")]))
+    said = " ".join(text.split())
+    told = [words.workload_line, words.times, *words.notes, words.answer]
+    for part in [*told, *(text for _, text in words.remarks)]:
+        assert " ".join(part.split()) in said
+    in_terminal = " ".join(render("text", document, Options(width=10_000)).split())
+    assert words.answer in in_terminal
+    assert all(text in in_terminal for _, text in words.remarks)
+
+
+def test_a_slow_step_has_the_command_that_explains_it() -> None:
+    builder, at = TraceBuilder(), 0
+    for number in range(8):
+        length = (50 if number == 5 else 10) * MS
+        builder.step(at, at + length, number).kernel("gemm", at + length - 9 * MS, at + length)
+        at += length
+    trace = builder.build(info=TraceInfo(path="/tmp/a b.sqlite"))
+    assert "Why step 5 is slow: traceprof explain &#x27;/tmp/a b.sqlite&#x27; step:5" in _report(
+        trace
+    )
+    assert "traceprof explain" not in _report(_training())
 
 
 def test_advice_is_a_list_with_what_to_do_and_where() -> None:

@@ -115,6 +115,7 @@ def test_the_page_opens_with_the_verdict_the_steps_and_the_best_advice() -> None
             unknown=(Note.of("{what}: not recorded", what="ranks"),),
             once=(Note.of("warm-up {ns:ns}", ns=3_000),),
             next_command="traceprof show steps TRACE",
+            has_steps=True,
         ),
         info=TraceInfo(path="/tmp/my trace.sqlite"),
     )

@@ -15,6 +15,7 @@ from traceprof.model.ranks import Ranks
 from traceprof.model.results import Result
 from traceprof.model.trace import Trace
 from traceprof.render.formatting import sentences
+from traceprof.render.registry import render
 from traceprof.session.explaining.explain import explain
 from traceprof.session.run import run_of
 
@@ -149,9 +150,80 @@ def test_a_single_step_has_no_typical_one() -> None:
         explained(Loop(steps=1).trace(), "step:0")
 
 
-def test_without_devices_nothing_is_explained() -> None:
+def test_without_devices_and_phases_nothing_is_explained() -> None:
     with pytest.raises(NotRecordedError, match="no kernels recorded"):
         explained(TraceBuilder().step(0, 10, 0).step(10, 20, 1).build(), "step:1")
+
+
+def test_without_devices_it_is_the_phases_of_the_host() -> None:
+    builder = TraceBuilder()
+    for i, (start, wait) in enumerate(((0, 2), (10, 2), (20, 7), (35, 2))):
+        builder.step(start, start + 8 + wait, i)
+        builder.phase("data", start, start + wait)
+        builder.phase("forward", start + wait, start + wait + 6)
+    result = explained(builder.build(), "step:2")
+    phases = result.to_frame("phases").set_index("phase")
+    assert phases.loc["data", ["own_ns", "against_ns", "difference_ns"]].tolist() == [7, 2, 5]
+    assert (result.scalars["own_ns"], result.scalars["difference_ns"]) == (15, 5)
+    assert result.table.empty
+    assert "no work of devices was recorded" in sentences(result.notes)[-1]
+    document = explain(run_of(Ranks.of(builder.build())), "step:2")
+    text = render("text", document)
+    assert "step 2 is 5 ns longer than step" in text
+    assert "data" in text
+
+
+def test_a_delay_is_charged_to_where_it_began() -> None:
+    """In step 3 rank 0 is late in group a; rank 1, that waited for it, then is late in b."""
+    late, builder = 3 * MS, TraceBuilder()
+    for rank in range(3):
+        builder.process(10 + rank, rank=rank).device(rank)
+    for i in range(6):
+        at, lost = 10 * MS * i, late if i == 3 else 0
+        for rank in range(3):
+            builder.step(at, at + 10 * MS, i, process=10 + rank, thread=10 + rank)
+        starts = {("a", 0): at + MS + lost, ("a", 1): at + MS}
+        starts |= {("b", 1): at + 3 * MS + lost, ("b", 2): at + 3 * MS}
+        for (group, rank), start in starts.items():
+            end = at + (2 if group == "a" else 4) * MS + lost
+            more: dict[str, Any] = {"process": 10 + rank, "thread": 10 + rank}
+            number = 1000 * i + 10 * rank + (group == "b")
+            called = at + (100 if group == "a" else 200) * US
+            builder.collective(
+                "all_reduce",
+                called,
+                called + 30 * US,
+                group=group,
+                group_size=2,
+                n_bytes=8,
+                sequence=i,
+                correlation=number,
+                **more,
+            )
+            builder.kernel(
+                "ncclDevKernel_AllReduce",
+                start,
+                end,
+                launched_ns=(called + 5 * US, called + 10 * US),
+                correlation=number,
+                device=rank,
+                **more,
+            )
+    waits = explained(builder.build()).table.query("kind == 'waiting' and own_ns > 0")
+    assert waits["name"].tolist() == ["rank 0"]
+    assert waits["difference_ns"].tolist() == [2 * MS]  # ranks 1 and 2 wait 3 ms each, of three
+
+
+def test_idle_time_that_nobody_holds_up_has_a_name() -> None:
+    builder = TraceBuilder()
+    for i in range(6):
+        at = 10 * MS * i
+        builder.step(at, at + 10 * MS, i)
+        builder.kernel("a", at + MS, at + 2 * MS, launched_ns=(at + 10, at + 20))
+        start = at + (5 if i == 2 else 3) * MS
+        builder.kernel("b", start, start + MS, launched_ns=(at + 30, at + 40))
+    row = first(explained(builder.build(), "step:2"))
+    assert (row["kind"], row["name"]) == ("queued", "(launched, not begun yet)")
 
 
 def random_trace(seed: int) -> Trace:

@@ -2,9 +2,11 @@
 
 Taking a part of the critical path away gains at most its time on the path, and never more than
 what brings the window down to the time in which the busiest device still has other work: the
-smaller of the two is the bound. Beside it stands what the devices lose to the same thing, as
-`findings`, `idle` and `breakdown` count it: that of a device which is not on the path gains nothing
-by itself, and a path may hold what devices hide.
+smaller of the two is the bound. Beside it stands what the devices lose to the same thing: that of
+a device which is not on the path gains nothing by itself, and a path may hold what devices hide.
+
+All of it is judged in the same time as findings are, the typical steps; what devices lose is also
+given of the whole window, as `idle` and `breakdown` have it.
 """
 
 from __future__ import annotations
@@ -18,16 +20,22 @@ import pandas as pd
 from traceprof.analysis.base import Analysis
 from traceprof.facts.device.times import (
     device_time,
-    device_times,
     devices_at_work,
+    recorded_window,
     used_devices,
 )
-from traceprof.facts.gaps import CAUSES, find_gaps
+from traceprof.facts.losses import find_losses, within
 from traceprof.facts.path.graph import DEVICE_KINDS
 from traceprof.facts.path.parts import find_path
 from traceprof.facts.path.walk import Segments
-from traceprof.facts.steps.find import steps_of_ranks
+from traceprof.facts.steps.typical import (
+    are_typical,
+    judged_times,
+    typical_step_ns,
+    typical_time,
+)
 from traceprof.facts.transfers.speeds import copy_speeds
+from traceprof.model.intervals import Intervals
 from traceprof.model.ranks import Ranks
 from traceprof.model.results import (
     Note,
@@ -46,12 +54,14 @@ from traceprof.model.trace import Trace
 __all__ = ["ANALYSIS"]
 
 _CASES: Final = (
-    ("communication fully hidden", ("communication",), "communication", ""),
+    ("communication fully hidden", ("communication",), "communication", "exposed_communication"),
     ("data loading free", ("data",), "", "data"),
     ("launch gaps closed", ("launch", "latency"), "", "launch"),
     ("host code free", ("host",), "", "host"),
     ("synchronisation free", ("synchronising",), "", "synchronising"),
 )
+"""Each with its parts of the path, the union of a device that it frees, and what devices lose."""
+
 _COPIES: Final = "copies at link speed"
 
 SPEC: Final = ResultSpec(
@@ -64,16 +74,31 @@ SPEC: Final = ResultSpec(
                 derived(
                     "gain_ns",
                     Unit.NS,
-                    "how much shorter a step would be, at most (the window where steps are not "
-                    "known)",
+                    "how much shorter a typical step would be, at most (the window where steps are "
+                    "not known)",
                 ),
-                mean("gain_ratio", Unit.RATIO, "gain of the window, at most", "process_count"),
+                mean("gain_ratio", Unit.RATIO, "gain of the judged time, at most", "process_count"),
                 derived("speedup", Unit.FACTOR, "how many times as fast it would be, at most"),
                 derived(
                     "device_ratio",
                     Unit.RATIO,
-                    "how much of the window devices lose to it, the mean over devices: exposed "
-                    "communication, or idle for that cause",
+                    "device_ns of the judged time of all devices, as `findings` counts it",
+                ),
+                derived(
+                    "window_ratio",
+                    Unit.RATIO,
+                    "window_ns of the window, as far as each device was recorded in it",
+                ),
+                total(
+                    "device_ns",
+                    Unit.NS,
+                    "what devices lose to it in the judged time, together: exposed communication, "
+                    "or idle for that cause",
+                ),
+                total(
+                    "window_ns",
+                    Unit.NS,
+                    "the same of the whole window, as `breakdown` and `idle` have it",
                 ),
                 total("process_count", Unit.COUNT, "over how many processes"),
             ),
@@ -92,8 +117,9 @@ SPEC: Final = ResultSpec(
         ),
     ),
     scalars=(
-        same("step_ns", Unit.NS, "the median step; the window where steps are not known"),
+        same("step_ns", Unit.NS, "the median typical step; the window where steps are not known"),
         same("window_ns", Unit.NS, "the length of the window"),
+        same("judged_ns", Unit.NS, "what of it is judged: the typical steps"),
     ),
 )
 _BOUND: Final = Note(
@@ -105,77 +131,105 @@ _BOUND: Final = Note(
 def measure_whatif(ranks: Ranks) -> Result:
     """Return upper bounds of what could be gained."""
     speeds = copy_speeds(ranks)
-    gains = pd.DataFrame(
+    judged = typical_time(ranks)
+    found = pd.DataFrame(
         [
-            _gains(part, process, devices, speeds)
+            _gains(part, process, devices, speeds, judged)
             for part in ranks
             for process, devices in devices_at_work(part).items()
         ]
     )
-    window_ns = ranks.span.duration_ns
-    steps = steps_of_ranks(ranks)
-    step_ns = float(np.median(steps.durations_ns)) if len(steps) else float(window_ns)
-    ratio = gains.mean() / max(1, window_ns)
-    lost = _lost_by_devices(ranks)
+    step_ns = typical_step_ns(ranks)
+    ratio = found.mean() / max(1, judged.total_ns)
     cases = pd.DataFrame(
         {
             "case": ratio.index.to_numpy(object),
             "gain_ns": ratio.to_numpy() * step_ns,
             "gain_ratio": ratio.to_numpy(),
             "speedup": 1 / (1 - ratio.to_numpy()),
-            "device_ratio": [lost.get(str(case), float("nan")) for case in ratio.index],
-            "process_count": len(gains),
+            "process_count": len(found),
         }
-    ).sort_values("gain_ratio", ascending=False, kind="stable", ignore_index=True)
+    )
+    cases = cases.merge(_lost_by_devices(ranks), on="case", how="left")
+    cases = cases.sort_values("gain_ratio", ascending=False, kind="stable", ignore_index=True)
     links = pd.DataFrame({"direction": list(speeds), "bytes_per_s": list(speeds.values())})
     tables = {"cases": cases, "links": links}
     return Result(
         "whatif",
         SPEC,
         tables={name: SPEC.table(name).frame(table) for name, table in tables.items()},
-        scalars={"step_ns": step_ns, "window_ns": window_ns},
-        notes=(_BOUND, *_on_links(speeds)),
+        scalars={
+            "step_ns": step_ns,
+            "window_ns": ranks.span.duration_ns,
+            "judged_ns": judged.total_ns,
+        },
+        notes=(_BOUND, *_on_steps(ranks, judged), *_on_links(speeds)),
     )
 
 
 def _gains(
-    trace: Trace, process: int, devices: tuple[int, ...], speeds: Mapping[str, float]
+    trace: Trace,
+    process: int,
+    devices: tuple[int, ...],
+    speeds: Mapping[str, float],
+    judged: Intervals,
 ) -> dict[str, float]:
-    """Return what each case would gain of the window for a process, in ns."""
+    """Return what each case would gain of the ``judged`` time for a process, in ns."""
     parts, segments = find_path(trace, process)
-    times = [device_time(trace, device) for device in devices]
-    window_ns = trace.span.duration_ns
+    times = [device_time(trace, device).within(judged) for device in devices]
     gains: dict[str, float] = {}
     for case, names, without, _ in _CASES:
-        on_path = sum(parts[name].total_ns for name in names)
+        on_path = sum((parts[name] & judged).total_ns for name in names)
         floor = max(time.busy_without_ns(without) for time in times)
-        gains[case] = min(on_path, window_ns - floor)
-    return gains | {_COPIES: _faster_copies(segments, speeds)}
+        if without:  # what is hidden still takes its time
+            floor = max(floor, *(getattr(time, without).total_ns for time in times))
+        gains[case] = min(on_path, judged.total_ns - floor)
+    return gains | {_COPIES: _faster_copies(segments, speeds, judged)}
 
 
-def _lost_by_devices(ranks: Ranks) -> dict[str, float]:
-    """Return what devices lose to each case, the mean over all that ever work, of the window."""
-    count, exposed, causes = 0, 0, dict.fromkeys(CAUSES, 0)
-    for part in ranks:
-        times, gaps = device_times(part), find_gaps(part)
-        count += len(used_devices(part))
-        exposed += sum((time.communication - time.compute).total_ns for time in times.values())
-        for cause in causes:
-            causes[cause] += int(gaps[cause].sum())
-    whole = max(1, count * ranks.span.duration_ns)
-    return {case: (causes[cause] if cause else exposed) / whole for case, _, _, cause in _CASES}
+def _lost_by_devices(ranks: Ranks) -> pd.DataFrame:
+    """Return what all devices lose to each case, in the judged time and in the window."""
+    losses, judged = find_losses(ranks), judged_times(ranks)
+    judged_ns = sum(time.total_ns for time in judged.values())
+    recorded_ns = sum(
+        recorded_window(part, device).duration_ns for part in ranks for device in used_devices(part)
+    )
+    rows = []
+    for case, _, _, name in _CASES:
+        inside = sum(time.total_ns for time in within(losses[name], judged).values())
+        whole = sum(time.total_ns for time in losses[name].values())
+        rows.append((case, inside / max(1, judged_ns), whole / max(1, recorded_ns), inside, whole))
+    columns = ["case", "device_ratio", "window_ratio", "device_ns", "window_ns"]
+    return pd.DataFrame(rows, columns=columns)
 
 
-def _faster_copies(segments: Segments, speeds: Mapping[str, float]) -> float:
-    """Return the ns of the path that copies would save at the speed of their link."""
+def _faster_copies(segments: Segments, speeds: Mapping[str, float], judged: Intervals) -> float:
+    """Return the ns of the ``judged`` path that copies would save at the speed of their link."""
     chosen = segments.kind == DEVICE_KINDS.index("transfer")
     rows = segments.work.iloc[segments.row[chosen]]
-    on_path = (segments.end_ns - segments.start_ns)[chosen].astype(np.float64)
+    on_path = judged.covered_ns(segments.start_ns[chosen], segments.end_ns[chosen])
     length = (rows["end_ns"] - rows["start_ns"]).to_numpy(np.float64)
     speed = rows["direction"].astype(object).map(speeds).to_numpy(np.float64)
     ideal = rows["n_bytes"].to_numpy(np.float64) / speed * 1e9
     slack = np.clip(1 - ideal / np.maximum(length, 1), 0, 1)
     return float(np.nansum(on_path * slack))
+
+
+def _on_steps(ranks: Ranks, judged: Intervals) -> list[Note]:
+    """Return what of the window is not judged, where that is anything."""
+    window_ns = ranks.span.duration_ns
+    is_typical = are_typical(ranks)
+    if not is_typical.any() or judged.total_ns == window_ns:
+        return []
+    return [
+        Note.of(
+            "gains and device_ratio are of the {n:count} typical step(s), {judged:ns} of the "
+            "{window:ns}, as findings are: without warm-up and slow steps",
+            n=int(is_typical.sum()),
+            judged=judged.total_ns,
+            window=window_ns,
+        )
+    ]
 
 
 def _on_links(speeds: Mapping[str, float]) -> list[Note]:

@@ -17,6 +17,7 @@ from traceprof.facts.collectives.step_traffic import find_step_traffic
 from traceprof.facts.collectives.work import require_collectives
 from traceprof.facts.names.phases import UNCLAIMED
 from traceprof.facts.names.sizes import classify_sizes, order_of_size
+from traceprof.facts.ranks.blame import why_withheld
 from traceprof.facts.ranks.waits import find_waits
 from traceprof.model.ranks import Ranks
 from traceprof.model.results import (
@@ -54,7 +55,7 @@ SPEC: Final = ResultSpec(
                 derived("busbw_bytes_per_s", Unit.BYTES_PER_S, "what each link must carry"),
                 derived("peak_ratio", Unit.RATIO, "busbw of the link's peak; not cut off at 1"),
                 total("exposed_ns", Unit.NS, "what compute on the same device does not hide"),
-                total("waited_ns", Unit.NS, "for the last rank, once the ranks were in step"),
+                total("waited_ns", Unit.NS, "of that, for the last rank, in step: no compute ran"),
                 derived("algbw_bytes_per_s", Unit.BYTES_PER_S, "size of the operation over time"),
                 median("median_ns", Unit.NS, "the median time"),
                 key("group", "the communicator, empty where it has no name"),
@@ -147,7 +148,7 @@ def _summed(work: pd.DataFrame, shared: pd.DataFrame) -> pd.DataFrame:
         total_ns=times["duration_ns"].sum(),
         exposed_ns=times["exposed_ns"].sum(min_count=1),
         median_ns=times["duration_ns"].median(),
-        waited_ns=timed[timed["match"] >= 0].groupby("number")["wait_ns"].sum(),
+        waited_ns=timed[timed["match"] >= 0].groupby("number")["wait_ns"].sum(min_count=1),
         algorithm=_distinct(work, "way"),
         dtype=_distinct(work, "dtype"),
     )
@@ -173,12 +174,17 @@ def _rate(moved: pd.DataFrame, column: str) -> pd.Series:
     return known[column].sum() / total_ns.where(total_ns > 0) * 1e9
 
 
-def _waits(ranks: Ranks, work: pd.DataFrame) -> npt.NDArray[np.int64]:
-    """Return how long each rank waited in each row, without what came before they were in step."""
+def _waits(ranks: Ranks, work: pd.DataFrame) -> npt.NDArray[np.float64]:
+    """Return how long each rank waited in each row and did not compute, once all were in step.
+
+    NaN where the matches cannot be right.
+    """
+    if why_withheld(ranks):
+        return np.full(len(work), np.nan)
     keys = ["match", "member"]
-    waits = find_waits(ranks).drop_duplicates(keys).set_index(keys)["wait_ns"]
+    waits = find_waits(ranks).drop_duplicates(keys).set_index(keys)["exposed_ns"]
     known = waits.reindex(pd.MultiIndex.from_frame(work[keys]))
-    return known.fillna(0).to_numpy(np.int64)
+    return known.fillna(0).to_numpy(np.float64)
 
 
 def _distinct(work: pd.DataFrame, column: str) -> pd.Series:

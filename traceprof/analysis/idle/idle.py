@@ -9,7 +9,7 @@ import numpy.typing as npt
 import pandas as pd
 
 from traceprof.analysis.base import Analysis
-from traceprof.facts.device.times import devices_of_processes
+from traceprof.facts.device.times import devices_of_processes, recorded_window, used_devices
 from traceprof.facts.gaps import CAUSES, find_gaps
 from traceprof.facts.idle.charges import charged_by_host
 from traceprof.facts.steps.find import find_steps
@@ -34,6 +34,7 @@ _HOST_BOUND: Final = 0.3
 _SHOWN: Final = 12
 _NAMED: Final = 3
 _DEVICE: Final = key("device", "the number of the device in the run", Unit.NUMBER)
+_SHARE: Final = "total_ns of the window, as far as the device was recorded in it"
 
 SPEC: Final = ResultSpec(
     tables=(
@@ -44,7 +45,7 @@ SPEC: Final = ResultSpec(
                 _DEVICE,
                 key("cause", "what the device waited for"),
                 total("total_ns", Unit.NS, "how long"),
-                derived("share_ratio", Unit.RATIO, "total_ns of the window"),
+                derived("share_ratio", Unit.RATIO, _SHARE),
                 derived("idle_ratio", Unit.RATIO, "total_ns of the idle time of the device"),
                 total("gap_count", Unit.COUNT, "gaps in which it is the largest cause"),
             ),
@@ -61,14 +62,25 @@ SPEC: Final = ResultSpec(
                     "the innermost range, operator or call that was open, without numbers of steps "
                     "and occurrences; (nothing recorded) where none was",
                 ),
+                key("operator", "the outermost operator around it; the name where none is"),
                 key(
                     "thread",
                     "launching: on the thread that launches what ends the gap; other: on another "
                     "one, while that thread waited or recorded nothing",
                 ),
                 total("total_ns", Unit.NS, "how long devices were idle in it"),
-                derived("share_ratio", Unit.RATIO, "total_ns of the window"),
+                derived("share_ratio", Unit.RATIO, _SHARE),
                 total("gap_count", Unit.COUNT, "in how many gaps"),
+            ),
+        ),
+        TableSpec(
+            "devices",
+            "one row per device that worked: how long it was idle, as `breakdown` has it",
+            (
+                _DEVICE,
+                total("recorded_ns", Unit.NS, "the length of the window, as far as recorded"),
+                total("idle_ns", Unit.NS, "how long it was idle"),
+                derived("share_ratio", Unit.RATIO, "idle_ns of recorded_ns"),
             ),
         ),
         TableSpec(
@@ -102,6 +114,7 @@ def measure_idle(trace: Trace) -> Result:
     tables = {
         "causes": _by_cause(gaps),
         "names": _by_name(charged_by_host(trace)),
+        "devices": _by_device(trace, gaps),
         "histogram": _histogram(gaps),
         "host_bound_steps": _host_bound_steps(trace, gaps),
     }
@@ -134,15 +147,28 @@ def _by_cause(gaps: pd.DataFrame) -> pd.DataFrame:
     )
 
 
+def _by_device(trace: Trace, gaps: pd.DataFrame) -> pd.DataFrame:
+    """Return how long each device that worked was recorded, and idle."""
+    devices = [*used_devices(trace)]
+    idle = (gaps["end_ns"] - gaps["start_ns"]).groupby(gaps["device"]).sum()
+    return pd.DataFrame(
+        {
+            "device": np.array(devices, np.int64),
+            "recorded_ns": [recorded_window(trace, own).duration_ns for own in devices],
+            "idle_ns": idle.reindex(devices, fill_value=0).to_numpy(np.int64),
+        }
+    ).astype(np.int64)
+
+
 def _by_name(charged: pd.DataFrame) -> pd.DataFrame:
     """Return a row per device, cause, name and thread."""
-    keys = ["device", "cause", "name", "by"]
+    keys = ["device", "cause", "operator", "name", "by"]
     once = charged.groupby(["gap", *keys], observed=True, sort=False)["ns"].sum().reset_index()
     sums = once.groupby(keys, observed=True, sort=False)["ns"].agg(["sum", "size"]).reset_index()
     return pd.DataFrame(
         {
             "device": sums["device"].to_numpy(np.int64),
-            **{name: sums[name].astype(object).to_numpy() for name in ("cause", "name")},
+            **{name: sums[name].astype(object).to_numpy() for name in keys[1:4]},
             "thread": sums["by"].astype(object).to_numpy(),
             "total_ns": sums["sum"].to_numpy(np.int64),
             "gap_count": sums["size"].to_numpy(np.int64),
@@ -204,29 +230,39 @@ def _waited_for_host(
 
 
 def _finish(result: Result) -> Result:
-    table = result.table
-    window_ns = result.scalars["window_ns"] or np.nan
+    table, devices = result.table, result.to_frame("devices")
+    recorded_ns = devices.set_index("device")["recorded_ns"]
     idle_ns = table.groupby("device")["total_ns"].transform("sum")
     table = table.assign(
-        share_ratio=table["total_ns"] / window_ns, idle_ratio=table["total_ns"] / idle_ns
+        share_ratio=_shares(table["total_ns"], table["device"], recorded_ns),
+        idle_ratio=table["total_ns"] / idle_ns,
     )
     table = table.assign(place=table["cause"].map({name: i for i, name in enumerate(CAUSES)}))
     table = table.sort_values(
         ["total_ns", "device", "place"], ascending=[False, True, True], ignore_index=True
     )
     names = result.to_frame("names")
-    names = names.assign(share_ratio=names["total_ns"] / window_ns).sort_values(
-        ["total_ns", "device", "cause", "name", "thread"],
-        ascending=[False, True, True, True, True],
+    shares = _shares(names["total_ns"], names["device"], recorded_ns)
+    names = names.assign(share_ratio=shares).sort_values(
+        ["total_ns", "device", "cause", "name", "operator", "thread"],
+        ascending=[False, True, True, True, True, True],
         ignore_index=True,
     )
+    shares = _shares(devices["idle_ns"], devices["device"], recorded_ns)
     result = result.with_table(table).with_table(names, "names")
+    result = result.with_table(devices.assign(share_ratio=shares), "devices")
     return result.with_notes(*_notes(result.to_frame("host_bound_steps")), *_named(names))
+
+
+def _shares(ns: pd.Series, device: pd.Series, recorded_ns: pd.Series) -> npt.NDArray[np.float64]:
+    """Return times of devices as shares of how long each was recorded; NaN where it was not."""
+    of = device.map(recorded_ns).to_numpy(np.float64)
+    return ns.to_numpy(np.float64) / np.where(of > 0, of, np.nan)
 
 
 def _named(names: pd.DataFrame) -> list[Note]:
     """Return what the host was in for the longest while devices were idle, all together."""
-    sums = names.groupby("name", sort=True)["total_ns"].sum()
+    sums = names.groupby("operator", sort=True)["total_ns"].sum()
     ranked = sums.sort_values(ascending=False, kind="stable").head(_NAMED)
     if ranked.empty:
         return []

@@ -14,7 +14,9 @@ from traceprof.facts.collectives.members import Member, find_members
 from traceprof.facts.collectives.point_to_point import find_messages
 from traceprof.facts.collectives.rates import peak_of_group
 from traceprof.facts.device.times import part_of_device
+from traceprof.facts.ranks.blame import why_withheld
 from traceprof.facts.ranks.links import peak_between_ranks
+from traceprof.facts.ranks.waits import find_waits
 from traceprof.facts.transfers.routes import peak_of_route
 from traceprof.model.links import Peak
 from traceprof.model.ranks import Ranks
@@ -37,6 +39,8 @@ _Integers = npt.NDArray[np.integer[Any]]
 _ON_HOST: Final = ("gloo", "mpi")
 _NOBODY: Final = "not known"
 _PEER_COPY: Final = "peer copy"
+_WAITED: Final = ("receiver_waited_ns", "sender_waited_ns")
+_EARLY: Final = ("receiver_early_ns", "sender_early_ns")
 
 SPEC: Final = ResultSpec(
     tables=(
@@ -57,8 +61,20 @@ SPEC: Final = ResultSpec(
                 ),
                 derived("rate_bytes_per_s", Unit.BYTES_PER_S, "the bytes of those, over that time"),
                 derived("peak_ratio", Unit.RATIO, "that, of the link's peak"),
-                total("receiver_waited_ns", Unit.NS, "receives were posted before their send"),
-                total("sender_waited_ns", Unit.NS, "sends were posted before their receive"),
+                total(
+                    "receiver_waited_ns",
+                    Unit.NS,
+                    "receivers waited for their sender and did not compute, once they were in "
+                    "step: as `stragglers` counts it",
+                ),
+                total("sender_waited_ns", Unit.NS, "the same of senders, for their receiver"),
+                total(
+                    "receiver_early_ns",
+                    Unit.NS,
+                    "receives were posted before their send: also while they computed, and before "
+                    "the ranks were in step",
+                ),
+                total("sender_early_ns", Unit.NS, "sends were posted before their receive"),
                 same("peak_bytes_per_s", Unit.BYTES_PER_S, "the peak of the link"),
             ),
         ),
@@ -73,6 +89,7 @@ SPEC: Final = ResultSpec(
 def measure_peers(ranks: Ranks) -> Result:
     """Return the traffic between each two ranks in the window."""
     messages = _labelled(find_members(ranks), find_messages(ranks))
+    messages = messages.assign(**_waited(ranks, messages))
     edges = [*_of_messages(ranks, messages), *_of_copies(ranks)]
     edges.sort(key=lambda e: (-(e["size_bytes"] or 0), e["source"], e["target"], e["via"]))
     unknown = (messages[["source_label", "target_label"]] == _NOBODY).any(axis=1)
@@ -82,6 +99,25 @@ def measure_peers(ranks: Ranks) -> Result:
     }
     notes = _notes(edges, **scalars)
     return Result("peers", SPEC, {"edges": SPEC.tables[0].frame(edges)}, scalars, notes)
+
+
+def _waited(ranks: Ranks, messages: pd.DataFrame) -> dict[str, npt.NDArray[np.int64]]:
+    """Return what the receiver and the sender of each message waited for the other in step.
+
+    Messages that share a kernel share its wait, too: the first of them has it.
+    """
+    keys = ["member", "start_ns", "last_start_ns"]
+    waits = find_waits(ranks.whole).drop_duplicates(keys).set_index(keys)["exposed_ns"]
+    last = messages["start_ns"]
+    columns = [("target", "recv_start_ns"), ("source", "send_start_ns")]
+    ends = [
+        pd.DataFrame({keys[0]: messages[place], keys[1]: messages[start], keys[2]: last})
+        for place, start in columns
+    ]
+    every = pd.concat(ends, ignore_index=True)
+    found = waits.reindex(pd.MultiIndex.from_frame(every)).fillna(0).to_numpy(np.int64)
+    found = np.where(every.duplicated(keys), 0, found)
+    return dict(zip(_WAITED, np.split(found, 2), strict=True))
 
 
 def _labelled(members: Sequence[Member], messages: pd.DataFrame) -> pd.DataFrame:
@@ -113,11 +149,14 @@ def _of_messages(ranks: Ranks, messages: pd.DataFrame) -> list[dict[str, Any]]:
     unmoved = _sum(of_timed, own["n_bytes"] < 0, n)
     moving = _moving_ns(of_timed, own, n)
     late = (own["send_start_ns"] - own["recv_start_ns"]).to_numpy(np.int64)
-    receiver, sender = (_sum(of_timed, np.maximum(ns, 0), n) for ns in (late, -late))
+    early = [_sum(of_timed, np.maximum(ns, 0), n) for ns in (late, -late)]
+    waits = [_sum(of_timed, own[name], n) for name in _WAITED]
+    is_sure = not why_withheld(ranks)
     rows = []
     for i, first in enumerate(firsts.itertuples()):
         is_known = n_timed[i] and not unmoved[i] and moving[i]
-        waited = (int(receiver[i]), int(sender[i])) if n_timed[i] else (None, None)
+        waiting = [int(ns[i]) if n_timed[i] and is_sure else None for ns in waits]
+        waiting += [int(ns[i]) if n_timed[i] else None for ns in early]
         row = {
             "source": str(first.source_label),
             "target": str(first.target_label),
@@ -127,8 +166,7 @@ def _of_messages(ranks: Ranks, messages: pd.DataFrame) -> list[dict[str, Any]]:
             "size_bytes": None if unsized[i] else int(size[i]),
             "moving_ns": int(moving[i]) if n_timed[i] else None,
             "rate_bytes_per_s": int(moved[i]) / int(moving[i]) * 1e9 if is_known else None,
-            "receiver_waited_ns": waited[0],
-            "sender_waited_ns": waited[1],
+            **dict(zip((*_WAITED, *_EARLY), waiting, strict=True)),
         }
         rows.append(_with_peak(row, _peak(ranks, first)))
     return rows
@@ -208,8 +246,7 @@ def _of_copies(ranks: Ranks) -> list[dict[str, Any]]:
             "size_bytes": int(size[i]),
             "moving_ns": int(busy[i]),
             "rate_bytes_per_s": int(size[i]) / int(busy[i]) * 1e9 if busy[i] else None,
-            "receiver_waited_ns": None,
-            "sender_waited_ns": None,
+            **dict.fromkeys((*_WAITED, *_EARLY)),
         }
         peak = peak_of_route(part_of_device(ranks, device), device, route)
         rows.append(_with_peak(row, peak))

@@ -12,6 +12,8 @@ from traceprof.analysis.base import Analysis
 from traceprof.facts.cache import fact
 from traceprof.facts.collectives.matches import MatchedBy, Matches, find_matches
 from traceprof.facts.collectives.point_to_point import SINGLE_OPS
+from traceprof.facts.ranks.blame import why_withheld
+from traceprof.facts.ranks.waits import find_waits
 from traceprof.model.ranks import Ranks
 from traceprof.model.results import (
     Note,
@@ -50,11 +52,22 @@ SPEC: Final = ResultSpec(
                 ),
                 derived("algbw_bytes_per_s", Unit.BYTES_PER_S, "its size over that time"),
                 derived("busbw_bytes_per_s", Unit.BYTES_PER_S, "what each link carried"),
-                total("waited_ns", Unit.NS, "what all ranks waited for the last, together"),
+                total(
+                    "waited_ns",
+                    Unit.NS,
+                    "what all ranks waited for the last in it and did not compute, together, once "
+                    "they were in step: as `stragglers` counts it",
+                ),
                 same("spread_ns", Unit.NS, "between its ends: clocks differ, or a wrong match"),
                 same("last", Unit.TEXT, "the rank that came last"),
                 same("imbalance", Unit.FACTOR, "of uneven parts: the largest over the mean"),
                 same("matched_by", Unit.TEXT, "how it is known that these are the same"),
+                total(
+                    "apart_ns",
+                    Unit.NS,
+                    "how much earlier than the last all others began, together: also while they "
+                    "computed, and before the ranks were in step",
+                ),
                 key("number", "its place in the order of time, of the whole run", Unit.NUMBER),
             ),
         ),
@@ -92,6 +105,10 @@ def measure_shared(ranks: Ranks) -> Result:
         table = table[ranks.span.holds(at_ns)].reset_index(drop=True)
     scalars = _counts(matches)
     notes = [Note.of(text, n=scalars[name]) for name, text in _NOTES.items() if scalars[name]]
+    why = why_withheld(ranks)
+    if why:
+        table = table.assign(waited_ns=None)
+        notes.append(Note.of("who waits for whom is withheld: {why}", why=why))
     frame = SPEC.tables[0].frame(table)
     return Result("shared", SPEC, {"collectives": frame}, scalars, tuple(notes))
 
@@ -100,13 +117,14 @@ def measure_shared(ranks: Ranks) -> Result:
 def _collectives_of_whole(ranks: Ranks) -> pd.DataFrame:
     matches = find_matches(ranks)
     origin = ranks.span.start_ns
-    parts = [_shared(matches, origin), _alone(matches, origin)]
+    waited = find_waits(ranks).groupby("match")["exposed_ns"].sum()
+    parts = [_shared(matches, waited, origin), _alone(matches, origin)]
     table = pd.concat([part for part in parts if len(part)] or parts[:1], ignore_index=True)
     table = table.sort_values("at_ns", kind="stable", ignore_index=True)
     return table.assign(number=np.arange(len(table)))
 
 
-def _shared(matches: Matches, origin_ns: int) -> pd.DataFrame:
+def _shared(matches: Matches, waited: pd.Series, origin_ns: int) -> pd.DataFrame:
     table = matches.table
     seconds = table["duration_ns"].where(table["duration_ns"] > 0) / 1e9
     return pd.DataFrame(
@@ -121,7 +139,8 @@ def _shared(matches: Matches, origin_ns: int) -> pd.DataFrame:
             "duration_ns": table["duration_ns"],
             "algbw_bytes_per_s": table["operation_bytes"] / seconds,
             "busbw_bytes_per_s": table["bus_bytes"] / seconds,
-            "waited_ns": table["waited_ns"],
+            "waited_ns": waited.reindex(table.index).fillna(0).astype(np.int64),
+            "apart_ns": table["waited_ns"],
             "spread_ns": table["spread_ns"],
             "last": _labels(matches, table["last_member"]),
             "imbalance": table["imbalance"],

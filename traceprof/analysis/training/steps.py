@@ -9,6 +9,7 @@ from traceprof.analysis.base import Analysis
 from traceprof.facts.names.phases import PHASES
 from traceprof.facts.steps.find import pattern_of_ranks, steps_of_ranks
 from traceprof.facts.steps.measured import MeasuredSteps, measured_steps
+from traceprof.facts.steps.occasional import notes_on_occasions
 from traceprof.model.ranks import Ranks
 from traceprof.model.results import (
     Column,
@@ -72,6 +73,12 @@ _EXCESS: Final[tuple[Column, ...]] = (
         'the same of the host\'s phases; also "profiler" and "between_steps"',
     ),
     same("grown_phase_ns", Unit.NS, "how much longer than usual that was"),
+    same(
+        "excess_cause",
+        Unit.TEXT,
+        "what made it longer that is meant to be done now and then: evaluation, checkpoint, "
+        "compiling or loading kernels (no slow step, and not in the statistics)",
+    ),
 )
 SPEC: Final = ResultSpec(
     tables=(
@@ -112,7 +119,7 @@ SPEC: Final = ResultSpec(
         same("lag_ns", Unit.NS, "how much later devices are done than the host: the median"),
         same("warmup_count", Unit.COUNT, "leading steps of each process that are warm-up"),
         same("warmup_ns", Unit.NS, "how long these are in the first process"),
-        same("steady_count", Unit.COUNT, "the other steps, of all processes"),
+        same("steady_count", Unit.COUNT, "the steps without these and those with an excess_cause"),
         same("mean_ns", Unit.NS, "the mean of their lengths"),
         same("median_ns", Unit.NS, "the median of their lengths"),
         same("p10_ns", Unit.NS, "the 10th percentile of their lengths"),
@@ -189,7 +196,8 @@ def _finish(result: Result) -> Result:
         )
     if "steady_count" not in scalars:
         return result.with_notes(*notes, Note("only warm-up steps are in this window"))
-    notes += [_on_lengths("steady steps", scalars), *_on_between(result)]
+    notes += [_on_lengths("steady steps", scalars), *notes_on_occasions(result.table)]
+    notes += _on_between(result)
     drift = scalars["drift_ratio"]
     if abs(drift) > _LEAST_DRIFT and scalars["steady_count"] >= _FEWEST_FOR_DRIFT:
         word = "longer" if drift > 0 else "shorter"

@@ -2,6 +2,7 @@
 
 Names are those of ranges, host operators and API calls, without what tells one time from the next
 (`common_categories`). Innermost is what began last; of what began together, what ends first.
+Beside it stands the outermost operator around it, the name that user code called.
 """
 
 from __future__ import annotations
@@ -17,11 +18,11 @@ import numpy.typing as npt
 import pandas as pd
 
 from traceprof.facts.host.states import is_synchronisation
-from traceprof.facts.names.ranges import common_categories
+from traceprof.facts.names.ranges import are_matched, common_categories
 from traceprof.model.intervals import Intervals, sorted_distinct
 from traceprof.model.trace import Trace
 
-__all__ = ["Doing", "Lane", "Lanes", "innermost_pieces", "lanes_within"]
+__all__ = ["Doing", "Lane", "Lanes", "innermost_pieces", "lanes_within", "outermost_around"]
 
 _Int64Array = npt.NDArray[np.int64]
 
@@ -36,6 +37,10 @@ _OS_WAITS: Final = re.compile(
 )
 _OS_SLEEPS: Final = re.compile(r"(clock_)?nanosleep|u?sleep|sched_yield")
 _UNNAMED: Final = "(unnamed)"
+_OPERATOR: Final = re.compile(r", (seq|op_id) = \d+|^[a-z_]\w*(::\w+)+$|^enumerate\(DataLoader\)#")
+"""Ranges that are operators: of emit_nvtx, by their look, and the fetching of a DataLoader."""
+_NO_OPERATOR: Final = re.compile(r"^(ProfilerStep|ProfilerStart|nn\.Module|\[|##)|\.(py|forward)\b")
+"""What older versions record as operators and is none: steps, modules, lines of Python."""
 
 
 class Doing(IntEnum):
@@ -48,13 +53,17 @@ class Doing(IntEnum):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Lane:
-    """One thread: disjoint pieces of time, sorted, and the place in `Lanes.names` of each."""
+    """One thread: disjoint pieces of time, sorted, and the place in `Lanes.names` of each.
+
+    ``operator`` is the place of the outermost operator around it, of ``name`` where none is.
+    """
 
     process: int
     thread: int
     starts: _Int64Array
     ends: _Int64Array
     name: _Int64Array
+    operator: _Int64Array
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -97,7 +106,11 @@ def _rows_within(trace: Trace, name: str, asked: Mapping[int, Intervals]) -> pd.
     chosen = np.flatnonzero(kept)
     codes = table["name"].cat.codes.to_numpy()[rows][chosen].astype(np.int64)
     taken = {column: values[chosen] for column, values in columns.items()}
-    return pd.DataFrame(taken | {"name": codes})
+    categories = table["name"].cat.categories
+    named = are_matched(categories, _OPERATOR) if name == "ranges" else name == "host_ops"
+    operators = named & ~are_matched(categories, _NO_OPERATOR)
+    is_operator = np.append(operators, False)[codes]
+    return pd.DataFrame(taken | {"name": codes, "is_operator": is_operator})
 
 
 def _named(trace: Trace, found: list[pd.DataFrame]) -> tuple[npt.NDArray[np.object_], _Int64Array]:
@@ -132,13 +145,17 @@ def _lanes_of(rows: pd.DataFrame) -> Iterator[Lane]:
         for column in ("process", "thread", "start_ns", "end_ns", "name")
     )
     order = np.lexsort((-ends, starts, thread, process))
+    is_operator = rows["is_operator"].to_numpy(np.bool_)
     process, thread = process[order], thread[order]
     changes = np.flatnonzero((np.diff(process) != 0) | (np.diff(thread) != 0)) + 1
     for own in np.split(np.arange(len(order)), changes):
         if len(own):
             mine = order[own]
             first, last, owner = innermost_pieces(starts[mine], ends[mine])
-            yield Lane(int(process[own[0]]), int(thread[own[0]]), first, last, name[mine][owner])
+            outer = outermost_around(ends[mine], is_operator[mine])[owner]
+            codes = name[mine]
+            place = int(process[own[0]]), int(thread[own[0]])
+            yield Lane(*place, first, last, codes[owner], codes[np.where(outer < 0, owner, outer)])
 
 
 def innermost_pieces(
@@ -160,14 +177,32 @@ def innermost_pieces(
     return edges[kept], edges[kept + 1], owner[kept]
 
 
-def _spans_around(ends: _Int64Array) -> _Int64Array:
+def outermost_around(ends: _Int64Array, is_asked: npt.NDArray[np.bool_]) -> _Int64Array:
+    """Return, of each span, the outermost that is asked for of those that hold it and itself.
+
+    -1 where none is. The spans are sorted as for `innermost_pieces`; what ends together with a
+    later one holds it.
+    """
+    around = _spans_around(ends, holds_equal=True)
+    found = np.where(is_asked, np.arange(len(ends)), -1)
+    at, rows = around.copy(), np.flatnonzero(around >= 0)
+    while len(rows):
+        found[rows] = np.where(is_asked[at[rows]], at[rows], found[rows])
+        at[rows] = around[at[rows]]
+        rows = rows[at[rows] >= 0]
+    return found
+
+
+def _spans_around(ends: _Int64Array, *, holds_equal: bool = False) -> _Int64Array:
     """Return the last span before each that ends later than it, -1 where none does.
 
     What lies between the two ends no later: a span that is closed leads to the one still open.
+    With ``holds_equal`` one that ends together with it will do.
     """
+    closes = np.less if holds_equal else np.less_equal
     around = np.arange(-1, len(ends) - 1)
     rows = np.flatnonzero(around >= 0)
-    while len(rows := rows[ends[around[rows]] <= ends[rows]]):
+    while len(rows := rows[closes(ends[around[rows]], ends[rows])]):
         # A jump over what another span jumps over: chains get shorter by half in each round.
         around[rows] = around[around[rows]]
         rows = rows[around[rows] >= 0]

@@ -45,10 +45,11 @@ OF_HOST: Final = ("data", "synchronising", "launch", "host", "edge", "unknown")
 class Charges:
     """``times``: when each gap is charged to what; ``running``: all that ran in it meanwhile.
 
-    Both have gap (its row in `find_gaps`), device, start_ns, end_ns, cause (of `CAUSES`), name and
-    by (one of `BY`). ``times``, sorted by gap and start, fill every gap: name is "" where nothing
-    was recorded, or no thread held the device up. ``running`` are the names, innermost, that any
-    thread of the process had open and that do not merely wait: those of several threads overlap.
+    Both have gap (its row in `find_gaps`), device, start_ns, end_ns, cause (of `CAUSES`), name (the
+    innermost), operator (the outermost around it, the name where none is) and by (one of `BY`).
+    ``times``, sorted by gap and start, fill every gap: name is "" where nothing was recorded, or no
+    thread held the device up. ``running`` are the names, innermost, that any thread of the process
+    had open and that do not merely wait: those of several threads overlap.
     """
 
     times: pd.DataFrame
@@ -73,8 +74,8 @@ def charged_by_host(trace: Trace) -> pd.DataFrame:
     """
     times = find_charges(trace).times
     times = times[times["cause"].isin(OF_HOST)].reset_index(drop=True)
-    names = times["name"].cat.rename_categories({"": NOTHING})
-    return times.assign(name=names, ns=times["end_ns"] - times["start_ns"])
+    named = {own: times[own].cat.rename_categories({"": NOTHING}) for own in ("name", "operator")}
+    return times.assign(**named, ns=times["end_ns"] - times["start_ns"])
 
 
 def time_by_name(rows: pd.DataFrame) -> dict[str, int]:
@@ -137,7 +138,7 @@ def _times_of_processes(parts: pd.DataFrame) -> dict[int, Intervals]:
 
 def _times(trace: Trace, parts: pd.DataFrame, chosen: _Int64Array, lanes: Lanes) -> pd.DataFrame:
     """Return the charges of all gaps, those in which no thread holds a device up included."""
-    part, starts, ends, name, by = chosen
+    part, starts, ends, name, operator, by = chosen
     every = find_gap_parts(trace)
     rest = every[~np.isin(every["cause"], [CAUSES.index(own) for own in OF_HOST])]
     none = np.zeros(len(rest), np.int64)
@@ -145,8 +146,8 @@ def _times(trace: Trace, parts: pd.DataFrame, chosen: _Int64Array, lanes: Lanes)
     theirs = rest[["gap", "start_ns", "end_ns", "cause"]].to_numpy(np.int64).T
     columns = np.concatenate(
         (
-            np.stack((mine[0], starts, ends, mine[1], name, by)),
-            np.stack((*theirs, none - 1, none)),
+            np.stack((mine[0], starts, ends, mine[1], name, operator, by)),
+            np.stack((*theirs, none - 1, none - 1, none)),
         ),
         axis=1,
     )
@@ -156,13 +157,15 @@ def _times(trace: Trace, parts: pd.DataFrame, chosen: _Int64Array, lanes: Lanes)
 def _running(trace: Trace, parts: pd.DataFrame, pieces: pd.DataFrame, lanes: Lanes) -> pd.DataFrame:
     runs = pieces[(pieces["doing"] == Doing.RUNS).to_numpy()]
     gap, cause = parts[["gap", "cause"]].to_numpy(np.int64)[runs["part"].to_numpy()].T
-    starts, ends, name = (runs[own].to_numpy() for own in ("start_ns", "end_ns", "name"))
+    columns = ("start_ns", "end_ns", "name", "operator")
+    starts, ends, name, operator = (runs[own].to_numpy(np.int64) for own in columns)
     by = np.where(runs["is_own"].to_numpy(np.bool_), LAUNCHING, OTHER)
-    return _framed(trace, np.stack((gap, starts, ends, cause, name, by)), lanes)
+    return _framed(trace, np.stack((gap, starts, ends, cause, name, operator, by)), lanes)
 
 
 def _framed(trace: Trace, columns: _Int64Array, lanes: Lanes) -> pd.DataFrame:
-    gap, starts, ends, cause, name, by = columns
+    gap, starts, ends, cause, name, operator, by = columns
+    names = pd.Index(["", *lanes.names], dtype=object)
     return pd.DataFrame(
         {
             "gap": gap,
@@ -170,7 +173,8 @@ def _framed(trace: Trace, columns: _Int64Array, lanes: Lanes) -> pd.DataFrame:
             "start_ns": starts,
             "end_ns": ends,
             "cause": pd.Categorical.from_codes(cause, pd.Index(CAUSES)),
-            "name": pd.Categorical.from_codes(name + 1, pd.Index(["", *lanes.names], dtype=object)),
+            "name": pd.Categorical.from_codes(name + 1, names),
+            "operator": pd.Categorical.from_codes(operator + 1, names),
             "by": pd.Categorical.from_codes(by, pd.Index(BY)),
         }
     )
@@ -178,7 +182,7 @@ def _framed(trace: Trace, columns: _Int64Array, lanes: Lanes) -> pd.DataFrame:
 
 def _joined(columns: _Int64Array) -> _Int64Array:
     """Return the columns with neighbours as one row that differ in nothing but their times."""
-    same = np.array([0, 3, 4, 5])
+    same = np.array([0, 3, 4, 5, 6])
     alike = (columns[same, 1:] == columns[same, :-1]).all(axis=0)
     opens = np.append(True, ~alike)[: columns.shape[1]]
     joined = columns[:, opens]

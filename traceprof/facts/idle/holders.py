@@ -27,13 +27,13 @@ def pieces_of_parts(parts: pd.DataFrame, lanes: Lanes) -> pd.DataFrame:
     """Return what every thread was in during each of the ``parts`` of gaps.
 
     ``parts`` have start_ns, end_ns, process and thread (that launches what ends the gap). Columns:
-    part (its row), start_ns, end_ns, name, lane, is_own (of that thread) and doing.
+    part (its row), start_ns, end_ns, name, operator, lane, is_own (of that thread) and doing.
     """
     starts, ends, thread = (
         parts[name].to_numpy(np.int64) for name in ("start_ns", "end_ns", "thread")
     )
     process = parts["process"].to_numpy(np.int64)
-    found = [np.empty((6, 0), np.int64)]
+    found = [np.empty((7, 0), np.int64)]
     for number, lane in enumerate(lanes.lanes):
         rows = np.flatnonzero(process == lane.process)
         place, piece = overlapping_pairs(starts[rows], ends[rows], lane.starts, lane.ends)
@@ -45,18 +45,19 @@ def pieces_of_parts(parts: pd.DataFrame, lanes: Lanes) -> pd.DataFrame:
                     np.maximum(starts[part], lane.starts[piece]),
                     np.minimum(ends[part], lane.ends[piece]),
                     lane.name[piece],
+                    lane.operator[piece],
                     np.full(len(part), number),
                     thread[part] == lane.thread,
                 )
             )
         )
-    names = ("part", "start_ns", "end_ns", "name", "lane", "is_own")
+    names = ("part", "start_ns", "end_ns", "name", "operator", "lane", "is_own")
     pieces = pd.DataFrame(dict(zip(names, np.concatenate(found, axis=1), strict=True)))
     return pieces.assign(doing=lanes.doing[pieces["name"].to_numpy()])
 
 
 def chosen_pieces(parts: pd.DataFrame, pieces: pd.DataFrame) -> _Int64Array:
-    """Return what is charged, as rows of: part, start, end, name (-1: nothing), place in `BY`.
+    """Return what is charged, in rows: part, start, end, name, operator (-1: none), place in `BY`.
 
     It is looked for on an axis on which all parts stand one behind the other (``offset_ns``):
     there the gaps of several devices do not overlap. First what comes first takes its time, the
@@ -65,9 +66,8 @@ def chosen_pieces(parts: pd.DataFrame, pieces: pd.DataFrame) -> _Int64Array:
     offset = parts["offset_ns"].to_numpy(np.int64)
     starts, ends = parts["start_ns"].to_numpy(np.int64), parts["end_ns"].to_numpy(np.int64)
     lengths = ends - starts
-    part, begin, name, is_own = (
-        pieces[column].to_numpy(np.int64) for column in ("part", "start_ns", "name", "is_own")
-    )
+    columns = ("part", "start_ns", "name", "operator", "is_own")
+    part, begin, name, operator, is_own = (pieces[own].to_numpy(np.int64) for own in columns)
     first = offset[part] + begin - starts[part]
     last = first + (pieces["end_ns"].to_numpy(np.int64) - begin)
     free = Intervals.single(0, int(lengths.sum()))
@@ -80,17 +80,17 @@ def chosen_pieces(parts: pd.DataFrame, pieces: pd.DataFrame) -> _Int64Array:
             np.maximum(first[row], free.starts[of_free]),
             np.minimum(last[row], free.ends[of_free]),
         )
-        found.append(
-            np.stack((x0, x1, part[row], name[row], np.where(is_own[row], LAUNCHING, OTHER)))
-        )
+        by = np.where(is_own[row], LAUNCHING, OTHER)
+        found.append(np.stack((x0, x1, part[row], name[row], operator[row], by)))
         free = free - Intervals.union_of(first[rows], last[rows])
     row, of_free = overlapping_pairs(offset, offset + lengths, free.starts, free.ends)
     x0 = np.maximum(offset[row], free.starts[of_free])
     x1 = np.minimum(offset[row] + lengths[row], free.ends[of_free])
-    found.append(np.stack((x0, x1, row, np.full(len(row), -1), np.zeros(len(row), np.int64))))
-    x0, x1, part, name, by = np.concatenate(found, axis=1)
+    nothing, nobody = np.full(len(row), -1), np.zeros(len(row), np.int64)
+    found.append(np.stack((x0, x1, row, nothing, nothing, nobody)))
+    x0, x1, part, name, operator, by = np.concatenate(found, axis=1)
     to_time = starts[part] - offset[part]
-    return np.stack((part, x0 + to_time, x1 + to_time, name, by))
+    return np.stack((part, x0 + to_time, x1 + to_time, name, operator, by))
 
 
 def _layers(parts: pd.DataFrame, pieces: pd.DataFrame) -> Iterator[_Int64Array]:

@@ -1,4 +1,4 @@
-"""The collectives of all ranks with when the last rank came to each, and which that was."""
+"""The collectives of all ranks with when the last rank came to each, and who was to blame."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ import pandas as pd
 from traceprof.facts.cache import fact
 from traceprof.facts.collectives.matches import find_matches
 from traceprof.facts.collectives.members import Member
+from traceprof.facts.ranks.blame import find_blame
 from traceprof.facts.ranks.waits import find_waits
 from traceprof.model.ranks import Ranks
 from traceprof.model.tables import ABSENT
@@ -29,7 +30,8 @@ def released_collectives(ranks: Ranks, *, knows_waits: bool) -> pd.DataFrame:
 
     Columns: device, start_ns, end_ns, op, n_bytes (`ABSENT`: not known), release_ns (when the last
     rank came, within start and end; the start where that is not known) and waits_for (the name of
-    that rank, "" where nobody is waited for).
+    the rank that the delay goes back to: the last one, or whom that had itself waited for; "" where
+    nobody is waited for).
     """
     matches = find_matches(ranks)
     rows = matches.rows[(matches.rows["kernels"] > 0).to_numpy()]
@@ -48,7 +50,11 @@ def released_collectives(ranks: Ranks, *, knows_waits: bool) -> pd.DataFrame:
     in_step = waits.reindex(places, fill_value=False).to_numpy(np.bool_)
     names = np.array([*map(_name, matches.members), ""], object)
     last = shared["last_member"].fillna(-1).to_numpy(np.int64)
-    waits_for = np.where(in_step, names[last], NOT_IN_STEP)
+    origin = find_blame(ranks).origin_of_match.reindex(rows["match"]).to_numpy(np.float64)
+    # Nobody waits for itself, though its own delay may come back to it.
+    is_other = np.isfinite(origin) & (origin != rows["member"].to_numpy())
+    whom = np.where(is_other, origin, last).astype(np.int64)
+    waits_for = np.where(in_step, names[whom], NOT_IN_STEP)
     return found.assign(
         release_ns=release, waits_for=np.where(release > starts, waits_for, _nobody(len(rows)))
     )

@@ -37,6 +37,11 @@ REST: Final = "rest"
 """What a part is made of beside collectives, waiting, and the causes of idle time."""
 
 _KEYS: Final = ["part", "kind", "name", "device"]
+_WITHOUT_HOST: Final = {
+    "queued": "(launched, not begun yet)",
+    "peer": "(work shared with another device)",
+}
+"""What idle time is called in which the host held nothing up."""
 _PART_OF: Final = {
     "compute": Part.COMPUTE,
     "exposed_communication": Part.COMMUNICATION,
@@ -201,6 +206,8 @@ def _idle(charges: pd.DataFrame) -> pd.DataFrame:
     cause, name = (charges[own].astype(object).to_numpy() for own in ("cause", "name"))
     of_host = np.isin(cause.astype(str), OF_HOST)
     named = np.where(of_host & (name == ""), NOTHING, name)
+    for own, words in _WITHOUT_HOST.items():
+        named = np.where((cause == own) & (named == ""), words, named)
     keys = pd.DataFrame({"gap": charges["gap"].to_numpy(), "cause": cause, "name": named})
     return pd.DataFrame(
         {

@@ -23,12 +23,13 @@ from traceprof.facts.ranks.waits import find_waits
 from traceprof.model.ranks import Ranks
 from traceprof.model.tables import ABSENT
 
-__all__ = ["Blame", "find_blame"]
+__all__ = ["Blame", "find_blame", "why_withheld"]
 
 _Int64Array = npt.NDArray[np.int64]
 _Float64Array = npt.NDArray[np.float64]
 
 _MOST_ALONE: Final = 0.5
+_OWN: Final = 0.5
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -43,6 +44,8 @@ class Blame:
     rank did itself between its first and last collective, ``excess_ns`` that beyond the median of
     the others, ``cost_ns`` what each costs another rank on average: no more than its excess.
     ``origins`` says where delays arise: member, at_ns (when the others waited), charged_ns.
+    ``origin_of_match`` is, by the number of a match, the member that most of the waiting there goes
+    back to: the one that came last, or whom that itself had waited for.
     ``why_not`` says why nothing of this can be relied on; "" where it can.
     """
 
@@ -56,6 +59,7 @@ class Blame:
     excess_ns: _Int64Array
     cost_ns: _Int64Array
     origins: pd.DataFrame
+    origin_of_match: pd.Series
     why_not: str = ""
 
     @property
@@ -92,8 +96,14 @@ def find_blame(ranks: Ranks) -> Blame:
         excess_ns=excess,
         cost_ns=np.minimum(charged // others, excess),
         origins=origins,
+        origin_of_match=chain.origin_of_match(),
         why_not=_why_not(ranks, waits),
     )
+
+
+def why_withheld(ranks: Ranks) -> str:
+    """Return why nothing can be said of who waits for whom in the window; "" where it can."""
+    return find_blame(ranks).why_not
 
 
 def _sum_by(member: pd.Series, values: pd.Series, n: int) -> _Int64Array:
@@ -208,6 +218,26 @@ class _Chain:
         exact = _whole_numbers(charged)
         frame = pd.DataFrame({"member": member, "at_ns": at_ns, "charged_ns": exact})
         return frame[frame["charged_ns"] > 0].reset_index(drop=True)
+
+    def origin_of_match(self) -> pd.Series:
+        """Return, by match, whom most of the waiting goes back to: one way along the chain.
+
+        To the last rank where at least half of its delay is its own, else to whom it had waited
+        for the longest since all were in step.
+        """
+        found = self.last[self.begins].copy()
+        place_of = np.repeat(np.arange(len(self.begins)), self.ends - self.begins)
+        stretches = self._stretches()
+        for place, (begin, end) in enumerate(zip(self.begins, self.ends, strict=True)):
+            wait = self.wait[begin:end]
+            if float(self.own_share[begin:end] @ wait) >= _OWN * wait.sum():
+                continue
+            first, until = stretches[place]
+            before = self.rows_of[found[place]][first:until]
+            weight = self.weight_of[before]
+            if weight.any():
+                found[place] = found[place_of[before[weight.argmax()]]]
+        return pd.Series(found, index=self.match[self.begins])
 
     def _stretches(self) -> list[tuple[int, int]]:
         """Return, by match, which waits of its last rank lie since all were in step.

@@ -10,6 +10,7 @@ import pandas as pd
 
 from traceprof.facts.cache import of_window
 from traceprof.facts.collectives.matches import Matches, find_matches
+from traceprof.facts.ranks.blame import why_withheld
 from traceprof.facts.ranks.parts import parts_of_members
 from traceprof.facts.ranks.waits import find_waits
 from traceprof.facts.steps.find import steps_of_ranks
@@ -27,7 +28,8 @@ def times_of_ranks(ranks: Ranks) -> pd.DataFrame:
     exposed_transfer_ns, device_memory_ns, idle_ns, waited_ns (in shared collectives and
     for messages, for the last rank to come, without compute meanwhile), last_ratio (the share of
     them to which it came last itself; both only where the ranks were in step),
-    collectives_count (how many it shares), host, process. None where not known.
+    collectives_count (how many it shares), host, process. None where not known, or withheld (see
+    `why_withheld`).
     """
     matches = find_matches(ranks)
     steps = steps_of_ranks(ranks)
@@ -35,6 +37,7 @@ def times_of_ranks(ranks: Ranks) -> pd.DataFrame:
     step_ns = lengths.mean().to_dict()
     parts = parts_of_members(ranks)
     counts, waited, last, known = _waiting(ranks, matches)
+    is_sure = not why_withheld(ranks)
     rows: list[dict[str, Any]] = []
     for place, member in enumerate(matches.members):
         n = int(counts[place])
@@ -49,8 +52,10 @@ def times_of_ranks(ranks: Ranks) -> pd.DataFrame:
                 "exposed_transfer_ns": own.get("exposed_transfer_ns"),
                 "device_memory_ns": own.get("device_memory_ns"),
                 "idle_ns": own.get("idle_ns"),
-                "waited_ns": int(waited[place]) if n else None,
-                "last_ratio": int(last[place]) / int(known[place]) if known[place] else None,
+                "waited_ns": int(waited[place]) if n and is_sure else None,
+                "last_ratio": (
+                    int(last[place]) / int(known[place]) if known[place] and is_sure else None
+                ),
                 "collectives_count": n,
                 "host": member.host,
                 "process": member.process,

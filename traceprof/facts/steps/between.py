@@ -49,6 +49,10 @@ _NAMES: Final = (
 )
 
 
+_OF_AUTOGRAD: Final = re.compile("autograd::")
+"""The engine of the backward pass "evaluates" functions: that is no evaluation."""
+
+
 @of_window
 def between_steps(trace: Trace) -> pd.DataFrame:
     """Return the time between two steps, of the steps in the window, cut where its cause changes.
@@ -143,9 +147,11 @@ def activity_of_ranges(trace: Trace) -> dict[tuple[int, str], Intervals]:
     ranges = trace.ranges
     names, codes = ranges["name"].cat.categories, ranges["name"].cat.codes.to_numpy()
     phases = phases_of_all_ranges(trace)
+    of_autograd = are_matched(names, _OF_AUTOGRAD)
     found: dict[tuple[int, str], Intervals] = {}
     for cause, pattern in (*_NAMES, ("forward", "$^"), ("backward", "$^")):
-        named = np.append(are_matched(names, re.compile(pattern)), False)
+        matched = are_matched(names, re.compile(pattern)) & ~of_autograd
+        named = np.append(matched, False)
         chosen = named[codes] | np.isin(phases, _PHASES_OF.get(cause, ()))
         own = ranges[chosen]
         starts, ends = (own[name].to_numpy(np.int64) for name in ("start_ns", "end_ns"))

@@ -21,6 +21,7 @@ from traceprof.facts.steps.find import (
     pattern_of_ranks,
     steps_of_ranks,
 )
+from traceprof.facts.steps.occasional import explained_by, occasions_in
 from traceprof.facts.steps.parts import (
     DEVICE_PARTS,
     parts_of_devices,
@@ -42,6 +43,9 @@ __all__ = ["MeasuredSteps", "Throughput", "measured_steps"]
 
 _REASON: Final = "reason "
 """Before the names of columns that explain slow steps, and that nobody else sees."""
+
+_OCCASION: Final = f"{_REASON}occasion "
+"""The same of what is done now and then."""
 
 _SUMS: Final = ("profiler_ns", "h2d_bytes", "d2h_bytes", "p2p_bytes", "samples_count")
 """What is 0, not unknown, in ranks where there was none of it."""
@@ -78,15 +82,17 @@ class MeasuredSteps:
     next), between_ns (how much of that lies between the two) and between_cause (see
     `BETWEEN_CAUSES`; "" for nothing), lag_ns (how much later the device is done than the host), the
     host time of each phase and of the profiler, bytes by direction, samples_count, samples_per_s,
-    is_warmup, and what `excess_of_steps` says of outliers. NaN: not recorded. Columns of what was
-    not recorded at all are not there.
+    is_warmup, what `excess_of_steps` says of outliers, and excess_cause: what of
+    `traceprof.facts.steps.occasional.OCCASIONS` made the step longer, "" where none did. NaN: not
+    recorded. Columns of what was not recorded at all are not there.
 
     Where no steps are known but a pattern repeats (``is_pattern``), the rows are its turns;
     nothing is called slow or warm-up among them.
 
-    ``steadiness`` and ``throughput`` are of the steps without the warm-up, None where there are
-    none (or no samples); ``warmup_count`` steps of each process are left out, ``warmup_ns`` long
-    in the first one. ``lag_ns`` is the median over the steady steps, NaN where not known.
+    ``steadiness`` is of the steps without the warm-up and those with an excess_cause,
+    ``throughput`` of all without the warm-up; None where there are none (or no samples).
+    ``warmup_count`` steps of each process are left out, ``warmup_ns`` long in the first one.
+    ``lag_ns`` is the median over the steady steps, NaN where not known.
     """
 
     table: pd.DataFrame
@@ -117,19 +123,21 @@ def measured_steps(ranks: Ranks) -> MeasuredSteps:
     durations = table["duration_ns"].to_numpy(np.float64)
     processes = table["process"].to_numpy(np.int64)
     is_cut = table.pop("is_cut").to_numpy(np.bool_)
-    outliers = outliers_of_processes(durations, processes, is_warmup | is_pattern)
+    took, reasons = _taken(table, _OCCASION), _taken(table, _REASON)
+    causes = explained_by(table, took, ~is_warmup & (not is_pattern))
+    is_explained = causes != ""
+    outliers = outliers_of_processes(durations, processes, is_warmup | is_pattern | is_explained)
     outliers[is_cut & (outliers < 0)] = 0
+    outliers[is_explained] = 1
     dropped = table.loc[is_warmup, ["process", "duration_ns"]]
     first = dropped.loc[dropped["process"] == dropped["process"].min(), "duration_ns"]
-    reasons = table[[str(name) for name in table if str(name).startswith(_REASON)]]
-    table = table.drop(columns=list(reasons))
-    named = {str(name).removeprefix(_REASON): reasons[name] for name in reasons}
-    excess = excess_of_steps(table.assign(**named), outliers)
+    excess = excess_of_steps(table.assign(**reasons), outliers)
+    is_typical = ~is_warmup & ~is_explained
     return MeasuredSteps(
-        table=table.assign(**excess),
+        table=table.assign(**excess, excess_cause=causes),
         source=steps.source if len(steps) else "",
         confidence_ratio=steps.confidence_ratio if len(steps) else 1.0,
-        steadiness=measure_steadiness(durations[~is_warmup], processes[~is_warmup]),
+        steadiness=measure_steadiness(durations[is_typical], processes[is_typical]),
         throughput=_throughput(table[~is_warmup]),
         warmup_count=len(first),
         warmup_ns=int(first.sum()),
@@ -167,13 +175,21 @@ def _measure(trace: Trace, *, is_pattern: bool) -> pd.DataFrame:
         **profiler_in_steps(trace, rows.assign(end_ns=rows["next_ns"])),
         **sums_in_steps(trace, rows),
     }
-    columns |= {f"{_REASON}{name}": time for name, time in _reasons(trace, rows).items()}
+    spans = _launching(rows)
+    columns |= {f"{_REASON}{name}": time for name, time in _reasons(trace, spans).items()}
+    columns |= {f"{_OCCASION}{name}": time for name, time in occasions_in(trace, spans).items()}
     table = pd.DataFrame({name: np.asarray(values) for name, values in columns.items()})
     return table.assign(is_warmup=steps.warmup(), is_cut=_are_cut(trace, rows))
 
 
-def _reasons(trace: Trace, steps: pd.DataFrame) -> Mapping[str, npt.NDArray[np.float64]]:
-    """Return what the host did while it launched each step, for what makes steps slow.
+def _taken(table: pd.DataFrame, prefix: str) -> dict[str, npt.NDArray[np.float64]]:
+    """Take the columns with a prefix out of ``table``, and return them without it."""
+    names = [str(name) for name in table if str(name).startswith(prefix)]
+    return {name.removeprefix(prefix): table.pop(name).to_numpy(np.float64) for name in names}
+
+
+def _launching(steps: pd.DataFrame) -> pd.DataFrame:
+    """Return ``steps`` from and to when the host launched them.
 
     A span on the devices grows with what happens from the last launch of the step before to the
     last launch of its own; a period with what happens in it.
@@ -181,11 +197,15 @@ def _reasons(trace: Trace, steps: pd.DataFrame) -> Mapping[str, npt.NDArray[np.f
     before = steps.groupby("process")["launched_ns"].shift()
     start = before.where(steps["on_device"], steps["start_ns"]).fillna(steps["start_ns"])
     end = steps["launched_ns"].where(steps["on_device"], steps["next_ns"])
-    spans = steps.assign(start_ns=start.astype(np.int64), end_ns=end)
+    return steps.assign(start_ns=start.astype(np.int64), end_ns=end)
+
+
+def _reasons(trace: Trace, spans: pd.DataFrame) -> Mapping[str, npt.NDArray[np.float64]]:
+    """Return what the host did while it launched each step, for what makes steps slow."""
     between = between_steps(trace)
-    lost = np.zeros(len(steps))
+    lost = np.zeros(len(spans))
     by_process = rows_by(between, "process")
-    for process, rows in rows_by(steps, "process").items():
+    for process, rows in rows_by(spans, "process").items():
         own = between.iloc[by_process.get(process, np.empty(0, np.int64))]
         time = Intervals.union_of(own["start_ns"], own["end_ns"])
         lost[rows] = time.covered_ns(spans["start_ns"].iloc[rows], spans["end_ns"].iloc[rows])

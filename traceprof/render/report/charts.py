@@ -15,7 +15,7 @@ from traceprof.render.palette import CATEGORIES, PART_STYLES, category_of
 from traceprof.render.shown import Row, rows_of
 from traceprof.units import format_duration, format_ratio
 
-__all__ = ["breakdown_bars", "category_style", "step_chart"]
+__all__ = ["breakdown_bars", "category_style", "parts_bar", "step_chart"]
 
 _PARTS: Final = {part.column: part.key for part in PART_STYLES}
 _PHASES: Final = {
@@ -50,8 +50,21 @@ def breakdown_bars(breakdown: Result) -> str:
     return f"{_legend(_PARTS.values())}<div class='bars'>{bars}</div>"
 
 
+def parts_bar(parts: Mapping[str, float]) -> str:
+    """Return the shares of the five parts, by their keys, as one bar."""
+    ratios = {part.column: parts[part.key] for part in PART_STYLES}
+    shares = {_PARTS[column]: format_ratio(ratio) for column, ratio in ratios.items()}
+    return f"{_legend(_PARTS.values(), shares)}{_bar_of('where the time goes', ratios)}"
+
+
 def _bar(row: Row) -> str:
     ratios = {key: row[key] / max(1, row["duration_ns"]) for key in _PARTS}
+    name = f"GPU {row['device']} {row['name']}" if "device" in row else str(row["name"])
+    title = name.strip()
+    return f'<span class="who">{html_text(title, 80)}</span>{_bar_of(title, ratios)}'
+
+
+def _bar_of(title: str, ratios: Mapping[str, float]) -> str:
     words = ", ".join(f"{_label(_PARTS[key])} {format_ratio(r)}" for key, r in ratios.items())
     parts = "".join(
         f'<i style="width:{100 * ratio:.3f}%;background:var(--{_PARTS[key]})" '
@@ -60,22 +73,20 @@ def _bar(row: Row) -> str:
         for key, ratio in ratios.items()
         if ratio > 0
     )
-    name = f"GPU {row['device']} {row['name']}" if "device" in row else str(row["name"])
-    title = html_text(name.strip(), 80)
-    return (
-        f'<span class="who">{title}</span>'
-        f'<div class="bar" role="img" aria-label="{title}: {html_text(words)}">{parts}</div>'
-    )
+    label = f"{html_text(title, 80)}: {html_text(words)}"
+    return f'<div class="bar" role="img" aria-label="{label}">{parts}</div>'
 
 
 def _label(category: str) -> str:
     return category_of(category).label
 
 
-def _legend(categories: Iterable[str]) -> str:
+def _legend(categories: Iterable[str], values: Mapping[str, str] | None = None) -> str:
+    """Return what the colours mean, with a value behind each of which one is given."""
+    keys = dict.fromkeys(categories)
+    words = {key: f"{_label(key)} {(values or {}).get(key, '')}".strip() for key in keys}
     items = "".join(
-        f'<li><i style="background:var(--{key})"></i>{html_text(_label(key))}</li>'
-        for key in dict.fromkeys(categories)
+        f'<li><i style="background:var(--{key})"></i>{html_text(words[key])}</li>' for key in keys
     )
     return f'<ul class="legend">{items}</ul>'
 

@@ -1,78 +1,83 @@
-"""The first part of the report: the verdict in sentences, the main numbers, the advice."""
+"""The first screen of the report: what was judged, the verdict, the advice, what stands apart.
+
+It says the same as the page of the terminal, in the same words.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import shlex
+from collections.abc import Sequence
 from typing import Any, Final
-
-import pandas as pd
 
 from traceprof.errors import UsageError
 from traceprof.model.ranks import Ranks
 from traceprof.model.results import Result, Unit
 from traceprof.model.trace import Trace
 from traceprof.model.window import TimeWindow
+from traceprof.render.briefing import Briefing, findings_for_people
 from traceprof.render.escape import html_list, html_text
-from traceprof.render.formatting import is_known, note_text, sentences, value_text
-from traceprof.render.palette import PART_STYLES
+from traceprof.render.formatting import sentences, value_text
+from traceprof.render.report.charts import parts_bar
 from traceprof.render.report.links import link_to
-from traceprof.render.shown import Row, rows_of
+from traceprof.render.shown import Row
 from traceprof.render.wording import saving_words
 from traceprof.session.answer import Document
 from traceprof.session.selection import select
-from traceprof.units import format_count, format_duration, format_number, format_ratio
 
-__all__ = ["findings_html", "summary_html"]
+__all__ = ["explaining_html", "findings_html", "heading_html", "summary_html"]
 
 _SHOWN: Final = 5
 
 
-def summary_html(document: Document) -> str:
-    """Return the main numbers and the sentences of the verdict; "" where nothing is known."""
-    figures = "".join(
-        f'<div class="figure"><b>{html_text(number)}</b><span>{html_text(words)}</span></div>'
-        for number, words in (*_of_steps(document.results), *_of_devices(document.results))
+def heading_html(document: Document, words: Briefing) -> str:
+    """Return what was looked at and judged, and why: the first lines of the page."""
+    about = " · ".join(word for word in (words.profiler, document.info.host) if word)
+    return (
+        f'<div class="sub">{html_text(about, 400)}</div>'
+        + (f'<p class="what">{html_text(words.workload_line)}</p>' if words.workload else "")
+        + f'<p class="what">judged <b>{html_text(words.window)}</b> {html_text(words.times)}</p>'
+        + html_list([*words.notes, *(f"warning: {text}" for text in words.warnings)])
     )
-    sentences = () if document.verdict is None else document.verdict.sentences
-    text = "".join(f"<p>{html_text(note_text(sentence))}</p>" for sentence in sentences)
-    if not figures and not text:
+
+
+def summary_html(document: Document, words: Briefing) -> str:
+    """Return the verdict in words and as a bar, and what stands apart; "" for nothing known."""
+    parts = {} if document.verdict is None else document.verdict.parts
+    text = f'<p class="answer">{html_text(words.answer)}</p>' if words.answer else ""
+    items = "".join(
+        f"<dt>{html_text(label)}</dt><dd>{html_text(about)}</dd>" for label, about in words.remarks
+    )
+    remarks = f'<dl class="remarks">{items}</dl>' if items else ""
+    return f"{text}{parts_bar(parts) if parts else ''}{remarks}"
+
+
+def explaining_html(document: Document) -> str:
+    """Return the command that tells why the slowest of the slow steps is slow; "" without any."""
+    table = document.results["steps"].table
+    slow = table[(table["excess_ns"] > 0) & (table["excess_cause"] == "")]
+    if slow.empty:
         return ""
-    return f'<div class="figures">{figures}</div><div class="verdict">{text}</div>'
+    step = int(slow["step"].iloc[int(slow["excess_ns"].to_numpy().argmax())])
+    command = f"traceprof explain {shlex.quote(document.info.path)} step:{step}"
+    return f'<p class="note">Why step {step} is slow: {html_text(command)}</p>'
 
 
-def _of_steps(results: Mapping[str, Result]) -> list[tuple[str, str]]:
-    scalars = results["steps"].scalars if "steps" in results else {}
-    figures = []
-    if is_known(median_ns := scalars.get("median_ns")):
-        count = format_count(scalars.get("steady_count"))
-        figures.append((format_duration(median_ns), f"median of {count} steady steps"))
-    if is_known(rate := scalars.get("mean_samples_per_s")):
-        figures.append((format_number(rate), "samples per second"))
-    return figures
+def findings_html(trace: Trace, findings: Result, window: TimeWindow, nothing: str) -> str:
+    """Return the advice as a list; ``window`` is what the timeline of the page shows.
 
-
-def _of_devices(results: Mapping[str, Result]) -> list[tuple[str, str]]:
-    total = results["breakdown"].to_frame("total") if "breakdown" in results else pd.DataFrame()
-    if total.empty:
-        return []
-    row = total.iloc[0]
-    return [
-        (format_ratio(row[part.column] / max(1, row["duration_ns"])), part.label)
-        for part in PART_STYLES
-    ]
-
-
-def findings_html(trace: Trace, findings: Result, window: TimeWindow) -> str:
-    """Return the advice as a list; ``window`` is what the timeline of the page shows."""
+    ``nothing`` stands instead of it where there is none.
+    """
     run = Ranks.of(trace)
-    items = [_finding(run, row, window) for row in rows_of(findings.table) if not row["is_minor"]]
+    items = [_finding(run, row, window) for row in findings_for_people(findings)]
     advice = _list(items[:_SHOWN], 1) if items else ""
     if len(items) > _SHOWN:
         rest = _list(items[_SHOWN:], _SHOWN + 1)
         advice += f"<details><summary>{len(items) - _SHOWN} more</summary>{rest}</details>"
-    notes = html_list(sentences(findings.notes))
+    if nothing:
+        advice = f"<p>{html_text(nothing)}</p>"
+    notes = html_list(note for note in sentences(findings.notes) if note != nothing)
     folded = f"<details><summary>What was not judged</summary>{notes}</details>" if notes else ""
-    return advice + (folded if advice else notes)
+    return advice + folded
 
 
 def _list(items: Sequence[str], first: int) -> str:

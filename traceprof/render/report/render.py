@@ -14,6 +14,7 @@ from traceprof.model.tables import ABSENT
 from traceprof.model.trace import Trace
 from traceprof.model.window import TimeWindow
 from traceprof.render.base import Options
+from traceprof.render.briefing import Briefing, briefing_of
 from traceprof.render.escape import html_list, html_text
 from traceprof.render.formatting import sentences
 from traceprof.render.page.document import write_document
@@ -22,9 +23,14 @@ from traceprof.render.report.charts import breakdown_bars, category_style, step_
 from traceprof.render.report.heat_chart import heat_chart, heat_style
 from traceprof.render.report.links import links_of_rows
 from traceprof.render.report.matrix import peer_matrix
-from traceprof.render.report.opening import findings_html, summary_html
+from traceprof.render.report.opening import (
+    explaining_html,
+    findings_html,
+    heading_html,
+    summary_html,
+)
 from traceprof.render.report.typical import choose_extent
-from traceprof.render.sections import Section, sections_of, window_words
+from traceprof.render.sections import Section, sections_of
 from traceprof.render.shown import ShownTable, shown_frame
 from traceprof.render.timeline.page import timeline_fragment
 from traceprof.render.timeline.render import EncodedTimeline, encode_timeline
@@ -34,7 +40,8 @@ __all__ = ["render_report"]
 
 _ROWS: Final = 12
 _MAX_ITEMS: Final = 300_000
-_FIRST: Final = frozenset({"findings", "breakdown", "steps"})
+_ADVICE: Final = "findings"
+_FIRST: Final = frozenset({"breakdown", "steps"})
 _CHARTS: Final[Mapping[str, Callable[[Result], str]]] = {
     "breakdown": breakdown_bars,
     "rank-steps": heat_chart,
@@ -81,18 +88,19 @@ def render_report(document: Document, trace: Trace, options: Options) -> str:
         trace: all ranks of the whole run, for the timeline.
         options: the heading of the page, and how many rows a table shows (12).
     """
-    steps = document.results.get("steps")
+    words, steps = briefing_of(document), document.results.get("steps")
     extent = choose_extent(trace, document.selection, steps, _MAX_ITEMS)
     encoded = encode_timeline(trace, extent.window, _MAX_ITEMS, view=extent.view)
     fragment = timeline_fragment(encoded.data, is_embedded=True)
     rows = options.rows or _ROWS
     found = [
-        _Part(section.name, section.title, _section(document, trace, section, extent.window, rows))
+        _Part(section.name, section.title, _section(document, section, extent.window, rows))
         for section in sections_of(document, options)
-        if len(section.table)
+        if len(section.table) and section.name != _ADVICE
     ]
     parts = [
-        _Part("verdict", "Where the time went", summary_html(document)),
+        _Part("verdict", "Where the time went", summary_html(document, words)),
+        *_advice(document, trace, extent.window, words),
         *(part for part in found if part.key in _FIRST),
         _timeline(extent.label, fragment.html, encoded),
         *(part for part in found if part.key not in _FIRST),
@@ -103,7 +111,7 @@ def render_report(document: Document, trace: Trace, options: Options) -> str:
     links = "".join(f'<a href="#{p.key}">{html_text(p.key.capitalize())}</a>' for p in shown)
     title = options.title or document.info.path
     body = (
-        f"<header><h1>{html_text(title)}</h1>{_where(document)}</header>"
+        f"<header><h1>{html_text(title)}</h1>{heading_html(document, words)}</header>"
         f'<nav aria-label="Contents">{links}</nav><main>'
         + "".join(map(_card, shown))
         + "<footer>Written by traceprof. Nothing is loaded from elsewhere. "
@@ -120,24 +128,21 @@ def _card(part: _Part) -> str:
     )
 
 
-def _where(document: Document) -> str:
-    info = document.info
-    words = [info.profiler, info.host, window_words(document)]
-    text = html_text(" · ".join(word for word in words if word), 400)
-    notes = html_list([*sentences(document.selection.notes), *info.warnings])
-    return f'<div class="sub">{text}</div>{notes}'
+def _advice(
+    document: Document, trace: Trace, shown: TimeWindow, words: Briefing
+) -> Iterator[_Part]:
+    findings = document.results.get(_ADVICE)
+    if findings is not None:
+        yield _Part(_ADVICE, "Findings", findings_html(trace, findings, shown, words.nothing))
 
 
-def _section(
-    document: Document, trace: Trace, section: Section, shown: TimeWindow, rows: int
-) -> str:
+def _section(document: Document, section: Section, shown: TimeWindow, rows: int) -> str:
     """Return one result: its chart, its notes, its tables; ``shown`` is what the timeline has."""
     result = section.result
-    if section.name == "findings":
-        return findings_html(trace, result, shown)
     chart = _CHARTS[section.name](result) if section.name in _CHARTS else ""
     tables = "".join(_tables(document, section, shown, rows))
-    return f"{chart}{html_list(sentences(result.notes))}{tables}"
+    more = explaining_html(document) if section.name == "steps" else ""
+    return f"{chart}{html_list(sentences(result.notes))}{more}{tables}"
 
 
 def _tables(document: Document, section: Section, shown: TimeWindow, rows: int) -> Iterator[str]:

@@ -10,6 +10,7 @@ from rich.rule import Rule
 from rich.text import Text
 
 from traceprof.comparison.base import Comparison
+from traceprof.comparison.scaling.spec import NAME as SCALING
 from traceprof.render.base import Answered, Options
 from traceprof.render.escape import plain_text
 from traceprof.render.sections import Section, head_of, sections_of
@@ -19,6 +20,7 @@ from traceprof.render.text.console import printed
 from traceprof.render.text.heat_lines import heat_lines
 from traceprof.render.text.page import page_view, where_view
 from traceprof.render.text.parts import breakdown_view
+from traceprof.render.text.scaling_view import scaling_view
 from traceprof.render.text.tables import notes_view, table_view
 from traceprof.render.text.waterfall import difference_view, waterfall_view
 from traceprof.session.explaining.spec import NAME as EXPLAIN
@@ -81,6 +83,10 @@ def _section(section: Section, options: Options) -> Iterator[RenderableType]:
         return
     if section.name == EXPLAIN:
         yield waterfall_view(result, rows, width)
+        yield notes_view(result.notes)
+        return
+    if section.name == SCALING:
+        yield scaling_view(result, rows, width)
         yield notes_view(result.notes)
         return
     if section.name == "difference":

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Final
 
 from rich.console import Group, RenderableType
@@ -39,19 +39,15 @@ def breakdown_view(result: Result) -> RenderableType:
     return Group(*shown, notes_view(result.notes))
 
 
-def stacked_bar(result: Result, width: int, least_share: float) -> Iterator[Text]:
-    """Return the parts of all devices together as one bar, and what it shows in a line or two.
+def stacked_bar(parts: Mapping[str, float], width: int, least_share: float) -> Iterator[Text]:
+    """Return the shares of the five parts as one bar, and what it shows in a line or two.
 
     Parts of less than ``least_share`` are not written below it.
     """
-    rows = rows_of(result.to_frame("total"))
-    if not rows or not rows[0]["duration_ns"]:
-        return
-    (row,) = rows
-    yield _bar(row, width - 2)
+    yield _bar([parts[part.key] for part in PART_STYLES], width - 2)
     line = Text("  ")
     for part in PART_STYLES:
-        ratio = row[part.column] / row["duration_ns"]
+        ratio = parts[part.key]
         if ratio >= least_share:
             line.append(f"{part.glyph} ", style=part.category.dark)
             line.append(f"{part.label} {format_ratio(ratio)}  ", style="default")
@@ -63,14 +59,14 @@ def _in_full(row: Row) -> Iterator[RenderableType]:
     title.append(plain_text(row["name"]), style="dim")
     title.append(f"  {format_duration(row['duration_ns'])}", style="dim")
     yield title
-    yield _bar(row, _BAR_WIDTH)
+    yield _bar(_shares(row), _BAR_WIDTH)
     yield _legend(row, 1)
     yield _overlaps(row)
 
 
 def _in_a_line(row: Row) -> RenderableType:
     line = Text(f"GPU {row['device']:>3} ", style="bold")
-    line.append_text(_bar(row, _SHORT_BAR_WIDTH))
+    line.append_text(_bar(_shares(row), _SHORT_BAR_WIDTH))
     for part in (PART_STYLES[0], PART_STYLES[-1]):
         ratio = format_ratio(row[part.column] / row["duration_ns"])
         line.append(f"{'  ' if part is PART_STYLES[0] else ' '}{ratio:>7} {part.label}", "dim")
@@ -83,10 +79,13 @@ def _mean(total: Row, n_devices: int) -> Iterator[RenderableType]:
     yield _overlaps(total)
 
 
-def _bar(row: Row, width: int) -> Text:
+def _shares(row: Row) -> list[float]:
+    return [row[part.column] / row["duration_ns"] for part in PART_STYLES]
+
+
+def _bar(shares: Sequence[float], width: int) -> Text:
     """Return a bar of ``width`` cells; a part that is there gets at least one."""
-    parts_ns = [row[part.column] for part in PART_STYLES]
-    cells = [max(1, round(width * ns / row["duration_ns"])) if ns else 0 for ns in parts_ns]
+    cells = [max(1, round(width * share)) if share else 0 for share in shares]
     cells[cells.index(max(cells))] += width - sum(cells)
     bar = Text("  ")
     for n, part in zip(cells, PART_STYLES, strict=True):

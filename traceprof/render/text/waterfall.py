@@ -59,7 +59,9 @@ def waterfall_view(result: Result, rows: int, width: int) -> RenderableType:
 def _waterfall(result: Result, rows: int, width: int, sides: _Sides) -> Iterator[Text]:
     parts = sorted(rows_of(result.to_frame("parts")), key=lambda row: -abs(row["difference_ns"]))
     causes = rows_of(result.to_frame("causes"))
-    scale = max((abs(row["difference_ns"]) for row in (*parts, *causes)), default=0)
+    phases = rows_of(result.to_frame("phases")) if "phases" in result.tables else []
+    told = (*parts, *causes) or phases
+    scale = max((abs(row["difference_ns"]) for row in told), default=0)
     lines = _Lines(width, scale, sides)
     scalars = result.scalars
     names = [str(scalars[name]) for name in (sides.first, sides.second)]

@@ -14,6 +14,7 @@ import numpy.typing as npt
 import pandas as pd
 
 from traceprof.errors import NotRecordedError
+from traceprof.facts.device.times import used_devices
 from traceprof.facts.makeup.devices import Spans, makeup_of_devices
 from traceprof.facts.makeup.host import HostSpans, makeup_of_hosts
 from traceprof.facts.ranks.blame import find_blame
@@ -36,7 +37,7 @@ def explain(run: Run, text: str, against: str | None = None) -> Document:
 
     Raises:
         UsageError: a window is none of this run, or there is nothing to hold it against.
-        NotRecordedError: no device was recorded in both of them.
+        NotRecordedError: no device was recorded in both, or neither devices nor phases.
     """
     ranks = run.within("all").of_ranks().whole
     own, result = explain_ranks(ranks, text, against)
@@ -46,10 +47,11 @@ def explain(run: Run, text: str, against: str | None = None) -> Document:
 def explain_ranks(ranks: Ranks, text: str, against: str | None = None) -> tuple[Side, Result]:
     """Return what ``text`` means in the ranks of a run, and what explains it."""
     ranks = ranks.whole
-    ranks.require("kernels", "copies")
     own = side_of(ranks, text)
     other = typical_side(ranks, own) if against is None else side_of(ranks, against)
     own, other = _of_both(own, other)
+    if not any(map(used_devices, ranks.parts)):
+        return own, _of_hosts(ranks, own, other)
     if not own.of_devices:
         raise NotRecordedError(f"no device worked in both {own.name} and {other.name}")
     return own, _result(ranks, own, other)
@@ -97,6 +99,26 @@ def _result(ranks: Ranks, own: Side, other: Side) -> Result:
         },
         notes=(*_unlike(own, other), *other.notes, *own.notes, *_no_waits(why_not)),
     )
+
+
+def _of_hosts(ranks: Ranks, own: Side, other: Side) -> Result:
+    """Return what the hosts were in, where no device worked anywhere."""
+    phases = _phases(ranks, own.of_hosts, other.of_hosts)
+    if phases.empty:
+        ranks.require("kernels", "copies")
+        raise NotRecordedError("no device worked, and no ranges name the phases of a step")
+    length = {name: int(phases[name].sum()) for name in ("own_ns", "against_ns", "difference_ns")}
+    tables = {"causes": SPEC.table("causes").frame(), "parts": SPEC.table("parts").frame()}
+    return Result(
+        NAME,
+        SPEC,
+        {**tables, "phases": SPEC.table("phases").frame(phases)},
+        {"own": own.name, "against": other.name, **length, "devices_count": 0},
+        notes=(*_unlike(own, other), *other.notes, *own.notes, Note(_NO_DEVICE)),
+    )
+
+
+_NO_DEVICE: Final = "no work of devices was recorded: these are the phases of the host"
 
 
 def _causes(ranks: Ranks, own: Spans, other: Spans, *, knows_waits: bool) -> pd.DataFrame:

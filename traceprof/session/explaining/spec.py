@@ -29,7 +29,7 @@ SPEC: Final = ResultSpec(
                 key(
                     "name",
                     "of the kernel or operation, the direction and the kind of the host's memory, "
-                    "the rank that came last, or what the host was in",
+                    "the rank that delays go back to, or what the host was in",
                 ),
                 derived("difference_ns", Unit.NS, f"how much longer than in the other, {_MEANS}"),
                 derived("own_ns", Unit.NS, f"its time, {_MEANS}; what runs at once counts once"),

@@ -18,6 +18,7 @@ class Found:
 
     rule: str
     title: str
+    claimed_ratio: float
     saving_ratio: float
     saving_ns: int
     evidence: tuple[str, ...]
@@ -36,6 +37,7 @@ def findings_of(of: Trace | Ranks) -> list[Found]:
         Found(
             rule=row["rule"],
             title=note_text(row["title"]),
+            claimed_ratio=row["claimed_ratio"],
             saving_ratio=row["saving_ratio"],
             saving_ns=row["saving_ns"],
             evidence=tuple(map(note_text, row["evidence"])),

@@ -11,9 +11,9 @@ from tests.requirements import require
 from traceprof.analysis.advice.findings import ANALYSIS, RULES
 from traceprof.analysis.advice.findings.claims import Claim, Ground, Kind, Ledger
 from traceprof.analysis.advice.findings.context import Context
-from traceprof.analysis.advice.findings.idle_times import idle_times
 from traceprof.analysis.advice.findings.judging import Judged, judge
 from traceprof.facts.gaps import find_gaps
+from traceprof.facts.idle.after_waits import idle_times
 from traceprof.model.intervals import Intervals
 from traceprof.model.ranks import Ranks
 from traceprof.session.run import open_run

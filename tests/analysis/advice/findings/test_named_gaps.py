@@ -94,3 +94,19 @@ def test_what_several_devices_wait_for_counts_for_each(devices: tuple[int, int])
     everything = dict.fromkeys(set(devices), Intervals.single(0, 11 * MS))
     charged, _ = names_of_gaps(Context(Ranks.of(builder.build())), everything)
     assert dict(plain(charged, "name", "ns"))["save"] == 8 * MS * len(set(devices))
+
+
+@pytest.mark.parametrize(
+    ("inner_ms", "told"),
+    [(6, "aten::split (mostly aten::as_strided)"), (3, "aten::split")],
+)
+def test_evidence_names_what_was_called_and_what_has_most_of_it(inner_ms: int, told: str) -> None:
+    builder = TraceBuilder()
+    for i in range(4):
+        at = 10 * MS * i
+        builder.kernel("k", at, at + MS, launched_ns=(at, at + 1000))
+        builder.host_op("aten::split", at + 2 * MS, at + 9 * MS)
+        builder.host_op("aten::as_strided", at + 2 * MS, at + (2 + inner_ms) * MS)
+    (host,) = [own for own in findings_of(builder.build()) if own.rule == "host_code"]
+    assert host.evidence[1] == f"21.00 ms in {told}"
+    assert host.ranges == ("aten::split",)

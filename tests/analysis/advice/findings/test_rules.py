@@ -26,8 +26,9 @@ _HELPERS = {
     "claims",
     "context",
     "copy_rows",
+    "hiding",
     "host_work",
-    "idle_times",
+    "lost_times",
     "named_gaps",
     "judging",
     "kernel_times",
@@ -498,9 +499,7 @@ def test_a_device_that_starts_later_than_another_is_told_so_and_saves_nothing() 
     assert finding.title == (
         "no work before the first or after the last kernel: device 1, 80.0 % of the time"
     )
-    assert finding.evidence == (
-        "device 1 begins 80.00 ms after the window and stops 0 ns before its end",
-    )
+    assert finding.evidence == ("device 1 begins 80.00 ms after the start of the window",)
     assert (finding.kind, finding.saving_ns) == ("none", 0)
 
 

@@ -19,6 +19,7 @@ from traceprof.analysis.advice.findings import (
     launch_bound,
     layout_conversion,
     loading,
+    looped_optimizer,
     low_utilisation,
     pageable_copies,
     precision,
@@ -37,6 +38,7 @@ from traceprof.analysis.advice.findings import (
 from traceprof.analysis.advice.findings.base import Finding, Rule
 from traceprof.analysis.advice.findings.context import Context
 from traceprof.analysis.advice.findings.judging import Judged, judge
+from traceprof.analysis.advice.findings.lost_times import losses_claimed
 from traceprof.analysis.base import Analysis
 from traceprof.model.ranks import Ranks
 from traceprof.model.results import Note, Result, ResultSpec, TableSpec, Unit, key, same
@@ -59,6 +61,7 @@ RULES: Final[tuple[Rule, ...]] = (
     exposed_copies.RULE,
     host_sync.RULE,
     host_code.RULE,
+    looped_optimizer.RULE,
     launch_bound.RULE,
     small_buckets.RULE,
     exposed_communication.RULE,
@@ -78,7 +81,8 @@ SPEC: Final = ResultSpec(
     tables=(
         TableSpec(
             "findings",
-            "one row per finding, the largest saving first, what occurs once last",
+            "one row per finding, the largest saving first; what occurs once by its share of the "
+            "time that is judged",
             (
                 key("rule", "the rule that found it"),
                 key("number", "which one of that rule, from 1", Unit.NUMBER),
@@ -107,6 +111,22 @@ SPEC: Final = ResultSpec(
             ),
         ),
         TableSpec(
+            "losses",
+            "one row per part of the judged time of the devices: with compute they fill it",
+            (
+                key("loss", "a part of the time that is no compute; idle time by its cause"),
+                same("total_ns", Unit.NS, "how long, of all devices together"),
+                same("share_ratio", Unit.RATIO, "total_ns of the judged time of all devices"),
+                same(
+                    "after_wait_ns",
+                    Unit.NS,
+                    "what of it follows a wait of the host, and would not be without it",
+                ),
+                same("claimed_ns", Unit.NS, "what of it findings claim"),
+                same("rules", Unit.TEXT, "the rules that do, the one with the most first"),
+            ),
+        ),
+        TableSpec(
             "abstained",
             "one row per rule that could not judge",
             (
@@ -127,6 +147,8 @@ SPEC: Final = ResultSpec(
     ),
     scalars=(
         same("compute_ratio", Unit.RATIO, "the share of the judged time that is compute"),
+        same("judged_ns", Unit.NS, "the judged time of all devices together"),
+        same("compute_ns", Unit.NS, "what of it is compute"),
         same("slow_ratio", Unit.RATIO, "the share by which slow steps are longer than typical"),
     ),
 )
@@ -138,6 +160,7 @@ def measure_findings(ranks: Ranks) -> Result:
     found, abstained = judge(context, RULES)
     tables = {
         "findings": SPEC.table("findings").frame([_row(own) for own in found]),
+        "losses": SPEC.table("losses").frame(losses_claimed(context, found)),
         "abstained": SPEC.table("abstained").frame(
             [
                 {"rule": rule.name, "subject": rule.subject, "reason": abstained[rule.name]}
@@ -147,8 +170,13 @@ def measure_findings(ranks: Ranks) -> Result:
         ),
         "checked": SPEC.table("checked").frame(_checked(found, abstained)),
     }
-    scalars = {"compute_ratio": _compute_ratio(context), "slow_ratio": context.slow_ratio}
-    return Result("findings", SPEC, tables, scalars, notes=_notes(bool(found), abstained))
+    scalars = {
+        "compute_ratio": _compute_ratio(context),
+        "judged_ns": context.judged_ns,
+        "compute_ns": _compute_ns(context),
+        "slow_ratio": context.slow_ratio,
+    }
+    return Result("findings", SPEC, tables, scalars, notes=_notes(context, bool(found), abstained))
 
 
 def _checked(found: Iterable[Judged], abstained: Mapping[str, str]) -> list[dict[str, object]]:
@@ -165,8 +193,11 @@ def _checked(found: Iterable[Judged], abstained: Mapping[str, str]) -> list[dict
 
 
 def _compute_ratio(context: Context) -> float:
-    total = sum((time.compute & context.typical).total_ns for time in context.times.values())
-    return total / context.judged_ns * (1 - context.slow_ratio)
+    return _compute_ns(context) / context.judged_ns * (1 - context.slow_ratio)
+
+
+def _compute_ns(context: Context) -> int:
+    return sum((time.compute & context.judged[i]).total_ns for i, time in context.times.items())
 
 
 def _row(own: Judged) -> dict[str, object]:
@@ -192,9 +223,15 @@ def _row(own: Judged) -> dict[str, object]:
     }
 
 
-def _notes(found_any: bool, abstained: Mapping[str, str]) -> tuple[Note, ...]:
-    """Return that nothing was found, and which rules could not judge."""
+def _notes(context: Context, found_any: bool, abstained: Mapping[str, str]) -> tuple[Note, ...]:
+    """Return that nothing was found, what shares are of, and which rules could not judge."""
     notes = [] if found_any else [Note("no rule found anything to improve")]
+    if found_any and context.slow_ratio:
+        text = (
+            "shares in titles and evidence are of the typical steps, savings of all: slow ones add "
+            "{slow:ratio} of these"
+        )
+        notes.append(Note.of(text, slow=context.slow_ratio))
     rules: dict[str, list[str]] = {}
     for rule, reason in abstained.items():
         rules.setdefault(reason, []).append(rule)

@@ -11,19 +11,19 @@ import pandas as pd
 
 from traceprof.analysis.advice.findings.claims import Claim, Ground, Ledger, Times
 from traceprof.analysis.advice.findings.copy_rows import copies_in
-from traceprof.analysis.advice.findings.idle_times import gaps_of_ranks, idle_times
 from traceprof.analysis.advice.findings.kernel_times import (
     KernelTimes,
     kernel_times,
     time_of_kernels,
 )
 from traceprof.facts.collectives.matches import Matches, find_matches
-from traceprof.facts.device.times import device_times, recorded_window, used_devices
+from traceprof.facts.device.times import device_times, used_devices
+from traceprof.facts.idle.after_waits import gaps_of_ranks, idle_times
 from traceprof.facts.software import Software, Vendor, software_of
 from traceprof.facts.steps.excess import PROFILER
 from traceprof.facts.steps.find import steps_of_ranks
 from traceprof.facts.steps.measured import measured_steps
-from traceprof.facts.steps.steadiness import outliers
+from traceprof.facts.steps.typical import judged_times, named_steps, typical_time
 from traceprof.facts.workload import TRAINING, workload
 from traceprof.model.intervals import Intervals
 from traceprof.model.parts import DeviceTime
@@ -38,7 +38,8 @@ class Context:
     """The ranks of a run in a window, and what several rules measure of them.
 
     Times are judged in the typical part of the window: the steady steps without the outliers
-    (warm-up and slow steps have rules of their own), or all of it where steps are not known.
+    (warm-up and slow steps have rules of their own, evaluation and the like are one-off costs), or
+    all of it where steps are not known.
     """
 
     def __init__(self, ranks: Ranks) -> None:
@@ -75,12 +76,12 @@ class Context:
 
         Steps that were inferred may be layers or micro-batches: advice does not rest on them.
         """
-        return _named(steps_of_ranks(self.ranks))
+        return named_steps(steps_of_ranks(self.ranks))
 
     @cached_property
     def all_steps(self) -> Steps:
         """The named steps of the whole recording."""
-        return _named(steps_of_ranks(self.ranks.whole))
+        return named_steps(steps_of_ranks(self.ranks.whole))
 
     @cached_property
     def is_warmup(self) -> npt.NDArray[np.bool_]:
@@ -90,17 +91,22 @@ class Context:
     @cached_property
     def step_outliers(self) -> npt.NDArray[np.int64]:
         """1 for each slow one of `steps`, -1 for each fast one; 0 for the others and warm-up."""
-        table, found = self.steps.table, np.zeros(len(self.steps), np.int64)
-        steady = np.flatnonzero(~self.is_warmup)
-        durations = self.steps.durations_ns.astype(np.float64)
-        for rows in table.iloc[steady].groupby("process").indices.values():
-            found[steady[rows]] = outliers(durations[steady[rows]])
-        return found
+        if not len(self.steps):
+            return np.zeros(0, np.int64)
+        excess_ns = measured_steps(self.ranks).table["excess_ns"].to_numpy(np.float64)
+        return np.asarray(np.sign(np.nan_to_num(excess_ns)), np.int64)
+
+    @cached_property
+    def is_occasional(self) -> npt.NDArray[np.bool_]:
+        """Which of `steps` evaluation, a checkpoint or compiling made longer: one-off costs."""
+        if not len(self.steps):
+            return np.zeros(0, np.bool_)
+        return (measured_steps(self.ranks).table["excess_cause"] != "").to_numpy(np.bool_)
 
     @cached_property
     def slow_steps(self) -> npt.NDArray[np.int64]:
-        """The rows of `steps` that are slow, but for those that the profiler disturbed."""
-        slow = np.flatnonzero(self.step_outliers > 0)
+        """The rows of `steps` that are slow, but for what the profiler or an occasion explains."""
+        slow = np.flatnonzero((self.step_outliers > 0) & ~self.is_occasional)
         if not len(slow):
             return slow
         grown = measured_steps(self.ranks).table["grown_phase"].to_numpy(object)
@@ -114,18 +120,13 @@ class Context:
     @cached_property
     def slow_ratio(self) -> float:
         """That, as a share of the steady steps."""
-        return self.slow_excess_ns / max(1, int(self.steps.durations_ns[~self.is_warmup].sum()))
+        judged = ~self.is_warmup & ~self.is_occasional
+        return self.slow_excess_ns / max(1, int(self.steps.durations_ns[judged].sum()))
 
     @cached_property
     def typical(self) -> Intervals:
         """The time that the rules judge."""
-        table = self.steps.table
-        span = Intervals.single(self.ranks.span.start_ns, self.ranks.span.end_ns)
-        if not len(table):
-            return span
-        left_out = table[self.is_warmup | (self.step_outliers > 0)]
-        kept = _union_of(table) - _union_of(left_out)
-        return kept if len(kept) else span
+        return typical_time(self.ranks)
 
     @property
     def typical_ns(self) -> int:
@@ -135,12 +136,7 @@ class Context:
     @cached_property
     def judged(self) -> Times:
         """When each of `places` is judged: in `typical`, as far as its rank was recorded."""
-        found = dict.fromkeys(self.places, self.typical)
-        for part in self.ranks:
-            for device in used_devices(part):
-                window = recorded_window(part, device)
-                found[device] = self.typical.clip(window.start_ns, window.end_ns)
-        return found
+        return {**dict.fromkeys(self.places, self.typical), **judged_times(self.ranks)}
 
     @cached_property
     def judged_ns(self) -> int:
@@ -221,13 +217,9 @@ class Context:
         """Return the claim on the idle time that ``causes`` account for."""
         times: dict[int, Intervals] = {}
         for cause in causes:
-            for device, time in self._idle_times[cause].items():
+            for device, time in idle_times(self.ranks)[cause].items():
                 times[device] = times[device] | time if device in times else time
         return self.left(times)
-
-    @cached_property
-    def _idle_times(self) -> Any:
-        return idle_times(self.ranks)
 
     def longest_gap(self, *causes: str) -> str:
         """Return the window of the typical gap with most of ``causes``, as people type it."""
@@ -330,8 +322,3 @@ _AMD_WORDS: Final = (
 
 def _union_of(steps: pd.DataFrame) -> Intervals:
     return Intervals.union_of(steps["device_start_ns"], steps["device_end_ns"])
-
-
-def _named(steps: Steps) -> Steps:
-    is_none = not len(steps) or steps.warmup().all()
-    return Steps(steps.table.iloc[:0], "") if is_none else steps

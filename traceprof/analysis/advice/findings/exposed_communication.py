@@ -9,6 +9,7 @@ from typing import Final
 from traceprof.analysis.advice.findings.base import Finding, Rule
 from traceprof.analysis.advice.findings.claims import Kind
 from traceprof.analysis.advice.findings.context import Context
+from traceprof.analysis.advice.findings.hiding import hideable
 from traceprof.facts.names.kernels import short_name
 from traceprof.facts.workload import COMMUNICATION
 from traceprof.model.results import Note
@@ -16,7 +17,7 @@ from traceprof.model.results import Note
 __all__ = ["RULE"]
 
 _LEAST: Final = 0.05
-
+_NEXT_TO_NOTHING: Final = 0.001
 
 _BY_OPERATION: Final = (
     (
@@ -43,6 +44,9 @@ def _check(context: Context) -> Iterator[Finding]:
     share = context.share(claim)
     if share < _LEAST:
         return
+    claims = hideable(context, claim)
+    saved = sum(context.share(own) * own.saved_ratio for own in claims)
+    is_bound = saved < share * (1 - _NEXT_TO_NOTHING)
     total = sum((time & context.typical).total_ns for time in exposed.values())
     others = total / context.judged_ns - share
     busy = sum((t.communication & context.typical).total_ns for t in context.times.values())
@@ -54,8 +58,8 @@ def _check(context: Context) -> Iterator[Finding]:
         title=Note.of(
             "exposed communication: {share:ratio} of the time no compute hides it", share=share
         ),
-        claims=(claim,),
-        kind=Kind.BOUNDED,
+        claims=claims,
+        kind=Kind.BOUNDED if saved > _NEXT_TO_NOTHING else Kind.NONE,
         evidence=(
             Note.of(
                 "communication takes {whole:ratio} of the time, compute hides {hidden:ratio} of it"
@@ -64,6 +68,7 @@ def _check(context: Context) -> Iterator[Finding]:
                 hidden=1 - (share + others) / whole,
                 others=others,
             ),
+            *((_on_compute(saved),) if is_bound else ()),
             context.counted(int(own["count"].sum()), "communication kernel(s)"),
             *(
                 context.timed(ns, after=" in {name}", name=short_name(str(name)))
@@ -82,6 +87,14 @@ def _check(context: Context) -> Iterator[Finding]:
             else "in the first collective that is shared waiting cannot be told from sending"
         ),
         window="" if longest is None else context.window_text(*longest),
+    )
+
+
+def _on_compute(saved: float) -> Note:
+    return Note.of(
+        "the compute of the same steps that hides none yet takes {saved:ratio} of the time: no "
+        "more can hide behind it; the rest is saved by sending less",
+        saved=saved,
     )
 
 

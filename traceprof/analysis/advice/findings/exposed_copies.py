@@ -88,10 +88,15 @@ def _bounded(context: Context, claim: Claim) -> Claim:
 
 
 def _by_direction(context: Context, copies: pd.DataFrame) -> Iterator[Note]:
-    lengths = (copies["end_ns"] - copies["start_ns"]).groupby(copies["direction"].astype(str)).sum()
-    for direction, ns in lengths.sort_values(ascending=False).items():
+    """Yield what of the exposed time is of each direction, the most first."""
+    directions = copies["direction"].astype(str)
+    exposed = {
+        direction: context.left(context.exposed(copies[directions == direction])).total_ns
+        for direction in directions.unique()
+    }
+    for direction, ns in sorted(exposed.items(), key=lambda own: -own[1]):
         if ns:
-            yield context.timed(int(ns), after=" of {direction}", direction=direction)
+            yield context.timed(ns, after=" of {direction}", direction=direction)
 
 
 RULE = Rule(

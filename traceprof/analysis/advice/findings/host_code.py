@@ -97,7 +97,7 @@ def _long_ones(context: Context, gaps: pd.DataFrame) -> Iterator[Note]:
         yield context.counted(
             len(lengths),
             "gap(s) longer than {least:ns}",
-            " (median {median:ns})",
+            " (median {median:ns})" if len(lengths) > 1 else " ({median:ns})",
             least=LAUNCH_BOUND_NS,
             median=float(np.median(lengths)),
         )

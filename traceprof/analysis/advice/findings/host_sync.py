@@ -10,9 +10,9 @@ import pandas as pd
 from traceprof.analysis.advice.findings.base import Finding, Rule
 from traceprof.analysis.advice.findings.claims import Kind
 from traceprof.analysis.advice.findings.context import Context
-from traceprof.analysis.advice.findings.idle_times import DRAINED
 from traceprof.analysis.advice.findings.named_gaps import notes_on_names
 from traceprof.facts.host.waits import find_waits
+from traceprof.facts.idle.after_waits import DRAINED
 from traceprof.model.results import Note
 
 __all__ = ["RULE"]

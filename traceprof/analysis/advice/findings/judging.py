@@ -34,8 +34,10 @@ class Judged:
 
     @property
     def weight(self) -> float:
-        """What it is ranked by: its saving, or its claim where nothing is known to be saved."""
-        return self.claimed_ratio if self.finding.kind is Kind.NONE else self.saving_ratio
+        """What it is ranked by: its saving, or the time it is about where nothing is saved."""
+        if self.finding.kind in (Kind.NONE, Kind.ONCE):
+            return self.claimed_ratio
+        return self.saving_ratio
 
     @property
     def is_minor(self) -> bool:
@@ -54,7 +56,7 @@ def judge(context: Context, rules: Iterable[Rule]) -> tuple[list[Judged], dict[s
                 found.append(_settled(context, rule, number, finding))
         except NotRecordedError as error:
             abstained[rule.name] = str(error)
-    found.sort(key=lambda own: (own.is_minor, own.finding.kind is Kind.ONCE, -own.weight))
+    found.sort(key=lambda own: (own.is_minor, own.weight < _MINOR, -own.weight))
     return found, abstained
 
 

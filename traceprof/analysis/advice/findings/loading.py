@@ -16,7 +16,7 @@ from traceprof.analysis.advice.findings.stalling_calls import (
     idle_in_calls,
     in_typical_time,
 )
-from traceprof.facts.one_off_costs import compiling_ranges
+from traceprof.facts.steps.costs import compiling_ranges
 from traceprof.model.results import Note
 
 __all__ = ["RULE"]
@@ -25,13 +25,15 @@ _LEAST: Final = 0.01
 _SHOWN: Final = 3
 _LOADS: Final = re.compile(
     r"^(cuda|cu|hip)(Module(Load|Unload)|Library(Load|Unload|GetKernel)|Link(Create|Add|Complete))"
-    r"|^(nvrtc|hiprtc)CompileProgram"
+    r"|^(nvrtc|hiprtc|nvvm)(Compile|Create|Get(PTX|CUBIN|LTOIR|Code))\w*|^nvJitLink(Create|Complete)"
+    r"|^nvPTXCompilerCompile"
 )
 
 
 def _check(context: Context) -> Iterator[Finding]:
     ranges = [in_typical_time(context, compiling_ranges(part)) for part in context.ranks]
-    calls = pd.concat([calls_named(context, _LOADS), *ranges], ignore_index=True)
+    named = [calls_named(context, _LOADS, table) for table in ("api_calls", "host_ops")]
+    calls = pd.concat([*named, *ranges], ignore_index=True)
     claim = idle_in_calls(context, calls)
     share = context.share(claim)
     if share < _LEAST:

@@ -102,15 +102,15 @@ def _first_works(context: Context, claim: Claim) -> tuple[Note, ...]:
         if not len(busy):
             notes.append(Note.of("device {device} does nothing in it", device=device))
             continue
-        notes.append(
-            Note.of(
-                "device {device} begins {late:ns} after the window and stops {early:ns} before its "
-                "end",
-                device=device,
-                late=int(busy.starts[0]) - span.start_ns,
-                early=span.end_ns - int(busy.ends[-1]),
-            )
-        )
+        late_ns = int(busy.starts[0]) - span.start_ns
+        early_ns = span.end_ns - int(busy.ends[-1])
+        begins = "begins {late:ns} after the start of the window" if late_ns else ""
+        stops = "stops {early:ns} before its end" if early_ns and late_ns else ""
+        stops = stops or ("stops {early:ns} before the end of the window" if early_ns else "")
+        both = " and ".join(filter(None, (begins, stops)))
+        if both:
+            text = f"device {{device}} {both}"
+            notes.append(Note.of(text, device=device, late=late_ns, early=early_ns))
     return tuple(notes[:3])
 
 

@@ -22,12 +22,13 @@ from traceprof.model.results import Note
 __all__ = ["names_of_gaps", "notes_on_names"]
 
 _SHOWN: Final = 3
+_MOST: Final = 0.5
 _LEAST: Final = 0.05
 """Names below this share of the time are no evidence."""
 
 _WORDS: Final = {
-    "launching": " in {name}",
-    "other": " in {name}, on another thread than the one that launches",
+    "launching": " in {name}{mostly}",
+    "other": " in {name}{mostly}, on another thread than the one that launches",
     "": " in which the host recorded nothing",
 }
 
@@ -37,24 +38,38 @@ def notes_on_names(
 ) -> tuple[tuple[Note, ...], tuple[str, ...]]:
     """Return sentences on what the host was in during the idle ``times`` of devices, and names.
 
-    At most three of what they are charged to, the most first, and what other threads ran.
+    At most three of what they are charged to, the most first, and what other threads ran. Names are
+    of the outermost operators; the innermost follows in parentheses where it has most of that.
     """
     charged, beside = names_of_gaps(context, times)
     if charged.empty:
         return (), ()
     least = _LEAST * charged["ns"].sum()
-    ranked = charged[charged["ns"] >= least].head(_SHOWN)
+    ranked = _outermost(charged)
+    ranked = ranked[ranked["ns"] >= least].head(_SHOWN)
     notes = [
-        context.timed(int(ns), after=_WORDS[str(by)], name=str(name))
-        for name, by, ns in ranked.itertuples(index=False)
+        context.timed(int(ns), after=_WORDS[str(by)], name=str(name), mostly=str(mostly))
+        for name, by, ns, mostly in ranked.itertuples(index=False)
     ]
-    told = {str(name) for name in ranked["name"]}
+    told = {*charged["name"].astype(str), *charged["operator"].astype(str)}
     notes += [
         context.timed(ns, before="other threads meanwhile: ", after=" in {name}", name=name)
         for name, ns in list(beside.items())[:1]
         if ns >= least and name not in told
     ]
-    return tuple(notes), tuple(name for name in ranked["name"].astype(str) if name != NOTHING)
+    return tuple(notes), tuple(name for name in ranked["operator"].astype(str) if name != NOTHING)
+
+
+def _outermost(charged: pd.DataFrame) -> pd.DataFrame:
+    """Return operator, by, ns, and the words for the innermost name that has most of it, or ""."""
+    keys = ["operator", "by"]
+    most = charged.sort_values("ns", ascending=False, kind="stable").drop_duplicates(keys)
+    sums = charged.groupby(keys, sort=True)["ns"].sum().rename("whole").reset_index()
+    both = sums.merge(most, on=keys)
+    is_told = (both["ns"] > _MOST * both["whole"]) & (both["name"] != both["operator"])
+    mostly = np.where(is_told, " (mostly " + both["name"].astype(object) + ")", "")
+    found = both[keys].assign(ns=both["whole"], mostly=mostly)
+    return found.sort_values("ns", ascending=False, kind="stable", ignore_index=True)
 
 
 def names_of_gaps(
@@ -62,8 +77,8 @@ def names_of_gaps(
 ) -> tuple[pd.DataFrame, dict[str, int]]:
     """Return what the idle ``times`` of devices are charged to, and what else ran meanwhile.
 
-    The first has name, by and ns, the most first: ns add up to what of ``times`` the host held
-    devices up. The second, by name, is what threads ran other than those that launch.
+    The first has name, operator, by and ns, the most first: ns add up to what of ``times`` the
+    host held devices up. The second, by name, is what threads ran other than those that launch.
     """
     charged, running = [], []
     for part in context.ranks:
@@ -72,12 +87,14 @@ def names_of_gaps(
         running.append(_within(others[others["by"] == "other"], times))
     table = pd.concat(
         [
-            own[["name", "by"]].astype(object).assign(ns=own["end_ns"] - own["start_ns"])
+            own[["name", "operator", "by"]]
+            .astype(object)
+            .assign(ns=own["end_ns"] - own["start_ns"])
             for own in charged
         ],
         ignore_index=True,
     )
-    sums = table.groupby(["name", "by"], sort=True)["ns"].sum().reset_index()
+    sums = table.groupby(["name", "operator", "by"], sort=True)["ns"].sum().reset_index()
     beside: dict[str, int] = {}
     for own in running:
         for name, ns in time_by_name(own).items():

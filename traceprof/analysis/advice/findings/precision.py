@@ -12,7 +12,7 @@ import pandas as pd
 from traceprof.analysis.advice.findings.base import Finding, Rule
 from traceprof.analysis.advice.findings.claims import Claim, Ground, Kind
 from traceprof.analysis.advice.findings.context import Context
-from traceprof.facts.names.kernels import short_name
+from traceprof.facts.names.kernels import SHORT_NS, short_name
 from traceprof.facts.names.precision import wide_precision_of
 from traceprof.facts.software import Vendor
 from traceprof.model.activity import Activity
@@ -38,8 +38,9 @@ def _check(context: Context) -> Iterator[Finding]:
         own = matrix[precision == wide]
         gains = {d: gain for d in context.devices if (gain := _gain_of(context, d, wide))}
         times = context.kernel_claim(own).times
+        gaining = _share_that_gains(own)
         claims = tuple(
-            context.left({device: times[device]}, Ground.COMPUTE, 1 - 1 / gain.factor)
+            context.left({device: times[device]}, Ground.COMPUTE, gaining * (1 - 1 / gain.factor))
             for device, gain in gains.items()
             if device in times
         )
@@ -55,6 +56,12 @@ class _Gain:
     faster: str
     factor: float
     tf32_helps: bool
+
+
+def _share_that_gains(kernels: pd.DataFrame) -> float:
+    """Return what share of the time is of kernels long enough that multiplying takes it."""
+    whole = int(kernels["total_ns"].sum())
+    return 1 - int(kernels["short_ns"].sum()) / whole if whole else 0.0
 
 
 def _gain_of(context: Context, device: int, wide: str) -> _Gain | None:
@@ -80,8 +87,9 @@ def _finding(
         kind=Kind.ESTIMATED,
         model=Note.of(
             f"peaks: {_NAMES[gain.faster]} is {{factor:factor}} as fast as {_NAMES[wide]} here, if "
-            "nothing else limits these kernels",
+            "nothing else limits these kernels; of those below {short:ns} nothing is counted",
             factor=gain.factor,
+            short=SHORT_NS,
         ),
         evidence=tuple(
             context.timed(ns, after=" in {name}", name=short_name(str(name)))

@@ -10,6 +10,7 @@ from traceprof.analysis.advice.findings.claims import Kind
 from traceprof.analysis.advice.findings.context import Context
 from traceprof.analysis.advice.findings.waiting import waiting_for
 from traceprof.errors import NotRecordedError
+from traceprof.facts.ranks.blame import why_withheld
 from traceprof.facts.ranks.costs import cost_of
 from traceprof.facts.ranks.groups import find_late_whole
 from traceprof.facts.ranks.waits import matches_in_step
@@ -23,6 +24,9 @@ _LEAST: Final = 0.03
 def _check(context: Context) -> Iterator[Finding]:
     if not context.matches.is_shared:
         raise NotRecordedError("no collective is shared by several ranks")
+    why_not = why_withheld(context.ranks)
+    if why_not:
+        raise NotRecordedError(why_not)
     hosts = {member.host for member in context.matches.members if member.host}
     if len(hosts) < 2:
         raise NotRecordedError(

@@ -40,7 +40,7 @@ def _check(context: Context) -> Iterator[Finding]:
             )
             + ", {share:ratio} of the time of the steps",
             n=len(slow),
-            of=int((~context.is_warmup).sum()),
+            of=int((~context.is_warmup & ~context.is_occasional).sum()),
             excess=context.slow_excess_ns,
             share=context.slow_ratio,
         ),
@@ -48,10 +48,10 @@ def _check(context: Context) -> Iterator[Finding]:
         kind=Kind.MEASURED,
         evidence=tuple(_why(table.iloc[i]) for i in worst[:3].tolist()),
         action=(
-            "look at the slow steps in the timeline: checkpoints, evaluation, logging, garbage "
+            "see what is longer in them (`traceprof explain TRACE slowest`): logging, garbage "
             "collection, a slow file, other jobs on the machine"
         ),
-        caveat="periodic slow steps (a checkpoint every N) are often meant to be there",
+        caveat="evaluation or saving that no range names is often meant to be there",
         window=f"step:{table['step'].iloc[worst[0]]}",
     )
 

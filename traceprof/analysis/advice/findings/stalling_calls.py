@@ -15,11 +15,16 @@ from traceprof.model.intervals import Intervals
 __all__ = ["calls_named", "idle_in_calls", "in_typical_time"]
 
 
-def calls_named(context: Context, pattern: re.Pattern[str]) -> pd.DataFrame:
-    """Return the API calls of the typical time that are named so: start_ns, end_ns, name."""
+def calls_named(
+    context: Context, pattern: re.Pattern[str], table: str = "api_calls"
+) -> pd.DataFrame:
+    """Return the calls of the typical time that are named so: process, start_ns, end_ns, name.
+
+    ``table`` is "host_ops" for what libraries and the operating system recorded.
+    """
     found = []
     for part in context.ranks:
-        calls = part.api_calls
+        calls = part.table(table)
         names = calls["name"].cat.categories
         matched = np.array([*(bool(pattern.search(str(name))) for name in names), False])
         found.append(in_typical_time(context, calls[matched[calls["name"].cat.codes.to_numpy()]]))

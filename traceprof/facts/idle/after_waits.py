@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Final
+from collections.abc import Callable, Mapping, Sequence
+from typing import Final, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
-from traceprof.analysis.advice.findings.claims import Times
 from traceprof.facts.cache import of_window
 from traceprof.facts.gaps import CAUSES, find_gap_parts, find_gaps
 from traceprof.facts.host.states import find_host_states
@@ -17,7 +16,7 @@ from traceprof.model.intervals import Intervals
 from traceprof.model.ranks import Ranks
 from traceprof.model.trace import Trace
 
-__all__ = ["DRAINED", "gaps_of_ranks", "idle_times"]
+__all__ = ["DRAINED", "gaps_of_ranks", "idle_times", "times_of_causes"]
 
 DRAINED: Final = "drained"
 """Idle after a wait for the device, until work is launched again.
@@ -27,6 +26,8 @@ gap is its doing, whatever the host does then.
 """
 
 _Int64Array = npt.NDArray[np.int64]
+_Times: TypeAlias = Mapping[int, Intervals]
+"""When, by device."""
 _AFTER_A_WAIT: Final = ("launch", "host")
 _NAMES: Final = (*CAUSES, DRAINED)
 
@@ -41,15 +42,26 @@ def gaps_of_ranks(ranks: Ranks) -> pd.DataFrame:
     return pd.concat(filled, ignore_index=True)
 
 
-def idle_times(ranks: Ranks) -> Mapping[str, Times]:
+@of_window
+def idle_times(ranks: Ranks) -> Mapping[str, _Times]:
     """Return, for each cause (and `DRAINED`), when each device was idle for it."""
-    found: dict[str, dict[int, Intervals]] = {name: {} for name in _NAMES}
+    return times_of_causes(ranks, _parts, _NAMES)
+
+
+def times_of_causes(
+    ranks: Ranks, parts_of: Callable[[Trace], pd.DataFrame], names: Sequence[str]
+) -> dict[str, dict[int, Intervals]]:
+    """Return when each device was idle for each of ``names``, the causes of ``parts_of`` a rank.
+
+    Parts are those of gaps, with gap, start_ns, end_ns and cause (a place in ``names``).
+    """
+    found: dict[str, dict[int, Intervals]] = {name: {} for name in names}
     for part in ranks:
-        parts, device = _parts(part), find_gaps(part)["device"].to_numpy(np.int64)
+        parts, device = parts_of(part), find_gaps(part)["device"].to_numpy(np.int64)
         starts, ends = (parts[name].to_numpy(np.int64) for name in ("start_ns", "end_ns"))
         owner = device[parts["gap"].to_numpy(np.int64)]
         for number in np.unique(device).tolist():
-            for cause, name in enumerate(_NAMES):
+            for cause, name in enumerate(names):
                 rows = (owner == number) & (parts["cause"] == cause).to_numpy()
                 found[name][number] = Intervals.union_of(starts[rows], ends[rows])
     return found

@@ -1,0 +1,139 @@
+"""Nodes beside one another: means without warm-up; independent ranks averaged, others not."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pandas as pd
+import pytest
+
+from traceprof.comparison.nodes import NodeRounds, nodes
+from traceprof.errors import UsageError
+from traceprof.render.formatting import sentences
+
+MS = 1_000_000
+FORWARD = {"forward": 60 * MS}
+BOTH = {"forward": 60 * MS, "backward": 120 * MS, "data": 10 * MS}
+
+
+def rank(run: str, number: int, **more: Any) -> NodeRounds:
+    """Return ten rounds of one of two ranks, 20 ms each, that exchange nothing."""
+    usual: dict[str, Any] = {
+        "ranks_count": 2,
+        "rounds_count": 10,
+        "warmup_count": 2,
+        "rounds_ns": 200 * MS,
+        "phases": BOTH,
+        "calls_count": 0,
+    }
+    return NodeRounds(run, number, "vm", **{**usual, **more})
+
+
+def rows_of(*ranks: NodeRounds, name: str = "nodes") -> list[dict[str, Any]]:
+    return [
+        {str(key): value for key, value in row.items()}
+        for row in nodes(ranks).results[name].table.to_dict("records")
+    ]
+
+
+def test_times_are_means_over_the_rounds() -> None:
+    (row,) = rows_of(rank("a", 0, samples_count=400))
+    assert row["round_ns"] == 20 * MS
+    assert (row["forward_ns"], row["backward_ns"], row["data_ns"]) == (6 * MS, 12 * MS, MS)
+    assert row["other_ns"] == MS
+    assert row["samples_per_s"] == 2000
+    assert (row["rounds_count"], row["warmup_count"]) == (10, 2)
+
+
+def test_independent_ranks_are_averaged() -> None:
+    rows = rows_of(rank("a", 1, rounds_ns=300 * MS), rank("a", 0, rounds_ns=100 * MS))
+    assert [row["rank"] for row in rows] == ["0", "1", "mean"]
+    assert [row["round_ns"] for row in rows] == [10 * MS, 30 * MS, 20 * MS]
+    assert {row["ranks"] for row in rows} == {"independent"}
+
+
+def test_synchronised_ranks_are_not() -> None:
+    rows = rows_of(rank("a", 0, calls_count=30), rank("a", 1, calls_count=30))
+    assert [row["rank"] for row in rows] == ["0", "1"]
+    assert {row["ranks"] for row in rows} == {"synchronised"}
+
+
+def test_what_ranks_exchange_is_per_second_and_per_call() -> None:
+    (row,) = rows_of(
+        rank(
+            "a",
+            0,
+            calls_count=18,
+            calls_window_ns=180 * MS,
+            calls_bytes=18e6,
+            calls_ns=36 * MS,
+            waited_ns=50 * MS,
+        )
+    )
+    assert row["syncs_per_s"] == 100
+    assert row["sync_bytes"] == 1e6
+    assert row["sync_ns"] == 2 * MS
+    assert row["sync_bytes_per_s"] == 5e8
+    assert row["waited_ns"] == 5 * MS
+
+
+def test_modes_and_kinds_are_held_against_one_another() -> None:
+    forward = {"phases": FORWARD, "rounds_ns": 80 * MS}
+    runs = [
+        *(rank("alone", i) for i in range(2)),
+        *(rank("forward", i, **forward) for i in range(2)),
+        rank("together", 0, calls_count=9, rounds_ns=250 * MS),
+        rank("together", 1, calls_count=9, rounds_ns=260 * MS),
+    ]
+    said = sentences(nodes(runs).verdict)
+    assert said == [
+        "forward+backward: a round takes 26.00 ms where nodes are synchronised and 20.00 ms where "
+        "they are not: 30.0 % more",
+        "independent nodes: a round takes 8.000 ms forward, 20.00 ms with the backward pass: "
+        "2.50 x",
+    ]
+
+
+def layers(forward: int, backward: int | None = None) -> pd.DataFrame:
+    frame = pd.DataFrame({"layer": ["stem", "head"], "type": "Conv2d", "count": 10})
+    frame["host_ns"] = 1
+    frame["device_ns"] = [forward, 2 * forward]
+    return frame if backward is None else frame.assign(backward_ns=backward)
+
+
+def test_layers_are_told_by_node_and_mode() -> None:
+    rows = rows_of(
+        rank("alone", 0, layers=layers(10 * MS)),
+        rank("alone", 1, layers=layers(30 * MS)),
+        rank("together", 0, calls_count=9, layers=layers(50 * MS, 70 * MS)),
+        name="node-layers",
+    )
+    assert [(row["layer"], row["run"], row["rank"], row["forward_ns"]) for row in rows] == [
+        ("stem", "alone", "mean", 2 * MS),
+        ("stem", "together", "0", 5 * MS),
+        ("head", "alone", "mean", 4 * MS),
+        ("head", "together", "0", 10 * MS),
+    ]
+    assert rows[1]["both_ns"] == 12 * MS
+    assert pd.isna(rows[0]["both_ns"])
+
+
+def test_one_rank_is_neither_and_an_unknown_exchange_is_unknown() -> None:
+    assert rank("a", 0, ranks_count=1).ranks == "one"
+    assert rank("a", 0, calls_count=None).ranks == ""
+    assert rank("a", 0, phases={}).mode == ""
+
+
+def test_ranks_without_rounds_are_named_and_none_at_all_refused() -> None:
+    empty = replace(rank("b", 3), rounds_count=0)
+    said = sentences(nodes([rank("a", 0), empty]).notes)
+    assert any("b rank 3" in text for text in said)
+    with pytest.raises(UsageError, match="no rounds"):
+        nodes([empty])
+
+
+def test_nothing_is_said_of_phases_that_others_may_not_have_named() -> None:
+    forward = {"phases": FORWARD, "are_phases_ours": False}
+    assert rank("a", 0, **forward).mode == ""
+    assert rank("a", 0, phases=BOTH, are_phases_ours=False).mode == "forward+backward"

@@ -1,0 +1,265 @@
+"""Runs on the way to a target: when each reached it, and what more devices gave."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from statistics import median
+from typing import Any, Final
+
+import numpy as np
+import pandas as pd
+
+from traceprof.comparison.accuracy.course import (
+    Course,
+    Target,
+    course_of,
+    devices_of,
+    metrics_of,
+)
+from traceprof.comparison.accuracy.spec import ABOUT, ACCURACY, CURVE, SPEEDUP
+from traceprof.comparison.accuracy.told import notes_of, verdict_of
+from traceprof.comparison.base import Comparison
+from traceprof.errors import UsageError
+from traceprof.model.quality import better_of, is_accuracy, quality_among
+from traceprof.model.results import Note, Result
+from traceprof.model.summary import Summary
+
+__all__ = ["accuracy"]
+
+_DOUBTFUL: Final = 1.3
+_ALIASES: Final = {"accuracy": "top1", "acc": "top1", "top-1": "top1", "acc@1": "top1"}
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _One:
+    """A run, and where it reached the target (None: nowhere)."""
+
+    course: Course
+    row: pd.Series | None
+
+    @property
+    def run(self) -> Summary:
+        return self.course.run
+
+    def at(self, name: str) -> float:
+        """Return what is known of where the target was reached; NaN: nothing."""
+        return math.nan if self.row is None else float(self.row[name])
+
+
+def accuracy(
+    runs: Sequence[Summary],
+    *,
+    target: float | None = None,
+    metric: str | None = None,
+    is_lower: bool | None = None,
+) -> Comparison:
+    """Return when each of ``runs`` first reached ``target``, and what more devices gave.
+
+    Args:
+        runs: the runs; the first one is the base of speed-ups.
+        target: the value to reach; None: what the runs say themselves, else the best that all
+            of them reach.
+        metric: the metric; None: an accuracy that all have, else a loss.
+        is_lower: whether lower is better; None: by the name of the metric, else by its course.
+
+    Raises:
+        UsageError: no run has such a metric, or the target cannot be one of it.
+    """
+    if not runs:
+        raise UsageError("no runs: name logs, traces or runs of the database")
+    name = _metric(runs, metric)
+    courses = [course_of(run, name) for run in runs]
+    known = [course for course in courses if len(course.curve)]
+    goal = _target(name, known, target, is_lower)
+    ones = [_One(course, course.first(goal)) for course in known]
+    groups = _groups(ones)
+    results = {"accuracy": _reached(ones, groups, goal)}
+    if len(groups) > 1:
+        results["speedup"] = _speedups(groups)
+    results["curve"] = _curves(known)
+    lacking = [course.run.name for course in courses if not len(course.curve)]
+    return Comparison(
+        f"{goal.metric} {'≤' if goal.is_lower else '≥'} {goal.value:g}",
+        results,
+        verdict=tuple(verdict_of(results, goal)),
+        notes=tuple(notes_of(known, goal)),
+        missing=dict.fromkeys(lacking, f"it has no metric called {name}"),
+        about=ABOUT,
+    )
+
+
+def _metric(runs: Sequence[Summary], asked: str | None) -> str:
+    names = [metrics_of(run) for run in runs]
+    every = list(dict.fromkeys(name for own in names for name in own))
+    if asked is not None:
+        for name in (asked, _ALIASES.get(asked.lower(), asked)):
+            if name in every:
+                return name
+        raise UsageError(f"no run has a metric {asked!r}: {_listed(every)}")
+    common = [name for name in every if all(name in own for own in names if own)]
+    found = quality_among(common) or quality_among(every)
+    if found is None:
+        raise UsageError(f"no run has an accuracy or a loss: {_listed(every)}")
+    return found
+
+
+def _listed(names: Sequence[str]) -> str:
+    return f"there are {', '.join(names)}" if names else "there are no metrics at all"
+
+
+def _target(
+    metric: str, courses: Sequence[Course], asked: float | None, is_lower: bool | None
+) -> Target:
+    better = better_of(metric)
+    if is_lower is None and not better:
+        curve = courses[0].curve["value"]
+        is_lower = bool(curve.iloc[-1] < curve.iloc[0])
+    lower = better == "lower" if is_lower is None else is_lower
+    if asked is None:
+        printed = {course.run.measure(f"target_{metric}") for course in courses}
+        if len(printed) == 1 and (only := printed.pop()) is not None:
+            asked = only
+    if asked is None:
+        open_target = Target(metric, math.nan, lower)
+        bests = [open_target.best(course.curve["value"]) for course in courses]
+        asked = max(bests) if lower else min(bests)
+    values = pd.concat([course.curve["value"] for course in courses])
+    if is_accuracy(metric) and 1 < asked <= 100 and values.max() <= 1:
+        raise UsageError(f"{metric} is kept as a share: --to {asked / 100:g} or --to {asked:g}%")
+    return Target(metric, asked, lower)
+
+
+def _groups(ones: Sequence[_One]) -> dict[str, list[_One]]:
+    """Return runs that agree in labels, devices and batch together; others by their names."""
+    found: dict[tuple[Any, ...], list[_One]] = {}
+    for one in ones:
+        labels = tuple(sorted(one.run.labels.items()))
+        batch = one.run.measure("global_batch_count")
+        size = devices_of(one.run)
+        # Without any label two logs are repeats only where their size and batch say so.
+        telling = (labels, size, batch)
+        is_known = bool(labels) or (math.isfinite(size) and batch is not None)
+        found.setdefault(telling if is_known else (id(one),), []).append(one)
+    named: dict[str, list[_One]] = {}
+    for own in found.values():
+        first = own[0].run
+        name = first.name
+        if len(own) > 1:
+            words = [f"{key} {value}" for key, value in first.labels.items()]
+            size = devices_of(first)
+            name = ", ".join([*words, *([f"{size:g} devices"] if math.isfinite(size) else [])])
+        while name in named:
+            name += "′"
+        named[name] = own
+    return named
+
+
+def _reached(ones: Sequence[_One], groups: dict[str, list[_One]], goal: Target) -> Result:
+    rows = [
+        {
+            "run": one.run.name,
+            "devices_count": devices_of(one.run),
+            "is_reached": one.row is not None,
+            "time_ns": one.at("time_ns"),
+            "epochs": one.at("epoch"),
+            "steps_count": _rounded(one.at("step")),
+            "samples_count": _rounded(one.at("samples_count")),
+            "value": one.at("value"),
+            "best": goal.best(one.course.curve["value"]),
+            "time_to_train_ns": one.run.measure("time_to_train_ns"),
+            "evaluations_count": len(one.course.curve),
+        }
+        for one in ones
+    ]
+    tables = {"reached": ACCURACY.table("reached").frame(rows)}
+    repeats = {name: own for name, own in groups.items() if len(own) > 1}
+    if repeats:
+        spread = [{"group": name, **_spread(own)} for name, own in repeats.items()]
+        tables["spread"] = ACCURACY.table("spread").frame(spread)
+    return Result("accuracy", ACCURACY, tables)
+
+
+def _rounded(value: float) -> float:
+    return value if math.isnan(value) else float(round(value))
+
+
+def _spread(own: Sequence[_One]) -> dict[str, Any]:
+    times = _known(one.at("time_ns") for one in own)
+    epochs = _known(one.at("epoch") for one in own)
+    return {
+        "runs_count": len(own),
+        "reached_count": sum(one.row is not None for one in own),
+        **{f"{name}_ns": of(times) if times else math.nan for name, of in _STATISTICS.items()},
+        **{
+            f"{name}_epochs": of(epochs) if epochs else math.nan for name, of in _STATISTICS.items()
+        },
+    }
+
+
+_STATISTICS: Final[Mapping[str, Callable[[list[float]], float]]] = {
+    "median": median,
+    "least": min,
+    "most": max,
+}
+
+
+def _known(values: Iterator[float]) -> list[float]:
+    return [value for value in values if math.isfinite(value)]
+
+
+def _speedups(groups: dict[str, list[_One]]) -> Result:
+    rows: list[dict[str, Any]] = []
+    for name, own in groups.items():
+        rows.append(
+            {
+                "group": name,
+                "devices_count": devices_of(own[0].run),
+                "global_batch_count": own[0].run.measure("global_batch_count"),
+                "time_ns": _median(one.at("time_ns") for one in own),
+                "samples_per_s": _of_measure(own, "samples_per_s"),
+                "printed_per_s": _of_measure(own, "printed_samples_per_s"),
+                "samples": _median(one.at("samples_count") for one in own),
+            }
+        )
+    frame = pd.DataFrame(rows)
+    base = frame.iloc[0]
+    times = frame["devices_count"].astype(np.float64) / float(base["devices_count"])
+    faster = float(base["time_ns"]) / frame["time_ns"]
+    more = frame["samples_per_s"] / float(base["samples_per_s"])
+    frame = frame.assign(
+        time_speedup=faster,
+        time_efficiency_ratio=faster / times,
+        rate_speedup=more,
+        rate_efficiency_ratio=more / times,
+        work_factor=frame["samples"] / float(base["samples"]),
+        remark=pd.Series(
+            [_remark(row["samples_per_s"], row["printed_per_s"]) for row in rows], dtype=object
+        ),
+    )
+    return Result("speedup", SPEEDUP, {"speedup": SPEEDUP.table("speedup").frame(frame)})
+
+
+def _remark(computed: float, printed: float) -> Note | None:
+    """Return what is wrong with a printed throughput; None where nothing is."""
+    if not (computed > 0 and printed > _DOUBTFUL * computed):
+        return None
+    return Note.of(
+        "impossible: {times:factor} what its own epochs and times allow", times=printed / computed
+    )
+
+
+def _median(values: Iterator[float]) -> float:
+    known = _known(values)
+    return median(known) if known else math.nan
+
+
+def _of_measure(own: Sequence[_One], name: str) -> float:
+    return _median(math.nan if (value := one.run.measure(name)) is None else value for one in own)
+
+
+def _curves(courses: Sequence[Course]) -> Result:
+    frames = [course.curve.assign(run=course.run.name) for course in courses]
+    frame = pd.concat(frames, ignore_index=True)
+    return Result("curve", CURVE, {"curve": CURVE.table("curve").frame(frame)})

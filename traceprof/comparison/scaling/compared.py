@@ -1,0 +1,232 @@
+"""Runs of several sizes against one another: speed-up, efficiency, and where the rest was lost."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any, Final
+
+from traceprof.comparison.base import Comparison
+from traceprof.comparison.scaling.cells import MIXED, STRONG, UNKNOWN, WEAK
+from traceprof.comparison.scaling.groups import BY_GPUS, BY_NODES, Group, groups_of
+from traceprof.comparison.scaling.measured import Measured, measured_group
+from traceprof.comparison.scaling.points import INDEPENDENT, Point, point_of
+from traceprof.comparison.scaling.printed import CUT_OFF, NOT_FROM_RATES
+from traceprof.comparison.scaling.spec import NAME, SPEC, SUMMARY
+from traceprof.comparison.scaling.tables import (
+    label_rows,
+    law_rows,
+    loss_rows,
+    run_rows,
+    scaling_rows,
+)
+from traceprof.errors import UsageError
+from traceprof.model.results import Note, Result
+from traceprof.model.summary import Summary
+
+__all__ = ["KINDS", "scaling"]
+
+KINDS: Final = (WEAK, STRONG)
+_MOST_VERDICTS: Final = 4
+_NOT_TRACES: Final = ("log", "table")
+
+
+def scaling(
+    runs: Sequence[Summary],
+    *,
+    base: float | None = None,
+    by: Sequence[str] = (),
+    ignored: Sequence[str] = (),
+    assumed: str = "",
+) -> Comparison:
+    """Return how the throughput of ``runs`` grows with their size.
+
+    Args:
+        runs: runs of several sizes; those of one group, size and batch are repeats.
+        base: the size that is held for ideal; None: the smallest of each group.
+        by: what the size is ("gpus", "nodes"), and labels whose groups stand beside one another.
+        ignored: labels that make no groups: runs that differ in them alone are repeats.
+        assumed: "weak" or "strong" where batches are not known.
+
+    Raises:
+        UsageError: of no run are size and throughput known, or an argument is none.
+    """
+    if BY_GPUS in by and BY_NODES in by:
+        raise UsageError("--by gpus and --by nodes: one of them is the size")
+    if assumed and assumed not in KINDS:
+        raise UsageError(f"{assumed!r}: expected {' or '.join(KINDS)}")
+    by_nodes = BY_NODES in by
+    points = [point_of(run) for run in runs]
+    usable = [one for one in points if one.size(by_nodes) > 0 and one.rate.value > 0]
+    if not usable:
+        raise UsageError(_none_usable(points, by_nodes=by_nodes))
+    groups = groups_of(usable, by, ignored, by_nodes=by_nodes)
+    found = [
+        measured
+        for group in groups
+        for measured in measured_group(group, base, assumed, by_nodes=by_nodes)
+    ]
+    return Comparison(
+        title=_title(usable, by_nodes=by_nodes),
+        results={NAME: _result(found, groups, by_nodes=by_nodes, base=base)},
+        verdict=tuple(_verdict(found, by_nodes=by_nodes)),
+        notes=tuple(_notes(found, points, base, by_nodes=by_nodes)),
+        warnings=(*_contradictions(found, by_nodes=by_nodes), *_doubts(usable)),
+        about={NAME: SUMMARY},
+    )
+
+
+def _none_usable(points: Sequence[Point], *, by_nodes: bool) -> str:
+    what, label = ("nodes", "nodes=2") if by_nodes else ("GPUs or ranks", "gpus=8")
+    if not any(one.size(by_nodes) > 0 for one in points):
+        return (
+            f"of no run the number of {what} is known: say it as a label, as in "
+            f"`traceprof runs add --label {label} RUN`"
+        )
+    return "of no run a throughput is known: record steps, or give a table of rates"
+
+
+def _result(
+    found: Sequence[Measured], groups: Sequence[Group], *, by_nodes: bool, base: float | None
+) -> Result:
+    rows: dict[str, Iterable[dict[str, Any]]] = {
+        "scaling": scaling_rows(found),
+        "losses": loss_rows(found),
+        "laws": law_rows(found),
+        "groups": label_rows(groups),
+        "runs": run_rows(groups),
+    }
+    tables = {name: SPEC.table(name).frame(list(own)) for name, own in rows.items()}
+    kept = {name: table for name, table in tables.items() if name == NAME or len(table)}
+    said = {
+        "by": BY_NODES if by_nodes else BY_GPUS,
+        "devices": _devices(point for group in groups for point in group.points),
+        "base": "" if base is None else f"{base:g}",
+    }
+    return Result(NAME, SPEC, kept, said, tuple(_notes_of_table(found)))
+
+
+def _title(points: Sequence[Point], *, by_nodes: bool) -> str:
+    sizes = sorted({one.size(by_nodes) for one in points})
+    what = "nodes" if by_nodes else _devices(points)
+    listed = ", ".join(f"{size:g}" for size in sizes)
+    runs = "1 run" if len(points) == 1 else f"{len(points)} runs"
+    return f"{runs} on {listed} {what.removesuffix('s') if sizes == [1] else what}"
+
+
+def _devices(points: Iterable[Point]) -> str:
+    return "ranks" if any(point.of_hosts for point in points) else "GPUs"
+
+
+def _verdict(found: Sequence[Measured], *, by_nodes: bool) -> Iterator[Note]:
+    """Yield what is reached on the largest size of each group, and where most of the rest went."""
+    last = {one.group.name: one for one in found if one.is_told}
+    what = "nodes" if by_nodes else _devices(one.cell.first for one in found)
+    for one in list(last.values())[:_MOST_VERDICTS]:
+        name = f"{one.group.name}: " if one.group.name else ""
+        yield Note.of(
+            "{name}{efficiency:ratio} of ideal on {n:number} {what}, {speedup:number} times "
+            "the throughput of {base:number}{kind}",
+            name=name,
+            efficiency=one.efficiency.value,
+            n=one.cell.size,
+            what=what,
+            speedup=one.speedup,
+            base=one.base_size,
+            kind=f" ({one.kind} scaling)" if one.kind in (*KINDS, MIXED) else "",
+        )
+        if one.time_speedup == one.time_speedup:
+            yield Note.of(
+                "time to train: {own:ns} instead of {base:ns}, {times:number} times as fast",
+                own=one.cell.time_ns,
+                base=one.cell.time_ns * one.time_speedup,
+                times=one.time_speedup,
+            )
+        if lost := one.largest_losses:
+            yield Note.of("lost to {lost}", lost=lost)
+    if (left := len(last) - _MOST_VERDICTS) > 0:
+        yield Note.of("{n:count} more group(s) in the table", n=left)
+
+
+def _notes(
+    found: Sequence[Measured], points: Sequence[Point], base: float | None, *, by_nodes: bool
+) -> Iterator[Note]:
+    for point in points:
+        yield from point.notes
+    left_out = [p.run.name for p in points if not (p.size(by_nodes) > 0 and p.rate.value > 0)]
+    if left_out:
+        yield Note.of(
+            "left out, since size or throughput is not known: {names}", names=", ".join(left_out)
+        )
+    alone = {one.group.name for one in found}
+    alone -= {one.group.name for one in found if one.has_other}
+    if alone and base is None:
+        yield Note.of(
+            "groups of a single size, with nothing to hold it against: {n:count}", n=len(alone)
+        )
+    elif alone:
+        yield Note.of(
+            "groups that lack size {base:number}, or have no other: {n:count}",
+            base=base,
+            n=len(alone),
+        )
+
+
+def _notes_of_table(found: Sequence[Measured]) -> Iterator[Note]:
+    kinds = {one.kind for one in found}
+    if any(one.kind == UNKNOWN and not one.cell.counts_samples for one in found):
+        yield Note(
+            "batches are not known, so that steps of several sizes cannot be compared: say "
+            "--scaling weak (as many samples per device) or --scaling strong (as many in all)"
+        )
+    elif UNKNOWN in kinds:
+        yield Note("weak or strong is not known: nothing tells the batches")
+    if MIXED in kinds:
+        yield Note(
+            "mixed: the global batch neither stays nor grows as the number of devices; compute "
+            "of another batch is another work, too"
+        )
+    if any(point.ranks == INDEPENDENT for one in found for point in one.cell.points):
+        yield Note(
+            "independent: no collective was recorded, so that ranks do not wait for one another; "
+            "they are averaged. Synchronised ranks are not: a step takes as long for all"
+        )
+    if any(one.cell.of_hosts for one in found):
+        yield Note(
+            "no device was recorded: losses are of the phases of the hosts; collectives that run "
+            "beside the backward pass are in it"
+        )
+
+
+def _doubts(points: Iterable[Point]) -> Iterator[Note]:
+    """Yield what is doubtful of logs and tables in themselves; traces have none that count here."""
+    for point in points:
+        if point.run.origin.startswith(_NOT_TRACES):
+            for note in point.run.notes:
+                yield Note.of("{run}: {note}", run=point.run.name, note=note)
+
+
+def _contradictions(found: Sequence[Measured], *, by_nodes: bool) -> Iterator[Note]:
+    """Yield what sources print and their rates do not give, and what else makes them doubtful."""
+    what = "nodes" if by_nodes else _devices(one.cell.first for one in found)
+    for one in found:
+        if one.printed_is not in (CUT_OFF, NOT_FROM_RATES):
+            continue
+        low, high = one.extremes
+        how = "is cut off, not rounded" if one.printed_is == CUT_OFF else one.printed_is
+        within = (
+            "rates that are rounded to these allow {low:ratio} to {high:ratio}"
+            if high > low
+            else ""
+        )
+        yield Note.of(
+            "{where}{n:number} {what}: printed {printed:number} % {how}: they give "
+            "{computed:ratio}; " + within,
+            where=f"{one.group.name}, " if one.group.name else "",
+            n=one.cell.size,
+            what=what,
+            printed=one.cell.first.printed_percent,
+            how=how,
+            computed=one.efficiency.value,
+            low=low,
+            high=high,
+        )

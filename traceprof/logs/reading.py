@@ -1,0 +1,138 @@
+"""A log, read: of which program it is, and what its runs gave."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Final
+
+from traceprof.errors import TraceError, UsageError
+from traceprof.logs.base import Reader
+from traceprof.logs.cleaning import cleaned
+from traceprof.logs.gathered import Book
+from traceprof.logs.patterns import PatternReader, compiled
+from traceprof.logs.recognition import Recognised, recognise
+from traceprof.logs.sources import SOURCES, source_called
+from traceprof.logs.summary import summary_of
+from traceprof.logs.text import RawLines
+from traceprof.model.summary import SourceFile, Summary
+
+__all__ = ["read_log", "source_names"]
+
+_OWN: Final = "pattern"
+_SUFFIXES: Final = frozenset({".csv", ".gz", ".log", ".txt", ".out", ".err", ".stdout", ".stderr"})
+
+
+def read_log(
+    path: Path, *, source: str | None = None, patterns: Mapping[str, str] | None = None
+) -> list[Summary]:
+    """Return the runs that the log ``path`` tells of: usually one, in the order of the log.
+
+    The program that printed it is recognised by its lines; what launchers print beside it is read,
+    too. Memory is bounded however large the log is; it may be compressed with gzip.
+
+    Args:
+        path: the log.
+        source: the program, by the name that `traceprof.logs.sources` has; None: recognised.
+        patterns: the user's own regular expressions with named groups, by names of the user's.
+            With these, nothing is recognised unless ``source`` is given, too.
+
+    Raises:
+        UsageError: there is no such source, or a pattern is none.
+        TraceError: the file cannot be read, is of no known program, or nothing matches.
+    """
+    path = Path(path)
+    own = compiled(patterns or {})
+    chosen = _chosen(path, source, needed=not own)
+    book = Book()
+    stem = _stem(path)
+    readers: list[Reader] = [s.reader(book, stem) for s in SOURCES if s.is_launcher]
+    if chosen is not None and not chosen.source.is_launcher:
+        readers.append(chosen.source.reader(book, stem))
+    pattern = PatternReader(book, stem, own)
+    if own:
+        readers.append(pattern)
+    book.at_end = [reader.end for reader in readers]
+    lines = RawLines(path)
+    odd = _read(lines, readers)
+    for reader in readers:
+        reader.end()
+    if own and chosen is None and not pattern.count:
+        raise TraceError(f"{path}: no line matches --pattern")
+    if odd:
+        book.run.say("{n:count} line(s) hold numbers that are none, and are left out", n=odd)
+    _say_of_the_file(book, lines, chosen)
+    return _summaries(path, book, _OWN if chosen is None else chosen.source.name)
+
+
+def _read(lines: RawLines, readers: Sequence[Reader]) -> int:
+    """Give every reader all lines; return how many hold what is no number."""
+    odd = 0
+    for line in cleaned(lines):
+        for reader in readers:
+            try:
+                reader.read(line)
+            except (ArithmeticError, ValueError):
+                # Numbers of a broken line, such as 1.2.3 or an epoch of 0 steps.
+                odd += 1
+    return odd
+
+
+def _chosen(path: Path, source: str | None, *, needed: bool) -> Recognised | None:
+    if source is not None:
+        named = source_called(source)
+        if named is None:
+            names = ", ".join(s.name for s in SOURCES)
+            raise UsageError(f"no source of logs is called {source!r}: there are {names}")
+        return Recognised(named, 0)
+    if not needed:
+        return None
+    found = recognise(cleaned(RawLines(path)))
+    if found is None:
+        raise TraceError(
+            f"{path}: no line of it is of a program whose logs are known; say what its numbers are "
+            r"with --pattern '(?P<step>\d+) … (?P<samples_per_s>[\d.]+)'"
+        )
+    return found
+
+
+def _say_of_the_file(book: Book, lines: RawLines, chosen: Recognised | None) -> None:
+    run = book.run
+    if chosen is not None and chosen.others:
+        names = ", ".join(f"{other.title} ({count})" for other, count in chosen.others)
+        run.say(
+            "read as a log of {title} ({n:count} line(s)); there are also lines of {names}: "
+            "--source {name} reads it as that",
+            title=chosen.source.title,
+            n=chosen.count,
+            names=names,
+            name=chosen.others[0][0].name,
+        )
+    if lines.damage:
+        run.say("the file is damaged: it was read up to there ({why})", why=lines.damage)
+    if lines.cut_count:
+        run.say("{n:count} line(s) are too long, and were read in part", n=lines.cut_count)
+
+
+def _stem(path: Path) -> str:
+    name = path.name
+    while Path(name).suffix.lower() in _SUFFIXES and Path(name).stem:
+        name = Path(name).stem
+    return name or "log"
+
+
+def _summaries(path: Path, book: Book, source: str) -> list[Summary]:
+    runs = [run for run in book.runs if not run.is_empty] or book.runs[:1]
+    file = SourceFile(str(path), f"log:{source}", path.stat().st_size)
+    stem = _stem(path)
+    names: Sequence[str] = (
+        [stem] if len(runs) == 1 else [f"{stem}:{i + 1}" for i in range(len(runs))]
+    )
+    return [
+        summary_of(run, name, f"log:{source}", file) for run, name in zip(runs, names, strict=True)
+    ]
+
+
+def source_names() -> tuple[str, ...]:
+    """Return the names that ``source`` may have."""
+    return tuple(source.name for source in SOURCES)

@@ -1,0 +1,48 @@
+"""Metrics of quality: what they are called, and which way they get better."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final
+
+CONTRADICTS: Final = "the log contradicts itself"
+"""How a note begins that says that numbers of a source rule one another out."""
+
+__all__ = ["CONTRADICTS", "better_of", "is_accuracy", "quality_among"]
+
+_HIGHER: Final = ("acc", "top1", "top5", "map", "bleu", "f1", "reward", "auc", "iou", "/ap", "mfu")
+_LOWER: Final = ("loss", "perplexity", "ppl", "error", "wer", "rmse", "mae", "_ns", "cost")
+_ACCURACIES: Final = ("top1", "accuracy", "acc")
+_OTHERS: Final = ("loss", "ppl", "perplexity")
+_OF_TRAINING: Final = ("train", "epoch_", "mean_")
+
+
+def better_of(metric: str) -> str:
+    """Return which way a metric gets better by its name: higher, lower; "": not known."""
+    name = metric.lower()
+    if any(word in name for word in _LOWER):
+        return "lower"
+    return "higher" if any(word in name for word in _HIGHER) or name.endswith("_per_s") else ""
+
+
+def is_accuracy(metric: str) -> bool:
+    """Return whether a metric is a share of right answers."""
+    name = metric.lower()
+    return any(word in name for word in (*_ACCURACIES, "top5"))
+
+
+def quality_among(metrics: Sequence[str]) -> str | None:
+    """Return which of ``metrics`` says best how good a model is: an accuracy, of validation."""
+    for words in (_ACCURACIES, _OTHERS):
+        for is_of_training in (False, True):
+            for word in words:
+                found = [
+                    name
+                    for name in metrics
+                    if word in name.lower()
+                    and any(mark in name.lower() for mark in _OF_TRAINING) == is_of_training
+                ]
+                if found:
+                    # Of losses that of validation; else the plainest name.
+                    return min(found, key=lambda name: ("val" not in name, len(name), name))
+    return None

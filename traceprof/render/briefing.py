@@ -1,0 +1,137 @@
+"""What a page says before its tables, in words: the terminal, reports and other forms share it."""
+
+from __future__ import annotations
+
+import shlex
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from traceprof.facts.workload import UNKNOWN, Workload
+from traceprof.model.results import Result
+from traceprof.render.escape import plain_text
+from traceprof.render.formatting import note_text, sentences
+from traceprof.render.shown import Row, rows_of
+from traceprof.session.answer import Document
+from traceprof.units import format_duration
+
+__all__ = ["Briefing", "briefing_of", "findings_for_people"]
+
+_NOTHING_FOUND: Final = "no rule found anything to improve"
+_NOTHING_KNOWN: Final = "no work of devices was recorded: little can be judged"
+
+
+@dataclass(frozen=True, slots=True)
+class Briefing:
+    """The words of a page; "" and () for what is not known.
+
+    ``workload`` is what runs on what, ``because`` why one thinks so. ``window`` is what it is
+    called, ``times`` where in the run it lies, and ``notes`` say why it is that, the reason first.
+    ``answer`` is the bottleneck in a word and where the time goes, ``nothing`` what to say instead
+    of findings where there are none, and ``remarks`` what stands apart, each with its label.
+    """
+
+    title: str
+    profiler: str
+    workload: str
+    because: str
+    window: str
+    times: str
+    notes: tuple[str, ...]
+    warnings: tuple[str, ...]
+    answer: str
+    nothing: str
+    once: str
+    periodic: str
+    fine: str
+    unknown: tuple[str, ...]
+    next_command: str
+
+    @property
+    def workload_line(self) -> str:
+        """What runs on what, and why one thinks so."""
+        return f"{self.workload} ({self.because})" if self.because else self.workload
+
+    @property
+    def remarks(self) -> tuple[tuple[str, str], ...]:
+        """What stands apart from the findings, each with its label."""
+        every = (
+            ("now and then", self.periodic),
+            ("once", self.once),
+            ("checked and fine", self.fine),
+            *(("not judged", text) for text in self.unknown),
+            ("next", self.next_command),
+        )
+        return tuple((label, text) for label, text in every if text)
+
+
+def briefing_of(document: Document) -> Briefing:
+    """Return what a page about ``document`` says before its tables."""
+    found, verdict = document.workload, document.verdict
+    kind = "" if found is None or found.kind == UNKNOWN else found.kind
+    window = document.selection.window
+    start, end = (
+        format_duration(document.ns_after_start(at)) for at in (window.start_ns, window.end_ns)
+    )
+    return Briefing(
+        title=plain_text(Path(document.info.path).name),
+        profiler=plain_text(document.info.profiler),
+        workload=" on ".join(filter(None, (kind, _hardware(document)))),
+        because=_because(found),
+        window=plain_text(document.selection.label),
+        times=f"{start} .. {end} of {format_duration(document.span.duration_ns)}",
+        notes=tuple(sentences(document.selection.notes)),
+        warnings=tuple(map(plain_text, document.info.warnings)),
+        answer=_answer(document),
+        nothing=_nothing(document),
+        once="" if verdict is None else "; ".join(map(note_text, verdict.once)),
+        periodic="" if verdict is None else "; ".join(map(note_text, verdict.periodic)),
+        fine="" if verdict is None else ", ".join(verdict.fine),
+        unknown=() if verdict is None else tuple(map(note_text, verdict.unknown)),
+        next_command=_next_command(document),
+    )
+
+
+def findings_for_people(findings: Result) -> list[Row]:
+    """Return the findings that are worth a place on a page, the most important first."""
+    return [row for row in rows_of(findings.table) if not row.get("is_minor")]
+
+
+def _hardware(document: Document) -> str:
+    """Return the models of the devices that worked, and how many there are of each."""
+    models = ((plain_text(name), n) for name, n in document.hardware.items())
+    return ", ".join(f"{n} × {name}" if n > 1 else name for name, n in models)
+
+
+def _because(found: Workload | None) -> str:
+    """Return why one thinks that this is what runs, or what there is instead of a reason."""
+    if found is None or not found.reasons:
+        return ""
+    reason = note_text(found.reasons[0])
+    return f"workload not known: {reason}" if found.kind == UNKNOWN else reason
+
+
+def _answer(document: Document) -> str:
+    verdict = document.verdict
+    if verdict is None:
+        return ""
+    words = verdict.bound_by
+    start = [f"{words[:1].upper()}{words[1:]}."] if words else []
+    return " ".join((*start, *map(note_text, verdict.sentences)))
+
+
+def _nothing(document: Document) -> str:
+    """Return what to say where no rule found anything worth a page; "" where one did."""
+    findings = document.results.get("findings")
+    if findings is None or findings_for_people(findings):
+        return ""
+    breakdown = document.results.get("breakdown")
+    is_known = breakdown is not None and not breakdown.table.empty
+    return _NOTHING_FOUND if is_known else _NOTHING_KNOWN
+
+
+def _next_command(document: Document) -> str:
+    if document.verdict is None:
+        return ""
+    path = shlex.quote(document.info.path)
+    return plain_text(document.verdict.next_command.replace("TRACE", path))
