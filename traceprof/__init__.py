@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from traceprof.api import Result as Result
     from traceprof.api import Run as Run
     from traceprof.api import Runs as Runs
+    from traceprof.api import accuracy as accuracy
     from traceprof.api import compare as compare
     from traceprof.api import open as open
     from traceprof.api import runs as runs
@@ -27,7 +28,9 @@ if TYPE_CHECKING:
 # Not `open`: `import *` must neither load pandas nor hide what Python calls open.
 __all__ = ["epoch", "is_recording", "mark", "metric", "range", "step"]
 
-_READING: Final = ("Comparison", "Result", "Run", "Runs", "compare", "open", "runs", "scaling")
+_READING: Final = (
+    *("Comparison", "Result", "Run", "Runs", "accuracy", "compare", "open", "runs", "scaling"),
+)
 
 
 def __getattr__(name: str) -> Any:

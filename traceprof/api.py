@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pandas as pd
 
+from traceprof.comparison.accuracy import accuracy as reached
 from traceprof.comparison.base import Comparison as PlainComparison
 from traceprof.comparison.scaling import scaling as sizes_compared
 from traceprof.errors import UsageError
@@ -28,7 +29,17 @@ from traceprof.session.run import open_run
 from traceprof.session.runs_named import summaries_of, summary_of
 from traceprof.store import Store
 
-__all__ = ["Comparison", "Result", "Run", "Runs", "compare", "open", "runs", "scaling"]
+__all__ = [
+    "Comparison",
+    "Result",
+    "Run",
+    "Runs",
+    "accuracy",
+    "compare",
+    "open",
+    "runs",
+    "scaling",
+]
 
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
@@ -240,12 +251,42 @@ def scaling(
     Raises:
         TraceprofError: a run cannot be found or read, or none tells its size and throughput.
     """
-    found = [
+    found = _summaries(runs, db)
+    return _comparison(sizes_compared(found, base=base, by=by, ignored=ignored, assumed=assumed))
+
+
+def accuracy(
+    *runs: str | Path | Summary,
+    to: float | None = None,
+    metric: str | None = None,
+    is_lower: bool | None = None,
+    db: str | Path | None = None,
+) -> Comparison:
+    """Return when each of ``runs`` first reached a target, and what more devices gave.
+
+    >>> tp.accuracy("1node.log", "8nodes.log", to=0.759).to_frame("reached")
+
+    Args:
+        runs: logs, traces, runs, names in the database, or what it gives; speed-ups are against
+            the first.
+        to: the target; left out, that of the runs, else the best that all of them reach.
+        metric: top1, val_loss …; left out, an accuracy, else a loss.
+        is_lower: whether lower is better; left out, by the name of the metric.
+        db: the database of runs; left out, the user's own.
+
+    Raises:
+        TraceprofError: a run cannot be found or read, or none has the metric.
+    """
+    found = _summaries(runs, db)
+    return _comparison(reached(found, target=to, metric=metric, is_lower=is_lower))
+
+
+def _summaries(runs: Sequence[str | Path | Summary], db: str | Path | None) -> list[Summary]:
+    return [
         own
         for run in runs
         for own in ([run] if isinstance(run, Summary) else summaries_of([run], db=_path(db)))
     ]
-    return _comparison(sizes_compared(found, base=base, by=by, ignored=ignored, assumed=assumed))
 
 
 def _comparison(found: PlainComparison) -> Comparison:

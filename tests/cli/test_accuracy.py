@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
+import traceprof as tp
 from traceprof.cli import app
 
 LOG = "".join(f"Epoch {i} took 10.0 loss: 2.0 accuracy: 0.{i + 4}\n" for i in range(4))
@@ -28,6 +29,11 @@ def said(*arguments: str, code: int = 0) -> str:
 def test_a_log_is_held_against_a_target(log: str) -> None:
     text = said(log, "--to", "60%")
     assert "a is the first to reach top1 0.6, after 30.00 s" in text
+
+
+def test_python_says_the_same(log: str) -> None:
+    table = tp.accuracy(log, to=0.6).to_frame("reached")
+    assert table["time_ns"].tolist() == [30e9]
 
 
 def test_a_page_is_written(log: str, tmp_path: Path) -> None:

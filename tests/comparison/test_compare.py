@@ -181,6 +181,26 @@ def test_what_spoils_the_comparison_is_said_first() -> None:
     assert "gpu differs: NVIDIA H100 against NVIDIA B200" in sentences(found.warnings)[3]
 
 
+def test_another_program_is_suspected_by_its_kernels() -> None:
+    others = {f"void some::other_kernel_{i}<float>(float*)": 24 * MS for i in range(4)}
+    found = one(Program().summary("base"), Program(kernels=others).summary("new"))
+    assert any("is it the same program?" in text for text in sentences(found.warnings))
+    kernels = dict(list(KERNELS.items())[:3]) | {"void some::other_kernel(int)": 26 * MS}
+    found = one(Program().summary("base"), Program(kernels=kernels).summary("new"))
+    assert not found.warnings
+
+
+def test_steps_that_differ_too_much_among_themselves_tell_nothing() -> None:
+    random = np.random.default_rng(0)
+    base, new = (of_steps(name, np.exp(random.normal(18, 2, size=6))) for name in ("a", "b"))
+    found = one(base, new, "5%")
+    said = sentences(found.verdict)[0]
+    assert said.startswith("No difference is shown")
+    assert "No change, however large, would have been seen" in said
+    assert "inf" not in said
+    assert exceeded(found) == [False]
+
+
 def test_a_limit_on_what_is_not_judged_goes_by_the_numbers_and_says_so() -> None:
     base, new = Program().summary("base"), Program(idle_ns=8 * MS).summary("new")
     found = one(base, new, "idle_ratio=50%", "utilisation_ratio=5%", "step_period_ns=3%")

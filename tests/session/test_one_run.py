@@ -44,8 +44,8 @@ def test_files_that_nothing_numbers_are_refused(write: Write) -> None:
         opened(before, after)
     assert str(caught.value) == (
         "before.sqlite and after.sqlite look like two runs, not like ranks of one (no file says "
-        f"its rank): `traceprof view {before} {after}` shows them side by side; a manifest makes "
-        "them one run"
+        f"its rank): `traceprof view {before} {after}` shows them side by side, "
+        "`traceprof compare` what differs; a manifest makes them one run"
     )
     with pytest.raises(UsageError, match=r"b.sqlite, c.sqlite and a.sqlite look like several runs"):
         opened(write("b.sqlite"), write("c.sqlite"), write("a.sqlite"))

@@ -59,7 +59,7 @@ COMMANDS: Final[tuple[Command, ...]] = (
     Command("explain", "why a step took longer than the typical one, as a sum"),
     Command("compare", "what changed from one run to another, and is it more than chance"),
     Command("scaling", "throughput by number of GPUs, and where the rest was lost"),
-    Command("elastic", "a job whose ranks come and go: what restarts cost, and why"),
+    Command("elastic", "a job whose ranks come and go: restarts, the time lost and why"),
     Command("accuracy", "time, epochs, steps and samples to a target, by run"),
     Command("nodes", "nodes side by side: independent or synchronised, forward or both"),
     Command("report", "everything on one HTML page, offline"),

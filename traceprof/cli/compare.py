@@ -69,12 +69,16 @@ def compare(
     """What changed from one run to another, and is it more than chance: faster, slower, and why."""
     from traceprof.cli.output import Printing, message, print_document
     from traceprof.errors import UsageError
+    from traceprof.files import check_target, write_file
     from traceprof.session.comparing import brief, compare_named, failed_limits, sides_named
     from traceprof.units import format_bytes
 
     if table and not as_csv:
         raise UsageError("--table says which table --csv prints")
     base, new = sides_named(runs)
+    inputs = [Path(text) for text in (*base, *new)]
+    if page is not None:
+        check_target(page, force=force, inputs=inputs)
     found = compare_named(
         base, new, limits=max_regression or (), opening=opening, window=window, db=db
     )
@@ -88,11 +92,10 @@ def compare(
         cuts_markdown=True,
     )
     if page is not None:
-        from traceprof.files import write_file
         from traceprof.render.base import Options
         from traceprof.render.report.compared import render_compared
 
-        write_file(page, render_compared(found, Options(rows=None)), force=force)
+        write_file(page, render_compared(found, Options(rows=None)), force=force, inputs=inputs)
     print_document(found if full or as_json or as_csv else brief(found), printing)
     if page is not None:
         message(f"wrote {page} ({format_bytes(page.stat().st_size)}): open it in a browser")

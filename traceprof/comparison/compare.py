@@ -42,7 +42,7 @@ def compare(
     missing: dict[str, str] = {}
     matched = matched_kernels(*sides)
     difference = _difference(sides, matched, missing)
-    settings = settings_of(*sides)
+    settings = settings_of(*sides, matched)
     measures = _measures(*sides)
     if limits:
         better = dict(zip(measures.table["measure"], measures.table["better"], strict=True))

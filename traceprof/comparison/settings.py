@@ -8,6 +8,7 @@ from typing import Any, Final, TypeAlias
 
 import pandas as pd
 
+from traceprof.comparison.kernel_names import Matched
 from traceprof.comparison.sides import STEP, TURN, Side
 from traceprof.comparison.specs import SETTINGS
 from traceprof.model.results import Note, Result
@@ -59,12 +60,14 @@ _MEASURES: Final = (
 _TELLING: Final = ("gpu", "driver", "cuda", "torch", "git_commit")
 _NUMBER_OF: Final = re.compile(r"\b\d+ × ")
 _KERNELS_ALIKE: Final = 0.1
+_MOSTLY: Final = 0.5
 _MOST_NAMES: Final = 3
 
 
-def settings_of(base: Side, new: Side) -> Result:
+def settings_of(base: Side, new: Side, matched: Matched) -> Result:
     """Return in what two sides differ, what spoils the comparison first."""
     rows = [row for row in _rows(base, new) if row[1] != row[2]]
+    rows += _kernels_in_common(base, new, matched)
     rows.sort(key=lambda row: not row[4])
     columns: dict[str, Any] = {
         name: [row[place] for row in rows]
@@ -159,6 +162,24 @@ def _kernel_counts(base: Side, new: Side) -> Iterator[_Row]:
         why = "a turn of the pattern may not be the same thing in both" if base.unit == TURN else ""
         why = why or "a step is made of other work"
         yield what, _number(counts[0]), _number(counts[1]), why, base.unit == TURN
+
+
+def _kernels_in_common(base: Side, new: Side, matched: Matched) -> Iterator[_Row]:
+    """Yield which share of the kernels' time is in kernels that the other side has, too."""
+    both = set(matched.base.values()) & set(matched.new.values())
+    shares = []
+    for side, names in ((base, matched.base), (new, matched.new)):
+        made = side.makeup
+        if made is None:
+            return
+        kernels = made[(made["kind"] == "kernel").to_numpy()]
+        is_common = kernels["name"].map(lambda name, own=names: own.get(str(name)) in both)
+        whole = float(kernels["ns"].sum())
+        shares.append(float(kernels.loc[is_common, "ns"].sum()) / whole if whole else 1.0)
+    if max(shares) < _MOSTLY:
+        cells = [Note.of("{share:ratio}", share=share) for share in shares]
+        why = "most of the work is done by other kernels: is it the same program?"
+        yield "kernels in common", cells[0], cells[1], why, True
 
 
 def _number(value: float | None) -> _Cell:

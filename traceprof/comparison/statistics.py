@@ -47,7 +47,8 @@ class Difference:
 
     ``base`` and ``new`` are the medians, of ``base_count`` and ``new_count`` values, and
     ``change_ratio`` the median over all pairs of a new and a base value. ``low_ratio`` and
-    ``high_ratio`` are its 95 % interval, NaN where that is not known (``why`` says why).
+    ``high_ratio`` are its 95 % interval, NaN where that has no end or is not known (``why`` says
+    why).
     ``smallest_ratio`` is the change that would have been seen four times in five (NaN: none).
     ``larger_ratio`` is the share of pairs in which the new value is larger (1/2: no effect), and
     ``alike_ratio`` how alike neighbours are (0: not at all). ``together`` steps at a time are one
@@ -71,7 +72,7 @@ class Difference:
     @property
     def is_known(self) -> bool:
         """Whether anything is known of how large a difference there is without a change."""
-        return not math.isnan(self.low_ratio)
+        return not self.why
 
     @property
     def excludes_zero(self) -> bool:
@@ -109,8 +110,8 @@ def compare_steps(base: _Float64Array, new: _Float64Array) -> Difference:
     return replace(
         found,
         change_ratio=math.expm1(change),
-        low_ratio=math.expm1(low),
-        high_ratio=math.expm1(high),
+        low_ratio=math.expm1(low) if math.isfinite(low) else math.nan,
+        high_ratio=math.expm1(high) if math.isfinite(high) else math.nan,
         smallest_ratio=math.expm1(far - change) if math.isfinite(far) else math.nan,
         larger_ratio=float(_share_below(first, second).mean()),
         alike_ratio=max(side.alike for side in sides),

@@ -88,9 +88,11 @@ def _on_main(
             if math.isnan(found.smallest_ratio)
             else "A change of {smallest:ratio} would most likely have been seen."
         )
+        has_ends = not math.isnan(found.low_ratio + found.high_ratio)
+        interval = "{from:ratio} to {to:ratio}" if has_ends else "without an end"
         yield Note.of(
             f"No difference is shown between {{base}} and {{new}}: {what} {{change:ratio}}, 95 % "
-            f"interval {{from:ratio}} to {{to:ratio}}. {seen}",
+            f"interval {interval}. {seen}",
             **values,
         )
     if time.unit == "ns":

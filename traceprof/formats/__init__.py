@@ -109,7 +109,8 @@ def _explain(candidate: Candidate) -> str:
             return advice
     return (
         "not a trace that can be read: expected a SQLite file from "
-        "`traceprof record` or `nsys export --type sqlite`"
+        "`traceprof record` or `nsys export --type sqlite` "
+        "(what a program printed: `traceprof runs show LOG`)"
     )
 
 

@@ -26,6 +26,8 @@ _SUFFIXES: Final = (
     ("_count", Unit.COUNT),
 )
 _TYPICAL: Final = ("_per_s", "_ns", "mfu_ratio")
+_TELLING: Final = ("step_period_ns", "samples_per_s", "tokens_per_s", "frames_per_s", "step_ns")
+_ALIKE: Final = 0.02
 _WORK: Final = ("samples", "tokens")
 _PREFERRED: Final = (("interval",), ("step",), ("epoch",), CUMULATIVE)
 
@@ -55,6 +57,7 @@ def derive_measures(run: Gathered) -> None:
             run.measure(f"peak_{name}", largest, Unit.BYTES, scope="rank", better="lower")
         else:
             _of_quality(run, name, found.items())
+    _say_what_was_left_out(run, by_metric)
     for what in _WORK:
         _multiplied(run, what)
     _computed(run)
@@ -112,25 +115,24 @@ def _typical(run: Gathered, name: str, found: dict[Key, Series]) -> None:
         better = "higher" if name.endswith(("_per_s", "_ratio")) else "lower"
         source = "computed" if name in run.computed else "printed"
         run.measure(own, value[0], unit, scope=scope, better=better, source=source, over=value[1])
-    _say_what_was_left_out(run, name, found)
 
 
-def _say_what_was_left_out(run: Gathered, name: str, found: dict[Key, Series]) -> None:
-    for key, series in found.items():
-        if key.over not in INTERVALS or not run.facts.has_warmup or key.life:
-            continue
-        values = series.steady()
-        if not series.begins or len(series.values) < 3 or not len(values):
-            continue
-        unit = unit_of(name)
-        run.say(
-            f"{{name}}: the first steps are left out of the mean: {{first:{unit}}}, later "
-            f"{{later:{unit}}}",
-            name=name,
-            first=float(series.values[0]),
-            later=float(np.median(values)),
-        )
+def _say_what_was_left_out(run: Gathered, by_metric: dict[str, dict[Key, Series]]) -> None:
+    """Say by how much the first steps differ from later ones, of the metric that tells it best."""
+    if not run.facts.has_warmup:
         return
+    for name in _TELLING:
+        for key, series in by_metric.get(name, {}).items():
+            values = series.steady()
+            is_left_out = series.begins and len(series.values) >= 3 and len(values)
+            if key.over not in INTERVALS or key.life or not is_left_out:
+                continue
+            first, later = float(series.values[0]), float(np.median(values))
+            if abs(first - later) > _ALIKE * later:
+                unit = unit_of(name)
+                text = f"the first steps are left out of {{name}}: {{first:{unit}}} in them, "
+                run.say(text + f"{{later:{unit}}} later", name=name, first=first, later=later)
+            return
 
 
 def _of_quality(run: Gathered, name: str, found: Iterable[tuple[Key, Series]]) -> None:
@@ -176,6 +178,21 @@ def _computed(run: Gathered) -> None:
         value = 1e9 / steps["value"]
         run.measure("step_period_ns", value, Unit.NS, better="lower", source="computed")
     _of_devices(run)
+    _total(run)
+
+
+def _total(run: Gathered) -> None:
+    """Add how long the run took, from its start to its end, where its events alone say it."""
+    if any(name in run.measures for name in ("total_ns", "time_to_train_ns", "run_ns")):
+        return
+    stamped = [event for event in run.events if math.isfinite(event["when"].seconds)]
+    times = {
+        kind: [e["when"].seconds for e in stamped if e["kind"] == kind and not e["when"].is_elapsed]
+        for kind in ("start", "end")
+    }
+    if times["start"] and times["end"] and max(times["end"]) > min(times["start"]):
+        seconds = max(times["end"]) - min(times["start"])
+        run.measure("total_ns", round(seconds * 1e9), Unit.NS, better="lower", source="computed")
 
 
 def _of_devices(run: Gathered) -> None:

@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Final
 
+from traceprof.comparison.accuracy.spec import CURVE_NAME
 from traceprof.comparison.elastic.spec import TIMELINE_NAME
 from traceprof.comparison.scaling.spec import NAME as SCALING
 from traceprof.model.results import Result
+from traceprof.render.accuracy_chart import curve_chart
 from traceprof.render.base import Answered, Options
 from traceprof.render.elastic_chart import elastic_chart, elastic_style
 from traceprof.render.escape import html_list, html_text
@@ -23,6 +25,7 @@ __all__ = ["RENDER", "piece_of_html", "result_html"]
 _MOST_ROWS: Final = 100
 _CHARTS: Final[Mapping[str, Callable[[Result], str]]] = {
     SCALING: scaling_charts,
+    CURVE_NAME: curve_chart,
     TIMELINE_NAME: elastic_chart,
 }
 """What is drawn above the tables of a result."""
@@ -30,6 +33,7 @@ _CHARTS: Final[Mapping[str, Callable[[Result], str]]] = {
 _STYLES: Final[Mapping[str, Callable[[], str]]] = {
     SCALING: scaling_style,
     TIMELINE_NAME: elastic_style,
+    CURVE_NAME: scaling_style,
 }
 
 _PIECE: Final = 'style="max-width:100%;overflow-x:auto"'

@@ -18,7 +18,7 @@ from traceprof.model.parts import PARTS
 from traceprof.model.results import Note, Result
 from traceprof.model.trace import DEVICE_TABLES
 
-__all__ = ["LEAST_SHARE", "Verdict", "judge"]
+__all__ = ["LEAST_SHARE", "Verdict", "bound_by", "judge"]
 
 LEAST_SHARE: Final = 0.01
 """What makes up less of the time is not worth a line."""
@@ -41,6 +41,9 @@ _PART_NAMES: Final = {
     "device_memory": "copies inside the device",
 }
 _GPU_BOUND: Final = "GPU-bound"
+_NEARLY_ALWAYS: Final = 0.8
+_ALIKE: Final = 0.8
+_MUCH: Final = 0.1
 _BOUND_BY: Final = {
     "exposed_communication": "communication-bound",
     "exposed_transfer": "transfer-bound",
@@ -54,6 +57,7 @@ _BOUND_BY: Final = {
     "unknown": "idle, the cause was not recorded",
 }
 """What one calls it when most of the time goes there; idle time counts by its cause."""
+_ONLY_ALONE: Final = ("edge", "unknown")
 _PAID_ONCE: Final = "mostly costs that occur once"
 
 
@@ -97,7 +101,7 @@ def judge(
     parts = _parts(results.get("breakdown"), steps if occasions else None)
     kinds = {str(note.values["kind"]) for note in occasions}
     return Verdict(
-        bound_by=_bound_by(results, parts),
+        bound_by=bound_by(results, parts),
         sentences=(*_where(results, parts, window_ns, kinds), *_steadiness(steps, kinds)),
         fine=_fine(findings, _visible(parts, steps)) if parts or _has_steps(steps) else (),
         unknown=_unknown(findings),
@@ -109,7 +113,7 @@ def judge(
     )
 
 
-def _bound_by(results: Mapping[str, Result], parts: Mapping[str, float]) -> str:
+def bound_by(results: Mapping[str, Result], parts: Mapping[str, float]) -> str:
     """Return where most of the time that is lost goes, or that none is lost."""
     if not parts:
         return ""
@@ -123,12 +127,22 @@ def _bound_by(results: Mapping[str, Result], parts: Mapping[str, float]) -> str:
             share = idle_ratio * ns / total_ns if total_ns else 0.0
             shares[str(cause)] = shares.get(str(cause), 0.0) + share
     working = shares.pop("compute") + shares.pop("device_memory")
+    largest, second = sorted(shares, key=lambda name: -shares[name])[:2]
     if working >= _MOSTLY:
-        return _GPU_BOUND
+        is_in_part = working < _NEARLY_ALWAYS and shares[largest] >= _MUCH
+        beside = _BOUND_BY[largest] if is_in_part and _stands_beside(largest) else ""
+        return _GPU_BOUND + (f", partly {beside}" if beside else "")
     if _paid_once(results) >= _MOSTLY:
         return _PAID_ONCE
-    largest = max(shares, key=lambda name: shares[name])
-    return _waiting_for(results, largest) or _BOUND_BY.get(largest, "mostly idle")
+    words = _waiting_for(results, largest) or _BOUND_BY.get(largest, "mostly idle")
+    # What takes nearly as much is no less the bottleneck.
+    if shares[second] >= max(_MUCH, _ALIKE * shares[largest]) and _stands_beside(second):
+        words += f" and {_BOUND_BY[second]}"
+    return words
+
+
+def _stands_beside(name: str) -> bool:
+    return name in _BOUND_BY and name not in _ONLY_ALONE
 
 
 def _paid_once(results: Mapping[str, Result]) -> float:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from statistics import median
 from typing import Any, Final
 
@@ -18,7 +18,8 @@ from traceprof.comparison.accuracy.course import (
     devices_of,
     metrics_of,
 )
-from traceprof.comparison.accuracy.spec import ABOUT, ACCURACY, CURVE, SPEEDUP
+from traceprof.comparison.accuracy.names import short_names
+from traceprof.comparison.accuracy.spec import ABOUT, ACCURACY, CURVE, CURVE_NAME, SPEEDUP
 from traceprof.comparison.accuracy.told import notes_of, verdict_of
 from traceprof.comparison.base import Comparison
 from traceprof.errors import UsageError
@@ -69,6 +70,8 @@ def accuracy(
     """
     if not runs:
         raise UsageError("no runs: name logs, traces or runs of the database")
+    names = short_names([run.name for run in runs])
+    runs = [replace(run, name=short) for run, short in zip(runs, names, strict=True)]
     name = _metric(runs, metric)
     courses = [course_of(run, name) for run in runs]
     known = [course for course in courses if len(course.curve)]
@@ -78,7 +81,7 @@ def accuracy(
     results = {"accuracy": _reached(ones, groups, goal)}
     if len(groups) > 1:
         results["speedup"] = _speedups(groups)
-    results["curve"] = _curves(known)
+    results[CURVE_NAME] = _curves(known, goal)
     lacking = [course.run.name for course in courses if not len(course.curve)]
     return Comparison(
         f"{goal.metric} {'≤' if goal.is_lower else '≥'} {goal.value:g}",
@@ -245,9 +248,7 @@ def _remark(computed: float, printed: float) -> Note | None:
     """Return what is wrong with a printed throughput; None where nothing is."""
     if not (computed > 0 and printed > _DOUBTFUL * computed):
         return None
-    return Note.of(
-        "impossible: {times:factor} what its own epochs and times allow", times=printed / computed
-    )
+    return Note.of("prints {times:factor}: impossible", times=printed / computed)
 
 
 def _median(values: Iterator[float]) -> float:
@@ -259,7 +260,8 @@ def _of_measure(own: Sequence[_One], name: str) -> float:
     return _median(math.nan if (value := one.run.measure(name)) is None else value for one in own)
 
 
-def _curves(courses: Sequence[Course]) -> Result:
+def _curves(courses: Sequence[Course], goal: Target) -> Result:
     frames = [course.curve.assign(run=course.run.name) for course in courses]
     frame = pd.concat(frames, ignore_index=True)
-    return Result("curve", CURVE, {"curve": CURVE.table("curve").frame(frame)})
+    tables = {"curve": CURVE.table("curve").frame(frame)}
+    return Result(CURVE_NAME, CURVE, tables, {"metric": goal.metric, "target": goal.value})

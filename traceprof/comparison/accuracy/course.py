@@ -9,12 +9,15 @@ from typing import Final
 import numpy as np
 import pandas as pd
 
-from traceprof.model.summary import Summary
+from traceprof.model.quality import is_accuracy
+from traceprof.model.summary import SUMMARY, Summary
 
 __all__ = ["Course", "Target", "course_of", "devices_of", "metrics_of"]
 
 _EVALUATED: Final = ("run", "epoch")
+_EVALUATIONS: Final = ("val", "eval", "test")
 _SMOOTHED: Final = 5
+_COLUMNS: Final = [column.name for column in SUMMARY.table("metrics")]
 _SIZES: Final = ("devices_count", "gpus_count", "world_size", "ranks_count")
 
 
@@ -69,8 +72,10 @@ def devices_of(run: Summary) -> float:
 
 def course_of(run: Summary, metric: str) -> Course:
     """Return the values of ``metric``, of evaluations where there are such, else of steps."""
-    metrics = run.table("metrics")
+    metrics = run.table("metrics").reindex(columns=_COLUMNS)
     rows = metrics[(metrics["metric"] == metric).to_numpy()]
+    over = rows["over"].astype(object)
+    rows = rows.assign(over=over.where(over.notna(), ""))
     for overs in (_EVALUATED, tuple(rows["over"].unique())):
         own = rows[rows["over"].isin(overs).to_numpy()]
         if len(own):
@@ -91,13 +96,16 @@ def course_of(run: Summary, metric: str) -> Course:
         }
     )
     curve = _filled(curve[np.isfinite(curve["value"])], run)
-    is_step = len(curve) > _SMOOTHED and bool(rows["over"].isin(["step"]).all())
+    is_evaluated = is_accuracy(metric) or metric.startswith(_EVALUATIONS)
+    is_step = bool(rows["over"].isin(["step", ""]).all()) and not is_evaluated
+    is_step = is_step and len(curve) > _SMOOTHED
     return Course(run, curve.reset_index(drop=True), is_step)
 
 
 def _began_ns(run: Summary) -> float:
     """Return when training began: at the event that says so, else with the run."""
     events = run.table("events")
+    events = events.reindex(columns=["kind", "at_ns"])
     starts = events[(events["kind"] == "start").to_numpy()]["at_ns"].dropna()
     return float(starts.min()) if len(starts) else 0.0
 

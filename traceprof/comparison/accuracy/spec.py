@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from typing import Final
 
-from traceprof.model.results import ResultSpec, TableSpec, Unit, derived, key
+from traceprof.model.results import ResultSpec, TableSpec, Unit, derived, key, same
 
-__all__ = ["ABOUT", "ACCURACY", "CURVE", "SPEEDUP"]
+__all__ = ["ABOUT", "ACCURACY", "CURVE", "CURVE_NAME", "SPEEDUP"]
+
+CURVE_NAME: Final = "curve"
 
 _RUN: Final = key("run", "the run")
 _GROUP: Final = key("group", "the run, or the labels of runs that are repeats")
@@ -60,7 +62,11 @@ SPEEDUP: Final = ResultSpec(
                 derived("rate_speedup", Unit.FACTOR, "how many times the throughput of the first"),
                 derived("rate_efficiency_ratio", Unit.RATIO, "that by how many times the devices"),
                 derived("work_factor", Unit.FACTOR, "how many times the samples it needed"),
-                derived("remark", Unit.TEXT, "what is wrong with the throughput that is printed"),
+                derived(
+                    "remark",
+                    Unit.TEXT,
+                    "what is printed and its own times rule out",
+                ),
                 derived("samples_per_s", Unit.PER_S, "throughput, by the run's own times"),
                 derived("printed_per_s", Unit.PER_S, "the throughput that the source prints"),
                 derived("time_ns", Unit.NS, "the time to the target"),
@@ -84,10 +90,14 @@ CURVE: Final = ResultSpec(
                 derived("value", Unit.NUMBER, "the value"),
             ),
         ),
-    )
+    ),
+    scalars=(
+        same("metric", Unit.TEXT, "the metric"),
+        same("target", Unit.NUMBER, "the value to reach"),
+    ),
 )
 ABOUT: Final = {
     "accuracy": "time, epochs, steps and samples to the target",
     "speedup": "what more devices gave: time to the target against throughput",
-    "curve": "the way there",
+    CURVE_NAME: "the way there",
 }

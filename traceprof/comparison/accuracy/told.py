@@ -60,11 +60,12 @@ def _of_speedup(table: pd.DataFrame) -> Iterator[Note]:
         "time": float(row["time_speedup"]),
         "rate": float(row["rate_speedup"]),
         "work": float(row["work_factor"]),
-        "devices": float(row["devices_count"]) / float(base["devices_count"]),
+        "devices": float(row["devices_count"]),
+        "few": float(base["devices_count"]),
     }
     text = "{name} is there {time:factor} as fast as {base}"
-    if math.isfinite(values["devices"]):
-        text += ", on {devices:factor} the devices"
+    if math.isfinite(values["devices"] + values["few"]):
+        text += ", on {devices:count} instead of {few:count} devices"
     if math.isfinite(values["rate"]):
         text += ", with {rate:factor} the throughput"
     if math.isfinite(values["work"]) and abs(values["work"] - 1) > 0.01:

@@ -68,8 +68,6 @@ class MegatronReader(Reader):
             self.sequence = number(value)
         elif key == "global_batch_size":
             self.book.run.facts.global_batch = number(value)
-        elif key == "micro_batch_size":
-            self.book.run.labels["micro_batch_size"] = value
 
     def _step(self, match: re.Match[str], line: Line) -> None:
         step = int(match["step"])

@@ -11,6 +11,7 @@ import numpy as np
 
 from traceprof.facts.names.kernels import precisions
 from traceprof.model.kernel_names.matrix_units import MATRIX_WORK
+from traceprof.model.masking import kept_variables
 from traceprof.model.ranks import Ranks
 from traceprof.units import format_bytes
 
@@ -50,7 +51,6 @@ _UNKNOWN: Final = frozenset({"", "unknown", "none", "n/a"})
 _VARIABLES: Final = re.compile(
     r"env\.((NCCL|RCCL|GLOO|CUDA|CUBLAS|CUDNN|OMP|MKL|TORCH|PYTORCH|UCX)_[A-Z0-9_]+)"
 )
-_SECRET: Final = re.compile(r"(?i)pass|secret|token|key|credential|auth|cookie|dsn|login")
 _OF_RANK: Final = re.compile(r"^rank \d+ ?")
 _NIC: Final = re.compile(r"(?:nic)\.([^.]+)\.speed_mbit_per_s")
 _RDMA: Final = re.compile(r"rdma\.(.+)\.rate")
@@ -78,10 +78,8 @@ def _facts(ranks: Ranks, said: Mapping[str, str]) -> Iterator[tuple[str, str]]:
     state = {"changed": "yes", "clean": "no"}
     yield "git_is_dirty", state.get(said.get("git.state", ""), "")
     yield "precision", precision_of_run(ranks)
-    for name, value in sorted(said.items()):
-        match = _VARIABLES.fullmatch(name)
-        if match and not _SECRET.search(name):
-            yield match[1], value
+    matches = {name: _VARIABLES.fullmatch(name) for name in said}
+    yield from kept_variables({m[1]: said[name] for name, m in matches.items() if m}).items()
 
 
 def _version(number: int) -> str:
