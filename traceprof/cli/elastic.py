@@ -51,11 +51,14 @@ def elastic(
     """
     from traceprof.cli.output import Printing, print_document, write_page
     from traceprof.comparison.elastic import elastic as told
+    from traceprof.files import check_target
     from traceprof.session.runs_named import summaries_of
 
+    if output is not None:
+        check_target(output, force=force, inputs=runs)
     found = told(summaries_of(runs, opening, db))
     if output is not None:
-        write_page(output, found, force=force)
+        write_page(output, found, force=force, inputs=runs)
         return
     printing = Printing(as_json=as_json, as_csv=as_csv, as_markdown=as_markdown, rows=rows)
     print_document(found, printing)

@@ -103,7 +103,8 @@ class _Job:
     def _wait(self, is_so: Callable[[], bool], what: str) -> None:
         until = time.monotonic() + _PATIENCE_S
         while not is_so():
-            if time.monotonic() > until:
+            have_ended = all(agent.process.poll() is not None for agent in self.agents)
+            if have_ended or time.monotonic() > until:
                 said = "\n".join(agent.stderr.read_text()[-2000:] for agent in self.agents)
                 raise AssertionError(f"waited for {what}\n{said}")
             time.sleep(0.02)

@@ -21,8 +21,8 @@ from traceprof.session.summarising.started import Started, read_start
 __all__ = ["with_lives"]
 
 _MOST_FILES: Final = 512
-_THEIRS: Final = ("evaluation",)
-"""Events of the life that is looked at which are told beside those of all lives."""
+_OWN: Final = ("start", "end", "checkpoint")
+"""Events of the life that is looked at which those of all lives stand for."""
 _MANY: Final = Note(
     "the job has {n:count} starts of ranks: their steps and epochs are those of the first "
     "{shown:count}"
@@ -49,8 +49,8 @@ def with_lives(summary: Summary, paths: Sequence[Path | str], life: int | None =
         return summary
     shown = chosen if life is None else life
     met = (event.get("start_ns") for event in agents if event.get("kind") == "rendezvous")
-    zero = min(one.start_ns for one in lives)
-    zero = min(zero, *(at for at in met if isinstance(at, int)), zero)
+    begins = [one.start_ns for one in lives] + [at for at in met if isinstance(at, int)]
+    zero = min(begins)
     nodes = _nodes(lives)
     started = [one for one in map(read_start, lives[:_MOST_FILES]) if one is not None]
     epochs = _epochs(started, zero)
@@ -67,7 +67,7 @@ def with_lives(summary: Summary, paths: Sequence[Path | str], life: int | None =
     theirs = tables.get("events", SUMMARY.table("events").frame())
     kept: list[dict[str, Any]] = [
         {str(name): value for name, value in row.items()}
-        for row in theirs[theirs["kind"].isin(_THEIRS)].to_dict("records")
+        for row in theirs[~theirs["kind"].isin(_OWN)].to_dict("records")
     ]
     tables["events"] = _numbered(events + kept)
     tables["lives"] = SUMMARY.table("lives").frame(pd.DataFrame(list(_lives(lives, nodes, zero))))

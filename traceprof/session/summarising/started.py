@@ -64,11 +64,10 @@ def read_start(life: Life) -> Started | None:
     ranges, marks = trace.ranges, trace.marks
     if ranked:
         ranges, marks = (one[one["process"].isin(ranked)] for one in (ranges, marks))
-    names = ranges["name"].astype(str)
     of_ours = (ranges["domain"] == OWN_DOMAIN).to_numpy()
 
     def spans(*wanted: str) -> _Times:
-        rows = ranges[of_ours & names.isin(wanted).to_numpy()]
+        rows = ranges[of_ours & ranges["name"].isin(wanted).to_numpy()]
         found = np.stack([rows["start_ns"], rows["end_ns"]], axis=1).astype(np.int64) + zero
         # Profilers end what was open when a process died with their own end.
         found = np.minimum(found, life.end_ns) if life.end_ns > life.start_ns else found
@@ -78,8 +77,7 @@ def read_start(life: Life) -> Started | None:
     begins = spans("step", "user_step", "forward", "backward", "optimizer")
     end_ns = min(int(ranges["end_ns"].max()) + zero, life.end_ns) if len(ranges) else life.end_ns
     epochs, are_numbered = _epochs(ranges, marks, work, zero, end_ns)
-    mark_names = marks["name"].astype(str)
-    batches = marks[(mark_names == "batch").to_numpy()]
+    batches = _of_steps(marks[(marks["name"] == "batch").to_numpy()], work - zero)
     return Started(
         life=life,
         work=work,
@@ -107,8 +105,17 @@ def _work(named: _Times, found: _Times, optimizer: _Times) -> _Times:
     last = int(found[-1, 1]) if len(found) else 0
     rest = optimizer[optimizer[:, 0] >= last]
     if len(found) and len(rest):
-        rest = np.array([[last, rest[-1, 1]]], np.int64)
+        rest = np.array([[rest[0, 0], rest[-1, 1]]], np.int64)
     return np.concatenate([found, rest]) if len(rest) else found
+
+
+def _of_steps(batches: pd.DataFrame, work: _Times) -> pd.DataFrame:
+    """Return the batches that were fetched in a step; all where none was, as without a loader."""
+    at = batches["start_ns"].to_numpy(np.int64)
+    place = np.searchsorted(work[:, 0], at, side="right") - 1
+    ends = work[np.maximum(place, 0), 1] if len(work) else np.zeros(len(at), np.int64)
+    inside = (place >= 0) & (at < ends)
+    return batches[inside] if inside.any() else batches
 
 
 def _epochs(
@@ -118,20 +125,20 @@ def _epochs(
     named = _named(ranges, zero)
     if len(named):
         return named, bool(named["is_numbered"].all())
-    own = marks[((marks["name"].astype(str) == "epoch") & (marks["domain"] == OWN_DOMAIN))]
+    own = marks[((marks["name"] == "epoch") & (marks["domain"] == OWN_DOMAIN)).to_numpy()]
     told = own.sort_values("start_ns").drop_duplicates("payload", keep="first")
     if len(told):
         starts = told["start_ns"].to_numpy(np.int64) + zero
         return _until_next(starts, told["payload"].to_numpy(np.float64), work, end_ns), True
-    again = ranges[(ranges["name"].astype(str) == "data.start").to_numpy()]
+    again = ranges[(ranges["name"] == "data.start").to_numpy()]
     starts = np.sort(again["start_ns"].to_numpy(np.int64)) + zero
     return _until_next(starts, np.full(len(starts), np.nan), work, end_ns), False
 
 
 def _named(ranges: pd.DataFrame, zero: int) -> pd.DataFrame:
     rows: list[dict[str, Any]] = []
-    names = ranges["name"].astype(str)
-    for row in ranges[names.str.fullmatch(EPOCH).to_numpy(bool)].to_dict("records"):
+    known = [name for name in map(str, ranges["name"].unique()) if EPOCH.fullmatch(name)]
+    for row in ranges[ranges["name"].isin(known).to_numpy()].to_dict("records"):
         found = EPOCH.fullmatch(str(row["name"]))
         number = found["number"] if found else None
         payload = row["payload"] if row["domain"] == OWN_DOMAIN else np.nan
