@@ -1,12 +1,14 @@
 """An elastic job that was recorded for real agrees with what its program printed."""
 
 import json
+import math
 
 import pytest
 
 from tests.recording.programs.elastic_job import run_elastic_job
 from tests.requirements import require
 from traceprof.comparison.elastic import elastic
+from traceprof.comparison.elastic.course import PARTS
 from traceprof.comparison.elastic.spec import TIMELINE_NAME
 from traceprof.formats.runs.files import lives_of_run, open_run
 from traceprof.session.run import open_run as open_one
@@ -14,7 +16,7 @@ from traceprof.session.summarising.summarise import summarise
 
 pytestmark = pytest.mark.torch
 
-SLACK_S = 0.05  # a busy machine may stop the program between a range and its look at the clock
+SLACK_S = 0.1  # a busy machine may stop the program between a range and its look at the clock
 
 
 @pytest.fixture(scope="module")
@@ -81,8 +83,9 @@ def test_the_time_lost_is_what_the_program_printed(job, told):
         assert row.lost_ns / 1e9 == pytest.approx(
             printed.lost[int(row.epoch)], rel=0.02, abs=SLACK_S
         )
-        parts = ["redone", "noticing", "rendezvous", "initialisation", "loading", "setup"]
-        explained = sum(getattr(row, f"{part}_ns") for part in parts if hasattr(row, f"{part}_ns"))
+        # What a restart did not have is not known of it: a start that failed, work done twice.
+        known = [getattr(row, f"{part}_ns", math.nan) for part in PARTS]
+        explained = sum(ns for ns in known if not math.isnan(ns))
         assert row.lost_ns == pytest.approx(explained + row.unexplained_ns, abs=1e6)
     sizes = zip(table["ranks_before_count"], table["ranks_after_count"], strict=True)
     assert list(sizes) == [(2, 1), (1, 2)]
