@@ -10,7 +10,8 @@ import numpy as np
 import numpy.typing as npt
 
 from traceprof.formats.sqlite.pages.file import NotPlainError, Pages
-from traceprof.formats.sqlite.pages.headers import NULL, ODD, Field, Headers
+from traceprof.formats.sqlite.columns import NULL
+from traceprof.formats.sqlite.pages.headers import ODD, Field, Headers
 from traceprof.formats.sqlite.pages.tree import LEAF
 from traceprof.formats.sqlite.pages.varints import Words, two_lengths, varint, varint_length, windows
 

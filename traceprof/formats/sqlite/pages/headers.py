@@ -14,12 +14,12 @@ import numpy as np
 import numpy.typing as npt
 
 from traceprof.formats.sqlite.pages.file import NotPlainError
-from traceprof.formats.sqlite.pages.layout import Kind, Layout
+from traceprof.formats.sqlite.columns import NULL, ColumnType
+from traceprof.formats.sqlite.pages.layout import Layout
 from traceprof.formats.sqlite.pages.varints import Words
 
-__all__ = ["NULL", "ODD", "Field", "Headers"]
+__all__ = ["ODD", "Field", "Headers"]
 
-NULL: Final = int(np.iinfo(np.int64).min)
 ODD: Final = 0
 """The header of rows that SQLite itself has to read."""
 
@@ -43,7 +43,7 @@ class Field:
     ``length`` is that in bytes.
     """
 
-    def __init__(self, kind: Kind) -> None:
+    def __init__(self, kind: ColumnType) -> None:
         self.kind = kind
         self.offset = np.zeros(_MOST, np.int64)
         self.shift = np.zeros(_MOST, np.int64)
@@ -56,9 +56,9 @@ class Field:
     def put(self, header: int, kind: int, offset: int) -> bool:
         """Note the type of the column under a header; False where it is not of this kind."""
         is_text = kind >= 12
-        if kind and is_text is not (self.kind is Kind.TEXT):
+        if kind and is_text is not (self.kind is ColumnType.TEXT):
             return False
-        if kind in _RESERVED or (kind == _REAL and self.kind is not Kind.REAL):
+        if kind in _RESERVED or (kind == _REAL and self.kind is not ColumnType.REAL):
             return False
         self.offset[header] = offset
         if is_text:
@@ -88,7 +88,7 @@ class Headers:
     It belongs to one thread.
     """
 
-    def __init__(self, layout: Layout, kinds: Mapping[str, Kind]) -> None:
+    def __init__(self, layout: Layout, kinds: Mapping[str, ColumnType]) -> None:
         wanted = {layout.places[name]: kind for name, kind in kinds.items() if name != layout.alias}
         self.fields = {place: Field(kind) for place, kind in wanted.items()}
         self._n_columns = max(wanted, default=-1) + 1

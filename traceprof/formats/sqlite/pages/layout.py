@@ -5,13 +5,12 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from enum import Enum
 from typing import Any, Final, TypeAlias
 
 from traceprof.formats.sqlite.pages.file import NotPlainError
 from traceprof.formats.sqlite.table_names import quoted
 
-__all__ = ["Kind", "Layout", "Query", "layout_of"]
+__all__ = ["Layout", "Query", "layout_of"]
 
 Query: TypeAlias = Callable[..., "list[tuple[Any, ...]]"]
 """Runs SQL with parameters."""
@@ -19,14 +18,6 @@ Query: TypeAlias = Callable[..., "list[tuple[Any, ...]]"]
 _ROW_IDS: Final = ("rowid", "_rowid_", "oid")
 _IS_REAL: Final = re.compile("REAL|FLOA|DOUB")
 _IS_OTHER: Final = re.compile("INT|CHAR|CLOB|TEXT|BLOB")
-
-
-class Kind(Enum):
-    """How a column is decoded."""
-
-    INTEGER = "integer"
-    REAL = "real"
-    TEXT = "text"
 
 
 @dataclass(frozen=True, slots=True)

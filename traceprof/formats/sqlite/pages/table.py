@@ -12,10 +12,12 @@ from typing import Final, TypeVar
 import numpy as np
 import numpy.typing as npt
 
+from traceprof.formats.sqlite.columns import ColumnType
 from traceprof.formats.sqlite.pages.block import Block, block_of
 from traceprof.formats.sqlite.pages.file import Identity, PageFile
 from traceprof.formats.sqlite.pages.headers import Headers
-from traceprof.formats.sqlite.pages.layout import Kind, Layout
+from traceprof.formats.sqlite.columns import NULL, ColumnType
+from traceprof.formats.sqlite.pages.layout import Layout
 from traceprof.formats.sqlite.pages.tree import Leaves, leaves_of
 
 __all__ = ["PageTable"]
@@ -60,7 +62,7 @@ class PageTable:
         return found
 
     def map(
-        self, kinds: Mapping[str, Kind], leaves: Leaves, made_of: Callable[[Block], T]
+        self, kinds: Mapping[str, ColumnType], leaves: Leaves, made_of: Callable[[Block], T]
     ) -> list[T]:
         """Return what ``made_of`` makes of each block of the rows, in their order.
 

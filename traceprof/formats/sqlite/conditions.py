@@ -1,0 +1,183 @@
+"""Conditions on rows: as SQL, and on columns that were decoded.
+
+As in SQL, a comparison with NULL does not hold.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+from traceprof.formats.sqlite.columns import NULL, ColumnType
+from traceprof.formats.sqlite.table_names import quoted
+
+__all__ = ["AllOf", "Among", "AnyOf", "Between", "Condition", "Contains", "Differs", "Rows"]
+
+Mask = npt.NDArray[np.bool_]
+
+
+class Rows(Protocol):
+    """Rows of which columns can be asked for."""
+
+    def integers(self, name: str) -> npt.NDArray[np.int64]:
+        """Return a column of whole numbers, with `NULL`."""
+        ...
+
+    def contains(self, name: str, words: Sequence[bytes]) -> Mask:
+        """Return in which rows a column contains one of these words, as LIKE finds them."""
+        ...
+
+
+class Condition(ABC):
+    """What holds for some rows."""
+
+    @abstractmethod
+    def sql(self) -> str:
+        """Return it as SQL."""
+
+    @abstractmethod
+    def kinds(self) -> dict[str, ColumnType]:
+        """Return the columns that it asks for."""
+
+    @abstractmethod
+    def of(self, rows: Rows) -> Mask:
+        """Return for which rows it holds."""
+
+
+@dataclass(frozen=True, slots=True)
+class Between(Condition):
+    """A whole number that is not below ``least`` nor above ``most``, where these are given."""
+
+    column: str
+    least: int | None = None
+    most: int | None = None
+
+    def sql(self) -> str:
+        """Return it as SQL."""
+        bounds = ((">=", self.least), ("<=", self.most))
+        told = [f"{quoted(self.column)} {sign} {one}" for sign, one in bounds if one is not None]
+        return " AND ".join(told) or f"{quoted(self.column)} IS NOT NULL"
+
+    def kinds(self) -> dict[str, ColumnType]:
+        """Return the columns that it asks for."""
+        return {self.column: ColumnType.INTEGER}
+
+    def of(self, rows: Rows) -> Mask:
+        """Return for which rows it holds."""
+        values = rows.integers(self.column)
+        holds: Mask = values != NULL
+        if self.least is not None:
+            holds &= values >= self.least
+        if self.most is not None:
+            holds &= values <= self.most
+        return holds
+
+
+@dataclass(frozen=True, slots=True)
+class Among(Condition):
+    """A whole number that is one of ``values``."""
+
+    column: str
+    values: tuple[int, ...]
+
+    def sql(self) -> str:
+        """Return it as SQL."""
+        return f"{quoted(self.column)} IN ({', '.join(map(str, self.values))})"
+
+    def kinds(self) -> dict[str, ColumnType]:
+        """Return the columns that it asks for."""
+        return {self.column: ColumnType.INTEGER}
+
+    def of(self, rows: Rows) -> Mask:
+        """Return for which rows it holds."""
+        values = rows.integers(self.column)
+        if len(self.values) > 4:
+            return np.isin(values, np.array(self.values, np.int64))
+        holds = np.zeros(len(values), np.bool_)
+        for one in self.values:
+            holds |= values == one
+        return holds
+
+
+@dataclass(frozen=True, slots=True)
+class Differs(Condition):
+    """A whole number other than ``value``."""
+
+    column: str
+    value: int
+
+    def sql(self) -> str:
+        """Return it as SQL."""
+        return f"{quoted(self.column)} <> {self.value}"
+
+    def kinds(self) -> dict[str, ColumnType]:
+        """Return the columns that it asks for."""
+        return {self.column: ColumnType.INTEGER}
+
+    def of(self, rows: Rows) -> Mask:
+        """Return for which rows it holds."""
+        values = rows.integers(self.column)
+        return (values != self.value) & (values != NULL)
+
+
+@dataclass(frozen=True, slots=True)
+class Contains(Condition):
+    """A text with one of ``words`` (ASCII letters in lower case) in it, whatever their case."""
+
+    column: str
+    words: tuple[str, ...]
+
+    def sql(self) -> str:
+        """Return it as SQL."""
+        found = " OR ".join(f"{quoted(self.column)} LIKE '%{word}%'" for word in self.words)
+        return f"({found})"
+
+    def kinds(self) -> dict[str, ColumnType]:
+        """Return the columns that it asks for."""
+        return {self.column: ColumnType.TEXT}
+
+    def of(self, rows: Rows) -> Mask:
+        """Return for which rows it holds."""
+        return rows.contains(self.column, [word.encode() for word in self.words])
+
+
+class _Several(Condition):
+    """Several conditions put together."""
+
+    __slots__ = ("parts",)
+
+    def __init__(self, *parts: Condition) -> None:
+        self.parts = parts
+
+    def kinds(self) -> dict[str, ColumnType]:
+        """Return the columns that it asks for."""
+        return {name: kind for part in self.parts for name, kind in part.kinds().items()}
+
+
+class AnyOf(_Several):
+    """At least one of several conditions holds."""
+
+    def sql(self) -> str:
+        """Return it as SQL."""
+        return " OR ".join(f"({part.sql()})" for part in self.parts)
+
+    def of(self, rows: Rows) -> Mask:
+        """Return for which rows it holds."""
+        return np.logical_or.reduce([part.of(rows) for part in self.parts])
+
+
+class AllOf(_Several):
+    """All of several conditions hold."""
+
+    def sql(self) -> str:
+        """Return it as SQL."""
+        return " AND ".join(f"({part.sql()})" for part in self.parts)
+
+    def of(self, rows: Rows) -> Mask:
+        """Return for which rows it holds."""
+        return np.logical_and.reduce([part.of(rows) for part in self.parts])
