@@ -6,9 +6,9 @@ As in SQL, a comparison with NULL does not hold.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Protocol, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -18,7 +18,9 @@ from traceprof.formats.sqlite.table_names import quoted
 
 __all__ = ["AllOf", "Among", "AnyOf", "Between", "Condition", "Contains", "Differs", "Rows"]
 
-Mask = npt.NDArray[np.bool_]
+Mask: TypeAlias = "npt.NDArray[np.bool_]"
+Bounds: TypeAlias = "Mapping[str, tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]]"
+"""Column → its smallest and greatest number in each of several groups of rows."""
 
 
 class Rows(Protocol):
@@ -48,6 +50,14 @@ class Condition(ABC):
     def of(self, rows: Rows) -> Mask:
         """Return for which rows it holds."""
 
+    def bounded(self) -> frozenset[str]:
+        """Return the columns whose bounds tell in which groups of rows it cannot hold."""
+        return frozenset()
+
+    def within(self, bounds: Bounds) -> Mask | None:
+        """Return in which groups of rows it may hold; None where in all."""
+        return None
+
 
 @dataclass(frozen=True, slots=True)
 class Between(Condition):
@@ -76,6 +86,22 @@ class Between(Condition):
         if self.most is not None:
             holds &= values <= self.most
         return holds
+
+    def bounded(self) -> frozenset[str]:
+        """Return the columns whose bounds tell in which groups of rows it cannot hold."""
+        return frozenset([self.column])
+
+    def within(self, bounds: Bounds) -> Mask | None:
+        """Return in which groups of rows it may hold."""
+        if self.column not in bounds:
+            return None
+        least, most = bounds[self.column]
+        may = np.ones(len(least), np.bool_)
+        if self.least is not None:
+            may &= most >= self.least
+        if self.most is not None:
+            may &= least <= self.most
+        return may
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,6 +184,10 @@ class _Several(Condition):
         """Return the columns that it asks for."""
         return {name: kind for part in self.parts for name, kind in part.kinds().items()}
 
+    def bounded(self) -> frozenset[str]:
+        """Return the columns whose bounds tell in which groups of rows it cannot hold."""
+        return frozenset().union(*(part.bounded() for part in self.parts))
+
 
 class AnyOf(_Several):
     """At least one of several conditions holds."""
@@ -170,6 +200,12 @@ class AnyOf(_Several):
         """Return for which rows it holds."""
         return np.logical_or.reduce([part.of(rows) for part in self.parts])
 
+    def within(self, bounds: Bounds) -> Mask | None:
+        """Return in which groups of rows it may hold; None where in all."""
+        told = [part.within(bounds) for part in self.parts]
+        known = [one for one in told if one is not None]
+        return np.logical_or.reduce(known) if len(known) == len(told) else None
+
 
 class AllOf(_Several):
     """All of several conditions hold."""
@@ -181,3 +217,9 @@ class AllOf(_Several):
     def of(self, rows: Rows) -> Mask:
         """Return for which rows it holds."""
         return np.logical_and.reduce([part.of(rows) for part in self.parts])
+
+    def within(self, bounds: Bounds) -> Mask | None:
+        """Return in which groups of rows it may hold; None where in all."""
+        told = [part.within(bounds) for part in self.parts]
+        known = [one for one in told if one is not None]
+        return np.logical_and.reduce(known) if known else None

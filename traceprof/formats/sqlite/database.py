@@ -33,10 +33,12 @@ from traceprof.formats.sqlite.columns import (
 )
 from traceprof.formats.sqlite.conditions import AllOf, AnyOf, Between, Condition
 from traceprof.formats.sqlite.header import SQLITE_MAGIC, check_sqlite_file
+from traceprof.formats.sqlite.pages.bounds import bounds_of, recall
 from traceprof.formats.sqlite.pages.columns import read_pages
 from traceprof.formats.sqlite.pages.file import NotPlainError, identity_of
 from traceprof.formats.sqlite.pages.layout import layout_of
 from traceprof.formats.sqlite.pages.table import PageTable
+from traceprof.formats.sqlite.pages.tree import Leaves
 from traceprof.formats.sqlite.table_names import quoted, versioned_tables
 from traceprof.model.window import TimeWindow
 
@@ -54,6 +56,8 @@ __all__ = [
 
 _PARALLEL_ROWS: Final = 100_000
 _N_SCANS: Final = 2
+_MANY_LEAVES: Final = 64
+"""Of fewer, all are read as soon as those of a window are found."""
 
 
 class Database:
@@ -204,9 +208,23 @@ class Database:
         if pages is None or not columns:
             return None
         try:
-            return read_pages(pages, self.rows, columns, pages.leaves(), where)
+            leaves = pages.leaves()
+            may_hold = self._where_it_may_hold(pages, leaves, where)
+            if may_hold is not None:
+                leaves = leaves.only(may_hold)
+            return read_pages(pages, self.rows, columns, leaves, where)
         except NotPlainError:
             return None
+
+    def _where_it_may_hold(
+        self, pages: PageTable, leaves: Leaves, where: Condition | None
+    ) -> npt.NDArray[np.bool_] | None:
+        """Return the leaves with rows for which a condition may hold; None for all."""
+        if where is None:
+            return None
+        is_worth_it = len(leaves) > _MANY_LEAVES
+        found = bounds_of(pages, leaves, where.bounded()) if is_worth_it else recall(pages)
+        return where.within(found)
 
     def pages_of(self, table: str) -> PageTable | None:
         """Return ``table`` as pages that can be decoded; None where only SQLite can read it."""

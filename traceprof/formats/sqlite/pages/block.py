@@ -20,6 +20,7 @@ __all__ = ["Block", "block_of"]
 _THREE: Final = np.uint64(3)
 _BITS: Final = np.uint64(64)
 _LEAST_CELL: Final = 4
+_LONGEST_ROW: Final = 1 << 27
 
 
 @dataclass(frozen=True)
@@ -53,6 +54,12 @@ class Block:
     def row_ids(self) -> npt.NDArray[np.int64]:
         """Return the row ids."""
         return _row_ids(windows(self.data, "<u8")[self.cells])
+
+    def check_row_ids(self) -> None:
+        """Raise `NotPlainError` unless SQLite finds every row by its id."""
+        ids = self.row_ids()
+        if (ids[1:] <= ids[:-1]).any():
+            raise NotPlainError("row ids that are out of order")
 
     def integers(self, place: int) -> npt.NDArray[np.int64]:
         """Return a column of whole numbers, with `NULL`."""
@@ -148,15 +155,14 @@ def block_of(
     words = _shifted(window, shift, headers.n_words)
     at = cells + both.view(np.int64)
     ids = headers.of(words)
-    page_of = np.repeat(pages.starts, n_rows)
     sizes = varint(lead, first)
-    overflows = sizes > page_bytes - 35
-    if overflows.any():
-        ids[overflows] = ODD
-    kept = ids != ODD
+    if int(sizes.max()) > _LONGEST_ROW:
+        raise NotPlainError("a damaged row")
+    local = _local(sizes, page_bytes)
+    ids[headers.least.take(ids) > local] = ODD  # it goes on in other pages
     fits = (sizes >= headers.least.take(ids)) & (sizes <= headers.most.take(ids))
-    fits &= at + sizes <= page_of + page_bytes
-    if not (fits | ~kept).all():
+    fits &= at + local <= np.repeat(pages.starts + page_bytes, n_rows)
+    if not (fits | (ids == ODD)).all():
         raise NotPlainError("a damaged row")
     _check_row_ids(lead, n_rows, lows, highs)
     return Block(pages.data, cells, at, ids, n_rows, headers)
@@ -178,6 +184,13 @@ def _cells(pages: Pages, page_bytes: int) -> tuple[npt.NDArray[np.int64], npt.ND
     if ((pointers < after) | (pointers > page_bytes - _LEAST_CELL)).any():
         raise NotPlainError("a damaged page")
     return pointers + np.repeat(pages.starts, n_rows), n_rows
+
+
+def _local(sizes: npt.NDArray[np.int64], page_bytes: int) -> npt.NDArray[np.int64]:
+    """Return how many bytes of each row stand in its page at least."""
+    if int(sizes.max()) <= page_bytes - 35:
+        return sizes
+    return np.where(sizes <= page_bytes - 35, sizes, (page_bytes - 12) * 32 // 255 - 23)
 
 
 def _shifted(window: Words, shift: Words, n_words: int) -> list[Words]:

@@ -68,6 +68,8 @@ def read_pages(
     kinds = kinds_to_decode(table.layout, columns, where)
 
     def part_of(block: Block) -> _Part:
+        if len(block.odd):
+            block.check_row_ids()
         if where is not None and len(block):
             holds = where.of(BlockRows(block, table.layout))
             holds[block.odd] = True

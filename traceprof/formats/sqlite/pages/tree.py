@@ -35,6 +35,10 @@ class Leaves:
     def __len__(self) -> int:
         return len(self.pages)
 
+    def only(self, wanted: npt.NDArray[np.bool_]) -> Leaves:
+        """Return some of them."""
+        return Leaves(self.pages[wanted], self.lows[wanted], self.highs[wanted])
+
 
 def leaves_of(file: PageFile, root: int) -> Leaves:
     """Return the leaves of the table whose tree starts at page ``root``.
