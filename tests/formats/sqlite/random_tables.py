@@ -67,7 +67,9 @@ def write(path: Path, seed: int) -> dict[str, dict[str, str]]:
         for table, kinds in tables.items():
             told = ", ".join(f"{name} {DECLARED[kind]}" for name, kind in kinds.items())
             database.execute(f"CREATE TABLE {table} ({told})")
-        empty = {table: {c for c in kinds if chance.random() < 0.3} for table, kinds in tables.items()}
+        empty = {
+            table: {c for c in kinds if chance.random() < 0.3} for table, kinds in tables.items()
+        }
         for _ in range(chance.randrange(0, 40)):
             table = chance.choice(list(tables))
             kinds = tables[table]
@@ -177,6 +179,8 @@ def same(found: dict[str, Column], expected: dict[str, list[Any]]) -> bool:
         told = list(np.asarray(found[name], object))
         if len(told) != len(values):
             return False
-        if any(repr(a) != repr(b) or type(a) is not type(b) for a, b in zip(told, values, strict=True)):
+        if any(
+            repr(a) != repr(b) or type(a) is not type(b) for a, b in zip(told, values, strict=True)
+        ):
             return False
     return True

@@ -16,7 +16,17 @@ import numpy.typing as npt
 from traceprof.formats.sqlite.columns import NULL, ColumnType
 from traceprof.formats.sqlite.table_names import quoted
 
-__all__ = ["AllOf", "Among", "AnyOf", "Between", "Condition", "Contains", "Differs", "Rows"]
+__all__ = [
+    "AllOf",
+    "Among",
+    "AnyOf",
+    "Between",
+    "Condition",
+    "Contains",
+    "Differs",
+    "Rows",
+    "StartsWith",
+]
 
 Mask: TypeAlias = "npt.NDArray[np.bool_]"
 Bounds: TypeAlias = "Mapping[str, tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]]"
@@ -26,12 +36,16 @@ Bounds: TypeAlias = "Mapping[str, tuple[npt.NDArray[np.int64], npt.NDArray[np.in
 class Rows(Protocol):
     """Rows of which columns can be asked for."""
 
-    def integers(self, name: str) -> npt.NDArray[np.int64]:
-        """Return a column of whole numbers, with `NULL`."""
+    def certain(self, name: str) -> npt.NDArray[np.int64]:
+        """Return a column of whole numbers in which `NULL` stands for nothing but NULL."""
         ...
 
     def contains(self, name: str, words: Sequence[bytes]) -> Mask:
         """Return in which rows a column contains one of these words, as LIKE finds them."""
+        ...
+
+    def starts_with(self, name: str, prefixes: Sequence[bytes]) -> Mask:
+        """Return in which rows a column starts with one of these."""
         ...
 
 
@@ -56,7 +70,7 @@ class Condition(ABC):
 
     def within(self, bounds: Bounds) -> Mask | None:
         """Return in which groups of rows it may hold; None where in all."""
-        return None
+        del bounds
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,7 +93,7 @@ class Between(Condition):
 
     def of(self, rows: Rows) -> Mask:
         """Return for which rows it holds."""
-        values = rows.integers(self.column)
+        values = rows.certain(self.column)
         holds: Mask = values != NULL
         if self.least is not None:
             holds &= values >= self.least
@@ -121,7 +135,7 @@ class Among(Condition):
 
     def of(self, rows: Rows) -> Mask:
         """Return for which rows it holds."""
-        values = rows.integers(self.column)
+        values = rows.certain(self.column)
         if len(self.values) > 4:
             return np.isin(values, np.array(self.values, np.int64))
         holds = np.zeros(len(values), np.bool_)
@@ -147,8 +161,9 @@ class Differs(Condition):
 
     def of(self, rows: Rows) -> Mask:
         """Return for which rows it holds."""
-        values = rows.integers(self.column)
-        return (values != self.value) & (values != NULL)
+        values = rows.certain(self.column)
+        holds: Mask = (values != self.value) & (values != NULL)
+        return holds
 
 
 @dataclass(frozen=True, slots=True)
@@ -170,6 +185,27 @@ class Contains(Condition):
     def of(self, rows: Rows) -> Mask:
         """Return for which rows it holds."""
         return rows.contains(self.column, [word.encode() for word in self.words])
+
+
+@dataclass(frozen=True, slots=True)
+class StartsWith(Condition):
+    """A text that starts with one of ``prefixes``: up to eight ASCII letters, digits or colons."""
+
+    column: str
+    prefixes: tuple[str, ...]
+
+    def sql(self) -> str:
+        """Return it as SQL."""
+        found = [f"{quoted(self.column)} GLOB '{prefix}*'" for prefix in self.prefixes]
+        return f"({' OR '.join(found)})"
+
+    def kinds(self) -> dict[str, ColumnType]:
+        """Return the columns that it asks for."""
+        return {self.column: ColumnType.TEXT}
+
+    def of(self, rows: Rows) -> Mask:
+        """Return for which rows it holds."""
+        return rows.starts_with(self.column, [prefix.encode() for prefix in self.prefixes])
 
 
 class _Several(Condition):
@@ -198,7 +234,8 @@ class AnyOf(_Several):
 
     def of(self, rows: Rows) -> Mask:
         """Return for which rows it holds."""
-        return np.logical_or.reduce([part.of(rows) for part in self.parts])
+        holds: Mask = np.logical_or.reduce([part.of(rows) for part in self.parts])
+        return holds
 
     def within(self, bounds: Bounds) -> Mask | None:
         """Return in which groups of rows it may hold; None where in all."""
@@ -216,7 +253,8 @@ class AllOf(_Several):
 
     def of(self, rows: Rows) -> Mask:
         """Return for which rows it holds."""
-        return np.logical_and.reduce([part.of(rows) for part in self.parts])
+        holds: Mask = np.logical_and.reduce([part.of(rows) for part in self.parts])
+        return holds
 
     def within(self, bounds: Bounds) -> Mask | None:
         """Return in which groups of rows it may hold; None where in all."""

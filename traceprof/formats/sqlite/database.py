@@ -91,6 +91,8 @@ class Database:
         self.tables = frozenset([*names, *self._versioned])
         self._columns: dict[str, frozenset[str]] = {}
         self._pages: dict[str, PageTable | None] = {}
+        self.found: dict[tuple[Any, ...], Any] = {}
+        """What was found out about tables, kept while the file is open."""
 
     def __enter__(self) -> Database:
         return self
@@ -261,7 +263,7 @@ class Database:
     ) -> dict[str, Column]:
         """Return columns that SQLite reads."""
         # Not needed for most files, and slow to import.
-        from traceprof.formats.sqlite.arrow import stream_columns
+        from traceprof.formats.sqlite.arrow import stream_columns  # noqa: PLC0415
 
         stored = self._versioned.get(table, table)
         told = ", ".join(

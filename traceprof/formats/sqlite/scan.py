@@ -119,7 +119,7 @@ def scan_each(
         owners: of each source the columns in SQL of whom a row is; none where nothing tells.
         zero_ns: the time in the file that is time 0 of the Trace.
     """
-    found: dict[int, Scan] = _scans_of_pages(database, sources, owners, zero_ns)
+    found = _scans_of_pages(database, sources, owners, zero_ns)
     rest = [number for number in range(len(sources)) if number not in found]
     by_sql = _scans_by_sql(
         database, [sources[one] for one in rest], [owners[one] for one in rest], zero_ns
@@ -145,10 +145,13 @@ def _scans_of_pages(
         asked = [sources[one].counted for one in numbers]
         if pages is None:
             continue
-        try:
-            totals = totals_of(pages, database.rows, [one for one in asked if one])
-        except NotPlainError:
-            continue
+        totals = database.found.get((table, *asked))
+        if totals is None:
+            try:
+                totals = totals_of(pages, database.rows, [one for one in asked if one])
+            except NotPlainError:
+                continue
+            database.found[table, *asked] = totals
         for number, one in zip(numbers, totals, strict=True):
             found[number] = _scan_of_totals(one, len(owners[number]), zero_ns)
     return found

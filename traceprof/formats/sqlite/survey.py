@@ -53,6 +53,10 @@ class Survey:
         self._found_elsewhere = found_elsewhere or {}
         self._extents: dict[str, Extent] = {}
 
+    def look(self) -> None:
+        """Look at all tables that were not read, which also tells where the rows of windows are."""
+        _ = self._scans
+
     def extent(self, name: str) -> Extent:
         """Return the extent of a table of the Trace."""
         if name not in self._extents:
@@ -206,9 +210,7 @@ class Survey:
         frames = (self._frames[name] for name in EVENT_TABLES if name in self._frames)
         return (frame for frame in frames if "process" in frame)
 
-    def _has_row_of(
-        self, name: str, source: Source, processes: Collection[int] | None
-    ) -> bool:
+    def _has_row_of(self, name: str, source: Source, processes: Collection[int] | None) -> bool:
         if source.counted is not None:
             found = {source.process_of(owner[0]) for owner in self._scans[name, source].owners}
             known = {one for one in found if one >= 0}

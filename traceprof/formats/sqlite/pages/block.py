@@ -9,11 +9,17 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
-from traceprof.formats.sqlite.pages.file import NotPlainError, Pages
 from traceprof.formats.sqlite.columns import NULL
+from traceprof.formats.sqlite.pages.file import NotPlainError, Pages
 from traceprof.formats.sqlite.pages.headers import ODD, Field, Headers
 from traceprof.formats.sqlite.pages.tree import LEAF
-from traceprof.formats.sqlite.pages.varints import Words, two_lengths, varint, varint_length, windows
+from traceprof.formats.sqlite.pages.varints import (
+    Words,
+    two_lengths,
+    varint,
+    varint_length,
+    windows,
+)
 
 __all__ = ["Block", "block_of"]
 
@@ -227,5 +233,3 @@ def _check_row_ids(
     is_ordered = (first > lows) & (last <= highs) & (last - first >= n_rows - 1)
     if not is_ordered.all():
         raise NotPlainError("row ids that are out of order")
-
-

@@ -179,9 +179,7 @@ class _Patch:
         distinct = [
             text for text, used in zip(all_texts.distinct, is_used.tolist(), strict=True) if used
         ]
-        return categorical(
-            (np.cumsum(is_used) - 1)[codes], [decoded(text) for text in distinct]
-        )
+        return categorical((np.cumsum(is_used) - 1)[codes], [decoded(text) for text in distinct])
 
 
 def _rows(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import struct
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 from typing import Final
 
@@ -120,13 +121,11 @@ class PageFile:
         else:
             starts = np.arange(len(numbers)) * size
             edges = [0, *(np.flatnonzero(np.diff(numbers) != 1) + 1).tolist(), len(numbers)]
-            runs = [
-                (int(numbers[a]), a, b - a) for a, b in zip(edges[:-1], edges[1:], strict=True)
-            ]
+            runs = [(int(numbers[a]), a, b - a) for a, b in pairwise(edges)]
         n_bytes = max(place + length for _, place, length in runs) * size
         if into is None or len(into) < n_bytes + PADDING:
             into = np.zeros(n_bytes + PADDING, np.uint8)
-        view = memoryview(into)
+        view = into.data
         for page, place, length in runs:
             part, offset = view[place * size : (place + length) * size], (page - 1) * size
             try:

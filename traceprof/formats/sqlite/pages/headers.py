@@ -13,8 +13,8 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
-from traceprof.formats.sqlite.pages.file import NotPlainError
 from traceprof.formats.sqlite.columns import NULL, ColumnType
+from traceprof.formats.sqlite.pages.file import NotPlainError
 from traceprof.formats.sqlite.pages.layout import Layout
 from traceprof.formats.sqlite.pages.varints import Words
 
@@ -28,7 +28,9 @@ _MOST_WORDS: Final = 32
 _MOST_BYTES: Final = 1 << 31
 _SLOT_BITS: Final = 16
 _SHIFT: Final = np.uint64(64 - _SLOT_BITS)
-_FACTORS: Final = np.random.default_rng(0).integers(1, 2**63, 64, np.uint64) * np.uint64(2) + np.uint64(1)
+_FACTORS: Final = np.random.default_rng(0).integers(1, 2**63, 64, np.uint64) * np.uint64(
+    2
+) + np.uint64(1)
 _KEPT: Final = np.array([(1 << 8 * n) - 1 for n in range(9)], np.uint64)
 _WIDTHS: Final = (0, 1, 2, 3, 4, 6, 8, 8, 0, 0)
 _REAL: Final = 7
@@ -110,7 +112,7 @@ class Headers:
         for word, factor in zip(words[1:], _FACTORS[1:], strict=False):
             mixed ^= word * factor
         mixed *= _FACTORS[-1]
-        found = self._slots.take((mixed >> _SHIFT).view(np.int64))
+        found: npt.NDArray[np.int64] = self._slots.take((mixed >> _SHIFT).view(np.int64))
         unknown = np.flatnonzero(self._differs(words, found))
         if len(unknown):
             found[unknown] = self._learn([word[unknown] for word in words], mixed[unknown])
@@ -130,7 +132,7 @@ class Headers:
     def _differs(
         self, words: Sequence[Words], found: npt.NDArray[np.int64]
     ) -> npt.NDArray[np.bool_]:
-        differs = found == ODD
+        differs: npt.NDArray[np.bool_] = found == ODD
         for known, word in zip(self._words, words, strict=True):
             differs |= known.take(found) != word
         return differs

@@ -61,7 +61,9 @@ def layout_of(query: Query, table: str) -> Layout:
         int(found[0][0]),
         {str(column[1]): place for place, column in enumerate(columns)},
         tuple(1 if "INT" in kind or _is_real(kind) else 2 for kind in types),
-        frozenset(str(column[1]) for column, kind in zip(columns, types, strict=True) if _is_real(kind)),
+        frozenset(
+            str(column[1]) for column, kind in zip(columns, types, strict=True) if _is_real(kind)
+        ),
         _alias(query, table, columns),
         free[0],
     )

@@ -13,7 +13,7 @@ from traceprof.formats.sqlite.pages.block import Block
 from traceprof.formats.sqlite.pages.file import NotPlainError
 from traceprof.formats.sqlite.pages.layout import Layout
 from traceprof.formats.sqlite.pages.texts import Texts, texts_of
-from traceprof.formats.sqlite.pages.words import containing
+from traceprof.formats.sqlite.pages.words import containing, starting
 
 __all__ = ["BlockRows"]
 
@@ -42,6 +42,10 @@ class BlockRows:
     def contains(self, name: str, words: Sequence[bytes]) -> npt.NDArray[np.bool_]:
         """Return in which rows a text contains one of these words, as LIKE finds them."""
         return containing(self.block.data, *self.block.spans(self.layout.places[name]), words)
+
+    def starts_with(self, name: str, prefixes: Sequence[bytes]) -> npt.NDArray[np.bool_]:
+        """Return in which rows a text starts with one of these."""
+        return starting(self.block.data, *self.block.spans(self.layout.places[name]), prefixes)
 
     def certain(self, name: str) -> npt.NDArray[np.int64]:
         """Return a column of whole numbers in which `NULL` stands for nothing but NULL.

@@ -16,7 +16,6 @@ from traceprof.formats.sqlite.columns import ColumnType
 from traceprof.formats.sqlite.pages.block import Block, block_of
 from traceprof.formats.sqlite.pages.file import Identity, PageFile
 from traceprof.formats.sqlite.pages.headers import Headers
-from traceprof.formats.sqlite.columns import NULL, ColumnType
 from traceprof.formats.sqlite.pages.layout import Layout
 from traceprof.formats.sqlite.pages.tree import Leaves, leaves_of
 

@@ -59,7 +59,7 @@ def joined(parts: list[Texts]) -> Texts:
 def _bytes(
     block: Block, starts: npt.NDArray[np.int64], lengths: npt.NDArray[np.int64]
 ) -> list[bytes]:
-    data = memoryview(block.data)
+    data = block.data.data
     ends = starts + lengths
     return [bytes(data[a:b]) for a, b in zip(starts.tolist(), ends.tolist(), strict=True)]
 

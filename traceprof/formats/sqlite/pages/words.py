@@ -8,8 +8,9 @@ import numpy as np
 import numpy.typing as npt
 
 from traceprof.formats.sqlite.pages.file import NotPlainError
+from traceprof.formats.sqlite.pages.varints import windows
 
-__all__ = ["containing"]
+__all__ = ["containing", "starting"]
 
 _TO_LOWER = np.uint8(0x20)
 
@@ -45,6 +46,22 @@ def containing(
         for place, one in zip(places[inside].tolist(), row[inside].tolist(), strict=True):
             if not found[one]:
                 found[one] = 0 not in data[starts[one] : place]
+    return found
+
+
+def starting(
+    data: npt.NDArray[np.uint8],
+    starts: npt.NDArray[np.int64],
+    lengths: npt.NDArray[np.int64],
+    prefixes: Sequence[bytes],
+) -> npt.NDArray[np.bool_]:
+    """Return which texts start with one of ``prefixes``, of up to eight bytes."""
+    words = windows(data, "<u8")[starts]
+    found = np.zeros(len(starts), np.bool_)
+    for prefix in prefixes:
+        mask = np.uint64((1 << 8 * len(prefix)) - 1)
+        wanted = np.uint64(int.from_bytes(prefix, "little"))
+        found |= ((words & mask) == wanted) & (lengths >= len(prefix))
     return found
 
 
