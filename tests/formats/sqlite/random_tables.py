@@ -10,9 +10,17 @@ from typing import Any
 
 import numpy as np
 
-from traceprof.errors import TraceError
-from traceprof.formats.sqlite.columns import Column, ColumnType
-from traceprof.formats.sqlite.conditions import Condition
+from traceprof.formats.sqlite.columns import NULL_REAL, Column, ColumnType
+from traceprof.formats.sqlite.conditions import (
+    AllOf,
+    Among,
+    AnyOf,
+    Between,
+    Condition,
+    Contains,
+    Differs,
+    StartsWith,
+)
 from traceprof.formats.sqlite.database import Database
 from traceprof.formats.sqlite.pages.columns import read_pages
 from traceprof.formats.sqlite.pages.file import NotPlainError
@@ -120,15 +128,6 @@ def _change(
             database.execute(f"DELETE FROM {table}")
 
 
-def outcome(read: Any) -> dict[str, Column] | None:
-    """Return the columns that are read; None where that is refused."""
-    try:
-        found: dict[str, Column] = read()
-    except TraceError:
-        return None
-    return found
-
-
 def by_pages(
     database: Database, table: str, columns: dict[str, ColumnType], where: Condition | None = None
 ) -> dict[str, Column] | None:
@@ -170,7 +169,7 @@ def _as_read(name: str, kind: ColumnType) -> str:
 def _value(found: Any, kind: ColumnType) -> Any:
     if kind is TEXT:
         return found.decode("utf-8", "replace")
-    return float("nan") if found is None else found
+    return float("nan") if found in (None, NULL_REAL) else found
 
 
 def same(found: dict[str, Column], expected: dict[str, list[Any]]) -> bool:
@@ -184,3 +183,20 @@ def same(found: dict[str, Column], expected: dict[str, list[Any]]) -> bool:
         ):
             return False
     return True
+
+
+def random_condition(chance: random.Random, kinds: dict[str, str]) -> Condition | None:
+    """Return a condition on some of the columns."""
+    parts: list[Condition] = []
+    for name, kind in chance.sample(list(kinds.items()), min(3, len(kinds))):
+        if kind in ("integer", "bigint", "key"):
+            among = tuple(chance.choices(EDGES, k=chance.randrange(1, 8)))
+            bounds = chance.choice([None, -5, 0, 100]), chance.choice([None, 10**6, 0])
+            parts.append(
+                chance.choice([Between(name, *bounds), Among(name, among), Differs(name, 0)])
+            )
+        elif kind == "text":
+            parts.append(
+                chance.choice([Contains(name, ("tep", "bt")), StartsWith(name, ("te", "a"))])
+            )
+    return chance.choice([AnyOf, AllOf])(*parts) if parts else None

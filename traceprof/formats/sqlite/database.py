@@ -263,7 +263,7 @@ class Database:
     ) -> dict[str, Column]:
         """Return columns that SQLite reads."""
         # Not needed for most files, and slow to import.
-        from traceprof.formats.sqlite.arrow import stream_columns  # noqa: PLC0415
+        from traceprof.formats.sqlite.arrow import stream_columns
 
         stored = self._versioned.get(table, table)
         told = ", ".join(
