@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from traceprof.formats.nsys.codes import process_of
 from traceprof.formats.sqlite import scan
 from traceprof.formats.sqlite.conditions import Among
-from traceprof.formats.sqlite.database import Database
+from traceprof.formats.sqlite.database import NULL, Database
 from traceprof.formats.sqlite.pages.totals import Counted
 from traceprof.formats.sqlite.scan import Extent, Scan, Source, scan_each
 
@@ -73,7 +73,10 @@ def test_what_a_sample_lacks_is_found(tmp_path_factory, source, found, n_sampled
         scan._SAMPLE = size
     expected = brute(kept, source)
     assert told.extent == expected.extent
-    assert sorted(told.owners, key=repr) == sorted(expected.owners, key=repr)
+    owners = [(process, None if device == NULL else device) for process, device in told.owners]
+    assert sorted(owners, key=repr) == sorted(expected.owners, key=repr)
+    if told.n_of is not None:
+        assert sum(told.n_of.values()) == told.extent.n_rows
 
 
 def test_a_file_that_starts_late_is_moved(tmp_path):

@@ -199,12 +199,12 @@ def test_pages_of_tables_that_lie_between_one_another(
 ) -> None:
     monkeypatch.setattr(files, "_SPARSE", sparse)
     path = tmp_path / "a.sqlite"
-    with closing(sqlite3.connect(path)) as database, database:
-        database.execute("CREATE TABLE t (a INTEGER, s TEXT)")
-        database.execute("CREATE TABLE u (a INTEGER, s TEXT)")
+    with closing(sqlite3.connect(path)) as writer, writer:
+        writer.execute("CREATE TABLE t (a INTEGER, s TEXT)")
+        writer.execute("CREATE TABLE u (a INTEGER, s TEXT)")
         for number in range(3000):
             for table in "tuuu":
-                database.execute(f"INSERT INTO {table} VALUES (?, ?)", (number, "x" * 90))
+                writer.execute(f"INSERT INTO {table} VALUES (?, ?)", (number, "x" * 90))
     with Database(path) as database:
         found = by_pages(database, "t", {"a": INTEGER})
     assert found is not None
