@@ -108,7 +108,8 @@ def make_nccl_collectives(
     groups = [_communicator(call.fields) for call in issued]
     joined = [places.get(pair) for pair in zip((c.process for c in issued), groups, strict=True)]
     n_ranks = [ABSENT if item is None else item.size for item in joined]
-    ops = [collective_op(call.name) for call in issued]
+    op_of = {name: collective_op(name) for name in _CALLS}
+    ops = [op_of[call.name] for call in issued]
     table = make_table(
         "collectives",
         {

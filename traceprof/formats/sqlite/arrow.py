@@ -20,9 +20,9 @@ from traceprof.formats.sqlite.columns import (
     NULL_REAL,
     Column,
     ColumnType,
+    all_decoded,
     all_null,
     categorical,
-    decoded,
 )
 
 __all__ = ["stream_columns"]
@@ -87,6 +87,6 @@ def _to_categorical(whole: pa.ChunkedArray) -> pd.Categorical:
     if not pa.types.is_binary(whole.type):  # what ADBC makes of a result without rows
         return all_null(ColumnType.TEXT, len(whole))  # type: ignore[return-value]
     encoded = pc.dictionary_encode(whole).unify_dictionaries()
-    names = [decoded(value) for value in encoded.chunk(0).dictionary.to_pylist()]
+    names = all_decoded(encoded.chunk(0).dictionary.to_pylist())
     codes = np.concatenate([chunk.indices.to_numpy() for chunk in encoded.chunks])
     return categorical(codes, names)

@@ -17,6 +17,7 @@ __all__ = [
     "NULL_REAL",
     "Column",
     "ColumnType",
+    "all_decoded",
     "all_null",
     "categorical",
     "decoded",
@@ -107,3 +108,11 @@ def distinct_pairs(
 def decoded(value: bytes) -> str:
     """Return the text in UTF-8; bytes that are none are replaced."""
     return value.decode("utf-8", "replace")
+
+
+def all_decoded(values: Sequence[bytes]) -> list[str]:
+    """Return the texts in UTF-8, as `decoded`."""
+    try:
+        return list(map(bytes.decode, values))
+    except UnicodeDecodeError:
+        return [decoded(value) for value in values]

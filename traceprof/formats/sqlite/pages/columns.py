@@ -13,9 +13,9 @@ from traceprof.formats.sqlite.columns import (
     NULL_REAL,
     Column,
     ColumnType,
+    all_decoded,
     all_null,
     categorical,
-    decoded,
     expression,
 )
 from traceprof.formats.sqlite.conditions import Condition
@@ -179,7 +179,7 @@ class _Patch:
         distinct = [
             text for text, used in zip(all_texts.distinct, is_used.tolist(), strict=True) if used
         ]
-        return categorical((np.cumsum(is_used) - 1)[codes], [decoded(text) for text in distinct])
+        return categorical((np.cumsum(is_used) - 1)[codes], all_decoded(distinct))
 
 
 def _rows(

@@ -59,9 +59,9 @@ def joined(parts: list[Texts]) -> Texts:
 def _bytes(
     block: Block, starts: npt.NDArray[np.int64], lengths: npt.NDArray[np.int64]
 ) -> list[bytes]:
-    data = block.data.data
+    data = block.data.tobytes()
     ends = starts + lengths
-    return [bytes(data[a:b]) for a, b in zip(starts.tolist(), ends.tolist(), strict=True)]
+    return [data[a:b] for a, b in zip(starts.tolist(), ends.tolist(), strict=True)]
 
 
 def _grouped(
