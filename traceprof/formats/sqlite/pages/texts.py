@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -46,14 +47,16 @@ def texts_of(block: Block, place: int) -> Texts:
     return Texts(codes, distinct)
 
 
-def joined(parts: list[Texts]) -> Texts:
-    """Return the texts of all parts one after another."""
-    known: dict[bytes, int] = {}
-    codes = []
-    for part in parts:
-        place = [known.setdefault(text, len(known)) for text in part.distinct]
-        codes.append(np.array(place, np.int64)[part.codes])
-    return Texts(np.concatenate(codes) if codes else np.zeros(0, np.int64), list(known))
+def joined(parts: Sequence[Texts]) -> Texts:
+    """Return the texts of all parts one after another; the distinct ones are sorted."""
+    every = [text for part in parts for text in part.distinct]
+    places: dict[bytes, int] = dict.fromkeys(every, 0)
+    distinct = sorted(places)
+    places.update(zip(distinct, range(len(distinct)), strict=True))
+    place = np.fromiter(map(places.__getitem__, every), np.int64, len(every))
+    first = np.cumsum([0, *(len(part.distinct) for part in parts)]).tolist()
+    codes = [place[part.codes + begin] for part, begin in zip(parts, first[:-1], strict=True)]
+    return Texts(np.concatenate(codes) if codes else np.zeros(0, np.int64), distinct)
 
 
 def _bytes(
