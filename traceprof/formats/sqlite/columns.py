@@ -46,7 +46,8 @@ class ColumnType(Enum):
 def known(values: Column) -> npt.NDArray[np.int64]:
     """Return whole numbers with `ABSENT` in the place of SQL NULL."""
     numbers = np.asarray(values, np.int64)
-    return np.where(numbers == NULL, ABSENT, numbers)
+    is_null = numbers == NULL
+    return np.where(is_null, ABSENT, numbers) if is_null.any() else numbers
 
 
 def expression(column: str, kind: ColumnType) -> str:

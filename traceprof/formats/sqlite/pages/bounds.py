@@ -74,7 +74,7 @@ def bounds_of(table: PageTable, leaves: Leaves, columns: Collection[str]) -> Bou
     if missing:
         kinds = kinds_to_decode(table.layout, dict.fromkeys(missing, ColumnType.INTEGER))
 
-        def of(block: Block) -> Bounds:
+        def of(block: Block, _first: int) -> Bounds:
             return of_block(BlockRows(block, table.layout), missing)
 
         remember(table, joined(table.map(kinds, leaves, of)))

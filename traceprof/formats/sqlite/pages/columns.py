@@ -22,6 +22,7 @@ from traceprof.formats.sqlite.conditions import Condition
 from traceprof.formats.sqlite.pages.block import Block
 from traceprof.formats.sqlite.pages.file import NotPlainError
 from traceprof.formats.sqlite.pages.layout import Layout, Query
+from traceprof.formats.sqlite.pages.room import GapsError, Room, room_for
 from traceprof.formats.sqlite.pages.rows import BlockRows
 from traceprof.formats.sqlite.pages.table import PageTable
 from traceprof.formats.sqlite.pages.texts import Texts, joined
@@ -66,8 +67,35 @@ def read_pages(
         NotPlainError: SQLite itself has to read the table.
     """
     kinds = kinds_to_decode(table.layout, columns, where)
+    room = None if where else room_for(leaves, table.page_bytes, columns)
+    try:
+        parts = _parts(table, leaves, kinds, columns, where, room)
+    except GapsError:
+        room = None
+        parts = _parts(table, leaves, kinds, columns, where, room)
+    patch = _Patch(table.layout, query, columns, where, parts)
+    result: dict[str, Column] = {}
+    for place, (name, kind) in enumerate(columns.items()):
+        found = [part.columns[place] for part in parts]
+        if room is not None and room.holds(name):
+            found = [room.take(name)]
+        result[name] = patch.applied(kind, place, found)
+        for part in parts:
+            part.columns[place] = None  # the memory of one column at a time is held twice
+    return result
 
-    def part_of(block: Block) -> _Part:
+
+def _parts(
+    table: PageTable,
+    leaves: Leaves,
+    kinds: Mapping[str, ColumnType],
+    columns: Mapping[str, ColumnType],
+    where: Condition | None,
+    room: Room | None,
+) -> list[_Part]:
+    """Return the columns of the rows of each block, but for those for which there is room."""
+
+    def part_of(block: Block, first_leaf: int) -> _Part:
         if len(block.odd):
             block.check_row_ids()
         if where is not None and len(block):
@@ -76,17 +104,17 @@ def read_pages(
             block = block.only(np.flatnonzero(holds))
         odd = block.odd
         rows = BlockRows(block, table.layout)
-        found = [_decoded(rows, name, kind) for name, kind in columns.items()]
+        place = room.rows_of(block, first_leaf) if room is not None else slice(0)
+        found: list[Any] = []
+        for name, kind in columns.items():
+            values = _decoded(rows, name, kind)
+            if room is not None and room.holds(name):
+                room.put(name, place, values)
+                values = None
+            found.append(values)
         return _Part(found, len(block), odd, block.only(odd).row_ids())
 
-    parts = table.map(kinds, leaves, part_of)
-    patch = _Patch(table.layout, query, columns, where, parts)
-    result: dict[str, Column] = {}
-    for place, (name, kind) in enumerate(columns.items()):
-        result[name] = patch.applied(place, kind, [part.columns[place] for part in parts])
-        for part in parts:
-            part.columns[place] = None  # the memory of one column at a time is held twice
-    return result
+    return table.map(kinds, leaves, part_of)
 
 
 def kinds_to_decode(
@@ -147,7 +175,7 @@ class _Patch:
         self._dropped = places[~is_found]
         self._rows = [found[key] for key in ids[is_found].tolist()]
 
-    def applied(self, place: int, kind: ColumnType, parts: list[Any]) -> Column:
+    def applied(self, kind: ColumnType, place: int, parts: list[Any]) -> Column:
         """Return a column of all rows, whose parts were decoded."""
         values = [row[place] for row in self._rows]
         if kind is ColumnType.TEXT:

@@ -14,7 +14,15 @@ import numpy.typing as npt
 
 from traceprof.formats.sqlite.header import SQLITE_MAGIC
 
-__all__ = ["PADDING", "Identity", "NotPlainError", "PageFile", "Pages", "identity_of"]
+__all__ = [
+    "PADDING",
+    "Identity",
+    "NotPlainError",
+    "PageFile",
+    "Pages",
+    "identity_of",
+    "page_bytes_of",
+]
 
 PADDING: Final = 1 << 17
 """Bytes after the pages that were read: what is decoded in bulk may reach beyond a row."""
@@ -138,6 +146,15 @@ class PageFile:
             except OSError as error:
                 raise NotPlainError(str(error)) from error
         return Pages(into[: n_bytes + PADDING], starts, into)
+
+
+def page_bytes_of(identity: Identity) -> int:
+    """Return how many bytes a page of a file has.
+
+    Raises:
+        NotPlainError: the file is unusual.
+    """
+    return _checked(identity)[0]
 
 
 def _checked(identity: Identity) -> tuple[int, int]:

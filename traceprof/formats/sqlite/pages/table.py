@@ -14,7 +14,7 @@ import numpy.typing as npt
 
 from traceprof.formats.sqlite.columns import ColumnType
 from traceprof.formats.sqlite.pages.block import Block, block_of
-from traceprof.formats.sqlite.pages.file import Identity, PageFile
+from traceprof.formats.sqlite.pages.file import Identity, PageFile, page_bytes_of
 from traceprof.formats.sqlite.pages.headers import Headers
 from traceprof.formats.sqlite.pages.layout import Layout
 from traceprof.formats.sqlite.pages.tree import Leaves, leaves_of
@@ -49,6 +49,15 @@ class PageTable:
     identity: Identity
     layout: Layout
 
+    @property
+    def page_bytes(self) -> int:
+        """How many bytes a page has.
+
+        Raises:
+            NotPlainError: the file is unusual.
+        """
+        return page_bytes_of(self.identity)
+
     def leaves(self) -> Leaves:
         """Return the pages of its rows.
 
@@ -61,16 +70,16 @@ class PageTable:
         return found
 
     def map(
-        self, kinds: Mapping[str, ColumnType], leaves: Leaves, made_of: Callable[[Block], T]
+        self, kinds: Mapping[str, ColumnType], leaves: Leaves, made_of: Callable[[Block, int], T]
     ) -> list[T]:
-        """Return what ``made_of`` makes of each block of the rows, in their order.
+        """Return what ``made_of`` makes of each block of the rows and the number of its first leaf.
 
         It runs in several threads, and must copy what it keeps of the bytes of a block.
 
         Args:
             kinds: the columns that are asked for in blocks.
             leaves: the pages with the rows.
-            made_of: makes something of the rows of some of these pages.
+            made_of: makes something of the rows of some of these leaves.
 
         Raises:
             NotPlainError: not every row can be decoded.
@@ -85,11 +94,10 @@ class PageTable:
                 part = slice(first, first + n_leaves)
                 pages = file.read(leaves.pages[part], place.buffer)
                 place.buffer = pages.whole
-                return made_of(
-                    block_of(
-                        pages, file.page_bytes, place.headers, leaves.lows[part], leaves.highs[part]
-                    )
+                block = block_of(
+                    pages, file.page_bytes, place.headers, leaves.lows[part], leaves.highs[part]
                 )
+                return made_of(block, first)
 
             starts = range(0, len(leaves), n_leaves)
             if len(starts) < _PARALLEL_BLOCKS:

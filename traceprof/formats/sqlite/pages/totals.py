@@ -76,7 +76,7 @@ def totals_of(table: PageTable, query: Query, asked: Sequence[Counted]) -> list[
     for one in asked:
         kinds |= kinds_to_decode(table.layout, {}, one.where)
 
-    def of(block: Block) -> tuple[list[Totals], Bounds, bool]:
+    def of(block: Block, _first: int) -> tuple[list[Totals], Bounds, bool]:
         found = [_totals_of_rows(_columns(table, block, one), one) for one in asked]
         return found, of_block(BlockRows(block, table.layout), sought), bool(len(block.odd))
 
