@@ -109,7 +109,7 @@ def find_gap_parts(trace: Trace) -> pd.DataFrame:
     kept = np.flatnonzero(ends > starts)
     kept = kept[np.lexsort((starts[kept], gap[kept]))]
     columns = (column[kept] for column in (gap, starts, ends, cause))
-    return pd.DataFrame(dict(zip(_PARTS, columns, strict=True)))
+    return pd.DataFrame(dict(zip(_PARTS, columns, strict=True)), copy=False)
 
 
 @of_window
@@ -151,7 +151,8 @@ def _gaps_of(trace: Trace, device: int, work: DeviceWork) -> pd.DataFrame:
             "is_shared": ((following >= 0) & work.is_shared[following])
             | ((last >= 0) & work.is_shared[last]),
             "is_edge": edges.covered_ns(idle.starts, idle.ends) == idle.ends - idle.starts,
-        }
+        },
+        copy=False,
     )
 
 
