@@ -108,6 +108,14 @@ def _source(
             process_of,
             _BITS,
             where,
-            ("start", "end", "correlationId") if table == API_CALLS else (),
+            _sought(table, end),
         ),
     )
+
+
+def _sought(table: str, end: str) -> tuple[str, ...]:
+    """Return the columns by which rows of a table are looked up."""
+    if table == "NVTX_EVENTS":  # always read as a whole
+        return ()
+    times = ("start", end) if end else ("start",)
+    return (*times, "correlationId") if table == API_CALLS else times
