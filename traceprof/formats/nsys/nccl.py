@@ -164,6 +164,14 @@ def count_communication(database: Database) -> tuple[int, int]:
     """
     if not database.columns("NVTX_EVENTS") >= _NEEDED:
         return 0, 0
+    key = (count_communication.__name__,)
+    if key not in database.found:
+        database.found[key] = _count_communication(database)
+    counted: tuple[int, int] = database.found[key]
+    return counted
+
+
+def _count_communication(database: Database) -> tuple[int, int]:
     names = _registered_names(database, _TELLING)
     prefixes = tuple(sorted({_prefix(pattern) for pattern in _TELLING}))
     raw = database.read_columns(
