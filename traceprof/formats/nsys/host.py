@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import compress
 from typing import Final
 
 import numpy as np
@@ -254,9 +256,18 @@ def _texts(database: Database, texts: Column, ids: Column) -> pd.Categorical:
     assert isinstance(texts, pd.Categorical)
     registered = named(database, ids)
     own = np.asarray(ids, np.int64) == NULL
-    both = [*map(str, texts.categories), *map(str, registered.categories)]
-    offset = len(texts.categories)
-    return categorical(np.where(own, texts.codes, registered.codes.astype(np.int64) + offset), both)
+    # The few registered names are put among the many others, both of which are sorted.
+    many, few = texts.categories.tolist(), registered.categories.tolist()
+    place = np.array([bisect_left(many, name) for name in few], np.int64)
+    is_new = np.array(
+        [at == len(many) or many[at] != name for at, name in zip(place.tolist(), few, strict=True)],
+        np.bool_,
+    )
+    before: npt.NDArray[np.int64] = np.cumsum(is_new) - is_new
+    shift = np.searchsorted(place[is_new], np.arange(len(many)), side="right")
+    every = sorted([*many, *compress(few, is_new.tolist())])  # two sorted runs: fast
+    of_many = (np.arange(len(many)) + shift)[texts.codes]
+    return categorical(np.where(own, of_many, (place + before)[registered.codes]), every)
 
 
 def _domains(events: pd.DataFrame) -> pd.Categorical:

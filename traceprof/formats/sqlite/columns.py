@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from enum import Enum
+from itertools import islice
+from operator import lt
 from typing import Any, Final, TypeAlias
 
 import numpy as np
@@ -74,12 +76,12 @@ def all_null(kind: ColumnType, length: int) -> Column:
 
 def categorical(codes: npt.NDArray[Any], names: Sequence[str]) -> pd.Categorical:
     """Return a Categorical of ``names[codes]``, where names may repeat."""
+    if all(map(lt, names, islice(names, 1, None))):
+        return pd.Categorical.from_codes(codes, pd.Index(list(names), dtype=object))
     places: dict[str, Any] = dict.fromkeys(names)
     ordered = sorted(places)  # fast where they stand in a few sorted runs
-    place = np.arange(len(names))
-    if len(places) < len(names) or any(a is not b for a, b in zip(ordered, names, strict=True)):
-        places.update(zip(ordered, range(len(ordered)), strict=True))
-        place = np.fromiter(map(places.__getitem__, names), np.int64, len(names))
+    places.update(zip(ordered, range(len(ordered)), strict=True))
+    place = np.fromiter(map(places.__getitem__, names), np.int64, len(names))
     return pd.Categorical.from_codes(place[codes], pd.Index(ordered, dtype=object))
 
 

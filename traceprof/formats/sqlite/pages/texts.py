@@ -48,14 +48,27 @@ def texts_of(block: Block, place: int) -> Texts:
 
 
 def joined(parts: Sequence[Texts]) -> Texts:
-    """Return the texts of all parts one after another; the distinct ones are sorted."""
+    """Return the texts of all parts one after another; the distinct ones are sorted.
+
+    Of millions of texts a dictionary is slow: those of the same hash are compared instead.
+    """
     every = [text for part in parts for text in part.distinct]
-    places: dict[bytes, int] = dict.fromkeys(every, 0)
-    distinct = sorted(places)
-    places.update(zip(distinct, range(len(distinct)), strict=True))
-    place = np.fromiter(map(places.__getitem__, every), np.int64, len(every))
+    hashes = np.fromiter(map(hash, every), np.int64, len(every))
+    order = np.argsort(hashes, kind="stable")
+    opens = np.append(True, hashes[order[1:]] != hashes[order[:-1]])[: len(every)]
+    leader = np.empty(len(every), np.int64)
+    leader[order] = order[opens][np.cumsum(opens) - 1]
+    for one in np.flatnonzero(leader != np.arange(len(every))).tolist():
+        if every[one] != every[leader[one]]:
+            leader[one] = one  # it may stand there twice: that does no harm
+    rows = np.flatnonzero(leader == np.arange(len(every))).tolist()
+    rows.sort(key=every.__getitem__)
+    place = np.empty(len(every), np.int64)
+    place[rows] = np.arange(len(rows))
+    place = place[leader]
     first = np.cumsum([0, *(len(part.distinct) for part in parts)]).tolist()
     codes = [place[part.codes + begin] for part, begin in zip(parts, first[:-1], strict=True)]
+    distinct = [every[row] for row in rows]
     return Texts(np.concatenate(codes) if codes else np.zeros(0, np.int64), distinct)
 
 
