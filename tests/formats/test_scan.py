@@ -7,14 +7,25 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from traceprof.formats.nsys.codes import process_of
 from traceprof.formats.sqlite import scan
-from traceprof.formats.sqlite.database import Database
+from traceprof.formats.sqlite.conditions import Among
+from traceprof.formats.sqlite.database import NULL, Database
+from traceprof.formats.sqlite.pages.totals import Counted
 from traceprof.formats.sqlite.scan import Extent, Scan, Source, scan_each
 
 PROCESS = "coalesce(pid >> 24 & 16777215, -1)"
 WITH_ENDS = Source("events", process=PROCESS, number="pid", number_bits=24)
 INSTANTS = Source("events", end="", process=PROCESS, number="pid", number_bits=24)
 SOME = Source("events", process=PROCESS, where="kind = 1", number="pid", number_bits=24)
+IN_PAGES = Source(
+    "events",
+    process=PROCESS,
+    where="kind = 1",
+    counted=Counted(
+        "start", "end", "pid", "device", process_of, 24, Among("kind", (1,)), ("start", "end")
+    ),
+)
 NOT_NUMBERED = Source("events", process=PROCESS, where="kind = 1")
 
 rows = st.lists(
@@ -49,7 +60,7 @@ def stored(path, found):
     return [row for row in found if row[0] != 13]
 
 
-@pytest.mark.parametrize("source", [WITH_ENDS, INSTANTS, SOME, NOT_NUMBERED])
+@pytest.mark.parametrize("source", [WITH_ENDS, INSTANTS, SOME, IN_PAGES, NOT_NUMBERED])
 @settings(max_examples=150, deadline=None, suppress_health_check=list(HealthCheck))
 @given(found=rows, n_sampled=st.integers(1, 4))
 def test_what_a_sample_lacks_is_found(tmp_path_factory, source, found, n_sampled):
@@ -62,7 +73,10 @@ def test_what_a_sample_lacks_is_found(tmp_path_factory, source, found, n_sampled
         scan._SAMPLE = size
     expected = brute(kept, source)
     assert told.extent == expected.extent
-    assert sorted(told.owners, key=repr) == sorted(expected.owners, key=repr)
+    owners = [(process, None if device == NULL else device) for process, device in told.owners]
+    assert sorted(owners, key=repr) == sorted(expected.owners, key=repr)
+    if told.n_of is not None:
+        assert sum(told.n_of.values()) == told.extent.n_rows
 
 
 def test_a_file_that_starts_late_is_moved(tmp_path):

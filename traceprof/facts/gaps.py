@@ -9,7 +9,7 @@ exactly.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Final, TypeAlias
+from typing import Any, Final, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -32,6 +32,7 @@ __all__ = [
 ]
 
 _Int64Array = npt.NDArray[np.int64]
+_Columns: TypeAlias = "dict[str, npt.NDArray[Any]]"
 _Parts: TypeAlias = tuple[_Int64Array, _Int64Array, _Int64Array, _Int64Array]
 """Rows of gaps, and the start, end and cause of a part of each."""
 
@@ -80,7 +81,6 @@ _COLUMNS: Final = (
 _PARTS: Final = ("gap", "start_ns", "end_ns", "cause")
 
 
-@of_window
 def find_gaps(trace: Trace) -> pd.DataFrame:
     """Return every gap of every used device inside the window, sorted by device and start.
 
@@ -90,41 +90,47 @@ def find_gaps(trace: Trace) -> pd.DataFrame:
     work, "" where there is none), and one column per cause with the ns that it accounts for. What a
     gap at the edge of the window waits for may lie outside.
     """
-    gaps, parts = _bounded_gaps(trace), find_gap_parts(trace)
-    causes = np.zeros((len(CAUSES), len(gaps)), np.int64)
-    lengths = (parts["end_ns"] - parts["start_ns"]).to_numpy(np.int64)
-    np.add.at(causes, (parts["cause"].to_numpy(), parts["gap"].to_numpy()), lengths)
-    return gaps[list(_COLUMNS)].assign(**dict(zip(CAUSES, causes, strict=True)))
+    return _gaps_and_parts(trace)[0]
 
 
-@of_window
 def find_gap_parts(trace: Trace) -> pd.DataFrame:
     """Return when, in each of the gaps of `find_gaps`, each cause holds: the parts fill the gap.
 
     Columns: gap (its row), start_ns, end_ns, cause (place in `CAUSES`); sorted by gap and start.
     """
-    gaps = _bounded_gaps(trace)
-    found = [*_parts_of_known(trace, gaps), *_parts_of_others(gaps)]
-    gap, starts, ends, cause = (np.concatenate(column) for column in zip(*found, strict=True))
-    kept = np.flatnonzero(ends > starts)
-    kept = kept[np.lexsort((starts[kept], gap[kept]))]
-    columns = (column[kept] for column in (gap, starts, ends, cause))
-    return pd.DataFrame(dict(zip(_PARTS, columns, strict=True)))
+    return _gaps_and_parts(trace)[1]
 
 
 @of_window
-def _bounded_gaps(trace: Trace) -> pd.DataFrame:
+def _gaps_and_parts(trace: Trace) -> tuple[pd.DataFrame, pd.DataFrame]:
+    bounded = _bounded_gaps(trace)
+    found = [*_parts_of_known(trace, bounded), *_parts_of_others(bounded)]
+    gap, starts, ends, cause = (np.concatenate(column) for column in zip(*found, strict=True))
+    kept = np.flatnonzero(ends > starts)
+    kept = kept[np.lexsort((starts[kept], gap[kept]))]
+    columns = [column[kept] for column in (gap, starts, ends, cause)]
+    causes = np.zeros((len(CAUSES), len(bounded["start_ns"])), np.int64)
+    np.add.at(causes, (columns[3], columns[0]), columns[2] - columns[1])
+    gaps: dict[str, Any] = {name: bounded[name] for name in _COLUMNS}
+    gaps |= {name: pd.Series(bounded[name], dtype=object) for name in ("before", "after")}
+    gaps |= dict(zip(CAUSES, causes, strict=True))
+    parts = dict(zip(_PARTS, columns, strict=True))
+    return pd.DataFrame(gaps, copy=False), pd.DataFrame(parts, copy=False)
+
+
+def _bounded_gaps(trace: Trace) -> _Columns:
     """Return the gaps with the launch of what ends each, but not what they wait for."""
     work = work_of_devices(trace)
     tables = [_gaps_of(trace, device, work[device]) for device in used_devices(trace)]
     if not tables:
         names = (*_COLUMNS, "launch_ns", "launched_ns")
-        flags = dict.fromkeys(("is_linked", "is_shared", "is_edge"), np.empty(0, np.bool_))
-        return pd.DataFrame({name: np.empty(0, np.int64) for name in names} | flags)
-    return pd.concat(tables, ignore_index=True)
+        flags = ("is_linked", "is_shared", "is_edge")
+        nothing = dict.fromkeys(names, np.empty(0, np.int64))
+        return {**nothing, **dict.fromkeys(flags, np.empty(0, np.bool_))}
+    return {name: np.concatenate([own[name] for own in tables]) for name in tables[0]}
 
 
-def _gaps_of(trace: Trace, device: int, work: DeviceWork) -> pd.DataFrame:
+def _gaps_of(trace: Trace, device: int, work: DeviceWork) -> _Columns:
     """Return the gaps of a device with the launch of what ends each, and whether it is an edge."""
     span = recorded_window(trace, device)
     idle = device_time(trace, device).busy.gaps(span.start_ns, span.end_ns)
@@ -135,24 +141,22 @@ def _gaps_of(trace: Trace, device: int, work: DeviceWork) -> pd.DataFrame:
         max(last_ns, span.start_ns), span.end_ns
     )
     linked = (following >= 0) & work.is_linked[following]
-    return pd.DataFrame(
-        {
-            "device": device,
-            "start_ns": idle.starts,
-            "end_ns": idle.ends,
-            "process": np.where(following >= 0, work.process[following], -1),
-            "holder": work.process[np.where(following >= 0, following, last)],
-            "thread": np.where(linked, work.thread[following], -1),
-            "before": pd.Series(_named(work, last), dtype=object),
-            "after": pd.Series(_named(work, following), dtype=object),
-            "launch_ns": np.where(following >= 0, work.launch_ns[following], -1),
-            "launched_ns": np.where(following >= 0, work.launched_ns[following], -1),
-            "is_linked": linked,
-            "is_shared": ((following >= 0) & work.is_shared[following])
-            | ((last >= 0) & work.is_shared[last]),
-            "is_edge": edges.covered_ns(idle.starts, idle.ends) == idle.ends - idle.starts,
-        }
-    )
+    return {
+        "device": np.full(len(idle), device),
+        "start_ns": idle.starts,
+        "end_ns": idle.ends,
+        "process": np.where(following >= 0, work.process[following], -1),
+        "holder": work.process[np.where(following >= 0, following, last)],
+        "thread": np.where(linked, work.thread[following], -1),
+        "before": _named(work, last),
+        "after": _named(work, following),
+        "launch_ns": np.where(following >= 0, work.launch_ns[following], -1),
+        "launched_ns": np.where(following >= 0, work.launched_ns[following], -1),
+        "is_linked": linked,
+        "is_shared": ((following >= 0) & work.is_shared[following])
+        | ((last >= 0) & work.is_shared[last]),
+        "is_edge": edges.covered_ns(idle.starts, idle.ends) == idle.ends - idle.starts,
+    }
 
 
 def _named(work: DeviceWork, rows: _Int64Array) -> npt.NDArray[np.object_]:
@@ -160,34 +164,33 @@ def _named(work: DeviceWork, rows: _Int64Array) -> npt.NDArray[np.object_]:
     return names[np.where(rows >= 0, work.name[rows], -1)]
 
 
-def _parts_of_others(gaps: pd.DataFrame) -> Iterator[_Parts]:
+def _parts_of_others(gaps: _Columns) -> Iterator[_Parts]:
     """Yield the gaps that have one cause alone: edges, and those before work without a launch."""
-    edge, linked = gaps["is_edge"].to_numpy(), gaps["is_linked"].to_numpy()
-    starts, ends = gaps["start_ns"].to_numpy(np.int64), gaps["end_ns"].to_numpy(np.int64)
+    edge, linked = gaps["is_edge"], gaps["is_linked"]
+    starts, ends = gaps["start_ns"], gaps["end_ns"]
     for rows, cause in ((edge, "edge"), (~edge & ~linked, "unknown")):
         own = np.flatnonzero(rows)
         yield own, starts[own], ends[own], np.full(len(own), CAUSES.index(cause))
 
 
-def _parts_of_known(trace: Trace, gaps: pd.DataFrame) -> Iterator[_Parts]:
+def _parts_of_known(trace: Trace, gaps: _Columns) -> Iterator[_Parts]:
     """Yield the parts of the gaps whose launch is known."""
     rows = np.flatnonzero(gaps["is_linked"] & ~gaps["is_edge"])
     starts, ends, launch, returned = (
-        gaps[name].to_numpy(np.int64)[rows]
-        for name in ("start_ns", "end_ns", "launch_ns", "launched_ns")
+        gaps[name][rows] for name in ("start_ns", "end_ns", "launch_ns", "launched_ns")
     )
     arrival = returned + LATENCY_NS
     launched = np.clip(launch, starts, ends)
     arrived = np.maximum(launched, np.clip(arrival, starts, ends))
     of_launch, of_host = CAUSES.index("launch"), CAUSES.index("host")
     otherwise = np.where(ends - starts <= LAUNCH_BOUND_NS, of_launch, of_host)
-    process = gaps["process"].to_numpy(np.int64)[rows]
+    process = gaps["process"][rows]
     for own, first, last, cause in _split_by_state(trace, process, starts, launched):
         yield rows[own], first, last, np.where(cause >= 0, cause, otherwise[own])
     # A call that takes this long loads a module or compiles: it is no launching.
     quick = arrival - launch <= LONGEST_CALL_NS + LATENCY_NS
     yield rows, launched, arrived, np.where(quick, of_launch, of_host)
-    peer = gaps["is_shared"].to_numpy()[rows] & (ends - arrived > LATENCY_NS)
+    peer = gaps["is_shared"][rows] & (ends - arrived > LATENCY_NS)
     yield rows, arrived, ends, np.where(peer, CAUSES.index("peer"), CAUSES.index("queued"))
 
 

@@ -13,7 +13,7 @@ from traceprof.facts.backward import autograd_rows
 from traceprof.facts.cache import fact
 from traceprof.facts.launches import phases_of_all_ranges, phases_of_work
 from traceprof.facts.names.phases import PHASES
-from traceprof.facts.names.ranges import are_matched, plain_name
+from traceprof.facts.names.ranges import are_matched, plain_name, plain_names
 from traceprof.model.activity import Activity
 from traceprof.model.kernel_names.parsing import parse_name
 from traceprof.model.ranks import Ranks
@@ -141,13 +141,18 @@ def _ranges_of(part: Trace, phase: str, pattern: re.Pattern[str]) -> pd.DataFram
 
 def _longest_name(found: list[pd.DataFrame]) -> list[Note]:
     """Return how often the name occurs that takes the most time in ``found``; nothing if empty."""
-    every = pd.concat([own[["name", "start_ns", "end_ns"]].astype(object) for own in found])
+    tables = []
+    for own in found:
+        plain = plain_names(own["name"])
+        short = np.array([_short(str(name).strip()) for name in plain.categories], object)
+        ns = own["end_ns"].to_numpy() - own["start_ns"].to_numpy()
+        tables.append(pd.DataFrame({"name": short[plain.codes], "ns": ns}))
+    every = pd.concat(tables)
     if every.empty:
         return []
-    names = every["name"].map({name: _range_name(name) for name in every["name"].unique()})
-    ns = (every["end_ns"] - every["start_ns"]).astype(np.int64).groupby(names).sum()
-    top = str(ns.idxmax())
-    return [Note.of("{n:count} range(s) {name}", n=int((names == top).sum()), name=top)]
+    top = str(every.groupby("name")["ns"].sum().idxmax())
+    n_ranges = int((every["name"] == top).sum())
+    return [Note.of("{n:count} range(s) {name}", n=n_ranges, name=top)]
 
 
 def _backward_of(ranks: Ranks, kernels: pd.DataFrame) -> list[Note]:

@@ -262,7 +262,8 @@ def make_table(name: str, columns: Mapping[str, Any]) -> pd.DataFrame:
         {
             column: _typed(columns.get(column), kind, length)
             for column, kind in table.columns.items()
-        }
+        },
+        copy=False,
     )
     return sort_rows(frame, table)
 
@@ -311,5 +312,13 @@ def sort_order(frame: pd.DataFrame, table: Table) -> npt.NDArray[np.int64] | Non
         is_sorted = bool((starts[1:] >= starts[:-1]).all())
         return None if is_sorted else np.argsort(starts, kind="stable")
     ends = frame["end_ns"].to_numpy()
-    in_order = (starts[1:] > starts[:-1]) | ((starts[1:] == starts[:-1]) & (ends[1:] <= ends[:-1]))
-    return None if bool(in_order.all()) else np.lexsort((-ends, starts))
+    later, tied = starts[1:] > starts[:-1], starts[1:] == starts[:-1]
+    if bool((later | (tied & (ends[1:] <= ends[:-1]))).all()):
+        return None
+    order = np.argsort(starts, kind="stable")  # fast for what is nearly sorted
+    ordered = starts[order]
+    tied = np.flatnonzero(ordered[1:] == ordered[:-1])
+    rows = np.union1d(tied, tied + 1)
+    among = order[rows]
+    order[rows] = among[np.lexsort((among, -ends[among], ordered[rows]))]
+    return order

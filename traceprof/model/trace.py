@@ -237,7 +237,7 @@ def _clip(frame: pd.DataFrame, window: TimeWindow, table: Table) -> tuple[pd.Dat
         return _rows(frame, slice(int(first), int(last)))
     ends = frame["end_ns"].to_numpy()
     inside = window.overlaps(starts, ends)
-    found: RowsOf = slice(None) if inside.all() else np.flatnonzero(inside)
+    found = _rows_where(inside)
     cut, found = _rows(frame, found)
     starts, ends = starts[found], ends[found]
     new_starts = np.maximum(starts, window.start_ns)
@@ -255,6 +255,16 @@ def _clip(frame: pd.DataFrame, window: TimeWindow, table: Table) -> tuple[pd.Dat
         return cut, found
     numbers = np.arange(len(frame))[found]
     return cut.iloc[order].reset_index(drop=True), numbers[order]
+
+
+def _rows_where(inside: npt.NDArray[np.bool_]) -> RowsOf:
+    """Return the rows that are inside: a slice where nothing lies between them."""
+    rows = np.flatnonzero(inside)
+    if len(rows) == len(inside):
+        return slice(None)
+    if len(rows) and rows[-1] - rows[0] == len(rows) - 1:
+        return slice(int(rows[0]), int(rows[-1]) + 1)
+    return rows
 
 
 def _rows(frame: pd.DataFrame, rows: RowsOf) -> tuple[pd.DataFrame, RowsOf]:

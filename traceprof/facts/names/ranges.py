@@ -7,8 +7,10 @@ names looks at columns of them here, not at one after the other.
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
-from typing import Any, Final
+import weakref
+from collections.abc import Callable, Sequence
+from functools import wraps
+from typing import Any, Final, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -51,6 +53,26 @@ DECORATED: Final = ", seq = 0"
 """Stands for any decoration: no rule about names looks at the numbers in it."""
 
 
+T = TypeVar("T")
+
+
+def _once(function: Callable[[pd.Index], T]) -> Callable[[pd.Index], T]:
+    """Return ``function``, which looks at the names in an index once for as long as it lives."""
+    known: dict[int, tuple[weakref.ref[pd.Index], T]] = {}
+
+    @wraps(function)
+    def recalled(names: pd.Index) -> T:
+        key = id(names)
+        found = known.get(key)
+        if found is not None and found[0]() is names:
+            return found[1]
+        result = function(names)
+        known[key] = weakref.ref(names, lambda _: known.pop(key, None)), result
+        return result
+
+    return recalled
+
+
 def plain_name(name: str) -> str:
     """Return a name without what `emit_nvtx` adds: sequence and operator numbers, shapes.
 
@@ -80,6 +102,7 @@ def unnumbered_names(names: pd.Series) -> pd.Categorical:
     return pd.Categorical.from_codes(codes[plain.codes], pd.Index(distinct, dtype=object))
 
 
+@_once
 def plain_categories(names: pd.Index) -> tuple[npt.NDArray[np.object_], npt.NDArray[np.int64]]:
     """Return the distinct plain names among ``names``, sorted, and which of them each has."""
     found = _as_arrow(names)
@@ -93,6 +116,7 @@ def plain_categories(names: pd.Index) -> tuple[npt.NDArray[np.object_], npt.NDAr
     return np.asarray(distinct, object), np.asarray(codes, np.int64)
 
 
+@_once
 def common_categories(names: pd.Index) -> tuple[npt.NDArray[np.object_], npt.NDArray[np.int64]]:
     """Return the distinct common names among ``names``, sorted, and which of them each has.
 
@@ -151,6 +175,7 @@ def numbers_in(names: pd.Index, pattern: re.Pattern[str]) -> npt.NDArray[np.int6
     return np.asarray(pc.fill_null(texts.cast(pa.int64()), -1).to_numpy(), np.int64)
 
 
+@_once
 def _as_ascii(names: pd.Index) -> Any:
     """Return the names for Arrow where it reads patterns as Python does: of ASCII alone."""
     found = _as_arrow(names)
@@ -158,6 +183,7 @@ def _as_ascii(names: pd.Index) -> Any:
     return found if is_plain else None
 
 
+@_once
 def _as_arrow(names: pd.Index) -> Any:
     """Return the names for Arrow; None where one of them is no Unicode text."""
     try:

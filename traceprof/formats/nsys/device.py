@@ -68,7 +68,7 @@ def read_kernels(
             {**_WHERE, "demangledName": _INTEGER, "graphNodeId": _INTEGER},
             window,
             optional=("graphNodeId",),
-            where=where,
+            where=where or None,
         )
         names = named(database, raw["demangledName"])
         parts.append(

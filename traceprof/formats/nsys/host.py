@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import compress
 from typing import Final
 
 import numpy as np
@@ -20,6 +22,15 @@ from traceprof.formats.nsys.codes import (
 )
 from traceprof.formats.nsys.names import api_named, named
 from traceprof.formats.shared.ranges import with_depth
+from traceprof.formats.sqlite.conditions import (
+    AllOf,
+    Among,
+    AnyOf,
+    Between,
+    Condition,
+    Contains,
+    Differs,
+)
 from traceprof.formats.sqlite.database import (
     NULL,
     Column,
@@ -62,7 +73,7 @@ _PAYLOADS: Final = (
 
 
 def read_api_calls(
-    database: Database, window: TimeWindow | None = None, where: str = ""
+    database: Database, window: TimeWindow | None = None, where: str | None = None
 ) -> pd.DataFrame:
     """Return the calls of the CUDA runtime and driver; with ``where`` those for which it holds."""
     if API_CALLS not in database.tables:
@@ -91,7 +102,10 @@ def read_launches(database: Database, before_ns: int, work: Sequence[pd.DataFram
     raw = database.read_columns(
         API_CALLS,
         dict.fromkeys(("start", "globalTid", "correlationId"), _INTEGER),
-        where=f"start < {before_ns} AND correlationId BETWEEN {numbers.min()} AND {numbers.max()}",
+        where=AllOf(
+            Between("start", None, before_ns - 1),
+            Between("correlationId", int(numbers.min()), int(numbers.max())),
+        ),
     )
     return pd.DataFrame(
         {
@@ -157,12 +171,11 @@ def read_annotations(
         "NVTX_EVENTS",
         {
             **dict.fromkeys(numbers, _INTEGER),
-            "payload": ColumnType.REAL,
+            **dict.fromkeys(payloads, ColumnType.REAL),
             "text": ColumnType.TEXT,
         },
         optional=("category", "domainId"),
-        computed={"payload": f"coalesce({', '.join([*payloads, 'NULL', 'NULL'])})"},
-        where=_may_be_steps(database) if only_steps else "",
+        where=_may_be_steps(database) if only_steps else None,
     )
     names = _texts(database, raw["text"], raw["textId"])
     events = pd.DataFrame(
@@ -171,25 +184,37 @@ def read_annotations(
             "process": process_of(raw["globalTid"]),
             "thread": thread_of(raw["globalTid"]),
             "name": names,
-            "payload": raw["payload"],
+            "payload": _first_known([raw[name] for name in payloads], len(names)),
         }
     )
     events["domain"] = _domains(events)
     return _split(events, capture_end_ns)
 
 
-def _may_be_steps(database: Database) -> str:
-    """Return SQL that holds for every event that may be a step, or is in a domain."""
-
-    def alike(column: str) -> str:
-        return " OR ".join(f"{column} LIKE '%{word}%'" for word in _IN_NAMES_OF_STEPS)
-
-    found = [f"eventType = {NVTX_DOMAIN}", alike("text")]
+def _may_be_steps(database: Database) -> Condition:
+    """Return what holds for every event that may be a step, or is in a domain."""
+    found: list[Condition] = [
+        Among("eventType", (NVTX_DOMAIN,)),
+        Contains("text", _IN_NAMES_OF_STEPS),
+    ]
     if "domainId" in database.columns("NVTX_EVENTS"):
-        found.append("domainId <> 0")
+        found.append(Differs("domainId", 0))
     if "StringIds" in database.tables:
-        found.append(f"textId IN (SELECT id FROM StringIds WHERE {alike('value')})")
-    return f"({' OR '.join(found)})"
+        alike = Contains("value", _IN_NAMES_OF_STEPS).sql()
+        rows = database.rows(f"SELECT id FROM StringIds WHERE {alike}")
+        found.append(Among("textId", tuple(key for (key,) in rows)))
+    return AnyOf(*found)
+
+
+def _first_known(columns: Sequence[Column], length: int) -> npt.NDArray[np.float64]:
+    """Return of each row the first number that is known in any of the columns."""
+    found = np.full(length, np.nan)
+    for column in columns:
+        values = np.asarray(column, np.float64)
+        is_new = np.isnan(found) & ~np.isnan(values)
+        if is_new.any():
+            found[is_new] = values[is_new]
+    return found
 
 
 def _split(events: pd.DataFrame, capture_end_ns: int | None) -> Annotations:
@@ -231,9 +256,18 @@ def _texts(database: Database, texts: Column, ids: Column) -> pd.Categorical:
     assert isinstance(texts, pd.Categorical)
     registered = named(database, ids)
     own = np.asarray(ids, np.int64) == NULL
-    both = [*map(str, texts.categories), *map(str, registered.categories)]
-    offset = len(texts.categories)
-    return categorical(np.where(own, texts.codes, registered.codes.astype(np.int64) + offset), both)
+    # The few registered names are put among the many others, both of which are sorted.
+    many, few = texts.categories.tolist(), registered.categories.tolist()
+    place = np.array([bisect_left(many, name) for name in few], np.int64)
+    is_new = np.array(
+        [at == len(many) or many[at] != name for at, name in zip(place.tolist(), few, strict=True)],
+        np.bool_,
+    )
+    before: npt.NDArray[np.int64] = np.cumsum(is_new) - is_new
+    shift = np.searchsorted(place[is_new], np.arange(len(many)), side="right")
+    every = sorted([*many, *compress(few, is_new.tolist())])  # two sorted runs: fast
+    of_many = (np.arange(len(many)) + shift)[texts.codes]
+    return categorical(np.where(own, of_many, (place + before)[registered.codes]), every)
 
 
 def _domains(events: pd.DataFrame) -> pd.Categorical:

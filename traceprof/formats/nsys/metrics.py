@@ -9,6 +9,7 @@ import pandas as pd
 
 from traceprof.formats.nsys.codes import process_of
 from traceprof.formats.nsys.network import read_network_metrics
+from traceprof.formats.sqlite.conditions import Between
 from traceprof.formats.sqlite.database import ColumnType, Database, categorical, distinct_pairs
 from traceprof.formats.sqlite.scan import Source
 from traceprof.model.frames import stack
@@ -55,9 +56,9 @@ def _gpu_metrics(database: Database, window: TimeWindow | None) -> pd.DataFrame:
     """Return the GPU counters: per cent, or whatever the name of the metric says."""
     if not set(_COUNTERS) <= database.columns("GPU_METRICS"):
         return empty_table("samples")
-    inside = ""
+    inside = None
     if window is not None:
-        inside = f"timestamp >= {window.start_ns} AND timestamp < {window.end_ns}"
+        inside = Between("timestamp", window.start_ns, window.end_ns - 1)
     wanted = dict.fromkeys(_COUNTERS, _INTEGER)
     raw = database.read_columns("GPU_METRICS", wanted, where=inside)
     kinds, metrics = np.asarray(raw["typeId"]), np.asarray(raw["metricId"])

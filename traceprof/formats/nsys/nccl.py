@@ -17,7 +17,8 @@ from traceprof.formats.shared.collectives import (
     is_annotated,
     tied_by_launch,
 )
-from traceprof.formats.sqlite.database import Database
+from traceprof.formats.sqlite.conditions import AllOf, Among, AnyOf, StartsWith
+from traceprof.formats.sqlite.database import ColumnType, Database, distinct_pairs
 from traceprof.model.collective_names import collective_op
 from traceprof.model.tables import ABSENT, empty_table, make_table
 
@@ -107,7 +108,8 @@ def make_nccl_collectives(
     groups = [_communicator(call.fields) for call in issued]
     joined = [places.get(pair) for pair in zip((c.process for c in issued), groups, strict=True)]
     n_ranks = [ABSENT if item is None else item.size for item in joined]
-    ops = [collective_op(call.name) for call in issued]
+    op_of = {name: collective_op(name) for name in _CALLS}
+    ops = [op_of[call.name] for call in issued]
     table = make_table(
         "collectives",
         {
@@ -162,12 +164,31 @@ def count_communication(database: Database) -> tuple[int, int]:
     """
     if not database.columns("NVTX_EVENTS") >= _NEEDED:
         return 0, 0
+    key = (count_communication.__name__,)
+    if key not in database.found:
+        database.found[key] = _count_communication(database)
+    counted: tuple[int, int] = database.found[key]
+    return counted
+
+
+def _count_communication(database: Database) -> tuple[int, int]:
     names = _registered_names(database, _TELLING)
-    rows = database.rows(
-        "SELECT text, textId, count(*) FROM NVTX_EVENTS "
-        f"WHERE {_are_ranges(names, _TELLING)} GROUP BY 1, 2"
+    prefixes = tuple(sorted({_prefix(pattern) for pattern in _TELLING}))
+    raw = database.read_columns(
+        "NVTX_EVENTS",
+        {"text": ColumnType.TEXT, "textId": ColumnType.INTEGER},
+        where=AllOf(
+            Among("eventType", (NVTX_PUSH_POP, NVTX_START_END)),
+            AnyOf(StartsWith("text", prefixes), Among("textId", tuple(names))),
+        ),
     )
-    told = [(text or names[key], n) for text, key, n in rows]
+    texts = raw["text"]
+    assert isinstance(texts, pd.Categorical)
+    pairs, place = distinct_pairs(texts.codes, raw["textId"])
+    told = [
+        (str(texts.categories[code]) or names.get(key, ""), n)
+        for (code, key), n in zip(pairs, np.bincount(place).tolist(), strict=True)
+    ]
     n_calls = sum(n for name, n in told if name in _CALLS)
     return n_calls, sum(n for name, n in told if is_annotated(name))
 
@@ -195,9 +216,13 @@ def _are_ranges(registered: Mapping[int, str], patterns: Sequence[str]) -> str:
 
 def _is_like(column: str, pattern: str) -> str:
     """Return SQL that holds where ``column`` is like ``pattern``: most differ in a few bytes."""
-    prefix = re.split(r"[*?\[]", pattern, maxsplit=1)[0]
+    prefix = _prefix(pattern)
     after = prefix[:-1] + chr(ord(prefix[-1]) + 1)
     return f"{column} >= '{prefix}' AND {column} < '{after}' AND {column} GLOB '{pattern}'"
+
+
+def _prefix(pattern: str) -> str:
+    return re.split(r"[*?\[]", pattern, maxsplit=1)[0]
 
 
 def _registered_names(database: Database, patterns: Sequence[str]) -> dict[int, str]:

@@ -62,8 +62,9 @@ from traceprof.formats.shared.collectives import (
     tied_to_batches,
 )
 from traceprof.formats.shared.narrowing import from_first_launch
-from traceprof.formats.sqlite.database import Database
-from traceprof.formats.sqlite.survey import SELF_DESCRIPTION, Survey, outline_from
+from traceprof.formats.sqlite.conditions import Among
+from traceprof.formats.sqlite.database import ColumnType, Database
+from traceprof.formats.sqlite.survey import EVENT_TABLES, SELF_DESCRIPTION, Survey, outline_from
 from traceprof.model.frames import stack
 from traceprof.model.tables import empty_table
 from traceprof.model.trace import DEVICE_TABLES, Trace, make_trace
@@ -153,6 +154,9 @@ class _Reading:
     def events(self) -> dict[str, pd.DataFrame]:
         """The event tables that are needed."""
         database, window = self.database, self.options.window
+        if window is not None and self.options.known is None:
+            whole = (name for name in EVENT_TABLES if self.options.reads_whole(name))
+            survey_of(database, {name: empty_table(name) for name in whole}, None).look()
         readers: Mapping[str, Callable[[], pd.DataFrame]] = {
             "kernels": lambda: self._kernels,
             "copies": lambda: self._copies,
@@ -342,13 +346,13 @@ def _graph_launches(database: Database) -> int:
     if not {"nameId"} <= database.columns(API_CALLS):
         return 0
     named = "value GLOB 'cudaGraphLaunch*' OR value GLOB 'cuGraphLaunch*'"
-    ids = [str(key) for (key,) in database.rows(f"SELECT id FROM StringIds WHERE {named}")]
+    ids = [key for (key,) in database.rows(f"SELECT id FROM StringIds WHERE {named}")]
     if not ids:
         return 0
-    ((n_launches,),) = database.rows(
-        f"SELECT count(*) FROM {API_CALLS} WHERE nameId IN ({', '.join(ids)})"
+    wanted = Among("nameId", tuple(ids))
+    return len(
+        database.read_columns(API_CALLS, {"nameId": ColumnType.INTEGER}, where=wanted)["nameId"]
     )
-    return int(n_launches)
 
 
 def _graph_work_is_recorded(database: Database) -> bool:

@@ -10,7 +10,7 @@ from typing import Final
 
 import pandas as pd
 
-from traceprof.formats.nsys.codes import NVTX_MARK, NVTX_PUSH_POP, NVTX_START_END
+from traceprof.formats.nsys.codes import NVTX_MARK, NVTX_PUSH_POP, NVTX_START_END, process_of
 from traceprof.formats.nsys.device import COPIES, GRAPHS, KERNELS, MEMSETS, SYNCS
 from traceprof.formats.nsys.host import API_CALLS, HOST_SOURCES, OVERHEADS
 from traceprof.formats.nsys.metrics import metric_sources
@@ -18,15 +18,18 @@ from traceprof.formats.nsys.mpi import MPI_TABLES, count_mpi_collectives
 from traceprof.formats.nsys.nccl import count_communication, has_communication
 from traceprof.formats.nsys.network import network_extent
 from traceprof.formats.nsys.sidecar import COLLECTIVES, OPERATORS, SAMPLES
+from traceprof.formats.sqlite.conditions import Among
 from traceprof.formats.sqlite.database import NULL, Database
+from traceprof.formats.sqlite.pages.totals import Counted
 from traceprof.formats.sqlite.scan import Extent, Source
 from traceprof.formats.sqlite.survey import Survey
 from traceprof.model.tables import ABSENT
 
 __all__ = ["survey_of"]
 
-_RANGES: Final = f"eventType IN ({NVTX_PUSH_POP}, {NVTX_START_END})"
-_MARKS: Final = f"eventType = {NVTX_MARK}"
+_BITS: Final = 24
+_RANGES: Final = Among("eventType", (NVTX_PUSH_POP, NVTX_START_END))
+_MARKS: Final = Among("eventType", (NVTX_MARK,))
 
 
 def survey_of(
@@ -79,21 +82,40 @@ def _sources(database: Database) -> dict[str, list[Source]]:
 
 def _on_devices(*tables: str) -> list[Source]:
     device = f"coalesce(deviceId, {NULL})"
-    process = _process("globalPid")
-    return [
-        Source(table, process=process, device=device, number="globalPid", number_bits=24)
-        for table in tables
-    ]
+    return [_source(table, "globalPid", device=device) for table in tables]
 
 
-def _on_host(*tables: str, where: str = "", end: str = "[end]") -> list[Source]:
-    process = _process("globalTid")
-    return [
-        Source(table, end=end, process=process, where=where, number="globalTid", number_bits=24)
-        for table in tables
-    ]
+def _on_host(*tables: str, where: Among | None = None, end: str = "end") -> list[Source]:
+    return [_source(table, "globalTid", where=where, end=end) for table in tables]
 
 
-def _process(column: str) -> str:
-    """Return SQL of the process in a serialised global id, as `codes.process_of`."""
-    return f"coalesce({column} >> 24 & 16777215, {ABSENT})"
+def _source(
+    table: str, number: str, device: str = "", where: Among | None = None, end: str = "end"
+) -> Source:
+    return Source(
+        table,
+        end=f"[{end}]" if end else "",
+        process=f"coalesce({number} >> {_BITS} & 16777215, {ABSENT})",  # as `process_of`
+        device=device,
+        where=where.sql() if where else "",
+        number=number,
+        number_bits=_BITS,
+        counted=Counted(
+            "start",
+            end,
+            number,
+            "deviceId" if device else "",
+            process_of,
+            _BITS,
+            where,
+            _sought(table, end),
+        ),
+    )
+
+
+def _sought(table: str, end: str) -> tuple[str, ...]:
+    """Return the columns by which rows of a table are looked up."""
+    if table == "NVTX_EVENTS":  # always read as a whole
+        return ()
+    times = ("start", end) if end else ("start",)
+    return (*times, "correlationId") if table == API_CALLS else times

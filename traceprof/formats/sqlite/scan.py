@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any, Final
 
 import pandas as pd
 
 from traceprof.formats.sqlite.database import Database
+from traceprof.formats.sqlite.pages.file import NotPlainError
+from traceprof.formats.sqlite.pages.totals import Counted, Totals, totals_of
 
 __all__ = ["Extent", "Owners", "Scan", "Source", "scan_each"]
 
@@ -27,7 +29,8 @@ class Source:
     ``start``, ``end``, ``process`` and ``device`` are SQL. ``end`` is empty for instants, and
     where it is smaller than the start or NULL the row ends where it starts. ``process_of`` makes
     the process of what ``process`` gives; a negative one is not known. Rows whose number in the
-    column ``number`` is the same without its lowest ``number_bits`` are of one process.
+    column ``number`` is the same without its lowest ``number_bits`` are of one process. ``counted``
+    says the same by columns, where that is possible: what can then be decoded from pages is.
     """
 
     table: str
@@ -39,6 +42,7 @@ class Source:
     process_of: Callable[[Any], int] = int
     number: str = ""
     number_bits: int = 0
+    counted: Counted | None = None
 
     def select(self, database: Database, what: str, *conditions: str) -> str:
         """Return a query of these rows, on the table as it is stored."""
@@ -81,10 +85,11 @@ class Extent:
 
 @dataclass(frozen=True, slots=True)
 class Scan:
-    """What a source holds."""
+    """What a source holds; ``n_of`` says how many rows each owner has, where it is known."""
 
     extent: Extent
     owners: Owners
+    n_of: Mapping[tuple[Any, ...], int] | None = field(default=None, compare=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,6 +119,63 @@ def scan_each(
         owners: of each source the columns in SQL of whom a row is; none where nothing tells.
         zero_ns: the time in the file that is time 0 of the Trace.
     """
+    found = _scans_of_pages(database, sources, owners, zero_ns)
+    rest = [number for number in range(len(sources)) if number not in found]
+    by_sql = _scans_by_sql(
+        database, [sources[one] for one in rest], [owners[one] for one in rest], zero_ns
+    )
+    found |= dict(zip(rest, by_sql, strict=True))
+    return [found[number] for number in range(len(sources))]
+
+
+def _scans_of_pages(
+    database: Database,
+    sources: Sequence[Source],
+    owners: Sequence[Sequence[str]],
+    zero_ns: int,
+) -> dict[int, Scan]:
+    """Return what those sources hold whose tables can be decoded."""
+    by_table: dict[str, list[int]] = {}
+    for number, source in enumerate(sources):
+        if source.counted is not None:
+            by_table.setdefault(source.table, []).append(number)
+    found: dict[int, Scan] = {}
+    for table, numbers in by_table.items():
+        pages = database.pages_of(table)
+        asked = [sources[one].counted for one in numbers]
+        if pages is None:
+            continue
+        totals = database.found.get((table, *asked))
+        if totals is None:
+            try:
+                totals = totals_of(pages, database.rows, [one for one in asked if one])
+            except NotPlainError:
+                continue
+            database.found[table, *asked] = totals
+        for number, one in zip(numbers, totals, strict=True):
+            found[number] = _scan_of_totals(one, len(owners[number]), zero_ns)
+    return found
+
+
+def _scan_of_totals(totals: Totals, n_owner_columns: int, zero_ns: int) -> Scan:
+    n_of: dict[tuple[Any, ...], int] = {}
+    for owner, n_rows in totals.n_of.items():
+        key = owner[:n_owner_columns]
+        n_of[key] = n_of.get(key, 0) + n_rows
+    extent = Extent()
+    if totals.n_rows:
+        first, last = totals.first - zero_ns, totals.last - zero_ns
+        extent = Extent(totals.n_rows, totals.n_open, first, last)
+    return Scan(extent, list(n_of) if n_owner_columns else [], n_of if n_owner_columns else None)
+
+
+def _scans_by_sql(
+    database: Database,
+    sources: Sequence[Source],
+    owners: Sequence[Sequence[str]],
+    zero_ns: int,
+) -> list[Scan]:
+    """Return what each source holds, in one pass of SQLite over each."""
     samples = [
         _sample(database, source, columns) for source, columns in zip(sources, owners, strict=True)
     ]

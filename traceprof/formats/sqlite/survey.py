@@ -53,6 +53,10 @@ class Survey:
         self._found_elsewhere = found_elsewhere or {}
         self._extents: dict[str, Extent] = {}
 
+    def look(self) -> None:
+        """Look at all tables that were not read, which also tells where the rows of windows are."""
+        _ = self._scans
+
     def extent(self, name: str) -> Extent:
         """Return the extent of a table of the Trace."""
         if name not in self._extents:
@@ -105,7 +109,10 @@ class Survey:
             owner = frame["process"]
             if (owner.ge(0) if processes is None else owner.isin(list(processes))).any():
                 return True
-        return any(self._has_row_of(source, processes) for source in self._unread(EVENT_TABLES))
+        return any(
+            self._has_row_of(name, source, processes)
+            for name, source in self._unread_sources(EVENT_TABLES)
+        )
 
     def process_rows(self, name: str) -> dict[int, int]:
         """Return process → how many rows; of a table of `OUTLINED_TABLES` that was not read."""
@@ -140,6 +147,13 @@ class Survey:
         """Return who has rows in the sources of the tables that were not read."""
         return [
             (name, source, self._scans[name, source].owners)
+            for name, source in self._unread_sources(names)
+        ]
+
+    def _unread_sources(self, names: Iterable[str]) -> list[tuple[str, Source]]:
+        """Return the sources of the tables that were not read that say whose their rows are."""
+        return [
+            (name, source)
             for name in names
             for source in self._sources.get(name, ())
             if source.process and name not in self._frames
@@ -154,22 +168,32 @@ class Survey:
     @cached_property
     def _counts(self) -> dict[str, dict[Any, int]]:
         """Table → process or, of device work, (process, device) → how many rows it has."""
-        owned = self._owners((*DEVICE_TABLES, *OUTLINED_TABLES))
+        owned = [
+            (name, source, self._scans[name, source])
+            for name, source in self._unread_sources((*DEVICE_TABLES, *OUTLINED_TABLES))
+        ]
+        unknown = [one for one in owned if one[2].n_of is None]
         answers = self._database.rows_of_each(
             # To group is to sort: it is spared where all rows have one owner.
             source.select(self._database, ", ".join((*_owner(name, source), "count(*)")))
             + f" GROUP BY {'1, 2' if name in DEVICE_TABLES else 1}"
-            if len(owners) > 1
+            if len(scan.owners) > 1
             else source.select(self._database, "count(*)")
-            for name, source, owners in owned
+            for name, source, scan in unknown
         )
+        told = [
+            (name, source, owner, n_rows)
+            for name, source, scan in owned
+            for owner, n_rows in (scan.n_of or {}).items()
+        ]
+        for (name, source, scan), rows in zip(unknown, answers, strict=True):
+            counted = rows if len(scan.owners) > 1 else [(*one, *rows[0]) for one in scan.owners]
+            told += [(name, source, tuple(owner), n_rows) for *owner, n_rows in counted]
         counts: dict[str, dict[Any, int]] = {name: {} for name in EVENT_TABLES}
-        for (name, source, owners), rows in zip(owned, answers, strict=True):
-            told = rows if len(owners) > 1 else [(*one, *rows[0]) for one in owners]
-            for *owner, n_rows in told:
-                key: Any = _place(source, owner)
-                key = key if name in DEVICE_TABLES else key[0]
-                counts[name][key] = counts[name].get(key, 0) + n_rows
+        for name, source, owner, n_rows in told:
+            place = _place(source, owner)
+            key: Any = place if name in DEVICE_TABLES else place[0]
+            counts[name][key] = counts[name].get(key, 0) + n_rows
         return counts
 
     @cached_property
@@ -186,12 +210,11 @@ class Survey:
         frames = (self._frames[name] for name in EVENT_TABLES if name in self._frames)
         return (frame for frame in frames if "process" in frame)
 
-    def _unread(self, names: Iterable[str]) -> list[Source]:
-        """Return the sources of the tables that were not read and say whose their rows are."""
-        unread = (name for name in names if name not in self._frames)
-        return [one for name in unread for one in self._sources.get(name, ()) if one.process]
-
-    def _has_row_of(self, source: Source, processes: Collection[int] | None) -> bool:
+    def _has_row_of(self, name: str, source: Source, processes: Collection[int] | None) -> bool:
+        if source.counted is not None:
+            found = {source.process_of(owner[0]) for owner in self._scans[name, source].owners}
+            known = {one for one in found if one >= 0}
+            return bool(known.intersection(processes) if processes is not None else known)
         if source.process_of is not int:
             (rows,) = self._database.rows_of_each(
                 [source.select(self._database, f"DISTINCT {source.process}")]

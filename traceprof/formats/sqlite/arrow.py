@@ -1,0 +1,92 @@
+"""Columns of any SQL, streamed out of SQLite through Arrow: the way that reads every file."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
+from pathlib import Path
+from typing import Final
+
+import adbc_driver_manager
+import adbc_driver_sqlite.dbapi as adbc
+import numpy as np
+import pandas as pd
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from traceprof.errors import TraceError
+from traceprof.formats.sqlite.columns import (
+    NULL_REAL,
+    Column,
+    ColumnType,
+    all_decoded,
+    all_null,
+    categorical,
+)
+
+__all__ = ["stream_columns"]
+
+_BATCH_ROWS: Final = 65_536
+
+
+def stream_columns(
+    path: Path, uri: str, queries: Sequence[str], kinds: Mapping[str, ColumnType], table: str
+) -> dict[str, Column]:
+    """Return the columns of the rows of all ``queries``, which run side by side.
+
+    Args:
+        path: the file, for messages.
+        uri: how SQLite opens it.
+        queries: SQL that gives columns of these kinds, in their order, without NULL.
+        kinds: name → how it is read.
+        table: what the columns are of, for messages.
+
+    Raises:
+        TraceError: damaged data, or something else where whole numbers belong.
+    """
+    if len(queries) == 1:
+        batches = list(_stream(path, uri, queries[0]))
+    else:
+        with ThreadPoolExecutor(len(queries)) as pool:
+            streamed = pool.map(lambda sql: list(_stream(path, uri, sql)), queries)
+            batches = [batch for batches in streamed for batch in batches]
+    return {
+        name: _to_column(path, f"{table}.{name}", kind, [batch.column(place) for batch in batches])
+        for place, (name, kind) in enumerate(kinds.items())
+    }
+
+
+def _stream(path: Path, uri: str, sql: str) -> Iterator[pa.RecordBatch]:
+    try:
+        with closing(adbc.connect(uri)) as connection, closing(connection.cursor()) as cursor:
+            cursor.adbc_statement.set_options(**{"adbc.sqlite.query.batch_rows": str(_BATCH_ROWS)})
+            cursor.execute(sql)
+            yield from cursor.fetch_record_batch()
+    except (adbc_driver_manager.Error, pa.ArrowException, OSError) as error:
+        reason = str(error).splitlines()[0]
+        raise TraceError(f"{path}: cannot be read ({reason})") from error
+
+
+def _to_column(path: Path, name: str, kind: ColumnType, parts: Sequence[pa.Array]) -> Column:
+    whole = pa.chunked_array(parts) if parts else None
+    if whole is None or len(whole) == 0:
+        return all_null(kind, 0)
+    if kind is ColumnType.TEXT:
+        return _to_categorical(whole)
+    if kind is ColumnType.INTEGER:
+        if not pa.types.is_integer(whole.type):
+            raise TraceError(f"{path}: column {name} is not of whole numbers")
+        return np.asarray(whole.to_numpy(), np.int64)
+    values = np.array(whole.to_numpy(), np.float64)
+    values[values == NULL_REAL] = np.nan
+    return values
+
+
+def _to_categorical(whole: pa.ChunkedArray) -> pd.Categorical:
+    if not pa.types.is_binary(whole.type):  # what ADBC makes of a result without rows
+        return all_null(ColumnType.TEXT, len(whole))  # type: ignore[return-value]
+    encoded = pc.dictionary_encode(whole).unify_dictionaries()
+    names = all_decoded(encoded.chunk(0).dictionary.to_pylist())
+    codes = np.concatenate([chunk.indices.to_numpy() for chunk in encoded.chunks])
+    return categorical(codes, names)
