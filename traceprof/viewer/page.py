@@ -10,6 +10,7 @@ from dash import ClientsideFunction, Dash, Input, Output, dcc, html
 
 from traceprof.render.escape import html_text, plain_text
 from traceprof.units import format_count, format_duration
+from traceprof.viewer.differences import Differences
 from traceprof.viewer.panes import Pane
 from traceprof.viewer.tables import DEFAULT_TABLES, TABLE_NAMES, Tables
 
@@ -35,7 +36,7 @@ def make_app(panes: Sequence[Pane]) -> Any:
         compress=False,
     )
     app.layout = _layout(panes)
-    _add_callbacks(app, Tables(panes))
+    _add_callbacks(app, Tables(panes), Differences(panes))
     return app
 
 
@@ -65,6 +66,10 @@ def _layout(panes: Sequence[Pane]) -> html.Main:
                         ],
                         className="controls",
                     ),
+                    dcc.Loading(
+                        html.Div(id="differences", className="differences"),
+                        style=None if len(panes) > 1 else {"display": "none"},
+                    ),
                     html.Div(id="tables", className="tables"),
                 ],
                 className="card",
@@ -91,7 +96,7 @@ def _pane(place: int, pane: Pane) -> html.Div:
     )
 
 
-def _add_callbacks(app: Any, tables: Tables) -> None:
+def _add_callbacks(app: Any, tables: Tables, differences: Differences) -> None:
     app.clientside_callback(
         ClientsideFunction("traceprof", "recall"),
         Output("window", "value"),
@@ -113,3 +118,8 @@ def _add_callbacks(app: Any, tables: Tables) -> None:
     app.callback(Output("tables", "children"), Input("window", "value"), Input("names", "value"))(
         show
     )
+
+    def differ(window: Any) -> Any:
+        return differences.show(window if isinstance(window, str) else None)
+
+    app.callback(Output("differences", "children"), Input("window", "value"))(differ)

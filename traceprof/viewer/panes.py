@@ -7,11 +7,13 @@ from dataclasses import dataclass, field
 from threading import Lock
 from typing import Final
 
+from traceprof.model.summary import Summary
 from traceprof.model.trace import TraceInfo
 from traceprof.model.window import TimeWindow
 from traceprof.render.formatting import sentences
 from traceprof.session.answer import Document, answer, page
 from traceprof.session.run import Run
+from traceprof.session.summarising.summarise import summarise
 from traceprof.viewer.search import Search
 from traceprof.viewer.store import TimelineStore
 
@@ -50,6 +52,15 @@ class Pane:
             if FINDINGS in names:
                 return page(run, tuple(dict.fromkeys((*names, *_OF_VERDICT))))
             return answer(run, names)
+
+    def summary(self, window: str | None, name: str) -> Summary:
+        """Return what a comparison needs to know of a window, of a run that is called ``name``.
+
+        Raises:
+            TraceprofError: the window is none of this run, or nothing can be told of it.
+        """
+        with self._one_asks:
+            return summarise(self.run.within(window), name=name)
 
 
 def open_pane(title: str, run: Run) -> Pane:

@@ -19,7 +19,7 @@ from traceprof.session.answer import Document
 from traceprof.units import format_duration, parse_duration
 from traceprof.viewer.panes import Pane
 
-__all__ = ["DEFAULT_TABLES", "TABLE_NAMES", "Tables"]
+__all__ = ["DEFAULT_TABLES", "TABLE_NAMES", "Tables", "plain_table", "window_text"]
 
 TABLE_NAMES: Final = analysis.analysis_names()
 DEFAULT_TABLES: Final = ("breakdown", "findings", "phases", "kernels", "copies")
@@ -39,9 +39,19 @@ class Tables:
 
     def show(self, window: str | None, names: Sequence[str]) -> list[html.Section]:
         """Return one section per run: the analyses ``names`` within ``window``, as text."""
-        text = (window or "").strip()[:_MAX_WINDOW_TEXT] or None
+        text = window_text(window)
         known = [name for name in names if name in TABLE_NAMES]
         return [_section(place, pane, text, known) for place, pane in enumerate(self._panes)]
+
+
+def window_text(window: str | None) -> str | None:
+    """Return the window that somebody typed, None for the default one."""
+    return (window or "").strip()[:_MAX_WINDOW_TEXT] or None
+
+
+def plain_table(table: ShownTable) -> html.Div:
+    """Return a table whose instants lead nowhere."""
+    return _table(table, None)
 
 
 def _section(place: int, pane: Pane, text: str | None, names: Sequence[str]) -> html.Section:
@@ -100,7 +110,7 @@ def _result(place: int, document: Document, result: Result) -> Iterator[Any]:
         yield html.P(plain_text(note, 400), className="note")
 
 
-def _table(table: ShownTable, place: int) -> html.Div:
+def _table(table: ShownTable, place: int | None) -> html.Div:
     rows = [html.Tr(list(_cells(table, row, place))) for row in table.rows(MAX_ROWS)]
     left_out = len(table) - len(rows)
     more = [html.P(f"the first {len(rows)} of {len(table)} rows")] if left_out else []
@@ -121,14 +131,16 @@ def _kind(column: Column) -> str | None:
     return "number" if STYLES[column.unit].is_number else None
 
 
-def _cells(table: ShownTable, row: Row, place: int) -> Iterator[html.Td]:
+def _cells(table: ShownTable, row: Row, place: int | None) -> Iterator[html.Td]:
     for column in table:
         value = row[column.name]
         text = plain_text(value_text(column.unit, value))
         most = _MAX_NAME if column.name.endswith("name") else _MAX_SENTENCE
         is_cut = len(text) > most
         content: Any = text[: most - 1] + "…" if is_cut else text
-        if column.name == "at_ns" and is_known(value):
+        if place is None:
+            pass
+        elif column.name == "at_ns" and is_known(value):
             content = _link(place, int(value), _length_ns(row), text)
         elif column.name == "window" and (match := _SPAN.fullmatch(text)):
             start, end = map(parse_duration, match.groups())
