@@ -10,6 +10,7 @@ from typing import Final
 import pandas as pd
 
 from traceprof.formats.base import Candidate, Outline, ReadOptions, TraceFormat
+from traceprof.formats.nsys.cut import cut
 from traceprof.formats.nsys.device import (
     GRAPHS,
     KERNELS,
@@ -365,4 +366,5 @@ FORMAT: Final = TraceFormat(
     recognises=recognises,
     read=read,
     outline=outline,
+    cut=cut,
 )
