@@ -24,18 +24,18 @@ from traceprof.formats.kineto.categories import (
     SYNCS,
 )
 from traceprof.formats.kineto.collectives import make_collectives
+from traceprof.formats.kineto.cut import cut
 from traceprof.formats.kineto.device import make_copies, make_kernels, make_syncs
 from traceprof.formats.kineto.events import KinetoEvents, read_kineto_events
 from traceprof.formats.kineto.host import (
-    MODULE_PREFIX,
     make_api_calls,
     make_host_ops,
     make_overheads,
     make_ranges,
     make_samples,
 )
-from traceprof.formats.kineto.parse import Event
 from traceprof.formats.kineto.rows import Rows, all_rows
+from traceprof.formats.kineto.taken import is_taken
 from traceprof.formats.kineto.target import (
     make_devices,
     make_environment,
@@ -50,7 +50,6 @@ from traceprof.model.trace import Trace, make_trace
 
 __all__ = ["FORMAT"]
 
-_TAKEN: Final = frozenset((*KERNELS, *COPIES, *ON_HOST, *SYNCS, *OVERHEADS, *MEMORY))
 _KEYS: Final = (b'"traceEvents"', b'"deviceProperties"', b'"ph"')
 _FAR_BYTES: Final = 1 << 20
 
@@ -75,7 +74,7 @@ def recognises(candidate: Candidate) -> bool:
 
 def read(path: Path, options: ReadOptions) -> Trace:
     """Return the trace in a Kineto file; time 0 is its first event."""
-    events = read_kineto_events(path, _is_taken, phases=("X", "i"))
+    events = read_kineto_events(path, is_taken, phases=("X", "i"))
     if not len(events):
         raise TraceError(f"{path}: {_why_nothing(events)}")
     zero_ns = int(events.start_ns.min())
@@ -90,14 +89,6 @@ def read(path: Path, options: ReadOptions) -> Trace:
     }
     info = make_info(path, events, zero_ns, FORMAT.name)
     return make_trace(info, tables, _recorded(tables))
-
-
-def _is_taken(event: Event) -> bool:
-    if event.ph == "i":
-        return event.cat in MEMORY
-    if event.cat in FUNCTIONS:  # by far the most events of a trace with stacks
-        return str(event.name).startswith(MODULE_PREFIX)
-    return event.cat in _TAKEN
 
 
 def _tables(rows: Rows, options: ReadOptions, own_rank: int) -> dict[str, pd.DataFrame]:
@@ -153,4 +144,5 @@ FORMAT: Final = TraceFormat(
     summary="Chrome trace of torch.profiler (Kineto), .json or .json.gz",
     recognises=recognises,
     read=read,
+    cut=cut,
 )

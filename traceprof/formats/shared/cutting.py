@@ -36,6 +36,7 @@ class CutRequest:
             names, whose events are kept; None: of all.
         clip: shorten what crosses the border of the window to what is inside.
         keep_environment: leave environments, what programs printed, and other secrets in.
+        is_packed: write what is text as gzip.
         span: the time that the whole trace covers, where it is known: an unknown table whose
             times lie far from it is on another clock and is not cut.
     """
@@ -48,6 +49,7 @@ class CutRequest:
     tables: frozenset[str] | None = None
     clip: bool = False
     keep_environment: bool = False
+    is_packed: bool = False
     span: TimeWindow | None = None
 
     def takes(self, names: frozenset[str]) -> bool:
