@@ -14,6 +14,7 @@ from traceprof.formats.kineto.reader import FORMAT as KINETO
 from traceprof.formats.nsys.reader import FORMAT as NSYS
 from traceprof.formats.nsys.reports import FORMAT as NSYS_REPORT
 from traceprof.formats.nvprof.reader import FORMAT as NVPROF
+from traceprof.formats.shared.cutting import CutProgress, CutReport, CutRequest
 from traceprof.formats.shared.files import examine, unpacked
 from traceprof.formats.shared.narrowing import narrowed, outline_of
 from traceprof.formats.sqlite.database import SQLITE_MAGIC
@@ -25,6 +26,7 @@ __all__ = [
     "Outline",
     "ReadOptions",
     "TraceFormat",
+    "cut",
     "open_trace",
     "outline",
     "reads_parts",
@@ -86,6 +88,21 @@ def recognised(
     """Return the format of a file, None where it is of none."""
     known = FORMATS if formats is None else formats
     return next((one for one in known if one.recognises(candidate)), None)
+
+
+def cut(
+    path: Path | str, target: Path, request: CutRequest, progress: CutProgress
+) -> CutReport:
+    """Write a part of the file ``path`` to the empty file ``target``, in the same format.
+
+    Raises:
+        TraceError: no such file, a file of no known format, one that is damaged or cannot be cut.
+        UsageError: ``target`` cannot be written.
+    """
+    with _opened(Path(path), None) as (known, unpacked_file):
+        if known.cut is None:
+            raise TraceError(f"{path}: {known.summary}: this cannot be cut")
+        return known.cut(unpacked_file, target, request, progress)
 
 
 @contextmanager

@@ -219,6 +219,16 @@ class Run:
         return tuple(map(Path, self._source.paths))
 
     @property
+    def opening(self) -> Opening:
+        """What the user said of how to read."""
+        return self._source.opening
+
+    @property
+    def window(self) -> str | None:
+        """The window as it was typed; None is the default."""
+        return self._window
+
+    @property
     def selection(self) -> Selection:
         """The window, what it is called and what must be known of it.
 

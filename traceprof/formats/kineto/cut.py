@@ -46,7 +46,7 @@ def cut(source: Path, target: Path, request: CutRequest, progress: CutProgress) 
         UsageError: ``target`` cannot be written.
     """
     reading = _Reading(source, progress)
-    zero_ns = reading.zero_ns()
+    zero_ns = reading.zero_ns() if request.zero_ns is None else request.zero_ns
     window = TimeWindow(request.window.start_ns + zero_ns, request.window.end_ns + zero_ns)
     rules = Rules(request, window)
     related = Related()
@@ -58,12 +58,13 @@ def cut(source: Path, target: Path, request: CutRequest, progress: CutProgress) 
         if request.is_packed:
             packed = gzip.GzipFile("", "wb", _LEVEL, out, 0)
             out = cast("IO[bytes]", stack.enter_context(packed))
-        return _write(reading, out, request, rules, related)
+        n_events = _write(reading, out, request, rules, related)
+    return CutReport(n_events, zero_ns=zero_ns)
 
 
 def _write(
     reading: _Reading, out: IO[bytes], request: CutRequest, rules: Rules, related: Related
-) -> CutReport:
+) -> int:
     n_events, separator = 0, b'{\n"traceEvents": [\n  '
     for batch, texts in reading.pieces(2):
         for index in rules.kept(batch, related):
@@ -84,9 +85,10 @@ def _write(
         if not request.keep_environment:
             text = header_shown(key, text)
         out.write(b",\n%b: %b" % (key, text))
-    notes = [*notes, _note(request)] if isinstance(notes, list) else [_note(request)]
+    notes = notes if isinstance(notes, list) else []
+    notes += [_note(request)] if request.is_noted else []
     out.write(b",\n%b: %b\n}\n" % (json.dumps(_NOTE).encode(), json.dumps(notes).encode()))
-    return CutReport(n_events)
+    return n_events
 
 
 def _note(request: CutRequest) -> dict[str, object]:

@@ -66,8 +66,10 @@ def cut(source: Path, target: Path, request: CutRequest, progress: CutProgress) 
         TraceError: the file cannot be read.
         UsageError: ``target`` cannot be written.
     """
-    with Database(source) as database:
-        zero_ns = open_nvprof(database, ()).zero_ns
+    zero_ns = request.zero_ns
+    if zero_ns is None:
+        with Database(source) as database:
+            zero_ns = open_nvprof(database, ()).zero_ns
     with copying(source, target, progress) as copy:
         return _Cut(copy, request, zero_ns).report()
 
@@ -105,7 +107,7 @@ class _Cut:
         self._copy_strings()
         note_cut(copy, self.request)
         copy.make_views()
-        return CutReport(n_events, self.unknown, copy.left_out)
+        return CutReport(n_events, self.unknown, copy.left_out, self.zero_ns)
 
     @cached_property
     def times(self) -> dict[str, Times]:

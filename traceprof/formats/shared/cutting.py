@@ -36,6 +36,8 @@ class CutRequest:
             names, whose events are kept; None: of all.
         clip: shorten what crosses the border of the window to what is inside.
         keep_environment: leave environments, what programs printed, and other secrets in.
+        zero_ns: what the trace's own clock counts from, in times of the file; None: it is found.
+        is_noted: say in the file what it was cut from.
         is_packed: write what is text as gzip.
         span: the time that the whole trace covers, where it is known: an unknown table whose
             times lie far from it is on another clock and is not cut.
@@ -49,6 +51,8 @@ class CutRequest:
     tables: frozenset[str] | None = None
     clip: bool = False
     keep_environment: bool = False
+    zero_ns: int | None = None
+    is_noted: bool = True
     is_packed: bool = False
     span: TimeWindow | None = None
 
@@ -63,11 +67,13 @@ class CutReport:
 
     ``n_events`` counts the events that were kept. ``unknown`` says of each table that traceprof
     does not know what was done with it, and ``left_out`` names what cannot be copied.
+    ``zero_ns`` is what the clock of the window counts from, in times of the file.
     """
 
     n_events: int
     unknown: Mapping[str, str] = field(default_factory=dict)
     left_out: tuple[str, ...] = ()
+    zero_ns: int = 0
 
 
 class Cutter(Protocol):

@@ -81,6 +81,8 @@ def copy_strings(
 
 def note_cut(copy: DatabaseCopy, request: CutRequest) -> None:
     """Write down what the copy was cut from; what a cut file says of itself is kept."""
+    if not request.is_noted:
+        return
     if NOTE not in copy.tables:
         copy.execute(f"CREATE TABLE {NOTE} ({_NOTE_COLUMNS})")
     row: Mapping[str, object] = {
