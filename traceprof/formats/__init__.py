@@ -14,10 +14,10 @@ from traceprof.formats.kineto.reader import FORMAT as KINETO
 from traceprof.formats.nsys.reader import FORMAT as NSYS
 from traceprof.formats.nsys.reports import FORMAT as NSYS_REPORT
 from traceprof.formats.nvprof.reader import FORMAT as NVPROF
-from traceprof.formats.shared.cutting import CutProgress, CutReport, CutRequest
 from traceprof.formats.shared.files import examine, unpacked
 from traceprof.formats.shared.narrowing import narrowed, outline_of
 from traceprof.formats.sqlite.database import SQLITE_MAGIC
+from traceprof.model.cutting import CutProgress, CutReport, CutRequest
 from traceprof.model.trace import Trace
 
 __all__ = [
@@ -90,9 +90,7 @@ def recognised(
     return next((one for one in known if one.recognises(candidate)), None)
 
 
-def cut(
-    path: Path | str, target: Path, request: CutRequest, progress: CutProgress
-) -> CutReport:
+def cut(path: Path | str, target: Path, request: CutRequest, progress: CutProgress) -> CutReport:
     """Write a part of the file ``path`` to the empty file ``target``, in the same format.
 
     Raises:

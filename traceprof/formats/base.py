@@ -9,7 +9,7 @@ from typing import Final, Protocol
 
 import pandas as pd
 
-from traceprof.formats.shared.cutting import Cutter
+from traceprof.model.cutting import Cutter
 from traceprof.model.kernel_names.user_rules import Rule
 from traceprof.model.tables import TABLES
 from traceprof.model.trace import Trace, TraceInfo

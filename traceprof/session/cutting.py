@@ -16,8 +16,8 @@ from traceprof.facts.steps.find import STEP_TABLES, steps_of_ranks
 from traceprof.files import new_file, new_folder
 from traceprof.formats.runs.files import is_run
 from traceprof.formats.runs.manifest import MANIFEST_KEY
-from traceprof.formats.shared.cutting import CutProgress, CutRequest, no_progress
 from traceprof.model.clocks import ClockCorrection
+from traceprof.model.cutting import CutProgress, CutRequest, no_progress
 from traceprof.model.ranks import Ranks
 from traceprof.model.tables import ABSENT, TABLES
 from traceprof.model.trace import Trace
@@ -27,7 +27,7 @@ from traceprof.session.opening import Align
 from traceprof.session.run import Run
 from traceprof.session.selection import Selection, select
 
-__all__ = ["Cutting", "Cuts", "cut_run", "cut_steps"]
+__all__ = ["Cuts", "Cutting", "cut_run", "cut_steps"]
 
 _APART: Final = 100_000_000
 """By what a run tells processes of different files apart: `traceprof.model.merge`."""
@@ -78,7 +78,7 @@ class _File:
     path: Path
     parts: tuple[Trace, ...]
     offset_ns: int = 0
-    correction: ClockCorrection = ClockCorrection()
+    correction: ClockCorrection = field(default_factory=ClockCorrection)
 
     def own(self, window: TimeWindow) -> TimeWindow:
         """Return ``window`` on the clock of the file."""
@@ -224,8 +224,12 @@ def _files(run: Run, cutting: Cutting) -> list[_File]:
     if not is_run(run.paths):
         by_path = {run.paths[0]: list(range(len(ranks)))}
     files = [
-        _File(path, tuple(ranks.parts[i] for i in places), offsets[places[0]],
-              _correction(ranks, places[0]))
+        _File(
+            path,
+            tuple(ranks.parts[i] for i in places),
+            offsets[places[0]],
+            _correction(ranks, places[0]),
+        )
         for path, places in by_path.items()
     ]
     if cutting.ranks is None:

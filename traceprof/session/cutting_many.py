@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Final
 
 from traceprof.formats import cut
-from traceprof.formats.shared.cutting import CutProgress, CutReport, CutRequest
+from traceprof.model.cutting import CutProgress, CutReport, CutRequest
 from traceprof.model.window import TimeWindow
 
 __all__ = ["Part", "Parts", "cut_parts"]

@@ -12,7 +12,7 @@ import json
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 from pathlib import Path
-from typing import IO, Final, TypeAlias, cast
+from typing import IO, Any, Final, TypeAlias, cast
 
 import msgspec
 
@@ -22,8 +22,8 @@ from traceprof.formats.kineto.cut_rules import Related, Rules
 from traceprof.formats.kineto.json_stream import ByteSource, JsonArrayStream, TooDeepError
 from traceprof.formats.kineto.parse import NO_TIME, Batch, batch_of_items, parse_batch
 from traceprof.formats.kineto.taken import PHASES, is_taken
-from traceprof.formats.shared.cutting import CutProgress, CutReport, CutRequest
 from traceprof.formats.shared.files import GZIP_MAGIC, GzipSource
+from traceprof.model.cutting import CutProgress, CutReport, CutRequest
 from traceprof.model.window import TimeWindow
 from traceprof.version import __version__
 
@@ -77,14 +77,13 @@ def _write(
             out.write(separator + text)
             separator = b",\n  "
     out.write(b"\n]" if n_events or separator == b",\n  " else separator.rstrip() + b"]")
-    notes = []
+    notes: Any = []
     for key, text in reading.stream.header_texts:
         if key == json.dumps(_NOTE).encode():
             notes = json.loads(text)
             continue
-        if not request.keep_environment:
-            text = header_shown(key, text)
-        out.write(b",\n%b: %b" % (key, text))
+        shown = text if request.keep_environment else header_shown(key, text)
+        out.write(b",\n%b: %b" % (key, shown))
     notes = notes if isinstance(notes, list) else []
     notes += [_note(request)] if request.is_noted else []
     out.write(b",\n%b: %b\n}\n" % (json.dumps(_NOTE).encode(), json.dumps(notes).encode()))
@@ -99,7 +98,7 @@ def _note(request: CutRequest) -> dict[str, object]:
         "window_end_ns": request.window.end_ns,
         "window": request.label,
         "is_clipped": request.clip,
-        **{name: sorted(some) for name, some in chosen.items() if some is not None},  # type: ignore[type-var]
+        **{name: sorted(some) for name, some in chosen.items() if some is not None},
         "traceprof_version": __version__,
     }
 
@@ -123,10 +122,10 @@ class _Reading:
         for batch, _ in self.pieces(0):
             starts, lengths = batch.start_ns.tolist(), batch.duration_ns.tolist()
             for event, start, length in zip(batch.events, starts, lengths, strict=True):
-                is_row = event.ph in PHASES and start != NO_TIME
-                if is_row and (first is None or start < first):
-                    if (length >= 0 or event.ph == "i") and is_taken(event):
-                        first = start
+                is_timed = start != NO_TIME and (length >= 0 or event.ph == "i")
+                is_first = is_timed and (first is None or start < first)
+                if is_first and event.ph in PHASES and is_taken(event):
+                    first = start
         if first is None:
             raise TraceError(f"{self.path}: no events with times")
         return first

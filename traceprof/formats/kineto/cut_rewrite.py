@@ -11,7 +11,7 @@ import msgspec
 
 from traceprof.formats.kineto.cut_rules import DEVICE, Related, Rules
 from traceprof.formats.kineto.parse import Batch, Event
-from traceprof.formats.shared.cutting import REMOVED
+from traceprof.model.cutting import REMOVED
 from traceprof.model.masking import masked_text
 
 __all__ = ["clipped", "header_shown", "without_secrets"]
@@ -93,12 +93,16 @@ def _replaced(value: Any, name: str = "") -> Iterator[tuple[str, str]]:
     elif isinstance(value, list):
         for inner in value:
             yield from _replaced(inner, name)
-    elif isinstance(value, str) and value:
-        shown = masked_text(value)
-        if shown == value and name:
-            shown = masked_text(f"{name}={value}").removeprefix(f"{name}=")
-        if shown != value:
-            yield value, shown
+    elif isinstance(value, str) and (shown := _shown(value, name)) != value:
+        yield value, shown
+
+
+def _shown(value: str, name: str) -> str:
+    """Return a text without its secrets, the name of which may tell that it is one."""
+    shown = masked_text(value)
+    if shown == value and name and value:
+        shown = masked_text(f"{name}={value}").removeprefix(f"{name}=")
+    return shown
 
 
 def _texts(value: Any) -> set[str]:

@@ -22,7 +22,7 @@ from traceprof.formats.kineto.categories import (
     SYNCS,
 )
 from traceprof.formats.kineto.parse import NO_TIME, Batch, Event, whole
-from traceprof.formats.shared.cutting import CutRequest
+from traceprof.model.cutting import CutRequest
 from traceprof.model.tables import ABSENT
 from traceprof.model.window import TimeWindow
 
@@ -33,14 +33,14 @@ DEVICE: Final = frozenset((*KERNELS, *COPIES, *SYNCS, "gpu_user_annotation"))
 _LAUNCHES: Final = frozenset(API_CALLS)
 _WORK: Final = frozenset((*KERNELS, *COPIES, *SYNCS))
 _TABLES: Final = {
-    **dict.fromkeys(KERNELS, {"kernels"}),
-    **dict.fromkeys(COPIES, {"copies"}),
-    **dict.fromkeys(API_CALLS, {"api_calls"}),
-    **dict.fromkeys(OPERATORS, {"host_ops", "ranges", "collectives"}),
-    **dict.fromkeys((*ANNOTATIONS, *FUNCTIONS), {"ranges"}),
-    **dict.fromkeys(SYNCS, {"syncs"}),
-    **dict.fromkeys(OVERHEADS, {"overheads"}),
-    **dict.fromkeys(MEMORY, {"samples"}),
+    **dict.fromkeys(KERNELS, ("kernels",)),
+    **dict.fromkeys(COPIES, ("copies",)),
+    **dict.fromkeys(API_CALLS, ("api_calls",)),
+    **dict.fromkeys(OPERATORS, ("host_ops", "ranges", "collectives")),
+    **dict.fromkeys((*ANNOTATIONS, *FUNCTIONS), ("ranges",)),
+    **dict.fromkeys(SYNCS, ("syncs",)),
+    **dict.fromkeys(OVERHEADS, ("overheads",)),
+    **dict.fromkeys(MEMORY, ("samples",)),
 }
 _ARROWS: Final = ("s", "t", "f")
 _OF_LAUNCHES: Final = frozenset({"ac2g", "async_cpu_to_gpu", "async_gpu"})
@@ -137,15 +137,24 @@ class Rules:
             elif event.ph in _ARROWS:
                 if self._keeps_arrow(event, related):
                     yield index
-            elif not self._is_asked_for(event):
-                continue
-            elif inside[index]:
-                if event.cat not in DEVICE or self.is_on_chosen(event):
-                    yield index
-            elif event.ph == "X" and start < self.window.start_ns and event.cat not in DEVICE:
+            elif self._is_asked_for(event):
                 end = start + max(durations[index], 0)
-                if self._launches(event, related) or related.is_around_launch(event, start, end):
+                if inside[index]:
+                    is_kept = self._is_inside(event)
+                else:
+                    is_kept = self._launched(event, related, start, end)
+                if is_kept:
                     yield index
+
+    def _is_inside(self, event: Event) -> bool:
+        """Return whether an event in the window is kept."""
+        return event.cat not in DEVICE or self.is_on_chosen(event)
+
+    def _launched(self, event: Event, related: Related, start: int, end: int) -> bool:
+        """Return whether an event outside the window launched what is in it, or was around that."""
+        if event.ph != "X" or start >= self.window.start_ns or event.cat in DEVICE:
+            return False
+        return self._launches(event, related) or related.is_around_launch(event, start, end)
 
     def _launches(self, event: Event, related: Related) -> bool:
         is_call = event.cat in _LAUNCHES
@@ -160,7 +169,7 @@ class Rules:
 
     def _is_asked_for(self, event: Event) -> bool:
         category = event.cat or ""
-        tables: set[str] = _TABLES.get(category, set())
+        tables: tuple[str, ...] = _TABLES.get(category, ())
         return self.request.takes(frozenset({*tables, category}))
 
 

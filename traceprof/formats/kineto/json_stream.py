@@ -62,12 +62,13 @@ class _CutOffError(Exception):
 class JsonArrayStream:
     """Iterates over the array at ``key`` of a JSON document.
 
-    After iteration ``header`` holds the other top-level values, ``has_array`` says whether the
-    array was found, ``header_texts`` holds key and value as they are written, and ``text`` the value
-    that came last by itself; ``is_complete`` says whether the document was whole, and ``is_damaged`` that it was
-    not, because something in it is no JSON. A number with a fraction
-    or an exponent, or of a thousand digits, is a ``str``. Bytes that are not UTF-8 come as lone
-    surrogates (`mend_text`). Iteration raises `TooDeepError` where lists in lists have no end.
+    After iteration ``header`` holds the other top-level values, and ``header_texts`` their keys and
+    values as they are written; ``has_array`` says whether the array was found, ``is_complete``
+    whether the document was whole, and ``is_damaged`` that it was not, because something in it is
+    no JSON. ``text`` is the last value as it is written, where it was read by itself. A number with
+    a fraction or an exponent, or of a thousand digits, is a ``str``. Bytes that are not UTF-8 come
+    as lone surrogates (`mend_text`). Iteration raises `TooDeepError` where lists in lists have no
+    end.
     """
 
     file: ByteSource

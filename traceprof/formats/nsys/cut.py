@@ -16,12 +16,12 @@ from traceprof.formats.nsys.codes import NVTX_MARK, NVTX_PUSH_POP, NVTX_START_EN
 from traceprof.formats.nsys.cut_tables import DETAILS, is_known, model_tables, tells_of_machine
 from traceprof.formats.nsys.secrets import Passing, passing_of
 from traceprof.formats.nsys.target import physical_devices
-from traceprof.formats.shared.cutting import CutProgress, CutReport, CutRequest
 from traceprof.formats.sqlite.copying import DatabaseCopy, StoredTable, copying
 from traceprof.formats.sqlite.cut_strings import NOTE, copy_strings, note_cut, string_columns
 from traceprof.formats.sqlite.cut_times import Times, times_of
 from traceprof.formats.sqlite.database import Database
 from traceprof.formats.sqlite.table_names import quoted
+from traceprof.model.cutting import CutProgress, CutReport, CutRequest
 
 __all__ = ["cut"]
 
@@ -115,7 +115,8 @@ class _Cut:
         return [
             table
             for name, table in self.copy.tables.items()
-            if name in self.times and table.has("globalPid", "correlationId", "deviceId")
+            if name in self.times
+            and table.has("globalPid", "correlationId", "deviceId")
             and "CUDA_EVENT" not in name
         ]
 
@@ -176,14 +177,14 @@ class _Cut:
         conditions = [times.overlap(self.request.window)]
         is_ranges = table.name == _NVTX and table.has("eventType")
         if table.has("globalTid") and times.end:
-            conditions += self._enclosing(times, is_ranges=is_ranges)
+            conditions += self._enclosing(is_ranges=is_ranges)
         if table.name.endswith("CUDA_EVENT"):
             conditions.append(self._of_calls(table))
         if is_ranges and times.end:
             conditions += [_DEFINITIONS, f"({_OPEN} AND [start] < {self.request.window.end_ns})"]
         return self._copy(table, " OR ".join(conditions))
 
-    def _enclosing(self, times: Times, *, is_ranges: bool) -> list[str]:
+    def _enclosing(self, *, is_ranges: bool) -> list[str]:
         """Return conditions on what encloses a launch that lies before the window."""
         before = f"[start] < {self.request.window.start_ns} AND [end] >= {self.reach}"
         launch = "e.start BETWEEN t.[start] AND t.[end]"
@@ -229,8 +230,10 @@ class _Cut:
 
     def _kinds_of_ranges(self) -> str:
         if self.request.takes(frozenset({_NVTX, "ranges", "collectives"})):
-            return "" if self.request.takes(frozenset({_NVTX, "marks"})) else (
-                f" AND eventType <> {NVTX_MARK}"
+            return (
+                ""
+                if self.request.takes(frozenset({_NVTX, "marks"}))
+                else (f" AND eventType <> {NVTX_MARK}")
             )
         return f" AND (eventType = {NVTX_MARK} OR {_DEFINITIONS})"
 

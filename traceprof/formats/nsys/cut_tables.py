@@ -46,20 +46,20 @@ def is_known(name: str) -> bool:
 
 
 _MODEL: Final = {
-    **dict.fromkeys((KERNELS, GRAPHS), {"kernels"}),
-    **dict.fromkeys((COPIES, MEMSETS), {"copies"}),
-    SYNCS: {"syncs"},
-    API_CALLS: {"api_calls"},
-    "NVTX_EVENTS": {"ranges", "marks", "collectives"},
-    **dict.fromkeys(HOST_SOURCES, {"host_ops"}),
-    **dict.fromkeys(MPI_TABLES, {"host_ops", "collectives"}),
-    OPERATORS: {"host_ops"},
-    **dict.fromkeys(OVERHEADS, {"overheads"}),
-    COLLECTIVES: {"collectives"},
-    SAMPLES: {"samples"},
-    "CUDA_GPU_MEMORY_USAGE_EVENTS": {"samples"},
-    "CUDA_UM_GPU_PAGE_FAULT_EVENTS": {"samples"},
-    "CUDA_UM_CPU_PAGE_FAULT_EVENTS": {"samples"},
+    **dict.fromkeys((KERNELS, GRAPHS), ("kernels",)),
+    **dict.fromkeys((COPIES, MEMSETS), ("copies",)),
+    SYNCS: ("syncs",),
+    API_CALLS: ("api_calls",),
+    "NVTX_EVENTS": ("ranges", "marks", "collectives"),
+    **dict.fromkeys(HOST_SOURCES, ("host_ops",)),
+    **dict.fromkeys(MPI_TABLES, ("host_ops", "collectives")),
+    OPERATORS: ("host_ops",),
+    **dict.fromkeys(OVERHEADS, ("overheads",)),
+    COLLECTIVES: ("collectives",),
+    SAMPLES: ("samples",),
+    "CUDA_GPU_MEMORY_USAGE_EVENTS": ("samples",),
+    "CUDA_UM_GPU_PAGE_FAULT_EVENTS": ("samples",),
+    "CUDA_UM_CPU_PAGE_FAULT_EVENTS": ("samples",),
 }
 
 
@@ -67,4 +67,4 @@ def model_tables(name: str) -> frozenset[str]:
     """Return the tables of the Trace that are made of a table of the file."""
     if name.startswith(("NET_", "GPU_METRICS", "SOC_")):
         return frozenset({"samples"})
-    return frozenset(_MODEL.get(re.sub(r"_V\d+$", "", name), set()))
+    return frozenset(_MODEL.get(re.sub(r"_V\d+$", "", name), ()))

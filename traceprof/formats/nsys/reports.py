@@ -20,7 +20,7 @@ from traceprof.formats.nsys.cut import cut as cut_export
 from traceprof.formats.nsys.reader import FORMAT as NSYS
 from traceprof.formats.nsys.reader import outline as read_outline
 from traceprof.formats.nsys.tools import convert_stream, export_report, find_importer
-from traceprof.formats.shared.cutting import CutProgress, CutReport, CutRequest
+from traceprof.model.cutting import CutProgress, CutReport, CutRequest
 from traceprof.model.trace import Trace
 
 __all__ = ["FORMAT", "exported_report"]

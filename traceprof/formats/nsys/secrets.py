@@ -5,11 +5,12 @@ from __future__ import annotations
 import re
 import sqlite3
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Final
 
-from traceprof.formats.shared.cutting import REMOVED
 from traceprof.formats.sqlite.table_names import quoted
+from traceprof.model.cutting import REMOVED
 from traceprof.model.masking import MASK, masked_text, secrets_of
 
 __all__ = ["Passing", "passing_of"]
@@ -91,7 +92,7 @@ def passing_of(connection: sqlite3.Connection, schema: str) -> Passing:
     ((encoding,),) = connection.execute("PRAGMA encoding")
     codec = {"UTF-16le": "utf-16-le", "UTF-16be": "utf-16-be"}.get(encoding, "utf-8")
     rows: list[tuple[str, str]] = []
-    try:
+    with suppress(sqlite3.OperationalError):  # not every version has that table
         rows = [
             (_text(name), _text(value))
             for name, value in connection.execute(
@@ -99,8 +100,6 @@ def passing_of(connection: sqlite3.Connection, schema: str) -> Passing:
                 f" FROM {schema}.META_DATA_CAPTURE ORDER BY rowid"
             )
         ]
-    except sqlite3.Error:
-        pass
     commands: dict[str, list[tuple[int, str]]] = {}
     for name, value in rows:
         if found := _ARGUMENT.fullmatch(name):

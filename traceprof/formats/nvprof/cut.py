@@ -12,13 +12,13 @@ from pathlib import Path
 from typing import Final
 
 from traceprof.formats.nvprof.file import PREFIX, open_nvprof
-from traceprof.formats.nvprof.host import END, MARK, START
-from traceprof.formats.shared.cutting import CutProgress, CutReport, CutRequest
+from traceprof.formats.nvprof.host import END, START
 from traceprof.formats.sqlite.copying import DatabaseCopy, StoredTable, copying
 from traceprof.formats.sqlite.cut_strings import NOTE, copy_strings, note_cut, string_columns
 from traceprof.formats.sqlite.cut_times import Times, times_of
 from traceprof.formats.sqlite.database import Database
 from traceprof.formats.sqlite.table_names import quoted
+from traceprof.model.cutting import CutProgress, CutReport, CutRequest
 from traceprof.model.window import TimeWindow
 
 __all__ = ["cut"]

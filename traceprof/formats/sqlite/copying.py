@@ -14,8 +14,8 @@ from pathlib import Path
 from typing import Any, Final
 
 from traceprof.errors import TraceError, UsageError
-from traceprof.formats.shared.cutting import CutProgress
 from traceprof.formats.sqlite.table_names import quoted
+from traceprof.model.cutting import CutProgress
 
 __all__ = ["DatabaseCopy", "StoredTable", "copying"]
 
@@ -117,7 +117,8 @@ def copying(source: Path, target: Path, progress: CutProgress) -> Iterator[Datab
             connection.execute(f"PRAGMA source.cache_size = -{_CACHE_KIB}")
             tables, left_out = _tables(connection)
             views = [
-                sql for (sql,) in connection.execute(
+                sql
+                for (sql,) in connection.execute(
                     "SELECT sql FROM source.sqlite_master WHERE type = 'view'"
                 )
             ]
@@ -168,5 +169,5 @@ def _last_row(connection: sqlite3.Connection, name: str) -> int | None:
     if last is None:
         return 0
     # A column of that name hides the numbers, and ids that are hashes make no chunks.
-    is_sound = type(first) is int and type(last) is int and 0 < first and last < _LAST_ROW
+    is_sound = type(first) is int and type(last) is int and first > 0 and last < _LAST_ROW
     return last if is_sound else None

@@ -7,9 +7,9 @@ import re
 from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import Final
 
-from traceprof.formats.shared.cutting import CutRequest
 from traceprof.formats.sqlite.copying import DatabaseCopy, StoredTable
 from traceprof.formats.sqlite.table_names import quoted
+from traceprof.model.cutting import CutRequest
 from traceprof.version import __version__
 
 __all__ = ["NOTE", "copy_strings", "note_cut", "string_columns"]
@@ -38,8 +38,7 @@ def string_columns(table: StoredTable, known: Collection[str], *, is_known: bool
     return [
         column
         for column, kind in table.types.items()
-        if kind.startswith("INT")
-        and (column in known or column in said or not is_known)
+        if kind.startswith("INT") and (column in known or column in said or not is_known)
     ]
 
 
@@ -60,10 +59,10 @@ def copy_strings(
         shown: gives the SQL that stands in place of the value, by the kind.
     """
     copy.execute("CREATE TEMP TABLE wanted_string (id INTEGER PRIMARY KEY, kind INTEGER)")
-    for table, column, kind in sorted(references, key=lambda reference: reference[2]):
+    for name, column, kind in sorted(references, key=lambda reference: reference[2]):
         copy.execute(
             f"INSERT OR IGNORE INTO wanted_string SELECT DISTINCT {quoted(column)}, {kind}"
-            f" FROM main.{quoted(table)} WHERE typeof({quoted(column)}) = 'integer'"
+            f" FROM main.{quoted(name)} WHERE typeof({quoted(column)}) = 'integer'"
         )
     table = copy.tables[strings]
     copy.execute(table.sql)
@@ -101,4 +100,4 @@ def note_cut(copy: DatabaseCopy, request: CutRequest) -> None:
 
 
 def _listed(chosen: Collection[int] | Collection[str] | None) -> str | None:
-    return None if chosen is None else json.dumps(sorted(chosen))  # type: ignore[type-var]
+    return None if chosen is None else json.dumps(sorted(chosen))
