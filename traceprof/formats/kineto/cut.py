@@ -17,6 +17,7 @@ from typing import IO, Any, Final, TypeAlias, cast
 import msgspec
 
 from traceprof.errors import TraceError
+from traceprof.formats.kineto.cut_note import NOTE, cut_window, note_of
 from traceprof.formats.kineto.cut_rewrite import clipped, header_shown, without_secrets
 from traceprof.formats.kineto.cut_rules import Related, Rules
 from traceprof.formats.kineto.json_stream import ByteSource, JsonArrayStream, TooDeepError
@@ -25,11 +26,9 @@ from traceprof.formats.kineto.taken import PHASES, is_taken
 from traceprof.formats.shared.files import GZIP_MAGIC, GzipSource
 from traceprof.model.cutting import CutProgress, CutReport, CutRequest
 from traceprof.model.window import TimeWindow
-from traceprof.version import __version__
 
 __all__ = ["cut"]
 
-_NOTE: Final = "traceprofCut"
 _LEVEL: Final = 5
 _PASSES: Final = 3
 _TEXTS: Final = msgspec.json.Decoder(list[msgspec.Raw])
@@ -79,28 +78,15 @@ def _write(
     out.write(b"\n]" if n_events or separator == b",\n  " else separator.rstrip() + b"]")
     notes: Any = []
     for key, text in reading.stream.header_texts:
-        if key == json.dumps(_NOTE).encode():
+        if key == json.dumps(NOTE).encode():
             notes = json.loads(text)
             continue
         shown = text if request.keep_environment else header_shown(key, text)
         out.write(b",\n%b: %b" % (key, shown))
     notes = notes if isinstance(notes, list) else []
-    notes += [_note(request)] if request.is_noted else []
-    out.write(b",\n%b: %b\n}\n" % (json.dumps(_NOTE).encode(), json.dumps(notes).encode()))
+    notes += [note_of(request, rules.window)] if request.is_noted else []
+    out.write(b",\n%b: %b\n}\n" % (json.dumps(NOTE).encode(), json.dumps(notes).encode()))
     return n_events
-
-
-def _note(request: CutRequest) -> dict[str, object]:
-    chosen = {"devices": request.devices, "tables": request.tables}
-    return {
-        "source": request.source,
-        "window_start_ns": request.window.start_ns,
-        "window_end_ns": request.window.end_ns,
-        "window": request.label,
-        "is_clipped": request.clip,
-        **{name: sorted(some) for name, some in chosen.items() if some is not None},
-        "traceprof_version": __version__,
-    }
 
 
 class _Reading:
@@ -128,7 +114,8 @@ class _Reading:
                     first = start
         if first is None:
             raise TraceError(f"{self.path}: no events with times")
-        return first
+        window = cut_window(self.stream.header)
+        return first if window is None else min(first, window.start_ns)
 
     def pieces(self, number: int) -> Iterator[_Pieces]:
         """Yield the events of the file in runs; ``number`` counts how often it was read before."""

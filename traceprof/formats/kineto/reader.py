@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from codecs import BOM_UTF8
+from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
@@ -25,6 +26,7 @@ from traceprof.formats.kineto.categories import (
 )
 from traceprof.formats.kineto.collectives import make_collectives
 from traceprof.formats.kineto.cut import cut
+from traceprof.formats.kineto.cut_note import cut_window
 from traceprof.formats.kineto.device import make_copies, make_kernels, make_syncs
 from traceprof.formats.kineto.events import KinetoEvents, read_kineto_events
 from traceprof.formats.kineto.host import (
@@ -47,6 +49,7 @@ from traceprof.formats.kineto.target import (
 from traceprof.formats.shared.collectives import annotated_collectives
 from traceprof.formats.shared.files import GZIP_MAGIC, unpacked_head
 from traceprof.model.trace import Trace, make_trace
+from traceprof.model.window import TimeWindow
 
 __all__ = ["FORMAT"]
 
@@ -73,11 +76,14 @@ def recognises(candidate: Candidate) -> bool:
 
 
 def read(path: Path, options: ReadOptions) -> Trace:
-    """Return the trace in a Kineto file; time 0 is its first event."""
+    """Return the trace in a Kineto file; time 0 is its first event (of a part: or its window)."""
     events = read_kineto_events(path, is_taken, phases=("X", "i"))
     if not len(events):
         raise TraceError(f"{path}: {_why_nothing(events)}")
+    window = cut_window(events.header)
     zero_ns = int(events.start_ns.min())
+    if window is not None:
+        zero_ns = min(zero_ns, window.start_ns)
     rows = all_rows(events, zero_ns, ON_HOST)
     tables = _tables(rows, options, rank_of(events.header))
     used = _used_processes(tables)
@@ -88,7 +94,11 @@ def read(path: Path, options: ReadOptions) -> Trace:
         "environment": make_environment(events.header),
     }
     info = make_info(path, events, zero_ns, FORMAT.name)
-    return make_trace(info, tables, _recorded(tables))
+    trace = make_trace(info, tables, _recorded(tables))
+    if window is None:
+        return trace
+    covered = TimeWindow(window.start_ns - zero_ns, window.end_ns - zero_ns)
+    return replace(trace, span=trace.span | covered)
 
 
 def _tables(rows: Rows, options: ReadOptions, own_rank: int) -> dict[str, pd.DataFrame]:

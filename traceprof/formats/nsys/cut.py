@@ -17,7 +17,8 @@ from traceprof.formats.nsys.cut_tables import DETAILS, is_known, model_tables, t
 from traceprof.formats.nsys.secrets import Passing, passing_of
 from traceprof.formats.nsys.target import physical_devices
 from traceprof.formats.sqlite.copying import DatabaseCopy, StoredTable, copying
-from traceprof.formats.sqlite.cut_strings import NOTE, copy_strings, note_cut, string_columns
+from traceprof.formats.sqlite.cut_note import NOTE, note_cut
+from traceprof.formats.sqlite.cut_strings import copy_strings, string_columns
 from traceprof.formats.sqlite.cut_times import Times, times_of
 from traceprof.formats.sqlite.database import Database
 from traceprof.formats.sqlite.table_names import quoted
@@ -89,7 +90,7 @@ class _Cut:
                 self._copy_rest(table)
         if _STRINGS in copy.tables:
             self._copy_strings()
-        note_cut(copy, request)
+        note_cut(copy, request, request.window)
         copy.make_views()
         return CutReport(n_events, self.unknown, copy.left_out)
 

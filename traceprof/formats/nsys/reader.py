@@ -63,6 +63,7 @@ from traceprof.formats.shared.collectives import (
     tied_to_batches,
 )
 from traceprof.formats.shared.narrowing import from_first_launch
+from traceprof.formats.sqlite.cut_note import cut_window
 from traceprof.formats.sqlite.database import Database
 from traceprof.formats.sqlite.survey import SELF_DESCRIPTION, Survey, outline_from
 from traceprof.model.frames import stack
@@ -135,8 +136,14 @@ class _Reading:
             worked = survey.worked(self.device_of)
         recorded = _recorded(self.database, has_rows)
         info = read_info(self.database, FORMAT.name)
-        trace = make_trace(info, tables, recorded, survey.span, worked)
+        trace = make_trace(info, tables, recorded, self._span, worked)
         return trace.with_warnings(*self._warnings(), *read_diagnostics(self.database))
+
+    @property
+    def _span(self) -> TimeWindow:
+        """The time that the file covers: of a part of another file at least its window."""
+        window = cut_window(self.database)
+        return self.survey.span if window is None else self.survey.span | window
 
     @cached_property
     def survey(self) -> Survey:

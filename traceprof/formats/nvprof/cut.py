@@ -14,7 +14,8 @@ from typing import Final
 from traceprof.formats.nvprof.file import PREFIX, open_nvprof
 from traceprof.formats.nvprof.host import END, START
 from traceprof.formats.sqlite.copying import DatabaseCopy, StoredTable, copying
-from traceprof.formats.sqlite.cut_strings import NOTE, copy_strings, note_cut, string_columns
+from traceprof.formats.sqlite.cut_note import NOTE, note_cut
+from traceprof.formats.sqlite.cut_strings import copy_strings, string_columns
 from traceprof.formats.sqlite.cut_times import Times, times_of
 from traceprof.formats.sqlite.database import Database
 from traceprof.formats.sqlite.table_names import quoted
@@ -105,7 +106,7 @@ class _Cut:
             if name not in copy.n_copied and name != _STRINGS:
                 self._copy_rest(table)
         self._copy_strings()
-        note_cut(copy, self.request)
+        note_cut(copy, self.request, self.window)
         copy.make_views()
         return CutReport(n_events, self.unknown, copy.left_out, self.zero_ns)
 

@@ -1,26 +1,16 @@
-"""The strings that a copy of a part refers to, and the note of what it is a part of."""
+"""The strings that a copy of a part refers to."""
 
 from __future__ import annotations
 
-import json
 import re
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable
 from typing import Final
 
 from traceprof.formats.sqlite.copying import DatabaseCopy, StoredTable
 from traceprof.formats.sqlite.table_names import quoted
-from traceprof.model.cutting import CutRequest
-from traceprof.version import __version__
 
-__all__ = ["NOTE", "copy_strings", "note_cut", "string_columns"]
+__all__ = ["copy_strings", "string_columns"]
 
-NOTE: Final = "TRACEPROF_CUT"
-"""The table that says what a file was cut from: a row for each cut."""
-
-_NOTE_COLUMNS: Final = (
-    "source TEXT, windowStart INTEGER, windowEnd INTEGER, windowText TEXT, isClipped INTEGER,"
-    " devices TEXT, processes TEXT, tables TEXT, traceprofVersion TEXT"
-)
 _REFERS: Final = re.compile(r"StringId", re.IGNORECASE)
 
 
@@ -76,28 +66,3 @@ def copy_strings(
             f" wanted_string AS w CROSS JOIN source.{quoted(strings)} AS t"
             f" ON t.{quoted(key)} = w.id WHERE w.kind = {int(kind)} ORDER BY w.id"
         )
-
-
-def note_cut(copy: DatabaseCopy, request: CutRequest) -> None:
-    """Write down what the copy was cut from; what a cut file says of itself is kept."""
-    if not request.is_noted:
-        return
-    if NOTE not in copy.tables:
-        copy.execute(f"CREATE TABLE {NOTE} ({_NOTE_COLUMNS})")
-    row: Mapping[str, object] = {
-        "source": request.source,
-        "windowStart": request.window.start_ns,
-        "windowEnd": request.window.end_ns,
-        "windowText": request.label,
-        "isClipped": int(request.clip),
-        "devices": _listed(request.devices),
-        "processes": _listed(request.processes),
-        "tables": _listed(request.tables),
-        "traceprofVersion": __version__,
-    }
-    marks = ", ".join("?" * len(row))
-    copy.execute(f"INSERT INTO {NOTE} ({', '.join(row)}) VALUES ({marks})", list(row.values()))
-
-
-def _listed(chosen: Collection[int] | Collection[str] | None) -> str | None:
-    return None if chosen is None else json.dumps(sorted(chosen))
