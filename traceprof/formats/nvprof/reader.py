@@ -43,7 +43,7 @@ def recognises(candidate: Candidate) -> bool:
 
 
 def read(path: Path, options: ReadOptions) -> Trace:
-    """Return the trace in a file of nvprof; time 0 is its first record (of a part: or its window)."""
+    """Return the trace in a file of nvprof; time 0 is its first record, of a part or its window."""
     with Database(path) as database:
         return _Reading(database, options).trace()
 

@@ -28,7 +28,7 @@ def string_columns(table: StoredTable, known: Collection[str], *, is_known: bool
     return [
         column
         for column, kind in table.types.items()
-        if kind.startswith("INT") and (column in known or column in said or not is_known)
+        if column in known or column in said or (not is_known and not kind.startswith("TEXT"))
     ]
 
 
