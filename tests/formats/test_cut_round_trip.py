@@ -43,9 +43,10 @@ KINETO = tuple(name for name in real_traces.KINETO if name.count("/") == 1)
 
 
 def windows(trace: Trace) -> Iterator[TimeWindow]:
-    """Yield windows that devices worked in."""
+    """Yield windows that every device worked in: a part knows of no other devices."""
     work = (trace.kernels, trace.copies)
     starts = np.concatenate([frame["start_ns"] for frame in work])
+    devices = np.concatenate([frame["device"] for frame in work])
     ends = np.concatenate([frame["end_ns"] for frame in work])
     if not len(starts):
         return
@@ -54,7 +55,7 @@ def windows(trace: Trace) -> Iterator[TimeWindow]:
         window = TimeWindow(
             first + int(share * (last - first)), first + int(until * (last - first))
         )
-        if window.overlaps(starts, ends).any():
+        if set(devices[window.overlaps(starts, ends)]) == set(devices):
             yield window
 
 
@@ -97,7 +98,9 @@ def _epoch(part: Path) -> int:
     """Return what the clock of a part counts from, in times of the file."""
     scratch = part.with_name("scratch")
     scratch.touch()
-    return cut(part, scratch, CutRequest(TimeWindow(0, 1)), no_progress).zero_ns
+    zero_ns = cut(part, scratch, CutRequest(TimeWindow(0, 1)), no_progress).zero_ns
+    scratch.unlink()
+    return zero_ns
 
 
 def _values(result: Result, shift_ns: int) -> dict[str, Any]:
