@@ -112,10 +112,12 @@ class _Reading:
                 is_first = is_timed and (first is None or start < first)
                 if is_first and event.ph in PHASES and is_taken(event):
                     first = start
+        window = cut_window(self.stream.header)
+        if window is not None:
+            return window.start_ns if first is None else min(first, window.start_ns)
         if first is None:
             raise TraceError(f"{self.path}: no events with times")
-        window = cut_window(self.stream.header)
-        return first if window is None else min(first, window.start_ns)
+        return first
 
     def pieces(self, number: int) -> Iterator[_Pieces]:
         """Yield the events of the file in runs; ``number`` counts how often it was read before."""

@@ -78,12 +78,11 @@ def recognises(candidate: Candidate) -> bool:
 def read(path: Path, options: ReadOptions) -> Trace:
     """Return the trace in a Kineto file; time 0 is its first event (of a part: or its window)."""
     events = read_kineto_events(path, is_taken, phases=("X", "i"))
-    if not len(events):
-        raise TraceError(f"{path}: {_why_nothing(events)}")
     window = cut_window(events.header)
-    zero_ns = int(events.start_ns.min())
-    if window is not None:
-        zero_ns = min(zero_ns, window.start_ns)
+    if not len(events) and window is None:
+        raise TraceError(f"{path}: {_why_nothing(events)}")
+    begins = [] if window is None else [window.start_ns]
+    zero_ns = min([*begins, *([int(events.start_ns.min())] if len(events) else [])])
     rows = all_rows(events, zero_ns, ON_HOST)
     tables = _tables(rows, options, rank_of(events.header))
     used = _used_processes(tables)
