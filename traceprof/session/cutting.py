@@ -161,7 +161,7 @@ def cut_steps(
     cuts, several = Cuts(output), is_run(run.paths)
     files = _files(run, cutting)
     with new_folder(output) as folder:
-        names = [selection.label.replace(":", "-") for selection in selections]
+        names = _numbered(selections)
         if several:
             places = {folder / name: one for name, one in zip(names, selections, strict=True)}
             for place in places:
@@ -181,6 +181,13 @@ def cut_steps(
             ]
             cuts.add(cut_parts(file.path, parts, progress))
     return cuts, selections
+
+
+def _numbered(steps: Sequence[Selection]) -> list[str]:
+    """Return names of steps that sort as these do: step-007."""
+    numbers = [step.label.removeprefix("step:") for step in steps]
+    width = max(map(len, numbers))
+    return [f"step-{number.zfill(width)}" for number in numbers]
 
 
 def _cut_files(

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Final
 
 from traceprof.formats import cut
-from traceprof.model.cutting import CutProgress, CutReport, CutRequest
+from traceprof.model.cutting import CutProgress, CutReport, CutRequest, no_progress
 from traceprof.model.window import TimeWindow
 
 __all__ = ["Part", "Parts", "cut_parts"]
@@ -43,27 +43,32 @@ def cut_parts(source: Path, parts: Sequence[Part], progress: CutProgress) -> Par
         UsageError: a target cannot be written.
     """
     done = Parts()
-    _cut(source, parts, progress, done)
+    _cut(source, parts, len(parts), progress, done)
     return done
 
 
-def _cut(source: Path, parts: Sequence[Part], progress: CutProgress, done: Parts) -> None:
+def _cut(
+    source: Path, parts: Sequence[Part], n_parts: int, progress: CutProgress, done: Parts
+) -> None:
+    # Of one file it is told how much of it is read, of many how many are there.
+    within = progress if n_parts == 1 else no_progress
     if len(parts) <= _FEW:
         for part in parts:
-            done.reports.append((part, cut(source, part.target, part.request, progress)))
+            done.reports.append((part, cut(source, part.target, part.request, within)))
+            if n_parts > 1:
+                progress(len(done.reports), n_parts, "files")
         return
     middle = len(parts) // 2
     for half in (parts[:middle], parts[middle:]):
         with tempfile.TemporaryDirectory(prefix=".traceprof-", dir=half[0].target.parent) as folder:
             between = Path(folder, half[0].target.name)
             between.touch()
-            report = cut(source, between, _around(half), progress)
-            # What is told of unknown tables was told of the whole file.
+            report = cut(source, between, _around(half), within)
             own = [
                 replace(part, request=replace(part.request, zero_ns=report.zero_ns))
                 for part in half
             ]
-            _cut(between, own, progress, done)
+            _cut(between, own, n_parts, progress, done)
 
 
 def _around(parts: Sequence[Part]) -> CutRequest:
