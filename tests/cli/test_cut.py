@@ -143,6 +143,10 @@ def test_lists_of_numbers_are_checked(trace: Path, tmp_path: Path) -> None:
         "expected numbers"
         in cut(trace, "--devices", "a", "-o", tmp_path / "p.sqlite", code=2).stderr
     )
+    assert (
+        "no table 'kernel'"
+        in cut(trace, "-w", "all", "--tables", "kernel", "-o", tmp_path / "p.sqlite", code=2).stderr
+    )
     cut(trace, "-w", "all", "--devices", "1..3", "-o", tmp_path / "p.sqlite")
     assert len(open_trace(tmp_path / "p.sqlite").kernels) == 0
 

@@ -51,6 +51,7 @@ def cut(source: Path, target: Path, request: CutRequest, progress: CutProgress) 
     with Database(source) as database:
         places = physical_devices(database)
     with copying(source, target, progress) as copy:
+        copy.check_names(request.tables)
         return _Cut(copy, request, places).report()
 
 

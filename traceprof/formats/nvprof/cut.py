@@ -72,6 +72,7 @@ def cut(source: Path, target: Path, request: CutRequest, progress: CutProgress) 
         with Database(source) as database:
             zero_ns = open_nvprof(database, ()).zero_ns
     with copying(source, target, progress) as copy:
+        copy.check_names(request.tables)
         return _Cut(copy, request, zero_ns).report()
 
 

@@ -7,7 +7,7 @@ is never written to it, so that no free page holds it; pages are written in the 
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -16,6 +16,7 @@ from typing import Any, Final
 from traceprof.errors import TraceError, UsageError
 from traceprof.formats.sqlite.table_names import quoted
 from traceprof.model.cutting import CutProgress
+from traceprof.model.tables import TABLES
 
 __all__ = ["DatabaseCopy", "StoredTable", "copying"]
 
@@ -52,6 +53,18 @@ class DatabaseCopy:
     left_out: tuple[str, ...]
     n_copied: dict[str, int] = field(default_factory=dict)
     _n_done: int = 0
+
+    def check_names(self, tables: Collection[str] | None) -> None:
+        """Check that each name is one of a table of the file or of a Trace.
+
+        Raises:
+            UsageError: one is neither.
+        """
+        unknown = sorted(set(tables or ()) - TABLES.keys() - self.tables.keys())
+        if unknown:
+            raise UsageError(
+                f"no table {unknown[0]!r}: expected {', '.join(TABLES)}, or a name in the file"
+            )
 
     def execute(self, sql: str, parameters: Sequence[Any] = ()) -> sqlite3.Cursor:
         """Run one statement."""
