@@ -36,7 +36,7 @@ pytestmark = pytest.mark.traces
 
 ANALYSES = (
     *("breakdown", "bandwidth", "kernels", "classes", "copies", "transfers", "launches"),
-    *("streams", "ops", "range-work", "ranges", "memory", "network-time"),
+    *("streams", "ops", "range-work", "ranges", "memory", "network-time", "quality", "hosts"),
 )
 SHARES = ((0.3, 0.5), (0.8, 1.0))
 KINETO = tuple(name for name in real_traces.KINETO if name.count("/") == 1)

@@ -56,6 +56,14 @@ class CutRequest:
     is_packed: bool = False
     span: TimeWindow | None = None
 
+    @property
+    def reach(self) -> TimeWindow:
+        """The window, with the instant at its end where the trace ends there, too."""
+        window = self.window
+        if self.span is None or window.end_ns < self.span.end_ns:
+            return window
+        return TimeWindow(window.start_ns, window.end_ns + 1)
+
     def takes(self, names: frozenset[str]) -> bool:
         """Return whether events are kept that go by one of ``names``."""
         return self.tables is None or not self.tables.isdisjoint(names)

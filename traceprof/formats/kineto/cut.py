@@ -46,8 +46,7 @@ def cut(source: Path, target: Path, request: CutRequest, progress: CutProgress) 
     """
     reading = _Reading(source, progress)
     zero_ns = reading.zero_ns() if request.zero_ns is None else request.zero_ns
-    window = TimeWindow(request.window.start_ns + zero_ns, request.window.end_ns + zero_ns)
-    rules = Rules(request, window)
+    rules = Rules(request, _moved(request.reach, zero_ns))
     related = Related()
     for batch, _ in reading.pieces(1):
         related.add(batch, rules)
@@ -57,13 +56,18 @@ def cut(source: Path, target: Path, request: CutRequest, progress: CutProgress) 
         if request.is_packed:
             packed = gzip.GzipFile("", "wb", _LEVEL, out, 0)
             out = cast("IO[bytes]", stack.enter_context(packed))
-        n_events = _write(reading, out, request, rules, related)
+        n_events = _write(reading, out, rules, related, _moved(request.window, zero_ns))
     return CutReport(n_events, zero_ns=zero_ns)
 
 
+def _moved(window: TimeWindow, by_ns: int) -> TimeWindow:
+    return TimeWindow(window.start_ns + by_ns, window.end_ns + by_ns)
+
+
 def _write(
-    reading: _Reading, out: IO[bytes], request: CutRequest, rules: Rules, related: Related
+    reading: _Reading, out: IO[bytes], rules: Rules, related: Related, window: TimeWindow
 ) -> int:
+    request = rules.request
     n_events, separator = 0, b'{\n"traceEvents": [\n  '
     for batch, texts in reading.pieces(2):
         for index in rules.kept(batch, related):
@@ -84,7 +88,7 @@ def _write(
         shown = text if request.keep_environment else header_shown(key, text)
         out.write(b",\n%b: %b" % (key, shown))
     notes = notes if isinstance(notes, list) else []
-    notes += [note_of(request, rules.window)] if request.is_noted else []
+    notes += [note_of(request, window)] if request.is_noted else []
     out.write(b",\n%b: %b\n}\n" % (json.dumps(NOTE).encode(), json.dumps(notes).encode()))
     return n_events
 

@@ -140,7 +140,7 @@ class _Cut:
 
     def _copy_device_events(self, table: StoredTable) -> int:
         process = _PROCESS.format("globalPid")
-        n_rows = self._copy(table, self.times[table.name].overlap(self.request.window))
+        n_rows = self._copy(table, self.times[table.name].overlap(self.request.reach))
         self.copy.execute(
             f"INSERT OR IGNORE INTO launched SELECT {process}, correlationId"
             f" FROM main.{quoted(table.name)} WHERE globalPid NOTNULL AND correlationId <> 0"
@@ -150,8 +150,8 @@ class _Cut:
     def _copy_calls(self, table: StoredTable) -> int:
         """Copy the calls in the window, and those before it that launched what was kept."""
         times, process = self.times[table.name], _PROCESS.format("globalTid")
-        condition = times.overlap(self.request.window)
-        start = self.request.window.start_ns
+        condition = times.overlap(self.request.reach)
+        start = self.request.reach.start_ns
         if self.first_call is not None:
             condition += (
                 f" OR (t.[start] < {start} AND correlationId BETWEEN"
@@ -172,23 +172,23 @@ class _Cut:
             f"INSERT OR IGNORE INTO early_of SELECT {_PROCESS.format('thread')}, start FROM early"
         )
         ((first,),) = self.copy.execute("SELECT min(start) FROM early")
-        return self.request.window.start_ns if first is None else int(first)
+        return self.request.reach.start_ns if first is None else int(first)
 
     def _copy_events(self, table: StoredTable) -> int:
         times = self.times[table.name]
-        conditions = [times.overlap(self.request.window)]
+        conditions = [times.overlap(self.request.reach)]
         is_ranges = table.name == _NVTX and table.has("eventType")
         if table.has("globalTid") and times.end:
             conditions += self._enclosing(is_ranges=is_ranges)
         if table.name.endswith("CUDA_EVENT"):
             conditions.append(self._of_calls(table))
         if is_ranges and times.end:
-            conditions += [_DEFINITIONS, f"({_OPEN} AND [start] < {self.request.window.end_ns})"]
+            conditions += [_DEFINITIONS, f"({_OPEN} AND [start] < {self.request.reach.end_ns})"]
         return self._copy(table, " OR ".join(conditions))
 
     def _enclosing(self, *, is_ranges: bool) -> list[str]:
         """Return conditions on what encloses a launch that lies before the window."""
-        before = f"[start] < {self.request.window.start_ns} AND [end] >= {self.reach}"
+        before = f"[start] < {self.request.reach.start_ns} AND [end] >= {self.reach}"
         launch = "e.start BETWEEN t.[start] AND t.[end]"
         found = [
             f"({before} AND EXISTS (SELECT 1 FROM early AS e"
@@ -223,10 +223,10 @@ class _Cut:
         shown = {}
         if self.request.clip:
             on_host = table.has("globalTid")
-            first = getattr(self, "reach", self.request.window.start_ns) if on_host else None
-            shown = self.times[table.name].clipped(self.request.window, first)
+            first = getattr(self, "reach", self.request.reach.start_ns) if on_host else None
+            shown = self.times[table.name].clipped(self.request.reach, first)
             if table.name == _NVTX and "end" in shown:
-                end = self.request.window.end_ns
+                end = self.request.reach.end_ns
                 shown["end"] = f"CASE WHEN {_OPEN} THEN {end} ELSE {shown['end']} END"
         return self.copy.copy(table.name, condition, shown)
 

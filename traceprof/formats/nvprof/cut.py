@@ -76,6 +76,10 @@ def cut(source: Path, target: Path, request: CutRequest, progress: CutProgress) 
         return _Cut(copy, request, zero_ns).report()
 
 
+def _moved(window: TimeWindow, by_ns: int) -> TimeWindow:
+    return TimeWindow(window.start_ns + by_ns, window.end_ns + by_ns)
+
+
 class _Cut:
     """One cut: first the devices, then the calls, the markers, what belongs to them, strings."""
 
@@ -83,8 +87,7 @@ class _Cut:
         self.copy = copy
         self.request = request
         self.zero_ns = zero_ns
-        window = request.window
-        self.window = TimeWindow(window.start_ns + zero_ns, window.end_ns + zero_ns)
+        self.window = _moved(request.reach, zero_ns)
         self.reach = self.window.start_ns
         self.unknown: dict[str, str] = {}
 
@@ -107,7 +110,7 @@ class _Cut:
             if name not in copy.n_copied and name != _STRINGS:
                 self._copy_rest(table)
         self._copy_strings()
-        note_cut(copy, self.request, self.window)
+        note_cut(copy, self.request, _moved(self.request.window, self.zero_ns))
         copy.make_views()
         return CutReport(n_events, self.unknown, copy.left_out, self.zero_ns)
 
@@ -117,7 +120,7 @@ class _Cut:
         found: dict[str, Times] = {}
         span = self.request.span
         if span is not None:
-            span = TimeWindow(span.start_ns + self.zero_ns, span.end_ns + self.zero_ns)
+            span = _moved(span, self.zero_ns)
         for name, table in self.copy.tables.items():
             is_known = name.startswith(PREFIX)
             times = times_of(table, foreign=not is_known)
