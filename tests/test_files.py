@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from traceprof.errors import UsageError
-from traceprof.files import check_target, new_file, write_file
+from traceprof.files import check_target, new_file, new_folder, write_file
 
 posix = pytest.mark.skipif(os.name != "posix", reason="links, modes and devices of POSIX")
 
@@ -186,3 +186,20 @@ def test_two_writers_never_mix(tmp_path: Path) -> None:
     assert [writer.returncode for writer in writers] == [0, 0]
     assert seen <= {frozenset("a"), frozenset("b")}
     assert [one.name for one in tmp_path.iterdir()] == ["x"]
+
+
+def test_a_folder_appears_when_it_is_whole(tmp_path: Path) -> None:
+    target = tmp_path / "folder"
+    with pytest.raises(KeyError), new_folder(target) as folder:
+        (folder / "half").touch()
+        raise KeyError
+    assert list(tmp_path.iterdir()) == []
+    with new_folder(target) as folder:
+        (folder / "whole").touch()
+        assert not target.exists()
+    assert [path.name for path in target.iterdir()] == ["whole"]
+    with pytest.raises(UsageError, match="a folder is never replaced"), new_folder(target):
+        pass
+    assert [path.name for path in target.iterdir()] == ["whole"]
+    with pytest.raises(UsageError, match="no such folder"), new_folder(tmp_path / "a" / "b"):
+        pass

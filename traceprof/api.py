@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 
@@ -19,6 +19,7 @@ from traceprof.render.html_text import piece_of_html, result_html
 from traceprof.render.sections import head_of
 from traceprof.session.answer import Document, answer
 from traceprof.session.comparing import compare_named
+from traceprof.session.cutting import Cutting, cut_run
 from traceprof.session.explaining.explain import explain
 from traceprof.session.explaining.spec import NAME as EXPLAIN
 from traceprof.session.keeping import keep_file, name_of_files, with_places
@@ -79,6 +80,35 @@ class Run(SessionRun):
             NotRecordedError: the trace lacks the data.
         """
         return _shown(answer(self, [name], strict=True), name)
+
+    def cut(
+        self,
+        output: str | Path,
+        *,
+        devices: Collection[int] | None = None,
+        ranks: Collection[int] | None = None,
+        tables: Collection[str] | None = None,
+        clip: bool = False,
+        keep_environment: bool = False,
+        force: bool = False,
+    ) -> Path:
+        """Write the window to ``output`` as a trace of the same format; return its path.
+
+        Args:
+            output: a file; of a run of several files a new folder.
+            devices: only the work of these, by their numbers in the file.
+            ranks: only these.
+            tables: only the events of these tables, as `traceprof cut --tables` takes them.
+            clip: shorten what crosses the border of the window.
+            keep_environment: leave environments, outputs of programs and secrets in.
+            force: replace a file that is there.
+
+        Raises:
+            TraceError: a file cannot be read or cut.
+            UsageError: the window is none of this run, or ``output`` cannot be written.
+        """
+        cutting = Cutting(devices, ranks, tables, clip, keep_environment)
+        return cut_run(self, Path(output), cutting, force=force)[0].path
 
     def explain(self, window: str = "slowest", against: str | None = None) -> Result:
         """Return why a step ("step:37"), or a window, took longer than another one.

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 import secrets
+import shutil
 import stat
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
@@ -17,7 +18,7 @@ from typing import Final
 
 from traceprof.errors import UsageError
 
-__all__ = ["check_target", "new_file", "write_file"]
+__all__ = ["check_target", "new_file", "new_folder", "write_file"]
 
 _TRIES: Final = 16
 _NOT_FOLLOWED: Final = getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_BINARY", 0)
@@ -63,6 +64,29 @@ def new_file(path: Path, *, force: bool, inputs: Iterable[Path | str] = ()) -> I
         finally:
             with suppress(FileNotFoundError):
                 temporary.unlink()
+    except OSError as error:
+        raise UsageError(f"{path}: cannot be written: {error.strerror or error}") from error
+
+
+@contextmanager
+def new_folder(path: Path) -> Iterator[Path]:
+    """Give an empty folder beside ``path``; it becomes ``path`` if all goes well.
+
+    Raises:
+        UsageError: something is there that is no empty folder, or it cannot be written.
+    """
+    if os.path.lexists(path) and not (path.is_dir() and not any(path.iterdir())):
+        raise UsageError(f"{path}: exists; a folder is never replaced: choose another name")
+    if not _folder(path).is_dir():
+        raise UsageError(f"{_folder(path)}: no such folder; create it first")
+    try:
+        temporary = _folder(path) / f".traceprof-{secrets.token_hex(8)}.part"
+        temporary.mkdir()
+        try:
+            yield temporary
+            temporary.replace(path)
+        finally:
+            shutil.rmtree(temporary, ignore_errors=True)
     except OSError as error:
         raise UsageError(f"{path}: cannot be written: {error.strerror or error}") from error
 

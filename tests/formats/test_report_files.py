@@ -13,9 +13,10 @@ import pytest
 
 from tests.requirements import require
 from traceprof.errors import TraceError
-from traceprof.formats import open_trace
+from traceprof.formats import cut, open_trace
 from traceprof.formats.nsys.reports import exported_report
 from traceprof.formats.nsys.tools import find_importer
+from traceprof.model.cutting import CutRequest, no_progress
 
 STREAM = b"U3w[END]NVIDIA Nsight Systems Stream 2022.4.2.1-df9881f!"
 REPORT = b"NVIDIA Tegra Profiler Report 1..\n"
@@ -101,3 +102,15 @@ def test_without_nsys_the_command_to_run_is_said(
 
 def _files(folder: Path) -> dict[str, str]:
     return {path.name: hashlib.sha256(path.read_bytes()).hexdigest() for path in folder.iterdir()}
+
+
+@pytest.mark.nsys
+def test_a_report_is_cut_as_its_export(stream: Path, tmp_path: Path) -> None:
+    trace = open_trace(stream)
+    part = tmp_path / "part.sqlite"
+    part.touch()
+    cut(stream, part, CutRequest(trace.span, span=trace.span), no_progress)
+    again = open_trace(part)
+    assert again.info.format == "nsys"
+    assert again.host_ops.equals(trace.host_ops)
+    assert again.span == trace.span

@@ -65,6 +65,7 @@ COMMANDS: Final[tuple[Command, ...]] = (
     Command("report", "everything on one HTML page, offline"),
     Command("timeline", "an interactive timeline in one file; PNG and SVG, too"),
     Command("view", "the same live in a browser, traces of any size side by side"),
+    Command("cut", "a window of a trace as a smaller trace of the same format"),
     Command("runs", "a database of runs: add, list, show, tag, rm, export", commands=_OF_RUNS),
     Command("info", "what is in a trace or a run"),
     Command("doctor", "what can be recorded on this machine"),

@@ -17,6 +17,7 @@ from traceprof.formats.nvprof.reader import FORMAT as NVPROF
 from traceprof.formats.shared.files import examine, unpacked
 from traceprof.formats.shared.narrowing import narrowed, outline_of
 from traceprof.formats.sqlite.database import SQLITE_MAGIC
+from traceprof.model.cutting import CutProgress, CutReport, CutRequest
 from traceprof.model.trace import Trace
 
 __all__ = [
@@ -25,6 +26,7 @@ __all__ = [
     "Outline",
     "ReadOptions",
     "TraceFormat",
+    "cut",
     "open_trace",
     "outline",
     "reads_parts",
@@ -86,6 +88,19 @@ def recognised(
     """Return the format of a file, None where it is of none."""
     known = FORMATS if formats is None else formats
     return next((one for one in known if one.recognises(candidate)), None)
+
+
+def cut(path: Path | str, target: Path, request: CutRequest, progress: CutProgress) -> CutReport:
+    """Write a part of the file ``path`` to the empty file ``target``, in the same format.
+
+    Raises:
+        TraceError: no such file, a file of no known format, one that is damaged or cannot be cut.
+        UsageError: ``target`` cannot be written.
+    """
+    with _opened(Path(path), None) as (known, unpacked_file):
+        if known.cut is None:
+            raise TraceError(f"{path}: {known.summary}: this cannot be cut")
+        return known.cut(unpacked_file, target, request, progress)
 
 
 @contextmanager

@@ -9,6 +9,7 @@ from typing import Final, Protocol
 
 import pandas as pd
 
+from traceprof.model.cutting import Cutter
 from traceprof.model.kernel_names.user_rules import Rule
 from traceprof.model.tables import TABLES
 from traceprof.model.trace import Trace, TraceInfo
@@ -123,7 +124,8 @@ class TraceFormat:
     """One format. To add one: a module that defines ``FORMAT``, and its line in ``FORMATS``.
 
     Without ``outline`` the outline comes from reading everything. ``read_by_export`` says that
-    files are read through an export, which may stand beside them under the same name.
+    files are read through an export, which may stand beside them under the same name. ``cut``
+    writes a part of a file as a file of the same format.
     """
 
     name: str
@@ -132,3 +134,4 @@ class TraceFormat:
     read: Reader
     outline: Callable[[Path], Outline] | None = None
     read_by_export: bool = False
+    cut: Cutter | None = None

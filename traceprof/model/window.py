@@ -27,6 +27,10 @@ class TimeWindow:
         start = max(self.start_ns, other.start_ns)
         return TimeWindow(start, max(start, min(self.end_ns, other.end_ns)))
 
+    def __or__(self, other: TimeWindow) -> TimeWindow:
+        """Return the time from the beginning of the first of the windows to the end of the last."""
+        return TimeWindow(min(self.start_ns, other.start_ns), max(self.end_ns, other.end_ns))
+
     def overlaps(
         self, starts: npt.NDArray[np.int64], ends: npt.NDArray[np.int64]
     ) -> npt.NDArray[np.bool_]:

@@ -220,8 +220,13 @@ class Run:
 
     @property
     def opening(self) -> Opening:
-        """How it is opened."""
+        """What the user said of how to read."""
         return self._source.opening
+
+    @property
+    def window(self) -> str | None:
+        """The window as it was typed; None is the default."""
+        return self._window
 
     @property
     def selection(self) -> Selection:

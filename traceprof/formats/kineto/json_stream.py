@@ -62,11 +62,13 @@ class _CutOffError(Exception):
 class JsonArrayStream:
     """Iterates over the array at ``key`` of a JSON document.
 
-    After iteration ``header`` holds the other top-level values, ``has_array`` says whether the
-    array was found, ``is_complete`` whether the document was whole, and ``is_damaged`` that it was
-    not, because something in it is no JSON. A number with a fraction
-    or an exponent, or of a thousand digits, is a ``str``. Bytes that are not UTF-8 come as lone
-    surrogates (`mend_text`). Iteration raises `TooDeepError` where lists in lists have no end.
+    After iteration ``header`` holds the other top-level values, and ``header_texts`` their keys and
+    values as they are written; ``has_array`` says whether the array was found, ``is_complete``
+    whether the document was whole, and ``is_damaged`` that it was not, because something in it is
+    no JSON. ``text`` is the last value as it is written, where it was read by itself. A number with
+    a fraction or an exponent, or of a thousand digits, is a ``str``. Bytes that are not UTF-8 come
+    as lone surrogates (`mend_text`). Iteration raises `TooDeepError` where lists in lists have no
+    end.
     """
 
     file: ByteSource
@@ -76,6 +78,8 @@ class JsonArrayStream:
     has_array: bool = False
     is_complete: bool = False
     is_damaged: bool = False
+    header_texts: list[tuple[bytes, bytes]] = field(default_factory=list)
+    text: bytes = b""
     _buffer: bytes = b""
     _position: int = 0
     _at_end: bool = False
@@ -110,6 +114,7 @@ class JsonArrayStream:
             raise _CutOffError
         while self._peek() != b"}":
             key = self._value()
+            key_text = self.text
             if self._peek() != b":":
                 raise _CutOffError
             self._position += 1
@@ -118,6 +123,7 @@ class JsonArrayStream:
                 yield from self._items(parse)
             else:
                 self.header[str(key)] = self._value()
+                self.header_texts.append((key_text, self.text))
 
     def _items(self, parse: Callable[[bytes], _Batch | None]) -> Iterator[_Batch | list[Any]]:
         self.has_array = True
@@ -177,7 +183,8 @@ class JsonArrayStream:
                 # A number may go on behind the window: "12." reads as 12.
                 is_open = isinstance(value, int | str) and end >= len(text) - len(".e+")
                 if is_all or not is_open:
-                    self._position += len(text[:end].encode("utf-8", "surrogateescape"))
+                    self.text = text[:end].encode("utf-8", "surrogateescape")
+                    self._position += len(self.text)
                     return value
             size *= 2
             self._fill(size)

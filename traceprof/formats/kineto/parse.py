@@ -120,6 +120,7 @@ class _Common(msgspec.Struct, gc=False):
     name: str | int | float | None = ""
     pid: _Number = ABSENT
     tid: _Number = ABSENT
+    id: Any = ABSENT
     args: Arguments | None = None
 
     @property
@@ -225,6 +226,7 @@ def _event_of(item: Mapping[str, Any]) -> Event:
         name=str(item.get("name", "")),
         pid=item.get("pid", ABSENT),
         tid=item.get("tid", ABSENT),
+        id=item.get("id", ABSENT),
         args=arguments,
     )
 

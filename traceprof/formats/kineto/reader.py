@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from codecs import BOM_UTF8
+from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
@@ -24,18 +25,19 @@ from traceprof.formats.kineto.categories import (
     SYNCS,
 )
 from traceprof.formats.kineto.collectives import make_collectives
+from traceprof.formats.kineto.cut import cut
+from traceprof.formats.kineto.cut_note import cut_window
 from traceprof.formats.kineto.device import make_copies, make_kernels, make_syncs
 from traceprof.formats.kineto.events import KinetoEvents, read_kineto_events
 from traceprof.formats.kineto.host import (
-    MODULE_PREFIX,
     make_api_calls,
     make_host_ops,
     make_overheads,
     make_ranges,
     make_samples,
 )
-from traceprof.formats.kineto.parse import Event
 from traceprof.formats.kineto.rows import Rows, all_rows
+from traceprof.formats.kineto.taken import is_taken
 from traceprof.formats.kineto.target import (
     make_devices,
     make_environment,
@@ -47,10 +49,10 @@ from traceprof.formats.kineto.target import (
 from traceprof.formats.shared.collectives import annotated_collectives
 from traceprof.formats.shared.files import GZIP_MAGIC, unpacked_head
 from traceprof.model.trace import Trace, make_trace
+from traceprof.model.window import TimeWindow
 
 __all__ = ["FORMAT"]
 
-_TAKEN: Final = frozenset((*KERNELS, *COPIES, *ON_HOST, *SYNCS, *OVERHEADS, *MEMORY))
 _KEYS: Final = (b'"traceEvents"', b'"deviceProperties"', b'"ph"')
 _FAR_BYTES: Final = 1 << 20
 
@@ -74,11 +76,13 @@ def recognises(candidate: Candidate) -> bool:
 
 
 def read(path: Path, options: ReadOptions) -> Trace:
-    """Return the trace in a Kineto file; time 0 is its first event."""
-    events = read_kineto_events(path, _is_taken, phases=("X", "i"))
-    if not len(events):
+    """Return the trace in a Kineto file; time 0 is its first event (of a part: or its window)."""
+    events = read_kineto_events(path, is_taken, phases=("X", "i"))
+    window = cut_window(events.header)
+    if not len(events) and window is None:
         raise TraceError(f"{path}: {_why_nothing(events)}")
-    zero_ns = int(events.start_ns.min())
+    begins = [] if window is None else [window.start_ns]
+    zero_ns = min([*begins, *([int(events.start_ns.min())] if len(events) else [])])
     rows = all_rows(events, zero_ns, ON_HOST)
     tables = _tables(rows, options, rank_of(events.header))
     used = _used_processes(tables)
@@ -89,15 +93,11 @@ def read(path: Path, options: ReadOptions) -> Trace:
         "environment": make_environment(events.header),
     }
     info = make_info(path, events, zero_ns, FORMAT.name)
-    return make_trace(info, tables, _recorded(tables))
-
-
-def _is_taken(event: Event) -> bool:
-    if event.ph == "i":
-        return event.cat in MEMORY
-    if event.cat in FUNCTIONS:  # by far the most events of a trace with stacks
-        return str(event.name).startswith(MODULE_PREFIX)
-    return event.cat in _TAKEN
+    trace = make_trace(info, tables, _recorded(tables))
+    if window is None:
+        return trace
+    covered = TimeWindow(window.start_ns - zero_ns, window.end_ns - zero_ns)
+    return replace(trace, span=trace.span | covered)
 
 
 def _tables(rows: Rows, options: ReadOptions, own_rank: int) -> dict[str, pd.DataFrame]:
@@ -153,4 +153,5 @@ FORMAT: Final = TraceFormat(
     summary="Chrome trace of torch.profiler (Kineto), .json or .json.gz",
     recognises=recognises,
     read=read,
+    cut=cut,
 )

@@ -10,6 +10,7 @@ from typing import Final
 import pandas as pd
 
 from traceprof.formats.base import Candidate, Outline, ReadOptions, TraceFormat
+from traceprof.formats.nsys.cut import cut
 from traceprof.formats.nsys.device import (
     GRAPHS,
     KERNELS,
@@ -63,6 +64,7 @@ from traceprof.formats.shared.collectives import (
 )
 from traceprof.formats.shared.narrowing import from_first_launch
 from traceprof.formats.sqlite.conditions import Among
+from traceprof.formats.sqlite.cut_note import cut_window
 from traceprof.formats.sqlite.database import ColumnType, Database
 from traceprof.formats.sqlite.survey import EVENT_TABLES, SELF_DESCRIPTION, Survey, outline_from
 from traceprof.model.frames import stack
@@ -135,8 +137,14 @@ class _Reading:
             worked = survey.worked(self.device_of)
         recorded = _recorded(self.database, has_rows)
         info = read_info(self.database, FORMAT.name)
-        trace = make_trace(info, tables, recorded, survey.span, worked)
+        trace = make_trace(info, tables, recorded, self._span, worked)
         return trace.with_warnings(*self._warnings(), *read_diagnostics(self.database))
+
+    @property
+    def _span(self) -> TimeWindow:
+        """The time that the file covers: of a part of another file at least its window."""
+        window = cut_window(self.database)
+        return self.survey.span if window is None else self.survey.span | window
 
     @cached_property
     def survey(self) -> Survey:
@@ -369,4 +377,5 @@ FORMAT: Final = TraceFormat(
     recognises=recognises,
     read=read,
     outline=outline,
+    cut=cut,
 )

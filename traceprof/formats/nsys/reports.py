@@ -16,9 +16,11 @@ from typing import Final
 
 from traceprof.errors import TraceError
 from traceprof.formats.base import Candidate, Outline, ReadOptions, TraceFormat
+from traceprof.formats.nsys.cut import cut as cut_export
 from traceprof.formats.nsys.reader import FORMAT as NSYS
 from traceprof.formats.nsys.reader import outline as read_outline
 from traceprof.formats.nsys.tools import convert_stream, export_report, find_importer
+from traceprof.model.cutting import CutProgress, CutReport, CutRequest
 from traceprof.model.trace import Trace
 
 __all__ = ["FORMAT", "exported_report"]
@@ -45,6 +47,12 @@ def outline(path: Path) -> Outline:
     with exported_report(path) as database:
         found = read_outline(database)
     return replace(found, info=replace(found.info, path=str(path)))
+
+
+def cut(source: Path, target: Path, request: CutRequest, progress: CutProgress) -> CutReport:
+    """Write a part of a report to the empty file ``target``, as a SQLite export."""
+    with exported_report(source) as database:
+        return cut_export(database, target, request, progress)
 
 
 @contextmanager
@@ -114,4 +122,5 @@ FORMAT: Final = TraceFormat(
     read=read,
     outline=outline,
     read_by_export=True,
+    cut=cut,
 )

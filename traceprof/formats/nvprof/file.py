@@ -13,6 +13,7 @@ import numpy.typing as npt
 import pandas as pd
 import pydemumble
 
+from traceprof.formats.sqlite.cut_note import cut_window
 from traceprof.formats.sqlite.database import NULL, Column, ColumnType, Database, categorical
 from traceprof.model.kernel_names.user_rules import Rule
 from traceprof.model.tables import ABSENT
@@ -127,6 +128,8 @@ def open_nvprof(database: Database, rules: Sequence[Rule]) -> NvprofFile:
             f"SELECT min({whole('timestamp')}) FROM {PREFIX}MARKER WHERE {whole('timestamp')} > 0"
         )
         first.append(start)
+    window = cut_window(database)
+    first.append(None if window is None else window.start_ns)
     zero_ns = min((int(start) for start in first if start is not None), default=0)
     return NvprofFile(database, rules, strings, zero_ns, _process(database), n_lost)
 

@@ -10,6 +10,7 @@ from typing import Final
 import pandas as pd
 
 from traceprof.formats.base import Candidate, Outline, ReadOptions, TraceFormat
+from traceprof.formats.nvprof.cut import cut
 from traceprof.formats.nvprof.device import read_copies, read_kernels, read_syncs
 from traceprof.formats.nvprof.file import PREFIX, open_nvprof
 from traceprof.formats.nvprof.host import Markers, read_api_calls, read_markers, read_overheads
@@ -22,6 +23,7 @@ from traceprof.formats.nvprof.target import (
 )
 from traceprof.formats.shared.collectives import annotated_collectives
 from traceprof.formats.shared.narrowing import from_first_launch
+from traceprof.formats.sqlite.cut_note import cut_window
 from traceprof.formats.sqlite.database import Database
 from traceprof.formats.sqlite.survey import SELF_DESCRIPTION, Survey, outline_from
 from traceprof.model.tables import empty_table
@@ -41,7 +43,7 @@ def recognises(candidate: Candidate) -> bool:
 
 
 def read(path: Path, options: ReadOptions) -> Trace:
-    """Return the trace in a file of nvprof; time 0 is its first record."""
+    """Return the trace in a file of nvprof; time 0 is its first record, of a part or its window."""
     with Database(path) as database:
         return _Reading(database, options).trace()
 
@@ -78,8 +80,16 @@ class _Reading:
         if options.wants("devices") and not all(map(options.reads_whole, DEVICE_TABLES)):
             worked = survey.worked(lambda _, device: device)
         info = read_info(self.file, FORMAT.name)
-        trace = make_trace(info, tables, _recorded(has_rows), survey.span, worked)
+        trace = make_trace(info, tables, _recorded(has_rows), self._span, worked)
         return trace.with_warnings(*self._warnings())
+
+    @property
+    def _span(self) -> TimeWindow:
+        """The time that the file covers: of a part of another file at least its window."""
+        window, zero_ns = cut_window(self.file.database), self.file.zero_ns
+        if window is None:
+            return self.survey.span
+        return self.survey.span | TimeWindow(window.start_ns - zero_ns, window.end_ns - zero_ns)
 
     @cached_property
     def survey(self) -> Survey:
@@ -178,4 +188,5 @@ FORMAT: Final = TraceFormat(
     recognises=recognises,
     read=read,
     outline=outline,
+    cut=cut,
 )

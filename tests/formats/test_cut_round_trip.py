@@ -1,0 +1,194 @@
+"""Parts of real traces: analyses of a part are those of the whole in that window, to the ns.
+
+Not compared is what rests on what lies outside a window, as docs/cut.md says: causes of gaps at
+the border (idle, gaps, findings, what-if), steps that are not whole, their numbers, and what was
+launched in the window and ran after it (collectives).
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+import os
+import shutil
+import sqlite3
+import subprocess
+from collections.abc import Callable, Iterator
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tests import real_traces
+from tests.requirements import require
+from traceprof.errors import TraceprofError
+from traceprof.formats import cut, open_trace
+from traceprof.formats.sqlite.table_names import quoted
+from traceprof.model.cutting import CutRequest, no_progress
+from traceprof.model.results import Result, Unit
+from traceprof.model.trace import Trace
+from traceprof.model.window import TimeWindow
+from traceprof.session.run import Run, open_run
+
+pytestmark = pytest.mark.traces
+
+ANALYSES = (
+    *("breakdown", "bandwidth", "kernels", "classes", "copies", "transfers", "launches"),
+    *("streams", "ops", "range-work", "ranges", "memory", "network-time", "quality", "hosts"),
+)
+SHARES = ((0.3, 0.5), (0.8, 1.0))
+KINETO = tuple(name for name in real_traces.KINETO if name.count("/") == 1)
+
+
+def windows(trace: Trace) -> Iterator[TimeWindow]:
+    """Yield windows that every device worked in: a part knows of no other devices."""
+    work = (trace.kernels, trace.copies)
+    starts = np.concatenate([frame["start_ns"] for frame in work])
+    devices = np.concatenate([frame["device"] for frame in work])
+    ends = np.concatenate([frame["end_ns"] for frame in work])
+    if not len(starts):
+        return
+    first, last = int(starts.min()), int(ends.max())
+    for share, until in SHARES:
+        window = TimeWindow(
+            first + int(share * (last - first)), first + int(until * (last - first))
+        )
+        if set(devices[window.overlaps(starts, ends)]) == set(devices):
+            yield window
+
+
+def told(run: Run, name: str) -> Result | None:
+    try:
+        return run.result(name)
+    except TraceprofError:
+        return None
+
+
+@pytest.mark.parametrize("name", [*real_traces.NSYS, *KINETO, *real_traces.NVPROF])
+def test_analyses_of_a_part_are_those_of_the_window(
+    name: str, real_trace: Callable[[str], Path], tmp_path: Path
+) -> None:
+    path = real_trace(name)
+    trace = open_trace(path)
+    for window in windows(trace):
+        part = tmp_path / f"{window.start_ns}{path.suffix}"
+        part.touch()
+        report = cut(path, part, CutRequest(window, span=trace.span), no_progress)
+        # The clock of a part of a Kineto trace or of nvprof begins where the part does.
+        moved_ns = _epoch(part) - report.zero_ns
+        whole = open_run([path]).within(_named(window))
+        alone = open_run([part]).within(
+            _named(TimeWindow(window.start_ns - moved_ns, window.end_ns - moved_ns))
+        )
+        shift_ns = (open_trace(part).span.start_ns + moved_ns) - trace.span.start_ns
+        for analysis in ANALYSES:
+            expected, found = told(whole, analysis), told(alone, analysis)
+            assert (expected is None) == (found is None), analysis
+            if expected is not None and found is not None:
+                assert _values(found, shift_ns) == _values(expected, 0), analysis
+
+
+def _named(window: TimeWindow) -> str:
+    return f"@{window.start_ns}..@{window.end_ns}"
+
+
+def _epoch(part: Path) -> int:
+    """Return what the clock of a part counts from, in times of the file."""
+    scratch = part.with_name("scratch")
+    scratch.touch()
+    zero_ns = cut(part, scratch, CutRequest(TimeWindow(0, 1)), no_progress).zero_ns
+    scratch.unlink()
+    return zero_ns
+
+
+def _values(result: Result, shift_ns: int) -> dict[str, Any]:
+    """Return all numbers and texts, instants after the start of the whole trace."""
+    values: dict[str, Any] = {}
+    for table in result.spec.tables:
+        frame = result.tables[table.name]
+        for column in table:
+            if column.name in frame:
+                own = frame[column.name].tolist()
+                moved = column.unit is Unit.AT_NS
+                values[f"{table.name}.{column.name}"] = [
+                    str(one + shift_ns if moved else one) for one in own
+                ]
+    return values
+
+
+SUMS = {
+    "CUPTI_ACTIVITY_KIND_KERNEL": "gpukernsum",
+    "CUPTI_ACTIVITY_KIND_RUNTIME": "cudaapisum",
+}
+
+
+@pytest.mark.nsys
+@pytest.mark.parametrize("program", ["nsys", "newer_nsys"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        "nsys/2024.5-cloverleaf-a100.sqlite",
+        "nsys/2024.6-llm-2.7b-nvtx-a100.sqlite",
+        "nsys/2026.2-2gpu-nccl-before.sqlite",
+    ],
+)
+def test_nsys_stats_gives_the_sums_of_the_window(
+    program: str, name: str, real_trace: Callable[[str], Path], tmp_path: Path
+) -> None:
+    nsys = require(program)
+    nsys = shutil.which("nsys", path=nsys) or nsys
+    path = real_trace(name)
+    trace = open_trace(path)
+    for window in windows(trace):
+        part = tmp_path / f"{window.start_ns}.sqlite"
+        part.touch()
+        cut(path, part, CutRequest(window), no_progress)
+        table = "CUPTI_ACTIVITY_KIND_KERNEL"
+        inside = f"start < {window.end_ns} AND [end] > {window.start_ns}"
+        with closing(sqlite3.connect(path)) as connection:
+            sql = f"SELECT total([end] - start), count(*) FROM {quoted(table)} WHERE {inside}"
+            ((total, count),) = connection.execute(sql)
+        rows = _stats(nsys, part, SUMS[table])
+        assert sum(int(float(row["Total Time (ns)"])) for row in rows) == int(total)
+        assert sum(int(row["Instances"]) for row in rows) == count > 0
+        assert _stats(nsys, part, SUMS["CUPTI_ACTIVITY_KIND_RUNTIME"])
+
+
+def _stats(nsys: str, path: Path, report: str) -> list[dict[str, str]]:
+    command = [nsys, "stats", "-q", "-f", "csv", "-r", report, "-o", "-", str(path)]
+    printed = subprocess.run(
+        command, capture_output=True, text=True, timeout=120, check=True, env=dict(os.environ)
+    )
+    assert "ERROR" not in printed.stderr
+    return list(csv.DictReader(io.StringIO(printed.stdout.lstrip())))
+
+
+@pytest.mark.nvprof
+@pytest.mark.parametrize("name", ["nvprof/v11or12-pytorch-lm-markers.sql"])
+def test_nvprof_gives_the_sums_of_the_window(
+    name: str, real_trace: Callable[[str], Path], tmp_path: Path
+) -> None:
+    nvprof = require("nvprof")
+    path = real_trace(name)
+    trace = open_trace(path)
+    for window in windows(trace):
+        part = tmp_path / f"{window.start_ns}.nvprof"
+        part.touch()
+        cut(path, part, CutRequest(window), no_progress)
+        printed = subprocess.run(
+            [nvprof, "-i", part, "--print-gpu-trace", "--csv", "-u", "ns"],
+            capture_output=True,
+            text=True,
+            timeout=120,
+            check=True,
+        )
+        shown = printed.stdout + printed.stderr
+        rows = [line for line in shown.splitlines() if line[:1].isdigit()]
+        work = (trace.kernels, trace.copies)
+        count = sum(
+            int(window.overlaps(frame["start_ns"].to_numpy(), frame["end_ns"].to_numpy()).sum())
+            for frame in work
+        )
+        assert len(rows) == count > 0

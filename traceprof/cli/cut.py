@@ -1,0 +1,159 @@
+"""``traceprof cut``: a window of a trace as a smaller trace."""
+
+from __future__ import annotations
+
+import signal
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+import typer
+
+from traceprof.cli.options import Force, TracePaths, opens_traces
+from traceprof.errors import UsageError
+
+if TYPE_CHECKING:
+    from traceprof.session.opening import Opening
+
+__all__ = ["cut"]
+
+_SILENT_S = 1.0
+
+
+@opens_traces
+def cut(
+    opening: Opening,
+    trace: TracePaths,
+    output: Annotated[
+        Path,
+        typer.Option("--output", "-o", metavar="FILE", help="The file, or the folder of a run."),
+    ],
+    window: Annotated[
+        str | None,
+        typer.Option(
+            "--window",
+            "-w",
+            metavar="WINDOW",
+            help="What to keep: 12ms..30ms, step:100..110, range:NAME, steady, active or all.",
+        ),
+    ] = None,
+    devices: Annotated[
+        str | None,
+        typer.Option(
+            "--devices", metavar="LIST", help="Only work of these, as the file numbers them: 0,2."
+        ),
+    ] = None,
+    ranks: Annotated[
+        str | None, typer.Option("--ranks", metavar="LIST", help="Only these ranks: 0,2..5.")
+    ] = None,
+    tables: Annotated[
+        str | None,
+        typer.Option(
+            "--tables",
+            metavar="LIST",
+            help="Only these events: kernels,copies,ranges … or tables of the file.",
+        ),
+    ] = None,
+    clip: Annotated[
+        bool, typer.Option("--clip", help="Shorten what crosses the border of the window.")
+    ] = False,
+    split: Annotated[
+        Literal["step"] | None,
+        typer.Option("--split", help="One file for each step, into the folder -o names."),
+    ] = None,
+    keep_environment: Annotated[
+        bool,
+        typer.Option(
+            "--keep-environment",
+            help="Leave in environment variables, outputs of programs, and other secrets.",
+        ),
+    ] = False,
+    force: Force = False,
+) -> None:
+    """A window of a trace as a smaller trace of the same format, which other tools open, too."""
+    from traceprof.cli.output import message
+    from traceprof.files import check_target
+    from traceprof.render.formatting import note_text
+    from traceprof.session.cutting import Cutting, cut_run, cut_steps
+    from traceprof.session.run import open_run
+    from traceprof.units import format_bytes, format_count
+
+    names = None if tables is None else [name.strip() for name in tables.split(",")]
+    cutting = Cutting(_numbers(devices), _numbers(ranks), names, clip, keep_environment)
+    run = open_run(trace, opening).within(window)
+    with _ended_by_signals():
+        if split is None:
+            check_target_of = trace if len(trace) == 1 and trace[0].is_file() else ()
+            if check_target_of:
+                check_target(output, force=force, inputs=trace)
+            cuts, selection = cut_run(run, output, cutting, force=force, progress=_Progress())
+            notes = selection.notes
+        else:
+            cuts, _ = cut_steps(run, output, cutting, progress=_Progress())
+            notes = ()
+    for note in notes:
+        message(note_text(note))
+    for remark in cuts.remarks:
+        message(remark)
+    files = f"{cuts.n_files} files, " if cuts.n_files > 1 else ""
+    size = f"{format_count(cuts.n_events)} events, {format_bytes(cuts.n_bytes)}"
+    message(f"wrote {output} ({files}{size})")
+
+
+def _numbers(text: str | None) -> list[int] | None:
+    """Return the numbers in ``0,2..5``.
+
+    Raises:
+        UsageError: it is no such list.
+    """
+    if text is None:
+        return None
+    numbers: list[int] = []
+    for part in text.split(","):
+        first, dots, last = part.strip().partition("..")
+        if not first.isdecimal() or (dots and not last.isdecimal()):
+            raise UsageError(f"{text}: expected numbers, such as 0,2..5")
+        numbers += range(int(first), int(last if dots else first) + 1)
+    return numbers
+
+
+class _Progress:
+    """Says how far it is, how fast, and how long it takes yet."""
+
+    def __init__(self) -> None:
+        self.started = self.said = time.monotonic()
+        self.before = 0
+
+    def __call__(self, done: int, total: int, unit: str) -> None:
+        """Say it, on a terminal once a second, elsewhere less often."""
+        from traceprof.cli.output import message
+        from traceprof.units import NS_PER_S, format_bytes, format_count, format_duration
+
+        now = time.monotonic()
+        if done < self.before:
+            self.started = now
+        self.before = done
+        if now - self.said < (_SILENT_S if sys.stderr.isatty() else 10 * _SILENT_S) or not done:
+            return
+        self.said = now
+        rate = done / max(now - self.started, 1e-9)
+        speed = format_bytes(rate) if unit == "bytes" else f"{format_count(round(rate))} {unit}"
+        left = format_duration(max(0, total - done) / rate * NS_PER_S)
+        message(f"cutting: {100 * done // max(total, 1)} %, {speed}/s, {left} left")
+
+
+@contextmanager
+def _ended_by_signals() -> Iterator[None]:
+    """Let SIGTERM end what is being done as Ctrl-C does: so that nothing half stays behind."""
+
+    def end(*_: Any) -> None:
+        raise KeyboardInterrupt
+
+    before = signal.signal(signal.SIGTERM, end)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)

@@ -1,0 +1,121 @@
+"""The little that is written otherwise than it was: clipped times, and secrets."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator
+from typing import Any, Final
+
+import msgspec
+
+from traceprof.formats.kineto.cut_rules import DEVICE, Related, Rules
+from traceprof.formats.kineto.parse import Batch, Event
+from traceprof.model.cutting import REMOVED
+from traceprof.model.masking import masked_text
+
+__all__ = ["clipped", "header_shown", "without_secrets"]
+
+_MEMBERS: Final = msgspec.json.Decoder(dict[str, msgspec.Raw])
+_ENVIRONMENT: Final = re.compile(r"env(s|iron(ment)?)?([_ ]?var(iable)?s?)?", re.IGNORECASE)
+
+
+def clipped(
+    text: bytes, event: Event, batch: Batch, index: int, rules: Rules, related: Related
+) -> bytes:
+    """Return an event of which only the part in the window is left; all but its times as it was.
+
+    On the host the first launch counts as the border, where it lies before the window.
+    """
+    if event.ph != "X":
+        return text
+    start, duration = int(batch.start_ns[index]), int(batch.duration_ns[index])
+    end = start + max(duration, 0)
+    lower = rules.window.start_ns
+    if event.cat not in DEVICE and related.first_ns is not None:
+        lower = min(lower, related.first_ns)
+    first, last = max(start, lower), min(end, rules.window.end_ns)
+    if (first, last) == (start, end) or first > last:
+        return text
+    members = _MEMBERS.decode(text)
+    written = {key: bytes(value) for key, value in members.items()}
+    written |= {"ts": _microseconds(first), "dur": _microseconds(last - first)}
+    pairs = (msgspec.json.encode(key) + b": " + value for key, value in written.items())
+    return b"{" + b", ".join(pairs) + b"}"
+
+
+def _microseconds(ns: int) -> bytes:
+    sign, ns = ("-", -ns) if ns < 0 else ("", ns)
+    full, fraction = divmod(ns, 1000)
+    return (f"{sign}{full}.{fraction:03d}" if fraction else f"{sign}{full}").encode()
+
+
+def header_shown(key: bytes, text: bytes) -> bytes:
+    """Return a value beside the events without environments and secrets."""
+    name = json.loads(key, strict=False)
+    if _ENVIRONMENT.fullmatch(name):
+        return json.dumps(REMOVED).encode()
+    if text.startswith(b'"'):
+        pair = without_secrets(b"{%b: %b}" % (key, text))
+        return pair[len(key) + 3 : -1] if pair.startswith(b"{" + key) else text
+    return without_secrets(text)
+
+
+def without_secrets(text: bytes) -> bytes:
+    """Return a JSON value with the secrets in its texts masked, and its environments removed.
+
+    All else, numbers above all, stays as it is written.
+    """
+    try:
+        value = json.loads(text, strict=False)
+    except (ValueError, RecursionError):
+        return text
+    replaced = dict(_replaced(value))
+    if not replaced:
+        return text
+    for old, new in replaced.items():
+        for is_ascii in (True, False):
+            written = json.dumps(old, ensure_ascii=is_ascii).encode("utf-8", "surrogatepass")
+            text = text.replace(written, json.dumps(new).encode())
+    if any(old in _texts(json.loads(text, strict=False)) for old in replaced):
+        return json.dumps(_rewritten(value, replaced)).encode()
+    return text
+
+
+def _replaced(value: Any, name: str = "") -> Iterator[tuple[str, str]]:
+    """Yield each text that must not be passed on, with what stands in its place."""
+    if isinstance(value, dict):
+        for key, inner in value.items():
+            if _ENVIRONMENT.fullmatch(key):
+                yield from ((one, REMOVED) for one in _texts(inner))
+            else:
+                yield from _replaced(inner, key)
+    elif isinstance(value, list):
+        for inner in value:
+            yield from _replaced(inner, name)
+    elif isinstance(value, str) and (shown := _shown(value, name)) != value:
+        yield value, shown
+
+
+def _shown(value: str, name: str) -> str:
+    """Return a text without its secrets, the name of which may tell that it is one."""
+    shown = masked_text(value)
+    if shown == value and name and value:
+        shown = masked_text(f"{name}={value}").removeprefix(f"{name}=")
+    return shown
+
+
+def _texts(value: Any) -> set[str]:
+    if isinstance(value, dict):
+        return set().union(*map(_texts, value.values()))
+    if isinstance(value, list):
+        return set().union(*map(_texts, value))
+    return {value} if isinstance(value, str) else set()
+
+
+def _rewritten(value: Any, replaced: dict[str, str]) -> Any:
+    if isinstance(value, dict):
+        return {key: _rewritten(inner, replaced) for key, inner in value.items()}
+    if isinstance(value, list):
+        return [_rewritten(inner, replaced) for inner in value]
+    return replaced.get(value, value) if isinstance(value, str) else value

@@ -1,0 +1,181 @@
+"""Which events of a Kineto trace belong to a window."""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+import numpy as np
+import numpy.typing as npt
+
+from traceprof.formats.kineto.categories import (
+    ANNOTATIONS,
+    API_CALLS,
+    COPIES,
+    FUNCTIONS,
+    KERNELS,
+    MEMORY,
+    OPERATORS,
+    OVERHEADS,
+    SYNCS,
+)
+from traceprof.formats.kineto.parse import NO_TIME, Batch, Event, whole
+from traceprof.model.cutting import CutRequest
+from traceprof.model.tables import ABSENT
+from traceprof.model.window import TimeWindow
+
+__all__ = ["DEVICE", "Related", "Rules"]
+
+DEVICE: Final = frozenset((*KERNELS, *COPIES, *SYNCS, "gpu_user_annotation"))
+"""The categories of what is on devices."""
+_LAUNCHES: Final = frozenset(API_CALLS)
+_WORK: Final = frozenset((*KERNELS, *COPIES, *SYNCS))
+_TABLES: Final = {
+    **dict.fromkeys(KERNELS, ("kernels",)),
+    **dict.fromkeys(COPIES, ("copies",)),
+    **dict.fromkeys(API_CALLS, ("api_calls",)),
+    **dict.fromkeys(OPERATORS, ("host_ops", "ranges", "collectives")),
+    **dict.fromkeys((*ANNOTATIONS, *FUNCTIONS), ("ranges",)),
+    **dict.fromkeys(SYNCS, ("syncs",)),
+    **dict.fromkeys(OVERHEADS, ("overheads",)),
+    **dict.fromkeys(MEMORY, ("samples",)),
+}
+_ARROWS: Final = ("s", "t", "f")
+_OF_LAUNCHES: Final = frozenset({"ac2g", "async_cpu_to_gpu", "async_gpu"})
+_BEGINS: Final = 1
+_ENDS: Final = 2
+
+
+@dataclass(slots=True)
+class Related:
+    """What belongs together: launches of what is in the window, and arrows with both ends there.
+
+    Until it is settled it holds all launches before the window, in 24 bytes each.
+    """
+
+    launched: set[int] = field(default_factory=set)
+    arrows: dict[Any, int] = field(default_factory=dict)
+    early: dict[str, list[int]] = field(default_factory=dict)
+    first_ns: int | None = None
+    _threads: dict[str, int] = field(default_factory=dict)
+    _calls: list[npt.NDArray[np.int64]] = field(default_factory=list)
+
+    def add(self, batch: Batch, rules: Rules) -> None:
+        """Take note of the events of a run."""
+        calls: list[tuple[int, int, int]] = []
+        starts, overlaps = batch.start_ns.tolist(), rules.overlaps(batch).tolist()
+        for event, start, inside in zip(batch.events, starts, overlaps, strict=True):
+            if event.ph == "X":
+                category = event.cat or ""
+                if inside and category in _WORK:
+                    if rules.is_on_chosen(event):
+                        self.launched.add(whole(event.arguments.correlation))
+                elif category in _LAUNCHES and NO_TIME != start < rules.window.start_ns:
+                    thread = self._threads.setdefault(_thread(event), len(self._threads))
+                    calls.append((whole(event.arguments.correlation), thread, start))
+            elif event.ph in _ARROWS and inside:
+                side = _BEGINS if event.ph == "s" else _ENDS
+                key = _arrow(event)
+                self.arrows[key] = self.arrows.get(key, 0) | side
+        if calls:
+            self._calls.append(np.array(calls, np.int64))
+
+    def settle(self) -> None:
+        """Find the launches that lie before the window."""
+        self.launched.discard(ABSENT)
+        wanted = np.fromiter(self.launched, np.int64, len(self.launched))
+        names = list(self._threads)
+        for calls in self._calls:
+            for _, thread, start in calls[np.isin(calls[:, 0], wanted)].tolist():
+                self.early.setdefault(names[thread], []).append(start)
+        self._calls.clear()
+        for starts in self.early.values():
+            starts.sort()
+        self.first_ns = min((starts[0] for starts in self.early.values()), default=None)
+
+    def is_around_launch(self, event: Event, start: int, end: int) -> bool:
+        """Return whether a launch before the window lies in this time of the event's thread."""
+        starts = self.early.get(_thread(event))
+        if not starts:
+            return False
+        place = bisect_left(starts, start)
+        return place < len(starts) and starts[place] <= end
+
+
+@dataclass(frozen=True, slots=True)
+class Rules:
+    """What is asked for, and the window in ns since the base of the file's times."""
+
+    request: CutRequest
+    window: TimeWindow
+
+    def overlaps(self, batch: Batch) -> npt.NDArray[np.bool_]:
+        """Return which events have a part in the window."""
+        starts = batch.start_ns
+        ends = starts + np.where(batch.duration_ns > 0, batch.duration_ns, 0)
+        inside: npt.NDArray[np.bool_] = (starts != NO_TIME) & self.window.overlaps(starts, ends)
+        return inside
+
+    def is_on_chosen(self, event: Event) -> bool:
+        """Return whether what is on a device is on one that is asked for."""
+        devices = self.request.devices
+        if devices is None:
+            return True
+        device = whole(event.arguments.device)
+        return (whole(event.pid) if device == ABSENT else device) in devices
+
+    def kept(self, batch: Batch, related: Related) -> Iterator[int]:
+        """Yield which events of a run are kept."""
+        starts, inside = batch.start_ns.tolist(), self.overlaps(batch).tolist()
+        durations = batch.duration_ns.tolist()
+        for index, event in enumerate(batch.events):
+            start = starts[index]
+            if start == NO_TIME or event.ph == "M":
+                yield index
+            elif event.ph in _ARROWS:
+                if self._keeps_arrow(event, related):
+                    yield index
+            elif self._is_asked_for(event):
+                end = start + max(durations[index], 0)
+                if inside[index]:
+                    is_kept = self._is_inside(event)
+                else:
+                    is_kept = self._launched(event, related, start, end)
+                if is_kept:
+                    yield index
+
+    def _is_inside(self, event: Event) -> bool:
+        """Return whether an event in the window is kept."""
+        return event.cat not in DEVICE or self.is_on_chosen(event)
+
+    def _launched(self, event: Event, related: Related, start: int, end: int) -> bool:
+        """Return whether an event outside the window launched what is in it, or was around that."""
+        if event.ph != "X" or start >= self.window.start_ns or event.cat in DEVICE:
+            return False
+        return self._launches(event, related) or related.is_around_launch(event, start, end)
+
+    def _launches(self, event: Event, related: Related) -> bool:
+        is_call = event.cat in _LAUNCHES
+        return is_call and whole(event.arguments.correlation) in related.launched
+
+    def _keeps_arrow(self, event: Event, related: Related) -> bool:
+        if self.request.tables is not None:
+            return False
+        if event.cat in _OF_LAUNCHES:
+            return whole(event.id) in related.launched
+        return related.arrows.get(_arrow(event)) == _BEGINS | _ENDS
+
+    def _is_asked_for(self, event: Event) -> bool:
+        category = event.cat or ""
+        tables: tuple[str, ...] = _TABLES.get(category, ())
+        return self.request.takes(frozenset({*tables, category}))
+
+
+def _thread(event: Event) -> str:
+    return f"{event.pid}/{event.tid}"
+
+
+def _arrow(event: Event) -> Any:
+    return event.cat, str(event.id)

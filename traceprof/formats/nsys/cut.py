@@ -1,0 +1,305 @@
+"""Cutting an nsys export to a window: events by their times, and what belongs to them.
+
+Device work that overlaps the window is kept, and the calls that launched it wherever they lie;
+of the host what overlaps the window or encloses one of these calls. What tells about the machine
+is kept whole.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable
+from functools import cached_property
+from pathlib import Path
+from typing import Final
+
+from traceprof.formats.nsys.codes import NVTX_MARK, NVTX_PUSH_POP, NVTX_START_END
+from traceprof.formats.nsys.cut_tables import DETAILS, is_known, model_tables, tells_of_machine
+from traceprof.formats.nsys.secrets import Passing, passing_of
+from traceprof.formats.nsys.target import physical_devices
+from traceprof.formats.sqlite.copying import DatabaseCopy, StoredTable, copying
+from traceprof.formats.sqlite.cut_note import NOTE, note_cut
+from traceprof.formats.sqlite.cut_strings import copy_strings, string_columns
+from traceprof.formats.sqlite.cut_times import Times, times_of
+from traceprof.formats.sqlite.database import Database
+from traceprof.formats.sqlite.table_names import quoted
+from traceprof.model.cutting import CutProgress, CutReport, CutRequest
+
+__all__ = ["cut"]
+
+_STRINGS: Final = "StringIds"
+_STRING_COLUMNS: Final = frozenset(
+    {"nameId", "textId", "demangledName", "shortName", "mangledName", "jsonTextId", "endNameId"}
+    | {"symbol", "module", "filenameId", "contentId", "srcFile", "funcName", "varName"}
+    | {"kernelName", "objectName", "unresolvedFaultPc", "stringId"}
+)
+_CONTENT: Final = "contentId"
+_EVENT, _MACHINE, _PRINTED = range(3)
+_PROCESS: Final = "({} >> 24 & 16777215)"
+_NVTX: Final = "NVTX_EVENTS"
+_DEFINITIONS: Final = "eventType IN (33, 39, 75, 76)"
+"""Categories, names of threads and domains: rows of NVTX that are no events."""
+_OPEN: Final = f"eventType IN ({NVTX_PUSH_POP}, {NVTX_START_END}) AND [end] IS NULL"
+
+
+def cut(source: Path, target: Path, request: CutRequest, progress: CutProgress) -> CutReport:
+    """Write what ``request`` asks for of an nsys export to the empty file ``target``.
+
+    Raises:
+        TraceError: the export cannot be read.
+        UsageError: ``target`` cannot be written.
+    """
+    with Database(source) as database:
+        places = physical_devices(database)
+    with copying(source, target, progress) as copy:
+        copy.check_names(request.tables)
+        return _Cut(copy, request, places).report()
+
+
+class _Cut:
+    """One cut: first the devices, then the calls, then what encloses them, then the strings."""
+
+    def __init__(
+        self, copy: DatabaseCopy, request: CutRequest, places: dict[tuple[int, int], int]
+    ) -> None:
+        self.copy = copy
+        self.request = request
+        self.places = places
+        self.unknown: dict[str, str] = {}
+        self.passing: Passing | None = None
+        if not request.keep_environment:
+            self.passing = passing_of(copy.connection, "source")
+            self.passing.register(copy.connection)
+
+    def report(self) -> CutReport:
+        """Write the copy; return what came of it."""
+        copy, request = self.copy, self.request
+        for sql in (
+            "launched (process INTEGER, call INTEGER, PRIMARY KEY (process, call)) WITHOUT ROWID",
+            "early (thread INTEGER, start INTEGER, PRIMARY KEY (thread, start)) WITHOUT ROWID",
+            "early_of (process INTEGER, start INTEGER, PRIMARY KEY (process, start)) WITHOUT ROWID",
+        ):
+            copy.execute(f"CREATE TEMP TABLE {sql}")
+        n_events = sum(self._copy_device_events(table) for table in self._on_devices)
+        self.first_call, self.last_call = copy.execute(
+            "SELECT min(call), max(call) FROM launched"
+        ).fetchone()
+        n_events += sum(self._copy_calls(table) for table in self._calls)
+        self.reach = self._first_launch()
+        n_events += sum(self._copy_events(table) for table in self._others)
+        for table in copy.tables.values():
+            if table.name not in copy.n_copied and table.name != _STRINGS:
+                self._copy_rest(table)
+        if _STRINGS in copy.tables:
+            self._copy_strings()
+        note_cut(copy, request, request.window)
+        copy.make_views()
+        return CutReport(n_events, self.unknown, copy.left_out)
+
+    @cached_property
+    def times(self) -> dict[str, Times]:
+        """The time columns of the tables that are cut by them."""
+        found: dict[str, Times] = {}
+        for name, table in self.copy.tables.items():
+            if tells_of_machine(name) or name == NOTE or name in DETAILS:
+                continue
+            times = times_of(table, foreign=not is_known(name))
+            if times is None:
+                continue
+            if is_known(name):
+                found[name] = times
+            elif times.is_on_clock(self.copy, table, self.request.span):
+                found[name] = times
+                self.unknown[name] = f"cut by {times.names}"
+        return found
+
+    @property
+    def _on_devices(self) -> list[StoredTable]:
+        return [
+            table
+            for name, table in self.copy.tables.items()
+            if name in self.times
+            and table.has("globalPid", "correlationId", "deviceId")
+            and "CUDA_EVENT" not in name
+        ]
+
+    @property
+    def _calls(self) -> list[StoredTable]:
+        return [
+            table
+            for name, table in self.copy.tables.items()
+            if name in self.times and table.has("globalTid", "correlationId", "end")
+        ]
+
+    @property
+    def _others(self) -> list[StoredTable]:
+        return [
+            table
+            for name, table in self.copy.tables.items()
+            if name in self.times and name not in self.copy.n_copied
+        ]
+
+    def _copy_device_events(self, table: StoredTable) -> int:
+        process = _PROCESS.format("globalPid")
+        n_rows = self._copy(table, self.times[table.name].overlap(self.request.reach))
+        self.copy.execute(
+            f"INSERT OR IGNORE INTO launched SELECT {process}, correlationId"
+            f" FROM main.{quoted(table.name)} WHERE globalPid NOTNULL AND correlationId <> 0"
+        )
+        return n_rows
+
+    def _copy_calls(self, table: StoredTable) -> int:
+        """Copy the calls in the window, and those before it that launched what was kept."""
+        times, process = self.times[table.name], _PROCESS.format("globalTid")
+        condition = times.overlap(self.request.reach)
+        start = self.request.reach.start_ns
+        if self.first_call is not None:
+            condition += (
+                f" OR (t.[start] < {start} AND correlationId BETWEEN"
+                f" {self.first_call} AND {self.last_call}"
+                f" AND ({process}, correlationId) IN (SELECT process, call FROM launched))"
+            )
+        n_rows = self._copy(table, condition)
+        rows = f"main.{quoted(table.name)} WHERE [start] < {start} AND globalTid NOTNULL"
+        linked = f"({process}, correlationId) IN (SELECT process, call FROM launched)"
+        self.copy.execute(
+            f"INSERT OR IGNORE INTO early SELECT globalTid, [start] FROM {rows} AND {linked}"
+        )
+        return n_rows
+
+    def _first_launch(self) -> int:
+        """Return when the first of the launches is; the start of the window where none is."""
+        self.copy.execute(
+            f"INSERT OR IGNORE INTO early_of SELECT {_PROCESS.format('thread')}, start FROM early"
+        )
+        ((first,),) = self.copy.execute("SELECT min(start) FROM early")
+        return self.request.reach.start_ns if first is None else int(first)
+
+    def _copy_events(self, table: StoredTable) -> int:
+        times = self.times[table.name]
+        conditions = [times.overlap(self.request.reach)]
+        is_ranges = table.name == _NVTX and table.has("eventType")
+        if table.has("globalTid") and times.end:
+            conditions += self._enclosing(is_ranges=is_ranges)
+        if table.name.endswith("CUDA_EVENT"):
+            conditions.append(self._of_calls(table))
+        if is_ranges and times.end:
+            conditions += [_DEFINITIONS, f"({_OPEN} AND [start] < {self.request.reach.end_ns})"]
+        return self._copy(table, " OR ".join(conditions))
+
+    def _enclosing(self, *, is_ranges: bool) -> list[str]:
+        """Return conditions on what encloses a launch that lies before the window."""
+        before = f"[start] < {self.request.reach.start_ns} AND [end] >= {self.reach}"
+        launch = "e.start BETWEEN t.[start] AND t.[end]"
+        found = [
+            f"({before} AND EXISTS (SELECT 1 FROM early AS e"
+            f" WHERE e.thread = t.globalTid AND {launch}))"
+        ]
+        if is_ranges:
+            found.append(
+                f"({before} AND eventType = {NVTX_START_END} AND EXISTS (SELECT 1 FROM"
+                f" early_of AS e WHERE e.process = {_PROCESS.format('t.globalTid')} AND {launch}))"
+            )
+        return found
+
+    def _of_calls(self, table: StoredTable) -> str:
+        """Return the condition on rows that belong to calls that are kept."""
+        for name in ("CUPTI_ACTIVITY_KIND_RUNTIME", "CUPTI_ACTIVITY_KIND_RUNTIME_V2"):
+            calls = self.copy.tables.get(name)
+            if name in self.copy.n_copied and calls and table.has("globalPid", "correlationId"):
+                return (
+                    f"({_PROCESS.format('globalPid')}, correlationId) IN (SELECT"
+                    f" {_PROCESS.format('globalTid')}, correlationId FROM main.{name})"
+                )
+        return "1"
+
+    def _copy(self, table: StoredTable, condition: str) -> int:
+        """Copy the events of a table that meet ``condition`` and are of whom is asked for."""
+        condition = f"({condition}) AND {self._owners(table)}"
+        wanted = self.request.takes(model_tables(table.name) | {table.name})
+        if not wanted:
+            condition = _DEFINITIONS if table.name == _NVTX and table.has("eventType") else "0"
+        elif table.name == _NVTX and table.has("eventType"):
+            condition += self._kinds_of_ranges()
+        shown = {}
+        if self.request.clip:
+            on_host = table.has("globalTid")
+            first = getattr(self, "reach", self.request.reach.start_ns) if on_host else None
+            shown = self.times[table.name].clipped(self.request.reach, first)
+            if table.name == _NVTX and "end" in shown:
+                end = self.request.reach.end_ns
+                shown["end"] = f"CASE WHEN {_OPEN} THEN {end} ELSE {shown['end']} END"
+        return self.copy.copy(table.name, condition, shown)
+
+    def _kinds_of_ranges(self) -> str:
+        if self.request.takes(frozenset({_NVTX, "ranges", "collectives"})):
+            return (
+                ""
+                if self.request.takes(frozenset({_NVTX, "marks"}))
+                else (f" AND eventType <> {NVTX_MARK}")
+            )
+        return f" AND (eventType = {NVTX_MARK} OR {_DEFINITIONS})"
+
+    def _owners(self, table: StoredTable) -> str:
+        """Return the condition on rows of the processes and devices that are asked for."""
+        conditions = ["1"]
+        owner = next((column for column in ("globalTid", "globalPid") if table.has(column)), None)
+        if self.request.processes is not None and owner is not None:
+            process = _PROCESS.format(owner)
+            processes = _listed(int(one) & 0xFFFFFF for one in self.request.processes)
+            conditions.append(f"({owner} IS NULL OR {process} IN ({processes}))")
+        devices = self.request.devices
+        if devices is not None and table.has("deviceId"):
+            conditions.append(self._on(devices, has_process=table.has("globalPid")))
+        return " AND ".join(conditions)
+
+    def _on(self, devices: Collection[int], *, has_process: bool) -> str:
+        plain = f"deviceId IN ({_listed(devices)})"
+        if not self.places or not has_process:
+            return plain
+        place = f"({_PROCESS.format('globalPid')}, deviceId)"
+        known = ", ".join(f"({process}, {number})" for process, number in self.places)
+        chosen = [f"({p}, {n})" for (p, n), device in self.places.items() if device in devices]
+        is_chosen = f"{place} IN (VALUES {', '.join(chosen)})" if chosen else "0"
+        return f"({is_chosen} OR ({plain} AND {place} NOT IN (VALUES {known})))"
+
+    def _copy_rest(self, table: StoredTable) -> None:
+        """Copy a table without times: what belongs to events with these, others whole."""
+        name, condition = table.name, "1"
+        if name in DETAILS:
+            column, events, reference = DETAILS[name]
+            if events in self.copy.n_copied and table.has(column):
+                condition = f"{column} IN (SELECT {reference} FROM main.{events})"
+        elif name.endswith("CUDA_EVENT"):
+            condition = f"({self._of_calls(table)}) AND {self._owners(table)}"
+        elif not is_known(name):
+            self.unknown[name] = "kept whole"
+        shown = {}
+        if self.passing is not None and name not in DETAILS and not name.startswith("ENUM_"):
+            texts = [column for column, kind in table.types.items() if kind in ("TEXT", "")]
+            shown = {column: self.passing.shown(name, column) for column in texts}
+        self.copy.copy(name, condition, shown)
+
+    def _copy_strings(self) -> None:
+        references = [
+            (name, column, self._kind_of(name, column))
+            for name, table in self.copy.tables.items()
+            if name not in (_STRINGS, NOTE)
+            for column in string_columns(table, _STRING_COLUMNS, is_known=is_known(name))
+        ]
+        copy_strings(self.copy, _STRINGS, "id", references, self._shown_string)
+
+    def _kind_of(self, table: str, column: str) -> int:
+        if table in self.times or table in DETAILS:
+            return _EVENT
+        return _PRINTED if column == _CONTENT else _MACHINE
+
+    def _shown_string(self, kind: int) -> str:
+        if self.passing is None:
+            return "t.value"
+        if kind == _PRINTED:
+            return self.passing.removed
+        return self.passing.shown_string(is_event=kind == _EVENT)
+
+
+def _listed(numbers: Iterable[int]) -> str:
+    return ", ".join(str(int(number)) for number in numbers)

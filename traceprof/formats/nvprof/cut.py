@@ -1,0 +1,230 @@
+"""Cutting a file of nvprof to a window: events by their times, and what belongs to them.
+
+Device work that overlaps the window is kept, and the calls that launched it wherever they lie;
+markers in the window, and ranges that overlap it or enclose one of these calls, with both their
+ends. Tables about the machine are kept whole. nvprof keeps no environment.
+"""
+
+from __future__ import annotations
+
+from functools import cached_property
+from pathlib import Path
+from typing import Final
+
+from traceprof.formats.nvprof.file import PREFIX, open_nvprof
+from traceprof.formats.nvprof.host import END, START
+from traceprof.formats.sqlite.copying import DatabaseCopy, StoredTable, copying
+from traceprof.formats.sqlite.cut_note import NOTE, note_cut
+from traceprof.formats.sqlite.cut_strings import copy_strings, string_columns
+from traceprof.formats.sqlite.cut_times import Times, times_of
+from traceprof.formats.sqlite.database import Database
+from traceprof.formats.sqlite.table_names import quoted
+from traceprof.model.cutting import CutProgress, CutReport, CutRequest
+from traceprof.model.window import TimeWindow
+
+__all__ = ["cut"]
+
+_STRINGS: Final = "StringTable"
+_STRING_COLUMNS: Final = frozenset(
+    {"name", "domain", "fileName", "srcFile", "funcName", "varName", "kernelName"}
+)
+_MARKER: Final = PREFIX + "MARKER"
+_MARKER_DATA: Final = PREFIX + "MARKER_DATA"
+_DEVICE_TABLES: Final = frozenset(
+    PREFIX + name
+    for name in ("CONCURRENT_KERNEL", "KERNEL", "CDP_KERNEL", "GRAPH_TRACE", "MEMCPY", "MEMCPY2")
+) | {PREFIX + "MEMSET"}
+_CALLS: Final = (PREFIX + "RUNTIME", PREFIX + "DRIVER")
+_OF_THE_MACHINE: Final = frozenset(
+    {"Version", *(PREFIX + name for name in ("DEVICE", "DEVICE_ATTRIBUTE", "CONTEXT", "NAME"))}
+    | {PREFIX + name for name in ("STREAM", "PCIE", "NVLINK", "FUNCTION", "MODULE")}
+    | {PREFIX + name for name in ("SOURCE_LOCATOR", "INSTRUCTION_CORRELATION")}
+)
+_MODEL: Final = {
+    "CONCURRENT_KERNEL": "kernels",
+    "KERNEL": "kernels",
+    "CDP_KERNEL": "kernels",
+    "GRAPH_TRACE": "kernels",
+    "MEMCPY": "copies",
+    "MEMCPY2": "copies",
+    "MEMSET": "copies",
+    "UNIFIED_MEMORY_COUNTER": "copies",
+    "RUNTIME": "api_calls",
+    "DRIVER": "api_calls",
+    "SYNCHRONIZATION": "syncs",
+    "OVERHEAD": "overheads",
+}
+_THREAD: Final = (
+    "printf('%02X%02X%02X%02X', {0} & 255, {0} >> 8 & 255, {0} >> 16 & 255, {0} >> 24 & 255)"
+)
+"""A thread's number as an object id has it, in hexadecimal: 32 bits, the lowest byte first."""
+
+
+def cut(source: Path, target: Path, request: CutRequest, progress: CutProgress) -> CutReport:
+    """Write what ``request`` asks for of a file of nvprof to the empty file ``target``.
+
+    Raises:
+        TraceError: the file cannot be read.
+        UsageError: ``target`` cannot be written.
+    """
+    zero_ns = request.zero_ns
+    if zero_ns is None:
+        with Database(source) as database:
+            zero_ns = open_nvprof(database, ()).zero_ns
+    with copying(source, target, progress) as copy:
+        copy.check_names(request.tables)
+        return _Cut(copy, request, zero_ns).report()
+
+
+def _moved(window: TimeWindow, by_ns: int) -> TimeWindow:
+    return TimeWindow(window.start_ns + by_ns, window.end_ns + by_ns)
+
+
+class _Cut:
+    """One cut: first the devices, then the calls, the markers, what belongs to them, strings."""
+
+    def __init__(self, copy: DatabaseCopy, request: CutRequest, zero_ns: int) -> None:
+        self.copy = copy
+        self.request = request
+        self.zero_ns = zero_ns
+        self.window = _moved(request.reach, zero_ns)
+        self.reach = self.window.start_ns
+        self.unknown: dict[str, str] = {}
+
+    def report(self) -> CutReport:
+        """Write the copy; return what came of it."""
+        copy, tables = self.copy, self.copy.tables
+        copy.execute("CREATE TEMP TABLE launched (call INTEGER PRIMARY KEY)")
+        copy.execute("CREATE TEMP TABLE early (thread TEXT, start INTEGER)")
+        n_events = sum(self._copy_device_events(tables[n]) for n in tables if n in _DEVICE_TABLES)
+        n_events += sum(self._copy_calls(tables[n]) for n in _CALLS if n in tables)
+        ((first,),) = copy.execute("SELECT min(start) FROM early")
+        self.reach = self.window.start_ns if first is None else int(first)
+        if _MARKER in tables:
+            n_events += self._copy_markers(tables[_MARKER])
+        for name in self.times:
+            if name not in copy.n_copied:
+                overlap = self.times[name].overlap(self.window)
+                n_events += self._copy(tables[name], overlap)
+        for name, table in tables.items():
+            if name not in copy.n_copied and name != _STRINGS:
+                self._copy_rest(table)
+        self._copy_strings()
+        note_cut(copy, self.request, _moved(self.request.window, self.zero_ns))
+        copy.make_views()
+        return CutReport(n_events, self.unknown, copy.left_out, self.zero_ns)
+
+    @cached_property
+    def times(self) -> dict[str, Times]:
+        """The time columns of the tables that are cut by them."""
+        found: dict[str, Times] = {}
+        span = self.request.span
+        if span is not None:
+            span = _moved(span, self.zero_ns)
+        for name, table in self.copy.tables.items():
+            is_known = name.startswith(PREFIX)
+            times = times_of(table, foreign=not is_known)
+            if times is None or name in (NOTE, _STRINGS, _MARKER) or name in _OF_THE_MACHINE:
+                continue
+            if is_known:
+                found[name] = times
+            elif times.is_on_clock(self.copy, table, span):
+                found[name] = times
+                self.unknown[name] = f"cut by {times.names}"
+        return found
+
+    def _copy_device_events(self, table: StoredTable) -> int:
+        if table.name not in self.times:
+            return 0
+        condition = self.times[table.name].overlap(self.window)
+        devices = self.request.devices
+        if devices is not None and table.has("deviceId"):
+            condition += f" AND deviceId IN ({', '.join(str(int(one)) for one in devices)})"
+        n_rows = self._copy(table, condition)
+        for column in ("correlationId", "runtimeCorrelationId"):
+            if table.has(column):
+                self.copy.execute(
+                    f"INSERT OR IGNORE INTO launched SELECT {column}"
+                    f" FROM main.{quoted(table.name)} WHERE {column} > 0"
+                )
+        return n_rows
+
+    def _copy_calls(self, table: StoredTable) -> int:
+        start = self.window.start_ns
+        condition = self.times[table.name].overlap(self.window)
+        launched = "correlationId IN (SELECT call FROM launched)"
+        n_rows = self._copy(table, f"{condition} OR (t.[start] < {start} AND {launched})")
+        self.copy.execute(
+            f"INSERT INTO early SELECT {_THREAD.format('threadId')}, [start]"
+            f" FROM main.{quoted(table.name)} WHERE [start] < {start} AND {launched}"
+        )
+        return n_rows
+
+    def _copy_markers(self, table: StoredTable) -> int:
+        """Copy marks in the window, and both ends of the ranges that overlap or enclose."""
+        copy, start_ns, end_ns = self.copy, self.window.start_ns, self.window.end_ns
+        copy.execute("CREATE INDEX temp.early_by_thread ON early (thread, start)")
+        turn = "row_number() OVER (PARTITION BY id ORDER BY timestamp, _id_)"
+        rows = f"SELECT _id_ AS row, id, timestamp, hex(substr(objectId, 5, 4)) AS thread, {turn}"
+        copy.execute(
+            "CREATE TEMP TABLE kept_marker AS WITH"
+            f" first AS ({rows} AS turn FROM source.{_MARKER} WHERE flags & {START}),"
+            f" last AS ({rows} AS turn FROM source.{_MARKER} WHERE flags & {END})"
+            " SELECT first.row AS opened, last.row AS closed"
+            " FROM first LEFT JOIN last USING (id, turn)"
+            f" WHERE first.timestamp < {end_ns} AND (first.timestamp >= {start_ns}"
+            f" OR last.timestamp IS NULL OR last.timestamp > {start_ns}"
+            f" OR (last.timestamp >= {self.reach} AND EXISTS (SELECT 1 FROM early AS e WHERE"
+            " e.start BETWEEN first.timestamp AND last.timestamp"
+            " AND (e.thread = first.thread OR first.thread IN ('', '00000000')))))"
+        )
+        inside = f"timestamp >= {start_ns} AND timestamp < {end_ns}"
+        paired = " OR ".join(
+            f"_id_ IN (SELECT {side} FROM kept_marker)" for side in ("opened", "closed")
+        )
+        shown = {}
+        if self.request.clip:
+            shown = {
+                "timestamp": f"CASE WHEN flags & {START} THEN max(timestamp, {self.reach})"
+                f" WHEN flags & {END} THEN min(timestamp, {end_ns}) ELSE timestamp END"
+            }
+        kinds = [f"(NOT (flags & {START | END}) AND {inside})", f"({paired})"]
+        if not self.request.takes(frozenset({_MARKER, "marks"})):
+            kinds[0] = "0"
+        if not self.request.takes(frozenset({_MARKER, "ranges", "collectives"})):
+            kinds[1] = "0"
+        return copy.copy(table.name, " OR ".join(kinds), shown)
+
+    def _copy(self, table: StoredTable, condition: str) -> int:
+        plain = table.name.removeprefix(PREFIX)
+        if not self.request.takes(frozenset({table.name, _MODEL.get(plain, table.name)})):
+            condition = "0"
+        shown = {}
+        if self.request.clip:
+            first = None if table.name in _DEVICE_TABLES else self.reach
+            shown = self.times[table.name].clipped(self.window, first)
+        return self.copy.copy(table.name, condition, shown)
+
+    def _copy_rest(self, table: StoredTable) -> None:
+        """Copy a table without times: what belongs to events with these, others whole."""
+        name, condition = table.name, "1"
+        if name == _MARKER_DATA and _MARKER in self.copy.n_copied:
+            condition = f"id IN (SELECT id FROM main.{_MARKER})"
+        elif not name.startswith(PREFIX) and name not in (*_OF_THE_MACHINE, NOTE):
+            self.unknown[name] = "kept whole"
+        elif table.has("correlationId") and name not in _OF_THE_MACHINE:
+            calls = [f"SELECT correlationId FROM main.{n}" for n in _CALLS if n in self.copy.tables]
+            kept = " UNION ".join(["SELECT call FROM launched", *calls])
+            condition = f"correlationId IN ({kept})"
+        self.copy.copy(name, condition)
+
+    def _copy_strings(self) -> None:
+        references = [
+            (name, column, 0)
+            for name, table in self.copy.tables.items()
+            if name not in (_STRINGS, NOTE)
+            for column in string_columns(
+                table, _STRING_COLUMNS, is_known=name.startswith(PREFIX) or name in _OF_THE_MACHINE
+            )
+        ]
+        copy_strings(self.copy, _STRINGS, "_id_", references, lambda _: "t.value")

@@ -1,0 +1,342 @@
+"""Cutting the files of a run: which window of which file, and where the parts go."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+
+from traceprof.errors import UsageError
+from traceprof.facts.steps.find import STEP_TABLES, steps_of_ranks
+from traceprof.files import new_file, new_folder
+from traceprof.formats.runs.files import is_run
+from traceprof.formats.runs.manifest import MANIFEST_KEY
+from traceprof.model.clocks import ClockCorrection
+from traceprof.model.cutting import CutProgress, CutRequest, no_progress
+from traceprof.model.ranks import Ranks
+from traceprof.model.tables import ABSENT, TABLES
+from traceprof.model.trace import Trace
+from traceprof.model.window import TimeWindow
+from traceprof.session.cutting_many import Part, Parts, cut_parts
+from traceprof.session.opening import Align
+from traceprof.session.run import Run
+from traceprof.session.selection import Selection, select
+
+__all__ = ["Cuts", "Cutting", "cut_run", "cut_steps"]
+
+_APART: Final = 100_000_000
+"""By what a run tells processes of different files apart: `traceprof.model.merge`."""
+_ABSOLUTE: Final = re.compile(r"@(\d+)\.\.@?(\d+)")
+_OF_FILES: Final = frozenset(name for name, table in TABLES.items() if not table.has_times)
+_TIMES: Final = 4
+"""How often an instant is corrected to find where it lies on the clock of a file."""
+MANIFEST: Final = "run.json"
+
+
+@dataclass(frozen=True, slots=True)
+class Cutting:
+    """What of a run is wanted beside the window: see `CutRequest`; ``ranks`` are the run's."""
+
+    devices: Collection[int] | None = None
+    ranks: Collection[int] | None = None
+    tables: Collection[str] | None = None
+    clip: bool = False
+    keep_environment: bool = False
+
+
+@dataclass(slots=True)
+class Cuts:
+    """What came of it: events and bytes written, and what must be said of tables."""
+
+    path: Path
+    n_events: int = 0
+    n_bytes: int = 0
+    n_files: int = 0
+    remarks: dict[str, None] = field(default_factory=dict)
+
+    def add(self, parts: Parts) -> None:
+        """Count what was written of a file."""
+        for part, report in parts.reports:
+            self.n_events += report.n_events
+            self.n_bytes += part.target.stat().st_size
+            self.n_files += 1
+            for name, what in report.unknown.items():
+                self.remarks[f"table {name}, which traceprof does not know: {what}"] = None
+            for name in report.left_out:
+                self.remarks[f"table {name} is left out: it is made by a module of SQLite"] = None
+
+
+@dataclass(frozen=True, slots=True)
+class _File:
+    """One file of a run, with what turns a window of the run into one of its own."""
+
+    path: Path
+    parts: tuple[Trace, ...]
+    offset_ns: int = 0
+    correction: ClockCorrection = field(default_factory=ClockCorrection)
+
+    def own(self, window: TimeWindow) -> TimeWindow:
+        """Return ``window`` on the clock of the file."""
+        return TimeWindow(*(self._own_instant(t) for t in (window.start_ns, window.end_ns)))
+
+    def _own_instant(self, common_ns: int) -> int:
+        shown = common_ns
+        for _ in range(_TIMES):
+            error = float(self.correction.error_ns(np.array([shown], np.int64))[0])
+            shown = common_ns + round(error)
+        return shown - self.offset_ns
+
+    @property
+    def ranks(self) -> list[int]:
+        """The ranks in it."""
+        found = {int(r) for part in self.parts for r in part.processes["rank"] if r != ABSENT}
+        return sorted(found)
+
+    def processes_of(self, ranks: Collection[int]) -> frozenset[int]:
+        """Return its processes, by their own ids, that are these ranks."""
+        rows = [part.processes for part in self.parts]
+        return frozenset(
+            int(process) % _APART
+            for frame in rows
+            for process in frame.loc[frame["rank"].isin(list(ranks)), "process"]
+        )
+
+
+def cut_run(
+    run: Run,
+    output: Path,
+    cutting: Cutting,
+    *,
+    force: bool = False,
+    progress: CutProgress = no_progress,
+) -> tuple[Cuts, Selection]:
+    """Write the window of ``run`` to ``output``: a file, or the folder of a run of several files.
+
+    Raises:
+        TraceError: a file cannot be read or cut.
+        UsageError: the window is none of this run, nothing is left, or ``output`` cannot be
+            written.
+    """
+    cuts = Cuts(output)
+    if not is_run(run.paths):
+        selection, files = _of_one_file(run, cutting)
+        with new_file(output, force=force, inputs=run.paths) as target:
+            part = Part(target, _request(files[0], selection, cutting, output.name))
+            cuts.add(cut_parts(files[0].path, [part], progress))
+        return cuts, selection
+    selection = run.selection
+    files = _files(run, cutting)
+    with new_folder(output) as folder:
+        _cut_files(files, {folder: selection}, cutting, cuts, progress)
+        _write_manifest(folder, files, output.name)
+    return cuts, selection
+
+
+def cut_steps(
+    run: Run, output: Path, cutting: Cutting, *, progress: CutProgress = no_progress
+) -> tuple[Cuts, Sequence[Selection]]:
+    """Write each step of ``run`` to a file of its own in the folder ``output``, in few passes.
+
+    Of a run of several files each step is a folder. With a window, the steps inside it.
+
+    Raises:
+        TraceError: a file cannot be read or cut.
+        UsageError: no steps are known, or ``output`` cannot be written.
+    """
+    ranks = run.within("all").of_ranks(STEP_TABLES | _OF_FILES).whole
+    inside = ranks.span if run.window is None else run.selection.window
+    selections = [
+        found
+        for number in sorted(set(steps_of_ranks(ranks).table["step"].tolist()))
+        if (found := select(ranks, f"step:{number}")).window & inside == found.window
+    ]
+    if not selections:
+        select(ranks, "steady")  # says why there are none
+        raise UsageError("no step lies within the window")
+    cuts, several = Cuts(output), is_run(run.paths)
+    files = _files(run, cutting)
+    with new_folder(output) as folder:
+        names = _numbered(selections)
+        if several:
+            places = {folder / name: one for name, one in zip(names, selections, strict=True)}
+            for place in places:
+                place.mkdir()
+            _cut_files(files, places, cutting, cuts, progress)
+            for place in places:
+                _write_manifest(place, files, f"{output.name} {place.name}")
+        else:
+            (file,) = files
+            suffix = _suffix(file.path)
+            parts = [
+                Part(
+                    _touched(folder / f"{name}{suffix}"),
+                    _request(file, selection, cutting, f"{name}{suffix}"),
+                )
+                for name, selection in zip(names, selections, strict=True)
+            ]
+            cuts.add(cut_parts(file.path, parts, progress))
+    return cuts, selections
+
+
+def _numbered(steps: Sequence[Selection]) -> list[str]:
+    """Return names of steps that sort as these do: step-007."""
+    numbers = [step.label.removeprefix("step:") for step in steps]
+    width = max(map(len, numbers))
+    return [f"step-{number.zfill(width)}" for number in numbers]
+
+
+def _cut_files(
+    files: Sequence[_File],
+    places: Mapping[Path, Selection],
+    cutting: Cutting,
+    cuts: Cuts,
+    progress: CutProgress,
+) -> None:
+    """Write every file of a run, cut to each of the windows, into the folder of the window."""
+    for file in files:
+        name = _names(files)[file.path]
+        parts = [
+            Part(_touched(folder / name), _request(file, selection, cutting, name))
+            for folder, selection in places.items()
+        ]
+        cuts.add(cut_parts(file.path, parts, progress))
+
+
+def _of_one_file(run: Run, cutting: Cutting) -> tuple[Selection, list[_File]]:
+    """Return the window and the file; where the window says it all, nothing is read for it."""
+    told = _ABSOLUTE.fullmatch((run.window or "").replace(" ", ""))
+    if told and cutting.ranks is None:
+        window = TimeWindow(int(told[1]), int(told[2]))
+        if window.duration_ns:
+            return Selection(window, run.window or ""), [_File(run.paths[0], ())]
+    return run.selection, _files(run, cutting)
+
+
+def _files(run: Run, cutting: Cutting) -> list[_File]:
+    """Return the files that hold the ranks that are asked for.
+
+    Raises:
+        UsageError: a rank is not there.
+    """
+    ranks = run.within("all").of_ranks(_OF_FILES).whole
+    offsets = _offsets(ranks, run.opening.align, several=is_run(run.paths))
+    by_path: dict[Path, list[int]] = {}
+    for index, part in enumerate(ranks):
+        by_path.setdefault(Path(part.info.path), []).append(index)
+    if not is_run(run.paths):
+        by_path = {run.paths[0]: list(range(len(ranks)))}
+    files = [
+        _File(
+            path,
+            tuple(ranks.parts[i] for i in places),
+            offsets[places[0]],
+            _correction(ranks, places[0]),
+        )
+        for path, places in by_path.items()
+    ]
+    if cutting.ranks is None:
+        return files
+    known = {rank for file in files for rank in file.ranks}
+    missing = sorted(set(cutting.ranks) - known)
+    if missing:
+        here = ", ".join(map(str, sorted(known))) or "none"
+        raise UsageError(f"no rank {', '.join(map(str, missing))}: the trace has {here}")
+    return [file for file in files if not set(file.ranks).isdisjoint(cutting.ranks)]
+
+
+def _offsets(ranks: Ranks, align: Align, *, several: bool) -> list[int]:
+    """Return what was added to the times of each file to put all on one clock."""
+    epochs = [part.info.utc_epoch_ns for part in ranks]
+    known = [epoch for epoch in epochs if epoch is not None]
+    if not several or len(ranks) < 2 or align is Align.NONE or len(known) < len(epochs):
+        return [0] * len(epochs)
+    return [epoch - min(known) for epoch in known]
+
+
+def _correction(ranks: Ranks, index: int) -> ClockCorrection:
+    for process in ranks.parts[index].processes["process"]:
+        if int(process) in ranks.clocks:
+            return ranks.clocks[int(process)]
+    return ClockCorrection()
+
+
+def _request(file: _File, selection: Selection, cutting: Cutting, name: str) -> CutRequest:
+    processes = None
+    if cutting.ranks is not None and not set(file.ranks) <= set(cutting.ranks):
+        processes = file.processes_of(cutting.ranks)
+    span = None
+    if file.parts:
+        whole = file.parts[0]
+        own = next(iter(whole.recordings.values()), whole.span)
+        span = file.own(own)
+    return CutRequest(
+        file.own(selection.window),
+        selection.label,
+        file.path.name,
+        _chosen(cutting.devices),
+        processes,
+        _chosen(cutting.tables),
+        cutting.clip,
+        cutting.keep_environment,
+        is_packed=name.endswith(".gz"),
+        span=span,
+    )
+
+
+def _chosen(some: Collection[Any] | None) -> frozenset[Any] | None:
+    return None if some is None else frozenset(some)
+
+
+def _names(files: Sequence[_File]) -> dict[Path, str]:
+    """Return what the part of each file is called: as the file, where that is no other's name."""
+    names: dict[Path, str] = {}
+    for file in files:
+        name, number = _name(file.path), 2
+        while name in names.values():
+            name, number = f"{number}-{_name(file.path)}", number + 1
+        names[file.path] = name
+    return names
+
+
+def _name(path: Path) -> str:
+    """Return the name of a part of ``path``: a report becomes an export, a packed export plain."""
+    if path.name.endswith(".gz") and ".json" not in path.name:
+        return path.name.removesuffix(".gz")
+    return f"{path.stem}.sqlite" if path.suffix in (".nsys-rep", ".qdrep", ".qdstrm") else path.name
+
+
+def _suffix(path: Path) -> str:
+    name = Path(_name(path))
+    return f"{Path(name.stem).suffix}.gz" if name.suffix == ".gz" else name.suffix
+
+
+def _touched(path: Path) -> Path:
+    path.touch()
+    return path
+
+
+def _write_manifest(folder: Path, files: Sequence[_File], label: str) -> None:
+    names, rows = _names(files), []
+    for file in files:
+        row: dict[str, Any] = {"file": names[file.path]}
+        if len(file.ranks) == 1 and len(file.parts) == 1:
+            processes = file.parts[0].processes
+            first = processes[processes["rank"] != ABSENT].iloc[0]
+            row |= {"rank": int(first["rank"])}
+            row |= {"local_rank": int(first["local_rank"])} if first["local_rank"] != ABSENT else {}
+            row |= {name: str(first[name]) for name in ("host", "rack") if first.get(name)}
+        rows.append(row)
+    sizes = {int(s) for file in files for part in file.parts for s in part.processes["world_size"]}
+    n_ranks = sum(max(1, len(file.ranks)) for file in files)
+    manifest = {
+        MANIFEST_KEY: 1,
+        "label": label,
+        "world_size": max(n_ranks, *sizes, 0) if sizes else n_ranks,
+        "ranks": rows,
+    }
+    (folder / MANIFEST).write_text(json.dumps(manifest, indent=1) + "\n", "utf-8")
