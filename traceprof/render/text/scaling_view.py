@@ -166,7 +166,9 @@ def _law(row: Row) -> Text:
     if not is_known(share):
         return Text()
     text = f"{_GAP}{_LAW}{value_text(Unit.RATIO, share)}"
-    if share > 1:
+    if is_known(limit) and not row["is_fitting"]:
+        text += f", but that would allow no more than {value_text(Unit.FACTOR, limit)}: it does not fit"
+    elif share > 1:
         text += ": more than all, it gets slower"
     elif is_known(limit):
         text += f": at most {value_text(Unit.FACTOR, limit)}"
