@@ -342,7 +342,7 @@ LIMITS: Final = ResultSpec(
 
 ABOUT: Final = {
     "judged": "what is judged, with 95 % intervals",
-    "difference": "where the difference of a step is, as a sum",
+    "difference": "where the difference is, as a sum",
     "settings": "whether they can be compared: in what they differ",
     "limits": "the limits that were set",
     "kernels": "kernels: new, gone, renamed, changed",
@@ -351,7 +351,7 @@ ABOUT: Final = {
     "collectives": "collectives",
     "copies": "copies",
     "ranks": "the ranks",
-    "steps": "the steps of both, one by one",
+    "steps": "the steps (or turns) of both, one by one",
     "measures": "the runs in single numbers",
 }
 """What each result is, in words, in the order in which they are shown."""

@@ -112,12 +112,27 @@ def compare_steps(base: _Float64Array, new: _Float64Array) -> Difference:
         change_ratio=math.expm1(change),
         low_ratio=math.expm1(low) if math.isfinite(low) else math.nan,
         high_ratio=math.expm1(high) if math.isfinite(high) else math.nan,
-        smallest_ratio=math.expm1(far - change) if math.isfinite(far) else math.nan,
+        smallest_ratio=_smallest(first, second, change, far, reach),
         larger_ratio=float(_share_below(first, second).mean()),
         alike_ratio=max(side.alike for side in sides),
         together=together,
         why="",
     )
+
+
+def _smallest(
+    base: _Float64Array, new: _Float64Array, change: float, far: float, reach: float
+) -> float:
+    """Return the change that would have been seen; NaN: none.
+
+    At the latest it is seen where every new value is beyond every base value, if pairs can be
+    out of balance by ``reach`` at all.
+    """
+    if math.isfinite(far):
+        return math.expm1(far - change)
+    if reach >= 0.5:
+        return math.nan
+    return math.expm1(max(new[-1] - base[0] - change, change - (new[0] - base[-1])))
 
 
 def compare_runs(base: Sequence[float], new: Sequence[float]) -> Difference:
