@@ -21,7 +21,7 @@ from typing import Final, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-__all__ = ["FEWEST", "LEAST", "Difference", "compare_runs", "compare_steps", "interval_of_median"]
+__all__ = ["FEWEST", "LEAST", "Difference", "compare_runs", "compare_steps", "interval_of_mean", "interval_of_median"]
 
 _Float64Array: TypeAlias = npt.NDArray[np.float64]
 
@@ -173,6 +173,16 @@ def interval_of_median(values: _Float64Array) -> tuple[float, float]:
     reach = _student(1 - _LEVEL / 2, placed.freedom) * placed.error
     low, high = np.quantile(order, [max(0.0, 0.5 - reach), min(1.0, 0.5 + reach)])
     return float(low), float(high)
+
+
+def interval_of_mean(values: _Float64Array) -> tuple[float, float]:
+    """Return the 95 % interval of the mean of a series in its order; NaN of too few values."""
+    if len(values) < FEWEST:
+        return math.nan, math.nan
+    placed = _Placed.of(values)
+    reach = _student(1 - _LEVEL / 2, placed.freedom) * placed.error
+    middle = float(values.mean())
+    return middle - reach, middle + reach
 
 
 def _plain(
