@@ -11,6 +11,7 @@ from traceprof.comparison.base import Comparison
 from traceprof.comparison.difference import difference_of, matched_kernels
 from traceprof.comparison.judging import judge, judged_result, steps_result
 from traceprof.comparison.limits import Limit, limits_of
+from traceprof.comparison.metrics import metrics_of_sides
 from traceprof.comparison.settings import not_recorded, settings_of, warnings_of
 from traceprof.comparison.sides import STEP, TURN, WINDOW, Side, common_unit, units_of
 from traceprof.comparison.specs import ABOUT, DIFFERENCE, MEASURES
@@ -55,6 +56,8 @@ def compare(
     results |= {"kernels": kernels} if kernels is not None else {}
     results |= side_by_side(*sides)
     results |= {"ranks": ranks} if ranks is not None else {}
+    metrics = metrics_of_sides(*sides)
+    results |= {"metrics": metrics} if metrics is not None else {}
     results["steps"] = steps_result(*sides)
     results["measures"] = measures
     shown = {name: result for name, result in results.items() if not _is_empty(result)}

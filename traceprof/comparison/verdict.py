@@ -9,7 +9,7 @@ from typing import Any, Final
 import pandas as pd
 
 from traceprof.comparison.judging import MAIN, Judged
-from traceprof.comparison.sides import Side
+from traceprof.comparison.sides import STEP, TURN, Side
 from traceprof.facts.names.kernels import short_name
 from traceprof.model.results import Note, Result
 
@@ -37,6 +37,8 @@ def verdict_of(
         found += _on_causes(difference)
     elif difference is not None:
         found += _on_phases(difference)
+    if not judged and not found:
+        return (Note("Nothing is judged: neither throughput nor steps are known of both."),)
     return tuple(found)
 
 
@@ -95,10 +97,11 @@ def _on_main(
             **values,
         )
     if time.unit == "ns":
+        counts = (time.difference.new_count, time.difference.base_count)
+        medians = " (medians of {n_new:count} and {n_base:count} {of}(s))" if max(counts) > 1 else ""
         yield Note.of(
-            "A {unit} takes {new:ns} instead of {base:ns} (medians of {n_new:count} and "
-            "{n_base:count} {of}(s)).",
-            unit=sides[0].unit,
+            f"A {{unit}} takes {{new:ns}} instead of {{base:ns}}{medians}.",
+            unit=TURN if main.name == "turn_ns" else STEP,
             new=time.difference.new,
             base=time.difference.base,
             n_new=time.difference.new_count,
