@@ -107,17 +107,33 @@ def compare_steps(base: _Float64Array, new: _Float64Array) -> Difference:
     low, high, far = (
         _quantile_of_pairs(first, second, share) for share in (0.5 - reach, 0.5 + reach, 0.5 + seen)
     )
+    smallest = _smallest(first, second, change, far, reach)
+    gap = max(second[0] - first[-1], first[0] - second[-1])
+    if reach >= 0.5 and gap > max(first[-1] - first[0], second[-1] - second[0]):
+        # Places tell no more where a drift makes few steps alike; lengths still do.
+        error, freedom = _of_lengths(np.log(base), np.log(new))
+        half = _student(1 - _LEVEL / 2, freedom) * error
+        if half < abs(change):
+            low, high = change - half, change + half
+            smallest = math.expm1(half + NormalDist().inv_cdf(_POWER) * error)
     return replace(
         found,
         change_ratio=math.expm1(change),
         low_ratio=math.expm1(low) if math.isfinite(low) else math.nan,
         high_ratio=math.expm1(high) if math.isfinite(high) else math.nan,
-        smallest_ratio=_smallest(first, second, change, far, reach),
+        smallest_ratio=smallest,
         larger_ratio=float(_share_below(first, second).mean()),
         alike_ratio=max(side.alike for side in sides),
         together=together,
         why="",
     )
+
+
+def _of_lengths(base: _Float64Array, new: _Float64Array) -> tuple[float, float]:
+    """Return the standard error of the difference of two means, and its degrees of freedom."""
+    sides = [_Placed.of(own) for own in (base, new)]
+    errors = [side.error for side in sides]
+    return math.hypot(*errors), _welch(errors, [side.freedom for side in sides])
 
 
 def _smallest(

@@ -172,7 +172,7 @@ def _law(row: Row) -> Text:
     text = f"{_GAP}{_LAW}{value_text(Unit.RATIO, share)}"
     if share > 1:
         text += ": more than all, it gets slower"
-    elif is_known(limit) and not row["is_fitting"]:
+    elif is_known(limit) and row["is_exceeded"]:
         most = value_text(Unit.FACTOR, limit)
         text += f", but that would allow no more than {most}: it does not fit"
     elif is_known(limit):
