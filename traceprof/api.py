@@ -280,9 +280,7 @@ def accuracy(
         TraceprofError: a run cannot be found or read, or none has the metric.
     """
     found = _summaries(runs, db)
-    return _comparison(
-        reached(found, target=to, metric=metric, is_lower=is_lower, base=base)
-    )
+    return _comparison(reached(found, target=to, metric=metric, is_lower=is_lower, base=base))
 
 
 def _summaries(runs: Sequence[str | Path | Summary], db: str | Path | None) -> list[Summary]:

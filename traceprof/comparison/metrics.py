@@ -61,7 +61,7 @@ def _row(name: str, base: Side, new: Side) -> dict[str, Any] | None:
         **row,
         "last_difference": row["new_last"] - row["base_last"],
         "best_difference": row["new_best"] - row["base_best"],
-        "verdict": _verdict(*bests, better),
+        "verdict": _verdict(bests[0], bests[1], better),
     }
 
 

@@ -81,7 +81,7 @@ def settings_of(base: Side, new: Side, matched: Matched) -> Result:
 
 def _as_known(row: _Row) -> _Row:
     """Return a row without what follows from a difference, where one side is not known."""
-    name, first, second, why, spoils = row
+    name, first, second, why, _ = row
     is_known = bool(first) and bool(second) and "unknown" not in (first, second)
     return row if is_known or not why else (name, first, second, _ONE_KNOWN, False)
 

@@ -54,6 +54,8 @@ def _on_main(
         "new": sides[1].name,
         "size": abs(found.change_ratio),
         "times": 1 + found.change_ratio,
+        "from_times": 1 + found.low_ratio,
+        "to_times": 1 + found.high_ratio,
         "low": min(abs(found.low_ratio), abs(found.high_ratio)),
         "high": max(abs(found.low_ratio), abs(found.high_ratio)),
         "from": found.low_ratio,
@@ -79,10 +81,9 @@ def _on_main(
             **values,
         )
     elif found.is_shown:
-        yield Note.of(
-            f"{{new}} is {way} than {{base}}: {by} (95 % interval {{low:ratio}} to {{high:ratio}}).",
-            **values,
-        )
+        ends = "{from_times:factor} to {to_times:factor}"
+        ends = ends if found.change_ratio >= 1 else "{low:ratio} to {high:ratio}"
+        yield Note.of(f"{{new}} is {way} than {{base}}: {by} (95 % interval {ends}).", **values)
     else:
         seen = (
             "No change, however large, would have been seen: they differ too much among themselves."
@@ -98,7 +99,9 @@ def _on_main(
         )
     if time.unit == "ns":
         counts = (time.difference.new_count, time.difference.base_count)
-        medians = " (medians of {n_new:count} and {n_base:count} {of}(s))" if max(counts) > 1 else ""
+        medians = (
+            " (medians of {n_new:count} and {n_base:count} {of}(s))" if max(counts) > 1 else ""
+        )
         yield Note.of(
             f"A {{unit}} takes {{new:ns}} instead of {{base:ns}}{medians}.",
             unit=TURN if main.name == "turn_ns" else STEP,

@@ -15,9 +15,27 @@ _HIGHER: Final = ("accuracy", "top1", "top5", "bleu", "reward", "/ap")
 _LOWER: Final = ("loss", "perplexity", "error")
 # Short names are found as whole words: "power" is no word error rate.
 _HIGHER_WORDS: Final = frozenset(
-    "acc map ap f auc auroc iou miou mfu dice psnr ssim recall precision rouge".split()
+    [
+        "acc",
+        "map",
+        "ap",
+        "f",
+        "auc",
+        "auroc",
+        "iou",
+        "miou",
+        "mfu",
+        "dice",
+        "psnr",
+        "ssim",
+        "recall",
+        "precision",
+        "rouge",
+    ]
 )
-_LOWER_WORDS: Final = frozenset("ppl wer cer mae mse rmse mape fid nll ns cost costs".split())
+_LOWER_WORDS: Final = frozenset(
+    ["ppl", "wer", "cer", "mae", "mse", "rmse", "mape", "fid", "nll", "ns", "cost", "costs"]
+)
 _WORD: Final = re.compile(r"[a-z]+")
 _ACCURACIES: Final = ("top1", "accuracy", "acc")
 _OTHERS: Final = ("loss", "ppl", "perplexity")

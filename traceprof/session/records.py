@@ -10,7 +10,17 @@ import pandas as pd
 
 from traceprof.comparison.base import Comparison
 from traceprof.errors import UsageError
-from traceprof.model.results import Column, Combine, Note, Result, ResultSpec, TableSpec, Unit, key, same
+from traceprof.model.results import (
+    Column,
+    Combine,
+    Note,
+    Result,
+    ResultSpec,
+    TableSpec,
+    Unit,
+    key,
+    same,
+)
 from traceprof.model.summary import SUMMARY, Summary
 from traceprof.store import Kept, Store
 

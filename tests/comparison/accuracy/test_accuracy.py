@@ -118,7 +118,7 @@ def test_another_base_may_be_named(base: str) -> None:
     runs = [a_run("n8", [0.8], 4, devices=8), a_run("n128", [0.8], 1, devices=128)]
     found = accuracy(runs, target=0.8, base=base)
     assert found.results["speedup"].table["time_speedup"].tolist() == [1, 1 / 4]
-    with pytest.raises(UsageError, match="n8 .8 devices., n128"):
+    with pytest.raises(UsageError, match=r"n8 .8 devices., n128"):
         accuracy(runs, target=0.8, base="n12")
 
 

@@ -67,9 +67,7 @@ def import_log(
     )
 
 
-def _show(
-    logs: list[Path], reading: LogReading, name: str | None, labels: dict[str, str]
-) -> None:
+def _show(logs: list[Path], reading: LogReading, name: str | None, labels: dict[str, str]) -> None:
     """Print the record of the runs in ``logs``, as `runs show` does."""
     from traceprof.cli.output import Printing, print_document
     from traceprof.session.keeping import runs_of_log
