@@ -290,6 +290,7 @@ def accuracy(
     to: float | None = None,
     metric: str | None = None,
     is_lower: bool | None = None,
+    base: str | None = None,
     db: str | Path | None = None,
 ) -> Comparison:
     """Return when each of ``runs`` first reached a target, and what more devices gave.
@@ -297,18 +298,19 @@ def accuracy(
     >>> tp.accuracy("1node.log", "8nodes.log", to=0.759).to_frame("reached")
 
     Args:
-        runs: logs, traces, runs, names in the database, or what it gives; speed-ups are against
-            the first.
+        runs: logs, traces, runs, names in the database, or what it gives.
         to: the target; left out, that of the runs, else the best that all of them reach.
         metric: top1, val_loss …; left out, an accuracy, else a loss.
         is_lower: whether lower is better; left out, by the name of the metric.
+        base: what speed-ups are against, a name or a number of devices; left out, the first of
+            the fewest devices.
         db: the database of runs; left out, the user's own.
 
     Raises:
         TraceprofError: a run cannot be found or read, or none has the metric.
     """
     found = _summaries(runs, db)
-    return _comparison(reached(found, target=to, metric=metric, is_lower=is_lower))
+    return _comparison(reached(found, target=to, metric=metric, is_lower=is_lower, base=base))
 
 
 def _summaries(runs: Sequence[str | Path | Summary], db: str | Path | None) -> list[Summary]:

@@ -230,6 +230,14 @@ def test_logs_are_kept(store: Store, tmp_path: Path, readers: list[dict[str, Any
     assert "a name is of one" in refused(2, "runs", "import-log", log, other, "--name", "x")
 
 
+def test_a_dry_run_shows_what_would_be_kept(store: Store, tmp_path: Path) -> None:
+    log = tmp_path / "my_train.log"
+    log.write_text("Epoch 0 took 10.0 loss: 2.0\nEpoch 1 took 10.0 loss: 1.0\n")
+    text = printed("runs", "import-log", "--dry-run", log, "--label", "net=calico")
+    assert "calico" in text and "my_train" in text
+    assert store.names() == []
+
+
 def test_of_several_files_those_that_can_be_read_are_kept(store: Store, trace: Path) -> None:
     wrong = trace.with_name("wrong.sqlite")
     wrong.write_bytes(trace.read_bytes()[:-1000])

@@ -168,6 +168,38 @@ def test_a_kernel_that_a_new_library_calls_otherwise_is_the_same() -> None:
     assert not found.warnings
 
 
+def test_what_one_side_alone_knows_explains_nothing() -> None:
+    base, new = Program().summary("base"), Program(n_steps=20).summary("new")
+    found = one(replace(base, workload="training"), new)
+    assert row(found, "settings", "setting", "workload")["why"] == "not known of both"
+    assert not found.warnings
+
+
+def test_a_time_that_is_more_than_halved_or_doubled_is_said_without_doubt() -> None:
+    slow, fast = (of_steps(name, np.linspace(1, 1.02, 20) * ns) for name, ns in
+                  (("slow", 90e6), ("fast", 30e6)))  # fmt: skip
+    assert "slow is slower than fast: a step takes 3.00 x as long" in said_of(one(fast, slow))
+    assert "fast is faster than slow: a step takes 66.7 % less time" in said_of(one(slow, fast))
+
+
+def test_a_recording_against_itself_is_told_so() -> None:
+    base = Program().summary("base")
+    assert "held against itself" in " ".join(sentences(one(base, base).warnings))
+    assert not one(base, Program(seed=2, noise_ratio=0.01).summary("new")).warnings
+
+
+def test_causes_that_work_against_one_another_are_not_most_of_it() -> None:
+    kernels = {**KERNELS, FLASH: KERNELS[FLASH] + 6 * MS, GEMM: KERNELS[GEMM] - 5 * MS}
+    found = one(Program().summary("base"), Program(kernels=kernels).summary("new"))
+    assert "The largest causes: " in said_of(found) and "Most of it" not in said_of(found)
+    found = one(Program().summary("base"), Program(kernels=longer(FLASH, 6 * MS)).summary("new"))
+    assert "Most of it: kernel flash_fwd_kernel" in said_of(found)
+
+
+def said_of(found: Comparison) -> str:
+    return " ".join(sentences(found.verdict))
+
+
 def test_what_spoils_the_comparison_is_said_first() -> None:
     base = Program().summary("base")
     new = Program(format="kineto", batch=64, settings={"torch": "2.9"}).summary("new")

@@ -12,6 +12,7 @@ from traceprof.comparison.statistics import (
     FEWEST,
     compare_runs,
     compare_steps,
+    interval_of_mean,
     interval_of_median,
 )
 
@@ -118,6 +119,25 @@ def test_a_single_run_is_taken_to_vary_as_those_of_the_other_side_do() -> None:
         for _ in range(PAIRS)
     )
     assert alarms / PAIRS <= LEVEL + CHANCE
+
+
+def test_a_change_beyond_all_steps_would_have_been_seen() -> None:
+    values = np.array([1.0, 1.3, 0.9, 1.6, 1.1, 1.4])
+    found = compare_steps(values, values[::-1] * 1.1)
+    if math.isnan(found.low_ratio):
+        pytest.skip("the interval has no end")
+    assert found.smallest_ratio > 0
+    seen = compare_steps(values, values[::-1] * 1.1 * (1 + found.smallest_ratio))
+    assert seen.is_shown
+
+
+def test_the_interval_of_a_mean_holds_it() -> None:
+    random, hits = np.random.default_rng(5), 0
+    for _ in range(300):
+        low, high = interval_of_mean(100 + random.normal(size=20))
+        hits += low <= 100 <= high
+    assert 0.92 * 300 <= hits <= 0.995 * 300
+    assert np.isnan(interval_of_mean(np.ones(4))).all()
 
 
 def test_the_interval_of_a_median_holds_it() -> None:

@@ -388,6 +388,23 @@ def test_keras(tmp_path: Path, line: str) -> None:
     assert run.table("epochs")["duration_ns"].tolist() == [90 * S, 90 * S]
 
 
+@pytest.mark.parametrize("closing", ["", " - val_accuracy: 0.95 - val_loss: 0.04"])
+def test_the_last_bar_of_keras_is_drawn_twice(tmp_path: Path, closing: str) -> None:
+    bar = "100/100 ━━━━━━━━━━━━━━━━━━━━ {}s 50ms/step - accuracy: 0.9 - loss: 0.05"
+    epoch = f"{bar.format(5)}\r{bar.format(6)}{closing}\n"
+    run = one_run(tmp_path, f"Epoch 1/2\n{epoch}Epoch 2/2\n{epoch}")
+    assert run.table("epochs")["duration_ns"].tolist() == [6 * S, 6 * S]
+    assert rows(run, "train_top1")["epoch"].tolist()[-1] == 2
+    assert len(run.table("events")) == 0
+
+
+def test_epochs_of_notes_count_what_was_done(tmp_path: Path) -> None:
+    for first in (0, 1):
+        text = "".join(f"Epoch {i + first} took 10.0 loss: 2.0\n" for i in range(3))
+        run = one_run(tmp_path, text)
+        assert rows(run, "loss")["epoch"].tolist() == [1, 2, 3]
+
+
 def test_old_keras_counts_samples(tmp_path: Path) -> None:
     text = "Epoch 1/1\n60000/60000 [==============================] - 5s 80us/sample - loss: 0.2\n"
     run = one_run(tmp_path, text)

@@ -53,6 +53,8 @@ def test_the_measures_of_a_known_loop() -> None:
     table = found.table("measures").set_index("measure")
     ends = {name: (table["low"][name], table["high"][name]) for name in table.index}
     assert ends["median_step_period_ns"] == (100 * MS, 100 * MS)
+    assert ends["step_period_ns"] == (100 * MS, 100 * MS)
+    assert ends["samples_per_s"] == pytest.approx((320, 320))
     assert np.isnan(ends["compute_ns"]).all()
     assert set(table["better"]) == {"", "higher", "lower"}
 

@@ -51,6 +51,14 @@ def accuracy(
         bool | None,
         typer.Option("--lower/--higher", help="Which way is better. Default: by the name."),
     ] = None,
+    base: Annotated[
+        str | None,
+        typer.Option(
+            "--base",
+            metavar="RUN|N",
+            help="What speed-ups are against: a run, or a number of devices. Default: the fewest.",
+        ),
+    ] = None,
     db: DatabaseFile = None,
     output: Output = None,
     force: Force = False,
@@ -61,14 +69,18 @@ def accuracy(
 ) -> None:
     """Time to accuracy: time, epochs, steps and samples to a target, and what more devices gave.
 
-    Speed-ups are against the first run: traceprof accuracy 1node.log 8nodes.log --to 0.759
+    Speed-ups are against the fewest devices: traceprof accuracy 1node.log 8nodes.log --to 0.759
     """
     from traceprof.cli.output import Printing, print_document, write_page
     from traceprof.comparison.accuracy import accuracy as compared
     from traceprof.session.runs_named import summaries_of
 
     found = compared(
-        summaries_of(runs, opening, db), target=_target(to), metric=metric, is_lower=is_lower
+        summaries_of(runs, opening, db),
+        target=_target(to),
+        metric=metric,
+        is_lower=is_lower,
+        base=base,
     )
     if output is not None:
         write_page(output, found, force=force)

@@ -107,6 +107,8 @@ def keep_each(
 
 def _say_kept(store: Store, name: str) -> None:
     """Say that a run was kept, and how to see it."""
+    from shlex import quote
+
     from traceprof.cli.output import message
 
-    message(f"kept as {name} in {store.path}: traceprof runs show {name}")
+    message(f"kept as {name} in {store.path}: traceprof runs show {quote(name)}")

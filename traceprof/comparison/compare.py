@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any, Final
 
 import pandas as pd
@@ -11,6 +11,7 @@ from traceprof.comparison.base import Comparison
 from traceprof.comparison.difference import difference_of, matched_kernels
 from traceprof.comparison.judging import judge, judged_result, steps_result
 from traceprof.comparison.limits import Limit, limits_of
+from traceprof.comparison.metrics import metrics_of_sides
 from traceprof.comparison.settings import not_recorded, settings_of, warnings_of
 from traceprof.comparison.sides import STEP, TURN, WINDOW, Side, common_unit, units_of
 from traceprof.comparison.specs import ABOUT, DIFFERENCE, MEASURES
@@ -55,6 +56,8 @@ def compare(
     results |= {"kernels": kernels} if kernels is not None else {}
     results |= side_by_side(*sides)
     results |= {"ranks": ranks} if ranks is not None else {}
+    metrics = metrics_of_sides(*sides)
+    results |= {"metrics": metrics} if metrics is not None else {}
     results["steps"] = steps_result(*sides)
     results["measures"] = measures
     shown = {name: result for name, result in results.items() if not _is_empty(result)}
@@ -62,8 +65,8 @@ def compare(
         title=f"{sides[1].name} against {sides[0].name}",
         results={name: shown[name] for name in ABOUT if name in shown},
         verdict=verdict_of(judged, difference, sides),
-        notes=(*_notes(sides), *not_recorded(*sides)),
-        warnings=warnings_of(settings),
+        notes=(*_notes(sides, has_windows=difference is not None), *not_recorded(*sides)),
+        warnings=(*_if_the_same(sides), *warnings_of(settings)),
         missing=missing,
         about=ABOUT,
     )
@@ -122,9 +125,28 @@ _OF_UNITS: Final = {
 }
 
 
-def _notes(sides: tuple[Side, Side]) -> list[Note]:
+_BOTH_THE_SAME: Final = Note(
+    "every number of the one is that of the other: this is one recording, held against itself"
+)
+
+
+def _if_the_same(sides: tuple[Side, Side]) -> Iterator[Note]:
+    first, second = (side.runs for side in sides)
+    if len(first) == len(second) == 1 and _is_same(first[0], second[0]):
+        yield _BOTH_THE_SAME
+
+
+def _is_same(first: Summary, second: Summary) -> bool:
+    if first is second:
+        return True
+    tables = [(first.table(name), second.table(name)) for name in ("measures", "steps", "makeup")]
+    tables = [(one, other) for one, other in tables if len(one) or len(other)]
+    return bool(tables) and all(one.equals(other) for one, other in tables)
+
+
+def _notes(sides: tuple[Side, Side], *, has_windows: bool) -> list[Note]:
     unit = sides[0].unit
-    notes = [] if unit == STEP else [_OF_UNITS[unit]]
+    notes = [] if unit == STEP or not has_windows else [_OF_UNITS[unit]]
     text = "{name}: window {window}" + (", {n:count} {unit}(s)" if unit != WINDOW else "")
     notes += [
         Note.of(text, name=run.name, window=run.window, n=units_of(run, unit), unit=unit)

@@ -59,6 +59,8 @@ _MEASURES: Final = (
 )
 _TELLING: Final = ("gpu", "driver", "cuda", "torch", "git_commit")
 _NUMBER_OF: Final = re.compile(r"\b\d+ × ")
+_ONE_KNOWN: Final = "not known of both"
+_IN_COMMON: Final = "kernels in common"
 _KERNELS_ALIKE: Final = 0.1
 _MOSTLY: Final = 0.5
 _MOST_NAMES: Final = 3
@@ -66,7 +68,7 @@ _MOST_NAMES: Final = 3
 
 def settings_of(base: Side, new: Side, matched: Matched) -> Result:
     """Return in what two sides differ, what spoils the comparison first."""
-    rows = [row for row in _rows(base, new) if row[1] != row[2]]
+    rows = [_as_known(row) for row in _rows(base, new) if row[1] != row[2]]
     rows += _kernels_in_common(base, new, matched)
     rows.sort(key=lambda row: not row[4])
     columns: dict[str, Any] = {
@@ -75,6 +77,13 @@ def settings_of(base: Side, new: Side, matched: Matched) -> Result:
     }
     table = SETTINGS.tables[0].frame(pd.DataFrame(columns))
     return Result("settings", SETTINGS, {"settings": table})
+
+
+def _as_known(row: _Row) -> _Row:
+    """Return a row without what follows from a difference, where one side is not known."""
+    name, first, second, why, _ = row
+    is_known = bool(first) and bool(second) and "unknown" not in (first, second)
+    return row if is_known or not why else (name, first, second, _ONE_KNOWN, False)
 
 
 def not_recorded(base: Side, new: Side) -> tuple[Note, ...]:
@@ -96,7 +105,9 @@ def warnings_of(settings: Result) -> tuple[Note, ...]:
     table = settings.table
     return tuple(
         Note.of(
-            "{setting} differs: {base} against {new}: {why}",
+            "of the time of kernels {base} and {new} are of those that both have: {why}"
+            if row["setting"] == _IN_COMMON
+            else "{setting} differs: {base} against {new}: {why}",
             **{name: row[name] for name in ("setting", "base", "new", "why")},
         )
         for row in table[table["spoils"].astype(bool)].to_dict("records")
@@ -179,7 +190,7 @@ def _kernels_in_common(base: Side, new: Side, matched: Matched) -> Iterator[_Row
     if max(shares) < _MOSTLY:
         cells = [Note.of("{share:ratio}", share=share) for share in shares]
         why = "most of the work is done by other kernels: is it the same program?"
-        yield "kernels in common", cells[0], cells[1], why, True
+        yield _IN_COMMON, cells[0], cells[1], why, True
 
 
 def _number(value: float | None) -> _Cell:

@@ -16,6 +16,7 @@ __all__ = [
     "LAYERS",
     "LIMITS",
     "MEASURES",
+    "METRICS",
     "PHASES",
     "RANKS",
     "SETTINGS",
@@ -324,6 +325,30 @@ STEPS: Final = ResultSpec(
     )
 )
 
+METRICS: Final = ResultSpec(
+    tables=(
+        TableSpec(
+            "metrics",
+            "the metrics of training that all runs have, of several runs of a side the means",
+            (
+                key("metric", "the metric"),
+                *_pair("last", Unit.NUMBER, "the last value"),
+                derived("last_difference", Unit.NUMBER, "by how much that of the new is larger"),
+                *_pair("best", Unit.NUMBER, "the best value"),
+                derived("best_difference", Unit.NUMBER, "by how much that of the new is larger"),
+                same("better", Unit.TEXT, "higher or lower; empty: not known"),
+                derived(
+                    "verdict",
+                    Unit.TEXT,
+                    "of several runs of each: better, worse, or no difference shown",
+                ),
+                *_pair("epoch", Unit.NUMBER, "after how many epochs the last value is"),
+                *_pair("step", Unit.NUMBER, "after how many steps it is"),
+            ),
+        ),
+    )
+)
+
 LIMITS: Final = ResultSpec(
     tables=(
         TableSpec(
@@ -342,7 +367,7 @@ LIMITS: Final = ResultSpec(
 
 ABOUT: Final = {
     "judged": "what is judged, with 95 % intervals",
-    "difference": "where the difference of a step is, as a sum",
+    "difference": "where the difference is, as a sum",
     "settings": "whether they can be compared: in what they differ",
     "limits": "the limits that were set",
     "kernels": "kernels: new, gone, renamed, changed",
@@ -351,7 +376,8 @@ ABOUT: Final = {
     "collectives": "collectives",
     "copies": "copies",
     "ranks": "the ranks",
-    "steps": "the steps of both, one by one",
+    "steps": "the steps (or turns) of both, one by one",
+    "metrics": "metrics of training: last and best values",
     "measures": "the runs in single numbers",
 }
 """What each result is, in words, in the order in which they are shown."""

@@ -21,7 +21,15 @@ from typing import Final, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-__all__ = ["FEWEST", "LEAST", "Difference", "compare_runs", "compare_steps", "interval_of_median"]
+__all__ = [
+    "FEWEST",
+    "LEAST",
+    "Difference",
+    "compare_runs",
+    "compare_steps",
+    "interval_of_mean",
+    "interval_of_median",
+]
 
 _Float64Array: TypeAlias = npt.NDArray[np.float64]
 
@@ -107,17 +115,48 @@ def compare_steps(base: _Float64Array, new: _Float64Array) -> Difference:
     low, high, far = (
         _quantile_of_pairs(first, second, share) for share in (0.5 - reach, 0.5 + reach, 0.5 + seen)
     )
+    smallest = _smallest(first, second, change, far, reach)
+    gap = max(second[0] - first[-1], first[0] - second[-1])
+    if reach >= 0.5 and gap > max(first[-1] - first[0], second[-1] - second[0]):
+        # Places tell no more where a drift makes few steps alike; lengths still do.
+        error, freedom = _of_lengths(np.log(base), np.log(new))
+        half = _student(1 - _LEVEL / 2, freedom) * error
+        if half < abs(change):
+            low, high = change - half, change + half
+            smallest = math.expm1(half + NormalDist().inv_cdf(_POWER) * error)
     return replace(
         found,
         change_ratio=math.expm1(change),
         low_ratio=math.expm1(low) if math.isfinite(low) else math.nan,
         high_ratio=math.expm1(high) if math.isfinite(high) else math.nan,
-        smallest_ratio=math.expm1(far - change) if math.isfinite(far) else math.nan,
+        smallest_ratio=smallest,
         larger_ratio=float(_share_below(first, second).mean()),
         alike_ratio=max(side.alike for side in sides),
         together=together,
         why="",
     )
+
+
+def _of_lengths(base: _Float64Array, new: _Float64Array) -> tuple[float, float]:
+    """Return the standard error of the difference of two means, and its degrees of freedom."""
+    sides = [_Placed.of(own) for own in (base, new)]
+    errors = [side.error for side in sides]
+    return math.hypot(*errors), _welch(errors, [side.freedom for side in sides])
+
+
+def _smallest(
+    base: _Float64Array, new: _Float64Array, change: float, far: float, reach: float
+) -> float:
+    """Return the change that would have been seen; NaN: none.
+
+    At the latest it is seen where every new value is beyond every base value, if pairs can be
+    out of balance by ``reach`` at all.
+    """
+    if math.isfinite(far):
+        return math.expm1(far - change)
+    if reach >= 0.5:
+        return math.nan
+    return math.expm1(max(new[-1] - base[0] - change, change - (new[0] - base[-1])))
 
 
 def compare_runs(base: Sequence[float], new: Sequence[float]) -> Difference:
@@ -158,6 +197,16 @@ def interval_of_median(values: _Float64Array) -> tuple[float, float]:
     reach = _student(1 - _LEVEL / 2, placed.freedom) * placed.error
     low, high = np.quantile(order, [max(0.0, 0.5 - reach), min(1.0, 0.5 + reach)])
     return float(low), float(high)
+
+
+def interval_of_mean(values: _Float64Array) -> tuple[float, float]:
+    """Return the 95 % interval of the mean of a series in its order; NaN of too few values."""
+    if len(values) < FEWEST:
+        return math.nan, math.nan
+    placed = _Placed.of(values)
+    reach = _student(1 - _LEVEL / 2, placed.freedom) * placed.error
+    middle = float(values.mean())
+    return middle - reach, middle + reach
 
 
 def _plain(

@@ -9,7 +9,7 @@ from typing import Any, Final
 import pandas as pd
 
 from traceprof.comparison.judging import MAIN, Judged
-from traceprof.comparison.sides import WINDOW, Side
+from traceprof.comparison.sides import STEP, TURN, Side
 from traceprof.facts.names.kernels import short_name
 from traceprof.model.results import Note, Result
 
@@ -32,11 +32,13 @@ def verdict_of(
 ) -> tuple[Note, ...]:
     """Return the answer: what is shown of the main measure, then where the difference is."""
     main = next((judged[name] for name in MAIN if name in judged), None)
-    found = [] if main is None or sides[0].unit == WINDOW else list(_on_main(main, judged, sides))
+    found = [] if main is None else list(_on_main(main, judged, sides))
     if difference is not None and len(difference.tables["parts"]):
         found += _on_causes(difference)
     elif difference is not None:
         found += _on_phases(difference)
+    if not judged and not found:
+        return (Note("Nothing is judged: neither throughput nor steps are known of both."),)
     return tuple(found)
 
 
@@ -50,7 +52,10 @@ def _on_main(
     values: dict[str, Any] = {
         "base": sides[0].name,
         "new": sides[1].name,
-        "size": abs(worse),
+        "size": abs(found.change_ratio),
+        "times": 1 + found.change_ratio,
+        "from_times": 1 + found.low_ratio,
+        "to_times": 1 + found.high_ratio,
         "low": min(abs(found.low_ratio), abs(found.high_ratio)),
         "high": max(abs(found.low_ratio), abs(found.high_ratio)),
         "from": found.low_ratio,
@@ -62,6 +67,7 @@ def _on_main(
         "of": sides[0].unit if not found.of_runs else "run",
     }
     what = _MEASURE_WORDS[main.name]
+    way, by = _in_words(main)
     if not found.is_known and abs(worse) < _NOTHING:
         yield Note.of(
             f"{{new}} is as fast as {{base}} in numbers ({what}); {{n_base:count}} and "
@@ -69,19 +75,15 @@ def _on_main(
             **values,
         )
     elif not found.is_known:
-        way = "slower" if worse > 0 else "faster"
         yield Note.of(
-            f"{{new}} is {{size:ratio}} {way} than {{base}} in numbers ({what}), but "
+            f"{{new}} is {way} than {{base}} in numbers: {by}, but "
             "{n_base:count} and {n_new:count} {of}(s) are too few to tell that from chance.",
             **values,
         )
     elif found.is_shown:
-        way = "slower" if worse > 0 else "faster"
-        yield Note.of(
-            f"{{new}} is {{size:ratio}} {way} than {{base}} ({what}; 95 % interval "
-            "{low:ratio} to {high:ratio}).",
-            **values,
-        )
+        ends = "{from_times:factor} to {to_times:factor}"
+        ends = ends if found.change_ratio >= 1 else "{low:ratio} to {high:ratio}"
+        yield Note.of(f"{{new}} is {way} than {{base}}: {by} (95 % interval {ends}).", **values)
     else:
         seen = (
             "No change, however large, would have been seen: they differ too much among themselves."
@@ -96,10 +98,13 @@ def _on_main(
             **values,
         )
     if time.unit == "ns":
+        counts = (time.difference.new_count, time.difference.base_count)
+        medians = (
+            " (medians of {n_new:count} and {n_base:count} {of}(s))" if max(counts) > 1 else ""
+        )
         yield Note.of(
-            "A {unit} takes {new:ns} instead of {base:ns} (medians of {n_new:count} and "
-            "{n_base:count} {of}(s)).",
-            unit=sides[0].unit,
+            f"A {{unit}} takes {{new:ns}} instead of {{base:ns}}{medians}.",
+            unit=TURN if main.name == "turn_ns" else STEP,
             new=time.difference.new,
             base=time.difference.base,
             n_new=time.difference.new_count,
@@ -108,6 +113,38 @@ def _on_main(
         )
 
 
+def _in_words(main: Judged) -> tuple[str, str]:
+    """Return whether it is slower or faster, and what there is more or less of, and how much.
+
+    "70 % faster" could be said of a time that is 70 % less and of a rate that is 70 % more.
+    """
+    is_more = main.difference.change_ratio > 0
+    way = "slower" if main.worse_ratio > 0 else "faster"
+    more, fewer, times = _CHANGES[main.name]
+    if main.difference.change_ratio >= 1:
+        return way, times
+    return way, more if is_more else fewer
+
+
+_CHANGES: Final = {
+    "samples_per_s": (
+        "{size:ratio} more samples per second",
+        "{size:ratio} fewer samples per second",
+        "{times:factor} the samples per second",
+    ),
+    **{
+        name: (
+            f"{what} takes {{size:ratio}} longer{where}",
+            f"{what} takes {{size:ratio}} less time{where}",
+            f"{what} takes {{times:factor}} as long{where}",
+        )
+        for name, what, where in (
+            ("step_period_ns", "a step", ""),
+            ("turn_ns", "a turn", ""),
+            ("step_device_ns", "a step", " on the devices"),
+        )
+    },
+}
 _MEASURE_WORDS: Final = {
     "samples_per_s": "samples per second",
     "step_period_ns": "time of a step",
@@ -145,7 +182,13 @@ def _on_causes(difference: Result) -> Iterator[Note]:
         words, values = _listed(
             [(_cause_words(row), row["difference_ns"]) for row in large.to_dict("records")]
         )
-        yield Note.of(f"Most of it: {words}.", **values)
+        yield Note.of(f"{_how_much(large['difference_ns'], whole)}: {words}.", **values)
+
+
+def _how_much(causes: pd.Series, whole: int) -> str:
+    """Return what causes are of a difference: what works against it makes none of it."""
+    is_most = bool((causes * whole > 0).all()) and abs(int(causes.sum())) * 2 >= abs(whole)
+    return "Most of it" if is_most else "The largest causes"
 
 
 def _on_phases(difference: Result) -> Iterator[Note]:

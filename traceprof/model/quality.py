@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from typing import Final
 
@@ -10,8 +11,32 @@ CONTRADICTS: Final = "the log contradicts itself"
 
 __all__ = ["CONTRADICTS", "better_of", "is_accuracy", "quality_among"]
 
-_HIGHER: Final = ("acc", "top1", "top5", "map", "bleu", "f1", "reward", "auc", "iou", "/ap", "mfu")
-_LOWER: Final = ("loss", "perplexity", "ppl", "error", "wer", "rmse", "mae", "_ns", "cost")
+_HIGHER: Final = ("accuracy", "top1", "top5", "bleu", "reward", "/ap")
+_LOWER: Final = ("loss", "perplexity", "error")
+# Short names are found as whole words: "power" is no word error rate.
+_HIGHER_WORDS: Final = frozenset(
+    [
+        "acc",
+        "map",
+        "ap",
+        "f",
+        "auc",
+        "auroc",
+        "iou",
+        "miou",
+        "mfu",
+        "dice",
+        "psnr",
+        "ssim",
+        "recall",
+        "precision",
+        "rouge",
+    ]
+)
+_LOWER_WORDS: Final = frozenset(
+    ["ppl", "wer", "cer", "mae", "mse", "rmse", "mape", "fid", "nll", "ns", "cost", "costs"]
+)
+_WORD: Final = re.compile(r"[a-z]+")
 _ACCURACIES: Final = ("top1", "accuracy", "acc")
 _OTHERS: Final = ("loss", "ppl", "perplexity")
 _OF_TRAINING: Final = ("train", "epoch_", "mean_")
@@ -20,9 +45,11 @@ _OF_TRAINING: Final = ("train", "epoch_", "mean_")
 def better_of(metric: str) -> str:
     """Return which way a metric gets better by its name: higher, lower; "": not known."""
     name = metric.lower()
-    if any(word in name for word in _LOWER):
+    words = set(_WORD.findall(name))
+    if any(word in name for word in _LOWER) or words & _LOWER_WORDS:
         return "lower"
-    return "higher" if any(word in name for word in _HIGHER) or name.endswith("_per_s") else ""
+    is_higher = any(word in name for word in _HIGHER) or words & _HIGHER_WORDS
+    return "higher" if is_higher or name.endswith("_per_s") else ""
 
 
 def is_accuracy(metric: str) -> bool:

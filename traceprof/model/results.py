@@ -70,6 +70,7 @@ class Column:
     """One column, or one scalar.
 
     ``weight`` names the column by which a mean is weighted. Unknown values are None or NaN.
+    ``is_proper``: the name is one that a user gave (that of a run), and is shown as it is.
     """
 
     name: str
@@ -77,6 +78,7 @@ class Column:
     meaning: str
     combine: Combine
     weight: str = ""
+    is_proper: bool = False
 
     @property
     def is_key(self) -> bool:

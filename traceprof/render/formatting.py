@@ -80,6 +80,8 @@ STYLES: Final[Mapping[Unit, UnitStyle]] = {
 
 def heading(column: Column) -> str:
     """Return the heading of ``column``: its name without the unit, in words."""
+    if column.is_proper:
+        return column.name
     style = STYLES[column.unit]
     return column.name.removesuffix(style.suffix).replace("_", " ") + style.mark
 

@@ -28,6 +28,7 @@ BRIEF: Final[Mapping[str, tuple[str, ...]]] = {
     "difference": ("more_ns", "longer_ns", "class", "base_bytes", "new_bytes"),
     "settings": ("spoils",),
     "kernels": ("base_count", "activity"),
+    "metrics": ("base_epoch", "new_epoch", "base_step", "new_step"),
 }
 """The results that a terminal, or a pull request, shows, without these of their columns."""
 

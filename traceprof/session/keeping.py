@@ -14,7 +14,7 @@ from traceprof.session.opening import Opening
 from traceprof.session.runs_named import name_of, summaries_in
 from traceprof.store import Store, as_name, is_exported
 
-__all__ = ["LogReading", "keep_file", "keep_log", "name_of_files", "with_places"]
+__all__ = ["LogReading", "keep_file", "keep_log", "name_of_files", "runs_of_log", "with_places"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,10 +58,21 @@ def keep_log(
     replaces: bool = False,
 ) -> Sequence[str]:
     """Keep what the log ``path`` tells, and return the names, as `keep_file` does."""
+    runs = runs_of_log(path, reading, name, labels)
+    return _kept(store, runs, is_chosen=name is not None, replaces=replaces)
+
+
+def runs_of_log(
+    path: str | Path, reading: LogReading, name: str | None, labels: Mapping[str, str]
+) -> Sequence[Summary]:
+    """Return the runs that a log tells of, by the name and with the labels to keep them under.
+
+    Raises:
+        TraceprofError: it cannot be read, or is of no program whose logs are known.
+    """
     read_log = import_module("traceprof.logs").read_log
     found = read_log(Path(path), source=reading.source, patterns=reading.patterns or None)
-    runs = _called(found, name, labels)
-    return _kept(store, runs, is_chosen=name is not None, replaces=replaces)
+    return _called(found, name, labels)
 
 
 def name_of_files(paths: Sequence[Path]) -> str:

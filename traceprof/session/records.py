@@ -10,7 +10,17 @@ import pandas as pd
 
 from traceprof.comparison.base import Comparison
 from traceprof.errors import UsageError
-from traceprof.model.results import Column, Note, Result, ResultSpec, TableSpec, Unit, key, same
+from traceprof.model.results import (
+    Column,
+    Combine,
+    Note,
+    Result,
+    ResultSpec,
+    TableSpec,
+    Unit,
+    key,
+    same,
+)
 from traceprof.model.summary import SUMMARY, Summary
 from traceprof.store import Kept, Store
 
@@ -161,9 +171,13 @@ def _side_by_side(
     spec = TableSpec(
         part,
         about,
-        (key(part, "what it is"), *(same(name, Unit.TEXT, f"of {name}") for name in names)),
+        (key(part, "what it is"), *(_of_run(name) for name in names)),
     )
     return Result(part, ResultSpec((spec,)), {part: pd.DataFrame(columns)})
+
+
+def _of_run(name: str) -> Column:
+    return Column(name, Unit.TEXT, f"of {name}", Combine.SAME, is_proper=True)
 
 
 def _columns_of(runs: Sequence[Summary]) -> list[str]:

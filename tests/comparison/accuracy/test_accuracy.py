@@ -106,6 +106,22 @@ def test_without_a_target_it_is_what_all_reach() -> None:
     assert reached(found)["is_reached"].all()
 
 
+def test_the_fewest_devices_are_the_base_whatever_the_order() -> None:
+    runs = [a_run("n128", [0.8], 1, devices=128), a_run("n8", [0.8], 4, devices=8)]
+    found = accuracy([a_run("unknown", [0.8], 2), *runs], target=0.8)
+    assert reached(found).index.tolist() == ["n8", "n128", "unknown"]
+    assert found.results["speedup"].table["time_speedup"].tolist() == [1, 4, 2]
+
+
+@pytest.mark.parametrize("base", ["n128", "128"])
+def test_another_base_may_be_named(base: str) -> None:
+    runs = [a_run("n8", [0.8], 4, devices=8), a_run("n128", [0.8], 1, devices=128)]
+    found = accuracy(runs, target=0.8, base=base)
+    assert found.results["speedup"].table["time_speedup"].tolist() == [1, 1 / 4]
+    with pytest.raises(UsageError, match=r"n8 .8 devices., n128"):
+        accuracy(runs, target=0.8, base="n12")
+
+
 def test_speed_ups_of_time_and_of_throughput() -> None:
     base = a_run("one", [0.5, 0.8], 10, devices=8, rate=100, batch=10)
     many = a_run("many", [0.5, 0.6, 0.7, 0.8], 1, devices=64, rate=1000, batch=80, printed=5000)

@@ -168,6 +168,15 @@ def test_the_serial_share_is_told() -> None:
     assert law["karp_flatt_last_ratio"] == pytest.approx(0.1)
 
 
+def test_a_law_that_the_measured_speed_ups_break_is_no_limit() -> None:
+    # Small sizes lose half, large ones no more than that: 1/2 + 1/2/n never gives 40 times.
+    runs = [sized(n, rate) for n, rate in ((1, 1), (2, 1.2), (128, 40))]
+    (law,) = scaling(runs).results["scaling"].to_frame("laws").to_dict("records")
+    assert law["limit_speedup"] < 40 and law["is_exceeded"]
+    (law,) = scaling(runs[:2]).results["scaling"].to_frame("laws").to_dict("records")
+    assert not law["is_exceeded"]
+
+
 def test_runs_that_tell_nothing_are_refused() -> None:
     with pytest.raises(UsageError, match="no run a throughput"):
         scaling([sized(2)])

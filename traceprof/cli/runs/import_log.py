@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from traceprof.cli.options import DatabaseFile, LabelTexts, labels_of
+
+if TYPE_CHECKING:
+    from traceprof.session.keeping import LogReading
 
 __all__ = ["import_log"]
 
@@ -39,6 +42,9 @@ def import_log(
     force: Annotated[
         bool, typer.Option("--force", "-f", help="Replace the run that has the name.")
     ] = False,
+    is_dry: Annotated[
+        bool, typer.Option("--dry-run", help="Show what would be kept, and keep nothing.")
+    ] = False,
     db: DatabaseFile = None,
 ) -> None:
     """Keep what a training program printed: throughput, accuracy, epochs, events."""
@@ -46,13 +52,26 @@ def import_log(
     from traceprof.session.keeping import LogReading, keep_log
     from traceprof.store import Store
 
-    store = Store.at(db)
     named = {str(number): text for number, text in enumerate(pattern or ())}
     reading = LogReading(source, named)
     labels = labels_of(label)
+    if is_dry:
+        _show(log, reading, name, labels)
+        return
+    store = Store.at(db)
     keep_each(
         store,
         log,
         lambda path: keep_log(store, path, reading, name, labels, replaces=force),
         name,
     )
+
+
+def _show(logs: list[Path], reading: LogReading, name: str | None, labels: dict[str, str]) -> None:
+    """Print the record of the runs in ``logs``, as `runs show` does."""
+    from traceprof.cli.output import Printing, print_document
+    from traceprof.session.keeping import runs_of_log
+    from traceprof.session.records import record_of_runs
+
+    found = [run for path in logs for run in runs_of_log(path, reading, name, labels)]
+    print_document(record_of_runs(found), Printing(rows=40))

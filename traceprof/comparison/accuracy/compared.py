@@ -19,6 +19,7 @@ from traceprof.comparison.accuracy.course import (
     metrics_of,
 )
 from traceprof.comparison.accuracy.names import short_names
+from traceprof.comparison.accuracy.order import ordered
 from traceprof.comparison.accuracy.spec import ABOUT, ACCURACY, CURVE, CURVE_NAME, SPEEDUP
 from traceprof.comparison.accuracy.told import notes_of, verdict_of
 from traceprof.comparison.base import Comparison
@@ -55,21 +56,26 @@ def accuracy(
     target: float | None = None,
     metric: str | None = None,
     is_lower: bool | None = None,
+    base: str | None = None,
 ) -> Comparison:
     """Return when each of ``runs`` first reached ``target``, and what more devices gave.
 
     Args:
-        runs: the runs; the first one is the base of speed-ups.
+        runs: the runs, in any order: they are told by their devices.
         target: the value to reach; None: what the runs say themselves, else the best that all
             of them reach.
         metric: the metric; None: an accuracy that all have, else a loss.
         is_lower: whether lower is better; None: by the name of the metric, else by its course.
+        base: the run that speed-ups are against, by its name or number of devices; None: the
+            first one with the fewest devices.
 
     Raises:
-        UsageError: no run has such a metric, or the target cannot be one of it.
+        UsageError: no run has such a metric, the target cannot be one of it, or no run is such
+            a base.
     """
     if not runs:
         raise UsageError("no runs: name logs, traces or runs of the database")
+    runs = ordered(runs, base)
     names = short_names([run.name for run in runs])
     runs = [replace(run, name=short) for run, short in zip(runs, names, strict=True)]
     name = _metric(runs, metric)

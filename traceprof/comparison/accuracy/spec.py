@@ -53,7 +53,7 @@ SPEEDUP: Final = ResultSpec(
     (
         TableSpec(
             "speedup",
-            "against the first: in time to the target, and in throughput",
+            "against the first row: in time to the target, and in throughput",
             (
                 _GROUP,
                 derived("devices_count", Unit.COUNT, "GPUs, else ranks"),

@@ -80,6 +80,7 @@ SPEC: Final = ResultSpec(
                 _GROUP,
                 derived("serial_ratio", Unit.RATIO, "the share that fits all sizes best"),
                 derived("limit_speedup", Unit.FACTOR, "the speed-up that it allows at most"),
+                derived("is_exceeded", Unit.FLAG, "whether more was measured: it does not fit"),
                 derived("karp_flatt_first_ratio", Unit.RATIO, "of the smallest size beyond base"),
                 derived("karp_flatt_last_ratio", Unit.RATIO, "of the largest size"),
                 derived("sizes_count", Unit.COUNT, "how many sizes beyond the base"),

@@ -85,6 +85,7 @@ def law_rows(found: Sequence[Measured]) -> Iterator[dict[str, Any]]:
             "group": name,
             "serial_ratio": share,
             "limit_speedup": 1 / share if share > 0 else nan,
+            "is_exceeded": share > 0 and max(one.speedup for one in own) * share > 1,
             "karp_flatt_first_ratio": own[0].karp_flatt,
             "karp_flatt_last_ratio": own[-1].karp_flatt,
             "sizes_count": len(own),

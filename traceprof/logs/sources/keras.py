@@ -41,11 +41,13 @@ class KerasReader(Reader):
         self.is_open = False
         self.restored = False
         self.elapsed_s = 0.0
+        self.pending: tuple[re.Match[str], int, dict[str, float | None], Line] | None = None
 
     def read(self, line: Line) -> None:
         """Note what one line says."""
         text = line.text
         if (head := _EPOCH.search(text)) is not None:
+            self.end()
             epoch = int(head["epoch"])
             if not self.is_open or self.epoch != epoch:
                 self.epoch, self.is_open = epoch, True
@@ -75,13 +77,34 @@ class KerasReader(Reader):
         if "━" in match[0] and not metrics and match["step"] is None:
             return
         has_val = any(key.startswith("val_") for key in metrics)
+        if self._is_drawn_again(match, n, has_val=has_val):
+            self.pending = (match, n, metrics, line)
+            return
+        self.end()
         if not self.is_open and not has_val and self.epoch is not None:
             self._evaluated(match, metrics)
             return
         if not self.is_open:
             self.epoch = (self.epoch or 0) + 1  # verbose=2 in a pipe prints no heads
-        self._closed(match, n, metrics, line)
+            self._closed(match, n, metrics, line)
+            return
+        # The bar of the last batch may be drawn again at the end of the epoch.
+        self.pending = (match, n, metrics, line)
         self.is_open = False
+
+    def _is_drawn_again(self, match: re.Match[str], n: int, *, has_val: bool) -> bool:
+        """Return whether a full bar is that of the epoch whose full bar was seen last."""
+        if self.pending is None or self.is_open or self.pending[1] != n:
+            return False
+        before, now = (seconds_of(own["elapsed"]) or 0.0 for own in (self.pending[0], match))
+        has_had_val = any(key.startswith("val_") for key in self.pending[2])
+        return now >= before and (has_val or not has_had_val)
+
+    def end(self) -> None:
+        """Note the epoch that was seen last: no bar of it follows."""
+        if self.pending is not None:
+            pending, self.pending = self.pending, None
+            self._closed(*pending)
 
     def _in_progress(
         self, n: int, total: int | None, metrics: dict[str, float | None], line: Line

@@ -73,6 +73,7 @@ class NotesReader(Reader):
         super().__init__(*args)
         self.spent_s = 0.0
         self.epoch: int | None = None
+        self.counts_from = 0
         self.setups_s = 0.0
         self.step: dict[str, float] = {}
 
@@ -116,9 +117,11 @@ class NotesReader(Reader):
         run = self.book.run
         began = self.spent_s
         self.spent_s += seconds
+        if self.epoch is None:
+            self.counts_from = min(epoch, 1)
         self.epoch = epoch
         run.epoch(epoch, seconds=seconds, at_s=began, is_elapsed=True)
-        point = Point(epoch=epoch + 1, at_s=self.spent_s)
+        point = Point(epoch=epoch + 1 - self.counts_from, at_s=self.spent_s)
         for pair in _PAIR.finditer(text[match.end() :] + " " + text[: match.start()]):
             key = pair["key"].lower()
             if key in _TIMED:

@@ -112,7 +112,7 @@ def _figure(row: Any, label: str) -> str:
     unit = Unit(row["unit"]) if row["unit"] in _UNITS else Unit.NUMBER
     base, new = (html_text(value_text(unit, row[side])) for side in ("base", "new"))
     return (
-        f'<div class="figure"><b>{base} → {new}</b>{_delta(row, unit)} '
+        f'<div class="figure"><b>{base} → {new}</b> {_delta(row, unit)} '
         f"<span>{html_text(label)}</span></div>"
     )
 

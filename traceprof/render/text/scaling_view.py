@@ -34,6 +34,7 @@ _TITLES: Final[Mapping[str, str]] = {
 }
 """The columns of numbers that have room in a line."""
 _PRINTED: Final = {ROUNDED: "", CUT_OFF: ": cut off", NOT_FROM_RATES: ": not from rates"}
+_BASE: Final = "base"
 _WEAKEST: Final = 0.0005
 _LAW: Final = "serial share by Amdahl's law "
 
@@ -66,6 +67,8 @@ class _Lines:
     def __init__(self, table: pd.DataFrame, result: Result, width: int) -> None:
         spec = result.spec.table("scaling")
         self.width = width
+        # Where all are of one kind the sentences above say it, and a line has room for more.
+        self.tells_kind = table.loc[table["scaling"] != _BASE, "scaling"].nunique() > 1
         self.columns = [spec.column(name) for name in _TITLES if _is_told(table, name)]
         self.bar = _BAR_WIDTH if width >= _WIDE else _SHORT_BAR
         titles = {**_TITLES, "devices_count": str(result.scalars["devices"])}
@@ -87,7 +90,7 @@ class _Lines:
         )
         text = Text(f"{_GAP}{_GAP.join(numbers)}{_GAP}")
         text.append(_bar(row["efficiency_ratio"], self.bar).ljust(self.bar), style="green")
-        remarks = "; ".join(_remarks(row))
+        remarks = "; ".join(_remarks(row, tells_kind=self.tells_kind))
         if remarks:
             text.append(f"{_GAP}{plain_text(remarks)}", style="default")
         text.truncate(self.width, overflow="ellipsis")
@@ -118,9 +121,10 @@ def _bar(ratio: Any, width: int) -> str:
     return "█" * (cells - 1) + "+" if ratio > 1 + 1 / width else "█" * cells
 
 
-def _remarks(row: Row) -> Iterator[str]:
+def _remarks(row: Row, *, tells_kind: bool) -> Iterator[str]:
     """Yield what must be said of a size: kinds, the interval, what was printed of it."""
-    if row["scaling"] and row["scaling"] != "unknown":
+    is_told = row["scaling"] == _BASE or (tells_kind and row["scaling"] != "unknown")
+    if row["scaling"] and is_told:
         yield str(row["scaling"])
     if row["ranks"] == "independent":
         yield "independent ranks, averaged"
@@ -168,6 +172,9 @@ def _law(row: Row) -> Text:
     text = f"{_GAP}{_LAW}{value_text(Unit.RATIO, share)}"
     if share > 1:
         text += ": more than all, it gets slower"
+    elif is_known(limit) and row["is_exceeded"]:
+        most = value_text(Unit.FACTOR, limit)
+        text += f", but that would allow no more than {most}: it does not fit"
     elif is_known(limit):
         text += f": at most {value_text(Unit.FACTOR, limit)}"
     first, last = (row[f"karp_flatt_{which}_ratio"] for which in ("first", "last"))

@@ -10,7 +10,7 @@ import numpy.typing as npt
 import pandas as pd
 
 from traceprof.comparison.sides import STEP, series_of
-from traceprof.comparison.statistics import interval_of_median
+from traceprof.comparison.statistics import interval_of_mean, interval_of_median
 from traceprof.facts.collectives.members import find_members
 from traceprof.facts.steps.find import pattern_of_ranks
 from traceprof.model.parts import PARTS
@@ -55,15 +55,33 @@ def measures_of_run(
 def _intervals(
     measures: pd.DataFrame, steps: pd.DataFrame
 ) -> Mapping[str, npt.NDArray[np.float64]]:
-    """Return the 95 % intervals of the medians over steps; NaN of other measures."""
+    """Return the 95 % intervals of medians and means over steps; NaN of other measures."""
     run = Summary("", tables={"steps": SUMMARY.table("steps").frame(steps)})
     found = {name: interval_of_median(series_of(run, own, STEP)) for name, own in _MEDIANS.items()}
+    share = _share_of_mean(series_of(run, "period_ns", STEP))
     unknown = (np.nan, np.nan)
-    ends = [found.get(str(name), unknown) for name in measures["measure"]]
+    ends = []
+    for name, value in zip(measures["measure"], measures["value"].astype(float), strict=True):
+        if name in _BY_PERIOD:
+            ends.append((value * (1 - share), value * (1 + share)))
+        elif name in _BY_RATE:
+            # All samples over all time: what the time may be, the other way about.
+            most = value / (1 - share) if share < 1 else np.nan
+            ends.append((value / (1 + share), most))
+        else:
+            ends.append(found.get(str(name), unknown))
     pairs = np.array(ends, np.float64).reshape(-1, 2)
     return {"low": pairs[:, 0], "high": pairs[:, 1]}
 
 
+def _share_of_mean(periods: npt.NDArray[np.float64]) -> float:
+    """Return how far the 95 % interval of the mean reaches to either side, as a share of it."""
+    low, high = interval_of_mean(periods)
+    return (high - low) / (high + low) if high + low > 0 else np.nan
+
+
+_BY_PERIOD: Final = ("step_period_ns",)
+_BY_RATE: Final = ("samples_per_s", "steps_per_s")
 _MEDIANS: Final = {
     "median_samples_per_s": "samples_per_s",
     "median_step_period_ns": "period_ns",
