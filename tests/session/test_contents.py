@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -78,19 +78,19 @@ def written(path: Path, n_kernels: int, rank: int = 0) -> Path:
 
 @pytest.fixture
 def fetched(monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """Count the rows that leave SQLite."""
+    """Count the rows that become Python's, or columns."""
     counts: list[int] = []
-    rows, stream, each = Database.rows, Database._stream, Database.rows_of_each
+    rows, columns, each = Database.rows, Database.read_columns, Database.rows_of_each
 
     def counting_rows(self: Database, *arguments: Any) -> list[tuple[Any, ...]]:
         found = rows(self, *arguments)
         counts.append(len(found))
         return found
 
-    def counting_stream(self: Database, sql: str) -> Iterator[Any]:
-        for batch in stream(self, sql):
-            counts.append(batch.num_rows)
-            yield batch
+    def counting_columns(self: Database, *arguments: Any, **more: Any) -> dict[str, Any]:
+        found = columns(self, *arguments, **more)
+        counts.append(max(map(len, found.values()), default=0))
+        return dict(found)
 
     def counting_each(self: Database, queries: Any) -> list[list[tuple[Any, ...]]]:
         found = each(self, queries)
@@ -98,7 +98,7 @@ def fetched(monkeypatch: pytest.MonkeyPatch) -> list[int]:
         return found
 
     monkeypatch.setattr(Database, "rows", counting_rows)
-    monkeypatch.setattr(Database, "_stream", counting_stream)
+    monkeypatch.setattr(Database, "read_columns", counting_columns)
     monkeypatch.setattr(Database, "rows_of_each", counting_each)
     return counts
 
