@@ -8,7 +8,6 @@ import shutil
 import signal
 import subprocess
 import sys
-import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -17,7 +16,7 @@ import pytest
 from hypothesis import settings
 
 from tests.render.browser import chromium
-from tests.requirements import ROOT, TRACES, require
+from tests.requirements import ROOT, TRACES, nsys_in_turn, require
 
 # No deadline: a busy machine is not a bug. Fewer examples than usual: most build a DataFrame.
 settings.register_profile("traceprof", deadline=None, max_examples=60)
@@ -66,10 +65,7 @@ def only_one_nsys(request: pytest.FixtureRequest) -> Iterator[None]:
     if not any(marks):
         yield
         return
-    fcntl = pytest.importorskip("fcntl")
-
-    with (Path(tempfile.gettempdir()) / f"traceprof-tests-nsys-{os.getuid()}").open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
+    with nsys_in_turn():
         yield
 
 

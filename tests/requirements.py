@@ -9,6 +9,9 @@ from __future__ import annotations
 import importlib.util
 import os
 import shutil
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -60,3 +63,15 @@ def _find(name: str) -> str | None:
         folder = os.environ.get("TRACEPROF_NEWER_NSYS", "")
         return folder if folder and shutil.which("nsys", path=folder) else None
     return next(filter(None, map(shutil.which, _PROGRAMS[name])), None)
+
+
+@contextmanager
+def nsys_in_turn() -> Iterator[None]:
+    """Let the tests of all workers start nsys one after the other.
+
+    What a fixture of a session starts is started before those of its first test.
+    """
+    fcntl = pytest.importorskip("fcntl")
+    with (Path(tempfile.gettempdir()) / f"traceprof-tests-nsys-{os.getuid()}").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield

@@ -11,12 +11,13 @@ from pathlib import Path
 
 import pytest
 
-from tests.requirements import require
+from tests.requirements import nsys_in_turn, require
 from traceprof.errors import TraceError
 from traceprof.formats import cut, open_trace
 from traceprof.formats.nsys.reports import exported_report
 from traceprof.formats.nsys.tools import find_importer
 from traceprof.model.cutting import CutRequest, no_progress
+from traceprof.recording.processes.orphans import end_processes_with
 
 STREAM = b"U3w[END]NVIDIA Nsight Systems Stream 2022.4.2.1-df9881f!"
 REPORT = b"NVIDIA Tegra Profiler Report 1..\n"
@@ -27,9 +28,13 @@ def stream(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Return the .qdstrm of a short program, recorded here."""
     nsys = require("nsys")
     folder = tmp_path_factory.mktemp("nsys")
-    command = [nsys, "profile", "-t", "osrt", "-s", "none", "--cpuctxsw=none", "-o", "r", "sleep"]
+    session = f"traceprof-test-{os.getpid()}"
+    command = [nsys, "profile", f"--session-new={session}", "-t", "osrt", "-s", "none"]
+    command += ["--cpuctxsw=none", "-o", "r", "sleep", "0.1"]
     for _ in range(3):  # nsys sometimes does not reach its own agent
-        subprocess.run([*command, "0.1"], cwd=folder, capture_output=True, timeout=120, check=False)
+        with nsys_in_turn():
+            subprocess.run(command, cwd=folder, capture_output=True, timeout=120, check=False)
+            end_processes_with(session)
         for found in folder.glob("r.qdstrm"):
             return found
     pytest.skip("this nsys makes reports itself and leaves no .qdstrm")
