@@ -195,6 +195,21 @@ def test_metrics_epochs_and_events_are_those_that_the_program_told() -> None:
     assert found.table("lives")["rank"].tolist() == [0]
 
 
+def test_what_is_noted_behind_the_last_step_of_an_epoch_is_after_that_step() -> None:
+    builder = TraceBuilder().process(1, rank=0)
+    for i in range(8):
+        at = 200 * i
+        builder.batch(at, 8).step(at, at + 200, i)
+        builder.phase("optimizer", at + 120, at + 140)
+        builder.mark("metric:loss", at + 100, 1.0, domain=OWN_DOMAIN)
+    # The step after the fourth began at 800, without any work so far.
+    builder.mark("metric:top1", 805, 0.5, domain=OWN_DOMAIN)
+    metrics = summarise(run_of(Ranks.of(builder.build()))).table("metrics")
+    assert metrics[metrics["metric"] == "top1"]["step"].tolist() == [4]
+    # A loss before the update is that of the model before it.
+    assert metrics[metrics["metric"] == "loss"]["step"].tolist() == list(range(8))
+
+
 def test_the_environment_has_the_same_names_whoever_recorded_it_and_no_secret() -> None:
     builder = TraceBuilder().kernel("gemm", 0, 100).device(0, "NVIDIA H100")
     for name, value in {

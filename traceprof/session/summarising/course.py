@@ -22,6 +22,7 @@ __all__ = ["course_of_run"]
 
 _Float64Array = npt.NDArray[np.float64]
 _METRIC: Final = "metric:"
+_UPDATE: Final = "optimizer"
 _EPOCH: Final = re.compile(r"epoch(?:[\s_#:=.-]*(?P<number>\d+))?", re.IGNORECASE)
 _MOST_VALUES: Final = 2_000
 _MOST_EVENTS: Final = 500
@@ -147,12 +148,39 @@ def _steps_before(ranks: Ranks, processes: npt.NDArray[np.int64], at: Any) -> _F
     """Return after how many steps of its process each instant is; NaN where no steps are known."""
     found = np.full(len(at), np.nan)
     steps, zero = steps_of_ranks(ranks).table, ranks.span.start_ns
+    updates = _updates(ranks)
     for process, own in steps.groupby("process"):
         rows = processes == process
-        # What a step notes of itself it notes before it ends.
-        starts = np.sort(own["start_ns"].to_numpy(np.int64)) - zero
-        found[rows] = np.searchsorted(starts, at[rows], side="right")
+        taken = np.sort(_taken_ns(own, updates.get(int(str(process))))) - zero
+        found[rows] = np.searchsorted(taken, at[rows], side="right")
     return found
+
+
+def _updates(ranks: Ranks) -> dict[int, npt.NDArray[np.int64]]:
+    """Return when each process had updated its parameters, where our recorder saw it."""
+    ends: dict[int, npt.NDArray[np.int64]] = {}
+    for part in ranks:
+        ranges = part.ranges
+        kept = ranges[(ranges["name"] == _UPDATE) & (ranges["domain"] == OWN_DOMAIN)]
+        for process, own in kept.groupby("process"):
+            ends[int(str(process))] = np.sort(own["end_ns"].to_numpy(np.int64))
+    return ends
+
+
+def _taken_ns(steps: pd.DataFrame, updates: npt.NDArray[np.int64] | None) -> npt.NDArray[np.int64]:
+    """Return from when on each step counts as taken: its last update, where one is known.
+
+    The next step begins where one ends: what is noted behind the last step of an epoch lies in the
+    first one of the next. Without updates a step counts from its start, for what it notes of
+    itself it notes before it ends.
+    """
+    starts = steps["start_ns"].to_numpy(np.int64)
+    if updates is None:
+        return np.asarray(starts, np.int64)
+    place = np.searchsorted(updates, steps["end_ns"].to_numpy(np.int64), side="right") - 1
+    last = updates[np.maximum(place, 0)]
+    is_own = (place >= 0) & (last >= starts)
+    return np.where(is_own, last, starts)
 
 
 def _epochs_before(epochs: pd.DataFrame, at: npt.NDArray[np.int64]) -> _Float64Array:
