@@ -5,7 +5,7 @@ import json
 import pytest
 from typer.testing import CliRunner
 
-from tests.requirements import TRACES
+from tests.requirements import LOGS, require
 from traceprof.cli import app
 
 FIXED = """Script setup took 5.0
@@ -23,7 +23,6 @@ Epoch 1 took 40.0 loss: 2.0 accuracy: 0.2
 Epoch 2 took 12.0 loss: 1.0 accuracy: 0.3
 Total train time is 80.0
 """
-LOGS = TRACES.parent / "logs"
 
 
 def run(*arguments):
@@ -70,12 +69,10 @@ def test_a_trace_without_lives_or_epochs_is_refused_in_one_line(tmp_path):
     assert done.exit_code != 0
 
 
-@pytest.mark.traces
 def test_the_elastic_job_of_the_notes_against_the_fixed_one():
     """Truths from ../shared/logs/CATALOGUE.md."""
+    require("logs")
     paths = LOGS / "elastic-fixed-8.log", LOGS / "elastic-cycle-20min-4+4.log"
-    if not all(path.is_file() for path in paths):
-        pytest.skip(f"{LOGS} is not on this machine")
     told = json.loads(run(*paths, "--json"))
 
     def rows(name, table=None):

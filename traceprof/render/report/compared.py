@@ -24,7 +24,7 @@ from traceprof.render.sections import Section, head_of, sections_of
 from traceprof.render.shown import rows_of
 from traceprof.units import format_ratio
 
-__all__ = ["render_compared"]
+__all__ = ["delta", "render_compared"]
 
 _ROWS: Final = 15
 _FIGURES: Final = (
@@ -112,12 +112,12 @@ def _figure(row: Any, label: str) -> str:
     unit = Unit(row["unit"]) if row["unit"] in _UNITS else Unit.NUMBER
     base, new = (html_text(value_text(unit, row[side])) for side in ("base", "new"))
     return (
-        f'<div class="figure"><b>{base} → {new}</b> {_delta(row, unit)} '
+        f'<div class="figure"><b>{base} → {new}</b> {delta(row, unit)} '
         f"<span>{html_text(label)}</span></div>"
     )
 
 
-def _delta(row: Any, unit: Unit) -> str:
+def delta(row: Any, unit: Unit) -> str:
     """Return the change, coloured where it is known to be better or worse; of shares in points."""
     change = row["new"] - row["base"] if unit is Unit.RATIO else row["change_ratio"]
     if not is_known(change) or not change:
@@ -125,7 +125,8 @@ def _delta(row: Any, unit: Unit) -> str:
     verdict = row.get("verdict")
     is_worse = (change > 0) == (row["better"] == "lower")
     kind = "worse" if is_worse else "better"
-    is_plain = not row["better"] or verdict in ("no difference shown", "not judged")
+    # Of shares no verdict is made: whether they changed by more than chance is not known.
+    is_plain = not row["better"] or not verdict or verdict in ("no difference shown", "not judged")
     sign = "+" if change > 0 else ""
     points = " points" if unit is Unit.RATIO else ""
     words = f"{sign}{format_ratio(change)}{points}"
