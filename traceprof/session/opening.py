@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
+from functools import partial
 from pathlib import Path
 from typing import Final
 
+from traceprof.cluster.crews import LOCAL, crew_for
 from traceprof.errors import UsageError
 from traceprof.facts.ranks.alignment import align_clocks, find_alignment
 from traceprof.facts.steps.find import decide_steps, mark_steps
@@ -21,6 +23,7 @@ from traceprof.model.merge import place_run
 from traceprof.model.ranks import Ranks
 from traceprof.model.results import Note
 from traceprof.model.run import RankTrace, RunFiles
+from traceprof.model.trace import Trace
 from traceprof.model.window import TimeWindow
 from traceprof.session.one_run import check_one_run
 
@@ -32,6 +35,7 @@ __all__ = [
     "outline_files",
     "place_files",
     "read_window",
+    "split_cluster",
 ]
 
 _OF_RUNS: Final = frozenset({"processes", "environment", "devices"})
@@ -58,6 +62,10 @@ class Opening:
     a regular expression of the ranges that are steps. ``is_one_run``: files that were named are
     ranks of one run, whatever they look like. ``life`` is which start of the program, of one that
     was started again (None: the longest).
+
+    ``jobs`` is in how many processes the ranks of a run are looked at (None: in as many as make
+    sense), ``scheduler`` the address of the Dask cluster that does it, or "local" for one that is
+    started here. ``allow_missing``: ranks that cannot be read are left out.
     """
 
     rules: Path | None = None
@@ -71,6 +79,19 @@ class Opening:
     step_ranges: str | None = None
     is_one_run: bool = False
     life: int | None = None
+    jobs: int | None = 1
+    scheduler: str = ""
+    allow_missing: bool = False
+
+
+def split_cluster(text: str) -> tuple[str, Path | None]:
+    """Return a Dask cluster and a file that describes hosts: ``text`` names one of them.
+
+    A cluster is an address such as tcp://host:8786, or "local".
+    """
+    if text == LOCAL or "://" in text:
+        return text, None
+    return "", Path(text) if text else None
 
 
 def open_files(
@@ -91,7 +112,13 @@ def open_files(
     """
     options = ReadOptions(_rules(opening.rules), tables, only_steps=only_steps)
     if is_run(paths):
-        run = open_run(paths, options, opening.life)
+        run = open_run(
+            paths,
+            options,
+            opening.life,
+            choose_crew=partial(crew_for, jobs=opening.jobs, scheduler=opening.scheduler),
+            allow_missing=opening.allow_missing,
+        )
         if not opening.is_one_run:
             check_one_run(paths, run)
         return run
@@ -109,7 +136,7 @@ def outline_files(
     """
     _rules(opening.rules)
     if is_run(paths):
-        run, outlines = outline_run(paths, opening.life)
+        run, outlines = outline_run(paths, opening.life, allow_missing=opening.allow_missing)
         if not opening.is_one_run:
             check_one_run(paths, run)
         return run, outlines
@@ -173,14 +200,14 @@ def place_files(files: RunFiles, opening: Opening) -> Ranks:
     if cluster is not None:
         ranks = cluster.placed(ranks)
     if hardware is not None:
-        ranks = ranks.map(lambda part: part.with_hardware(hardware))
+        ranks = ranks.map(Trace.with_hardware, hardware)
     return ranks
 
 
 def _with_steps(ranks: Ranks, opening: Opening) -> Ranks:
     warmup = opening.warmup_steps
     if warmup is not None:
-        ranks = ranks.map(lambda part: part.with_warmup(warmup))
+        ranks = ranks.map(Trace.with_warmup, warmup)
     if opening.step_ranges is not None:
         return mark_steps(ranks, opening.step_ranges)
     return decide_steps(ranks)

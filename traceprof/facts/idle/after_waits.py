@@ -37,7 +37,7 @@ def gaps_of_ranks(ranks: Ranks) -> pd.DataFrame:
 
     The causes in which a host is busy are without what is `DRAINED`, so that all add up.
     """
-    found = [_of_rank(part).assign(part=i) for i, part in enumerate(ranks)]
+    found = [own.assign(part=i) for i, own in enumerate(ranks.each(_of_rank))]
     filled = [gaps for gaps in found if len(gaps)] or found[:1]
     return pd.concat(filled, ignore_index=True)
 
@@ -56,14 +56,23 @@ def times_of_causes(
     Parts are those of gaps, with gap, start_ns, end_ns and cause (a place in ``names``).
     """
     found: dict[str, dict[int, Intervals]] = {name: {} for name in names}
-    for part in ranks:
-        parts, device = parts_of(part), find_gaps(part)["device"].to_numpy(np.int64)
-        starts, ends = (parts[name].to_numpy(np.int64) for name in ("start_ns", "end_ns"))
-        owner = device[parts["gap"].to_numpy(np.int64)]
-        for number in np.unique(device).tolist():
-            for cause, name in enumerate(names):
-                rows = (owner == number) & (parts["cause"] == cause).to_numpy()
-                found[name][number] = Intervals.union_of(starts[rows], ends[rows])
+    for own in ranks.each(_times_of_one, parts_of, names):
+        for name, times in own.items():
+            found[name] |= times
+    return found
+
+
+def _times_of_one(
+    part: Trace, parts_of: Callable[[Trace], pd.DataFrame], names: Sequence[str]
+) -> dict[str, dict[int, Intervals]]:
+    found: dict[str, dict[int, Intervals]] = {name: {} for name in names}
+    parts, device = parts_of(part), find_gaps(part)["device"].to_numpy(np.int64)
+    starts, ends = (parts[name].to_numpy(np.int64) for name in ("start_ns", "end_ns"))
+    owner = device[parts["gap"].to_numpy(np.int64)]
+    for number in np.unique(device).tolist():
+        for cause, name in enumerate(names):
+            rows = (owner == number) & (parts["cause"] == cause).to_numpy()
+            found[name][number] = Intervals.union_of(starts[rows], ends[rows])
     return found
 
 

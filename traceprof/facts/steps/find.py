@@ -10,7 +10,7 @@ kernels. The last ones are inferred, and say so. A period of the kernel sequence
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Final
 
@@ -24,6 +24,7 @@ from traceprof.facts.steps.kernels import find_optimizer_steps, find_periodic_st
 from traceprof.facts.steps.ranges import steps_between_ends, steps_of_phases, steps_of_ranges
 from traceprof.facts.steps.spans import with_spans
 from traceprof.facts.steps.warmup import count_warmup
+from traceprof.model.elsewhere import measure_each, measure_of_each
 from traceprof.model.ranks import Ranks
 from traceprof.model.steps import OWN_DOMAIN, Steps, empty_steps
 from traceprof.model.trace import Trace
@@ -153,7 +154,7 @@ def mark_steps(ranks: Ranks, pattern: str) -> Ranks:
         raise UsageError(
             f"step pattern {pattern!r} is not a regular expression: {error}"
         ) from error
-    tables = [steps_of_ranges(part.ranges, compiled) for part in ranks.whole]
+    tables = measure_each(ranks.whole.parts, _chosen, compiled)
     if all(table.empty for table in tables):
         raise UsageError(f"no range matches the step pattern {pattern!r}")
     parts = ranks.whole.parts
@@ -161,8 +162,7 @@ def mark_steps(ranks: Ranks, pattern: str) -> Ranks:
 
 
 def _with_steps(ranks: Ranks, steps: Sequence[Steps]) -> Ranks:
-    of_part = dict(zip(map(id, ranks.whole.parts), steps, strict=True))
-    return ranks.map(lambda part: part.with_steps(of_part[id(part)]))
+    return ranks.map_each(Trace.with_steps, [(own,) for own in steps])
 
 
 def _inside(steps: Steps, trace: Trace) -> Steps:
@@ -183,11 +183,11 @@ def rows_of_steps(trace: Trace) -> npt.NDArray[np.int64]:
 
 
 def _decided(traces: Sequence[Trace], n_warmup: int | None) -> list[Steps]:
-    for source, find in _ANNOTATED:
-        tables = [find(trace.ranges) for trace in traces]
+    for source in _ANNOTATED:
+        tables = measure_each(traces, _annotated, source)
         if any(map(len, tables)):
             return _with_warmup(traces, tables, source, 1.0, n_warmup)
-    found = [find_optimizer_steps(trace) for trace in traces]
+    found = measure_each(traces, find_optimizer_steps)
     sure = [steps.confidence_ratio for steps in found if len(steps.table)]
     if sure:
         tables = [steps.table for steps in found]
@@ -204,10 +204,8 @@ def _with_warmup(
 ) -> list[Steps]:
     """Return the steps of each trace, the same number of leading ones of all marked as warm-up."""
     is_inferred = confidence_ratio < 1
-    tables = [
-        with_spans(table, trace, is_of_kernels=is_inferred)
-        for table, trace in zip(tables, traces, strict=True)
-    ]
+    spanned = [(table, is_inferred) for table in tables]
+    tables = measure_of_each(traces, _with_spans, spanned)
     most = n_given if n_given is not None else max(map(_count_warmup, tables))
     return [
         Steps(table.assign(is_warmup=_leading(table, most)), source, confidence_ratio)
@@ -233,6 +231,19 @@ def _count_warmup(table: pd.DataFrame) -> int:
     return most
 
 
+def _annotated(trace: Trace, source: str) -> pd.DataFrame:
+    """Return the steps of a trace that ``source`` tells."""
+    return _ANNOTATED[source](trace.ranges)
+
+
+def _chosen(trace: Trace, pattern: re.Pattern[str]) -> pd.DataFrame:
+    return steps_of_ranges(trace.ranges, pattern)
+
+
+def _with_spans(trace: Trace, table: pd.DataFrame, is_of_kernels: bool) -> pd.DataFrame:
+    return with_spans(table, trace, is_of_kernels=is_of_kernels)
+
+
 def _own(ranges: pd.DataFrame) -> pd.DataFrame:
     return ranges[ranges["domain"] == OWN_DOMAIN]
 
@@ -241,18 +252,16 @@ def _foreign(ranges: pd.DataFrame) -> pd.DataFrame:
     return ranges[ranges["domain"] != OWN_DOMAIN]
 
 
-_ANNOTATED: Final[tuple[tuple[str, Callable[[pd.DataFrame], pd.DataFrame]], ...]] = (
-    ("traceprof.step()", lambda ranges: steps_of_ranges(_own(ranges), _EXPLICIT, ["user_step"])),
-    ("recorded phases", lambda ranges: steps_of_phases(_own(ranges))),
-    ("ProfilerStep", lambda ranges: steps_of_ranges(ranges, _PROFILER_STEP, ["ProfilerStep"])),
-    (
-        "ranges named step",
-        lambda ranges: steps_of_ranges(_foreign(ranges), _NAMED_STEP, _STEP_WORDS),
+_ANNOTATED: Final[Mapping[str, Callable[[pd.DataFrame], pd.DataFrame]]] = {
+    "traceprof.step()": lambda ranges: steps_of_ranges(_own(ranges), _EXPLICIT, ["user_step"]),
+    "recorded phases": lambda ranges: steps_of_phases(_own(ranges)),
+    "ProfilerStep": lambda ranges: steps_of_ranges(ranges, _PROFILER_STEP, ["ProfilerStep"]),
+    "ranges named step": (
+        lambda ranges: steps_of_ranges(_foreign(ranges), _NAMED_STEP, _STEP_WORDS)
     ),
-    (
-        "ends of Optimizer.step",
-        lambda ranges: steps_between_ends(_foreign(ranges), _OPTIMIZER_STEP, ["Optimizer.step"]),
+    "ends of Optimizer.step": (
+        lambda ranges: steps_between_ends(_foreign(ranges), _OPTIMIZER_STEP, ["Optimizer.step"])
     ),
-)
+}
 _OPTIMIZER: Final = "inferred from the optimizer's kernels"
 _PATTERN: Final = "repeating pattern of kernels"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -47,24 +47,28 @@ class KernelTimes:
 
 def kernel_times(ranks: Ranks, judged: Intervals) -> KernelTimes:
     """Return the kernels that start in ``judged``, rank by rank summed up by their names."""
-    return _joined([_kernel_times(part, judged) for part in ranks])
+    return _joined(ranks.each(_kernel_times, judged))
 
 
 def time_of_kernels(ranks: Ranks, names: Collection[str]) -> Times:
     """Return when each device ran kernels of these ``names``."""
     found: dict[int, Intervals] = {}
-    for part in ranks:
-        kernels = part.kernels
-        wanted = kernels["name"].cat.categories.isin(list(names))
-        codes = kernels["name"].cat.codes.to_numpy()
-        own = kernels[np.append(wanted, False)[codes]]
-        for device, rows in own.groupby("device").indices.items():
-            time = Intervals.union_of(
-                own["start_ns"].to_numpy()[rows], own["end_ns"].to_numpy()[rows]
-            )
-            place = int(str(device))
-            found[place] = found[place] | time if place in found else time
+    for own in ranks.each(_time_of_kernels, sorted(names)):
+        for device, time in own.items():
+            found[device] = found[device] | time if device in found else time
     return found
+
+
+def _time_of_kernels(part: Trace, names: Sequence[str]) -> Times:
+    kernels = part.kernels
+    wanted = kernels["name"].cat.categories.isin(names)
+    codes = kernels["name"].cat.codes.to_numpy()
+    own = kernels[np.append(wanted, False)[codes]]
+    starts, ends = (own[name].to_numpy() for name in ("start_ns", "end_ns"))
+    return {
+        int(str(device)): Intervals.union_of(starts[rows], ends[rows])
+        for device, rows in own.groupby("device").indices.items()
+    }
 
 
 def _kernel_times(part: Trace, judged: Intervals) -> KernelTimes:
