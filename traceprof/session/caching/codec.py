@@ -184,9 +184,9 @@ def _string(storage: Any, is_na: bool, texts: list[str | None]) -> Any:
 def _masked(dtype: str, values: Any, mask: Any) -> Any:
     if dtype not in _MASKED:
         raise CodecError(f"a column of {dtype}")
-    found: Any = pd.array(_value(values), dtype=dtype)
-    found[_value(mask)] = pd.NA
-    return found
+    found = _value(values).astype(object)
+    found[_value(mask)] = None
+    return pd.Series(found, dtype=dtype).array
 
 
 def _read_frame(heads: list[Any], columns: list[Any], index: list[Any]) -> pd.DataFrame:
