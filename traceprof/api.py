@@ -23,7 +23,7 @@ from traceprof.session.cutting import Cutting, cut_run
 from traceprof.session.explaining.explain import explain
 from traceprof.session.explaining.spec import NAME as EXPLAIN
 from traceprof.session.keeping import keep_file, name_of_files, with_places
-from traceprof.session.opening import Align, Opening, split_cluster
+from traceprof.session.options import Align, Opening, split_cluster
 from traceprof.session.records import list_of_runs
 from traceprof.session.run import Run as SessionRun
 from traceprof.session.run import open_run
@@ -343,6 +343,7 @@ def open(
     step_ranges: str | None = None,
     jobs: int = 1,
     allow_missing: bool = False,
+    cache: bool = True,
 ) -> Run:
     """Return the trace or run in ``paths``; nothing is read before something is asked.
 
@@ -360,6 +361,7 @@ def open(
         step_ranges: a regular expression of the ranges that are steps, by their whole name.
         jobs: in how many processes the ranks of a run are looked at.
         allow_missing: leave ranks out whose files cannot be read.
+        cache: whether results of files that did not change may come from the user's cache.
 
     Raises:
         UsageError: ``align`` is none of these.
@@ -381,6 +383,7 @@ def open(
         jobs=jobs,
         scheduler=scheduler,
         allow_missing=allow_missing,
+        is_cached=cache,
     )
     named = [paths] if isinstance(paths, str | Path) else paths
     return Run.over(open_run(named, opening))

@@ -28,7 +28,7 @@ def told() -> Iterator[Told]:
     """What a page and some tables say of a run, as JSON and as text."""
 
     def tell(path: Path, names: tuple[str, ...] = (), **opening: object) -> str:
-        run = open_run([path], Opening(**opening))  # type: ignore[arg-type]
+        run = open_run([path], Opening(is_cached=False, **opening))  # type: ignore[arg-type]
         documents = [page(run), *(answer(run, [name], strict=True) for name in names)]
         forms = ("json", "text")
         return "".join(render(form, one, Options()) for one in documents for form in forms)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import os
 import shlex
 from collections.abc import Callable, Sequence
 from difflib import get_close_matches
@@ -183,6 +184,12 @@ ChosenLife: TypeAlias = Annotated[
         min=0,
     ),
 ]
+NoCache: TypeAlias = Annotated[
+    bool,
+    typer.Option(
+        "--no-cache", help="Read everything anew, and keep nothing; also TRACEPROF_CACHE=0."
+    ),
+]
 
 _OPENING: Final[dict[str, tuple[Any, Any]]] = {
     "warmup": (Warmup, None),
@@ -197,6 +204,7 @@ _OPENING: Final[dict[str, tuple[Any, Any]]] = {
     "jobs": (JobCount, None),
     "allow_missing": (AllowMissing, False),
     "life": (ChosenLife, None),
+    "no_cache": (NoCache, False),
 }
 """The options that say what a trace cannot know: annotation and default by parameter."""
 
@@ -230,7 +238,11 @@ def opens_traces(command: Callable[..., None]) -> Callable[..., None]:
 
 
 def _opening(**said: Any) -> Any:
-    from traceprof.session.opening import Align, Opening, split_cluster
+    from traceprof.cache.folder import VARIABLE
+    from traceprof.session.options import Align, Opening, split_cluster
+
+    if said["no_cache"]:
+        os.environ[VARIABLE] = "0"  # whatever reads for this command, in other processes too
 
     ways = [way.value for way in Align]
     if said["align"] not in ways:
@@ -250,4 +262,5 @@ def _opening(**said: Any) -> Any:
         jobs=said["jobs"],
         scheduler=scheduler,
         allow_missing=said["allow_missing"],
+        is_cached=not said["no_cache"],
     )

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
-from enum import StrEnum
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Final
 
-from traceprof.cluster.crews import LOCAL, crew_for
+from traceprof.cluster.crews import crew_for
 from traceprof.errors import UsageError
 from traceprof.facts.ranks.alignment import align_clocks, find_alignment
 from traceprof.facts.steps.find import decide_steps, mark_steps
@@ -26,6 +25,7 @@ from traceprof.model.run import RankTrace, RunFiles
 from traceprof.model.trace import Trace
 from traceprof.model.window import TimeWindow
 from traceprof.session.one_run import check_one_run
+from traceprof.session.options import Align, Opening
 
 __all__ = [
     "Align",
@@ -35,7 +35,6 @@ __all__ = [
     "outline_files",
     "place_files",
     "read_window",
-    "split_cluster",
 ]
 
 _OF_RUNS: Final = frozenset({"processes", "environment", "devices"})
@@ -43,55 +42,6 @@ _OF_RUNS: Final = frozenset({"processes", "environment", "devices"})
 _TIED_BY: Final = frozenset({"kernels", "api_calls", "ranges", "collectives", "processes"})
 """The tables that collectives, which tie the clocks of files, are found in."""
 _TIMES_OF_STEPS: Final = frozenset({"ranges"})
-
-
-class Align(StrEnum):
-    """How the clocks of the ranks of a run are put together."""
-
-    AUTO = "auto"
-    COLLECTIVES = "collectives"
-    UTC = "utc"
-    NONE = "none"
-
-
-@dataclass(frozen=True, slots=True)
-class Opening:
-    """What the user says of how to read: kernel classes, clocks, hardware, hosts, racks, steps.
-
-    ``warmup_steps`` is how many leading steps are warm-up (None: they are found), ``step_ranges``
-    a regular expression of the ranges that are steps. ``is_one_run``: files that were named are
-    ranks of one run, whatever they look like. ``life`` is which start of the program, of one that
-    was started again (None: the longest).
-
-    ``jobs`` is in how many processes the ranks of a run are looked at (None: in as many as make
-    sense), ``scheduler`` the address of the Dask cluster that does it, or "local" for one that is
-    started here. ``allow_missing``: ranks that cannot be read are left out.
-    """
-
-    rules: Path | None = None
-    align: Align = Align.AUTO
-    gpu: str | None = None
-    links: Sequence[str] = ()
-    hardware: Path | None = None
-    racks: Sequence[str] = ()
-    cluster: Path | None = None
-    warmup_steps: int | None = None
-    step_ranges: str | None = None
-    is_one_run: bool = False
-    life: int | None = None
-    jobs: int | None = 1
-    scheduler: str = ""
-    allow_missing: bool = False
-
-
-def split_cluster(text: str) -> tuple[str, Path | None]:
-    """Return a Dask cluster and a file that describes hosts: ``text`` names one of them.
-
-    A cluster is an address such as tcp://host:8786, or "local".
-    """
-    if text == LOCAL or "://" in text:
-        return text, None
-    return "", Path(text) if text else None
 
 
 def open_files(
