@@ -2,7 +2,7 @@
 
 import functools
 
-from . import session, steps
+from . import eval_mode, session, steps
 from .layers import end_backward
 
 
@@ -17,7 +17,8 @@ def _wrapped(original):
     def compute_gradients(*args, **kwargs):
         if not (session.active or session.resume_in_fork()):
             return original(*args, **kwargs)
-        steps.computing()
+        eval_mode.begin_backward()
+        steps.begin_backward()
         emitter = session.emitter()
         emitter.push("backward", steps.number)
         try:
@@ -25,5 +26,6 @@ def _wrapped(original):
         finally:
             end_backward()
             emitter.pop()
+            steps.end_backward()
 
     return compute_gradients

@@ -14,6 +14,7 @@ _HOOKS = (
     "copies",
     "sizes",
     "windows",
+    "named",
     "groups",
     "checkpoints",
     "epochs",
