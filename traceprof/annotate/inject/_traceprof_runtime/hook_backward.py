@@ -3,6 +3,7 @@
 import functools
 
 from . import eval_mode, session, steps
+from .compiling import is_tracing
 from .layers import end_backward
 
 
@@ -15,7 +16,7 @@ def install(torch):
 def _wrapped(original):
     @functools.wraps(original)
     def compute_gradients(*args, **kwargs):
-        if not (session.active or session.resume_in_fork()):
+        if not (session.active or session.resume_in_fork()) or is_tracing():
             return original(*args, **kwargs)
         eval_mode.begin_backward()
         steps.begin_backward()

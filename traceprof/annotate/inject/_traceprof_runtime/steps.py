@@ -34,6 +34,7 @@ _last = None
 _known = set()  # optimizers that were made
 _seen = set()  # those of them that have stepped
 _passes = 0  # backward passes, while no optimizer has stepped
+_counts = {"fetches": 0, "forward passes": 0, "backward passes": 0, "optimizer steps": 0}
 _listeners = []
 _watchers = []
 
@@ -55,6 +56,7 @@ def fetching(may_train):
     is how an evaluation fetches.
     """
     global _has_batch, _last
+    _counts["fetches"] += 1
     if _is_elsewhere():
         return
     _notice()
@@ -80,6 +82,7 @@ def exhausted():
 
 def passing(may_train):
     """Note that a forward pass starts, and whether a backward pass may follow."""
+    _counts["forward passes"] += 1
     if _is_elsewhere():
         return
     _notice()
@@ -100,6 +103,7 @@ def passed():
 def begin_backward():
     """Note that a backward pass starts."""
     global _depth, _trainer
+    _counts["backward passes"] += 1
     if _trainer is None:
         _trainer = threading.get_ident()
     if _is_elsewhere():
@@ -139,6 +143,7 @@ def gone(optimizer):
 def begin_optimizer(optimizer):
     """Note that an optimizer starts its step."""
     global _depth, _trainer
+    _counts["optimizer steps"] += 1
     if not _seen:
         _trainer = threading.get_ident()
     if _is_elsewhere():
@@ -214,6 +219,11 @@ def begin_explicit(wanted):
 def end_explicit():
     """End a step that the program named itself."""
     _advance()
+
+
+def seen():
+    """Return how many steps there were, and of what they might have been made."""
+    return dict(_counts, steps=number)
 
 
 def finish():
