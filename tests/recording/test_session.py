@@ -1,7 +1,7 @@
 import pytest
 
 from tests.recording.conftest import record
-from traceprof.recording.session import _note_on_collectives
+from traceprof.recording.finishing import _note_on_collectives
 from traceprof.recording.spool import ProcessEvents
 
 MS = 1_000_000

@@ -9,7 +9,7 @@ from typing import Final
 from traceprof.errors import UsageError
 from traceprof.units import NS_PER_S, parse_duration
 
-__all__ = ["EVERYTHING", "Bounds", "parse_bounds"]
+__all__ = ["EVERYTHING", "Bounds", "parse_bounds", "parse_grace"]
 
 _STEPS: Final = re.compile(r"\s*(\d+)\s*(?:\.\.\s*(\d+)\s*)?")
 _SIZE: Final = re.compile(r"\s*(\d+(?:\.\d+)?)\s*([kMGT]?)B?\s*", re.IGNORECASE)
@@ -66,6 +66,15 @@ def parse_bounds(
         _parse_time(duration) if duration is not None else 0,
         _parse_size(max_size) if max_size is not None else 0,
     )
+
+
+def parse_grace(text: str) -> float:
+    """Return the seconds that ``text`` means ("30s").
+
+    Raises:
+        UsageError: it means nothing.
+    """
+    return _parse_time(text) / NS_PER_S
 
 
 def _parse_steps(text: str) -> tuple[int, int]:

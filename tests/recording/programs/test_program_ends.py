@@ -182,7 +182,7 @@ def test_arguments_that_are_no_text_stop_nothing(tmp_path, tool):
 @pytest.mark.torch
 @pytest.mark.parametrize("tool", TOOLS)
 def test_a_rank_that_ends_before_its_collective_does_is_not_aborted(tmp_path, tool):
-    """Its threads of gloo come to our callback after its last line, as they do on a busy machine."""
+    """Threads of gloo come to our callback after its last line, as on a busy machine."""
     require("torch")
     if tool == "nsys":
         require("nsys")

@@ -5,15 +5,17 @@ from __future__ import annotations
 import re
 import sqlite3
 from collections.abc import Sequence
-from contextlib import suppress
+from contextlib import closing, suppress
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Final
 
+from traceprof.errors import TraceError
 from traceprof.formats.sqlite.table_names import quoted
 from traceprof.model.cutting import REMOVED
 from traceprof.model.masking import MASK, masked_text, secrets_of
 
-__all__ = ["Passing", "passing_of"]
+__all__ = ["Passing", "passing_of", "secrets_told"]
 
 _ARGUMENT: Final = re.compile(r"(.*):ARGUMENT_(\d+)")
 _SHORTEST_PART: Final = 6
@@ -119,6 +121,19 @@ def passing_of(connection: sqlite3.Connection, schema: str) -> Passing:
         {secret.argument: secret.shown for secret in found_secrets},
         sorted((part for part in parts if len(part) >= _SHORTEST_PART), key=len, reverse=True),
     )
+
+
+def secrets_told(database: Path) -> Passing:
+    """Return the secrets that the export ``database`` itself tells of its program.
+
+    Raises:
+        TraceError: it cannot be read.
+    """
+    try:
+        with closing(sqlite3.connect(database)) as connection:
+            return passing_of(connection, "main")
+    except sqlite3.Error as error:
+        raise TraceError(f"{database}: cannot be read ({error})") from error
 
 
 def _text(value: bytes | None) -> str:

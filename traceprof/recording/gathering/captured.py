@@ -103,6 +103,15 @@ class Captured:
             return "killed" if code < 0 else "failed"
         return "" if is_alive(record.pid) else "killed"
 
+    def alive(self) -> set[int]:
+        """Return the processes with events that still run."""
+        return {part.pid for part in self.events if is_alive(part.pid)}
+
+    def last_ns(self) -> int:
+        """Return the time of the last event, 0 where there is none; in ns since 1970."""
+        rows = (row[1] or row[0] for part in self.events for kind in _kinds(part) for row in kind)
+        return max(rows, default=0)
+
     def first_ns(self) -> int:
         """Return the time of the first event, in ns since 1970."""
         rows = (row[0] for part in self.events for kind in _kinds(part) for row in kind)

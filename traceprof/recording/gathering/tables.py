@@ -30,6 +30,7 @@ def make_spool_trace(
     to_trace_time: Callable[[np.ndarray], np.ndarray],
     facts: Mapping[str, str],
     epoch_ns: int | None = None,
+    host: str = "",
     *,
     with_windows: bool = False,
 ) -> Trace:
@@ -40,14 +41,16 @@ def make_spool_trace(
         to_trace_time: turns ns since 1970 into the clock of the trace.
         facts: what is known of the machine and the software.
         epoch_ns: the wall clock at time 0 of the trace.
+        host: where it was captured; by default here.
         with_windows: whether windows of the profiler were asked for.
     """
+    host = host or socket.gethostname()
     tables: dict[str, pd.DataFrame] = {
         "ranges": _ranges(captured.events, to_trace_time),
         "marks": _marks(captured.events, to_trace_time),
         "collectives": _collectives(captured.events, to_trace_time),
         "samples": _samples(captured, to_trace_time),
-        "processes": _processes(captured),
+        "processes": _processes(captured, host),
         "environment": make_table(
             "environment", {"name": list(facts), "value": list(facts.values())}
         ),
@@ -57,9 +60,7 @@ def make_spool_trace(
         detail, detail_recorded = window_tables(captured.windows, to_trace_time)
         tables |= detail
         recorded |= detail_recorded
-    info = TraceInfo(
-        format="traceprof", profiler="traceprof", host=socket.gethostname(), utc_epoch_ns=epoch_ns
-    )
+    info = TraceInfo(format="traceprof", profiler="traceprof", host=host, utc_epoch_ns=epoch_ns)
     return make_trace(info, tables, recorded)
 
 
@@ -162,7 +163,7 @@ def _samples(captured: Captured, to_trace_time: Callable[[np.ndarray], np.ndarra
     )
 
 
-def _processes(captured: Captured) -> pd.DataFrame:
+def _processes(captured: Captured, host: str) -> pd.DataFrame:
     records = {record.pid: record for record in captured.processes}
     shown = [records.get(pid, ProcessRecord(pid)) for pid in captured.pids()]
     return make_table(
@@ -177,6 +178,6 @@ def _processes(captured: Captured) -> pd.DataFrame:
             "world_size": [
                 ABSENT if record.world_size is None else record.world_size for record in shown
             ],
-            "host": [socket.gethostname()] * len(shown),
+            "host": [host] * len(shown),
         },
     )

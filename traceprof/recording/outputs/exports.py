@@ -124,7 +124,8 @@ class _Export:
 
     def _append(self, captured: Captured, path: Path) -> tuple[int, ...]:
         """Add what the hooks captured; return the ranks."""
-        trace = make_spool_trace(captured, self._clock, self._job.facts, self._clock.epoch_ns)
+        job = self._job
+        trace = make_spool_trace(captured, self._clock, job.facts, self._clock.epoch_ns, job.host)
         samples = trace.samples[trace.samples["start_ns"] >= 0]
         ranges = trace.ranges[trace.ranges["process"].isin(self._lost)]
         marks = trace.marks[trace.marks["process"].isin(self._lost)]

@@ -31,7 +31,7 @@ class Spool:
         self._file = None
         self._failed = False
         self._n_bytes = 0
-        self._write(json.dumps({"pid": os.getpid(), "argv": sys.argv, "version": 1}) + "\n")
+        self._write(json.dumps({"pid": os.getpid(), "version": 1}) + "\n")
         self._wake = threading.Event()
         thread = threading.Thread(target=self._run, name="traceprof-spool", daemon=True)
         thread.start()
