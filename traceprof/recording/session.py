@@ -124,9 +124,7 @@ def _kept_on_failure(folder: Path) -> Iterator[None]:
         if not has_captured(folder):
             remove_work_folder(folder)
             raise
-        where = (
-            f"what was captured is in {folder}; `traceprof recover {folder}` makes a trace of it"
-        )
+        where = f"what was captured is in {folder} (make it a trace: traceprof recover {folder})"
         if isinstance(error, KeyboardInterrupt):
             raise RecordingError(f"interrupted before the trace was written; {where}") from None
         if isinstance(error, TraceprofError | OSError | MemoryError):

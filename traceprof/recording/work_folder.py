@@ -85,8 +85,7 @@ def new_work_folder(notes: Notes) -> Iterator[Path]:
     """Make a work folder, and hold it as its recorder for as long as the block runs."""
     folder = Path(tempfile.mkdtemp(prefix=_PREFIX))
     with locked(folder):
-        with suppress(OSError):  # a disk that is full: the program can run without
-            write_notes(folder, notes)
+        write_notes(folder, notes)
         yield folder
 
 
@@ -114,11 +113,15 @@ def notes_of(request: RecordRequest, recorder: str, facts: Mapping[str, str], **
 
 
 def write_notes(folder: Path, notes: Notes, **changed: Any) -> Notes:
-    """Write the notes of a work folder, with what has changed; return them."""
+    """Write the notes of a work folder, with what has changed; return them.
+
+    On a disk that is full they stay as they were: the recording can do without.
+    """
     notes = replace(notes, **changed)
     beside = folder / f"{NOTES}.part"
-    beside.write_text(json.dumps({"traceprof": __version__, **asdict(notes)}))
-    beside.replace(folder / NOTES)
+    with suppress(OSError):
+        beside.write_text(json.dumps({"traceprof": __version__, **asdict(notes)}))
+        beside.replace(folder / NOTES)
     return notes
 
 

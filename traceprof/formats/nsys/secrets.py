@@ -133,7 +133,7 @@ def secrets_told(database: Path) -> Passing:
         with closing(sqlite3.connect(database)) as connection:
             return passing_of(connection, "main")
     except sqlite3.Error as error:
-        raise TraceError(f"{database}: cannot be read ({error})") from error
+        raise TraceError(f"{database}: cannot be cleaned of secrets ({error})") from error
 
 
 def _text(value: bytes | None) -> str:

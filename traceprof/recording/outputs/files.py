@@ -16,7 +16,7 @@ from traceprof.errors import UsageError
 from traceprof.files import check_target
 from traceprof.formats.nsys.writer import write_nsys
 from traceprof.formats.runs.manifest import MANIFEST_KEY
-from traceprof.recording.gathering.tables import make_spool_trace
+from traceprof.recording.gathering.tables import event_tables, make_spool_trace
 from traceprof.recording.outputs.exports import write_export
 from traceprof.recording.outputs.job import Job
 from traceprof.recording.outputs.parts import Part, WrittenFile, parts_of, ranks_in
@@ -98,7 +98,7 @@ def _write_spool(job: Job, part: Part) -> WrittenFile:
     )
     if profiles:
         trace = with_profiles(trace, profiles)
-    write_nsys(trace, part.path, job.texts())
+    write_nsys(trace, part.path, job.texts(), event_tables(captured, since_first))
     return WrittenFile(part.path, ranks_in(trace), is_rest=part.is_rest, main=part.main)
 
 

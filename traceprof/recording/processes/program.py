@@ -50,9 +50,9 @@ class Program:
     and what still runs of it is in ``left``.
     """
 
+    process: Signalled | None = None
     grace_s: float = math.inf
     say: Callable[[str], None] = field(default=lambda _line: None)
-    process: Signalled | None = None
     n_interrupts: int = 0
     signal_passed: int = 0
     left: tuple[int, ...] = ()

@@ -38,7 +38,7 @@ class NvprofRecorder:
 
     def run(self, request: RecordRequest, folder: Path) -> RunRecorded:
         """Run the program under nvprof."""
-        exit_code, program = folder / "exit_code", Program(request.grace_s, request.say)
+        exit_code, program = folder / "exit_code", Program(grace_s=request.grace_s, say=request.say)
         command = [
             *(shutil.which("nvprof") or "nvprof", "--profile-child-processes"),
             *("--force-overwrite", "--log-file", str(folder / _LOG)),

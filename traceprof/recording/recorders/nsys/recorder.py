@@ -87,7 +87,7 @@ class _NsysRun:
         self._temporary = temporary
         self._log = folder / LOG
         self._marker = folder / STARTED
-        self._program = Program(request.grace_s, request.say)
+        self._program = Program(grace_s=request.grace_s, say=request.say)
         self._is_too_late = False
 
     def start(self) -> int | None:
