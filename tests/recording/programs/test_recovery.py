@@ -126,7 +126,7 @@ def test_a_folder_that_is_none_is_said(tmp_path):
 
 WITH_PIPE = """
 import os, runpy, sys
-os.mkfifo(os.environ["TRACEPROF_DIR"] + "/events.1.jsonl")
+os.mkfifo(os.environ["TRACEPROF_DIR"] + "/agent.1.jsonl")
 sys.argv = sys.argv[1:]
 print("waiting", flush=True)
 runpy.run_path(sys.argv[0], run_name="__main__")
@@ -138,7 +138,7 @@ runpy.run_path(sys.argv[0], run_name="__main__")
 def gathering(tmp_path):
     """A recorder that gathers, and the pipe at which it waits."""
     recorder = start(tmp_path, "torch", sys.executable, "-c", WITH_PIPE, *NAMED_STEPS[1:], "0")
-    pipe = work_folder(tmp_path) / "events.1.jsonl"
+    pipe = work_folder(tmp_path) / "agent.1.jsonl"
     return recorder, pipe, os.open(pipe, os.O_WRONLY)
 
 

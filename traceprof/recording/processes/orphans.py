@@ -155,6 +155,8 @@ def wait_for_program(pid: int, program: Program) -> int | None:
         return 128 + program.signal_passed
     if code is None and ours != pid:
         code = _wait(ours, _LAUNCHER_S)
+        if code == 1 and program.signal_sent:
+            return 128 + program.signal_sent  # what started it does not tell how it ended
     return code
 
 

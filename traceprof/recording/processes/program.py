@@ -59,6 +59,13 @@ class Program:
     _until_s: float = math.inf
     _early: list[int] = field(default_factory=list)
 
+    @property
+    def signal_sent(self) -> int:
+        """The last signal that the program got from us, 0 for none."""
+        if self.n_interrupts > 2:
+            return signal.SIGKILL
+        return signal.SIGTERM if self.n_interrupts == 2 else self.signal_passed
+
     def attach(self, process: Signalled) -> None:
         """Take the started process, and pass on what came before it was there."""
         self.process = process
