@@ -12,6 +12,7 @@ from typing import Final
 
 from traceprof.model.masking import MASK, secrets_of
 from traceprof.recording.gathering.captured import Captured, gather
+from traceprof.recording.gathering.steps_seen import notes_on_steps
 from traceprof.recording.outputs.files import write_outputs
 from traceprof.recording.outputs.job import Job
 from traceprof.recording.recorders import recorder_named
@@ -57,7 +58,9 @@ def _finish(
     request: RecordRequest, folder: Path, notes: Notes, samples: Sequence[Sample]
 ) -> Recording:
     recorder = recorder_named(notes.recorder)
-    run = recorder.collect(request, folder, RunRecorded(notes.exit_code, notes=notes.remarks))
+    seen = notes_on_steps(folder, request.bounds, request.step_from)
+    remarks = (*notes.remarks, *seen)
+    run = recorder.collect(request, folder, RunRecorded(notes.exit_code, notes=remarks))
     captured = replace(gather(folder, [profile.pid for profile in run.profiles]), samples=samples)
     if request.bounds.is_bounded:
         captured = captured.without_samples_outside()
@@ -128,8 +131,10 @@ def _notes_on(captured: Captured) -> list[str]:
     notes = []
     if not captured.processes:
         notes.append(
-            "no process imported torch under the recorder: no ranges "
-            "(not a torch program, python -I/-E/-S, or an environment that was replaced)"
+            "no process imported torch under the recorder: no ranges (it ended before, python "
+            "-I/-E/-S, or an environment that was replaced); a program without torch names its own "
+            "by traceprof.step() and traceprof.range(), and --with nsys samples what runs "
+            "(--nsys-arg=--sample=process-tree)"
         )
     notes += filter(None, map(_note_on_collectives, captured.events))
     thinned = sum(sum(part.thinned.values()) for part in captured.events)

@@ -60,6 +60,7 @@ class Notes:
     host: str = ""
     layer_depth: int = 0
     bounds: Bounds = field(default_factory=Bounds)
+    step_from: str = ""
     is_joining: bool = False
     facts: Mapping[str, str] = field(default_factory=dict)
     label: str = ""
@@ -77,6 +78,7 @@ class Notes:
             recorder=self.recorder,
             layer_depth=self.layer_depth,
             bounds=self.bounds,
+            step_from=self.step_from,
         )
 
 
@@ -107,6 +109,7 @@ def notes_of(request: RecordRequest, recorder: str, facts: Mapping[str, str], **
         host=socket.gethostname(),
         layer_depth=request.layer_depth,
         bounds=request.bounds,
+        step_from=request.step_from,
         facts=dict(facts),
         **more,
     )
