@@ -9,7 +9,7 @@ from typing import Final
 
 from traceprof.errors import RecordingError, TraceError
 from traceprof.formats.nsys.scrub import remove_environments, replace_system_texts
-from traceprof.formats.nsys.secrets import secrets_told
+from traceprof.formats.nsys.secrets import passing_in
 from traceprof.formats.nsys.tools import convert_stream, export_report, find_importer
 from traceprof.model.masking import MASK, secrets_of
 from traceprof.recording.processes.watchdog import STARTED
@@ -99,7 +99,7 @@ def remove_secrets(database: Path, command: Sequence[str]) -> None:
     hidden = [part for secret in secrets for part in secret.hidden]
     parts = [(part, MASK) for part in hidden if len(part) >= _LEAST_PART]
     try:
-        told = secrets_told(database)
+        told = passing_in(database)
         whole += told.whole.items()
         parts += [(part, MASK) for part in told.parts]
         remove_environments(database)
