@@ -62,6 +62,8 @@ class Intervals:
         if not bool((first[1:] >= first[:-1]).all()):
             order = np.argsort(first, kind="stable")
             first, last = first[order], last[order]
+        if bool((first[1:] > last[:-1]).all()):
+            return cls(first, last)
         reach = np.maximum.accumulate(last)
         opens = np.concatenate(([True], first[1:] > reach[:-1]))
         closes = np.append(np.flatnonzero(opens)[1:] - 1, len(first) - 1)

@@ -1,0 +1,31 @@
+import numpy as np
+import pandas as pd
+from hypothesis import given
+from hypothesis import strategies as st
+
+from traceprof.model.grouping import rows_by_value, rows_by_values
+
+NUMBERS = st.sampled_from((-1, 0, 3, 2**62, -(2**62)))
+
+
+@given(st.lists(st.tuples(NUMBERS, NUMBERS, st.booleans()), max_size=30))
+def test_rows_are_those_of_pandas(rows: list[tuple[int, int, bool]]) -> None:
+    frame = pd.DataFrame(rows, columns=["a", "b", "c"]).astype({"a": np.int64, "b": np.int64})
+    wanted = {} if frame.empty else frame.groupby(["a", "b", "c"]).indices
+    found = rows_by_values(frame["a"], frame["b"], frame["c"].to_numpy(np.int8))
+    assert list(found) == sorted(wanted)
+    assert {key: own.tolist() for key, own in found.items()} == {
+        key: own.tolist() for key, own in wanted.items()
+    }
+
+
+def test_rows_of_more_values_than_fit_small_numbers() -> None:
+    values = np.random.default_rng(1).permutation(70_000) - 5
+    found = rows_by_value(values)
+    assert list(found) == list(range(-5, 69_995))
+    assert all(values[rows].tolist() == [value] for value, rows in found.items())
+
+
+def test_one_value_and_none() -> None:
+    assert {key: rows.tolist() for key, rows in rows_by_value([7, 7]).items()} == {7: [0, 1]}
+    assert rows_by_values([], []) == {}
