@@ -10,6 +10,7 @@ process that calls backward. Where no range is called backward, see `traceprof.f
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -23,7 +24,7 @@ from traceprof.facts.backward import (
 )
 from traceprof.facts.cache import fact
 from traceprof.facts.names.phases import PHASES, phases_of_ranges
-from traceprof.model.grouping import rows_by_value, rows_by_values
+from traceprof.model.grouping import compact, rows_by_value, rows_by_values
 from traceprof.model.intervals import nesting_depth, parents_of
 from traceprof.model.tables import ABSENT
 from traceprof.model.trace import RowsOf, Trace
@@ -111,7 +112,7 @@ class _CallIndex:
 
     processes: _Int64Array
     keys: _Int64Array
-    rows: _Int64Array
+    rows: npt.NDArray[Any]
 
     def find(self, work: pd.DataFrame) -> _Int64Array:
         """Return the first call with the process and correlation of each row of ``work``."""
@@ -131,7 +132,7 @@ def _index_of_calls(trace: Trace) -> _CallIndex:
     processes = np.unique(calls["process"].to_numpy(np.int64))
     keys = _key(calls, processes)
     rows = np.argsort(keys, kind="stable")
-    return _CallIndex(processes, keys[rows], rows)
+    return _CallIndex(processes, keys[rows], compact(rows))
 
 
 def _key(frame: pd.DataFrame, processes: _Int64Array) -> _Int64Array:

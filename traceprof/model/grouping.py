@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
-__all__ = ["compact", "rows_by_value", "rows_by_values"]
+__all__ = ["Groups", "compact", "groups_of", "rows_by_value", "rows_by_values"]
 
 _Int64Array = npt.NDArray[np.int64]
 _FEW: Final = int(np.iinfo(np.int16).max)
@@ -28,10 +29,46 @@ def rows_by_values(*columns: npt.ArrayLike) -> Mapping[tuple[int, ...], _Int64Ar
     As pandas' ``groupby(...).indices`` of whole numbers (at least one column, equally long), at a
     third of its cost.
     """
+    groups = groups_of(*columns)
+    if not groups.keys:
+        return {}
+    return dict(zip(groups.keys, np.split(groups.order, groups.first[1:]), strict=True))
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Groups:
+    """The rows of a table by the combination of values that they have.
+
+    ``keys`` are the combinations in their order, ``number`` is the place of that of each row.
+    ``order`` are the rows by combination, those of each ascending, and ``first`` where the rows
+    of each combination begin among them.
+    """
+
+    keys: list[tuple[int, ...]]
+    number: npt.NDArray[Any]
+    order: _Int64Array
+    first: _Int64Array
+
+    @property
+    def counts(self) -> _Int64Array:
+        """How many rows each has."""
+        return np.diff(np.append(self.first, len(self.order)))
+
+    def reduced(self, reduce: np.ufunc, values: npt.NDArray[Any]) -> npt.NDArray[Any]:
+        """Return one value of the rows of each: their sum (np.add) or the least (np.minimum)."""
+        if not len(self.first):
+            return values[:0]
+        found: npt.NDArray[Any] = reduce.reduceat(values[self.order], self.first)
+        return found
+
+
+def groups_of(*columns: npt.ArrayLike) -> Groups:
+    """Return the groups of rows with the same values in all ``columns`` of whole numbers."""
     codes: npt.NDArray[Any] = np.zeros(len(np.asarray(columns[0])), np.int8)
     keys: list[tuple[int, ...]] = [()]
     if not len(codes):
-        return {}
+        nothing = np.empty(0, np.int64)
+        return Groups([], codes, nothing, nothing)
     for column in columns:
         values = np.asarray(column)
         if bool((values == values[0]).all()):
@@ -45,10 +82,10 @@ def rows_by_values(*columns: npt.ArrayLike) -> Mapping[tuple[int, ...], _Int64Ar
         codes, pairs = _places_of_few(codes.astype(np.int64) * len(distinct) + place, n_pairs)
         keys = [(*keys[pair // len(distinct)], distinct[pair % len(distinct)]) for pair in pairs]
     if len(keys) == 1:
-        return {keys[0]: np.arange(len(codes))}
+        return Groups(keys, codes, np.arange(len(codes)), np.zeros(1, np.int64))
     order = np.argsort(codes, kind="stable")
-    ends = np.cumsum(np.bincount(codes, minlength=len(keys)))
-    return dict(zip(keys, np.split(order, ends[:-1]), strict=True))
+    counts = np.bincount(codes, minlength=len(keys))
+    return Groups(keys, codes, order, np.cumsum(counts) - counts)
 
 
 def compact(values: npt.NDArray[Any]) -> npt.NDArray[Any]:

@@ -105,8 +105,13 @@ class Intervals:
         last = int(np.searchsorted(self.starts, end_ns, side="left"))
         if first >= last or start_ns >= end_ns:
             return Intervals.empty()
-        starts, ends = self.starts[first:last].copy(), self.ends[first:last].copy()
-        starts[0], ends[-1] = max(starts[0], start_ns), min(ends[-1], end_ns)
+        starts, ends = self.starts[first:last], self.ends[first:last]
+        if starts[0] < start_ns:
+            starts = starts.copy()
+            starts[0] = start_ns
+        if ends[-1] > end_ns:
+            ends = ends.copy()
+            ends[-1] = end_ns
         return Intervals(starts, ends)
 
     def gaps(self, start_ns: int, end_ns: int) -> Intervals:

@@ -26,7 +26,7 @@ from traceprof.facts.gaps import CAUSES, find_gap_parts, find_gaps
 from traceprof.facts.host.lanes import Doing, Lanes, lanes_within
 from traceprof.facts.host.states import is_launch
 from traceprof.facts.idle.holders import BY, LAUNCHING, OTHER, chosen_pieces, pieces_of_parts
-from traceprof.model.grouping import rows_by_value, rows_by_values
+from traceprof.model.grouping import compact, rows_by_value, rows_by_values
 from traceprof.model.intervals import Intervals, union_lengths
 from traceprof.model.tables import ABSENT
 from traceprof.model.trace import Trace
@@ -167,15 +167,16 @@ def _framed(trace: Trace, columns: _Int64Array, lanes: Lanes) -> pd.DataFrame:
     names = pd.Index(["", *lanes.names], dtype=object)
     return pd.DataFrame(
         {
-            "gap": gap,
-            "device": find_gaps(trace)["device"].to_numpy(np.int64)[gap],
-            "start_ns": starts,
-            "end_ns": ends,
+            "gap": compact(gap),
+            "device": find_gaps(trace)["device"].to_numpy()[gap],
+            "start_ns": starts.copy(),  # or all columns stayed in memory
+            "end_ns": ends.copy(),
             "cause": pd.Categorical.from_codes(cause, pd.Index(CAUSES)),
             "name": pd.Categorical.from_codes(name + 1, names),
             "operator": pd.Categorical.from_codes(operator + 1, names),
             "by": pd.Categorical.from_codes(by, pd.Index(BY)),
-        }
+        },
+        copy=False,
     )
 
 
