@@ -131,17 +131,19 @@ def _text_of(value: Any, line: str) -> str:
     ``line`` is a line break with the indent around ``value``. json writes indented text in Python,
     but with separators of ours in C: so are written all mappings and lists of plain values.
     """
-    inner = line + "  "
-    is_mapping = isinstance(value, dict)
     if not isinstance(value, _NESTED) or not value:
         return json.dumps(value, ensure_ascii=False, allow_nan=False)
-    if not any(isinstance(own, _NESTED) for own in (value.values() if is_mapping else value)):
+    inner = line + "  "
+    parts = list(value.values()) if isinstance(value, dict) else list(value)
+    if not any(isinstance(part, _NESTED) for part in parts):
         text = _encoder(inner).encode(value)
         return f"{text[0]}{inner}{text[1:-1]}{line}{text[-1]}"
-    if not is_mapping:
-        return f"[{inner}{f',{inner}'.join(_text_of(own, inner) for own in value)}{line}]"
-    named = (f"{_encoder(inner).encode(str(k))}: {_text_of(v, inner)}" for k, v in value.items())
-    return f"{{{inner}{f',{inner}'.join(named)}{line}}}"
+    told = [_text_of(part, inner) for part in parts]
+    if isinstance(value, dict):
+        names = [_encoder(inner).encode(str(name)) for name in value]
+        told = [f"{name}: {text}" for name, text in zip(names, told, strict=True)]
+    opening, closing = "{}" if isinstance(value, dict) else "[]"
+    return f"{opening}{inner}{f',{inner}'.join(told)}{line}{closing}"
 
 
 _NESTED: Final = (dict, list, tuple)
