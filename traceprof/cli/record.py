@@ -39,6 +39,13 @@ def record(
     steps: Annotated[
         str | None, typer.Option(metavar="A..B", help="Capture only steps A to B, from 0.")
     ] = None,
+    step_from: Annotated[
+        str | None,
+        typer.Option(
+            metavar="WHAT",
+            help="What a step is: optimizer, backward, loader, every-forward or range:NAME.",
+        ),
+    ] = None,
     delay: Annotated[
         str | None, typer.Option(metavar="TIME", help="Start capturing so much later (10s).")
     ] = None,
@@ -79,7 +86,7 @@ def record(
     from traceprof.cli.output import message
     from traceprof.recording import RecordRequest
     from traceprof.recording import record as run_and_record
-    from traceprof.recording.bounds import parse_bounds
+    from traceprof.recording.bounds import parse_bounds, parse_step_from
 
     saving = Saving.of(save, name, label, db)
     request = RecordRequest(
@@ -90,6 +97,7 @@ def record(
         force=force,
         layer_depth=layers,
         bounds=parse_bounds(steps, delay, duration, max_size),
+        step_from=parse_step_from(step_from),
         keep_report=keep_report,
         keep_environment=keep_environment,
         profiler_arguments={"nsys": nsys_arg or (), "nvprof": nvprof_arg or ()},

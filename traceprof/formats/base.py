@@ -38,11 +38,15 @@ OUTLINED_TABLES: Final = ("api_calls", "ranges", "host_ops")
 
 @dataclass(frozen=True, slots=True)
 class Candidate:
-    """A file to be recognised: its first bytes and, if it is SQLite, its tables."""
+    """A file to be recognised: its first bytes and, if it is SQLite, its tables.
+
+    Of a folder it is the names of the ``files`` in it.
+    """
 
     path: Path
     head: bytes
     tables: frozenset[str] = frozenset()
+    files: frozenset[str] = frozenset()
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,7 +141,8 @@ class TraceFormat:
 
     Without ``outline`` the outline comes from reading everything. ``read_by_export`` says that
     files are read through an export, which may stand beside them under the same name. ``cut``
-    writes a part of a file as a file of the same format.
+    writes a part of a file as a file of the same format. ``secrets`` returns what a file tells to
+    be secret: values of environments and arguments, which names of events may repeat.
     """
 
     name: str
@@ -147,3 +152,4 @@ class TraceFormat:
     outline: Callable[[Path], Outline] | None = None
     read_by_export: bool = False
     cut: Cutter | None = None
+    secrets: Callable[[Path], Sequence[str]] | None = None

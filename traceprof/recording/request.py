@@ -19,8 +19,10 @@ class RecordRequest:
 
     ``output`` is a file, or with ``is_folder`` a folder that gets one file per rank and a
     manifest. ``recorder`` is the name of a recorder, or "auto". ``layer_depth`` is how deep
-    modules get ranges of their own (0: not at all). ``profiler_arguments`` (name of a recorder →
-    arguments) go to that profiler as they are. ``gpu_metrics`` asks for the counters inside GPUs.
+    modules get ranges of their own (0: not at all). ``step_from`` is what a step is (see
+    `traceprof.recording.bounds.parse_step_from`; "": as found). ``profiler_arguments`` (name of a
+    recorder → arguments) go to that profiler as they are. ``gpu_metrics`` asks for the counters
+    inside GPUs.
     ``say`` is told what the user should know at once, ``detail`` what helps to find faults.
     """
 
@@ -31,6 +33,7 @@ class RecordRequest:
     force: bool = False
     layer_depth: int = 0
     bounds: Bounds = EVERYTHING
+    step_from: str = ""
     keep_report: bool = False
     keep_environment: bool = False
     profiler_arguments: Mapping[str, Sequence[str]] = field(default_factory=dict)

@@ -13,6 +13,7 @@ from typing import Final
 from traceprof.errors import RecordingError, UsageError
 from traceprof.model.masking import MASK, secrets_of
 from traceprof.recording.gathering.captured import Captured, gather
+from traceprof.recording.gathering.steps_seen import notes_on_steps
 from traceprof.recording.machine.environment import read_environment
 from traceprof.recording.machine.gpus import why_no_counters
 from traceprof.recording.outputs.files import check_output, write_outputs
@@ -107,7 +108,14 @@ def _run(recorder: Recorder, request: RecordRequest, folder: Path) -> Job:
     return Job(
         request=request,
         recorder=recorder,
-        run=replace(run, notes=(*run.notes, *sampler.notes)),
+        run=replace(
+            run,
+            notes=(
+                *run.notes,
+                *sampler.notes,
+                *notes_on_steps(folder, request.bounds, request.step_from),
+            ),
+        ),
         captured=captured,
         facts=facts | captured.software(),
         started_s=started_s,
@@ -163,8 +171,10 @@ def _notes_on(captured: Captured) -> list[str]:
     notes = []
     if not captured.processes:
         notes.append(
-            "no process imported torch under the recorder: no ranges "
-            "(not a torch program, python -I/-E/-S, or an environment that was replaced)"
+            "no process imported torch under the recorder: no ranges (it ended before, python "
+            "-I/-E/-S, or an environment that was replaced); a program without torch names its own "
+            "by traceprof.step() and traceprof.range(), and --with nsys samples what runs "
+            "(--nsys-arg=--sample=process-tree)"
         )
     notes += filter(None, map(_note_on_collectives, captured.events))
     cut = [str(part.pid) for part in captured.events if part.is_cut]

@@ -38,6 +38,7 @@ from traceprof.formats.nsys.nccl import (
     make_nccl_collectives,
     read_nccl_calls,
 )
+from traceprof.formats.nsys.secrets import told_secrets
 from traceprof.formats.nsys.sidecar import (
     COLLECTIVES,
     SAMPLES,
@@ -377,4 +378,5 @@ FORMAT: Final = TraceFormat(
     read=read,
     outline=outline,
     cut=cutter("traceprof.formats.nsys.cut"),
+    secrets=told_secrets,
 )

@@ -19,8 +19,8 @@ from traceprof.analysis.advice.findings.kernel_times import (
 from traceprof.facts.collectives.matches import Matches, find_matches
 from traceprof.facts.device.times import device_times, used_devices
 from traceprof.facts.idle.after_waits import gaps_of_ranks, idle_times
+from traceprof.facts.names.phases import PROFILER
 from traceprof.facts.software import Software, Vendor, software_of
-from traceprof.facts.steps.excess import PROFILER
 from traceprof.facts.steps.find import steps_of_ranks
 from traceprof.facts.steps.measured import measured_steps
 from traceprof.facts.steps.typical import judged_times, named_steps, typical_time

@@ -20,10 +20,13 @@ class Range:
 
     def __init__(self, name, payload):
         self._emitter = _emitter()
+        self._is_step = steps.begin_named(name)
         self._emitter.push(name, payload)
 
     def end(self):
         self._emitter.pop()
+        if self._is_step:
+            steps.end_named()
 
 
 class Step:

@@ -79,6 +79,11 @@ def _write(name, record):
         sys.stderr.write("traceprof: %s: %s\n" % (path, error))
 
 
+def note_seen(counts):
+    """Note what a process did that could be steps."""
+    _write("seen.%d.json", counts)
+
+
 def note_child():
     """Note, in a process that was just forked, whose child it is."""
     try:
