@@ -16,15 +16,11 @@ __all__ = ["EXPORTERS", "Exporter", "exporter_called"]
 
 @dataclass(frozen=True, slots=True)
 class Exporter:
-    """One form: ``traceprof.export.<module>`` has ``EXPORT``, loaded when it is used.
-
-    ``of_results``: it takes results of analyses rather than the events of a trace.
-    """
+    """One form: ``traceprof.export.<module>`` has ``EXPORTS``, loaded when it is used."""
 
     name: str
     summary: str
     module: str
-    of_results: bool = False
 
     def load(self) -> Export:
         """Return what writes it."""

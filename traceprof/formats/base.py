@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from importlib import import_module
 from pathlib import Path
 from typing import Final, Protocol
 
 import pandas as pd
 
-from traceprof.model.cutting import Cutter
+from traceprof.model.cutting import CutProgress, CutReport, CutRequest, Cutter
 from traceprof.model.kernel_names.user_rules import Rule
 from traceprof.model.tables import TABLES
 from traceprof.model.trace import Trace, TraceInfo
@@ -24,6 +25,7 @@ __all__ = [
     "ReadOptions",
     "Reader",
     "TraceFormat",
+    "cutter",
 ]
 
 WINDOWED_TABLES: Final = ("kernels", "copies", "syncs", "samples", "overheads")
@@ -121,6 +123,16 @@ class Outline:
     processes: pd.DataFrame
     threads: pd.DataFrame
     environment: pd.DataFrame
+
+
+def cutter(module: str) -> Cutter:
+    """Return the function ``cut`` of ``module``, which is loaded when something is cut."""
+
+    def cut(source: Path, target: Path, request: CutRequest, progress: CutProgress) -> CutReport:
+        found: Cutter = import_module(module).cut
+        return found(source, target, request, progress)
+
+    return cut
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,8 +19,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from traceprof.errors import TraceError
-from traceprof.formats.base import Candidate, Outline, ReadOptions, TraceFormat
-from traceprof.formats.nsys.cut import cut as cut_export
+from traceprof.formats.base import Candidate, Outline, ReadOptions, TraceFormat, cutter
 from traceprof.formats.nsys.reader import FORMAT as NSYS
 from traceprof.formats.nsys.reader import outline as read_outline
 from traceprof.formats.nsys.secrets import told_secrets
@@ -55,6 +54,7 @@ def outline(path: Path) -> Outline:
 
 def cut(source: Path, target: Path, request: CutRequest, progress: CutProgress) -> CutReport:
     """Write a part of a folder of tables to the empty file ``target``, as a SQLite export."""
+    cut_export = cutter("traceprof.formats.nsys.cut")
     with _as_database(source) as database:
         return cut_export(database, target, request, progress)
 

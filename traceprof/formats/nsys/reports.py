@@ -17,8 +17,7 @@ from typing import Final
 from traceprof.cache.entries import Cache
 from traceprof.cache.identity import digest, identify_code, identify_file, is_settled
 from traceprof.errors import TraceError
-from traceprof.formats.base import Candidate, Outline, ReadOptions, TraceFormat
-from traceprof.formats.nsys.cut import cut as cut_export
+from traceprof.formats.base import Candidate, Outline, ReadOptions, TraceFormat, cutter
 from traceprof.formats.nsys.reader import FORMAT as NSYS
 from traceprof.formats.nsys.reader import outline as read_outline
 from traceprof.formats.nsys.secrets import told_secrets
@@ -54,6 +53,7 @@ def outline(path: Path) -> Outline:
 
 def cut(source: Path, target: Path, request: CutRequest, progress: CutProgress) -> CutReport:
     """Write a part of a report to the empty file ``target``, as a SQLite export."""
+    cut_export = cutter("traceprof.formats.nsys.cut")
     with exported_report(source) as database:
         return cut_export(database, target, request, progress)
 
