@@ -9,8 +9,7 @@ from typing import Final
 
 import pandas as pd
 
-from traceprof.formats.base import Candidate, Outline, ReadOptions, TraceFormat
-from traceprof.formats.nvprof.cut import cut
+from traceprof.formats.base import Candidate, Outline, ReadOptions, TraceFormat, cutter
 from traceprof.formats.nvprof.device import read_copies, read_kernels, read_syncs
 from traceprof.formats.nvprof.file import PREFIX, open_nvprof
 from traceprof.formats.nvprof.host import Markers, read_api_calls, read_markers, read_overheads
@@ -188,5 +187,5 @@ FORMAT: Final = TraceFormat(
     recognises=recognises,
     read=read,
     outline=outline,
-    cut=cut,
+    cut=cutter("traceprof.formats.nvprof.cut"),
 )
