@@ -69,6 +69,7 @@ COMMANDS: Final[tuple[Command, ...]] = (
     Command("export", "a trace, or results, for other tools: Perfetto, Parquet, Arrow, CSV"),
     Command("runs", "a database of runs: add, list, show, tag, rm, export", commands=_OF_RUNS),
     Command("info", "what is in a trace or a run"),
+    Command("recover", "the trace of a recording that was broken off"),
     Command("doctor", "what can be recorded on this machine"),
 )
 

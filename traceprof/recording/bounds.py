@@ -9,7 +9,7 @@ from typing import Final
 from traceprof.errors import UsageError
 from traceprof.units import NS_PER_S, parse_duration
 
-__all__ = ["EVERYTHING", "Bounds", "parse_bounds", "parse_step_from"]
+__all__ = ["EVERYTHING", "Bounds", "parse_bounds", "parse_grace", "parse_step_from"]
 
 STEP_SOURCES: Final = ("optimizer", "backward", "loader", "every-forward")
 _STEPS: Final = re.compile(r"\s*(\d+)\s*(?:\.\.\s*(\d+)\s*)?")
@@ -67,6 +67,15 @@ def parse_bounds(
         _parse_time(duration) if duration is not None else 0,
         _parse_size(max_size) if max_size is not None else 0,
     )
+
+
+def parse_grace(text: str) -> float:
+    """Return the seconds that ``text`` means ("30s").
+
+    Raises:
+        UsageError: it means nothing.
+    """
+    return _parse_time(text) / NS_PER_S
 
 
 def parse_step_from(text: str | None) -> str:

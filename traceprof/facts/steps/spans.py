@@ -16,6 +16,7 @@ import pandas as pd
 
 from traceprof.facts.launches import launches_of
 from traceprof.facts.names.phases import PROFILER_RANGES
+from traceprof.model.grouping import rows_by_value
 from traceprof.model.steps import OWN_DOMAIN
 from traceprof.model.trace import DEVICE_TABLES, Trace
 
@@ -122,7 +123,7 @@ def owner_of(steps: pd.DataFrame, process: pd.Series, instants: _Int64Array) -> 
     """
     owner = np.full(len(instants), -1, np.int64)
     starts, ends = (steps[name].to_numpy(np.int64) for name in ("start_ns", "end_ns"))
-    of_process = rows_by(process.to_frame("process"), "process")
+    of_process = rows_by_value(process)
     for key, rows in rows_by(steps, "process").items():
         mine = of_process.get(key)
         if mine is None:
@@ -135,7 +136,4 @@ def owner_of(steps: pd.DataFrame, process: pd.Series, instants: _Int64Array) -> 
 
 def rows_by(frame: pd.DataFrame, column: str) -> dict[int, _Int64Array]:
     """Return the rows of each value of an integer column, in the order of the values."""
-    return {
-        int(str(value)): np.asarray(rows, np.int64)
-        for value, rows in frame.groupby(column).indices.items()
-    }
+    return dict(rows_by_value(frame[column]))

@@ -15,7 +15,7 @@ from traceprof.formats.sqlite.table_names import quoted
 from traceprof.model.cutting import REMOVED
 from traceprof.model.masking import MASK, masked_text, secrets_of
 
-__all__ = ["Passing", "passing_of", "told_secrets"]
+__all__ = ["Passing", "passing_in", "passing_of", "told_secrets"]
 
 _ARGUMENT: Final = re.compile(r"(.*):ARGUMENT_(\d+)")
 _SHORTEST_PART: Final = 6
@@ -121,6 +121,19 @@ def passing_of(connection: sqlite3.Connection, schema: str) -> Passing:
         {secret.argument: secret.shown for secret in found_secrets},
         sorted((part for part in parts if len(part) >= _SHORTEST_PART), key=len, reverse=True),
     )
+
+
+def passing_in(database: Path) -> Passing:
+    """Return how the texts of the export ``database`` are passed on.
+
+    Raises:
+        TraceError: it cannot be read.
+    """
+    try:
+        with closing(sqlite3.connect(database)) as connection:
+            return passing_of(connection, "main")
+    except sqlite3.Error as error:
+        raise TraceError(f"{database}: cannot be cleaned of secrets ({error})") from error
 
 
 def told_secrets(path: Path) -> Sequence[str]:

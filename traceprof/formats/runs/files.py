@@ -22,6 +22,7 @@ from traceprof.formats.runs.ranks import (
     numbered,
     varying_number,
 )
+from traceprof.formats.runs.work_folder import is_work_folder
 from traceprof.formats.shared.files import TABLE_FILES, examine, is_packed_database
 from traceprof.formats.shared.narrowing import outline_of, trace_of_outline
 from traceprof.model.run import Life, RankTrace, RunFiles
@@ -222,6 +223,11 @@ def _find(paths: Sequence[Path | str]) -> _Found:
 
 
 def _add_directory(found: _Found, folder: Path) -> None:
+    if is_work_folder(folder):
+        raise TraceError(
+            f"{folder}: is what a recording has captured that is not finished or was broken off: "
+            f"`traceprof recover {folder}` makes a trace of it"
+        )
     files = [path for path in folder.rglob("*") if _is_candidate(path, folder)]
     stored = {path.parent for path in files if path.suffix in TABLE_FILES}
     traces = {parent for parent in stored if _is_trace(parent)}

@@ -9,8 +9,7 @@ _epochs = itertools.count()
 
 def _emitter():
     """Return where events go, in whatever process this is, with or without torch."""
-    if start.start():
-        process_record.write_process_record()
+    start.start(process_record.write_process_record)
     session.follow_fork()
     return session.emitter()
 
