@@ -103,3 +103,13 @@ def test_variables_that_the_launcher_sets_for_its_processes_are_kept_masked(tmp_
         "env.OMPI_MCA_pml": "ucx",
         "env.NCCL_DEBUG": "INFO",
     }
+
+
+def test_lines_that_end_well_and_are_damaged_further_in_cost_only_themselves(tmp_path):
+    good = '[1, 2, "a", 0, 7, "p"]'
+    bad = [f"{good}{good}", '[1, 1e999, "a", 0, 7, "p"]', '[1, "x", "a", 0, 7, "p"]', "[" * 9_999]
+    text = "".join(f"{line}\n" for line in ['{"pid": 7}', good, *bad, '[5, 6, "b", 0, 7, "p"]'])
+    (tmp_path / "events.7.jsonl").write_text(text)
+    (events,) = read_events(tmp_path)
+    assert (events.n_ranges, events.first_ns, events.last_ns, events.is_cut) == (2, 1, 6, True)
+    assert [row[2] for block in events.blocks() for row in block.ranges] == ["a", "b"]

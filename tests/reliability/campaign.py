@@ -38,11 +38,12 @@ class Worker:
     """A worker's process."""
 
     def __init__(self, folder: Path) -> None:
+        self._log = (folder.parent / f"{folder.name}.log").open("w")
         self._process = subprocess.Popen(
             [sys.executable, "-m", "tests.reliability.worker", str(folder)],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
-            stderr=(folder.parent / f"{folder.name}.log").open("w"),
+            stderr=self._log,
             text=True,
             cwd=ROOT,
             env={
@@ -73,6 +74,7 @@ class Worker:
         """End it."""
         self._process.kill()
         self._process.communicate()
+        self._log.close()
 
 
 def run_campaign(

@@ -147,8 +147,10 @@ def _spool(folder: Path) -> tuple[str, str]:
         return REFUSED, ""
     texts = [path.read_text("utf-8", "replace") for path in folder.glob("events.*.jsonl")]
     n_lines = sum(len(text.splitlines()) for text in texts)
-    n_rows = sum(len(part.ranges) for part in parts)
-    return (RIGHT, "") if n_rows <= n_lines else (DEFECT, f"{n_rows} ranges of {n_lines} lines")
+    for part in parts:
+        list(part.blocks())
+    n_rows = sum(part.n_events for part in parts)
+    return (RIGHT, "") if n_rows <= n_lines else (DEFECT, f"{n_rows} events of {n_lines} lines")
 
 
 def _digests(folder: Path) -> dict[str, str]:

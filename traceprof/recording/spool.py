@@ -217,13 +217,18 @@ def _survey(pid: int, path: Path) -> ProcessEvents:
         if cut:
             whole, n_cut = _whole_lines(lines)
             counts["cut"] += n_cut
-        if not whole:
+        try:
+            times_ns = _extent_ns(whole)
+        except (ValueError, LookupError, TypeError, OverflowError):
+            # Lines that end well and are damaged further in.
+            whole, n_cut = _whole_lines(whole)
+            counts["cut"] += n_cut
+            times_ns = _extent_ns(whole)
+        if times_ns is None:
             continue
         counts.update(Counter(line[-4:-2] for line in whole))
-        first_ns.append(min(int(line[1 : line.index(",")]) for line in whole))
-        # They are in the order of their ends.
-        rows = (json.loads(line) for line in whole[-_LAST_LINES:])
-        last_ns.append(max(row[1] or row[0] for row in rows))
+        first_ns.append(times_ns[0])
+        last_ns.append(times_ns[1])
     return ProcessEvents(
         pid,
         path,
@@ -237,12 +242,24 @@ def _survey(pid: int, path: Path) -> ProcessEvents:
     )
 
 
+def _extent_ns(lines: list[str]) -> tuple[int, int] | None:
+    """Return when the first event began and the last one ended; they are in order of their ends."""
+    if not lines:
+        return None
+    rows = (json.loads(line) for line in lines[-_LAST_LINES:])
+    last_ns = max(int(row[1] or row[0]) for row in rows)
+    return min(int(line[1 : line.index(",")]) for line in lines), last_ns
+
+
 def _whole_lines(lines: list[str]) -> tuple[list[str], int]:
     """Return the lines that are whole, and how many are not."""
     whole = []
     for line in lines:
-        with suppress(ValueError, LookupError, TypeError):
-            _by_kind(0, [json.loads(line)])
+        with suppress(ValueError, LookupError, TypeError, RecursionError):
+            row = json.loads(line)
+            _by_kind(0, [row])
+            if not all(isinstance(at, int) for at in (row[0], row[1] or 0)):
+                continue
             whole.append(line if line.endswith("\n") else f"{line}\n")
     return whole, len(lines) - len(whole)
 
