@@ -56,6 +56,7 @@ COMMANDS: Final[tuple[Command, ...]] = (
     Command("analyze", "one page: where the time went, and what would fix it"),
     Command("findings", "ranked advice: what costs time, and what to do"),
     Command("show", "one table: breakdown, steps, kernels … (alone: what there is)"),
+    Command("ops", "every kernel and copy one by one, as nvprof --print-gpu-trace"),
     Command("explain", "why a step took longer than the typical one, as a sum"),
     Command("compare", "what changed from one run to another, and is it more than chance"),
     Command("scaling", "throughput by number of GPUs, and where the rest was lost"),

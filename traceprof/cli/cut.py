@@ -12,8 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from traceprof.cli.options import Force, TracePaths, opens_traces
-from traceprof.errors import UsageError
+from traceprof.cli.options import Force, TracePaths, numbers_of, opens_traces
 
 if TYPE_CHECKING:
     from traceprof.session.opening import Opening
@@ -82,7 +81,7 @@ def cut(
     from traceprof.units import format_bytes, format_count
 
     names = None if tables is None else [name.strip() for name in tables.split(",")]
-    cutting = Cutting(_numbers(devices), _numbers(ranks), names, clip, keep_environment)
+    cutting = Cutting(numbers_of(devices), numbers_of(ranks), names, clip, keep_environment)
     run = open_run(trace, opening).within(window)
     with _ended_by_signals():
         if split is None:
@@ -101,23 +100,6 @@ def cut(
     files = f"{cuts.n_files} files, " if cuts.n_files > 1 else ""
     size = f"{format_count(cuts.n_events)} events, {format_bytes(cuts.n_bytes)}"
     message(f"wrote {output} ({files}{size})")
-
-
-def _numbers(text: str | None) -> list[int] | None:
-    """Return the numbers in ``0,2..5``.
-
-    Raises:
-        UsageError: it is no such list.
-    """
-    if text is None:
-        return None
-    numbers: list[int] = []
-    for part in text.split(","):
-        first, dots, last = part.strip().partition("..")
-        if not first.isdecimal() or (dots and not last.isdecimal()):
-            raise UsageError(f"{text}: expected numbers, such as 0,2..5")
-        numbers += range(int(first), int(last if dots else first) + 1)
-    return numbers
 
 
 class _Progress:

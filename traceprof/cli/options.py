@@ -28,6 +28,7 @@ __all__ = [
     "WindowText",
     "check_paths",
     "labels_of",
+    "numbers_of",
     "opens_traces",
 ]
 
@@ -65,6 +66,23 @@ def labels_of(texts: Sequence[str] | None) -> dict[str, str]:
             raise UsageError(f"label {text!r}: expected KEY=VALUE, such as network=calico")
         labels[name.strip()] = value
     return labels
+
+
+def numbers_of(text: str | None) -> list[int] | None:
+    """Return the numbers in ``0,2..5``.
+
+    Raises:
+        UsageError: it is no such list.
+    """
+    if text is None:
+        return None
+    numbers: list[int] = []
+    for part in text.split(","):
+        first, dots, last = part.strip().partition("..")
+        if not first.isdecimal() or (dots and not last.isdecimal()):
+            raise UsageError(f"{text}: expected numbers, such as 0,2..5")
+        numbers += range(int(first), int(last if dots else first) + 1)
+    return numbers
 
 
 TracePaths: TypeAlias = Annotated[
