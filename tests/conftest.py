@@ -53,9 +53,10 @@ def run_traceprof(tmp_path: Path) -> Run:
 def no_runs_of_the_user(
     monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
-    """Let no test see or change the runs of whoever runs it."""
+    """Let no test see or change the runs, or the cache, of whoever runs it."""
     folder = tmp_path_factory.getbasetemp()
     monkeypatch.setenv("TRACEPROF_RUNS", str(folder / "no-such-folder" / "runs.db"))
+    monkeypatch.setenv("TRACEPROF_CACHE", "0")
 
 
 @pytest.fixture(autouse=True)

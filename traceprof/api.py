@@ -341,6 +341,7 @@ def open(
     cluster: str | Path | None = None,
     warmup: int | None = None,
     step_ranges: str | None = None,
+    cache: bool = True,
 ) -> Run:
     """Return the trace or run in ``paths``; nothing is read before something is asked.
 
@@ -355,6 +356,7 @@ def open(
         cluster: a TOML file: the ranks of [hosts], the hosts of [racks].
         warmup: how many leading steps are warm-up; left out, they are found.
         step_ranges: a regular expression of the ranges that are steps, by their whole name.
+        cache: whether results of files that did not change may come from the user's cache.
 
     Raises:
         UsageError: ``align`` is none of these.
@@ -372,6 +374,7 @@ def open(
         cluster=_path(cluster),
         warmup_steps=warmup,
         step_ranges=step_ranges,
+        is_cached=cache,
     )
     named = [paths] if isinstance(paths, str | Path) else paths
     return Run.over(open_run(named, opening))

@@ -45,8 +45,12 @@ def check_target(path: Path, *, force: bool, inputs: Iterable[Path | str] = ()) 
 
 
 @contextmanager
-def new_file(path: Path, *, force: bool, inputs: Iterable[Path | str] = ()) -> Iterator[Path]:
+def new_file(
+    path: Path, *, force: bool, inputs: Iterable[Path | str] = (), is_lasting: bool = True
+) -> Iterator[Path]:
     """Give the name of an empty file beside ``path``; it becomes ``path`` if all goes well.
+
+    One that is not ``is_lasting`` can be made again: nobody waits until the disk has it.
 
     A file that is replaced leaves its mode to the new one. A link is replaced itself, not what it
     leads to. Who removes the temporary file gives up: ``path`` stays as it is.
@@ -60,7 +64,7 @@ def new_file(path: Path, *, force: bool, inputs: Iterable[Path | str] = ()) -> I
         try:
             yield temporary
             if temporary.exists():
-                _publish(temporary, path, force=force)
+                _publish(temporary, path, force=force, is_lasting=is_lasting)
         finally:
             with suppress(FileNotFoundError):
                 temporary.unlink()
@@ -92,15 +96,23 @@ def new_folder(path: Path) -> Iterator[Path]:
 
 
 def write_file(
-    path: Path, content: str | bytes, *, force: bool, inputs: Iterable[Path | str] = ()
+    path: Path,
+    content: str | bytes,
+    *,
+    force: bool,
+    inputs: Iterable[Path | str] = (),
+    is_lasting: bool = True,
+    mode: int | None = None,
 ) -> None:
-    """Write ``content`` to ``path``, text as UTF-8.
+    """Write ``content`` to ``path``, text as UTF-8; with ``mode`` the file has that one.
 
     Raises:
         UsageError: as `check_target`, or the file cannot be written.
     """
     data = content.encode("utf-8", "replace") if isinstance(content, str) else content
-    with new_file(path, force=force, inputs=inputs) as temporary:
+    with new_file(path, force=force, inputs=inputs, is_lasting=is_lasting) as temporary:
+        if mode is not None:
+            temporary.chmod(mode)
         temporary.write_bytes(data)
 
 
@@ -157,17 +169,18 @@ def _exclusive(path: Path) -> Path:
     raise FileExistsError(f"{_folder(path)}: no name is free")
 
 
-def _publish(temporary: Path, path: Path, *, force: bool) -> None:
+def _publish(temporary: Path, path: Path, *, force: bool, is_lasting: bool) -> None:
     """Give the finished file its name; without ``force`` never one that is taken meanwhile."""
-    with temporary.open("rb+") as file:
-        os.fsync(file.fileno())
+    if is_lasting:
+        with temporary.open("rb+") as file:
+            os.fsync(file.fileno())
     if force:
         if os.path.lexists(path):
             _check_replaceable(path)
         temporary.replace(path)
     else:
         _take_name(temporary, path)
-    if os.name == "posix":
+    if is_lasting and os.name == "posix":
         folder = os.open(_folder(path), os.O_RDONLY)
         try:
             with suppress(OSError):

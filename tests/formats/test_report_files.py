@@ -11,11 +11,14 @@ from pathlib import Path
 
 import pytest
 
+from tests.builders import TraceBuilder
 from tests.requirements import nsys_in_turn, require
 from traceprof.errors import TraceError
 from traceprof.formats import cut, open_trace
+from traceprof.formats.nsys import reports
 from traceprof.formats.nsys.reports import exported_report
 from traceprof.formats.nsys.tools import find_importer
+from traceprof.formats.nsys.writer import write_nsys
 from traceprof.model.cutting import CutRequest, no_progress
 from traceprof.recording.processes.orphans import end_processes_with
 
@@ -119,3 +122,36 @@ def test_a_report_is_cut_as_its_export(stream: Path, tmp_path: Path) -> None:
     assert again.info.format == "nsys"
     assert again.host_ops.equals(trace.host_ops)
     assert again.span == trace.span
+
+
+def test_an_export_is_made_once(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """As long as neither the report nor nsys changes, and only where the cache is on."""
+    exports: list[str] = []
+
+    def export(_: str, report: Path, database: Path) -> None:
+        exports.append(report.name)
+        write_nsys(TraceBuilder().kernel("gemm", 0, 10).build(), database)
+
+    nsys = tmp_path / "nsys"
+    nsys.write_text("1")
+    report = tmp_path / "a.nsys-rep"
+    report.write_bytes(REPORT)
+    os.utime(report, (1_700_000_000, 1_700_000_000))
+    monkeypatch.setattr(reports.shutil, "which", lambda _: str(nsys))
+    monkeypatch.setattr(reports, "export_report", export)
+    monkeypatch.setenv("TRACEPROF_CACHE", str(tmp_path / "cache"))
+    for _ in range(2):
+        trace = open_trace(report)
+        assert trace.kernels["name"].tolist() == ["gemm"]
+        assert trace.info.path == str(report)
+    assert len(exports) == 1
+    (kept,) = (tmp_path / "cache").rglob("*.file")
+    kept.write_bytes(kept.read_bytes()[:-1])
+    assert len(open_trace(report).kernels) == 1
+    assert len(exports) == 2, "a damaged export is made again"
+    nsys.write_text("2")
+    open_trace(report)
+    assert len(exports) == 3
+    monkeypatch.setenv("TRACEPROF_CACHE", "0")
+    open_trace(report)
+    assert len(exports) == 4

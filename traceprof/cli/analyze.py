@@ -40,10 +40,11 @@ def analyze(
 ) -> None:
     """Where did the step time go, and what would fix it? One page about a trace or a run."""
     from traceprof.cli.output import Printing, print_page
-    from traceprof.session.run import open_run
 
     saving = Saving.of(save, name, label, db)
-    run = open_run(trace, opening).within(window)
-    print_page(run, Printing(as_json=as_json, as_markdown=as_markdown, rows=rows, is_full=is_full))
+    printing = Printing(as_json=as_json, as_markdown=as_markdown, rows=rows, is_full=is_full)
+    print_page(trace, opening, window, printing)
     if saving.is_wanted:
-        saving.keep(run, trace)
+        from traceprof.session.run import open_run
+
+        saving.keep(open_run(trace, opening).within(window), trace)

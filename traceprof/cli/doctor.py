@@ -20,11 +20,18 @@ def doctor(
         typer.Option(metavar="NAME", help="Fail where this is not there (nsys, torch, gpu …)."),
     ] = None,
     as_json: AsJson = False,
+    clear_cache: Annotated[
+        bool,
+        typer.Option("--clear-cache", help="Remove what is kept of answers and exports; no more."),
+    ] = False,
 ) -> None:
     """What can be recorded on this machine, and how to get the rest.
 
     Ends with 0 if torch or nsys can record here and everything required is there, else with 5.
     """
+    if clear_cache:
+        _clear_cache()
+        return
     from traceprof.cli.output import out
     from traceprof.errors import RecordingError, UsageError
     from traceprof.recording.doctor import CHECKS, examine
@@ -50,3 +57,17 @@ def doctor(
         raise RecordingError(f"missing here: {', '.join(missing)}")
     if not (is_ok["torch"] or is_ok["nsys"]):
         raise RecordingError("neither torch nor nsys is here: only named ranges can be recorded")
+
+
+def _clear_cache() -> None:
+    from traceprof.cache.entries import Cache
+    from traceprof.cli.output import message
+    from traceprof.units import format_bytes
+
+    cache = Cache.of_user()
+    if cache is None:
+        message("the cache is off: nothing to remove")
+        return
+    gone = cache.clear()
+    n_bytes = format_bytes(gone.total_bytes)
+    message(f"removed {gone.entry_count} answers and exports, {n_bytes}, from {cache.folder}")

@@ -16,6 +16,7 @@ from traceprof.cli.options import (
 )
 
 if TYPE_CHECKING:
+    from traceprof.session.answer import Document
     from traceprof.session.opening import Opening
 
 __all__ = ["explain"]
@@ -46,9 +47,13 @@ def explain(
     rows: RowCount = 4,
 ) -> None:
     """Why a step took longer than the typical one: `traceprof explain TRACE step:37`."""
-    from traceprof.cli.output import Printing, print_document
-    from traceprof.session.explaining.explain import explain as explained
-    from traceprof.session.run import open_run
+    from traceprof.cli.output import Printing, print_kept
+
+    def answered() -> Document:
+        from traceprof.session.explaining.explain import explain as explained
+        from traceprof.session.run import open_run
+
+        return explained(open_run(trace, opening), window, against)
 
     printing = Printing(as_json=as_json, as_csv=as_csv, as_markdown=as_markdown, rows=rows)
-    print_document(explained(open_run(trace, opening), window, against), printing)
+    print_kept(("explain", window, against), trace, opening, answered, printing)

@@ -16,14 +16,20 @@ __all__ = ["info"]
 def info(opening: Opening, trace: TracePaths, as_json: AsJson = False) -> None:
     """What is in a trace or a run: profiler, machines, ranks, tables; reads no database whole."""
     from traceprof.cli.output import out, terminal_options
-    from traceprof.session.contents import describe
+    from traceprof.session.caching.run_cache import RunCache
 
-    contents = describe(trace, opening)
-    if as_json:
-        from traceprof.render.json_text import plain, to_json
+    options = None if as_json else terminal_options()
 
-        out(to_json(plain(contents.to_dict())))
-        return
-    from traceprof.render.text.contents import render_contents
+    def described() -> list[str]:
+        from traceprof.session.contents import describe
 
-    out(render_contents(contents, terminal_options()))
+        contents = describe(trace, opening)
+        if options is None:
+            from traceprof.render.json_text import plain, to_json
+
+            return [to_json(plain(contents.to_dict()))]
+        from traceprof.render.text.contents import render_contents
+
+        return [render_contents(contents, options)]
+
+    out(RunCache.of(trace, opening).texts(("info", options), described)[0])

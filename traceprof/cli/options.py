@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import os
 import shlex
 from collections.abc import Callable, Sequence
 from difflib import get_close_matches
@@ -183,6 +184,12 @@ ChosenLife: TypeAlias = Annotated[
         min=0,
     ),
 ]
+NoCache: TypeAlias = Annotated[
+    bool,
+    typer.Option(
+        "--no-cache", help="Read everything anew, and keep nothing; also TRACEPROF_CACHE=0."
+    ),
+]
 
 _OPENING: Final[dict[str, tuple[Any, Any]]] = {
     "warmup": (Warmup, None),
@@ -195,6 +202,7 @@ _OPENING: Final[dict[str, tuple[Any, Any]]] = {
     "rack": (RackHosts, None),
     "cluster": (ClusterFile, None),
     "life": (ChosenLife, None),
+    "no_cache": (NoCache, False),
 }
 """The options that say what a trace cannot know: annotation and default by parameter."""
 
@@ -228,7 +236,11 @@ def opens_traces(command: Callable[..., None]) -> Callable[..., None]:
 
 
 def _opening(**said: Any) -> Any:
-    from traceprof.session.opening import Align, Opening
+    from traceprof.cache.folder import VARIABLE
+    from traceprof.session.options import Align, Opening
+
+    if said["no_cache"]:
+        os.environ[VARIABLE] = "0"  # whatever reads for this command, in other processes too
 
     ways = [way.value for way in Align]
     if said["align"] not in ways:
@@ -244,4 +256,5 @@ def _opening(**said: Any) -> Any:
         warmup_steps=said["warmup"],
         step_ranges=said["step_ranges"],
         life=said["life"],
+        is_cached=not said["no_cache"],
     )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING
 from traceprof.errors import UsageError
 
 if TYPE_CHECKING:
-    from traceprof.render.base import Answered, Options
-    from traceprof.session.opening import Opening
-    from traceprof.session.run import Run
+    from traceprof.render.base import Answered
+    from traceprof.render.options import Options
+    from traceprof.session.options import Opening
 
 __all__ = [
     "Printing",
@@ -21,6 +21,7 @@ __all__ = [
     "out",
     "print_answers",
     "print_document",
+    "print_kept",
     "print_page",
     "terminal_options",
     "write_page",
@@ -63,33 +64,76 @@ def print_answers(
     printing: Printing,
 ) -> None:
     """Run the analyses ``names`` and print them."""
-    from traceprof.session.answer import answer
-    from traceprof.session.run import open_run
-
     if printing.as_csv and len(names) > 1:
         raise UsageError("--csv prints one table: name one, as in `traceprof show kernels TRACE`")
-    run = open_run(paths, opening).within(window)
-    print_document(answer(run, names, strict=True), printing)
+
+    def answered() -> Answered:
+        from traceprof.session.answer import answer
+        from traceprof.session.run import open_run
+
+        return answer(open_run(paths, opening).within(window), names, strict=True)
+
+    print_kept(("answers", tuple(names), window), paths, opening, answered, printing)
 
 
-def print_page(run: Run, printing: Printing) -> None:
+def print_page(
+    paths: Sequence[Path], opening: Opening, window: str | None, printing: Printing
+) -> None:
     """Print the page that answers where the time went."""
-    from traceprof.session.answer import page
 
-    print_document(page(run), printing)
+    def answered() -> Answered:
+        from traceprof.session.answer import page
+        from traceprof.session.run import open_run
+
+        return page(open_run(paths, opening).within(window))
+
+    print_kept(("page", window), paths, opening, answered, printing)
+
+
+def print_kept(
+    what: tuple[object, ...],
+    paths: Sequence[Path],
+    opening: Opening,
+    answered: Callable[[], Answered],
+    printing: Printing,
+) -> None:
+    """Print an answer about files: as it was printed before, unless anything changed since.
+
+    ``what`` is the question, as far as ``paths`` and ``opening`` do not tell it.
+    """
+    from traceprof.session.caching.run_cache import RunCache
+
+    name, options = printing.renderer, _options(printing)
+
+    def rendered() -> list[str]:
+        from traceprof.render.registry import render
+
+        return [render(name, answered(), options)]
+
+    cache = RunCache.of(paths, opening)
+    _print_text(name, cache.texts((*what, name, options), rendered)[0])
 
 
 def print_document(document: Answered, printing: Printing) -> None:
     """Print an answer in the form that was asked for."""
-    from traceprof.render.base import Options
-    from traceprof.render.escape import visible_text
     from traceprof.render.registry import render
+
+    name = printing.renderer
+    _print_text(name, render(name, document, _options(printing)))
+
+
+def _options(printing: Printing) -> Options:
+    from traceprof.render.options import Options
 
     name = printing.renderer
     most = printing.rows if name == "markdown" and printing.cuts_markdown else None
     options = Options(rows=most) if name != "text" else terminal_options(printing.rows)
-    options = replace(options, is_full=printing.is_full, tables=printing.tables)
-    text = render(name, document, options)
+    return replace(options, is_full=printing.is_full, tables=printing.tables)
+
+
+def _print_text(name: str, text: str) -> None:
+    from traceprof.render.escape import visible_text
+
     out(visible_text(text) if name != "text" and sys.stdout.isatty() else text)
 
 
@@ -97,7 +141,7 @@ def terminal_options(rows: int | None = None) -> Options:
     """Return what the terminal that we print on can show; it is 80 columns wide or more."""
     from rich.console import Console
 
-    from traceprof.render.base import Options
+    from traceprof.render.options import Options
 
     console = Console()
     return Options(

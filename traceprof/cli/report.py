@@ -58,20 +58,27 @@ def _are_two_runs(paths: list[Path]) -> bool:
 
 
 def _of_one(trace: list[Path], opening: Opening, window: str | None, title: str | None) -> str:
-    from traceprof import analysis
-    from traceprof.render.base import Options
-    from traceprof.render.report import render_report
-    from traceprof.session.answer import page as answer
-    from traceprof.session.run import open_run
+    from traceprof.session.caching.run_cache import RunCache
 
-    run = open_run(trace, opening).within(window)
-    every = analysis.analysis_names()
-    whole = run.within("all").trace()
-    return render_report(answer(run, every), whole, Options(title=title or trace[0].name))
+    heading = title or trace[0].name
+
+    def rendered() -> list[str]:
+        from traceprof import analysis
+        from traceprof.render.options import Options
+        from traceprof.render.report import render_report
+        from traceprof.session.answer import page as answer
+        from traceprof.session.run import open_run
+
+        run = open_run(trace, opening).within(window)
+        every = analysis.analysis_names()
+        whole = run.within("all").trace()
+        return [render_report(answer(run, every), whole, Options(title=heading))]
+
+    return RunCache.of(trace, opening).texts(("report", window, heading), rendered)[0]
 
 
 def _of_two(trace: list[Path], opening: Opening, window: str | None, title: str | None) -> str:
-    from traceprof.render.base import Options
+    from traceprof.render.options import Options
     from traceprof.render.report.compared import render_compared
     from traceprof.session.comparing import compare_named
 

@@ -10,6 +10,8 @@ import typer
 from traceprof.cli.options import Force, Output, TracePaths, opens_traces
 
 if TYPE_CHECKING:
+    from traceprof.model.trace import Trace
+    from traceprof.model.window import TimeWindow
     from traceprof.session.opening import Opening
 
 __all__ = ["timeline"]
@@ -43,27 +45,60 @@ def timeline(
     """The trace as a picture to zoom into: one HTML file that works offline."""
     from traceprof.cli.output import message
     from traceprof.files import check_target, write_file
-    from traceprof.render.formatting import note_text
-    from traceprof.render.pictures import render_picture, timeline_figure
-    from traceprof.render.timeline import render_timeline
-    from traceprof.session.run import open_run
+    from traceprof.session.caching.run_cache import RunCache
     from traceprof.units import format_bytes
 
     named = output.suffix.lstrip(".") if output else ""
     kind = kind or ("png" if named == "png" else "svg" if named == "svg" else "html")
     target = output or Path(f"{trace[0].stem}.timeline.{kind}")
     check_target(target, force=force, inputs=trace)
+    heading = title or trace[0].name
+    page: str | bytes
+    if kind == "html":
+        what = ("timeline", window, heading)
+        page, *notes = RunCache.of(trace, opening).texts(
+            what, lambda: _page(trace, opening, window, heading)
+        )
+    else:
+        page, notes = _picture(trace, opening, window, heading, kind)
+    write_file(target, page, force=force, inputs=trace)
+    for note in notes:
+        message(note)
+    hint = ": open it in a browser" if kind == "html" else ""
+    message(f"wrote {target} ({format_bytes(target.stat().st_size)}){hint}")
+
+
+def _page(trace: list[Path], opening: Opening, window: str | None, heading: str) -> list[str]:
+    """Return the page, and what is to be said of it."""
+    from traceprof.render.timeline import render_timeline
+
+    found, part, notes = _drawn(trace, opening, window)
+    page = render_timeline(found, title=heading, window=part, window_label=window or "")
+    return [page, *notes]
+
+
+def _picture(
+    trace: list[Path],
+    opening: Opening,
+    window: str | None,
+    heading: str,
+    kind: Literal["png", "svg"],
+) -> tuple[bytes, list[str]]:
+    """Return the picture, and what is to be said of it."""
+    from traceprof.render.pictures import render_picture, timeline_figure
+
+    found, part, notes = _drawn(trace, opening, window)
+    return render_picture(timeline_figure(found, title=heading, window=part), kind), notes
+
+
+def _drawn(
+    trace: list[Path], opening: Opening, window: str | None
+) -> tuple[Trace, TimeWindow | None, list[str]]:
+    """Return what is drawn, the part of it that was chosen, and what is to be said of that."""
+    from traceprof.render.formatting import note_text
+    from traceprof.session.run import open_run
+
     run = open_run(trace, opening)
     found = run.within("all").trace()
     selection = run.within(window or "all").selection
-    heading, part = title or trace[0].name, selection.window if window else None
-    page: str | bytes
-    if kind == "html":
-        page = render_timeline(found, title=heading, window=part, window_label=window or "")
-    else:
-        page = render_picture(timeline_figure(found, title=heading, window=part), kind)
-    write_file(target, page, force=force, inputs=trace)
-    for note in selection.notes:
-        message(note_text(note))
-    what = ": open it in a browser" if kind == "html" else ""
-    message(f"wrote {target} ({format_bytes(target.stat().st_size)}){what}")
+    return found, selection.window if window else None, list(map(note_text, selection.notes))

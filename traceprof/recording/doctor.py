@@ -13,6 +13,8 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, Final
 
+from traceprof.cache.entries import Cache
+from traceprof.cache.folder import VARIABLE
 from traceprof.errors import TraceprofError
 from traceprof.formats.nsys.own_events import read_own_events
 from traceprof.formats.nsys.tools import find_importer
@@ -22,6 +24,7 @@ from traceprof.recording.recorders.nsys.recorder import RECORDER as NSYS
 from traceprof.recording.request import RecordRequest
 from traceprof.recording.sampling.gpus import open_gpus
 from traceprof.recording.sampling.network import read_rdma
+from traceprof.units import format_bytes
 
 __all__ = ["CHECKS", "Check", "examine"]
 
@@ -186,6 +189,21 @@ def _check_mpi() -> Check:
     return Check("mpi", True, f"{facts['mpi'] or 'of unknown kind'} ({facts['mpi.launcher']})")
 
 
+def _check_cache() -> Check:
+    cache = Cache.of_user()
+    if cache is None:
+        return Check(
+            "cache", False, f"off ({VARIABLE}, or no home)", "nothing to do: it saves time"
+        )
+    used = cache.usage()
+    most = format_bytes(cache.largest_bytes)
+    held = f"{used.entry_count} answers and exports, {format_bytes(used.total_bytes)}"
+    if not cache.is_writable():
+        advice = f"a folder of yours that nobody else can write to: {VARIABLE}=FOLDER"
+        return Check("cache", False, f"{cache.folder}: cannot be used", advice)
+    return Check("cache", True, f"{cache.folder}: {held} of at most {most}")
+
+
 CHECKS: Final[Mapping[str, Callable[[], Check]]] = {
     "torch": _check_torch,
     "gpu": _check_gpu,
@@ -196,6 +214,7 @@ CHECKS: Final[Mapping[str, Callable[[], Check]]] = {
     "psutil": _check_psutil,
     "nvidia-ml-py": _check_nvml,
     "mpi": _check_mpi,
+    "cache": _check_cache,
 }
 
 

@@ -18,7 +18,8 @@ from traceprof.model.results import Result, TableSpec, Unit, key, same
 from traceprof.model.tables import ABSENT
 from traceprof.model.trace import TraceInfo
 from traceprof.model.window import TimeWindow
-from traceprof.session.run import Run
+from traceprof.session.caching.kept import KeptAnswers
+from traceprof.session.run import Answers, Run
 from traceprof.session.selection import Selection
 from traceprof.session.verdict import Verdict, judge
 
@@ -93,11 +94,22 @@ def answer(run: Run, names: Sequence[str], *, strict: bool = False) -> Document:
         NotRecordedError: ``strict``, and the trace lacks the data of one of them.
         UsageError: an analysis or the window is none.
     """
-    answers = run.answers(names, strict=strict)
-    frames = (frame for result in answers.results.values() for frame in result.tables.values())
+    kept = KeptAnswers(run.cache, run.window)
+    known = kept.results(names)
+    rest = [name for name in names if name not in known]
+    answers = run.answers(rest, strict=strict) if rest else Answers({}, {})
+    found = kept.joined(names, known, answers, strict=strict)
+    frames = (frame for result in found.results.values() for frame in result.tables.values())
     tells_processes = any("process" in frame for frame in frames)
-    ranks = run.of_ranks(frozenset({"processes"} if tells_processes else ()))
-    return document_about(ranks, run.selection, answers.results, answers.missing)
+    # Who knows the ranks of processes tells all that others do, too.
+    whats = [("about", knows) for knows in (True, False) if knows or not tells_processes]
+    document = None if rest else next(filter(None, map(kept.value, whats)), None)
+    if document is None:
+        ranks = run.of_ranks(frozenset({"processes"} if tells_processes else ()))
+        document = document_about(ranks, run.selection, {})
+        kept.add(("about", tells_processes), document)
+    kept.keep()
+    return replace(document, results=found.results, missing=found.missing)
 
 
 def document_about(
@@ -122,15 +134,17 @@ def document_about(
 def page(run: Run, names: Sequence[str] = PAGE) -> Document:
     """Return the answer with a verdict; ``names`` are all those of `PAGE`, or more."""
     found = answer(run, names)
-    ranks = run.of_ranks(STEP_TABLES)
-    costs = one_off_costs(ranks)
-    window_ns = found.selection.window.duration_ns
-    return replace(
-        found,
-        verdict=judge(found.results, found.recorded, window_ns, costs),
-        workload=workload(ranks),
-        one_off=_declared(costs, found.span.start_ns),
-    )
+    kept = KeptAnswers(run.cache, run.window)
+    judged = kept.value(("page", *names))
+    if judged is None:
+        ranks = run.of_ranks(STEP_TABLES)
+        costs = one_off_costs(ranks)
+        window_ns = found.selection.window.duration_ns
+        verdict = judge(found.results, found.recorded, window_ns, costs)
+        judged = verdict, workload(ranks), _declared(costs, found.span.start_ns)
+        kept.add(("page", *names), judged)
+        kept.keep()
+    return replace(found, verdict=judged[0], workload=judged[1], one_off=judged[2])
 
 
 def _declared(costs: pd.DataFrame, zero_ns: int) -> pd.DataFrame:

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
-from enum import StrEnum
+from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
@@ -23,6 +22,7 @@ from traceprof.model.results import Note
 from traceprof.model.run import RankTrace, RunFiles
 from traceprof.model.window import TimeWindow
 from traceprof.session.one_run import check_one_run
+from traceprof.session.options import Align, Opening
 
 __all__ = [
     "Align",
@@ -39,38 +39,6 @@ _OF_RUNS: Final = frozenset({"processes", "environment", "devices"})
 _TIED_BY: Final = frozenset({"kernels", "api_calls", "ranges", "collectives", "processes"})
 """The tables that collectives, which tie the clocks of files, are found in."""
 _TIMES_OF_STEPS: Final = frozenset({"ranges"})
-
-
-class Align(StrEnum):
-    """How the clocks of the ranks of a run are put together."""
-
-    AUTO = "auto"
-    COLLECTIVES = "collectives"
-    UTC = "utc"
-    NONE = "none"
-
-
-@dataclass(frozen=True, slots=True)
-class Opening:
-    """What the user says of how to read: kernel classes, clocks, hardware, hosts, racks, steps.
-
-    ``warmup_steps`` is how many leading steps are warm-up (None: they are found), ``step_ranges``
-    a regular expression of the ranges that are steps. ``is_one_run``: files that were named are
-    ranks of one run, whatever they look like. ``life`` is which start of the program, of one that
-    was started again (None: the longest).
-    """
-
-    rules: Path | None = None
-    align: Align = Align.AUTO
-    gpu: str | None = None
-    links: Sequence[str] = ()
-    hardware: Path | None = None
-    racks: Sequence[str] = ()
-    cluster: Path | None = None
-    warmup_steps: int | None = None
-    step_ranges: str | None = None
-    is_one_run: bool = False
-    life: int | None = None
 
 
 def open_files(

@@ -23,6 +23,7 @@ from traceprof.model.ranks import Ranks
 from traceprof.model.results import Note, Result
 from traceprof.model.tables import TABLES
 from traceprof.model.trace import Trace
+from traceprof.session.caching.run_cache import RunCache
 from traceprof.session.opening import Opening, open_ranks, read_window
 from traceprof.session.selection import Selection, select
 
@@ -93,6 +94,11 @@ class _Source:
     notes: tuple[Note, ...] = ()
     knows_steps: bool = False
     windows: dict[str | None, _Part] = field(default_factory=dict)
+
+    @cached_property
+    def cache(self) -> RunCache:
+        """What is kept about the files; nothing where they are traces in memory."""
+        return RunCache.of(self.paths, self.opening)
 
     @cached_property
     def reads_parts(self) -> bool:
@@ -226,6 +232,11 @@ class Run:
         return self._source.opening
 
     @property
+    def cache(self) -> RunCache:
+        """What is kept of answers about the files."""
+        return self._source.cache
+
+    @property
     def window(self) -> str | None:
         """The window as it was typed; None is the default."""
         return self._window
@@ -314,7 +325,8 @@ def open_run(paths: Sequence[Path | str], opening: Opening | None = None) -> Run
 
 def run_of(ranks: Ranks) -> Run:
     """Return traces that are in memory already as a run."""
-    source = _Source((ranks.info.path,), Opening(), frozenset(TABLES), ranks.whole)
+    opening = Opening(is_cached=False)
+    source = _Source((ranks.info.path,), opening, frozenset(TABLES), ranks.whole)
     return Run(source)
 
 

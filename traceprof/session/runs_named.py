@@ -13,6 +13,7 @@ from traceprof.formats import recognised
 from traceprof.formats.runs.files import is_run
 from traceprof.formats.shared.files import examine, is_packed_database
 from traceprof.model.summary import Summary
+from traceprof.session.caching.kept import KeptAnswers
 from traceprof.session.opening import Opening
 from traceprof.session.run import Run, open_run
 from traceprof.store import Store, is_exported, read_exported
@@ -86,8 +87,15 @@ def summaries_in(
 
 def summary_of(run: Run, name: str, labels: Mapping[str, str]) -> Summary:
     """Return what is kept of ``run``, about the window that it is seen through."""
+    kept = KeptAnswers(run.cache, run.window)
+    what = ("summary", name, *sorted(labels.items()))
+    known: Summary | None = kept.value(what)
+    if known is not None:
+        return known
     summarise = import_module("traceprof.session.summarising").summarise
     found: Summary = summarise(run, name=name, labels=labels)
+    kept.add(what, found)
+    kept.keep()
     return found
 
 

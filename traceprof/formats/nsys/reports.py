@@ -1,7 +1,7 @@
 """Reports of Nsight Systems (.nsys-rep, .qdrep, .qdstrm), read through nsys's own export.
 
-Only nsys can read these files. The export goes to a temporary folder and is gone afterwards:
-nothing appears beside the user's file, and nothing is written to it.
+Only nsys can read these files. The export goes to a temporary folder, and a copy of it to the
+user's cache: nothing appears beside the user's file, and nothing is written to it.
 """
 
 from __future__ import annotations
@@ -9,11 +9,13 @@ from __future__ import annotations
 import shutil
 import tempfile
 from collections.abc import Iterator
-from contextlib import contextmanager
-from dataclasses import replace
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
 
+from traceprof.cache.entries import Cache
+from traceprof.cache.identity import digest, identify_code, identify_file, is_settled
 from traceprof.errors import TraceError
 from traceprof.formats.base import Candidate, Outline, ReadOptions, TraceFormat
 from traceprof.formats.nsys.cut import cut as cut_export
@@ -67,16 +69,61 @@ def exported_report(path: Path) -> Iterator[Path]:
     program = shutil.which("nsys")
     if program is None:
         raise TraceError(f"{path}: {_advice(path, is_stream=is_stream)}")
-    with tempfile.TemporaryDirectory(prefix="traceprof-") as name:
+    kept = _Export.of(path, program)
+    with tempfile.TemporaryDirectory(prefix="traceprof-") as name, kept.found() as known:
         folder = Path(name)
+        database = folder / "report.sqlite"
+        if known is not None:
+            _stand_in(known, database)
+            yield database
+            return
         report = folder / "report.nsys-rep"
         if is_stream:
             _convert(path, report, program)
         else:
             _stand_in(path, report)
-        database = folder / "report.sqlite"
         export_report(program, report, database)
+        kept.keep(database)
         yield database
+
+
+@dataclass(frozen=True, slots=True)
+class _Export:
+    """The export of a report in the user's cache, by the content of the report and by this nsys."""
+
+    path: Path
+    program: str
+    cache: Cache | None = None
+    key: str = ""
+
+    @classmethod
+    def of(cls, path: Path, program: str) -> _Export:
+        """Return the place of the export of ``path``; none where it cannot be kept."""
+        cache = Cache.of_user()
+        with suppress(OSError):
+            if cache is not None and is_settled([path]):
+                return cls(path, program, cache, _key(path, program))
+        return cls(path, program)
+
+    @contextmanager
+    def found(self) -> Iterator[Path | None]:
+        """Give the export that was kept; None where none is."""
+        if self.cache is None:
+            yield None
+            return
+        with self.cache.file(self.key) as known:
+            yield known
+
+    def keep(self, database: Path) -> None:
+        """Keep ``database``, unless the report changed meanwhile."""
+        with suppress(OSError):
+            if self.cache is not None and _key(self.path, self.program) == self.key:
+                self.cache.put_file(self.key, database)
+
+
+def _key(path: Path, program: str) -> str:
+    """Return a name for the export of ``path``, which another nsys may export otherwise."""
+    return digest("nsys export", identify_code(), identify_file(path), identify_file(Path(program)))
 
 
 def _stand_in(path: Path, report: Path) -> None:

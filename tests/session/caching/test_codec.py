@@ -1,0 +1,165 @@
+"""Values come back exactly as they were, and bytes of others make nothing but values."""
+
+from __future__ import annotations
+
+import pickle
+from typing import Any
+
+import msgspec
+import numpy as np
+import pandas as pd
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from pandas.testing import assert_frame_equal
+
+from traceprof.model.results import Note, Result, ResultSpec
+from traceprof.model.trace import TraceInfo
+from traceprof.model.window import TimeWindow
+from traceprof.session.caching.codec import CodecError, decode, encode
+from traceprof.session.selection import Selection
+
+scalars = (
+    st.none()
+    | st.booleans()
+    | st.integers(-(2**63), 2**64 - 1)
+    | st.floats(allow_nan=False)
+    | st.text(st.characters(exclude_categories=["Cs"]))
+    | st.binary()
+)
+values = st.recursive(
+    scalars,
+    lambda inner: (
+        st.lists(inner)
+        | st.lists(inner).map(tuple)
+        | st.dictionaries(st.integers(-5, 5) | st.text("ab"), inner)
+    ),
+    max_leaves=10,
+)
+
+
+@given(values)
+def test_plain_values_come_back_with_their_types(value: Any) -> None:
+    assert repr(decode(encode(value))) == repr(value)
+
+
+@pytest.mark.parametrize(
+    "value",
+    [np.int64(-1), np.float32(0.1), np.bool_(True), np.uint8(255), np.float64("nan")],
+)
+def test_numbers_of_numpy_stay_what_they_are(value: Any) -> None:
+    again = decode(encode(value))
+    assert type(again) is type(value)
+    assert again == value or np.isnan(value)
+
+
+@pytest.mark.parametrize(
+    "column",
+    [
+        np.array([1, -(2**63)], np.int64),
+        np.array([0.1, np.nan]),
+        np.array([True, False]),
+        np.array([1, 2], np.int8),
+        np.array([None, "a"], object),
+        np.array(["b", "a"], object),
+        np.array([1, float("nan")], object),
+        np.array([(1, 2), [3]], object),
+        pd.array(["a", None], dtype="str"),
+        pd.array(["a", None], dtype="string"),
+        pd.array([1, None], dtype="Int64"),
+        pd.array([True, None], dtype="boolean"),
+        pd.Categorical(["b", "a"], categories=["b", "a", "c"]),
+        pd.Categorical([None, "a"], ordered=True),
+        pd.Categorical(["a", "b"], pd.Index(["a", "b"], dtype=object)),
+    ],
+    ids=lambda column: str(column.dtype),
+)
+@pytest.mark.parametrize("index", [None, pd.Index([5, 3]), pd.Index(["x", "y"], name="of")])
+def test_a_frame_comes_back_with_its_types(column: Any, index: Any) -> None:
+    frame = pd.DataFrame({"n": [1, 2], "x": column}, index=index)
+    assert_frame_equal(decode(encode(frame)), frame, check_exact=True)
+    none = frame.iloc[:0]
+    assert_frame_equal(decode(encode(none)), none, check_exact=True)
+
+
+def test_frames_without_columns_or_rows() -> None:
+    for frame in (pd.DataFrame(), pd.DataFrame(columns=["a", "b"]), pd.DataFrame({1: [2]})):
+        assert_frame_equal(decode(encode(frame)), frame)
+
+
+def test_a_frame_that_came_back_can_be_worked_on() -> None:
+    again = decode(encode(pd.DataFrame({"n": [2, 1]})))
+    again.loc[0, "n"] = 5
+    assert again["n"].tolist() == [5, 1]
+
+
+def test_objects_of_answers_come_back() -> None:
+    selection = Selection(TimeWindow(1, 2), "all", (Note.of("{n:count} of", n=np.int64(3)),))
+    assert decode(encode(selection)) == selection
+    info = TraceInfo("a", warnings=("w",))
+    known = {"info": (info, None), "recorded": frozenset({"kernels", "copies"})}
+    assert decode(encode(known)) == known
+
+
+class Other:
+    """Nothing that answers hold."""
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        Other(),
+        2**64,
+        {"a": Other()},
+        pd.DataFrame({"a": [Other()]}),
+        pd.DataFrame({"a": pd.to_datetime(["2026-01-01"])}),
+        pd.DataFrame([[1, 2]], columns=["a", "a"]),
+        np.array([[1]]),
+        pd.NA,
+        1j,
+        Result("breakdown", ResultSpec(()), {}),
+    ],
+    ids=lambda value: type(value).__name__,
+)
+def test_what_is_not_known_is_refused(value: Any) -> None:
+    with pytest.raises(CodecError):
+        encode(value)
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        b"",
+        b"\xc1",
+        pickle.dumps(Other),
+        *(
+            msgspec.msgpack.encode(plain)
+            for plain in (
+                ["no such kind"],
+                [],
+                [5],
+                ["tuple"],
+                ["object", "Popen", {"args": "true"}],
+                ["object", "os", {}],
+                ["object", "TimeWindow", {"start_ns": 1}],
+                ["numbers", "|O", b"12345678"],
+                ["numbers", "<i8", b"123"],
+                ["category", ["numbers", "<i8", b"\5" + bytes(7)], ["range", None, 0, 2, 1], 0],
+                ["masked", "object", 1, 2],
+                ["frame", ["str", None, ["a"]], [], ["range", None, 0, 1, 1]],
+                ["result", "no such analysis", ["dict", []], ["dict", []], ["tuple", []]],
+            )
+        ),
+    ],
+)
+def test_bytes_of_others_are_an_error(data: bytes) -> None:
+    with pytest.raises(CodecError):
+        decode(data)
+
+
+@given(st.binary())
+def test_any_bytes_make_a_value_or_an_error(data: bytes) -> None:
+    try:
+        decode(data)
+    except CodecError:
+        return

@@ -1,0 +1,233 @@
+"""The entries of the cache: bytes and files under a key, private, checked and bounded.
+
+Each entry is one file that carries a checksum of its key and content. Those that were used the
+longest ago go first when the bound is reached. What cannot be written is not kept: a full disk or
+a home that is read-only costs time, never a result.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import secrets
+import shutil
+import stat
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from hashlib import blake2b
+from pathlib import Path
+from typing import Final
+
+from traceprof.cache.folder import cache_folder
+from traceprof.errors import TraceprofError
+from traceprof.files import new_file, write_file
+
+__all__ = ["LARGEST_BYTES", "Cache", "Usage"]
+
+LARGEST_BYTES: Final = 4 << 30
+_MAGIC: Final = b"traceprof cache 1\n"
+_SUM_BYTES: Final = 32
+_PIECE_BYTES: Final = 1 << 20
+_ENTRY, _FILE, _PART = ".entry", ".file", ".part"
+_OURS: Final = re.compile(r"[0-9a-f]{64}\.(?:entry|file)|\.traceprof-[0-9a-f]+\.part")
+_ABANDONED_S: Final = 24 * 3600
+_NOT_FOLLOWED: Final = getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_BINARY", 0)
+
+
+@dataclass(frozen=True, slots=True)
+class Usage:
+    """How much a cache holds."""
+
+    entry_count: int
+    total_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class Cache:
+    """What is kept in ``folder``, at most ``largest_bytes`` together."""
+
+    folder: Path
+    largest_bytes: int = LARGEST_BYTES
+
+    @classmethod
+    def of_user(cls) -> Cache | None:
+        """Return the user's cache; None where it is off."""
+        folder = cache_folder()
+        return None if folder is None else cls(folder)
+
+    def get(self, key: str) -> bytes | None:
+        """Return what was kept under ``key``; None where nothing sound is."""
+        path = self._path(key, _ENTRY)
+        if not self._is_ours():
+            return None
+        data = _read_own(path)
+        if data is None:
+            return None
+        head = len(_MAGIC) + _SUM_BYTES
+        content = data[head:]
+        if data[:head] != _MAGIC + _checksum(key, content):
+            _remove(path)
+            return None
+        _touch(path)
+        return content
+
+    def put(self, contents: Mapping[str, bytes]) -> None:
+        """Keep ``contents`` under their keys, as far as that is possible."""
+        if not self._make():
+            return
+        with suppress(TraceprofError, OSError):
+            for key, content in contents.items():
+                if 2 * len(content) <= self.largest_bytes:
+                    data = _MAGIC + _checksum(key, content) + content
+                    path = self._path(key, _ENTRY)
+                    write_file(path, data, force=True, is_lasting=False, mode=0o600)
+        self._bound()
+
+    @contextmanager
+    def file(self, key: str) -> Iterator[Path | None]:
+        """Give the file that was kept under ``key``; None where no sound one is.
+
+        It stays for as long as the context lasts, whatever is removed meanwhile.
+        """
+        found = self._held(key, self._path(key, _FILE))
+        try:
+            yield found
+        finally:
+            if found is not None and found.suffix == _PART:
+                _remove(found)
+
+    def put_file(self, key: str, source: Path) -> None:
+        """Keep a copy of the file ``source`` under ``key``, as far as that is possible."""
+        with suppress(TraceprofError, OSError):
+            if 2 * source.stat().st_size > self.largest_bytes or not self._make():
+                return
+            with new_file(self._path(key, _FILE), force=True, is_lasting=False) as temporary:
+                temporary.chmod(0o600)
+                shutil.copyfile(source, temporary)
+                checksum = _checksum_of_file(temporary)
+            self.put({key: checksum})
+
+    def usage(self) -> Usage:
+        """Return how much there is."""
+        files = self._files()
+        n_entries = sum(path.suffix == _ENTRY for path, _ in files)
+        return Usage(n_entries, sum(told.st_size for _, told in files))
+
+    def clear(self) -> Usage:
+        """Remove everything that traceprof kept here; return how much that was."""
+        before = self.usage()
+        if self._is_ours():
+            for path, told in self._files():
+                if not _is_being_written(path, told):
+                    _remove(path)
+        return before
+
+    def is_writable(self) -> bool:
+        """Return whether anything can be kept; the folder is made for it."""
+        return self._make() and os.access(self.folder, os.W_OK)
+
+    def _path(self, key: str, suffix: str) -> Path:
+        return self.folder / f"{key}{suffix}"
+
+    def _make(self) -> bool:
+        try:
+            self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        except OSError:
+            return False
+        return self._is_ours()
+
+    def _is_ours(self) -> bool:
+        """Return whether nobody else can write into the folder."""
+        try:
+            told = self.folder.stat()
+        except OSError:
+            return False
+        return stat.S_ISDIR(told.st_mode) and _is_own(told)
+
+    def _held(self, key: str, path: Path) -> Path | None:
+        """Return a name of the kept file that nobody else removes; None where it is not sound."""
+        checksum = self.get(key)
+        if checksum is None:
+            return None
+        held = self.folder / f".traceprof-{secrets.token_hex(8)}{_PART}"
+        try:
+            _touch(path)
+            os.link(path, held)
+        except OSError:
+            held = path
+        try:
+            if _is_own(held.stat()) and _checksum_of_file(held) == checksum:
+                return held
+        except OSError:
+            pass
+        _remove(held)
+        _remove(path)
+        return None
+
+    def _files(self) -> list[tuple[Path, os.stat_result]]:
+        found = []
+        with suppress(OSError), os.scandir(self.folder) as entries:
+            for entry in entries:
+                if _OURS.fullmatch(entry.name):
+                    with suppress(OSError):
+                        found.append((Path(entry.path), entry.stat(follow_symlinks=False)))
+        return found
+
+    def _bound(self) -> None:
+        """Remove what was used the longest ago, and what a process that died left half-written."""
+        files = sorted(self._files(), key=lambda file: file[1].st_mtime_ns)
+        total = sum(told.st_size for _, told in files)
+        for path, told in files:
+            if _is_being_written(path, told):
+                continue
+            if path.suffix == _PART or total > self.largest_bytes:
+                _remove(path)
+                total -= told.st_size
+
+
+def _is_being_written(path: Path, told: os.stat_result) -> bool:
+    """Return whether a process may still write, or read, what has no name of its own yet."""
+    return path.suffix == _PART and time.time() - told.st_mtime < _ABANDONED_S
+
+
+def _is_own(told: os.stat_result) -> bool:
+    """Return whether nobody but the user can have written it, as far as the system tells."""
+    if os.name != "posix":
+        return True
+    return told.st_uid == os.geteuid() and not told.st_mode & (stat.S_IWGRP | stat.S_IWOTH)
+
+
+def _read_own(path: Path) -> bytes | None:
+    try:
+        handle = os.open(path, os.O_RDONLY | _NOT_FOLLOWED)
+    except OSError:
+        return None
+    with os.fdopen(handle, "rb") as file, suppress(OSError):
+        told = os.fstat(file.fileno())
+        if stat.S_ISREG(told.st_mode) and _is_own(told):
+            return file.read()
+    return None
+
+
+def _checksum(key: str, content: bytes) -> bytes:
+    return blake2b(content, digest_size=_SUM_BYTES, key=key.encode()[:64]).digest()
+
+
+def _checksum_of_file(path: Path) -> bytes:
+    found = blake2b(digest_size=_SUM_BYTES)
+    with path.open("rb") as file:
+        while data := file.read(_PIECE_BYTES):
+            found.update(data)
+    return found.digest()
+
+
+def _touch(path: Path) -> None:
+    with suppress(OSError):
+        os.utime(path)
+
+
+def _remove(path: Path) -> None:
+    with suppress(OSError):
+        path.unlink()

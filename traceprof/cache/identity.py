@@ -1,0 +1,103 @@
+"""Which content a file has, without reading all of it; and which code computes from it."""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from collections.abc import Iterable, Iterator
+from functools import cache
+from hashlib import sha256
+from importlib.util import find_spec
+from pathlib import Path
+from typing import BinaryIO, Final
+
+from traceprof.version import __version__
+
+__all__ = ["digest", "identify_code", "identify_file", "is_settled"]
+
+_WHOLE_BYTES: Final = 1 << 20
+_END_BYTES: Final = 1 << 16
+_PAGE_BYTES: Final = 4096
+_PAGES: Final = 62
+_SETTLED_NS: Final = 2_000_000_000
+"""The coarsest clock of a file system: a second change within it may leave the same time."""
+_COMPUTES: Final = ("numpy", "pandas")
+
+
+def digest(*parts: str | bytes) -> str:
+    """Return a name for ``parts``: other parts, or the same divided elsewhere, have another."""
+    found = sha256()
+    for part in parts:
+        data = part.encode("utf-8", "surrogateescape") if isinstance(part, str) else part
+        found.update(len(data).to_bytes(8, "little"))
+        found.update(data)
+    return found.hexdigest()
+
+
+def identify_file(path: Path) -> str:
+    """Return what stands for the content of ``path``: size, time of change, and samples of it.
+
+    Of a large file these are its beginning, with the header and SQLite's count of changes, its
+    end, and pages evenly between. What SQLite has not yet written into the file counts, too.
+
+    Raises:
+        OSError: it cannot be read.
+    """
+    with path.open("rb") as file:
+        told = os.fstat(file.fileno())
+        samples = list(_samples(file, told.st_size))
+    logs = (_size_and_time(path.with_name(path.name + end)) for end in ("-wal", "-journal"))
+    return digest(f"{told.st_size} {told.st_mtime_ns}", *logs, *samples)
+
+
+def is_settled(paths: Iterable[Path]) -> bool:
+    """Return whether all files were last changed long enough ago for their times to tell.
+
+    Raises:
+        OSError: one is gone.
+    """
+    latest_ns = time.time_ns() - _SETTLED_NS
+    return all(path.stat().st_mtime_ns < latest_ns for path in paths)
+
+
+@cache
+def identify_code() -> str:
+    """Return what stands for the code that computes: another version, or an edited checkout."""
+    package = Path(__file__).resolve().parent.parent
+    files = sorted(_files_of(str(package)))
+    libraries = (find_spec(name) for name in _COMPUTES)
+    origins = [Path(spec.origin) for spec in libraries if spec is not None and spec.origin]
+    computes = [f"{path} {_size_and_time(path)}" for path in origins]
+    return digest(__version__, sys.version, *files, *computes)
+
+
+def _samples(file: BinaryIO, size: int) -> Iterator[bytes]:
+    if size <= _WHOLE_BYTES:
+        yield file.read(_WHOLE_BYTES)
+        return
+    yield file.read(_END_BYTES)
+    for number in range(1, _PAGES + 1):
+        file.seek(size * number // (_PAGES + 1) // _PAGE_BYTES * _PAGE_BYTES)
+        yield file.read(_PAGE_BYTES)
+    file.seek(size - _END_BYTES)
+    yield file.read(_END_BYTES)
+
+
+def _size_and_time(path: Path) -> str:
+    try:
+        told = path.stat()
+    except OSError:
+        return ""
+    return f"{told.st_size} {told.st_mtime_ns}"
+
+
+def _files_of(folder: str) -> Iterator[str]:
+    with os.scandir(folder) as entries:
+        for entry in entries:
+            if entry.is_dir():
+                if entry.name != "__pycache__":
+                    yield from _files_of(entry.path)
+            else:
+                told = entry.stat()
+                yield f"{entry.path} {told.st_size} {told.st_mtime_ns}"

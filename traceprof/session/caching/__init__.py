@@ -1,0 +1,1 @@
+"""Answers about files that did not change since they were given: taken from the user's cache."""

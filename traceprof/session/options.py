@@ -1,0 +1,44 @@
+"""What the user says of how to read."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from pathlib import Path
+
+__all__ = ["Align", "Opening"]
+
+
+class Align(StrEnum):
+    """How the clocks of the ranks of a run are put together."""
+
+    AUTO = "auto"
+    COLLECTIVES = "collectives"
+    UTC = "utc"
+    NONE = "none"
+
+
+@dataclass(frozen=True, slots=True)
+class Opening:
+    """What the user says of how to read: kernel classes, clocks, hardware, hosts, racks, steps.
+
+    ``warmup_steps`` is how many leading steps are warm-up (None: they are found), ``step_ranges``
+    a regular expression of the ranges that are steps. ``is_one_run``: files that were named are
+    ranks of one run, whatever they look like. ``life`` is which start of the program, of one that
+    was started again (None: the longest). ``is_cached``: answers about files that did not change
+    may be taken from the user's cache, and are kept there.
+    """
+
+    rules: Path | None = None
+    align: Align = Align.AUTO
+    gpu: str | None = None
+    links: Sequence[str] = ()
+    hardware: Path | None = None
+    racks: Sequence[str] = ()
+    cluster: Path | None = None
+    warmup_steps: int | None = None
+    step_ranges: str | None = None
+    is_one_run: bool = False
+    life: int | None = None
+    is_cached: bool = True
