@@ -31,7 +31,9 @@ _PROGRAMS = {
     "mpirun": ("mpirun",),
 }
 
+_PACKAGES = ("lightning", "transformers", "accelerate", "nbclient")
 _HINTS = {
+    **dict.fromkeys(_PACKAGES, ": the extra `programs` brings it"),
     "oldest_torch": ": TRACEPROF_OLDEST_TORCH=$(scripts/oldest-torch) makes and names it",
     "newer_nsys": ": TRACEPROF_NEWER_NSYS=$(scripts/newer-nsys) fetches and names it",
 }
@@ -57,6 +59,8 @@ def _find(name: str) -> str | None:
         return str(KERNELS) if KERNELS.is_file() else None
     if name == "torch":
         return "torch" if importlib.util.find_spec("torch") else None
+    if name in _PACKAGES:
+        return name if importlib.util.find_spec(name) else None
     if name == "oldest_torch":
         return shutil.which(os.environ.get("TRACEPROF_OLDEST_TORCH", ""))
     if name == "newer_nsys":

@@ -70,57 +70,6 @@ def test_only_copies_to_a_gpu_get_a_range(runtime, target, expected):
     assert runtime("hook_copies").is_gpu(TORCH, target) is expected
 
 
-def test_steps_of_a_plain_loop(runtime):
-    session, steps = runtime("session"), runtime("steps")
-    session.begin()
-    numbers = []
-    steps.on_boundary(numbers.append)
-    for is_last in (False, False, True):
-        steps.fetching(may_train=not is_last)
-        if not is_last:
-            steps.computing()
-            steps.optimized()
-    steps.finish()
-    assert numbers == [0, 1, 2]
-    assert steps.number == 2
-
-
-def test_steps_without_a_loader_end_with_the_optimizer(runtime):
-    session, steps = runtime("session"), runtime("steps")
-    session.begin()
-    for _ in range(3):
-        steps.computing()
-        steps.computing()
-        steps.optimized()
-    assert steps.number == 3
-
-
-def test_steps_that_the_program_names_take_the_place_of_those_found(runtime):
-    session, steps, explicit = runtime("session"), runtime("steps"), runtime("explicit")
-    session.begin()
-    steps.computing()
-    step = explicit.Step(41, 8)
-    steps.computing()
-    steps.optimized()
-    assert steps.number == 41
-    step.end()
-    assert steps.number == 42
-    assert steps._open is None
-
-
-def test_a_capture_by_steps_holds_the_others_back(runtime, monkeypatch):
-    monkeypatch.setenv("TRACEPROF_STEPS", "1..2")
-    session, steps, start = runtime("session"), runtime("steps"), runtime("start")
-    assert start.start()
-    captured = []
-    for _ in range(5):
-        steps.computing()
-        captured.append(session.is_capturing())
-        steps.optimized()
-    assert captured == [False, True, True, False, False]
-    assert not start.start()  # torch that is imported later asks again: nothing begins anew
-
-
 def test_modules_of_the_runtime_do_not_import_one_another_in_circles():
     folder = INJECT_FOLDER / "_traceprof_runtime"
     imports = {path.stem: _imports_in(path) for path in folder.glob("*.py")}

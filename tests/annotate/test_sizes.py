@@ -36,8 +36,9 @@ def test_gpu_memory_is_noted_at_every_step(runtime, cuda):
     runtime("session").begin()
     runtime("hook_sizes").install(torch_with(cuda, "12.4"))
     steps = runtime("steps")
-    steps.computing()
-    steps.optimized()
+    steps.passing(may_train=True)
+    steps.begin_optimizer(1)
+    steps.end_optimizer(1)
     per_step = [
         ("metric:torch_allocated_bytes", 2048),
         ("metric:torch_reserved_bytes", 4096),
@@ -49,7 +50,7 @@ def test_a_gpu_that_the_program_has_not_touched_stays_untouched(runtime, cuda):
     cuda.is_initialized = lambda: False
     runtime("session").begin()
     runtime("hook_sizes").install(torch_with(cuda, "12.4"))
-    runtime("steps").computing()
+    runtime("steps").passing(may_train=True)
     assert marks(runtime) == []
 
 

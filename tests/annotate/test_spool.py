@@ -61,3 +61,37 @@ def test_a_folder_that_is_gone_is_said_once_and_stops_nothing(runtime, tmp_path,
     spool.close()
     said = capsys.readouterr().err
     assert said.count("events are being lost") == 1
+
+
+def test_what_grows_without_end_is_thinned_and_counted(runtime, tmp_path, monkeypatch):
+    module = runtime("spool")
+    monkeypatch.setattr(module, "_MANY", 10)
+    spool = module.Spool(str(tmp_path))
+    for i in range(40):
+        for name in ("mine", "forward"):
+            spool.push(name, i)
+            spool.pop()
+        if i % 5 == 4:
+            spool.flush()
+    found = rows(spool)
+    kept = [row[3] for row in found if row[2] == "mine"]
+    assert [row[3] for row in found if row[2] == "forward"] == list(range(40))  # the hooks' own
+    assert kept[:5] == [0, 1, 2, 3, 4]
+    # Ten rows are there: every second one until there are ten more of them, then every fourth.
+    assert kept[5:] == [5, 7, 9, 11, 13, 15, 17, 19, 21, 23, 25, 29, 33, 37]
+    notes = [row for row in found if row[2] == "traceprof.thinned:mine"]
+    assert notes[-1][3] == 40 - len(kept)
+
+
+def test_many_names_are_thinned_together(runtime, tmp_path, monkeypatch):
+    module = runtime("spool")
+    monkeypatch.setattr(module, "_MANY", 1)
+    monkeypatch.setattr(module, "_MOST_NAMES", 2)
+    spool = module.Spool(str(tmp_path))
+    for i in range(100):
+        spool.push(f"work {i}")
+        spool.pop()
+        spool.flush()
+    found = rows(spool)
+    assert len([row for row in found if row[5] == "p"]) < 20
+    assert {row[2] for row in found if row[5] == "m"} == {"traceprof.thinned:other names"}

@@ -106,7 +106,7 @@ def completed(words: str, run_in: Path) -> list[str]:
 
 
 def test_the_shell_completes_commands_and_tables(tmp_path: Path) -> None:
-    assert completed("traceprof re", tmp_path) == ["record", "report"]
+    assert completed("traceprof re", tmp_path) == ["record", "report", "recover"]
     assert completed("traceprof show step", tmp_path) == ["steps", "step-phases"]
     assert completed("traceprof show kernels,cl", tmp_path) == ["kernels,classes"]
     assert "--warmup" in completed("traceprof report --war", tmp_path)

@@ -1,9 +1,10 @@
+import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.builders import TraceBuilder
 from traceprof.facts.device.times import device_time
-from traceprof.facts.gaps import CAUSES, find_gaps
+from traceprof.facts.gaps import CAUSES, causes_of_gaps, find_gap_parts, find_gaps, times_in_gaps
 from traceprof.model.window import TimeWindow
 
 
@@ -33,8 +34,12 @@ def test_the_causes_add_up_to_the_idle_time(
     trace = builder.build(span=(-80, 300)).within(TimeWindow(cut, 250))
     gaps = find_gaps(trace)
     lengths = gaps["end_ns"] - gaps["start_ns"]
-    assert (gaps[list(CAUSES)] >= 0).all(axis=None)
-    assert (gaps[list(CAUSES)].sum(axis=1) == lengths).all()
+    causes = causes_of_gaps(trace, np.arange(len(gaps)))
+    parts = find_gap_parts(trace)
+    assert (parts["end_ns"] > parts["start_ns"]).all()
+    assert (causes.sum(axis=1) == lengths).all()
+    for place in range(len(CAUSES)):
+        assert times_in_gaps(len(gaps), parts, place).tolist() == causes[:, place].tolist()
     for device in (0, 1):
         busy = device_time(trace, device).busy
         if device in gaps["device"].to_numpy() or len(busy):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pandas as pd
@@ -15,6 +16,7 @@ from tests.formats.nvprof_database import NvprofDatabase, object_id
 from traceprof.formats import FORMATS, open_trace
 from traceprof.formats.nsys.writer import write_nsys
 from traceprof.formats.nvprof.file import call_names
+from traceprof.formats.tables.writer import write_tables
 from traceprof.model.tables import ABSENT
 from traceprof.model.trace import Trace
 
@@ -173,16 +175,26 @@ def _plain(frame: pd.DataFrame) -> pd.DataFrame:
     return frame.astype(dict.fromkeys(frame.select_dtypes("category"), object))
 
 
+def write_as_tables(trace: Trace, path: Path) -> None:
+    # What is stored is what a reader made: with its processes, and saying where it is from.
+    export = path.with_suffix(".sqlite")
+    write_nsys(trace, export)
+    read = open_trace(export)
+    path.mkdir()
+    write_tables(replace(read, info=replace(read.info, format="")), path)
+
+
 WRITERS: dict[str, Callable[[Trace, Path], None]] = {
     "nsys": write_nsys,
     "nvprof": write_as_nvprof,
     "kineto": write_as_kineto,
+    "tables": write_as_tables,
 }
 
 
 def test_every_format_has_a_writer() -> None:
-    # Reports are read as nsys exports them.
-    assert {known.name for known in FORMATS} == {*WRITERS, "nsys-report"}
+    # Reports and folders of nsys are read as nsys exports them.
+    assert {known.name for known in FORMATS} == {*WRITERS, "nsys-report", "nsys-folder"}
 
 
 @pytest.mark.parametrize("table", COLUMNS)

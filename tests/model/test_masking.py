@@ -67,6 +67,7 @@ def test_what_is_hidden_of_a_command_line_is_known():
 
 S = "S3cr3tValue99"
 HEX = "0123456789abcdef0123456789abcdef01234567"
+PLANTED = (S, HEX, "ghp_abcdefgh12345678", "hf_abcdefghijkl")
 COMMANDS = [
     ["curl", "--header", f"Authorization: Bearer {S}"],
     ["curl", "-H", f"X-Api-Key: {S}"],
@@ -138,8 +139,7 @@ COMMANDS = [
 @pytest.mark.parametrize("command", COMMANDS, ids=range(len(COMMANDS)))
 def test_no_secret_of_a_list_is_shown(command):
     masked = masked_command(command)
-    planted = (S, HEX, "ghp_abcdefgh12345678", "hf_abcdefghijkl")
-    assert not [part for part in masked if any(secret in part for secret in planted)]
+    assert not [part for part in masked if any(secret in part for secret in PLANTED)]
     assert len(masked) == len(command)
     hidden = [part for secret in secrets_of(command) for part in secret.hidden]
     assert hidden

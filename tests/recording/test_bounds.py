@@ -5,7 +5,7 @@ import pytest
 from tests.recording.conftest import NAMED_STEPS, PROGRAMS, record
 from tests.requirements import require
 from traceprof.errors import UsageError
-from traceprof.recording.bounds import Bounds, parse_bounds
+from traceprof.recording.bounds import Bounds, parse_bounds, parse_step_from
 
 
 def test_texts_become_bounds():
@@ -94,3 +94,14 @@ def test_size_is_bounded(tmp_path):
     assert recorded.done.returncode == 0
     assert "--max-size" in recorded.done.stderr
     assert 100 <= len(recorded.trace.ranges) < 1000
+
+
+@pytest.mark.parametrize("text", ["optimizer", "backward", "loader", "every-forward", "range:a b"])
+def test_what_a_step_may_be(text):
+    assert parse_step_from(text) == text
+
+
+@pytest.mark.parametrize("text", ["", "forward", "range:", "steps"])
+def test_what_a_step_cannot_be(text):
+    with pytest.raises(UsageError, match="expected optimizer, backward, loader, every-forward or"):
+        parse_step_from(text)

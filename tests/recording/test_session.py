@@ -1,15 +1,17 @@
+from pathlib import Path
+
 import pytest
 
 from tests.recording.conftest import record
-from traceprof.recording.session import _note_on_collectives
+from traceprof.recording.finishing import _note_on_collectives
 from traceprof.recording.spool import ProcessEvents
 
 MS = 1_000_000
 
 
 def events(n_calls, every_ns):
-    rows = [[i * every_ns, i * every_ns + 1, "allreduce", 4, 7, "c", {}] for i in range(n_calls)]
-    return ProcessEvents(7, [], [], rows)
+    last_ns = (n_calls - 1) * every_ns + 1
+    return ProcessEvents(7, Path(), n_collectives=n_calls, first_ns=0, last_ns=last_ns)
 
 
 @pytest.mark.parametrize(

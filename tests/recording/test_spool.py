@@ -1,5 +1,6 @@
 import json
 
+from traceprof.recording import spool
 from traceprof.recording.spool import (
     read_children,
     read_events,
@@ -22,10 +23,35 @@ def test_a_line_that_was_cut_off_ends_what_can_be_read(tmp_path):
     first, second = read_events(tmp_path)
     assert first.pid == 7
     assert first.is_cut
-    assert [row[2] for row in first.ranges] == ["forward", "step"]
-    assert [row[2] for row in first.marks] == ["batch"]
-    assert [row[6] for row in first.collectives] == [{"dtype": "float32"}]
-    assert (second.pid, second.ranges, second.is_cut) == (12, [], False)
+    assert (first.n_ranges, first.n_marks, first.n_collectives) == (2, 1, 1)
+    assert (first.first_ns, first.last_ns) == (1, 9)
+    (block,) = first.blocks()
+    assert [row[2] for row in block.ranges] == ["forward", "step"]
+    assert [row[2] for row in block.marks] == ["batch"]
+    assert [row[6] for row in block.collectives] == [{"dtype": "float32"}]
+    assert (second.pid, second.n_events, second.is_cut) == (12, 0, False)
+    assert (second.first_ns, list(second.blocks())) == (None, [])
+
+
+def test_a_line_in_the_middle_that_is_no_event_costs_only_itself(tmp_path):
+    """Names may look like the end of a line; a disk that was full for a while leaves half lines."""
+    names = ['x", "m"]', "b", 'y, "s"]\n']
+    rows = [[i, i + 1, name, 0, 7, "p"] for i, name in enumerate(names)]
+    lines = [json.dumps(row) + "\n" for row in rows]
+    text = '{"pid": 7}\n' + lines[0] + '[2, 3, "ba' + lines[1] + "\x00\n" + lines[2]
+    (tmp_path / "events.7.jsonl").write_text(text)
+    (events,) = read_events(tmp_path)
+    assert (events.n_ranges, events.n_marks, events.is_cut) == (2, 0, True)
+    assert [row[2] for block in events.blocks() for row in block.ranges] == [rows[0][2], rows[2][2]]
+
+
+def test_many_events_come_in_blocks(tmp_path, monkeypatch):
+    monkeypatch.setattr(spool, "_LINES_AT_ONCE", 10)
+    lines = "".join(f'[{i}, {i + 1}, "work", 0, 7, "p"]\n' for i in range(25))
+    (tmp_path / "events.7.jsonl").write_text('{"pid": 7}\n' + lines)
+    (events,) = read_events(tmp_path)
+    assert [len(block.ranges) for block in events.blocks()] == [10, 10, 5]
+    assert (events.n_ranges, events.first_ns, events.last_ns) == (25, 0, 25)
 
 
 def test_records_that_are_damaged_are_left_out_and_secrets_masked(tmp_path):

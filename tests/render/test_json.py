@@ -12,6 +12,8 @@ import jsonschema
 import numpy as np
 import pandas as pd
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from tests.builders import TraceBuilder
 from tests.real_traces import KINETO, NSYS, NVPROF
@@ -31,6 +33,7 @@ from traceprof.model.results import (
 )
 from traceprof.model.trace import TraceInfo
 from traceprof.render.base import Options
+from traceprof.render.escape import visible_text
 from traceprof.render.json_schema import schema_of
 from traceprof.render.json_text import plain, to_json
 from traceprof.render.reference import declared_specs, reference_of, runs_page
@@ -212,3 +215,32 @@ def test_nothing_is_left_out_whatever_the_options() -> None:
     trace = TraceBuilder().kernel("k", 0, 10).build()
     document = document_of_results(trace, {"edges": hand_made()})
     assert render("json", document, Options(rows=1)) == render("json", document)
+
+
+JSON = st.recursive(
+    st.none()
+    | st.booleans()
+    | st.integers()
+    | st.floats(allow_nan=False, allow_infinity=False)
+    # No controls: these are escaped.
+    | st.text(st.characters(min_codepoint=32, max_codepoint=0x17F, exclude_characters="\x7f")),
+    lambda inner: (
+        st.lists(inner, max_size=3)
+        | st.dictionaries(
+            st.text(st.characters(min_codepoint=32, max_codepoint=126)), inner, max_size=3
+        )
+    ),
+    max_leaves=12,
+)
+
+
+@given(JSON)
+def test_the_text_is_that_of_json(document: Any) -> None:
+    wanted = json.dumps(document, indent=2, ensure_ascii=False, allow_nan=False)
+    assert to_json(document) == visible_text(wanted) + "\n"
+
+
+@pytest.mark.parametrize("value", [float("nan"), [1, float("inf")], {"a": {"b": float("nan")}}])
+def test_what_json_cannot_say_is_refused(value: object) -> None:
+    with pytest.raises(ValueError, match="JSON compliant"):
+        to_json(value)

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
 from traceprof.model.combining import medians_of
+from traceprof.model.grouping import groups_of
 from traceprof.model.results import (
     Column,
     Result,
@@ -42,15 +43,21 @@ def summarise(frame: pd.DataFrame, keys: Sequence[str]) -> tuple[pd.DataFrame, S
     The groups are sorted by their keys; sums are exact integers. `finish_durations` adds the
     derived columns of `DURATIONS` and the medians once all ranks are together.
     """
-    durations = frame["end_ns"] - frame["start_ns"]
+    durations = (frame["end_ns"] - frame["start_ns"]).to_numpy(np.int64)
     by = [frame[key] for key in keys]
-    groups = durations.groupby(by, observed=True, sort=True)
-    table = groups.agg(count="size", total_ns="sum", min_ns="min", max_ns="max").reset_index()
-    for key in keys:
-        if isinstance(table[key].dtype, pd.CategoricalDtype):
-            table[key] = table[key].astype(object)
-    rows: npt.NDArray[np.int64] = np.asarray(groups.ngroup(), np.int64)
-    return table, Samples(rows, durations.to_numpy(np.int64))
+    is_name = [isinstance(column.dtype, pd.CategoricalDtype) for column in by]
+    groups = groups_of(
+        *(column.cat.codes if named else column for column, named in zip(by, is_name, strict=True))
+    )
+    values = np.array(groups.keys, np.int64).reshape(-1, len(by)).T
+    columns: dict[str, npt.NDArray[Any]] = {
+        key: column.cat.categories.to_numpy(object)[own] if named else own
+        for key, column, named, own in zip(keys, by, is_name, values, strict=True)
+    }
+    reduced = {"total_ns": np.add, "min_ns": np.minimum, "max_ns": np.maximum}
+    columns |= {"count": groups.counts}
+    columns |= {name: groups.reduced(how, durations) for name, how in reduced.items()}
+    return pd.DataFrame(columns), Samples(groups.number.astype(np.int64), durations)
 
 
 def finish_durations(result: Result) -> Result:

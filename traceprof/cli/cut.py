@@ -2,13 +2,8 @@
 
 from __future__ import annotations
 
-import signal
-import sys
-import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
@@ -18,8 +13,6 @@ if TYPE_CHECKING:
     from traceprof.session.opening import Opening
 
 __all__ = ["cut"]
-
-_SILENT_S = 1.0
 
 
 @opens_traces
@@ -74,6 +67,7 @@ def cut(
 ) -> None:
     """A window of a trace as a smaller trace of the same format, which other tools open, too."""
     from traceprof.cli.output import message
+    from traceprof.cli.progress import Progress, ended_by_signals
     from traceprof.files import check_target
     from traceprof.render.formatting import note_text
     from traceprof.session.cutting import Cutting, cut_run, cut_steps
@@ -83,15 +77,17 @@ def cut(
     names = None if tables is None else [name.strip() for name in tables.split(",")]
     cutting = Cutting(numbers_of(devices), numbers_of(ranks), names, clip, keep_environment)
     run = open_run(trace, opening).within(window)
-    with _ended_by_signals():
+    with ended_by_signals():
         if split is None:
             check_target_of = trace if len(trace) == 1 and trace[0].is_file() else ()
             if check_target_of:
                 check_target(output, force=force, inputs=trace)
-            cuts, selection = cut_run(run, output, cutting, force=force, progress=_Progress())
+            cuts, selection = cut_run(
+                run, output, cutting, force=force, progress=Progress("cutting")
+            )
             notes = selection.notes
         else:
-            cuts, _ = cut_steps(run, output, cutting, progress=_Progress())
+            cuts, _ = cut_steps(run, output, cutting, progress=Progress("cutting"))
             notes = ()
     for note in notes:
         message(note_text(note))
@@ -100,42 +96,3 @@ def cut(
     files = f"{cuts.n_files} files, " if cuts.n_files > 1 else ""
     size = f"{format_count(cuts.n_events)} events, {format_bytes(cuts.n_bytes)}"
     message(f"wrote {output} ({files}{size})")
-
-
-class _Progress:
-    """Says how far it is, how fast, and how long it takes yet."""
-
-    def __init__(self) -> None:
-        self.started = self.said = time.monotonic()
-        self.before = 0
-
-    def __call__(self, done: int, total: int, unit: str) -> None:
-        """Say it, on a terminal once a second, elsewhere less often."""
-        from traceprof.cli.output import message
-        from traceprof.units import NS_PER_S, format_bytes, format_count, format_duration
-
-        now = time.monotonic()
-        if done < self.before:
-            self.started = now
-        self.before = done
-        if now - self.said < (_SILENT_S if sys.stderr.isatty() else 10 * _SILENT_S) or not done:
-            return
-        self.said = now
-        rate = done / max(now - self.started, 1e-9)
-        speed = format_bytes(rate) if unit == "bytes" else f"{format_count(round(rate))} {unit}"
-        left = format_duration(max(0, total - done) / rate * NS_PER_S)
-        message(f"cutting: {100 * done // max(total, 1)} %, {speed}/s, {left} left")
-
-
-@contextmanager
-def _ended_by_signals() -> Iterator[None]:
-    """Let SIGTERM end what is being done as Ctrl-C does: so that nothing half stays behind."""
-
-    def end(*_: Any) -> None:
-        raise KeyboardInterrupt
-
-    before = signal.signal(signal.SIGTERM, end)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGTERM, before)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -11,7 +11,10 @@ from traceprof.cli.options import DatabaseFile, LabelTexts
 from traceprof.cli.saving import RunName, Save, Saving
 from traceprof.errors import TraceprofError
 
-__all__ = ["record"]
+if TYPE_CHECKING:
+    from traceprof.recording import Recording
+
+__all__ = ["record", "say_what_was_recorded"]
 
 
 def record(
@@ -39,6 +42,13 @@ def record(
     steps: Annotated[
         str | None, typer.Option(metavar="A..B", help="Capture only steps A to B, from 0.")
     ] = None,
+    step_from: Annotated[
+        str | None,
+        typer.Option(
+            metavar="WHAT",
+            help="What a step is: optimizer, backward, loader, every-forward or range:NAME.",
+        ),
+    ] = None,
     delay: Annotated[
         str | None, typer.Option(metavar="TIME", help="Start capturing so much later (10s).")
     ] = None,
@@ -48,6 +58,13 @@ def record(
     max_size: Annotated[
         str | None, typer.Option(metavar="SIZE", help="Stop at so many bytes per process (500MB).")
     ] = None,
+    grace: Annotated[
+        str,
+        typer.Option(
+            metavar="TIME",
+            help="After SIGTERM: write the trace so much later, then end what still runs.",
+        ),
+    ] = "10s",
     gpu_metrics: Annotated[
         bool, typer.Option("--gpu-metrics", help="Counters inside the GPUs, too (nsys).")
     ] = False,
@@ -79,7 +96,7 @@ def record(
     from traceprof.cli.output import message
     from traceprof.recording import RecordRequest
     from traceprof.recording import record as run_and_record
-    from traceprof.recording.bounds import parse_bounds
+    from traceprof.recording.bounds import parse_bounds, parse_grace, parse_step_from
 
     saving = Saving.of(save, name, label, db)
     request = RecordRequest(
@@ -90,14 +107,26 @@ def record(
         force=force,
         layer_depth=layers,
         bounds=parse_bounds(steps, delay, duration, max_size),
+        step_from=parse_step_from(step_from),
         keep_report=keep_report,
         keep_environment=keep_environment,
         profiler_arguments={"nsys": nsys_arg or (), "nvprof": nvprof_arg or ()},
+        grace_s=parse_grace(grace),
         gpu_metrics=gpu_metrics,
         say=message,
         detail=message if verbose else _nothing,
     )
     recording = run_and_record(request)
+    say_what_was_recorded(recording)
+    if recording.output is not None and saving.is_wanted:
+        _keep(saving, recording.output)
+    raise typer.Exit(recording.exit_code or 0)
+
+
+def say_what_was_recorded(recording: Recording) -> None:
+    """Say on standard error what is in a finished recording, and what is odd about it."""
+    from traceprof.cli.output import message
+
     for note in recording.notes:
         message(note)
     if recording.output is not None:
@@ -107,9 +136,6 @@ def record(
             f"of {_counted(recording.n_processes, 'process', 'processes')}{ranks} "
             f"with {recording.recorder}: {recording.output}"
         )
-        if saving.is_wanted:
-            _keep(saving, recording.output)
-    raise typer.Exit(recording.exit_code)
 
 
 def _keep(saving: Saving, output: Path) -> None:

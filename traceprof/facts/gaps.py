@@ -9,6 +9,7 @@ exactly.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import Any, Final, TypeAlias
 
 import numpy as np
@@ -17,8 +18,10 @@ import pandas as pd
 
 from traceprof.facts.cache import of_window
 from traceprof.facts.device.times import device_time, recorded_window, used_devices
-from traceprof.facts.device.work import DeviceWork, work_of_devices
+from traceprof.facts.device.work import DeviceWork, Pieces, work_of_devices
 from traceprof.facts.host.states import find_host_states
+from traceprof.facts.launches import Launches
+from traceprof.model.grouping import compact, rows_by_value
 from traceprof.model.intervals import Intervals, overlapping_pairs
 from traceprof.model.trace import Trace
 
@@ -27,13 +30,14 @@ __all__ = [
     "LATENCY_NS",
     "LAUNCH_BOUND_NS",
     "LONGEST_CALL_NS",
+    "causes_of_gaps",
     "find_gap_parts",
     "find_gaps",
+    "times_in_gaps",
 ]
 
 _Int64Array = npt.NDArray[np.int64]
-_Columns: TypeAlias = "dict[str, npt.NDArray[Any]]"
-_Parts: TypeAlias = tuple[_Int64Array, _Int64Array, _Int64Array, _Int64Array]
+_Parts: TypeAlias = "tuple[npt.NDArray[Any], _Int64Array, _Int64Array, npt.NDArray[Any]]"
 """Rows of gaps, and the start, end and cause of a part of each."""
 
 CAUSES: Final = (
@@ -68,16 +72,6 @@ LATENCY_NS: Final = 20_000
 """How long after its launch work may take to arrive at an idle device; usual are 3 to 10 µs."""
 
 _BEFORE_THAT: Final = ("profiler", "data", "synchronising")
-_COLUMNS: Final = (
-    "device",
-    "start_ns",
-    "end_ns",
-    "process",
-    "holder",
-    "thread",
-    "before",
-    "after",
-)
 _PARTS: Final = ("gap", "start_ns", "end_ns", "cause")
 
 
@@ -87,8 +81,7 @@ def find_gaps(trace: Trace) -> pd.DataFrame:
     Columns: device, start_ns, end_ns, process (of the next work, -1 at the end), holder
     (the process that the device waits for: at the end the one whose work ended last), thread (that
     launched the next work, -1 where that is not known), before and after (names of the neighbouring
-    work, "" where there is none), and one column per cause with the ns that it accounts for. What a
-    gap at the edge of the window waits for may lie outside.
+    work, "" where there is none). What a gap at the edge of the window waits for may lie outside.
     """
     return _gaps_and_parts(trace)[0]
 
@@ -101,107 +94,150 @@ def find_gap_parts(trace: Trace) -> pd.DataFrame:
     return _gaps_and_parts(trace)[1]
 
 
+def times_in_gaps(n_gaps: int, parts: pd.DataFrame, *causes: int) -> _Int64Array:
+    """Return how many ns of each of the gaps those ``parts`` take that have one of ``causes``.
+
+    Parts are as `find_gap_parts` returns them, causes places in the names of theirs.
+    """
+    chosen = np.flatnonzero(np.isin(parts["cause"].to_numpy(), causes))
+    lengths = parts["end_ns"].to_numpy()[chosen] - parts["start_ns"].to_numpy()[chosen]
+    gap = parts["gap"].to_numpy()[chosen]
+    found = np.zeros(n_gaps, np.int64)
+    if len(gap):
+        opens = np.flatnonzero(np.append(True, gap[1:] != gap[:-1]))
+        found[gap[opens]] = np.add.reduceat(lengths, opens)
+    return found
+
+
+def causes_of_gaps(trace: Trace, gaps: _Int64Array) -> _Int64Array:
+    """Return how many ns of each of ``gaps`` (rows of `find_gaps`) each of `CAUSES` takes."""
+    parts = find_gap_parts(trace)
+    parts = parts[np.isin(parts["gap"], gaps)]
+    order = np.argsort(gaps)
+    place = order[np.searchsorted(gaps[order], parts["gap"].to_numpy())]
+    found = np.zeros((len(gaps), len(CAUSES)), np.int64)
+    np.add.at(found, (place, parts["cause"].to_numpy()), parts["end_ns"] - parts["start_ns"])
+    return found
+
+
 @of_window
 def _gaps_and_parts(trace: Trace) -> tuple[pd.DataFrame, pd.DataFrame]:
-    bounded = _bounded_gaps(trace)
-    found = [*_parts_of_known(trace, bounded), *_parts_of_others(bounded)]
+    gaps, launches = _bounded_gaps(trace)
+    found = [*_parts_of_known(trace, gaps, launches), *_parts_of_others(gaps, launches)]
     gap, starts, ends, cause = (np.concatenate(column) for column in zip(*found, strict=True))
-    kept = np.flatnonzero(ends > starts)
-    kept = kept[np.lexsort((starts[kept], gap[kept]))]
-    columns = [column[kept] for column in (gap, starts, ends, cause)]
-    causes = np.zeros((len(CAUSES), len(bounded["start_ns"])), np.int64)
-    np.add.at(causes, (columns[3], columns[0]), columns[2] - columns[1])
-    gaps: dict[str, Any] = {name: bounded[name] for name in _COLUMNS}
-    gaps |= {name: pd.Series(bounded[name], dtype=object) for name in ("before", "after")}
-    gaps |= dict(zip(CAUSES, causes, strict=True))
-    parts = dict(zip(_PARTS, columns, strict=True))
-    return pd.DataFrame(gaps, copy=False), pd.DataFrame(parts, copy=False)
+    del found
+    # Parts of a gap, and gaps of a device, follow one another.
+    order = np.argsort(starts, kind="stable")
+    device = gaps["device"].to_numpy()
+    place = compact(np.cumsum(np.append(0, device[1:] != device[:-1])))  # of devices as they come
+    order = order[np.argsort(place[gap[order]], kind="stable")]
+    columns = (column[order] for column in (gap, starts, ends, cause))
+    parts = pd.DataFrame(dict(zip(_PARTS, columns, strict=True)), copy=False)
+    return gaps, parts
 
 
-def _bounded_gaps(trace: Trace) -> _Columns:
-    """Return the gaps with the launch of what ends each, but not what they wait for."""
+@dataclass(frozen=True, slots=True, eq=False)
+class _Ends:
+    """What is known of the work that ends each gap, and of that in front of it."""
+
+    launches: Launches
+    is_linked: npt.NDArray[np.bool_]
+    is_shared: npt.NDArray[np.bool_]
+    is_edge: npt.NDArray[np.bool_]
+
+
+def _bounded_gaps(trace: Trace) -> tuple[pd.DataFrame, _Ends]:
+    """Return the gaps, and what ends each, but not what they wait for."""
     work = work_of_devices(trace)
-    tables = [_gaps_of(trace, device, work[device]) for device in used_devices(trace)]
-    if not tables:
-        names = (*_COLUMNS, "launch_ns", "launched_ns")
-        flags = ("is_linked", "is_shared", "is_edge")
-        nothing = dict.fromkeys(names, np.empty(0, np.int64))
-        return {**nothing, **dict.fromkeys(flags, np.empty(0, np.bool_))}
-    return {name: np.concatenate([own[name] for own in tables]) for name in tables[0]}
+    found = [_gaps_of(trace, device, work[device]) for device in used_devices(trace)]
+    nothing = np.empty(0, np.int64)
+    columns = zip(*found, strict=True) if found else ((nothing,) for _ in range(6))
+    device, starts, ends, last, following, edge = map(np.concatenate, columns)
+    before, after = Pieces(trace.whole, last), Pieces(trace.whole, following)
+    is_any, process, launches = following >= 0, after.process, after.launches
+    linked = is_any & launches.is_known
+    gaps = {
+        "device": compact(device),
+        "start_ns": starts,
+        "end_ns": ends,
+        "process": compact(np.where(is_any, process, -1)),
+        "holder": compact(np.where(is_any, process, before.process)),
+        "thread": compact(np.where(linked, launches.thread, -1)),
+        "before": before.names,
+        "after": after.names,
+    }
+    shared = (is_any & after.is_shared) | ((last >= 0) & before.is_shared)
+    return pd.DataFrame(gaps, copy=False), _Ends(launches, linked, shared, edge == ends - starts)
 
 
-def _gaps_of(trace: Trace, device: int, work: DeviceWork) -> _Columns:
-    """Return the gaps of a device with the launch of what ends each, and whether it is an edge."""
+def _gaps_of(trace: Trace, device: int, work: DeviceWork) -> tuple[_Int64Array, ...]:
+    """Return device, start, end, the work around each gap, and how much of it is at an edge."""
     span = recorded_window(trace, device)
     idle = device_time(trace, device).busy.gaps(span.start_ns, span.end_ns)
-    last, following = work.before(idle.starts), work.after(idle.ends)
     first_ns, last_ns = int(work.starts[0]), int(work.ends_sorted[-1])
     # Before the first and after the last work of the recording, wherever the window is.
     edges = Intervals.single(span.start_ns, min(first_ns, span.end_ns)) | Intervals.single(
         max(last_ns, span.start_ns), span.end_ns
     )
-    linked = (following >= 0) & work.is_linked[following]
-    return {
-        "device": np.full(len(idle), device),
-        "start_ns": idle.starts,
-        "end_ns": idle.ends,
-        "process": np.where(following >= 0, work.process[following], -1),
-        "holder": work.process[np.where(following >= 0, following, last)],
-        "thread": np.where(linked, work.thread[following], -1),
-        "before": _named(work, last),
-        "after": _named(work, following),
-        "launch_ns": np.where(following >= 0, work.launch_ns[following], -1),
-        "launched_ns": np.where(following >= 0, work.launched_ns[following], -1),
-        "is_linked": linked,
-        "is_shared": ((following >= 0) & work.is_shared[following])
-        | ((last >= 0) & work.is_shared[last]),
-        "is_edge": edges.covered_ns(idle.starts, idle.ends) == idle.ends - idle.starts,
-    }
+    return (
+        np.full(len(idle), device),
+        idle.starts,
+        idle.ends,
+        work.before(idle.starts),
+        work.after(idle.ends),
+        edges.covered_ns(idle.starts, idle.ends),
+    )
 
 
-def _named(work: DeviceWork, rows: _Int64Array) -> npt.NDArray[np.object_]:
-    names = np.array([*work.labels, ""], object)
-    return names[np.where(rows >= 0, work.name[rows], -1)]
-
-
-def _parts_of_others(gaps: _Columns) -> Iterator[_Parts]:
+def _parts_of_others(gaps: pd.DataFrame, following: _Ends) -> Iterator[_Parts]:
     """Yield the gaps that have one cause alone: edges, and those before work without a launch."""
-    edge, linked = gaps["is_edge"], gaps["is_linked"]
-    starts, ends = gaps["start_ns"], gaps["end_ns"]
+    edge, linked = following.is_edge, following.is_linked
+    starts, ends = (gaps[name].to_numpy() for name in ("start_ns", "end_ns"))
     for rows, cause in ((edge, "edge"), (~edge & ~linked, "unknown")):
         own = np.flatnonzero(rows)
-        yield own, starts[own], ends[own], np.full(len(own), CAUSES.index(cause))
+        yield _of_cause(own, starts[own], ends[own], CAUSES.index(cause))
 
 
-def _parts_of_known(trace: Trace, gaps: _Columns) -> Iterator[_Parts]:
+def _parts_of_known(trace: Trace, gaps: pd.DataFrame, following: _Ends) -> Iterator[_Parts]:
     """Yield the parts of the gaps whose launch is known."""
-    rows = np.flatnonzero(gaps["is_linked"] & ~gaps["is_edge"])
-    starts, ends, launch, returned = (
-        gaps[name][rows] for name in ("start_ns", "end_ns", "launch_ns", "launched_ns")
+    rows = np.flatnonzero(following.is_linked & ~following.is_edge)
+    starts, ends, process = (
+        gaps[name].to_numpy()[rows] for name in ("start_ns", "end_ns", "process")
     )
+    launches = following.launches.of_rows(rows)
+    launch, returned = launches.start_ns, launches.end_ns
     arrival = returned + LATENCY_NS
     launched = np.clip(launch, starts, ends)
     arrived = np.maximum(launched, np.clip(arrival, starts, ends))
     of_launch, of_host = CAUSES.index("launch"), CAUSES.index("host")
     otherwise = np.where(ends - starts <= LAUNCH_BOUND_NS, of_launch, of_host)
-    process = gaps["process"][rows]
     for own, first, last, cause in _split_by_state(trace, process, starts, launched):
-        yield rows[own], first, last, np.where(cause >= 0, cause, otherwise[own])
+        yield _of_cause(rows[own], first, last, np.where(cause >= 0, cause, otherwise[own]))
     # A call that takes this long loads a module or compiles: it is no launching.
     quick = arrival - launch <= LONGEST_CALL_NS + LATENCY_NS
-    yield rows, launched, arrived, np.where(quick, of_launch, of_host)
-    peer = gaps["is_shared"][rows] & (ends - arrived > LATENCY_NS)
-    yield rows, arrived, ends, np.where(peer, CAUSES.index("peer"), CAUSES.index("queued"))
+    yield _of_cause(rows, launched, arrived, np.where(quick, of_launch, of_host))
+    peer = following.is_shared[rows] & (ends - arrived > LATENCY_NS)
+    cause = np.where(peer, CAUSES.index("peer"), CAUSES.index("queued"))
+    yield _of_cause(rows, arrived, ends, cause)
+
+
+def _of_cause(
+    rows: _Int64Array, starts: _Int64Array, ends: _Int64Array, cause: _Int64Array | int
+) -> _Parts:
+    """Return parts of the gaps ``rows``, without those that last for no time."""
+    kept = np.flatnonzero(ends > starts)
+    causes = np.full(len(rows), cause, np.int8)
+    return compact(rows[kept]), starts[kept], ends[kept], causes[kept]
 
 
 def _split_by_state(
-    trace: Trace, process: _Int64Array, starts: _Int64Array, ends: _Int64Array
+    trace: Trace, process: npt.NDArray[Any], starts: _Int64Array, ends: _Int64Array
 ) -> Iterator[_Parts]:
     """Yield when the host of each time was in which state, -1 where in none."""
     states = find_host_states(trace)
     waited = np.flatnonzero(ends > starts)
-    for owner in np.unique(process[waited]).tolist():
-        own = waited[process[waited] == owner]
+    for owner, places in rows_by_value(process[waited]).items():
+        own = waited[places]
         first, last = starts[own], ends[own]
         times = states[owner].alone() if owner in states else {}
         in_any = Intervals.empty()

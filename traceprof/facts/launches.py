@@ -10,6 +10,7 @@ process that calls backward. Where no range is called backward, see `traceprof.f
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -23,6 +24,7 @@ from traceprof.facts.backward import (
 )
 from traceprof.facts.cache import fact
 from traceprof.facts.names.phases import PHASES, phases_of_ranges
+from traceprof.model.grouping import compact, rows_by_value, rows_by_values
 from traceprof.model.intervals import nesting_depth, parents_of
 from traceprof.model.tables import ABSENT
 from traceprof.model.trace import RowsOf, Trace
@@ -49,14 +51,28 @@ _NOTHING = -1
 class Launches:
     """The call that launched each row of a device table; `ABSENT` where it was not recorded.
 
-    ``call`` is the row of ``api_calls`` in the whole trace; starts and ends are in ns.
+    ``call`` is the row of ``calls``, the API calls of the whole trace, ``process`` that of the
+    work. What a call itself says is looked up when it is asked for; starts and ends are in ns.
     """
 
     call: _Int64Array
-    start_ns: _Int64Array
-    end_ns: _Int64Array
     process: _Int64Array
-    thread: _Int64Array
+    calls: pd.DataFrame
+
+    @property
+    def start_ns(self) -> _Int64Array:
+        """When each call began."""
+        return _taken(self.calls["start_ns"], self.call)
+
+    @property
+    def end_ns(self) -> _Int64Array:
+        """When each call returned."""
+        return _taken(self.calls["end_ns"], self.call)
+
+    @property
+    def thread(self) -> _Int64Array:
+        """The thread of each call."""
+        return _taken(self.calls["thread"], self.call)
 
     @property
     def is_known(self) -> npt.NDArray[np.bool_]:
@@ -65,23 +81,18 @@ class Launches:
 
     def of_rows(self, rows: RowsOf | npt.NDArray[np.bool_]) -> Launches:
         """Return the launches of some of the rows: a slice, row numbers or a mask."""
-        return Launches(
-            self.call[rows],
-            self.start_ns[rows],
-            self.end_ns[rows],
-            self.process[rows],
-            self.thread[rows],
-        )
+        return Launches(self.call[rows], self.process[rows], self.calls)
 
 
 def launches_of(trace: Trace, table: str) -> Launches:
     """Return what launched each row of ``table`` (kernels, copies or syncs) of ``trace``."""
-    return _launches_of_table(trace, table).of_rows(trace.rows_in_whole(table))
+    calls = _calls_of_table(trace, table)[trace.rows_in_whole(table)]
+    return Launches(calls, trace.table(table)["process"].to_numpy(np.int64), trace.whole.api_calls)
 
 
 @fact
-def _launches_of_table(trace: Trace, table: str) -> Launches:
-    return find_launches(trace, trace.table(table))
+def _calls_of_table(trace: Trace, table: str) -> _Int64Array:
+    return find_launches(trace, trace.table(table)).call
 
 
 def find_launches(trace: Trace, work: pd.DataFrame) -> Launches:
@@ -91,15 +102,8 @@ def find_launches(trace: Trace, work: pd.DataFrame) -> Launches:
     trace was cut to: it is sought in the whole.
     """
     calls = trace.whole.api_calls
-    place = _index_of_calls(trace.whole).find(work)
-    columns = {name: _taken(calls[name], place) for name in ("start_ns", "end_ns", "thread")}
-    return Launches(
-        call=place,
-        start_ns=columns["start_ns"],
-        end_ns=columns["end_ns"],
-        process=work["process"].to_numpy(np.int64),
-        thread=columns["thread"],
-    )
+    call = _index_of_calls(trace.whole).find(work)
+    return Launches(call, work["process"].to_numpy(np.int64), calls)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -108,7 +112,7 @@ class _CallIndex:
 
     processes: _Int64Array
     keys: _Int64Array
-    rows: _Int64Array
+    rows: npt.NDArray[Any]
 
     def find(self, work: pd.DataFrame) -> _Int64Array:
         """Return the first call with the process and correlation of each row of ``work``."""
@@ -128,7 +132,7 @@ def _index_of_calls(trace: Trace) -> _CallIndex:
     processes = np.unique(calls["process"].to_numpy(np.int64))
     keys = _key(calls, processes)
     rows = np.argsort(keys, kind="stable")
-    return _CallIndex(processes, keys[rows], rows)
+    return _CallIndex(processes, keys[rows], compact(rows))
 
 
 def _key(frame: pd.DataFrame, processes: _Int64Array) -> _Int64Array:
@@ -154,9 +158,8 @@ def innermost(
     if ranges.empty or not len(instants):
         return found
     starts, ends = ranges["start_ns"].to_numpy(), ranges["end_ns"].to_numpy()
-    asked = pd.DataFrame({"process": process, "thread": thread}).groupby(["process", "thread"])
-    queries = asked.indices
-    for lane, rows in ranges.groupby(["process", "thread"]).indices.items():
+    queries = rows_by_values(process, thread)
+    for lane, rows in rows_by_values(ranges["process"], ranges["thread"]).items():
         if lane in queries:
             mine = queries[lane]
             inner = _innermost_of_lane(starts[rows], ends[rows], instants[mine])
@@ -219,10 +222,9 @@ def inferred_backward(trace: Trace) -> dict[int, InferredBackward]:
     phases = phases_of_all_ranges(trace)
     kept = np.flatnonzero((phases >= 0) & (trace.ranges["kind"] == "push_pop").to_numpy())
     ranges, phases = trace.ranges.iloc[kept], phases[kept]
-    lanes = ranges.groupby("process").indices
     unnamed = {
-        int(str(process)): rows
-        for process, rows in lanes.items()
+        process: rows
+        for process, rows in rows_by_value(ranges["process"]).items()
         if not (phases[rows] == BACKWARD).any()
     }
     if not unnamed:

@@ -15,6 +15,7 @@ from traceprof.facts.launches import phases_of_all_ranges, phases_of_work
 from traceprof.facts.names.phases import PHASES
 from traceprof.facts.names.ranges import are_matched, plain_name, plain_names
 from traceprof.model.activity import Activity
+from traceprof.model.grouping import groups_of
 from traceprof.model.kernel_names.parsing import parse_name
 from traceprof.model.ranks import Ranks
 from traceprof.model.results import Note
@@ -92,22 +93,13 @@ def _kernel_times(ranks: Ranks) -> pd.DataFrame:
     tables = []
     for part in ranks:
         own = part.kernels
-        columns = [own[name].astype(object) for name in ("name", "activity")]
-        codes = own["name"].cat.codes.to_numpy(np.int64)
+        codes = own["name"].cat.codes.to_numpy()
         length = (own["end_ns"] - own["start_ns"]).to_numpy(np.int64)
-        first = pd.Series(np.arange(len(own))).groupby(codes).first()
-        n = len(own["name"].cat.categories)
-        sums, counts = np.bincount(codes, length, n), np.bincount(codes, minlength=n)
-        tables.append(
-            pd.DataFrame(
-                {
-                    "name": columns[0].to_numpy()[first],
-                    "activity": columns[1].to_numpy()[first],
-                    "total_ns": sums[first.index],
-                    "count": counts[first.index],
-                }
-            )
-        )
+        groups = groups_of(codes)
+        first = groups.order[groups.first]
+        named = own[["name", "activity"]].take(first).astype(object).reset_index(drop=True)
+        sums = np.bincount(groups.number, length, len(first))
+        tables.append(named.assign(total_ns=sums, count=groups.counts))
     both = pd.concat(tables, ignore_index=True)
     return both.groupby(["name", "activity"], sort=True)[["total_ns", "count"]].sum().reset_index()
 

@@ -11,12 +11,14 @@ from typing import Final
 from traceprof.errors import TraceError
 from traceprof.formats.base import Candidate, Outline, ReadOptions, TraceFormat
 from traceprof.formats.kineto.reader import FORMAT as KINETO
+from traceprof.formats.nsys.folders import FORMAT as NSYS_FOLDER
 from traceprof.formats.nsys.reader import FORMAT as NSYS
 from traceprof.formats.nsys.reports import FORMAT as NSYS_REPORT
 from traceprof.formats.nvprof.reader import FORMAT as NVPROF
 from traceprof.formats.shared.files import examine, unpacked
 from traceprof.formats.shared.narrowing import narrowed, outline_of
 from traceprof.formats.sqlite.database import SQLITE_MAGIC
+from traceprof.formats.tables.reader import FORMAT as TABLES
 from traceprof.model.cutting import CutProgress, CutReport, CutRequest
 from traceprof.model.trace import Trace
 
@@ -31,9 +33,10 @@ __all__ = [
     "outline",
     "reads_parts",
     "recognised",
+    "secrets_in",
 ]
 
-FORMATS: Final[tuple[TraceFormat, ...]] = (NSYS, NVPROF, KINETO, NSYS_REPORT)
+FORMATS: Final[tuple[TraceFormat, ...]] = (NSYS, NVPROF, KINETO, NSYS_REPORT, NSYS_FOLDER, TABLES)
 
 
 def open_trace(
@@ -103,6 +106,16 @@ def cut(path: Path | str, target: Path, request: CutRequest, progress: CutProgre
         return known.cut(unpacked_file, target, request, progress)
 
 
+def secrets_in(path: Path | str) -> Sequence[str]:
+    """Return what the file ``path`` tells to be secret: no output that is passed on has it.
+
+    Raises:
+        TraceError: no such file, a file of no known format, or one that is damaged.
+    """
+    with _opened(Path(path), None) as (known, unpacked_file):
+        return () if known.secrets is None else known.secrets(unpacked_file)
+
+
 @contextmanager
 def _opened(
     path: Path, formats: Sequence[TraceFormat] | None
@@ -116,6 +129,11 @@ def _opened(
 
 def _explain(candidate: Candidate) -> str:
     """Return what an unknown file seems to be, and what to do with it."""
+    if candidate.files:
+        return (
+            "a folder of tables that are no trace: expected what `traceprof export --to parquet` "
+            "or `nsys export --type parquetdir` wrote"
+        )
     head = candidate.head.lstrip()
     if candidate.tables or head.startswith(SQLITE_MAGIC):
         return "a SQLite database without the tables of a profiler (nsys export --type sqlite)"

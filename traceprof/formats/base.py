@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from importlib import import_module
 from pathlib import Path
 from typing import Final, Protocol
 
 import pandas as pd
 
-from traceprof.model.cutting import Cutter
+from traceprof.model.cutting import CutProgress, CutReport, CutRequest, Cutter
 from traceprof.model.kernel_names.user_rules import Rule
 from traceprof.model.tables import TABLES
 from traceprof.model.trace import Trace, TraceInfo
@@ -24,6 +25,7 @@ __all__ = [
     "ReadOptions",
     "Reader",
     "TraceFormat",
+    "cutter",
 ]
 
 _BY_DEFAULT: Final = frozenset(name for name, table in TABLES.items() if not table.detail_of)
@@ -37,11 +39,15 @@ OUTLINED_TABLES: Final = ("api_calls", "ranges", "host_ops")
 
 @dataclass(frozen=True, slots=True)
 class Candidate:
-    """A file to be recognised: its first bytes and, if it is SQLite, its tables."""
+    """A file to be recognised: its first bytes and, if it is SQLite, its tables.
+
+    Of a folder it is the names of the ``files`` in it.
+    """
 
     path: Path
     head: bytes
     tables: frozenset[str] = frozenset()
+    files: frozenset[str] = frozenset()
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,13 +127,24 @@ class Outline:
     environment: pd.DataFrame
 
 
+def cutter(module: str) -> Cutter:
+    """Return the function ``cut`` of ``module``, which is loaded when something is cut."""
+
+    def cut(source: Path, target: Path, request: CutRequest, progress: CutProgress) -> CutReport:
+        found: Cutter = import_module(module).cut
+        return found(source, target, request, progress)
+
+    return cut
+
+
 @dataclass(frozen=True, slots=True)
 class TraceFormat:
     """One format. To add one: a module that defines ``FORMAT``, and its line in ``FORMATS``.
 
     Without ``outline`` the outline comes from reading everything. ``read_by_export`` says that
     files are read through an export, which may stand beside them under the same name. ``cut``
-    writes a part of a file as a file of the same format.
+    writes a part of a file as a file of the same format. ``secrets`` returns what a file tells to
+    be secret: values of environments and arguments, which names of events may repeat.
     """
 
     name: str
@@ -137,3 +154,4 @@ class TraceFormat:
     outline: Callable[[Path], Outline] | None = None
     read_by_export: bool = False
     cut: Cutter | None = None
+    secrets: Callable[[Path], Sequence[str]] | None = None

@@ -62,6 +62,8 @@ class Intervals:
         if not bool((first[1:] >= first[:-1]).all()):
             order = np.argsort(first, kind="stable")
             first, last = first[order], last[order]
+        if bool((first[1:] > last[:-1]).all()):
+            return cls(first, last)
         reach = np.maximum.accumulate(last)
         opens = np.concatenate(([True], first[1:] > reach[:-1]))
         closes = np.append(np.flatnonzero(opens)[1:] - 1, len(first) - 1)
@@ -103,8 +105,13 @@ class Intervals:
         last = int(np.searchsorted(self.starts, end_ns, side="left"))
         if first >= last or start_ns >= end_ns:
             return Intervals.empty()
-        starts, ends = self.starts[first:last].copy(), self.ends[first:last].copy()
-        starts[0], ends[-1] = max(starts[0], start_ns), min(ends[-1], end_ns)
+        starts, ends = self.starts[first:last], self.ends[first:last]
+        if starts[0] < start_ns:
+            starts = starts.copy()
+            starts[0] = start_ns
+        if ends[-1] > end_ns:
+            ends = ends.copy()
+            ends[-1] = end_ns
         return Intervals(starts, ends)
 
     def gaps(self, start_ns: int, end_ns: int) -> Intervals:

@@ -3,6 +3,8 @@
 A secret is told by its name (an option, an assignment, a header, a parameter of an address, a key
 of JSON) or by its shape (a login in an address, the tokens of well-known services). A doubt is
 masked: the name of an option that is lost costs less than a token that is kept.
+
+The hooks load this file, too, in the program's own Python: from 3.8 on, without traceprof.
 """
 
 from __future__ import annotations
@@ -10,9 +12,12 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import PurePath
-from typing import Final, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, Final, NamedTuple
 
-from traceprof.model.text import storable
+from .text import storable
+
+if TYPE_CHECKING:
+    from typing import TypeAlias
 
 __all__ = [
     "MASK",
@@ -24,7 +29,7 @@ __all__ = [
     "without_login",
 ]
 
-_Span: TypeAlias = tuple[int, int]
+_Span: TypeAlias = "tuple[int, int]"
 
 MASK: Final = "***"
 

@@ -26,6 +26,7 @@ __all__ = [
     "make_table",
     "sort_order",
     "sort_rows",
+    "unit_of",
 ]
 
 ABSENT: Final = -1
@@ -261,6 +262,12 @@ TABLES: Final[Mapping[str, Table]] = {
         ),
     )
 }
+
+
+def unit_of(column: str) -> str:
+    """Return the unit of a column, which its name carries: ns, bytes, bytes/s; "" for none."""
+    units = (("_ns", "ns"), ("_bytes_per_s", "bytes/s"), ("_bytes", "bytes"))
+    return next((unit for ending, unit in units if column.endswith(ending)), "")
 
 
 def empty_table(name: str) -> pd.DataFrame:

@@ -9,8 +9,9 @@ from typing import Final
 from traceprof.errors import UsageError
 from traceprof.units import NS_PER_S, parse_duration
 
-__all__ = ["EVERYTHING", "Bounds", "parse_bounds"]
+__all__ = ["EVERYTHING", "Bounds", "parse_bounds", "parse_grace", "parse_step_from"]
 
+STEP_SOURCES: Final = ("optimizer", "backward", "loader", "every-forward")
 _STEPS: Final = re.compile(r"\s*(\d+)\s*(?:\.\.\s*(\d+)\s*)?")
 _SIZE: Final = re.compile(r"\s*(\d+(?:\.\d+)?)\s*([kMGT]?)B?\s*", re.IGNORECASE)
 _SIZE_FACTORS: Final = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9, "t": 10**12}
@@ -66,6 +67,32 @@ def parse_bounds(
         _parse_time(duration) if duration is not None else 0,
         _parse_size(max_size) if max_size is not None else 0,
     )
+
+
+def parse_grace(text: str) -> float:
+    """Return the seconds that ``text`` means ("30s").
+
+    Raises:
+        UsageError: it means nothing.
+    """
+    return _parse_time(text) / NS_PER_S
+
+
+def parse_step_from(text: str | None) -> str:
+    """Return what a step is to be, as the hooks are told; "" for None: they find it.
+
+    A batch of a DataLoader ("loader"), a call of an optimizer's step ("optimizer"), a backward
+    pass ("backward"), each forward pass ("every-forward"), or a range of that name
+    ("range:NAME").
+
+    Raises:
+        UsageError: it is none of these.
+    """
+    if text is None:
+        return ""
+    if text in STEP_SOURCES or re.fullmatch(r"range:.+", text):
+        return text
+    raise UsageError(f"--step-from {text!r}: expected {', '.join(STEP_SOURCES)} or range:NAME")
 
 
 def _parse_steps(text: str) -> tuple[int, int]:

@@ -19,8 +19,12 @@ class RecordRequest:
 
     ``output`` is a file, or with ``is_folder`` a folder that gets one file per rank and a
     manifest. ``recorder`` is the name of a recorder, or "auto". ``layer_depth`` is how deep
-    modules get ranges of their own (0: not at all). ``profiler_arguments`` (name of a recorder →
-    arguments) go to that profiler as they are. ``gpu_metrics`` asks for the counters inside GPUs.
+    modules get ranges of their own (0: not at all). ``step_from`` is what a step is (see
+    `traceprof.recording.bounds.parse_step_from`; "": as found). ``profiler_arguments`` (name of a
+    recorder → arguments) go to that profiler as they are. ``gpu_metrics`` asks for the counters
+    inside GPUs.
+    ``grace_s`` is how long the program may go on after SIGTERM before the trace is written, and
+    then again before it is ended.
     ``say`` is told what the user should know at once, ``detail`` what helps to find faults.
     """
 
@@ -31,10 +35,12 @@ class RecordRequest:
     force: bool = False
     layer_depth: int = 0
     bounds: Bounds = EVERYTHING
+    step_from: str = ""
     keep_report: bool = False
     keep_environment: bool = False
     profiler_arguments: Mapping[str, Sequence[str]] = field(default_factory=dict)
     gpu_metrics: bool = False
+    grace_s: float = 10.0
     say: Callable[[str], None] = field(default=lambda _line: None)
     detail: Callable[[str], None] = field(default=lambda _line: None)
 
@@ -51,23 +57,29 @@ class ProcessProfile:
 class RunRecorded:
     """What a recorder leaves: how the program ended and, if there is one, its database.
 
-    ``database`` is the profiler's own SQLite export, to which the spool is added; None means
-    that everything comes from the spool and the windows in the work folder, together with
-    ``profiles`` where there are any. ``recorder`` is set where another one had to step in.
+    ``exit_code`` is None where nobody saw the program end. ``left`` are processes that it started
+    and that still run, after SIGTERM: they are ended when the trace has been written.
+    ``database`` is the profiler's own SQLite export, to which the spool is added; None means that
+    everything comes from the spool and the windows in the work folder, together with ``profiles``
+    where there are any. ``recorder`` is set where another one had to step in.
     """
 
-    exit_code: int
+    exit_code: int | None
     database: Path | None = None
     profiles: tuple[ProcessProfile, ...] = ()
     recorder: str = ""
     notes: tuple[str, ...] = ()
+    left: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class Recording:
-    """A finished recording. ``output`` is None where nothing was captured."""
+    """A finished recording. ``output`` is None where nothing was captured.
 
-    exit_code: int
+    ``exit_code`` is None where nobody saw the program end.
+    """
+
+    exit_code: int | None
     recorder: str
     output: Path | None
     n_processes: int = 0
@@ -93,5 +105,13 @@ class Recorder(Protocol):
 
         Raises:
             RecordingError: the program could not be started.
+        """
+        ...
+
+    def collect(self, request: RecordRequest, folder: Path, run: RunRecorded) -> RunRecorded:
+        """Return ``run`` with what the profiler has left in ``folder``.
+
+        It is called when the program has ended, or by `traceprof recover` when this process has
+        not seen it.
         """
         ...

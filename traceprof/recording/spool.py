@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
+from itertools import islice
 from pathlib import Path
 from typing import Any, Final
 
@@ -12,6 +15,8 @@ from traceprof.model.masking import kept_variables, masked_command
 from traceprof.model.text import storable
 
 __all__ = [
+    "THINNED",
+    "EventBlock",
     "ProcessEvents",
     "ProcessRecord",
     "read_agent_events",
@@ -24,7 +29,17 @@ __all__ = [
 
 _PROCESS_RECORDS: Final = "process.*.json"
 
+_LINES_AT_ONCE: Final = 50_000
+
+THINNED: Final = "traceprof.thinned:"
+"""The name of a mark: its payload is how many ranges of the name behind it were not kept so far."""
+
 Row = list[Any]
+
+_THINNED_TEXT: Final = f'"{THINNED}'
+_ENDS: Final = ('"]\n', "}]\n")
+_SHORT: Final = ('p"', 's"', 'm"')
+_LAST_LINES: Final = 100
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,18 +67,49 @@ class ProcessRecord:
 
 
 @dataclass(frozen=True, slots=True)
-class ProcessEvents:
-    """The events of one process, times in ns since 1970.
-
-    ``ranges``, ``marks`` and ``collectives`` are the rows of the spool (see the runtime's
-    ``spool`` module) by kind. ``is_cut`` says that the last line was cut off: the process died.
-    """
+class EventBlock:
+    """Some events of one process: the rows of the spool (see the runtime's ``spool`` module)."""
 
     pid: int
     ranges: list[Row]
     marks: list[Row]
     collectives: list[Row]
+
+    @property
+    def rows(self) -> Iterator[Row]:
+        """All of them, by kind."""
+        yield from self.ranges
+        yield from self.marks
+        yield from self.collectives
+
+
+@dataclass(frozen=True, slots=True)
+class ProcessEvents:
+    """The events of one process: how many there are and when; themselves they stay in their file.
+
+    Times are ns since 1970, None where there is nothing. ``thinned`` is how many ranges of each
+    name the process did not keep, and ``is_cut`` that the last line was cut off: it died.
+    """
+
+    pid: int
+    path: Path
+    n_ranges: int = 0
+    n_marks: int = 0
+    n_collectives: int = 0
+    first_ns: int | None = None
+    last_ns: int | None = None
+    thinned: Mapping[str, int] = field(default_factory=dict)
     is_cut: bool = False
+
+    @property
+    def n_events(self) -> int:
+        """How many events there are."""
+        return self.n_ranges + self.n_marks + self.n_collectives
+
+    def blocks(self) -> Iterator[EventBlock]:
+        """Read the events, so many at a time that memory stays bounded."""
+        for lines in _line_blocks(self.path):
+            yield _block(self.pid, lines)
 
 
 def recorded_pids(folder: Path) -> list[int]:
@@ -142,9 +188,9 @@ def read_children(folder: Path) -> dict[int, int]:
 
 
 def read_events(folder: Path) -> Iterator[ProcessEvents]:
-    """Yield the events of each process that left any, by pid."""
+    """Yield what each process that left events has, by pid."""
     for path in sorted(folder.glob("events.*.jsonl"), key=_pid_of):
-        yield _read_process(path)
+        yield _survey(_pid_of(path), path)
 
 
 def window_files(folder: Path) -> list[tuple[int, Path]]:
@@ -156,21 +202,70 @@ def _pid_of(path: Path) -> int:
     return int(path.name.split(".")[1])
 
 
-def _read_process(path: Path) -> ProcessEvents:
-    events = ProcessEvents(_pid_of(path), [], [], [])
-    by_kind = {
-        "p": events.ranges,
-        "s": events.ranges,
-        "m": events.marks,
-        "c": events.collectives,
-    }
-    is_cut = False
+def _survey(pid: int, path: Path) -> ProcessEvents:
+    """Go through the events of a process once, without making much of them: there may be many."""
+    counts: Counter[str] = Counter()
+    first_ns: list[int] = []
+    last_ns: list[int] = []
+    thinned: dict[str, int] = {}
+    for lines in _line_blocks(path):
+        if _THINNED_TEXT in "".join(lines):
+            marks = _block(pid, [line for line in lines if _THINNED_TEXT in line]).marks
+            thinned |= {str(row[2]).removeprefix(THINNED): int(row[3]) for row in marks}
+        whole = [line for line in lines if line[-3:] in _ENDS]
+        cut = [line for line in lines if line[-3:] not in _ENDS]
+        if cut:
+            whole, n_cut = _whole_lines(lines)
+            counts["cut"] += n_cut
+        if not whole:
+            continue
+        counts.update(Counter(line[-4:-2] for line in whole))
+        first_ns.append(min(int(line[1 : line.index(",")]) for line in whole))
+        # They are in the order of their ends.
+        rows = (json.loads(line) for line in whole[-_LAST_LINES:])
+        last_ns.append(max(row[1] or row[0] for row in rows))
+    return ProcessEvents(
+        pid,
+        path,
+        n_ranges=counts['p"'] + counts['s"'],
+        n_marks=counts['m"'],
+        n_collectives=sum(counts.values()) - counts["cut"] - sum(counts[one] for one in _SHORT),
+        first_ns=min(first_ns, default=None),
+        last_ns=max(last_ns, default=None),
+        thinned=thinned,
+        is_cut=counts["cut"] > 0,
+    )
+
+
+def _whole_lines(lines: list[str]) -> tuple[list[str], int]:
+    """Return the lines that are whole, and how many are not."""
+    whole = []
+    for line in lines:
+        with suppress(ValueError, LookupError, TypeError):
+            _by_kind(0, [json.loads(line)])
+            whole.append(line if line.endswith("\n") else f"{line}\n")
+    return whole, len(lines) - len(whole)
+
+
+def _line_blocks(path: Path) -> Iterator[list[str]]:
     with path.open(encoding="utf-8", errors="replace") as file:
         next(file, None)  # the line that describes the process
-        for line in file:
-            try:
-                row = json.loads(line)
-                by_kind[row[5]].append(row)
-            except (ValueError, LookupError, TypeError):
-                is_cut = True  # only the line that a dying process did not finish
-    return ProcessEvents(events.pid, events.ranges, events.marks, events.collectives, is_cut)
+        while lines := list(islice(file, _LINES_AT_ONCE)):
+            yield lines
+
+
+def _block(pid: int, lines: list[str]) -> EventBlock:
+    try:
+        # Four times as fast as line by line
+        return _by_kind(pid, json.loads(f"[{','.join(lines)}]"))
+    except (ValueError, LookupError, TypeError):
+        return _by_kind(pid, [json.loads(line) for line in _whole_lines(lines)[0]])
+
+
+def _by_kind(pid: int, rows: list[Row]) -> EventBlock:
+    ranges = [row for row in rows if row[5] in "ps"]
+    if len(ranges) == len(rows):
+        return EventBlock(pid, ranges, [], [])
+    marks = [row for row in rows if row[5] == "m"]
+    calls = [row for row in rows if row[5] == "c"]
+    return EventBlock(pid, ranges, marks, calls)

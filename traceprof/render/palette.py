@@ -63,6 +63,7 @@ CATEGORIES: Final[tuple[Category, ...]] = (
     Category("range_backward", "Range: backward", "#D9C3EC", "#694A86"),
     Category("range_optimizer", "Range: optimizer", "#BFE3C4", "#3F6E48"),
     Category("range_communication", "Range: communication", "#F6CDB2", "#8A4F2C"),
+    Category("range_profiler", "Range: profiler", "#EFC9C9", "#6E3A3A"),
     Category("host_op", "Host operator", "#B9D6CF", "#41675F"),
     Category("api", "CUDA API", "#9AA5B1", "#6C7A8A"),
     Category("sync", "Synchronisation", "#D9B8A0", "#7D5C45"),

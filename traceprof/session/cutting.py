@@ -27,7 +27,7 @@ from traceprof.session.opening import Align
 from traceprof.session.run import Run
 from traceprof.session.selection import Selection, select
 
-__all__ = ["Cuts", "Cutting", "cut_run", "cut_steps"]
+__all__ = ["Cuts", "Cutting", "FileOfRun", "cut_run", "cut_steps", "files_of_run", "write_manifest"]
 
 _APART: Final = 100_000_000
 """By what a run tells processes of different files apart: `traceprof.model.merge`."""
@@ -72,7 +72,7 @@ class Cuts:
 
 
 @dataclass(frozen=True, slots=True)
-class _File:
+class FileOfRun:
     """One file of a run, with what turns a window of the run into one of its own."""
 
     path: Path
@@ -130,10 +130,10 @@ def cut_run(
             cuts.add(cut_parts(files[0].path, [part], progress))
         return cuts, selection
     selection = run.selection
-    files = _files(run, cutting)
+    files = files_of_run(run, cutting.ranks)
     with new_folder(output) as folder:
         _cut_files(files, {folder: selection}, cutting, cuts, progress)
-        _write_manifest(folder, files, output.name)
+        write_manifest(folder, files, output.name)
     return cuts, selection
 
 
@@ -159,7 +159,7 @@ def cut_steps(
         select(ranks, "steady")  # says why there are none
         raise UsageError("no step lies within the window")
     cuts, several = Cuts(output), is_run(run.paths)
-    files = _files(run, cutting)
+    files = files_of_run(run, cutting.ranks)
     with new_folder(output) as folder:
         names = _numbered(selections)
         if several:
@@ -168,7 +168,7 @@ def cut_steps(
                 place.mkdir()
             _cut_files(files, places, cutting, cuts, progress)
             for place in places:
-                _write_manifest(place, files, f"{output.name} {place.name}")
+                write_manifest(place, files, f"{output.name} {place.name}")
         else:
             (file,) = files
             suffix = _suffix(file.path)
@@ -191,7 +191,7 @@ def _numbered(steps: Sequence[Selection]) -> list[str]:
 
 
 def _cut_files(
-    files: Sequence[_File],
+    files: Sequence[FileOfRun],
     places: Mapping[Path, Selection],
     cutting: Cutting,
     cuts: Cuts,
@@ -207,18 +207,18 @@ def _cut_files(
         cuts.add(cut_parts(file.path, parts, progress))
 
 
-def _of_one_file(run: Run, cutting: Cutting) -> tuple[Selection, list[_File]]:
+def _of_one_file(run: Run, cutting: Cutting) -> tuple[Selection, list[FileOfRun]]:
     """Return the window and the file; where the window says it all, nothing is read for it."""
     told = _ABSOLUTE.fullmatch((run.window or "").replace(" ", ""))
     if told and cutting.ranks is None:
         window = TimeWindow(int(told[1]), int(told[2]))
         if window.duration_ns:
-            return Selection(window, run.window or ""), [_File(run.paths[0], ())]
-    return run.selection, _files(run, cutting)
+            return Selection(window, run.window or ""), [FileOfRun(run.paths[0], ())]
+    return run.selection, files_of_run(run, cutting.ranks)
 
 
-def _files(run: Run, cutting: Cutting) -> list[_File]:
-    """Return the files that hold the ranks that are asked for.
+def files_of_run(run: Run, wanted: Collection[int] | None) -> list[FileOfRun]:
+    """Return the files that hold the ranks that are asked for, None for all.
 
     Raises:
         UsageError: a rank is not there.
@@ -231,7 +231,7 @@ def _files(run: Run, cutting: Cutting) -> list[_File]:
     if not is_run(run.paths):
         by_path = {run.paths[0]: list(range(len(ranks)))}
     files = [
-        _File(
+        FileOfRun(
             path,
             tuple(ranks.parts[i] for i in places),
             offsets[places[0]],
@@ -239,14 +239,14 @@ def _files(run: Run, cutting: Cutting) -> list[_File]:
         )
         for path, places in by_path.items()
     ]
-    if cutting.ranks is None:
+    if wanted is None:
         return files
     known = {rank for file in files for rank in file.ranks}
-    missing = sorted(set(cutting.ranks) - known)
+    missing = sorted(set(wanted) - known)
     if missing:
         here = ", ".join(map(str, sorted(known))) or "none"
         raise UsageError(f"no rank {', '.join(map(str, missing))}: the trace has {here}")
-    return [file for file in files if not set(file.ranks).isdisjoint(cutting.ranks)]
+    return [file for file in files if not set(file.ranks).isdisjoint(wanted)]
 
 
 def _offsets(ranks: Ranks, align: Align, *, several: bool) -> list[int]:
@@ -265,7 +265,7 @@ def _correction(ranks: Ranks, index: int) -> ClockCorrection:
     return ClockCorrection()
 
 
-def _request(file: _File, selection: Selection, cutting: Cutting, name: str) -> CutRequest:
+def _request(file: FileOfRun, selection: Selection, cutting: Cutting, name: str) -> CutRequest:
     processes = None
     if cutting.ranks is not None and not set(file.ranks) <= set(cutting.ranks):
         processes = file.processes_of(cutting.ranks)
@@ -292,7 +292,7 @@ def _chosen(some: Collection[Any] | None) -> frozenset[Any] | None:
     return None if some is None else frozenset(some)
 
 
-def _names(files: Sequence[_File]) -> dict[Path, str]:
+def _names(files: Sequence[FileOfRun]) -> dict[Path, str]:
     """Return what the part of each file is called: as the file, where that is no other's name."""
     names: dict[Path, str] = {}
     for file in files:
@@ -320,8 +320,11 @@ def _touched(path: Path) -> Path:
     return path
 
 
-def _write_manifest(folder: Path, files: Sequence[_File], label: str) -> None:
-    names, rows = _names(files), []
+def write_manifest(
+    folder: Path, files: Sequence[FileOfRun], label: str, names: Mapping[Path, str] | None = None
+) -> None:
+    """Write which file in ``folder`` is of which rank; ``names`` says what each is called."""
+    names, rows = names or _names(files), []
     for file in files:
         row: dict[str, Any] = {"file": names[file.path]}
         if len(file.ranks) == 1 and len(file.parts) == 1:

@@ -32,6 +32,7 @@ __all__ = [
     "outline_files",
     "place_files",
     "read_window",
+    "rules_of",
 ]
 
 _OF_RUNS: Final = frozenset({"processes", "environment", "devices"})
@@ -57,7 +58,7 @@ def open_files(
         TraceError: nothing is found, or what is found cannot be read.
         UsageError: the files that were named look like several runs.
     """
-    options = ReadOptions(_rules(opening.rules), tables, only_steps=only_steps)
+    options = ReadOptions(rules_of(opening), tables, only_steps=only_steps)
     if is_run(paths):
         run = open_run(paths, options, opening.life)
         if not opening.is_one_run:
@@ -75,7 +76,7 @@ def outline_files(
         TraceError: nothing is found, or what is found cannot be read.
         UsageError: the files that were named look like several runs, or an option makes no sense.
     """
-    _rules(opening.rules)
+    rules_of(opening)
     if is_run(paths):
         run, outlines = outline_run(paths, opening.life)
         if not opening.is_one_run:
@@ -125,7 +126,7 @@ def read_window(
     Of ``tables`` those in ``read`` are there already, among them all that hold no events.
     """
     known = ranks.whole.parts[0]
-    options = ReadOptions(_rules(opening.rules), tables - read, window, known)
+    options = ReadOptions(rules_of(opening), tables - read, window, known)
     kept = {name: known.table(name) for name in read}
     return ranks.map(lambda part: open_trace(part.info.path, options).with_tables(kept))
 
@@ -189,9 +190,13 @@ def _cluster(opening: Opening) -> Cluster | None:
     return cluster
 
 
-def _rules(path: Path | None) -> Sequence[Rule]:
-    """Return the rules in the user's TOML file ``path``, none without one."""
-    return () if path is None else parse_rules(_read(path))
+def rules_of(opening: Opening) -> Sequence[Rule]:
+    """Return the rules in the user's TOML file, none without one.
+
+    Raises:
+        UsageError: it cannot be read, or holds no rules.
+    """
+    return () if opening.rules is None else parse_rules(_read(opening.rules))
 
 
 def _read(path: Path) -> str:

@@ -227,6 +227,12 @@ class Run:
         return tuple(map(Path, self._source.paths))
 
     @property
+    def is_read_in_parts(self) -> bool:
+        """Whether to read a part costs less than to read all: so of one file, not read so far."""
+        source = self._source
+        return (source.ranks is None or source.tables < _EVERYTHING) and source.reads_parts
+
+    @property
     def opening(self) -> Opening:
         """What the user said of how to read."""
         return self._source.opening

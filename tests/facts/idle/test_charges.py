@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections import Counter
 
+import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.builders import TraceBuilder, plain
-from traceprof.facts.gaps import CAUSES, find_gaps
+from traceprof.facts.gaps import CAUSES, causes_of_gaps, find_gaps
 from traceprof.facts.idle.charges import Charges, find_charges, time_by_name
 from traceprof.model.trace import Trace
 from traceprof.model.window import TimeWindow
@@ -143,7 +144,8 @@ def test_charges_are_those_of_every_nanosecond(
         assert all(ns <= there[name] for name, ns in own.items() if _runs(name))
     times = charges.times.assign(ns=charges.times["end_ns"] - charges.times["start_ns"])
     by_cause = times.groupby(["gap", "cause"], observed=False)["ns"].sum().unstack()
-    assert (by_cause[list(CAUSES)].to_numpy() == gaps[list(CAUSES)].to_numpy()).all()
+    causes = causes_of_gaps(trace, np.arange(len(gaps)))
+    assert (by_cause[list(CAUSES)].to_numpy() == causes).all()
 
 
 def _named(trace: Trace) -> list[tuple[str, str, int]]:

@@ -75,8 +75,7 @@ def test_time_is_charged_by_overlap_and_once() -> None:
     trace = loop(2).range("eval", 100, 400).range("dataloader", 90, 150, thread=3).build()
     assert plain(between_steps(trace), *ROW) == [
         (0, 72, 90, "unknown"),
-        (0, 90, 100, "data wait"),
-        (0, 100, 400, "evaluation"),
+        (0, 90, 400, "evaluation"),
         (0, 400, 765, "unknown"),
     ]
     assert run("steps", trace).table["between_cause"].tolist() == ["unknown", ""]
@@ -110,3 +109,19 @@ def test_a_stall_that_nobody_names_between_two_steps_is_said_to_lie_there() -> N
     table = run("steps", builder.build()).table
     slow = table[table["excess_ns"].notna()]
     assert plain(slow, "step", "excess_ns", "grown_phase") == [(6, 500, "between_steps")]
+
+
+def test_what_an_evaluation_fetches_and_does_between_its_passes_is_its_own() -> None:
+    builder = loop(2)
+    for name, start, end in (
+        *(("data", 100, 200), ("eval", 200, 250), ("data", 300, 400), ("eval", 400, 450)),
+        ("data", 500, 600),
+    ):
+        builder.phase(name, start, end)
+    assert plain(between_steps(builder.build()), *ROW) == [
+        (0, 72, 100, "unknown"),
+        (0, 100, 450, "evaluation"),
+        (0, 450, 500, "unknown"),
+        (0, 500, 600, "data wait"),
+        (0, 600, 765, "unknown"),
+    ]

@@ -47,8 +47,10 @@ def test_steps_are_rounds_until_the_next_one_starts() -> None:
 
 
 def test_a_process_that_trains_without_steps_has_none() -> None:
-    trace = TraceBuilder().phase("forward", 0, 10).phase("backward", 10, 20).build()
-    assert find_rounds(trace).empty
+    builder = TraceBuilder().phase("forward", 0, 10).phase("backward", 10, 20)
+    builder.phase("forward", 0, 10, process=2).phase("backward", 10, 20, process=2)
+    builder.phase("optimizer", 20, 30, process=2)
+    assert find_rounds(builder.build())["process"].tolist() == [2]
 
 
 def test_every_process_has_its_own() -> None:

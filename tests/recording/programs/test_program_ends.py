@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-from tests.recording.conftest import NAMED_STEPS, environment_of_test, record
+from tests.recording.conftest import NAMED_STEPS, TORCHRUN, environment_of_test, record
 from tests.requirements import ROOT, require
 from traceprof.formats import open_trace
 
@@ -177,3 +177,27 @@ def test_arguments_that_are_no_text_stop_nothing(tmp_path, tool):
     assert recorded.done.returncode == 0, recorded.done.stderr
     assert (recorded.trace.ranges["name"] == "work").sum() == 3
     assert "bad\ufffd" in "".join(recorded.trace.environment["value"])
+
+
+@pytest.mark.torch
+@pytest.mark.parametrize("tool", TOOLS)
+def test_a_rank_that_ends_before_its_collective_does_is_not_aborted(tmp_path, tool):
+    """Threads of gloo come to our callback after its last line, as on a busy machine."""
+    require("torch")
+    if tool == "nsys":
+        require("nsys")
+    program = tmp_path / "train.py"
+    program.write_text(
+        "import sys, time, torch, torch.distributed as dist\n"
+        "dist.init_process_group('gloo')\n"
+        "tensor = torch.ones(4)\n"
+        "if dist.get_rank():\n"
+        "    time.sleep(1)\n"
+        "dist.all_reduce(tensor, async_op=True)\n"
+    )
+    recorded = record(tmp_path / "run.sqlite", [*TORCHRUN, str(program)], "--with", tool)
+    assert recorded.done.returncode == 0, recorded.done.stderr
+    calls = recorded.trace.collectives
+    assert calls["op"].tolist() == ["all_reduce"] * 2
+    # The rank that came first was in it until the other one had come.
+    assert (calls["end_ns"] - calls["start_ns"]).max() > 500_000_000

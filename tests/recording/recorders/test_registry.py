@@ -28,6 +28,9 @@ class FakeRecorder:
         code = run_recorded(request.command, child_environment(folder, request))
         return RunRecorded(code, notes=("the fake was here",))
 
+    def collect(self, request: RecordRequest, folder: Path, run: RunRecorded) -> RunRecorded:
+        return run
+
 
 def test_a_recorder_is_one_module_and_a_line(monkeypatch, tmp_path):
     for name, value in ENVIRONMENT.items():

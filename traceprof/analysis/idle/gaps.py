@@ -9,7 +9,7 @@ import numpy.typing as npt
 import pandas as pd
 
 from traceprof.analysis.base import Analysis
-from traceprof.facts.gaps import CAUSES, find_gaps
+from traceprof.facts.gaps import CAUSES, causes_of_gaps, find_gaps
 from traceprof.facts.idle.charges import charged_by_host, find_charges
 from traceprof.model.intervals import union_lengths
 from traceprof.model.results import (
@@ -78,7 +78,7 @@ def _described(trace: Trace, every: pd.DataFrame, rows: npt.NDArray[np.int64]) -
     gaps = every.take(rows)
     starts = gaps["start_ns"].to_numpy(np.int64)
     lengths = gaps["end_ns"].to_numpy(np.int64) - starts
-    causes = gaps[list(CAUSES)].to_numpy(np.int64)
+    causes = causes_of_gaps(trace, rows)
     charged, charged_ns = _most(charged_by_host(trace), rows)
     running = find_charges(trace).running
     beside, beside_ns = _most(running[running["by"] == "other"], rows)

@@ -10,9 +10,10 @@ import pandas as pd
 
 from traceprof.analysis.base import Analysis
 from traceprof.facts.device.times import devices_of_processes, recorded_window, used_devices
-from traceprof.facts.gaps import CAUSES, find_gaps
+from traceprof.facts.gaps import CAUSES, find_gap_parts, find_gaps, times_in_gaps
 from traceprof.facts.idle.charges import charged_by_host
 from traceprof.facts.steps.find import find_steps
+from traceprof.model.grouping import rows_by_value, rows_by_values
 from traceprof.model.results import (
     Note,
     Result,
@@ -112,7 +113,7 @@ def measure_idle(trace: Trace) -> Result:
     """Return the idle time of each device by cause."""
     gaps = find_gaps(trace)
     tables = {
-        "causes": _by_cause(gaps),
+        "causes": _by_cause(trace, gaps),
         "names": _by_name(charged_by_host(trace)),
         "devices": _by_device(trace, gaps),
         "histogram": _histogram(gaps),
@@ -126,16 +127,19 @@ def measure_idle(trace: Trace) -> Result:
     )
 
 
-def _by_cause(gaps: pd.DataFrame) -> pd.DataFrame:
+def _by_cause(trace: Trace, gaps: pd.DataFrame) -> pd.DataFrame:
     """Return a row per device and cause that some gap of it has."""
-    causes = gaps[list(CAUSES)].to_numpy(np.int64)
-    place, numbers = pd.factorize(gaps["device"].to_numpy(np.int64))
+    parts, rows_of = find_gap_parts(trace), rows_by_value(gaps["device"])
+    numbers = np.array(list(rows_of), np.int64)
     total_ns, gap_count = (np.zeros((len(numbers), len(CAUSES)), np.int64) for _ in range(2))
-    largest = causes.argmax(axis=1)
-    for number in range(len(numbers)):
-        own = place == number
-        total_ns[number] = causes[own].sum(axis=0)
-        gap_count[number] = np.bincount(largest[own], minlength=len(CAUSES))
+    largest, most_ns = np.zeros(len(gaps), np.int8), np.zeros(len(gaps), np.int64)
+    for cause in np.unique(parts["cause"]).tolist():
+        ns = times_in_gaps(len(gaps), parts, cause)
+        largest[ns > most_ns] = cause
+        most_ns = np.maximum(ns, most_ns)
+        total_ns[:, cause] = [ns[rows].sum() for rows in rows_of.values()]
+    for number, rows in enumerate(rows_of.values()):
+        gap_count[number] = np.bincount(largest[rows], minlength=len(CAUSES))
     devices, places = np.nonzero(total_ns)
     return pd.DataFrame(
         {
@@ -182,8 +186,9 @@ def _histogram(gaps: pd.DataFrame) -> pd.DataFrame:
     edges = np.array([*_EDGES_NS, np.iinfo(np.int64).max])
     place, numbers = pd.factorize(gaps["device"].to_numpy(np.int64), sort=True)
     count, total_ns = (np.zeros((len(numbers), len(_EDGES_NS)), np.int64) for _ in range(2))
-    np.add.at(count, (place, length), 1)
-    np.add.at(total_ns, (place, length), lengths)
+    for (device, of_length), rows in rows_by_values(place, length).items():
+        count[device, of_length] = len(rows)
+        total_ns[device, of_length] = lengths[rows].sum()
     devices, lengths = np.nonzero(count)
     return pd.DataFrame(
         {
@@ -212,9 +217,10 @@ def _waited_for_host(
     A gap counts for the step in which it ends.
     """
     waited = np.zeros(len(steps))
-    lost = gaps[list(_HOST_CAUSES)].sum(axis=1).to_numpy(np.float64)
+    causes = [CAUSES.index(cause) for cause in _HOST_CAUSES]
+    lost = times_in_gaps(len(gaps), find_gap_parts(trace), *causes).astype(np.float64)
     closed = gaps["end_ns"].to_numpy(np.int64)
-    gaps_of = gaps.groupby("device").indices
+    gaps_of = rows_by_value(gaps["device"])
     devices_of = devices_of_processes(trace)
     borders = ("device_start_ns", "device_end_ns")
     starts, ends = (steps[name].to_numpy(np.int64) for name in borders)

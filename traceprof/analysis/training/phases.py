@@ -19,6 +19,7 @@ from traceprof.facts.backward import BACKWARD
 from traceprof.facts.host.phases import find_host_phases, inferred_backward_on_host
 from traceprof.facts.launches import are_inferred_backward, launches_of, phases_of_work
 from traceprof.facts.names.phases import PHASES, UNCLAIMED
+from traceprof.model.grouping import groups_of
 from traceprof.model.intervals import Intervals, union_lengths
 from traceprof.model.results import (
     Note,
@@ -165,12 +166,18 @@ def _device_work(trace: Trace) -> pd.DataFrame:
 
 def _device_times(work: pd.DataFrame) -> pd.DataFrame:
     """Return the device time and the kernels of each process and phase."""
-    groups = work.groupby(["process", "phase", "device"], sort=False)
-    number = groups.ngroup().to_numpy(np.int64)
-    kernels = groups[["is_kernel", "is_inferred"]].sum().reset_index()
-    kernels = kernels.rename(columns={"is_kernel": "kernel_count", "is_inferred": "inferred_count"})
-    lengths = union_lengths(number, work["start_ns"], work["end_ns"], len(kernels))
-    per_device = kernels.assign(device_ns=lengths)
+    groups = groups_of(work["process"], work["phase"], work["device"])
+    lengths = union_lengths(groups.number, work["start_ns"], work["end_ns"], len(groups.keys))
+    process, phase, _ = np.array(groups.keys, np.int64).reshape(-1, 3).T
+    per_device = pd.DataFrame(
+        {
+            "process": process,
+            "phase": phase,
+            "device_ns": lengths,
+            "kernel_count": groups.reduced(np.add, work["is_kernel"].to_numpy()),
+            "inferred_count": groups.reduced(np.add, work["is_inferred"].to_numpy()),
+        }
+    )
     return per_device.groupby(["process", "phase"], as_index=False)[
         ["device_ns", "kernel_count", "inferred_count"]
     ].sum()

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import Any, Final
 
 from traceprof.analysis.base import Analysis
-from traceprof.facts.names.phases import PHASES
+from traceprof.facts.names.phases import PHASES, PROFILER
 from traceprof.facts.steps.find import pattern_of_ranks, steps_of_ranks
 from traceprof.facts.steps.measured import MeasuredSteps, measured_steps
 from traceprof.facts.steps.occasional import notes_on_occasions
@@ -29,6 +29,7 @@ __all__ = ["ANALYSIS"]
 _PHASES: Final[tuple[Column, ...]] = tuple(
     total(f"{phase}_ns", Unit.NS, f"when the host was in {phase}, and in no other phase inside")
     for phase in PHASES
+    if phase != PROFILER
 )
 _ON_DEVICE: Final[tuple[Column, ...]] = (
     total(

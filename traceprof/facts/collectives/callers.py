@@ -92,14 +92,12 @@ def _called_in(
 
 def _calls(work: pd.DataFrame) -> Launches:
     """Return the calls of the collectives as launches."""
-    called = work["call_ns"].to_numpy(np.int64)
-    return Launches(
-        call=np.where(called == ABSENT, ABSENT, 0),
-        start_ns=called,
-        end_ns=work["call_end_ns"].to_numpy(np.int64),
-        process=work["process"].to_numpy(np.int64),
-        thread=work["thread"].to_numpy(np.int64),
-    )
+    calls = work[["call_ns", "call_end_ns", "thread"]].set_axis(_OF_CALLS, axis=1)
+    call = np.where(work["call_ns"] == ABSENT, ABSENT, np.arange(len(work)))
+    return Launches(call, work["process"].to_numpy(np.int64), calls)
+
+
+_OF_CALLS: Final = ["start_ns", "end_ns", "thread"]
 
 
 @fact

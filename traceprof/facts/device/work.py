@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -12,9 +13,10 @@ import pandas as pd
 from traceprof.facts.cache import fact
 from traceprof.facts.launches import Launches, launches_of
 from traceprof.model.activity import Activity
+from traceprof.model.grouping import rows_by_value
 from traceprof.model.trace import DEVICE_TABLES, Trace
 
-__all__ = ["DeviceWork", "work_of_devices"]
+__all__ = ["DeviceWork", "Pieces", "work_of_devices"]
 
 _Int64Array = npt.NDArray[np.int64]
 _BoolArray = npt.NDArray[np.bool_]
@@ -24,97 +26,102 @@ _BoolArray = npt.NDArray[np.bool_]
 class DeviceWork:
     """The kernels and copies of one device in the whole recording, by start (at least one).
 
-    ``name`` is the place in `labels` of the kernel's name or the copy's direction, ``launch_ns``
-    and ``launched_ns`` are start and end of the launching call and ``thread`` is that of the call
-    (meaningless unless ``is_linked``), ``is_shared`` says whether another device takes part
-    (communication, copies between devices). ``by_end`` are the rows by end, ``ends_sorted`` these
-    ends.
+    ``rows`` are their places among all kernels and, behind these, all copies; ``starts`` when they
+    begin. ``by_end`` are the same rows by end, ``ends_sorted`` these ends.
     """
 
+    rows: npt.NDArray[Any]
     starts: _Int64Array
-    ends: _Int64Array
-    process: _Int64Array
-    name: _Int64Array
-    launch_ns: _Int64Array
-    launched_ns: _Int64Array
-    thread: _Int64Array
-    is_linked: _BoolArray
-    is_shared: _BoolArray
-    by_end: _Int64Array
+    by_end: npt.NDArray[Any]
     ends_sorted: _Int64Array
-    labels: pd.Index
 
     def after(self, instants: _Int64Array) -> _Int64Array:
-        """Return the first work that begins at or after each instant, -1 where none does."""
+        """Return the row of the first that begins at or after each instant, -1 where none does."""
         place = np.searchsorted(self.starts, instants, side="left")
-        return np.where(place < len(self.starts), place, -1)
+        return self._row(self.rows, place, place < len(self.starts))
 
     def before(self, instants: _Int64Array) -> _Int64Array:
-        """Return the work that ended last at or before each instant, -1 where none did."""
+        """Return the row of what ended last at or before each instant, -1 where nothing did."""
         place = np.searchsorted(self.ends_sorted, instants, side="right") - 1
-        return np.where(place >= 0, self.by_end[place], -1)
+        return self._row(self.by_end, place, place >= 0)
+
+    def _row(self, rows: npt.NDArray[Any], place: _Int64Array, is_any: _BoolArray) -> _Int64Array:
+        return np.where(is_any, rows[np.where(is_any, place, 0)], -1)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Pieces:
+    """Some of the work of a whole recording: ``rows`` as `DeviceWork` has them.
+
+    What is told of a row below 0 means nothing.
+    """
+
+    trace: Trace
+    rows: _Int64Array
+
+    @property
+    def process(self) -> _Int64Array:
+        """The process of each."""
+        return self._of_either(*(self.trace.table(name)["process"] for name in DEVICE_TABLES))
+
+    @property
+    def is_shared(self) -> _BoolArray:
+        """Whether another device takes part: in communication, in copies between devices."""
+        kernels, copies = self.trace.kernels["activity"], self.trace.copies["direction"]
+        return self._of_either(kernels == Activity.COMMUNICATION.value, copies == "p2p")
+
+    @property
+    def launches(self) -> Launches:
+        """What launched each."""
+        of_tables = [launches_of(self.trace, name) for name in DEVICE_TABLES]
+        call = self._of_either(*(launches.call for launches in of_tables))
+        return Launches(call, self.process, self.trace.api_calls)
+
+    @property
+    def names(self) -> pd.Categorical:
+        """The name of each kernel, the direction of each copy; "" where there is no row."""
+        names, directions = self.trace.kernels["name"].cat, self.trace.copies["direction"].cat
+        labels = [*map(str, names.categories), *map(str, directions.categories), ""]
+        places, distinct = pd.factorize(np.array(labels, object))
+        codes = self._of_either(
+            names.codes, directions.codes.to_numpy(np.int64) + len(names.categories)
+        )
+        codes = np.where(self.rows >= 0, places[codes], places[-1])
+        return pd.Categorical.from_codes(codes, pd.Index(distinct, dtype=object))
+
+    def _of_either(self, of_kernels: Any, of_copies: Any) -> npt.NDArray[Any]:
+        """Return the values of the rows, of columns of both tables."""
+        kernels, copies = np.asarray(of_kernels), np.asarray(of_copies)
+        is_copy = self.rows >= len(kernels)
+        found = np.zeros(len(self.rows), np.result_type(kernels, copies))
+        if len(kernels):
+            found[~is_copy] = kernels[self.rows[~is_copy]]
+        found[is_copy] = copies[self.rows[is_copy] - len(kernels)]
+        return found
 
 
 @fact
 def work_of_devices(trace: Trace) -> Mapping[int, DeviceWork]:
     """Return the work of each device in the whole recording."""
-    kernels, copies = trace.kernels, trace.copies
     tables = [trace.table(name) for name in DEVICE_TABLES]
-    launches = [launches_of(trace, name) for name in DEVICE_TABLES]
-    names, directions = kernels["name"].cat, copies["direction"].cat
-    labels = pd.Index([*map(str, names.categories), *map(str, directions.categories)], dtype=object)
-    labels, place = _distinct(labels)
-    codes = [
-        place[names.codes.to_numpy(np.int64)],
-        place[directions.codes.to_numpy(np.int64) + len(names.categories)],
-    ]
-    shared = [kernels["activity"] == Activity.COMMUNICATION.value, copies["direction"] == "p2p"]
-    device = np.concatenate([table["device"] for table in tables])
-    starts = np.concatenate([table["start_ns"] for table in tables])
-    order = np.lexsort((starts, device))
-    columns = (
-        starts,
-        np.concatenate([table["end_ns"] for table in tables]),
-        np.concatenate([table["process"] for table in tables]),
-        np.concatenate(codes),
-        _stacked(launches, "start_ns"),
-        _stacked(launches, "end_ns"),
-        _stacked(launches, "thread"),
-        np.concatenate([own.is_known for own in launches]),
-        np.concatenate([own.to_numpy(np.bool_) for own in shared]),
+    starts, ends = (
+        np.concatenate([table[name] for table in tables]) for name in ("start_ns", "end_ns")
     )
-    numbers, first = np.unique(device[order], return_index=True)
-    groups = np.split(order, first[1:])
+    device = np.concatenate([table["device"] for table in tables])
     return {
-        number: _of_rows([column[rows] for column in columns], labels)
-        for number, rows in zip(numbers.tolist(), groups, strict=False)
+        number: _in_order(rows, starts[rows], ends[rows])
+        for number, rows in rows_by_value(device).items()
     }
 
 
-def _of_rows(columns: list[npt.NDArray[np.int64]], labels: pd.Index) -> DeviceWork:
-    starts, ends, process, name, launch, launched, thread, linked, shared = columns
+def _in_order(rows: _Int64Array, starts: _Int64Array, ends: _Int64Array) -> DeviceWork:
+    by_start = np.argsort(starts, kind="stable")
+    rows, ends = rows[by_start], ends[by_start]
     by_end = np.argsort(ends, kind="stable")
+    small = np.min_scalar_type(-int(rows.max()) - 1)
     return DeviceWork(
-        starts=starts,
-        ends=ends,
-        process=process,
-        name=name,
-        launch_ns=launch,
-        launched_ns=launched,
-        thread=thread,
-        is_linked=linked.astype(np.bool_),
-        is_shared=shared.astype(np.bool_),
-        by_end=by_end,
+        rows=rows.astype(small),
+        starts=starts[by_start],
+        by_end=rows[by_end].astype(small),
         ends_sorted=ends[by_end],
-        labels=labels,
     )
-
-
-def _distinct(labels: pd.Index) -> tuple[pd.Index, _Int64Array]:
-    """Return the labels, each once, and the place of each of ``labels`` among them."""
-    codes, distinct = pd.factorize(labels)
-    return pd.Index(distinct, dtype=object), np.asarray(codes, np.int64)
-
-
-def _stacked(launches: list[Launches], column: str) -> _Int64Array:
-    return np.concatenate([getattr(own, column) for own in launches])

@@ -12,6 +12,7 @@ import pandas as pd
 
 from traceprof.facts.cache import of_window
 from traceprof.facts.host.phases import find_host_phases
+from traceprof.model.grouping import rows_by_value, rows_by_values
 from traceprof.model.intervals import Intervals
 from traceprof.model.trace import Trace
 
@@ -95,14 +96,14 @@ def find_host_states(trace: Trace) -> dict[int, HostState]:
 
 def hold_devices_up(calls: pd.DataFrame) -> _BoolArray:
     """Return which calls wait, of the threads that launch work; of all where none does."""
-    lanes = ["process", "thread"]
-    launching = calls.loc[is_launch(calls["name"]), lanes].drop_duplicates()
+    launches = is_launch(calls["name"])
     waits = is_synchronisation(calls["name"]) | is_blocking_copy(calls["name"])
-    rows = np.flatnonzero(waits)
-    own = pd.MultiIndex.from_frame(calls[lanes].take(rows))
-    launches = np.asarray(own.isin(pd.MultiIndex.from_frame(launching)), np.bool_)
-    others = ~calls["process"].take(rows).isin(launching["process"]).to_numpy()
-    waits[rows] = launches | others
+    lanes = rows_by_values(calls["process"], calls["thread"])
+    launching = {lane for lane, rows in lanes.items() if launches[rows].any()}
+    processes = {process for process, _ in launching}
+    for lane, rows in lanes.items():
+        if lane not in launching and lane[0] in processes:
+            waits[rows] = False
     return waits
 
 
@@ -110,6 +111,6 @@ def _unions(frame: pd.DataFrame) -> dict[int, Intervals]:
     """Return the time that the rows of each process cover."""
     starts, ends = frame["start_ns"].to_numpy(np.int64), frame["end_ns"].to_numpy(np.int64)
     return {
-        int(str(process)): Intervals.union_of(starts[rows], ends[rows])
-        for process, rows in frame.groupby("process").indices.items()
+        process: Intervals.union_of(starts[rows], ends[rows])
+        for process, rows in rows_by_value(frame["process"]).items()
     }

@@ -10,13 +10,14 @@ import numpy.typing as npt
 import pandas as pd
 
 from traceprof.facts.cache import of_window
-from traceprof.facts.gaps import CAUSES, find_gap_parts, find_gaps
+from traceprof.facts.gaps import CAUSES, find_gap_parts, find_gaps, times_in_gaps
 from traceprof.facts.host.states import find_host_states
+from traceprof.model.grouping import rows_by_value, rows_by_values
 from traceprof.model.intervals import Intervals
 from traceprof.model.ranks import Ranks
 from traceprof.model.trace import Trace
 
-__all__ = ["DRAINED", "gaps_of_ranks", "idle_times", "times_of_causes"]
+__all__ = ["DRAINED", "gaps_of_ranks", "idle_times", "lost_in_gaps", "times_of_causes"]
 
 DRAINED: Final = "drained"
 """Idle after a wait for the device, until work is launched again.
@@ -33,13 +34,20 @@ _NAMES: Final = (*CAUSES, DRAINED)
 
 
 def gaps_of_ranks(ranks: Ranks) -> pd.DataFrame:
-    """Return the gaps of all ranks: `find_gaps`, ``part`` (the place of the rank) and `DRAINED`.
+    """Return the gaps of all ranks: `find_gaps`, and ``part``, the place of the rank."""
+    found = [find_gaps(part).assign(part=i) for i, part in enumerate(ranks)]
+    filled = [gaps for gaps in found if len(gaps)] or found[:1]
+    return filled[0] if len(filled) == 1 else pd.concat(filled, ignore_index=True)
+
+
+def lost_in_gaps(ranks: Ranks, *causes: str) -> _Int64Array:
+    """Return how long ``causes`` (of `CAUSES`, or `DRAINED`) hold in each of `gaps_of_ranks`.
 
     The causes in which a host is busy are without what is `DRAINED`, so that all add up.
     """
-    found = [_of_rank(part).assign(part=i) for i, part in enumerate(ranks)]
-    filled = [gaps for gaps in found if len(gaps)] or found[:1]
-    return pd.concat(filled, ignore_index=True)
+    places = [_NAMES.index(cause) for cause in causes]
+    found = [times_in_gaps(len(find_gaps(part)), _parts(part), *places) for part in ranks]
+    return np.concatenate(found)
 
 
 @of_window
@@ -57,22 +65,15 @@ def times_of_causes(
     """
     found: dict[str, dict[int, Intervals]] = {name: {} for name in names}
     for part in ranks:
-        parts, device = parts_of(part), find_gaps(part)["device"].to_numpy(np.int64)
+        parts, device = parts_of(part), find_gaps(part)["device"].to_numpy()
         starts, ends = (parts[name].to_numpy(np.int64) for name in ("start_ns", "end_ns"))
-        owner = device[parts["gap"].to_numpy(np.int64)]
-        for number in np.unique(device).tolist():
-            for cause, name in enumerate(names):
-                rows = (owner == number) & (parts["cause"] == cause).to_numpy()
-                found[name][number] = Intervals.union_of(starts[rows], ends[rows])
+        for number in rows_by_value(device):
+            for times in found.values():
+                times[number] = Intervals.empty()
+        owner = device[parts["gap"].to_numpy()]
+        for (number, cause), rows in rows_by_values(owner, parts["cause"]).items():
+            found[names[cause]][number] = Intervals.union_of(starts[rows], ends[rows])
     return found
-
-
-def _of_rank(part: Trace) -> pd.DataFrame:
-    gaps, parts = find_gaps(part), _parts(part)
-    sums = np.zeros((len(_NAMES), len(gaps)), np.int64)
-    lengths = (parts["end_ns"] - parts["start_ns"]).to_numpy(np.int64)
-    np.add.at(sums, (parts["cause"].to_numpy(), parts["gap"].to_numpy()), lengths)
-    return gaps.assign(**dict(zip(_NAMES, sums, strict=True)))
 
 
 @of_window
@@ -80,19 +81,26 @@ def _parts(part: Trace) -> pd.DataFrame:
     """Return `find_gap_parts`, with what is drained by a wait as a cause of its own."""
     parts = find_gap_parts(part)
     busy = np.isin(parts["cause"], [CAUSES.index(name) for name in _AFTER_A_WAIT])
-    gap = parts["gap"].to_numpy(np.int64)
+    gap = parts["gap"].to_numpy()
     starts, ends = (parts[name].to_numpy(np.int64) for name in ("start_ns", "end_ns"))
     lengths = np.where(busy, ends - starts, 0)
     so_far = np.cumsum(lengths) - lengths
-    first = np.flatnonzero(np.r_[True, gap[1:] != gap[:-1]]) if len(gap) else np.empty(0, np.int64)
+    first = np.flatnonzero(np.append(True, gap[1:] != gap[:-1])) if len(gap) else gap
     so_far -= np.repeat(so_far[first], np.diff(np.append(first, len(gap))))
-    waited = _wait_before(part)
-    drained = np.clip(waited[gap] - so_far, 0, lengths)
-    rows = np.flatnonzero(drained)
-    rest = parts.assign(start_ns=starts + drained)
-    more = parts.iloc[rows].assign(end_ns=(starts + drained)[rows], cause=len(CAUSES))
-    both = pd.concat([rest[rest["end_ns"] > rest["start_ns"]], more], ignore_index=True)
-    return both.sort_values(["gap", "start_ns"], ignore_index=True)
+    drained = np.clip(_wait_before(part)[gap] - so_far, 0, lengths)
+    if not drained.any():
+        return parts
+    # What is drained comes first, and is a row of its own where some of the part is left.
+    is_cut = (drained > 0) & (drained < lengths)
+    rows = np.repeat(np.arange(len(parts)), 1 + is_cut)
+    head = np.flatnonzero(is_cut) + np.arange(int(is_cut.sum()))
+    starts, ends, cause = starts[rows], ends[rows], parts["cause"].to_numpy()[rows]
+    cause[drained[rows] > 0] = len(CAUSES)
+    cause[head + 1] = parts["cause"].to_numpy()[is_cut]
+    ends[head] = starts[head] + drained[is_cut]
+    starts[head + 1] = ends[head]
+    columns = {"gap": gap[rows], "start_ns": starts, "end_ns": ends, "cause": cause}
+    return pd.DataFrame(columns, copy=False)
 
 
 def _wait_before(part: Trace) -> _Int64Array:
@@ -100,8 +108,8 @@ def _wait_before(part: Trace) -> _Int64Array:
     gaps = find_gaps(part)
     waited = np.zeros(len(gaps), np.int64)
     states = find_host_states(part)
-    for process, rows in gaps.groupby("process").indices.items():
-        state = states.get(int(str(process)))
+    for process, rows in rows_by_value(gaps["process"]).items():
+        state = states.get(process)
         if state is None or not len(state.synchronising):
             continue
         time, at = state.synchronising, gaps["start_ns"].to_numpy(np.int64)[rows]

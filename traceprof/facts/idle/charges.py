@@ -26,6 +26,7 @@ from traceprof.facts.gaps import CAUSES, find_gap_parts, find_gaps
 from traceprof.facts.host.lanes import Doing, Lanes, lanes_within
 from traceprof.facts.host.states import is_launch
 from traceprof.facts.idle.holders import BY, LAUNCHING, OTHER, chosen_pieces, pieces_of_parts
+from traceprof.model.grouping import compact, rows_by_value, rows_by_values
 from traceprof.model.intervals import Intervals, union_lengths
 from traceprof.model.tables import ABSENT
 from traceprof.model.trace import Trace
@@ -117,22 +118,20 @@ def _asked_parts(trace: Trace) -> pd.DataFrame:
 def _main_threads(trace: Trace) -> Mapping[int, int]:
     """Return the thread of each process that launches the most, else that names the most."""
     calls = trace.api_calls
-    lanes = ["process", "thread"]
-    tables = (calls[is_launch(calls["name"])], trace.ranges, trace.host_ops, calls)
+    launches = calls[["process", "thread"]][is_launch(calls["name"])]
     found: dict[int, int] = {}
-    for table in tables:
-        sizes = table.groupby(lanes).size().reset_index(name="size")
-        sizes = sizes.sort_values("size", ascending=False, kind="stable")
-        for process, thread in sizes.drop_duplicates("process")[lanes].itertuples(index=False):
-            found.setdefault(int(process), int(thread))
+    for table in (launches, trace.ranges, trace.host_ops, calls):
+        lanes = rows_by_values(table["process"], table["thread"])
+        for process, thread in sorted(lanes, key=lambda lane: -len(lanes[lane])):
+            found.setdefault(process, thread)
     return found
 
 
 def _times_of_processes(parts: pd.DataFrame) -> dict[int, Intervals]:
     starts, ends = parts["start_ns"].to_numpy(np.int64), parts["end_ns"].to_numpy(np.int64)
     return {
-        int(str(process)): Intervals.union_of(starts[rows], ends[rows])
-        for process, rows in parts.groupby("process").indices.items()
+        process: Intervals.union_of(starts[rows], ends[rows])
+        for process, rows in rows_by_value(parts["process"]).items()
     }
 
 
@@ -168,15 +167,16 @@ def _framed(trace: Trace, columns: _Int64Array, lanes: Lanes) -> pd.DataFrame:
     names = pd.Index(["", *lanes.names], dtype=object)
     return pd.DataFrame(
         {
-            "gap": gap,
-            "device": find_gaps(trace)["device"].to_numpy(np.int64)[gap],
-            "start_ns": starts,
-            "end_ns": ends,
+            "gap": compact(gap),
+            "device": find_gaps(trace)["device"].to_numpy()[gap],
+            "start_ns": starts.copy(),  # or all columns stayed in memory
+            "end_ns": ends.copy(),
             "cause": pd.Categorical.from_codes(cause, pd.Index(CAUSES)),
             "name": pd.Categorical.from_codes(name + 1, names),
             "operator": pd.Categorical.from_codes(operator + 1, names),
             "by": pd.Categorical.from_codes(by, pd.Index(BY)),
-        }
+        },
+        copy=False,
     )
 
 

@@ -13,10 +13,19 @@ import pandas as pd
 from traceprof.facts.names.ranges import DECORATED, plain_categories
 from traceprof.model.steps import OWN_DOMAIN
 
-__all__ = ["PHASES", "UNCLAIMED", "phase_of", "phases_of_ranges"]
+__all__ = ["PHASES", "PROFILER", "PROFILER_RANGES", "UNCLAIMED", "phase_of", "phases_of_ranges"]
 
 UNCLAIMED: Final = "outside any phase"
-PHASES: Final = ("data", "h2d", "forward", "eval", "backward", "communication", "optimizer")
+PROFILER: Final = "profiler"
+"""Stands for a phase where it was the profiler itself that took the time."""
+
+PHASES: Final = (
+    *("data", "h2d", "forward", "eval", "backward", "communication", "optimizer"),
+    PROFILER,
+)
+
+PROFILER_RANGES: Final = ("traceprof.window.start", "traceprof.window.stop")
+"""Where the embedded recorder opens and closes its windows."""
 
 _OWN: Final = {
     "data": "data",
@@ -26,6 +35,7 @@ _OWN: Final = {
     "backward": "backward",
     "optimizer": "optimizer",
     "zero_grad": "optimizer",
+    **dict.fromkeys(PROFILER_RANGES, PROFILER),
 }
 _BY_HAND: Final = tuple(
     (phase, re.compile(pattern, re.IGNORECASE))
@@ -74,7 +84,9 @@ _BY_HAND: Final = tuple(
 def phase_of(name: str, domain: str) -> str | None:
     """Return the phase that a range of this name stands for, None where it stands for none."""
     if domain == OWN_DOMAIN:
-        return "communication" if name.startswith("comm:") else _OWN.get(name)
+        # Optimizers after the first bear a number.
+        plain = name.partition("#")[0]
+        return "communication" if name.startswith("comm:") else _OWN.get(plain)
     for phase, pattern in _BY_HAND:
         if pattern.fullmatch(name.strip(" #")):
             return phase

@@ -22,6 +22,7 @@ from traceprof.facts.names.phases import PHASES, UNCLAIMED
 from traceprof.facts.ranks.others import beyond_others
 from traceprof.facts.ranks.waits import matches_in_step
 from traceprof.model.activity import Activity
+from traceprof.model.grouping import rows_by_values
 from traceprof.model.intervals import Intervals
 from traceprof.model.ranks import Ranks
 from traceprof.model.trace import Trace
@@ -169,13 +170,10 @@ def _on_devices(trace: Trace) -> dict[int, dict[str, Intervals]]:
     columns = ("start_ns", "end_ns", "process")
     starts, ends, process = (kernels[name].to_numpy(np.int64)[computing] for name in columns)
     phases = phases_of_work(trace, "kernels")[computing]
-    keys = pd.DataFrame({"process": process, "phase": phases})
     found: dict[int, dict[str, Intervals]] = {}
-    for rows in keys.groupby(["process", "phase"]).indices.values():
-        phase = phases[rows[0]]
+    for (owner, phase), rows in rows_by_values(process, phases).items():
         name = PHASES[phase] if phase >= 0 else UNCLAIMED
-        own = found.setdefault(int(process[rows[0]]), {})
-        own[name] = Intervals.union_of(starts[rows], ends[rows])
+        found.setdefault(owner, {})[name] = Intervals.union_of(starts[rows], ends[rows])
     return found
 
 

@@ -98,7 +98,11 @@ def _between_all_steps(trace: Trace) -> pd.DataFrame:
         starts, ends, number = starts[gaps], ends[gaps], own["step"].to_numpy(np.int64)[gaps]
         left = Intervals.union_of(starts, ends)
         evaluated = times.get((process, EVALUATION), Intervals.empty())
-        times[process, EVALUATION] = evaluated | _forward_alone(times, process, left)
+        evaluated = evaluated | _forward_alone(times, process, left)
+        fetched = times.get((process, DATA_WAIT), Intervals.empty())
+        saved = times.get((process, CHECKPOINT), Intervals.empty())
+        loops = _evaluation_loops(starts, ends, evaluated & left, fetched & left)
+        times[process, EVALUATION] = evaluated | (loops - saved)
         for cause in BETWEEN_CAUSES:
             known = times.get((process, cause), Intervals.empty())
             found = left if cause == UNKNOWN else left & known
@@ -118,6 +122,29 @@ def _forward_alone(
     nothing = Intervals.empty()
     is_training = bool(len(times.get((process, "backward"), nothing) & left))
     return nothing if is_training else times.get((process, "forward"), nothing)
+
+
+def _evaluation_loops(
+    starts: _Int64Array, ends: _Int64Array, evaluated: Intervals, fetched: Intervals
+) -> Intervals:
+    """Return the loops of evaluation, from their first fetch on, in the gaps that hold any.
+
+    What is fetched after the last forward pass may be for the next step.
+    """
+    first, last = _reach(starts, ends, evaluated)
+    is_held = last > first
+    begins = np.minimum(first, _reach(starts, ends, fetched)[0])
+    return Intervals.union_of(begins[is_held], last[is_held])
+
+
+def _reach(
+    starts: _Int64Array, ends: _Int64Array, times: Intervals
+) -> tuple[_Int64Array, _Int64Array]:
+    """Return from when to when ``times`` reach in each gap: from its end to its start if never."""
+    known_starts, known_ends = np.append(times.starts, ends.max()), np.append(0, times.ends)
+    first = known_starts[np.searchsorted(times.starts, starts)]
+    last = known_ends[np.searchsorted(times.starts, ends)]
+    return np.minimum(first, ends), np.maximum(last, starts)
 
 
 _COLUMNS: Final = ("process", "start_ns", "end_ns")

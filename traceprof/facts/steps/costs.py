@@ -14,10 +14,12 @@ from traceprof.facts.steps.between import CHECKPOINT, EVALUATION, activity_of_ra
 from traceprof.facts.steps.find import find_steps
 from traceprof.facts.steps.spans import rows_by
 from traceprof.model.intervals import Intervals
+from traceprof.model.steps import OWN_DOMAIN
 from traceprof.model.trace import Trace
 
 __all__ = [
     "COMPILING",
+    "GARBAGE",
     "LOADING_KERNELS",
     "ONE_OFF_KINDS",
     "compiling_ranges",
@@ -26,10 +28,14 @@ __all__ = [
 
 LOADING, COMPILING, WARMUP = "loading", "compiling", "warm-up"
 LOADING_KERNELS = "loading kernels"
-ONE_OFF_KINDS: Final = (COMPILING, LOADING_KERNELS, CHECKPOINT, EVALUATION, WARMUP, LOADING)
+GARBAGE = "garbage collection"
+ONE_OFF_KINDS: Final = (
+    *(COMPILING, LOADING_KERNELS, GARBAGE, CHECKPOINT, EVALUATION, WARMUP, LOADING),
+)
 """What is paid once, in the order in which it claims time.
 
 compiling: ranges and calls that compile code for devices; loading kernels: calls that load it;
+garbage collection: full collections of Python's, which stop all threads;
 checkpoint and evaluation: ranges named so; warm-up: the steps that are called so, without what they
 compile; loading: ranges at the beginning that load or build the model, and copies to a device
 before the first step.
@@ -71,6 +77,9 @@ def _named(trace: Trace) -> pd.DataFrame:
     """Return the ranges and calls that are some kind of cost by their names."""
     columns = ["process", "start_ns", "end_ns"]
     tables = [compiling_ranges(trace)[columns].assign(kind=COMPILING)]
+    ranges = trace.ranges
+    collections = ranges[(ranges["domain"] == OWN_DOMAIN) & (ranges["name"] == "gc")]
+    tables.append(collections[columns].assign(kind=GARBAGE))
     for name, pattern, kind in (
         ("ranges", _LOADS, LOADING),
         ("api_calls", _COMPILING_CALLS, COMPILING),

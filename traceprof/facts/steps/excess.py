@@ -12,17 +12,14 @@ import pandas as pd
 from traceprof.facts.names.phases import PHASES
 from traceprof.facts.steps.parts import DEVICE_PARTS
 
-__all__ = ["BETWEEN_STEPS", "PROFILER", "excess_of_steps"]
+__all__ = ["BETWEEN_STEPS", "excess_of_steps"]
 
 _Float64Array = npt.NDArray[np.float64]
-
-PROFILER: Final = "profiler"
-"""Stands for a phase where it was the profiler itself that took the time."""
 
 BETWEEN_STEPS: Final = "between_steps"
 """Stands for a phase where it was the time between two steps."""
 
-_PHASES: Final = tuple(f"{name}_ns" for name in (*PHASES, PROFILER, BETWEEN_STEPS))
+_PHASES: Final = tuple(f"{name}_ns" for name in (*PHASES, BETWEEN_STEPS))
 _EXPLAINS: Final = 0.5
 
 

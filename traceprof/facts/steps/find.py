@@ -21,7 +21,8 @@ import pandas as pd
 from traceprof.errors import UsageError
 from traceprof.facts.cache import fact, of_window
 from traceprof.facts.steps.kernels import find_optimizer_steps, find_periodic_steps
-from traceprof.facts.steps.ranges import steps_between_ends, steps_of_phases, steps_of_ranges
+from traceprof.facts.steps.phases import PhaseSteps, steps_of_backward, steps_of_phases
+from traceprof.facts.steps.ranges import steps_between_ends, steps_of_ranges
 from traceprof.facts.steps.spans import with_spans
 from traceprof.facts.steps.warmup import count_warmup
 from traceprof.model.ranks import Ranks
@@ -41,6 +42,7 @@ __all__ = [
 ]
 
 _EXPLICIT: Final = re.compile("user_step")
+_ASKED_FOR: Final = re.compile(r"step:.+")
 _PROFILER_STEP: Final = re.compile(r"ProfilerStep\s*#\s*(?P<number>\d+)")
 _OPTIMIZER_STEP: Final = re.compile(r"Optimizer\.step#.*")
 _NAMED_STEP: Final = re.compile(
@@ -184,9 +186,11 @@ def rows_of_steps(trace: Trace) -> npt.NDArray[np.int64]:
 
 def _decided(traces: Sequence[Trace], n_warmup: int | None) -> list[Steps]:
     for source, find in _ANNOTATED:
-        tables = [find(trace.ranges) for trace in traces]
+        annotated = [find(trace.ranges) for trace in traces]
+        tables = [table for table, _ in annotated]
         if any(map(len, tables)):
-            return _with_warmup(traces, tables, source, 1.0, n_warmup)
+            most = max((detail for table, detail in annotated if len(table)), default="")
+            return _with_warmup(traces, tables, source + most, 1.0, n_warmup)
     found = [find_optimizer_steps(trace) for trace in traces]
     sure = [steps.confidence_ratio for steps in found if len(steps.table)]
     if sure:
@@ -241,17 +245,46 @@ def _foreign(ranges: pd.DataFrame) -> pd.DataFrame:
     return ranges[ranges["domain"] != OWN_DOMAIN]
 
 
-_ANNOTATED: Final[tuple[tuple[str, Callable[[pd.DataFrame], pd.DataFrame]], ...]] = (
-    ("traceprof.step()", lambda ranges: steps_of_ranges(_own(ranges), _EXPLICIT, ["user_step"])),
-    ("recorded phases", lambda ranges: steps_of_phases(_own(ranges))),
-    ("ProfilerStep", lambda ranges: steps_of_ranges(ranges, _PROFILER_STEP, ["ProfilerStep"])),
+def _asked_for(ranges: pd.DataFrame) -> tuple[pd.DataFrame, str]:
+    """Return the steps of ``traceprof record --step-from``, and from what they are."""
+    own = _own(ranges)
+    table = steps_of_ranges(own, _ASKED_FOR, ["step:"])
+    if table.empty:
+        return table, ""
+    names = own["name"].astype(str)
+    return table, names[names.str.startswith("step:")].iloc[0].removeprefix("step:")
+
+
+def _of_phases(found: PhaseSteps) -> tuple[pd.DataFrame, str]:
+    several = found.optimizers_count
+    return found.table, f", {several} optimizers a step" if several > 1 else ""
+
+
+_ANNOTATED: Final[tuple[tuple[str, Callable[[pd.DataFrame], tuple[pd.DataFrame, str]]], ...]] = (
+    (
+        "traceprof.step()",
+        lambda ranges: (steps_of_ranges(_own(ranges), _EXPLICIT, ["user_step"]), ""),
+    ),
+    ("--step-from ", _asked_for),
+    ("recorded phases", lambda ranges: _of_phases(steps_of_phases(_own(ranges)))),
+    (
+        "ProfilerStep",
+        lambda ranges: (steps_of_ranges(ranges, _PROFILER_STEP, ["ProfilerStep"]), ""),
+    ),
     (
         "ranges named step",
-        lambda ranges: steps_of_ranges(_foreign(ranges), _NAMED_STEP, _STEP_WORDS),
+        lambda ranges: (steps_of_ranges(_foreign(ranges), _NAMED_STEP, _STEP_WORDS), ""),
     ),
     (
         "ends of Optimizer.step",
-        lambda ranges: steps_between_ends(_foreign(ranges), _OPTIMIZER_STEP, ["Optimizer.step"]),
+        lambda ranges: (
+            steps_between_ends(_foreign(ranges), _OPTIMIZER_STEP, ["Optimizer.step"]),
+            "",
+        ),
+    ),
+    (
+        "backward passes: no optimizer of torch was seen",
+        lambda ranges: _of_phases(steps_of_backward(_own(ranges))),
     ),
 )
 _OPTIMIZER: Final = "inferred from the optimizer's kernels"

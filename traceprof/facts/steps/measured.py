@@ -12,7 +12,7 @@ import numpy.typing as npt
 import pandas as pd
 
 from traceprof.facts.cache import of_window
-from traceprof.facts.names.phases import PHASES
+from traceprof.facts.names.phases import PHASES, PROFILER
 from traceprof.facts.steps.between import between_steps, cause_of_steps
 from traceprof.facts.steps.excess import BETWEEN_STEPS, excess_of_steps
 from traceprof.facts.steps.find import (
@@ -54,7 +54,7 @@ _ORDER: Final = (
     *("process", "step", "at_ns", "duration_ns", "device_ns"),
     *DEVICE_PARTS,
     *("host_at_ns", "period_ns", "between_ns", "between_cause", "lag_ns"),
-    *(f"{phase}_ns" for phase in PHASES),
+    *(f"{phase}_ns" for phase in PHASES if phase != PROFILER),
     *_SUMS,
 )
 

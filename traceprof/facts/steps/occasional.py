@@ -14,7 +14,7 @@ import numpy.typing as npt
 import pandas as pd
 
 from traceprof.facts.steps.between import CHECKPOINT, EVALUATION, between_steps
-from traceprof.facts.steps.costs import COMPILING, LOADING_KERNELS, costs_of_processes
+from traceprof.facts.steps.costs import COMPILING, GARBAGE, LOADING_KERNELS, costs_of_processes
 from traceprof.facts.steps.spans import rows_by
 from traceprof.model.intervals import Intervals
 from traceprof.model.results import Note
@@ -24,7 +24,7 @@ __all__ = ["OCCASIONS", "explained_by", "notes_on_occasions", "occasions_in"]
 
 _Float64Array = npt.NDArray[np.float64]
 
-OCCASIONS: Final = (EVALUATION, CHECKPOINT, COMPILING, LOADING_KERNELS)
+OCCASIONS: Final = (EVALUATION, CHECKPOINT, COMPILING, LOADING_KERNELS, GARBAGE)
 """What is done now and then, beside the steps."""
 
 _FLOOR: Final = 0.05

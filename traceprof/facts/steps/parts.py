@@ -14,6 +14,7 @@ import pandas as pd
 
 from traceprof.facts.device.times import device_time, devices_of_processes
 from traceprof.facts.host.phases import find_host_phases
+from traceprof.facts.names.phases import PROFILER, PROFILER_RANGES
 from traceprof.facts.steps.spans import owner_of, rows_by
 from traceprof.model.intervals import Intervals
 from traceprof.model.parts import PARTS
@@ -32,7 +33,6 @@ _Int64Array = npt.NDArray[np.int64]
 _Float64Array = npt.NDArray[np.float64]
 
 DEVICE_PARTS: Final = tuple(f"{part}_ns" for part in PARTS)
-_WINDOW_WORK: Final = ("traceprof.window.start", "traceprof.window.stop")
 _COUNTED: Final = ("h2d", "d2h", "p2p")
 
 
@@ -75,6 +75,8 @@ def phases_of_host(trace: Trace, steps: pd.DataFrame) -> Mapping[str, _Float64Ar
         if rows is None:
             continue
         for phase, time in phases.times.items():
+            if phase == PROFILER:  # which takes more than its ranges: see `profiler_in_steps`
+                continue
             column = columns.setdefault(f"{phase}_ns", np.full(len(steps), np.nan))
             column[rows] = time.covered_ns(starts[rows], ends[rows])
     return columns
@@ -87,7 +89,7 @@ def profiler_in_steps(trace: Trace, steps: pd.DataFrame) -> Mapping[str, _Float6
     """
     starts, ends = _spans(steps)
     ranges = trace.ranges
-    own = ranges[(ranges["domain"] == OWN_DOMAIN) & ranges["name"].isin(_WINDOW_WORK)]
+    own = ranges[(ranges["domain"] == OWN_DOMAIN) & ranges["name"].isin(PROFILER_RANGES)]
     columns = ["process", "start_ns", "end_ns"]
     spans = pd.concat([own[columns], trace.overheads[columns]], ignore_index=True)
     busy = np.zeros(len(steps))

@@ -15,6 +15,9 @@ import numpy.typing as npt
 import pandas as pd
 
 from traceprof.facts.launches import launches_of
+from traceprof.facts.names.phases import PROFILER_RANGES
+from traceprof.model.grouping import rows_by_value
+from traceprof.model.steps import OWN_DOMAIN
 from traceprof.model.trace import DEVICE_TABLES, Trace
 
 __all__ = ["owner_of", "rows_by", "with_spans"]
@@ -36,9 +39,10 @@ def with_spans(table: pd.DataFrame, trace: Trace, *, is_of_kernels: bool) -> pd.
     following = ends.copy()
     begins, finishes, known = starts.copy(), ends.copy(), np.full(len(table), is_of_kernels)
     first, last, called = (None,) * 3 if is_of_kernels else _work_of_steps(table, trace)
-    for rows in rows_by(table, "process").values():
+    for process, rows in rows_by(table, "process").items():
         # A step that begins before the one before ended has no time between them.
         following[rows[:-1]] = np.maximum(starts[rows[1:]], starts[rows[:-1]])
+        _leave_out(trace, process, rows, ends, following)
         if first is None or last is None:
             continue
         begins[rows], finishes[rows], known[rows] = _spans(
@@ -53,6 +57,20 @@ def with_spans(table: pd.DataFrame, trace: Trace, *, is_of_kernels: bool) -> pd.
     )
 
 
+def _leave_out(
+    trace: Trace, process: int, rows: _Int64Array, ends: _Int64Array, following: _Int64Array
+) -> None:
+    """Have the periods of ``rows`` end where the profiler stops the loop for itself."""
+    ranges = trace.ranges
+    is_own = ranges["name"].isin(PROFILER_RANGES) & (ranges["domain"] == OWN_DOMAIN)
+    stops = np.sort(ranges["start_ns"].to_numpy(np.int64)[is_own & (ranges["process"] == process)])
+    if not len(stops):
+        return
+    place = np.searchsorted(stops, ends[rows])
+    first = np.append(stops, _EARLIEST)[place]
+    following[rows] = np.where(first < following[rows], first, following[rows])
+
+
 def _spans(
     starts: _Int64Array, following: _Int64Array, first: _Int64Array, last: _Int64Array
 ) -> tuple[_Int64Array, _Int64Array, npt.NDArray[np.bool_]]:
@@ -62,7 +80,9 @@ def _spans(
         return starts, following, worked
     ends = np.maximum.accumulate(np.where(worked, last, following))
     earliest = max(starts[0], first[0]) if worked[0] else starts[0]
-    begins = np.concatenate(([min(earliest, ends[0])], ends[:-1]))
+    # Where something came between two periods, the later one begins with its own.
+    begun = np.where(starts[1:] > following[:-1], np.maximum(starts[1:], ends[:-1]), ends[:-1])
+    begins = np.concatenate(([min(earliest, ends[0])], np.minimum(begun, ends[1:])))
     return begins, ends, worked
 
 
@@ -103,7 +123,7 @@ def owner_of(steps: pd.DataFrame, process: pd.Series, instants: _Int64Array) -> 
     """
     owner = np.full(len(instants), -1, np.int64)
     starts, ends = (steps[name].to_numpy(np.int64) for name in ("start_ns", "end_ns"))
-    of_process = rows_by(process.to_frame("process"), "process")
+    of_process = rows_by_value(process)
     for key, rows in rows_by(steps, "process").items():
         mine = of_process.get(key)
         if mine is None:
@@ -116,7 +136,4 @@ def owner_of(steps: pd.DataFrame, process: pd.Series, instants: _Int64Array) -> 
 
 def rows_by(frame: pd.DataFrame, column: str) -> dict[int, _Int64Array]:
     """Return the rows of each value of an integer column, in the order of the values."""
-    return {
-        int(str(value)): np.asarray(rows, np.int64)
-        for value, rows in frame.groupby(column).indices.items()
-    }
+    return dict(rows_by_value(frame[column]))

@@ -11,7 +11,7 @@ import numpy as np
 import pandas as pd
 
 from traceprof.errors import TraceError
-from traceprof.formats.base import Candidate, ReadOptions, TraceFormat
+from traceprof.formats.base import Candidate, ReadOptions, TraceFormat, cutter
 from traceprof.formats.kineto.categories import (
     ANNOTATIONS,
     API_CALLS,
@@ -25,7 +25,6 @@ from traceprof.formats.kineto.categories import (
     SYNCS,
 )
 from traceprof.formats.kineto.collectives import make_collectives
-from traceprof.formats.kineto.cut import cut
 from traceprof.formats.kineto.cut_note import cut_window
 from traceprof.formats.kineto.device import (
     make_copies,
@@ -162,5 +161,5 @@ FORMAT: Final = TraceFormat(
     summary="Chrome trace of torch.profiler (Kineto), .json or .json.gz",
     recognises=recognises,
     read=read,
-    cut=cut,
+    cut=cutter("traceprof.formats.kineto.cut"),
 )

@@ -6,19 +6,13 @@ import sqlite3
 from collections.abc import Callable, Mapping
 from typing import Any, Final
 
-import numpy as np
 import pandas as pd
 
 from traceprof.formats.nsys.schema import KERNEL_SHAPE, NSYS_TABLES, global_id
 from traceprof.formats.nsys.sidecar_rows import global_ids
 from traceprof.formats.sqlite.rows import StringIds, insert_columns, without_absent
 
-__all__ = ["EVENT_WRITERS", "append_annotations"]
-
-_PUSH_POP: Final = 59
-_START_END: Final = 60
-_MARK: Final = 34
-_DOMAIN: Final = 75
+__all__ = ["EVENT_WRITERS"]
 
 _COPY_KINDS: Final = {"unknown": 0, "h2d": 1, "d2h": 2, "d2d": 8, "h2h": 9, "p2p": 10}
 _MEMORY_KINDS: Final = {
@@ -31,83 +25,6 @@ _MEMORY_KINDS: Final = {
     "managed_static": 6,
 }
 _SYNC_TYPES: Final = {"unknown": 0, "event": 1, "stream_wait": 2, "stream": 3, "context": 4}
-
-
-def append_annotations(
-    connection: sqlite3.Connection,
-    ranges: pd.DataFrame,
-    marks: pd.DataFrame,
-    strings: StringIds,
-) -> None:
-    """Add ranges and marks to ``NVTX_EVENTS``, with the domains that they need."""
-    if not len(ranges) and not len(marks):
-        return
-    _create(connection, "NVTX_EVENTS")
-    domains = _create_domains(connection, ranges, marks)
-    for frame, event_type in (
-        (ranges[ranges["kind"] != "start_end"], _PUSH_POP),
-        (ranges[ranges["kind"] == "start_end"], _START_END),
-        (marks, _MARK),
-    ):
-        if len(frame):
-            is_span = event_type != _MARK
-            insert_columns(
-                connection,
-                "NVTX_EVENTS",
-                {
-                    "start": frame["start_ns"],
-                    "end": frame["end_ns"] if is_span else None,
-                    "eventType": event_type,
-                    "category": without_absent(frame["category"]) if is_span else None,
-                    "globalTid": global_ids(frame),
-                    "textId": strings.ids_of(frame["name"]),
-                    "domainId": [
-                        domains[key]
-                        for key in zip(frame["process"], frame["domain"].astype(str), strict=True)
-                    ],
-                    **_payloads(frame["payload"].to_numpy()),
-                },
-            )
-
-
-def _create_domains(
-    connection: sqlite3.Connection, ranges: pd.DataFrame, marks: pd.DataFrame
-) -> dict[tuple[int, str], int]:
-    """Return (process, domain) → id; ids count per process, above those that are there."""
-    last = dict(
-        connection.execute(
-            "SELECT globalTid >> 24 & 0xFFFFFF, max(domainId) FROM NVTX_EVENTS GROUP BY 1"
-        )
-    )
-    keys = pd.concat([ranges[["process", "domain"]], marks[["process", "domain"]]])
-    ids: dict[tuple[int, str], int] = {}
-    pairs = keys.astype({"domain": str}).drop_duplicates()
-    for process, domain in sorted(zip(pairs["process"], pairs["domain"], strict=True)):
-        if not domain:
-            ids[process, domain] = 0
-            continue
-        ids[process, domain] = last[process] = (last.get(process) or 0) + 1
-        connection.execute(
-            "INSERT INTO NVTX_EVENTS (start, eventType, text, globalTid, domainId)"
-            " VALUES (0, ?, ?, ?, ?)",
-            (_DOMAIN, domain, global_id(process, process), ids[process, domain]),
-        )
-    return ids
-
-
-def _payloads(values: Any) -> dict[str, list[Any]]:
-    """Return the payload columns: whole numbers apart from the others, as NVTX has them."""
-    is_known = ~np.isnan(values)
-    is_whole = is_known & (np.abs(values) < 2.0**63) & (np.floor(values) == values)
-    return {
-        "int64Value": [
-            int(value) if whole else None for value, whole in zip(values, is_whole, strict=True)
-        ],
-        "doubleValue": [
-            float(value) if real else None
-            for value, real in zip(values, is_known & ~is_whole, strict=True)
-        ],
-    }
 
 
 def _create(connection: sqlite3.Connection, table: str) -> None:

@@ -9,8 +9,7 @@ from typing import Final
 
 import pandas as pd
 
-from traceprof.formats.base import Candidate, Outline, ReadOptions, TraceFormat
-from traceprof.formats.nsys.cut import cut
+from traceprof.formats.base import Candidate, Outline, ReadOptions, TraceFormat, cutter
 from traceprof.formats.nsys.device import (
     GRAPHS,
     KERNELS,
@@ -41,6 +40,7 @@ from traceprof.formats.nsys.nccl import (
     make_nccl_collectives,
     read_nccl_calls,
 )
+from traceprof.formats.nsys.secrets import told_secrets
 from traceprof.formats.nsys.sidecar import (
     COLLECTIVES,
     SAMPLES,
@@ -382,5 +382,6 @@ FORMAT: Final = TraceFormat(
     recognises=recognises,
     read=read,
     outline=outline,
-    cut=cut,
+    cut=cutter("traceprof.formats.nsys.cut"),
+    secrets=told_secrets,
 )

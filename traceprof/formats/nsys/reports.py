@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import shutil
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -17,10 +17,10 @@ from typing import Final
 from traceprof.cache.entries import Cache
 from traceprof.cache.identity import digest, identify_code, identify_file, is_settled
 from traceprof.errors import TraceError
-from traceprof.formats.base import Candidate, Outline, ReadOptions, TraceFormat
-from traceprof.formats.nsys.cut import cut as cut_export
+from traceprof.formats.base import Candidate, Outline, ReadOptions, TraceFormat, cutter
 from traceprof.formats.nsys.reader import FORMAT as NSYS
 from traceprof.formats.nsys.reader import outline as read_outline
+from traceprof.formats.nsys.secrets import told_secrets
 from traceprof.formats.nsys.tools import convert_stream, export_report, find_importer
 from traceprof.model.cutting import CutProgress, CutReport, CutRequest
 from traceprof.model.trace import Trace
@@ -53,8 +53,15 @@ def outline(path: Path) -> Outline:
 
 def cut(source: Path, target: Path, request: CutRequest, progress: CutProgress) -> CutReport:
     """Write a part of a report to the empty file ``target``, as a SQLite export."""
+    cut_export = cutter("traceprof.formats.nsys.cut")
     with exported_report(source) as database:
         return cut_export(database, target, request, progress)
+
+
+def secrets(path: Path) -> Sequence[str]:
+    """Return what it tells to be secret."""
+    with exported_report(path) as database:
+        return told_secrets(database)
 
 
 @contextmanager
@@ -170,4 +177,5 @@ FORMAT: Final = TraceFormat(
     outline=outline,
     read_by_export=True,
     cut=cut,
+    secrets=secrets,
 )

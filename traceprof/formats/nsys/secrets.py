@@ -5,15 +5,17 @@ from __future__ import annotations
 import re
 import sqlite3
 from collections.abc import Sequence
-from contextlib import suppress
+from contextlib import closing, suppress
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Final
 
+from traceprof.errors import TraceError
 from traceprof.formats.sqlite.table_names import quoted
 from traceprof.model.cutting import REMOVED
 from traceprof.model.masking import MASK, masked_text, secrets_of
 
-__all__ = ["Passing", "passing_of"]
+__all__ = ["Passing", "passing_in", "passing_of", "told_secrets"]
 
 _ARGUMENT: Final = re.compile(r"(.*):ARGUMENT_(\d+)")
 _SHORTEST_PART: Final = 6
@@ -119,6 +121,34 @@ def passing_of(connection: sqlite3.Connection, schema: str) -> Passing:
         {secret.argument: secret.shown for secret in found_secrets},
         sorted((part for part in parts if len(part) >= _SHORTEST_PART), key=len, reverse=True),
     )
+
+
+def passing_in(database: Path) -> Passing:
+    """Return how the texts of the export ``database`` are passed on.
+
+    Raises:
+        TraceError: it cannot be read.
+    """
+    try:
+        with closing(sqlite3.connect(database)) as connection:
+            return passing_of(connection, "main")
+    except sqlite3.Error as error:
+        raise TraceError(f"{database}: cannot be cleaned of secrets ({error})") from error
+
+
+def told_secrets(path: Path) -> Sequence[str]:
+    """Return the secrets that the environments and arguments in an export tell.
+
+    Raises:
+        TraceError: it is damaged.
+    """
+    try:
+        with closing(
+            sqlite3.connect(f"{path.resolve().as_uri()}?mode=ro&immutable=1", uri=True)
+        ) as c:
+            return passing_of(c, "main").parts
+    except sqlite3.Error as error:
+        raise TraceError(f"{path}: a damaged SQLite database ({error})") from error
 
 
 def _text(value: bytes | None) -> str:

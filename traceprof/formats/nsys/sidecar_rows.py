@@ -15,7 +15,9 @@ from traceprof.formats.sqlite.rows import StringIds, insert_columns, without_abs
 from traceprof.model.text import storable
 from traceprof.model.trace import Trace
 
-__all__ = ["append_traceprof_tables", "global_ids"]
+_ID: Final = 0xFFFFFF
+
+__all__ = ["append_traceprof_events", "append_traceprof_tables", "global_ids"]
 
 
 def append_traceprof_tables(
@@ -36,11 +38,21 @@ def append_traceprof_tables(
     )
 
 
+def append_traceprof_events(
+    connection: sqlite3.Connection, tables: Mapping[str, pd.DataFrame], strings: StringIds
+) -> None:
+    """Add rows of events to the ``TRACEPROF_`` tables."""
+    for name, table in tables.items():
+        if name in _WRITERS and len(table):
+            _WRITERS[name](connection, table, strings)
+
+
 def global_ids(frame: pd.DataFrame) -> list[int]:
     """Return the ``globalTid`` of each row."""
-    processes = frame["process"].to_numpy(np.int64)
-    threads = frame["thread"].to_numpy(np.int64)
-    return [global_id(*pair) for pair in zip(processes.tolist(), threads.tolist(), strict=True)]
+    processes = frame["process"].to_numpy(np.int64) & _ID
+    threads = frame["thread"].to_numpy(np.int64) & _ID
+    ids: list[int] = (global_id(0) | processes << 24 | threads).tolist()
+    return ids
 
 
 def _create(connection: sqlite3.Connection, table: str) -> None:

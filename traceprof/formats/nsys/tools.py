@@ -89,6 +89,7 @@ def _run(command: Sequence[str | Path]) -> tuple[int, str]:
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         check=False,
+        start_new_session=True,  # Ctrl-C is for us: a report that is lost is lost for good
     )
     return done.returncode, done.stdout.decode("utf-8", "replace")
 

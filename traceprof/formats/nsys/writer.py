@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sqlite3
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Final
@@ -13,12 +13,14 @@ import pandas as pd
 
 from traceprof.errors import UsageError
 from traceprof.files import new_file
-from traceprof.formats.nsys.event_rows import EVENT_WRITERS, append_annotations
+from traceprof.formats.nsys.event_appender import EventAppender, EventTables
+from traceprof.formats.nsys.event_rows import EVENT_WRITERS
 from traceprof.formats.nsys.schema import NSYS_TABLES, TRACEPROF_TABLES, global_id
 from traceprof.formats.nsys.sidecar_rows import append_traceprof_tables, global_ids
 from traceprof.formats.sqlite.rows import StringIds, insert_columns
 from traceprof.model.kernel_shapes import shapes_of
 from traceprof.model.trace import Trace
+from traceprof.model.window import TimeWindow
 from traceprof.units import NS_PER_S
 
 __all__ = ["NSYS_TABLES", "TRACEPROF_TABLES", "append_to_nsys", "write_nsys"]
@@ -46,11 +48,17 @@ _COPY_LABELS: Final = {
 _MEMORY_LABELS: Final = {0: "Pageable", 1: "Pinned", 2: "Device", 3: "Array", 4: "Managed"}
 
 
-def write_nsys(trace: Trace, path: Path, manifest: Mapping[str, str] | None = None) -> None:
+def write_nsys(
+    trace: Trace,
+    path: Path,
+    manifest: Mapping[str, str] | None = None,
+    events: Iterable[EventTables] = (),
+) -> None:
     """Write ``trace`` to ``path``, replacing what is there.
 
     The file appears under its name only when it is whole. ``manifest`` (name → value) goes into
-    ``TRACEPROF_MANIFEST``.
+    ``TRACEPROF_MANIFEST``. ``events`` are more rows of events, which need not fit in memory all
+    together.
 
     Raises:
         UsageError: the file cannot be written.
@@ -59,16 +67,22 @@ def write_nsys(trace: Trace, path: Path, manifest: Mapping[str, str] | None = No
         for table in _ALWAYS:
             connection.execute(f"CREATE TABLE {table} ({NSYS_TABLES[table]})")
         strings = StringIds(connection)
-        _write_session(connection, trace)
         _write_targets(connection, trace, strings)
         for name, write in EVENT_WRITERS.items():
             if name in trace.recorded or len(trace.table(name)):
                 write(connection, _rows_of(trace, name), strings)
-        append_annotations(connection, trace.ranges, trace.marks, strings)
+        appender = EventAppender(connection, strings)
+        appender.append({"ranges": trace.ranges, "marks": trace.marks})
         append_traceprof_tables(connection, trace, strings, manifest or {})
+        _write_session(connection, trace, appender.append_all(events, trace.span))
 
 
-def append_to_nsys(trace: Trace, path: Path, manifest: Mapping[str, str] | None = None) -> None:
+def append_to_nsys(
+    trace: Trace,
+    path: Path,
+    manifest: Mapping[str, str] | None = None,
+    events: Iterable[EventTables] = (),
+) -> None:
     """Add the ``TRACEPROF_`` tables and the NVTX rows of ``trace`` to an export of nsys.
 
     ``trace`` must be on the clock of the export. The file is changed in place: it must be one
@@ -81,8 +95,10 @@ def append_to_nsys(trace: Trace, path: Path, manifest: Mapping[str, str] | None 
         with closing(sqlite3.connect(path)) as connection, connection:
             connection.execute(f"CREATE TABLE IF NOT EXISTS StringIds ({NSYS_TABLES['StringIds']})")
             strings = StringIds(connection)
-            append_annotations(connection, trace.ranges, trace.marks, strings)
+            appender = EventAppender(connection, strings)
+            appender.append({"ranges": trace.ranges, "marks": trace.marks})
             append_traceprof_tables(connection, trace, strings, manifest or {})
+            appender.append_all(events, trace.span)
     except sqlite3.Error as error:
         raise UsageError(f"{path}: cannot be written ({error})") from error
 
@@ -107,7 +123,7 @@ def _database_beside(path: Path) -> Iterator[sqlite3.Connection]:
         raise UsageError(f"{path}: cannot be written ({error})") from error
 
 
-def _write_session(connection: sqlite3.Connection, trace: Trace) -> None:
+def _write_session(connection: sqlite3.Connection, trace: Trace, span: TimeWindow) -> None:
     product = {
         "EXPORT_PRODUCT_NAME": "traceprof",
         "EXPORT_SCHEMA_VERSION": _SCHEMA_VERSION,
@@ -125,7 +141,7 @@ def _write_session(connection: sqlite3.Connection, trace: Trace) -> None:
                 time.strftime("%Y-%m-%dT%H:%M:%S %z", time.localtime(seconds)),
             ),
         )
-    start_ns, end_ns = min(0, trace.span.start_ns), trace.span.end_ns
+    start_ns, end_ns = min(0, span.start_ns), span.end_ns
     connection.execute(
         "INSERT INTO ANALYSIS_DETAILS VALUES (?, ?, ?, ?)",
         (global_id(0), end_ns - start_ns, start_ns, end_ns),

@@ -9,8 +9,7 @@ from typing import Final
 
 import pandas as pd
 
-from traceprof.formats.base import Candidate, Outline, ReadOptions, TraceFormat
-from traceprof.formats.nvprof.cut import cut
+from traceprof.formats.base import Candidate, Outline, ReadOptions, TraceFormat, cutter
 from traceprof.formats.nvprof.device import (
     has_kernel_shapes,
     read_copies,
@@ -197,5 +196,5 @@ FORMAT: Final = TraceFormat(
     recognises=recognises,
     read=read,
     outline=outline,
-    cut=cut,
+    cut=cutter("traceprof.formats.nvprof.cut"),
 )

@@ -22,7 +22,8 @@ from traceprof.formats.runs.ranks import (
     numbered,
     varying_number,
 )
-from traceprof.formats.shared.files import examine, is_packed_database
+from traceprof.formats.runs.work_folder import is_work_folder
+from traceprof.formats.shared.files import TABLE_FILES, examine, is_packed_database
 from traceprof.formats.shared.narrowing import outline_of, trace_of_outline
 from traceprof.model.run import Life, RankTrace, RunFiles
 from traceprof.model.tables import ABSENT
@@ -165,7 +166,17 @@ def is_run(paths: Sequence[Path | str]) -> bool:
     path = Path(paths[0])
     if path.is_file():
         return read_manifest(path) is not None
-    return path.is_dir() or _WILDCARDS.search(str(path)) is not None
+    if path.is_dir():
+        return not _is_trace(path)
+    return _WILDCARDS.search(str(path)) is not None
+
+
+def _is_trace(folder: Path) -> bool:
+    """Return whether a folder is one trace: the tables of it as files."""
+    try:
+        return recognised(examine(folder)) is not None
+    except TraceError:
+        return False
 
 
 def _run(
@@ -192,14 +203,18 @@ def _find(paths: Sequence[Path | str]) -> _Found:
     found = _Found()
     for given in paths:
         path = Path(given)
-        if path.is_dir():
+        if path.is_dir() and _is_trace(path):
+            found.files.append(path)
+        elif path.is_dir():
             found.searched = True
             _add_directory(found, path)
         elif not path.exists() and _WILDCARDS.search(str(given)):
             found.searched = True
             root = Path(path.anchor)
             matches = root.glob(str(path.relative_to(root)))
-            found.files += _traces_among([match for match in matches if match.is_file()])
+            found.files += _traces_among(
+                [match for match in matches if match.is_file() or _is_trace(match)]
+            )
         elif not _add_manifest(found, path):
             found.files.append(path)
         found.label = found.label or (path.name if path.is_dir() else path.parent.name)
@@ -208,7 +223,15 @@ def _find(paths: Sequence[Path | str]) -> _Found:
 
 
 def _add_directory(found: _Found, folder: Path) -> None:
+    if is_work_folder(folder):
+        raise TraceError(
+            f"{folder}: is what a recording has captured that is not finished or was broken off: "
+            f"`traceprof recover {folder}` makes a trace of it"
+        )
     files = [path for path in folder.rglob("*") if _is_candidate(path, folder)]
+    stored = {path.parent for path in files if path.suffix in TABLE_FILES}
+    traces = {parent for parent in stored if _is_trace(parent)}
+    files = [*sorted(traces), *(path for path in files if path.parent not in traces)]
     manifests = [path for path in files if path.suffix == ".json" and _add_manifest(found, path)]
     if not manifests:
         found.files += _traces_among(files)

@@ -15,8 +15,18 @@ from traceprof.errors import TraceError
 from traceprof.formats.base import Candidate
 from traceprof.formats.sqlite.database import SQLITE_MAGIC, Database
 
-__all__ = ["GZIP_MAGIC", "GzipSource", "examine", "is_packed_database", "unpacked", "unpacked_head"]
+__all__ = [
+    "GZIP_MAGIC",
+    "TABLE_FILES",
+    "GzipSource",
+    "examine",
+    "is_packed_database",
+    "unpacked",
+    "unpacked_head",
+]
 
+TABLE_FILES: Final = (".parquet", ".arrow")
+"""The suffixes of files that hold one table of a trace."""
 GZIP_MAGIC: Final = b"\x1f\x8b"
 _GZIP_WINDOW: Final = zlib.MAX_WBITS | 16
 _PACKED_BYTES: Final = 1 << 18
@@ -26,9 +36,13 @@ _UNPACKED_BYTES: Final = 1 << 20
 def examine(path: Path) -> Candidate:
     """Return what there is to know a file by: its first bytes and, if it is SQLite, its tables.
 
+    Of a folder that holds tables as files it is what these are called.
+
     Raises:
         TraceError: no file, an empty one, or a damaged database.
     """
+    if path.is_dir() and (names := _tables_in(path)):
+        return Candidate(path, b"", files=names)
     try:
         with path.open("rb") as file:
             head = file.read(4096)
@@ -42,6 +56,12 @@ def examine(path: Path) -> Candidate:
         return Candidate(path, head)
     with Database(path) as database:
         return Candidate(path, head, database.tables)
+
+
+def _tables_in(folder: Path) -> frozenset[str]:
+    """Return the names of the files in a folder, if any of them is a table; else none."""
+    names = frozenset(entry.name for entry in os.scandir(folder) if entry.is_file())
+    return names if any(Path(name).suffix in TABLE_FILES for name in names) else frozenset()
 
 
 def is_packed_database(candidate: Candidate) -> bool:

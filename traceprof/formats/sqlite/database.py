@@ -16,7 +16,6 @@ from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
-import sqlite_utils
 
 from traceprof.errors import TraceError
 from traceprof.formats.sqlite.columns import (
@@ -54,6 +53,7 @@ __all__ = [
     "known",
 ]
 
+_TABLES: Final = "SELECT name FROM sqlite_master WHERE type = 'table'"
 _PARALLEL_ROWS: Final = 100_000
 _N_SCANS: Final = 2
 _MANY_LEAVES: Final = 64
@@ -77,9 +77,8 @@ class Database:
         self._uri = f"{path.resolve().as_uri()}?mode=ro&immutable=1"
         self._connection = sqlite3.connect(self._uri, uri=True)
         self._connection.text_factory = decoded
-        self._schema = sqlite_utils.Database(self._connection, execute_plugins=False)
         try:
-            names = self._schema.table_names()
+            names = [name for (name,) in self._connection.execute(_TABLES)]
             self._versioned = versioned_tables(names)
             for table, name in self._versioned.items():
                 self._connection.execute(
@@ -104,8 +103,8 @@ class Database:
         """Return the names of the columns of ``table``; none where there is no such table."""
         if table not in self._columns:
             name = self._versioned.get(table, table)
-            names = self._schema[name].columns_dict if table in self.tables else {}
-            self._columns[table] = frozenset(names)
+            told = self.rows(f"PRAGMA table_info({quoted(name)})") if table in self.tables else []
+            self._columns[table] = frozenset(column[1] for column in told)
         return self._columns[table]
 
     def has_rows(self, table: str) -> bool:

@@ -35,14 +35,19 @@ class StringIds:
 
     def ids_of(self, names: pd.Series) -> list[int]:
         """Return the ids of a column of names."""
-        codes, texts = pd.factorize(names.astype(object))
+        codes, texts = pd.factorize(names)
         ids = np.array([self.id_of(str(text)) for text in texts] or [0])
-        return [int(number) for number in ids[codes]] if len(codes) else []
+        listed: list[int] = ids[codes].tolist() if len(codes) else []
+        return listed
 
 
 def without_absent(values: Any) -> list[int | None]:
     """Return whole numbers with None in the place of `ABSENT`."""
-    return [None if value == ABSENT else value for value in np.asarray(values).tolist()]
+    array = np.asarray(values)
+    listed: list[int | None] = array.tolist()
+    if not (array == ABSENT).any():
+        return listed
+    return [None if value == ABSENT else value for value in listed]
 
 
 def insert_columns(connection: sqlite3.Connection, table: str, columns: Mapping[str, Any]) -> None:

@@ -30,7 +30,10 @@ __all__ = ["Captured", "gather"]
 
 @dataclass(frozen=True, slots=True)
 class Captured:
-    """Everything in a work folder, in memory; ``ranks`` says which processes are whose."""
+    """Everything in a work folder; the events stay in their files.
+
+    ``ranks`` says which processes are whose.
+    """
 
     processes: Sequence[ProcessRecord]
     events: Sequence[ProcessEvents]
@@ -79,13 +82,7 @@ class Captured:
         """
         found: dict[str, Any] = {"pid": main}
         record = next((one for one in self.processes if one.pid == main), ProcessRecord(main))
-        times = [
-            int(row[1] or row[0])
-            for part in self.events
-            if part.pid == main
-            for kind in _kinds(part)
-            for row in kind
-        ]
+        times = [part.last_ns for part in self.events if part.pid == main and part.last_ns]
         found["started_ns"] = record.started_ns
         found["ended_ns"] = record.ended_ns or max(times, default=None)
         found["ended"] = self._ended(record)
@@ -103,9 +100,17 @@ class Captured:
             return "killed" if code < 0 else "failed"
         return "" if is_alive(record.pid) else "killed"
 
+    def alive(self) -> set[int]:
+        """Return the processes with events that still run."""
+        return {part.pid for part in self.events if is_alive(part.pid)}
+
+    def last_ns(self) -> int:
+        """Return the time of the last event, 0 where there is none; in ns since 1970."""
+        return max((part.last_ns for part in self.events if part.last_ns), default=0)
+
     def first_ns(self) -> int:
         """Return the time of the first event, in ns since 1970."""
-        rows = (row[0] for part in self.events for kind in _kinds(part) for row in kind)
+        rows = (part.first_ns for part in self.events if part.first_ns is not None)
         windows = (
             events.base_time_ns + int(events.start_ns.min())
             for _, events in self.windows
@@ -119,7 +124,7 @@ class Captured:
 
         One file cannot keep the starts of a rank apart: the others are then of no rank.
         """
-        n_events = {part.pid: sum(map(len, _kinds(part))) for part in self.events}
+        n_events = {part.pid: part.n_events for part in self.events}
         kept: dict[int, int] = {}
         for one in sorted(self.ranks, key=lambda one: n_events.get(one.main, 0)):
             if one.rank is not None:
@@ -136,8 +141,8 @@ class Captured:
 
     def without_samples_outside(self) -> Captured:
         """Return the same with samples only from the time that the events cover."""
-        times = [row[place] for part in self.events for row in part.ranges for place in (0, 1)]
-        first, last = min(times, default=0), max(times, default=0)
+        times = (part.first_ns for part in self.events if part.first_ns is not None)
+        first, last = min(times, default=0), self.last_ns()
         inside = [sample for sample in self.samples if first <= sample.time_ns <= last]
         return replace(self, samples=inside)
 
@@ -152,7 +157,7 @@ def gather(folder: Path, profiled: Iterable[int] = ()) -> Captured:
         (pid, read_kineto_events(path, with_shapes=True)) for pid, path in window_files(folder)
     ]
     n_events = dict.fromkeys([*profiled, *(pid for pid, _ in windows)], 0)
-    n_events |= {part.pid: sum(map(len, _kinds(part))) for part in events}
+    n_events |= {part.pid: part.n_events for part in events}
     records = read_process_records(folder)
     ranks = find_ranks(records, read_children(folder), n_events)
     return Captured(
@@ -162,7 +167,3 @@ def gather(folder: Path, profiled: Iterable[int] = ()) -> Captured:
         ranks=ranks,
         agent_events=read_agent_events(folder),
     )
-
-
-def _kinds(part: ProcessEvents) -> Iterable[list[Any]]:
-    return part.ranges, part.marks, part.collectives

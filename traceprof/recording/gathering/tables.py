@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import socket
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Final
 
 import numpy as np
@@ -16,38 +16,43 @@ from traceprof.model.trace import Trace, TraceInfo, make_trace
 from traceprof.recording.gathering.captured import Captured
 from traceprof.recording.gathering.windows import window_tables
 from traceprof.recording.sampling.sampler import Sample
-from traceprof.recording.spool import ProcessEvents, ProcessRecord
+from traceprof.recording.spool import EventBlock, ProcessRecord
 
-__all__ = ["make_spool_trace"]
+__all__ = ["EventTables", "event_tables", "make_spool_trace"]
+
+EventTables = Mapping[str, pd.DataFrame]
+Clock = Callable[[np.ndarray], np.ndarray]
+
 
 _DOMAIN: Final = "traceprof"
+_N_COLUMNS: Final = 6
 _EXTRA: Final = ("ranges", "marks", "collectives", "samples", "processes", "environment")
 _METRIC: Final = "metric:"
 
 
 def make_spool_trace(
     captured: Captured,
-    to_trace_time: Callable[[np.ndarray], np.ndarray],
+    to_trace_time: Clock,
     facts: Mapping[str, str],
     epoch_ns: int | None = None,
+    host: str = "",
     *,
     with_windows: bool = False,
 ) -> Trace:
-    """Return the Trace of what was captured.
+    """Return the Trace of what was captured, without the events: see `event_tables`.
 
     Args:
         captured: what the processes left.
         to_trace_time: turns ns since 1970 into the clock of the trace.
         facts: what is known of the machine and the software.
         epoch_ns: the wall clock at time 0 of the trace.
+        host: where it was captured; by default here.
         with_windows: whether windows of the profiler were asked for.
     """
+    host = host or socket.gethostname()
     tables: dict[str, pd.DataFrame] = {
-        "ranges": _ranges(captured.events, to_trace_time),
-        "marks": _marks(captured.events, to_trace_time),
-        "collectives": _collectives(captured.events, to_trace_time),
-        "samples": _samples(captured, to_trace_time),
-        "processes": _processes(captured),
+        "samples": _samples(captured.samples, to_trace_time),
+        "processes": _processes(captured, host),
         "environment": make_table(
             "environment", {"name": list(facts), "value": list(facts.values())}
         ),
@@ -57,76 +62,86 @@ def make_spool_trace(
         detail, detail_recorded = window_tables(captured.windows, to_trace_time)
         tables |= detail
         recorded |= detail_recorded
-    info = TraceInfo(
-        format="traceprof", profiler="traceprof", host=socket.gethostname(), utc_epoch_ns=epoch_ns
-    )
+    info = TraceInfo(format="traceprof", profiler="traceprof", host=host, utc_epoch_ns=epoch_ns)
     return make_trace(info, tables, recorded)
+
+
+def event_tables(captured: Captured, to_trace_time: Clock) -> Iterator[EventTables]:
+    """Yield the events of all processes as tables, so many at a time that memory stays bounded.
+
+    Args:
+        captured: what the processes left.
+        to_trace_time: turns ns since 1970 into the clock of the trace.
+    """
+    for part in captured.events:
+        for block in part.blocks():
+            made = {
+                "ranges": _ranges(block, to_trace_time),
+                "marks": _marks(block, to_trace_time),
+                "collectives": _collectives(block, to_trace_time),
+                "samples": _samples(_metrics(block), to_trace_time),
+            }
+            yield {name: table for name, table in made.items() if len(table)}
+
+
+def _columns(rows: Sequence[Any]) -> Sequence[Sequence[Any]]:
+    return list(zip(*rows, strict=True)) or [()] * _N_COLUMNS
 
 
 def _times(rows: Sequence[Any], place: int) -> np.ndarray:
     return np.array([row[place] for row in rows], np.int64)
 
 
-def _of(events: Sequence[ProcessEvents], kind: str) -> tuple[list[Any], list[int]]:
-    rows: list[Any] = []
-    pids: list[int] = []
-    for part in events:
-        rows += getattr(part, kind)
-        pids += [part.pid] * len(getattr(part, kind))
-    return rows, pids
+def _payloads(values: Sequence[Any]) -> list[float]:
+    return [float(value) if isinstance(value, int | float) else np.nan for value in values]
 
 
-def _payloads(rows: Sequence[Any]) -> list[float]:
-    return [float(row[3]) if isinstance(row[3], int | float) else np.nan for row in rows]
+def _names(names: Sequence[Any]) -> pd.Categorical:
+    codes, texts = pd.factorize(np.array(names, object))
+    return pd.Categorical(pd.Index([storable(str(text)) for text in texts], dtype=object)[codes])
 
 
-def _ranges(
-    events: Sequence[ProcessEvents], to_trace_time: Callable[[np.ndarray], np.ndarray]
-) -> pd.DataFrame:
-    rows, pids = _of(events, "ranges")
+def _ranges(block: EventBlock, to_trace_time: Clock) -> pd.DataFrame:
+    starts, ends, names, payloads, threads, kinds = _columns(block.ranges)
     return make_table(
         "ranges",
         {
-            "start_ns": to_trace_time(_times(rows, 0)),
-            "end_ns": to_trace_time(_times(rows, 1)),
-            "process": pids,
-            "thread": [row[4] for row in rows],
-            "domain": [_DOMAIN] * len(rows),
-            "name": [storable(str(row[2])) for row in rows],
-            "payload": _payloads(rows),
-            "kind": ["start_end" if row[5] == "s" else "push_pop" for row in rows],
+            "start_ns": to_trace_time(np.array(starts, np.int64)),
+            "end_ns": to_trace_time(np.array(ends, np.int64)),
+            "process": np.full(len(starts), block.pid),
+            "thread": threads,
+            "domain": _names([_DOMAIN] * len(starts)),
+            "name": _names(names),
+            "payload": _payloads(payloads),
+            "kind": np.where(np.array(kinds, object) == "s", "start_end", "push_pop"),
         },
     )
 
 
-def _marks(
-    events: Sequence[ProcessEvents], to_trace_time: Callable[[np.ndarray], np.ndarray]
-) -> pd.DataFrame:
-    rows, pids = _of(events, "marks")
+def _marks(block: EventBlock, to_trace_time: Clock) -> pd.DataFrame:
+    starts, _, names, payloads, threads, _ = _columns(block.marks)
     return make_table(
         "marks",
         {
-            "start_ns": to_trace_time(_times(rows, 0)),
-            "process": pids,
-            "thread": [row[4] for row in rows],
-            "domain": [_DOMAIN] * len(rows),
-            "name": [storable(str(row[2])) for row in rows],
-            "payload": _payloads(rows),
+            "start_ns": to_trace_time(np.array(starts, np.int64)),
+            "process": np.full(len(starts), block.pid),
+            "thread": threads,
+            "domain": _names([_DOMAIN] * len(starts)),
+            "name": _names(names),
+            "payload": _payloads(payloads),
         },
     )
 
 
-def _collectives(
-    events: Sequence[ProcessEvents], to_trace_time: Callable[[np.ndarray], np.ndarray]
-) -> pd.DataFrame:
-    rows, pids = _of(events, "collectives")
+def _collectives(block: EventBlock, to_trace_time: Clock) -> pd.DataFrame:
+    rows = block.collectives
     facts = [row[6] for row in rows]
     return make_table(
         "collectives",
         {
             "start_ns": to_trace_time(_times(rows, 0)),
             "end_ns": to_trace_time(_times(rows, 1)),
-            "process": pids,
+            "process": [block.pid] * len(rows),
             "thread": [row[4] for row in rows],
             "op": [collective_op(str(row[2])) or str(row[2]) for row in rows],
             "n_bytes": [row[3] for row in rows],
@@ -142,15 +157,16 @@ def _collectives(
     )
 
 
-def _samples(captured: Captured, to_trace_time: Callable[[np.ndarray], np.ndarray]) -> pd.DataFrame:
-    """Return the counters of the machine and the metrics that the program itself gave."""
-    rows, pids = _of(captured.events, "marks")
-    metrics = [
-        Sample(row[0], f"process:{pid}", storable(row[2].removeprefix(_METRIC)), row[3])
-        for row, pid in zip(rows, pids, strict=True)
+def _metrics(block: EventBlock) -> list[Sample]:
+    """Return the metrics that the program itself gave."""
+    return [
+        Sample(row[0], f"process:{block.pid}", storable(str(row[2]).removeprefix(_METRIC)), row[3])
+        for row in block.marks
         if str(row[2]).startswith(_METRIC)
     ]
-    samples = [*captured.samples, *metrics]
+
+
+def _samples(samples: Sequence[Sample], to_trace_time: Clock) -> pd.DataFrame:
     return make_table(
         "samples",
         {
@@ -162,7 +178,7 @@ def _samples(captured: Captured, to_trace_time: Callable[[np.ndarray], np.ndarra
     )
 
 
-def _processes(captured: Captured) -> pd.DataFrame:
+def _processes(captured: Captured, host: str) -> pd.DataFrame:
     records = {record.pid: record for record in captured.processes}
     shown = [records.get(pid, ProcessRecord(pid)) for pid in captured.pids()]
     return make_table(
@@ -177,6 +193,6 @@ def _processes(captured: Captured) -> pd.DataFrame:
             "world_size": [
                 ABSENT if record.world_size is None else record.world_size for record in shown
             ],
-            "host": [socket.gethostname()] * len(shown),
+            "host": [host] * len(shown),
         },
     )

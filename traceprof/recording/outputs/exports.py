@@ -17,7 +17,7 @@ from traceprof.formats.nsys.own_events import read_own_events, remove_own_events
 from traceprof.formats.nsys.split import copy_processes
 from traceprof.formats.nsys.writer import append_to_nsys
 from traceprof.recording.gathering.captured import Captured
-from traceprof.recording.gathering.tables import make_spool_trace
+from traceprof.recording.gathering.tables import EventTables, event_tables, make_spool_trace
 from traceprof.recording.outputs.clock import ProfilerClock
 from traceprof.recording.outputs.job import Job
 from traceprof.recording.outputs.parts import (
@@ -28,11 +28,11 @@ from traceprof.recording.outputs.parts import (
     ranks_in,
     rest_of,
 )
-from traceprof.recording.spool import ProcessEvents
 
 __all__ = ["write_export"]
 
 _MOST_AT_ONCE: Final = 8
+_IN_EXPORT: Final = ("ranges", "marks")
 
 
 def write_export(job: Job, database: Path, notes: list[str]) -> list[WrittenFile]:
@@ -61,10 +61,13 @@ def _read_own_events(job: Job, database: Path, notes: list[str]) -> tuple[Profil
 
     What it has of theirs is removed: the spool has all of it.
     """
+    is_bounded = job.request.bounds.is_bounded  # nsys starts with a range of ours, then
     try:
         own = read_own_events(database)
         lost = [
-            part.pid for part in job.captured.events if _n_expected(part) > own.n_ranges[part.pid]
+            part.pid
+            for part in job.captured.events
+            if part.n_ranges - is_bounded > own.n_ranges[part.pid]
         ]
         if lost:
             notes.append(
@@ -122,20 +125,21 @@ class _Export:
             return None
         return WrittenFile(part.path, self._append(rest, path), is_rest=True)
 
+    def _lacking(self, tables: EventTables) -> EventTables:
+        """Return what the export lacks: ranges and marks only of processes that it has lost."""
+        return {
+            name: table[table["process"].isin(self._lost)] if name in _IN_EXPORT else table
+            for name, table in tables.items()
+        }
+
     def _append(self, captured: Captured, path: Path) -> tuple[int, ...]:
         """Add what the hooks captured; return the ranks."""
-        trace = make_spool_trace(captured, self._clock, self._job.facts, self._clock.epoch_ns)
+        job = self._job
+        trace = make_spool_trace(captured, self._clock, job.facts, self._clock.epoch_ns, job.host)
         samples = trace.samples[trace.samples["start_ns"] >= 0]
-        ranges = trace.ranges[trace.ranges["process"].isin(self._lost)]
-        marks = trace.marks[trace.marks["process"].isin(self._lost)]
-        lost = replace(trace, samples=samples, ranges=ranges, marks=marks)
-        append_to_nsys(lost, path, self._job.texts())
+        events = map(self._lacking, event_tables(captured, self._clock))
+        append_to_nsys(replace(trace, samples=samples), path, job.texts(), events)
         return ranks_in(trace)
-
-
-def _n_expected(part: ProcessEvents) -> int:
-    """Return how many ranges must be in the export: all but that with which it starts."""
-    return sum(row[2] != "traceprof.capture" for row in part.ranges)
 
 
 def _publish(database: Path, path: Path) -> None:

@@ -16,19 +16,22 @@ from traceprof.errors import UsageError
 from traceprof.files import check_target
 from traceprof.formats.nsys.writer import write_nsys
 from traceprof.formats.runs.manifest import MANIFEST_KEY
-from traceprof.recording.gathering.tables import make_spool_trace
+from traceprof.recording.gathering.tables import event_tables, make_spool_trace
 from traceprof.recording.outputs.exports import write_export
 from traceprof.recording.outputs.job import Job
 from traceprof.recording.outputs.parts import Part, WrittenFile, parts_of, ranks_in
-from traceprof.recording.outputs.places import is_joining, manifests_of_host
+from traceprof.recording.outputs.places import is_joining as joins_others
+from traceprof.recording.outputs.places import manifests_of_host
 from traceprof.recording.outputs.profiles import first_of_profiles, with_profiles
 from traceprof.recording.request import RecordRequest
 
 __all__ = ["check_output", "write_outputs"]
 
 
-def check_output(request: RecordRequest) -> None:
+def check_output(request: RecordRequest, *, is_joining: bool | None = None) -> None:
     """Check that a recording can be written where it is asked for.
+
+    ``is_joining`` says whether it adds to a run that others write, too; by default it is found out.
 
     Raises:
         UsageError: it exists and ``force`` is off, or its folder is missing or read-only.
@@ -38,7 +41,9 @@ def check_output(request: RecordRequest) -> None:
         _make_folder(request.output)
     elif target.is_dir():
         raise UsageError(f"{target}: is a folder; end the name with / to record into it")
-    check_target(target, force=request.force or is_joining(request))
+    if is_joining is None:
+        is_joining = joins_others(request)
+    check_target(target, force=request.force or is_joining)
     folder = target.absolute().parent
     probe = folder / f".traceprof-{os.getpid()}.probe"
     try:
@@ -88,10 +93,12 @@ def _write_spool(job: Job, part: Part) -> WrittenFile:
         shifted: np.ndarray = times - first_ns
         return shifted
 
-    trace = make_spool_trace(captured, since_first, job.facts, first_ns, with_windows=not profiles)
+    trace = make_spool_trace(
+        captured, since_first, job.facts, first_ns, host=job.host, with_windows=not profiles
+    )
     if profiles:
         trace = with_profiles(trace, profiles)
-    write_nsys(trace, part.path, job.texts())
+    write_nsys(trace, part.path, job.texts(), event_tables(captured, since_first))
     return WrittenFile(part.path, ranks_in(trace), is_rest=part.is_rest, main=part.main)
 
 
@@ -108,7 +115,7 @@ def _write_manifest(job: Job, files: list[WrittenFile]) -> None:
         manifest["others"] = others
     if job.captured.agent_events:
         manifest["agents"] = list(job.captured.agent_events)
-    path = job.places.take(_manifest_name(), ".json")
+    path = job.places.take(f"manifest-{job.host}", ".json")
     try:
         path.write_text(json.dumps(manifest, indent=1) + "\n")
         if job.request.force and not job.is_joining:
@@ -139,7 +146,7 @@ def _remove_older(job: Job, own: Path) -> None:
 
 
 def _manifest_row(job: Job, file: WrittenFile) -> dict[str, object]:
-    row: dict[str, object] = {"file": file.path.name, "host": socket.gethostname()}
+    row: dict[str, object] = {"file": file.path.name, "host": job.host}
     if len(file.ranks) == 1:
         row["rank"] = file.ranks[0]
     elif file.ranks:

@@ -6,25 +6,28 @@ import os
 import socket
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
 from traceprof.model.masking import masked_command
 from traceprof.model.text import storable
 from traceprof.recording.gathering.captured import Captured
-from traceprof.recording.outputs.places import Places, job_of
+from traceprof.recording.outputs.places import Places
 from traceprof.recording.request import Recorder, RecordRequest, RunRecorded
 from traceprof.version import __version__
 
-__all__ = ["Job"]
+__all__ = ["Job", "label_of"]
 
 _LABEL_VARIABLES = ("TRACEPROF_RUN", "SLURM_JOB_ID", "TORCHELASTIC_RUN_ID")
 
 
 @dataclass(frozen=True)
 class Job:
-    """Everything that the files of a recording are written from."""
+    """Everything that the files of a recording are written from.
+
+    ``label`` and ``name`` are what the run and its job are called, ``host`` is where it ran.
+    """
 
     request: RecordRequest
     recorder: Recorder
@@ -34,12 +37,15 @@ class Job:
     started_s: float
     ended_s: float
     is_joining: bool = False
+    label: str = ""
+    name: str = ""
+    host: str = field(default_factory=socket.gethostname)
 
     @cached_property
     def places(self) -> Places:
         """The names of files in the folder of the recording."""
         replaces = self.request.force and not self.is_joining
-        return Places(self.request.output, self.started_s, replaces=replaces)
+        return Places(self.request.output, self.started_s, replaces=replaces, host=self.host)
 
     @property
     def recorder_name(self) -> str:
@@ -51,9 +57,9 @@ class Job:
         return {
             "traceprof": __version__,
             "recorder": self.recorder_name,
-            "label": self._label(),
-            "job": storable(job_of(self.request.command)),
-            "host": socket.gethostname(),
+            "label": self.label or f"{self.host}-{int(self.started_s)}",
+            "job": storable(self.name),
+            "host": self.host,
             "command": " ".join(masked_command(self.request.command)),
             "exit_code": self.run.exit_code,
             "started": _utc(self.started_s),
@@ -62,14 +68,14 @@ class Job:
 
     def texts(self) -> dict[str, str]:
         """Return the manifest as every file of the recording repeats it."""
-        return {name: str(value) for name, value in self.manifest().items()}
+        found = self.manifest().items()
+        return {name: str(value) for name, value in found if value is not None}
 
-    def _label(self) -> str:
-        """Return what the nodes of one run share where somebody says it."""
-        given = next(filter(None, map(os.environ.get, _LABEL_VARIABLES)), None)
-        if given is None and self.request.is_folder:
-            return self.request.output.absolute().name
-        return given or f"{socket.gethostname()}-{int(self.started_s)}"
+
+def label_of(request: RecordRequest) -> str:
+    """Return what the nodes of one run share where somebody says it, "" where nobody does."""
+    given = next(filter(None, map(os.environ.get, _LABEL_VARIABLES)), "")
+    return given or (request.output.absolute().name if request.is_folder else "")
 
 
 def _utc(seconds: float) -> str:

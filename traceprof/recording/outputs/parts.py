@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import socket
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -72,12 +71,12 @@ def parts_of(job: Job) -> list[Part]:
 
 def rest_of(job: Job, processes: frozenset[int] = frozenset()) -> Part:
     """Return the file for what belongs to no rank."""
-    return Part(_path(job, f"others-{socket.gethostname()}"), processes, is_rest=True)
+    return Part(_path(job, f"others-{job.host}"), processes, is_rest=True)
 
 
 def node_part(job: Job) -> Part:
     """Return the file for everything on this host, where it cannot be told apart."""
-    return Part(_path(job, f"node-{socket.gethostname()}"), is_whole=True)
+    return Part(_path(job, f"node-{job.host}"), is_whole=True)
 
 
 def ranks_in(trace: Trace) -> tuple[int, ...]:

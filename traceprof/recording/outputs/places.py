@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import re
+import secrets
 import socket
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -17,6 +18,7 @@ from typing import Final
 
 from traceprof.errors import UsageError
 from traceprof.formats.runs.manifest import read_manifest
+from traceprof.recording.locks import held, is_held
 from traceprof.recording.request import RecordRequest
 
 __all__ = ["Places", "announced", "is_joining", "job_of", "manifests_of_host"]
@@ -28,10 +30,14 @@ _RENDEZVOUS: Final = re.compile(r"--rdzv[-_]id(?:=(.+))?")
 class Places:
     """Gives names in a folder, each once.
 
-    ``started_s`` is when the recording began: with ``replaces`` files that are older make way.
+    ``started_s`` is when the recording, on ``host``, began: with ``replaces`` files that are older
+    make way.
     """
 
-    def __init__(self, folder: Path, started_s: float, *, replaces: bool) -> None:
+    def __init__(
+        self, folder: Path, started_s: float, *, replaces: bool, host: str | None = None
+    ) -> None:
+        self._host = host or socket.gethostname()
         self._folder = folder
         self._started_s = started_s
         self._replaces = replaces
@@ -68,9 +74,8 @@ class Places:
     def _candidates(self, name: str, suffix: str) -> Iterator[Path]:
         first = self._folder / f"{name}{suffix}"
         yield first
-        host = socket.gethostname()
-        if first not in self._taken and not name.endswith(host):
-            name = f"{name}-{host}"
+        if first not in self._taken and not name.endswith(self._host):
+            name = f"{name}-{self._host}"
             yield self._folder / f"{name}{suffix}"
         for number in count(2):
             yield self._folder / f"{name}-{number}{suffix}"
@@ -87,7 +92,7 @@ def is_joining(request: RecordRequest) -> bool:
     """
     if not request.is_folder:
         return False
-    if any(_is_alive(path) for path in request.output.glob(_marker("*"))):
+    if any(is_held(path) for path in request.output.glob(_marker("*"))):
         return True
     job = job_of(request.command)
     manifests = (read_manifest(path) for path in manifests_of_host(request.output))
@@ -119,30 +124,17 @@ def announced(request: RecordRequest) -> Iterator[None]:
     if not request.is_folder:
         yield
         return
-    marker = request.output / _marker(str(os.getpid()))
+    marker = request.output / _marker(secrets.token_hex(8))
     try:
         marker.touch()
     except OSError as error:
         raise UsageError(f"{marker}: cannot be written ({error.strerror})") from error
     try:
-        yield
+        with held(marker):
+            yield
     finally:
         marker.unlink(missing_ok=True)
 
 
-def _marker(process: str) -> str:
-    return f".recording-{socket.gethostname()}-{process}"
-
-
-def _is_alive(marker: Path) -> bool:
-    """Return whether the launcher that left ``marker``, which is not this one, still runs."""
-    process = int(marker.name.rpartition("-")[2])
-    if process == os.getpid():
-        return False
-    try:
-        os.kill(process, 0)
-    except ProcessLookupError:
-        return False
-    except PermissionError:
-        return True
-    return True
+def _marker(name: str) -> str:
+    return f".recording-{socket.gethostname()}-{name}"

@@ -27,6 +27,7 @@ def child_environment(folder: Path, request: RecordRequest, windows: str = "") -
     environment["TRACEPROF_DIR"] = str(folder)
     environment["TRACEPROF_LAYERS"] = str(request.layer_depth)
     environment["TRACEPROF_WINDOWS"] = windows
+    environment["TRACEPROF_STEP_FROM"] = request.step_from
     return environment | request.bounds.environment()
 
 

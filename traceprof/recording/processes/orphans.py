@@ -15,7 +15,15 @@ from typing import Final
 
 from traceprof.recording.processes.program import Program, exit_code_of, signals_passed_on
 
-__all__ = ["become_subreaper", "end_processes_with", "is_alive", "wait_for_program"]
+__all__ = [
+    "become_subreaper",
+    "end_processes",
+    "end_processes_with",
+    "end_with_children",
+    "is_alive",
+    "processes_of",
+    "wait_for_program",
+]
 
 _PR_SET_CHILD_SUBREAPER: Final = 36
 _POLL_S: Final = 0.2
@@ -40,6 +48,55 @@ def end_processes_with(argument: str, patience_s: float = _PATIENCE_S) -> int:
     to what traceprof started, such as the name of its session.
     """
     pids = _processes_with(argument)
+    end_processes(pids, patience_s)
+    return len(pids)
+
+
+def end_with_children(roots: Iterable[int], patience_s: float) -> int:
+    """Wait until processes and all that they started have ended; kill those that do not.
+
+    Returns:
+        How many were killed, ``patience_s`` seconds later.
+    """
+    pids = _with_descendants(roots)
+    until = time.monotonic() + patience_s
+    while (left := [pid for pid in pids if not _has_ended(pid)]) and time.monotonic() < until:
+        time.sleep(_SHORT_POLL_S)
+    left = sorted(_with_descendants(left))
+    _send(left, signal.SIGKILL)
+    for pid in left:
+        with contextlib.suppress(OSError):
+            os.waitpid(pid, 0)
+    return len(left)
+
+
+def _with_descendants(roots: Iterable[int]) -> set[int]:
+    found: set[int] = set()
+    waiting = list(roots)
+    while waiting:
+        pid = waiting.pop()
+        if pid not in found and is_alive(pid):
+            found.add(pid)
+            with contextlib.suppress(OSError):
+                waiting += map(int, Path(f"/proc/{pid}/task/{pid}/children").read_text().split())
+    return found
+
+
+def processes_of(folder: Path) -> dict[int, bytes]:
+    """Return process → command line of what was started with ``folder`` as its work folder."""
+    variable = f"TRACEPROF_DIR={folder.absolute()}".encode()
+    found = {}
+    for one in Path("/proc").glob("[0-9]*"):
+        with contextlib.suppress(OSError):
+            is_of = variable in (one / "environ").read_bytes().split(b"\0")
+            if is_of and int(one.name) != os.getpid() and is_alive(int(one.name)):
+                found[int(one.name)] = (one / "cmdline").read_bytes()
+    return found
+
+
+def end_processes(pids: Iterable[int], patience_s: float = _PATIENCE_S) -> None:
+    """Tell processes to end (SIGTERM), and kill them ``patience_s`` seconds later."""
+    pids = list(pids)
     _send(pids, signal.SIGTERM)
     until = time.monotonic() + patience_s
     while (left := [pid for pid in pids if not _has_ended(pid)]) and time.monotonic() < until:
@@ -48,7 +105,6 @@ def end_processes_with(argument: str, patience_s: float = _PATIENCE_S) -> int:
     for pid in left:
         with contextlib.suppress(OSError):
             os.waitpid(pid, 0)  # no zombie where it is our child
-    return len(pids)
 
 
 def _processes_with(argument: str) -> list[int]:
@@ -94,9 +150,13 @@ def wait_for_program(pid: int, program: Program) -> int | None:
     ours = _child_above(pid)
     program.attach(_Orphan(pid))
     with signals_passed_on(program):
-        code = _wait(pid)
+        code = _wait(pid, program=program)
+    if program.left:
+        return 128 + program.signal_passed
     if code is None and ours != pid:
         code = _wait(ours, _LAUNCHER_S)
+        if code == 1 and program.signal_sent:
+            return 128 + program.signal_sent  # what started it does not tell how it ended
     return code
 
 
@@ -130,9 +190,9 @@ class _Orphan:
         self.send_signal(signal.SIGKILL)
 
 
-def _wait(pid: int, patience_s: float = math.inf) -> int | None:
+def _wait(pid: int, patience_s: float = math.inf, program: Program | None = None) -> int | None:
     until = time.monotonic() + patience_s
-    while time.monotonic() < until:
+    while time.monotonic() < until and not (program and program.is_overdue(pid)):
         try:
             ended, status = os.waitpid(pid, os.WNOHANG)
         except ChildProcessError:

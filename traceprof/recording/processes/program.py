@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import math
 import shutil
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -42,12 +44,27 @@ class Signalled(Protocol):
 
 @dataclass(slots=True)
 class Program:
-    """A program, and the signals that have been passed on to it, or wait until it is started."""
+    """A program, and the signals that have been passed on to it, or wait until it is started.
+
+    ``grace_s`` is how long it may go on after SIGTERM or SIGHUP; then it is no longer waited for,
+    and what still runs of it is in ``left``.
+    """
 
     process: Signalled | None = None
+    grace_s: float = math.inf
+    say: Callable[[str], None] = field(default=lambda _line: None)
     n_interrupts: int = 0
     signal_passed: int = 0
+    left: tuple[int, ...] = ()
+    _until_s: float = math.inf
     _early: list[int] = field(default_factory=list)
+
+    @property
+    def signal_sent(self) -> int:
+        """The last signal that the program got from us, 0 for none."""
+        if self.n_interrupts > 2:
+            return signal.SIGKILL
+        return signal.SIGTERM if self.n_interrupts == 2 else self.signal_passed
 
     def attach(self, process: Signalled) -> None:
         """Take the started process, and pass on what came before it was there."""
@@ -69,6 +86,7 @@ class Program:
         self.signal_passed = number
         if number != signal.SIGINT:
             self.process.send_signal(number)
+            self._begin_grace(number)
             return
         self.n_interrupts += 1
         if self.n_interrupts > 2:
@@ -77,6 +95,23 @@ class Program:
             self.process.terminate()
         elif not sys.stdin.isatty():  # a terminal has sent it to the program already
             self.process.send_signal(signal.SIGINT)
+
+    def _begin_grace(self, number: int) -> None:
+        if self._until_s == math.inf and self.grace_s != math.inf:
+            self._until_s = time.monotonic() + self.grace_s
+            self.say(
+                f"{signal.Signals(number).name} was passed on: if the program still runs in "
+                f"{self.grace_s:g} s its trace is written, and in {2 * self.grace_s:g} s it is "
+                "killed; --grace changes that"
+            )
+
+    def is_overdue(self, pid: int) -> bool:
+        """Return whether ``pid``, which still runs, has had its grace; it is then left alone."""
+        if time.monotonic() < self._until_s:
+            return False
+        self.left = (pid,)
+        self.say("the program still runs: the trace of what it has done until now is written")
+        return True
 
 
 def run_recorded(
@@ -91,9 +126,9 @@ def run_recorded(
     """Run ``command`` to its end and return its exit code as a shell would (128 + signal).
 
     While it runs SIGINT, SIGTERM and SIGHUP are passed on to it, and ``watch`` is called about
-    twice a second. ``program`` remembers the signals, for what comes after. A profiler
-    (``is_profiler``) that ends with 0 after a signal is not believed: only the program itself may
-    have handled it.
+    twice a second. ``program`` remembers the signals, for what comes after, and says how long the
+    program may go on after SIGTERM. A profiler (``is_profiler``) that ends with 0 after a signal is
+    not believed: only the program itself may have handled it.
 
     Raises:
         RecordingError: it cannot be started.
@@ -112,6 +147,8 @@ def run_recorded(
             except subprocess.TimeoutExpired:
                 if watch is not None:
                     watch(program)
+                if program.is_overdue(process.pid):
+                    return 128 + program.signal_passed
     if code == 0 and program.signal_passed and is_profiler:
         return 128 + program.signal_passed  # some hide, now and then, that they were told to stop
     return exit_code_of(code)

@@ -15,7 +15,7 @@ from traceprof.recording.recorders.nsys.recorder import RECORDER as NSYS
 from traceprof.recording.recorders.nvprof import RECORDER as NVPROF
 from traceprof.recording.request import Recorder
 
-__all__ = ["RECORDERS", "choose_recorder"]
+__all__ = ["RECORDERS", "choose_recorder", "recorder_named"]
 
 RECORDERS: Final[tuple[Recorder, ...]] = (NSYS, NVPROF, EMBEDDED)
 
@@ -32,11 +32,21 @@ def choose_recorder(name: str) -> Recorder:
     if name == "auto":
         usable = (recorder for recorder in RECORDERS if has_gpu() and recorder.missing() is None)
         return next(usable, EMBEDDED)
+    recorder = recorder_named(name)
+    reason = recorder.missing()
+    if reason is not None:
+        raise RecordingError(f"cannot record with {name}: {reason}")
+    return recorder
+
+
+def recorder_named(name: str) -> Recorder:
+    """Return the recorder called ``name``, whether it can be used here or not.
+
+    Raises:
+        UsageError: there is none of that name.
+    """
     for recorder in RECORDERS:
         if recorder.name == name:
-            reason = recorder.missing()
-            if reason is not None:
-                raise RecordingError(f"cannot record with {name}: {reason}")
             return recorder
     known = ", ".join(recorder.name for recorder in RECORDERS)
     raise UsageError(f"no recorder is called {name!r}: choose auto, {known}")

@@ -7,7 +7,7 @@ from typing import Final
 
 from traceprof.recording.bounds import Bounds
 from traceprof.recording.processes.injection import child_environment
-from traceprof.recording.processes.program import run_recorded
+from traceprof.recording.processes.program import Program, run_recorded
 from traceprof.recording.request import RecordRequest, RunRecorded
 
 __all__ = ["RECORDER", "EmbeddedRecorder"]
@@ -27,7 +27,13 @@ class EmbeddedRecorder:
     def run(self, request: RecordRequest, folder: Path) -> RunRecorded:
         """Run the program; its events are in the spool and in the windows."""
         environment = child_environment(folder, request, _windows(request.bounds))
-        return RunRecorded(run_recorded(request.command, environment))
+        program = Program(grace_s=request.grace_s, say=request.say)
+        code = run_recorded(request.command, environment, program=program)
+        return RunRecorded(code, left=program.left)
+
+    def collect(self, _request: RecordRequest, _folder: Path, run: RunRecorded) -> RunRecorded:
+        """Return ``run``: there is nothing but the spool and the windows."""
+        return run
 
 
 def _windows(bounds: Bounds) -> str:

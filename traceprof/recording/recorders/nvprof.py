@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shlex
 import shutil
+from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
@@ -11,13 +12,14 @@ from traceprof.errors import TraceError
 from traceprof.formats import open_trace
 from traceprof.recording.machine.gpus import gpu_facts, has_gpu
 from traceprof.recording.processes.injection import child_environment
-from traceprof.recording.processes.program import last_line, run_recorded
+from traceprof.recording.processes.program import Program, last_line, run_recorded
 from traceprof.recording.processes.watchdog import Watchdog
 from traceprof.recording.request import ProcessProfile, RecordRequest, RunRecorded
 
 __all__ = ["RECORDER", "NvprofRecorder", "why_unsupported"]
 
 _FIRST_UNSUPPORTED: Final = 8.0  # compute capability
+_LOG: Final = "nvprof.log"
 _INSTEAD: Final = "use --with nsys or --with torch"
 # nvprof changes the exit code of the program: 3 becomes 9, SIGKILL 15.
 _KEEP_EXIT_CODE: Final = 'code_file=$1; shift; "$@"; code=$?; echo $code > "$code_file"; exit $code'
@@ -35,12 +37,11 @@ class NvprofRecorder:
         return why_unsupported(gpu_facts(), is_there=has_gpu())
 
     def run(self, request: RecordRequest, folder: Path) -> RunRecorded:
-        """Run the program under nvprof and read what it recorded of each process."""
-        exit_code = folder / "exit_code"
-        log = folder / "nvprof.log"
+        """Run the program under nvprof."""
+        exit_code, program = folder / "exit_code", Program(grace_s=request.grace_s, say=request.say)
         command = [
             *(shutil.which("nvprof") or "nvprof", "--profile-child-processes"),
-            *("--force-overwrite", "--log-file", str(log)),
+            *("--force-overwrite", "--log-file", str(folder / _LOG)),
             *("--export-profile", str(folder / "nvprof.%p.nvvp")),
             *request.profiler_arguments.get(self.name, ()),
             *("sh", "-c", _KEEP_EXIT_CODE, "sh", str(exit_code), *request.command),
@@ -48,14 +49,19 @@ class NvprofRecorder:
         request.detail(shlex.join(command))
         environment = child_environment(folder, request)
         watch = Watchdog(folder, request.say)
-        code = run_recorded(command, environment, watch, is_profiler=True)
+        code = run_recorded(command, environment, watch, is_profiler=True, program=program)
         if exit_code.exists():
             code = int(exit_code.read_text() or code)
+        return RunRecorded(code, left=program.left)
+
+    def collect(self, _request: RecordRequest, folder: Path, run: RunRecorded) -> RunRecorded:
+        """Return ``run`` with what nvprof recorded of each process."""
         profiles, notes = _read_profiles(folder)
         if not profiles:
+            log = folder / _LOG
             said = log.read_text("utf-8", "replace") if log.exists() else ""
             notes.append(f"nvprof left no profile ({last_line(said)})")
-        return RunRecorded(code, profiles=tuple(profiles), notes=tuple(notes))
+        return replace(run, profiles=tuple(profiles), notes=(*run.notes, *notes))
 
 
 def why_unsupported(facts: dict[str, str], *, is_there: bool) -> str | None:

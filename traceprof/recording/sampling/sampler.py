@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 import threading
 import time
@@ -17,7 +18,10 @@ from traceprof.recording.sampling.network import open_network
 from traceprof.recording.sampling.processes import open_processes
 from traceprof.recording.sampling.sockets import open_sockets
 
-__all__ = ["Sample", "Sampler", "sampling"]
+__all__ = ["Sample", "Sampler", "read_samples", "sampling"]
+
+_FILE: Final = "samples.jsonl"
+_WRITE_PERIOD_S: Final = 1.0
 
 _MAX_SAMPLES: Final = 500_000  # some 60 MB, and hours at the usual pace
 
@@ -48,7 +52,8 @@ class Sampler:
     """Calls each of ``reads`` every so many seconds until it is stopped.
 
     A read that fails once is not called again; ``notes`` says which and why. At
-    ``max_samples`` every second sample of each series is dropped, and from then on.
+    ``max_samples`` every second sample of each series is dropped, and from then on. ``file`` gets
+    the samples every second, for the case that this process does not live to give them.
     """
 
     reads: Sequence[tuple[float, Read]]
@@ -56,6 +61,9 @@ class Sampler:
     max_samples: int = _MAX_SAMPLES
     samples: list[Sample] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
+    file: Path | None = None
+    _n_written: int = 0
+    _write_at: float = 0.0
     _stop: threading.Event = field(default_factory=threading.Event)
     _stride: int = 1
     _counts: Counter[tuple[str, str]] = field(default_factory=Counter)
@@ -68,8 +76,29 @@ class Sampler:
             now = time.monotonic() - started
             due = [self._take(now, *item) for item in due]
             due = [item for item in due if item[0] >= 0]
+            if now >= self._write_at:
+                self._write_at = now + _WRITE_PERIOD_S
+                self._write()
             next_due = min((item[0] for item in due), default=now)
             self._stop.wait(max(0.0, next_due - (time.monotonic() - started)))
+
+    def _write(self) -> None:
+        """Append what is new to the file; one that cannot be written is given up."""
+        if self.file is None:
+            return
+        new = self.samples[self._n_written :]
+        lines = "".join(f"{json.dumps(sample)}\n" for sample in new)
+        try:
+            if self._n_written:
+                with self.file.open("a") as file:
+                    file.write(lines)
+            else:
+                beside = self.file.with_suffix(".part")
+                beside.write_text(lines)
+                beside.replace(self.file)
+        except OSError:
+            self.file = None
+        self._n_written += len(new)
 
     def stop(self) -> None:
         """Have `run` return soon."""
@@ -107,6 +136,7 @@ class Sampler:
                 kept.append(sample)
             places[series] += 1
         self.samples[:] = kept
+        self._n_written = 0  # the file is written anew
 
 
 def _is_gap(sample: Sample) -> bool:
@@ -118,7 +148,8 @@ def _is_gap(sample: Sample) -> bool:
 def sampling(folder: Path) -> Iterator[Sampler]:
     """Sample what this machine has while the block runs; ``folder`` has the processes' records."""
     opened = (open_network(), open_processes(folder), open_sockets(folder))
-    sampler = Sampler([*(item for item in opened if item is not None), *open_gpus()])
+    reads = [*(item for item in opened if item is not None), *open_gpus()]
+    sampler = Sampler(reads, file=folder / _FILE)
     thread = threading.Thread(target=sampler.run, name="traceprof-sampler", daemon=True)
     thread.start()
     try:
@@ -126,3 +157,16 @@ def sampling(folder: Path) -> Iterator[Sampler]:
     finally:
         sampler.stop()
         thread.join(5)
+
+
+def read_samples(folder: Path) -> list[Sample]:
+    """Return the samples that a recorder which was broken off left in its work folder."""
+    samples = []
+    path = folder / _FILE
+    for line in path.read_text("utf-8", "replace").splitlines() if path.is_file() else ():
+        try:
+            time_ns, source, metric, value = json.loads(line)
+            samples.append(Sample(int(time_ns), str(source), str(metric), float(value)))
+        except (ValueError, TypeError):
+            continue  # a line that was not finished
+    return samples

@@ -66,7 +66,8 @@ def _files(paths: Sequence[Path | str]) -> Iterator[Path]:
             found = sorted(one for one in path.rglob("*") if _is_candidate(one, path))
         elif not path.exists() and _WILDCARDS.search(str(given)):
             root = Path(path.anchor)
-            found = sorted(one for one in root.glob(str(path.relative_to(root))) if one.is_file())
+            matches = sorted(root.glob(str(path.relative_to(root))))
+            found = [file for one in matches for file in _files_at(one)]
         else:
             found = [path]
             if len(paths) > 1:  # manifests beside files that are named tell of which run they are
@@ -88,4 +89,11 @@ def _listed(path: Path) -> Iterator[Path]:
     if head.lstrip().startswith(b"{") and _MANIFEST in head:
         manifest = import_module("traceprof.formats.runs.manifest").read_manifest(path)
         if manifest is not None:
-            yield from (one for one in manifest.files if one.is_file())
+            yield from (file for one in manifest.files for file in _files_at(one))
+
+
+def _files_at(path: Path) -> list[Path]:
+    """Return the file ``path``, or those in it: a folder of tables is a trace, too."""
+    if path.is_dir():
+        return sorted(one for one in path.iterdir() if one.is_file())
+    return [path] if path.is_file() else []

@@ -12,6 +12,7 @@ import pandas as pd
 
 from traceprof.facts.one_off_costs import one_off_costs
 from traceprof.facts.steps.between import CHECKPOINT, EVALUATION, between_steps
+from traceprof.facts.steps.epochs import epochs_of_loaders
 from traceprof.facts.steps.find import steps_of_ranks
 from traceprof.facts.steps.measured import measured_steps
 from traceprof.model.ranks import Ranks
@@ -74,6 +75,17 @@ def _epochs(ranks: Ranks) -> pd.DataFrame:
                     "end": row["end_ns"] - zero,
                 }
             )
+    if not rows:
+        rows = [
+            {
+                "process": row["process"],
+                "epoch": np.nan,
+                "start": row["start_ns"] - zero,
+                "end": row["end_ns"] - zero,
+            }
+            for part in ranks
+            for row in epochs_of_loaders(part).to_dict("records")
+        ]
     if not rows:
         return pd.DataFrame()
     table = pd.DataFrame(rows).sort_values(["process", "start"], kind="stable")

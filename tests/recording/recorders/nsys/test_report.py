@@ -12,16 +12,20 @@ from traceprof.recording.recorders.nsys.report import convert_qdstrm, find_repor
 
 
 def test_a_report_left_in_the_temporary_folder_is_found(tmp_path):
-    assert find_report(tmp_path, "Generated:\n", 0) is None
-    left = tmp_path / "nsys-report-55c3.qdstrm"
+    folder, temporary = tmp_path / "work", tmp_path / "tmp"
+    folder.mkdir()
+    temporary.mkdir()
+    assert find_report(folder, "Generated:\n") is None
+    left = temporary / "nsys-report-55c3.qdstrm"
     left.write_bytes(b"x")
     log = f"Generating '{left}'\nFailed to create report: File exists\n"
-    assert find_report(tmp_path, log, 0) == left
-    whole = tmp_path / "report.nsys-rep"
+    assert find_report(folder, log) == left
+    whole = folder / "report.nsys-rep"
     whole.write_bytes(b"x")
-    assert find_report(tmp_path, log, 0) == whole
+    assert find_report(folder, log) == whole
+    (folder / "started").touch()
     os.utime(whole, (100, 100))  # from an earlier run
-    assert find_report(tmp_path, log, 1000) == left
+    assert find_report(folder, log) == left
 
 
 def test_without_an_importer_the_message_says_what_to_install(tmp_path, monkeypatch):

@@ -18,9 +18,9 @@ from traceprof.analysis.advice.findings.kernel_times import (
 )
 from traceprof.facts.collectives.matches import Matches, find_matches
 from traceprof.facts.device.times import device_times, used_devices
-from traceprof.facts.idle.after_waits import gaps_of_ranks, idle_times
+from traceprof.facts.idle.after_waits import gaps_of_ranks, idle_times, lost_in_gaps
+from traceprof.facts.names.phases import PROFILER
 from traceprof.facts.software import Software, Vendor, software_of
-from traceprof.facts.steps.excess import PROFILER
 from traceprof.facts.steps.find import steps_of_ranks
 from traceprof.facts.steps.measured import measured_steps
 from traceprof.facts.steps.typical import judged_times, named_steps, typical_time
@@ -213,6 +213,10 @@ class Context:
         gaps = gaps_of_ranks(self.ranks)
         return gaps.assign(typical_ns=self.typical.covered_ns(gaps["start_ns"], gaps["end_ns"]))
 
+    def lost_in_gaps(self, *causes: str) -> npt.NDArray[np.int64]:
+        """Return how long ``causes`` hold in each of `gaps`."""
+        return lost_in_gaps(self.ranks, *causes)
+
     def idle_for(self, *causes: str) -> Claim:
         """Return the claim on the idle time that ``causes`` account for."""
         times: dict[int, Intervals] = {}
@@ -223,11 +227,11 @@ class Context:
 
     def longest_gap(self, *causes: str) -> str:
         """Return the window of the typical gap with most of ``causes``, as people type it."""
-        own = self.gaps[self.gaps["typical_ns"] > 0]
-        if own.empty:
+        own = np.flatnonzero(self.gaps["typical_ns"] > 0)
+        if not len(own):
             return ""
-        place = int(own[list(causes)].sum(axis=1).to_numpy().argmax())
-        return self.longest_row(own.iloc[place : place + 1])
+        place = own[self.lost_in_gaps(*causes)[own].argmax()]
+        return self.longest_row(self.gaps.iloc[place : place + 1])
 
     @cached_property
     def copies(self) -> pd.DataFrame:

@@ -24,8 +24,9 @@ _LEAST: Final = 0.01
 def long_gaps(context: Context) -> pd.DataFrame:
     """Return the gaps between work that last half a second, the profiler's time not counted."""
     gaps = context.gaps
-    lengths = gaps["end_ns"] - gaps["start_ns"] - gaps["profiler"]
-    return gaps[(lengths > _LONG_NS) & (gaps["edge"] == 0)]
+    lengths = gaps["end_ns"] - gaps["start_ns"] - context.lost_in_gaps("profiler")
+    is_long = (lengths > _LONG_NS).to_numpy(np.bool_) & (context.lost_in_gaps("edge") == 0)
+    return gaps.take(np.flatnonzero(is_long))
 
 
 def _check(context: Context) -> Iterator[Finding]:

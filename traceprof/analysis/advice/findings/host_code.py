@@ -81,7 +81,8 @@ def _finding(context: Context, claim: Claim, kind: Kind) -> Finding:
 
 def _gaps_of(context: Context, claim: Claim) -> pd.DataFrame:
     """Return the gaps of the typical time that ``claim`` has a part of."""
-    gaps = context.gaps[(context.gaps["host"] > 0) & (context.gaps["typical_ns"] > 0)]
+    is_asked = (context.lost_in_gaps("host") > 0) & (context.gaps["typical_ns"] > 0)
+    gaps = context.gaps[is_asked]
     chosen = np.zeros(len(gaps), np.bool_)
     for device, time in claim.times.items():
         rows = np.flatnonzero((gaps["device"] == device).to_numpy())

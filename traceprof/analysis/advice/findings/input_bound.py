@@ -12,6 +12,7 @@ from traceprof.errors import NotRecordedError
 from traceprof.facts.host.phases import find_host_phases
 from traceprof.model.intervals import Intervals
 from traceprof.model.results import Note
+from traceprof.model.steps import OWN_DOMAIN
 
 __all__ = ["RULE"]
 
@@ -23,14 +24,7 @@ _LEAST_ON_HOST: Final = 0.1
 def _check(context: Context) -> Iterator[Finding]:
     phases = [host for part in context.ranks for host in find_host_phases(part)]
     if not any("data" in host.times for host in phases):
-        raise NotRecordedError(
-            "no range says when data is fetched: "
-            + (
-                "use `traceprof record`"
-                if context.software.has_python
-                else "mark it by NVTX ranges"
-            )
-        )
+        raise NotRecordedError(f"no range says when data is fetched: {_how_to_say(context)}")
     fetching = [host.times.get("data", Intervals.empty()) & context.typical for host in phases]
     host_ratio = sum(time.total_ns for time in fetching) / len(fetching) / context.typical_ns
     claim = context.idle_for("data") if context.devices else _of_hosts(context)
@@ -64,6 +58,16 @@ def _check(context: Context) -> Iterator[Finding]:
         window=context.longest_gap("data") if context.devices else "",
         ranges=("data",),
     )
+
+
+def _how_to_say(context: Context) -> str:
+    """Return how one gets such ranges; of what was recorded with the hooks only the program can."""
+    if any((part.whole.ranges["domain"] == OWN_DOMAIN).any() for part in context.ranks):
+        return (
+            "no DataLoader was used; what fetches lies between steps and outside any phase, until "
+            'the program names it: with traceprof.range("data")'
+        )
+    return "use `traceprof record`" if context.software.has_python else "mark it by NVTX ranges"
 
 
 def _of_hosts(context: Context) -> Claim:

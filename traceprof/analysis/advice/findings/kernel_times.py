@@ -13,6 +13,7 @@ import pandas as pd
 from traceprof.analysis.advice.findings.claims import Times
 from traceprof.facts.names.kernels import SHORT_NS
 from traceprof.model.activity import Activity
+from traceprof.model.grouping import groups_of, rows_by_value
 from traceprof.model.intervals import Intervals
 from traceprof.model.ranks import Ranks
 from traceprof.model.trace import Trace
@@ -57,39 +58,42 @@ def time_of_kernels(ranks: Ranks, names: Collection[str]) -> Times:
         kernels = part.kernels
         wanted = kernels["name"].cat.categories.isin(list(names))
         codes = kernels["name"].cat.codes.to_numpy()
-        own = kernels[np.append(wanted, False)[codes]]
-        for device, rows in own.groupby("device").indices.items():
-            time = Intervals.union_of(
-                own["start_ns"].to_numpy()[rows], own["end_ns"].to_numpy()[rows]
-            )
-            place = int(str(device))
+        own = np.flatnonzero(np.append(wanted, False)[codes])
+        starts, ends, device = (
+            kernels[name].to_numpy()[own] for name in ("start_ns", "end_ns", "device")
+        )
+        for place, rows in rows_by_value(device).items():
+            time = Intervals.union_of(starts[rows], ends[rows])
             found[place] = found[place] | time if place in found else time
     return found
 
 
 def _kernel_times(part: Trace, judged: Intervals) -> KernelTimes:
     starts = part.kernels["start_ns"].to_numpy()
-    kernels = part.kernels[judged.covered_ns(starts, starts + 1) > 0]
+    columns = ["start_ns", "end_ns", "name", "activity"]
+    kernels = part.kernels[columns][judged.covered_ns(starts, starts + 1) > 0]
     starts, ends = kernels["start_ns"].to_numpy(), kernels["end_ns"].to_numpy()
     durations = ends - starts
     is_short = durations < SHORT_NS
-    sums = pd.DataFrame(
+    names, activities = kernels["name"].cat, kernels["activity"].cat
+    groups = groups_of(names.codes, activities.codes)
+    by_name = pd.DataFrame(
         {
-            "count": 1,
-            "total_ns": durations,
-            "short_count": is_short.astype(np.int64),
-            "short_ns": np.where(is_short, durations, 0),
+            "name": names.categories.to_numpy(object)[[name for name, _ in groups.keys]],
+            "activity": activities.categories.to_numpy(object)[[own for _, own in groups.keys]],
+            "count": groups.counts,
+            "total_ns": groups.reduced(np.add, durations),
+            "short_count": groups.reduced(np.add, is_short.astype(np.int64)),
+            "short_ns": groups.reduced(np.add, np.where(is_short, durations, 0)),
         }
     )
-    keys = [kernels[name].reset_index(drop=True) for name in ("name", "activity")]
-    by_name = sums.groupby(keys, observed=True, sort=False).sum()
-    by_name = by_name.rename_axis(["name", "activity"]).reset_index()
+    # As they come first.
+    by_name = by_name.take(np.argsort(groups.order[groups.first])).reset_index(drop=True)
     communicates = (kernels["activity"] == Activity.COMMUNICATION.value).to_numpy()
     longest = None
     if communicates.any():
         place = int(np.where(communicates, durations, -1).argmax())
         longest = int(starts[place]), int(ends[place])
-    by_name = by_name.astype({"name": object, "activity": object})
     return KernelTimes(by_name, durations, communicates, longest)
 
 

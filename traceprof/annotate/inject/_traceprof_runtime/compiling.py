@@ -15,6 +15,13 @@ def get_is_compiling(torch):
     return _is_compiling
 
 
+def is_tracing():
+    """Return whether a compiler traces a graph: what it computes then is no work of the program."""
+    guards = sys.modules.get("torch._guards")
+    context = getattr(guards, "TracingContext", None)
+    return context is not None and context.try_get() is not None
+
+
 def skip_own_frames():
     """Have torch.compile begin below our frames, as it begins below those of torch itself.
 

@@ -9,8 +9,7 @@ _epochs = itertools.count()
 
 def _emitter():
     """Return where events go, in whatever process this is, with or without torch."""
-    if start.start():
-        process_record.write_process_record()
+    start.start(process_record.write_process_record)
     session.follow_fork()
     return session.emitter()
 
@@ -20,10 +19,13 @@ class Range:
 
     def __init__(self, name, payload):
         self._emitter = _emitter()
+        self._is_step = steps.begin_named(name)
         self._emitter.push(name, payload)
 
     def end(self):
         self._emitter.pop()
+        if self._is_step:
+            steps.end_named()
 
 
 class Step:

@@ -2,7 +2,8 @@
 
 import functools
 
-from . import session, steps
+from . import eval_mode, session, steps
+from .compiling import is_tracing
 from .layers import end_backward
 
 
@@ -15,9 +16,10 @@ def install(torch):
 def _wrapped(original):
     @functools.wraps(original)
     def compute_gradients(*args, **kwargs):
-        if not (session.active or session.resume_in_fork()):
+        if not (session.active or session.resume_in_fork()) or is_tracing():
             return original(*args, **kwargs)
-        steps.computing()
+        eval_mode.begin_backward()
+        steps.begin_backward()
         emitter = session.emitter()
         emitter.push("backward", steps.number)
         try:
@@ -25,5 +27,6 @@ def _wrapped(original):
         finally:
             end_backward()
             emitter.pop()
+            steps.end_backward()
 
     return compute_gradients

@@ -6,6 +6,8 @@ reducer of DDP (which is C++) and from FSDP alike, with their tensors.
 
 import functools
 import threading
+import time
+import weakref
 from time import time_ns
 
 from . import process_record, session
@@ -37,6 +39,7 @@ _TENSORS_AT = {
 _HAVE_PEER = ("send", "recv_")  # the peer is their third argument
 _HAVE_TAG = {"send": 3, "recv_": 3, "recv_any_source_": 2}
 _MOST_PENDING = 1000
+_LOOK_S = 0.002
 _KEYS = ("AutogradCPU", "AutogradCUDA")
 _POINT_TO_POINT = ("send", "recv", "recv_any_source")
 _libraries = []
@@ -101,6 +104,11 @@ class _Call:
         self._start = time_ns()
         self._emitter.push("comm:" + label, self._n_bytes)
 
+    @property
+    def is_noted(self):
+        """Whether the call goes anywhere: capturing has begun and is not over."""
+        return self._emitter is not NOWHERE
+
     def has_returned(self):
         self._emitter.pop()
         self._end = time_ns()
@@ -119,7 +127,7 @@ class _Call:
         self._note(time_ns())
 
     def _note(self, end):
-        if self._emitter is NOWHERE:
+        if not self.is_noted:
             return
         session.spool().collective(
             self._start, end, self.label, self._n_bytes, self._thread, self.details
@@ -136,6 +144,7 @@ class _Groups:
         self._unbox_group = getattr(c10d.ProcessGroup, "unbox", None)
         self._unbox_work = getattr(getattr(c10d, "Work", None), "unbox", None)
         self._pending = _PendingCalls(getattr(c10d, "Work", None))
+        self._followed = _FollowedCalls()
         self._known = {}
         self._sequences = {}
 
@@ -221,7 +230,8 @@ class _Groups:
 
         NCCL's future is done as soon as the call is enqueued: there the kernels tell.
         """
-        work = None if "nccl" in call.details.get("backend", "") else self._work(result, call)
+        is_followed = call.is_noted and "nccl" not in call.details.get("backend", "")
+        work = self._work(result, call) if is_followed else None
         if work is None:
             call.has_completed()
             return
@@ -230,6 +240,8 @@ class _Groups:
             work.get_future().add_done_callback(call.completes)
         except (AttributeError, RuntimeError, TypeError, ValueError):
             self._pending.add(work, call)
+        else:
+            self._followed.add(call)
 
     def _work(self, result, call):
         work = result[-1] if isinstance(result, tuple) else result
@@ -242,6 +254,35 @@ class _Groups:
             return work if self._unbox_work is None else self._unbox_work(work)
         except (AttributeError, RuntimeError, TypeError, ValueError):
             return None
+
+
+class _FollowedCalls:
+    """Calls whose end a thread of torch tells us.
+
+    Where such a thread comes to Python while the interpreter ends, Python unwinds it, through
+    destructors of C++, and that ends the program with SIGABRT. So the end of the program waits
+    for them, as it does without us: the threads of gloo are joined when their group goes.
+    """
+
+    def __init__(self):
+        self._calls = set()
+        self._is_first = True
+
+    def add(self, call):
+        if self._is_first:
+            self._is_first = False
+            session.at_end(self.wait)
+            session.in_new_process(self._calls.clear)
+        # A call goes when torch drops its callback, which is the last that it does in Python.
+        self._calls.add(weakref.ref(call, self._calls.discard))
+
+    def wait(self):
+        """Wait until torch is done with all of them; an interrupt ends it."""
+        try:
+            while self._calls:
+                time.sleep(_LOOK_S)
+        except KeyboardInterrupt:
+            return
 
 
 class _PendingCalls:

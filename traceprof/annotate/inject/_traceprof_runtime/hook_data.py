@@ -34,9 +34,15 @@ def _wrap_next(torch, iterator):
         emitter.push("data", steps.number)
         try:
             batch = original(self)
+        except StopIteration:
+            emitter.push("data.end", steps.number)  # of no step: the analysis must know
+            emitter.pop()
+            steps.exhausted()
+            raise
         finally:
             emitter.pop()
             local.is_fetching = False
+        steps.fetched()
         emitter.mark("batch", batch_size(torch, batch))
         return batch
 

@@ -4,7 +4,7 @@
 torch.compile warn.
 """
 
-from . import hook_data, session, settings, steps
+from . import eval_mode, hook_data, session, settings, steps
 from .compiling import get_is_compiling
 from .layers import Layers, local
 
@@ -27,9 +27,10 @@ def install(torch):
                 return original(self, *args, **kwargs)
             return layers.call(self, args, kwargs)
         emitter = session.emitter()
-        if self.training and is_grad_enabled():
-            steps.computing()
-        emitter.push("forward" if self.training else "eval", steps.number)
+        has_gradients = is_grad_enabled()
+        name = eval_mode.phase_of(self, has_gradients)
+        steps.passing(may_train=has_gradients and name == "forward")
+        emitter.push(name, steps.number)
         if layers is not None:
             layers.name_all(self)
         state["depth"] = 1
@@ -38,5 +39,6 @@ def install(torch):
         finally:
             state["depth"] = 0
             emitter.pop()
+            steps.passed()
 
     torch.nn.Module.__call__ = __call__

@@ -7,17 +7,21 @@ any crash. The program's own use of the profiler always has priority.
 
 import os
 import sys
+from time import time_ns
 
 from . import session, settings, steps
 from .after_import import complain
 
 _NEVER = 1 << 60
+_BY_TIME = object()
 # What nsys and nvprof leave in the environment: CUPTI has one subscriber only.
 _PROFILERS = ("NSYS_PROFILING_SESSION_ID", "NVPROF_ID")
 _TRIAL_STEPS = 2
 # Of one window: some 200 000 events, which take 300 MB while they are written
 _MAX_BYTES = 60 << 20
 _MAX_BYTES_OF_ALL = 1 << 30
+# Where no step is seen: the first after 2 s of work, half a second each, every 20 s
+_FIRST_NS, _LENGTH_NS, _PERIOD_NS = 2000000000, 500000000, 20000000000
 _WINDOWS_PER_HALVING = 16  # after so many windows they become half as frequent, again and again
 
 
@@ -34,6 +38,8 @@ def install(torch):
     windows = _Windows(torch, *settings.WINDOWS)
     windows.give_way_to_program()
     steps.on_boundary(windows.at_step)
+    if settings.STEPS is None:
+        steps.on_activity(windows.at_activity)
     session.at_end(windows.stop)
 
 
@@ -69,6 +75,7 @@ class _Windows:
         self._open = None
         self._is_ours = False
         self._process = os.getpid()
+        self._due_ns = None  # when a window by time is to begin, or to end
 
     def give_way_to_program(self):
         """Stop for good when the program starts a profiler of its own."""
@@ -89,6 +96,8 @@ class _Windows:
         """Open or close a window where it is due; the profiler is warmed up a step before."""
         if self._process != os.getpid():
             return  # a forked process: the profiler stayed with its parent
+        if self._stop_at is _BY_TIME:
+            self.stop()
         if self._stop_at is not None:
             if number >= self._stop_at or not session.is_capturing():
                 self.stop()
@@ -96,6 +105,22 @@ class _Windows:
             self._start(number)
         elif number + 1 == self._next_start:
             self._prepare()
+
+    def at_activity(self):
+        """Open or close a window by time, in a program of which no step has been seen yet."""
+        now = time_ns()
+        if self._due_ns is None:
+            self._due_ns = now + _FIRST_NS
+        if now < self._due_ns or self._process != os.getpid():
+            return
+        if self._stop_at is _BY_TIME:
+            self.stop()
+            self._due_ns = now + _PERIOD_NS
+        elif self._next_start != _NEVER and session.is_capturing():
+            self._start(steps.number)
+            if self._stop_at is not None:
+                self._stop_at = _BY_TIME
+            self._due_ns = now + _LENGTH_NS
 
     def _prepare(self):
         if self._profile is None and not self._torch._C._autograd._profiler_enabled():
@@ -137,6 +162,7 @@ class _Windows:
         """Close the open window, if any, and write it out."""
         if self._stop_at is None:
             return
+        is_by_time = self._stop_at is _BY_TIME
         self._stop_at = None
         n_bytes = 0
         emitter, token = self._open
@@ -155,17 +181,16 @@ class _Windows:
             complain("a window of operators was lost", error)
         finally:
             emitter.pop()
-        self._next_start = self._after_window(n_bytes)
+        if not is_by_time:
+            self._next_start = self._after_window(n_bytes)
+        elif self._is_enough():
+            self._next_start = _NEVER
 
     def _after_window(self, n_bytes):
         """Return the step at which the next window is due."""
         if not self._every or self._next_start == _NEVER:
             return _NEVER
-        if self._n_bytes > (settings.MAX_BYTES or _MAX_BYTES_OF_ALL):
-            sys.stderr.write(
-                "traceprof: the windows of operators have %d MB: no more of them in process %d\n"
-                % (self._n_bytes >> 20, os.getpid())
-            )
+        if self._is_enough():
             return _NEVER
         if not self._trial:
             if self._count % _WINDOWS_PER_HALVING == 0:
@@ -175,3 +200,13 @@ class _Windows:
         self._active = max(1, min(self._active, _MAX_BYTES // per_step))
         self._trial = 0
         return steps.number + 1
+
+    def _is_enough(self):
+        """Return whether the windows have taken what they may of the disk, and say so."""
+        if self._n_bytes <= (settings.MAX_BYTES or _MAX_BYTES_OF_ALL):
+            return False
+        sys.stderr.write(
+            "traceprof: the windows of operators have %d MB: no more of them in process %d\n"
+            % (self._n_bytes >> 20, os.getpid())
+        )
+        return True

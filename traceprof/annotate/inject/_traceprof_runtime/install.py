@@ -14,11 +14,18 @@ _HOOKS = (
     "copies",
     "sizes",
     "windows",
+    "named",
+    "pauses",
     "groups",
     "checkpoints",
     "epochs",
     "agents",
 )
+
+
+def _finish():
+    steps.finish()
+    process_record.note_seen(steps.seen())
 
 
 def install_hooks(torch):
@@ -28,7 +35,7 @@ def install_hooks(torch):
         return
     if not start.start():
         session.resume_in_fork()  # a process that imports torch only now is no data loader
-    session.at_end(steps.finish)
+    session.at_end(_finish)
     for name in _HOOKS:
         if name in settings.DISABLED:
             continue

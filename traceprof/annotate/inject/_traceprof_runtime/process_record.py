@@ -1,14 +1,17 @@
 """The record of a process: who it is, for the recorder to read after the run."""
 
+import importlib
 import json
 import os
 import platform
 import sys
 import time
+import types
 from operator import attrgetter
 from time import time_ns
 
 from . import settings
+from .after_import import complain
 
 _RANK_VARIABLES = {
     "rank": ("RANK", "OMPI_COMM_WORLD_RANK", "SLURM_PROCID", "PMI_RANK"),
@@ -33,7 +36,7 @@ _PACKAGES = (
     "mpi4py",
     "nvtx",
 )
-# Launchers set some for their processes only. The recorder keeps those of its list, masked.
+# Launchers set some for their processes only.
 _VARIABLES = ("NCCL_", "RCCL_", "GLOO_", "TORCH", "PYTORCH_", "CUDA_", "CUBLAS_", "CUDNN_", "OMP_")
 _VARIABLES += ("MKL_", "KMP_", "UCX_", "UCC_", "FI_", "OMPI_", "I_MPI_", "MPICH_", "MV2_", "MVP_")
 _OF_ONE_RANK = ("RANK", "LOCALID", "PROCID")
@@ -41,18 +44,15 @@ _OF_ONE_RANK = ("RANK", "LOCALID", "PROCID")
 
 def write_process_record(**more):
     """Write (again) the record of this process; ``more`` overrides what the environment says."""
+    masking = _load_masking()
     record = {
         "pid": os.getpid(),
         "ancestors": _ancestors(),
-        "argv": sys.argv,
+        "argv": masking.masked_command(sys.argv) if masking else sys.argv[:1],
         "executable": sys.executable,
         "started_ns": _started_ns(),
         "software": _software(),
-        "variables": {
-            name: value
-            for name, value in os.environ.items()
-            if name.startswith(_VARIABLES) and not name.endswith(_OF_ONE_RANK)
-        },
+        "variables": masking.kept_variables(_own_variables()) if masking else {},
     }
     for name, variables in _RANK_VARIABLES.items():
         values = [os.environ[variable] for variable in variables if variable in os.environ]
@@ -61,6 +61,34 @@ def write_process_record(**more):
         record[name] = os.environ.get(variable)
     record.update(more)
     _write("process.%d.json", record)
+
+
+def _own_variables():
+    return {
+        name: value
+        for name, value in os.environ.items()
+        if name.startswith(_VARIABLES) and not name.endswith(_OF_ONE_RANK)
+    }
+
+
+def _load_masking():
+    """Return traceprof's own module that masks secrets, None where it cannot be loaded.
+
+    The program's Python need not have traceprof: the two files that it takes are loaded by
+    themselves.
+    """
+    name = "_traceprof_model"
+    try:
+        if name not in sys.modules:
+            package = types.ModuleType(name)
+            inject = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+            root = os.path.dirname(os.path.dirname(inject))
+            package.__path__ = [os.path.join(root, "model")]
+            sys.modules[name] = package
+        return importlib.import_module(name + ".masking")
+    except Exception as error:
+        complain("no arguments and variables of the program", error)
+        return None
 
 
 def note_end():
@@ -77,6 +105,11 @@ def _write(name, record):
         os.replace(path + ".tmp", path)
     except OSError as error:
         sys.stderr.write("traceprof: %s: %s\n" % (path, error))
+
+
+def note_seen(counts):
+    """Note what a process did that could be steps."""
+    _write("seen.%d.json", counts)
 
 
 def note_child():

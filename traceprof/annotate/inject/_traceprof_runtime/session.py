@@ -146,8 +146,10 @@ def _register_end():
 
 def close():
     """Write out everything; called when the process ends."""
+    global active
     if _process != os.getpid() or _spool is None:
         return
+    active = False  # what begins now would end too late
     for function in _at_end:
         function()
     end_capture()

@@ -16,6 +16,7 @@ DISABLED = frozenset(filter(None, os.environ.get("TRACEPROF_DISABLE", "").split(
 LAYER_DEPTH = int(os.environ.get("TRACEPROF_LAYERS") or 0)
 WINDOWS = _numbers("TRACEPROF_WINDOWS", ",")  # skip, active, every: steps of the profiler
 STEPS = _numbers("TRACEPROF_STEPS", "..")  # first and last step to capture
+STEP_FROM = os.environ.get("TRACEPROF_STEP_FROM", "")  # what a step is, see the module steps
 DELAY_S = float(os.environ.get("TRACEPROF_DELAY_S") or 0)
 DURATION_S = float(os.environ.get("TRACEPROF_DURATION_S") or 0)
 MAX_BYTES = int(os.environ.get("TRACEPROF_MAX_BYTES") or 0)  # of one process; 0: no limit

@@ -4,6 +4,10 @@ The first line describes the process. Each other line is
 ``[start_ns, end_ns, name, payload, thread, kind, details]`` with times in ns since 1970; kind is
 ``p`` (push/pop range), ``s`` (start/end range), ``m`` (mark, end is null), ``c`` (collective).
 A process that is killed loses what the last 0.2 s brought and perhaps the end of a line.
+
+What grows without end is thinned: once there are a million rows, of ranges that are not the hooks'
+own every second one of each name is kept, after a million of these every fourth, and so on. Marks
+say how many of each name were not kept.
 """
 
 import json
@@ -15,6 +19,17 @@ from time import time_ns
 from . import settings
 
 _SECOND_NS = 1000000000
+_MANY = 1000000
+_MOST_NAMES = 10000
+_THINNED = "traceprof.thinned:"
+_THINNED_PERIOD_NS = 10 * _SECOND_NS
+_OWN = frozenset(
+    (
+        *("step", "user_step", "epoch", "data", "data.start", "forward", "eval", "backward"),
+        *("optimizer", "zero_grad", "h2d", "init_process_group", "destroy_process_group"),
+    )
+)
+_OWN_BEGIN = ("comm", "traceprof.", "checkpoint.")
 
 
 class Spool:
@@ -31,7 +46,10 @@ class Spool:
         self._file = None
         self._failed = False
         self._n_bytes = 0
-        self._write(json.dumps({"pid": os.getpid(), "argv": sys.argv, "version": 1}) + "\n")
+        self._n_kept = 0
+        self._seen, self._thinned = {}, {}
+        self._thinned_due_ns = 0
+        self._write(json.dumps({"pid": os.getpid(), "version": 1}) + "\n")
         self._wake = threading.Event()
         thread = threading.Thread(target=self._run, name="traceprof-spool", daemon=True)
         thread.start()
@@ -77,13 +95,43 @@ class Spool:
             count = len(self._rows)
             if count:
                 self._check_size()
-                self._write("".join(json.dumps(row) + "\n" for row in self._rows[:count]))
+                rows = self._thin_out(self._rows[:count])
+                self._write("".join(json.dumps(row) + "\n" for row in rows))
                 del self._rows[:count]
 
     def close(self):
         """Flush, and stop writing every second."""
         self._wake.set()
+        self._note_thinned()
         self.flush()
+
+    def _thin_out(self, rows):
+        """Return those of ``rows`` that are kept."""
+        stride = 1 << min(self._n_kept // _MANY, 30)
+        if stride == 1:
+            self._n_kept += len(rows)
+            return rows
+        if time_ns() >= self._thinned_due_ns:
+            self._thinned_due_ns = time_ns() + _THINNED_PERIOD_NS
+            self._note_thinned()
+        return [row for row in rows if self._is_kept(row, stride)]
+
+    def _is_kept(self, row, stride):
+        name = row[2]
+        if row[5] != "p" or name in _OWN or name.startswith(_OWN_BEGIN):
+            return True
+        if name not in self._seen and len(self._seen) >= _MOST_NAMES:
+            name = "other names"
+        count = self._seen[name] = self._seen.get(name, -1) + 1
+        if count % stride == 0:
+            self._n_kept += 1
+            return True
+        self._thinned[name] = self._thinned.get(name, 0) + 1
+        return False
+
+    def _note_thinned(self):
+        for name, count in self._thinned.items():
+            self.mark(_THINNED + name, count)
 
     def _check_size(self):
         """Stop at the size that was asked for, and say so."""

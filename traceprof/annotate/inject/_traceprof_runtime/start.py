@@ -6,10 +6,15 @@ import time
 from . import session, settings, steps
 
 
-def start():
-    """Switch recording on unless it is, whatever asks first; return whether it was off."""
+def start(prepare=None):
+    """Switch recording on unless it is, whatever asks first; return whether it was off.
+
+    ``prepare`` is called before time begins to count.
+    """
     if not session.begin():
         return False
+    if prepare is not None:
+        prepare()
     if settings.STEPS is not None:
         session.hold()
         steps.on_boundary(_at_step)

@@ -1,24 +1,52 @@
 """Training steps as they can be seen while the program runs.
 
-A step lasts from the fetch of its batch to the fetch of the next one after an optimizer step
-(gradient accumulation fetches several batches per step). Without a DataLoader it starts with
-the forward pass and ends with the optimizer step.
+A step lasts from the fetch of its batch to the fetch of the next one after an optimizer's step
+(gradient accumulation fetches several batches per step). Where the batch came from no DataLoader
+it begins with the forward pass and ends with the optimizer. Several optimizers that take turns
+are one step. Without any optimizer of torch it ends with the backward pass. What comes first is
+guessed, and corrected when it comes again: the number of steps is right, the first border may be
+late. The analysis, which knows what comes afterwards, finds them anew.
 """
 
-from . import session
+import threading
+
+from . import session, settings
+
+# What the user may take steps from: the end of each, of a batch the time until the next.
+BACKWARD, OPTIMIZER, LOADER, FORWARD = "backward", "optimizer", "loader", "every-forward"
+_FETCHES = ("", BACKWARD, OPTIMIZER, FORWARD)
+_TRAINS = ("", BACKWARD, OPTIMIZER)
+_MANY_PASSES = 64  # backward passes without a step of the optimizers that are there
 
 number = 0
 _open = None  # the open step: (emitter, token)
-_has_loader = False
-_has_optimized = False
+_asked = settings.STEP_FROM
+_name = "step:" + _asked if _asked else "step"
+_has_batch = False
+_is_complete = False
 _is_explicit = False
 _is_first = True
+_depth = 0  # calls of optimizers and of the backward pass that are open
+_trainer = None  # the thread that trains
+_stepped = set()  # the optimizers of this step
+_following = {}  # optimizer -> the one whose turn was next, without a fetch between
+_last = None
+_known = set()  # optimizers that were made
+_seen = set()  # those of them that have stepped
+_passes = 0  # backward passes, while no optimizer has stepped
+_counts = {"fetches": 0, "forward passes": 0, "backward passes": 0, "optimizer steps": 0}
 _listeners = []
+_watchers = []
 
 
 def on_boundary(listener):
     """Have ``listener(number)`` called before each step, and after the last."""
     _listeners.append(listener)
+
+
+def on_activity(watcher):
+    """Have ``watcher()`` called when anything happens while no step has been seen."""
+    _watchers.append(watcher)
 
 
 def fetching(may_train):
@@ -27,26 +55,122 @@ def fetching(may_train):
     ``may_train`` is False where there is no batch left, or where gradients are switched off: that
     is how an evaluation fetches.
     """
-    global _has_loader
-    _has_loader = True
-    if _has_optimized:
+    global _has_batch, _last
+    _counts["fetches"] += 1
+    if _is_elsewhere():
+        return
+    _notice()
+    if _is_complete or _asked == LOADER:
         close()
+    _last = None
+    _has_batch = may_train
+    if _asked == FORWARD or (may_train and _asked in _FETCHES):
+        open_()
+
+
+def fetched():
+    """Note that a batch has been fetched."""
+    if _asked == LOADER and not _is_elsewhere():
+        open_()
+
+
+def exhausted():
+    """Note that there was no batch left."""
+    global _has_batch
+    _has_batch = False
+
+
+def passing(may_train):
+    """Note that a forward pass starts, and whether a backward pass may follow."""
+    _counts["forward passes"] += 1
+    if _is_elsewhere():
+        return
+    _notice()
     if may_train:
-        open_()
-
-
-def computing():
-    """Note that a forward pass (of a program without a DataLoader) or a backward pass starts."""
-    if not _has_loader:
-        open_()
-
-
-def optimized():
-    """Note that an optimizer has made its step."""
-    global _has_optimized
-    _has_optimized = True
-    if not _has_loader:
+        _begin()
+    elif _is_complete and not _depth and not _expects_more():
         close()
+    if _asked == FORWARD:
+        open_()
+
+
+def passed():
+    """Note that a forward pass of either kind is over."""
+    if _asked == FORWARD and not _is_elsewhere():
+        close()
+
+
+def begin_backward():
+    """Note that a backward pass starts."""
+    global _depth, _trainer
+    _counts["backward passes"] += 1
+    if _trainer is None:
+        _trainer = threading.get_ident()
+    if _is_elsewhere():
+        return
+    _notice()
+    _begin()
+    _depth += 1
+
+
+def end_backward():
+    """Note that a backward pass is over."""
+    global _depth, _passes, _is_complete
+    if _is_elsewhere() or not _depth:
+        return
+    _depth -= 1
+    if _asked == BACKWARD:
+        close()
+    elif not _seen and not _asked:
+        _passes += 1
+        if not _known or _passes >= _MANY_PASSES:
+            _is_complete = True
+    _end_if_complete()
+
+
+def made(optimizer):
+    """Note that an optimizer was made; ``optimizer`` is its number."""
+    _known.add(optimizer)
+
+
+def gone(optimizer):
+    """Note that an optimizer is no more."""
+    for numbers in (_known, _seen, _stepped):
+        numbers.discard(optimizer)
+    _following.pop(optimizer, None)
+
+
+def begin_optimizer(optimizer):
+    """Note that an optimizer starts its step."""
+    global _depth, _trainer
+    _counts["optimizer steps"] += 1
+    if not _seen:
+        _trainer = threading.get_ident()
+    if _is_elsewhere():
+        return
+    if not _depth and optimizer in _stepped:
+        close()  # it is its turn again: the step before should have ended earlier
+    if _asked in ("", OPTIMIZER):
+        open_()
+    _depth += 1
+
+
+def end_optimizer(optimizer, is_done=True):
+    """Note that a call of an optimizer's step is over, and whether it has made it."""
+    global _depth, _is_complete, _last
+    if _is_elsewhere() or not _depth:
+        return
+    _depth -= 1
+    if not is_done or _asked not in ("", OPTIMIZER):
+        return
+    _is_complete = True
+    if not _depth:
+        _seen.add(optimizer)
+        _stepped.add(optimizer)
+        if _last is not None:
+            _following[_last] = optimizer
+        _last = optimizer
+    _end_if_complete()
 
 
 def open_():
@@ -55,15 +179,30 @@ def open_():
     if _open is None and not _is_explicit:
         _announce_first()
         emitter = session.emitter()
-        _open = (emitter, emitter.start("step", number))
+        _open = (emitter, emitter.start(_name, number))
 
 
 def close():
     """Close the open step, if any."""
-    global _has_optimized
-    _has_optimized = False
+    global _is_complete
+    _is_complete = False
+    _stepped.clear()
     if _end_open():
         _advance()
+
+
+def begin_named(name):
+    """Begin a step where the user asked for the ranges of this name; return whether they did."""
+    if _asked != "range:" + name or _is_explicit:
+        return False
+    close()
+    open_()
+    return True
+
+
+def end_named():
+    """End a step that `begin_named` began."""
+    close()
 
 
 def begin_explicit(wanted):
@@ -82,16 +221,65 @@ def end_explicit():
     _advance()
 
 
+def seen():
+    """Return how many steps there were, and of what they might have been made."""
+    return dict(_counts, steps=number)
+
+
 def finish():
     """Close the last step of the program if its optimizer has run."""
-    if _has_optimized:
+    if _is_complete or _asked == LOADER:
         close()
+
+
+def _begin():
+    """Let a pass that may train belong to a step: to the open one, or to the next."""
+    is_of_batch = _has_batch and not _seen  # without optimizers only the next fetch tells
+    if _is_complete and not _depth and not is_of_batch and not _expects_more():
+        close()
+    if _asked in _TRAINS:
+        open_()
+
+
+def _end_if_complete():
+    """End the step with the optimizer, unless it goes on up to the next batch."""
+    if not _is_complete or _depth:
+        return
+    if _asked == OPTIMIZER or not (_has_batch or _expects_more()):
+        close()
+
+
+def _expects_more():
+    """Return whether another optimizer is likely to take its turn in this step."""
+    if _asked or _last is None:
+        return False
+    following = _following.get(_last)
+    return bool(_known - _seen) if following is None else following not in _stepped
+
+
+def _is_elsewhere():
+    """Return whether this is not the thread that trains."""
+    global _trainer
+    own = threading.get_ident()
+    if _trainer is None or _trainer == own:
+        return False
+    if any(thread.ident == _trainer for thread in threading.enumerate()):
+        return True
+    _trainer = None  # that thread has ended
+    return False
+
+
+def _notice():
+    if _is_first:
+        for watcher in _watchers:
+            watcher()
 
 
 def _forget():
     """Drop the state in a forked process."""
-    global _open, _has_optimized
-    _open, _has_optimized = None, False
+    global _open, _is_complete, _depth, _trainer
+    _open, _is_complete, _depth, _trainer = None, False, 0, None
+    _stepped.clear()
 
 
 session.in_new_process(_forget)

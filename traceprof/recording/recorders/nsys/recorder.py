@@ -5,17 +5,14 @@ from __future__ import annotations
 import os
 import shlex
 import shutil
-import socket
 import sys
 import tempfile
-import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
-from traceprof.errors import RecordingError
 from traceprof.recording.machine.gpus import has_gpu
 from traceprof.recording.machine.host import has_rdma
 from traceprof.recording.processes.injection import child_environment
@@ -34,9 +31,9 @@ from traceprof.recording.processes.program import (
 from traceprof.recording.processes.watchdog import STARTED, STARTING_S, StartLimit, Watchdog
 from traceprof.recording.recorders.embedded import RECORDER as EMBEDDED
 from traceprof.recording.recorders.nsys import launch
+from traceprof.recording.recorders.nsys.collect import LOG, collected
 from traceprof.recording.recorders.nsys.options import nsys_options, profile_options
 from traceprof.recording.recorders.nsys.registry import advice_on, remove_leftovers
-from traceprof.recording.recorders.nsys.report import exported, find_report, remove_secrets
 from traceprof.recording.request import RecordRequest, RunRecorded
 
 __all__ = ["RECORDER", "NsysRecorder"]
@@ -49,7 +46,6 @@ _CAPTURE: Final = (
 )
 _ATTEMPTS: Final = 3  # now and then it does not find its own agent, on a busy machine above all
 _STDOUT, _STDERR = 1, 2
-_ONLY_OURS: Final = "the trace has what the hooks saw, and no work of a GPU"
 _LONGEST_FOLDER: Final = 40  # nsys puts sockets there, whose paths must not exceed 107 bytes
 
 
@@ -63,7 +59,7 @@ class NsysRecorder:
         return None if shutil.which("nsys") else "nsys is not on PATH: install Nsight Systems"
 
     def run(self, request: RecordRequest, folder: Path) -> RunRecorded:
-        """Run the program under nsys and export what it recorded.
+        """Run the program under nsys.
 
         Where nsys does not start the program, several times, the embedded recorder does.
         """
@@ -71,10 +67,14 @@ class NsysRecorder:
             run = _NsysRun(shutil.which("nsys") or "nsys", request, folder, temporary)
             code = run.start()
             if code is not None:
-                return run.result(code)
+                return RunRecorded(code, left=run.left)
         note = f"nsys did not start the program ({run.why_not_started()}): recorded with torch"
         embedded = EMBEDDED.run(request, folder)
         return replace(embedded, recorder=EMBEDDED.name, notes=(note,))
+
+    def collect(self, request: RecordRequest, folder: Path, run: RunRecorded) -> RunRecorded:
+        """Return ``run`` with what nsys recorded, exported and without environments."""
+        return collected(request, folder, run)
 
 
 class _NsysRun:
@@ -85,11 +85,10 @@ class _NsysRun:
         self._request = request
         self._folder = folder
         self._temporary = temporary
-        self._log = folder / "nsys.log"
+        self._log = folder / LOG
         self._marker = folder / STARTED
-        self._program = Program()
+        self._program = Program(grace_s=request.grace_s, say=request.say)
         self._is_too_late = False
-        self.started_at = time.time()
 
     def start(self) -> int | None:
         """Run the program to its end and return its exit code, None where nsys did not start it.
@@ -120,7 +119,6 @@ class _NsysRun:
 
     def _attempt(self, options: list[str], environment: Mapping[str, str]) -> int | None:
         """Run nsys once; return the exit code, None where it may be tried again."""
-        self.started_at = time.time()
         try:
             code = self._run_once(options, environment)
             if self._marker.exists():
@@ -152,40 +150,10 @@ class _NsysRun:
         own_code = wait_for_program(pid, self._program)
         return code if own_code is None else own_code
 
-    def result(self, code: int) -> RunRecorded:
-        """Return what is left of a program that ended with ``code``."""
-        if not self._marker.exists():
-            return RunRecorded(code, notes=("stopped before nsys had started the program",))
-        report = find_report(self._folder, self.said(), self.started_at)
-        if report is None:
-            return RunRecorded(
-                code, notes=(f"nsys left no report ({self.last_line()}); {_ONLY_OURS}",)
-            )
-        try:
-            return RunRecorded(code, self._export(report))
-        except RecordingError as error:
-            kept = f"; it is kept: {self._keep(report)}" if self._request.keep_report else ""
-            return RunRecorded(code, notes=(f"{error}{kept}; {_ONLY_OURS}",))
-
-    def _export(self, report: Path) -> Path:
-        """Return the report as SQLite, without environments unless they were asked for."""
-        database = self._folder / "report.sqlite"
-        finished = exported(self._nsys, report, database)
-        if not self._request.keep_environment:
-            remove_secrets(database, self._request.command)
-        if self._request.keep_report:
-            self._keep(finished)
-        return database
-
-    def _keep(self, report: Path) -> Path:
-        target = self._request.output.with_suffix(report.suffix)
-        if self._request.is_folder:
-            target = self._request.output / f"report-{socket.gethostname()}{report.suffix}"
-        try:
-            shutil.copy2(report, target)
-        except OSError as error:
-            raise RecordingError(f"{target}: cannot be written ({error.strerror})") from error
-        return target
+    @property
+    def left(self) -> tuple[int, ...]:
+        """What still runs, after SIGTERM."""
+        return self._program.left
 
     def said(self) -> str:
         """Return what nsys printed."""

@@ -9,8 +9,10 @@ from typing import Final
 
 from traceprof.errors import RecordingError, TraceError
 from traceprof.formats.nsys.scrub import remove_environments, replace_system_texts
+from traceprof.formats.nsys.secrets import passing_in
 from traceprof.formats.nsys.tools import convert_stream, export_report, find_importer
 from traceprof.model.masking import MASK, secrets_of
+from traceprof.recording.processes.watchdog import STARTED
 
 __all__ = ["convert_qdstrm", "exported", "find_report", "remove_secrets"]
 
@@ -19,15 +21,18 @@ _SUFFIXES: Final = (".nsys-rep", ".qdrep", ".qdstrm")
 _LEAST_PART: Final = 6  # every 0 of an export would be lost with a secret "0"
 
 
-def find_report(folder: Path, log: str, started: float) -> Path | None:
+def find_report(folder: Path, log: str) -> Path | None:
     """Return the report of this run, None where there is none.
 
     nsys ends with 0 without a report, and where it cannot write to the folder it leaves the
-    report in the temporary folder and only mentions it: so look in both, for a new file.
-    ``started`` is when nsys was started, in seconds since 1970.
+    report in the temporary folder and only mentions it in its log, which is in ``folder``, too: so
+    look in both, for a file that is newer than the program.
     """
+    marker = folder / STARTED
+    started = marker.stat().st_mtime if marker.exists() else 0.0
     candidates = [folder / f"report{suffix}" for suffix in _SUFFIXES]
     candidates += [Path(text) for text in _MENTIONED.findall(log.replace("'", " "))]
+    candidates += folder.glob("nsys-report-*.qdstrm")
     whole = [path for path in candidates if _is_new(path, started)]
     return min(whole, key=lambda path: _SUFFIXES.index(path.suffix), default=None)
 
@@ -83,7 +88,8 @@ def exported(nsys: str, report: Path, database: Path) -> Path:
 def remove_secrets(database: Path, command: Sequence[str]) -> None:
     """Remove environments and the secrets of ``command`` from an export, in place.
 
-    A short secret is masked only where it is a whole argument.
+    Also those of the command that nsys itself tells, from 2023 on. A short secret is masked only
+    where it is a whole argument.
 
     Raises:
         RecordingError: the export cannot be changed.
@@ -93,8 +99,11 @@ def remove_secrets(database: Path, command: Sequence[str]) -> None:
     hidden = [part for secret in secrets for part in secret.hidden]
     parts = [(part, MASK) for part in hidden if len(part) >= _LEAST_PART]
     try:
+        told = passing_in(database)
+        whole += told.whole.items()
+        parts += [(part, MASK) for part in told.parts]
         remove_environments(database)
-        if secrets:
+        if whole:
             replace_system_texts(database, whole, parts)
     except TraceError as error:
         raise RecordingError(str(error)) from error

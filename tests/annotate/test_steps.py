@@ -1,0 +1,213 @@
+"""Steps as they are seen while the program runs; loops are words as in the test of the analysis.
+
+d: a fetch, x: one that finds no more batches, f: forward, e: an evaluation's, b: backward, o, o2 …:
+the step of an optimizer.
+"""
+
+import threading
+
+import pytest
+
+from tests.facts.steps import test_phases
+
+
+@pytest.fixture
+def begun(runtime):
+    """Return the module ``steps`` of a process that records."""
+    runtime("session").begin()
+    return runtime("steps")
+
+
+def play(steps, text):
+    """Call what the hooks call, and return the number of the step at the end of each word."""
+    numbers = []
+    for word in text.split():
+        kind, optimizer = word[0], int(word[1:] or 1)
+        if kind in "dx":
+            steps.fetching(may_train=kind == "d")
+            steps.fetched() if kind == "d" else steps.exhausted()
+        elif kind in "fe":
+            steps.passing(may_train=kind == "f")
+            steps.passed()
+        elif kind == "b":
+            steps.begin_backward()
+            steps.end_backward()
+        else:
+            steps.begin_optimizer(optimizer)
+            steps.end_optimizer(optimizer)
+        numbers.append(steps.number)
+    return numbers
+
+
+def make_optimizers(steps, text):
+    for word in text.split():
+        if word[0] == "o":
+            steps.made(int(word[1:] or 1))
+
+
+LOOPS = next(
+    mark.args[1] for mark in test_phases.test_loops.pytestmark if mark.name == "parametrize"
+)
+# That an optimizer made only its state, or that two take turns in no regular way, shows afterwards.
+KNOWN_AFTERWARDS = {"o f b o f b o", "f b o f b o f b o2 f b o f b o f b o2"}
+
+
+@pytest.mark.parametrize(
+    "text", [text for text, _ in LOOPS if "p" not in text and text not in KNOWN_AFTERWARDS]
+)
+def test_as_many_steps_are_seen_as_the_analysis_finds(begun, text):
+    make_optimizers(begun, text)
+    play(begun, text)
+    begun.finish()
+    assert begun.number == len(test_phases.words_of(text))
+
+
+def test_with_a_loader_a_step_lasts_to_the_next_fetch(begun):
+    begun.made(1)
+    assert play(begun, "d f b o d f b o x") == [0, 0, 0, 0, 1, 1, 1, 1, 2]
+
+
+def test_without_a_loader_it_ends_with_the_optimizer(begun):
+    begun.made(1)
+    assert play(begun, "f f b o f b o") == [0, 0, 0, 1, 1, 1, 2]
+
+
+def test_a_loader_that_was_seen_once_does_not_decide_for_ever(begun):
+    begun.made(1)
+    assert play(begun, "f b o d e d e x f b o f b o")[-4:] == [2, 2, 2, 3]
+
+
+def test_optimizers_that_take_turns_are_one_step_from_the_second_time_on(begun):
+    begun.made(1)
+    begun.made(2)
+    assert play(begun, "f b o f b o2 f b o f b o2") == [0] * 5 + [1] * 6 + [2]
+
+
+def test_optimizers_inside_the_backward_pass_do_not_end_the_step(begun):
+    begun.made(1)
+    begun.made(2)
+    for _ in range(2):
+        begun.passing(may_train=True)
+        begun.begin_backward()
+        for number in (1, 2):
+            begun.begin_optimizer(number)
+            begun.end_optimizer(number)
+        before = begun.number
+        begun.end_backward()
+        assert begun.number == before + 1
+
+
+def test_an_optimizer_that_fails_makes_no_step(begun):
+    begun.made(1)
+    begun.passing(may_train=True)
+    begun.begin_optimizer(1)
+    begun.end_optimizer(1, is_done=False)
+    begun.passing(may_train=True)
+    assert begun.number == 0
+
+
+def test_an_optimizer_that_is_gone_is_not_waited_for(begun):
+    begun.made(1)
+    begun.made(2)
+    begun.gone(2)
+    assert play(begun, "f b o f b o") == [0, 0, 1, 1, 1, 2]
+
+
+def test_optimizers_that_are_there_but_never_step_do_not_hide_the_steps(begun):
+    begun.made(1)
+    play(begun, "f b " * 70)
+    assert begun.number == 7
+
+
+def test_what_other_threads_do_is_not_of_the_step(begun):
+    begun.made(1)
+    play(begun, "f b o")
+    others = [threading.Thread(target=play, args=(begun, "d d f")) for _ in range(2)]
+    for other in others:
+        other.start()
+        other.join()
+    assert play(begun, "f b o") == [1, 1, 2]
+
+
+def test_a_thread_that_goes_on_after_the_first_has_ended_is_followed(begun):
+    begun.made(1)
+    for count in (2, 4):
+        trainer = threading.Thread(target=play, args=(begun, "f b o f b o"))
+        trainer.start()
+        trainer.join()
+        assert begun.number == count
+
+
+@pytest.mark.parametrize(
+    ("asked", "text", "expected"),
+    [
+        ("backward", "d f b f b o x", [0, 0, 1, 1, 2, 2, 2]),
+        ("optimizer", "f b o f b o2", [0, 0, 1, 1, 1, 2]),
+        ("loader", "d f d f x", [0, 0, 1, 1, 2]),
+        ("every-forward", "d e d f b o f x", [0, 1, 1, 2, 2, 2, 3, 3]),
+        ("range:epoch", "d f b o f b o x", [0] * 8),
+    ],
+)
+def test_what_a_step_is_can_be_chosen(runtime, monkeypatch, asked, text, expected):
+    monkeypatch.setenv("TRACEPROF_STEP_FROM", asked)
+    runtime("session").begin()
+    steps = runtime("steps")
+    make_optimizers(steps, text)
+    assert play(steps, text) == expected
+
+
+def test_ranges_of_a_name_can_be_the_steps(runtime, monkeypatch):
+    monkeypatch.setenv("TRACEPROF_STEP_FROM", "range:turn")
+    runtime("session").begin()
+    steps, explicit = runtime("steps"), runtime("explicit")
+    seen = []
+    for name in ("turn", "other", "turn"):
+        span = explicit.Range(name, 0)
+        play(steps, "f b")
+        span.end()
+        seen.append(steps.number)
+    assert seen == [1, 1, 2]
+
+
+def test_boundaries_are_told_before_the_first_step_and_after_each(begun):
+    numbers = []
+    begun.on_boundary(numbers.append)
+    begun.made(1)
+    play(begun, "d f b o d f b o x")
+    begun.finish()
+    assert numbers == [0, 1, 2]
+
+
+def test_while_no_step_is_seen_what_happens_is_told(begun):
+    told = []
+    begun.on_activity(lambda: told.append(begun.number))
+    play(begun, "e e d")
+    assert told == [0, 0, 0]
+    play(begun, "f e")
+    assert told == [0, 0, 0]
+
+
+def test_steps_that_the_program_names_take_the_place_of_those_found(runtime):
+    session, steps, explicit = runtime("session"), runtime("steps"), runtime("explicit")
+    session.begin()
+    steps.passing(may_train=True)
+    step = explicit.Step(41, 8)
+    play(steps, "f b o")
+    assert steps.number == 41
+    step.end()
+    assert steps.number == 42
+    assert steps._open is None
+
+
+def test_a_capture_by_steps_holds_the_others_back(runtime, monkeypatch):
+    monkeypatch.setenv("TRACEPROF_STEPS", "1..2")
+    session, steps, start = runtime("session"), runtime("steps"), runtime("start")
+    assert start.start()
+    captured = []
+    steps.made(1)
+    for _ in range(5):
+        steps.passing(may_train=True)
+        captured.append(session.is_capturing())
+        play(steps, "b o")
+    assert captured == [False, True, True, False, False]
+    assert not start.start()  # torch that is imported later asks again: nothing begins anew

@@ -1,0 +1,48 @@
+import numpy as np
+import pandas as pd
+from hypothesis import given
+from hypothesis import strategies as st
+
+from traceprof.model.grouping import compact, groups_of, rows_by_value, rows_by_values
+
+NUMBERS = st.sampled_from((-1, 0, 3, 2**62, -(2**62)))
+
+
+@given(st.lists(st.tuples(NUMBERS, NUMBERS, st.booleans()), max_size=30))
+def test_rows_are_those_of_pandas(rows: list[tuple[int, int, bool]]) -> None:
+    frame = pd.DataFrame(rows, columns=["a", "b", "c"]).astype({"a": np.int64, "b": np.int64})
+    wanted = {} if frame.empty else frame.groupby(["a", "b", "c"]).indices
+    found = rows_by_values(frame["a"], frame["b"], frame["c"].to_numpy(np.int8))
+    assert list(found) == sorted(wanted)
+    assert {key: own.tolist() for key, own in found.items()} == {
+        key: own.tolist() for key, own in wanted.items()
+    }
+
+
+def test_rows_of_more_values_than_fit_small_numbers() -> None:
+    values = np.random.default_rng(1).permutation(70_000) - 5
+    found = rows_by_value(values)
+    assert list(found) == list(range(-5, 69_995))
+    assert all(values[rows].tolist() == [value] for value, rows in found.items())
+
+
+def test_one_value_and_none() -> None:
+    assert {key: rows.tolist() for key, rows in rows_by_value([7, 7]).items()} == {7: [0, 1]}
+    assert rows_by_values([], []) == {}
+
+
+def test_groups_are_reduced() -> None:
+    groups = groups_of([3, 1, 3, 1, 3])
+    values = np.array([1, 10, 2, 20, 4])
+    assert (groups.keys, groups.counts.tolist()) == ([(1,), (3,)], [2, 3])
+    assert groups.number.tolist() == [1, 0, 1, 0, 1]
+    assert groups.reduced(np.add, values).tolist() == [30, 7]
+    assert groups.reduced(np.minimum, values).tolist() == [10, 1]
+    assert groups_of([]).reduced(np.add, values[:0]).tolist() == []
+
+
+def test_the_smallest_type_holds_the_numbers_and_their_negatives() -> None:
+    assert compact(np.array([-1, 127])).dtype == np.int8
+    assert compact(np.array([128])).dtype == np.int16
+    assert compact(np.array([-(2**31) - 1])).dtype == np.int64
+    assert compact(np.array([], np.int64)).dtype == np.int8

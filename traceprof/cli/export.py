@@ -1,0 +1,102 @@
+"""``traceprof export``: a trace, or what is told about it, in a form that other tools read."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from traceprof.cli.options import Force, TracePaths, opens_traces
+from traceprof.errors import UsageError
+from traceprof.export import EXPORTERS
+
+if TYPE_CHECKING:
+    from traceprof.session.opening import Opening
+
+__all__ = ["export"]
+
+_FORMS = ", ".join(one.name for one in EXPORTERS)
+
+
+@opens_traces
+def export(
+    opening: Opening,
+    trace: TracePaths,
+    to: Annotated[
+        str,
+        typer.Option(
+            "--to",
+            metavar="FORM",
+            help=f"{_FORMS}.",
+            autocompletion=lambda: [(one.name, one.summary) for one in EXPORTERS],
+        ),
+    ],
+    output: Annotated[
+        Path,
+        typer.Option("--output", "-o", metavar="PATH", help="The file, or a new folder."),
+    ],
+    window: Annotated[
+        str | None,
+        typer.Option(
+            "--window",
+            "-w",
+            metavar="WINDOW",
+            help="12ms..30ms, step:100..110, range:NAME, steady, active or all. Default: of a "
+            "trace all, of results the steady steps.",
+        ),
+    ] = None,
+    ranks: Annotated[
+        str | None, typer.Option("--ranks", metavar="LIST", help="Only these ranks: 0,2..5.")
+    ] = None,
+    tables: Annotated[
+        str | None,
+        typer.Option("--tables", metavar="LIST", help="Only these tables: kernels,copies …"),
+    ] = None,
+    results: Annotated[
+        str | None,
+        typer.Option(
+            "--results",
+            metavar="LIST",
+            help="Results instead of the trace (parquet, arrow, csv): steps,kernels … or all.",
+        ),
+    ] = None,
+    keep_secrets: Annotated[
+        bool,
+        typer.Option("--keep-secrets", help="Leave in what looks like, or is told to be, secret."),
+    ] = False,
+    force: Force = False,
+) -> None:
+    """A trace in a form that other tools read: Perfetto, Parquet, Arrow, CSV."""
+    from traceprof.cli.options import numbers_of
+    from traceprof.cli.output import message
+    from traceprof.cli.progress import Progress, ended_by_signals
+    from traceprof.export import exporter_called
+    from traceprof.export.base import Request, check_analyses, check_tables
+    from traceprof.session.run import open_run
+    from traceprof.units import format_bytes, format_count
+
+    exporter = exporter_called(to)
+    asked = [] if results is None else check_analyses(_names(results))
+    if asked and to not in ("parquet", "arrow", "csv"):
+        raise UsageError(f"--results: --to {to} takes none; parquet, arrow and csv do")
+    request = Request(
+        output,
+        None if tables is None else check_tables(_names(tables)),
+        tuple(asked),
+        numbers_of(ranks),
+        force,
+        keep_secrets,
+        Progress("exporting"),
+    )
+    run = open_run(trace, opening).within(window)
+    with ended_by_signals():
+        done = exporter.load()(run, request)
+    for remark in done.remarks:
+        message(remark)
+    size = f"{format_count(done.n_rows)} rows, {format_bytes(done.n_bytes)}"
+    message(f"wrote {output} ({size})")
+
+
+def _names(text: str) -> list[str]:
+    return [name.strip() for name in text.split(",") if name.strip()]

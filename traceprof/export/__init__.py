@@ -1,0 +1,51 @@
+"""Passing traces and results on to other tools: one exporter for each form they read."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from importlib import import_module
+from typing import TYPE_CHECKING, Final
+
+from traceprof.errors import UsageError
+
+if TYPE_CHECKING:
+    from traceprof.export.base import Export
+
+__all__ = ["EXPORTERS", "Exporter", "exporter_called"]
+
+
+@dataclass(frozen=True, slots=True)
+class Exporter:
+    """One form: ``traceprof.export.<module>`` has ``EXPORTS``, loaded when it is used."""
+
+    name: str
+    summary: str
+    module: str
+
+    def load(self) -> Export:
+        """Return what writes it."""
+        export: Export = import_module(f"traceprof.export.{self.module}").EXPORTS[self.name]
+        return export
+
+
+EXPORTERS: Final[tuple[Exporter, ...]] = (
+    Exporter("perfetto", "JSON of Chrome's trace events, which ui.perfetto.dev opens", "perfetto"),
+    Exporter("chrome", "the same, under the name of chrome://tracing", "perfetto"),
+    Exporter("parquet", "a folder of Parquet files, a table each", "tables"),
+    Exporter("arrow", "a folder of Arrow (Feather) files, a table each", "tables"),
+    Exporter("csv", "a folder of CSV files, or one with --tables NAME", "csv_files"),
+)
+"""The forms by name, in the order of the help."""
+
+
+def exporter_called(name: str) -> Exporter:
+    """Return the exporter called ``name``.
+
+    Raises:
+        UsageError: there is none.
+    """
+    for exporter in EXPORTERS:
+        if exporter.name == name:
+            return exporter
+    known = ", ".join(one.name for one in EXPORTERS)
+    raise UsageError(f"--to {name}: expected one of {known}")

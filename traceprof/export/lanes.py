@@ -1,0 +1,177 @@
+"""The lanes of Chrome's trace events: a process for each process, and for each device it uses.
+
+Slices of a lane must nest. A slice that overlaps another one in part goes to a lane beside it, so
+that no viewer drops it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+import numpy as np
+import numpy.typing as npt
+import pandas as pd
+
+from traceprof.export.json_rows import as_json
+from traceprof.model.ranks import Ranks
+from traceprof.model.tables import ABSENT
+from traceprof.model.trace import Trace, make_trace
+from traceprof.render.escape import plain_text
+from traceprof.render.timeline.device_lanes import describe_device
+from traceprof.render.timeline.lanes import describe_process
+
+__all__ = ["Lanes", "Places"]
+
+_FIRST_DEVICE: Final = 3_000_000_000
+_FIRST_EXTRA: Final = 2_000_000_000
+_HOST: Final = -2
+_NO_STREAM: Final = 1 << 31
+"""From here on numbers are minus one, written without a sign: a wait that is for all streams."""
+
+_Int64Array = npt.NDArray[np.int64]
+Places = tuple[_Int64Array, _Int64Array]
+"""The process and the lane of each row, by their numbers."""
+
+
+@dataclass(slots=True)
+class Lanes:
+    """The lanes so far; they get their numbers as rows ask for them."""
+
+    trace: Trace
+    _threads: dict[tuple[int, int], str]
+    _processes: dict[tuple[int, int], int] = field(default_factory=dict)
+    _extra: dict[tuple[int, int, str, int], int] = field(default_factory=dict)
+    _names: dict[tuple[int, int], tuple[str, int]] = field(default_factory=dict)
+    _open: dict[tuple[int, int, str], list[int]] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, ranks: Ranks) -> Lanes:
+        """Return no lanes yet, of a run that knows its processes, threads and devices."""
+        tables = {name: ranks.table(name) for name in ("processes", "threads", "devices")}
+        trace = make_trace(ranks.info, tables, ranks.recorded, ranks.span, ())
+        threads = tables["threads"]
+        rows = zip(threads["process"], threads["thread"], threads["name"], strict=True)
+        return cls(trace, {(int(p), int(t)): str(name) for p, t, name in rows})
+
+    def of_devices(self, table: str, frame: pd.DataFrame, kind: str = "") -> Places:
+        """Return where each row of device work is; ``kind`` has lanes of its own."""
+        return self._placed(table, frame, ("process", "device", "stream"), kind)
+
+    def of_threads(self, table: str, frame: pd.DataFrame, kind: str = "") -> Places:
+        """Return where each row of the host is; ``kind`` has lanes of its own."""
+        return self._placed(table, frame, ("process", "", "thread"), kind)
+
+    def _placed(
+        self, table: str, frame: pd.DataFrame, columns: tuple[str, str, str], kind: str
+    ) -> Places:
+        processes, lanes = np.zeros(len(frame), np.int64), np.zeros(len(frame), np.int64)
+        starts = frame["start_ns"].to_numpy(np.int64)
+        ends = frame["end_ns"].to_numpy(np.int64) if "end_ns" in frame else starts
+        nothing = np.full(len(frame), ABSENT)
+        keys = {str(i): frame.get(c, nothing) for i, c in enumerate(columns)}
+        keys = {name: np.asarray(values, np.int64) for name, values in keys.items()}
+        places: Any = pd.DataFrame(keys).groupby([*keys], sort=False).indices
+        for key, rows in places.items():
+            process, device, lane = map(int, key)
+            pid = self.process_of(process, device if columns[1] else None)
+            processes[rows] = pid
+            lanes[rows] = self._nested(table, (pid, lane, kind), starts[rows], ends[rows])
+        return processes, lanes
+
+    def process_of(self, process: int, device: int | None = None) -> int:
+        """Return the number of a process, or of a device that it uses."""
+        if device is None:
+            return self._processes.setdefault((process, _HOST), max(process, 0))
+        n_devices = sum(1 for number in self._processes.values() if number >= _FIRST_DEVICE)
+        return self._processes.setdefault((process, device), _FIRST_DEVICE + n_devices)
+
+    def _nested(
+        self, table: str, place: tuple[int, int, str], starts: _Int64Array, ends: _Int64Array
+    ) -> _Int64Array:
+        """Return the lane of each row, so that in each lane those of a table nest."""
+        found = np.zeros(len(starts), np.int64)
+        rest, level = np.arange(len(starts)), 0
+        while len(rest):
+            number = self._lane(place, level)
+            is_open = self._open.setdefault((place[0], number, table), [])
+            fits = _that_nest(starts[rest], ends[rest], is_open)
+            found[rest[fits]] = number
+            rest = rest[~fits]
+            level += 1
+        return found
+
+    def _lane(self, place: tuple[int, int, str], level: int) -> int:
+        """Return the number of a lane: that of the thread or stream, if it can be."""
+        pid, lane, kind = place
+        number = max(lane, 0)
+        if kind or level:
+            number = self._extra.setdefault((*place, level), _FIRST_EXTRA + len(self._extra))
+        if (pid, number) not in self._names:
+            words = [self._name(pid, lane), kind, f"overlapping {level}" if level else ""]
+            self._names[pid, number] = (" · ".join(filter(None, words)), lane)
+        return number
+
+    def _name(self, pid: int, lane: int) -> str:
+        if pid >= _FIRST_DEVICE:
+            is_known = 0 <= lane < _NO_STREAM
+            return f"stream {lane}" if is_known else "no stream"
+        if lane == ABSENT:
+            return "thread not known"
+        name = self._threads.get((pid, lane), "")
+        main = "main thread" if lane == pid else f"thread {lane}"
+        return name if name.startswith("thread ") else " · ".join(filter(None, [main, name]))
+
+    def described(self) -> Iterator[str]:
+        """Yield what processes and lanes are called, and their order, as events of JSON."""
+        yield from self._described_processes()
+        ordered = sorted(self._names.items(), key=lambda lane: (lane[0][0], lane[1][1], lane[0][1]))
+        for order, ((pid, number), (name, _)) in enumerate(ordered):
+            yield _metadata("thread_name", pid, number, f'"name":{as_json(plain_text(name))}')
+            yield _metadata("thread_sort_index", pid, number, f'"sort_index":{order}')
+
+    def _described_processes(self) -> Iterator[str]:
+        ranks = dict(
+            zip(self.trace.processes["process"], self.trace.processes["rank"], strict=True)
+        )
+
+        def order_of(place: tuple[int, int]) -> tuple[bool, int, int, int]:
+            rank = int(ranks.get(place[0], ABSENT))
+            return (rank == ABSENT, rank, *place)
+
+        for order, place in enumerate(sorted(self._processes, key=order_of)):
+            process, device = place
+            name = describe_process(self.trace, process)
+            if device != _HOST:
+                rank = int(ranks.get(process, ABSENT))
+                own = describe_device(self.trace, device)
+                owner = f"rank {rank}" if rank != ABSENT else f"process {process}"
+                # A run of several files calls its devices by their ranks already.
+                name = f"{owner} · {own.replace(f' · rank {rank}', '')}"
+            pid = self._processes[place]
+            yield _metadata("process_name", pid, 0, f'"name":{as_json(plain_text(name))}')
+            label = "GPU" if device != _HOST else "CPU"
+            yield _metadata("process_labels", pid, 0, f'"labels":"{label}"')
+            yield _metadata("process_sort_index", pid, 0, f'"sort_index":{order}')
+
+
+def _metadata(name: str, pid: int, tid: int, told: str) -> str:
+    return f'{{"ph":"M","name":"{name}","pid":{pid},"tid":{tid},"ts":0,"args":{{{told}}}}}'
+
+
+def _that_nest(starts: _Int64Array, ends: _Int64Array, is_open: list[int]) -> npt.NDArray[np.bool_]:
+    """Return which rows nest in those before them, whose ends are ``is_open``, outer first."""
+    before = np.maximum.accumulate(np.append(max(is_open, default=starts[0]), ends))
+    fits = np.ones(len(starts), np.bool_)
+    if bool((starts >= before[:-1]).all()):
+        is_open[:] = [int(before[-1])]
+        return fits
+    for row, (start, end) in enumerate(zip(starts.tolist(), ends.tolist(), strict=True)):
+        while is_open and is_open[-1] <= start:
+            is_open.pop()
+        if is_open and end > is_open[-1]:
+            fits[row] = False
+        else:
+            is_open.append(end)
+    return fits

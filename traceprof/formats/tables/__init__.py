@@ -1,0 +1,1 @@
+"""Folders of Parquet or Arrow files: the tables of a Trace as they are."""

@@ -1,0 +1,122 @@
+"""Rows by the values of columns of whole numbers, of which few are distinct."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+import numpy as np
+import numpy.typing as npt
+import pandas as pd
+
+__all__ = ["Groups", "compact", "groups_of", "rows_by_value", "rows_by_values"]
+
+_Int64Array = npt.NDArray[np.int64]
+_FEW: Final = int(np.iinfo(np.int16).max)
+_DENSE: Final = 1 << 16
+"""Numbers in a range up to this are counted, others looked up."""
+
+
+def rows_by_value(column: npt.ArrayLike) -> Mapping[int, _Int64Array]:
+    """Return the rows of each value of ``column``, in the order of the values; rows ascend."""
+    return {values[0]: rows for values, rows in rows_by_values(column).items()}
+
+
+def rows_by_values(*columns: npt.ArrayLike) -> Mapping[tuple[int, ...], _Int64Array]:
+    """Return the rows of each combination of values, in their order; the rows of each ascend.
+
+    As pandas' ``groupby(...).indices`` of whole numbers (at least one column, equally long), at a
+    third of its cost.
+    """
+    groups = groups_of(*columns)
+    if not groups.keys:
+        return {}
+    return dict(zip(groups.keys, np.split(groups.order, groups.first[1:]), strict=True))
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Groups:
+    """The rows of a table by the combination of values that they have.
+
+    ``keys`` are the combinations in their order, ``number`` is the place of that of each row.
+    ``order`` are the rows by combination, those of each ascending, and ``first`` where the rows
+    of each combination begin among them.
+    """
+
+    keys: list[tuple[int, ...]]
+    number: npt.NDArray[Any]
+    order: _Int64Array
+    first: _Int64Array
+
+    @property
+    def counts(self) -> _Int64Array:
+        """How many rows each has."""
+        return np.diff(np.append(self.first, len(self.order)))
+
+    def reduced(self, reduce: np.ufunc, values: npt.NDArray[Any]) -> npt.NDArray[Any]:
+        """Return one value of the rows of each: their sum (np.add) or the least (np.minimum)."""
+        if not len(self.first):
+            return values[:0]
+        found: npt.NDArray[Any] = reduce.reduceat(values[self.order], self.first)
+        return found
+
+
+def groups_of(*columns: npt.ArrayLike) -> Groups:
+    """Return the groups of rows with the same values in all ``columns`` of whole numbers."""
+    codes: npt.NDArray[Any] = np.zeros(len(np.asarray(columns[0])), np.int8)
+    keys: list[tuple[int, ...]] = [()]
+    if not len(codes):
+        nothing = np.empty(0, np.int64)
+        return Groups([], codes, nothing, nothing)
+    for column in columns:
+        values = np.asarray(column)
+        if bool((values == values[0]).all()):
+            keys = [(*key, int(values[0])) for key in keys]
+            continue
+        place, distinct = _places(values)
+        if len(keys) == 1:
+            codes, keys = place, [(*keys[0], value) for value in distinct]
+            continue
+        n_pairs = len(keys) * len(distinct)
+        codes, pairs = _places_of_few(codes.astype(np.int64) * len(distinct) + place, n_pairs)
+        keys = [(*keys[pair // len(distinct)], distinct[pair % len(distinct)]) for pair in pairs]
+    if len(keys) == 1:
+        return Groups(keys, codes, np.arange(len(codes)), np.zeros(1, np.int64))
+    order = np.argsort(codes, kind="stable")
+    counts = np.bincount(codes, minlength=len(keys))
+    return Groups(keys, codes, order, np.cumsum(counts) - counts)
+
+
+def compact(values: npt.NDArray[Any]) -> npt.NDArray[Any]:
+    """Return whole numbers in the smallest type that holds them and their negatives."""
+    largest = max(int(values.max(initial=0)), -int(values.min(initial=0)) - 1)
+    return values.astype(np.min_scalar_type(-largest - 1), copy=False)
+
+
+def _places(values: npt.NDArray[Any]) -> tuple[npt.NDArray[Any], list[int]]:
+    """Return the place of each value among the distinct ones, and these in order."""
+    low, high = int(values.min()), int(values.max())
+    if high - low < _DENSE:
+        codes, found = _places_of_few(values.astype(np.int64) - low, high - low + 1)
+        return codes, [low + one for one in found]
+    codes, distinct = pd.factorize(values)
+    order = np.argsort(distinct)
+    place = np.empty(len(order), _least(len(order)))
+    place[order] = np.arange(len(order))
+    return place[codes], distinct[order].tolist()
+
+
+def _places_of_few(values: _Int64Array, n: int) -> tuple[npt.NDArray[Any], list[int]]:
+    """Return the same of values from 0 to ``n`` - 1."""
+    if n > _DENSE:
+        return _places(values)
+    found = np.flatnonzero(np.bincount(values, minlength=n))
+    place = np.empty(n, _least(len(found)))
+    place[found] = np.arange(len(found))
+    return place[values], found.tolist()
+
+
+def _least(n: int) -> type[np.integer[Any]]:
+    """Return a type for numbers below ``n``: small ones are sorted by their digits."""
+    return np.int16 if n <= _FEW else np.int64
