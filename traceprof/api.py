@@ -23,7 +23,7 @@ from traceprof.session.cutting import Cutting, cut_run
 from traceprof.session.explaining.explain import explain
 from traceprof.session.explaining.spec import NAME as EXPLAIN
 from traceprof.session.keeping import keep_file, name_of_files, with_places
-from traceprof.session.opening import Align, Opening
+from traceprof.session.options import Align, Opening, split_cluster
 from traceprof.session.records import list_of_runs
 from traceprof.session.run import Run as SessionRun
 from traceprof.session.run import open_run
@@ -341,6 +341,8 @@ def open(
     cluster: str | Path | None = None,
     warmup: int | None = None,
     step_ranges: str | None = None,
+    jobs: int = 1,
+    allow_missing: bool = False,
     cache: bool = True,
 ) -> Run:
     """Return the trace or run in ``paths``; nothing is read before something is asked.
@@ -353,9 +355,12 @@ def open(
         links: links and their rates: "pcie=gen4x16", "nic=400Gb/s".
         hardware: a TOML file with more GPUs and links.
         racks: hosts of racks: "r1=node[1-4],node9".
-        cluster: a TOML file: the ranks of [hosts], the hosts of [racks].
+        cluster: a Dask cluster that looks at the ranks of a run, tcp://host:8786 or local; or a
+            TOML file: the ranks of [hosts], the hosts of [racks].
         warmup: how many leading steps are warm-up; left out, they are found.
         step_ranges: a regular expression of the ranges that are steps, by their whole name.
+        jobs: in how many processes the ranks of a run are looked at.
+        allow_missing: leave ranks out whose files cannot be read.
         cache: whether results of files that did not change may come from the user's cache.
 
     Raises:
@@ -364,6 +369,7 @@ def open(
     ways = [way.value for way in Align]
     if align not in ways:
         raise UsageError(f"align {align!r}: expected one of {', '.join(ways)}")
+    scheduler, hosts = split_cluster(str(cluster or ""))
     opening = Opening(
         rules=_path(rules),
         align=Align(align),
@@ -371,9 +377,12 @@ def open(
         links=tuple(links),
         hardware=_path(hardware),
         racks=tuple(racks),
-        cluster=_path(cluster),
+        cluster=hosts,
         warmup_steps=warmup,
         step_ranges=step_ranges,
+        jobs=jobs,
+        scheduler=scheduler,
+        allow_missing=allow_missing,
         is_cached=cache,
     )
     named = [paths] if isinstance(paths, str | Path) else paths

@@ -223,11 +223,12 @@ def test_a_file_that_cannot_be_read(tmp_path: Path) -> None:
     kineto(tmp_path / "rank0.json", rank=0)
     bad = tmp_path / "rank1.json"
     bad.write_text('{"traceEvents": []}')
-    run = open_run([tmp_path])
-    assert run.missing_ranks == (1,)
-    assert "left out" in run.warnings[0]
-    with pytest.raises(TraceError, match="no events"):
-        open_run([tmp_path / "rank0.json", bad])
+    for named in ([tmp_path], [tmp_path / "rank0.json", bad]):
+        with pytest.raises(TraceError, match=r"no events.*; --allow-missing leaves it out"):
+            open_run(named)
+        run = open_run(named, allow_missing=True)
+        assert run.missing_ranks == (1,)
+        assert "left out" in run.warnings[0]
 
 
 def test_json_without_a_bottom_is_left_out_by_name(tmp_path: Path) -> None:
@@ -242,7 +243,7 @@ def test_json_without_a_bottom_is_left_out_by_name(tmp_path: Path) -> None:
         start=1,
     ):
         (tmp_path / f"rank{rank}.json").write_text(text)
-    run = open_run([tmp_path])
+    run = open_run([tmp_path], allow_missing=True)
     assert run.ranks == (0,)
     assert run.warnings == tuple(
         f"left out: {tmp_path / name}: JSON that nests too deeply to be a trace"

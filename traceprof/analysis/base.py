@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from traceprof.errors import NotRecordedError
 from traceprof.facts.steps.find import STEP_TABLES
 from traceprof.model.combining import combine
+from traceprof.model.elsewhere import measure_each
 from traceprof.model.ranks import Ranks
 from traceprof.model.results import Result, ResultSpec
 from traceprof.model.trace import Trace
@@ -67,13 +68,15 @@ def run_analysis(analysis: Analysis, ranks: Ranks) -> Result:
         return analysis.finish(analysis.of_ranks(ranks))
     if analysis.of_rank is None:
         raise TypeError(f"analysis {analysis.name} measures neither a rank nor all")
-    measured: list[Result] = []
-    refused: NotRecordedError | None = None
-    for part in ranks:
-        try:
-            measured.append(analysis.of_rank(part))
-        except NotRecordedError as error:
-            refused = error
-    if not measured and refused is not None:
-        raise refused
+    found = measure_each(ranks.parts, _measured, analysis.of_rank)
+    measured = [one for one in found if isinstance(one, Result)]
+    if not measured:
+        raise next(one for one in reversed(found) if isinstance(one, NotRecordedError))
     return replace(analysis.finish(combine(measured)), samples={})
+
+
+def _measured(trace: Trace, of_rank: Callable[[Trace], Result]) -> Result | NotRecordedError:
+    try:
+        return of_rank(trace)
+    except NotRecordedError as error:
+        return error

@@ -169,11 +169,29 @@ RackHosts: TypeAlias = Annotated[
     list[str] | None,
     typer.Option("--rack", metavar="RACK=HOSTS", help="Hosts of a rack: r1=node[1-4],node9."),
 ]
-ClusterFile: TypeAlias = Annotated[
-    Path | None,
+ClusterText: TypeAlias = Annotated[
+    str | None,
     typer.Option(
-        "--cluster", metavar="FILE", help="TOML file: the ranks of [hosts], the hosts of [racks]."
+        "--cluster",
+        metavar="WHERE|FILE",
+        help="A Dask cluster that looks at the ranks: tcp://HOST:PORT, or local. "
+        "A TOML file: the ranks of [hosts], the hosts of [racks].",
     ),
+]
+JobCount: TypeAlias = Annotated[
+    int | None,
+    typer.Option(
+        "--jobs",
+        "-j",
+        min=1,
+        metavar="N",
+        help="Processes that look at the ranks of a run. Default: 1, of a large run as many as "
+        "there are processors.",
+    ),
+]
+AllowMissing: TypeAlias = Annotated[
+    bool,
+    typer.Option("--allow-missing", help="Leave ranks out whose files cannot be read."),
 ]
 ChosenLife: TypeAlias = Annotated[
     int | None,
@@ -200,7 +218,9 @@ _OPENING: Final[dict[str, tuple[Any, Any]]] = {
     "link": (LinkRates, None),
     "hardware": (HardwareFile, None),
     "rack": (RackHosts, None),
-    "cluster": (ClusterFile, None),
+    "cluster": (ClusterText, None),
+    "jobs": (JobCount, None),
+    "allow_missing": (AllowMissing, False),
     "life": (ChosenLife, None),
     "no_cache": (NoCache, False),
 }
@@ -237,7 +257,7 @@ def opens_traces(command: Callable[..., None]) -> Callable[..., None]:
 
 def _opening(**said: Any) -> Any:
     from traceprof.cache.folder import VARIABLE
-    from traceprof.session.options import Align, Opening
+    from traceprof.session.options import Align, Opening, split_cluster
 
     if said["no_cache"]:
         os.environ[VARIABLE] = "0"  # whatever reads for this command, in other processes too
@@ -245,6 +265,7 @@ def _opening(**said: Any) -> Any:
     ways = [way.value for way in Align]
     if said["align"] not in ways:
         raise UsageError(f"--align {said['align']}: expected one of {', '.join(ways)}")
+    scheduler, hosts = split_cluster(said["cluster"] or "")
     return Opening(
         rules=said["rules"],
         align=Align(said["align"]),
@@ -252,9 +273,12 @@ def _opening(**said: Any) -> Any:
         links=said["link"] or (),
         hardware=said["hardware"],
         racks=said["rack"] or (),
-        cluster=said["cluster"],
+        cluster=hosts,
         warmup_steps=said["warmup"],
         step_ranges=said["step_ranges"],
         life=said["life"],
+        jobs=said["jobs"],
+        scheduler=scheduler,
+        allow_missing=said["allow_missing"],
         is_cached=not said["no_cache"],
     )

@@ -11,6 +11,8 @@ from collections.abc import Callable, Hashable
 from functools import wraps
 from typing import Any, Concatenate, ParamSpec, Protocol, Self, TypeVar
 
+from traceprof.model.elsewhere import TraceElsewhere
+
 __all__ = ["fact", "of_window"]
 
 
@@ -45,7 +47,7 @@ def fact(
 
     @wraps(compute)
     def recall(of: _R, /, *args: _Parameters.args, **kwargs: _Parameters.kwargs) -> _Result:
-        return _recalled(compute, name, of.whole, args, kwargs)
+        return _recalled(recall, compute, name, of.whole, args, kwargs)
 
     return recall
 
@@ -58,7 +60,7 @@ def of_window(
 
     @wraps(compute)
     def recall(of: _R, /, *args: _Parameters.args, **kwargs: _Parameters.kwargs) -> _Result:
-        return _recalled(compute, name, of, args, kwargs)
+        return _recalled(recall, compute, name, of, args, kwargs)
 
     return recall
 
@@ -71,6 +73,7 @@ def _name_of(compute: Callable[..., Any]) -> str:
 
 
 def _recalled(
+    recall: Callable[..., _Result],
     compute: Callable[..., _Result],
     name: str,
     of: Any,
@@ -80,5 +83,7 @@ def _recalled(
     key = (name, *args, *sorted(kwargs.items()))
     kept: dict[tuple[Any, ...], _Result] = of.facts
     if key not in kept:
+        if isinstance(of, TraceElsewhere):
+            return of.fact(key, recall, args, kwargs)
         kept[key] = compute(of, *args, **kwargs)
     return kept[key]

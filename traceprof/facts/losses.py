@@ -16,6 +16,7 @@ from traceprof.facts.idle.after_waits import times_of_causes
 from traceprof.model.intervals import Intervals
 from traceprof.model.parts import BUSY_PARTS
 from traceprof.model.ranks import Ranks
+from traceprof.model.trace import Trace
 
 __all__ = ["LOSSES", "Times", "find_losses", "within"]
 
@@ -30,13 +31,19 @@ LOSSES: Final = (*BUSY_PARTS[1:], *CAUSES)
 def find_losses(ranks: Ranks) -> Mapping[str, Times]:
     """Return, for each of `LOSSES`, when each device that ever worked lost time of the window."""
     busy: dict[str, dict[int, Intervals]] = {name: {} for name in BUSY_PARTS[1:]}
-    for part in ranks:
-        times = device_times(part)
-        for device in used_devices(part):
-            parts = times[device].parts() if device in times else {}
-            for name, found in busy.items():
-                found[device] = parts.get(name, Intervals.empty())
+    for own in ranks.each(_lost_by_work):
+        for name, times in own.items():
+            busy[name] |= times
     return {**busy, **times_of_causes(ranks, find_gap_parts, CAUSES)}
+
+
+def _lost_by_work(part: Trace) -> dict[str, dict[int, Intervals]]:
+    times = device_times(part)
+    parts = {d: times[d].parts() if d in times else {} for d in used_devices(part)}
+    return {
+        name: {device: own.get(name, Intervals.empty()) for device, own in parts.items()}
+        for name in BUSY_PARTS[1:]
+    }
 
 
 def within(times: Times, judged: Times) -> Times:

@@ -54,7 +54,7 @@ def software_of(ranks: Ranks) -> Software:
     """Return what ran in the recording."""
     parts = list(ranks)
     recorder = ranks.info.format or parts[0].info.format
-    has_pytorch = recorder == "kineto" or any(map(_has_pytorch, parts))
+    has_pytorch = recorder == "kineto" or any(ranks.each(_has_pytorch))
     names = [str(name) for part in parts for name in part.processes["name"].unique()]
     has_python = has_pytorch or any(map(_PYTHON.search, names))
     return Software(has_python, has_pytorch, _vendor_of(parts), recorder)

@@ -90,18 +90,19 @@ def workload(ranks: Ranks) -> Workload:
 
 def _kernel_times(ranks: Ranks) -> pd.DataFrame:
     """Return the time of the kernels of all ranks by name: name, activity, total_ns, count."""
-    tables = []
-    for part in ranks:
-        own = part.kernels
-        codes = own["name"].cat.codes.to_numpy()
-        length = (own["end_ns"] - own["start_ns"]).to_numpy(np.int64)
-        groups = groups_of(codes)
-        first = groups.order[groups.first]
-        named = own[["name", "activity"]].take(first).astype(object).reset_index(drop=True)
-        sums = np.bincount(groups.number, length, len(first))
-        tables.append(named.assign(total_ns=sums, count=groups.counts))
-    both = pd.concat(tables, ignore_index=True)
+    both = pd.concat(ranks.each(_times_of_names), ignore_index=True)
     return both.groupby(["name", "activity"], sort=True)[["total_ns", "count"]].sum().reset_index()
+
+
+def _times_of_names(part: Trace) -> pd.DataFrame:
+    own = part.kernels
+    codes = own["name"].cat.codes.to_numpy()
+    length = (own["end_ns"] - own["start_ns"]).to_numpy(np.int64)
+    groups = groups_of(codes)
+    first = groups.order[groups.first]
+    named = own[["name", "activity"]].take(first).astype(object).reset_index(drop=True)
+    sums = np.bincount(groups.number, length, len(first))
+    return named.assign(total_ns=sums, count=groups.counts)
 
 
 def _short(text: str) -> str:
@@ -131,25 +132,37 @@ def _ranges_of(part: Trace, phase: str, pattern: re.Pattern[str]) -> pd.DataFram
     return ranges.take(np.flatnonzero(named | is_phase))
 
 
+def _names_of(
+    part: Trace, phase: str, pattern: re.Pattern[str], is_named: bool = False
+) -> pd.DataFrame:
+    """Return the names of `_ranges_of`, their time and number: name, ns, n.
+
+    ``is_named``: only of those whose name has the pattern.
+    """
+    own = _ranges_of(part, phase, pattern)
+    if is_named:
+        own = own[own["name"].astype(str).str.contains(pattern)]
+    plain = plain_names(own["name"])
+    short = np.array([_short(str(name).strip()) for name in plain.categories], object)
+    ns = own["end_ns"].to_numpy(np.int64) - own["start_ns"].to_numpy(np.int64)
+    by_name = pd.DataFrame({"name": short[plain.codes], "ns": ns, "n": 1}).groupby("name")
+    return by_name.sum().reset_index()
+
+
 def _longest_name(found: list[pd.DataFrame]) -> list[Note]:
     """Return how often the name occurs that takes the most time in ``found``; nothing if empty."""
-    tables = []
-    for own in found:
-        plain = plain_names(own["name"])
-        short = np.array([_short(str(name).strip()) for name in plain.categories], object)
-        ns = own["end_ns"].to_numpy() - own["start_ns"].to_numpy()
-        tables.append(pd.DataFrame({"name": short[plain.codes], "ns": ns}))
-    every = pd.concat(tables)
+    every = pd.concat(found)
     if every.empty:
         return []
-    top = str(every.groupby("name")["ns"].sum().idxmax())
-    n_ranges = int((every["name"] == top).sum())
+    sums = every.groupby("name")[["ns", "n"]].sum()
+    top = str(sums["ns"].idxmax())
+    n_ranges = int(sums["n"].loc[top])
     return [Note.of("{n:count} range(s) {name}", n=n_ranges, name=top)]
 
 
 def _backward_of(ranks: Ranks, kernels: pd.DataFrame) -> list[Note]:
-    notes = _longest_name([_ranges_of(part, "backward", _BACKWARD) for part in ranks])
-    count = sum(int(autograd_rows(part.host_ops["name"]).sum()) for part in ranks)
+    notes = _longest_name(ranks.each(_names_of, "backward", _BACKWARD))
+    count = sum(ranks.each(_n_autograd))
     if count:
         notes.append(Note.of("{n:count} operator(s) of autograd's backward pass", n=count))
     own = _named(kernels, _BACKWARD)
@@ -167,10 +180,12 @@ def _backward_of(ranks: Ranks, kernels: pd.DataFrame) -> list[Note]:
 
 
 def _optimizer_of(ranks: Ranks, kernels: pd.DataFrame) -> list[Note]:
-    found = [_ranges_of(part, "optimizer", _OPTIMIZER) for part in ranks]
     # "zero_grad" tells less, however long it takes.
-    steps = [own[own["name"].astype(str).str.contains(_OPTIMIZER)] for own in found]
-    notes = _longest_name(steps) or _longest_name(found)
+    steps, every = (
+        ranks.each(_names_of, "optimizer", _OPTIMIZER, is_named=is_named)
+        for is_named in (True, False)
+    )
+    notes = _longest_name(steps) or _longest_name(every)
     own = kernels[kernels["activity"] == Activity.OPTIMIZER.value]
     if len(own):
         notes.append(Note.of("{n:count} optimizer kernel(s)", n=int(own["count"].sum())))
@@ -185,7 +200,7 @@ def _inference_of(ranks: Ranks, kernels: pd.DataFrame) -> list[Note]:
         notes.append(
             Note.of("kernels of a decoder, such as {name}", name=_kernel_name(top["name"]))
         )
-    ranges = [_ranges_of(part, "eval", _DECODES) for part in ranks]
+    ranges = ranks.each(_ranges_of, "eval", _DECODES)
     if any(map(len, ranges)):
         name = next(_range_name(found["name"].iloc[0]) for found in ranges if len(found))
         notes.append(Note.of("ranges of inference, such as {name}", name=name))
@@ -209,20 +224,27 @@ def _signs_of_training(ranks: Ranks) -> list[Note]:
 def _only_forward(ranks: Ranks) -> list[Note]:
     """Return how many forward ranges there are, if nearly all kernels were launched in them."""
     forward = PHASES.index("forward")
-    inside, whole = 0, 0
-    for part in ranks:
-        length = (part.kernels["end_ns"] - part.kernels["start_ns"]).to_numpy(np.int64)
-        whole += int(length.sum())
-        inside += int(length[phases_of_work(part, "kernels") == forward].sum())
+    times = ranks.each(_time_in, forward)
+    inside, whole = (sum(column) for column in zip(*times, strict=True))
     if not whole or inside < _LEAST_FORWARD * whole:
         return []
     return [
         Note.of(
             "{share:ratio} of the kernels' time is launched in {n:count} forward range(s)",
-            n=sum(_n_forward(part) for part in ranks),
+            n=sum(ranks.each(_n_forward)),
             share=inside / whole,
         )
     ]
+
+
+def _time_in(part: Trace, phase: int) -> tuple[int, int]:
+    """Return the time of the kernels that were launched in a phase, and that of all."""
+    length = (part.kernels["end_ns"] - part.kernels["start_ns"]).to_numpy(np.int64)
+    return int(length[phases_of_work(part, "kernels") == phase].sum()), int(length.sum())
+
+
+def _n_autograd(part: Trace) -> int:
+    return int(autograd_rows(part.host_ops["name"]).sum())
 
 
 def _n_forward(part: Trace) -> int:
@@ -236,7 +258,7 @@ def _without_kernels(ranks: Ranks) -> Workload:
         note = Note.of("{n:count} cop(y|ies) to a device and no kernel", n=loaded)
         return Workload(LOADING, (note,))
     training = _signs_of_training(ranks)
-    forward = sum(map(_n_forward, ranks))
+    forward = sum(ranks.each(_n_forward))
     if training or not forward or not any(len(part.host_ops) for part in ranks):
         return Workload(UNKNOWN, tuple(training))
     note = Note.of("{n:count} forward range(s) and no backward one", n=forward)

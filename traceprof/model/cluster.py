@@ -74,18 +74,7 @@ class Cluster:
                 "a manifest"
             )
 
-        def place(trace: Trace) -> Trace:
-            own = trace.processes
-            hosts = [
-                host_of.get(rank) or str(host)
-                for rank, host in zip(own["rank"], own["host"], strict=True)
-            ]
-            racks = [
-                rack_of[host] or str(rack) for host, rack in zip(hosts, own["rack"], strict=True)
-            ]
-            return replace(trace, processes=own.assign(host=hosts, rack=racks))
-
-        return ranks.map(place)
+        return ranks.map(_place, host_of, rack_of)
 
     def _host_of(self, rank: int) -> str:
         return _only(
@@ -132,6 +121,15 @@ def parse_cluster(text: str) -> Cluster:
                 raise UsageError(f"cluster: rack {name}: expected names of hosts")
             cluster = cluster._with_rack(name, pattern)
     return cluster
+
+
+def _place(trace: Trace, host_of: Mapping[int, str], rack_of: Mapping[str, str]) -> Trace:
+    own = trace.processes
+    hosts = [
+        host_of.get(rank) or str(host) for rank, host in zip(own["rank"], own["host"], strict=True)
+    ]
+    racks = [rack_of[host] or str(rack) for host, rack in zip(hosts, own["rack"], strict=True)]
+    return replace(trace, processes=own.assign(host=hosts, rack=racks))
 
 
 def _table(document: Mapping[str, Any], name: str) -> Mapping[str, Any]:

@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any, Final
+from typing import Final
 
-import numpy as np
-import pandas as pd
-
-from traceprof.model.merge_samples import merge_environments, place_samples
+from traceprof.model.elsewhere import change_each, measure_each
+from traceprof.model.merge_samples import merge_environments, places_of_samples
+from traceprof.model.placing import Placement, place, processes_in
 from traceprof.model.ranks import Ranks
-from traceprof.model.run import RankTrace, RunFiles
-from traceprof.model.tables import ABSENT, TABLES, make_table
-from traceprof.model.trace import Trace, TraceInfo, make_trace
+from traceprof.model.run import RunFiles
+from traceprof.model.trace import Trace, TraceInfo
 from traceprof.model.window import TimeWindow
 
 __all__ = [
@@ -67,45 +65,27 @@ def place_run(run: RunFiles, offsets_ns: Sequence[int] | None = None) -> Ranks:
             warnings.append(UNTIED_CLOCKS)
             offsets_ns = [0] * len(run)
     processes, devices = process_ids(run), device_ids(run)
-    parts = [
-        _moved(member, offset, processes[i], devices[i])
-        for i, (member, offset) in enumerate(zip(run, offsets_ns, strict=True))
-    ]
-    environment = merge_environments(run, [part["environment"] for part in parts])
-    samples = place_samples(run, [part["samples"] for part in parts], processes, devices)
+    environment = merge_environments(run)
+    samples = places_of_samples(run, offsets_ns, processes, devices)
     recorded = frozenset[str]().union(*(member.trace.recorded for member in run))
     for name in sorted(recorded):
         without = [str(m.rank) for m in run if name not in m.trace.recorded]
         if without and name in ("kernels", "ranges", "collectives"):
             warnings.append(f"{name} of rank {', '.join(without)} were not recorded")
     span = _span(run, offsets_ns)
-    placed = tuple(
-        replace(
-            make_trace(
-                member.trace.info,
-                {**part, "environment": environment, "samples": own},
-                recorded,
-                span,
-                used.values(),
-            ),
-            recordings=_recordings(member.trace, offset, names),
+    placements = [
+        (Placement(m.rank, m.local_rank, m.host, m.rack, *own, recorded, span, environment),)
+        for m, own in zip(
+            run, zip(offsets_ns, processes, devices, samples, strict=True), strict=True
         )
-        for member, part, own, used, names, offset in zip(
-            run, parts, samples, devices, processes, offsets_ns, strict=True
-        )
-    )
-    return Ranks(placed, _info(run, warnings, offsets_ns))
+    ]
+    placed = change_each([member.trace for member in run], place, placements)
+    return Ranks(tuple(placed), _info(run, warnings, offsets_ns))
 
 
 def merge_run(run: RunFiles, offsets_ns: Sequence[int] | None = None) -> Trace:
     """Return all ranks of ``run`` as one Trace (see `place_run`)."""
     return place_run(run, offsets_ns).merged()
-
-
-def _recordings(trace: Trace, offset_ns: int, names: Mapping[int, int]) -> dict[int, TimeWindow]:
-    """Return when each process of a member was recorded, by its id in the run."""
-    own = TimeWindow(trace.span.start_ns + offset_ns, trace.span.end_ns + offset_ns)
-    return dict.fromkeys(names.values(), own)
 
 
 def _span(run: RunFiles, offsets_ns: Sequence[int]) -> TimeWindow:
@@ -139,10 +119,7 @@ def process_ids(run: RunFiles) -> list[dict[int, int]]:
     """Return the id that `place_run` gives each process of each member."""
     taken: set[int] = set()
     renamed = []
-    for member in run:
-        frames = [member.trace.table(name) for name in TABLES]
-        owners = [frame["process"].unique() for frame in frames if "process" in frame]
-        own = [int(process) for process in np.unique(np.concatenate(owners)) if process != ABSENT]
+    for own in measure_each([member.trace for member in run], processes_in):
         new = {}
         for process in own:
             candidate = process
@@ -168,55 +145,3 @@ def device_ids(run: RunFiles) -> list[dict[int, int]]:
         return [{device: device for device in devices} for devices in own]
     numbers = iter(range(len(flat)))
     return [{device: next(numbers) for device in devices} for devices in own]
-
-
-def _moved(
-    member: RankTrace, offset_ns: int, processes: Mapping[int, int], devices: Mapping[int, int]
-) -> dict[str, pd.DataFrame]:
-    """Return the member's tables on the common clock, with the ids of the run."""
-    moved = {}
-    for name in TABLES:
-        frame = member.trace.table(name)
-        if name == "devices":
-            frame = _with_rank(frame[frame["used"] == 1], member.rank)
-        if name == "processes":
-            frame = _with_roles(frame, member)
-        if frame.empty:
-            moved[name] = frame
-            continue
-        columns: dict[str, Any] = {str(column): frame[column].array for column in frame}
-        for time in columns.keys() & {"start_ns", "end_ns"}:
-            columns[time] = frame[time].to_numpy() + offset_ns
-        for column in columns.keys() & {"process"}:
-            columns[column] = _renamed(frame[column], processes)
-        for column in columns.keys() & {"device", "src_device", "dst_device"}:
-            columns[column] = _renamed(frame[column], devices)
-        moved[name] = make_table(name, columns)
-    return moved
-
-
-def _with_rank(devices: pd.DataFrame, rank: int) -> pd.DataFrame:
-    if rank == ABSENT:
-        return devices
-    return devices.assign(name=[f"rank {rank} {name}".strip() for name in devices["name"]])
-
-
-def _with_roles(processes: pd.DataFrame, member: RankTrace) -> pd.DataFrame:
-    """Return the processes with what the run knows of them where they do not say it themselves.
-
-    Where one says that it is the rank, the others are its helpers.
-    """
-    known = processes["rank"] != ABSENT
-    placed = processes.assign(
-        host=[own or member.host for own in processes["host"]],
-        rack=[own or member.rack for own in processes["rack"]],
-    )
-    if known.any():
-        return placed
-    return placed.assign(rank=member.rank, local_rank=member.local_rank)
-
-
-def _renamed(values: pd.Series, names: Mapping[int, int]) -> np.ndarray:
-    if all(old == new for old, new in names.items()):
-        return values.to_numpy()
-    return values.map(lambda value: names.get(value, value)).to_numpy(np.int64)

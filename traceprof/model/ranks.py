@@ -6,13 +6,14 @@ is a run of one; a file may hold several ranks.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, Concatenate, ParamSpec, TypeVar
 
 import pandas as pd
 
 from traceprof.model.clocks import ClockCorrection
+from traceprof.model.elsewhere import change_each, measure_each
 from traceprof.model.frames import stack
 from traceprof.model.hardware import Hardware
 from traceprof.model.tables import TABLES
@@ -20,6 +21,9 @@ from traceprof.model.trace import Trace, TraceInfo, make_trace
 from traceprof.model.window import TimeWindow
 
 __all__ = ["Ranks"]
+
+_Arguments = ParamSpec("_Arguments")
+_Answer = TypeVar("_Answer")
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -97,12 +101,32 @@ class Ranks:
 
     def within(self, window: TimeWindow) -> Ranks:
         """Return the part of every rank inside ``window`` (see `Trace.within`)."""
-        whole = self.whole
-        return replace(self, parts=tuple(part.within(window) for part in self.parts), uncut=whole)
+        parts = change_each(self.parts, Trace.within, [(window,)] * len(self))
+        return replace(self, parts=tuple(parts), uncut=self.whole)
 
-    def map(self, change: Callable[[Trace], Trace]) -> Ranks:
+    def each(
+        self,
+        measure: Callable[Concatenate[Trace, _Arguments], _Answer],
+        *args: _Arguments.args,
+        **kwargs: _Arguments.kwargs,
+    ) -> list[_Answer]:
+        """Return what ``measure`` says of the Trace of every rank, where the Trace is.
+
+        ``measure`` must be the function of a module, and what goes there and comes back small: it
+        may travel between processes.
+        """
+        return measure_each(self.parts, measure, *args, **kwargs)
+
+    def map(self, change: Callable[..., Trace], *args: Any) -> Ranks:
         """Return the ranks with ``change`` made to the whole Trace of each, cut as they were."""
-        whole = replace(self.whole, parts=tuple(map(change, self.whole.parts)))
+        return self.map_each(change, [args] * len(self))
+
+    def map_each(self, change: Callable[..., Trace], args: Sequence[tuple[Any, ...]]) -> Ranks:
+        """Return the ranks with ``change`` made to the whole Trace of each with its own ``args``.
+
+        Cut as they were.
+        """
+        whole = replace(self.whole, parts=tuple(change_each(self.whole.parts, change, args)))
         return whole if self.uncut is None else whole.within(self.span)
 
     def with_warnings(self, *warnings: str) -> Ranks:

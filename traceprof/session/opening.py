@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Final
 
+from traceprof.cluster.crews import crew_for
 from traceprof.errors import UsageError
 from traceprof.facts.ranks.alignment import align_clocks, find_alignment
 from traceprof.facts.steps.find import decide_steps, mark_steps
@@ -20,6 +22,7 @@ from traceprof.model.merge import place_run
 from traceprof.model.ranks import Ranks
 from traceprof.model.results import Note
 from traceprof.model.run import RankTrace, RunFiles
+from traceprof.model.trace import Trace
 from traceprof.model.window import TimeWindow
 from traceprof.session.one_run import check_one_run
 from traceprof.session.options import Align, Opening
@@ -60,7 +63,13 @@ def open_files(
     """
     options = ReadOptions(rules_of(opening), tables, only_steps=only_steps)
     if is_run(paths):
-        run = open_run(paths, options, opening.life)
+        run = open_run(
+            paths,
+            options,
+            opening.life,
+            choose_crew=partial(crew_for, jobs=opening.jobs, scheduler=opening.scheduler),
+            allow_missing=opening.allow_missing,
+        )
         if not opening.is_one_run:
             check_one_run(paths, run)
         return run
@@ -78,7 +87,7 @@ def outline_files(
     """
     rules_of(opening)
     if is_run(paths):
-        run, outlines = outline_run(paths, opening.life)
+        run, outlines = outline_run(paths, opening.life, allow_missing=opening.allow_missing)
         if not opening.is_one_run:
             check_one_run(paths, run)
         return run, outlines
@@ -142,14 +151,14 @@ def place_files(files: RunFiles, opening: Opening) -> Ranks:
     if cluster is not None:
         ranks = cluster.placed(ranks)
     if hardware is not None:
-        ranks = ranks.map(lambda part: part.with_hardware(hardware))
+        ranks = ranks.map(Trace.with_hardware, hardware)
     return ranks
 
 
 def _with_steps(ranks: Ranks, opening: Opening) -> Ranks:
     warmup = opening.warmup_steps
     if warmup is not None:
-        ranks = ranks.map(lambda part: part.with_warmup(warmup))
+        ranks = ranks.map(Trace.with_warmup, warmup)
     if opening.step_ranges is not None:
         return mark_steps(ranks, opening.step_ranges)
     return decide_steps(ranks)

@@ -6,8 +6,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
+from typing import Final
 
-__all__ = ["Align", "Opening"]
+__all__ = ["LOCAL", "Align", "Opening", "split_cluster"]
+
+LOCAL: Final = "local"
+"""Instead of the address of a cluster: one that is started here."""
 
 
 class Align(StrEnum):
@@ -28,6 +32,10 @@ class Opening:
     ranks of one run, whatever they look like. ``life`` is which start of the program, of one that
     was started again (None: the longest). ``is_cached``: answers about files that did not change
     may be taken from the user's cache, and are kept there.
+
+    ``jobs`` is in how many processes the ranks of a run are looked at (None: in as many as make
+    sense), ``scheduler`` the address of the Dask cluster that does it, or `LOCAL` for one that is
+    started here. ``allow_missing``: ranks that cannot be read are left out.
     """
 
     rules: Path | None = None
@@ -42,3 +50,16 @@ class Opening:
     is_one_run: bool = False
     life: int | None = None
     is_cached: bool = True
+    jobs: int | None = 1
+    scheduler: str = ""
+    allow_missing: bool = False
+
+
+def split_cluster(text: str) -> tuple[str, Path | None]:
+    """Return a Dask cluster and a file that describes hosts: ``text`` names one of them.
+
+    A cluster is an address such as tcp://host:8786, or `LOCAL`.
+    """
+    if text == LOCAL or "://" in text:
+        return text, None
+    return "", Path(text) if text else None

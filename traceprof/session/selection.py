@@ -119,9 +119,13 @@ def _combined(ranks: Ranks, text: str) -> Selection:
 def _parts_of(ranks: Ranks, text: str) -> list[str]:
     """Return the parts of ``text`` between ``&``; a range whose name holds one is one part."""
     name = text.removeprefix("range:")
-    if any(name in part.ranges["name"].cat.categories for part in ranks):
+    if any(ranks.each(_has_range, name)):
         return [text]
     return [match.group(1) for match in _PART.finditer(text)] or [text]
+
+
+def _has_range(trace: Trace, name: str) -> bool:
+    return name in trace.ranges["name"].cat.categories
 
 
 def _parse(ranks: Ranks, text: str) -> Selection:
@@ -282,7 +286,7 @@ def _where_devices_were_recorded(ranks: Ranks, selection: Selection) -> Selectio
     The embedded recorder sees devices in windows of a few steps: outside them a device that was
     busy would look idle. The last whole window counts.
     """
-    windows = pd.concat([_device_windows(part) for part in ranks]).sort_values("start_ns")
+    windows = pd.concat(ranks.each(_device_windows)).sort_values("start_ns")
     if "kernels" not in ranks.recorded or windows.empty:
         return selection
     start, end = windows.iloc[-1][["start_ns", "end_ns"]]

@@ -82,7 +82,11 @@ def _of_all(
     ranks: Ranks, check: Callable[[Trace], Iterator[_Suspicion]]
 ) -> Iterator[dict[str, object]]:
     """Yield what ``check`` finds in the files, one row for all files."""
-    found = [(part, one) for part in ranks for one in check(part)]
+    found = [
+        (part, one)
+        for part, own in zip(ranks, ranks.each(_checked, check), strict=True)
+        for one in own
+    ]
     for table, message in dict.fromkeys((one.table, one.message) for _, one in found):
         own = [(part, one) for part, one in found if (one.table, one.message) == (table, message)]
         count = sum(len(one.rows) for _, one in own)
@@ -98,6 +102,10 @@ def _of_all(
             "first_rows": rows if len(ranks) == 1 else f"{_label(part)}: {rows}",
             "duration_ns": sum(durations) if durations else None,
         }
+
+
+def _checked(trace: Trace, check: Callable[[Trace], Iterator[_Suspicion]]) -> list[_Suspicion]:
+    return list(check(trace))
 
 
 def _label(part: Trace) -> str:
@@ -217,7 +225,7 @@ def _clock_skew(ranks: Ranks) -> Iterator[dict[str, object]]:
 
     The clocks are those that the files were put on: apart by their wall clocks unless corrected.
     """
-    ends = [_collective_ends(part) for part in ranks]
+    ends = ranks.each(_collective_ends)
     counts = {len(times) for times in ends}
     if len(ends) < 2 or len(counts) > 1 or min(counts) < _FEWEST_COLLECTIVES:
         return

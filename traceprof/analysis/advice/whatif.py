@@ -133,11 +133,7 @@ def measure_whatif(ranks: Ranks) -> Result:
     speeds = copy_speeds(ranks)
     judged = typical_time(ranks)
     found = pd.DataFrame(
-        [
-            _gains(part, process, devices, speeds, judged)
-            for part in ranks
-            for process, devices in devices_at_work(part).items()
-        ]
+        [gains for own in ranks.each(_gains_of_one, speeds, judged) for gains in own]
     )
     step_ns = typical_step_ns(ranks)
     ratio = found.mean() / max(1, judged.total_ns)
@@ -165,6 +161,15 @@ def measure_whatif(ranks: Ranks) -> Result:
         },
         notes=(_BOUND, *_on_steps(ranks, judged), *_on_links(speeds)),
     )
+
+
+def _gains_of_one(
+    trace: Trace, speeds: Mapping[str, float], judged: Intervals
+) -> list[dict[str, float]]:
+    return [
+        _gains(trace, process, devices, speeds, judged)
+        for process, devices in devices_at_work(trace).items()
+    ]
 
 
 def _gains(

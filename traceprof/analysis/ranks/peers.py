@@ -31,6 +31,7 @@ from traceprof.model.results import (
     same,
     total,
 )
+from traceprof.model.trace import Trace
 
 __all__ = ["ANALYSIS"]
 
@@ -220,11 +221,14 @@ def _peak(ranks: Ranks, first: Any) -> Peak | None:
     return peak_between_ranks(ranks, source, target)
 
 
+def _peer_copies(part: Trace) -> pd.DataFrame:
+    columns = ["start_ns", "end_ns", "n_bytes", "src_device", "dst_device", "device"]
+    return part.copies.loc[part.copies["direction"] == "p2p", columns]
+
+
 def _of_copies(ranks: Ranks) -> list[dict[str, Any]]:
     """Return the edges of peer copies, between devices."""
-    columns = ["start_ns", "end_ns", "n_bytes", "src_device", "dst_device", "device"]
-    own = [part.copies.loc[part.copies["direction"] == "p2p", columns] for part in ranks]
-    copies = pd.concat(own, ignore_index=True)
+    copies = pd.concat(ranks.each(_peer_copies), ignore_index=True)
     copies = copies.sort_values("start_ns", kind="stable", ignore_index=True)
     pairs = ["src_device", "dst_device"]
     edge = copies.groupby(pairs, sort=False).ngroup().to_numpy(np.int64)

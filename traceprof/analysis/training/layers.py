@@ -65,7 +65,7 @@ def measure_layers(ranks: Ranks) -> Result:
     source = source_of_layers(ranks)
     if not source:
         return Result("layers", SPEC, {"layers": SPEC.tables[0].frame()}, {"source": ""})
-    return combine([_measure(part, source) for part in ranks])
+    return combine(ranks.each(_measure, source))
 
 
 def _measure(trace: Trace, source: str) -> Result:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -45,11 +44,11 @@ def find_members(ranks: Ranks) -> tuple[Member, ...]:
 
     Processes that have a rank, and those with kernels or collectives.
     """
-    members = [member for part in ranks for member in _members_of(part)]
+    members = [member for own in ranks.each(_members_of) for member in own]
     return tuple(sorted(members, key=lambda m: (m.rank, m.process, m.device)))
 
 
-def _members_of(trace: Trace) -> Iterator[Member]:
+def _members_of(trace: Trace) -> list[Member]:
     processes = trace.processes.drop_duplicates("process").set_index("process")
     ranks, hosts = processes["rank"].to_dict(), processes["host"].to_dict()
     racks = processes["rack"].to_dict()
@@ -57,12 +56,14 @@ def _members_of(trace: Trace) -> Iterator[Member]:
     devices = used.groupby("process")["device"].apply(lambda own: sorted(own.tolist())).to_dict()
     ranked = {int(str(process)) for process, rank in ranks.items() if rank != ABSENT}
     owners = np.concatenate([used["process"], trace.collectives["process"]])
+    found: list[Member] = []
     for process in ranked | set(np.unique(owners).tolist()):
         rank, host = int(ranks.get(process, ABSENT)), str(hosts.get(process, ""))
         rack = str(racks.get(process, ""))
         own = devices.get(process, [])
         split = own if rank == ABSENT and len(own) > 1 else [ABSENT]
-        yield from (Member(process, int(device), rank, host, rack) for device in split)
+        found += (Member(process, int(device), rank, host, rack) for device in split)
+    return found
 
 
 def member_of_rows(members: tuple[Member, ...], rows: pd.DataFrame) -> npt.NDArray[np.int64]:

@@ -54,7 +54,7 @@ def find_messages(ranks: Ranks) -> pd.DataFrame:
 @fact
 def _messages_of_whole(ranks: Ranks) -> pd.DataFrame:
     members = find_members(ranks)
-    parts = [_timed_calls(part) for part in ranks]
+    parts = ranks.each(_timed_calls)
     filled = [part for part in parts if len(part)] or parts[:1]
     calls = pd.concat(filled, ignore_index=True) if len(filled) > 1 else filled[0]
     calls = calls.assign(member=member_of_rows(members, calls))

@@ -46,8 +46,7 @@ def lost_in_gaps(ranks: Ranks, *causes: str) -> _Int64Array:
     The causes in which a host is busy are without what is `DRAINED`, so that all add up.
     """
     places = [_NAMES.index(cause) for cause in causes]
-    found = [times_in_gaps(len(find_gaps(part)), _parts(part), *places) for part in ranks]
-    return np.concatenate(found)
+    return np.concatenate(ranks.each(_lost_in_gaps_of_one, places))
 
 
 @of_window
@@ -64,15 +63,28 @@ def times_of_causes(
     Parts are those of gaps, with gap, start_ns, end_ns and cause (a place in ``names``).
     """
     found: dict[str, dict[int, Intervals]] = {name: {} for name in names}
-    for part in ranks:
-        parts, device = parts_of(part), find_gaps(part)["device"].to_numpy()
-        starts, ends = (parts[name].to_numpy(np.int64) for name in ("start_ns", "end_ns"))
-        for number in rows_by_value(device):
-            for times in found.values():
-                times[number] = Intervals.empty()
-        owner = device[parts["gap"].to_numpy()]
-        for (number, cause), rows in rows_by_values(owner, parts["cause"]).items():
-            found[names[cause]][number] = Intervals.union_of(starts[rows], ends[rows])
+    for own in ranks.each(_times_of_one, parts_of, names):
+        for name, times in own.items():
+            found[name] |= times
+    return found
+
+
+def _lost_in_gaps_of_one(part: Trace, places: Sequence[int]) -> _Int64Array:
+    return times_in_gaps(len(find_gaps(part)), _parts(part), *places)
+
+
+def _times_of_one(
+    part: Trace, parts_of: Callable[[Trace], pd.DataFrame], names: Sequence[str]
+) -> dict[str, dict[int, Intervals]]:
+    found: dict[str, dict[int, Intervals]] = {name: {} for name in names}
+    parts, device = parts_of(part), find_gaps(part)["device"].to_numpy()
+    starts, ends = (parts[name].to_numpy(np.int64) for name in ("start_ns", "end_ns"))
+    for number in rows_by_value(device):
+        for times in found.values():
+            times[number] = Intervals.empty()
+    owner = device[parts["gap"].to_numpy()]
+    for (number, cause), rows in rows_by_values(owner, parts["cause"]).items():
+        found[names[cause]][number] = Intervals.union_of(starts[rows], ends[rows])
     return found
 
 

@@ -6,6 +6,7 @@ clocks: their median is the offset, a robust line through them over time the dri
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Final
 
@@ -19,11 +20,13 @@ from traceprof.facts.collectives.members import Member
 from traceprof.facts.ranks.ends import ENDS_TOGETHER
 from traceprof.facts.ranks.robust_line import Line, fit_line
 from traceprof.model.clocks import ClockCorrection
+from traceprof.model.elsewhere import change_each
 from traceprof.model.merge import UNTIED_CLOCKS
 from traceprof.model.ranks import Ranks
 from traceprof.model.results import Note
 from traceprof.model.retime import retime
 from traceprof.model.tables import ABSENT
+from traceprof.model.trace import Trace
 from traceprof.model.window import TimeWindow
 
 __all__ = ["Alignment", "RankClock", "align_clocks", "find_alignment"]
@@ -100,16 +103,27 @@ def align_clocks(ranks: Ranks, alignment: Alignment | None = None) -> Ranks:
     collective with the others stay on their own clock; a warning says which.
     """
     alignment = alignment or find_alignment(ranks)
-    moved = [retime(part, alignment.corrections) for part in ranks.whole]
+    whole = ranks.whole.parts
+    moved = change_each(whole, retime, [(_own(part, alignment.corrections),) for part in whole])
     first = min(part.span.start_ns for part in moved)
     last = max(part.span.end_ns for part in moved)
     span = TimeWindow(first, last)
-    parts = tuple(replace(part, span=span) for part in moved)
+    parts = tuple(change_each(moved, _over, [(span,)] * len(moved)))
     # What was said of clocks that nothing tied holds no longer; which still are not is said anew.
     kept = tuple(text for text in ranks.info.warnings if text != UNTIED_CLOCKS)
     info = replace(ranks.info, warnings=kept) if len(alignment.corrections) > 1 else ranks.info
     aligned = replace(ranks.whole, parts=parts, info=info, clocks=alignment.corrections)
     return aligned.with_warnings(*map(_untied_text, _untied(alignment.clocks)))
+
+
+def _own(trace: Trace, corrections: Mapping[int, ClockCorrection]) -> Mapping[int, ClockCorrection]:
+    """Return the corrections of the processes of a trace, as far as it knows which these are."""
+    own = trace.recordings or corrections
+    return {process: correction for process, correction in corrections.items() if process in own}
+
+
+def _over(trace: Trace, span: TimeWindow) -> Trace:
+    return replace(trace, span=span)
 
 
 def _clock(member: Member, members: tuple[Member, ...]) -> str:

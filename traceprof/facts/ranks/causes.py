@@ -19,6 +19,7 @@ from traceprof.facts.ranks.blame import find_blame
 from traceprof.facts.ranks.parts import parts_of_members
 from traceprof.model.activity import Activity
 from traceprof.model.ranks import Ranks
+from traceprof.model.trace import Trace
 
 __all__ = ["Cause", "cause_of"]
 
@@ -94,22 +95,28 @@ def _of_kernels(ranks: Ranks, place: int) -> tuple[int, int, float]:
 def _kernels_of_members(ranks: Ranks) -> pd.DataFrame:
     """Return the kernels of each rank by name: member, name, n, ns; communication left out."""
     members = find_members(ranks)
-    parts = []
-    for part in ranks:
-        kernels = part.kernels
-        kernels = kernels[kernels["activity"] != Activity.COMMUNICATION.value]
-        lane = kernels[["process", "device"]]
-        found = pd.DataFrame(
-            {
-                "member": member_of_rows(members, lane) if len(lane) else np.empty(0, np.int64),
-                "code": kernels["name"].cat.codes.to_numpy(),
-                "ns": kernels["end_ns"].to_numpy(np.int64) - kernels["start_ns"].to_numpy(np.int64),
-            }
-        )
-        sums = found.groupby(["member", "code"])["ns"].agg(n="size", ns="sum").reset_index()
-        names = kernels["name"].cat.categories.to_numpy(object)
-        parts.append(sums.assign(name=names[sums.pop("code").to_numpy(np.int64)]))
-    return pd.concat(parts, ignore_index=True)
+    found = ranks.each(_kernels_of_one)
+    lanes = pd.concat([own[["process", "device"]] for own in found], ignore_index=True)
+    place = member_of_rows(members, lanes) if len(lanes) else np.empty(0, np.int64)
+    both = pd.concat(found, ignore_index=True).assign(member=place)
+    return both.groupby(["member", "name"], sort=False)[["n", "ns"]].sum().reset_index()
+
+
+def _kernels_of_one(part: Trace) -> pd.DataFrame:
+    kernels = part.kernels
+    kernels = kernels[kernels["activity"] != Activity.COMMUNICATION.value]
+    found = pd.DataFrame(
+        {
+            "process": kernels["process"].to_numpy(np.int64),
+            "device": kernels["device"].to_numpy(np.int64),
+            "code": kernels["name"].cat.codes.to_numpy(),
+            "ns": kernels["end_ns"].to_numpy(np.int64) - kernels["start_ns"].to_numpy(np.int64),
+        }
+    )
+    by_name = found.groupby(["process", "device", "code"])["ns"]
+    sums = by_name.agg(n="size", ns="sum").reset_index()
+    names = kernels["name"].cat.categories.to_numpy(object)
+    return sums.assign(name=names[sums.pop("code").to_numpy(np.int64)])
 
 
 def _on_host(ranks: Ranks, place: int) -> str:

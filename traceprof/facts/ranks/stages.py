@@ -45,7 +45,9 @@ def find_stages(ranks: Ranks) -> tuple[Stage, ...]:
     Kernels named SendRecv do not suffice: all-to-all uses them, too.
     """
     members = find_members(ranks)
-    named = {process: number for part in ranks for process, number in _named_stages(part).items()}
+    named = {
+        process: number for own in ranks.each(_named_stages) for process, number in own.items()
+    }
     ordered = sorted((named[m.process], m) for m in members if m.process in named)
     if len({number for number, _ in ordered}) == len(ordered) > 1:
         return _numbered([member for _, member in ordered], "ranges", 0)
@@ -57,7 +59,7 @@ def find_stages(ranks: Ranks) -> tuple[Stage, ...]:
             for number, chain in enumerate(chains)
             for stage in _numbered([members[place] for place in chain], "messages", number)
         )
-    begins = {process: ns for part in ranks for process, ns in _talking(part).items()}
+    begins = {process: ns for own in ranks.each(_talking) for process, ns in own.items()}
     stages = [member for member in members if member.process in begins]
     if len(stages) < 2:
         return ()

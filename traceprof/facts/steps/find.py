@@ -25,6 +25,7 @@ from traceprof.facts.steps.phases import PhaseSteps, steps_of_backward, steps_of
 from traceprof.facts.steps.ranges import steps_between_ends, steps_of_ranges
 from traceprof.facts.steps.spans import with_spans
 from traceprof.facts.steps.warmup import count_warmup
+from traceprof.model.elsewhere import measure_each, measure_of_each
 from traceprof.model.ranks import Ranks
 from traceprof.model.steps import OWN_DOMAIN, Steps, empty_steps
 from traceprof.model.trace import Trace
@@ -155,7 +156,7 @@ def mark_steps(ranks: Ranks, pattern: str) -> Ranks:
         raise UsageError(
             f"step pattern {pattern!r} is not a regular expression: {error}"
         ) from error
-    tables = [steps_of_ranges(part.ranges, compiled) for part in ranks.whole]
+    tables = measure_each(ranks.whole.parts, _chosen, compiled)
     if all(table.empty for table in tables):
         raise UsageError(f"no range matches the step pattern {pattern!r}")
     parts = ranks.whole.parts
@@ -163,8 +164,7 @@ def mark_steps(ranks: Ranks, pattern: str) -> Ranks:
 
 
 def _with_steps(ranks: Ranks, steps: Sequence[Steps]) -> Ranks:
-    of_part = dict(zip(map(id, ranks.whole.parts), steps, strict=True))
-    return ranks.map(lambda part: part.with_steps(of_part[id(part)]))
+    return ranks.map_each(Trace.with_steps, [(own,) for own in steps])
 
 
 def _inside(steps: Steps, trace: Trace) -> Steps:
@@ -185,13 +185,13 @@ def rows_of_steps(trace: Trace) -> npt.NDArray[np.int64]:
 
 
 def _decided(traces: Sequence[Trace], n_warmup: int | None) -> list[Steps]:
-    for source, find in _ANNOTATED:
-        annotated = [find(trace.ranges) for trace in traces]
+    for place, (source, _) in enumerate(_ANNOTATED):
+        annotated = measure_each(traces, _annotated, place)
         tables = [table for table, _ in annotated]
         if any(map(len, tables)):
             most = max((detail for table, detail in annotated if len(table)), default="")
             return _with_warmup(traces, tables, source + most, 1.0, n_warmup)
-    found = [find_optimizer_steps(trace) for trace in traces]
+    found = measure_each(traces, find_optimizer_steps)
     sure = [steps.confidence_ratio for steps in found if len(steps.table)]
     if sure:
         tables = [steps.table for steps in found]
@@ -208,10 +208,8 @@ def _with_warmup(
 ) -> list[Steps]:
     """Return the steps of each trace, the same number of leading ones of all marked as warm-up."""
     is_inferred = confidence_ratio < 1
-    tables = [
-        with_spans(table, trace, is_of_kernels=is_inferred)
-        for table, trace in zip(tables, traces, strict=True)
-    ]
+    spanned = [(table, is_inferred) for table in tables]
+    tables = measure_of_each(traces, _with_spans, spanned)
     most = n_given if n_given is not None else max(map(_count_warmup, tables))
     return [
         Steps(table.assign(is_warmup=_leading(table, most)), source, confidence_ratio)
@@ -235,6 +233,19 @@ def _count_warmup(table: pd.DataFrame) -> int:
         durations[0] = max(durations[0], period)
         most = max(most, count_warmup(durations), 0 if declared.all() else int(declared.sum()))
     return most
+
+
+def _annotated(trace: Trace, place: int) -> tuple[pd.DataFrame, str]:
+    """Return the steps of a trace that the source at ``place`` tells."""
+    return _ANNOTATED[place][1](trace.ranges)
+
+
+def _chosen(trace: Trace, pattern: re.Pattern[str]) -> pd.DataFrame:
+    return steps_of_ranges(trace.ranges, pattern)
+
+
+def _with_spans(trace: Trace, table: pd.DataFrame, is_of_kernels: bool) -> pd.DataFrame:
+    return with_spans(table, trace, is_of_kernels=is_of_kernels)
 
 
 def _own(ranges: pd.DataFrame) -> pd.DataFrame:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
@@ -25,11 +25,12 @@ from traceprof.formats.runs.ranks import (
 from traceprof.formats.runs.work_folder import is_work_folder
 from traceprof.formats.shared.files import TABLE_FILES, examine, is_packed_database
 from traceprof.formats.shared.narrowing import outline_of, trace_of_outline
+from traceprof.model.elsewhere import Crew, TraceElsewhere, measure_each
 from traceprof.model.run import Life, RankTrace, RunFiles
 from traceprof.model.tables import ABSENT
 from traceprof.model.trace import DEVICE_TABLES, Trace
 
-__all__ = ["is_run", "lives_of_run", "open_run", "outline_run"]
+__all__ = ["CrewOf", "is_run", "lives_of_run", "open_run", "outline_run"]
 
 _Told: TypeAlias = tuple[Trace, Callable[[], Work]]
 """What a file says of itself, and where its device work is."""
@@ -51,8 +52,21 @@ class _Found:
     life: int = 0
 
 
+CrewOf: TypeAlias = Callable[[Sequence[Path]], Crew | None]
+"""Chooses who holds the traces in so many files; None: we do."""
+
+
+def _nobody(_: Sequence[Path]) -> None:
+    return None
+
+
 def open_run(
-    paths: Sequence[Path | str], options: ReadOptions | None = None, life: int | None = None
+    paths: Sequence[Path | str],
+    options: ReadOptions | None = None,
+    life: int | None = None,
+    *,
+    choose_crew: CrewOf = _nobody,
+    allow_missing: bool = False,
 ) -> RunFiles:
     """Return the run in ``paths``: files, directories, patterns, manifests, of any format.
 
@@ -70,11 +84,35 @@ def open_run(
     """
     options = _with_ranks(options or ReadOptions())
 
-    def read(path: Path) -> _Told:
-        trace = open_trace(path, options)
-        return trace, partial(_work_in, path, trace, options)
+    def read(files: Sequence[Path]) -> Iterator[_Told | TraceError]:
+        found = _traces(files, options, choose_crew(files))
+        for path, trace in zip(files, found, strict=True):
+            if isinstance(trace, TraceError):
+                yield trace
+            else:
+                yield trace, partial(_work_in, path, trace, options)
 
-    return _opened(paths, read, life)
+    return _opened(paths, read, life, allow_missing=allow_missing)
+
+
+def _traces(
+    files: Sequence[Path], options: ReadOptions, crew: Crew | None
+) -> Iterable[Trace | TraceError]:
+    """Yield the traces in ``files``, or why one cannot be read: held by ``crew`` or else here."""
+    if crew is None:
+        yield from (_opened_trace(path, options) for path in files)
+        return
+    for found in TraceElsewhere.read_by(crew, open_trace, [(path, options) for path in files]):
+        if isinstance(found, Exception) and not isinstance(found, TraceError):
+            raise found
+        yield found
+
+
+def _opened_trace(path: Path, options: ReadOptions) -> Trace | TraceError:
+    try:
+        return open_trace(path, options)
+    except TraceError as error:
+        return error
 
 
 def lives_of_run(
@@ -92,7 +130,7 @@ def lives_of_run(
 
 
 def outline_run(
-    paths: Sequence[Path | str], life: int | None = None
+    paths: Sequence[Path | str], life: int | None = None, *, allow_missing: bool = False
 ) -> tuple[RunFiles, Mapping[str, Outline]]:
     """Return the run in ``paths`` without its events, and the outlines of its files by path.
 
@@ -102,15 +140,28 @@ def outline_run(
     """
     outlines: dict[str, Outline] = {}
 
-    def read(path: Path) -> _Told:
-        found = outlines[str(path)] = outline(path)
-        return trace_of_outline(found), lambda: found.device_rows
+    def read(files: Sequence[Path]) -> Iterator[_Told | TraceError]:
+        for path in files:
+            try:
+                found = outlines[str(path)] = outline(path)
+            except TraceError as error:
+                yield error
+            else:
+                yield trace_of_outline(found), partial(_device_rows, found)
 
-    return _opened(paths, read, life), outlines
+    return _opened(paths, read, life, allow_missing=allow_missing), outlines
+
+
+def _device_rows(found: Outline) -> Work:
+    return found.device_rows
 
 
 def _opened(
-    paths: Sequence[Path | str], read: Callable[[Path], _Told], life: int | None
+    paths: Sequence[Path | str],
+    read: Callable[[Sequence[Path]], Iterator[_Told | TraceError]],
+    life: int | None,
+    *,
+    allow_missing: bool,
 ) -> RunFiles:
     found = _find(paths)
     claims: list[Claim] = []
@@ -118,14 +169,14 @@ def _opened(
     if len(found.labels) > 1:
         names = ", ".join(sorted(found.labels))
         warnings.append(f"the files belong to {len(found.labels)} different runs: {names}")
-    for path in found.files:
-        try:
-            trace, work = read(path)
-        except TraceError as error:
-            if not found.searched:
-                raise
-            warnings.append(f"left out: {error}")
+    for path, told in zip(found.files, read(found.files), strict=True):
+        if isinstance(told, TraceError):
+            # A manifest may name the file of a rank that died before it wrote any.
+            if not (allow_missing or (found.searched and not path.is_file())):
+                raise TraceError(f"{told}; --allow-missing leaves it out")
+            warnings.append(f"left out: {told}")
             continue
+        trace, work = told
         claims += claims_of(trace, path, found.told.get(path, {}), work)
     if not claims:
         raise TraceError(f"{' '.join(map(str, paths))}: no traces found" + _because(warnings))
@@ -155,6 +206,10 @@ def _with_ranks(options: ReadOptions) -> ReadOptions:
 
 def _work_in(path: Path, trace: Trace, options: ReadOptions) -> Work:
     """Return where the device work of a file is, of which ``options`` may have read a part."""
+    return measure_each([trace], _work_of, path, options)[0]
+
+
+def _work_of(trace: Trace, path: Path, options: ReadOptions) -> Work:
     is_whole = all(map(options.reads_whole, DEVICE_TABLES))
     return (outline_of(trace) if is_whole else outline(path)).device_rows
 
@@ -249,6 +304,7 @@ def _traces_among(files: Sequence[Path]) -> list[Path]:
         try:
             candidate = examine(path)
         except TraceError:
+            needs_export[path] = False  # it is read with the others, and named
             continue
         known = recognised(candidate)
         if known is not None or is_packed_database(candidate):

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from traceprof.formats.shared.launchers import RANK_VARIABLES, rack_of
+from traceprof.model.elsewhere import change_each
 from traceprof.model.run import RankTrace, of_process
 from traceprof.model.tables import ABSENT
 from traceprof.model.trace import Trace
@@ -88,8 +89,12 @@ def _in_trace(trace: Trace, work: Callable[[], Work]) -> list[Claim]:
 
 def _of_process(trace: Trace, process: int, work: Work) -> Trace:
     """Return what one process did; the devices that it used are told by ``work``."""
-    own = of_process(trace, process)
     used = {device for rows in work.values() for owner, device in rows if owner == process}
+    return change_each([trace], _of_one, [(process, used)], takes_part=True)[0]
+
+
+def _of_one(trace: Trace, process: int, used: set[int]) -> Trace:
+    own = of_process(trace, process)
     devices = own.devices.assign(used=own.devices["device"].isin(used).astype("int64"))
     return replace(own, devices=devices)
 

@@ -21,6 +21,8 @@ __all__ = ["Inputs", "inputs_of"]
 _WILDCARDS: Final = re.compile(r"[*?\[]")
 _MOST_FILES: Final = 20_000
 _HEAD_BYTES: Final = 4096
+_SAY_NOTHING: Final = ("is_cached", "jobs", "scheduler")
+"""What changes no answer."""
 _MANIFEST: Final = b'"traceprof'
 
 
@@ -51,7 +53,7 @@ def _said(opening: Opening) -> Iterator[str]:
     """Yield what the user said; of files that he named what is in them."""
     for one in fields(opening):
         value = getattr(opening, one.name)
-        if one.name == "is_cached":
+        if one.name in _SAY_NOTHING:
             continue
         yield f"{one.name}={value!r}"
         if isinstance(value, Path):

@@ -15,11 +15,14 @@ __all__ = ["copies_in", "copies_with_calls"]
 
 def copies_in(ranks: Ranks, judged: Intervals) -> pd.DataFrame:
     """Return the copies that start in ``judged``, as `copies_with_calls`."""
-    found = [copies_with_calls(part) for part in ranks]
-    copies = pd.concat([own for own in found if len(own)] or found[:1], ignore_index=True)
+    found = ranks.each(_copies_in, judged)
+    return pd.concat([own for own in found if len(own)] or found[:1], ignore_index=True)
+
+
+def _copies_in(part: Trace, judged: Intervals) -> pd.DataFrame:
+    copies = copies_with_calls(part)
     starts = copies["start_ns"].to_numpy()
-    inside = judged.covered_ns(starts, starts + 1) > 0
-    return copies[inside].reset_index(drop=True)
+    return copies[judged.covered_ns(starts, starts + 1) > 0]
 
 
 def copies_with_calls(part: Trace) -> pd.DataFrame:

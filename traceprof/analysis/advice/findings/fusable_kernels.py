@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
@@ -42,6 +43,35 @@ def pairs_of(part: Trace) -> npt.NDArray[np.int64]:
     return order[np.column_stack((second - 1, second))]
 
 
+@dataclass(frozen=True, slots=True)
+class _Pairs:
+    """The pairs of a rank: how many, how long, how long the shorter of each, when, by name."""
+
+    count: int
+    sum_ns: int
+    shorter_ns: int
+    times: dict[int, Intervals]
+    by_name: pd.Series
+
+
+def _pairs_of_one(part: Trace, typical: Intervals) -> _Pairs:
+    kernels, pairs = part.kernels, pairs_of(part)
+    starts, ends = (kernels[name].to_numpy(np.int64) for name in ("start_ns", "end_ns"))
+    pairs = pairs[typical.covered_ns(starts[pairs[:, 0]], ends[pairs[:, 0]]) > 0]
+    lengths = (ends - starts)[pairs]
+    rows = pairs.ravel()
+    device = kernels["device"].to_numpy()[rows]
+    own = {int(number): rows[device == number] for number in np.unique(device)}
+    names = kernels["name"].astype(object).to_numpy()[rows]
+    return _Pairs(
+        len(pairs),
+        int(lengths.sum()),
+        int(lengths.min(axis=1).sum()),
+        {number: Intervals.union_of(starts[at], ends[at]) for number, at in own.items()},
+        pd.Series(lengths.ravel()).groupby(names).sum(),
+    )
+
+
 def _is_pointwise(kernels: pd.DataFrame) -> npt.NDArray[np.bool_]:
     names = kernels["name"].cat
     compiled = pd.Series(names.categories.astype(str)).str.contains(_BY_COMPILERS, case=False)
@@ -51,26 +81,12 @@ def _is_pointwise(kernels: pd.DataFrame) -> npt.NDArray[np.bool_]:
 
 def _check(context: Context) -> Iterator[Finding]:
     times: dict[int, Intervals] = {}
-    sum_ns = shorter_ns = n_pairs = 0
-    tops: list[pd.Series] = []
-    for part in context.ranks:
-        kernels, pairs = part.kernels, pairs_of(part)
-        starts, ends = (kernels[name].to_numpy(np.int64) for name in ("start_ns", "end_ns"))
-        inside = context.typical.covered_ns(starts[pairs[:, 0]], ends[pairs[:, 0]]) > 0
-        pairs = pairs[inside]
-        lengths = (ends - starts)[pairs]
-        sum_ns, shorter_ns = (
-            sum_ns + int(lengths.sum()),
-            shorter_ns + int(lengths.min(axis=1).sum()),
-        )
-        n_pairs += len(pairs)
-        rows = pairs.ravel()
-        device = kernels["device"].to_numpy()[rows]
-        for number in np.unique(device).tolist():
-            own = rows[device == number]
-            times[number] = Intervals.union_of(starts[own], ends[own])
-        names = kernels["name"].astype(object).to_numpy()[rows]
-        tops.append(pd.Series(lengths.ravel()).groupby(names).sum())
+    found = context.ranks.each(_pairs_of_one, context.typical)
+    for own in found:
+        times |= own.times
+    n_pairs = sum(own.count for own in found)
+    sum_ns, shorter_ns = sum(own.sum_ns for own in found), sum(own.shorter_ns for own in found)
+    tops = [own.by_name for own in found]
     if not n_pairs:
         return
     claim = context.left(times, Ground.COMPUTE, shorter_ns / max(1, sum_ns))

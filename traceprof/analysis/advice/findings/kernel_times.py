@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -48,24 +48,30 @@ class KernelTimes:
 
 def kernel_times(ranks: Ranks, judged: Intervals) -> KernelTimes:
     """Return the kernels that start in ``judged``, rank by rank summed up by their names."""
-    return _joined([_kernel_times(part, judged) for part in ranks])
+    return _joined(ranks.each(_kernel_times, judged))
 
 
 def time_of_kernels(ranks: Ranks, names: Collection[str]) -> Times:
     """Return when each device ran kernels of these ``names``."""
     found: dict[int, Intervals] = {}
-    for part in ranks:
-        kernels = part.kernels
-        wanted = kernels["name"].cat.categories.isin(list(names))
-        codes = kernels["name"].cat.codes.to_numpy()
-        own = np.flatnonzero(np.append(wanted, False)[codes])
-        starts, ends, device = (
-            kernels[name].to_numpy()[own] for name in ("start_ns", "end_ns", "device")
-        )
-        for place, rows in rows_by_value(device).items():
-            time = Intervals.union_of(starts[rows], ends[rows])
-            found[place] = found[place] | time if place in found else time
+    for own in ranks.each(_time_of_kernels, sorted(names)):
+        for device, time in own.items():
+            found[device] = found[device] | time if device in found else time
     return found
+
+
+def _time_of_kernels(part: Trace, names: Sequence[str]) -> Times:
+    kernels = part.kernels
+    wanted = kernels["name"].cat.categories.isin(names)
+    codes = kernels["name"].cat.codes.to_numpy()
+    own = np.flatnonzero(np.append(wanted, False)[codes])
+    starts, ends, device = (
+        kernels[name].to_numpy()[own] for name in ("start_ns", "end_ns", "device")
+    )
+    return {
+        place: Intervals.union_of(starts[rows], ends[rows])
+        for place, rows in rows_by_value(device).items()
+    }
 
 
 def _kernel_times(part: Trace, judged: Intervals) -> KernelTimes:

@@ -17,7 +17,9 @@ from traceprof.analysis.advice.findings.stalling_calls import (
     in_typical_time,
 )
 from traceprof.facts.steps.costs import compiling_ranges
+from traceprof.model.intervals import Intervals
 from traceprof.model.results import Note
+from traceprof.model.trace import Trace
 
 __all__ = ["RULE"]
 
@@ -31,7 +33,7 @@ _LOADS: Final = re.compile(
 
 
 def _check(context: Context) -> Iterator[Finding]:
-    ranges = [in_typical_time(context, compiling_ranges(part)) for part in context.ranks]
+    ranges = context.ranks.each(_compiling, context.typical)
     named = [calls_named(context, _LOADS, table) for table in ("api_calls", "host_ops")]
     calls = pd.concat([*named, *ranges], ignore_index=True)
     claim = idle_in_calls(context, calls)
@@ -65,6 +67,10 @@ def _check(context: Context) -> Iterator[Finding]:
         caveat="a kernel is loaded with its first launch: that occurs once",
         window=context.longest_row(calls),
     )
+
+
+def _compiling(part: Trace, typical: Intervals) -> pd.DataFrame:
+    return in_typical_time(typical, compiling_ranges(part))
 
 
 RULE = Rule(

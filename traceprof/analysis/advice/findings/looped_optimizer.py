@@ -75,9 +75,8 @@ def _check(context: Context) -> Iterator[Finding]:
 
 def _passes(context: Context) -> _Passes:
     tables, running, pauses = [], {}, {}
-    for part in context.ranks:
-        own = _of_optimizer(part, context.typical)
-        tables.append(own[["name", "ns"]].astype({"name": object}))
+    for own in context.ranks.each(_of_optimizer, context.typical):
+        tables.append(own[["name", "ns"]])
         for device, rows in own.groupby("device").indices.items():
             starts = own["start_ns"].to_numpy(np.int64)[rows]
             ends = own["end_ns"].to_numpy(np.int64)[rows]
@@ -104,7 +103,8 @@ def _of_optimizer(part: Trace, typical: Intervals) -> pd.DataFrame:
     starts = part.kernels["start_ns"].to_numpy(np.int64)
     chosen &= typical.covered_ns(starts, starts + 1) > 0
     own = part.kernels[chosen]
-    return own.assign(ns=own["end_ns"] - own["start_ns"])
+    columns = own[["name", "device", "start_ns", "end_ns"]].astype({"name": object})
+    return columns.assign(ns=own["end_ns"] - own["start_ns"])
 
 
 RULE = Rule(

@@ -43,8 +43,7 @@ def _check(context: Context) -> Iterator[Finding]:
     rest = context.left(
         {
             device: recorded - context.times[device].busy
-            for part in context.ranks
-            for recorded in (_recorded(part),)
+            for part, recorded in zip(context.ranks, context.ranks.each(_recorded), strict=True)
             for device in used_devices(part)
         }
     )

@@ -12,6 +12,7 @@ from traceprof.facts.names.kernels import SHORT_NS
 from traceprof.model.activity import Activity
 from traceprof.model.intervals import Intervals
 from traceprof.model.results import Note
+from traceprof.model.trace import Trace
 
 __all__ = ["RULE"]
 
@@ -51,16 +52,21 @@ def _check(context: Context) -> Iterator[Finding]:
 
 
 def _short_kernels(context: Context) -> Times:
-    found = {}
-    for part in context.ranks:
-        kernels = part.kernels
-        lengths = kernels["end_ns"] - kernels["start_ns"]
-        own = kernels[(lengths < SHORT_NS) & (kernels["activity"] != Activity.COMMUNICATION.value)]
-        for device, rows in own.groupby("device").indices.items():
-            found[int(str(device))] = Intervals.union_of(
-                own["start_ns"].to_numpy()[rows], own["end_ns"].to_numpy()[rows]
-            )
+    found: dict[int, Intervals] = {}
+    for own in context.ranks.each(_short_of_one):
+        found |= own
     return found
+
+
+def _short_of_one(part: Trace) -> dict[int, Intervals]:
+    kernels = part.kernels
+    lengths = kernels["end_ns"] - kernels["start_ns"]
+    own = kernels[(lengths < SHORT_NS) & (kernels["activity"] != Activity.COMMUNICATION.value)]
+    starts, ends = (own[name].to_numpy() for name in ("start_ns", "end_ns"))
+    return {
+        int(str(device)): Intervals.union_of(starts[rows], ends[rows])
+        for device, rows in own.groupby("device").indices.items()
+    }
 
 
 RULE = Rule(

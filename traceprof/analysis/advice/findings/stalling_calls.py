@@ -11,6 +11,7 @@ from traceprof.analysis.advice.findings.claims import Claim
 from traceprof.analysis.advice.findings.context import Context
 from traceprof.facts.device.times import devices_of_processes
 from traceprof.model.intervals import Intervals
+from traceprof.model.trace import Trace
 
 __all__ = ["calls_named", "idle_in_calls", "in_typical_time"]
 
@@ -22,18 +23,22 @@ def calls_named(
 
     ``table`` is "host_ops" for what libraries and the operating system recorded.
     """
-    found = []
-    for part in context.ranks:
-        calls = part.table(table)
-        names = calls["name"].cat.categories
-        matched = np.array([*(bool(pattern.search(str(name))) for name in names), False])
-        found.append(in_typical_time(context, calls[matched[calls["name"].cat.codes.to_numpy()]]))
+    found = context.ranks.each(_calls_of_one, pattern, table, context.typical)
     return pd.concat(found, ignore_index=True)
 
 
-def in_typical_time(context: Context, rows: pd.DataFrame) -> pd.DataFrame:
-    """Return process, start_ns, end_ns and name of those ``rows`` that the typical time sees."""
-    inside = context.typical.covered_ns(rows["start_ns"], rows["end_ns"]) > 0
+def _calls_of_one(
+    part: Trace, pattern: re.Pattern[str], table: str, typical: Intervals
+) -> pd.DataFrame:
+    calls = part.table(table)
+    names = calls["name"].cat.categories
+    matched = np.array([*(bool(pattern.search(str(name))) for name in names), False])
+    return in_typical_time(typical, calls[matched[calls["name"].cat.codes.to_numpy()]])
+
+
+def in_typical_time(typical: Intervals, rows: pd.DataFrame) -> pd.DataFrame:
+    """Return process, start_ns, end_ns and name of the ``rows`` that the ``typical`` time sees."""
+    inside = typical.covered_ns(rows["start_ns"], rows["end_ns"]) > 0
     return rows[inside][["process", "start_ns", "end_ns", "name"]].astype({"name": object})
 
 

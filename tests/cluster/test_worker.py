@@ -1,0 +1,73 @@
+from typing import Any
+
+from tests.builders import TraceBuilder
+from traceprof.cluster.worker import Holder
+from traceprof.model.elsewhere import Change, Question, Raised, Recipe
+from traceprof.model.trace import Trace
+from traceprof.model.window import TimeWindow
+
+made: list[str] = []
+
+
+def read(path: str) -> Trace:
+    made.append(f"read {path}")
+    return TraceBuilder().kernel("gemm", 0, 100).kernel("relu", 100, 200).build()
+
+
+def change(trace: Trace, name: str) -> Trace:
+    made.append(name)
+    return trace
+
+
+def n_kernels(trace: Trace) -> int:
+    return len(trace.kernels)
+
+
+def asked(holder: Holder, recipe: Recipe) -> Any:
+    made.clear()
+    return holder.answer(Question(recipe, n_kernels))
+
+
+def recipe_of(path: str) -> Recipe:
+    return Recipe((Change(read, (path,)),))
+
+
+def test_what_is_made_is_kept() -> None:
+    holder = Holder(1_000_000)
+    first = recipe_of("a")
+    placed = first.then(Change(change, ("placed",)))
+    assert asked(holder, first) == 2
+    assert made == ["read a"]
+    assert asked(holder, placed) == 2
+    assert made == ["placed"]
+    cut = placed.then(Change(Trace.within, (TimeWindow(0, 50),)))
+    assert asked(holder, cut) == 1
+    assert asked(holder, placed) == 2
+    assert made == []
+    assert asked(holder, recipe_of("a")) == 2  # read by another command: anew
+    assert made == ["read a"]
+
+
+def test_several_ranks_of_one_file() -> None:
+    holder = Holder(1_000_000)
+    file = recipe_of("a")
+    ranks = [file.then(Change(change, (f"rank {n}",), takes_part=True)) for n in range(3)]
+    for rank in ranks:
+        asked(holder, rank)
+    placed = [rank.then(Change(change, ("placed",))) for rank in ranks]
+    for rank in placed:
+        assert asked(holder, rank) == 2
+        assert made == ["placed"]
+
+
+def test_the_oldest_is_given_up_where_memory_is_short() -> None:
+    holder = Holder(1)
+    asked(holder, first := recipe_of("a"))
+    asked(holder, recipe_of("b"))
+    assert asked(holder, first) == 2
+    assert made == ["read a"]
+
+
+def test_an_error_is_the_answer() -> None:
+    answer = Holder(1).answer(Question(recipe_of("a"), Trace.require, ("samples",)))
+    assert isinstance(answer, Raised)

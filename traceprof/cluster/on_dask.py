@@ -1,0 +1,136 @@
+"""A crew on a Dask cluster: a scheduler somewhere, or one that is started on this machine."""
+
+from __future__ import annotations
+
+import logging
+from collections import Counter
+from collections.abc import Sequence
+from functools import cached_property
+from pathlib import Path
+from typing import Any, Final
+
+from traceprof.cluster.memory import usable_bytes
+from traceprof.cluster.progress import Report, no_progress
+from traceprof.cluster.worker import Holder
+from traceprof.errors import TraceError, UsageError
+from traceprof.model.elsewhere import Question
+
+try:
+    from distributed import Client, KilledWorker, LocalCluster, as_completed
+except ImportError as error:
+    raise UsageError(
+        "--cluster needs Dask, which is not installed: pip install 'traceprof[cluster]' "
+        "(--jobs N needs nothing)"
+    ) from error
+
+__all__ = ["DaskCrew"]
+
+_WAITS_FOR_SCHEDULER: Final = "10s"
+_WAITS_FOR_WORKERS_S: Final = 10
+
+
+class DaskCrew:
+    """Dask's workers that answer questions; those about one file go to a worker that can read it.
+
+    ``address`` is that of the scheduler; "" starts one here, with ``n_processes`` workers.
+    """
+
+    def __init__(self, address: str, n_processes: int, progress: Report = no_progress) -> None:
+        self._address = address
+        self._n_processes = n_processes
+        self._progress = progress
+        self._owners: dict[str, str] = {}
+
+    def ask(self, questions: Sequence[Question]) -> list[Any]:
+        """Return the answers in the order of the questions (see `Crew`).
+
+        Raises:
+            TraceError: workers die of a question.
+            UsageError: there is no scheduler, or it has no workers.
+        """
+        workers = self._workers()
+        self._choose_owners([question.recipe.file for question in questions], workers)
+        most_bytes = usable_bytes(len(workers))
+        numbers = {
+            self._client.submit(
+                _answer,
+                question,
+                most_bytes,
+                workers=[self._owners[question.recipe.file]],
+                allow_other_workers=True,
+                pure=False,
+            ): number
+            for number, question in enumerate(questions)
+        }
+        answers: list[Any] = [None] * len(questions)
+        self._progress(0, len(questions))
+        for n_done, future in enumerate(as_completed(numbers, loop=self._client.loop), 1):
+            number = numbers[future]
+            try:
+                answers[number] = future.result()
+            except KilledWorker as error:
+                raise TraceError(
+                    f"{questions[number].recipe.file}: the workers that read it died "
+                    "(not enough memory?)"
+                ) from error
+            self._progress(n_done, len(questions))
+        return answers
+
+    def close(self) -> None:
+        """Leave the cluster; one that was started here ends."""
+        if "_client" in self.__dict__:
+            self._client.close()
+        if "_local" in self.__dict__:
+            self._local.close(timeout=_WAITS_FOR_WORKERS_S)
+
+    @cached_property
+    def _local(self) -> Any:
+        return LocalCluster(
+            n_workers=self._n_processes,
+            threads_per_worker=1,
+            dashboard_address="127.0.0.1:0",
+            silence_logs=logging.CRITICAL,
+        )
+
+    @cached_property
+    def _client(self) -> Any:
+        where = self._address or self._local
+        try:
+            return Client(where, timeout=_WAITS_FOR_SCHEDULER, set_as_default=False)
+        except (OSError, ValueError) as error:
+            raise UsageError(
+                f"--cluster {self._address}: no scheduler of Dask answers there: {error}"
+            ) from error
+
+    def _workers(self) -> list[str]:
+        found = [*self._client.scheduler_info(n_workers=-1)["workers"]]
+        if not found:
+            raise UsageError(f"--cluster {self._address}: the scheduler has no workers")
+        return found
+
+    def _choose_owners(self, files: Sequence[str], workers: Sequence[str]) -> None:
+        """Choose a worker for every file: of those that have it the one with the fewest."""
+        known = set(workers)
+        new = [file for file in dict.fromkeys(files) if self._owners.get(file, "") not in known]
+        if not new:
+            return
+        found = self._client.run(_which_are_there, new)
+        loads = Counter(owner for file, owner in self._owners.items() if file not in new)
+        for place, file in enumerate(new):
+            able = [worker for worker in workers if found.get(worker, [False] * len(new))[place]]
+            owner = min(able or workers, key=lambda worker: loads[worker])
+            self._owners[file] = owner
+            loads[owner] += 1
+
+
+_holders: dict[int, Holder] = {}
+
+
+def _answer(question: Question, most_bytes: int) -> Any:
+    """Answer a question in a worker, which keeps what it has made."""
+    holder = _holders.setdefault(0, Holder(most_bytes))
+    return holder.answer(question)
+
+
+def _which_are_there(files: Sequence[str]) -> list[bool]:
+    return [Path(file).is_file() for file in files]
