@@ -20,7 +20,6 @@ from traceprof.errors import UsageError
 
 __all__ = ["check_target", "new_file", "new_folder", "write_file"]
 
-_TRIES: Final = 16
 _NOT_FOLLOWED: Final = getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_BINARY", 0)
 
 
@@ -60,14 +59,14 @@ def new_file(
     """
     check_target(path, force=force, inputs=inputs)
     try:
-        temporary = _exclusive(path)
+        temporary = _beside(path)
         try:
+            _make(temporary, path)
             yield temporary
             if temporary.exists():
                 _publish(temporary, path, force=force, is_lasting=is_lasting)
         finally:
-            with suppress(FileNotFoundError):
-                temporary.unlink()
+            _remove(temporary)
     except OSError as error:
         raise UsageError(f"{path}: cannot be written: {error.strerror or error}") from error
 
@@ -84,9 +83,9 @@ def new_folder(path: Path) -> Iterator[Path]:
     if not _folder(path).is_dir():
         raise UsageError(f"{_folder(path)}: no such folder; create it first")
     try:
-        temporary = _folder(path) / f".traceprof-{secrets.token_hex(8)}.part"
-        temporary.mkdir()
+        temporary = _beside(path)
         try:
+            temporary.mkdir()
             yield temporary
             temporary.replace(path)
         finally:
@@ -152,21 +151,26 @@ def _files_in(folder: Path) -> Iterator[Path]:
     return (one for one in folder.iterdir() if one.suffix.lower() not in _OUTPUTS)
 
 
-def _exclusive(path: Path) -> Path:
-    """Make an empty file of a random name beside ``path``; the name's length is its own."""
+def _beside(path: Path) -> Path:
+    """Return a name beside ``path`` that nobody can know; its length is its own."""
+    return _folder(path) / f".traceprof-{secrets.token_hex(16)}.part"
+
+
+def _make(temporary: Path, path: Path) -> None:
+    """Make an empty file, with the mode of the one that it replaces."""
     mode = _mode_behind(path)
-    for _ in range(_TRIES):
-        temporary = _folder(path) / f".traceprof-{secrets.token_hex(8)}.part"
-        try:
-            flags = os.O_CREAT | os.O_EXCL | os.O_WRONLY | _NOT_FOLLOWED
-            handle = os.open(temporary, flags, 0o666)
-        except FileExistsError:
-            continue
-        os.close(handle)
-        if mode is not None and path.is_file():
-            temporary.chmod(stat.S_IMODE(mode))
-        return temporary
-    raise FileExistsError(f"{_folder(path)}: no name is free")
+    flags = os.O_CREAT | os.O_EXCL | os.O_WRONLY | _NOT_FOLLOWED
+    os.close(os.open(temporary, flags, 0o666))
+    if mode is not None and path.is_file():
+        temporary.chmod(stat.S_IMODE(mode))
+
+
+def _remove(temporary: Path) -> None:
+    try:
+        temporary.unlink(missing_ok=True)
+    except KeyboardInterrupt:  # that comes just now
+        temporary.unlink(missing_ok=True)
+        raise
 
 
 def _publish(temporary: Path, path: Path, *, force: bool, is_lasting: bool) -> None:

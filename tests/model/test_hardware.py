@@ -225,3 +225,16 @@ def test_links_between_two_devices_are_only_a_part_of_all() -> None:
 def test_a_model_that_is_not_known_lists_those_that_are() -> None:
     with pytest.raises(UsageError, match="h100-sxm"):
         built_in_hardware().with_gpu("h1000")
+
+
+@pytest.mark.parametrize("rate", ["inf", "nan", "1" + "0" * 400, "-inf", "true"])
+def test_a_rate_is_a_number_that_can_be(rate: str) -> None:
+    text = f'[[gpu]]\nkey = "k"\nnames = ["n"]\nsource = "s"\npcie_generation = {rate}\n'
+    with pytest.raises(UsageError, match="must be a number above 0"):
+        parse_hardware(text)
+
+
+@pytest.mark.parametrize("value", ["[" * 9_000 + "]" * 9_000, "1" * 9_000])
+def test_toml_that_python_cannot_read_is_refused(value: str) -> None:
+    with pytest.raises(UsageError, match="hardware: not a TOML file"):
+        parse_hardware(f"x = {value}")

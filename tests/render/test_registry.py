@@ -122,7 +122,22 @@ def test_csv_holds_one_table_only() -> None:
     assert [cell["size_bytes"] for cell in cells] == ["10.0", "", "3.0"]
 
 
-@pytest.mark.parametrize("name", ["=1+1", "+cmd", "-x", "@SUM(A1)", " =x"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        *("=1+1", "+cmd", "-x", "@SUM(A1)", " =x"),
+        *(
+            "\uff1d1+1",
+            "\uff0bcmd",
+            "\uff0dx",
+            "\uff20SUM(A1)",
+            "\ufe661",
+            "\u22121",
+            "\u200b=x",
+            "\ufeff =x",
+        ),
+    ],
+)
 def test_no_name_is_a_formula(name: str) -> None:
     table = pd.read_csv(io.StringIO(render("csv", measured(two_kernels(name), ["kernels"]))))
     assert table["name"][0].startswith("'")

@@ -186,3 +186,12 @@ def test_a_damaged_file_is_said_to_be(tmp_path: Path) -> None:
     store.path.write_bytes(content)
     with pytest.raises(StoreError, match="malformed"):
         store.get("run")
+
+
+def test_a_text_that_is_none_is_said_to_be_damaged(tmp_path: Path) -> None:
+    store = Store(tmp_path / "runs.db")
+    store.add(make_summary("a"))
+    data = store.path.read_bytes()
+    store.path.write_bytes(data.replace(b" command TEXT", b" \xffommand TEXT"))
+    with pytest.raises(StoreError, match=r"runs\.db: damaged: a text that is not UTF-8"):
+        store.get("a")

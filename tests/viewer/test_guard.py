@@ -136,3 +136,30 @@ def test_every_start_has_a_secret_of_its_own() -> None:
     assert len(tokens) == 3
     assert min(map(len, tokens)) >= 32
     assert "token" not in repr(Address("127.0.0.1", 1))
+
+
+@pytest.mark.parametrize(
+    "body", [b"", b"{", b"[]", b"5", b"{}", b'{"output": "a\x1b.b"}', b"[" * 99_999]
+)
+def test_what_is_no_callback_is_one_line_on_the_terminal(
+    server: ViewerServer, caplog: pytest.LogCaptureFixture, body: bytes
+) -> None:
+    assert _post(server, body) in (400, 500)
+    assert all("\n" not in one.getMessage() and one.exc_info is None for one in caplog.records)
+    assert "\x1b" not in caplog.text
+    assert _post(server, body, cookie="") == 403
+
+
+def test_big_posts_are_refused_unread(server: ViewerServer) -> None:
+    assert _post(server, b" " * (2 << 20)) == 413
+
+
+def _post(server: ViewerServer, body: bytes, cookie: str | None = None) -> int:
+    address = server.address
+    connection = http.client.HTTPConnection(address.host, address.port, timeout=30)
+    own = f"{address.cookie}={address.token}" if cookie is None else cookie
+    headers = {"Cookie": own, "Content-Type": "application/json"}
+    connection.request("POST", "/_dash-update-component", body, headers)
+    status = connection.getresponse().status
+    connection.close()
+    return status

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import os
 import sys
-from typing import Annotated
+from typing import Annotated, Final
 
 import typer
 
 from traceprof.cli.commands import Commands
+from traceprof.cli.streams import say
 from traceprof.errors import TraceprofError
 from traceprof.version import __version__
 
@@ -40,17 +41,44 @@ def _options(
     pass
 
 
+_NO_MEMORY: Final = (
+    "traceprof: not enough memory: a smaller --window needs less, and so does a part that "
+    "`traceprof cut` wrote\n"
+)
+_NOT_MAPPED: Final = "failed to map segment"
+"""What the loader of libraries says where memory is limited."""
+
+
 def main() -> None:
     """Run the command line; a bug of ours is one line, too, unless TRACEPROF_DEBUG is set."""
+    has_memory = True
     try:
         app(prog_name="traceprof")
+    except MemoryError:
+        if os.environ.get("TRACEPROF_DEBUG"):
+            raise
+        has_memory = False
     except Exception as error:
         if os.environ.get("TRACEPROF_DEBUG"):
             raise
-        from traceprof.cli.output import message
+        if isinstance(error, ImportError) and _NOT_MAPPED in str(error):
+            has_memory = False
+        else:
+            from traceprof.cli.output import message
 
-        message(
-            f"an error of traceprof's own ({type(error).__name__}: {error}); please report it "
-            "with what TRACEPROF_DEBUG=1 prints"
-        )
+            message(_told(error))
+            sys.exit(TraceprofError.exit_code)
+    if not has_memory:  # what filled it is let go by now; nothing is imported for the message
+        say(_NO_MEMORY)
         sys.exit(TraceprofError.exit_code)
+
+
+def _told(error: Exception) -> str:
+    if isinstance(error, OSError):
+        # A folder that went away, a disk that is full: the machine's, and nobody's bug.
+        where = f"{error.filename}: " if error.filename is not None else ""
+        return f"{where}{error.strerror or error}"
+    return (
+        f"an error of traceprof's own ({type(error).__name__}: {error}); please report it "
+        "with what TRACEPROF_DEBUG=1 prints"
+    )

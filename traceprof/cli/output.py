@@ -153,15 +153,17 @@ def terminal_options(rows: int | None = None) -> Options:
 
 def out(text: str) -> None:
     """Print ``text`` as it is, as UTF-8 whatever the terminal's encoding."""
-    sys.stdout.buffer.write(text.encode("utf-8", "replace"))
-    sys.stdout.buffer.flush()
+    from traceprof.cli.streams import write_out
+
+    write_out(text.encode("utf-8", "replace"))
 
 
 def message(text: str) -> None:
     """Print a message of our own on standard error."""
+    from traceprof.cli.streams import say
     from traceprof.render.escape import plain_text
 
-    sys.stderr.write(f"traceprof: {plain_text(text, 2_000)}\n")
+    say(f"traceprof: {plain_text(text, 2_000)}\n")
 
 
 def write_page(

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import re
-import tomllib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Final, Self
 
 from traceprof.errors import UsageError
 from traceprof.model.ranks import Ranks
+from traceprof.model.toml import parse_toml
 from traceprof.model.trace import Trace
 
 __all__ = ["Cluster", "parse_cluster"]
@@ -107,10 +107,7 @@ def parse_cluster(text: str) -> Cluster:
     Raises:
         UsageError: not TOML, or not of that form.
     """
-    try:
-        document = tomllib.loads(text)
-    except tomllib.TOMLDecodeError as error:
-        raise UsageError(f"cluster: not a TOML file: {error}") from error
+    document = parse_toml(text, "cluster")
     if set(document) - {"hosts", "racks"} or not document:
         raise UsageError("cluster: expected the tables [hosts] and [racks]")
     hosts = {name: _ranks(name, value) for name, value in _table(document, "hosts").items()}

@@ -8,7 +8,6 @@ the link that was used, and the reader must see it.
 from __future__ import annotations
 
 import re
-import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from functools import cache
@@ -17,6 +16,7 @@ from typing import Any, Final, Self
 
 from traceprof.errors import UsageError
 from traceprof.model.links import Link, Peak, parse_link, pcie_peak
+from traceprof.model.toml import parse_toml
 
 __all__ = ["Gpu", "Hardware", "built_in_hardware", "parse_hardware"]
 
@@ -152,10 +152,7 @@ def parse_hardware(text: str) -> Hardware:
     Raises:
         UsageError: not TOML, or an entry that is not of that form.
     """
-    try:
-        document = tomllib.loads(text)
-    except tomllib.TOMLDecodeError as error:
-        raise UsageError(f"hardware: not a TOML file: {error}") from error
+    document = parse_toml(text, "hardware")
     links = document.get("link", {})
     gpus = document.get("gpu", [])
     if not isinstance(links, dict) or not isinstance(gpus, list):
@@ -217,12 +214,16 @@ def _flops(table: Mapping[str, Any]) -> dict[str, float]:
     return {name: _number(rates | {"key": table["key"]}, name) * 1e12 for name in rates}
 
 
+_MOST: Final = 1e12
+"""More than any rate: infinity is none."""
+
+
 def _rate(table: Mapping[str, Any], name: str) -> float:
     return _number(table, name) * _GB
 
 
 def _number(table: Mapping[str, Any], name: str) -> float:
     value = table.get(name)
-    if isinstance(value, bool) or not isinstance(value, int | float) or value <= 0:
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value <= _MOST:
         raise UsageError(f"hardware: [[gpu]] {table['key']}: {name} must be a number above 0")
     return float(value)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import io
 from typing import Any, Final
+from unicodedata import category, normalize
 
 from traceprof.comparison.base import Comparison
 from traceprof.errors import UsageError
@@ -42,9 +43,18 @@ def _cell(unit: Unit, value: Any) -> Any:
 
 def safe_cell(value: Any) -> Any:
     """Return a plain value for a cell: no formula, and empty where it is not known."""
-    if isinstance(value, str) and value.lstrip().startswith(("=", "+", "-", "@")):
+    if isinstance(value, str) and _is_formula(value):
         return "'" + value
     return "" if value is None else value
+
+
+def _is_formula(text: str) -> bool:
+    """Return whether a spreadsheet may take ``text`` for a formula, in whatever script.
+
+    Spaces, controls and what is not drawn may stand in front, and signs may be full-width ones.
+    """
+    shown = next((one for one in text if category(one)[0] not in "CZ"), "")
+    return normalize("NFKC", shown)[:1] in ("=", "+", "-", "@", "\u2212")
 
 
 def _holding(document: Comparison, table: str | None) -> Result:

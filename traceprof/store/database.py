@@ -38,7 +38,10 @@ def reading(path: Path) -> Iterator[Database | None]:
         return
     with _opened(path) as database:
         database.execute("BEGIN")
-        yield database
+        try:
+            yield database
+        except (LookupError, TypeError, ValueError, AttributeError, RecursionError) as error:
+            raise StoreError(f"{path}: damaged: {_shortly(error)}") from error
         database.execute("COMMIT")
 
 
@@ -72,6 +75,8 @@ def _opened(path: Path, *, is_made: bool = False) -> Iterator[Database]:
         yield database
     except sqlite3.Error as error:
         raise StoreError(f"{path}: {_reason(error)}") from error
+    except UnicodeDecodeError as error:
+        raise StoreError(f"{path}: damaged: {_shortly(error)}") from error
     finally:
         if connection is not None:
             connection.close()  # what was not committed is undone
@@ -131,6 +136,12 @@ def _version(path: Path, database: Database) -> int:
             "update traceprof, or choose another file with --db"
         )
     return int(version)
+
+
+def _shortly(error: Exception) -> str:
+    if isinstance(error, UnicodeDecodeError):
+        return "a text that is not UTF-8"
+    return f"{type(error).__name__}: {error}"
 
 
 def _reason(error: sqlite3.Error) -> str:

@@ -7,14 +7,17 @@ server, and a name of its own that resolves to 127.0.0.1 lets it read the answer
 from __future__ import annotations
 
 import hmac
+import os
 import re
 from collections.abc import Mapping, Sequence
 from typing import Final
 from urllib.parse import urlencode
 
-from flask import Flask, abort, redirect, request
+from flask import Flask, abort, current_app, redirect, request
+from werkzeug.exceptions import HTTPException
 from werkzeug.wrappers import Response
 
+from traceprof.render.escape import plain_text
 from traceprof.viewer.site import Address
 
 __all__ = ["protect", "whole_number"]
@@ -61,6 +64,19 @@ def protect(app: Flask, address: Address, script_hashes: Sequence[str]) -> None:
 
     app.before_request(check)
     app.after_request(add_headers)
+    app.register_error_handler(Exception, _refuse)
+
+
+def _refuse(error: Exception) -> HTTPException | tuple[str, int]:
+    """Answer a request that makes no sense, with one line on the user's terminal."""
+    if isinstance(error, HTTPException):
+        return error
+    current_app.logger.error(
+        "a request to the viewer was not answered (%s)",
+        plain_text(f"{type(error).__name__}: {error}", 200),
+        exc_info=error if os.environ.get("TRACEPROF_DEBUG") else None,
+    )
+    return "this was not understood", 500
 
 
 def _check_origin(address: Address) -> None:

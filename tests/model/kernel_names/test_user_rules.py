@@ -26,6 +26,9 @@ def test_former_names_of_classes_still_hold() -> None:
         ('[[rule]]\npattern = "x"', "needs an activity and a pattern"),
         ('[[rule]]\nactivity = "fun"\npattern = "x"', "unknown activity 'fun'"),
         ('[[rule]]\nactivity = "gemm"\npattern = "("', "pattern"),
+        ('[[rule]]\nactivity = "gemm"\npattern = "x{9999999999999}"', "pattern"),
+        ('[[rule]]\nactivity = ["gemm"]\npattern = "x"', "needs an activity and a pattern"),
+        ("rule = 5", "expected"),
     ],
 )
 def test_rules_that_make_no_sense_are_refused(text: str, message: str) -> None:

@@ -75,7 +75,10 @@ class Database:
         self._identity = identity_of(path)
         self.path = path
         self._uri = f"{path.resolve().as_uri()}?mode=ro&immutable=1"
-        self._connection = sqlite3.connect(self._uri, uri=True)
+        try:
+            self._connection = sqlite3.connect(self._uri, uri=True)
+        except sqlite3.Error as error:
+            raise TraceError(f"{path}: cannot be opened ({error})") from error
         self._connection.text_factory = decoded
         try:
             names = [name for (name,) in self._connection.execute(_TABLES)]

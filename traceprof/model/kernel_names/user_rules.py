@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import re
-import tomllib
 from dataclasses import dataclass
 from typing import Final
 
 from traceprof.errors import UsageError
 from traceprof.model.activity import Activity
+from traceprof.model.toml import parse_toml
 
 __all__ = ["Rule", "parse_rules"]
 
@@ -42,25 +42,25 @@ def parse_rules(text: str) -> tuple[Rule, ...]:
     Raises:
         UsageError: not TOML, an activity that does not exist, or a pattern that is not valid.
     """
-    try:
-        tables = tomllib.loads(text).get("rule", [])
-    except tomllib.TOMLDecodeError as error:
-        raise UsageError(f"rules: not a TOML file: {error}") from error
+    tables = parse_toml(text, "rules").get("rule", [])
+    if not isinstance(tables, list):
+        raise UsageError("rules: expected [[rule]] tables")
     return tuple(_parse_rule(table) for table in tables)
 
 
 def _parse_rule(table: object) -> Rule:
-    if not isinstance(table, dict) or {"activity", "pattern"} - set(table):
+    told = table if isinstance(table, dict) else {}
+    if not all(isinstance(told.get(name), str) for name in ("activity", "pattern")):
         raise UsageError("rules: every [[rule]] needs an activity and a pattern")
     try:
-        activity = _FORMER.get(table["activity"]) or Activity(table["activity"])
+        activity = _FORMER.get(told["activity"]) or Activity(told["activity"])
     except ValueError as error:
         known = ", ".join(activity.value for activity in Activity)
         raise UsageError(
-            f"rules: unknown activity {table['activity']!r}: expected one of {known}"
+            f"rules: unknown activity {told['activity']!r}: expected one of {known}"
         ) from error
     try:
-        pattern = re.compile(str(table["pattern"]), re.IGNORECASE)
-    except re.error as error:
-        raise UsageError(f"rules: pattern {table['pattern']!r}: {error}") from error
+        pattern = re.compile(told["pattern"], re.IGNORECASE)
+    except (re.error, OverflowError, RecursionError) as error:
+        raise UsageError(f"rules: pattern {told['pattern']!r}: {error}") from error
     return Rule(activity, pattern)

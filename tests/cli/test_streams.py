@@ -1,0 +1,95 @@
+"""What is printed where nothing can be printed, and what ends a command from outside."""
+
+from __future__ import annotations
+
+import os
+import resource
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.builders import TraceBuilder
+from tests.requirements import ROOT
+from traceprof.cli import main
+from traceprof.formats.nsys.writer import write_nsys
+
+pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="devices and limits of Linux")
+FULL = "/dev/full"
+
+
+@pytest.fixture
+def trace(tmp_path: Path) -> str:
+    write_nsys(TraceBuilder().kernel("gemm", 0, 10).build(), tmp_path / "t.sqlite")
+    return str(tmp_path / "t.sqlite")
+
+
+def run(*arguments: str, shell: str = "", **more: Any) -> subprocess.CompletedProcess[str]:
+    """Run the program, as a shell would with ``shell`` behind its command."""
+    command = ["sh", "-c", f'exec "$@" {shell}', "sh", sys.executable, "-m", "traceprof"]
+    return subprocess.run(
+        [*command, *arguments],
+        capture_output=True,
+        text=True,
+        check=False,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        **more,
+    )
+
+
+@pytest.mark.parametrize("shell", [f">{FULL}", ">&-"])
+def test_an_answer_that_cannot_be_printed_is_one_line(trace: str, shell: str) -> None:
+    done = run("show", "kernels", trace, shell=shell)
+    assert done.returncode == 2
+    assert done.stderr.startswith("traceprof: standard output")
+    assert done.stderr.count("\n") == 1
+
+
+@pytest.mark.parametrize("shell", [f"2>{FULL}", "2>&-"])
+def test_an_error_that_cannot_be_told_keeps_its_code(shell: str) -> None:
+    done = run("show", "kernels", "/no/such.sqlite", shell=shell)
+    assert (done.returncode, done.stdout, done.stderr) == (3, "", "")
+
+
+def test_too_little_memory_is_one_line(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def full(**_: object) -> None:
+        raise MemoryError
+
+    monkeypatch.setattr("traceprof.cli.app", full)
+    with pytest.raises(SystemExit, match="1"):
+        main()
+    assert capsys.readouterr().err.startswith("traceprof: not enough memory: ")
+
+
+def test_a_real_limit_of_memory_is_one_line(trace: str) -> None:
+    def limit() -> None:
+        resource.setrlimit(resource.RLIMIT_AS, (160 << 20,) * 2)
+
+    done = run("show", "kernels", trace, preexec_fn=limit)
+    if done.returncode:  # what Python and numpy map differs by machine
+        assert done.stderr.startswith("traceprof: ")
+        assert done.stderr.count("\n") == 1
+
+
+def test_an_interrupt_while_the_program_is_loaded_is_no_traceback(tmp_path: Path) -> None:
+    late = tmp_path / "sitecustomize.py"
+    late.write_text(
+        "import os, signal, sys\n"
+        "class Finder:\n"
+        "    def find_spec(self, name, *rest):\n"
+        "        if name == 'typer': os.kill(os.getpid(), signal.SIGINT)\n"
+        "sys.meta_path.insert(0, Finder())\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-m", "traceprof", "--version"],
+        capture_output=True,
+        text=True,
+        check=False,
+        env={**os.environ, "PYTHONPATH": os.pathsep.join((str(tmp_path), str(ROOT)))},
+    )
+    assert (done.returncode, done.stdout, done.stderr) == (128 + signal.SIGINT, "", "")

@@ -1,0 +1,394 @@
+"""Classes of inputs: for each a maker that writes files, damages them, and says what to ask."""
+
+from __future__ import annotations
+
+import functools
+import json
+import random
+import shutil
+import sqlite3
+from collections.abc import Callable
+from contextlib import closing
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from tests.formats.test_contract import EXECUTION, write_as_kineto, write_as_nvprof
+from tests.reliability import mutations
+from tests.reliability.workplace import LOG, make_trace
+from tests.summaries import make_summary
+from traceprof.formats.nsys.writer import write_nsys
+from traceprof.store import Store, exported_runs
+
+
+@dataclass(frozen=True, slots=True)
+class Question:
+    """A command about damaged files; ``trace`` is the file that an oracle reads, too."""
+
+    arguments: tuple[str, ...]
+    how: str
+    trace: Path | None = None
+
+
+Maker = Callable[[Path, random.Random], Question]
+
+_OFTEN: Final = ("breakdown,kernels", "copies", "info")
+_TABLES: Final = (
+    *("steps", "phases", "ranges", "streams", "launches", "sync", "idle", "gaps", "collectives"),
+    *("transfers", "memory", "ops", "quality", "classes", "path", "layers", "ranks", "range-work"),
+)
+
+
+def nsys_bytes(folder: Path, rng: random.Random) -> Question:
+    """An nsys export whose bytes or pages are damaged."""
+    return _bytes(folder, rng, "sqlite")
+
+
+def nsys_rows(folder: Path, rng: random.Random) -> Question:
+    """An nsys export with values, columns and tables that cannot be."""
+    return _rows(folder, rng, "sqlite")
+
+
+def nvprof_bytes(folder: Path, rng: random.Random) -> Question:
+    """A file of nvprof whose bytes or pages are damaged."""
+    return _bytes(folder, rng, "nvprof")
+
+
+def nvprof_rows(folder: Path, rng: random.Random) -> Question:
+    """A file of nvprof with values, columns and tables that cannot be."""
+    return _rows(folder, rng, "nvprof")
+
+
+def kineto_bytes(folder: Path, rng: random.Random) -> Question:
+    """A Kineto file whose bytes are damaged."""
+    return _bytes(folder, rng, "json")
+
+
+def kineto_values(folder: Path, rng: random.Random) -> Question:
+    """A Kineto file with values, spellings and nesting that cannot be."""
+    path = folder / "trace.json"
+    how, text = mutations.changed_document(_example("json").decode(), rng)
+    path.write_text(text, "utf-8", "surrogatepass")
+    return _ask(path, how, rng)
+
+
+def gzipped(folder: Path, rng: random.Random) -> Question:
+    """Any of these gzipped: well, badly, or far larger inside."""
+    kind = rng.choice(("json", "sqlite", "nvprof"))
+    path = folder / f"trace.{kind}.gz"
+    how, data = mutations.packed(_example(kind), rng)
+    path.write_bytes(data)
+    return _ask(path, how, rng)
+
+
+def own_recordings(folder: Path, rng: random.Random) -> Question:
+    """A recording of our own, with the tables that only we write."""
+    path = folder / "trace.sqlite"
+    path.write_bytes(_example("own"))
+    how = mutations.change_database(path, rng)
+    return _ask(path, how, rng)
+
+
+def many_ranks(folder: Path, rng: random.Random) -> Question:
+    """A run of ranks with one damaged file among them, or under odd names."""
+    run = folder / "run"
+    run.mkdir()
+    for rank in (0, 1):
+        (run / f"rank{rank}.sqlite").write_bytes(_example(f"rank{rank}"))
+    path = run / "rank1.sqlite"
+    how = rng.choice(("damaged", "rows", "name", "empty", "same"))
+    if how == "damaged":
+        path.write_bytes(mutations.damaged(path.read_bytes(), rng)[1])
+    elif how == "rows":
+        mutations.change_database(path, rng)
+    elif how == "name":
+        odd = ("rank99999999999.sqlite", "rank-1.sqlite", "rank\x1b[2J.sqlite", "=rank1.sqlite")
+        path.rename(run / rng.choice((*odd, "r\ud800.sqlite".replace("\ud800", "\u202e"), "a\nb")))
+    elif how == "empty":
+        path.write_bytes(b"")
+    else:
+        shutil.copyfile(path, run / "rank1b.sqlite")
+    return Question(_about(run, rng), how)
+
+
+def manifests(folder: Path, rng: random.Random) -> Question:
+    """The manifest of a run: paths, ranks and sizes that cannot be."""
+    for rank in (0, 1):
+        (folder / f"rank{rank}.sqlite").write_bytes(_example(f"rank{rank}"))
+    entries = [{"file": f"rank{rank}.sqlite", "rank": rank, "host": "a"} for rank in (0, 1)]
+    text = json.dumps({"traceprof_run": 1, "world_size": 2, "ranks": entries})
+    how, text = _text(text, rng, mutations.changed_document)
+    path = folder / "manifest.json"
+    path.write_text(text, "utf-8", "surrogatepass")
+    return Question(_about(rng.choice((path, folder)), rng), how)
+
+
+def rules(folder: Path, rng: random.Random) -> Question:
+    """A file of rules (TOML)."""
+    text = '[[rule]]\nactivity = "gemm"\npattern = "gemm_[0-9]"\n\n[[rule]]\n'
+    more = "activity = \"normalisation\"\npattern = 'ampere.*'\n"
+    return _settings(folder, rng, "--rules", text + more)
+
+
+def hardware(folder: Path, rng: random.Random) -> Question:
+    """A file of hardware (TOML)."""
+    text = (
+        '[link]\nnic = "100Gb/s"\n\n[[gpu]]\nkey = "mine"\nnames = ["B200", "GPU"]\n'
+        'tflops = { fp32 = 10.6 }\nmemory_gb_per_s = 732\npcie_generation = 3\nsource = "us"\n'
+    )
+    return _settings(folder, rng, "--hardware", text)
+
+
+def cluster(folder: Path, rng: random.Random) -> Question:
+    """A file of hosts and racks (TOML)."""
+    text = '[hosts]\nnode1 = "0-3"\nnode2 = "4,5"\n[racks]\nr1 = "node[1-2]"\nr2 = ["node3"]\n'
+    return _settings(folder, rng, "--cluster", text)
+
+
+def logs(folder: Path, rng: random.Random) -> Question:
+    """What a training program printed."""
+    how, text = _text(LOG, rng, mutations.changed_lines)
+    path = folder / "a.log"
+    path.write_bytes(text.encode("utf-8", "surrogatepass"))
+    command = rng.choice((("runs", "show"), ("accuracy",), ("runs", "import-log", "--dry-run")))
+    return Question((*command, str(path)), how)
+
+
+def tables(folder: Path, rng: random.Random) -> Question:
+    """A table of rates (CSV)."""
+    text = "gpus,samples_per_s,batch\n1,100.5,32\n2,190,64\n4,350.25,128\n8,600,256\n"
+    how, text = _text(text, rng, mutations.changed_lines)
+    path = folder / "rates.csv"
+    path.write_bytes(text.encode("utf-8", "surrogatepass"))
+    return Question((rng.choice(("scaling", "compare")), str(path), str(path)), how)
+
+
+def databases_of_runs(folder: Path, rng: random.Random) -> Question:
+    """The database of runs, damaged."""
+    path = folder / "runs.db"
+    path.write_bytes(_example("runs"))
+    if rng.random() < 0.5:
+        how, data = mutations.damaged(path.read_bytes(), rng)
+        path.write_bytes(data)
+    else:
+        how = mutations.change_database(path, rng)
+    return Question((*_of_runs(rng), "--db", str(path)), how)
+
+
+def exported(folder: Path, rng: random.Random) -> Question:
+    """A file of exported runs."""
+    how, text = _text(_example("exported").decode(), rng, mutations.changed_document)
+    path = folder / "runs.json"
+    path.write_text(text, "utf-8", "surrogatepass")
+    command = rng.choice((("runs", "add", "--db", str(folder / "new.db")), ("runs", "show")))
+    return Question((*command, str(path)), how)
+
+
+def cuts(folder: Path, rng: random.Random) -> Question:
+    """A file that `traceprof cut` wrote of any format, damaged afterwards."""
+    kind = rng.choice(("sqlite", "json", "nvprof"))
+    path = folder / f"cut.{kind}"
+    path.write_bytes(_cut(kind))
+    how = "as cut"
+    if rng.random() < 0.8:
+        how, data = mutations.damaged(path.read_bytes(), rng)
+        path.write_bytes(data)
+    return _ask(path, how, rng)
+
+
+def cutting(folder: Path, rng: random.Random) -> Question:
+    """`traceprof cut` of damaged files."""
+    made = rng.choice((nsys_bytes, nsys_rows, nvprof_rows, kineto_values, kineto_bytes))
+    question = made(folder, rng)
+    window = rng.choice(("all", "first:2us", "1us..5us"))
+    output = str(folder / "out")
+    return Question(("cut", str(question.trace), "--window", window, "-o", output), question.how)
+
+
+def pages(folder: Path, rng: random.Random) -> Question:
+    """Pages, timelines and comparisons of damaged files."""
+    made = rng.choice((nsys_rows, nvprof_rows, kineto_values, own_recordings))
+    question = made(folder, rng)
+    path, output = str(question.trace), str(folder / "out.html")
+    (folder / "other").write_bytes(_example("sqlite"))
+    command = rng.choice(
+        (
+            ("analyze", path),
+            ("report", path, "-o", output),
+            ("timeline", path, "-o", output),
+            ("timeline", path, "-o", output),
+            ("compare", path, str(folder / "other")),
+            ("show", "findings", path),
+            ("explain", path, "slowest"),
+        )
+    )
+    return Question(command, question.how)
+
+
+def windows(folder: Path, rng: random.Random) -> Question:
+    """Texts of `--window`, `--step-ranges` and `--against`."""
+    path = folder / "trace.sqlite"
+    path.write_bytes(_example("own"))
+    options = (
+        *(("--window", _noise(rng, _WINDOWS)), ("--step-ranges", _noise(rng, _PATTERNS))),
+        *(("--link", _noise(rng, _LINKS)), ("--rack", _noise(rng, _RACKS))),
+        *(("--gpu", _noise(rng, _PATTERNS)), ("--warmup", _noise(rng, ("1", "99999999999")))),
+    )
+    name, text = rng.choice((*options[:1] * 5, *options[1:2] * 2, *options))
+    return Question(("show", "breakdown", str(path), f"{name}={text}"), name)
+
+
+def steps(folder: Path, rng: random.Random) -> Question:
+    """Texts of `record`'s `--steps`, `--delay`, `--duration` and `--max-size`."""
+    name = rng.choice(("--steps", "--delay", "--duration", "--max-size"))
+    text = _noise(rng, ("3..5", "..5", "3..", "10s", "1m", "5ms", "1GiB", "100 MB", "0", "-1"))
+    # Nothing may be recorded here: what is asked for is refused, or the program is not found.
+    command = ("--with", "torch", "-o", str(folder / "t.sqlite"), "--", "/no/such/program")
+    return Question(("record", f"{name}={text}", *command), name)
+
+
+def spools(folder: Path, rng: random.Random) -> Question:
+    """What a recorded process leaves behind, line by line."""
+    head = {"pid": 7, "argv": ["train.py"], "version": 1}
+    lines = [json.dumps(head)]
+    for step in range(30):
+        at = 10**18 + step * 1000
+        lines.append(json.dumps([at, at + 900, "step", step, 7, "s"]))
+        lines.append(json.dumps([at + 10, at + 500, "forward", 0, 7, "p"]))
+    how, text = _text("\n".join(lines) + "\n", rng, mutations.changed_lines)
+    (folder / "events.7.jsonl").write_bytes(text.encode("utf-8", "surrogatepass"))
+    return Question(("spool", str(folder)), how)
+
+
+CLASSES: Final[tuple[Maker, ...]] = (
+    *(nsys_bytes, nsys_rows, nvprof_bytes, nvprof_rows, kineto_bytes, kineto_values, gzipped),
+    *(own_recordings, many_ranks, manifests, rules, hardware, cluster, logs, tables),
+    *(databases_of_runs, exported, cuts, cutting, pages, windows, steps, spools),
+)
+CHEAP: Final = frozenset(
+    (
+        *("rules", "hardware", "cluster", "logs", "databases_of_runs", "exported", "cutting"),
+        *("windows", "steps", "spools", "nvprof_bytes", "nsys_bytes", "kineto_bytes", "cuts"),
+        "tables",
+    )
+)
+"""Classes that cost less CPU time than others."""
+
+_WINDOWS: Final = (
+    *("12ms..30ms", "@60.1s..@60.4s", "step:3..5", "step:3..", "first:2s", "last:2s", "steady"),
+    *('range:"forward"#2', "range:/for.*/", "range:x@NCCL", "step:2 & range:forward", "all"),
+    *("active", "pattern:3..5", "range:forward#2..5", "1e3us..", "..", "step:slowest"),
+)
+_PATTERNS: Final = ("step.*", "(", "(a+)+$", "h100-sxm", "[", "\\", "(?P<n>x)", "step", "")
+_LINKS: Final = ("pcie=gen4x16", "nic=400Gb/s", "nvlink=900GB/s", "x=1")
+_RACKS: Final = ("r1=node[1-4]", "r=node[1-", "r=[0-999999999]", "r=*", "=", "r=a,b")
+_SIGNS: Final = "0123456789.:#@&/\\\"'()[]{}*+?-_ eE%=,\x00\u202e\u0661\u221ens"
+
+
+def _noise(rng: random.Random, examples: tuple[str, ...]) -> str:
+    text = list(rng.choice(examples))
+    for _ in range(rng.randrange(4)):
+        at = rng.randrange(len(text) + 1)
+        text[at : at + rng.randrange(2)] = rng.choice((rng.choice(_SIGNS), "9" * 25, "A" * 2_000))
+    return "".join(text).replace("\x00", rng.choice(("", "\x00")))
+
+
+def _of_runs(rng: random.Random) -> tuple[str, ...]:
+    return rng.choice(
+        (
+            *(("runs", "list"), ("runs", "show", "kept-1"), ("runs", "export")),
+            *(("runs", "tag", "kept-0", "a=b"), ("runs", "rm", "kept-2")),
+            *(("compare", "kept-0", "kept-1"), ("runs", "show", "kept-1", "--table", "steps")),
+        )
+    )
+
+
+def _text(
+    text: str,
+    rng: random.Random,
+    change: Callable[[str, random.Random], tuple[str, str]],
+) -> tuple[str, str]:
+    if rng.random() < 0.7:
+        return change(text, rng)
+    how, data = mutations.damaged(text.encode(), rng)
+    return how, data.decode("utf-8", "surrogateescape").encode("utf-8", "replace").decode()
+
+
+def _settings(folder: Path, rng: random.Random, option: str, text: str) -> Question:
+    how, text = _text(text, rng, mutations.changed_lines)
+    path, trace = folder / "settings.toml", folder / "trace.sqlite"
+    path.write_bytes(text.encode("utf-8", "surrogatepass"))
+    trace.write_bytes(_example("sqlite"))
+    return Question(("show", "kernels", str(trace), option, str(path), "--json"), how)
+
+
+def _bytes(folder: Path, rng: random.Random, kind: str) -> Question:
+    path = folder / f"trace.{kind}"
+    how, data = mutations.damaged(_example(kind), rng)
+    path.write_bytes(data)
+    return _ask(path, how, rng)
+
+
+def _rows(folder: Path, rng: random.Random, kind: str) -> Question:
+    path = folder / f"trace.{kind}"
+    path.write_bytes(_example(kind))
+    for _ in range(rng.choice((1, 1, 2))):
+        how = mutations.change_database(path, rng)
+    return _ask(path, how, rng)
+
+
+def _ask(path: Path, how: str, rng: random.Random) -> Question:
+    return Question(_about(path, rng), how, path)
+
+
+def _about(path: Path, rng: random.Random) -> tuple[str, ...]:
+    table = rng.choice((*_OFTEN * 4, *_TABLES))
+    form = rng.choice(("--json", "--json", "--csv", "--markdown", ""))
+    if table == "info":
+        return ("info", str(path))
+    if form == "--csv" and "," in table:
+        form = "--json"
+    window = rng.choice(("all", "all", "active", "1us..4us"))
+    return ("show", table, str(path), "--window", window, *([form] if form else []))
+
+
+@functools.cache
+def _example(kind: str) -> bytes:
+    """Return the bytes of an undamaged file."""
+    import tempfile
+
+    with tempfile.TemporaryDirectory(prefix="traceprof-example-") as name:
+        path = Path(name, "file")
+        if kind == "sqlite":
+            write_nsys(EXECUTION, path)
+        elif kind == "nvprof":
+            write_as_nvprof(EXECUTION, path)
+        elif kind == "json":
+            write_as_kineto(EXECUTION, path)
+        elif kind.startswith("rank"):
+            write_nsys(make_trace(3, rank=int(kind[-1])), path)
+        elif kind == "own":
+            write_nsys(make_trace(6), path)
+        else:
+            store = Store(path)
+            for number in range(3):
+                store.add(make_summary(f"kept-{number}"))
+            if kind == "exported":
+                return exported_runs([store.get(one) for one in store.names()]).encode()
+        with closing(sqlite3.connect(path)) as database:
+            if kind != "json":
+                database.execute("PRAGMA journal_mode = DELETE")
+        return path.read_bytes()
+
+
+@functools.cache
+def _cut(kind: str) -> bytes:
+    import tempfile
+
+    from traceprof.api import open as open_run
+
+    with tempfile.TemporaryDirectory(prefix="traceprof-example-") as name:
+        path, out = Path(name, "file"), Path(name, "out")
+        path.write_bytes(_example(kind))
+        open_run(path).within("1us..7us").cut(out)
+        return out.read_bytes()

@@ -1,0 +1,289 @@
+"""Ways to damage a file: its bytes, the rows of a database, the values of a document, its lines."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import random
+import re
+import sqlite3
+from collections.abc import Callable, Iterator
+from contextlib import closing, suppress
+from pathlib import Path
+from typing import Any, Final
+
+_PAGE: Final = 4096
+NUMBERS: Final[tuple[Any, ...]] = (
+    *(None, -1, 0, 1, 2**31, -(2**31), 2**53 + 1, 2**61, 2**62, -(2**62), 2**63 - 1, -(2**63)),
+    *(0.5, -0.0, 1e300, -1e300, "", "12", "1e5", "text", "\u0967\u0968", b"\x00\xff", 4 * 10**18),
+)
+TEXTS: Final = (
+    *("", " ", "\x00", "\x1b[2J\x1b]0;x\x07", "\u202egnp.exe", "</script><script>alert(1)", "=1+1"),
+    *(
+        "\uff1d1+1",
+        "' OR 1=1 --",
+        '"; DROP TABLE StringIds; --',
+        "../../etc/passwd",
+        "|a|b|\n# c",
+        "é" * 9,
+    ),
+    *("\ufeffx", "%s%n%{x}", "$x^2$", "[x](javascript:alert(1))", "A" * 100_000, "nccl" * 2_000),
+)
+SPELLINGS: Final = (
+    *("null", "true", "NaN", "Infinity", "-Infinity", "1e999", "-1e999", "9" * 400, "1e-400"),
+    *('""', '"x"', "[]", "{}", "[[[[]]]]", "9223372036854775808", "-9223372036854775809", "0.1e19"),
+    *("4611686018427387904", '"\\ud800"', "1.5.2", "0x10", "'x'", "-", "+1", "01", '"\\u0000"'),
+)
+"""What stands in JSON in place of a value, allowed or not."""
+
+
+def damaged(data: bytes, rng: random.Random) -> tuple[str, bytes]:
+    """Return the name of a way to damage bytes, and what becomes of ``data``."""
+    name, change = rng.choice(_OF_BYTES)
+    return name, change(data, rng)
+
+
+def _spot(data: bytes, rng: random.Random) -> int:
+    """Return where to damage ``data``: seldom where there is nothing."""
+    at = 0
+    for _ in range(9):
+        at = rng.randrange(len(data))
+        if data[at]:
+            break
+    return at
+
+
+def _truncated(data: bytes, rng: random.Random) -> bytes:
+    return data[: len(data) * rng.randrange(100) // 100]
+
+
+def _with_flips(data: bytes, rng: random.Random) -> bytes:
+    changed = bytearray(data)
+    for _ in range(rng.choice((1, 1, 2, 8, 64))):
+        changed[_spot(data, rng)] ^= 1 << rng.randrange(8)
+    return bytes(changed)
+
+
+def _with_bytes(data: bytes, rng: random.Random) -> bytes:
+    changed = bytearray(data)
+    at = _spot(data, rng)
+    chosen = rng.choice((b"\x00", b"\xff", b"\x80\xff\xff", rng.randbytes(8), b"\xed\xa0\x80"))
+    changed[at : at + rng.choice((0, len(chosen)))] = chosen
+    return bytes(changed)
+
+
+def _with_pages(data: bytes, rng: random.Random) -> bytes:
+    pages = [data[at : at + _PAGE] for at in range(0, len(data), _PAGE)]
+    one, other = rng.randrange(len(pages)), rng.randrange(len(pages))
+    way = rng.choice(("swap", "zero", "noise", "drop", "double", "same"))
+    if way == "swap":
+        pages[one], pages[other] = pages[other], pages[one]
+    elif way == "zero":
+        pages[one] = bytes(len(pages[one]))
+    elif way == "noise":
+        pages[one] = rng.randbytes(len(pages[one]))
+    elif way == "drop":
+        del pages[one]
+    elif way == "double":
+        pages.insert(one, pages[other])
+    else:
+        pages[one] = pages[other]
+    return b"".join(pages)
+
+
+def _with_header(data: bytes, rng: random.Random) -> bytes:
+    changed = bytearray(data)
+    changed[rng.randrange(min(200, len(changed)))] = rng.randrange(256)
+    return bytes(changed)
+
+
+def _with_tail(data: bytes, rng: random.Random) -> bytes:
+    return data + rng.choice((b"\x00" * 5000, data, rng.randbytes(100), b"\n", b"}}]"))
+
+
+_OF_BYTES: Final[tuple[tuple[str, Callable[[bytes, random.Random], bytes]], ...]] = (
+    ("truncated", _truncated),
+    ("bits flipped", _with_flips),
+    ("bytes put in", _with_bytes),
+    ("pages moved", _with_pages),
+    ("header", _with_header),
+    ("tail", _with_tail),
+)
+
+
+def change_database(path: Path, rng: random.Random) -> str:
+    """Change rows, columns or tables of the database ``path``; return how."""
+    with closing(sqlite3.connect(path, isolation_level=None)) as database:
+        tables = [
+            name
+            for (name,) in database.execute("SELECT name FROM sqlite_master WHERE type='table'")
+            if not name.startswith("sqlite_")
+        ]
+        filled = [one for one in tables if database.execute(f'SELECT 1 FROM "{one}"').fetchone()]
+        table = rng.choice(filled if filled and rng.random() < 0.9 else tables)
+        columns = [row[1] for row in database.execute(f'PRAGMA table_info("{table}")')]
+        column = rng.choice(columns)
+        way = rng.choice(_OF_DATABASES)
+        with suppress(sqlite3.Error):  # a key cannot be NULL, a column cannot go: no change
+            for statement, values in _statements(way, table, column, columns, rng):
+                database.execute(statement, values)
+    return way
+
+
+_OF_DATABASES: Final = (
+    *("value", "value", "value", "values", "text", "column gone", "table gone", "table empty"),
+    *("doubled", "other case", "view", "column more", "without rowid", "reversed", "vacuumed"),
+)
+
+
+def _statements(
+    way: str, table: str, column: str, columns: list[str], rng: random.Random
+) -> Iterator[tuple[str, tuple[Any, ...]]]:
+    t, c = f'"{table}"', f'"{column}"'
+    listed = ", ".join(f'"{one}"' for one in columns)
+    if way == "value":
+        row = f"(SELECT rowid FROM {t} LIMIT 1 OFFSET {rng.randrange(20)})"
+        yield f"UPDATE {t} SET {c} = ? WHERE rowid = {row}", (rng.choice(NUMBERS),)
+    elif way == "values":
+        yield f"UPDATE {t} SET {c} = ?", (rng.choice(NUMBERS),)
+    elif way == "text":
+        yield f"UPDATE {t} SET {c} = ? WHERE typeof({c}) = 'text'", (rng.choice(TEXTS),)
+        yield "UPDATE StringIds SET value = ? WHERE id % 3 = 0", (rng.choice(TEXTS),)
+    elif way == "column gone":
+        yield f"ALTER TABLE {t} DROP COLUMN {c}", ()
+    elif way == "table gone":
+        yield f"DROP TABLE {t}", ()
+    elif way == "table empty":
+        yield f"DELETE FROM {t}", ()
+    elif way == "doubled":
+        yield f"INSERT INTO {t} ({listed}) SELECT {listed} FROM {t}", ()
+    elif way == "other case":
+        yield f"ALTER TABLE {t} RENAME TO {table.swapcase()}_x", ()
+        yield f'ALTER TABLE "{table.swapcase()}_x" RENAME TO {table.lower()}', ()
+    elif way == "view":
+        yield f"ALTER TABLE {t} RENAME TO hidden", ()
+        yield f"CREATE VIEW {t} AS SELECT * FROM hidden", ()
+    elif way == "column more":
+        yield (
+            f"ALTER TABLE {t} ADD COLUMN more DEFAULT {rng.choice(('NULL', '7', chr(39) * 2))}",
+            (),
+        )
+    elif way == "without rowid":
+        yield f"CREATE TABLE n ({listed}, key PRIMARY KEY) WITHOUT ROWID", ()
+        yield f"INSERT INTO n SELECT *, rowid FROM {t}", ()
+        yield f"DROP TABLE {t}", ()
+        yield f"ALTER TABLE n RENAME TO {t}", ()
+    elif way == "reversed":
+        yield f"CREATE TABLE n AS SELECT * FROM {t} ORDER BY rowid DESC", ()
+        yield f"DROP TABLE {t}", ()
+        yield f"ALTER TABLE n RENAME TO {t}", ()
+    else:
+        yield f"PRAGMA page_size = {rng.choice((512, 1024, 8192, 65536))}", ()
+        yield f"PRAGMA auto_vacuum = {rng.randrange(3)}", ()
+        yield "VACUUM", ()
+
+
+def changed_document(text: str, rng: random.Random) -> tuple[str, str]:
+    """Return how a JSON text was changed, and the text."""
+    way = rng.choice(_OF_DOCUMENTS)
+    if way == "spelling":
+        spots = list(re.finditer(r"(?<=: )(-?[\d.]+|\"[^\"]*\"|null|true)", text))
+        if not spots:
+            return way, text + "x"
+        spot = rng.choice(spots)
+        return way, text[: spot.start()] + rng.choice(SPELLINGS) + text[spot.end() :]
+    if way == "nested":
+        depth = rng.choice((50, 5_000, 100_000))
+        inner = rng.choice(("[" * depth + "]" * depth, '{"a":' * depth + "1" + "}" * depth))
+        return way, text.replace("{", '{"deep": ' + inner + ", ", 1)
+    document = json.loads(text)
+    places = list(_places(document))
+    if not places:
+        return way, text
+    holder, key = rng.choice(places)
+    if way == "key gone":
+        del holder[key]
+    elif way == "doubled":
+        chosen = next((one for one, at in places if isinstance(one, list)), None)
+        if chosen:
+            chosen.extend(chosen * rng.choice((1, 3)))
+    elif way == "text":
+        holder[key] = rng.choice(TEXTS)
+    elif way == "shuffled":
+        for one in {id(held): held for held, _ in places if isinstance(held, list)}.values():
+            rng.shuffle(one)
+    else:
+        value = rng.choice(NUMBERS)
+        holder[key] = value.decode("latin-1") if isinstance(value, bytes) else value
+    return way, json.dumps(document, ensure_ascii=rng.random() < 0.5)
+
+
+_OF_DOCUMENTS: Final = (
+    *(
+        "value",
+        "value",
+        "spelling",
+        "spelling",
+        "key gone",
+        "doubled",
+        "text",
+        "shuffled",
+        "nested",
+    ),
+)
+
+
+def _places(value: Any) -> Iterator[tuple[Any, Any]]:
+    inner = value.items() if isinstance(value, dict) else enumerate(value)
+    for key, one in list(inner):
+        yield value, key
+        if isinstance(one, dict | list):
+            yield from _places(one)
+
+
+def changed_lines(text: str, rng: random.Random) -> tuple[str, str]:
+    """Return how a text of lines was changed (a log, TOML, a table), and the text."""
+    lines = text.split("\n")
+    way = rng.choice(
+        ("line gone", "doubled", "swapped", "number", "word", "joined", "long", "ends")
+    )
+    one, other = rng.randrange(len(lines)), rng.randrange(len(lines))
+    if way == "line gone":
+        del lines[one]
+    elif way == "doubled":
+        lines[one:one] = lines[min(one, other) : max(one, other) + 1]
+    elif way == "swapped":
+        lines[one], lines[other] = lines[other], lines[one]
+    elif way == "number":
+        new = rng.choice(("nan", "inf", "-1", "1e400", "9" * 30, "", "0", "1_0", "\u0663", "0x1"))
+        lines[one] = re.sub(r"\d+(\.\d+)?", new, lines[one], count=rng.choice((1, 0)))
+    elif way == "word":
+        lines[one] = re.sub(r"[A-Za-z_]+", lambda _: rng.choice(TEXTS)[:9_000], lines[one], count=1)
+    elif way == "joined":
+        lines[one : one + 2] = ["".join(lines[one : one + 2])]
+    elif way == "long":
+        lines[one] = lines[one] * rng.choice((2, 500))
+    else:
+        return way, rng.choice(("\r", "\r\n", "\n\n", "\x00")).join(lines)
+    return way, "\n".join(lines)
+
+
+def packed(data: bytes, rng: random.Random) -> tuple[str, bytes]:
+    """Return how ``data`` was gzipped, well or badly, and the bytes."""
+    whole = gzip.compress(data, mtime=0)
+    way = rng.choice(("well", "two members", "crc", "damaged", "zeros behind", "bomb", "twice"))
+    if way == "two members":
+        middle = rng.randrange(len(data))
+        whole = gzip.compress(data[:middle], mtime=0) + gzip.compress(data[middle:], mtime=0)
+    elif way == "crc":
+        whole = whole[:-8] + rng.randbytes(8)
+    elif way == "damaged":
+        whole = damaged(whole, rng)[1]
+    elif way == "zeros behind":
+        whole += bytes(rng.randrange(1, 3_000))
+    elif way == "bomb":
+        blank = rng.choice((b" ", b"\x00", b"["))
+        whole = gzip.compress(data[:-1] + blank * rng.choice((10**6, 10**8)) + data[-1:], mtime=0)
+    elif way == "twice":
+        whole = gzip.compress(whole, mtime=0)
+    return way, whole

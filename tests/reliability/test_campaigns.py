@@ -1,0 +1,65 @@
+"""Short runs of both campaigns with fixed seeds; long ones are scripts/fuzz and scripts/faults."""
+
+from __future__ import annotations
+
+import json
+import random
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.reliability import page
+from tests.reliability.campaign import run_campaign
+from tests.reliability.commands import Server, serving
+from tests.reliability.faults import FAULTS, Injector, eight_at_once, full_disks
+from tests.reliability.inputs import CLASSES
+from tests.reliability.workplace import JOBS, Workplace
+from tests.requirements import ROOT
+from traceprof.cli.commands import COMMANDS
+
+pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="limits and signals of Linux")
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory: pytest.TempPathFactory) -> Workplace:
+    return Workplace(tmp_path_factory.mktemp("reliability") / "place")
+
+
+@pytest.fixture(scope="module")
+def server(place: Workplace) -> Iterator[Server]:
+    with serving(place.folder) as running:
+        yield running
+
+
+@pytest.mark.parametrize("inject", [one for one in FAULTS if one is not eight_at_once])
+def test_faults_lose_nothing(place: Workplace, server: Server, inject: Injector) -> None:
+    tally = inject(place, server, random.Random(3), 2)
+    assert tally.lost == []
+    assert tally.injected or inject is full_disks  # which takes root
+
+
+def test_damaged_files_give_right_numbers_or_one_line(tmp_path: Path) -> None:
+    tried = run_campaign(tmp_path, seed=3, count=130)
+    assert [line for one in tried for line in one.defects] == []
+    assert all(one.verdicts for one in tried)
+
+
+def test_an_undamaged_file_is_right(tmp_path: Path) -> None:
+    tried = run_campaign(tmp_path, seed=3, count=20, classes=["nsys_rows", "kineto_values"])
+    assert all(one.verdicts["right"] for one in tried)
+
+
+def test_every_command_that_writes_is_tried() -> None:
+    writing = {job.arguments[0] for job in JOBS}
+    reading = {"findings", "show", "explain", "view", "info", "doctor"}
+    elsewhere = {"recover"}  # tests/recording: it needs a recording that was broken off
+    assert writing | reading | elsewhere == {command.name for command in COMMANDS}
+
+
+def test_the_page_is_what_was_counted() -> None:
+    counts = json.loads((ROOT / "docs" / "reliability.json").read_text())
+    assert (ROOT / "docs" / "reliability.md").read_text() == page.page_of(counts)
+    assert [row["class"] for row in counts["inputs"]["rows"]] == [one.__name__ for one in CLASSES]
+    assert len(counts["faults"]["rows"]) == len(FAULTS)
