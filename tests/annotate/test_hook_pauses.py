@@ -11,6 +11,7 @@ def names(runtime, tmp_path):
     """Return a function that returns the names of the ranges so far."""
     session = runtime("session")
     session.begin()
+    session.spool()  # the program has left events
 
     def read():
         session.spool().flush()
@@ -49,3 +50,10 @@ def test_what_compiles_is_a_range(runtime, names):
 
 def test_an_old_compiler_that_tells_nobody_is_left_alone(runtime):
     runtime("hook_pauses")._watch_compiler(object())
+
+
+def test_a_process_that_leaves_nothing_else_leaves_no_pauses(runtime, tmp_path):
+    runtime("session").begin()
+    runtime("hook_pauses")._collect("start", {"generation": 2})
+    runtime("hook_pauses")._collect("stop", {"generation": 2})
+    assert list(tmp_path.glob("events.*")) == []

@@ -33,7 +33,8 @@ def _watch_compiler(callback):
 
 
 def _begin(name):
-    emitter = session.emitter() if session.active else None
+    # Where nothing else was seen, as in a launcher, a pause is no reason to leave events.
+    emitter = session.emitter() if session.active and session.has_events() else None
     _open.append(emitter)
     if emitter is not None:
         emitter.push(name, steps.number)

@@ -36,6 +36,11 @@ def emitter():
     return _emitter if _emitter is not None else _open()
 
 
+def has_events():
+    """Return whether this process has left any event."""
+    return _spool is not None and _process == os.getpid()
+
+
 def follow_fork():
     """Have state of its own in a process that was forked."""
     if _process != os.getpid():
