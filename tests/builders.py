@@ -14,7 +14,7 @@ that launched it, with a correlation of its own. Process and thread are 1 where 
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any, Self
 
 import numpy as np
@@ -61,9 +61,16 @@ class TraceBuilder:
         activity: Activity | None = None,
         graph_node: int = ABSENT,
         api: str = "cudaLaunchKernel",
+        shape: Mapping[str, int] | None = None,
     ) -> Self:
-        """Add a kernel; its activity follows from its name where none is given."""
+        """Add a kernel; its activity follows from its name where none is given.
+
+        ``shape`` says how it was launched, by columns of `kernel_shapes`.
+        """
         own = self._launch(launched_ns, api, process, thread, correlation)
+        if shape is not None:
+            place = {"device": device, "stream": stream, "process": process, "correlation": own}
+            self._add("kernel_shapes", start_ns=start_ns, end_ns=end_ns, **place, **shape)
         return self._add(
             "kernels",
             start_ns=start_ns,
@@ -319,6 +326,9 @@ class TraceBuilder:
         given = {key for row in rows for key in row}
         blank = {"memory_bytes": ABSENT, "memory_bytes_per_s": ABSENT, "sm_count": ABSENT}
         blank |= {"used": ABSENT, "local_rank": ABSENT, "world_size": ABSENT}
+        blank |= {"compute_capability": ABSENT}
+        if name == "kernel_shapes":
+            blank = dict.fromkeys(TABLES[name].columns, ABSENT)
         columns = {
             key: [row.get(key, blank.get(key, "")) for row in rows]
             for key in TABLES[name].columns

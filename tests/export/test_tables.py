@@ -15,7 +15,7 @@ from tests.builders import TraceBuilder
 from traceprof.errors import UsageError
 from traceprof.export import exporter_called
 from traceprof.export.base import Request
-from traceprof.formats import open_trace
+from traceprof.formats import ReadOptions, open_trace
 from traceprof.formats.nsys.writer import write_nsys
 from traceprof.model.tables import TABLES
 from traceprof.render.base import Options
@@ -25,6 +25,8 @@ from traceprof.session.material import Material
 from traceprof.session.run import open_run
 
 MS = 1_000_000
+
+EVERYTHING = ReadOptions(tables=frozenset(TABLES))
 
 
 def write_rank(path: Path, rank: int = 0) -> Path:
@@ -75,7 +77,9 @@ def test_answers_of_the_folder_are_those_of_the_trace(trace: Path, tmp_path: Pat
 def test_a_run_becomes_a_run(run: Path, tmp_path: Path) -> None:
     done = export(run, tmp_path / "out")
     assert {path.name for path in (tmp_path / "out").iterdir()} == {"run.json", "rank0", "rank1"}
-    assert done.n_rows == sum(len(open_trace(p).table(n)) for p in run.iterdir() for n in TABLES)
+    assert done.n_rows == sum(
+        len(open_trace(p, EVERYTHING).table(n)) for p in run.iterdir() for n in TABLES
+    )
     assert answers(tmp_path / "out") == answers(run).replace(".sqlite", "")
 
 
@@ -107,7 +111,7 @@ def test_ranks_and_tables_are_chosen(run: Path, tmp_path: Path) -> None:
 
 
 def test_spans_of_time_hold_every_row_once(trace: Path) -> None:
-    whole = open_trace(trace)
+    whole = open_trace(trace, EVERYTHING)
     parts = list(Material(open_run([trace]), rows_of_part=2).parts())
     assert len(parts) > 5
     for name in ("kernels", "api_calls", "ranges"):
@@ -125,7 +129,7 @@ def test_spans_of_real_traces_hold_every_row_once(
     name: str, real_trace: Callable[[str], Path]
 ) -> None:
     path = real_trace(name)
-    whole = open_trace(path)
+    whole = open_trace(path, EVERYTHING)
     parts = list(Material(open_run([path]), rows_of_part=1000).parts())
     for table in (name for name in TABLES if TABLES[name].has_times):
         frames = [part.frames[table] for part in parts if table in part.frames]

@@ -1,11 +1,14 @@
 import json
 import sqlite3
 from contextlib import closing
+from pathlib import Path
 
 import numpy as np
 import pytest
 
+from tests.builders import TraceBuilder
 from traceprof.errors import UsageError
+from traceprof.formats import ReadOptions, open_trace
 from traceprof.formats.nsys.writer import append_to_nsys, write_nsys
 from traceprof.model.tables import make_table
 from traceprof.model.trace import TraceInfo, make_trace
@@ -174,3 +177,27 @@ def test_a_folder_that_is_missing_is_said_in_one_line(tmp_path):
 
 def test_no_temporary_file_is_left(written):
     assert [file.name for file in written.parent.iterdir()] == ["run.sqlite"]
+
+
+def test_how_kernels_were_launched_is_kept(tmp_path: Path) -> None:
+    whole = {"grid_x": 4, "grid_y": 1, "grid_z": 2, "block_x": 64, "block_y": 1, "block_z": 1}
+    told = whole | {"static_shared_bytes": 8, "dynamic_shared_bytes": 16, "shared_bytes": 24}
+    trace = (
+        TraceBuilder()
+        .device(0, "GPU", compute_capability=103)
+        .kernel("a", 0, 5, correlation=1, shape=told | {"registers": 12})
+        .kernel("b", 5, 9, correlation=2, shape=whole | {"shared_bytes": 40})
+        .kernel("c", 9, 12, correlation=3)
+        .build()
+    )
+    path = tmp_path / "trace.sqlite"
+    write_nsys(trace, path)
+    tables = frozenset({"kernels", "kernel_shapes", "devices"})
+    read = open_trace(path, ReadOptions(tables=tables))
+    assert read.devices["compute_capability"].tolist() == [103]
+    columns = ["grid_z", "registers", "static_shared_bytes", "shared_bytes"]
+    assert read.kernel_shapes[columns].values.tolist() == [
+        [2, 12, 8, 24],
+        [2, -1, -1, 40],
+        [-1, -1, -1, -1],
+    ]

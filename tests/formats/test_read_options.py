@@ -49,7 +49,7 @@ def written(known: str, folder: Path) -> Path:
 
 @cache
 def whole_trace(path: Path) -> Trace:
-    return open_trace(path)
+    return open_trace(path, ReadOptions(tables=frozenset(TABLES)))
 
 
 def shared(name: str, real_trace: Callable[[str], Path]) -> Path:

@@ -43,8 +43,14 @@ ANALYSES: Final[tuple[Entry, ...]] = (
         ".training.step_phases",
     ),
     Entry("layers", "host and device time by layer of the model", ".training.layers"),
+    Entry("summary", "kernels, copies, CUDA calls by name, as nvprof sums up", ".device.summary"),
     Entry("kernels", "device time by kernel name", ".device.kernels"),
     Entry("classes", "kernels by class and phase", ".device.classes"),
+    Entry(
+        "occupancy",
+        "grid, block, registers, shared memory of kernels, theoretical occupancy",
+        ".device.occupancy",
+    ),
     Entry("copies", "copies by direction, with bytes and GB/s", ".transfers.copies"),
     Entry(
         "transfers",

@@ -22,7 +22,7 @@ from traceprof.export.json_rows import (
 )
 from traceprof.export.lanes import Lanes, Places
 from traceprof.facts.launches import find_launches
-from traceprof.model.tables import ABSENT
+from traceprof.model.tables import ABSENT, TABLES
 from traceprof.model.trace import Trace
 
 __all__ = ["Drawing", "events_of"]
@@ -55,8 +55,11 @@ class Drawing:
 
 
 def events_of(table: str, frame: pd.DataFrame, to: Drawing) -> _Made:
-    """Yield rows of ``table`` as texts of events, each with a comma and a newline behind it."""
-    if len(frame):
+    """Yield rows of ``table`` as texts of events, each with a comma and a newline behind it.
+
+    Details of another table are none.
+    """
+    if len(frame) and not TABLES[table].detail_of:
         yield from _EVENTS[table](frame, to)
 
 

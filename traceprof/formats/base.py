@@ -28,7 +28,8 @@ __all__ = [
     "cutter",
 ]
 
-WINDOWED_TABLES: Final = ("kernels", "copies", "syncs", "samples", "overheads")
+_BY_DEFAULT: Final = frozenset(name for name, table in TABLES.items() if not table.detail_of)
+WINDOWED_TABLES: Final = ("kernels", "kernel_shapes", "copies", "syncs", "samples", "overheads")
 """Of these only the rows that overlap the window are read."""
 LAUNCHING_TABLES: Final = ("api_calls", "host_ops")
 """Of these also what lies between the first launch of the window's device work and the window."""
@@ -53,9 +54,10 @@ class Candidate:
 class ReadOptions:
     """How to read, and what: by default everything.
 
-    ``tables`` names those of `traceprof.model.tables.TABLES` that are wanted (None: all); the
-    others come back empty. ``window`` (on the trace's own clock) is a saving, not a cut: every
-    row that overlaps it comes back whole, rows outside it do not. That holds for
+    ``tables`` names those of `traceprof.model.tables.TABLES` that are wanted (None: all but the
+    details of others); the others come back empty. ``window`` (on the trace's own clock) is a
+    saving, not a cut: every row that overlaps it comes back whole, rows outside it do not. That
+    holds for
     `WINDOWED_TABLES`; for `LAUNCHING_TABLES` the window begins with the earliest launch of the
     kernels and copies in it; all other tables are whole, since steps need every range.
 
@@ -79,7 +81,7 @@ class ReadOptions:
 
     def wants(self, *names: str) -> bool:
         """Return whether at least one of these tables is wanted."""
-        return self.tables is None or not self.tables.isdisjoint(names)
+        return not (_BY_DEFAULT if self.tables is None else self.tables).isdisjoint(names)
 
     def needs(self, name: str) -> bool:
         """Return whether a table must be read: it is wanted, or tells where launches are."""

@@ -27,6 +27,8 @@ _KNOWN: Final = frozenset(
         "key",
         "names",
         "source",
+        "compute_capability",
+        "multiprocessors",
         "memory_gb_per_s",
         "tflops",
         "pcie_generation",
@@ -44,13 +46,16 @@ _PRECISIONS: Final = frozenset({"fp32", "tf32", "fp16", "bf16", "fp8"})
 class Gpu:
     """One model of GPU: what ``--gpu`` calls it, what traces call it, and its peaks.
 
-    ``flops_per_s`` are those of dense matrix products by precision (fp32, tf32, fp16, bf16).
+    ``flops_per_s`` are those of dense matrix products by precision (fp32, tf32, fp16, bf16);
+    ``compute_capability`` is NVIDIA's, 86 for 8.6.
     """
 
     key: str
     names: tuple[str, ...]
     peaks: Mapping[Link, Peak]
     flops_per_s: Mapping[str, float] = field(default_factory=dict)
+    compute_capability: int | None = None
+    multiprocessors: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -170,7 +175,18 @@ def _parse_gpu(table: Any) -> Gpu:
     names = table["names"]
     if not isinstance(names, list) or not all(isinstance(name, str) and name for name in names):
         raise UsageError(f"hardware: [[gpu]] {table['key']}: names must be a list of texts")
-    return Gpu(str(table["key"]).lower(), tuple(names), _peaks(table), _flops(table))
+    return Gpu(
+        str(table["key"]).lower(),
+        tuple(names),
+        _peaks(table),
+        _flops(table),
+        _whole(table, "compute_capability"),
+        _whole(table, "multiprocessors"),
+    )
+
+
+def _whole(table: Mapping[str, Any], name: str) -> int | None:
+    return int(_number(table, name)) if name in table else None
 
 
 def _peaks(table: Mapping[str, Any]) -> dict[Link, Peak]:

@@ -46,13 +46,16 @@ class ColumnKind(StrEnum):
 class Table:
     """The contract of one table: its columns in order, and whether rows are spans or instants.
 
-    ``pro_rata`` names the columns that are shared out when a window cuts a row.
+    ``pro_rata`` names the columns that are shared out when a window cuts a row. ``detail_of``:
+    its rows are those of another table, one for one, with more columns; it is read where it is
+    asked for by name.
     """
 
     name: str
     summary: str
     columns: Mapping[str, ColumnKind]
     pro_rata: tuple[str, ...] = ()
+    detail_of: str = ""
 
     @property
     def has_spans(self) -> bool:
@@ -84,6 +87,30 @@ TABLES: Final[Mapping[str, Table]] = {
                 "activity": _NAME,
                 "graph_node": _N,
             },
+        ),
+        Table(
+            "kernel_shapes",
+            "how kernels were launched: grid and block, registers per thread, shared memory per "
+            "block (shared_bytes is static and dynamic together), context",
+            {
+                **_SPAN,
+                "device": _N,
+                "stream": _N,
+                "process": _N,
+                "correlation": _N,
+                "context": _N,
+                "grid_x": _N,
+                "grid_y": _N,
+                "grid_z": _N,
+                "block_x": _N,
+                "block_y": _N,
+                "block_z": _N,
+                "registers": _N,
+                "static_shared_bytes": _N,
+                "dynamic_shared_bytes": _N,
+                "shared_bytes": _N,
+            },
+            detail_of="kernels",
         ),
         Table(
             "copies",
@@ -197,7 +224,8 @@ TABLES: Final[Mapping[str, Table]] = {
         ),
         Table(
             "devices",
-            "accelerators of the machine; used: 1 where the trace has work of theirs",
+            "accelerators of the machine; used: 1 where the trace has work of theirs; "
+            "compute_capability: of NVIDIA's, 86 for 8.6",
             {
                 "device": _N,
                 "used": _N,
@@ -206,6 +234,7 @@ TABLES: Final[Mapping[str, Table]] = {
                 "memory_bytes": _N,
                 "memory_bytes_per_s": _N,
                 "sm_count": _N,
+                "compute_capability": _N,
             },
         ),
         Table(

@@ -63,6 +63,7 @@ class Trace:
     recorded: frozenset[str]
     span: TimeWindow
     kernels: pd.DataFrame
+    kernel_shapes: pd.DataFrame
     copies: pd.DataFrame
     api_calls: pd.DataFrame
     ranges: pd.DataFrame
@@ -162,6 +163,7 @@ class Trace:
 _NOT_BY_NSYS: Final = ("kineto", "nvprof")
 HOW_TO_RECORD: Mapping[str, str] = {
     "kernels": "record on a machine with a GPU (nsys: --trace=cuda)",
+    "kernel_shapes": "record on a machine with a GPU (nsys: --trace=cuda)",
     "copies": "record on a machine with a GPU (nsys: --trace=cuda)",
     "api_calls": "record on a machine with a GPU (nsys: --trace=cuda)",
     "ranges": "record with `traceprof record` (nsys: --trace=nvtx and a program that uses NVTX)",

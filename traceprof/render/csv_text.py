@@ -16,7 +16,7 @@ from traceprof.render.json_text import plain
 from traceprof.render.sections import ranks_of
 from traceprof.render.shown import ShownTable, table_of
 
-__all__ = ["RENDER", "to_csv"]
+__all__ = ["RENDER", "safe_cell", "to_csv"]
 
 
 def to_csv(table: ShownTable) -> str:
@@ -36,7 +36,13 @@ def to_csv(table: ShownTable) -> str:
 
 
 def _cell(unit: Unit, value: Any) -> Any:
-    value = value_text(unit, value) if isinstance(value, Note | tuple | list) else plain(value)
+    return safe_cell(
+        value_text(unit, value) if isinstance(value, Note | tuple | list) else plain(value)
+    )
+
+
+def safe_cell(value: Any) -> Any:
+    """Return a plain value for a cell: no formula, and empty where it is not known."""
     if isinstance(value, str) and _is_formula(value):
         return "'" + value
     return "" if value is None else value

@@ -153,7 +153,7 @@ class Material:
 
     def _spans(self, tables: frozenset[str]) -> Iterator[Part]:
         n_rows = outline(self.run.paths[0]).n_rows
-        n_parts = 1 + sum(n_rows[name] for name in tables) // self.rows_of_part
+        n_parts = 1 + sum(n_rows[TABLES[n].detail_of or n] for n in tables) // self.rows_of_part
         span = self.span
         edges = np.linspace(span.start_ns, span.end_ns, n_parts + 1).astype(np.int64).tolist()
         # What happens at the end of everything belongs to the last part.

@@ -29,7 +29,7 @@ from traceprof.session.selection import Selection, select
 
 __all__ = ["Answers", "Run", "open_run", "run_of"]
 
-_EVERYTHING: Final = frozenset(TABLES)
+_EVERYTHING: Final = frozenset(name for name, table in TABLES.items() if not table.detail_of)
 _MOST_WINDOWS: Final = 4
 _WORTH_CUTTING: Final = 0.5
 _SELF_DESCRIPTION: Final = frozenset(n for n, table in TABLES.items() if not table.has_times)
@@ -110,7 +110,9 @@ class _Source:
         if self.ranks is None or not tables <= self.tables:
             self.knows_steps = False
             is_again = self.ranks is not None
-            self.tables |= _EVERYTHING if is_again and not self.reads_parts else tables
+            self.tables |= tables
+            if is_again and not self.reads_parts:
+                self.tables |= _EVERYTHING
             self.ranks, self.notes = open_ranks(self.paths, self.opening, self.tables)
             self.windows = {}
         return self.ranks
@@ -330,7 +332,7 @@ def open_run(paths: Sequence[Path | str], opening: Opening | None = None) -> Run
 def run_of(ranks: Ranks) -> Run:
     """Return traces that are in memory already as a run."""
     opening = Opening(is_cached=False)
-    source = _Source((ranks.info.path,), opening, _EVERYTHING, ranks.whole)
+    source = _Source((ranks.info.path,), opening, frozenset(TABLES), ranks.whole)
     return Run(source)
 
 

@@ -261,7 +261,7 @@ def _none() -> _Int64Array:
 ANALYSIS = Analysis(
     name="quality",
     spec=SPEC,
-    uses=tuple(TABLES),
+    uses=tuple(name for name, table in TABLES.items() if not table.detail_of),
     whole=("api_calls",),
     of_steps=True,
     of_ranks=measure_quality,

@@ -10,12 +10,13 @@ import numpy.typing as npt
 import pandas as pd
 
 from traceprof.formats.base import ReadOptions
+from traceprof.formats.kineto.parse import NO_SHAPE, SHAPE
 from traceprof.formats.kineto.rows import Rows
 from traceprof.formats.sqlite.database import categorical
 from traceprof.model.kernel_names.classes import classify
-from traceprof.model.tables import ABSENT, make_table
+from traceprof.model.tables import ABSENT, empty_table, make_table
 
-__all__ = ["make_copies", "make_kernels", "make_syncs"]
+__all__ = ["make_copies", "make_kernel_shapes", "make_kernels", "make_syncs"]
 
 _DIRECTION: Final = re.compile(
     r"(Host|Device|Peer|Array|[HDPA])[tT]o(Host|Device|Peer|Array|[HDPA])"
@@ -49,6 +50,15 @@ def make_kernels(rows: Rows, options: ReadOptions) -> pd.DataFrame:
             "graph_node": rows.number("graph node id"),
         },
     )
+
+
+def make_kernel_shapes(rows: Rows) -> pd.DataFrame:
+    """Return how the kernels were launched: a row for each; none where no event says it."""
+    shapes = rows.shapes
+    if shapes is None or not len(shapes) or (shapes == NO_SHAPE).all():
+        return empty_table("kernel_shapes")
+    columns = dict(zip(SHAPE, shapes.T, strict=True))
+    return make_table("kernel_shapes", {**_place(rows), **columns})
 
 
 def make_copies(rows: Rows) -> pd.DataFrame:

@@ -24,6 +24,7 @@ from traceprof.formats.kineto.json_stream import (
     mend_text,
 )
 from traceprof.formats.kineto.parse import (
+    NO_SHAPE,
     NO_TIME,
     NUMBER_ARGUMENTS,
     TEXT_ARGUMENTS,
@@ -50,7 +51,8 @@ class KinetoEvents:
     `TEXT_ARGUMENTS` ("" where it has none). ``header`` holds the other top-level values of the
     document. ``is_complete`` is False when the document was cut off, ``has_array`` when it has
     no events to begin with, and ``is_damaged`` says that what follows can not be read.
-    ``left_out`` counts the events at no time that can be.
+    ``left_out`` counts the events at no time that can be. ``shapes`` has a row of `SHAPE` for
+    each event, where they were asked for, and ``has_shapes`` says whether an event has one.
     """
 
     base_time_ns: int
@@ -68,6 +70,8 @@ class KinetoEvents:
     has_array: bool = True
     is_damaged: bool = False
     left_out: int = 0
+    shapes: npt.NDArray[np.int64] | None = None
+    has_shapes: bool = False
 
     def __len__(self) -> int:
         return len(self.start_ns)
@@ -77,16 +81,18 @@ def read_kineto_events(
     path: Path,
     keep: Callable[[Event], bool] | None = None,
     phases: Sequence[str] = ("X",),
+    *,
+    with_shapes: bool = False,
 ) -> KinetoEvents:
     """Return the events of the Chrome trace at ``path`` (plain or gzip), in bounded memory.
 
     ``keep`` may refuse events: those for which it returns False are left out. ``phases`` are
-    the kinds of events that become rows.
+    the kinds of events that become rows. ``with_shapes``: also how kernels were launched.
 
     Raises:
         TraceError: its values nest deeper than can be read.
     """
-    columns = _Columns(keep, frozenset(phases))
+    columns = _Columns(keep, frozenset(phases), _Shapes() if with_shapes else None)
     with path.open("rb") as raw:
         packed = raw.read(2) == GZIP_MAGIC
         raw.seek(0)
@@ -119,8 +125,32 @@ class _Codes(dict[str, int]):
         return pd.Categorical.from_codes(codes, pd.Index(distinct, dtype=object))
 
 
+_Parts = list[npt.NDArray[Any]]
+
+
+class _Shapes(dict[tuple[int, ...], int]):
+    """Numbers the ways of launching kernels, which are few: most events have none."""
+
+    def __init__(self) -> None:
+        super().__init__({NO_SHAPE: 0})
+        self.parts: _Parts = []
+
+    def __missing__(self, shape: tuple[int, ...]) -> int:
+        code = self[shape] = len(self)
+        return code
+
+    def add(self, arguments: Sequence[Any]) -> None:
+        """Add events with these arguments."""
+        self.parts.append(np.array([self[each.shape] for each in arguments], np.int32))
+
+    def rows(self) -> npt.NDArray[np.int64]:
+        """Return a row for each event."""
+        codes = np.concatenate(self.parts) if self.parts else np.empty(0, np.int32)
+        rows: npt.NDArray[np.int64] = np.array(list(self), np.int64)[codes]
+        return rows
+
+
 _COMPLETE: Final = "X"
-_Parts = list[npt.NDArray[np.int64]]
 _PLACE: Final = ("start", "end", "process", "thread", "category", "name")
 
 
@@ -128,6 +158,8 @@ _PLACE: Final = ("start", "end", "process", "thread", "category", "name")
 class _Columns:
     keep: Callable[[Event], bool] | None
     phases: frozenset[str]
+    shapes: _Shapes | None = None
+    has_shapes: bool = False
     place: dict[str, _Parts] = field(default_factory=lambda: {name: [] for name in _PLACE})
     numbers: dict[str, _Parts] = field(
         default_factory=lambda: {name: [] for name in NUMBER_ARGUMENTS}
@@ -171,6 +203,9 @@ class _Columns:
         self.place["category"].append(np.array([categories[event.cat or ""] for event in events]))
         self.place["name"].append(np.array([names[str(event.name)] for event in events]))
         arguments = [event.arguments for event in events]
+        self.has_shapes = self.has_shapes or any(item.grid is not None for item in arguments)
+        if self.shapes is not None:
+            self.shapes.add(arguments)
         for name, attribute in NUMBER_ARGUMENTS.items():
             numbers = _wholes([getattr(item, attribute) for item in arguments])
             self.numbers[name].append(_compact(numbers))
@@ -208,6 +243,8 @@ class _Columns:
             has_array=stream.has_array,
             is_damaged=is_damaged,
             left_out=self.left_out,
+            shapes=None if self.shapes is None else self.shapes.rows(),
+            has_shapes=self.has_shapes,
         )
 
 

@@ -20,8 +20,10 @@ import numpy.typing as npt
 from traceprof.model.tables import ABSENT
 
 __all__ = [
+    "NO_SHAPE",
     "NO_TIME",
     "NUMBER_ARGUMENTS",
+    "SHAPE",
     "TEXT_ARGUMENTS",
     "Batch",
     "Event",
@@ -62,6 +64,14 @@ TEXT_ARGUMENTS: Final[Mapping[str, str]] = {
     "Process Group Ranks": "group_ranks",
     "kind": "kind",
 }
+SHAPE: Final = (
+    "context",
+    *(f"{of}_{axis}" for of in ("grid", "block") for axis in "xyz"),
+    "registers",
+    "shared_bytes",
+)
+"""How a kernel was launched: whole numbers, `ABSENT` where not known."""
+NO_SHAPE: Final = (ABSENT,) * len(SHAPE)
 NO_TIME: Final = int(np.iinfo(np.int64).min)
 """Stands for a time that is not there, no number, or beyond all clocks."""
 
@@ -109,6 +119,23 @@ class Arguments(msgspec.Struct, gc=False):
     group_ranks: Any = _named("Process Group Ranks", "")
     kind: Any = ""
     name: Any = ""
+    grid: Any = None
+    block: Any = None
+    registers: _Number = _named("registers per thread")
+    shared_bytes: _Number = _named("shared memory")
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """How a kernel was launched, as `SHAPE` says; `NO_SHAPE` where the event does not."""
+        if self.grid is None:
+            return NO_SHAPE
+        return (
+            whole(self.context),
+            *_three(self.grid),
+            *_three(self.block),
+            whole(self.registers),
+            whole(self.shared_bytes),
+        )
 
 
 _NO_ARGUMENTS: Final = Arguments()
@@ -263,3 +290,10 @@ def whole(value: Any) -> int:
     if not isinstance(value, int) or not _INT64.min <= value <= _INT64.max:
         return ABSENT
     return int(value)
+
+
+def _three(sizes: Any) -> tuple[int, int, int]:
+    if not isinstance(sizes, list) or len(sizes) != len("xyz"):
+        return (ABSENT, ABSENT, ABSENT)
+    x, y, z = map(whole, sizes)
+    return (x, y, z)

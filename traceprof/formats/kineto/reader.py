@@ -26,7 +26,12 @@ from traceprof.formats.kineto.categories import (
 )
 from traceprof.formats.kineto.collectives import make_collectives
 from traceprof.formats.kineto.cut_note import cut_window
-from traceprof.formats.kineto.device import make_copies, make_kernels, make_syncs
+from traceprof.formats.kineto.device import (
+    make_copies,
+    make_kernel_shapes,
+    make_kernels,
+    make_syncs,
+)
 from traceprof.formats.kineto.events import KinetoEvents, read_kineto_events
 from traceprof.formats.kineto.host import (
     make_api_calls,
@@ -76,7 +81,9 @@ def recognises(candidate: Candidate) -> bool:
 
 def read(path: Path, options: ReadOptions) -> Trace:
     """Return the trace in a Kineto file; time 0 is its first event (of a part: or its window)."""
-    events = read_kineto_events(path, is_taken, phases=("X", "i"))
+    events = read_kineto_events(
+        path, is_taken, phases=("X", "i"), with_shapes=options.wants("kernel_shapes")
+    )
     window = cut_window(events.header)
     if not len(events) and window is None:
         raise TraceError(f"{path}: {_why_nothing(events)}")
@@ -92,7 +99,8 @@ def read(path: Path, options: ReadOptions) -> Trace:
         "environment": make_environment(events.header),
     }
     info = make_info(path, events, zero_ns, FORMAT.name)
-    trace = make_trace(info, tables, _recorded(tables))
+    recorded = _recorded(tables) | ({"kernel_shapes"} if events.has_shapes else set())
+    trace = make_trace(info, tables, recorded)
     if window is None:
         return trace
     covered = TimeWindow(window.start_ns - zero_ns, window.end_ns - zero_ns)
@@ -111,6 +119,7 @@ def _tables(rows: Rows, options: ReadOptions, own_rank: int) -> dict[str, pd.Dat
             collectives = annotated_collectives(annotated, kernels, api_calls)
     return {
         "kernels": kernels,
+        "kernel_shapes": make_kernel_shapes(rows.of(*KERNELS)),
         "copies": make_copies(rows.of(*COPIES)),
         "api_calls": api_calls,
         "ranges": ranges,

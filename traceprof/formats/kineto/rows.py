@@ -32,6 +32,7 @@ class Rows:
     name: pd.Categorical
     arguments: Mapping[str, Any]
     host_process: int
+    shapes: npt.NDArray[np.int64] | None = None
 
     def __len__(self) -> int:
         return len(self.start_ns)
@@ -51,6 +52,7 @@ class Rows:
             self.name[chosen].remove_unused_categories(),
             {name: values[chosen] for name, values in self.arguments.items()},
             self.host_process,
+            None if self.shapes is None else self.shapes[chosen],
         )
 
     def number(self, argument: str) -> npt.NDArray[np.int64]:
@@ -82,4 +84,5 @@ def all_rows(events: KinetoEvents, zero_ns: int, host_categories: tuple[str, ...
         events.name,
         events.arguments,
         int(processes[counts.argmax()]) if len(processes) else _NAMELESS,
+        events.shapes,
     )

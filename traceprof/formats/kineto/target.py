@@ -65,6 +65,9 @@ def make_info(path: Path, events: KinetoEvents, zero_ns: int, format_name: str) 
     )
 
 
+_NVIDIA_WARP: Final = 32
+
+
 def make_devices(header: Mapping[str, Any]) -> pd.DataFrame:
     """Return the accelerators that the process could see."""
     listed = header.get("deviceProperties")
@@ -78,8 +81,17 @@ def make_devices(header: Mapping[str, Any]) -> pd.DataFrame:
             "uuid": [str(item.get("uuid", "")) for item in devices],
             "memory_bytes": [whole(item.get("totalGlobalMem")) for item in devices],
             "sm_count": [whole(item.get("numSms")) for item in devices],
+            "compute_capability": [_capability(item) for item in devices],
         },
     )
+
+
+def _capability(device: Mapping[str, Any]) -> int:
+    """Return the compute capability of a GPU of NVIDIA; AMD's say something else there."""
+    major, minor = whole(device.get("computeMajor")), whole(device.get("computeMinor"))
+    if major <= 0 or minor < 0 or whole(device.get("warpSize")) != _NVIDIA_WARP:
+        return ABSENT
+    return major * 10 + minor
 
 
 def make_processes(events: KinetoEvents, used: np.ndarray, host_process: int) -> pd.DataFrame:

@@ -11,6 +11,7 @@ import pandas as pd
 
 from traceprof.formats.nsys.codes import process_of
 from traceprof.formats.nsys.names import named
+from traceprof.formats.nsys.schema import KERNEL_SHAPE
 from traceprof.formats.shared.collectives import is_exchange
 from traceprof.formats.shared.cupti import (
     COPY_DIRECTIONS,
@@ -19,6 +20,7 @@ from traceprof.formats.shared.cupti import (
     SYNC_KINDS,
     UNIFIED_MEMORY_COPIES,
     decode,
+    with_shared_bytes,
 )
 from traceprof.formats.sqlite.database import Column, ColumnType, Database, categorical, known
 from traceprof.model.activity import Activity
@@ -35,7 +37,9 @@ __all__ = [
     "MEMSETS",
     "SYNCS",
     "communication_kernels",
+    "has_kernel_shapes",
     "read_copies",
+    "read_kernel_shapes",
     "read_kernels",
     "read_syncs",
 ]
@@ -89,6 +93,25 @@ def read_kernels(
         activity = categorical(np.zeros(len(names), np.int64), [Activity.CUDA_GRAPH.value])
         parts.append(make_table("kernels", {**_common(raw), "name": names, "activity": activity}))
     return stack("kernels", parts)
+
+
+def has_kernel_shapes(database: Database) -> bool:
+    """Return whether the export says how its kernels were launched."""
+    return {"gridX", "blockX"} <= database.columns(KERNELS)
+
+
+def read_kernel_shapes(database: Database, window: TimeWindow | None = None) -> pd.DataFrame:
+    """Return how the kernels were launched: a row for each of `read_kernels`, graphs among them."""
+    parts = []
+    if has_kernel_shapes(database):
+        wanted = dict.fromkeys(KERNEL_SHAPE.values(), _INTEGER)
+        raw = database.read_columns(KERNELS, {**_WHERE, **wanted}, window, optional=tuple(wanted))
+        shape = {column: known(raw[source]) for column, source in KERNEL_SHAPE.items()}
+        parts.append(make_table("kernel_shapes", {**_common(raw), **with_shared_bytes(shape)}))
+        if GRAPHS in database.tables:
+            raw = database.read_columns(GRAPHS, _WHERE, window)
+            parts.append(make_table("kernel_shapes", _common(raw)))
+    return stack("kernel_shapes", parts)
 
 
 def communication_kernels(database: Database, rules: Sequence[Rule]) -> str:

@@ -8,7 +8,7 @@ from typing import Any, Final
 
 import pandas as pd
 
-from traceprof.formats.nsys.schema import NSYS_TABLES, global_id
+from traceprof.formats.nsys.schema import KERNEL_SHAPE, NSYS_TABLES, global_id
 from traceprof.formats.nsys.sidecar_rows import global_ids
 from traceprof.formats.sqlite.rows import StringIds, insert_columns, without_absent
 
@@ -44,6 +44,7 @@ def _device_columns(frame: pd.DataFrame) -> dict[str, Any]:
 
 
 def _write_kernels(connection: sqlite3.Connection, frame: pd.DataFrame, strings: StringIds) -> None:
+    """Write kernels with the columns of their shapes."""
     table = "CUPTI_ACTIVITY_KIND_KERNEL"
     _create(connection, table)
     names = strings.ids_of(frame["name"])
@@ -55,6 +56,11 @@ def _write_kernels(connection: sqlite3.Connection, frame: pd.DataFrame, strings:
             "demangledName": names,
             "shortName": names,
             "graphNodeId": without_absent(frame["graph_node"]),
+            **{
+                column: without_absent(frame[name])
+                for name, column in KERNEL_SHAPE.items()
+                if name != "context"
+            },
         },
     )
 

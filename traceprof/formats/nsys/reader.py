@@ -14,7 +14,9 @@ from traceprof.formats.nsys.device import (
     GRAPHS,
     KERNELS,
     communication_kernels,
+    has_kernel_shapes,
     read_copies,
+    read_kernel_shapes,
     read_kernels,
     read_syncs,
 )
@@ -167,6 +169,7 @@ class _Reading:
             survey_of(database, {name: empty_table(name) for name in whole}, None).look()
         readers: Mapping[str, Callable[[], pd.DataFrame]] = {
             "kernels": lambda: self._kernels,
+            "kernel_shapes": lambda: read_kernel_shapes(database, window),
             "copies": lambda: self._copies,
             "api_calls": lambda: self._api_calls,
             "ranges": lambda: self._annotations.ranges,
@@ -319,7 +322,7 @@ def _on_physical_devices(
     for (process, ordinal), device in places.items():
         if ordinal == device:
             continue
-        for name in {"kernels", "copies", "syncs"} & tables.keys():
+        for name in {"kernels", "kernel_shapes", "copies", "syncs"} & tables.keys():
             original = tables[name]
             rows = (original["process"] == process) & (original["device"] == ordinal)
             frame = moved.get(name, original)
@@ -344,6 +347,8 @@ def _recorded(database: Database, has_rows: set[str]) -> set[str]:
         recorded |= set(_CUDA_TABLES)
     if recorded & {"ranges", "marks"} or "NvtxEvents" in asked_for:
         recorded |= {"ranges", "marks"}
+    if has_kernel_shapes(database):
+        recorded.add("kernel_shapes")
     own = {COLLECTIVES: "collectives", SAMPLES: "samples"}
     recorded |= {name for table, name in own.items() if table in database.tables}
     return recorded

@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final
 
-__all__ = ["NSYS_TABLES", "TRACEPROF_TABLES", "global_id"]
+__all__ = ["KERNEL_SHAPE", "NSYS_TABLES", "TRACEPROF_TABLES", "global_id"]
 
 
 def global_id(process: int, thread: int = 0) -> int:
@@ -53,6 +53,24 @@ _GPU_ROW: Final = """
         contextId INTEGER NOT NULL, greenContextId INTEGER, streamId INTEGER NOT NULL,
         correlationId INTEGER, globalPid INTEGER,"""
 
+KERNEL_SHAPE: Final = {
+    "context": "contextId",
+    "grid_x": "gridX",
+    "grid_y": "gridY",
+    "grid_z": "gridZ",
+    "block_x": "blockX",
+    "block_y": "blockY",
+    "block_z": "blockZ",
+    "registers": "registersPerThread",
+    "static_shared_bytes": "staticSharedMemory",
+    "dynamic_shared_bytes": "dynamicSharedMemory",
+    "shared_bytes": "sharedMemoryTotal",
+}
+"""How kernels were launched: column of `kernel_shapes` → column of the table of kernels.
+
+The last is ours, for recorders that know only the sum.
+"""
+
 NSYS_TABLES: Final[Mapping[str, str]] = {
     "StringIds": "id INTEGER NOT NULL PRIMARY KEY, value TEXT NOT NULL",
     "META_DATA_EXPORT": "name TEXT NOT NULL, value TEXT",
@@ -85,7 +103,7 @@ NSYS_TABLES: Final[Mapping[str, str]] = {
         demangledName INTEGER NOT NULL, shortName INTEGER NOT NULL, mangledName INTEGER,
         registersPerThread INTEGER, gridX INTEGER, gridY INTEGER, gridZ INTEGER, blockX INTEGER,
         blockY INTEGER, blockZ INTEGER, staticSharedMemory INTEGER, dynamicSharedMemory INTEGER,
-        graphNodeId INTEGER""",
+        sharedMemoryTotal INTEGER, graphNodeId INTEGER""",
     "CUPTI_ACTIVITY_KIND_MEMCPY": f"""{_GPU_ROW}
         bytes INTEGER NOT NULL, copyKind INTEGER NOT NULL, srcKind INTEGER, dstKind INTEGER,
         srcDeviceId INTEGER, srcContextId INTEGER, dstDeviceId INTEGER, dstContextId INTEGER,

@@ -69,11 +69,18 @@ def read_devices(database: Database) -> pd.DataFrame:
         "memory_bytes": "totalMemory",
         "memory_bytes_per_s": "memoryBandwidth",
         "sm_count": "smCount",
+        "compute_capability": "computeMajor * 10 + computeMinor",
     }
     present = database.columns("TARGET_INFO_GPU")
     if "id" not in present:
         return empty_table("devices")
-    found = {column: source for column, source in wanted.items() if source in present}
+    if not {"computeMajor", "computeMinor"} <= present:
+        del wanted["compute_capability"]
+    found = {
+        column: source
+        for column, source in wanted.items()
+        if source in present or column == "compute_capability"
+    }
     rows = database.rows(f"SELECT {', '.join(found.values())} FROM TARGET_INFO_GPU ORDER BY id")
     devices = pd.DataFrame(rows, columns=list(found))
     if "memory_bytes" in devices:

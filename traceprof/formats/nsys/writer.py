@@ -9,6 +9,8 @@ from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Final
 
+import pandas as pd
+
 from traceprof.errors import UsageError
 from traceprof.files import new_file
 from traceprof.formats.nsys.event_appender import EventAppender, EventTables
@@ -16,6 +18,7 @@ from traceprof.formats.nsys.event_rows import EVENT_WRITERS
 from traceprof.formats.nsys.schema import NSYS_TABLES, TRACEPROF_TABLES, global_id
 from traceprof.formats.nsys.sidecar_rows import append_traceprof_tables, global_ids
 from traceprof.formats.sqlite.rows import StringIds, insert_columns
+from traceprof.model.kernel_shapes import shapes_of
 from traceprof.model.trace import Trace
 from traceprof.model.window import TimeWindow
 from traceprof.units import NS_PER_S
@@ -67,7 +70,7 @@ def write_nsys(
         _write_targets(connection, trace, strings)
         for name, write in EVENT_WRITERS.items():
             if name in trace.recorded or len(trace.table(name)):
-                write(connection, trace.table(name), strings)
+                write(connection, _rows_of(trace, name), strings)
         appender = EventAppender(connection, strings)
         appender.append({"ranges": trace.ranges, "marks": trace.marks})
         append_traceprof_tables(connection, trace, strings, manifest or {})
@@ -98,6 +101,13 @@ def append_to_nsys(
             appender.append_all(events, trace.span)
     except sqlite3.Error as error:
         raise UsageError(f"{path}: cannot be written ({error})") from error
+
+
+def _rows_of(trace: Trace, name: str) -> pd.DataFrame:
+    frame = trace.table(name)
+    if name != "kernels":
+        return frame
+    return pd.concat([frame, shapes_of(frame, trace.kernel_shapes)], axis="columns")
 
 
 @contextmanager
@@ -163,6 +173,7 @@ def _write_targets(connection: sqlite3.Connection, trace: Trace, strings: String
         "ThreadNames",
         {"nameId": strings.ids_of(threads["name"]), "globalTid": global_ids(threads)},
     )
+    capabilities = devices["compute_capability"].tolist()
     insert_columns(
         connection,
         "TARGET_INFO_GPU",
@@ -177,5 +188,7 @@ def _write_targets(connection: sqlite3.Connection, trace: Trace, strings: String
                 max(0, value) or None for value in devices["memory_bytes_per_s"].tolist()
             ],
             "smCount": [max(0, value) or None for value in devices["sm_count"].tolist()],
+            "computeMajor": [value // 10 if value > 0 else None for value in capabilities],
+            "computeMinor": [value % 10 if value > 0 else None for value in capabilities],
         },
     )

@@ -9,7 +9,13 @@ import numpy.typing as npt
 import pandas as pd
 
 from traceprof.formats.nvprof.file import PREFIX, NvprofFile, whole
-from traceprof.formats.shared.cupti import COPY_DIRECTIONS, MEMORY_KINDS, SYNC_KINDS, decode
+from traceprof.formats.shared.cupti import (
+    COPY_DIRECTIONS,
+    MEMORY_KINDS,
+    SYNC_KINDS,
+    decode,
+    with_shared_bytes,
+)
 from traceprof.formats.sqlite.database import categorical, known
 from traceprof.model.activity import Activity
 from traceprof.model.frames import stack
@@ -17,19 +23,35 @@ from traceprof.model.kernel_names.classes import classify
 from traceprof.model.tables import ABSENT, empty_table, make_table
 from traceprof.model.window import TimeWindow
 
-__all__ = ["MIGRATIONS", "read_copies", "read_kernels", "read_syncs"]
+__all__ = [
+    "MIGRATIONS",
+    "has_kernel_shapes",
+    "read_copies",
+    "read_kernel_shapes",
+    "read_kernels",
+    "read_syncs",
+]
 
 _PLACE: Final = ("deviceId", "streamId", "correlationId")
 _KINDS: Final = {code + 1: kind for code, kind in MEMORY_KINDS.items() if kind != "unknown"}
 """nvprof's codes of kinds of memory are nsys's plus one; 0 is not known."""
 MIGRATIONS: Final = {1: "h2d", 2: "d2h", 8: "p2p"}
+_KERNELS: Final = ("CONCURRENT_KERNEL", "KERNEL")
+_SHAPE: Final = {
+    "context": "contextId",
+    **{f"grid_{axis.lower()}": f"grid{axis}" for axis in "XYZ"},
+    **{f"block_{axis.lower()}": f"block{axis}" for axis in "XYZ"},
+    "registers": "registersPerThread",
+    "static_shared_bytes": "staticSharedMemory",
+    "dynamic_shared_bytes": "dynamicSharedMemory",
+}
 _NO_STREAM: Final = 0xFFFFFFFF
 
 
 def read_kernels(file: NvprofFile, window: TimeWindow | None = None) -> pd.DataFrame:
     """Return the kernels, and the CUDA graphs that were traced whole as one row each."""
     parts = []
-    for table in ("CONCURRENT_KERNEL", "KERNEL"):
+    for table in _KERNELS:
         if file.has(table):
             raw = file.columns(
                 table, (*_PLACE, "name", "graphNodeId"), window, optional=("graphNodeId",)
@@ -55,6 +77,28 @@ def read_kernels(file: NvprofFile, window: TimeWindow | None = None) -> pd.DataF
             make_table("kernels", {**_common(file, raw), "name": names, "activity": activity})
         )
     return stack("kernels", parts)
+
+
+def has_kernel_shapes(file: NvprofFile) -> bool:
+    """Return whether the file says how its kernels were launched."""
+    return any({"gridX", "blockX"} <= file.database.columns(PREFIX + table) for table in _KERNELS)
+
+
+def read_kernel_shapes(file: NvprofFile, window: TimeWindow | None = None) -> pd.DataFrame:
+    """Return how the kernels were launched: a row for each of `read_kernels`, graphs among them."""
+    if not has_kernel_shapes(file):
+        return empty_table("kernel_shapes")
+    wanted, parts = tuple(_SHAPE.values()), []
+    for table in _KERNELS:
+        if file.has(table):
+            raw = file.columns(table, (*_PLACE, *wanted), window, optional=wanted)
+            shape = {column: known(raw[source]) for column, source in _SHAPE.items()}
+            columns = {**_common(file, raw), **with_shared_bytes(shape)}
+            parts.append(make_table("kernel_shapes", columns))
+    if file.has("GRAPH_TRACE"):
+        raw = file.columns("GRAPH_TRACE", _PLACE, window)
+        parts.append(make_table("kernel_shapes", _common(file, raw)))
+    return stack("kernel_shapes", parts)
 
 
 def read_copies(file: NvprofFile, window: TimeWindow | None = None) -> pd.DataFrame:

@@ -10,7 +10,13 @@ from typing import Final
 import pandas as pd
 
 from traceprof.formats.base import Candidate, Outline, ReadOptions, TraceFormat, cutter
-from traceprof.formats.nvprof.device import read_copies, read_kernels, read_syncs
+from traceprof.formats.nvprof.device import (
+    has_kernel_shapes,
+    read_copies,
+    read_kernel_shapes,
+    read_kernels,
+    read_syncs,
+)
 from traceprof.formats.nvprof.file import PREFIX, open_nvprof
 from traceprof.formats.nvprof.host import Markers, read_api_calls, read_markers, read_overheads
 from traceprof.formats.nvprof.sources import count_annotations, last_ns, survey_of
@@ -71,6 +77,8 @@ class _Reading:
             "environment": read_environment(self.file),
         }
         has_rows = survey.with_rows() | {name for name, frame in tables.items() if len(frame)}
+        if has_kernel_shapes(self.file):
+            has_rows.add("kernel_shapes")
         if options.wants("processes"):
             tables["processes"] = read_processes(self.file, survey.processes())
         if survey.has_rows_of():
@@ -115,6 +123,7 @@ class _Reading:
         file, window = self.file, self.options.window
         readers: Mapping[str, Callable[[], pd.DataFrame]] = {
             "kernels": lambda: self._kernels,
+            "kernel_shapes": lambda: read_kernel_shapes(file, window),
             "copies": lambda: self._copies,
             "api_calls": lambda: self._api_calls,
             "syncs": lambda: read_syncs(file, window),

@@ -35,11 +35,13 @@ def read_info(file: NvprofFile, format_name: str) -> TraceInfo:
 def read_devices(file: NvprofFile) -> pd.DataFrame:
     """Return the accelerators."""
     numbers = ("id", "name", "globalMemorySize", "globalMemoryBandwidth", "numMultiprocessors")
-    if not {*numbers, "uuid"} <= file.database.columns(f"{PREFIX}DEVICE"):
+    present = file.database.columns(f"{PREFIX}DEVICE")
+    if not {*numbers, "uuid"} <= present:
         return empty_table("devices")
-    rows = file.database.rows(
-        f"SELECT {', '.join(map(whole, numbers))}, hex(uuid) FROM {PREFIX}DEVICE ORDER BY 1"
-    )
+    capability = ("computeCapabilityMajor", "computeCapabilityMinor")
+    columns = [*map(whole, numbers), "hex(uuid)"]
+    columns += map(whole, capability) if present.issuperset(capability) else ["0", "-1"]
+    rows = file.database.rows(f"SELECT {', '.join(columns)} FROM {PREFIX}DEVICE ORDER BY 1")
     return make_table(
         "devices",
         {
@@ -49,6 +51,7 @@ def read_devices(file: NvprofFile) -> pd.DataFrame:
             "memory_bytes": [row[2] for row in rows],
             "memory_bytes_per_s": [row[3] * 1000 for row in rows],
             "sm_count": [row[4] for row in rows],
+            "compute_capability": [row[6] * 10 + row[7] for row in rows],
         },
     )
 

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from typing import Final
 
+import numpy as np
+import numpy.typing as npt
 import pandas as pd
 
 from traceprof.formats.sqlite.database import Column, categorical, distinct
+from traceprof.model.tables import ABSENT
 
 __all__ = [
     "COPY_DIRECTIONS",
@@ -17,6 +21,7 @@ __all__ = [
     "UNIFIED_MEMORY_COPIES",
     "decode",
     "plain_api_name",
+    "with_shared_bytes",
 ]
 
 COPY_DIRECTIONS: Final = {
@@ -62,3 +67,16 @@ def decode(codes: Column, meanings: dict[int, str]) -> pd.Categorical:
 def plain_api_name(name: str) -> str:
     """Return the name of an API call without the version of its binary interface."""
     return _ABI_SUFFIX.sub("", name)
+
+
+def with_shared_bytes(
+    shape: Mapping[str, npt.NDArray[np.int64]],
+) -> dict[str, npt.NDArray[np.int64]]:
+    """Return columns of `kernel_shapes`, with static and dynamic shared memory together.
+
+    Where that is in ``shape`` already, it stays where the two are not known.
+    """
+    static, dynamic = shape["static_shared_bytes"], shape["dynamic_shared_bytes"]
+    told = shape.get("shared_bytes", np.full(len(static), ABSENT))
+    are_known = (static >= 0) & (dynamic >= 0)
+    return {**shape, "shared_bytes": np.where(are_known, static + dynamic, told)}

@@ -71,7 +71,11 @@ def outline_of(trace: Trace) -> Outline:
         info=trace.info,
         recorded=trace.recorded,
         span=trace.span,
-        n_rows={name: len(trace.table(name)) for name, table in TABLES.items() if table.has_times},
+        n_rows={
+            name: len(trace.table(name))
+            for name, table in TABLES.items()
+            if table.has_times and not table.detail_of
+        },
         device_rows={name: _device_rows(trace.table(name)) for name in DEVICE_TABLES},
         process_rows={name: _process_rows(trace.table(name)) for name in OUTLINED_TABLES},
         devices=trace.devices,

@@ -19,8 +19,10 @@ from traceprof.model.window import TimeWindow
 
 __all__ = ["EVENT_TABLES", "SELF_DESCRIPTION", "Survey", "outline_from"]
 
-EVENT_TABLES: Final = tuple(name for name, table in TABLES.items() if table.has_times)
-SELF_DESCRIPTION: Final = frozenset(TABLES.keys() - set(EVENT_TABLES))
+EVENT_TABLES: Final = tuple(
+    name for name, table in TABLES.items() if table.has_times and not table.detail_of
+)
+SELF_DESCRIPTION: Final = frozenset(name for name, table in TABLES.items() if not table.has_times)
 """The tables that say what the file is of: devices, processes, threads, environment."""
 
 

@@ -153,7 +153,9 @@ def gather(folder: Path, profiled: Iterable[int] = ()) -> Captured:
     ``profiled`` are the processes of which a profiler left something.
     """
     events = list(read_events(folder))
-    windows = [(pid, read_kineto_events(path)) for pid, path in window_files(folder)]
+    windows = [
+        (pid, read_kineto_events(path, with_shapes=True)) for pid, path in window_files(folder)
+    ]
     n_events = dict.fromkeys([*profiled, *(pid for pid, _ in windows)], 0)
     n_events |= {part.pid: part.n_events for part in events}
     records = read_process_records(folder)

@@ -20,7 +20,12 @@ from traceprof.formats.kineto.categories import (
     OVERHEADS,
     SYNCS,
 )
-from traceprof.formats.kineto.device import make_copies, make_kernels, make_syncs
+from traceprof.formats.kineto.device import (
+    make_copies,
+    make_kernel_shapes,
+    make_kernels,
+    make_syncs,
+)
 from traceprof.formats.kineto.events import KinetoEvents
 from traceprof.formats.kineto.host import make_api_calls, make_overheads
 from traceprof.formats.kineto.rows import Rows, all_rows
@@ -31,7 +36,7 @@ from traceprof.model.tables import make_table
 __all__ = ["window_tables"]
 
 _ASYNC_PREFIXES: Final = ("gloo:", "mpi:", "ucc:")
-_OF_DEVICES: Final = ("kernels", "copies", "syncs", "api_calls", "overheads")
+_OF_DEVICES: Final = ("kernels", "kernel_shapes", "copies", "syncs", "api_calls", "overheads")
 
 Clock = Callable[[np.ndarray], np.ndarray]
 Windows = Sequence[tuple[int, KinetoEvents]]
@@ -70,6 +75,7 @@ def _stacked(name: str, parts: Iterator[pd.DataFrame]) -> pd.DataFrame:
 def _device_tables(rows: Rows) -> dict[str, pd.DataFrame]:
     return {
         "kernels": make_kernels(rows.of(*KERNELS), ReadOptions()),
+        "kernel_shapes": make_kernel_shapes(rows.of(*KERNELS)),
         "copies": make_copies(rows.of(*COPIES)),
         "syncs": make_syncs(rows.of(*SYNCS)),
         "api_calls": make_api_calls(rows.of(*API_CALLS)),

@@ -1,0 +1,295 @@
+"""Every operation of the devices in the order of time: kernels, copies and memsets, one by one."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, Final, Literal
+
+import numpy as np
+import numpy.typing as npt
+import pandas as pd
+
+from traceprof.errors import UsageError
+from traceprof.facts.device.shapes import launch_shapes
+from traceprof.facts.names.launches import function_names, launch_numbers
+from traceprof.model.results import Column, TableSpec, Unit, key, same
+from traceprof.model.tables import ABSENT
+from traceprof.model.trace import DEVICE_TABLES, Trace
+from traceprof.session.run import Run
+
+__all__ = ["LAUNCHES", "OPERATIONS", "Chosen", "Operations", "operations"]
+
+_CHUNK: Final = 20_000
+_TABLES: Final = frozenset({*DEVICE_TABLES, "kernel_shapes", "devices", "processes", "environment"})
+
+
+def _axes(of: str, meaning: str) -> tuple[Column, ...]:
+    return tuple(same(f"{of}_{axis}", Unit.NUMBER, f"{meaning} in {axis}") for axis in "xyz")
+
+
+OPERATIONS: Final = TableSpec(
+    "operations",
+    "one row per kernel, copy and memset of a device, in the order of their starts",
+    (
+        key("at_ns", "its start, after the start of the run", Unit.AT_NS),
+        same("duration_ns", Unit.NS, "how long it took"),
+        same("rank", Unit.NUMBER, "the rank whose process launched it"),
+        same("device", Unit.NUMBER, "the number of the device in the run"),
+        same("context", Unit.NUMBER, "the CUDA context"),
+        same("stream", Unit.NUMBER, "the number of the stream"),
+        same("correlation", Unit.NUMBER, "the number that ties it to its launch"),
+        *_axes("grid", "blocks"),
+        *_axes("block", "threads of a block"),
+        same("registers", Unit.NUMBER, "registers of a thread"),
+        same("static_shared_bytes", Unit.BYTES, "static shared memory of a block"),
+        same("dynamic_shared_bytes", Unit.BYTES, "dynamic shared memory of a block"),
+        same("shared_bytes", Unit.BYTES, "both together"),
+        same("occupancy_ratio", Unit.RATIO, "the theoretical occupancy"),
+        same("n_bytes", Unit.BYTES, "what a copy or memset moved"),
+        same("bytes_per_s", Unit.BYTES_PER_S, "n_bytes by the duration"),
+        same("src_kind", Unit.TEXT, "the kind of memory that a copy reads"),
+        same("dst_kind", Unit.TEXT, "the kind of memory that it writes"),
+        key("name", "the name of the kernel, or [CUDA memcpy HtoD] …"),
+    ),
+)
+LAUNCHES: Final = TableSpec(
+    "launches",
+    "one row per kernel: how Nsight Compute finds it again",
+    (
+        key("at_ns", "its start, after the start of the run", Unit.AT_NS),
+        same("duration_ns", Unit.NS, "how long it took"),
+        same("rank", Unit.NUMBER, "the rank whose process launched it"),
+        key("function", "the function of the kernel"),
+        same("skip", Unit.COUNT, "how many of that function its process had launched before"),
+        same("command", Unit.TEXT, "the program, where the recording noted it"),
+    ),
+)
+_COPY_NAMES: Final = {
+    "h2d": "[CUDA memcpy HtoD]",
+    "d2h": "[CUDA memcpy DtoH]",
+    "d2d": "[CUDA memcpy DtoD]",
+    "h2h": "[CUDA memcpy HtoH]",
+    "p2p": "[CUDA memcpy PtoP]",
+    "memset": "[CUDA memset]",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Chosen:
+    """Which operations are wanted: those for which all that is said here holds.
+
+    ``name`` is a regular expression that is sought in the name, whatever its case. Durations are
+    in ns. ``longest_first``: by duration instead of start.
+    """
+
+    name: str | None = None
+    kind: Literal["kernel", "copy", "memset"] | None = None
+    devices: Sequence[int] | None = None
+    ranks: Sequence[int] | None = None
+    streams: Sequence[int] | None = None
+    min_ns: int | None = None
+    max_ns: int | None = None
+    n_rows: int | None = None
+    longest_first: bool = False
+
+    def pattern(self) -> re.Pattern[str] | None:
+        """Return what names must match.
+
+        Raises:
+            UsageError: it is no regular expression.
+        """
+        if self.name is None:
+            return None
+        try:
+            return re.compile(self.name, re.IGNORECASE)
+        except re.error as error:
+            raise UsageError(f"--name {self.name!r}: not a regular expression: {error}") from error
+
+
+@dataclass(frozen=True, slots=True)
+class Operations:
+    """``n_rows`` operations were chosen; `chunks` gives them, some thousands at a time."""
+
+    sources: Sequence[_Source]
+    order: npt.NDArray[np.int64]
+
+    @property
+    def n_rows(self) -> int:
+        """How many there are."""
+        return len(self.order)
+
+    def chunks(self) -> Iterator[pd.DataFrame]:
+        """Yield frames with the columns of `OPERATIONS`, in order."""
+        return self._frames(lambda source, rows: source.frame(rows), OPERATIONS)
+
+    def launches(self) -> Iterator[pd.DataFrame]:
+        """Yield frames with the columns of `LAUNCHES` about the kernels, in order."""
+        return self._frames(lambda source, rows: source.launches(rows), LAUNCHES)
+
+    def _frames(
+        self, make: Callable[[_Source, npt.NDArray[np.int64]], pd.DataFrame], spec: TableSpec
+    ) -> Iterator[pd.DataFrame]:
+        firsts = np.cumsum([0, *(len(source.rows) for source in self.sources)])
+        for begin in range(0, len(self.order), _CHUNK):
+            wanted = self.order[begin : begin + _CHUNK]
+            owner = np.searchsorted(firsts, wanted, side="right") - 1
+            parts = []
+            for number in np.unique(owner).tolist():
+                here = np.flatnonzero(owner == number)
+                source = self.sources[number]
+                frame = make(source, source.rows[wanted[here] - firsts[number]])
+                parts.append(frame.set_axis(here, axis="index"))
+            yield spec.frame(pd.concat(parts).sort_index())
+
+
+@dataclass(frozen=True, slots=True)
+class _Source:
+    """The rows of one table of one rank that were chosen."""
+
+    trace: Trace
+    table: str
+    rows: npt.NDArray[np.int64]
+    zero_ns: int
+
+    def frame(self, rows: npt.NDArray[np.int64]) -> pd.DataFrame:
+        """Return rows of the table as `OPERATIONS` has them."""
+        events = self.trace.table(self.table).iloc[rows].reset_index(drop=True)
+        duration = events["end_ns"] - events["start_ns"]
+        frame = events[["device", "stream", "correlation"]].assign(
+            at_ns=events["start_ns"] - self.zero_ns,
+            duration_ns=duration,
+            rank=_ranks_of(self.trace, events["process"].to_numpy()),
+        )
+        if self.table == "kernels":
+            return frame.assign(**self._shape_columns(rows), name=events["name"].astype(object))
+        return frame.assign(
+            n_bytes=events["n_bytes"],
+            bytes_per_s=events["n_bytes"] * 1e9 / duration.where(duration > 0),
+            src_kind=_kinds(events["src_kind"]),
+            dst_kind=_kinds(events["dst_kind"]),
+            name=_copy_names(events["direction"], _is_managed(events)),
+        )
+
+    def launches(self, rows: npt.NDArray[np.int64]) -> pd.DataFrame:
+        """Return rows of the kernels as `LAUNCHES` has them."""
+        kernels = self.trace.kernels.iloc[rows].reset_index(drop=True)
+        return pd.DataFrame(
+            {
+                "at_ns": kernels["start_ns"] - self.zero_ns,
+                "duration_ns": kernels["end_ns"] - kernels["start_ns"],
+                "rank": _ranks_of(self.trace, kernels["process"].to_numpy()),
+                "function": function_names(kernels).astype(object),
+                "skip": launch_numbers(self.trace)[rows],
+                "command": _setting(self.trace, "command"),
+            }
+        )
+
+    def _shape_columns(self, rows: npt.NDArray[np.int64]) -> dict[str, Any]:
+        trace = self.trace
+        if trace.kernel_shapes.empty:
+            return {}
+        launched = launch_shapes(trace)
+        told = launched.table.iloc[launched.of_kernel[rows]]
+        shown = [c.name for c in OPERATIONS if c.name in told and c.name != "device"]
+        columns: dict[str, Any] = {name: told[name].to_numpy() for name in shown}
+        return {**columns, "context": launched.contexts[rows]}
+
+
+def _ranks_of(trace: Trace, processes: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+    known = dict(zip(trace.processes["process"], trace.processes["rank"], strict=True))
+    distinct, place = np.unique(processes, return_inverse=True)
+    return np.array([known.get(one, ABSENT) for one in distinct.tolist()], np.int64)[place.ravel()]
+
+
+def _setting(trace: Trace, name: str) -> str:
+    known = trace.environment.loc[trace.environment["name"] == name, "value"]
+    return str(known.iloc[0]) if len(known) else ""
+
+
+def _kinds(values: pd.Series) -> pd.Series:
+    return values.astype(object).where(values.astype(object) != "unknown", "")
+
+
+def _is_managed(copies: pd.DataFrame) -> pd.Series:
+    """Return which copies are migrations of unified memory."""
+    return (copies["src_kind"] == "managed") & (copies["dst_kind"] == "managed")
+
+
+def _copy_names(directions: pd.Series, is_managed: pd.Series) -> list[str]:
+    names = directions.astype(object).map(_COPY_NAMES).fillna("[CUDA memcpy]")
+    return names.mask(is_managed, names.str.replace("CUDA", "CUDA Unified Memory")).tolist()
+
+
+def operations(run: Run, chosen: Chosen | None = None) -> Operations:
+    """Return the operations of the run's window that are chosen; one that it cuts is there whole.
+
+    Raises:
+        NotRecordedError: no work of a device was recorded.
+        UsageError: the window is none of this run, or the name no regular expression.
+    """
+    chosen = chosen or Chosen()
+    pattern = chosen.pattern()
+    ranks = run.of_ranks(_TABLES)
+    if not ranks.recorded & set(DEVICE_TABLES):
+        ranks.require("kernels")
+    zero_ns = ranks.whole.span.start_ns
+    sources = []
+    for part in ranks:
+        for table in DEVICE_TABLES:
+            rows = _chosen_rows(part, table, chosen, pattern)
+            if len(rows):
+                sources.append(_Source(part.whole, table, rows, zero_ns))
+    return Operations(sources, _order(sources, chosen))
+
+
+def _order(sources: Sequence[_Source], chosen: Chosen) -> npt.NDArray[np.int64]:
+    if not sources:
+        return np.empty(0, np.int64)
+    tables = [source.trace.table(source.table) for source in sources]
+    starts, ends = (
+        np.concatenate(
+            [table[time].to_numpy()[s.rows] for table, s in zip(tables, sources, strict=True)]
+        )
+        for time in ("start_ns", "end_ns")
+    )
+    first = (starts, starts - ends) if chosen.longest_first else (starts,)
+    return np.lexsort(first)[: chosen.n_rows]
+
+
+def _chosen_rows(
+    part: Trace, table: str, chosen: Chosen, pattern: re.Pattern[str] | None
+) -> npt.NDArray[np.int64]:
+    """Return the numbers of the rows in the table of the whole trace."""
+    whole = part.whole.table(table)
+    rows = np.arange(len(whole))[part.rows_in_whole(table)]
+    events = whole.iloc[rows]
+    keep = np.ones(len(rows), np.bool_)
+    for column, wanted in (("device", chosen.devices), ("stream", chosen.streams)):
+        if wanted is not None:
+            keep &= np.isin(events[column].to_numpy(), list(wanted))
+    if chosen.ranks is not None:
+        keep &= np.isin(_ranks_of(part, events["process"].to_numpy()), list(chosen.ranks))
+    duration = (events["end_ns"] - events["start_ns"]).to_numpy()
+    if chosen.min_ns is not None:
+        keep &= duration >= chosen.min_ns
+    if chosen.max_ns is not None:
+        keep &= duration <= chosen.max_ns
+    if chosen.kind is not None:
+        keep &= _is_of_kind(events, table, chosen.kind)
+    if pattern is not None:
+        names = (
+            events["name"]
+            if table == "kernels"
+            else pd.Series(_copy_names(events["direction"], _is_managed(events)), dtype="category")
+        )
+        fits = np.array([bool(pattern.search(str(one))) for one in names.cat.categories], np.bool_)
+        keep &= fits[names.cat.codes.to_numpy()] if len(fits) else False
+    return rows[keep]
+
+
+def _is_of_kind(events: pd.DataFrame, table: str, kind: str) -> npt.NDArray[np.bool_]:
+    if table == "kernels" or kind == "kernel":
+        return np.full(len(events), (table == "kernels") == (kind == "kernel"), np.bool_)
+    return np.asarray((events["direction"] == "memset") == (kind == "memset"), np.bool_)
