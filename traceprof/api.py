@@ -14,6 +14,7 @@ from traceprof.comparison.scaling import scaling as sizes_compared
 from traceprof.errors import UsageError
 from traceprof.model.results import Result as PlainResult
 from traceprof.model.summary import Summary
+from traceprof.query.engine import Limits
 from traceprof.render.formatting import sentences
 from traceprof.render.html_text import piece_of_html, result_html
 from traceprof.render.sections import head_of
@@ -24,6 +25,7 @@ from traceprof.session.explaining.explain import explain
 from traceprof.session.explaining.spec import NAME as EXPLAIN
 from traceprof.session.keeping import keep_file, name_of_files, with_places
 from traceprof.session.options import Align, Opening, split_cluster
+from traceprof.session.querying import query
 from traceprof.session.records import list_of_runs
 from traceprof.session.run import Run as SessionRun
 from traceprof.session.run import open_run
@@ -120,6 +122,24 @@ class Run(SessionRun):
             NotRecordedError: no device was recorded in both of them.
         """
         return _shown(explain(self, window, against), EXPLAIN)
+
+    def query(self, sql: str, *, rows: int = 1_000_000, timeout_s: float = 60.0) -> pd.DataFrame:
+        """Return what a SELECT says of the window, without one of the whole run.
+
+        >>> run.query("SELECT name, sum(duration_ns) AS ns FROM kernels GROUP BY name")
+
+        The views are those that ``traceprof query --schema`` prints; unknown values are None.
+        ``attrs["is_cut"]`` says whether there were more than ``rows``, ``attrs["remarks"]`` what
+        was not recorded.
+
+        Raises:
+            UsageError: the statement is wrong, no SELECT, or needs too much time or memory.
+            TraceError: a file cannot be read.
+        """
+        found = query(self, sql, Limits(n_rows=rows, seconds=timeout_s))
+        frame = pd.DataFrame(found.rows.rows, columns=list(found.rows.columns))
+        frame.attrs |= {"is_cut": found.rows.is_cut, "remarks": list(found.remarks)}
+        return frame
 
     def __getattr__(self, name: str) -> Callable[[], Result]:
         self._check_name(name)

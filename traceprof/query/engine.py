@@ -1,0 +1,273 @@
+"""One SELECT about views in memory, by SQLite, which may read these and do nothing else.
+
+The statement is prepared about empty views first: that tells what it reads, and only that is
+loaded. What SQLite asks leave for (reading, functions, files, settings) is refused unless it is
+listed here.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from time import monotonic
+from typing import Any, Final
+
+from traceprof.errors import UsageError
+from traceprof.query.views import View
+
+__all__ = ["FUNCTIONS", "Limits", "Query", "Rows"]
+
+FUNCTIONS: Final = frozenset(
+    (
+        *("abs", "avg", "coalesce", "count", "cume_dist", "dense_rank", "first_value"),
+        *("format", "glob", "group_concat", "hex", "ifnull", "iif", "instr"),
+        *("lag", "last_value", "lead", "length", "like", "lower", "ltrim"),
+        *("max", "min", "nth_value", "ntile", "nullif", "percent_rank", "printf"),
+        *("quote", "rank", "replace", "round", "row_number", "rtrim", "sign"),
+        *("string_agg", "substr", "substring", "sum", "total", "trim", "typeof"),
+        *("unicode", "upper", "acos", "asin", "atan", "atan2", "ceil"),
+        *("ceiling", "cos", "cosh", "degrees", "exp", "floor", "ln"),
+        *("log", "log10", "log2", "mod", "pi", "pow", "power"),
+        *("radians", "sin", "sinh", "sqrt", "tan", "tanh", "trunc"),
+    )
+)
+"""The functions that a query may call; which of them there are depends on SQLite's version."""
+
+_READING: Final = frozenset(
+    {sqlite3.SQLITE_SELECT, sqlite3.SQLITE_READ, sqlite3.SQLITE_FUNCTION, sqlite3.SQLITE_RECURSIVE}
+)
+_STEPS_BETWEEN_LOOKS: Final = 10_000
+_LIMITS: Final = {
+    sqlite3.SQLITE_LIMIT_LENGTH: 1_000_000,
+    sqlite3.SQLITE_LIMIT_SQL_LENGTH: 100_000,
+    sqlite3.SQLITE_LIMIT_EXPR_DEPTH: 200,
+    sqlite3.SQLITE_LIMIT_COMPOUND_SELECT: 100,
+    sqlite3.SQLITE_LIMIT_ATTACHED: 0,
+    sqlite3.SQLITE_LIMIT_WORKER_THREADS: 0,
+    sqlite3.SQLITE_LIMIT_LIKE_PATTERN_LENGTH: 1_000,
+}
+_BYTES_OF_CELL: Final = 56  # what Python takes for a small number and its place in the row
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """How far a query may go: rows that it gives, its time, the memory of SQLite and of the rows.
+
+    SQLite keeps the lowest ``sqlite_bytes`` for the whole process, whoever else uses it there.
+    """
+
+    n_rows: int = 1_000_000
+    seconds: float = 60.0
+    sqlite_bytes: int = 4 << 30
+    answer_bytes: int = 1 << 30
+
+
+@dataclass(frozen=True, slots=True)
+class Rows:
+    """The answer: names of the columns, each once, and rows; None is what is not known."""
+
+    columns: tuple[str, ...]
+    rows: list[tuple[Any, ...]]
+    is_cut: bool = False
+
+
+@dataclass
+class Query:
+    """A statement about ``views``; `add` the rows of what it `reads`, then `run` it once.
+
+    Raises:
+        UsageError: it is no single SELECT, is wrong, or wants what it may not have.
+    """
+
+    sql: str
+    views: Sequence[View]
+    limits: Limits = field(default_factory=Limits)
+    reads: dict[str, frozenset[str]] = field(init=False, default_factory=dict)
+    """The views that it reads, and of each the columns."""
+
+    def __post_init__(self) -> None:
+        self._names = {view.name: view for view in self.views}
+        self._refused = ""
+        self._is_select = False
+        self._ends = 0.0
+        self._stopped: BaseException | None = None
+        self._connection = sqlite3.connect(":memory:", isolation_level=None)
+        self._connection.text_factory = lambda data: data.decode("utf-8", "replace")
+        # Nothing goes to a file, not even what is sorted.
+        self._connection.execute("PRAGMA temp_store=MEMORY")
+        self._connection.execute(f"PRAGMA hard_heap_limit={self.limits.sqlite_bytes}")
+        for view in self.views:
+            columns = ", ".join(f'"{column.name}" {column.type}' for column in view.columns)
+            self._connection.execute(f'CREATE TABLE "{view.name}" ({columns})')
+        try:
+            self._prepare()
+        except BaseException:
+            self.close()
+            raise
+
+    def __enter__(self) -> Query:
+        return self
+
+    def __exit__(self, *_error: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Drop what was loaded."""
+        self._connection.close()
+
+    def _prepare(self) -> None:
+        for limit, value in _LIMITS.items():
+            self._connection.setlimit(limit, value)
+        self._execute(f"EXPLAIN {self.sql}")
+        self._connection.set_authorizer(None)  # for what is loaded
+        if not self._is_select:
+            raise UsageError("the query is no SELECT, and nothing else is allowed")
+
+    def _execute(self, sql: str) -> sqlite3.Cursor:
+        """Run ``sql`` with leave to read alone."""
+        self._connection.set_authorizer(self._may)
+        try:
+            return self._connection.execute(sql)
+        except Exception as error:
+            raise self._told(error) from error
+
+    def _may(
+        self,
+        action: int,
+        first: str | None,
+        second: str | None,
+        _schema: str | None,
+        _by: str | None,
+    ) -> int:
+        """Return whether SQLite may do something: called for all that a statement wants."""
+        if action == sqlite3.SQLITE_SELECT:
+            self._is_select = True
+        elif action == sqlite3.SQLITE_FUNCTION:
+            if (second or "").lower() not in FUNCTIONS:
+                return self._refuse(f"the function {second}")
+        elif action == sqlite3.SQLITE_READ:
+            return self._may_read(first or "", second or "")
+        elif action not in _READING:
+            return self._refuse(_ACTIONS.get(action, "anything else"))
+        return sqlite3.SQLITE_OK
+
+    def _may_read(self, table: str, column: str) -> int:
+        if table in self._names:
+            known = self.reads.get(table, frozenset())
+            self.reads[table] = known | {column} if column else known
+            return sqlite3.SQLITE_OK
+        # Of a WITH of the query itself SQLite asks so where no column is read: count(*).
+        if not column and not table.lower().startswith(("sqlite_", "pragma_")):
+            return sqlite3.SQLITE_OK
+        return self._refuse(f"the table {table}")
+
+    def _refuse(self, what: str) -> int:
+        self._refused = self._refused or what
+        return sqlite3.SQLITE_DENY
+
+    def add(self, view: str, columns: Mapping[str, Sequence[Any]], n_rows: int) -> None:
+        """Append rows to a view; columns that are left out are NULL.
+
+        Raises:
+            UsageError: they need more memory than there may be.
+        """
+        if not n_rows:
+            return
+        given = columns or {self._names[view].names[0]: [None] * n_rows}
+        names = ", ".join(f'"{name}"' for name in given)
+        marks = ", ".join("?" * len(given))
+        try:
+            self._connection.executemany(
+                f'INSERT INTO "{view}" ({names}) VALUES ({marks})',
+                zip(*given.values(), strict=True),
+            )
+        except (MemoryError, sqlite3.Error) as error:
+            raise self._told(error) from error
+
+    def run(self) -> Rows:
+        """Return the answer.
+
+        Raises:
+            UsageError: SQLite refuses, or it takes more time or memory than it may.
+        """
+        self._connection.execute("PRAGMA query_only=ON")
+        self._ends = monotonic() + self.limits.seconds
+        self._connection.set_progress_handler(self._look, _STEPS_BETWEEN_LOOKS)
+        cursor = self._execute(self.sql)
+        try:
+            return self._fetched(cursor)
+        except (MemoryError, sqlite3.Error) as error:
+            raise self._told(error) from error
+
+    def _look(self) -> int:
+        """Return whether to stop; an interrupt of the program comes here, and must not be lost."""
+        try:
+            return int(monotonic() > self._ends)
+        except BaseException as error:  # noqa: BLE001  (raised again once SQLite has stopped)
+            self._stopped = error
+            return 1
+
+    def _fetched(self, cursor: sqlite3.Cursor) -> Rows:
+        names = _distinct(column[0] for column in cursor.description)
+        rows: list[tuple[Any, ...]] = []
+        size = 0
+        for row in cursor:
+            if len(rows) == self.limits.n_rows:
+                return Rows(names, rows, is_cut=True)
+            texts = sum(len(cell) for cell in row if isinstance(cell, str | bytes))
+            size += texts + _BYTES_OF_CELL * len(row)
+            if size > self.limits.answer_bytes:
+                raise UsageError("the answer needs too much memory: ask for fewer rows or columns")
+            rows.append(row)
+        return Rows(names, rows)
+
+    def _told(self, error: Exception) -> BaseException:
+        """Return what is to be raised in place of ``error``."""
+        if self._stopped is not None:
+            return self._stopped
+        if self._refused:
+            return UsageError(
+                f"a query may only read the views of --schema: {self._refused} is refused"
+            )
+        if isinstance(error, MemoryError):
+            return UsageError(
+                "the query needs too much memory: ask for fewer rows or columns, or a --window"
+            )
+        if getattr(error, "sqlite_errorcode", None) == sqlite3.SQLITE_INTERRUPT:
+            return UsageError(
+                f"the query was stopped after {self.limits.seconds:g} s: ask for less, or allow "
+                "more with --timeout"
+            )
+        return UsageError(f"SQL: {error} (--schema prints views and columns)")
+
+
+def _distinct(names: Iterable[str]) -> tuple[str, ...]:
+    found: dict[str, None] = {}
+    for name in names:
+        own, number = name, 2
+        while own in found:
+            own, number = f"{name}_{number}", number + 1
+        found[own] = None
+    return tuple(found)
+
+
+_ACTIONS: Final = {
+    sqlite3.SQLITE_ATTACH: "ATTACH",
+    sqlite3.SQLITE_DETACH: "DETACH",
+    sqlite3.SQLITE_PRAGMA: "PRAGMA",
+    sqlite3.SQLITE_TRANSACTION: "a transaction",
+    sqlite3.SQLITE_SAVEPOINT: "a savepoint",
+    sqlite3.SQLITE_INSERT: "writing, or making a table,",
+    sqlite3.SQLITE_UPDATE: "writing",
+    sqlite3.SQLITE_DELETE: "writing",
+    sqlite3.SQLITE_CREATE_VTABLE: "CREATE",
+    sqlite3.SQLITE_CREATE_TABLE: "CREATE",
+    sqlite3.SQLITE_CREATE_TEMP_TABLE: "CREATE",
+    sqlite3.SQLITE_CREATE_VIEW: "CREATE",
+    sqlite3.SQLITE_CREATE_INDEX: "CREATE",
+    sqlite3.SQLITE_DROP_TABLE: "DROP",
+    sqlite3.SQLITE_ALTER_TABLE: "ALTER",
+    sqlite3.SQLITE_ANALYZE: "ANALYZE",
+    sqlite3.SQLITE_REINDEX: "REINDEX",
+}

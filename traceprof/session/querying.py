@@ -1,0 +1,153 @@
+"""SQL about a run: its tables and its steps as views, in the window, without what is secret."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, Final
+
+import pandas as pd
+
+from traceprof.analysis import load_analysis
+from traceprof.errors import NotRecordedError
+from traceprof.model.results import Unit
+from traceprof.model.tables import ABSENT, TABLES
+from traceprof.query.columns import plain_columns
+from traceprof.query.engine import Limits, Query, Rows
+from traceprof.query.views import VIEWS_OF_TABLES, View, ViewColumn
+from traceprof.session.material import Material
+from traceprof.session.run import Run
+
+__all__ = ["Answer", "query", "views"]
+
+STEPS: Final = "steps"
+_TYPES: Final = {Unit.TEXT: "TEXT", Unit.RATIO: "REAL", Unit.PER_S: "REAL"}
+_BORDERS: Final = (
+    ViewColumn("start_ns", "INTEGER", "ns after the start of the run"),
+    ViewColumn("end_ns", "INTEGER", "start_ns + duration_ns"),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """The rows that a query gives, and remarks on what it asked for and was not recorded."""
+
+    rows: Rows
+    remarks: tuple[str, ...] = ()
+
+
+def views() -> tuple[View, ...]:
+    """Return what a query may read: the tables of a trace, and the steps."""
+    table = load_analysis(STEPS).spec.tables[0]
+    columns = [
+        ViewColumn(column.name, _TYPES.get(column.unit, "INTEGER"), column.meaning)
+        for column in table
+        if column.name != "at_ns"
+    ]
+    rank = ViewColumn("rank", "INTEGER", "the rank of the process")
+    first, rest = columns[:2], columns[2:]
+    about = "one row per process and step, as `traceprof show steps`; NULL: not recorded"
+    steps = View(STEPS, about, (first[0], rank, first[1], *_BORDERS, *rest))
+    return (*VIEWS_OF_TABLES.values(), steps)
+
+
+def query(run: Run, sql: str, limits: Limits | None = None) -> Answer:
+    """Return what one SELECT says of the run; without a window of all of it.
+
+    Rows that the window cuts are clipped, and bytes shared out, as analyses see them.
+
+    Raises:
+        UsageError: the statement is wrong, no SELECT, or takes more time or memory than it may.
+        TraceError: a file cannot be read.
+    """
+    with Query(sql, views(), limits or Limits()) as asked:
+        source = _Source(run, asked.reads)
+        remarks = tuple(source.remarks())
+        for name, columns, n_rows in source.rows():
+            asked.add(name, columns, n_rows)
+        return Answer(asked.run(), remarks)
+
+
+@dataclass
+class _Source:
+    """Of a run the columns of views that are ``reads``."""
+
+    run: Run
+    reads: Mapping[str, frozenset[str]]
+
+    @cached_property
+    def material(self) -> Material:
+        """The run without secrets."""
+        return Material(self.run)
+
+    @cached_property
+    def ranks(self) -> dict[int, int]:
+        """The ranks of processes, ABSENT where they have none."""
+        known = self.material.ranks.table("processes")
+        return dict(zip(known["process"].tolist(), known["rank"].tolist(), strict=True))
+
+    def remarks(self) -> Iterator[str]:
+        """Yield what of the tables was not recorded: they have no rows, which is not none."""
+        for name in self.reads:
+            if name in TABLES and TABLES[name].has_times:
+                try:
+                    self.material.ranks.require(name)
+                except NotRecordedError as error:
+                    yield str(error)
+        if STEPS in self.reads and not len(self.steps):
+            yield "no steps are known here, so that the view steps is empty"
+
+    def rows(self) -> Iterator[tuple[str, dict[str, list[Any]], int]]:
+        """Yield the views that are read, some rows at a time."""
+        for name, frame in self._frames():
+            kinds, wanted = TABLES[name].columns, self.reads[name]
+            zero_ns = self.material.ranks.whole.span.start_ns
+            yield name, plain_columns(frame, kinds, wanted, zero_ns, self.ranks), len(frame)
+        if STEPS in self.reads:
+            yield STEPS, self._columns_of_steps(), len(self.steps)
+
+    def _frames(self) -> Iterator[tuple[str, pd.DataFrame]]:
+        asked = [name for name in self.reads if name in TABLES]
+        events = frozenset(name for name in asked if TABLES[name].has_times)
+        for name in asked:
+            if name not in events:
+                yield name, self.material.ranks.table(name)
+        if not events:
+            return
+        if self.material.window is None:
+            for part in self.material.parts(events):
+                yield from part.frames.items()
+            return
+        for trace in self.run.of_ranks(events):
+            for name in sorted(events):
+                yield name, self.material.masked(name, trace.table(name))
+
+    @cached_property
+    def steps(self) -> pd.DataFrame:
+        """The steps in the window; none where they were not recorded."""
+        try:
+            result = self.run.within(self.run.window or "all").result(STEPS)
+        except NotRecordedError:
+            return pd.DataFrame()
+        # Turns of a pattern are no steps.
+        return result.table.iloc[:0] if result.scalars["is_pattern"] else result.table
+
+    def _columns_of_steps(self) -> dict[str, list[Any]]:
+        steps, wanted = self.steps, self.reads[STEPS]
+        found = {name: _plain(steps[name]) for name in steps if name in wanted}
+        if "start_ns" in wanted:
+            found["start_ns"] = _plain(steps["at_ns"])
+        if "end_ns" in wanted:
+            found["end_ns"] = _plain(steps["at_ns"] + steps["duration_ns"])
+        if "rank" in wanted:
+            ranks = (self.ranks.get(one, ABSENT) for one in steps["process"].tolist())
+            found["rank"] = [None if rank == ABSENT else rank for rank in ranks]
+        return found
+
+
+def _plain(values: pd.Series) -> list[Any]:
+    """Return values of a result as SQLite takes them."""
+    known = values.notna()
+    pairs = zip(values.tolist(), known.tolist(), strict=True)
+    return [value if is_known else None for value, is_known in pairs]
