@@ -35,7 +35,7 @@ _NAMES: Final = (*CAUSES, DRAINED)
 
 def gaps_of_ranks(ranks: Ranks) -> pd.DataFrame:
     """Return the gaps of all ranks: `find_gaps`, and ``part``, the place of the rank."""
-    found = [find_gaps(part).assign(part=i) for i, part in enumerate(ranks)]
+    found = [gaps.assign(part=i) for i, gaps in enumerate(ranks.each(find_gaps))]
     filled = [gaps for gaps in found if len(gaps)] or found[:1]
     return filled[0] if len(filled) == 1 else pd.concat(filled, ignore_index=True)
 
