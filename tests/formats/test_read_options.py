@@ -103,10 +103,10 @@ def windows_of(trace: Trace) -> list[TimeWindow]:
 
 
 def check_window(path: Path, window: TimeWindow, tables: frozenset[str] | None = None) -> None:
-    whole = whole_trace(path)
+    whole, tables = whole_trace(path), tables or frozenset(TABLES)
     part = open_trace(path, ReadOptions(tables=tables, window=window))
     assert (part.recorded, part.span, part.info) == (whole.recorded, whole.span, whole.info)
-    for name in TABLES if tables is None else tables:
+    for name in tables:
         expected, found = whole.table(name), part.table(name)
         if name in WINDOWED_TABLES:
             expected = overlapping(expected, window)

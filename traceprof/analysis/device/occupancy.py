@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Final
 
 import numpy as np
@@ -80,12 +81,12 @@ def measure_occupancy(trace: Trace) -> Result:
     shape = shapes.table.iloc[found["shape"]].reset_index(drop=True)
     names = kernels["name"].cat.categories
     table = found[["count", "total_ns"]].assign(
-        name=[str(names[code]) for code in found["name"]],
-        **{of: _triples(shape, of) for of in _SIZES},
+        name=_texts([str(names[code]) for code in found["name"]]),
+        **{of: _texts(_triples(shape, of)) for of in _SIZES},
         registers=_or_none(shape["registers"]),
         shared_bytes=_or_none(shape["shared_bytes"]),
         occupancy_ratio=shape["occupancy_ratio"],
-        limiter=shape["limiter"],
+        limiter=_texts(shape["limiter"]),
         sm_blocks=_or_none(shape["sm_blocks"]),
         waves=shape["waves"],
         tail_ratio=shape["tail_ratio"],
@@ -96,6 +97,10 @@ def measure_occupancy(trace: Trace) -> Result:
 def _triples(shape: pd.DataFrame, of: str) -> list[str]:
     sizes = zip(*(shape[f"{of}_{axis}"].tolist() for axis in "xyz"), strict=True)
     return ["" if min(each) < 0 else "×".join(map(str, each)) for each in sizes]
+
+
+def _texts(values: Iterable[str]) -> pd.Series:
+    return pd.Series(list(values), dtype=object)
 
 
 def _or_none(values: pd.Series) -> np.ndarray:
