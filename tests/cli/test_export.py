@@ -74,6 +74,16 @@ def unpacked(output: Path) -> bytes:
     return found
 
 
+def test_gauges_of_names_are_without_the_secret(trace: Path, tmp_path: Path) -> None:
+    arguments = ("--to", "openmetrics", "--results", "kernels,ranges", "-w", "all")
+    export(trace, *arguments, "-o", tmp_path / "out")
+    text = (tmp_path / "out").read_text("utf-8")
+    assert 'name="k_' in text
+    assert SECRET not in text
+    export(trace, *arguments, "-o", tmp_path / "kept", "--keep-secrets")
+    assert f'name="k_{SECRET}"' in (tmp_path / "kept").read_text("utf-8")
+
+
 def test_secrets_are_passed_on_where_they_are_asked_for(trace: Path, tmp_path: Path) -> None:
     export(trace, "--to", "csv", "-o", tmp_path / "out", "--keep-secrets")
     assert f"k_{SECRET}".encode() in everything_in(tmp_path / "out")
@@ -85,6 +95,7 @@ def test_secrets_are_passed_on_where_they_are_asked_for(trace: Path, tmp_path: P
         (["--to", "pdf"], "--to pdf: expected one of"),
         (["--to", "csv", "--tables", "kernel"], "no table kernel: there are kernels"),
         (["--to", "parquet", "--results", "kernel"], "no analysis kernel"),
+        (["--to", "tensorboard", "--results", "steps"], "--to tensorboard takes none"),
         (["--to", "parquet", "-w", "step:99"], "step"),
         (["--to", "parquet", "--ranks", "x"], "expected numbers"),
     ],

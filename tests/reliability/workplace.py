@@ -67,6 +67,11 @@ JOBS: Final = (
         ("export", "trace.sqlite", "--to", "perfetto", "-o", "out.json", "-f"),
         "out.json",
     ),
+    Job(
+        "query -o",
+        ("query", "trace.sqlite", "SELECT * FROM kernels", "--json", "-o", "out.json", "-f"),
+        "out.json",
+    ),
     Job("compare -o", ("compare", "a.sqlite", "b.sqlite", "-o", "out.html", "-f"), "out.html"),
     Job("scaling -o", ("scaling", "a.sqlite", "run", "-o", "out.html", "-f"), "out.html"),
     Job("nodes -o", ("nodes", "run", "-o", "out.html", "-f"), "out.html"),

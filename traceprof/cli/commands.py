@@ -67,7 +67,7 @@ COMMANDS: Final[tuple[Command, ...]] = (
     Command("timeline", "an interactive timeline in one file; PNG and SVG, too"),
     Command("view", "the same live in a browser, traces of any size side by side"),
     Command("cut", "a window of a trace as a smaller trace of the same format"),
-    Command("export", "a trace for other tools: Perfetto, Parquet, Arrow, CSV"),
+    Command("export", "a trace for other tools: Perfetto, TensorBoard, CSV …"),
     Command("query", "SQL about kernels, copies, ranges, steps …; --schema: the views"),
     Command("runs", "a database of runs: add, list, show, tag, rm, export", commands=_OF_RUNS),
     Command("info", "what is in a trace or a run"),

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 
 __all__ = ["export"]
 
+_OF_RESULTS = ("parquet", "arrow", "csv", "openmetrics")
 _FORMS = ", ".join(one.name for one in EXPORTERS)
 
 
@@ -43,7 +44,7 @@ def export(
             "-w",
             metavar="WINDOW",
             help="12ms..30ms, step:100..110, range:NAME, steady, active or all. Default: of a "
-            "trace all, of results the steady steps.",
+            "trace and of scalars of steps all, of results the steady steps.",
         ),
     ] = None,
     ranks: Annotated[
@@ -58,7 +59,8 @@ def export(
         typer.Option(
             "--results",
             metavar="LIST",
-            help="Results instead of the trace (parquet, arrow, csv): steps,kernels … or all.",
+            help="Results instead of the trace (parquet, arrow, csv), or these (openmetrics): "
+            "steps,kernels … or all.",
         ),
     ] = None,
     keep_secrets: Annotated[
@@ -67,7 +69,7 @@ def export(
     ] = False,
     force: Force = False,
 ) -> None:
-    """A trace in a form that other tools read: Perfetto, Parquet, Arrow, CSV."""
+    """A trace in a form that other tools read: Perfetto, Parquet, CSV, TensorBoard and more."""
     from traceprof.cli.options import numbers_of
     from traceprof.cli.output import message
     from traceprof.cli.progress import Progress, ended_by_signals
@@ -78,8 +80,9 @@ def export(
 
     exporter = exporter_called(to)
     asked = [] if results is None else check_analyses(_names(results))
-    if asked and to not in ("parquet", "arrow", "csv"):
-        raise UsageError(f"--results: --to {to} takes none; parquet, arrow and csv do")
+    if asked and to not in _OF_RESULTS:
+        known = ", ".join(_OF_RESULTS)
+        raise UsageError(f"--results: --to {to} takes none; expected one of {known}")
     request = Request(
         output,
         None if tables is None else check_tables(_names(tables)),

@@ -34,6 +34,8 @@ EXPORTERS: Final[tuple[Exporter, ...]] = (
     Exporter("parquet", "a folder of Parquet files, a table each", "tables"),
     Exporter("arrow", "a folder of Arrow (Feather) files, a table each", "tables"),
     Exporter("csv", "a folder of CSV files, or one with --tables NAME", "csv_files"),
+    Exporter("tensorboard", "scalars of every step, a folder for each rank", "tensorboard"),
+    Exporter("openmetrics", "text of gauges about the window", "openmetrics"),
 )
 """The forms by name, in the order of the help."""
 

@@ -189,6 +189,10 @@ class Material:
         """Return rows of table ``name`` without secrets."""
         return masked_frame(name, frame, self._secrets)
 
+    def masked_text(self, text: str) -> str:
+        """Return a text of an answer about the run without secrets."""
+        return text if self.is_secret_kept else masked_text(_without(text, self._secrets))
+
 
 def masked_frame(name: str, frame: pd.DataFrame, secrets: Sequence[str]) -> pd.DataFrame:
     """Return rows of table ``name`` without ``secrets``, and without what tells to be one.

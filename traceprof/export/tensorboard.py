@@ -1,0 +1,166 @@
+"""``tensorboard``: scalars of every step, a run of TensorBoard for each rank."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any, Final
+
+import pandas as pd
+
+from traceprof.errors import UsageError
+from traceprof.export.base import Export, Exported, Request
+from traceprof.export.event_files import record, scalars_event, version_event
+from traceprof.files import new_folder
+from traceprof.model.parts import PARTS
+from traceprof.model.tables import ABSENT
+from traceprof.render.formatting import note_text
+from traceprof.render.shown import rows_of
+from traceprof.session.answer import Document, answer
+from traceprof.session.run import Run
+from traceprof.units import NS_PER_MS, NS_PER_S
+
+__all__ = ["EXPORTS"]
+
+_STEPS: Final = "steps"
+_COLLECTIVES: Final = "collective-events"
+_ROUTES: Final = ("h2d", "d2h")
+
+
+def _export(run: Run, request: Request) -> Exported:
+    if request.tables is not None:
+        raise UsageError("--tables: --to tensorboard takes none; it writes scalars of steps")
+    done = Exported(request.output)
+    everything = run.within("all") if run.window is None else run
+    document = answer(everything, (_STEPS, _COLLECTIVES))
+    steps = _steps(document)
+    names = _names(run, steps, request)
+    rates = _bus_rates(document)
+    epoch_ns = document.info.utc_epoch_ns
+    if epoch_ns is None:
+        done.remark("the wall clock was not recorded: times are seconds after the start of the run")
+    zero_ns = 0 if epoch_ns is None else epoch_ns + document.span.start_ns
+    if document.results[_STEPS].scalars["is_pattern"]:
+        done.remark("no steps are known: these are turns of a pattern of kernels that repeats")
+    with new_folder(request.output) as folder:
+        for process, name in names.items():
+            rows = rows_of(_with_what_is_known(steps[steps["process"] == process]))
+            done.n_rows += _write(folder / name, rows, rates, zero_ns)
+    return done
+
+
+def _steps(document: Document) -> pd.DataFrame:
+    """Return the table of steps.
+
+    Raises:
+        UsageError: there are none.
+    """
+    result = document.results.get(_STEPS)
+    if result is None or result.table.empty:
+        why = document.missing.get(_STEPS) if result is None else note_text(result.notes[0])
+        raise UsageError(f"nothing to write: {why}")
+    return result.table
+
+
+def _with_what_is_known(steps: pd.DataFrame) -> pd.DataFrame:
+    """Return the steps of a process without sums that others have, and it nowhere: no zeros."""
+    sums = [f"{route}_bytes" for route in _ROUTES if f"{route}_bytes" in steps]
+    steps = steps.drop(columns=[name for name in sums if not steps[name].any()])
+    if "samples_per_s" not in steps:
+        return steps
+    return steps.assign(samples_per_s=steps["samples_per_s"].where(steps["samples_count"] > 0))
+
+
+def _names(run: Run, steps: pd.DataFrame, request: Request) -> dict[int, str]:
+    """Return what the run of each process is called: by its rank where that is known.
+
+    Raises:
+        UsageError: a rank that is wanted has no steps.
+    """
+    table = run.within("all").of_ranks(frozenset({"processes"})).whole.table("processes")
+    ranks = dict(zip(table["process"].tolist(), table["rank"].tolist(), strict=True))
+    processes = [int(process) for process in steps["process"].unique()]
+    own = {process: int(ranks.get(process, ABSENT)) for process in processes}
+    if request.ranks is not None:
+        if missing := sorted({*request.ranks} - {*own.values()}):
+            known = ", ".join(map(str, sorted({*own.values()} - {ABSENT}))) or "none"
+            told = ", ".join(map(str, missing))
+            raise UsageError(f"no steps of rank {told}: the trace has steps of {known}")
+        own = {process: rank for process, rank in own.items() if rank in request.ranks}
+    several = [rank for rank in own.values() if list(own.values()).count(rank) > 1]
+    return {process: _name(process, rank, several) for process, rank in own.items()}
+
+
+def _name(process: int, rank: int, several: list[int]) -> str:
+    if rank == ABSENT:
+        return f"process_{process}"
+    return f"rank_{rank}_process_{process}" if rank in several else f"rank_{rank}"
+
+
+def _bus_rates(document: Document) -> Mapping[tuple[int, int], float]:
+    """Return the bus bandwidth of the collectives of a process and step, weighted by their time."""
+    result = document.results.get(_COLLECTIVES)
+    wanted = ["process", "step", "duration_ns", "busbw_bytes_per_s"]
+    if result is None or not {*wanted} <= {*result.table}:
+        return {}
+    events = result.table[wanted].astype("float64").dropna()
+    events = events[events["duration_ns"] > 0]
+    events = events.assign(weighted=events["busbw_bytes_per_s"] * events["duration_ns"])
+    sums = events.groupby(["process", "step"])[["weighted", "duration_ns"]].sum()
+    rates = sums["weighted"] / sums["duration_ns"]
+    keys = [(int(process), int(step)) for process, step in rates.index]
+    return dict(zip(keys, rates.tolist(), strict=True))
+
+
+def _write(
+    folder: Path,
+    rows: list[Mapping[str, Any]],
+    rates: Mapping[tuple[int, int], float],
+    zero_ns: int,
+) -> int:
+    """Write the scalars of one process; return how many."""
+    folder.mkdir()
+    # TensorBoard looks for "tfevents" in names, and reads files in their order.
+    path = folder / f"events.out.tfevents.{zero_ns // NS_PER_S:010}.traceprof"
+    count = 0
+    with path.open("wb") as file:
+        file.write(record(version_event(zero_ns / NS_PER_S)))
+        for row in rows:
+            values = dict(_scalars(row))
+            rate = rates.get((int(row["process"]), int(row["step"])))
+            if rate is not None:
+                values["bandwidth/busbw_bytes_per_s"] = rate
+            end_ns = zero_ns + int(row["at_ns"]) + int(row["duration_ns"])
+            file.write(record(scalars_event(end_ns / NS_PER_S, int(row["step"]), values)))
+            count += len(values)
+    return count
+
+
+def _scalars(row: Mapping[str, Any]) -> Iterator[tuple[str, float]]:
+    """Yield what is known of a step by its tag."""
+    duration_ns = float(row["duration_ns"])
+    yield "step/duration_ms", duration_ns / NS_PER_MS
+    rate = _known(row, "samples_per_s")
+    if rate is not None:
+        yield "step/samples_per_s", rate
+    exposed_ns = _known(row, "exposed_communication_ns")
+    if exposed_ns is not None:
+        yield "step/exposed_communication_ms", exposed_ns / NS_PER_MS
+    parts = {part: _known(row, f"{part}_ns") for part in PARTS}
+    whole_ns = sum(value for value in parts.values() if value is not None)
+    for part, value in parts.items():
+        if value is not None and whole_ns > 0:
+            yield f"parts/{part}_ratio", value / whole_ns
+    for route in _ROUTES:
+        n_bytes = _known(row, f"{route}_bytes")
+        if n_bytes is not None and duration_ns > 0:
+            yield f"bandwidth/{route}_bytes_per_s", n_bytes / duration_ns * NS_PER_S
+
+
+def _known(row: Mapping[str, Any], name: str) -> float | None:
+    value = row.get(name)
+    return None if value is None or math.isnan(value) else float(value)
+
+
+EXPORTS: Final[Mapping[str, Export]] = {"tensorboard": _export}
