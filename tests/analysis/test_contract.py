@@ -44,7 +44,7 @@ def small_trace() -> Trace:
         .step(60, 120)
         .phase("forward", 0, 60)
         .range("layer:0:Linear", 10, 20)
-        .kernel("gemm", 20, 50, launched_ns=(5, 8))
+        .kernel("gemm", 20, 50, launched_ns=(5, 8), shape={"grid_x": 2, "block_x": 32})
         .copy("h2d", 0, 10, n_bytes=100, launched_ns=(1, 2))
         .host_op("aten::mm", 2, 9)
         .sample("memory_allocated_bytes", 30, 1e6)
