@@ -162,3 +162,12 @@ def test_the_stream_tells_how_values_are_written(tmp_path: Path) -> None:
         texts = [stream.text for _ in stream]
     assert texts == [b'{"v": 2.0 }']
     assert stream.header_texts == [(b'"a"', b"1.50"), (b'"b"', b"[ 1]")]
+
+
+def test_bytes_that_are_no_text_hide_no_secret(tmp_path: Path) -> None:
+    path = write(tmp_path / "t.json", events(), **{"a key": f"bad --token={SECRET}"})
+    path.write_bytes(path.read_bytes().replace(b"bad", b"b\xffd").replace(b"a key", b"\xff key"))
+    assert SECRET.encode() in path.read_bytes()
+    cut = cut_to(path)
+    assert SECRET.encode() not in cut.read_bytes()
+    assert len(open_trace(cut).kernels) == 2

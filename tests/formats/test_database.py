@@ -14,6 +14,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from traceprof.errors import TraceError
+from traceprof.formats import open_trace
 from traceprof.formats.sqlite import database as module
 from traceprof.formats.sqlite.database import NULL, ColumnType, Database
 from traceprof.model.window import TimeWindow
@@ -216,3 +217,13 @@ def test_a_log_is_found_through_a_link(tmp_path: Path) -> None:
         link.symlink_to(path)
         with pytest.raises(TraceError, match="unmerged changes"):
             Database(link)
+
+
+def test_a_name_that_is_no_text_is_said_to_be_damaged(tmp_path: Path) -> None:
+    path = tmp_path / "t.sqlite"
+    with closing(sqlite3.connect(path)) as database, database:
+        database.execute("CREATE TABLE CUPTI_ACTIVITY_KIND_KERNEL (start INT)")
+    # The statement no longer makes a table, and the message about it quotes the byte.
+    path.write_bytes(path.read_bytes().replace(b"(start INT)", b"\xffstart INT)"))
+    with pytest.raises(TraceError, match=r"t\.sqlite: .*damaged"):
+        open_trace(path)

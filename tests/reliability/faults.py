@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import os
 import random
+import resource
 import shutil
 import signal
 import subprocess
@@ -202,12 +203,14 @@ def clock_jumps(place: Workplace, server: Server, rng: random.Random, n: int) ->
     return tally
 
 
-def little_memory(place: Workplace, server: Server, rng: random.Random, n: int) -> Faults:
-    """The command gets a random amount of memory."""
+def little_memory(place: Workplace, _: Server, rng: random.Random, n: int) -> Faults:
+    """The whole program gets a random amount of memory, from less than most commands take."""
     tally = Faults("a limit of memory")
     for job in _jobs(rng, n):
         place.prepare(job)
-        ended = server.run(job.arguments, memory_bytes=int(rng.choice((1, 4, 16, 48)) * _MIB))
+        program = _program(place, job, memory_bytes=rng.randrange(230, 480) * _MIB)
+        _, stderr = program.communicate()
+        ended = Ended(program.returncode, 0.0, "", stderr, is_hit=True)
         tally.count(job.name, _harms_of_error(place, job, ended), ended.code)
     return tally
 
@@ -308,8 +311,16 @@ def _stop_at_random(server: Server, job: Job, rng: random.Random, number: int) -
     return server.end()
 
 
-def _program(place: Workplace, job: Job) -> subprocess.Popen[str]:
+def _program(
+    place: Workplace, job: Job, memory_bytes: int = resource.RLIM_INFINITY
+) -> subprocess.Popen[str]:
     """Start a job as a user does."""
+
+    def prepare() -> None:
+        # A shell starts what runs in its background with Ctrl-C ignored.
+        signal.signal(signal.SIGINT, signal.SIG_DFL)
+        resource.setrlimit(resource.RLIMIT_AS, (memory_bytes, resource.RLIM_INFINITY))
+
     return subprocess.Popen(
         [sys.executable, "-m", "traceprof", *job.arguments],
         stdin=subprocess.DEVNULL,
@@ -317,8 +328,7 @@ def _program(place: Workplace, job: Job) -> subprocess.Popen[str]:
         stderr=subprocess.PIPE,
         text=True,
         cwd=place.folder,
-        # A shell starts what runs in its background with Ctrl-C ignored.
-        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # noqa: PLW1509
+        preexec_fn=prepare,  # noqa: PLW1509
         env={
             **os.environ,
             "PYTHONPATH": str(ROOT),

@@ -18,6 +18,7 @@ from traceprof.formats.nvprof.reader import FORMAT as NVPROF
 from traceprof.formats.shared.files import examine, unpacked
 from traceprof.formats.shared.narrowing import narrowed, outline_of
 from traceprof.formats.sqlite.database import SQLITE_MAGIC
+from traceprof.formats.sqlite.texts import telling_of_no_text
 from traceprof.formats.tables.reader import FORMAT as TABLES
 from traceprof.model.cutting import CutProgress, CutReport, CutRequest
 from traceprof.model.trace import Trace
@@ -120,7 +121,7 @@ def secrets_in(path: Path | str) -> Sequence[str]:
 def _opened(
     path: Path, formats: Sequence[TraceFormat] | None
 ) -> Iterator[tuple[TraceFormat, Path]]:
-    with unpacked(path) as candidate:
+    with telling_of_no_text(path), unpacked(path) as candidate:
         known = recognised(candidate, formats)
         if known is None:
             raise TraceError(f"{path}: {_explain(candidate)}")

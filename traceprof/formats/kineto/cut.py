@@ -10,7 +10,7 @@ from __future__ import annotations
 import gzip
 import json
 from collections.abc import Iterator, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import IO, Any, Final, TypeAlias, cast
 
@@ -18,7 +18,7 @@ import msgspec
 
 from traceprof.errors import TraceError
 from traceprof.formats.kineto.cut_note import NOTE, cut_window, note_of
-from traceprof.formats.kineto.cut_rewrite import clipped, header_shown, without_secrets
+from traceprof.formats.kineto.cut_rewrite import clipped, header_shown, parsed, without_secrets
 from traceprof.formats.kineto.cut_rules import Related, Rules
 from traceprof.formats.kineto.json_stream import ByteSource, JsonArrayStream, TooDeepError
 from traceprof.formats.kineto.parse import NO_TIME, Batch, batch_of_items, parse_batch
@@ -83,7 +83,8 @@ def _write(
     notes: Any = []
     for key, text in reading.stream.header_texts:
         if key == json.dumps(NOTE).encode():
-            notes = json.loads(text)
+            with suppress(ValueError, RecursionError):
+                notes = parsed(text)
             continue
         shown = text if request.keep_environment else header_shown(key, text)
         out.write(b",\n%b: %b" % (key, shown))

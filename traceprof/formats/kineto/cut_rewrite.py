@@ -14,7 +14,7 @@ from traceprof.formats.kineto.parse import Batch, Event
 from traceprof.model.cutting import REMOVED
 from traceprof.model.masking import masked_text
 
-__all__ = ["clipped", "header_shown", "without_secrets"]
+__all__ = ["clipped", "header_shown", "parsed", "without_secrets"]
 
 _MEMBERS: Final = msgspec.json.Decoder(dict[str, msgspec.Raw])
 _ENVIRONMENT: Final = re.compile(r"env(s|iron(ment)?)?([_ ]?var(iable)?s?)?", re.IGNORECASE)
@@ -50,14 +50,27 @@ def _microseconds(ns: int) -> bytes:
     return (f"{sign}{full}.{fraction:03d}" if fraction else f"{sign}{full}").encode()
 
 
+def parsed(text: bytes) -> Any:
+    """Return the JSON value ``text``; bytes in it that are no UTF-8 become U+FFFD, as in reading.
+
+    Raises:
+        ValueError: it is not JSON.
+        RecursionError: it is nested too deeply.
+    """
+    return json.loads(text.decode("utf-8", "replace"), strict=False)
+
+
 def header_shown(key: bytes, text: bytes) -> bytes:
     """Return a value beside the events without environments and secrets."""
-    name = json.loads(key, strict=False)
+    name = parsed(key)
     if _ENVIRONMENT.fullmatch(name):
         return json.dumps(REMOVED).encode()
     if text.startswith(b'"'):
         pair = without_secrets(b"{%b: %b}" % (key, text))
-        return pair[len(key) + 3 : -1] if pair.startswith(b"{" + key) else text
+        if pair.startswith(b"{" + key):
+            return pair[len(key) + 3 : -1]
+        (shown,) = parsed(pair).values()  # all of it was written anew
+        return json.dumps(shown).encode()
     return without_secrets(text)
 
 
@@ -67,7 +80,7 @@ def without_secrets(text: bytes) -> bytes:
     All else, numbers above all, stays as it is written.
     """
     try:
-        value = json.loads(text, strict=False)
+        value = parsed(text)
     except (ValueError, RecursionError):
         return text
     replaced = dict(_replaced(value))
@@ -77,7 +90,7 @@ def without_secrets(text: bytes) -> bytes:
         for is_ascii in (True, False):
             written = json.dumps(old, ensure_ascii=is_ascii).encode("utf-8", "surrogatepass")
             text = text.replace(written, json.dumps(new).encode())
-    if any(old in _texts(json.loads(text, strict=False)) for old in replaced):
+    if any(old in _texts(parsed(text)) for old in replaced):
         return json.dumps(_rewritten(value, replaced)).encode()
     return text
 

@@ -224,4 +224,5 @@ def _first_number(database: Database, table: str, column: str) -> int | None:
     if column not in database.columns(table):
         return None
     rows = database.rows(f"SELECT {column} FROM {table} LIMIT 1")
-    return int(rows[0][0]) if rows and rows[0][0] is not None else None
+    value = rows[0][0] if rows else None
+    return value if isinstance(value, int) else None

@@ -14,6 +14,7 @@ from typing import Any, BinaryIO, Final
 from traceprof.errors import TraceError
 from traceprof.formats.base import Candidate
 from traceprof.formats.sqlite.database import SQLITE_MAGIC, Database
+from traceprof.formats.sqlite.texts import telling_of_no_text
 
 __all__ = [
     "GZIP_MAGIC",
@@ -54,7 +55,7 @@ def examine(path: Path) -> Candidate:
         raise TraceError(f"{path}: an empty file: the recording did not finish; record again")
     if not head.startswith(SQLITE_MAGIC):
         return Candidate(path, head)
-    with Database(path) as database:
+    with telling_of_no_text(path), Database(path) as database:
         return Candidate(path, head, database.tables)
 
 
