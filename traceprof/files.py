@@ -18,9 +18,23 @@ from typing import Final
 
 from traceprof.errors import UsageError
 
-__all__ = ["check_target", "new_file", "new_folder", "write_file"]
+__all__ = ["check_target", "kind_of_no_file", "new_file", "new_folder", "write_file"]
 
 _NOT_FOLLOWED: Final = getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_BINARY", 0)
+
+
+_KINDS: Final = (
+    (stat.S_ISFIFO, "a named pipe"),
+    (stat.S_ISSOCK, "a socket"),
+    (stat.S_ISCHR, "a device"),
+    (stat.S_ISBLK, "a device"),
+)
+
+
+def kind_of_no_file(path: Path) -> str:
+    """Return what ``path`` is if reading it may never end ("a named pipe"); else ""."""
+    mode = _mode_behind(path)
+    return next((kind for is_kind, kind in _KINDS if mode is not None and is_kind(mode)), "")
 
 
 def check_target(path: Path, *, force: bool, inputs: Iterable[Path | str] = ()) -> None:

@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 
 from traceprof.errors import NotRecordedError
 from traceprof.facts.steps.find import STEP_TABLES
+from traceprof.facts.sums import check_sums
 from traceprof.model.combining import combine
 from traceprof.model.elsewhere import measure_each
 from traceprof.model.ranks import Ranks
@@ -62,8 +63,10 @@ def run_analysis(analysis: Analysis, ranks: Ranks) -> Result:
 
     Raises:
         NotRecordedError: no rank has a table that the analysis needs.
+        TraceError: its times or sizes are so large that their sums would be wrong.
     """
     ranks.require(*analysis.needs)
+    check_sums(ranks)
     if analysis.of_ranks is not None:
         return analysis.finish(analysis.of_ranks(ranks))
     if analysis.of_rank is None:

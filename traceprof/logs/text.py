@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final, cast
 
 from traceprof.errors import TraceError
+from traceprof.files import kind_of_no_file
 
 if TYPE_CHECKING:
     from io import BufferedReader
@@ -76,6 +77,8 @@ class RawLines:
             yield rest[:LONGEST]
 
     def _chunks(self) -> Iterator[str]:
+        if kind := kind_of_no_file(self.path):
+            raise TraceError(f"{self.path}: {kind}, where a file is expected")
         try:
             with self.path.open("rb") as plain:
                 head = plain.read(4)

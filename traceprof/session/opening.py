@@ -12,6 +12,7 @@ from traceprof.cluster.crews import crew_for
 from traceprof.errors import UsageError
 from traceprof.facts.ranks.alignment import align_clocks, find_alignment
 from traceprof.facts.steps.find import decide_steps, mark_steps
+from traceprof.files import kind_of_no_file
 from traceprof.formats import Outline, ReadOptions, open_trace, outline
 from traceprof.formats.runs.files import is_run, open_run, outline_run
 from traceprof.formats.shared.narrowing import trace_of_outline
@@ -209,6 +210,8 @@ def rules_of(opening: Opening) -> Sequence[Rule]:
 
 
 def _read(path: Path) -> str:
+    if kind := kind_of_no_file(path):
+        raise UsageError(f"{path}: {kind}, where a file is expected")
     try:
         return path.read_text("utf-8")
     except (OSError, UnicodeDecodeError) as error:

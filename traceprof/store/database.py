@@ -17,6 +17,7 @@ from typing import Final
 from sqlite_utils import Database
 
 from traceprof.errors import StoreError
+from traceprof.files import kind_of_no_file
 from traceprof.store.schema import APPLICATION_ID, MIGRATIONS, migrate
 
 __all__ = ["reading", "writing"]
@@ -94,6 +95,8 @@ def _make(path: Path) -> None:
 
 
 def _check_file(path: Path) -> None:
+    if kind := kind_of_no_file(path):
+        raise StoreError(f"{path}: {kind}, no database of runs: choose another file with --db")
     try:
         with path.open("rb") as file:
             head = file.read(len(_MAGIC))

@@ -14,6 +14,7 @@ from typing import Any, Final
 import pandas as pd
 
 from traceprof.errors import StoreError
+from traceprof.files import kind_of_no_file
 from traceprof.model.results import Note, Result, TableSpec
 from traceprof.model.summary import SUMMARY, SourceFile, Summary
 from traceprof.store.masked import masked_run
@@ -44,6 +45,8 @@ def exported_runs(runs: Sequence[Summary]) -> str:
 
 def is_exported(path: Path) -> bool:
     """Return whether the file ``path`` holds exported runs, of whichever version."""
+    if kind_of_no_file(path):
+        return False
     try:
         with path.open("rb") as file:
             head = file.read(_HEAD_BYTES).lstrip()

@@ -215,7 +215,7 @@ def _faster_copies(segments: Segments, speeds: Mapping[str, float], judged: Inte
     on_path = judged.covered_ns(segments.start_ns[chosen], segments.end_ns[chosen])
     length = (rows["end_ns"] - rows["start_ns"]).to_numpy(np.float64)
     speed = rows["direction"].astype(object).map(speeds).to_numpy(np.float64)
-    ideal = rows["n_bytes"].to_numpy(np.float64) / speed * 1e9
+    ideal = rows["n_bytes"].where(rows["n_bytes"] >= 0).to_numpy(np.float64) / speed * 1e9
     slack = np.clip(1 - ideal / np.maximum(length, 1), 0, 1)
     return float(np.nansum(on_path * slack))
 

@@ -10,6 +10,7 @@ import pandas as pd
 
 from traceprof.analysis.base import Analysis
 from traceprof.facts.device.shapes import launch_shapes
+from traceprof.model.combining import combine
 from traceprof.model.results import (
     Note,
     Result,
@@ -91,7 +92,12 @@ def measure_occupancy(trace: Trace) -> Result:
         waves=shape["waves"],
         tail_ratio=shape["tail_ratio"],
     )
-    return Result("occupancy", SPEC, {"occupancy": SPEC.tables[0].frame(table)})
+    # Devices of several models give the same launch different occupancies.
+    place = table.groupby(list(SPEC.tables[0].keys), sort=False, dropna=False).cumcount()
+    alike = [table[place == number] for number in range(int(place.max()) + 1 if len(place) else 1)]
+    return combine(
+        [Result("occupancy", SPEC, {"occupancy": SPEC.tables[0].frame(part)}) for part in alike]
+    )
 
 
 def _triples(shape: pd.DataFrame, of: str) -> list[str]:

@@ -234,7 +234,8 @@ def _of_copies(ranks: Ranks) -> list[dict[str, Any]]:
     edge = copies.groupby(pairs, sort=False).ngroup().to_numpy(np.int64)
     firsts = copies.drop_duplicates(pairs)
     n = len(firsts)
-    count, size = _sum(edge, 1, n), _sum(edge, copies["n_bytes"], n)
+    count, size = _sum(edge, 1, n), _sum(edge, copies["n_bytes"].clip(lower=0), n)
+    is_sized = _sum(edge, copies["n_bytes"] < 0, n) == 0
     starts, ends = (copies[name].to_numpy(np.int64) for name in ("start_ns", "end_ns"))
     busy = _covered_ns(edge, starts, ends, n)
     rows = []
@@ -247,9 +248,11 @@ def _of_copies(ranks: Ranks) -> list[dict[str, Any]]:
             "via": _PEER_COPY,
             "count": int(count[i]),
             "matched_count": int(count[i]),
-            "size_bytes": int(size[i]),
+            "size_bytes": int(size[i]) if is_sized[i] else None,
             "moving_ns": int(busy[i]),
-            "rate_bytes_per_s": int(size[i]) / int(busy[i]) * 1e9 if busy[i] else None,
+            "rate_bytes_per_s": (
+                int(size[i]) / int(busy[i]) * 1e9 if busy[i] and is_sized[i] else None
+            ),
             **dict.fromkeys((*_WAITED, *_EARLY)),
         }
         peak = peak_of_route(part_of_device(ranks, device), device, route)

@@ -8,6 +8,7 @@ import numpy as np
 
 from traceprof.analysis.base import Analysis
 from traceprof.analysis.statistics import DURATIONS, finish_durations, summarise
+from traceprof.facts.transfers.sizes import known_sizes
 from traceprof.model.intervals import union_lengths
 from traceprof.model.results import Result, ResultSpec, TableSpec, Unit, derived, key, total
 from traceprof.model.trace import Trace
@@ -45,9 +46,12 @@ def measure_copies(trace: Trace) -> Result:
     copies = trace.copies
     table, samples = summarise(copies, _KEYS)
     size_bytes = np.zeros(len(table), np.int64)
-    np.add.at(size_bytes, samples.rows, copies["n_bytes"].to_numpy(np.int64))
+    sizes = copies["n_bytes"].to_numpy(np.int64)
+    np.add.at(size_bytes, samples.rows, np.maximum(sizes, 0))
+    is_unsized = np.zeros(len(table), np.bool_)
+    is_unsized[samples.rows[sizes < 0]] = True
     busy_ns = union_lengths(samples.rows, copies["start_ns"], copies["end_ns"], len(table))
-    table = table.assign(busy_ns=busy_ns, size_bytes=size_bytes)
+    table = table.assign(busy_ns=busy_ns, size_bytes=known_sizes(size_bytes, is_unsized))
     return Result("copies", SPEC, {"copies": table}, samples={"copies": samples})
 
 

@@ -18,6 +18,7 @@ from traceprof.facts.device.times import device_time
 from traceprof.facts.launches import launches_of
 from traceprof.facts.names.sizes import ALL_SIZES, classify_sizes, order_of_size
 from traceprof.facts.transfers.routes import peak_of_route, route_of
+from traceprof.facts.transfers.sizes import known_sizes
 from traceprof.model.intervals import Intervals, sorted_distinct
 from traceprof.model.results import (
     Note,
@@ -136,7 +137,8 @@ def _described(copies: pd.DataFrame) -> pd.DataFrame:
             "route": route_of(copies),
             "memory": _memory_of(copies),
             "sizes": classify_sizes(copies["n_bytes"].to_numpy()),
-            "size_bytes": copies["n_bytes"],
+            "size_bytes": copies["n_bytes"].clip(lower=0),
+            "is_unsized": copies["n_bytes"] < 0,
             "total_ns": duration,
             "large_bytes": copies["n_bytes"].where(is_large, 0),
             "large_ns": duration.where(is_large, 0),
@@ -157,8 +159,12 @@ def _by_size(trace: Trace, copies: pd.DataFrame, links: pd.DataFrame) -> pd.Data
     both = pd.concat([copies.assign(sizes=ALL_SIZES), copies], ignore_index=True)
     groups = both.groupby(_KEYS, sort=False)
     table = groups.agg(
-        count=("size_bytes", "size"), size_bytes=("size_bytes", "sum"), total_ns=("total_ns", "sum")
+        count=("size_bytes", "size"),
+        size_bytes=("size_bytes", "sum"),
+        is_unsized=("is_unsized", "any"),
+        total_ns=("total_ns", "sum"),
     ).reset_index()
+    table["size_bytes"] = known_sizes(table["size_bytes"], table["is_unsized"])
     starts, ends = both["start_ns"].to_numpy(), both["end_ns"].to_numpy()
     busy = [Intervals.union_of(starts[rows], ends[rows]) for rows in _rows_of(groups, len(table))]
     devices = table["device"].tolist()
@@ -182,6 +188,7 @@ def _rows_of(groups: Any, n_groups: int) -> list[npt.NDArray[np.int64]]:
 def _by_memory(copies: pd.DataFrame) -> pd.DataFrame:
     groups = copies.groupby(["direction", "memory"], sort=False)
     sums = groups[["size_bytes", "total_ns", "large_bytes", "large_ns"]].sum()
+    sums["size_bytes"] = known_sizes(sums["size_bytes"], groups["is_unsized"].any())
     return sums.assign(count=groups.size()).reset_index()
 
 
@@ -265,6 +272,8 @@ def _on_pageable(memory: pd.DataFrame) -> Iterator[Note]:
     for direction in _TO_HOST_OR_BACK:
         own = memory[memory["direction"] == direction].set_index("memory")
         if "pageable" not in own.index:
+            continue
+        if own["size_bytes"].isna().any():
             continue
         whole, n_bytes = int(own["size_bytes"].sum()), int(own["size_bytes"]["pageable"])
         if n_bytes < max(_NOTABLE_BYTES, _NOTABLE_RATIO * whole):

@@ -148,7 +148,7 @@ def read_copies(database: Database, window: TimeWindow | None = None) -> pd.Data
                 {
                     **_common(raw),
                     "direction": decode(raw["copyKind"], COPY_DIRECTIONS),
-                    "n_bytes": raw["bytes"],
+                    "n_bytes": known(raw["bytes"]),
                     "src_kind": decode(_kind_codes(raw, "srcKind"), MEMORY_KINDS),
                     "dst_kind": decode(_kind_codes(raw, "dstKind"), MEMORY_KINDS),
                     "src_device": known(raw["srcDeviceId"]),
@@ -170,7 +170,7 @@ def read_copies(database: Database, window: TimeWindow | None = None) -> pd.Data
                 {
                     **_common(raw),
                     "direction": categorical(np.zeros(len(raw["start"]), np.int64), ["memset"]),
-                    "n_bytes": raw["bytes"],
+                    "n_bytes": known(raw["bytes"]),
                     "dst_kind": decode(raw["memKind"], MEMORY_KINDS),
                     "graph_node": known(raw["graphNodeId"]),
                 },
@@ -198,7 +198,7 @@ def _common(raw: Mapping[str, Column]) -> dict[str, npt.NDArray[np.int64]]:
         "start_ns": np.asarray(raw["start"], np.int64),
         "end_ns": np.maximum(np.asarray(raw["start"], np.int64), np.asarray(raw["end"], np.int64)),
         "device": np.asarray(raw["deviceId"], np.int64),
-        "stream": np.asarray(raw["streamId"], np.int64),
+        "stream": known(raw["streamId"]),
         "process": process_of(raw["globalPid"]),
         "correlation": known(raw["correlationId"]),
     }

@@ -67,7 +67,7 @@ from traceprof.formats.shared.collectives import (
 from traceprof.formats.shared.narrowing import from_first_launch
 from traceprof.formats.sqlite.conditions import Among
 from traceprof.formats.sqlite.cut_note import cut_window
-from traceprof.formats.sqlite.database import ColumnType, Database
+from traceprof.formats.sqlite.database import ColumnType, Database, reading
 from traceprof.formats.sqlite.survey import EVENT_TABLES, SELF_DESCRIPTION, Survey, outline_from
 from traceprof.model.frames import stack
 from traceprof.model.tables import empty_table
@@ -96,15 +96,17 @@ def recognises(candidate: Candidate) -> bool:
 
 def read(path: Path, options: ReadOptions) -> Trace:
     """Return the trace in an nsys export."""
-    with Database(path) as database:
-        return _Reading(database, options).trace()
+    return reading(path, lambda database: _Reading(database, options).trace())
 
 
 def outline(path: Path) -> Outline:
     """Return what an nsys export contains; no row of an event table leaves SQLite."""
-    with Database(path) as database:
-        reading = _Reading(database, ReadOptions(tables=SELF_DESCRIPTION))
-        return outline_from(reading.trace(), reading.survey, reading.device_of)
+
+    def outlined(database: Database) -> Outline:
+        found = _Reading(database, ReadOptions(tables=SELF_DESCRIPTION))
+        return outline_from(found.trace(), found.survey, found.device_of)
+
+    return reading(path, outlined)
 
 
 class _Reading:
@@ -277,7 +279,7 @@ class _Reading:
         )
 
     def _warnings(self) -> list[str]:
-        warnings = []
+        warnings = self.database.catalogue.warnings()
         n_launches = _graph_launches(self.database)
         if n_launches and not _graph_work_is_recorded(self.database):
             warnings.append(
@@ -343,6 +345,10 @@ def _recorded(database: Database, has_rows: set[str]) -> set[str]:
         else []
     )
     asked_for = {str(value) for (value,) in asked}
+    # Rows that are left out were recorded, too.
+    left_out = [table for table, faults in database.catalogue.left_out.items() if faults]
+    asked_for |= {"Cuda" for table in left_out if table.startswith("CUPTI_ACTIVITY_KIND_")}
+    asked_for |= {"NvtxEvents" for table in left_out if table == "NVTX_EVENTS"}
     if recorded & set(_CUDA_TABLES) or "Cuda" in asked_for:
         recorded |= set(_CUDA_TABLES)
     if recorded & {"ranges", "marks"} or "NvtxEvents" in asked_for:

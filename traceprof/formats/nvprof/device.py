@@ -117,7 +117,7 @@ def read_copies(file: NvprofFile, window: TimeWindow | None = None) -> pd.DataFr
                 {
                     **_common(file, raw),
                     "direction": categorical(np.zeros(len(raw["bytes"]), np.int64), ["memset"]),
-                    "n_bytes": raw["bytes"],
+                    "n_bytes": known(raw["bytes"]),
                     "dst_kind": decode(raw["memoryKind"], _KINDS),
                     "graph_node": _graph_node(raw),
                 },
@@ -162,7 +162,7 @@ def _copies(file: NvprofFile, table: str, window: TimeWindow | None) -> pd.DataF
         {
             **_common(file, raw),
             "direction": decode(raw["copyKind"], COPY_DIRECTIONS),
-            "n_bytes": raw["bytes"],
+            "n_bytes": known(raw["bytes"]),
             "src_kind": decode(raw["srcKind"], _KINDS),
             "dst_kind": decode(raw["dstKind"], _KINDS),
             "src_device": known(raw["srcDeviceId"]),
@@ -191,7 +191,7 @@ def _migrations(file: NvprofFile, window: TimeWindow | None) -> pd.DataFrame:
         {
             **_common(file, {**raw, **place}),
             "direction": decode(raw["counterKind"], MIGRATIONS),
-            "n_bytes": raw["value"],
+            "n_bytes": known(raw["value"]),
             "src_kind": managed,
             "dst_kind": managed,
         },

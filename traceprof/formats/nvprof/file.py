@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from importlib import resources
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
@@ -15,6 +15,7 @@ import pydemumble
 
 from traceprof.formats.sqlite.cut_note import cut_window
 from traceprof.formats.sqlite.database import NULL, Column, ColumnType, Database, categorical
+from traceprof.formats.sqlite.soundness import UnsoundRowsError
 from traceprof.model.kernel_names.user_rules import Rule
 from traceprof.model.tables import ABSENT
 from traceprof.model.window import TimeWindow
@@ -113,25 +114,35 @@ def open_nvprof(database: Database, rules: Sequence[Rule]) -> NvprofFile:
         int(key): bytes(value or b"").decode("utf-8", "replace")
         for key, value in database.rows("SELECT _id_, CAST(value AS BLOB) FROM StringTable")
     }
+    database.catalogue.zero_is_lost = True
     n_lost, first = 0, []
     for table in _TIMED_TABLES:
         if {"start", "end"} <= database.columns(PREFIX + table):
             was_lost = f"{whole('start')} <= 0 OR {whole('end')} <= 0"
-            ((lost, start),) = database.rows(
-                f"SELECT total({was_lost}), min(CASE WHEN NOT ({was_lost}) THEN {whole('start')} "
-                f"END) FROM {PREFIX}{table}"
+            lost, start = _totals(
+                database,
+                PREFIX + table,
+                f"total({was_lost}), min(CASE WHEN NOT ({was_lost}) THEN {whole('start')} END)",
             )
             n_lost += int(lost)
             first.append(start)
     if "timestamp" in database.columns(f"{PREFIX}MARKER"):
-        ((start,),) = database.rows(
-            f"SELECT min({whole('timestamp')}) FROM {PREFIX}MARKER WHERE {whole('timestamp')} > 0"
-        )
-        first.append(start)
+        first += _totals(database, f"{PREFIX}MARKER", f"min({whole('timestamp')})")
     window = cut_window(database)
     first.append(None if window is None else window.start_ns)
     zero_ns = min((int(start) for start in first if start is not None), default=0)
     return NvprofFile(database, rules, strings, zero_ns, _process(database), n_lost)
+
+
+def _totals(database: Database, table: str, wanted: str) -> list[Any]:
+    """Return totals of the rows of a table, after a look whether they can be, in one pass."""
+    sound = database.catalogue.soundness(table)
+    n_unsound = f"total(NOT ({sound.sql()}))" if sound else "0"
+    ((n_found, *totals),) = database.rows(f"SELECT {n_unsound}, {wanted} FROM {table}")
+    if n_found:
+        raise UnsoundRowsError(table)
+    database.catalogue.is_sound(table)
+    return totals
 
 
 def _process(database: Database) -> int:

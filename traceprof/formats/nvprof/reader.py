@@ -29,7 +29,7 @@ from traceprof.formats.nvprof.target import (
 from traceprof.formats.shared.collectives import annotated_collectives
 from traceprof.formats.shared.narrowing import from_first_launch
 from traceprof.formats.sqlite.cut_note import cut_window
-from traceprof.formats.sqlite.database import Database
+from traceprof.formats.sqlite.database import Database, reading
 from traceprof.formats.sqlite.survey import SELF_DESCRIPTION, Survey, outline_from
 from traceprof.model.tables import empty_table
 from traceprof.model.trace import DEVICE_TABLES, Trace, make_trace
@@ -49,15 +49,17 @@ def recognises(candidate: Candidate) -> bool:
 
 def read(path: Path, options: ReadOptions) -> Trace:
     """Return the trace in a file of nvprof; time 0 is its first record, of a part or its window."""
-    with Database(path) as database:
-        return _Reading(database, options).trace()
+    return reading(path, lambda database: _Reading(database, options).trace())
 
 
 def outline(path: Path) -> Outline:
     """Return what a file of nvprof contains; no row of an event table leaves SQLite."""
-    with Database(path) as database:
-        reading = _Reading(database, ReadOptions(tables=SELF_DESCRIPTION))
-        return outline_from(reading.trace(), reading.survey)
+
+    def outlined(database: Database) -> Outline:
+        found = _Reading(database, ReadOptions(tables=SELF_DESCRIPTION))
+        return outline_from(found.trace(), found.survey)
+
+    return reading(path, outlined)
 
 
 class _Reading:
@@ -164,7 +166,7 @@ class _Reading:
         return annotated_collectives(self._markers.ranges, kernels, api_calls)
 
     def _warnings(self) -> list[str]:
-        warnings = []
+        warnings = self.file.database.catalogue.warnings()
         if self.file.n_lost:
             warnings.append(
                 f"{self.file.n_lost} records were lost by the profiler (their times are 0) and are "

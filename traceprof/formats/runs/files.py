@@ -34,6 +34,10 @@ __all__ = ["CrewOf", "is_run", "lives_of_run", "open_run", "outline_run"]
 
 _Told: TypeAlias = tuple[Trace, Callable[[], Work]]
 """What a file says of itself, and where its device work is."""
+_SUFFIXES: Final = frozenset(
+    {".sqlite", ".nvprof", ".nsys-rep", ".qdrep", ".qdstrm", ".nvvp", ".json", ".gz"}
+)
+"""How files are called that are traces, readable or not; beside them lie logs and empty files."""
 _WILDCARDS: Final = re.compile(r"[*?\[]")
 
 
@@ -172,7 +176,7 @@ def _opened(
     for path, told in zip(found.files, read(found.files), strict=True):
         if isinstance(told, TraceError):
             # A manifest may name the file of a rank that died before it wrote any.
-            if not (allow_missing or (found.searched and not path.is_file())):
+            if not (allow_missing or (found.searched and not _is_file(path))):
                 raise TraceError(f"{told}; --allow-missing leaves it out")
             warnings.append(f"left out: {told}")
             continue
@@ -224,6 +228,13 @@ def is_run(paths: Sequence[Path | str]) -> bool:
     if path.is_dir():
         return not _is_trace(path)
     return _WILDCARDS.search(str(path)) is not None
+
+
+def _is_file(path: Path) -> bool:
+    try:
+        return path.is_file()
+    except OSError:  # a name that none can have
+        return False
 
 
 def _is_trace(folder: Path) -> bool:
@@ -304,7 +315,8 @@ def _traces_among(files: Sequence[Path]) -> list[Path]:
         try:
             candidate = examine(path)
         except TraceError:
-            needs_export[path] = False  # it is read with the others, and named
+            if path.suffix in _SUFFIXES:
+                needs_export[path] = False  # it is read with the others, and named
             continue
         known = recognised(candidate)
         if known is not None or is_packed_database(candidate):

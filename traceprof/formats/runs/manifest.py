@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from traceprof.errors import TraceError
+from traceprof.files import kind_of_no_file
 from traceprof.model.tables import ABSENT
 
 __all__ = ["LAUNCHER", "MANIFEST_KEY", "Manifest", "read_manifest"]
@@ -92,6 +93,8 @@ def _can_be_a_file(name: str) -> bool:
 
 
 def _read_object(path: Path) -> Mapping[str, Any]:
+    if kind_of_no_file(path):
+        return {}
     try:
         with path.open("rb") as file:
             head = file.read(4096)

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any, BinaryIO, Final
 
 from traceprof.errors import TraceError
+from traceprof.files import kind_of_no_file
 from traceprof.formats.base import Candidate
 from traceprof.formats.sqlite.database import SQLITE_MAGIC, Database
 from traceprof.formats.sqlite.texts import telling_of_no_text
@@ -31,7 +32,11 @@ TABLE_FILES: Final = (".parquet", ".arrow")
 GZIP_MAGIC: Final = b"\x1f\x8b"
 _GZIP_WINDOW: Final = zlib.MAX_WBITS | 16
 _PACKED_BYTES: Final = 1 << 18
-_UNPACKED_BYTES: Final = 1 << 20
+_UNPACKED_BYTES: Final = 1 << 22
+_MOST_UNPACKED: Final = 1 << 28
+_MOST_TIMES: Final = 100
+_LIMIT: Final = "TRACEPROF_UNPACKED_BYTES"
+"""The variable that allows more than 256 MiB and 100 times what a gzip file has itself."""
 
 
 def examine(path: Path) -> Candidate:
@@ -42,7 +47,9 @@ def examine(path: Path) -> Candidate:
     Raises:
         TraceError: no file, an empty one, or a damaged database.
     """
-    if path.is_dir() and (names := _tables_in(path)):
+    if kind := kind_of_no_file(path):
+        raise TraceError(f"{path}: {kind}, where a file is expected: write it to a file first")
+    if names := _tables_in(path):
         return Candidate(path, b"", files=names)
     try:
         with path.open("rb") as file:
@@ -61,7 +68,10 @@ def examine(path: Path) -> Candidate:
 
 def _tables_in(folder: Path) -> frozenset[str]:
     """Return the names of the files in a folder, if any of them is a table; else none."""
-    names = frozenset(entry.name for entry in os.scandir(folder) if entry.is_file())
+    try:
+        names = frozenset(entry.name for entry in os.scandir(folder) if entry.is_file())
+    except OSError:  # a file, or a name that none can have
+        return frozenset()
     return names if any(Path(name).suffix in TABLE_FILES for name in names) else frozenset()
 
 
@@ -105,30 +115,52 @@ def _new_member() -> Any:
 class GzipSource:
     """Unpacks a gzip file; it ends where the file was cut off, or ``is_damaged``.
 
-    `gzip.GzipFile` raises instead and loses what it had unpacked.
+    `gzip.GzipFile` raises instead and loses what it had unpacked. A file that unpacks to far more
+    than traces do is refused: a few hundred kilobytes can hold gigabytes.
     """
 
     file: BinaryIO
     is_damaged: bool = False
     _member: Any = field(default_factory=_new_member)
     _rest: bytes = b""
+    _n_unpacked: int = 0
 
     def read(self, _size: int, /) -> bytes:
-        """Return the next bytes, as many as one piece of the file unpacks to; b"" at the end."""
+        """Return the next bytes, as many as one piece of the file unpacks to; b"" at the end.
+
+        Raises:
+            TraceError: it is more than `_LIMIT` allows.
+        """
+        data = self._next()
+        self._n_unpacked += len(data)
+        if self._n_unpacked > _MOST_UNPACKED:
+            self._check_size()
+        return data
+
+    def _next(self) -> bytes:
         while True:
             packed = self._rest or self.file.read(_PACKED_BYTES)
-            if not packed:
-                return b""
             before = self._member.copy()
             try:
-                data: bytes = self._member.decompress(packed)
+                data: bytes = self._member.decompress(packed, _UNPACKED_BYTES)
             except zlib.error:
                 return self._last_of(before, packed)
-            self._rest = self._member.unused_data
+            self._rest = self._member.unconsumed_tail or self._member.unused_data
             if self._member.eof:
                 self._member = _new_member()
-            if data:
+                self._rest = self._rest.lstrip(b"\0")  # padding, as tapes and block devices need
+            if data or not packed:
                 return data
+
+    def _check_size(self) -> None:
+        most = max(_MOST_UNPACKED, _MOST_TIMES * os.fstat(self.file.fileno()).st_size)
+        told = os.environ.get(_LIMIT, "")
+        most = int(told) if told.isdecimal() and len(told) < 20 else most
+        if self._n_unpacked > most:
+            raise TraceError(
+                f"{self.file.name}: unpacks to more than {most} bytes, as no trace does: "
+                f"{_LIMIT}=BYTES allows more"
+            )
 
     def _last_of(self, member: Any, packed: bytes) -> bytes:
         """Return what the sound beginning of ``packed`` holds; nothing more is read."""

@@ -8,16 +8,17 @@ through `Database.rows`.
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 import numpy as np
 import numpy.typing as npt
 
 from traceprof.errors import TraceError
+from traceprof.formats.sqlite.catalogue import Catalogue
 from traceprof.formats.sqlite.columns import (
     NULL,
     Column,
@@ -31,14 +32,15 @@ from traceprof.formats.sqlite.columns import (
     known,
 )
 from traceprof.formats.sqlite.conditions import AllOf, AnyOf, Between, Condition
-from traceprof.formats.sqlite.header import SQLITE_MAGIC, check_sqlite_file
+from traceprof.formats.sqlite.header import SQLITE_MAGIC, check_encoding, check_sqlite_file
 from traceprof.formats.sqlite.pages.bounds import bounds_of, recall
 from traceprof.formats.sqlite.pages.columns import read_pages
 from traceprof.formats.sqlite.pages.file import NotPlainError, identity_of
 from traceprof.formats.sqlite.pages.layout import layout_of
 from traceprof.formats.sqlite.pages.table import PageTable
 from traceprof.formats.sqlite.pages.tree import Leaves
-from traceprof.formats.sqlite.table_names import quoted, versioned_tables
+from traceprof.formats.sqlite.soundness import UnsoundRowsError
+from traceprof.formats.sqlite.table_names import quoted
 from traceprof.model.window import TimeWindow
 
 __all__ = [
@@ -51,13 +53,33 @@ __all__ = [
     "distinct",
     "distinct_pairs",
     "known",
+    "reading",
 ]
 
-_TABLES: Final = "SELECT name FROM sqlite_master WHERE type = 'table'"
 _PARALLEL_ROWS: Final = 100_000
 _N_SCANS: Final = 2
 _MANY_LEAVES: Final = 64
 """Of fewer, all are read as soon as those of a window are found."""
+
+
+T = TypeVar("T")
+
+
+def reading(path: Path, read: Callable[[Database], T]) -> T:
+    """Return what ``read`` makes of a file, without the rows of its tables that cannot be.
+
+    These are found while the file is read, in columns that are read anyway; it is then begun anew.
+
+    Raises:
+        TraceError: the file cannot be read.
+    """
+    with Database(path) as database:
+        check_encoding(path)
+        while True:
+            try:
+                return read(database)
+            except UnsoundRowsError as found:
+                database.leave_out(found.table)
 
 
 class Database:
@@ -81,17 +103,14 @@ class Database:
             raise TraceError(f"{path}: cannot be opened ({error})") from error
         self._connection.text_factory = decoded
         try:
-            names = [name for (name,) in self._connection.execute(_TABLES)]
-            self._versioned = versioned_tables(names)
-            for table, name in self._versioned.items():
-                self._connection.execute(
-                    f"CREATE TEMP VIEW {quoted(table)} AS SELECT * FROM {quoted(name)}"
-                )
-        except sqlite3.Error as error:
+            self._connection.execute("PRAGMA trusted_schema = OFF")
+            self.catalogue = Catalogue(path, self._connection)
+        except (sqlite3.Error, TraceError) as error:
             self._connection.close()
+            if isinstance(error, TraceError):
+                raise
             raise TraceError(f"{path}: a damaged SQLite database ({error})") from error
-        self.tables = frozenset([*names, *self._versioned])
-        self._columns: dict[str, frozenset[str]] = {}
+        self.tables = self.catalogue.tables
         self._pages: dict[str, PageTable | None] = {}
         self.found: dict[tuple[Any, ...], Any] = {}
         """What was found out about tables, kept while the file is open."""
@@ -104,11 +123,10 @@ class Database:
 
     def columns(self, table: str) -> frozenset[str]:
         """Return the names of the columns of ``table``; none where there is no such table."""
-        if table not in self._columns:
-            name = self._versioned.get(table, table)
-            told = self.rows(f"PRAGMA table_info({quoted(name)})") if table in self.tables else []
-            self._columns[table] = frozenset(column[1] for column in told)
-        return self._columns[table]
+        try:
+            return self.catalogue.columns(table)
+        except sqlite3.Error as error:
+            raise TraceError(f"{self.path}: cannot be read ({error})") from error
 
     def has_rows(self, table: str) -> bool:
         """Return whether ``table`` exists and is not empty."""
@@ -132,7 +150,7 @@ class Database:
     def rows_of_each(self, queries: Iterable[str]) -> list[list[tuple[Any, ...]]]:
         """Return the rows of each query, which may scan big tables: they run side by side.
 
-        A table that bears the version of its layout must be called by `stored_name`.
+        A table is called by `stored_name` there.
         """
 
         def run(sql: str) -> list[tuple[Any, ...]]:
@@ -147,8 +165,8 @@ class Database:
             return list(pool.map(run, queries))
 
     def stored_name(self, table: str) -> str:
-        """Return the name of ``table`` as SQL takes it, with the version of its layout."""
-        return quoted(self._versioned.get(table, table))
+        """Return what stands behind FROM for ``table`` in SQL, whatever the file calls it."""
+        return self.catalogue.source(table)
 
     def settings(self, table: str) -> dict[str, str]:
         """Return a (name, value) table as a dictionary; empty where there is none."""
@@ -184,9 +202,9 @@ class Database:
         """
         computed = computed or {}
         missing = set(columns) - self.columns(table) - set(computed)
-        if missing - set(optional):
+        if needed := missing - set(optional):
             raise TraceError(
-                f"{self.path}: table {table} has no column {', '.join(sorted(missing))}"
+                f"{self.path}: table {table} has no column {', '.join(sorted(needed))}"
             )
         present = {name: kind for name, kind in columns.items() if name not in missing}
         if not present:
@@ -198,11 +216,30 @@ class Database:
         if found is None:
             told = where if isinstance(where, str) else where.sql() if where else ""
             found = self._from_sqlite(table, present, window, told, computed)
+        self._check_rows(table, found)
         length = len(next(iter(found.values())))
         return {
             name: all_null(kind, length) if name in missing else found[name]
             for name, kind in columns.items()
         }
+
+    def leave_out(self, table: str) -> None:
+        """Leave the rows that cannot be out of ``table``, whatever is read of it from now on."""
+        try:
+            self.catalogue.leave_out(table)
+        except sqlite3.Error as error:
+            raise TraceError(f"{self.path}: cannot be read ({error})") from error
+        self.found.clear()
+
+    def _check_rows(self, table: str, found: Mapping[str, Column]) -> None:
+        """Check that the rows of ``table`` can be.
+
+        Raises:
+            UnsoundRowsError: some cannot; see `reading`.
+        """
+        sound = self.catalogue.soundness(table)
+        if sound is not None and sound.is_broken(found):
+            raise UnsoundRowsError(table)
 
     def _from_pages(
         self, table: str, columns: Mapping[str, ColumnType], where: Condition | None
@@ -232,7 +269,9 @@ class Database:
 
     def pages_of(self, table: str) -> PageTable | None:
         """Return ``table`` as pages that can be decoded; None where only SQLite can read it."""
-        name = self._versioned.get(table, table)
+        name = self.catalogue.stored(table)
+        if name is None:
+            return None
         if name not in self._pages:
             try:
                 layout = layout_of(self.rows, name)
@@ -267,18 +306,16 @@ class Database:
         # Not needed for most files, and slow to import.
         from traceprof.formats.sqlite.arrow import stream_columns
 
-        stored = self._versioned.get(table, table)
         told = ", ".join(
             expression(computed.get(name, quoted(name)), kind) for name, kind in columns.items()
         )
         inside = self._wanted(table, window, None)
         conditions = [inside.sql() if inside else "", where]
         queries = []
-        for part in self._row_ranges(stored):
+        for part in self._row_ranges(table):
             held = " AND ".join(f"({one})" for one in (part, *conditions) if one)
-            queries.append(
-                f"SELECT {told or '1'} FROM {quoted(stored)}{' WHERE ' if held else ''}{held}"
-            )
+            rows = f"{self.stored_name(table)}{' WHERE ' if held else ''}{held}"
+            queries.append(f"SELECT {told or '1'} FROM {rows}")
         return stream_columns(self.path, self._uri, queries, columns, table)
 
     def read_strings(self, ids: npt.NDArray[np.int64], table: str = "StringIds") -> dict[int, str]:
@@ -294,10 +331,10 @@ class Database:
 
     def _row_ranges(self, table: str) -> list[str]:
         """Return conditions that split a big table in two; SQLite reads with one core each."""
-        try:
-            ((last,),) = self._connection.execute(f"SELECT max(rowid) FROM {quoted(table)}")
-        except sqlite3.Error:  # a view, or a table without row ids
+        row_id = self.catalogue.row_id(table)
+        if row_id is None:
             return [""]
+        ((last,),) = self.rows(f"SELECT max({row_id}) FROM {self.stored_name(table)}")
         if last is None or last < _PARALLEL_ROWS:
             return [""]
-        return [f"rowid <= {last // 2}", f"rowid > {last // 2}"]
+        return [f"{row_id} <= {last // 2}", f"{row_id} > {last // 2}"]

@@ -8,9 +8,10 @@ from typing import Final
 
 from traceprof.errors import TraceError
 
-__all__ = ["SQLITE_MAGIC", "check_sqlite_file"]
+__all__ = ["SQLITE_MAGIC", "check_encoding", "check_sqlite_file"]
 
 SQLITE_MAGIC: Final = b"SQLite format 3\x00"
+_OTHER_ENCODINGS: Final = {2: "UTF-16LE", 3: "UTF-16BE"}
 _JOURNAL_MAGIC: Final = bytes.fromhex("d9d505f920a163d7")
 
 
@@ -33,6 +34,21 @@ def check_sqlite_file(path: Path) -> None:
     if size < expected:
         raise TraceError(f"{path}: cut off: {size} bytes of {expected}; copy or export it again")
     _check_beside(path)
+
+
+def check_encoding(path: Path) -> None:
+    """Check that the texts of a SQLite database are in UTF-8, as every profiler writes them.
+
+    Raises:
+        TraceError: they are in UTF-16.
+    """
+    with path.open("rb") as file:
+        encoding = struct.unpack(">I", file.read(60)[56:])[0]
+    if encoding in _OTHER_ENCODINGS:
+        raise TraceError(
+            f"{path}: a SQLite database of texts in {_OTHER_ENCODINGS[encoding]}, where UTF-8 is "
+            "expected: convert it (sqlite3 OLD .dump | sqlite3 NEW)"
+        )
 
 
 def _check_beside(path: Path) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -11,6 +11,7 @@ import pandas as pd
 from traceprof.formats.sqlite.database import Database
 from traceprof.formats.sqlite.pages.file import NotPlainError
 from traceprof.formats.sqlite.pages.totals import Counted, Totals, totals_of
+from traceprof.formats.sqlite.soundness import UnsoundRowsError
 
 __all__ = ["Extent", "Owners", "Scan", "Source", "scan_each"]
 
@@ -148,7 +149,12 @@ def _scans_of_pages(
         totals = database.found.get((table, *asked))
         if totals is None:
             try:
-                totals = totals_of(pages, database.rows, [one for one in asked if one])
+                totals = totals_of(
+                    pages,
+                    database.rows,
+                    [one for one in asked if one],
+                    database.catalogue.soundness(table),
+                )
             except NotPlainError:
                 continue
             database.found[table, *asked] = totals
@@ -176,6 +182,7 @@ def _scans_by_sql(
     zero_ns: int,
 ) -> list[Scan]:
     """Return what each source holds, in one pass of SQLite over each."""
+    _check_rows(database, dict.fromkeys(source.table for source in sources))
     samples = [
         _sample(database, source, columns) for source, columns in zip(sources, owners, strict=True)
     ]
@@ -196,6 +203,20 @@ def _scans_by_sql(
     for number, rows in zip(unsure, distinct, strict=True):
         scans[number] = Scan(scans[number].extent, rows)
     return scans
+
+
+def _check_rows(database: Database, tables: Iterable[str]) -> None:
+    """Check that the rows of ``tables`` can be, which no total tells of all that may be wrong."""
+    told = [(table, database.catalogue.soundness(table)) for table in tables]
+    asked = [(table, sound) for table, sound in told if sound is not None]
+    answers = database.rows_of_each(
+        f"SELECT 1 FROM {database.stored_name(table)} WHERE {sound.sought()} LIMIT 1"
+        for table, sound in asked
+    )
+    for (table, _), rows in zip(asked, answers, strict=True):
+        if rows:
+            raise UnsoundRowsError(table)
+        database.catalogue.is_sound(table)
 
 
 def _query(
@@ -234,10 +255,12 @@ def _scan_of(row: Sequence[Any], sample: _Sample | None, zero_ns: int) -> Scan:
 
 def _sample(database: Database, source: Source, columns: Sequence[str]) -> _Sample | None:
     """Return what the first, the last and some rows between them hold; None where that is none."""
-    table = database.stored_name(source.table)
+    table, row_id = database.stored_name(source.table), database.catalogue.row_id(source.table)
+    if row_id is None:
+        return None
     # Both in one query would be sought in all rows, each alone is looked up.
     ((first, last),) = database.rows(
-        f"SELECT (SELECT min(rowid) FROM {table}), (SELECT max(rowid) FROM {table})"
+        f"SELECT (SELECT min({row_id}) FROM {table}), (SELECT max({row_id}) FROM {table})"
     )
     if first is None:
         return None
@@ -250,8 +273,8 @@ def _sample(database: Database, source: Source, columns: Sequence[str]) -> _Samp
     rows = [
         row
         for edge_or_between in (
-            f"rowid < {first + _SAMPLE} OR rowid > {last - _SAMPLE}",
-            f"rowid IN ({between})",
+            f"{row_id} < {first + _SAMPLE} OR {row_id} > {last - _SAMPLE}",
+            f"{row_id} IN ({between})",
         )
         for row in database.rows(
             source.select(database, ", ".join((times, *columns, *number)), edge_or_between) + groups

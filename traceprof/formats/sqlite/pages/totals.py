@@ -16,9 +16,11 @@ from traceprof.formats.sqlite.pages.block import Block
 from traceprof.formats.sqlite.pages.bounds import Bounds, joined, of_block, remember
 from traceprof.formats.sqlite.pages.columns import kinds_to_decode, read_pages
 from traceprof.formats.sqlite.pages.file import NotPlainError
+from traceprof.formats.sqlite.pages.headers import ODD
 from traceprof.formats.sqlite.pages.layout import Query
 from traceprof.formats.sqlite.pages.rows import BlockRows
 from traceprof.formats.sqlite.pages.table import PageTable
+from traceprof.formats.sqlite.soundness import Soundness, UnsoundRowsError
 
 __all__ = ["Counted", "Totals", "totals_of"]
 
@@ -64,28 +66,52 @@ class Totals:
     n_of: dict[tuple[int, ...], int]
 
 
-def totals_of(table: PageTable, query: Query, asked: Sequence[Counted]) -> list[Totals]:
+def totals_of(
+    table: PageTable, query: Query, asked: Sequence[Counted], sound: Soundness | None = None
+) -> list[Totals]:
     """Return the totals of rows of one table, in one pass over it.
 
     Raises:
         NotPlainError: SQLite itself has to look.
+        UnsoundRowsError: some rows are not ``sound``.
     """
     sought = sorted({name for one in asked for name in one.sought})
     wanted = {name for one in asked for name in one.columns} | set(sought)
+    wanted |= set(sound.columns) if sound else set()
     kinds = kinds_to_decode(table.layout, dict.fromkeys(sorted(wanted), ColumnType.INTEGER))
     for one in asked:
         kinds |= kinds_to_decode(table.layout, {}, one.where)
 
     def of(block: Block, _first: int) -> tuple[list[Totals], Bounds, bool]:
-        found = [_totals_of_rows(_columns(table, block, one), one) for one in asked]
+        told = _sound_columns(table, block, sound)
+        found = [_totals_of_rows(_columns(table, block, one, told), one) for one in asked]
         return found, of_block(BlockRows(block, table.layout), sought), bool(len(block.odd))
 
     leaves = table.leaves()
     parts = table.map(kinds, leaves, of)
     remember(table, joined([bounds for _, bounds, _ in parts]))
     if any(has_odd for *_, has_odd in parts):
+        if sound is not None:
+            names = dict.fromkeys(sound.columns, ColumnType.INTEGER)
+            if sound.is_broken(read_pages(table, query, names, leaves)):
+                raise UnsoundRowsError(sound.table)
         return [_read(table, query, one) for one in asked]
     return [_sum([found[place] for found, *_ in parts]) for place in range(len(asked))]
+
+
+def _sound_columns(table: PageTable, block: Block, sound: Soundness | None) -> Columns:
+    """Return the columns that tell of sound rows; what SQLite has to read is not looked at."""
+    if sound is None:
+        return {}
+    rows = BlockRows(block, table.layout)
+    columns = {name: rows.integers(name) for name in sound.columns}
+    plain = columns
+    if len(block.odd):
+        is_plain = block.ids != ODD
+        plain = {name: values[is_plain] for name, values in columns.items()}
+    if sound.is_broken(plain):
+        raise UnsoundRowsError(sound.table)
+    return columns
 
 
 def _read(table: PageTable, query: Query, asked: Counted) -> Totals:
@@ -95,12 +121,15 @@ def _read(table: PageTable, query: Query, asked: Counted) -> Totals:
     return _totals_of_rows({name: np.asarray(one) for name, one in found.items()}, asked)
 
 
-def _columns(table: PageTable, block: Block, asked: Counted) -> Columns:
+def _columns(table: PageTable, block: Block, asked: Counted, told: Columns) -> Columns:
+    """Return the columns of the rows that are counted; those that are ``told`` are decoded."""
     rows = BlockRows(block, table.layout)
     if asked.where is not None and len(block):
         kept = np.flatnonzero(asked.where.of(rows))
-        rows = BlockRows(block.only(kept), table.layout) if len(kept) < len(block) else rows
-    return {name: rows.integers(name) for name in asked.columns}
+        if len(kept) < len(block):
+            rows = BlockRows(block.only(kept), table.layout)
+            told = {name: values[kept] for name, values in told.items()}
+    return {name: told[name] if name in told else rows.integers(name) for name in asked.columns}
 
 
 def _totals_of_rows(columns: Columns, asked: Counted) -> Totals:
