@@ -69,13 +69,25 @@ def _find(name: str) -> str | None:
     return next(filter(None, map(shutil.which, _PROGRAMS[name])), None)
 
 
+_TURNS: list[int] = []
+"""The worker itself, while it may start nsys."""
+
+
 @contextmanager
 def nsys_in_turn() -> Iterator[None]:
     """Let the tests of all workers start nsys one after the other.
 
-    What a fixture of a session starts is started before those of its first test.
+    What a fixture of a session starts is started before those of its first test. A worker that has
+    its turn already goes on.
     """
     fcntl = pytest.importorskip("fcntl")
+    if _TURNS:
+        yield
+        return
     with (Path(tempfile.gettempdir()) / f"traceprof-tests-nsys-{os.getuid()}").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
-        yield
+        _TURNS.append(os.getpid())
+        try:
+            yield
+        finally:
+            _TURNS.clear()
