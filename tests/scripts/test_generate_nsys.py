@@ -41,7 +41,7 @@ def recording(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Planted]:
 
 
 def table(run: Path, name: str) -> pd.DataFrame:
-    printed = CliRunner().invoke(app, [name, str(run), "--window", "all", "--csv"])
+    printed = CliRunner().invoke(app, ["show", name, str(run), "--window", "all", "--csv"])
     assert printed.exit_code == 0, printed.output
     return pd.read_csv(io.StringIO(printed.stdout))
 

@@ -195,3 +195,11 @@ def test_a_text_that_is_none_is_said_to_be_damaged(tmp_path: Path) -> None:
     store.path.write_bytes(data.replace(b" command TEXT", b" \xffommand TEXT"))
     with pytest.raises(StoreError, match=r"runs\.db: damaged: a text that is not UTF-8"):
         store.get("a")
+
+
+def test_a_text_among_numbers_is_said_to_be_damaged(tmp_path: Path) -> None:
+    store = Store(tmp_path / "runs.db")
+    store.add(make_summary("a"))
+    execute(store.path, "UPDATE steps SET period_ns = 'x'")
+    with pytest.raises(StoreError, match=r"runs\.db: damaged: .*a text stands where a number"):
+        store.get("a")

@@ -108,13 +108,13 @@ def test_another_window_computes_no_fact_of_the_whole_again(
     computed: Counter[tuple[Any, ...]] = Counter()
     recalled = cache._recalled
 
-    def counting(compute: Any, name: str, of: Any, args: Any, kwargs: Any) -> Any:
+    def counting(recall: Any, compute: Any, name: str, of: Any, args: Any, kwargs: Any) -> Any:
         def counted(of: Any, *args: Any, **kwargs: Any) -> Any:
             if of.uncut is None:
                 computed[name, id(of), args] += 1
             return compute(of, *args, **kwargs)
 
-        return recalled(counted, name, of, args, kwargs)
+        return recalled(recall, counted, name, of, args, kwargs)
 
     monkeypatch.setattr(cache, "_recalled", counting)
     for run in (

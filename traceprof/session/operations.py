@@ -13,6 +13,7 @@ import pandas as pd
 
 from traceprof.errors import UsageError
 from traceprof.facts.device.shapes import launch_shapes
+from traceprof.facts.names.copies import copy_titles
 from traceprof.facts.names.launches import function_names, launch_numbers
 from traceprof.model.results import Column, TableSpec, Unit, key, same
 from traceprof.model.tables import ABSENT
@@ -66,14 +67,6 @@ LAUNCHES: Final = TableSpec(
         same("command", Unit.TEXT, "the program, where the recording noted it"),
     ),
 )
-_COPY_NAMES: Final = {
-    "h2d": "[CUDA memcpy HtoD]",
-    "d2h": "[CUDA memcpy DtoH]",
-    "d2d": "[CUDA memcpy DtoD]",
-    "h2h": "[CUDA memcpy HtoH]",
-    "p2p": "[CUDA memcpy PtoP]",
-    "memset": "[CUDA memset]",
-}
 
 
 @dataclass(frozen=True, slots=True)
@@ -169,7 +162,7 @@ class _Source:
             bytes_per_s=events["n_bytes"] * 1e9 / duration.where(duration > 0),
             src_kind=_kinds(events["src_kind"]),
             dst_kind=_kinds(events["dst_kind"]),
-            name=_copy_names(events["direction"], _is_managed(events)),
+            name=copy_titles(events).astype(object),
         )
 
     def launches(self, rows: npt.NDArray[np.int64]) -> pd.DataFrame:
@@ -210,16 +203,6 @@ def _setting(trace: Trace, name: str) -> str:
 
 def _kinds(values: pd.Series) -> pd.Series:
     return values.astype(object).where(values.astype(object) != "unknown", "")
-
-
-def _is_managed(copies: pd.DataFrame) -> pd.Series:
-    """Return which copies are migrations of unified memory."""
-    return (copies["src_kind"] == "managed") & (copies["dst_kind"] == "managed")
-
-
-def _copy_names(directions: pd.Series, is_managed: pd.Series) -> list[str]:
-    names = directions.astype(object).map(_COPY_NAMES).fillna("[CUDA memcpy]")
-    return names.mask(is_managed, names.str.replace("CUDA", "CUDA Unified Memory")).tolist()
 
 
 def operations(run: Run, chosen: Chosen | None = None) -> Operations:
@@ -279,11 +262,7 @@ def _chosen_rows(
     if chosen.kind is not None:
         keep &= _is_of_kind(events, table, chosen.kind)
     if pattern is not None:
-        names = (
-            events["name"]
-            if table == "kernels"
-            else pd.Series(_copy_names(events["direction"], _is_managed(events)), dtype="category")
-        )
+        names = events["name"] if table == "kernels" else pd.Series(copy_titles(events))
         fits = np.array([bool(pattern.search(str(one))) for one in names.cat.categories], np.bool_)
         keep &= fits[names.cat.codes.to_numpy()] if len(fits) else False
     return rows[keep]

@@ -81,6 +81,8 @@ def as_series(unit: Unit, cells: Sequence[Any]) -> Any:
     ]
     if unit is Unit.TEXT:
         return pd.Series(values, dtype=_kind_of_text(values))
+    if any(isinstance(value, str | bytes) for value in values):
+        raise ValueError("a text stands where a number is expected")
     if unit is Unit.FLAG:
         flags = [bool(value) if isinstance(value, int) else value for value in values]
         is_plain = all(isinstance(flag, bool) for flag in flags)

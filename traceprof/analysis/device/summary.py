@@ -9,6 +9,7 @@ import pandas as pd
 
 from traceprof.analysis.base import Analysis
 from traceprof.analysis.statistics import DURATIONS, finish_durations, summarise
+from traceprof.facts.names.copies import copy_titles
 from traceprof.model.results import Result, ResultSpec, Samples, TableSpec, Unit, derived, key
 from traceprof.model.trace import Trace
 
@@ -16,14 +17,6 @@ __all__ = ["ANALYSIS"]
 
 _GPU: Final = "GPU activities"
 _CALLS: Final = "API calls"
-_COPIES: Final = {
-    "h2d": "[CUDA memcpy HtoD]",
-    "d2h": "[CUDA memcpy DtoH]",
-    "d2d": "[CUDA memcpy DtoD]",
-    "h2h": "[CUDA memcpy HtoH]",
-    "p2p": "[CUDA memcpy PtoP]",
-    "memset": "[CUDA memset]",
-}
 _OF_DURATIONS: Final = {column.name: column for column in DURATIONS}
 SPEC: Final = ResultSpec(
     tables=(
@@ -69,8 +62,7 @@ def measure_summary(trace: Trace) -> Result:
 def _named(frame: pd.DataFrame, table: str) -> pd.DataFrame:
     if table != "copies":
         return frame
-    names = frame["direction"].cat.rename_categories(lambda one: _COPIES.get(one, "[CUDA memcpy]"))
-    return frame.assign(name=names)
+    return frame.assign(name=copy_titles(frame))
 
 
 def _finish(result: Result) -> Result:

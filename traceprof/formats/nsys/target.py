@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 import pandas as pd
@@ -83,15 +83,37 @@ def read_devices(database: Database) -> pd.DataFrame:
     }
     rows = database.rows(f"SELECT {', '.join(found.values())} FROM TARGET_INFO_GPU ORDER BY id")
     devices = pd.DataFrame(rows, columns=list(found))
-    if "memory_bytes" in devices:
-        devices = devices[devices["memory_bytes"].ne(0)]
-    return make_table(
-        "devices",
-        {
-            column: values.fillna("") if column in ("name", "uuid") else values.fillna(ABSENT)
-            for column, values in ((str(name), devices[name]) for name in devices)
-        },
-    )
+    columns: dict[str, pd.Series] = {
+        column: _texts(values) if column in ("name", "uuid") else _numbers(values)
+        for column, values in ((str(name), devices[name]) for name in devices)
+    }
+    is_one = columns["device"] != ABSENT
+    if "memory_bytes" in columns:
+        is_one &= columns["memory_bytes"] != 0
+    return make_table("devices", {column: values[is_one] for column, values in columns.items()})
+
+
+def _texts(values: pd.Series) -> pd.Series:
+    return values.map(lambda value: value if isinstance(value, str) else "").astype(object)
+
+
+def _numbers(values: pd.Series) -> pd.Series:
+    """Return whole numbers; what a damaged file has in their place is not known."""
+
+    def number(value: Any) -> int:
+        is_whole = isinstance(value, float | int) and value == value // 1
+        return int(value) if is_whole and abs(value) < 1 << 62 else ABSENT
+
+    return values.map(number).astype(np.int64)
+
+
+def _are_whole(*columns: str) -> str:
+    """Return SQL that holds where all have whole numbers, as in files that are not damaged."""
+    return " AND ".join(f"typeof({column}) = 'integer'" for column in columns)
+
+
+def _known(column: str) -> str:
+    return f"CASE WHEN {_are_whole(column)} THEN {column} ELSE {ABSENT} END"
 
 
 def physical_devices(database: Database) -> dict[tuple[int, int], int]:
@@ -102,7 +124,8 @@ def physical_devices(database: Database) -> dict[tuple[int, int], int]:
     if not {"gpuId", "cudaId", "pid"} <= database.columns("TARGET_INFO_CUDA_DEVICE"):
         return {}
     rows = database.rows(
-        "SELECT pid, cudaId, gpuId FROM TARGET_INFO_CUDA_DEVICE WHERE gpuId IS NOT NULL"
+        "SELECT pid, cudaId, gpuId FROM TARGET_INFO_CUDA_DEVICE "
+        f"WHERE {_are_whole('pid', 'cudaId', 'gpuId')}"
     )
     return {(pid, ordinal): device for pid, ordinal, device in rows}
 
@@ -117,7 +140,8 @@ def read_processes(
     """
     names: dict[int, str] = {}
     if {"pid", "name"} <= database.columns("PROCESSES"):
-        names = {pid: name or "" for pid, name in database.rows("SELECT pid, name FROM PROCESSES")}
+        found = database.rows(f"SELECT pid, name FROM PROCESSES WHERE {_are_whole('pid')}")
+        names = {pid: str(name or "") for pid, name in found}
     ranks = _ranks(database, groups)
     rows = [ranks.get(int(process), _Rank()) for process in used]
     return make_table(
@@ -148,13 +172,19 @@ def _ranks(database: Database, groups: Callable[[], Sequence[Communicator]]) -> 
     """Return what is known of the part that each process plays in a distributed program."""
     if "pid" in database.columns("TRACEPROF_PROCESSES"):
         rows = database.rows(
-            f"SELECT pid, coalesce(name, ''), coalesce(rank, {ABSENT}), "
-            f"coalesce(localRank, {ABSENT}), coalesce(worldSize, {ABSENT}), coalesce(host, '') "
-            "FROM TRACEPROF_PROCESSES"
+            f"SELECT pid, coalesce(name, ''), {_known('rank')}, {_known('localRank')}, "
+            f"{_known('worldSize')}, coalesce(host, '') FROM TRACEPROF_PROCESSES "
+            f"WHERE {_are_whole('pid')}"
         )
-        return {pid: _Rank(*rest) for pid, *rest in rows}
+        return {
+            pid: _Rank(str(name), rank, local_rank, world_size, str(host))
+            for pid, name, rank, local_rank, world_size, host in rows
+        }
     if {"globalTid", "rank"} <= database.columns("MPI_RANKS"):
-        rows = database.rows("SELECT (globalTid >> 24) & 16777215, rank FROM MPI_RANKS")
+        rows = database.rows(
+            "SELECT (globalTid >> 24) & 16777215, rank FROM MPI_RANKS "
+            f"WHERE {_are_whole('globalTid', 'rank')}"
+        )
         return {pid: _Rank(rank=rank) for pid, rank in rows}
     return {
         one.process: _Rank(rank=one.rank, world_size=one.size)
@@ -166,7 +196,9 @@ def named_processes(database: Database) -> set[int]:
     """Return the processes that have threads with names."""
     if not {"nameId", "globalTid"} <= database.columns("ThreadNames"):
         return set()
-    rows = database.rows("SELECT DISTINCT globalTid FROM ThreadNames WHERE globalTid IS NOT NULL")
+    rows = database.rows(
+        f"SELECT DISTINCT globalTid FROM ThreadNames WHERE {_are_whole('globalTid')}"
+    )
     return set(process_of(np.array([key for (key,) in rows], np.int64)).tolist())
 
 

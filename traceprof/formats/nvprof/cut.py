@@ -17,7 +17,7 @@ from traceprof.formats.sqlite.copying import DatabaseCopy, StoredTable, copying
 from traceprof.formats.sqlite.cut_note import NOTE, note_cut
 from traceprof.formats.sqlite.cut_strings import copy_strings, string_columns
 from traceprof.formats.sqlite.cut_times import Times, times_of
-from traceprof.formats.sqlite.database import Database
+from traceprof.formats.sqlite.database import reading
 from traceprof.formats.sqlite.table_names import quoted
 from traceprof.model.cutting import CutProgress, CutReport, CutRequest
 from traceprof.model.window import TimeWindow
@@ -69,8 +69,7 @@ def cut(source: Path, target: Path, request: CutRequest, progress: CutProgress) 
     """
     zero_ns = request.zero_ns
     if zero_ns is None:
-        with Database(source) as database:
-            zero_ns = open_nvprof(database, ()).zero_ns
+        zero_ns = reading(source, lambda database: open_nvprof(database, ()).zero_ns)
     with copying(source, target, progress) as copy:
         copy.check_names(request.tables)
         return _Cut(copy, request, zero_ns).report()

@@ -7,14 +7,14 @@ is never written to it, so that no free page holds it; pages are written in the 
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
 from traceprof.errors import TraceError, UsageError
-from traceprof.formats.sqlite.table_names import quoted
+from traceprof.formats.sqlite.table_names import plain_table, quoted
 from traceprof.model.cutting import CutProgress
 from traceprof.model.tables import TABLES
 
@@ -129,6 +129,7 @@ def copying(source: Path, target: Path, progress: CutProgress) -> Iterator[Datab
             connection.execute("ATTACH ? AS source", (address,))
             connection.execute(f"PRAGMA source.cache_size = -{_CACHE_KIB}")
             tables, left_out = _tables(connection)
+            _check_names(source, tables)
             views = [
                 sql
                 for (sql,) in connection.execute(
@@ -144,6 +145,16 @@ def copying(source: Path, target: Path, progress: CutProgress) -> Iterator[Datab
         raise TraceError(f"{source}: cannot be cut ({error})") from error
     except sqlite3.Error as error:
         raise TraceError(f"{source}: cannot be cut ({error})") from error
+
+
+def _check_names(source: Path, tables: Iterable[str]) -> None:
+    """Check that the tables of a profiler bear their names as it writes them."""
+    for name in tables:
+        if plain_table(name) != name:
+            raise TraceError(
+                f"{source}: its table {name} should be called {plain_table(name)}: such a file can "
+                "be read, but not cut; export it again"
+            )
 
 
 def _tables(connection: sqlite3.Connection) -> tuple[dict[str, StoredTable], tuple[str, ...]]:

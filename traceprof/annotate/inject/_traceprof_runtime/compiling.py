@@ -19,7 +19,9 @@ def is_tracing():
     """Return whether a compiler traces a graph: what it computes then is no work of the program."""
     guards = sys.modules.get("torch._guards")
     context = getattr(guards, "TracingContext", None)
-    return context is not None and context.try_get() is not None
+    # Before torch 2.2 it is `get` that returns None where nothing is traced.
+    current = getattr(context, "try_get", None) or getattr(context, "get", None)
+    return current is not None and current() is not None
 
 
 def skip_own_frames():
