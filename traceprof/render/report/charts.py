@@ -11,11 +11,11 @@ import pandas as pd
 
 from traceprof.model.results import Result
 from traceprof.render.escape import html_text
-from traceprof.render.palette import CATEGORIES, PART_STYLES, category_of
+from traceprof.render.palette import CATEGORIES, PART_STYLES, category_of, ink_on
 from traceprof.render.shown import Row, rows_of
 from traceprof.units import format_duration, format_ratio
 
-__all__ = ["breakdown_bars", "category_style", "parts_bar", "step_chart"]
+__all__ = ["breakdown_bars", "category_style", "parts_bar", "parts_legend", "step_chart"]
 
 _PARTS: Final = {part.column: part.key for part in PART_STYLES}
 _PHASES: Final = {
@@ -35,9 +35,11 @@ def category_style() -> str:
     """Return the colours of the palette as variables of the page, light and dark."""
 
     def variables(theme: str) -> str:
-        return "".join(f"--{item.key}:{getattr(item, theme)};" for item in CATEGORIES)
+        colours = [(item.key, str(getattr(item, theme))) for item in CATEGORIES]
+        return "".join(f"--{key}:{colour};--on-{key}:{ink_on(colour)};" for key, colour in colours)
 
-    return f":root{{{variables('light')}}}[data-theme=dark]{{{variables('dark')}}}"
+    dark = f"@media screen{{[data-theme=dark]{{{variables('dark')}}}}}"
+    return f":root{{{variables('light')}}}{dark}"
 
 
 def breakdown_bars(breakdown: Result) -> str:
@@ -57,6 +59,11 @@ def parts_bar(parts: Mapping[str, float]) -> str:
     return f"{_legend(_PARTS.values(), shares)}{_bar_of('where the time goes', ratios)}"
 
 
+def parts_legend() -> str:
+    """Return what the colours of the five parts mean."""
+    return _legend(_PARTS.values())
+
+
 def _bar(row: Row) -> str:
     ratios = {key: row[key] / max(1, row["duration_ns"]) for key in _PARTS}
     name = f"GPU {row['device']} {row['name']}" if "device" in row else str(row["name"])
@@ -67,7 +74,8 @@ def _bar(row: Row) -> str:
 def _bar_of(title: str, ratios: Mapping[str, float]) -> str:
     words = ", ".join(f"{_label(_PARTS[key])} {format_ratio(r)}" for key, r in ratios.items())
     parts = "".join(
-        f'<i style="width:{100 * ratio:.3f}%;background:var(--{_PARTS[key]})" '
+        f'<i style="width:{100 * ratio:.3f}%;background:var(--{_PARTS[key]});'
+        f'color:var(--on-{_PARTS[key]})" '
         f'class="{_PARTS[key]}" title="{html_text(_label(_PARTS[key]))} {format_ratio(ratio)}">'
         f"{format_ratio(ratio) if ratio >= _LABEL_RATIO else ''}</i>"
         for key, ratio in ratios.items()
