@@ -18,7 +18,7 @@ from traceprof.render.briefing import Briefing, findings_for_people
 from traceprof.render.escape import html_list, html_text
 from traceprof.render.formatting import sentences, value_text
 from traceprof.render.report.charts import parts_bar
-from traceprof.render.report.links import link_to
+from traceprof.render.report.links import link_to, ranks_named
 from traceprof.render.shown import Row
 from traceprof.render.wording import saving_words
 from traceprof.session.answer import Document
@@ -92,7 +92,7 @@ def _finding(run: Ranks, finding: Row, window: TimeWindow) -> str:
         f"<li><h3>{_text(finding['title'], 300)} {saving}</h3><ul>{evidence}</ul>"
         f'<p class="action">→ {_text(finding["action"], 600)}</p>'
         f'<p class="note">Not if: {_text(finding["caveat"], 400)}</p>'
-        f"{_place(run, str(finding['window'] or ''), window)}</li>"
+        f"{_place(run, finding, window)}</li>"
     )
 
 
@@ -106,15 +106,17 @@ def _text(value: Any, most: int) -> str:
     return html_text(value_text(Unit.TEXT, value), most)
 
 
-def _place(run: Ranks, place: str, window: TimeWindow) -> str:
+def _place(run: Ranks, finding: Row, window: TimeWindow) -> str:
     """Return a link to the worst place, where the page's timeline shows it."""
+    place = str(finding["window"] or "")
     if not place:
         return ""
     try:
         found = select(run, place).window
     except UsageError:
         return ""
-    address = link_to(run.span, found, window)
+    named = ranks_named(value_text(Unit.TEXT, finding["title"]))
+    address = link_to(run.span, found, window, named)
     text = html_text(f"worst at {place}")
     if address is None:
         return f'<p class="note">{text}</p>'

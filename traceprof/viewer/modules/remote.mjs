@@ -1,3 +1,4 @@
+import { addSteps } from "./steps.mjs";
 import { decodeTrace } from "./decode.mjs";
 
 /** What the server has of one trace, fetched as it is needed: at most one view at a time. */
@@ -13,7 +14,7 @@ export class Remote {
   }
 
   async start() {
-    this.overview = decodeTrace(await this.bytes("overview", {}));
+    this.overview = addSteps(decodeTrace(await this.bytes("overview", {})));
     this.slice = this.overview;
     return this.overview;
   }
@@ -33,7 +34,7 @@ export class Remote {
     try {
       const slice = decodeTrace(await this.bytes("view", question));
       const { names, samples } = this.overview;
-      this.slice = { ...this.overview, ...slice, names, samples };
+      this.slice = addSteps({ ...this.overview, ...slice, names, samples });
       this.hasFailed = false;
     } catch {
       this.hasFailed = true;
