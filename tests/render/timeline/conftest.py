@@ -34,5 +34,6 @@ def reader(shared_page: OpenPage) -> Reader:
     shared_page.js("(localStorage.clear(), traceprof.begin())")
     shared_page.page.mouse.move(0, 0)
     reader = Reader(shared_page)
-    reader.until("!traceprof.frame && document.querySelector('.details h3').textContent.startsWith('In view')")
+    heading = "document.querySelector('.details h3').textContent"
+    reader.until(f"!traceprof.frame && {heading}.startsWith('In view')")
     return reader

@@ -30,13 +30,24 @@ def two_ranks(n_steps: int = 6) -> Trace:
             late = 2 * MS if (rank, number) == (1, 3) else 0
             builder.step(t, t + 10 * MS, number, process=process, thread=process)
             mine = {"process": process, "thread": process}
-            builder.range("forward", t, t + 4 * MS, **mine).range("layer", t + MS, t + 2 * MS, **mine)
+            builder.range("forward", t, t + 4 * MS, **mine).range(
+                "layer", t + MS, t + 2 * MS, **mine
+            )
             builder.range("backward", t + 4 * MS, t + 8 * MS, **mine)
             call = (t + MS + 100_000, t + MS + 110_000)
-            builder.kernel("gemm", t + 2 * MS, t + 4 * MS + number * 1000, launched_ns=call, thread=process, **here)
+            builder.kernel(
+                "gemm",
+                t + 2 * MS,
+                t + 4 * MS + number * 1000,
+                launched_ns=call,
+                thread=process,
+                **here,
+            )
             call = (t + 5 * MS, t + 5 * MS + 10_000)
             start = t + 5 * MS + 500_000 + late
-            builder.kernel("dgrad", start, t + 8 * MS, launched_ns=call, thread=process + 90, **here)
+            builder.kernel(
+                "dgrad", start, t + 8 * MS, launched_ns=call, thread=process + 90, **here
+            )
             builder.kernel("ncclDevKernel_AllReduce", start + 10_000, t + 9 * MS, stream=20, **here)
             builder.copy("h2d", t + 9 * MS, t + 9 * MS + 100_000, n_bytes=2_500_000, **here)
     return builder.build()
@@ -93,14 +104,15 @@ class Reader:
             "[...document.querySelectorAll('.details .facts tr')]"
             ".map((row) => [...row.cells].map((cell) => cell.textContent))"
         )
-        return {label: text for label, text in rows}
+        return dict(rows)
 
     def table(self, caption: str) -> dict[str, list[str]]:
         """The rows of a table of the panel by their first cell."""
         rows = self.page.js(
             "[...document.querySelectorAll('.details table')].filter("
             f"(t) => t.caption?.textContent.startsWith({caption!r}))"
-            ".flatMap((t) => [...t.tBodies[0].rows].map((row) => [...row.cells].map((c) => c.textContent)))"
+            ".flatMap((t) => [...t.tBodies[0].rows])"
+            ".map((row) => [...row.cells].map((cell) => cell.textContent))"
         )
         return {first: rest for first, *rest in rows}
 
