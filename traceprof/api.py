@@ -17,6 +17,7 @@ from traceprof.model.summary import Summary
 from traceprof.query.engine import Limits
 from traceprof.render.formatting import sentences
 from traceprof.render.html_text import piece_of_html, result_html
+from traceprof.render.pictures import THEMES, NotebookFigure, timeline_figure
 from traceprof.render.sections import head_of
 from traceprof.session.answer import Document, answer
 from traceprof.session.comparing import compare_named
@@ -111,6 +112,27 @@ class Run(SessionRun):
         """
         cutting = Cutting(devices, ranks, tables, clip, keep_environment)
         return cut_run(self, Path(output), cutting, force=force)[0].path
+
+    def figure(self, *, title: str = "", theme: str = "light") -> NotebookFigure:
+        """Return the window as a plotly figure that shows itself in notebooks.
+
+        At most 48 lanes under the names of their processes, devices first; 1,500 bars with hover,
+        everything shorter as density behind them. The axis is in ms after the start of the run.
+
+        >>> run.within("step:3..5").figure()
+
+        Args:
+            title: its heading.
+            theme: "light" or "dark".
+
+        Raises:
+            UsageError: the window is none of this run, or the theme is none.
+        """
+        if theme not in THEMES:
+            raise UsageError(f"theme {theme!r}: expected {' or '.join(THEMES)}")
+        whole = self.within("all").trace()
+        part = self.selection.window
+        return timeline_figure(whole, window=part, title=title, theme=theme, width=None)
 
     def explain(self, window: str = "slowest", against: str | None = None) -> Result:
         """Return why a step ("step:37"), or a window, took longer than another one.

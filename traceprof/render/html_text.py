@@ -36,7 +36,16 @@ _STYLES: Final[Mapping[str, Callable[[], str]]] = {
     CURVE_NAME: scaling_style,
 }
 
-_PIECE: Final = 'style="max-width:100%;overflow-x:auto"'
+_PIECE: Final = 'class="traceprof" style="max-width:100%;overflow-x:auto"'
+_PIECE_STYLE: Final = (
+    "<style>.traceprof table{width:auto;margin:6px 0;border-collapse:collapse}"
+    ".traceprof caption{text-align:left;opacity:.75}"
+    ".traceprof :is(th,td){text-align:left;vertical-align:top;padding:2px 8px}"
+    ".traceprof :is(th,td).number{text-align:right;white-space:nowrap}"
+    ".traceprof .long{display:block;max-width:46ch;overflow:hidden;text-overflow:ellipsis;"
+    "white-space:nowrap}</style>"
+)
+"""Notebooks bring styles of their own: these hold inside what we show, whatever they are."""
 
 
 def result_html(result: Result, ranks: Mapping[int, int], most_rows: int = 12) -> str:
@@ -47,7 +56,8 @@ def result_html(result: Result, ranks: Mapping[int, int], most_rows: int = 12) -
     tables = [None, *further_tables(result, ())]
     shown = [table_for_people(result, ranks, name) for name in tables]
     pieces = (html_table(table, table.about or table.name, most_rows) for table in shown)
-    return f"<div {_PIECE}>{''.join(pieces)}{html_list(sentences(result.notes))}</div>"
+    notes = html_list(sentences(result.notes))
+    return f"<div {_PIECE}>{_PIECE_STYLE}{''.join(pieces)}{notes}</div>"
 
 
 def piece_of_html(title: str, facts: Iterable[tuple[str, str]]) -> str:
@@ -56,7 +66,8 @@ def piece_of_html(title: str, facts: Iterable[tuple[str, str]]) -> str:
         f'<tr><th scope="row">{html_text(name)}</th><td>{html_text(value)}</td></tr>'
         for name, value in facts
     )
-    return f"<div {_PIECE}><table><caption>{html_text(title)}</caption>{rows}</table></div>"
+    table = f"<table><caption>{html_text(title)}</caption>{rows}</table>"
+    return f"<div {_PIECE}>{_PIECE_STYLE}{table}</div>"
 
 
 def render_html(document: Answered, options: Options) -> str:

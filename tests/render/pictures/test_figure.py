@@ -127,3 +127,18 @@ def test_the_command_writes_pictures_where_it_can(
     picture = (tmp_path / f"out.{kind}").read_bytes()
     assert picture.startswith(b"\x89PNG" if kind == "png" else b"<svg")
     assert len(picture) > 5_000
+
+
+def test_devices_of_every_process_are_named_and_drawn_before_threads() -> None:
+    builder = TraceBuilder()
+    for process in range(1, 21):
+        own = {"process": process, "thread": process}
+        builder.process(process, rank=process - 1)
+        builder.kernel("k", 0, 900, device=process, launched_ns=(0, 10), **own)
+        builder.range("forward", 0, 500, **own)
+    labels = list(timeline_figure(builder.build()).layout.yaxis.ticktext)
+    assert len(labels) == 48
+    places = [labels.index(f"<b>rank {rank} · process {rank + 1}</b>") for rank in range(20)]
+    assert places == sorted(places)
+    for place, process in zip(places, range(1, 21), strict=True):
+        assert f"<b>GPU {process}</b>" in labels[place + 1 : place + 4]

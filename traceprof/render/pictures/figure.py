@@ -8,7 +8,6 @@ from __future__ import annotations
 from typing import Any, Final
 
 import numpy as np
-import plotly.graph_objects as go
 
 from traceprof.model.trace import Trace
 from traceprof.model.window import TimeWindow
@@ -16,21 +15,25 @@ from traceprof.render.escape import plotly_text
 from traceprof.render.palette import CATEGORIES, STATES, category_index
 from traceprof.render.pictures.bars import bar_trace, find_bars, shortest_bar, without_bars
 from traceprof.render.pictures.lines import Line, choose_lines
+from traceprof.render.pictures.notebook import NotebookFigure
 from traceprof.render.pictures.strips import Pixels, png_data_url, state_strip, strip
 from traceprof.render.timeline.lanes import build_lanes
 from traceprof.render.timeline.marks import describe_steps
 from traceprof.render.timeline.states import with_states
 
-__all__ = ["timeline_figure"]
+__all__ = ["THEMES", "timeline_figure"]
 
+_USUAL_PX: Final = 1_280
 _STRIP_PX: Final = 10
 _LINE_PX: Final = 19
 _LABEL_PX: Final = 62
+_LEGEND_PX: Final = 112
 _MAX_STEP_LINES: Final = 40
 _INK: Final = {
     "light": ("#1b2330", "#ffffff", "#e3e7ec"),
     "dark": ("#e4e9f0", "#171e28", "#2a3442"),
 }
+THEMES: Final = tuple(_INK)
 
 
 def timeline_figure(
@@ -39,8 +42,8 @@ def timeline_figure(
     window: TimeWindow | None = None,
     title: str = "",
     theme: str = "light",
-    width: int = 1_280,
-) -> go.Figure:
+    width: int | None = 1_280,
+) -> NotebookFigure:
     """Return the figure; its axis is in ms after the start of the trace.
 
     Args:
@@ -48,20 +51,22 @@ def timeline_figure(
         window: draw only what has a part inside it; the whole trace by default.
         title: the heading; untrusted text is fine.
         theme: "light" or "dark".
-        width: of the plot in pixels, which decides what is too short for a bar.
+        width: of the plot in pixels, which decides what is too short for a bar; None for one as
+            wide as the page that shows it.
     """
     span = window or trace.span
     duration = max(1, span.duration_ns)
     lanes = with_states(build_lanes(trace, span), duration)
     lines, n_hidden = choose_lines(lanes)
-    shortest = shortest_bar(lines, duration, width)
-    figure = go.Figure()
+    pixels_wide = width or _USUAL_PX
+    shortest = shortest_bar(lines, duration, pixels_wide)
+    figure = NotebookFigure()
     offset_ns = span.start_ns - trace.span.start_ns
     for category, bars in find_bars(lanes.names, lines, shortest, duration).items():
         colours = (_colour(category, theme), _INK[theme][1])
         figure.add_bar(**bar_trace(category, bars, colours, offset_ns))
     pixels = np.concatenate(
-        [_line_pixels(line, shortest, duration, width, theme) for line in lines]
+        [_line_pixels(line, shortest, duration, pixels_wide, theme) for line in lines]
     )
     figure.update_layout(
         **_layout(lines, theme, width),
@@ -111,25 +116,22 @@ def _image(pixels: Pixels, offset_ns: int, duration: int, n_lines: int) -> dict[
     }
 
 
-def _layout(lines: list[Line], theme: str, width: int) -> dict[str, Any]:
+def _layout(lines: list[Line], theme: str, width: int | None) -> dict[str, Any]:
     ink, paper, grid = _INK[theme]
-    labels = [
-        f"<b>{plotly_text(line.label, 34)}</b>" if line.states else plotly_text(line.label, 34)
-        for line in lines
-    ]
+    labels = [_label(line) for line in lines]
     return {
         "barmode": "overlay",
         "template": "none",
         "paper_bgcolor": paper,
         "plot_bgcolor": paper,
         "font": {"color": ink, "size": 11},
-        "width": width + 4 * _LABEL_PX,
-        "height": len(lines) * _LINE_PX + 150,
-        "margin": {"l": 4 * _LABEL_PX - 24, "r": 24, "t": 76, "b": 48},
+        "width": None if width is None else width + 4 * _LABEL_PX,
+        "height": len(lines) * _LINE_PX + 48 + _LEGEND_PX,
+        "margin": {"l": 4 * _LABEL_PX - 24, "r": 24, "t": 40, "b": 8 + _LEGEND_PX},
         "hovermode": "closest",
         "dragmode": "pan",
         "showlegend": True,
-        "legend": {"orientation": "h", "x": 0, "y": 1, "yanchor": "bottom"},
+        "legend": {"orientation": "h", "x": 0, "y": 0, "yref": "container", "yanchor": "bottom"},
         "xaxis": {"gridcolor": grid, "zeroline": False, "separatethousands": True},
         "yaxis": {
             "range": [len(lines) - 0.5, -0.5],
@@ -140,6 +142,13 @@ def _layout(lines: list[Line], theme: str, width: int) -> dict[str, Any]:
             "fixedrange": True,
         },
     }
+
+
+def _label(line: Line) -> str:
+    """Return what a line is called: processes and devices bold, streams and ranges below them."""
+    if line.row is None:
+        return f"<b>{plotly_text(line.label, 38)}</b>"
+    return plotly_text(line.label, 34)
 
 
 def _step_lines(trace: Trace, span: TimeWindow, offset_ns: int, theme: str) -> list[dict[str, Any]]:

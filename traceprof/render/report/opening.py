@@ -92,8 +92,16 @@ def _finding(run: Ranks, finding: Row, window: TimeWindow) -> str:
         f"<li><h3>{_text(finding['title'], 300)} {saving}</h3><ul>{evidence}</ul>"
         f'<p class="action">→ {_text(finding["action"], 600)}</p>'
         f'<p class="note">Not if: {_text(finding["caveat"], 400)}</p>'
+        f"{_profiled(finding.get('ncu'))}"
         f"{_place(run, str(finding['window'] or ''), window)}</li>"
     )
+
+
+def _profiled(command: Any) -> str:
+    if not command:
+        return ""
+    about = "Look into a launch of it (where the recording began with the program)"
+    return f'<p class="note">{about}: <code>{_text(command, 600)}</code></p>'
 
 
 def _facts(evidence: Any) -> Sequence[Any]:
