@@ -92,6 +92,15 @@ def test_ncu_profiles_the_launch_again(path: Path) -> None:
     ]
 
 
+def test_launches_before_the_window_count_too(tmp_path: Path) -> None:
+    builder = TraceBuilder()
+    for number in range(100):
+        builder.kernel("gemm", number * 1000, number * 1000 + 10, correlation=number + 1)
+    write_nsys(builder.build(), tmp_path / "t.sqlite")
+    (line,) = ops(tmp_path / "t.sqlite", "--ncu", "-w", "90us..90500ns").splitlines()[2:]
+    assert "--launch-skip 90 " in line
+
+
 def test_they_are_written_to_a_file_once(path: Path, tmp_path: Path) -> None:
     target = tmp_path / "ops.csv"
     ops(path, "--csv", "-o", target)

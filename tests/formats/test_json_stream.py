@@ -100,3 +100,14 @@ def test_most_items_come_in_runs():
     sizes = [len(run) for run in stream.batches(parse_dictionaries)]
     assert sum(sizes) == 1000
     assert len(sizes) < 100
+
+
+def test_what_follows_the_items_does_not_make_them_slow():
+    items = [{"name": f"kernel {number}"} for number in range(1000)]
+    after = [{"gpu": number} for number in range(20)]
+    text = json.dumps({"traceEvents": items, "devices": after})
+    stream = JsonArrayStream(io.BytesIO(text.encode()), "traceEvents")
+    sizes = [len(run) for run in stream.batches(parse_dictionaries)]
+    assert sum(sizes) == 1000
+    assert len(sizes) < 20
+    assert stream.header == {"devices": after}

@@ -12,7 +12,6 @@ from traceprof.cli.options import (
     Force,
     Output,
     TracePaths,
-    WindowText,
     numbers_of,
     opens_traces,
 )
@@ -30,7 +29,15 @@ __all__ = ["ops"]
 def ops(
     opening: Opening,
     trace: TracePaths,
-    window: WindowText = "all",
+    window: Annotated[
+        str | None,
+        typer.Option(
+            "--window",
+            "-w",
+            metavar="WINDOW",
+            help="12ms..30ms, step:100..110, range:NAME, steady, active or all.",
+        ),
+    ] = "all",
     name: Annotated[
         str | None,
         typer.Option("--name", metavar="REGEX", help="Only those with this in their names."),
@@ -92,7 +99,7 @@ def ops(
         n_rows=rows,
         longest_first=longest,
     )
-    found = operations(open_run(trace, opening).within(window), chosen)
+    found = operations(open_run(trace, opening).within(window), chosen, counts_launches=ncu)
     if ncu:
         from traceprof.render.ncu import ncu_lines
 

@@ -14,7 +14,7 @@ import pandas as pd
 from traceprof.errors import UsageError
 from traceprof.facts.device.shapes import launch_shapes
 from traceprof.facts.names.copies import copy_titles
-from traceprof.facts.names.launches import function_names, launch_numbers
+from traceprof.facts.names.launches import function_names, launch_numbers, recorded_program
 from traceprof.model.results import Column, TableSpec, Unit, key, same
 from traceprof.model.tables import ABSENT
 from traceprof.model.trace import DEVICE_TABLES, Trace
@@ -175,7 +175,7 @@ class _Source:
                 "rank": _ranks_of(self.trace, kernels["process"].to_numpy()),
                 "function": function_names(kernels).astype(object),
                 "skip": launch_numbers(self.trace)[rows],
-                "command": _setting(self.trace, "command"),
+                "command": recorded_program(self.trace.environment),
             }
         )
 
@@ -196,17 +196,16 @@ def _ranks_of(trace: Trace, processes: npt.NDArray[np.int64]) -> npt.NDArray[np.
     return np.array([known.get(one, ABSENT) for one in distinct.tolist()], np.int64)[place.ravel()]
 
 
-def _setting(trace: Trace, name: str) -> str:
-    known = trace.environment.loc[trace.environment["name"] == name, "value"]
-    return str(known.iloc[0]) if len(known) else ""
-
-
 def _kinds(values: pd.Series) -> pd.Series:
     return values.astype(object).where(values.astype(object) != "unknown", "")
 
 
-def operations(run: Run, chosen: Chosen | None = None) -> Operations:
+def operations(
+    run: Run, chosen: Chosen | None = None, *, counts_launches: bool = False
+) -> Operations:
     """Return the operations of the run's window that are chosen; one that it cuts is there whole.
+
+    ``counts_launches``: `Operations.launches` is asked for, which counts from the first on.
 
     Raises:
         NotRecordedError: no work of a device was recorded.
@@ -214,7 +213,8 @@ def operations(run: Run, chosen: Chosen | None = None) -> Operations:
     """
     chosen = chosen or Chosen()
     pattern = chosen.pattern()
-    ranks = run.of_ranks(_TABLES)
+    whole = frozenset({"kernels"}) if counts_launches else frozenset[str]()
+    ranks = run.of_ranks(_TABLES, whole)
     if not ranks.recorded & set(DEVICE_TABLES):
         ranks.require("kernels")
     zero_ns = ranks.whole.span.start_ns

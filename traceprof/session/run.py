@@ -285,9 +285,14 @@ class Run:
                 missing[analysis.name] = str(error)
         return Answers(results, missing)
 
-    def of_ranks(self, tables: frozenset[str] = _EVERYTHING) -> Ranks:
-        """Return the traces of the ranks, cut to the window, with ``tables`` read."""
-        return self._source.within(self._window, _Needs(tables))
+    def of_ranks(
+        self, tables: frozenset[str] = _EVERYTHING, whole: frozenset[str] = frozenset()
+    ) -> Ranks:
+        """Return the traces of the ranks, cut to the window, with ``tables`` read.
+
+        Of those that ``whole`` names the uncut traces have every row, wherever the window is.
+        """
+        return self._source.within(self._window, _Needs(tables, whole & _CUT_BY_READERS))
 
     def trace(self, tables: frozenset[str] = _EVERYTHING) -> Trace:
         """Return all ranks as one Trace, cut to the window."""

@@ -11,7 +11,13 @@ import pytest
 
 from tests import real_traces
 from tests.builders import TraceBuilder
-from traceprof.facts.names.launches import function_names, launch_numbers
+from traceprof.facts.names.launches import (
+    KernelLaunch,
+    function_names,
+    launch_numbers,
+    longest_launch,
+)
+from traceprof.model.intervals import Intervals
 from traceprof.model.kernel_names.parsing import parse_name
 
 
@@ -27,6 +33,22 @@ def test_launches_are_counted_by_function_and_process_in_the_order_of_launching(
     )
     assert function_names(trace.kernels).tolist() == ["add", "add", "mul", "add", "add"]
     assert launch_numbers(trace).tolist() == [1, 0, 0, 0, 2]
+
+
+def test_the_longest_launch_is_found_where_it_starts_inside() -> None:
+    trace = (
+        TraceBuilder()
+        .kernel("void ns::add<float>(int)", 0, 90, correlation=2)
+        .kernel("void ns::add<half>(int)", 100, 110, correlation=1)
+        .kernel("void ns::add<float>(int)", 200, 210, correlation=3)
+        .kernel("void ns::add<float>(int)", 300, 330, correlation=4)
+        .build()
+    )
+    inside = Intervals.single(150, 400)
+    found = longest_launch(trace, "void ns::add<float>(int)", inside)
+    assert found == KernelLaunch("add", 3, 30)
+    assert found.skip == launch_numbers(trace)[3]
+    assert longest_launch(trace, "void ns::add<double>(int)", inside) is None
 
 
 def test_kernels_of_one_launch_are_counted_as_they_ran() -> None:

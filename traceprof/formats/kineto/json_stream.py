@@ -137,15 +137,26 @@ class JsonArrayStream:
         self._position += 1
 
     def _run_of_items(self, parse: Callable[[bytes], _Batch | None]) -> _Batch | None:
-        tail = max(self._position, len(self._buffer) - _WINDOW_BYTES)
-        boundaries = list(_BOUNDARY.finditer(self._buffer, tail))
-        for boundary in reversed(boundaries[-_GUESSES:]):
+        for boundary in self._guesses():
             run = self._buffer[self._position : boundary.start() + 1]
             batch = parse(b"[%b]" % run)
             if batch is not None:
                 self._position = boundary.end() - 1
                 return batch
         return None
+
+    def _guesses(self) -> Iterator[re.Match[bytes]]:
+        """Yield what may stand between two items, the last first.
+
+        Behind the last item there may be more of the document, with lists of its own.
+        """
+        n_bytes = len(self._buffer) - self._position
+        tail = max(self._position, len(self._buffer) - _WINDOW_BYTES)
+        yield from reversed(list(_BOUNDARY.finditer(self._buffer, tail))[-_GUESSES:])
+        for quarters in (3, 2, 1):
+            found = _BOUNDARY.search(self._buffer, self._position + n_bytes * quarters // 4)
+            if found:
+                yield found
 
     def _one_by_one(self, n_bytes: int) -> Iterator[list[Any]]:
         """Yield items until about ``n_bytes`` are read or the array ends."""

@@ -139,6 +139,7 @@ class Arguments(msgspec.Struct, gc=False):
 
 
 _NO_ARGUMENTS: Final = Arguments()
+_ATTRIBUTES: Final = {field.encode_name: field.name for field in msgspec.structs.fields(Arguments)}
 
 
 class _Common(msgspec.Struct, gc=False):
@@ -244,9 +245,8 @@ def _event_of(item: Mapping[str, Any]) -> Event:
     given = item.get("args")
     given = given if isinstance(given, dict) else {}
     arguments = Arguments()
-    for field in msgspec.structs.fields(Arguments):
-        if field.encode_name in given:
-            setattr(arguments, field.name, given[field.encode_name])
+    for key in given.keys() & _ATTRIBUTES.keys():
+        setattr(arguments, _ATTRIBUTES[key], given[key])
     return Event(
         ph=str(item.get("ph", "")),
         cat=str(item.get("cat", "")),

@@ -49,7 +49,7 @@ def breakdown_bars(breakdown: Result) -> str:
         (total,) = rows_of(breakdown.to_frame("total"))
         rows.append({"name": f"all {len(rows)} devices", **total})
     bars = "".join(map(_bar, rows))
-    return f"{_legend(_PARTS.values())}<div class='bars'>{bars}</div>"
+    return f"{_legend(_PARTS.values())}<div class='of-devices'>{bars}</div>"
 
 
 def parts_bar(parts: Mapping[str, float]) -> str:

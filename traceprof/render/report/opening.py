@@ -18,7 +18,7 @@ from traceprof.render.briefing import Briefing, findings_for_people
 from traceprof.render.escape import html_list, html_text
 from traceprof.render.formatting import is_known, sentences, value_text
 from traceprof.render.report.charts import parts_bar
-from traceprof.render.report.links import link_to
+from traceprof.render.report.links import link_to, ranks_named
 from traceprof.render.report.still import StillPictures
 from traceprof.render.shown import Row, rows_of
 from traceprof.render.wording import saving_words
@@ -109,8 +109,16 @@ def _finding(places: _Places, finding: Row, per: str) -> str:
         f"<li><h3>{_text(finding['title'], 300)} {saving}</h3><ul>{evidence}</ul>"
         f'<p class="action">→ {_text(finding["action"], 600)}</p>'
         f'<p class="note">Not if: {_text(finding["caveat"], 400)}</p>'
+        f"{_profiled(finding.get('ncu'))}"
         f"{places.show(finding)}</li>"
     )
+
+
+def _profiled(command: Any) -> str:
+    if not command:
+        return ""
+    about = "Look into a launch of it (where the recording began with the program)"
+    return f'<p class="note">{about}: <code>{_text(command, 600)}</code></p>'
 
 
 def _facts(evidence: Any) -> Sequence[Any]:
@@ -140,11 +148,12 @@ class _Places:
             place = None
         if place is None:
             return ""
-        told = " ".join(value_text(Unit.TEXT, finding[column]) for column in ("title", "evidence"))
+        title = value_text(Unit.TEXT, finding["title"])
         start = format_duration(place.start_ns - self.run.span.start_ns)
         words = html_text(f"worst at {start}, for {format_duration(place.duration_ns)}")
-        address = link_to(self.run.span, place, self.window)
-        picture = self.stills.of_place(place, told)
+        named = ranks_named(title)
+        address = link_to(self.run.span, place, self.window, named)
+        picture = self.stills.of_place(place, named)
         if address is not None:
             words = f'<a href="{html_text(address)}">{words}</a>'
             # The words are the link that is read out and reached by keys; the picture is another.

@@ -5,8 +5,7 @@ Each device is a line of the five parts of its time, exact in every column: as h
 
 from __future__ import annotations
 
-import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Final
@@ -35,7 +34,6 @@ _COLUMNS: Final = {"place": 148, "whole": 296}
 _MOST_OF_A_PLACE: Final = 4
 _MOST_OF_THE_WHOLE: Final = 64
 _MOST_STEPS: Final = 24
-_RANK: Final = re.compile(r"\brank (\d+)\b")
 
 _Shares = npt.NDArray[np.float64]
 
@@ -62,12 +60,12 @@ class StillPictures:
         """The devices that worked, in the order of their ranks."""
         return sorted(device_times(self.trace), key=lambda n: (self._ranks.get(n, ABSENT), n))
 
-    def of_place(self, place: TimeWindow, about: str) -> str:
+    def of_place(self, place: TimeWindow, named: Mapping[str, Collection[int]]) -> str:
         """Return what devices did around ``place``, which is marked; "" where none worked.
 
-        Those of ranks that the words ``about`` name come first, four at most.
+        Those of ranks that are ``named`` ("rank") come first, four at most.
         """
-        devices = self._concerned(about)
+        devices = self._concerned(named.get("rank", ()))
         if not devices:
             return ""
         around = max(1_000, place.duration_ns // 2)
@@ -100,8 +98,7 @@ class StillPictures:
         )
         return svg + more
 
-    def _concerned(self, about: str) -> list[int]:
-        named = {int(number) for number in _RANK.findall(about)}
+    def _concerned(self, named: Collection[int]) -> list[int]:
         first = [n for n in self.devices if self._ranks.get(n, ABSENT) in named]
         rest = [n for n in self.devices if n not in first]
         return sorted((first + rest)[:_MOST_OF_A_PLACE], key=self.devices.index)

@@ -17,6 +17,7 @@ from traceprof.render.wording import saving_words
 __all__ = ["brief", "findings_in_brief", "findings_view"]
 
 _INDENT: Final = "   "
+_PROFILED: Final = "a launch of it (where the recording began with the program)"
 
 
 def findings_in_brief(findings: Iterable[Row], width: int, per: str) -> Iterator[Text]:
@@ -52,6 +53,8 @@ def findings_view(findings: Iterable[Row]) -> RenderableType:
             body.append(f"\nestimated: {_text(finding['model'])}", style="dim")
         body.append("\n").append_text(_action(finding))
         body.append(f"\nnot if: {_text(finding['caveat'])}", style="dim")
+        if finding.get("ncu"):
+            body.append(f"\nlook into {_PROFILED}: {_text(finding['ncu'])}", style="dim")
         lines += [title, Padding(body, (0, 0, 0, len(_INDENT)))]
     return Group(*lines)
 

@@ -106,6 +106,12 @@ SPEC: Final = ResultSpec(
                 same("window", Unit.TEXT, "the worst place, as --window takes it"),
                 same("ranges", Unit.TEXT, "the ranges concerned"),
                 same("show", Unit.TEXT, "the analysis that tells more"),
+                same(
+                    "ncu",
+                    Unit.TEXT,
+                    "what profiles the longest launch of the kernel concerned most with Nsight "
+                    "Compute; launches are counted from the start of the recording",
+                ),
                 same("ground", Unit.TEXT, "what the claimed time is: lost, compute or slow steps"),
                 same("is_minor", Unit.FLAG, "less than 1 % of the time: not for a page"),
             ),
@@ -218,6 +224,7 @@ def _row(own: Judged) -> dict[str, object]:
         "window": finding.window,
         "ranges": "; ".join(finding.ranges),
         "show": own.rule.show,
+        "ncu": finding.ncu,
         "ground": ", ".join(dict.fromkeys(claim.ground.value for claim in own.claims)),
         "is_minor": own.is_minor,
     }

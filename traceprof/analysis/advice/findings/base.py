@@ -19,7 +19,7 @@ class Finding:
     ``claims`` is the time that it is about: what of it was not claimed before is its own, and its
     saving. ``kind`` says how sure that saving is, ``model`` what an estimate rests on, and
     ``once_ns`` what is lost once where it is not per step. ``window`` can be given to ``--window``
-    to look at the worst place.
+    to look at the worst place, and ``ncu`` profiles a kernel that the finding names.
     """
 
     title: Note
@@ -32,6 +32,7 @@ class Finding:
     once_ns: int | None = None
     window: str = ""
     ranges: tuple[str, ...] = ()
+    ncu: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,12 +19,14 @@ from traceprof.analysis.advice.findings.kernel_times import (
 from traceprof.facts.collectives.matches import Matches, find_matches
 from traceprof.facts.device.times import device_times, used_devices
 from traceprof.facts.idle.after_waits import gaps_of_ranks, idle_times, lost_in_gaps
+from traceprof.facts.names.launches import longest_launch, ncu_command, recorded_program
 from traceprof.facts.names.phases import PROFILER
 from traceprof.facts.software import Software, Vendor, software_of
 from traceprof.facts.steps.find import steps_of_ranks
 from traceprof.facts.steps.measured import measured_steps
 from traceprof.facts.steps.typical import judged_times, named_steps, typical_time
 from traceprof.facts.workload import TRAINING, workload
+from traceprof.model.grouping import rows_by_value
 from traceprof.model.intervals import Intervals
 from traceprof.model.parts import DeviceTime
 from traceprof.model.ranks import Ranks
@@ -243,10 +245,13 @@ class Context:
 
     def exposed(self, rows: pd.DataFrame) -> Times:
         """Return when ``rows`` (copies) ran on each device and no kernel did."""
+        starts, ends = rows["start_ns"].to_numpy(np.int64), rows["end_ns"].to_numpy(np.int64)
+        rows_of = rows_by_value(rows["device"])
+        none = np.empty(0, np.int64)
         found = {}
         for device, time in self.times.items():
-            own = rows[rows["device"] == device]
-            found[device] = Intervals.union_of(own["start_ns"], own["end_ns"]) - time.kernel
+            own = rows_of.get(device, none)
+            found[device] = Intervals.union_of(starts[own], ends[own]) - time.kernel
         return found
 
     @cached_property
@@ -263,6 +268,21 @@ class Context:
         """Return the claim on the compute kernels ``rows`` of `KernelTimes.by_name`."""
         times = time_of_kernels(self.ranks, set(rows["name"]))
         return self.left(times, Ground.COMPUTE, saved_ratio)
+
+    def ncu(self, names: pd.Series) -> str:
+        """Return what profiles a launch of the kernel with the most of ``names``, times by name.
+
+        Of the typical time the longest. "" without any, and where Nsight Compute cannot.
+        """
+        if names.empty or self.software.vendor is Vendor.AMD:
+            return ""
+        found = self.ranks.each(longest_launch, str(names.idxmax()), self.typical)
+        launches = [one for one in found if one is not None]
+        if not launches:
+            return ""
+        longest = max(launches, key=lambda one: one.duration_ns)
+        program = recorded_program(self.ranks.table("environment"))
+        return ncu_command(longest.function, longest.skip, program)
 
     def longest_row(self, rows: pd.DataFrame) -> str:
         """Return the window of the longest of ``rows`` (there is one), as people type it."""

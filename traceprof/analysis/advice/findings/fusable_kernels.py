@@ -116,6 +116,7 @@ def _check(context: Context) -> Iterator[Finding]:
             other="fuse them: what one writes to memory the next reads again",
         ),
         caveat="kernels on different tensors cannot be fused",
+        ncu=context.ncu(top),
     )
 
 

@@ -43,6 +43,7 @@ def _check(context: Context) -> Iterator[Finding]:
             other="keep data in the layout that the kernels want (NHWC on tensor cores)",
         ),
         caveat="layers without a channels_last kernel convert back and forth",
+        ncu=context.ncu(own.set_index("name")["total_ns"]),
     )
 
 

@@ -70,6 +70,7 @@ def _check(context: Context) -> Iterator[Finding]:
         action="let the optimizer take all parameters at once: torch.optim.AdamW(..., fused=True), "
         "or foreach=True where the fused one is not to be had",
         caveat="foreach needs memory for a copy of the parameters",
+        ncu=context.ncu(passes.by_name["total_ns"]),
     )
 
 

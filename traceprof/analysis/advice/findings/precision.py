@@ -100,6 +100,7 @@ def _finding(
             "what memory limits gains at most a factor of two; fewer bits round more: check that "
             "the model still " + ("converges" if context.is_training else "answers well")
         ),
+        ncu=context.ncu(rows.set_index("name")["total_ns"]),
     )
 
 

@@ -48,6 +48,7 @@ def _check(context: Context) -> Iterator[Finding]:
             other="fuse them, or give each more work",
         ),
         caveat="kernels that depend on one another across threads cannot be fused",
+        ncu=context.ncu(own.set_index("name")["short_ns"]),
     )
 
 
