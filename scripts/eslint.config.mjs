@@ -2,7 +2,7 @@
 const browser = [
   "atob", "Blob", "clearTimeout", "CSS", "CustomEvent", "DecompressionStream", "document", "fetch",
   "getComputedStyle", "history", "ImageData", "innerHeight", "innerWidth", "localStorage",
-  "location", "matchMedia", "performance", "Plotly", "requestAnimationFrame", "ResizeObserver",
+  "location", "matchMedia", "navigator", "performance", "Plotly", "requestAnimationFrame", "ResizeObserver",
   "Response", "setTimeout", "TextDecoder", "URL", "URLSearchParams", "window",
 ];
 

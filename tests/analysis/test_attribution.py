@@ -21,7 +21,8 @@ from traceprof.facts.launches import (
 from traceprof.facts.names.phases import PHASES
 from traceprof.formats import open_trace
 from traceprof.model.activity import Activity
-from traceprof.model.intervals import nesting_depth, parents_of
+from traceprof.model.intervals import nesting_depth
+from traceprof.model.nesting import parents_of
 from traceprof.model.trace import Trace
 from traceprof.model.window import TimeWindow
 

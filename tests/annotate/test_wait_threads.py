@@ -1,6 +1,9 @@
-"""Waiting for work without a future, as that of torch 2.1 is, in threads."""
+"""Waiting for collectives in threads of our own."""
 
 import threading
+from datetime import timedelta
+
+import pytest
 
 
 class Work:
@@ -8,33 +11,69 @@ class Work:
 
     def __init__(self, fails=False):
         self.is_done = threading.Event()
+        self.is_waited_for = threading.Event()
         self.fails = fails
 
-    def wait(self):
-        assert self.is_done.wait(10)
+    def is_completed(self):
+        return self.is_done.is_set()
+
+    done = is_completed
+
+    def wait(self, timeout=timedelta(seconds=10)):
+        self.is_waited_for.set()
+        if not self.is_done.wait(timeout.total_seconds()):
+            raise RuntimeError("Operation timed out!")
         if self.fails:
             raise RuntimeError("the group was destroyed")
 
 
-def test_work_gets_a_future_that_calls_back_when_it_is_done(runtime):
+@pytest.fixture
+def waiting(runtime):
+    """The module, in a process that records."""
     runtime("session").begin()
-    threads = runtime("wait_threads").WaitThreads()
-    called = []
-    all_called = threading.Semaphore(0)
+    return runtime("wait_threads")
 
-    def call(work):
-        called.append(work)
-        all_called.release()
 
+@pytest.mark.parametrize("kind", ["work", "boxed", "future"])
+def test_a_call_is_told_when_its_work_is_done_or_has_failed(waiting, kind):
+    wait = {
+        "work": lambda work: waiting.WaitsForWork(work, Work.wait),
+        "boxed": waiting.WaitsForBoxedWork,
+        "future": waiting.WaitsForFuture,
+    }[kind]
+    threads = waiting.WaitThreads()
+    told = []
+    is_told = threading.Semaphore(0)
     first, second = Work(), Work(fails=True)
-    for work in (first, second):
-        threads.with_future(work).get_future().add_done_callback(call)
-    assert called == []
+    for name, work in (("first", first), ("second", second)):
+
+        def tell(name=name):
+            told.append(name)
+            is_told.release()
+
+        threads.put(wait(work), tell)
+    assert told == []
     second.is_done.set()
-    assert all_called.acquire(timeout=10)
-    assert called == [second]  # a second thread did not have to wait for the first
+    assert is_told.acquire(timeout=10)
+    assert told == ["second"]  # another thread did not have to wait for the first
     first.is_done.set()
-    assert all_called.acquire(timeout=10)
-    assert called == [second, first]
+    assert is_told.acquire(timeout=10)
+    assert told == ["second", "first"]
     threads._stop()
     assert not any(thread.is_alive() for thread in threads._threads)
+
+
+@pytest.mark.parametrize("kind", ["work", "future"])
+def test_work_that_never_ends_keeps_neither_threads_nor_the_program(waiting, monkeypatch, kind):
+    monkeypatch.setattr(waiting, "_GRACE_S", 0.01)
+    work = Work()
+    threads = waiting.WaitThreads()
+    wait = waiting.WaitsForWork(work, Work.wait) if kind == "work" else waiting.WaitsForFuture(work)
+    told = []
+    for number in range(9):  # more than there are threads
+        threads.put(wait, lambda number=number: told.append(number))
+    if kind == "work":
+        assert work.is_waited_for.wait(10)
+    threads._stop()
+    assert not any(thread.is_alive() for thread in threads._threads)
+    assert sorted(told) == list(range(9))  # the end of recording is the last that is known of them

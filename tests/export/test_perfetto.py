@@ -189,6 +189,18 @@ def test_what_overlaps_in_part_has_a_lane_of_its_own(tmp_path: Path) -> None:
     }
 
 
+def test_what_overlaps_in_many_lanes_still_nests_in_each(tmp_path: Path) -> None:
+    made = TraceBuilder()
+    for number in range(200):
+        made.kernel("early", number, 400 + number).kernel("late", 1000 + number, 1300 + number)
+    write_nsys(made.build(), tmp_path / "t.sqlite")
+    document = export(tmp_path / "t.sqlite", tmp_path / "t.json")
+    kernels = of_phase(document, "X")
+    assert len(kernels) == 400
+    # 200 run at once; a lane is used again once it is free.
+    assert len({(event["pid"], event["tid"]) for event in kernels}) == 200
+
+
 def test_counters_are_series_and_gaps_are_left_out(tmp_path: Path) -> None:
     samples = make_table(
         "samples",

@@ -3,10 +3,19 @@
 from __future__ import annotations
 
 import numpy as np
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from traceprof.model.intervals import Intervals, nesting_depth, parents_of, union_lengths
+from traceprof.errors import TraceError
+from traceprof.model.intervals import (
+    Intervals,
+    check_pairs,
+    nesting_depth,
+    overlapping_pairs,
+    union_lengths,
+)
+from traceprof.model.nesting import parents_of
 
 SIZE = 40
 pairs = st.lists(st.tuples(st.integers(0, SIZE), st.integers(0, SIZE)), max_size=12)
@@ -115,3 +124,11 @@ def test_union_lengths_are_those_of_the_union_of_each_key(
     starts, ends = starts + offset, ends + offset
     expected = [Intervals.union_of(starts[keys == k], ends[keys == k]).total_ns for k in range(6)]
     assert union_lengths(keys, starts, ends, 6).tolist() == expected
+
+
+def test_pairs_that_would_fill_memory_are_refused() -> None:
+    check_pairs(n_pairs=1_000_000 + 32 * 50, n_rows=50)
+    starts, ends = np.zeros(3_000, np.int64), np.full(3_000, 3_000)
+    others = np.arange(3_000)
+    with pytest.raises(TraceError, match=r"9000000 pairs.*--window"):
+        overlapping_pairs(starts, ends, others, others + 1)

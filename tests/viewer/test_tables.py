@@ -46,7 +46,7 @@ def _tables() -> Tables:
 def test_times_of_tables_lead_to_the_timeline() -> None:
     (section,) = _tables().show("all", ["gaps"])
     # 200 µs of idleness after 500 µs, a quarter of it on each side.
-    assert "#at=450000..750000" in _links(section)
+    assert "#at=450000..750000&mark=500000..700000&device=0" in _links(section)
 
 
 def test_long_names_are_cut_and_whole_in_the_tooltip() -> None:

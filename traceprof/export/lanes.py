@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from heapq import heappop, heappush
 from typing import Any, Final
 
 import numpy as np
@@ -27,6 +28,9 @@ __all__ = ["Lanes", "Places"]
 _FIRST_DEVICE: Final = 3_000_000_000
 _FIRST_EXTRA: Final = 2_000_000_000
 _HOST: Final = -2
+_MOST_NESTED: Final = 64
+"""What overlaps in more lanes than this lies in lanes in which nothing nests, so that finding one
+does not grow with their number."""
 _NO_STREAM: Final = 1 << 31
 """From here on numbers are minus one, written without a sign: a wait that is for all streams."""
 
@@ -45,6 +49,8 @@ class Lanes:
     _extra: dict[tuple[int, int, str, int], int] = field(default_factory=dict)
     _names: dict[tuple[int, int], tuple[str, int]] = field(default_factory=dict)
     _open: dict[tuple[int, int, str], list[int]] = field(default_factory=dict)
+    _until: dict[tuple[object, ...], list[tuple[int, int]]] = field(default_factory=dict)
+    _n_devices: int = 0
 
     @classmethod
     def of(cls, ranks: Ranks) -> Lanes:
@@ -84,8 +90,10 @@ class Lanes:
         """Return the number of a process, or of a device that it uses."""
         if device is None:
             return self._processes.setdefault((process, _HOST), max(process, 0))
-        n_devices = sum(1 for number in self._processes.values() if number >= _FIRST_DEVICE)
-        return self._processes.setdefault((process, device), _FIRST_DEVICE + n_devices)
+        if (process, device) not in self._processes:
+            self._processes[process, device] = _FIRST_DEVICE + self._n_devices
+            self._n_devices += 1
+        return self._processes[process, device]
 
     def _nested(
         self, table: str, place: tuple[int, int, str], starts: _Int64Array, ends: _Int64Array
@@ -93,13 +101,19 @@ class Lanes:
         """Return the lane of each row, so that in each lane those of a table nest."""
         found = np.zeros(len(starts), np.int64)
         rest, level = np.arange(len(starts)), 0
-        while len(rest):
+        while len(rest) and level < _MOST_NESTED:
             number = self._lane(place, level)
             is_open = self._open.setdefault((place[0], number, table), [])
             fits = _that_nest(starts[rest], ends[rest], is_open)
             found[rest[fits]] = number
             rest = rest[~fits]
             level += 1
+        until = self._until.setdefault((*place, table), [])
+        for row, start, end in zip(rest.tolist(), starts[rest], ends[rest], strict=True):
+            is_free = bool(until) and until[0][0] <= start
+            level = heappop(until)[1] if is_free else _MOST_NESTED + len(until)
+            heappush(until, (int(end), level))
+            found[row] = self._lane(place, level)
         return found
 
     def _lane(self, place: tuple[int, int, str], level: int) -> int:

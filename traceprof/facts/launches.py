@@ -25,7 +25,8 @@ from traceprof.facts.backward import (
 from traceprof.facts.cache import fact
 from traceprof.facts.names.phases import PHASES, phases_of_ranges
 from traceprof.model.grouping import compact, rows_by_value, rows_by_values
-from traceprof.model.intervals import nesting_depth, parents_of
+from traceprof.model.intervals import nesting_depth
+from traceprof.model.nesting import parents_of
 from traceprof.model.tables import ABSENT
 from traceprof.model.trace import RowsOf, Trace
 

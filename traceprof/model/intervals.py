@@ -11,12 +11,14 @@ from typing import Final, Self, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
+from traceprof.errors import TraceError
+
 __all__ = [
     "Int64Array",
     "Intervals",
+    "check_pairs",
     "nesting_depth",
     "overlapping_pairs",
-    "parents_of",
     "sorted_distinct",
     "union_lengths",
 ]
@@ -25,6 +27,9 @@ Int64Array: TypeAlias = npt.NDArray[np.int64]
 
 _FIRST: Final = np.iinfo(np.int64).min
 _LAST: Final = np.iinfo(np.int64).max
+_MOST_PAIRS: Final = 1_000_000
+_MOST_PAIRS_EACH: Final = 32
+"""How many pairs are made of a row, on average: as many as devices that one process may have."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -206,22 +211,6 @@ def nesting_depth(starts: Int64Array, ends: Int64Array) -> Int64Array:
     return depth
 
 
-def parents_of(depths: Int64Array) -> Int64Array:
-    """Return the index of the interval right around each, -1 for the outermost.
-
-    ``depths`` are the nesting depths of properly nested intervals in the order of their starts.
-    """
-    parents = np.full(len(depths), -1, np.int64)
-    above = np.flatnonzero(depths == 0)
-    for depth in range(1, int(depths.max(initial=0)) + 1):
-        rows = np.flatnonzero(depths == depth)
-        if len(above) and len(rows):
-            place = np.searchsorted(above, rows) - 1
-            parents[rows] = np.where(place >= 0, above[np.maximum(place, 0)], -1)
-        above = rows
-    return parents
-
-
 def overlapping_pairs(
     starts: Int64Array, ends: Int64Array, of_starts: Int64Array, of_ends: Int64Array
 ) -> tuple[Int64Array, Int64Array]:
@@ -232,9 +221,23 @@ def overlapping_pairs(
     first = np.searchsorted(of_ends, starts, side="right")
     last = np.searchsorted(of_starts, ends, side="left")
     count = np.where(ends > starts, np.maximum(last - first, 0), 0)
+    check_pairs(int(count.sum()), len(starts) + len(of_starts))
     left = np.repeat(np.arange(len(starts)), count)
     within = np.arange(len(left)) - np.repeat(np.cumsum(count) - count, count)
     return left, np.repeat(first, count) + within
+
+
+def check_pairs(n_pairs: int, n_rows: int) -> None:
+    """Refuse pairs of rows that would not fit in memory: far more than there are rows.
+
+    Raises:
+        TraceError: ``n_pairs`` of ``n_rows`` in all.
+    """
+    if n_pairs > _MOST_PAIRS + _MOST_PAIRS_EACH * n_rows:
+        raise TraceError(
+            f"{n_rows} rows of the trace overlap in {n_pairs} pairs, more than are looked at: "
+            "look at a part of it (--window)"
+        )
 
 
 def sorted_distinct(values: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:

@@ -58,9 +58,7 @@ def matrix_speedups(of: Described, device: int) -> Mapping[str, float]:
     At the peaks of the model, that the user named or its name tells, else of its family; {} where
     neither is known.
     """
-    devices = of.table("devices")
-    names = devices.loc[devices["device"] == device, "name"]
-    name = str(names.iloc[0]) if len(names) else _facts(of).get(f"gpu.{device}.name", "")
+    name, _ = _device(of, device)
     model = _hardware(of).model_of(name)
     if model is None or not model.flops_per_s:
         return speedups_of(name)
@@ -77,15 +75,9 @@ def peak_of(of: Described, device: int, link: Link) -> Peak | None:
     hardware = _hardware(of)
     if link in hardware.links:
         return hardware.links[link]
-    devices = of.table("devices")
-    rows = devices[devices["device"] == device]
-    name = _facts(of).get(f"gpu.{device}.name", "")
-    if not rows.empty:
-        name = str(rows["name"].iloc[0])
-    if link is Link.MEMORY and not rows.empty:
-        measured = int(rows["memory_bytes_per_s"].iloc[0])
-        if measured not in (ABSENT, 0):
-            return Peak(float(measured), "memory", _FROM_TRACE)
+    name, measured = _device(of, device)
+    if link is Link.MEMORY and measured not in (ABSENT, 0):
+        return Peak(float(measured), "memory", _FROM_TRACE)
     recorded = _RECORDED.get(link)
     said = recorded(of, device) if recorded else None
     known = said or hardware.peak(link, name)
@@ -138,6 +130,23 @@ def _recorded_nic(of: Described, _device: int) -> Peak | None:
         return None
     what = f"{len(rates)} RDMA ports of together {sum(rates):g} Gb/s for {n_gpus} GPUs"
     return Peak(sum(rates) * 1e9 / 8 / n_gpus, what, _FROM_TRACE)
+
+
+def _device(of: Described, device: int) -> tuple[str, int]:
+    """Return the name of a device ("" unknown), and how fast its memory is as the trace says it."""
+    kept = of.whole.facts
+    if ("devices by number",) not in kept:
+        table = of.table("devices")
+        rows = zip(
+            *(table[name].tolist() for name in ("device", "name", "memory_bytes_per_s")),
+            strict=True,
+        )
+        first: dict[int, tuple[str, int]] = {}
+        for number, name, bytes_per_s in rows:
+            first.setdefault(int(number), (str(name), int(bytes_per_s)))
+        kept["devices by number",] = first
+    known: dict[int, tuple[str, int]] = kept["devices by number",]
+    return known.get(device) or (_facts(of).get(f"gpu.{device}.name", ""), ABSENT)
 
 
 def _hardware(of: Described) -> Hardware:

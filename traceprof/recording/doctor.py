@@ -147,7 +147,8 @@ def _ranges_that_arrive() -> tuple[int, str]:
             "    with traceprof.range('trial'): pass"
         )
         command = [sys.executable, "-c", code]
-        run = NSYS.run(RecordRequest(command, folder / "trial.sqlite"), folder)
+        request = RecordRequest(command, folder / "trial.sqlite")
+        run = NSYS.collect(request, folder, NSYS.run(request, folder))
         if run.database is None:
             return 0, "; ".join(run.notes) or "nsys left nothing"
         return read_own_events(run.database).n_ranges.total(), ""

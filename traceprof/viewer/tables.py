@@ -10,10 +10,11 @@ from dash import html
 
 from traceprof import analysis
 from traceprof.errors import TraceprofError
-from traceprof.model.results import Column, Result
+from traceprof.model.results import Column, Result, Unit
 from traceprof.render.briefing import briefing_of
 from traceprof.render.escape import plain_text
 from traceprof.render.formatting import STYLES, heading, is_known, sentences, value_text
+from traceprof.render.report.links import address_of, places_of_row, ranks_named
 from traceprof.render.shown import Row, ShownTable, further_tables, table_for_people
 from traceprof.session.answer import Document
 from traceprof.units import format_duration, parse_duration
@@ -24,7 +25,6 @@ __all__ = ["DEFAULT_TABLES", "TABLE_NAMES", "Tables", "plain_table", "window_tex
 TABLE_NAMES: Final = analysis.analysis_names()
 DEFAULT_TABLES: Final = ("breakdown", "findings", "phases", "kernels", "copies")
 MAX_ROWS: Final = 20
-_LEAST_MARGIN_NS: Final = 1_000
 _SPAN: Final = re.compile(r"(\d+(?:\.\d+)?[nuµm]?s)\.\.(\d+(?:\.\d+)?[nuµm]?s)")
 _MAX_WINDOW_TEXT: Final = 200
 _MAX_NAME: Final = 60
@@ -70,7 +70,7 @@ def _about(place: int, document: Document) -> html.P:
     words = f"{label}: {format_duration(window.duration_ns)}"
     return html.P(
         [
-            _link(place, start, window.duration_ns, words, margin=0),
+            _link(place, f"#at={start}..{start + window.duration_ns}", words),
             f" from {format_duration(start)} · ",
             plain_text("; ".join(sentences(document.selection.notes)), 400),
         ],
@@ -141,10 +141,12 @@ def _cells(table: ShownTable, row: Row, place: int | None) -> Iterator[html.Td]:
         if place is None:
             pass
         elif column.name == "at_ns" and is_known(value):
-            content = _link(place, int(value), _length_ns(row), text)
+            start = int(value)
+            address = address_of(start, start + _length_ns(row), places_of_row(row))
+            content = _link(place, address, text)
         elif column.name == "window" and (match := _SPAN.fullmatch(text)):
             start, end = map(parse_duration, match.groups())
-            content = _link(place, start, end - start, text)
+            content = _link(place, address_of(start, end, ranks_named(_title(row))), text)
         yield html.Td(content, title=text if is_cut else None, className=_kind(column))
 
 
@@ -153,11 +155,11 @@ def _length_ns(row: Row) -> int:
     return int(length) if is_known(length) else 0
 
 
-def _link(
-    place: int, start_ns: int, duration_ns: int, text: str, margin: int | None = None
-) -> html.A:
+def _title(row: Row) -> str:
+    return value_text(Unit.TEXT, row.get("title", ""))
+
+
+def _link(place: int, address: str, text: str) -> html.A:
     """Return a link that moves the timeline of the pane ``place`` there."""
-    around = max(_LEAST_MARGIN_NS, duration_ns // 4) if margin is None else margin
-    address = f"#at={start_ns - around}..{start_ns + duration_ns + around}"
     marks: dict[str, Any] = {"data-pane": str(place)}
     return html.A(plain_text(text), href=address, **marks)

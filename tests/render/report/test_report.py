@@ -147,7 +147,7 @@ def test_advice_is_a_list_with_what_to_do_and_where() -> None:
     assert advice
     assert "→ " in advice.group()
     assert "Not if: " in advice.group()
-    assert re.search(r'<a href="#at=-?\d+\.\.\d+">worst at ', advice.group())
+    assert re.search(r'<a href="#at=-?\d+\.\.\d+&amp;mark=\d+\.\.\d+">worst at ', advice.group())
 
 
 def test_bars_of_a_device_add_up_to_its_window() -> None:
@@ -304,7 +304,7 @@ def test_a_row_leads_to_its_place_in_the_timeline(open_page: Callable[..., OpenP
     link = page.page.locator("td a[href^='#at=']").first
     address = link.get_attribute("href")
     page.redrawn(f"location.hash = {address!r}")
-    start, end = map(int, re.findall(r"-?\d+", str(address)))
+    start, end = map(int, re.findall(r"-?\d+", str(address))[:2])
     offset = page.js("traceprof.trace.offset_ns")
     assert page.js("traceprof.t0") + offset <= max(0, start)
     last = page.js("traceprof.trace.duration_ns") + offset

@@ -44,10 +44,18 @@ test("short names keep what tells kernels apart", () => {
   assert.equal(format.shortName("(odd)"), "(odd)");
 });
 
-test("a link names a span on the clock of the trace", () => {
-  const trace = { offset_ns: 1000 };
-  assert.equal(formatLink(10.2, 20, trace), "#at=1010..1020");
-  assert.deepEqual(parseLink("#at=1010..1020", trace), [10, 20]);
+test("a link names a span on the clock of the trace, and what is chosen there", () => {
+  const trace = { offset_ns: 1000, rows: [{}, {}], groups: [{}] };
+  assert.equal(formatLink({ t0: 10.2, t1: 20, trace }), "#at=1010..1020");
+  assert.deepEqual(parseLink("#at=1010..1020", trace).at, [10, 20]);
   assert.equal(parseLink("#at=5..1", trace), null);
   assert.equal(parseLink("#<img>", trace), null);
+  const lanes = { folds: "", pinned: new Set([1]) };
+  const text = formatLink({ t0: 0, t1: 9, trace, selection: [2, 3], place: { row: 1, start: 4 }, text: "a&b", lanes });
+  assert.equal(text, "#at=1000..1009&sel=1002..1003&event=R1@1004&find=a%26b&folds=none&pin=1");
+  const link = parseLink(text, trace);
+  assert.deepEqual([link.selection, link.place, link.find, link.pins], [[2, 3], { row: 1, start: 4 }, "a&b", [1]]);
+  assert.deepEqual(parseLink("#at=0..9&event=R1@2..3", trace).place, { row: 1, gap: [-998, -997] });
+  assert.deepEqual(parseLink("#at=0..9&event=G0@2", trace).place, { group: 0, start: -998 });
+  assert.equal(parseLink("#at=0..9&event=R7@2", trace).place, null);
 });

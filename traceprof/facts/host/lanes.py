@@ -19,6 +19,7 @@ import pandas as pd
 
 from traceprof.facts.host.states import is_synchronisation
 from traceprof.facts.names.ranges import are_matched, common_categories
+from traceprof.model import nesting
 from traceprof.model.intervals import Intervals, sorted_distinct
 from traceprof.model.trace import Trace
 
@@ -26,6 +27,8 @@ __all__ = ["Doing", "Lane", "Lanes", "innermost_pieces", "lanes_within", "outerm
 
 _Int64Array = npt.NDArray[np.int64]
 
+_FEW_ROUNDS: Final = 64
+"""Spans seldom nest deeper; up to here one look at the next outer one after the other is quick."""
 _TABLES: Final = ("ranges", "host_ops", "api_calls")
 """Where names come from; of rows that begin and end together, the later one is inside."""
 
@@ -170,9 +173,12 @@ def innermost_pieces(
     edges = sorted_distinct(np.concatenate((starts, ends)))
     owner = np.searchsorted(starts, edges, side="right") - 1
     open_at = np.flatnonzero(owner >= 0)
-    while len(open_at := open_at[ends[owner[open_at]] <= edges[open_at]]):
+    for _ in range(_FEW_ROUNDS):
+        open_at = open_at[ends[owner[open_at]] <= edges[open_at]]
         owner[open_at] = around[owner[open_at]]
         open_at = open_at[owner[open_at] >= 0]
+    open_at = open_at[ends[owner[open_at]] <= edges[open_at]]
+    owner[open_at] = _first_after(around, ends, owner[open_at], edges[open_at])
     kept = np.flatnonzero(owner >= 0)
     return edges[kept], edges[kept + 1], owner[kept]
 
@@ -183,14 +189,26 @@ def outermost_around(ends: _Int64Array, is_asked: npt.NDArray[np.bool_]) -> _Int
     -1 where none is. The spans are sorted as for `innermost_pieces`; what ends together with a
     later one holds it.
     """
-    around = _spans_around(ends, holds_equal=True)
-    found = np.where(is_asked, np.arange(len(ends)), -1)
-    at, rows = around.copy(), np.flatnonzero(around >= 0)
-    while len(rows):
-        found[rows] = np.where(is_asked[at[rows]], at[rows], found[rows])
-        at[rows] = around[at[rows]]
-        rows = rows[at[rows] >= 0]
-    return found
+    return nesting.outermost_around(_spans_around(ends, holds_equal=True), is_asked)
+
+
+def _first_after(
+    around: _Int64Array, ends: _Int64Array, spans: _Int64Array, instants: _Int64Array
+) -> _Int64Array:
+    """Return the first span around each of ``spans`` that ends after the instant; -1: none.
+
+    Their ends grow outwards: jumps of 2ᵏ, the longest first, find it.
+    """
+    if not len(spans):
+        return spans
+    jumps = [around]
+    while (jumps[-1] >= 0).any():
+        last = jumps[-1]
+        jumps.append(np.where(last >= 0, last[last], -1))
+    for jump in reversed(jumps):
+        outer = jump[spans]
+        spans = np.where((outer >= 0) & (ends[outer] <= instants), outer, spans)
+    return around[spans]
 
 
 def _spans_around(ends: _Int64Array, *, holds_equal: bool = False) -> _Int64Array:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from typing import Final
 
 import numpy as np
 import numpy.typing as npt
@@ -11,7 +12,14 @@ import pandas as pd
 
 from traceprof.facts.cache import fact
 from traceprof.facts.launches import launches_of, range_of_launches
-from traceprof.model.intervals import nesting_depth, parents_of
+from traceprof.model.intervals import check_pairs, nesting_depth
+from traceprof.model.nesting import (
+    has_alike_around,
+    levels_of,
+    nearest_around,
+    parents_of,
+    sum_of_chains,
+)
 from traceprof.model.trace import Trace
 
 __all__ = [
@@ -27,6 +35,8 @@ __all__ = [
 ]
 
 _Int64Array = npt.NDArray[np.int64]
+_FEW_ROUNDS: Final = 64
+"""Spans seldom nest deeper; up to here one look at the next outer one after the other is quick."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -51,12 +61,12 @@ def is_outermost_of(codes: _Int64Array, parent: _Int64Array) -> npt.NDArray[np.b
     """Return which spans have none of the same code around them (recursion counts once)."""
     outermost = np.ones(len(codes), np.bool_)
     rows, above = np.arange(len(codes)), parent
-    while len(rows):
+    for _ in range(_FEW_ROUNDS):
         inside = above >= 0
         rows, above = rows[inside], above[inside]
         outermost[rows[codes[above] == codes[rows]]] = False
         above = parent[above]
-    return outermost
+    return outermost if not len(rows) else ~has_alike_around(codes, parent)
 
 
 def find_parents(spans: pd.DataFrame) -> tuple[_Int64Array, _Int64Array]:
@@ -74,15 +84,15 @@ def find_parents(spans: pd.DataFrame) -> tuple[_Int64Array, _Int64Array]:
 def add_to_parents(values: _Int64Array, parent: _Int64Array, depth: _Int64Array) -> _Int64Array:
     """Return the value of each span together with those of all spans inside it."""
     total = values.copy()
-    for rows in _levels(parent, depth):
+    for rows in _inside_others(parent, depth):
         np.add.at(total, parent[rows], total[rows])
     return total
 
 
-def _levels(parent: _Int64Array, depth: _Int64Array) -> Iterator[_Int64Array]:
+def _inside_others(parent: _Int64Array, depth: _Int64Array) -> Iterator[_Int64Array]:
     """Yield the spans that are inside others, the deepest first."""
-    for level in range(int(depth.max(initial=0)), 0, -1):
-        yield np.flatnonzero((depth == level) & (parent >= 0))
+    inside = np.flatnonzero(parent >= 0)
+    return (inside[rows] for rows in reversed(levels_of(depth[inside])))
 
 
 def sum_work(
@@ -103,7 +113,7 @@ def sum_work(
         np.add.at(count, owner[owned], 1)
         np.minimum.at(first, owner[owned], starts)
         np.maximum.at(last, owner[owned], ends)
-    for rows in _levels(parent, depth):
+    for rows in _inside_others(parent, depth):
         np.minimum.at(first, parent[rows], first[rows])
         np.maximum.at(last, parent[rows], last[rows])
     total_count = add_to_parents(count, parent, depth)
@@ -169,16 +179,18 @@ def work_inside(
         The kinds and the rows of the pairs, sorted by kind.
     """
     row = np.flatnonzero(owner >= 0)
-    span = owner[row]
     # Of nested spans of a kind the outermost alone holds each row once.
     counts = is_outermost_of(codes, parent)
+    n_pairs = int(sum_of_chains(counts, parent)[owner[row]].sum())
+    check_pairs(n_pairs, len(row) + len(codes))
+    outer = nearest_around(parent, counts)
+    span = np.where(counts, np.arange(len(codes)), outer)[owner[row]]
     kinds, rows = [np.empty(0, np.int64)], [np.empty(0, np.int64)]
-    while len(row):
-        kept = counts[span]
-        kinds.append(codes[span[kept]])
-        rows.append(row[kept])
-        span = parent[span]
-        row, span = row[span >= 0], span[span >= 0]
+    while len(row := row[span >= 0]):
+        span = span[span >= 0]
+        kinds.append(codes[span])
+        rows.append(row)
+        span = outer[span]
     kind, found = np.concatenate(kinds), np.concatenate(rows)
     few = kind.max(initial=0) <= np.iinfo(np.uint16).max
     order = np.argsort(kind.astype(np.uint16) if few else kind, kind="stable")

@@ -8,7 +8,8 @@ import numpy as np
 import pandas as pd
 
 from traceprof.model.grouping import rows_by_values
-from traceprof.model.intervals import nesting_depth, parents_of
+from traceprof.model.intervals import nesting_depth
+from traceprof.model.nesting import parents_of
 
 __all__ = ["self_time_ns"]
 

@@ -110,7 +110,7 @@ def _findings(document: Document, words: Briefing, width: int) -> Iterator[Rende
         yield Text(words.nothing)
         return
     rows = findings_for_people(findings)
-    yield from findings_in_brief(rows[:_BEST], width)
+    yield from findings_in_brief(rows[:_BEST], width, words.per)
     if (left := len(rows) - _BEST) > 0:
         noun = "finding" if left == 1 else "findings"
         yield Text(f"… {left} more {noun} (traceprof findings)", "dim")

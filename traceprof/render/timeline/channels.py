@@ -13,6 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from traceprof.model.intervals import Int64Array
+from traceprof.model.tables import ABSENT
 
 __all__ = ["Channel", "Group", "Lanes", "Row"]
 
@@ -55,7 +56,10 @@ class Row:
 
 @dataclass(frozen=True, slots=True)
 class Group:
-    """The rows of one thread or one device; ``states`` are channels of what a device does."""
+    """The rows of one thread or one device; ``states`` are channels of what a device does.
+
+    ``device`` is the number of the device in the run, ABSENT for threads.
+    """
 
     section: str
     label: str
@@ -63,6 +67,7 @@ class Group:
     rows: tuple[Row, ...]
     process: int
     states: tuple[Channel, ...] = ()
+    device: int = ABSENT
 
 
 @dataclass(frozen=True, slots=True)

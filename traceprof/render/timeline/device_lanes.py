@@ -65,7 +65,7 @@ def make_device_group(
     trace: Trace, section: str, process: int, device: int, rows: tuple[Row, ...]
 ) -> Group:
     """Return the group of one device."""
-    return Group(section, describe_device(trace, device), "device", rows, process)
+    return Group(section, describe_device(trace, device), "device", rows, process, device=device)
 
 
 def _kernel_events(kernels: pd.DataFrame, origin_ns: int, names: NameTable) -> Events:

@@ -69,6 +69,7 @@ def _describe_group(group: Group, describe: Any) -> dict[str, Any]:
         "label": group.label,
         "kind": group.kind,
         "process": group.process,
+        "device": group.device,
         "rows": [
             {"label": row.label, "kind": row.kind, "channels": [describe(c) for c in row.channels]}
             for row in group.rows

@@ -1,4 +1,4 @@
-"""What stands over all lanes: the steps of the training loop and the window that is analysed."""
+"""What stands over all lanes: steps, the window that is analysed, whose rank a process is."""
 
 from __future__ import annotations
 
@@ -8,9 +8,10 @@ from traceprof.facts.steps.find import find_steps
 from traceprof.model.ranks import Ranks
 from traceprof.model.trace import Trace
 from traceprof.model.window import TimeWindow
+from traceprof.render.escape import plain_text
 from traceprof.session.selection import select_default
 
-__all__ = ["describe_focus", "describe_steps"]
+__all__ = ["describe_focus", "describe_processes", "describe_steps"]
 
 
 def describe_steps(trace: Trace, window: TimeWindow) -> dict[str, Any]:
@@ -23,6 +24,15 @@ def describe_steps(trace: Trace, window: TimeWindow) -> dict[str, Any]:
         "starts": (table["start_ns"] - window.start_ns).tolist(),
         "ends": (table["end_ns"] - window.start_ns).tolist(),
         "labels": [f"step {number}" for number in table["step"]],
+    }
+
+
+def describe_processes(trace: Trace) -> dict[str, dict[str, Any]]:
+    """Return the rank (-1 where it has none) and the host of each process, by its number."""
+    known = trace.processes
+    return {
+        str(process): {"rank": int(rank), "host": plain_text(str(host), 120)}
+        for process, rank, host in zip(known["process"], known["rank"], known["host"], strict=True)
     }
 
 

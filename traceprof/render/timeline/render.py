@@ -15,7 +15,7 @@ from traceprof.render.timeline.channels import Lanes
 from traceprof.render.timeline.condense import condense_until
 from traceprof.render.timeline.encode import encode_lanes
 from traceprof.render.timeline.lanes import build_lanes
-from traceprof.render.timeline.marks import describe_focus, describe_steps
+from traceprof.render.timeline.marks import describe_focus, describe_processes, describe_steps
 from traceprof.render.timeline.page import timeline_fragment
 from traceprof.render.timeline.samples import sample_series
 from traceprof.render.timeline.states import part_bits, state_of_parts, with_states
@@ -106,6 +106,7 @@ def timeline_head(trace: Trace, span: TimeWindow, n_events: int) -> dict[str, An
         "part_bits": part_bits(),
         "state_of_parts": state_of_parts(),
         "steps": describe_steps(trace, span),
+        "processes": describe_processes(trace),
         "focus": describe_focus(trace, span),
         "plotly_config": dict(PLOTLY_CONFIG),
     }

@@ -31,8 +31,7 @@
     if (document.activeElement !== all[pane] && all.length > 1) return;
     const own = all[pane].contentWindow.traceprof;
     if (!own) return;
-    const at = (t) => Math.round(t + own.trace.offset_ns);
-    keepAddress(location.search, `#at=${at(t0)}..${at(t1)}`);
+    keepAddress(location.search, own.link);
     if (!document.querySelector("#together input")?.checked) return;
     for (const frame of all) {
       const other = frame.contentWindow.traceprof;
@@ -40,9 +39,14 @@
     }
   }
 
+  /* At most what the window shows: the details stay in view while the lanes are scrolled. */
+  function heightOf(wanted) {
+    return Math.max(200, Math.min(Math.ceil(wanted), Math.max(480, innerHeight - 24)));
+  }
+
   const listeners = {
     view: follow,
-    height: (pane, height) => (frames()[pane].style.height = `${Math.max(200, Math.ceil(height))}px`),
+    height: (pane, height) => (frames()[pane].style.height = `${heightOf(height)}px`),
     selection: (_, [from, to]) => window.dash_clientside.set_props("window", { value: `${from}ns..${to}ns` }),
   };
 

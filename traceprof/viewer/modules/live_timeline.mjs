@@ -1,8 +1,8 @@
 import { covers, suffices } from "./remote.mjs";
-import { findPartner, matchNames } from "./query.mjs";
+import { findPartner } from "./query.mjs";
+import { isEvent, locate, placeOf } from "./targets.mjs";
 import { Timeline } from "./app.mjs";
-import { formatCount } from "./format.mjs";
-import { lowerBound } from "./bisect.mjs";
+import { MAX_RESULTS } from "./results.mjs";
 
 const NARROWEST_NS = 50;
 const PATIENCE_MS = 110; // still immediate to the eye, and a drawing saved
@@ -14,14 +14,19 @@ export class LiveTimeline extends Timeline {
     this.remote = remote;
     this.place = null;
     this.waiting = [];
-    this.asked = 0;
     this.patienceMs = PATIENCE_MS;
     new ResizeObserver(() => this.tell("height", document.body.scrollHeight)).observe(root);
   }
 
+  get isPartial() {
+    return true;
+  }
+
   get wanted() {
-    const pinned = [...this.pinned].map((row) => this.trace.rows[row].group);
-    return { t0: this.t0, t1: this.t1, width: this.measuredWidth(), groups: new Set([...this.open, ...pinned]) };
+    const { rows, groups } = this.trace;
+    const pinned = [...this.pinned].map((row) => rows[row].group);
+    const shown = new Set([...this.open, ...pinned].filter((group) => groups[group].kind !== "steps"));
+    return { t0: this.t0, t1: this.t1, width: this.measuredWidth(), groups: shown };
   }
 
   /** Whether the picture is as fine as the screen can show. */
@@ -51,50 +56,61 @@ export class LiveTimeline extends Timeline {
     return suffices(this.trace, wanted, whole) ? null : remote.ask(wanted);
   }
 
+  /** What is chosen is described anew by what came, while it is there. */
   show(trace) {
     if (trace === this.trace) return;
     this.trace = trace;
-    this.chosen = this.place && this.locate(this.place);
-    this.partner = this.chosen && findPartner(trace, this.chosen);
+    this.lanes.trace = trace;
+    const found = locate(trace, this.place);
+    this.chosen = found;
+    this.partner = isEvent(found) ? findPartner(trace, found) : null;
+    if (found || this.selection) this.describe();
   }
 
-  choose(event) {
-    this.place = event && { row: event.row, channel: event.channel, start: this.startOf(event) };
-    super.choose(event);
+  choose(target) {
+    this.place = placeOf(this.trace, target);
+    super.choose(target);
   }
 
-  /** The loaded item that starts at a place, unless it is merged with others. */
-  locate({ row, channel: number, start }) {
-    const channel = this.trace.rows[row].channels[number];
-    const item = lowerBound(channel.starts, start, 0, channel.n);
-    const isThere = channel.starts[item] === start && !(channel.counts && channel.counts[item] > 1);
-    return isThere ? { row, channel: number, item } : null;
+  /** The server has all events: it counts and lists those of the names that match. */
+  async ask(order) {
+    const { count, ns, list } = await this.remote.find({ order, limit: MAX_RESULTS }, this.matches);
+    const { names } = this.overview;
+    const found = list.map(({ name, ...event }) => ({ ...event, name: names[name] }));
+    return { count, ns, names: this.matches.reduce((sum, is) => sum + is, 0), list: found };
   }
 
-  async search(text) {
-    const number = ++this.asked;
-    this.text = text;
-    this.matches = matchNames(this.trace, text);
-    this.toolbar.showFound("");
-    this.redraw();
-    if (!this.matches) return;
-    const { count } = await this.remote.find({ text });
-    if (number === this.asked) this.toolbar.showFound(`${formatCount(count)} events`);
+  async askPlace(t) {
+    const { before } = await this.remote.find({ before: Math.round(t) }, this.matches);
+    return before;
+  }
+
+  goToResult(event) {
+    this.visitPlace(event);
   }
 
   stepMatch(direction) {
     if (!this.matches) return;
     const from = this.place?.start ?? (direction > 0 ? this.t0 - 1 : this.t1);
-    this.step({ text: this.text, from: Math.round(from), direction });
+    this.step({ from: Math.round(from), direction }, this.matches);
   }
 
+  /** Of an event of the trace the server knows the next one; the rest is all here. */
   stepEvent(direction) {
-    if (this.place) this.step({ row: this.place.row, from: this.place.start, direction });
+    const { place } = this;
+    if (place?.row === undefined || place.gap || this.trace.rows[place.row].kind === "step") super.stepEvent(direction);
+    else this.step({ row: place.row, from: place.start, direction });
   }
 
-  async step(question) {
-    const { next } = await this.remote.find(question);
+  async step(question, matches = null) {
+    const { next } = await this.remote.find(question, matches);
     if (next) await this.visitPlace(next);
+  }
+
+  /** The lanes around a target may not be loaded yet: it is chosen again when they are. */
+  visit(target) {
+    if (!target.gap) this.openFor(target);
+    super.visit(target);
   }
 
   /** Go to an event that may not be loaded yet, and choose it when it is. */
@@ -108,12 +124,13 @@ export class LiveTimeline extends Timeline {
       this.goTo((start + end - width) / 2, (start + end + width) / 2);
     } else this.redraw();
     await new Promise((resolve) => this.waiting.push(resolve));
-    const event = this.locate({ row, channel, start });
+    const event = locate(this.trace, { row, channel, start });
     if (event) this.choose(event);
   }
 
   /** The page around has exact tables for any span: they follow the selection. */
   showSelection() {
+    super.showSelection();
     if (!this.selection) return;
     const [from, to] = this.selection.map((t) => Math.max(0, Math.round(t + this.trace.offset_ns)));
     this.tell("selection", [from, Math.max(to, from + 1)]);

@@ -26,6 +26,7 @@ from traceprof.facts.steps.find import steps_of_ranks
 from traceprof.facts.steps.measured import measured_steps
 from traceprof.facts.steps.typical import judged_times, named_steps, typical_time
 from traceprof.facts.workload import TRAINING, workload
+from traceprof.model.grouping import rows_by_value
 from traceprof.model.intervals import Intervals
 from traceprof.model.parts import DeviceTime
 from traceprof.model.ranks import Ranks
@@ -244,10 +245,13 @@ class Context:
 
     def exposed(self, rows: pd.DataFrame) -> Times:
         """Return when ``rows`` (copies) ran on each device and no kernel did."""
+        starts, ends = rows["start_ns"].to_numpy(np.int64), rows["end_ns"].to_numpy(np.int64)
+        rows_of = rows_by_value(rows["device"])
+        none = np.empty(0, np.int64)
         found = {}
         for device, time in self.times.items():
-            own = rows[rows["device"] == device]
-            found[device] = Intervals.union_of(own["start_ns"], own["end_ns"]) - time.kernel
+            own = rows_of.get(device, none)
+            found[device] = Intervals.union_of(starts[own], ends[own]) - time.kernel
         return found
 
     @cached_property

@@ -6,13 +6,11 @@ reducer of DDP (which is C++) and from FSDP alike, with their tensors.
 
 import functools
 import threading
-import time
-import weakref
 from time import time_ns
 
 from . import process_record, session
 from .emitters import NOWHERE
-from .wait_threads import WaitThreads
+from .wait_threads import WaitsForBoxedWork, WaitsForFuture, WaitsForWork, WaitThreads
 
 # operator → index of the argument that holds the tensors that this rank hands in
 _TENSORS_AT = {
@@ -39,7 +37,6 @@ _TENSORS_AT = {
 _HAVE_PEER = ("send", "recv_")  # the peer is their third argument
 _HAVE_TAG = {"send": 3, "recv_": 3, "recv_any_source_": 2}
 _MOST_PENDING = 1000
-_LOOK_S = 0.002
 _KEYS = ("AutogradCPU", "AutogradCUDA")
 _POINT_TO_POINT = ("send", "recv", "recv_any_source")
 _libraries = []
@@ -105,6 +102,12 @@ class _Call:
         self._emitter.push("comm:" + label, self._n_bytes)
 
     @property
+    def is_by_gloo(self):
+        """Whether gloo does it: of a group like ``cpu:gloo,cuda:nccl`` what lies on the host."""
+        backend = self.details.get("backend", "")
+        return backend == "gloo" or ("gloo" in backend and self.is_on_host and self._n_bytes > 0)
+
+    @property
     def is_noted(self):
         """Whether the call goes anywhere: capturing has begun and is not over."""
         return self._emitter is not NOWHERE
@@ -121,7 +124,7 @@ class _Call:
         """Open the range that lasts until `completes`."""
         self._token = self._emitter.start("comm.async:" + self.label, self._n_bytes)
 
-    def completes(self, _future=None):
+    def completes(self):
         """Note the call as complete now."""
         self._emitter.end(self._token)
         self._note(time_ns())
@@ -144,7 +147,6 @@ class _Groups:
         self._unbox_group = getattr(c10d.ProcessGroup, "unbox", None)
         self._unbox_work = getattr(getattr(c10d, "Work", None), "unbox", None)
         self._pending = _PendingCalls(getattr(c10d, "Work", None))
-        self._followed = _FollowedCalls()
         self._known = {}
         self._sequences = {}
 
@@ -230,59 +232,44 @@ class _Groups:
 
         NCCL's future is done as soon as the call is enqueued: there the kernels tell.
         """
-        is_followed = call.is_noted and "nccl" not in call.details.get("backend", "")
+        is_followed = call.is_noted and (
+            "nccl" not in call.details.get("backend", "") or call.is_by_gloo
+        )
         work = self._work(result, call) if is_followed else None
         if work is None:
             call.has_completed()
             return
         call.goes_on()
-        try:
-            work.get_future().add_done_callback(call.completes)
-        except (AttributeError, RuntimeError, TypeError, ValueError):
+        wait = self._wait(work, call)
+        if wait is None:
             self._pending.add(work, call)
         else:
-            self._followed.add(call)
+            self._threads.put(wait, call.completes)
 
     def _work(self, result, call):
         work = result[-1] if isinstance(result, tuple) else result
         if isinstance(work, self._torch.ScriptObject) and self._unbox_work is None:
-            is_safe = call.details.get("backend") == "gloo" and call.is_on_host
-            if is_safe and call.label not in _POINT_TO_POINT:
-                return self._threads.with_future(work)
-            return None
+            return work if self._can_be_waited_for(call) else None
         try:
             return work if self._unbox_work is None else self._unbox_work(work)
         except (AttributeError, RuntimeError, TypeError, ValueError):
             return None
 
-
-class _FollowedCalls:
-    """Calls whose end a thread of torch tells us.
-
-    Where such a thread comes to Python while the interpreter ends, Python unwinds it, through
-    destructors of C++, and that ends the program with SIGABRT. So the end of the program waits
-    for them, as it does without us: the threads of gloo are joined when their group goes.
-    """
-
-    def __init__(self):
-        self._calls = set()
-        self._is_first = True
-
-    def add(self, call):
-        if self._is_first:
-            self._is_first = False
-            session.at_end(self.wait)
-            session.in_new_process(self._calls.clear)
-        # A call goes when torch drops its callback, which is the last that it does in Python.
-        self._calls.add(weakref.ref(call, self._calls.discard))
-
-    def wait(self):
-        """Wait until torch is done with all of them; an interrupt ends it."""
+    def _wait(self, work, call):
+        """Return how to wait for ``work``, or nothing where only the program may."""
+        if isinstance(work, self._torch.ScriptObject):
+            return WaitsForBoxedWork(work)
         try:
-            while self._calls:
-                time.sleep(_LOOK_S)
-        except KeyboardInterrupt:
-            return
+            future = work.get_future()
+        except (AttributeError, RuntimeError, TypeError, ValueError):
+            return None
+        if self._can_be_waited_for(call):
+            return WaitsForWork(work, self._pending.wait)
+        return WaitsForFuture(future)
+
+    @staticmethod
+    def _can_be_waited_for(call):
+        return call.is_by_gloo and call.is_on_host and call.label not in _POINT_TO_POINT
 
 
 class _PendingCalls:
@@ -291,6 +278,7 @@ class _PendingCalls:
     def __init__(self, work_class):
         self._calls = {}
         self._can_see = hasattr(work_class, "wait")
+        self.wait = getattr(work_class, "wait", None)
         if self._can_see:
             self._wrap(work_class)
 

@@ -1,39 +1,50 @@
+import { Address, formatLink, linkOf } from "./link.mjs";
 import { MARGIN, figureHeights, makeFigure } from "./figure.mjs";
-import { View } from "./view.mjs";
 import { applyTheme, storeTheme, themeOf } from "./theme.mjs";
 import { chartsFor, drawnText, makeScene } from "./scene.mjs";
-import { countMatches, findPartner, matchNames, nextMatch, pickEvent } from "./query.mjs";
-import { drawLaneLabels } from "./lane_labels.mjs";
-import { formatCount, formatDuration } from "./format.mjs";
-import { initiallyOpen, layoutLines } from "./lines.mjs";
-import { makePicture } from "./picture.mjs";
+import { spanOf } from "./targets.mjs";
+import { Searcher } from "./searching.mjs";
+import { LaneSet } from "./lane_set.mjs";
 import { buildShell } from "./shell.mjs";
-import { readLink, writeLink } from "./link.mjs";
-import { showEvent, showSpan } from "./details.mjs";
+import { drawLaneLabels } from "./lane_labels.mjs";
+import { followAddress } from "./following.mjs";
+import { formatDuration } from "./format.mjs";
+import { lineOfTarget } from "./lines.mjs";
+import { makePicture } from "./picture.mjs";
 
 /** The timeline: what is shown (t0, t1, open groups, …) and the page that shows it. */
-export class Timeline extends View {
+export class Timeline extends Searcher {
   constructor(root, trace, plotly, themeName) {
     super(trace.duration_ns);
     this.trace = trace;
     this.overview = trace;
     this.plotly = plotly;
     this.plotlyConfig = { ...trace.plotly_config, displayModeBar: false, staticPlot: true };
-    this.open = initiallyOpen(trace);
-    this.pinned = new Set();
+    this.lanes = new LaneSet(trace);
     this.hidden = new Set();
-    this.matches = null;
-    this.selection = null;
-    this.chosen = null;
-    this.partner = null;
     this.frame = 0;
     this.redraws = 0;
     this.charts = chartsFor(trace);
     this.root = root;
     this.isEmbedded = "embedded" in root.dataset;
+    this.isFollowing = false;
+    this.address = new Address(this);
     Object.assign(this, buildShell(this, root));
     this.setTheme(themeName);
     this.layout();
+  }
+
+  get open() {
+    return this.lanes.open;
+  }
+
+  get pinned() {
+    return this.lanes.pinned;
+  }
+
+  /** Whether only a part of the trace is loaded: then nothing is said about all of it. */
+  get isPartial() {
+    return false;
   }
 
   setTheme(name) {
@@ -59,15 +70,26 @@ export class Timeline extends View {
 
   /** Which lines there are; after it, the page must be drawn again. */
   layout() {
-    const { lines, height } = layoutLines(this.trace, this.open, this.pinned);
+    const { lines, height } = this.lanes.layout();
     this.lines = lines;
     this.height = height;
     drawLaneLabels(this, this.labels);
   }
 
+  /** As the page opens where nothing was set up: for the button that starts anew. */
+  begin() {
+    this.lanes = new LaneSet(this.trace);
+    this.hidden.clear();
+    this.clear();
+    this.layout();
+    this.jumpTo(...this.trace.view);
+  }
+
   async start() {
     this.goTo(...this.trace.view);
+    this.panel.place();
     this.followLink();
+    if (!this.chosen && !this.selection) this.describe();
     await this.draw();
     await this.minimap.draw();
     this.minimap.showView();
@@ -84,6 +106,7 @@ export class Timeline extends View {
   }
 
   changed() {
+    if (!this.chosen && !this.selection) this.panel.showView();
     this.redraw();
   }
 
@@ -107,81 +130,37 @@ export class Timeline extends View {
     this.toolbar.showRange(drawnText(this.scene));
     this.minimap.showView();
     this.placeSelection();
-    if (!this.isEmbedded) writeLink(this);
+    if (!this.isEmbedded || this.isFollowing) this.address.write();
     return done.then(() => (this.redraws += 1));
   }
 
+  /** What the reader does on purpose is an entry of the history; moving about is none. */
+  jumped() {
+    this.isFollowing = true;
+    this.address.jumped();
+  }
+
+  jumpTo(from, to) {
+    this.goTo(from, to);
+    this.jumped();
+  }
+
+  say(text) {
+    this.toolbar.showFound(text);
+  }
+
   pointerTime() {
-    return this.timeAt(this.pointer.x ?? this.width / 2);
+    return this.pointer.x === null ? (this.t0 + this.t1) / 2 : this.timeAt(this.pointer.x);
   }
 
   fit() {
-    if (this.selection) {
-      this.fitSpan(...this.selection, 0.05);
-    } else if (this.chosen) this.fitEvent(this.chosen);
+    if (this.selection) this.fitSpan(...this.selection, 0.05);
+    else if (this.chosen) this.fitTarget(this.chosen);
+    this.jumped();
   }
 
-  fitEvent({ row, channel, item }) {
-    const { starts, ends } = this.trace.rows[row].channels[channel];
-    this.fitSpan(starts[item], ends[item], 0.3);
-  }
-
-  pick(row, x) {
-    return pickEvent(this.trace, row, this.timeAt(x), 1.5 * this.binNs);
-  }
-
-  choose(event) {
-    this.chosen = event;
-    this.partner = event && findPartner(this.trace, event);
-    if (event) showEvent(this, this.details, event);
-    else this.details.replaceChildren();
-    this.redraw();
-  }
-
-  /** Choose the neighbour of the chosen event in its lane, and bring it into view. */
-  stepEvent(direction) {
-    if (!this.chosen) return;
-    const { row, channel, item } = this.chosen;
-    const { starts } = this.trace.rows[row].channels[channel];
-    const every = new Uint8Array(this.trace.names.length).fill(1);
-    const lane = { ...this.trace, rows: [this.trace.rows[row]] };
-    const next = nextMatch(lane, every, starts[item], direction);
-    if (next) this.visit({ ...next, row });
-  }
-
-  visit(event) {
-    const { starts, ends } = this.trace.rows[event.row].channels[event.channel];
-    this.open.add(this.trace.rows[event.row].group);
-    this.layout();
-    this.choose(event);
-    this.reveal(starts[event.item], ends[event.item]);
-  }
-
-  search(text) {
-    this.matches = matchNames(this.trace, text);
-    const count = this.matches ? countMatches(this.trace, this.matches) : 0;
-    this.toolbar.showFound(this.matches ? `${formatCount(count)} events` : "");
-    this.redraw();
-  }
-
-  stepMatch(direction) {
-    if (!this.matches) return;
-    const from = this.chosen ? this.startOf(this.chosen) : direction > 0 ? this.t0 - 1 : this.t1;
-    const next = nextMatch(this.trace, this.matches, from, direction);
-    if (next) this.visit(next);
-  }
-
-  startOf({ row, channel, item }) {
-    return this.trace.rows[row].channels[channel].starts[item];
-  }
-
-  select(from, to) {
-    this.selection = [from, to];
-    this.placeSelection();
-  }
-
-  showSelection() {
-    if (this.selection) showSpan(this, this.details, this.selection);
+  fitTarget(target) {
+    this.fitSpan(...spanOf(this.trace, target), 0.3);
   }
 
   placeSelection() {
@@ -196,10 +175,8 @@ export class Timeline extends View {
   }
 
   clear() {
-    this.selection = null;
-    this.matches = null;
-    this.toolbar.search.value = "";
-    this.toolbar.showFound("");
+    this.selection = this.between = null;
+    this.clearSearch();
     this.choose(null);
   }
 
@@ -209,16 +186,19 @@ export class Timeline extends View {
     return !this.hidden.has(category);
   }
 
-  toggleGroup(group) {
-    if (!this.open.delete(group)) this.open.add(group);
+  /** Change which lanes are shown or where, and draw them. */
+  arrange(change) {
+    change(this.lanes);
     this.layout();
     this.redraw();
   }
 
+  toggleGroup(group) {
+    this.arrange(({ open }) => open.delete(group) || open.add(group));
+  }
+
   togglePin(row) {
-    if (!this.pinned.delete(row)) this.pinned.add(row);
-    this.layout();
-    this.redraw();
+    this.arrange(({ pinned }) => pinned.delete(row) || pinned.add(row));
   }
 
   showHover(x, point, event) {
@@ -232,11 +212,19 @@ export class Timeline extends View {
     this.tooltip.hide();
   }
 
+  /** Bring the lane of a target into the window, above the panel where that lies below. */
+  showLine(target) {
+    const line = lineOfTarget(this.lines, target);
+    const node = line && this.labels.querySelector(`[data-key="${CSS.escape(line.key)}"]`);
+    node?.scrollIntoView({ block: "nearest" });
+  }
+
+  get link() {
+    return formatLink(linkOf(this));
+  }
+
   followLink() {
-    const span = readLink(this.trace);
-    if (!span) return;
-    this.goTo(...span);
-    if (this.isEmbedded) this.root.scrollIntoView();
+    followAddress(this, location.hash);
   }
 
   savePicture() {

@@ -1,6 +1,7 @@
 import { N_SHADES, inkOn, shadeOf, shaded, withAlpha } from "./colour.mjs";
 import { escapeForPlotly, shortName } from "./format.mjs";
-import { lineOfRow } from "./lines.mjs";
+import { lineOfTarget } from "./lines.mjs";
+import { spanOf } from "./targets.mjs";
 
 /** The boxes of the longest events and their labels, as plotly traces. */
 
@@ -32,7 +33,8 @@ function addBox(scene, line, row, place, item, shapes, labels) {
   if (hidden.has(channel.category)) return;
   const name = channel.names[item];
   const isHit = Boolean(matches && matches[name]);
-  const shape = shapeFor(scene, shapes, channel.category, name, isHit);
+  const isStep = trace.rows[row].kind === "step";
+  const shape = shapeFor(scene, shapes, channel.category, isStep ? item : name, isHit, isStep);
   const left = channel.starts[item];
   const right = channel.ends[item];
   const widthPx = (Math.min(right, t1) - Math.max(left, t0)) / binNs;
@@ -49,9 +51,9 @@ function addBox(scene, line, row, place, item, shapes, labels) {
   labels.push({ widthPx, x: Math.max(left, t0) + 3 * binNs, y: (y0 + y1) / 2, text, colour: shape.colour });
 }
 
-function shapeFor(scene, shapes, category, name, isHit) {
+function shapeFor(scene, shapes, category, name, isHit, alternates) {
   const { key: kind } = scene.trace.categories[category];
-  const which = SHADED.has(kind) ? shadeOf(name) : 0;
+  const which = alternates ? name % 2 : SHADED.has(kind) ? shadeOf(name) : 0;
   const key = scene.matches ? (isHit ? "hit" : `dim${category}`) : category * N_SHADES + which;
   if (!shapes.has(key)) {
     const plain = scene.colours[category];
@@ -107,12 +109,10 @@ function labelTrace(scene, labels) {
   };
 }
 
-/** Where an event is on the screen: {x0, x1, y0, y1} in data units, or null. */
-export function boxOf(scene, found) {
-  const line = lineOfRow(scene.lines, found.row);
+/** Where a target is on the screen: {x0, x1, y0, y1} in data units, or null. */
+export function boxOf(scene, target) {
+  const line = lineOfTarget(scene.lines, target);
   if (!line) return null;
-  const channel = scene.trace.rows[found.row].channels[found.channel];
-  const x0 = channel.starts[found.item];
-  const x1 = Math.max(channel.ends[found.item], x0 + 2 * scene.binNs);
-  return { x0, x1, y0: line.y + 0.5, y1: line.y + line.height - 0.5 };
+  const [x0, end] = spanOf(scene.trace, target);
+  return { x0, x1: Math.max(end, x0 + 2 * scene.binNs), y0: line.y + 0.5, y1: line.y + line.height - 0.5 };
 }

@@ -1,16 +1,14 @@
 import { lowerBound } from "./bisect.mjs";
 import { areaTraces } from "./areas.mjs";
 import { boxOf, boxTraces } from "./boxes.mjs";
-import { escapeForPlotly } from "./format.mjs";
 import { sampleTraces } from "./samples.mjs";
 
 /** The plotly figure of one view: boxes and labels over the raster, charts below, marks above. */
 
-export const MARGIN = { top: 46, right: 14, bottom: 10 };
+export const MARGIN = { top: 26, right: 14, bottom: 10 };
 export const CHART_HEIGHT = 84;
 export const CHART_GAP = 16;
-const MAX_STEP_LINES = 40;
-const STEP_LABEL_PX = 46;
+const STEP_BORDER_PX = 6;
 
 /** Heights in pixels: lanes, then the charts that there is anything for. */
 export function figureHeights(scene) {
@@ -31,7 +29,6 @@ function makeTraces(scene) {
 function makeLayout(scene) {
   const { t0, t1, theme, ticks } = scene;
   const { plot, total } = figureHeights(scene);
-  const steps = stepMarks(scene);
   const flow = flowMarks(scene);
   return {
     width: scene.width + MARGIN.right,
@@ -64,8 +61,8 @@ function makeLayout(scene) {
       fixedrange: true,
     },
     ...chartAxes(scene, plot),
-    shapes: [...steps.shapes, ...flow.shapes],
-    annotations: [...steps.annotations, ...flow.annotations],
+    shapes: [...stepBorders(scene), ...flow.shapes],
+    annotations: flow.annotations,
   };
 }
 
@@ -91,44 +88,19 @@ function chartAxes(scene, plot) {
   return axes;
 }
 
-function stepMarks(scene) {
-  const { starts, ends, labels } = scene.trace.steps;
-  const { t0, t1, binNs, theme } = scene;
+/** The borders of the steps over all lanes, as one path; too close they would hide the lanes. */
+function stepBorders(scene) {
+  const { starts } = scene.trace.steps;
+  const { t0, t1, width, theme } = scene;
   const first = lowerBound(starts, t0);
   const last = lowerBound(starts, t1);
-  const every = Math.max(1, Math.ceil((last - first) / MAX_STEP_LINES));
-  const shapes = [];
-  const annotations = [];
-  for (let i = Math.max(0, first - 1); i < last; i++) {
-    if (i % every) continue;
-    if (starts[i] >= t0) shapes.push(verticalLine(starts[i], theme.step));
-    const widthPx = ((Math.min(ends[i], t1) - Math.max(starts[i], t0)) * every) / binNs;
-    if (widthPx < STEP_LABEL_PX) continue;
-    annotations.push({
-      x: Math.max(starts[i], t0),
-      y: 1,
-      yref: "paper",
-      xanchor: "left",
-      yanchor: "bottom",
-      yshift: 24,
-      text: escapeForPlotly(labels[i]),
-      showarrow: false,
-      font: { size: 10.5, color: theme.muted },
-    });
-  }
-  return { shapes, annotations };
+  if (first === last || !areStepsApart(last - first, width)) return [];
+  const path = starts.slice(first, last).map((start) => `M${start},0L${start},1`).join("");
+  return [{ type: "path", path, yref: "paper", line: { color: theme.step, width: 1, dash: "dot" }, layer: "above" }];
 }
 
-const verticalLine = (x, color) => ({
-  type: "line",
-  x0: x,
-  x1: x,
-  y0: 0,
-  y1: 1,
-  yref: "paper",
-  line: { color, width: 1, dash: "dot" },
-  layer: "above",
-});
+/** Whether `count` steps on so many pixels get a border over the lanes. */
+export const areStepsApart = (count, width) => count * STEP_BORDER_PX <= width;
 
 /** The frame of the chosen event and the arrow between a launch and what it launched. */
 function flowMarks(scene) {

@@ -101,3 +101,11 @@ export function shortName(name) {
   const last = head.split("::").pop() || head;
   return last + (template > 0 ? bare.slice(template) : "") || name;
 }
+
+/** 1st, 2nd, 3rd, 4th …, 11th, 21st. "the longest" is what a reader calls the first. */
+export function ordinal(n) {
+  if (n === 1) return "the";
+  const tens = n % 100;
+  const suffix = tens >= 11 && tens <= 13 ? "th" : (["th", "st", "nd", "rd"][n % 10] ?? "th");
+  return `${formatCount(n)}${suffix}`;
+}

@@ -13,9 +13,17 @@ const ACTIONS = {
   arrowleft: (app) => app.pan(-PAN),
   arrowright: (app) => app.pan(PAN),
   f: (app) => app.fit(),
-  0: (app) => app.goTo(0, app.trace.duration_ns),
-  1: (app) => app.trace.focus && app.goTo(app.trace.focus.start, app.trace.focus.end),
-  home: (app) => app.goTo(0, app.trace.duration_ns),
+  0: (app) => app.jumpTo(0, app.trace.duration_ns),
+  1: (app) => app.trace.focus && app.jumpTo(app.trace.focus.start, app.trace.focus.end),
+  home: (app) => app.jumpTo(0, app.trace.duration_ns),
+  enter: (app) => app.chosen || app.chooseFirst(),
+  arrowup: (app) => app.stepLane(-1),
+  arrowdown: (app) => app.stepLane(1),
+  g: (app) => app.stepGap(),
+  m: (app) => app.selectChosen(),
+  ">": (app) => app.extendSelection(1),
+  "<": (app) => app.extendSelection(-1),
+  c: (app) => app.panel.copy(),
   t: (app) => app.toggleTheme(),
   n: (app) => app.stepMatch(1),
   p: (app) => app.stepMatch(-1),
@@ -34,10 +42,16 @@ export function listenToKeys(app) {
       return;
     }
     const action = ACTIONS[event.key.toLowerCase()];
-    if (!action) return;
+    if (!action || belongsToFocus(app, event)) return;
     event.preventDefault();
     action(app);
   });
+}
+
+/** Enter, and the arrows, are those of a focused button, lane or scrolling part. */
+function belongsToFocus(app, { key, target }) {
+  const isPlot = target === app.plot || target === document.body;
+  return !isPlot && /^(Enter|Arrow\w+|Home)$/.test(key);
 }
 
 function typing(app, event) {

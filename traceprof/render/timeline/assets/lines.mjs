@@ -1,5 +1,8 @@
+import { stepsRow } from "./steps.mjs";
+
 /** Which lines the screen shows, top to bottom: sections, groups, and the rows of open groups. */
 
+const STEPS_HEIGHT = 20;
 const SECTION_HEIGHT = 22;
 const GROUP_HEIGHT = 22;
 const ROW_HEIGHT = 18;
@@ -37,38 +40,53 @@ export function initiallyOpen(trace) {
 function groupBySection(groups) {
   const sections = new Map();
   groups.forEach((group, place) => {
+    if (group.kind === "steps") return;
     if (!sections.has(group.section)) sections.set(group.section, []);
     sections.get(group.section).push(place);
   });
   return sections;
 }
 
-/** [{type, y, height, label, group?, row?}, …] and the total height in pixels. */
-export function layoutLines(trace, open, pinned) {
+/**
+ * [{type, y, height, label, key, parent, group?, row?}, …] and the total height in pixels.
+ * `parent` names the siblings among which a line can be moved. Of `lanes` (a LaneSet) come the
+ * order and what is hidden.
+ */
+export function layoutLines(trace, open, pinned, lanes = EVERYTHING) {
   const lines = [];
   let y = 0;
   const push = (line, height) => {
     lines.push({ ...line, y, height });
     y += height;
   };
+  const steps = stepsRow(trace);
+  if (steps !== null) push({ type: "row", row: steps, label: trace.rows[steps].label, key: "steps" }, STEPS_HEIGHT);
   if (pinned.size) {
-    push({ type: "section", label: "Pinned" }, SECTION_HEIGHT);
-    for (const row of pinned) push({ type: "row", row, label: pinnedLabel(trace, row) }, ROW_HEIGHT);
+    push({ type: "section", label: "Pinned", key: "pinned" }, SECTION_HEIGHT);
+    for (const row of pinned) push({ type: "row", row, label: pinnedLabel(trace, row), key: `pinned${row}` }, ROW_HEIGHT);
   }
-  for (const [section, members] of groupBySection(trace.groups)) {
-    push({ type: "section", label: section }, SECTION_HEIGHT);
-    for (const place of members) {
-      const group = trace.groups[place];
-      push({ type: "group", group: place, label: group.label, isOpen: open.has(place) }, GROUP_HEIGHT);
-      if (!open.has(place)) continue;
-      for (const row of group.rows) {
-        const { kind, label } = trace.rows[row];
-        push({ type: "row", row, label: rowLabel(label, kind) }, NESTED.has(kind) ? NESTED_ROW_HEIGHT : ROW_HEIGHT);
+  const sections = [...groupBySection(trace.groups)];
+  for (const [section, members] of lanes.sorted("", sections, ([name]) => name)) {
+    const shown = members.filter((place) => lanes.showsGroup(place));
+    if (!shown.length) continue;
+    push({ type: "section", label: section, key: section, parent: "" }, SECTION_HEIGHT);
+    for (const place of lanes.sorted(section, shown, (member) => groupKey(trace, member))) {
+      const isOpen = open.has(place);
+      const { label } = trace.groups[place];
+      push({ type: "group", group: place, label, isOpen, key: groupKey(trace, place), parent: section }, GROUP_HEIGHT);
+      if (!isOpen) continue;
+      const rows = trace.groups[place].rows.filter((row) => lanes.showsRow(row));
+      for (const row of lanes.sorted(groupKey(trace, place), rows, (own) => rowKey(trace, own))) {
+        const { kind, label: own } = trace.rows[row];
+        const line = { type: "row", row, label: rowLabel(own, kind), key: rowKey(trace, row), parent: groupKey(trace, place) };
+        push(line, NESTED.has(kind) ? NESTED_ROW_HEIGHT : ROW_HEIGHT);
       }
     }
   }
   return { lines, height: y };
 }
+
+const EVERYTHING = { sorted: (_, items) => items, showsGroup: () => true, showsRow: () => true };
 
 /** Further lines of a lane carry a number only: a depth, or overlap where events should not nest. */
 function rowLabel(label, kind) {
@@ -79,6 +97,13 @@ function rowLabel(label, kind) {
 function pinnedLabel(trace, row) {
   const { group, label, kind } = trace.rows[row];
   return `${trace.groups[group].label} · ${rowLabel(label, kind)}`;
+}
+
+export const groupKey = (trace, place) => `${trace.groups[place].section}|${trace.groups[place].label}`;
+
+export function rowKey(trace, row) {
+  const { group } = trace.rows[row];
+  return `${groupKey(trace, group)}|${row - trace.groups[group].rows[0]}`;
 }
 
 /** The rows on the screen, each once. */
@@ -92,4 +117,11 @@ export function lineAt(lines, y) {
 
 export function lineOfRow(lines, row) {
   return lines.find((line) => line.type === "row" && line.row === row) ?? null;
+}
+
+/** The line on which a target is drawn: its lane, or the line of its device; null where folded. */
+export function lineOfTarget(lines, target) {
+  if (!target) return null;
+  if (target.group !== undefined) return lines.find((line) => line.type === "group" && line.group === target.group) ?? null;
+  return lineOfRow(lines, target.row);
 }

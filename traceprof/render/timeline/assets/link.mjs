@@ -1,31 +1,116 @@
-/** `#at=START..END` (ns on the clock of the trace) names a view: for links from findings. */
+import { placeOf } from "./targets.mjs";
 
-const PATTERN = /^#at=(-?\d+)\.\.(-?\d+)$/;
+/**
+ * The address names what is shown, so that it can be sent to somebody: `#at=START..END`, and where
+ * there is such a thing `sel` (selected span), `event` (what is chosen), `find`, `folds`, `pin`.
+ * Links from findings carry `mark` (the span meant), `rank` and `device`. Times are ns on the
+ * clock of the trace.
+ */
+
+const SPAN = /^(-?\d{1,17})\.\.(-?\d{1,17})$/;
+const PLACES = {
+  event: /^R(\d{1,9})@(-?\d{1,17})$/,
+  gap: /^R(\d{1,9})@(-?\d{1,17})\.\.(-?\d{1,17})$/,
+  state: /^G(\d{1,9})@(-?\d{1,17})$/,
+};
+const LONGEST = 200;
 
 export function parseLink(hash, trace) {
-  const match = PATTERN.exec(hash);
+  const given = new URLSearchParams(hash.replace(/^#/, ""));
+  const at = parseSpan(given.get("at"), trace);
+  if (!at) return null;
+  return {
+    at,
+    selection: parseSpan(given.get("sel"), trace),
+    mark: parseSpan(given.get("mark"), trace),
+    place: parsePlace(given.get("event") ?? "", trace),
+    find: (given.get("find") ?? "").slice(0, LONGEST),
+    folds: given.get("folds"),
+    pins: numbersIn(given.get("pin")).filter((row) => trace.rows[row]),
+    ranks: numbersIn(given.get("rank")),
+    devices: numbersIn(given.get("device")),
+  };
+}
+
+const numbersIn = (text) => (text ?? "").split(".").filter((part) => /^\d{1,9}$/.test(part)).map(Number);
+
+function parseSpan(text, trace) {
+  const match = SPAN.exec(text ?? "");
   if (!match) return null;
-  const from = Number(match[1]) - trace.offset_ns;
-  const to = Number(match[2]) - trace.offset_ns;
+  const [from, to] = [Number(match[1]) - trace.offset_ns, Number(match[2]) - trace.offset_ns];
   return to > from ? [from, to] : null;
 }
 
-export function formatLink(t0, t1, trace) {
-  return `#at=${Math.round(t0 + trace.offset_ns)}..${Math.round(t1 + trace.offset_ns)}`;
+function parsePlace(text, trace) {
+  const [event, gap, state] = [PLACES.event.exec(text), PLACES.gap.exec(text), PLACES.state.exec(text)];
+  const row = Number((event ?? gap)?.[1]);
+  if ((event || gap) && !trace.rows[row]) return null;
+  if (event) return { row, start: Number(event[2]) - trace.offset_ns };
+  if (gap) return { row, gap: [Number(gap[2]) - trace.offset_ns, Number(gap[3]) - trace.offset_ns] };
+  return state && trace.groups[Number(state[1])] ? { group: Number(state[1]), start: Number(state[2]) - trace.offset_ns } : null;
 }
 
-export const readLink = (trace) => parseLink(location.hash, trace);
+/** The address of what `app` shows; of a span alone where nothing else is given. */
+export function formatLink({ t0, t1, trace, selection, place, text, lanes }) {
+  const at = (t) => Math.round(t + trace.offset_ns);
+  const span = ([from, to]) => `${at(from)}..${at(to)}`;
+  const folds = lanes?.folds ?? null;
+  const words = [
+    ["at", span([t0, t1])],
+    ["sel", selection ? span(selection) : ""],
+    ["event", place ? formatPlace(place, at, span) : ""],
+    ["find", text ? encodeURIComponent(text) : ""],
+    ["folds", folds === "" ? "none" : folds],
+    ["pin", lanes ? [...lanes.pinned].join(".") : ""],
+  ];
+  const given = words.filter(([, value]) => value).map((word) => word.join("="));
+  return `#${given.join("&")}`;
+}
 
-let timer = 0;
+function formatPlace(place, at, span) {
+  if (place.gap) return `R${place.row}@${span(place.gap)}`;
+  return place.row === undefined ? `G${place.group}@${at(place.start)}` : `R${place.row}@${at(place.start)}`;
+}
 
-/** Keep the address in step with the view, so that it can be sent to somebody. */
-export function writeLink({ t0, t1, trace }) {
-  clearTimeout(timer);
-  timer = setTimeout(() => {
+/** The address in step with the page: what the reader jumps to is an entry of the history. */
+export class Address {
+  constructor(app) {
+    this.app = app;
+    this.timer = 0;
+    this.isJump = false;
+  }
+
+  jumped() {
+    this.isJump = true;
+    this.write();
+  }
+
+  /** The next writing is of what the address itself asked for. */
+  followed() {
+    clearTimeout(this.timer);
+    this.isJump = false;
+  }
+
+  write() {
+    clearTimeout(this.timer);
+    this.timer = setTimeout(() => this.writeNow(), 300);
+  }
+
+  writeNow() {
+    const { app } = this;
+    const link = formatLink(linkOf(app));
+    const { isJump } = this;
+    this.isJump = false;
+    if (link === location.hash) return;
     try {
-      history.replaceState(null, "", formatLink(t0, t1, trace));
+      if (isJump) history.pushState(null, "", link);
+      else history.replaceState(null, "", link);
     } catch {
       // A sandboxed frame has no address of its own.
     }
-  }, 300);
+  }
+}
+
+export function linkOf({ t0, t1, trace, selection, chosen, text, lanes }) {
+  return { t0, t1, trace, selection, place: placeOf(trace, chosen), text, lanes };
 }

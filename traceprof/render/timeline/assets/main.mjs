@@ -1,6 +1,7 @@
 import { Timeline } from "./app.mjs";
 import { decodeTrace, gunzipBase64 } from "./decode.mjs";
 import { applyTheme, initialTheme } from "./theme.mjs";
+import { addSteps } from "./steps.mjs";
 import { deriveStates } from "./states.mjs";
 
 /** Unpack plotly.js and the trace, and start. */
@@ -22,6 +23,7 @@ async function start() {
   const plotly = await loadPlotly();
   const trace = decodeTrace(await packed);
   deriveStates(trace);
+  addSteps(trace);
   const timeline = new Timeline(root, trace, plotly, theme);
   await timeline.start();
   window.traceprof = timeline;

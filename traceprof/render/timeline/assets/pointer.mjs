@@ -1,5 +1,5 @@
 import { describePoint } from "./tooltip.mjs";
-import { lineAt } from "./lines.mjs";
+import { snapTime } from "./snap.mjs";
 
 /** Wheel, drag, Shift + drag, click and hover on the lanes. */
 
@@ -19,7 +19,7 @@ export class Pointer {
     node.addEventListener("pointerup", (event) => this.up(event));
     node.addEventListener("pointercancel", (event) => this.up(event));
     node.addEventListener("pointerleave", () => this.app.hideHover());
-    node.addEventListener("dblclick", () => this.zoomToEvent());
+    node.addEventListener("dblclick", () => this.zoomToTarget());
   }
 
   at(event) {
@@ -54,16 +54,16 @@ export class Pointer {
     const [x, y] = this.at(event);
     this.x = x;
     this.y = y;
-    if (this.drag) this.dragTo(x);
+    if (this.drag) this.dragTo(x, y);
     else this.app.showHover(x, describePoint(this.app, x, y), event);
   }
 
-  dragTo(x) {
+  dragTo(x, y) {
     const { app, drag } = this;
     if (Math.abs(x - drag.x) > CLICK_PX) drag.moved = true;
     if (!drag.moved) return;
     if (drag.selects) {
-      const times = [app.timeAt(drag.x), app.timeAt(x)];
+      const times = [snapTime(app, drag.x, drag.y), snapTime(app, x, y)];
       app.select(Math.min(...times), Math.max(...times));
       return;
     }
@@ -77,17 +77,16 @@ export class Pointer {
     this.drag = null;
     this.node.classList.remove("panning");
     if (!drag || event.type !== "pointerup") return;
-    if (!drag.moved) this.app.choose(this.eventAt(drag.x, drag.y));
-    else if (drag.selects) this.app.showSelection();
+    if (drag.moved && drag.selects) this.app.showSelection();
+    else if (!drag.moved) {
+      const target = this.app.targetAt(drag.x, drag.y);
+      if (drag.selects) this.app.measureTo(target);
+      else this.app.choose(target);
+    }
   }
 
-  eventAt(x, y) {
-    const line = lineAt(this.app.lines, y);
-    return line?.type === "row" ? this.app.pick(line.row, x) : null;
-  }
-
-  zoomToEvent() {
-    const event = this.eventAt(this.x, this.y);
-    if (event) this.app.fitEvent(event);
+  zoomToTarget() {
+    const target = this.app.targetAt(this.x, this.y);
+    if (target) this.app.fitTarget(target);
   }
 }

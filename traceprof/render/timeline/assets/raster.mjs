@@ -24,10 +24,34 @@ export function paintRaster(scene, image = new Uint32Array(scene.width * scene.h
 }
 
 function paintRow(scene, image, line, row) {
-  const strip = rowStrip(scene, row, line.type === "row" ? (scene.boxes.get(row) ?? []) : []);
+  const { kind } = scene.trace.rows[row];
+  const paint = kind === "step" ? stepStrip : rowStrip;
+  const strip = paint(scene, row, line.type === "row" ? (scene.boxes.get(row) ?? []) : []);
   const top = Math.round(line.y) + 2;
   const bottom = Math.round(line.y + line.height) - 2;
   for (let y = top; y < bottom; y++) image.set(strip, y * scene.width);
+}
+
+/** Steps too short for a box: each pixel as strong as its longest step is long, by the median. */
+function stepStrip(scene, row, boxes) {
+  const { trace, t0, t1, binNs, width, pixels } = scene;
+  const [channel] = trace.rows[row].channels;
+  const strip = new Uint32Array(width);
+  const drawn = new Set(boxes.map(([, item]) => item));
+  const [first, last] = itemsBetween(channel, t0, t1);
+  const longest = new Float64Array(width);
+  for (let i = first; i < last; i++) {
+    const from = Math.max(0, Math.floor((channel.starts[i] - t0) / binNs));
+    const to = Math.min(width - 1, Math.floor((channel.ends[i] - t0) / binNs));
+    if (!drawn.has(i)) for (let k = from; k <= to; k++) longest[k] = Math.max(longest[k], channel.ends[i] - channel.starts[i]);
+  }
+  const typical = Float64Array.from(longest.filter((ns) => ns > 0)).sort();
+  const median = typical[Math.floor(typical.length / 2)];
+  for (let k = 0; k < width; k++) {
+    const strength = Math.min(1, longest[k] / (2 * median));
+    if (longest[k] > 0) strip[k] = pixels[channel.category] | ((FAINTEST + (OPAQUE - FAINTEST) * strength) << 24);
+  }
+  return strip;
 }
 
 /** The pixels of one row: the busiest category of each bin, without what is drawn as boxes. */

@@ -4,6 +4,8 @@ import { measureAreas } from "./areas.mjs";
 import { sampleCharts } from "./samples.mjs";
 import { toPixel } from "./colour.mjs";
 import { visibleRows } from "./lines.mjs";
+import { areStepsApart } from "./figure.mjs";
+import { lowerBound } from "./bisect.mjs";
 
 /** A scene: all that one picture needs, computed for the span and the width of the view. */
 
@@ -56,7 +58,11 @@ export function chartsFor(trace) {
 }
 
 /** What is on the screen, and how much of the trace that is. */
-export function drawnText({ trace, t0, t1, boxCount }) {
+export function drawnText({ trace, t0, t1, boxCount, width }) {
   const view = `${formatDuration(t1 - t0)} from ${formatInstant(t0 + trace.offset_ns, t1 - t0)}`;
-  return `${view} · ${formatCount(boxCount)} of ${formatCount(trace.n_events)} events as boxes, the others as density`;
+  const events = `${formatCount(boxCount)} of ${formatCount(trace.n_events)} events as boxes, the others as density`;
+  const { starts } = trace.steps;
+  const inView = lowerBound(starts, t1) - lowerBound(starts, t0);
+  const isThinned = inView && !areStepsApart(inView, width);
+  return [view, events, ...(isThinned ? [`${formatCount(inView)} steps, marked in their own line only`] : [])].join(" · ");
 }

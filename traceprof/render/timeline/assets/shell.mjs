@@ -1,4 +1,5 @@
 import { Backdrop } from "./backdrop.mjs";
+import { Panel } from "./panel.mjs";
 import { Minimap } from "./minimap.mjs";
 import { Pointer } from "./pointer.mjs";
 import { Tooltip } from "./tooltip.mjs";
@@ -22,11 +23,12 @@ export function buildShell(app, root) {
   });
   plot.append(canvas, figure, overlay, crosshair, selectionBox);
   const labels = element("div", { cls: "lanes" });
-  const details = element("div", { cls: "details", "aria-live": "polite" });
+  const panel = new Panel(app, root);
   const [toolbar, minimap, help] = [makeToolbar(app), new Minimap(app), makeHelp()];
   const grid = element("div", { cls: "grid" }, minimap.node, labels, plot);
-  root.replaceChildren(toolbar.node, grid, details, help);
-  const parts = { canvas, figure, overlay, crosshair, selectionText, selectionBox, plot, labels, details };
+  const stage = element("div", { cls: "stage" }, grid, panel.node);
+  root.replaceChildren(toolbar.node, stage, help);
+  const parts = { canvas, figure, overlay, crosshair, selectionText, selectionBox, plot, labels, panel };
   const pointer = new Pointer(app, overlay);
   listenToKeys(app);
   new ResizeObserver(() => app.resize()).observe(plot);

@@ -4,9 +4,9 @@ import { button, element } from "./dom.mjs";
 export function makeToolbar(app) {
   const search = element("input", {
     type: "search",
-    placeholder: "Search names  ( / )",
-    size: 22,
-    "aria-label": "Search event names",
+    placeholder: "Search: all-reduce, /^nccl.*f32/",
+    size: 28,
+    "aria-label": "Search names: text or /regular expression/",
   });
   const found = element("span", { cls: "note", role: "status" });
   search.addEventListener("input", () => app.search(search.value));
@@ -19,10 +19,10 @@ export function makeToolbar(app) {
     "div",
     { cls: "actions" },
     ...(focus
-      ? [button(focus.label, "Show the window that the analyses look at (1)", () => app.goTo(focus.start, focus.end))]
+      ? [button(focus.label, "Show the window that the analyses look at (1)", () => app.jumpTo(focus.start, focus.end))]
       : []),
     button("Fit selection", "Zoom to the selection or the chosen event (F)", () => app.fit()),
-    button("Whole trace", "Show everything (0)", () => app.goTo(0, app.trace.duration_ns)),
+    button("Whole trace", "Show everything (0)", () => app.jumpTo(0, app.trace.duration_ns)),
     button("◐", "Light or dark (T)", () => app.toggleTheme()),
     button("Save picture", "Save what is shown as PNG", () => app.savePicture()),
     button("?", "Keys and gestures (?)", () => app.help.showModal()),
@@ -63,18 +63,23 @@ function makeChip(app, category) {
 }
 
 const KEYS = [
-  ["W / S", "zoom in and out at the pointer (also the wheel)"],
+  ["W / S", "zoom in and out at the pointer (also the wheel, or two fingers)"],
   ["A / D, ← / →", "pan (also drag, Shift + wheel)"],
-  ["Shift + drag", "measure and sum up a span"],
-  ["F", "zoom to the selection or the chosen event"],
+  ["click, Enter", "what it is: events, gaps, states and steps; an arrow leads to the launch"],
+  [", and .", "the previous or next event of the lane"],
+  ["↑ / ↓", "the lane above or below, at the same time"],
+  ["G", "the longest idle gap in view, then the next longest"],
+  ["Shift + click", "measure from what is chosen to what is clicked"],
+  ["Shift + drag, M", "select a span (edges snap to events), or what is chosen"],
+  ["< and >", "move the end of the selection from edge to edge"],
+  ["F, double click", "zoom to what is chosen or selected"],
+  ["C", "copy what the panel says"],
   ["0, Home", "show everything"],
   ["1", "show the window that the analyses look at"],
   ["/", "search; N and P go to the next and previous match"],
-  [", and .", "go to the previous or next event of the lane"],
-  ["click", "details of an event, and an arrow to its launch"],
-  ["double click", "zoom to an event"],
   ["T", "light or dark"],
   ["Esc", "clear the selection and the search"],
+  ["in the lanes", "↑ ↓ move, Enter folds, P pins, H hides, Alt + ↑ ↓ reorder (or drag)"],
 ];
 
 export function makeHelp() {

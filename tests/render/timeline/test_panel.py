@@ -1,0 +1,248 @@
+"""What people look up in a timeline: how many actions it takes, and whether it is true."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from tests.render.browser import OpenPage
+from tests.render.timeline.tasks import MS, Reader, two_ranks
+from traceprof.formats import open_trace
+from traceprof.model.intervals import Intervals
+from traceprof.model.trace import Trace
+from traceprof.render.timeline import render_timeline
+from traceprof.units import format_count
+
+pytestmark = pytest.mark.chromium
+
+
+def _gaps(trace: Trace, device: int) -> tuple[np.ndarray, np.ndarray]:
+    """Where nothing runs on a device between its first and its last work, ns from the start."""
+    rows = [table[table["device"] == device] for table in (trace.kernels, trace.copies)]
+    busy = Intervals.union_of(
+        np.concatenate([r["start_ns"] for r in rows]), np.concatenate([r["end_ns"] for r in rows])
+    )
+    zero = trace.span.start_ns
+    return busy.ends[:-1] - zero, busy.starts[1:] - zero
+
+
+def test_the_panel_is_in_the_first_viewport_and_tells_of_the_view(reader: Reader) -> None:
+    box = reader.page.page.locator(".panel").bounding_box()
+    assert box
+    assert box["y"] + box["height"] <= 900
+    starts, ends = _gaps(two_ranks(), 1)
+    idle = reader.table("Devices in view")["rank 1 · GPU 1"]
+    assert idle[1] == f"{(ends - starts).max() / MS:.3f} ms"
+
+
+def test_the_longest_gap_of_a_device_is_one_click_away(reader: Reader) -> None:
+    reader.click(reader.page.page.get_by_role("button", name="rank 1 · GPU 1"))
+    starts, ends = _gaps(two_ranks(), 1)
+    longest = int((ends - starts).argmax())
+    facts = reader.facts
+    assert reader.actions <= 3
+    assert f"({format_count(int(starts[longest]))} ns)" in facts["start"]
+    assert f"({format_count(int((ends - starts)[longest]))} ns)" in facts["duration"]
+    # Rank 1 is late in step 3: between its forward and its backward kernel.
+    assert (facts["before"], facts["after"]) == ("gemm", "dgrad")
+    assert facts["its place"] == f"the longest of {len(starts)} on this device"
+    assert facts["launched"].startswith("2.500 ms before it starts")
+
+
+@pytest.mark.traces
+def test_so_it_is_on_a_real_trace(
+    real_trace: Callable[[str], Path], open_page: Callable[..., OpenPage]
+) -> None:
+    trace = open_trace(real_trace("nsys/2026.2-2gpu-nccl-before.sqlite"))
+    reader = Reader(open_page(render_timeline(trace, title="real")))
+    reader.click(reader.page.page.get_by_role("button", name="GPU 1"))
+    starts, ends = _gaps(trace, 1)
+    longest = int((ends - starts).argmax())
+    kernels = trace.kernels[trace.kernels["device"] == 1]
+    zero = trace.span.start_ns
+    ended = kernels[kernels["end_ns"] == starts[longest] + zero]["name"].iloc[0]
+    started = kernels[kernels["start_ns"] == ends[longest] + zero]["name"].iloc[0]
+    facts = reader.facts
+    assert reader.actions == 1
+    assert f"({format_count(int((ends - starts)[longest]))} ns)" in facts["duration"]
+    assert (facts["before"], facts["after"]) == (ended, started)
+
+
+def test_a_click_on_a_kernel_names_the_ranges_of_all_threads_that_launched_it(
+    reader: Reader,
+) -> None:
+    reader.click_at(23 * MS, "Stream 7")
+    facts = reader.facts
+    assert reader.actions == 1
+    assert reader.title == "gemm"
+    assert facts["launched by"] == "cudaLaunchKernel"
+    assert {"forward", "layer"} <= set(facts)
+    # The backward kernel is launched by another thread: the range is open on the main one.
+    reader.click_at(17 * MS, "Stream 7")
+    assert reader.title == "dgrad"
+    assert "backward" in reader.facts
+    captions = reader.page.page.locator(".details caption").all_inner_texts()
+    assert any("Main thread" in text and "another thread" in text for text in captions)
+
+
+def test_the_panel_places_an_event_among_its_name_and_beside_other_ranks(reader: Reader) -> None:
+    reader.click_at(53 * MS, "Stream 7")
+    facts = reader.facts
+    # Six on each rank, a microsecond longer from step to step.
+    assert facts["its place"] == "the longest of 12"
+    assert facts["min, median, max"] == "2.000 ms, 2.003 ms, 2.005 ms"
+    assert reader.page.page.locator(".bars i.own").count() == 1
+    reader.click_at(38.5 * MS, "Stream 20")
+    others = reader.table("The same on other ranks (by its number")
+    assert others["rank 1 · GPU 1"] == ["+2.000 ms", "1.490 ms"]
+    assert reader.title == "ncclDevKernel_AllReduce"
+
+
+def test_bytes_and_neighbours_of_a_copy(reader: Reader) -> None:
+    reader.click_at(9.05 * MS, "Stream 7")
+    facts = reader.facts
+    assert facts["rate"] == "25.00 GB/s"
+    assert facts["before, in this lane"] == "dgrad, 1.000 ms apart"
+    assert facts["after, in this lane"] == "gemm, 2.900 ms apart"
+
+
+def test_gaps_states_and_steps_can_be_clicked(reader: Reader) -> None:
+    reader.click_at(14.8 * MS, "Stream 7")
+    assert reader.title.startswith("Gap: ")
+    assert (reader.facts["before"], reader.facts["after"]) == ("gemm", "dgrad")
+    reader.click_at(8.5 * MS, "GPU 0")
+    assert reader.title == "Exposed communication: 1.000 ms"
+    reader.click_at(35 * MS, "Steps")
+    assert reader.title == "step 3"
+    assert reader.facts["duration"].startswith("10.00 ms")
+    devices = reader.table("What the devices did")
+    assert devices["rank 0 · GPU 0"][-1] == "44.0 %"
+    assert len(devices) == 2
+
+
+def test_what_the_panel_says_is_copied_as_text(reader: Reader) -> None:
+    reader.click_at(23 * MS, "Stream 7")
+    reader.click(reader.page.page.get_by_role("button", name="Copy as text"))
+    text = reader.page.page.evaluate("() => navigator.clipboard.readText()")
+    assert text.splitlines()[0] == "gemm"
+    assert "duration\t2.002 ms (2 002 000 ns)" in text
+
+
+def test_the_panel_is_moved_sized_and_remembered(reader: Reader) -> None:
+    page = reader.page.page
+    reader.click(page.get_by_role("button", name="Dock below the lanes"))
+    grip = page.get_by_role("separator")
+    before = page.locator(".panel").bounding_box()["height"]
+    grip.focus()
+    reader.press("ArrowUp")
+    after = page.locator(".panel").bounding_box()
+    assert after["height"] == before + 24
+    assert after["y"] + after["height"] <= 901
+    page.reload()
+    page.locator("[data-ready]").wait_for()
+    assert page.locator(".panel").bounding_box()["height"] == before + 24
+
+
+def test_two_clicks_measure_between_two_events(reader: Reader) -> None:
+    reader.click_at(3 * MS, "Stream 7")
+    reader.click_at(7 * MS, "Stream 7", shift=True)
+    assert reader.actions == 2
+    facts = reader.facts
+    assert facts["end → start"] == "1.500 ms (1 500 000 ns)"
+    assert facts["start → start"] == "3.500 ms (3 500 000 ns)"
+    assert facts["end → end"] == "4.000 ms (4 000 000 ns)"
+    assert reader.page.page.locator(".selection").inner_text() == "Δ 1.500 ms"
+
+
+def test_back_and_forward_lead_through_what_was_chosen(reader: Reader) -> None:
+    page = reader.page.page
+    titles = []
+    for at, start in ((3, 2_000_000), (7, 5_500_000)):
+        reader.click_at(at * MS, "Stream 7")
+        titles.append(reader.title)
+        reader.until(rf"/event=R\d+@{start}/.test(location.hash)")
+    assert titles == ["gemm", "dgrad"]
+    page.go_back()
+    reader.until("document.querySelector('.details h3').textContent === 'gemm'")
+    page.go_forward()
+    reader.until("document.querySelector('.details h3').textContent === 'dgrad'")
+    # The address alone shows the same to somebody else.
+    page.reload()
+    page.locator("[data-ready]").wait_for()
+    assert reader.title == "dgrad"
+
+
+def test_every_event_is_reached_by_keyboard(reader: Reader) -> None:
+    page = reader.page.page
+    page.locator(".plot").focus()
+    reader.press("Enter")
+    seen = set()
+    for _ in range(40):
+        seen.add(reader.title)
+        reader.press("ArrowDown")
+    assert {"backward", "dgrad", "ncclDevKernel_AllReduce"} <= seen
+    reader.press("g")
+    assert reader.title == "Idle: 3.497 ms"
+    first = reader.title
+    reader.press(".")
+    assert reader.title != first
+
+
+def test_few_tabs_lead_through_the_page(reader: Reader) -> None:
+    page = reader.page.page
+    stops = 0
+    page.evaluate("() => document.body.focus()")
+    for _ in range(60):
+        page.keyboard.press("Tab")
+        stops += 1
+        if reader.page.js("document.activeElement.closest('.panel') !== null"):
+            break
+    assert stops <= 30
+
+
+def test_a_search_lists_counts_and_goes_through_its_results(reader: Reader) -> None:
+    page = reader.page.page
+    trace = two_ranks()
+    page.keyboard.press("/")
+    page.keyboard.type("all-reduce")
+    kernels = trace.kernels[trace.kernels["name"] == "ncclDevKernel_AllReduce"]
+    durations = (kernels["end_ns"] - kernels["start_ns"]).sort_values(ascending=False)
+    note = page.locator(".search .note")
+    reader.until("document.querySelector('.results table') !== null")
+    assert note.inner_text() == f"{len(kernels)} events"
+    rows = page.locator(".results tbody tr")
+    assert rows.count() == len(kernels)
+    assert rows.first.locator("td").nth(2).inner_text() == f"{durations.iloc[0] / MS:.3f} ms"
+    assert f"{len(kernels)} events of one name" in page.locator(".results caption").inner_text()
+    # The shortest is that of the late rank: the last of the longest, the eighth in time.
+    reader.click(rows.last.get_by_role("button"))
+    assert reader.actions == 1
+    assert (
+        reader.facts["lane"]
+        == "rank 1 · host node2 · python · process 2 › GPU 1 · H100 › Stream 20"
+    )
+    reader.until("document.querySelector('.search .note').textContent === '8 of 12'")
+    page.locator(".plot").focus()
+    reader.press("n")
+    reader.until("document.querySelector('.search .note').textContent.endsWith(' of 12')")
+    assert rows.filter(has=page.locator("button")).count() == 12
+    assert page.locator(".results tr.chosen").count() == 1
+    reader.press("Escape")
+    assert page.locator(".results").is_hidden()
+
+
+def test_a_search_takes_regular_expressions_and_says_what_is_none(reader: Reader) -> None:
+    page = reader.page.page
+    box = page.locator(".search input")
+    box.fill("/^(gemm|dgrad)$/")
+    reader.until("document.querySelector('.search .note').textContent === '24 events'")
+    box.fill("/(/")
+    reader.until(
+        "document.querySelector('.search .note').textContent === 'not a regular expression'"
+    )
+    box.fill("matmul")
+    reader.until("document.querySelector('.results table') !== null")
+    assert "Found as well: gemm" in page.locator(".results caption").inner_text()

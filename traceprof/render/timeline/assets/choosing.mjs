@@ -1,0 +1,213 @@
+import { findPartner, nextMatch, pickEvent } from "./query.mjs";
+import { gapAt, groupOf, isEvent, isState, spanOf, stateAt } from "./targets.mjs";
+import { firstAfter, lastBefore, nextEdge } from "./neighbours.mjs";
+import { View } from "./view.mjs";
+import { eventContent } from "./describe_event.mjs";
+import { idleGaps, isIdleGap } from "./gaps.mjs";
+import { itemsBetween } from "./channel.mjs";
+import { lineAt, visibleRows } from "./lines.mjs";
+import { spanContent } from "./describe_span.mjs";
+import { stateContent } from "./describe_state.mjs";
+
+/** What the reader chose, an event, a state, a gap or a span, and how to get to the next one. */
+
+const NEAR_PX = 1.5;
+const MOST_STATES = 2000;
+
+export class Chooser extends View {
+  constructor(durationNs) {
+    super(durationNs);
+    this.chosen = null;
+    this.partner = null;
+    this.selection = null;
+    this.between = null;
+    this.grouping = "name";
+  }
+
+  /** What lies under a point of the plot: a target, or null. */
+  targetAt(x, y) {
+    const line = lineAt(this.lines, y);
+    if (line?.type === "row") return this.pick(line.row, x) ?? gapAt(this.trace, line.row, this.timeAt(x));
+    return line?.type === "group" ? this.pickState(line.group, x) : null;
+  }
+
+  pick(row, x) {
+    return pickEvent(this.trace, row, this.timeAt(x), NEAR_PX * this.binNs);
+  }
+
+  /** The state that fills most of the pixel: at a coarse zoom many are in it. */
+  pickState(group, x) {
+    const [from, to] = [this.timeAt(x - NEAR_PX), this.timeAt(x + NEAR_PX)];
+    let best = null;
+    let most = 0;
+    (this.trace.groups[group].states?.channels ?? []).forEach((channel, number) => {
+      const [first, last] = itemsBetween(channel, from, to);
+      for (let item = first; item < Math.min(last, first + MOST_STATES); item++) {
+        const inside = Math.min(channel.ends[item], to) - Math.max(channel.starts[item], from);
+        if (inside > most) [most, best] = [inside, { group, channel: number, item }];
+      }
+    });
+    return best ?? stateAt(this.trace, group, this.timeAt(x));
+  }
+
+  /** Choose a target, or nothing; a selection of before is given up. */
+  choose(target) {
+    this.chosen = target;
+    this.partner = isEvent(target) ? findPartner(this.trace, target) : null;
+    if (target) this.selection = this.between = null;
+    this.describe();
+    this.jumped();
+    this.redraw();
+  }
+
+  /** Fill the panel with what is chosen or selected, else with what is in view. */
+  describe() {
+    const { chosen } = this;
+    if (this.selection) this.panel.show(spanContent(this, this.selection, this.between));
+    else if (isEvent(chosen)) this.panel.show(eventContent(this, chosen));
+    else if (chosen) this.panel.show(stateContent(this, chosen));
+    else this.panel.showView();
+  }
+
+  /** Choose a target and bring it into view, its lane included. */
+  visit(target) {
+    if (!isState(target)) this.openFor(target);
+    this.layout();
+    this.choose(target);
+    this.reveal(...spanOf(this.trace, target));
+    this.showLine(target);
+  }
+
+  openFor(target) {
+    const group = groupOf(this.trace, target);
+    if (this.trace.groups[group].kind !== "steps") this.open.add(group);
+  }
+
+  /** Choose the neighbour of what is chosen in its lane, and bring it into view. */
+  stepEvent(direction) {
+    const { chosen, trace } = this;
+    if (!chosen) return this.chooseFirst();
+    if (isState(chosen)) return this.stepState(direction);
+    const [start, end] = spanOf(trace, chosen);
+    if (chosen.gap) {
+      const next = direction > 0 ? firstAfter(trace, [chosen.row], end) : lastBefore(trace, [chosen.row], start);
+      return next && this.visit(next);
+    }
+    const every = new Uint8Array(trace.names.length).fill(1);
+    const lane = { ...trace, rows: [trace.rows[chosen.row]] };
+    const next = nextMatch(lane, every, start, direction);
+    return next && this.visit({ ...next, row: chosen.row });
+  }
+
+  stepState(direction) {
+    const [start, end] = spanOf(this.trace, this.chosen);
+    const next = stateAt(this.trace, this.chosen.group, direction > 0 ? end : start - 1);
+    if (next) this.visit(next);
+  }
+
+  /** Choose what lies above or below at the same time; of the lanes that are shown. */
+  stepLane(direction) {
+    if (!this.chosen) return this.chooseFirst();
+    const [from, to] = spanOf(this.trace, this.chosen);
+    // The time at which the walk began: else each event on the way would move it.
+    const t = this.walk?.at === this.chosen ? this.walk.t : Math.max(from, Math.min((from + to) / 2, this.t1));
+    const lines = this.lines.filter(({ type }) => type !== "section");
+    const own = lines.findIndex((line) =>
+      isState(this.chosen) ? line.type === "group" && line.group === this.chosen.group : line.row === this.chosen.row,
+    );
+    for (let i = own + direction; i >= 0 && i < lines.length; i += direction) {
+      const found = this.nearestOnLine(lines[i], t);
+      if (!found) continue;
+      this.visit(found);
+      this.walk = { t, at: found };
+      return undefined;
+    }
+    return undefined;
+  }
+
+  nearestOnLine(line, t) {
+    if (line.type === "group") return stateAt(this.trace, line.group, t);
+    return pickEvent(this.trace, line.row, t, this.trace.duration_ns);
+  }
+
+  /** From the name of a lane into it, by keyboard. */
+  chooseInLane(line) {
+    const found = this.nearestOnLine(line, (this.t0 + this.t1) / 2);
+    if (!found) return;
+    this.visit(found);
+    this.plot.focus({ preventScroll: true });
+  }
+
+  chooseFirst() {
+    const t = Math.max(0, (this.t0 + this.t1) / 2);
+    for (const line of this.lines.filter(({ type, row }) => type !== "section" && this.trace.rows[row]?.kind !== "step")) {
+      const found = this.nearestOnLine(line, t);
+      if (found) return this.visit(found);
+    }
+    return undefined;
+  }
+
+  /** Choose the longest idle gap in view, of all devices, then the next longest. */
+  stepGap() {
+    const { trace } = this;
+    if (!isIdleGap(trace, this.chosen)) this.gapView = [this.t0, this.t1];
+    const gaps = idleGaps(trace, this.gapView);
+    const { chosen } = this;
+    const own = gaps.findIndex((gap) => gap.group === chosen?.group && gap.item === chosen?.item);
+    const next = gaps[own + 1] ?? gaps[0];
+    if (next) this.visit(next);
+  }
+
+  select(from, to) {
+    this.selection = [Math.round(from), Math.max(Math.round(from) + 1, Math.round(to))];
+    this.between = null;
+    this.placeSelection();
+  }
+
+  showSelection() {
+    if (!this.selection) return;
+    this.chosen = this.partner = null;
+    this.describe();
+    this.jumped();
+    this.redraw();
+  }
+
+  /** Select what lies between the chosen target and another one, and measure it. */
+  measureTo(other) {
+    if (!this.chosen || !other) return this.choose(other);
+    const [first, second] = [this.chosen, other].sort((a, b) => spanOf(this.trace, a)[0] - spanOf(this.trace, b)[0]);
+    const [a0, a1] = spanOf(this.trace, first);
+    const [b0] = spanOf(this.trace, second);
+    if (b0 > a1) this.select(a1, b0);
+    else this.select(a0, Math.max(b0, a0 + 1));
+    this.between = [first, second];
+    return this.showSelection();
+  }
+
+  /** Select the span of what is chosen; without one, what is in view. */
+  selectChosen() {
+    const [from, to] = this.chosen ? spanOf(this.trace, this.chosen) : [this.t0, this.t1];
+    this.select(Math.max(0, from), Math.min(this.trace.duration_ns, to));
+    this.showSelection();
+  }
+
+  /** Move the end of the selection to the next edge of the chosen lane, or of any shown one. */
+  extendSelection(direction) {
+    if (!this.selection) {
+      this.lane = this.chosen?.row;
+      this.selectChosen();
+    }
+    const [from, to] = this.selection;
+    const rows = this.lane === undefined ? visibleRows(this.lines) : [this.lane];
+    const edge = nextEdge(this.trace, rows, to, direction);
+    if (edge === null || edge <= from) return;
+    this.select(from, edge);
+    this.showSelection();
+    if (edge > this.t1) this.pan((edge - this.t1) / (this.t1 - this.t0) + 0.1);
+  }
+
+  groupBy(grouping) {
+    this.grouping = grouping;
+    this.describe();
+  }
+}

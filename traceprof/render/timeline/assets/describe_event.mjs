@@ -1,0 +1,167 @@
+import { chartPart, fact, factsPart, notePart, tablePart } from "./contents.mjs";
+import { describeEvent, findPartner } from "./query.mjs";
+import { durationsOf, summarize } from "./population.mjs";
+import { eventFacts } from "./facts.mjs";
+import { formatBytes, formatCount, formatDuration, formatExact, formatPercent, formatRate, ordinal } from "./format.mjs";
+import { idleWithin, partsOfSpan } from "./states_of_span.mjs";
+import { neighboursOf, openAt } from "./neighbours.mjs";
+import { peersOf } from "./peers.mjs";
+import { spanOf } from "./targets.mjs";
+
+/** All that the page knows of one event, as the content of the panel. */
+
+const RANGES = new Set(["range"]);
+const OPEN_CALLS = new Set(["range", "host_op"]);
+const COLLECTIVES = new Set(["collective"]);
+const MAX_PEERS = 64;
+
+export function eventContent(app, event) {
+  const { trace } = app;
+  const { name, facts } = eventFacts(trace, event);
+  const partner = findPartner(trace, event);
+  const own = [
+    ...facts.map(([label, text]) => fact(label, text)),
+    fact("lane", laneName(trace, event.row)),
+    ...collectiveFacts(trace, event, partner),
+    ...neighbourFacts(trace, event),
+  ];
+  const parts = [factsPart("", own), launchPart(trace, event, partner), ...rangeParts(trace, event, partner)];
+  if (trace.rows[event.row].kind === "step") parts.push(stepPart(trace, event));
+  parts.push(...populationParts(app, event), ...peerParts(app, event));
+  return { title: name, target: event, parts: parts.filter(Boolean) };
+}
+
+export function laneName(trace, row) {
+  const { group, label } = trace.rows[row];
+  const { section, label: groupLabel } = trace.groups[group];
+  return [section, groupLabel, label].filter((word, i, all) => word && word !== all[i - 1]).join(" › ");
+}
+
+export const titleOf = (trace, event) => describeEvent(trace, event).name;
+
+function neighbourFacts(trace, event) {
+  const [start, end] = spanOf(trace, event);
+  const [before, after] = neighboursOf(trace, event);
+  const words = (ns, other) => `${titleOf(trace, other)}, ${gapWords(ns)}`;
+  return [
+    before && fact("before, in this lane", words(start - spanOf(trace, before)[1], before), before),
+    after && fact("after, in this lane", words(spanOf(trace, after)[0] - end, after), after),
+  ];
+}
+
+const gapWords = (ns) => (ns === 0 ? "without a gap" : ns > 0 ? `${formatDuration(ns)} apart` : "overlapping");
+
+/** The call of the host that a communication kernel belongs to, with its size. */
+function collectiveFacts(trace, event, partner) {
+  const own = describeEvent(trace, event);
+  if (own.kind !== "gpu" || trace.categories[own.category].key !== "communication" || !partner) return [];
+  const { process } = trace.groups[trace.rows[partner.row].group];
+  const [call] = openAt(trace, process, spanOf(trace, partner)[0], COLLECTIVES);
+  if (!call) return [];
+  const found = describeEvent(trace, call.events.at(-1));
+  const size = found.bytes === null ? "" : `, ${formatBytes(found.bytes)}`;
+  const rate = found.bytes > 0 && own.busy > 0 && own.bytes === null;
+  return [
+    fact("collective", found.name + size, call.events.at(-1)),
+    rate && fact("its size over this time", `${formatRate(found.bytes, own.busy)}, waiting included`),
+  ];
+}
+
+function launchPart(trace, event, partner) {
+  if (!partner) return null;
+  const own = describeEvent(trace, event);
+  const other = describeEvent(trace, partner);
+  const isDevice = own.kind === "gpu";
+  const delay = isDevice ? own.start - other.start : other.start - own.start;
+  return factsPart("Launch", [
+    fact(isDevice ? "launched by" : "launches", other.name, partner),
+    fact("launch → start", formatExact(delay)),
+    isDevice ? fact("the call took", formatDuration(other.end - other.start)) : null,
+    fact(isDevice ? "on thread" : "on", laneName(trace, partner.row)),
+  ]);
+}
+
+/** The ranges of every thread of the process around the launch, or around an event of the host. */
+function rangeParts(trace, event, partner) {
+  const { kind } = trace.rows[event.row];
+  if (kind === "step") return [];
+  const host = kind === "gpu" ? partner : event;
+  if (!host) return [];
+  const launching = trace.rows[host.row].group;
+  const t = spanOf(trace, host)[0];
+  const { process } = trace.groups[launching];
+  const isSelf = (other) => other.row === event.row && other.channel === event.channel && other.item === event.item;
+  return openAt(trace, process, t, OPEN_CALLS).map(({ group, events }) => {
+    const isLaunching = group === launching;
+    const kinds = isLaunching ? OPEN_CALLS : RANGES;
+    const rows = events
+      .filter((other) => kinds.has(trace.rows[other.row].kind) && !isSelf(other))
+      .sort((a, b) => spanOf(trace, a)[0] - spanOf(trace, b)[0] || spanOf(trace, b)[1] - spanOf(trace, a)[1])
+      .map((other) => fact(titleOf(trace, other), formatDuration(spanOf(trace, other)[1] - spanOf(trace, other)[0]), other));
+    const where = kind === "gpu" ? "at its launch" : "around it";
+    const caption = `Ranges ${where}, outermost first: ${trace.groups[group].label}${isLaunching ? "" : " (another thread)"}`;
+    return rows.length ? factsPart(caption, rows) : null;
+  });
+}
+
+/** What each device did while a step lasted. */
+function stepPart(trace, event) {
+  const [start, end] = spanOf(trace, event);
+  const header = ["Device", ...trace.states.map((category) => trace.categories[category].label)];
+  const rows = trace.groups.flatMap((group, place) => {
+    if (!group.states) return [];
+    const parts = partsOfSpan(trace, place, start, end);
+    const shares = trace.states.map((category) => formatPercent((parts.get(category) ?? 0) / (end - start)));
+    return [{ cells: [deviceName(trace, place), ...shares], target: idleWithin(trace, place, start, end) }];
+  });
+  return rows.length ? tablePart("What the devices did meanwhile; a row leads to the longest idle gap", header, rows) : null;
+}
+
+/** "rank 3 · GPU 3": the device with what tells it from those of other processes. */
+export function deviceName(trace, place) {
+  const { section, label } = trace.groups[place];
+  return `${section.split(" · ")[0]} · ${label.split(" · ")[0]}`;
+}
+
+function populationParts(app, event) {
+  const { trace } = app;
+  const { names, counts } = trace.rows[event.row].channels[event.channel];
+  if (app.isPartial || (counts && counts[event.item] > 1)) return [];
+  const [start, end] = spanOf(trace, event);
+  const { durations, merged } = durationsOf(trace, names[event.item], trace.rows[event.row].kind);
+  const found = summarize(durations, end - start);
+  if (!found || found.n < 2) return found ? [factsPart("", [fact("of this name", "this one only")])] : [];
+  const rows = [
+    fact("its place", `${ordinal(found.place)} longest of ${formatCount(found.n)}`),
+    fact("min, median, max", [found.min, found.median, found.max].map(formatDuration).join(", ")),
+    fact("all together", formatDuration(found.total)),
+  ];
+  const parts = [factsPart("Among all of this name", rows), chartPart("", { ...found, own: end - start })];
+  if (merged) parts.push(notePart(`${formatCount(merged)} short events of this page are merged and not counted here.`));
+  return parts;
+}
+
+function peerParts(app, event) {
+  const { trace } = app;
+  if (app.isPartial || trace.rows[event.row].kind === "step") return [];
+  const { peers, byNumber } = peersOf(trace, event);
+  if (!peers.length) return [];
+  const start = spanOf(trace, event)[0];
+  const length = (target) => spanOf(trace, target)[1] - spanOf(trace, target)[0];
+  const rows = peers.slice(0, MAX_PEERS).map(({ group, event: peer, isOwn }) => ({
+    cells: [
+      peerName(trace, group) + (isOwn ? " (this)" : ""),
+      signed(spanOf(trace, peer)[0] - start),
+      formatDuration(length(peer)),
+    ],
+    target: isOwn ? null : peer,
+  }));
+  const how = byNumber ? "by its number, which all have" : "the nearest in time: not all have as many";
+  const more = peers.length > MAX_PEERS ? `; the first ${MAX_PEERS} of ${peers.length}` : "";
+  return [tablePart(`The same on other ranks (${how}${more})`, ["Where", "Starts", "Takes"], rows)];
+}
+
+const peerName = (trace, group) =>
+  trace.groups[group].kind === "device" ? deviceName(trace, group) : trace.groups[group].section;
+
+export const signed = (ns) => (ns === 0 ? "here" : `${ns > 0 ? "+" : "−"}${formatDuration(Math.abs(ns))}`);

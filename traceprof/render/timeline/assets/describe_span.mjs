@@ -1,0 +1,117 @@
+import { GROUPINGS, keyFunction } from "./groupings.mjs";
+import { fact, factsPart, notePart, tablePart } from "./contents.mjs";
+import { deviceName, signed, titleOf } from "./describe_event.mjs";
+import { formatBytes, formatCount, formatDuration, formatExact, formatPercent, formatRate } from "./format.mjs";
+import { idleWithin, partsOfSpan } from "./states_of_span.mjs";
+import { MERGED, unionsBy } from "./unions.mjs";
+import { spanOf } from "./targets.mjs";
+import { sumSpan } from "./query.mjs";
+
+/** What a selected span adds up to: per device and on average, then by name, range, thread or lane. */
+
+const MAX_ROWS = 40;
+
+export function spanContent(app, [t0, t1], between = null) {
+  const { trace } = app;
+  const places = trace.groups.flatMap(({ states }, place) => (states ? [place] : []));
+  const parts = [
+    factsPart("", [
+      fact("from", formatExact(Math.round(t0) + trace.offset_ns)),
+      fact("to", formatExact(Math.round(t1) + trace.offset_ns)),
+      ...(between ? betweenFacts(trace, between) : []),
+    ]),
+  ];
+  if (places.length) parts.push(devicesPart(trace, places, t0, t1));
+  const copies = copiesPart(trace, t0, t1);
+  if (copies) parts.push(copies);
+  parts.push(...pivotParts(app, places, t0, t1));
+  if (app.isPartial) parts.push(notePart("By names: of what is loaded. The tables below the timeline are exact."));
+  return { title: `Selection: ${formatDuration(t1 - t0)}`, target: null, parts };
+}
+
+/** The three distances between two events that people ask for. */
+function betweenFacts(trace, [first, second]) {
+  const [a0, a1] = spanOf(trace, first);
+  const [b0, b1] = spanOf(trace, second);
+  const name = (target) => (target.row !== undefined && !target.gap ? titleOf(trace, target) : "gap or state");
+  return [
+    fact("first", name(first), first),
+    fact("second", name(second), second),
+    fact("end → start", b0 >= a1 ? formatExact(b0 - a1) : `${signed(b0 - a1)} (they overlap)`),
+    fact("start → start", formatExact(b0 - a0)),
+    fact("end → end", formatExact(b1 - a1)),
+  ];
+}
+
+function devicesPart(trace, places, t0, t1) {
+  const categories = trace.states;
+  const each = places.map((place) => partsOfSpan(trace, place, t0, t1));
+  const shareOf = (parts, category) => formatPercent((parts.get(category) ?? 0) / (t1 - t0));
+  const rows = places.map((place, i) => ({
+    cells: [deviceName(trace, place), ...categories.map((category) => shareOf(each[i], category))],
+    target: idleWithin(trace, place, t0, t1),
+  }));
+  if (places.length > 1) {
+    const mean = new Map(categories.map((c) => [c, each.reduce((sum, parts) => sum + (parts.get(c) ?? 0), 0) / places.length]));
+    rows.unshift({ cells: [`mean of ${places.length}`, ...categories.map((category) => shareOf(mean, category))], target: null });
+  }
+  const header = ["Device", ...categories.map((category) => trace.categories[category].label)];
+  return tablePart("What each device does: shares of the span, which add up to it", header, rows.slice(0, 65));
+}
+
+function copiesPart(trace, t0, t1) {
+  const rows = trace.rows.flatMap(({ kind }, row) => (kind === "gpu" ? [row] : []));
+  const { categories } = sumSpan(trace, rows, t0, t1);
+  const found = [...categories].filter(([, sum]) => sum.bytes > 0);
+  if (!found.length) return null;
+  const cells = found.map(([category, { bytes, count, ns }]) => ({
+    cells: [trace.categories[category].label, formatCount(count), formatBytes(bytes), ns > 0 ? formatRate(bytes, ns) : "–"],
+  }));
+  return tablePart("Copies, of all devices; those cut by the span pro rata", ["Kind", "Count", "Bytes", "While copying"], cells);
+}
+
+function pivotParts(app, places, t0, t1) {
+  const { trace } = app;
+  const key = keyFunction(trace, app.grouping);
+  const choose = GROUPINGS.map(([name, label]) => ({ label, isOn: app.grouping === name, act: () => app.groupBy(name) }));
+  const host = trace.rows.flatMap(({ kind }, row) => (kind === "gpu" || kind === "step" ? [] : [row]));
+  const parts = [{ type: "choice", caption: "Put together by", choices: choose }];
+  const devices = places.map((place) => unionsBy(trace, trace.groups[place].rows, t0, t1, key));
+  if (devices.some((found) => found.length)) {
+    const of = places.length > 1 ? `, mean of ${places.length} devices` : "";
+    parts.push(namesPart(`Devices: work in the span${of}`, joined(devices), places.length, t0, t1));
+  }
+  const own = unionsBy(trace, host, t0, t1, key);
+  if (own.length) parts.push(namesPart("Host: time that it covers, over all threads", own, 1, t0, t1));
+  return parts;
+}
+
+/** The same keys of several devices as one row each: the sum of their times, all their durations. */
+function joined(devices) {
+  const found = new Map();
+  for (const { key, ns, count, durations, event } of devices.flat()) {
+    const entry = found.get(key) ?? { key, ns: 0, count: 0, durations: [], event };
+    entry.ns += ns;
+    entry.count += count;
+    for (const duration of durations) entry.durations.push(duration);
+    found.set(key, entry);
+  }
+  const rows = [...found.values()].map((entry) => ({ ...entry, durations: Float64Array.from(entry.durations).sort() }));
+  return rows.sort((a, b) => b.ns - a.ns);
+}
+
+function namesPart(caption, found, n, t0, t1) {
+  const rows = found.slice(0, MAX_ROWS).map(({ key, ns, count, durations, event }) => ({
+    cells: [key, formatPercent(ns / n / (t1 - t0)), formatDuration(ns / n), formatCount(count), ...spread(key, durations)],
+    target: event,
+  }));
+  const more = found.length > MAX_ROWS ? ` (the first ${MAX_ROWS} of ${formatCount(found.length)})` : "";
+  return tablePart(caption + more, ["", "Of the span", "Time", "Count", "Min", "Median", "Max"], rows);
+}
+
+function spread(key, durations) {
+  if (key === MERGED || !durations.length) return ["–", "–", "–"];
+  const middle = Math.floor(durations.length / 2);
+  const median = durations.length % 2 ? durations[middle] : (durations[middle - 1] + durations[middle]) / 2;
+  return [durations[0], median, durations.at(-1)].map(formatDuration);
+}

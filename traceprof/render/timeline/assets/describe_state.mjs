@@ -1,0 +1,102 @@
+import { chartPart, fact, factsPart, tablePart } from "./contents.mjs";
+import { deviceName, laneName, titleOf } from "./describe_event.mjs";
+import { findPartner } from "./query.mjs";
+import { firstAfter, lastBefore } from "./neighbours.mjs";
+import { formatCount, formatDuration, formatExact, formatPercent, ordinal } from "./format.mjs";
+import { isState, spanOf } from "./targets.mjs";
+import { partsOfSpan } from "./states_of_span.mjs";
+import { summarize } from "./population.mjs";
+import { unionsByName } from "./unions.mjs";
+
+/** A state of a device, an idle gap above all, or a gap between the events of one lane. */
+
+const HOST_KINDS = new Set(["api", "sync", "host_op", "range", "collective"]);
+const MAX_NAMES = 8;
+
+export function stateContent(app, target) {
+  const { trace } = app;
+  const [start, end] = spanOf(trace, target);
+  const group = isState(target) ? target.group : trace.rows[target.row].group;
+  const rows = isState(target) ? trace.groups[group].rows : [target.row];
+  const category = isState(target) ? trace.groups[group].states.channels[target.channel].category : null;
+  const isIdle = !isState(target) || category === trace.states.at(-1);
+  const what = isState(target) ? trace.categories[category].label : "Gap";
+  const where = isState(target) ? deviceName(trace, group) : laneName(trace, target.row);
+  const facts = [
+    fact(isIdle ? "gap" : "state", where),
+    fact("start", formatExact(start + trace.offset_ns)),
+    fact("duration", formatExact(end - start)),
+    ...(isIdle ? edgeFacts(app, rows, start, end) : []),
+  ];
+  const parts = [factsPart("", facts)];
+  if (isState(target) && !app.isPartial) parts.push(...placeParts(trace, target, what));
+  if (!isState(target)) parts.push(devicePart(trace, group, start, end));
+  if (isIdle) parts.push(hostPart(trace, group, start, end));
+  else parts.push(workPart(trace, rows, start, end));
+  return { title: `${what}: ${formatDuration(end - start)}`, target, parts: parts.filter(Boolean) };
+}
+
+/** What ended before the gap, what ends it, and when that was launched. */
+function edgeFacts(app, rows, start, end) {
+  const { trace } = app;
+  const before = lastBefore(trace, rows, start);
+  const after = firstAfter(trace, rows, end);
+  const unknown = app.isPartial ? "open the lanes of this device to see it" : "nothing in this page";
+  const launch = after && findPartner(trace, after);
+  const lead = launch && spanOf(trace, launch)[0] - end;
+  return [
+    fact("before", before ? titleOf(trace, before) : unknown, before),
+    fact("after", after ? titleOf(trace, after) : unknown, after),
+    launch && fact("launched", `${formatDuration(-lead)} before it starts, ${whenLaunched(trace, launch, start)}`, launch),
+  ];
+}
+
+function whenLaunched(trace, launch, start) {
+  const at = spanOf(trace, launch)[0] - start;
+  return at >= 0 ? `${formatDuration(at)} into the gap` : "before the gap opens";
+}
+
+function placeParts(trace, target, what) {
+  const { starts, ends, counts } = trace.groups[target.group].states.channels[target.channel];
+  const isWhole = (i) => starts[i] > 0 && ends[i] < trace.duration_ns && !(counts && counts[i] > 1);
+  const durations = ends.map((end, i) => end - starts[i]).filter((_, i) => isWhole(i)).sort();
+  const own = ends[target.item] - starts[target.item];
+  const found = summarize(durations, own);
+  if (!found || found.n < 2) return [];
+  const rows = [
+    fact("its place", `${ordinal(found.place)} longest of ${formatCount(found.n)} on this device`),
+    fact("min, median, max", [found.min, found.median, found.max].map(formatDuration).join(", ")),
+  ];
+  return [factsPart(`Among all of “${what}”`, rows), chartPart("", { ...found, own })];
+}
+
+function devicePart(trace, group, start, end) {
+  const parts = [...partsOfSpan(trace, group, start, end)].sort((a, b) => b[1] - a[1]);
+  if (!parts.length) return null;
+  const rows = parts.map(([category, ns]) => fact(trace.categories[category].label, inGap(ns, start, end)));
+  return factsPart("The device meanwhile", rows);
+}
+
+/** What the threads of the process were in, each name with the part of the gap that it covers. */
+function hostPart(trace, group, start, end) {
+  const { process } = trace.groups[group];
+  const rows = trace.rows.flatMap(({ kind, group: own }, row) =>
+    HOST_KINDS.has(kind) && trace.groups[own].process === process ? [row] : [],
+  );
+  const caption = "The host meanwhile, by the part of the gap that it covers";
+  return coveredPart(trace, caption, rows, start, end, "nothing recorded there");
+}
+
+const workPart = (trace, rows, start, end) => coveredPart(trace, "What ran", rows, start, end, "");
+
+function coveredPart(trace, caption, rows, start, end, nothing) {
+  const found = unionsByName(trace, rows, start, end);
+  if (!found.length) return nothing ? factsPart("The host meanwhile", [fact("", nothing)]) : null;
+  const cells = found.slice(0, MAX_NAMES).map(({ key, ns, event }) => ({
+    cells: [key, event ? trace.groups[trace.rows[event.row].group].label : "", inGap(ns, start, end)],
+    target: event,
+  }));
+  return tablePart(caption, ["Name", "Where", "Time"], cells, { texts: 2 });
+}
+
+const inGap = (ns, start, end) => `${formatDuration(ns)} (${formatPercent(ns / (end - start))})`;

@@ -1,0 +1,47 @@
+import { groupsOfLink, isMainThread, targetOfMark } from "./marking.mjs";
+import { isState, locate } from "./targets.mjs";
+import { parseLink } from "./link.mjs";
+
+/** Show what an address names. */
+
+const NOTHING = { selection: null, mark: null, place: null, find: "", folds: null, pins: [], ranks: [], devices: [] };
+
+/** An address that is not ours changes nothing; none at all is how the page began. */
+export function followAddress(app, hash) {
+  const link = hash === "" ? app.isFollowing && { at: app.trace.view, ...NOTHING } : parseLink(hash, app.trace);
+  if (!link) return;
+  app.isFollowing = true;
+  if (app.isEmbedded && hash !== "") app.root.scrollIntoView();
+  if (link.find !== app.text) app.search((app.toolbar.search.value = link.find));
+  if (!link.mark) app.lanes.setFolds(link.folds);
+  app.lanes.pinned = new Set(link.pins);
+  app.selection = link.selection;
+  app.between = null;
+  app.goTo(...link.at);
+  if (link.mark) markPlace(app, link);
+  else showPlace(app, locate(app.trace, link.place));
+  app.address.followed();
+}
+
+function showPlace(app, target) {
+  if (target && !isState(target)) app.openFor(target);
+  app.layout();
+  if (app.selection) app.showSelection();
+  else app.choose(target);
+  if (target) app.showLine(target);
+}
+
+/** Open the ranks and lanes that a finding is about, and choose or select its place. */
+function markPlace(app, link) {
+  const { trace, lanes } = app;
+  const named = groupsOfLink(trace, link);
+  const target = targetOfMark(trace, link);
+  if (target) named.add(isState(target) ? target.group : trace.rows[target.row].group);
+  const processes = new Set([...named].map((place) => trace.groups[place].process));
+  const belongs = (group, place) => processes.has(group.process) && (named.has(place) || isMainThread(trace, place));
+  if (named.size) lanes.open = new Set(trace.groups.flatMap((group, place) => (belongs(group, place) ? [place] : [])));
+  if (!target) app.selection = link.mark;
+  showPlace(app, target);
+  const device = [...named].find((place) => trace.groups[place].kind === "device");
+  if (!target && device !== undefined) app.showLine({ group: device });
+}

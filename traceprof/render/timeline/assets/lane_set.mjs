@@ -1,0 +1,118 @@
+import { groupKey, initiallyOpen, layoutLines, rowKey } from "./lines.mjs";
+import { recall, remember } from "./storage.mjs";
+
+/** Which lanes are shown, and in which order: what the reader folded, hid, pinned and moved. */
+
+const LANES_KEY = "traceprof-lanes";
+const MOST_PAGES = 20;
+const MOST_OPEN_ROWS = 300;
+
+export class LaneSet {
+  constructor(trace) {
+    this.trace = trace;
+    this.first = [...initiallyOpen(trace)].sort((a, b) => a - b).join(".");
+    this.open = initiallyOpen(trace);
+    this.pinned = new Set();
+    this.kinds = new Set();
+    this.filter = "";
+    this.page = fingerprint(trace);
+    const kept = recall(LANES_KEY, {})[this.page] ?? {};
+    this.hidden = new Set(kept.hidden ?? []);
+    this.order = kept.order ?? {};
+  }
+
+  /** {lines, height}, as layoutLines gives them. */
+  layout() {
+    return layoutLines(this.trace, this.open, this.pinned, this);
+  }
+
+  get folds() {
+    const now = [...this.open].sort((a, b) => a - b).join(".");
+    return now === this.first ? null : now;
+  }
+
+  setFolds(text) {
+    const asked = (text ?? this.first).split(".").filter(Boolean).map(Number);
+    this.open = new Set(asked.filter((group) => this.trace.groups[group]));
+  }
+
+  openAll() {
+    let rows = 0;
+    this.trace.groups.forEach((group, place) => {
+      rows += group.rows.length;
+      if (rows <= MOST_OPEN_ROWS && group.kind !== "steps") this.open.add(place);
+    });
+  }
+
+  /** Whether a section, group or row is shown, by key; what is looked for by filter must be in it. */
+  showsGroup(place) {
+    const { section, label, process, kind } = this.trace.groups[place];
+    if (this.hidden.has(section) || this.hidden.has(groupKey(this.trace, place)) || this.kinds.has(kind)) return false;
+    const host = this.trace.processes?.[process]?.host ?? "";
+    const text = `${section} ${host} ${label} `.toLowerCase();
+    const words = this.filter.toLowerCase().split(/[\s,]+/).filter(Boolean);
+    return isFound(text, words);
+  }
+
+  showsRow(row) {
+    return !this.kinds.has(this.trace.rows[row].kind) && !this.hidden.has(rowKey(this.trace, row));
+  }
+
+  /** `items` in the order that the reader gave to the siblings under `parent`. */
+  sorted(parent, items, keyOf) {
+    const order = this.order[parent];
+    if (!order) return items;
+    const place = (item) => (order.includes(keyOf(item)) ? order.indexOf(keyOf(item)) : order.length + items.indexOf(item));
+    return [...items].sort((a, b) => place(a) - place(b));
+  }
+
+  /** Put `key` where its sibling `target` is. */
+  move(parent, siblings, key, target) {
+    const order = siblings.filter((other) => other !== key);
+    const isDown = siblings.indexOf(target) > siblings.indexOf(key);
+    order.splice(order.indexOf(target) + (isDown ? 1 : 0), 0, key);
+    this.order[parent] = order;
+    this.keep();
+  }
+
+  hide(key) {
+    this.hidden.add(key);
+    this.keep();
+  }
+
+  showHidden() {
+    this.hidden.clear();
+    this.kinds.clear();
+    this.filter = "";
+    this.keep();
+  }
+
+  originalOrder() {
+    this.order = {};
+    this.keep();
+  }
+
+  keep() {
+    const pages = Object.entries(recall(LANES_KEY, {})).filter(([page]) => page !== this.page);
+    const own = { order: this.order, hidden: [...this.hidden] };
+    remember(LANES_KEY, Object.fromEntries([...pages.slice(1 - MOST_PAGES), [this.page, own]]));
+  }
+}
+
+/** "rank 1" is not in "rank 12": a word is found from where a word begins, a number as a whole. */
+function isFound(text, words) {
+  return words.every((word, i) => {
+    const number = /^\d+$/.test(word);
+    if (number && i > 0) return text.includes(`${words[i - 1]} ${word} `) || text.includes(`${words[i - 1]}${word} `);
+    return text.includes(word);
+  });
+}
+
+/** The lines of a page under one number, so that pages of one run share what was set up. */
+function fingerprint({ groups }) {
+  let hash = 0;
+  for (const character of groups.map(({ section, label }) => `${section}|${label}`).join("\n")) {
+    hash = (Math.imul(hash, 31) + character.codePointAt(0)) | 0;
+  }
+  return String(hash >>> 0);
+}

@@ -1,0 +1,154 @@
+import { recall, remember } from "./storage.mjs";
+import { button, element } from "./dom.mjs";
+import { contentText } from "./contents.mjs";
+import { partNode } from "./panel_parts.mjs";
+import { viewContent } from "./describe_view.mjs";
+
+/** The panel beside or below the lanes: what is chosen, in view whatever the page is scrolled to. */
+
+const PANEL_KEY = "traceprof-panel";
+const WIDE_ROOM = 1000;
+const LEAST = 140;
+const STEP = 24;
+const EDGE_PX = 8;
+const REST_MS = 250;
+
+export class Panel {
+  constructor(app, root) {
+    this.app = app;
+    this.root = root;
+    this.content = null;
+    this.timer = 0;
+    this.set = { side: "", right: 350, below: 260, ...recall(PANEL_KEY, {}) };
+    this.heading = element("h3", { "aria-live": "polite" });
+    this.body = element("div", { cls: "details", tabindex: "0", role: "region", "aria-label": "Details" });
+    this.grip = element("div", { cls: "grip", role: "separator", tabindex: "0", "aria-label": "Size of the details" });
+    this.side = button("", "", () => this.dock(this.isBelow ? "right" : "below"));
+    const actions = element(
+      "div",
+      { cls: "panel-actions" },
+      button("Copy", "Copy as text (C)", () => this.copy()),
+      button("Zoom", "Zoom to it (F)", () => app.fit()),
+      this.side,
+      button("×", "Close, and choose nothing (Esc)", () => app.clear()),
+    );
+    this.node = element("aside", { cls: "panel", "aria-label": "What is chosen" });
+    this.results = element("div", { cls: "results", hidden: "" });
+    this.node.append(this.grip, this.results, element("div", { cls: "about" }, actions, this.body));
+    this.listen();
+  }
+
+  listen() {
+    this.grip.addEventListener("pointerdown", (event) => this.grip.setPointerCapture(event.pointerId));
+    this.grip.addEventListener("pointermove", (event) => this.drag(event));
+    this.grip.addEventListener("pointerup", () => this.keep());
+    this.grip.addEventListener("keydown", (event) => this.nudge(event));
+    for (const what of ["scroll", "resize"]) window.addEventListener(what, () => this.place(), { passive: true });
+  }
+
+  get isBelow() {
+    return (this.set.side || (this.root.clientWidth < WIDE_ROOM ? "below" : "right")) === "below";
+  }
+
+  dock(side) {
+    this.set.side = side;
+    this.keep();
+    this.place();
+    this.app.resize();
+  }
+
+  /** The room that the panel takes: as much as the reader gave it, within what the window shows. */
+  place() {
+    const { isBelow, node } = this;
+    const stage = node.parentElement;
+    if (!stage) return;
+    stage.classList.toggle("below", isBelow);
+    const room = innerHeight - Math.max(EDGE_PX, stage.getBoundingClientRect().top) - EDGE_PX;
+    const most = isBelow ? innerHeight * 0.6 : this.root.clientWidth * 0.6;
+    const size = Math.max(LEAST, Math.min(this.set[isBelow ? "below" : "right"], most));
+    node.style.setProperty("--panel-size", `${Math.round(size)}px`);
+    node.style.setProperty("--panel-room", `${Math.max(2 * LEAST, Math.round(room))}px`);
+    const words = isBelow ? "Dock at the right" : "Dock below the lanes";
+    this.side.textContent = isBelow ? "◨" : "⬓";
+    this.side.title = words;
+    this.side.setAttribute("aria-label", words);
+    this.grip.setAttribute("aria-orientation", isBelow ? "horizontal" : "vertical");
+    this.grip.setAttribute("aria-valuenow", String(Math.round(size)));
+    this.grip.setAttribute("aria-valuemin", String(LEAST));
+    this.grip.setAttribute("aria-valuemax", String(Math.round(most)));
+  }
+
+  drag(event) {
+    if (!this.grip.hasPointerCapture(event.pointerId)) return;
+    const { right, bottom } = this.node.getBoundingClientRect();
+    this.resizeTo(this.isBelow ? bottom - event.clientY : right - event.clientX);
+  }
+
+  nudge(event) {
+    const grows = { ArrowUp: this.isBelow, ArrowLeft: !this.isBelow };
+    const shrinks = { ArrowDown: this.isBelow, ArrowRight: !this.isBelow };
+    const by = grows[event.key] ? STEP : shrinks[event.key] ? -STEP : 0;
+    if (!by) return;
+    event.preventDefault();
+    event.stopPropagation();
+    this.resizeTo(this.set[this.isBelow ? "below" : "right"] + by);
+    this.keep();
+  }
+
+  resizeTo(size) {
+    this.set[this.isBelow ? "below" : "right"] = Math.max(LEAST, Math.round(size));
+    this.place();
+    this.app.resize();
+  }
+
+  keep() {
+    remember(PANEL_KEY, this.set);
+  }
+
+  show(content) {
+    clearTimeout(this.timer);
+    this.content = content;
+    this.heading.textContent = content.title;
+    const go = (target) => (typeof target === "function" ? target() : this.app.visit(target));
+    const { activeElement } = document;
+    const place = this.body.contains(activeElement) ? [...this.body.querySelectorAll("button")].indexOf(activeElement) : -1;
+    this.body.replaceChildren(this.heading, ...content.parts.map((part) => partNode(part, go)));
+    this.body.scrollTop = 0;
+    if (place >= 0) (this.body.querySelectorAll("button")[place] ?? this.body).focus({ preventScroll: true });
+  }
+
+  /** What a search found, above what is chosen. */
+  showResults(parts) {
+    const { scrollTop } = this.results.querySelector(".wide") ?? {};
+    this.results.hidden = !parts.length;
+    this.results.replaceChildren(...parts.map((part) => partNode(part, (go) => go())));
+    const list = this.results.querySelector(".wide");
+    if (list && scrollTop) list.scrollTop = scrollTop;
+  }
+
+  /** Nothing is chosen: tell of the view, once it rests. */
+  showView() {
+    clearTimeout(this.timer);
+    this.timer = setTimeout(() => this.show(viewContent(this.app)), this.content ? REST_MS : 0);
+  }
+
+  async copy() {
+    const text = this.content ? contentText(this.content) : "";
+    try {
+      await navigator.clipboard.writeText(text);
+    } catch {
+      copyByHand(text);
+    }
+    this.app.say("Copied");
+  }
+}
+
+/** Where the page has no clipboard: select a field and ask the browser. */
+function copyByHand(text) {
+  const field = element("textarea", { "aria-hidden": "true" });
+  field.value = text;
+  document.body.append(field);
+  field.select();
+  document.execCommand("copy");
+  field.remove();
+}

@@ -1,0 +1,38 @@
+import { BLOCK, busyBefore, itemsBetween } from "./channel.mjs";
+import { idleOf } from "./targets.mjs";
+import { lowerBound } from "./bisect.mjs";
+
+/** What devices do in a span: the time of each state, and the longest idle gap. */
+
+/** Map(category → ns) of one device; together they fill the part of the span inside the trace. */
+export function partsOfSpan(trace, group, t0, t1) {
+  const found = new Map();
+  for (const channel of trace.groups[group].states?.channels ?? []) {
+    const before = (t) => busyBefore(channel, lowerBound(channel.starts, t, 0, channel.n), t);
+    const ns = before(t1) - before(t0);
+    if (ns > 0) found.set(channel.category, (found.get(channel.category) ?? 0) + ns);
+  }
+  return found;
+}
+
+/**
+ * The longest idle gap with a part in the span: a target, or null. What lies before the first or
+ * after the last work of the page is no gap: nobody knows what was there.
+ */
+export function idleWithin(trace, group, t0, t1) {
+  const idle = idleOf(trace, group);
+  if (!idle) return null;
+  const { starts, ends, counts, blockMax } = idle.channel;
+  const [first, last] = itemsBetween(idle.channel, t0, t1);
+  let best = -1;
+  let longest = 0;
+  for (let i = first; i < last; i++) {
+    if (i % BLOCK === 0 && blockMax[i / BLOCK] <= longest) {
+      i += BLOCK - 1;
+      continue;
+    }
+    const isWhole = starts[i] > 0 && ends[i] < trace.duration_ns && !(counts && counts[i] > 1);
+    if (isWhole && ends[i] - starts[i] > longest) [longest, best] = [ends[i] - starts[i], i];
+  }
+  return best < 0 ? null : { group, channel: idle.number, item: best };
+}
