@@ -7,7 +7,7 @@ from functools import reduce
 from typing import Any, Final
 
 from traceprof.formats.kineto.parse import whole
-from traceprof.formats.shared.parts import WHOLE, CutNote, noted_names, noted_numbers
+from traceprof.model.cut_note import WHOLE, CutNote, noted_names, noted_numbers
 from traceprof.model.cutting import CutRequest
 from traceprof.model.tables import ABSENT
 from traceprof.model.window import TimeWindow

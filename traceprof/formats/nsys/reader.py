@@ -65,11 +65,11 @@ from traceprof.formats.shared.collectives import (
     tied_to_batches,
 )
 from traceprof.formats.shared.narrowing import from_first_launch
-from traceprof.formats.shared.parts import CutNote
 from traceprof.formats.sqlite.conditions import Among
 from traceprof.formats.sqlite.cut_note import cut_note
 from traceprof.formats.sqlite.database import ColumnType, Database, reading
 from traceprof.formats.sqlite.survey import EVENT_TABLES, SELF_DESCRIPTION, Survey, outline_from
+from traceprof.model.cut_note import CutNote
 from traceprof.model.frames import stack
 from traceprof.model.tables import empty_table
 from traceprof.model.trace import DEVICE_TABLES, Trace, make_trace

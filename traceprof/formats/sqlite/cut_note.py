@@ -7,10 +7,10 @@ from collections.abc import Collection, Mapping
 from functools import reduce
 from typing import Any, Final
 
-from traceprof.formats.shared.parts import WHOLE, CutNote, noted_names, noted_numbers
 from traceprof.formats.sqlite.copying import DatabaseCopy
 from traceprof.formats.sqlite.database import Database
 from traceprof.formats.sqlite.table_names import quoted
+from traceprof.model.cut_note import WHOLE, CutNote, noted_names, noted_numbers
 from traceprof.model.cutting import CutRequest
 from traceprof.model.window import TimeWindow
 from traceprof.version import __version__
