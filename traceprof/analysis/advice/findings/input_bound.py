@@ -73,8 +73,8 @@ def _before_forward(context: Context) -> Iterator[Finding]:
         raise NotRecordedError(f"no range says when data is fetched: {_how_to_say(context)}")
     yield Finding(
         title=Note.of(
-            "{share:ratio} of the time lies before a forward pass, in no phase: is the batch fetched "
-            "or made there?",
+            "{share:ratio} of the time lies before a forward pass, in no phase: is the batch "
+            "fetched or made there?",
             share=share,
         ),
         claims=(claim,),
