@@ -22,7 +22,8 @@ __all__ = ["add_routes"]
 
 _MODULES: Final = ("live.mjs", "live_timeline.mjs", "remote.mjs")
 _WIDEST: Final = 20_000
-_LONGEST_SEARCH: Final = 200
+_LONGEST_LIST: Final = 1_000
+_SPARE_BYTES: Final = 100_000  # for the names of steps, which only the page has
 _FOREVER: Final = 10**17
 _PAGE: Final = """<!doctype html>
 <html lang="en" data-theme="light">
@@ -64,21 +65,30 @@ def add_routes(app: Flask, panes: Sequence[Pane]) -> None:
         }
         return _binary(pane_of(place).store.view(window, width, groups))
 
-    @app.get("/data/<int:place>/find")
+    @app.route("/data/<int:place>/find", methods=["GET", "POST"])
     def find(place: int) -> Response:
         return jsonify(_find(pane_of(place)))
 
 
 def _find(pane: Pane) -> dict[str, Any]:
-    """Return how many events match, and the next one where ``direction`` is given."""
-    text = request.args.get("text", "")[:_LONGEST_SEARCH]
-    is_match = pane.search.matching(text)
-    answer: dict[str, Any] = {"count": pane.search.count(is_match), "next": None}
+    """Return what is asked of the events whose names the body holds: how many, which, the next."""
+    search = pane.search
+    bits = request.get_data(cache=False)
+    if len(bits) > search.n_names // 8 + _SPARE_BYTES:
+        abort(400, "there are not so many names")
+    is_match = search.matching(bits)
+    answer: dict[str, Any] = {"count": search.count(is_match), "next": None}
     if "direction" in request.args:
         direction = 1 if whole_number(request.args, "direction", -1, 1) > 0 else -1
         row = whole_number(request.args, "row", 0, _FOREVER) if "row" in request.args else None
-        found = pane.search.nearest(is_match, _instant("from"), direction, row)
+        found = search.nearest(is_match, _instant("from"), direction, row)
         answer["next"] = None if found is None else asdict(found)
+    if "before" in request.args:
+        answer["before"] = search.count_before(is_match, _instant("before"))
+    if "limit" in request.args:
+        limit = whole_number(request.args, "limit", 1, _LONGEST_LIST)
+        events = search.listed(is_match, request.args.get("order", ""), limit)
+        answer |= {"ns": search.total_ns(is_match), "list": [asdict(event) for event in events]}
     return answer
 
 

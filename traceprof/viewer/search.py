@@ -10,7 +10,7 @@ import numpy.typing as npt
 
 from traceprof.render.timeline.channels import Channel, Lanes
 
-__all__ = ["Found", "Search"]
+__all__ = ["Found", "Listed", "Search"]
 
 _CHUNK: Final = 1 << 16
 BoolArray = npt.NDArray[np.bool_]
@@ -26,24 +26,67 @@ class Found:
     end: int
 
 
+@dataclass(frozen=True, slots=True)
+class Listed(Found):
+    """An event of a list, with the place of its name."""
+
+    name: int
+
+
 class Search:
-    """Counts and finds the events of exact lanes by name."""
+    """Counts, lists and finds the events of exact lanes by name."""
 
     def __init__(self, lanes: Lanes) -> None:
-        self._names = [name.lower() for name in lanes.names]
+        self.n_names = len(lanes.names)
         self._rows = [row.channels for group in lanes.groups for row in group.rows]
         self._counts = np.zeros(len(lanes.names), np.int64)
+        self._times = np.zeros(len(lanes.names), np.int64)
         for channel in lanes.channels:
-            self._counts += np.bincount(channel.names, minlength=len(lanes.names))
+            self._counts += np.bincount(channel.names, minlength=self.n_names)
+            np.add.at(self._times, channel.names, channel.ends - channel.starts)
 
-    def matching(self, text: str) -> BoolArray:
-        """Return which names contain ``text``; upper and lower case are the same."""
-        wanted = text.strip().lower()
-        return np.array([wanted in name for name in self._names], bool)
+    def matching(self, bits: bytes) -> BoolArray:
+        """Return which names are meant: a bit each, as the page sends them; without any, all.
+
+        What a search means is decided in the page alone (`assets/matching.mjs`).
+        """
+        if not bits:
+            return np.ones(self.n_names, bool)
+        is_match = np.zeros(self.n_names, bool)
+        given = np.unpackbits(np.frombuffer(bits, np.uint8), bitorder="little")[: self.n_names]
+        is_match[: len(given)] = given.astype(bool)
+        return is_match
 
     def count(self, is_match: BoolArray) -> int:
         """Return how many events have one of these names."""
         return int(self._counts[is_match].sum())
+
+    def total_ns(self, is_match: BoolArray) -> int:
+        """Return how long they are together."""
+        return int(self._times[is_match].sum())
+
+    def count_before(self, is_match: BoolArray, t_ns: int) -> int:
+        """Return how many of them start before ``t_ns``."""
+        total = 0
+        for channels in self._rows:
+            for channel in channels:
+                last = int(np.searchsorted(channel.starts, np.int64(t_ns)))
+                total += int(is_match[channel.names[:last]].sum())
+        return total
+
+    def listed(self, is_match: BoolArray, order: str, limit: int) -> list[Listed]:
+        """Return ``limit`` of them: the longest, or (order "first") the first."""
+        found: list[tuple[int, int, Listed]] = []
+        for place, channels in enumerate(self._rows):
+            for number, channel in enumerate(channels):
+                items = np.flatnonzero(is_match[channel.names])
+                rank = channel.starts if order == "first" else channel.starts - channel.ends
+                items = items[np.argsort(rank[items], kind="stable")[:limit]]
+                for item in items.tolist():
+                    start, end = int(channel.starts[item]), int(channel.ends[item])
+                    event = Listed(place, number, start, end, int(channel.names[item]))
+                    found.append((int(rank[item]), start, event))
+        return [event for _, _, event in sorted(found, key=lambda entry: entry[:2])[:limit]]
 
     def nearest(
         self, is_match: BoolArray, from_ns: int, direction: int, row: int | None = None

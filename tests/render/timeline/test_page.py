@@ -116,6 +116,7 @@ def test_the_keyboard_zooms_pans_and_searches(open_page: Open) -> None:
     page.page.keyboard.type("ALLREDUCE")
     assert page.page.locator(".search .note").inner_text() == "2 events"
     page.page.keyboard.press("Enter")
+    assert page.page.locator(".search .note").inner_text() == "1 of 2"
     details = page.page.locator(".details")
     assert "ncclAllReduce" in details.inner_text()
     page.page.keyboard.press("Escape")

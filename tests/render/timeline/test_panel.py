@@ -201,3 +201,48 @@ def test_few_tabs_lead_through_the_page(reader: Reader) -> None:
         if reader.page.js("document.activeElement.closest('.panel') !== null"):
             break
     assert stops <= 30
+
+
+def test_a_search_lists_counts_and_goes_through_its_results(reader: Reader) -> None:
+    page = reader.page.page
+    trace = two_ranks()
+    page.keyboard.press("/")
+    page.keyboard.type("all-reduce")
+    kernels = trace.kernels[trace.kernels["name"] == "ncclDevKernel_AllReduce"]
+    durations = (kernels["end_ns"] - kernels["start_ns"]).sort_values(ascending=False)
+    note = page.locator(".search .note")
+    reader.until("document.querySelector('.results table') !== null")
+    assert note.inner_text() == f"{len(kernels)} events"
+    rows = page.locator(".results tbody tr")
+    assert rows.count() == len(kernels)
+    assert rows.first.locator("td").nth(2).inner_text() == f"{durations.iloc[0] / MS:.3f} ms"
+    assert f"{len(kernels)} events of one name" in page.locator(".results caption").inner_text()
+    # The shortest is that of the late rank: the last of the longest, the eighth in time.
+    reader.click(rows.last.get_by_role("button"))
+    assert reader.actions == 1
+    assert (
+        reader.facts["lane"]
+        == "rank 1 · host node2 · python · process 2 › GPU 1 · H100 › Stream 20"
+    )
+    reader.until("document.querySelector('.search .note').textContent === '8 of 12'")
+    page.locator(".plot").focus()
+    reader.press("n")
+    reader.until("document.querySelector('.search .note').textContent.endsWith(' of 12')")
+    assert rows.filter(has=page.locator("button")).count() == 12
+    assert page.locator(".results tr.chosen").count() == 1
+    reader.press("Escape")
+    assert page.locator(".results").is_hidden()
+
+
+def test_a_search_takes_regular_expressions_and_says_what_is_none(reader: Reader) -> None:
+    page = reader.page.page
+    box = page.locator(".search input")
+    box.fill("/^(gemm|dgrad)$/")
+    reader.until("document.querySelector('.search .note').textContent === '24 events'")
+    box.fill("/(/")
+    reader.until(
+        "document.querySelector('.search .note').textContent === 'not a regular expression'"
+    )
+    box.fill("matmul")
+    reader.until("document.querySelector('.results table') !== null")
+    assert "Found as well: gemm" in page.locator(".results caption").inner_text()

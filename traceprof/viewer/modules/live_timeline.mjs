@@ -1,8 +1,8 @@
 import { covers, suffices } from "./remote.mjs";
-import { findPartner, matchNames } from "./query.mjs";
+import { findPartner } from "./query.mjs";
 import { isEvent, locate, placeOf } from "./targets.mjs";
 import { Timeline } from "./app.mjs";
-import { formatCount } from "./format.mjs";
+import { MAX_RESULTS } from "./results.mjs";
 
 const NARROWEST_NS = 50;
 const PATIENCE_MS = 110; // still immediate to the eye, and a drawing saved
@@ -14,7 +14,6 @@ export class LiveTimeline extends Timeline {
     this.remote = remote;
     this.place = null;
     this.waiting = [];
-    this.asked = 0;
     this.patienceMs = PATIENCE_MS;
     new ResizeObserver(() => this.tell("height", document.body.scrollHeight)).observe(root);
   }
@@ -73,21 +72,27 @@ export class LiveTimeline extends Timeline {
     super.choose(target);
   }
 
-  async search(text) {
-    const number = ++this.asked;
-    this.text = text;
-    this.matches = matchNames(this.trace, text);
-    this.toolbar.showFound("");
-    this.redraw();
-    if (!this.matches) return;
-    const { count } = await this.remote.find({ text });
-    if (number === this.asked) this.toolbar.showFound(`${formatCount(count)} events`);
+  /** The server has all events: it counts and lists those of the names that match. */
+  async ask(order) {
+    const { count, ns, list } = await this.remote.find({ order, limit: MAX_RESULTS }, this.matches);
+    const { names } = this.overview;
+    const found = list.map(({ name, ...event }) => ({ ...event, name: names[name] }));
+    return { count, ns, names: this.matches.reduce((sum, is) => sum + is, 0), list: found };
+  }
+
+  async askPlace(t) {
+    const { before } = await this.remote.find({ before: Math.round(t) }, this.matches);
+    return before;
+  }
+
+  goToResult(event) {
+    this.visitPlace(event);
   }
 
   stepMatch(direction) {
     if (!this.matches) return;
     const from = this.place?.start ?? (direction > 0 ? this.t0 - 1 : this.t1);
-    this.step({ text: this.text, from: Math.round(from), direction });
+    this.step({ from: Math.round(from), direction }, this.matches);
   }
 
   /** Of an event of the trace the server knows the next one; the rest is all here. */
@@ -97,8 +102,8 @@ export class LiveTimeline extends Timeline {
     else this.step({ row: place.row, from: place.start, direction });
   }
 
-  async step(question) {
-    const { next } = await this.remote.find(question);
+  async step(question, matches = null) {
+    const { next } = await this.remote.find(question, matches);
     if (next) await this.visitPlace(next);
   }
 

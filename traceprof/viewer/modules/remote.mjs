@@ -42,8 +42,9 @@ export class Remote {
     this.isBusy = false;
   }
 
-  async find(question) {
-    const response = await this.get("find", question);
+  /** Ask about all events, or those whose names `matches` holds (a byte each). */
+  async find(question, matches = null) {
+    const response = await this.get("find", question, matches && packBits(matches));
     return response.json();
   }
 
@@ -52,11 +53,19 @@ export class Remote {
     return new Uint8Array(await response.arrayBuffer());
   }
 
-  async get(what, question) {
-    const response = await fetch(`/data/${this.pane}/${what}?${new URLSearchParams(question)}`);
+  async get(what, question, body = null) {
+    const options = body ? { method: "POST", body } : {};
+    const response = await fetch(`/data/${this.pane}/${what}?${new URLSearchParams(question)}`, options);
     if (!response.ok) throw new Error(`the viewer answered ${response.status}`);
     return response;
   }
+}
+
+/** Eight names a byte, the first in its lowest bit; names of steps, which only the page has, left out. */
+function packBits(matches) {
+  const bits = new Uint8Array(Math.ceil(matches.length / 8));
+  matches.forEach((is, i) => (bits[i >> 3] |= is << (i & 7)));
+  return bits;
 }
 
 /** Whether the slice has all that there is to see of the view, however coarse. */

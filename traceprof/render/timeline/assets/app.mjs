@@ -2,19 +2,18 @@ import { Address, formatLink, linkOf } from "./link.mjs";
 import { MARGIN, figureHeights, makeFigure } from "./figure.mjs";
 import { applyTheme, storeTheme, themeOf } from "./theme.mjs";
 import { chartsFor, drawnText, makeScene } from "./scene.mjs";
-import { countMatches, matchNames, nextMatch } from "./query.mjs";
 import { spanOf } from "./targets.mjs";
-import { Chooser } from "./choosing.mjs";
+import { Searcher } from "./searching.mjs";
 import { LaneSet } from "./lane_set.mjs";
 import { buildShell } from "./shell.mjs";
 import { drawLaneLabels } from "./lane_labels.mjs";
 import { followAddress } from "./following.mjs";
-import { formatCount, formatDuration } from "./format.mjs";
+import { formatDuration } from "./format.mjs";
 import { lineOfTarget } from "./lines.mjs";
 import { makePicture } from "./picture.mjs";
 
 /** The timeline: what is shown (t0, t1, open groups, …) and the page that shows it. */
-export class Timeline extends Chooser {
+export class Timeline extends Searcher {
   constructor(root, trace, plotly, themeName) {
     super(trace.duration_ns);
     this.trace = trace;
@@ -23,8 +22,6 @@ export class Timeline extends Chooser {
     this.plotlyConfig = { ...trace.plotly_config, displayModeBar: false, staticPlot: true };
     this.lanes = new LaneSet(trace);
     this.hidden = new Set();
-    this.matches = null;
-    this.text = "";
     this.frame = 0;
     this.redraws = 0;
     this.charts = chartsFor(trace);
@@ -166,21 +163,6 @@ export class Timeline extends Chooser {
     this.fitSpan(...spanOf(this.trace, target), 0.3);
   }
 
-  search(text) {
-    this.text = text;
-    this.matches = matchNames(this.trace, text);
-    const count = this.matches ? countMatches(this.trace, this.matches) : 0;
-    this.toolbar.showFound(this.matches ? `${formatCount(count)} events` : "");
-    this.redraw();
-  }
-
-  stepMatch(direction) {
-    if (!this.matches) return;
-    const from = this.chosen ? spanOf(this.trace, this.chosen)[0] : direction > 0 ? this.t0 - 1 : this.t1;
-    const next = nextMatch(this.trace, this.matches, from, direction);
-    if (next) this.visit(next);
-  }
-
   placeSelection() {
     const [from, to] = this.selection ?? [0, -1];
     const isVisible = this.selection && from < this.t1 && to > this.t0;
@@ -194,8 +176,7 @@ export class Timeline extends Chooser {
 
   clear() {
     this.selection = this.between = null;
-    this.search("");
-    this.toolbar.search.value = "";
+    this.clearSearch();
     this.choose(null);
   }
 

@@ -32,7 +32,9 @@ export class Panel {
       this.side,
       button("×", "Close, and choose nothing (Esc)", () => app.clear()),
     );
-    this.node = element("aside", { cls: "panel", "aria-label": "What is chosen" }, this.grip, actions, this.body);
+    this.node = element("aside", { cls: "panel", "aria-label": "What is chosen" });
+    this.results = element("div", { cls: "results", hidden: "" });
+    this.node.append(this.grip, this.results, element("div", { cls: "about" }, actions, this.body));
     this.listen();
   }
 
@@ -113,6 +115,15 @@ export class Panel {
     this.body.replaceChildren(this.heading, ...content.parts.map((part) => partNode(part, go)));
     this.body.scrollTop = 0;
     if (place >= 0) (this.body.querySelectorAll("button")[place] ?? this.body).focus({ preventScroll: true });
+  }
+
+  /** What a search found, above what is chosen. */
+  showResults(parts) {
+    const { scrollTop } = this.results.querySelector(".wide") ?? {};
+    this.results.hidden = !parts.length;
+    this.results.replaceChildren(...parts.map((part) => partNode(part, (go) => go())));
+    const list = this.results.querySelector(".wide");
+    if (list && scrollTop) list.scrollTop = scrollTop;
   }
 
   /** Nothing is chosen: tell of the view, once it rests. */

@@ -127,23 +127,6 @@ function topNames(trace, times, numbers, limit = 8) {
   }));
 }
 
-/** Which names contain `text` (case ignored): one byte per name, or null for no search. */
-export function matchNames(trace, text) {
-  const wanted = text.trim().toLowerCase();
-  if (wanted.length < 2) return null;
-  return Uint8Array.from(trace.names, (name) => (name.toLowerCase().includes(wanted) ? 1 : 0));
-}
-
-export function countMatches(trace, matches) {
-  let count = 0;
-  for (const { channels } of trace.rows) {
-    for (const { names, counts } of channels) {
-      for (let i = 0; i < names.length; i++) if (matches[names[i]] && !(counts && counts[i] > 1)) count++;
-    }
-  }
-  return count;
-}
-
 /** The first match after `t` (direction 1) or before it (-1) in any row, or null. */
 export function nextMatch(trace, matches, t, direction) {
   let best = null;

@@ -4,9 +4,9 @@ import { button, element } from "./dom.mjs";
 export function makeToolbar(app) {
   const search = element("input", {
     type: "search",
-    placeholder: "Search names  ( / )",
-    size: 22,
-    "aria-label": "Search event names",
+    placeholder: "Search: all-reduce, /^nccl.*f32/",
+    size: 28,
+    "aria-label": "Search names: text or /regular expression/",
   });
   const found = element("span", { cls: "note", role: "status" });
   search.addEventListener("input", () => app.search(search.value));

@@ -1,0 +1,72 @@
+import { notePart, tablePart } from "./contents.mjs";
+import { formatCount, formatDuration, formatInstant } from "./format.mjs";
+import { laneName } from "./describe_event.mjs";
+import { lowerBound } from "./bisect.mjs";
+
+/** What a search found: how many, for how long, and the longest or the first of them. */
+
+export const MAX_RESULTS = 200;
+
+/** {count, ns, names, list: [{row, channel, item, start, end, name}]} of the events of the names. */
+export function findResults(trace, matches, order) {
+  const found = { count: 0, ns: 0, names: new Set(), list: [] };
+  trace.rows.forEach(({ channels }, row) => {
+    channels.forEach((channel, number) => scanChannel(channel, matches, { row, channel: number }, order, found));
+  });
+  const list = best(found.list, order).map((event) => ({ ...event, name: nameOf(trace, event) }));
+  return { count: found.count, ns: found.ns, names: found.names.size, list };
+}
+
+function scanChannel({ starts, ends, names, counts, n }, matches, place, order, found) {
+  for (let item = 0; item < n; item++) {
+    if (!matches[names[item]] || (counts && counts[item] > 1)) continue;
+    found.count++;
+    found.ns += ends[item] - starts[item];
+    found.names.add(names[item]);
+    found.list.push({ ...place, item, start: starts[item], end: ends[item] });
+    // Kept short on the way: all matches of a large trace would fill the memory.
+    if (found.list.length >= 20 * MAX_RESULTS) found.list = best(found.list, order);
+  }
+}
+
+function best(list, order) {
+  const length = ({ start, end }) => end - start;
+  const compare = order === "first" ? (a, b) => a.start - b.start : (a, b) => length(b) - length(a) || a.start - b.start;
+  return list.sort(compare).slice(0, MAX_RESULTS);
+}
+
+const nameOf = (trace, { row, channel, item }) => trace.names[trace.rows[row].channels[channel].names[item]];
+
+/** How many matches start before `t`: the place of an event among all in the order of time. */
+export function countBefore(trace, matches, t) {
+  let count = 0;
+  for (const { channels } of trace.rows) {
+    for (const { starts, names, counts, n } of channels) {
+      const last = lowerBound(starts, t, 0, n);
+      for (let i = 0; i < last; i++) if (matches[names[i]] && !(counts && counts[i] > 1)) count++;
+    }
+  }
+  return count;
+}
+
+/** The parts that the panel shows of results; `go` leads to one, `sort` asks for another order. */
+export function resultParts({ trace, chosen }, query, { count, ns, names, list }, order, sort, go) {
+  if (query.error) return [notePart(query.error)];
+  const also = query.also.length ? ` Found as well: ${query.also.join(", ")}.` : "";
+  const of = names === 1 ? "one name" : `${formatCount(names)} names`;
+  const part = count > list.length ? ` The ${order === "first" ? "first" : "longest"} ${list.length}:` : "";
+  const about = count ? `${formatCount(count)} events of ${of}, ${formatDuration(ns)} together.` : "Nothing has such a name.";
+  if (!count) return [notePart(about + also)];
+  const by = (name, direction) => ({ isOn: order === name, direction, act: () => sort(name) });
+  const isChosen = ({ row, start }) => chosen && chosen.row === row && startOf(trace, chosen) === start;
+  const rows = list.map((event) => ({
+    cells: [event.name, laneName(trace, event.row), formatDuration(event.end - event.start), instant(trace, event.start)],
+    target: () => go(event),
+    isChosen: isChosen(event),
+  }));
+  const sorts = [null, null, by("longest", "descending"), by("first", "ascending")];
+  return [tablePart(about + also + part, ["Name", "Lane", "Duration", "Start"], rows, { texts: 2, sort: sorts })];
+}
+
+const instant = (trace, t) => formatInstant(t + trace.offset_ns, Math.max(1e3, trace.duration_ns / 1e4));
+const startOf = (trace, { row, channel, item, gap }) => (gap ? null : trace.rows[row].channels[channel].starts[item]);

@@ -1,0 +1,98 @@
+import { compileSearch, matchNames } from "./matching.mjs";
+import { countBefore, findResults, resultParts } from "./results.mjs";
+import { isEvent, spanOf } from "./targets.mjs";
+import { Chooser } from "./choosing.mjs";
+import { formatCount } from "./format.mjs";
+import { nextMatch } from "./query.mjs";
+
+/** Looking for events by name: all of them lit up, listed, and gone through in the order of time. */
+export class Searcher extends Chooser {
+  constructor(durationNs) {
+    super(durationNs);
+    this.text = "";
+    this.query = null;
+    this.matches = null;
+    this.results = null;
+    this.order = "longest";
+    this.asked = 0;
+  }
+
+  async search(text) {
+    this.text = text;
+    this.query = compileSearch(text);
+    this.matches = this.query && !this.query.error ? matchNames(this.trace, this.query) : null;
+    this.redraw();
+    await this.list();
+  }
+
+  /** What there is of the matches; overridden where the trace is elsewhere. */
+  ask(order) {
+    return findResults(this.trace, this.matches, order);
+  }
+
+  /** The place of an instant among the matches, from 0. */
+  askPlace(t) {
+    return countBefore(this.trace, this.matches, t);
+  }
+
+  async list() {
+    const number = ++this.asked;
+    if (!this.matches) {
+      this.results = null;
+      this.toolbar.showFound(this.query?.error ?? "");
+      this.showResults();
+      return;
+    }
+    const results = await this.ask(this.order);
+    if (number !== this.asked) return;
+    this.results = results;
+    this.toolbar.showFound(`${formatCount(results.count)} events`);
+    this.showResults();
+  }
+
+  showResults() {
+    const sort = (order) => {
+      this.order = order;
+      this.list();
+    };
+    const go = (event) => this.goToResult(event);
+    const parts = this.results ? resultParts(this, this.query, this.results, this.order, sort, go) : [];
+    this.panel.showResults(parts);
+  }
+
+  goToResult({ row, channel, item }) {
+    this.visit({ row, channel, item });
+  }
+
+  stepMatch(direction) {
+    if (!this.matches) return;
+    const from = isEvent(this.chosen) ? spanOf(this.trace, this.chosen)[0] : direction > 0 ? this.t0 - 1 : this.t1;
+    const next = nextMatch(this.trace, this.matches, from, direction);
+    if (next) this.visit(next);
+  }
+
+  choose(target) {
+    super.choose(target);
+    if (this.results) this.showResults();
+    this.showPlace();
+  }
+
+  /** "3 of 594" while a match is chosen. */
+  async showPlace() {
+    const { chosen, results, matches } = this;
+    if (!results) return;
+    const all = formatCount(results.count);
+    const name = isEvent(chosen) ? this.trace.rows[chosen.row].channels[chosen.channel].names[chosen.item] : -1;
+    if (!matches?.[name]) {
+      this.toolbar.showFound(`${all} events`);
+      return;
+    }
+    const place = await this.askPlace(spanOf(this.trace, chosen)[0]);
+    if (this.chosen === chosen && this.results === results) this.toolbar.showFound(`${formatCount(place + 1)} of ${all}`);
+  }
+
+  clearSearch() {
+    this.toolbar.search.value = "";
+    this.search("");
+  }
+}
