@@ -141,7 +141,7 @@ def test_what_is_written_has_no_secret(make: Callable[[Path], Path], tmp_path: P
     for one in EXPORTERS:
         run("export", trace, "--to", one.name, "-w", "all", "-o", out / one.name)
     for form in ("parquet", "arrow", "csv", "openmetrics"):
-        results = ["--results", "kernels,ranges,ops,summary,findings", "-w", "all"]
+        results = ["--results", "kernels,ranges,operators,summary,findings", "-w", "all"]
         run("export", trace, "--to", form, *results, "-o", out / f"results.{form}")
     run("cut", trace, "-w", "all", "-o", out / f"cut{trace.suffix}")
     run("cut", trace, "-w", "all", "--clip", "-o", out / f"clipped{trace.suffix}")

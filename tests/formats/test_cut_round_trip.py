@@ -37,7 +37,7 @@ pytestmark = pytest.mark.traces
 
 ANALYSES = (
     *("breakdown", "bandwidth", "kernels", "classes", "occupancy", "summary", "copies"),
-    *("transfers", "launches", "streams", "ops", "range-work", "ranges", "memory", "network"),
+    *("transfers", "launches", "streams", "operators", "range-work", "ranges", "memory", "network"),
     *("network-time", "quality"),
 )
 OF_CLIPPED = ("breakdown", "kernels", "streams")

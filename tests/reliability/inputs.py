@@ -35,7 +35,8 @@ Maker = Callable[[Path, random.Random], Question]
 _OFTEN: Final = ("breakdown,kernels", "copies", "info")
 _TABLES: Final = (
     *("steps", "phases", "ranges", "streams", "launches", "sync", "idle", "gaps", "collectives"),
-    *("transfers", "memory", "ops", "quality", "classes", "path", "layers", "ranks", "range-work"),
+    *("transfers", "memory", "operators", "quality", "classes", "path", "layers", "ranks"),
+    "range-work",
 )
 
 

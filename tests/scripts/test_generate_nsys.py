@@ -111,7 +111,7 @@ def test_without_a_recorder_it_is_a_plain_export(run: tuple[Path, Planted]) -> N
 
 def test_operators_of_a_recording_are_found(recording: tuple[Path, Planted]) -> None:
     folder, planted = recording
-    operators = table(folder, "ops")
+    operators = table(folder, "operators")
     assert planted.operators > 0
     assert operators["count"].sum() == RANKS * planted.operators
     assert (operators["source"] == "cpu_op").all()

@@ -30,11 +30,11 @@ def four_steps() -> Run:
 
 def test_what_cannot_be_answered_is_missing_with_the_reason() -> None:
     run = four_steps().within("all")
-    found = answer(run, ["kernels", "ops"])
+    found = answer(run, ["kernels", "operators"])
     assert list(found.results) == ["kernels"]
-    assert found.missing["ops"].startswith("no host_ops recorded: record with")
+    assert found.missing["operators"].startswith("no host_ops recorded: record with")
     with pytest.raises(NotRecordedError, match="no host_ops recorded"):
-        answer(run, ["kernels", "ops"], strict=True)
+        answer(run, ["kernels", "operators"], strict=True)
     with pytest.raises(UsageError, match="no analysis 'brekdown'"):
         answer(run, ["brekdown"])
     with pytest.raises(UsageError, match="not understood"):

@@ -17,7 +17,7 @@ from traceprof.errors import UsageError
 if TYPE_CHECKING:
     from traceprof.analysis.base import Analysis
 
-__all__ = ["ANALYSES", "Entry", "analysis_names", "load_analysis"]
+__all__ = ["ANALYSES", "FORMER_NAMES", "Entry", "analysis_names", "load_analysis"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,9 +131,13 @@ ANALYSES: Final[tuple[Entry, ...]] = (
         "device work launched inside NVTX and other host ranges, by name",
         ".host.range_work",
     ),
-    Entry("ops", "host operators by name, self and total", ".host.ops"),
+    Entry("operators", "host operators by name, self and total", ".host.operators"),
     Entry("quality", "what is suspicious in the trace itself", ".advice.quality"),
 )
+
+
+FORMER_NAMES: Final = {"messages": "collective-events", "ops": "operators"}
+"""What analyses were called before, and are still found by."""
 
 
 def analysis_names() -> tuple[str, ...]:
@@ -148,6 +152,7 @@ def load_analysis(name: str, entries: Sequence[Entry] | None = None) -> Analysis
         UsageError: there is none of that name.
     """
     known = ANALYSES if entries is None else entries
+    name = FORMER_NAMES.get(name, name)
     for entry in known:
         if entry.name == name:
             analysis: Analysis = import_module(entry.module, __package__).ANALYSIS

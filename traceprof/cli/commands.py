@@ -75,7 +75,7 @@ COMMANDS: Final[tuple[Command, ...]] = (
     Command("doctor", "what can be recorded on this machine"),
 )
 
-OLD_NAMES: Final = {"messages": "collective-events"}
+OLD_NAMES: Final = analysis.FORMER_NAMES
 """Analyses that were called otherwise; every analysis is also a command that is not listed."""
 
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TypeAlias
 
-from traceprof.analysis import analysis_names
+from traceprof.analysis import FORMER_NAMES, analysis_names
 from traceprof.errors import UsageError
 from traceprof.model.cutting import CutProgress, no_progress
 from traceprof.model.tables import TABLES
@@ -73,7 +73,7 @@ def check_analyses(names: Iterable[str]) -> list[str]:
     Raises:
         UsageError: there is none of a name.
     """
-    asked = list(names)
+    asked = [FORMER_NAMES.get(name, name) for name in names]
     if asked == ["all"]:
         return list(analysis_names())
     if unknown := sorted(set(asked) - {*analysis_names()}):

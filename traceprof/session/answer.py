@@ -36,7 +36,7 @@ PAGE: Final = (
     "collectives",
     "copies",
     "ranges",
-    "ops",
+    "operators",
 )
 """What the page of ``traceprof analyze`` is made of, as far as it was recorded."""
 

@@ -12,7 +12,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Final, Self
 
-from traceprof.analysis import analysis_names, load_analysis
+from traceprof.analysis import FORMER_NAMES, analysis_names, load_analysis
 from traceprof.analysis.base import Analysis, run_analysis
 from traceprof.errors import NotRecordedError
 from traceprof.facts.steps.find import STEP_TABLES, has_named_steps
@@ -304,7 +304,7 @@ class Run:
 
     def _check_name(self, name: str) -> None:
         """Check that an analysis is called ``name``, written as Python needs it."""
-        if name.replace("_", "-") not in analysis_names():
+        if name.replace("_", "-") not in {*analysis_names(), *FORMER_NAMES}:
             known = ", ".join(sorted(analysis_names()))
             raise AttributeError(f"a run has no {name!r}; analyses are {known}")
 

@@ -356,4 +356,4 @@ def _next_command(findings: Result | None, recorded: frozenset[str]) -> str:
         return f"traceprof show {first['show']} TRACE{window}"
     if recorded & set(DEVICE_TABLES):
         return "traceprof show kernels TRACE"
-    return f"traceprof show {'ops' if 'host_ops' in recorded else 'ranges'} TRACE"
+    return f"traceprof show {'operators' if 'host_ops' in recorded else 'ranges'} TRACE"

@@ -13,7 +13,7 @@ SUBJECTS: Final = (
     ("The answer", ("verdict", "findings", "breakdown", "steps", "timeline")),
     ("Ranks", ("stragglers", "rank-steps", "ranks", "shared", "hosts", "racks", "peers")),
     ("Training", ("phases", "step-phases", "layers", "path", "whatif", "pipeline")),
-    ("Idle time, host", ("gaps", "idle", "launches", "sync", "ranges", "range-work", "ops")),
+    ("Idle time, host", ("gaps", "idle", "launches", "sync", "ranges", "range-work", "operators")),
     ("Devices", ("kernels", "classes", "summary", "occupancy", "streams", "memory")),
     (
         "Moving data",
@@ -42,7 +42,7 @@ _NAMES: Final = {
     "whatif": "What if",
     "path": "Critical path",
     "sync": "Synchronisation",
-    "ops": "Host operators",
+    "operators": "Host operators",
 }
 
 

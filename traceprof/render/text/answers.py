@@ -33,7 +33,7 @@ _MOST_RANKS: Final = 32
 _TOLD: Final = ("idle",)
 """What the page has told of in its first lines."""
 
-_HOST_ONLY: Final = ("ranges", "ops")
+_HOST_ONLY: Final = ("ranges", "operators")
 """Sections that answer for the devices where nothing is known of them."""
 
 

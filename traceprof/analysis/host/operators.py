@@ -17,7 +17,7 @@ __all__ = ["ANALYSIS"]
 SPEC: Final = ResultSpec(
     tables=(
         TableSpec(
-            "ops",
+            "operators",
             "one row per operator, by self time",
             (
                 key("name", "the name of the operator or of the call"),
@@ -40,7 +40,12 @@ def measure_operators(trace: Trace) -> Result:
     self_ns = np.zeros(len(table), np.int64)
     own = self_time_ns(operators, ("process", "thread", "source")).to_numpy(np.int64)
     np.add.at(self_ns, samples.rows, own)
-    return Result("ops", SPEC, {"ops": table.assign(self_ns=self_ns)}, samples={"ops": samples})
+    return Result(
+        "operators",
+        SPEC,
+        {"operators": table.assign(self_ns=self_ns)},
+        samples={"operators": samples},
+    )
 
 
 def _finish(result: Result) -> Result:
@@ -54,7 +59,7 @@ def _finish(result: Result) -> Result:
 
 
 ANALYSIS = Analysis(
-    name="ops",
+    name="operators",
     spec=SPEC,
     needs=("host_ops",),
     of_rank=measure_operators,
