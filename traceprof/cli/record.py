@@ -131,11 +131,15 @@ def say_what_was_recorded(recording: Recording) -> None:
         message(note)
     if recording.output is not None:
         ranks = f", ranks {_listed(recording.ranks)}" if recording.ranks else ""
-        message(
-            f"recorded {_counted(recording.n_ranges, 'range', 'ranges')} "
-            f"of {_counted(recording.n_processes, 'process', 'processes')}{ranks} "
-            f"with {recording.recorder}: {recording.output}"
+        what = (
+            f"{_counted(recording.n_ranges, 'range', 'ranges')} "
+            f"of {_counted(recording.n_processes, 'process', 'processes')}{ranks}"
         )
+        if recording.has_only_samples:
+            what = "samples of the machine and nothing else"
+        code = recording.exit_code
+        ended = f" (the program ended with exit code {code})" if code else ""
+        message(f"recorded {what} with {recording.recorder}: {recording.output}{ended}")
 
 
 def _keep(saving: Saving, output: Path) -> None:

@@ -6,7 +6,6 @@ import gc
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
@@ -61,7 +60,7 @@ def _finish(
     seen = notes_on_steps(folder, request.bounds, request.step_from)
     remarks = (*notes.remarks, *seen)
     run = recorder.collect(request, folder, RunRecorded(notes.exit_code, notes=remarks))
-    captured = replace(gather(folder, [profile.pid for profile in run.profiles]), samples=samples)
+    captured = gather(folder, [profile.pid for profile in run.profiles]).with_samples(samples)
     if request.bounds.is_bounded:
         captured = captured.without_samples_outside()
     starts = len(captured.ranks)
@@ -97,7 +96,8 @@ def _say_of_starts(request: RecordRequest, starts: int, captured: Captured) -> N
 def _written(job: Job) -> Recording:
     notes = [*job.run.notes, *_notes_on(job.captured), *_notes_on_secrets(job.request.command)]
     exit_code, name = job.run.exit_code, job.recorder_name
-    if job.run.database is None and not job.run.profiles and job.captured.is_empty:
+    has_profile = job.run.database is not None or bool(job.run.profiles)
+    if not has_profile and not job.captured.is_worth_a_trace:
         why = _WHY_BOUNDED if job.request.bounds.is_bounded else "nothing was captured"
         notes.append(f"{why}; no trace was written")
         return Recording(exit_code, name, None, notes=tuple(notes))
@@ -106,6 +106,7 @@ def _written(job: Job) -> Recording:
         exit_code=exit_code,
         recorder=name,
         output=job.request.output,
+        has_only_samples=not has_profile and job.captured.is_empty,
         n_processes=len(job.captured.events),
         n_ranges=sum(part.n_ranges for part in job.captured.events),
         ranks=tuple(sorted({rank for file in files for rank in file.ranks})),

@@ -76,12 +76,14 @@ class RunRecorded:
 class Recording:
     """A finished recording. ``output`` is None where nothing was captured.
 
-    ``exit_code`` is None where nobody saw the program end.
+    ``exit_code`` is None where nobody saw the program end. ``has_only_samples``: no process left
+    any event.
     """
 
     exit_code: int | None
     recorder: str
     output: Path | None
+    has_only_samples: bool = False
     n_processes: int = 0
     n_ranges: int = 0
     ranks: tuple[int, ...] = ()

@@ -28,7 +28,8 @@ class Briefing:
     ``workload`` is what runs on what, ``because`` why one thinks so. ``window`` is what it is
     called, ``times`` where in the run it lies, and ``notes`` say why it is that, the reason first.
     ``answer`` is the bottleneck in a word and where the time goes, ``nothing`` what to say instead
-    of findings where there are none, and ``remarks`` what stands apart, each with its label.
+    of findings where there are none, ``per`` what savings are a share of, and ``remarks`` what
+    stands apart, each with its label.
     """
 
     title: str
@@ -46,6 +47,7 @@ class Briefing:
     fine: str
     unknown: tuple[str, ...]
     next_command: str
+    per: str
 
     @property
     def workload_line(self) -> str:
@@ -89,6 +91,7 @@ def briefing_of(document: Document) -> Briefing:
         fine="" if verdict is None else ", ".join(verdict.fine),
         unknown=() if verdict is None else tuple(map(note_text, verdict.unknown)),
         next_command=_next_command(document),
+        per=_per(document),
     )
 
 
@@ -128,6 +131,13 @@ def _nothing(document: Document) -> str:
     breakdown = document.results.get("breakdown")
     is_known = breakdown is not None and not breakdown.table.empty
     return _NOTHING_FOUND if is_known else _NOTHING_KNOWN
+
+
+def _per(document: Document) -> str:
+    """Return what savings are counted by: a step, where somebody named the steps."""
+    steps = document.results.get("steps")
+    is_named = steps is not None and len(steps.table) and not steps.scalars.get("is_pattern")
+    return "a step" if is_named else "the window"
 
 
 def _next_command(document: Document) -> str:

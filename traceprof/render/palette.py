@@ -24,6 +24,7 @@ __all__ = [
     "PartStyle",
     "category_index",
     "category_of",
+    "ink_on",
 ]
 
 
@@ -134,6 +135,26 @@ HEAT: Final[tuple[HeatLevel, ...]] = (
 """Less and more than usual; the further from the middle, the further from the page in lightness."""
 
 _INDEX: Final[Mapping[str, int]] = {item.key: i for i, item in enumerate(CATEGORIES)}
+
+
+def ink_on(colour: str) -> str:
+    """Return the colour of letters that is read best on ``colour`` ("#rrggbb")."""
+    return max(_INKS, key=lambda ink: _contrast(ink, colour))
+
+
+_INKS: Final = ("#ffffff", "#10151c")
+
+
+def _contrast(one: str, other: str) -> float:
+    """Return the ratio of contrast of two colours, 1 to 21, as WCAG 2 defines it."""
+    low, high = sorted((_luminance(one), _luminance(other)))
+    return (high + 0.05) / (low + 0.05)
+
+
+def _luminance(colour: str) -> float:
+    shares = (int(colour[i : i + 2], 16) / 255 for i in (1, 3, 5))
+    red, green, blue = (s / 12.92 if s <= 0.04045 else ((s + 0.055) / 1.055) ** 2.4 for s in shares)
+    return 0.2126 * red + 0.7152 * green + 0.0722 * blue
 
 
 def category_index(key: str) -> int:

@@ -114,19 +114,24 @@ def in_words(
 
 
 _SAVES: Final = {
-    "measured": "saves {} ({}, measured)",
-    "bounded": "saves at most {} ({})",
-    "estimated": "saves about {} ({}, estimated)",
+    "measured": "saves {}{} ({}, measured)",
+    "bounded": "saves at most {}{} ({})",
+    "estimated": "saves about {}{} ({}, estimated)",
 }
 
 
-def saving_words(finding: Mapping[str, Any]) -> str:
-    """Return what a row of findings saves, and how sure that is; "" where nothing is known."""
+def saving_words(finding: Mapping[str, Any], per: str = "") -> str:
+    """Return what a row of findings saves, and how sure that is; "" where nothing is known.
+
+    ``per`` says of what it is a share, such as "a step"; "" where the reader knows.
+    """
     if is_known(once_ns := finding.get("once_ns")):
         return f"costs {format_duration(once_ns)} once"
     words = _SAVES.get(str(finding.get("kind")))
     if words is None or not finding["saving_ratio"] > 0:
         return ""
     return words.format(
-        format_duration(finding["saving_ns"]), format_ratio(finding["saving_ratio"])
+        format_duration(finding["saving_ns"]),
+        f" of {per}" if per else "",
+        format_ratio(finding["saving_ratio"]),
     )

@@ -90,6 +90,21 @@ def test_a_program_without_anything_to_record_leaves_no_trace(tmp_path):
     assert not recorded.path.exists()
 
 
+def test_of_a_program_without_torch_that_names_nothing_the_machine_is_recorded(tmp_path):
+    code = (
+        "import time\nend = time.monotonic() + 4\n"
+        "while time.monotonic() < end: sum(range(1000))\nraise SystemExit(3)"
+    )
+    recorded = record(tmp_path / "run.sqlite", [sys.executable, "-c", code], "--with", "torch")
+    assert recorded.done.returncode == 3
+    said = "recorded samples of the machine and nothing else with torch: "
+    assert said + f"{recorded.path} (the program ended with exit code 3)" in recorded.done.stderr
+    samples = recorded.trace.samples
+    seconds = samples.loc[samples["metric"] == "cpu_seconds", "value"]
+    assert 0.5 < seconds.max() <= 5
+    assert recorded.trace.ranges.empty
+
+
 @pytest.mark.parametrize("tool", TOOLS)
 def test_a_missing_program_is_said_before_anything_runs(tmp_path, tool):
     if tool == "nsys":

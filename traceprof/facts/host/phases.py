@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import reduce
+from operator import or_
 
 import numpy as np
 import numpy.typing as npt
@@ -20,7 +22,7 @@ from traceprof.facts.names.phases import PHASES
 from traceprof.model.intervals import Intervals
 from traceprof.model.trace import DEVICE_TABLES, Trace
 
-__all__ = ["HostPhases", "find_host_phases", "inferred_backward_on_host"]
+__all__ = ["HostPhases", "before_forward", "find_host_phases", "inferred_backward_on_host"]
 
 _Int64Array = npt.NDArray[np.int64]
 
@@ -89,6 +91,25 @@ def _of_thread(
         times={PHASES[place]: times[place] for place in present},
         counts={PHASES[place]: counts[place] for place in present},
     )
+
+
+@of_window
+def before_forward(trace: Trace) -> dict[int, Intervals]:
+    """Return when the main thread of each process was in no phase, and then in a forward pass.
+
+    What batches are fetched or made by without a loader lies there. Not what lies between two
+    forward passes: those of one step.
+    """
+    inferred = inferred_backward_on_host(trace)
+    found = {}
+    for host in find_host_phases(trace):
+        forward = host.times.get("forward", Intervals.empty())
+        known = [*host.times.values(), inferred.get(host.process, Intervals.empty())]
+        claimed = reduce(or_, known, Intervals.empty())
+        begins, ends = claimed.ends[:-1], claimed.starts[1:]
+        is_before = np.isin(ends, forward.starts) & ~np.isin(begins, forward.ends)
+        found[host.process] = Intervals.union_of(begins[is_before], ends[is_before])
+    return found
 
 
 @fact

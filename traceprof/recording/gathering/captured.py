@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 from traceprof.formats.kineto.events import KinetoEvents, read_kineto_events
 from traceprof.recording.gathering.ranks import (
@@ -27,6 +27,8 @@ from traceprof.recording.spool import (
 
 __all__ = ["Captured", "gather"]
 
+_A_WHILE_NS: Final = 2_000_000_000
+
 
 @dataclass(frozen=True, slots=True)
 class Captured:
@@ -46,6 +48,12 @@ class Captured:
     def is_empty(self) -> bool:
         """Whether no process left any event."""
         return not self.events and not self.windows
+
+    @property
+    def is_worth_a_trace(self) -> bool:
+        """Whether any process left an event, or the machine was looked at for a while."""
+        looks = [one.time_ns for one in self.samples] or [0]
+        return not self.is_empty or max(looks) - min(looks) >= _A_WHILE_NS
 
     def pids(self) -> list[int]:
         """Return the processes that left events."""
@@ -69,6 +77,14 @@ class Captured:
             self.processes, key=lambda one: -1_000_000 if one.rank is None else -one.rank
         )
         return {name: value for record in by_rank for name, value in record.software.items()}
+
+    def with_samples(self, samples: Sequence[Sample]) -> Captured:
+        """Return it with ``samples``, of processes those that have hooks, where there are any."""
+        known = {f"process:{one.pid}" for one in self.processes}
+        kept = [
+            one for one in samples if not one.source.startswith("process:") or one.source in known
+        ]
+        return replace(self, samples=kept if known else samples)
 
     def started_ns(self, main: int) -> int:
         """Return when a process was started, 0 where it is not known; in ns since 1970."""

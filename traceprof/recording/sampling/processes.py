@@ -13,6 +13,7 @@ from traceprof.recording.spool import recorded_pids
 __all__ = ["open_processes"]
 
 _PERIOD_S: Final = 0.5
+_PROFILERS: Final = ("nsys", "nvprof", "nsight")
 
 Reading = Iterator[tuple[str, str, float]]
 
@@ -25,7 +26,7 @@ def open_processes(folder: Path) -> tuple[float, Callable[[], Reading]] | None:
     known: dict[int, Any] = {}
 
     def read() -> Reading:
-        for pid in recorded_pids(folder):
+        for pid in recorded_pids(folder) or _program(psutil):
             try:
                 process = known.get(pid) or known.setdefault(pid, psutil.Process(pid))
                 with process.oneshot():
@@ -38,3 +39,12 @@ def open_processes(folder: Path) -> tuple[float, Callable[[], Reading]] | None:
             yield f"process:{pid}", "memory_bytes", float(memory.rss)
 
     return _PERIOD_S, read
+
+
+def _program(psutil: Any) -> list[int]:
+    """Return what this process has started: where no process has hooks, that is the program."""
+    try:
+        started = psutil.Process().children(recursive=True)
+        return [one.pid for one in started if not one.name().startswith(_PROFILERS)]
+    except psutil.Error:  # one of them has ended
+        return []

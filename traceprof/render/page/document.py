@@ -54,19 +54,26 @@ def page_style() -> str:
 
 
 def write_document(
-    title: str, body: str, styles: Sequence[str], fragment: Fragment | None = None
+    title: str,
+    body: str,
+    styles: Sequence[str],
+    fragment: Fragment | None = None,
+    script: str = "",
 ) -> str:
-    """Return the document; ``body`` is HTML, ``title`` plain text.
+    """Return the document; ``body`` is HTML, ``title`` plain text, ``script`` JavaScript of ours.
 
-    The policy of the document lets the fragment's script run and nothing load.
+    The policy of the document lets that and the fragment's script run and nothing load.
     """
-    sources, scripts = ["'none'"], ""
+    sources, scripts = [], ""
     if fragment is not None:
         sources = [csp_hash(fragment.script.encode()), *fragment.csp_sources]
         styles = [*styles, fragment.style]
         scripts = f"{fragment.data}\n<script>{fragment.script}</script>"
+    if script:
+        sources.append(csp_hash(script.encode()))
+        scripts += f"\n<script>{script}</script>"
     return _DOCUMENT.format(
-        csp=_CSP.format(scripts=" ".join(sources)),
+        csp=_CSP.format(scripts=" ".join(sources) or "'none'"),
         title=html_text(title),
         style="\n".join([page_style(), *styles]),
         body=body,

@@ -13,6 +13,9 @@ from traceprof.render.shown import Row, ShownTable
 __all__ = ["Link", "html_table"]
 
 _SHORT: Final = 60
+_CROWDED: Final = 13
+"""From more columns on paper needs smaller letters."""
+
 Link = Callable[[Row], str | None]
 
 
@@ -29,8 +32,10 @@ def html_table(table: ShownTable, caption: str, max_rows: int, link: Link | None
     body = "".join(f"<tr>{_cells(table, row, link)}</tr>" for row in table.rows(max_rows))
     left_out = len(table) - max_rows
     more = f" · the first {max_rows} of {len(table)} rows" if left_out > 0 else ""
+    crowded = " crowded" if len(table.columns) > _CROWDED else ""
     return (
-        '<div class="scroll"><table>'
+        f'<div class="scroll{crowded}" tabindex="0" role="region" '
+        f'aria-label="{html_text(caption)}"><table>'
         f"<caption>{html_text(caption)}{more}</caption>"
         f"<thead><tr>{head}</tr></thead><tbody>{body}</tbody></table></div>"
     )

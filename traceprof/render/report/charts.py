@@ -11,11 +11,11 @@ import pandas as pd
 
 from traceprof.model.results import Result
 from traceprof.render.escape import html_text
-from traceprof.render.palette import CATEGORIES, PART_STYLES, category_of
+from traceprof.render.palette import CATEGORIES, PART_STYLES, category_of, ink_on
 from traceprof.render.shown import Row, rows_of
 from traceprof.units import format_duration, format_ratio
 
-__all__ = ["breakdown_bars", "category_style", "parts_bar", "step_chart"]
+__all__ = ["breakdown_bars", "category_style", "parts_bar", "parts_legend", "step_chart"]
 
 _PARTS: Final = {part.column: part.key for part in PART_STYLES}
 _PHASES: Final = {
@@ -35,9 +35,11 @@ def category_style() -> str:
     """Return the colours of the palette as variables of the page, light and dark."""
 
     def variables(theme: str) -> str:
-        return "".join(f"--{item.key}:{getattr(item, theme)};" for item in CATEGORIES)
+        colours = [(item.key, str(getattr(item, theme))) for item in CATEGORIES]
+        return "".join(f"--{key}:{colour};--on-{key}:{ink_on(colour)};" for key, colour in colours)
 
-    return f":root{{{variables('light')}}}[data-theme=dark]{{{variables('dark')}}}"
+    dark = f"@media screen{{[data-theme=dark]{{{variables('dark')}}}}}"
+    return f":root{{{variables('light')}}}{dark}"
 
 
 def breakdown_bars(breakdown: Result) -> str:
@@ -47,7 +49,7 @@ def breakdown_bars(breakdown: Result) -> str:
         (total,) = rows_of(breakdown.to_frame("total"))
         rows.append({"name": f"all {len(rows)} devices", **total})
     bars = "".join(map(_bar, rows))
-    return f"{_legend(_PARTS.values())}<div class='bars'>{bars}</div>"
+    return f"{_legend(_PARTS.values())}<div class='of-devices'>{bars}</div>"
 
 
 def parts_bar(parts: Mapping[str, float]) -> str:
@@ -55,6 +57,11 @@ def parts_bar(parts: Mapping[str, float]) -> str:
     ratios = {part.column: parts[part.key] for part in PART_STYLES}
     shares = {_PARTS[column]: format_ratio(ratio) for column, ratio in ratios.items()}
     return f"{_legend(_PARTS.values(), shares)}{_bar_of('where the time goes', ratios)}"
+
+
+def parts_legend() -> str:
+    """Return what the colours of the five parts mean."""
+    return _legend(_PARTS.values())
 
 
 def _bar(row: Row) -> str:
@@ -67,7 +74,8 @@ def _bar(row: Row) -> str:
 def _bar_of(title: str, ratios: Mapping[str, float]) -> str:
     words = ", ".join(f"{_label(_PARTS[key])} {format_ratio(r)}" for key, r in ratios.items())
     parts = "".join(
-        f'<i style="width:{100 * ratio:.3f}%;background:var(--{_PARTS[key]})" '
+        f'<i style="width:{100 * ratio:.3f}%;background:var(--{_PARTS[key]});'
+        f'color:var(--on-{_PARTS[key]})" '
         f'class="{_PARTS[key]}" title="{html_text(_label(_PARTS[key]))} {format_ratio(ratio)}">'
         f"{format_ratio(ratio) if ratio >= _LABEL_RATIO else ''}</i>"
         for key, ratio in ratios.items()

@@ -168,7 +168,7 @@ def parts_chart(difference: Result) -> str:
     longest = max(scalars["base_ns"], scalars["new_ns"], 1)
     return (
         _legend([row["part"] for row in parts])
-        + "<div class='bars'>"
+        + "<div class='of-devices'>"
         + "".join(_stacked(side, parts, scalars[f"{side}_ns"], longest) for side in ("base", "new"))
         + "</div>"
     )

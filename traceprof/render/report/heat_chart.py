@@ -36,7 +36,8 @@ def heat_style() -> str:
     classes = "".join(
         f".heat{i}{{fill:var(--heat{i});background:var(--heat{i})}}" for i in range(len(HEAT))
     )
-    return f":root{{{variables('light')}}}[data-theme=dark]{{{variables('dark')}}}{classes}"
+    dark = f"@media screen{{[data-theme=dark]{{{variables('dark')}}}}}"
+    return f":root{{{variables('light')}}}{dark}{classes}"
 
 
 def heat_chart(result: Result) -> str:
@@ -56,11 +57,13 @@ def heat_chart(result: Result) -> str:
     notes = "".join(f" {note[0].upper()}{note[1:]}." for note in heat.notes)
     return (
         f"{_legend()}"
-        f'<div class="scroll"><svg viewBox="0 0 {_WIDTH} {layout.height:.0f}" '
+        '<div class="scroll" tabindex="0" role="region" aria-label="Heat map">'
+        f'<svg viewBox="0 0 {_WIDTH} {layout.height:.0f}" '
         f'class="chart heat" role="img" aria-label="{html_text(label)}">'
         f"{_cells(heat, layout)}{_row_names(heat, layout)}{_step_names(heat, layout)}</svg></div>"
         '<p class="note">Own time of each rank in each step, without waiting for others, against '
-        f"the median of the ranks in that step; on the right over all steps.{notes}</p>"
+        f"the median of the ranks in that step; on the right over all steps.{notes} "
+        f"The slowest is <b>{html_text(words)}</b> ({format_more(slowest.slower_ratio)}).</p>"
     )
 
 

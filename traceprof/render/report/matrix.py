@@ -40,7 +40,8 @@ def peer_matrix(peers: Result) -> str:
         for source in names
     )
     return (
-        '<div class="scroll"><table><caption>Bytes from each rank to each other'
+        '<div class="scroll" tabindex="0" role="region" aria-label="Who sends how much to whom">'
+        "<table><caption>Bytes from each rank to each other"
         f'</caption><thead><tr><th scope="col">from, to</th>{head}</tr></thead>'
         f"<tbody>{rows}</tbody></table></div>"
     )

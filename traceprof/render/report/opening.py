@@ -7,24 +7,26 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any, Final
 
 from traceprof.errors import UsageError
 from traceprof.model.ranks import Ranks
 from traceprof.model.results import Result, Unit
-from traceprof.model.trace import Trace
 from traceprof.model.window import TimeWindow
 from traceprof.render.briefing import Briefing, findings_for_people
 from traceprof.render.escape import html_list, html_text
-from traceprof.render.formatting import sentences, value_text
+from traceprof.render.formatting import is_known, sentences, value_text
 from traceprof.render.report.charts import parts_bar
 from traceprof.render.report.links import link_to, ranks_named
-from traceprof.render.shown import Row
+from traceprof.render.report.still import StillPictures
+from traceprof.render.shown import Row, rows_of
 from traceprof.render.wording import saving_words
 from traceprof.session.answer import Document
 from traceprof.session.selection import select
+from traceprof.units import format_duration
 
-__all__ = ["explaining_html", "findings_html", "heading_html", "summary_html"]
+__all__ = ["explaining_html", "findings_html", "heading_html", "late_html", "summary_html"]
 
 _SHOWN: Final = 5
 
@@ -62,13 +64,28 @@ def explaining_html(document: Document) -> str:
     return f'<p class="note">Why step {step} is slow: {html_text(command)}</p>'
 
 
-def findings_html(trace: Trace, findings: Result, window: TimeWindow, nothing: str) -> str:
-    """Return the advice as a list; ``window`` is what the timeline of the page shows.
+def late_html(document: Document) -> str:
+    """Return whom the others wait for, as the finding names him; "" where nobody is."""
+    found = document.results.get("stragglers")
+    if found is None or found.table.empty:
+        return ""
+    late = [row for row in rows_of(found.table) if row["is_straggler"]]
+    if not late:
+        return '<p class="note">The others wait long for none of them.</p>'
+    names = ", ".join(
+        f"rank {row['rank']}" if is_known(row["rank"]) else f"process {row['process']}"
+        for row in late
+    )
+    return f'<p class="note">The others wait for <b>{html_text(names)}</b>.</p>'
 
-    ``nothing`` stands instead of it where there is none.
-    """
-    run = Ranks.of(trace)
-    items = [_finding(run, row, window) for row in findings_for_people(findings)]
+
+def findings_html(
+    stills: StillPictures, findings: Result, window: TimeWindow, words: Briefing
+) -> str:
+    """Return the advice as a list; ``window`` is what the timeline of the page shows."""
+    places = _Places(stills, Ranks.of(stills.trace), window)
+    nothing = words.nothing
+    items = [_finding(places, row, words.per) for row in findings_for_people(findings)]
     advice = _list(items[:_SHOWN], 1) if items else ""
     if len(items) > _SHOWN:
         rest = _list(items[_SHOWN:], _SHOWN + 1)
@@ -84,8 +101,8 @@ def _list(items: Sequence[str], first: int) -> str:
     return f'<ol class="findings" start="{first}">{"".join(items)}</ol>'
 
 
-def _finding(run: Ranks, finding: Row, window: TimeWindow) -> str:
-    words = saving_words(finding)
+def _finding(places: _Places, finding: Row, per: str) -> str:
+    words = saving_words(finding, per)
     saving = f'<span class="saving">{html_text(words)}</span>' if words else ""
     evidence = "".join(f"<li>{_text(fact, 400)}</li>" for fact in _facts(finding["evidence"]))
     return (
@@ -93,7 +110,7 @@ def _finding(run: Ranks, finding: Row, window: TimeWindow) -> str:
         f'<p class="action">→ {_text(finding["action"], 600)}</p>'
         f'<p class="note">Not if: {_text(finding["caveat"], 400)}</p>'
         f"{_profiled(finding.get('ncu'))}"
-        f"{_place(run, finding, window)}</li>"
+        f"{places.show(finding)}</li>"
     )
 
 
@@ -114,18 +131,34 @@ def _text(value: Any, most: int) -> str:
     return html_text(value_text(Unit.TEXT, value), most)
 
 
-def _place(run: Ranks, finding: Row, window: TimeWindow) -> str:
-    """Return a link to the worst place, where the page's timeline shows it."""
-    place = str(finding["window"] or "")
-    if not place:
-        return ""
-    try:
-        found = select(run, place).window
-    except UsageError:
-        return ""
-    named = ranks_named(value_text(Unit.TEXT, finding["title"]))
-    address = link_to(run.span, found, window, named)
-    text = html_text(f"worst at {place}")
-    if address is None:
-        return f'<p class="note">{text}</p>'
-    return f'<p class="note"><a href="{html_text(address)}">{text}</a></p>'
+@dataclass(frozen=True, slots=True)
+class _Places:
+    """Shows the worst place of findings; ``window`` is what the timeline of the page has."""
+
+    stills: StillPictures
+    run: Ranks
+    window: TimeWindow
+
+    def show(self, finding: Row) -> str:
+        """Return a small picture of the place, which leads to it in the page's timeline."""
+        text = str(finding["window"] or "")
+        try:
+            place = select(self.run, text).window if text else None
+        except UsageError:
+            place = None
+        if place is None:
+            return ""
+        title = value_text(Unit.TEXT, finding["title"])
+        start = format_duration(place.start_ns - self.run.span.start_ns)
+        words = html_text(f"worst at {start}, for {format_duration(place.duration_ns)}")
+        named = ranks_named(title)
+        address = link_to(self.run.span, place, self.window, named)
+        picture = self.stills.of_place(place, named)
+        if address is not None:
+            words = f'<a href="{html_text(address)}">{words}</a>'
+            # The words are the link that is read out and reached by keys; the picture is another.
+            picture = picture and (
+                f'<a href="{html_text(address)}" tabindex="-1" aria-hidden="true">{picture}</a>'
+            )
+        window = f' <span class="window">--window {html_text(text, 80)}</span>'
+        return f'<div class="place">{picture}<p class="note">{words}{window}</p></div>'

@@ -19,16 +19,24 @@ from traceprof.render.escape import html_list, html_text
 from traceprof.render.formatting import sentences
 from traceprof.render.page.document import write_document
 from traceprof.render.page.tables import html_table
-from traceprof.render.report.charts import breakdown_bars, category_style, step_chart
+from traceprof.render.report.charts import (
+    breakdown_bars,
+    category_style,
+    parts_legend,
+    step_chart,
+)
 from traceprof.render.report.heat_chart import heat_chart, heat_style
+from traceprof.render.report.index import index_html, place_of
 from traceprof.render.report.links import links_of_rows
 from traceprof.render.report.matrix import peer_matrix
 from traceprof.render.report.opening import (
     explaining_html,
     findings_html,
     heading_html,
+    late_html,
     summary_html,
 )
+from traceprof.render.report.still import StillPictures
 from traceprof.render.report.typical import choose_extent
 from traceprof.render.sections import Section, sections_of
 from traceprof.render.shown import ShownTable, shown_frame
@@ -41,7 +49,6 @@ __all__ = ["render_report"]
 _ROWS: Final = 12
 _MAX_ITEMS: Final = 300_000
 _ADVICE: Final = "findings"
-_FIRST: Final = frozenset({"breakdown", "steps"})
 _CHARTS: Final[Mapping[str, Callable[[Result], str]]] = {
     "breakdown": breakdown_bars,
     "rank-steps": heat_chart,
@@ -98,27 +105,30 @@ def render_report(document: Document, trace: Trace, options: Options) -> str:
         for section in sections_of(document, options)
         if len(section.table) and section.name != _ADVICE
     ]
+    stills = StillPictures(trace)
     parts = [
         _Part("verdict", "Where the time went", summary_html(document, words)),
-        *_advice(document, trace, extent.window, words),
-        *(part for part in found if part.key in _FIRST),
-        _timeline(extent.label, fragment.html, encoded),
-        *(part for part in found if part.key not in _FIRST),
+        *_advice(document, stills, extent.window, words),
+        *found,
+        _timeline(extent.label, fragment.html + _printed(document, stills), encoded),
         _environment(trace),
         _missing(document.missing),
     ]
-    shown = [part for part in parts if part.html]
-    links = "".join(f'<a href="#{p.key}">{html_text(p.key.capitalize())}</a>' for p in shown)
+    shown = sorted((part for part in parts if part.html), key=lambda part: place_of(part.key))
     title = options.title or document.info.path
     body = (
         f"<header><h1>{html_text(title)}</h1>{heading_html(document, words)}</header>"
-        f'<nav aria-label="Contents">{links}</nav><main>'
+        f'<div class="beside">{index_html(part.key for part in shown)}<main>'
         + "".join(map(_card, shown))
         + "<footer>Written by traceprof. Nothing is loaded from elsewhere. "
-        f"Tables show at most {rows} rows.</footer></main>"
+        f"Tables show at most {rows} rows.</footer></main></div>"
     )
-    style = (files(__package__) / "report.css").read_text(encoding="utf-8")
-    return write_document(title, body, (category_style(), heat_style(), style), fragment)
+    style, script = (
+        (files(__package__) / name).read_text(encoding="utf-8")
+        for name in ("report.css", "report.js")
+    )
+    styles = (category_style(), heat_style(), style)
+    return write_document(title, body, styles, fragment, script)
 
 
 def _card(part: _Part) -> str:
@@ -129,11 +139,27 @@ def _card(part: _Part) -> str:
 
 
 def _advice(
-    document: Document, trace: Trace, shown: TimeWindow, words: Briefing
+    document: Document, stills: StillPictures, shown: TimeWindow, words: Briefing
 ) -> Iterator[_Part]:
     findings = document.results.get(_ADVICE)
     if findings is not None:
-        yield _Part(_ADVICE, "Findings", findings_html(trace, findings, shown, words.nothing))
+        yield _Part(_ADVICE, "Findings", findings_html(stills, findings, shown, words))
+
+
+def _printed(document: Document, stills: StillPictures) -> str:
+    """Return the whole window as a picture, which paper has instead of the timeline."""
+    steps = document.results.get("steps")
+    starts: list[tuple[str, int]] = []
+    if steps is not None and len(steps.table):
+        table = steps.table.drop_duplicates("step")
+        begin = stills.trace.span.start_ns
+        starts = [
+            (f"{step:.0f}", begin + int(at))
+            for step, at in zip(table["step"], table["at_ns"], strict=True)
+        ]
+    picture = stills.of_whole(document.selection.window, starts)
+    note = '<p class="note">On paper: the whole window, what each device did, by step.</p>'
+    return f'<div class="printed">{note}{parts_legend()}{picture}</div>' if picture else ""
 
 
 def _section(document: Document, section: Section, shown: TimeWindow, rows: int) -> str:
@@ -142,6 +168,7 @@ def _section(document: Document, section: Section, shown: TimeWindow, rows: int)
     chart = _CHARTS[section.name](result) if section.name in _CHARTS else ""
     tables = "".join(_tables(document, section, shown, rows))
     more = explaining_html(document) if section.name == "steps" else ""
+    more += late_html(document) if section.name == "rank-steps" else ""
     return f"{chart}{html_list(sentences(result.notes))}{more}{tables}"
 
 

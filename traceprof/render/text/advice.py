@@ -20,10 +20,13 @@ _INDENT: Final = "   "
 _PROFILED: Final = "a launch of it (where the recording began with the program)"
 
 
-def findings_in_brief(findings: Iterable[Row], width: int) -> Iterator[Text]:
-    """Return findings in a few lines each: what and how much, the evidence, what to do."""
+def findings_in_brief(findings: Iterable[Row], width: int, per: str) -> Iterator[Text]:
+    """Return findings in a few lines each: what and how much, the evidence, what to do.
+
+    ``per`` says what the savings are a share of.
+    """
     for number, finding in enumerate(findings, 1):
-        yield _title(number, finding)
+        yield _title(number, finding, per)
         inner = width - len(_INDENT)
         evidence = brief(Text(_text(finding["evidence"])), inner, 1)
         for line in (*evidence, *brief(_action(finding), inner)):
@@ -56,9 +59,9 @@ def findings_view(findings: Iterable[Row]) -> RenderableType:
     return Group(*lines)
 
 
-def _title(number: int, finding: Row) -> Text:
+def _title(number: int, finding: Row, per: str = "") -> Text:
     title = Text(f"{number}. {_text(finding['title'])}", style="bold")
-    if words := saving_words(finding):
+    if words := saving_words(finding, per):
         title.append(f"  {words}", style="not bold yellow")
     return title
 

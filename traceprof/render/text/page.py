@@ -22,6 +22,8 @@ _BEST: Final = 3
 _MOST_NOTES: Final = 2
 _FEWEST_STEPS: Final = 3
 _SPARK_WIDTH: Final = 44
+_BESIDE_SPARK: Final = 36
+_WIDEST_BAR: Final = 160
 _BLOCKS: Final = "▁▂▃▄▅▆▇█"
 
 
@@ -81,12 +83,12 @@ def _answer(
     if words.answer:
         yield Text(words.answer, style="bold")
     if verdict.parts:
-        yield from stacked_bar(verdict.parts, min(width, 100), LEAST_SHARE)
+        yield from stacked_bar(verdict.parts, min(width, _WIDEST_BAR), LEAST_SHARE)
     if verdict.has_steps:
-        yield from _step_line(document)
+        yield from _step_line(document, width)
 
 
-def _step_line(document: Document) -> Iterator[Text]:
+def _step_line(document: Document, width: int) -> Iterator[Text]:
     """Return the durations of the steps of the first process as blocks."""
     steps = document.results.get("steps")
     if steps is None or steps.table.empty:
@@ -97,7 +99,7 @@ def _step_line(document: Document) -> Iterator[Text]:
     if len(durations) >= _FEWEST_STEPS:
         what = "turns" if steps.scalars.get("is_pattern") else "steps"
         line = Text(f"{what} {first['step'].min()}..{first['step'].max()}  ", style="dim")
-        line.append(sparkline(durations, _SPARK_WIDTH), style="default")
+        line.append(sparkline(durations, max(_SPARK_WIDTH, width - _BESIDE_SPARK)), style="default")
         line.append(f"  0 .. {format_duration(max(durations))}", style="dim")
         yield line
 
@@ -110,7 +112,7 @@ def _findings(document: Document, words: Briefing, width: int) -> Iterator[Rende
         yield Text(words.nothing)
         return
     rows = findings_for_people(findings)
-    yield from findings_in_brief(rows[:_BEST], width)
+    yield from findings_in_brief(rows[:_BEST], width, words.per)
     if (left := len(rows) - _BEST) > 0:
         noun = "finding" if left == 1 else "findings"
         yield Text(f"… {left} more {noun} (traceprof findings)", "dim")

@@ -14,6 +14,7 @@ from traceprof.model.results import Column, Note
 from traceprof.render.escape import plain_text
 from traceprof.render.formatting import STYLES, headings, sentences, value_text
 from traceprof.render.shown import ShownTable
+from traceprof.render.text.short import shorten_all
 
 __all__ = ["notes_view", "table_view"]
 
@@ -64,8 +65,10 @@ def table_view(table: ShownTable, rows: int, width: int) -> RenderableType:
             overflow="ellipsis",
             width=cell_width,
         )
+        texts = list(map(plain_text, cells[column]))
+        cells[column] = texts if column in with_sentences else shorten_all(texts, cell_width)
     for row in zip(*(cells[column] for column in layout), strict=True):
-        view.add_row(*(Text(plain_text(cell)) for cell in row))
+        view.add_row(*map(Text, row))
     hidden = []
     if len(table) > rows:
         hidden.append(f"{len(table) - rows} more rows")
@@ -83,11 +86,12 @@ def _layout(
     """Return the columns that fit into ``width``, and their widths.
 
     Numbers are never cut. The longest column of text gives way, down to `_NAME_WIDTH`; then the
-    less telling columns go, then those furthest to the right.
+    less telling columns go, then those furthest to the right. What is left over goes to the texts.
     """
     widths = {
         column: max(len(titles[column]), *map(len, values)) for column, values in cells.items()
     }
+    wanted = dict(widths)
     texts = [column for column in widths if not STYLES[column.unit].is_number]
     first = max(texts, key=lambda text: widths[text]) if texts else next(iter(widths))
     for column in texts:
@@ -102,7 +106,18 @@ def _layout(
         if _rest(widths, first) + min(widths[first], _NAME_WIDTH) <= width:
             break
         del widths[column]
-    widths[first] = min(widths[first], max(_NAME_WIDTH, width - _rest(widths, first)))
+    return _shared_out(widths, {c: wanted[c] for c in texts if c in widths}, width)
+
+
+def _shared_out(
+    widths: dict[Column, int], wanted: Mapping[Column, int], width: int
+) -> dict[Column, int]:
+    """Return ``widths`` where the texts share what numbers leave, none more than ``wanted``."""
+    left = width - sum(widths[c] for c in widths if c not in wanted) - _GAP * (len(widths) - 1)
+    for n_done, column in enumerate(sorted(wanted, key=lambda c: wanted[c])):
+        fair = max(1, left // (len(wanted) - n_done))
+        widths[column] = min(wanted[column], fair)
+        left -= widths[column]
     return widths
 
 

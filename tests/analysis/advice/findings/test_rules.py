@@ -510,6 +510,16 @@ def test_training_on_the_host_can_be_input_bound_too() -> None:
     assert finding.saving_ns == 30
 
 
+def test_what_lies_before_forward_passes_is_told_where_no_range_says_what_it_is() -> None:
+    builder = TraceBuilder()
+    for at in range(0, 400, 100):  # 20 before forward, 30 before backward, 10 after it
+        builder.phase("forward", at + 20, at + 30).phase("backward", at + 60, at + 90)
+    (finding,) = (one for one in findings_of(builder.build()) if one.rule == "input_bound")
+    # from the first forward pass to the end of the last backward pass: 3 times 30 of 370
+    assert finding.title.startswith("24.3 % of the time lies before a forward pass")
+    assert (finding.kind, finding.saving_ns) == ("bounded", 24)  # of a step of 100
+
+
 def test_findings_as_a_table() -> None:
     result = run("findings", copies_of("pinned", "cudaMemcpy"))
     (row,) = result.table.to_dict("records")

@@ -13,13 +13,16 @@ from traceprof.analysis.advice.findings.claims import Claim, Kind
 from traceprof.analysis.advice.findings.context import Context
 from traceprof.analysis.advice.findings.host_work import main_work
 from traceprof.analysis.advice.findings.named_gaps import notes_on_names
+from traceprof.facts.device.times import devices_of_processes
 from traceprof.facts.gaps import LAUNCH_BOUND_NS
+from traceprof.facts.host.phases import before_forward
 from traceprof.model.intervals import Intervals
 from traceprof.model.results import Note
 
 __all__ = ["RULE"]
 
 _LEAST: Final = 0.03
+_NOTABLE: Final = 0.3
 _DOMINANT: Final = 0.5
 """A gap that is more than this of all of them does not recur: nothing is saved by each step."""
 
@@ -71,7 +74,11 @@ def _finding(context: Context, claim: Claim, kind: Kind) -> Finding:
         claims=(claim,),
         kind=kind,
         once_ns=round(claim.total_ns / max(1, len(context.places))) if kind is Kind.ONCE else None,
-        evidence=(*(_long_ones(context, own) if kind is not Kind.ONCE else ()), *named),
+        evidence=(
+            *(_long_ones(context, own) if kind is not Kind.ONCE else ()),
+            *_before_forward(context, claim),
+            *named,
+        ),
         action=work.action,
         caveat="gaps of a host that merely launches very slowly look the same",
         window=context.longest_row(own) if len(own) else "",
@@ -101,6 +108,21 @@ def _long_ones(context: Context, gaps: pd.DataFrame) -> Iterator[Note]:
             " (median {median:ns})" if len(lengths) > 1 else " ({median:ns})",
             least=LAUNCH_BOUND_NS,
             median=float(np.median(lengths)),
+        )
+
+
+def _before_forward(context: Context, claim: Claim) -> Iterator[Note]:
+    """Tell how much of ``claim`` lies before forward passes: a batch is fetched or made there."""
+    before_ns = 0
+    for part in context.ranks:
+        times = before_forward(part)
+        for process, devices in devices_of_processes(part).items():
+            time = times.get(process, Intervals.empty())
+            before_ns += sum((claim.times[d] & time).total_ns for d in devices if d in claim.times)
+    if before_ns > _NOTABLE * claim.total_ns:
+        yield Note.of(
+            "{share:ratio} of it before a forward pass begins: is a batch fetched or made there?",
+            share=before_ns / claim.total_ns,
         )
 
 

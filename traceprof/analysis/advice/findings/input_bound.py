@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import Final
 
 from traceprof.analysis.advice.findings.base import Finding, Rule
-from traceprof.analysis.advice.findings.claims import Claim, Kind
+from traceprof.analysis.advice.findings.claims import Claim, Kind, Times
 from traceprof.analysis.advice.findings.context import Context
 from traceprof.errors import NotRecordedError
-from traceprof.facts.host.phases import find_host_phases
+from traceprof.facts.host.phases import before_forward, find_host_phases
 from traceprof.model.intervals import Intervals
 from traceprof.model.results import Note
 from traceprof.model.steps import OWN_DOMAIN
+from traceprof.model.trace import Trace
 
 __all__ = ["RULE"]
 
@@ -24,7 +25,8 @@ _LEAST_ON_HOST: Final = 0.1
 def _check(context: Context) -> Iterator[Finding]:
     phases = [host for part in context.ranks for host in find_host_phases(part)]
     if not any("data" in host.times for host in phases):
-        raise NotRecordedError(f"no range says when data is fetched: {_how_to_say(context)}")
+        yield from _before_forward(context)
+        return
     fetching = [host.times.get("data", Intervals.empty()) & context.typical for host in phases]
     host_ratio = sum(time.total_ns for time in fetching) / len(fetching) / context.typical_ns
     claim = context.idle_for("data") if context.devices else _of_hosts(context)
@@ -60,6 +62,34 @@ def _check(context: Context) -> Iterator[Finding]:
     )
 
 
+def _before_forward(context: Context) -> Iterator[Finding]:
+    """Look at what lies before forward passes, where no range says when data is fetched.
+
+    Where devices are known, what they wait for is a matter of other rules.
+    """
+    claim = context.left(_of_places(context, before_forward)) if not context.devices else Claim({})
+    share = context.share(claim)
+    if share < _LEAST_ON_HOST:
+        raise NotRecordedError(f"no range says when data is fetched: {_how_to_say(context)}")
+    yield Finding(
+        title=Note.of(
+            "{share:ratio} of the time lies before a forward pass, in no phase: is the batch "
+            "fetched or made there?",
+            share=share,
+        ),
+        claims=(claim,),
+        kind=Kind.BOUNDED,
+        evidence=(
+            context.timed(claim.total_ns),
+            Note.of("no DataLoader was used, and no range says what is done"),
+        ),
+        action='name what is done there, with traceprof.range("data") where data is fetched; then '
+        "fetch the next batch in another thread or process meanwhile, or use a DataLoader with "
+        "workers",
+        caveat="it may be anything that the program does between two steps",
+    )
+
+
 def _how_to_say(context: Context) -> str:
     """Return how one gets such ranges; of what was recorded with the hooks only the program can."""
     if any((part.whole.ranges["domain"] == OWN_DOMAIN).any() for part in context.ranks):
@@ -72,11 +102,21 @@ def _how_to_say(context: Context) -> str:
 
 def _of_hosts(context: Context) -> Claim:
     """Return the claim on what each host fetches, where no device is known."""
+    return context.left(_of_places(context, _fetching))
+
+
+def _fetching(part: Trace) -> dict[int, Intervals]:
+    nothing = Intervals.empty()
+    return {host.process: host.times.get("data", nothing) for host in find_host_phases(part)}
+
+
+def _of_places(context: Context, times_of: Callable[[Trace], Mapping[int, Intervals]]) -> Times:
+    """Return the ``times_of`` a process, of the one with the most in each rank without devices."""
     found = {}
     for place, part in zip(context.places, context.ranks, strict=True):
-        times = [host.times.get("data", Intervals.empty()) for host in find_host_phases(part)]
+        times = times_of(part).values()
         found[place] = max(times, key=lambda time: time.total_ns, default=Intervals.empty())
-    return context.left(found)
+    return found
 
 
 RULE = Rule(

@@ -1,0 +1,229 @@
+"""Still pictures of what devices did, as SVG that needs no script: of a place, and of the whole.
+
+Each device is a line of the five parts of its time, exact in every column: as high as their share.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Final
+
+import numpy as np
+import numpy.typing as npt
+
+from traceprof.facts.device.times import device_times, devices_of_processes, recorded_window
+from traceprof.model.intervals import Intervals
+from traceprof.model.parts import IDLE, PARTS
+from traceprof.model.tables import ABSENT
+from traceprof.model.trace import Trace
+from traceprof.model.window import TimeWindow
+from traceprof.render.escape import html_text
+from traceprof.render.palette import category_of
+from traceprof.units import format_duration, format_ratio
+
+__all__ = ["StillPictures"]
+
+_WIDTH: Final = 720
+_LEFT: Final = 128
+_LINE: Final = 15
+_GAP: Final = 4
+_BOTTOM: Final = 18
+_COLUMNS: Final = {"place": 148, "whole": 296}
+_MOST_OF_A_PLACE: Final = 4
+_MOST_OF_THE_WHOLE: Final = 64
+_MOST_STEPS: Final = 24
+
+_Shares = npt.NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class StillPictures:
+    """Makes pictures of parts of ``trace``, which is the whole run."""
+
+    trace: Trace
+
+    @cached_property
+    def _ranks(self) -> Mapping[int, int]:
+        """The rank of the process of each device, where it has one."""
+        table = self.trace.processes
+        ranks = dict(zip(table["process"].tolist(), table["rank"].tolist(), strict=True))
+        return {
+            device: ranks.get(process, ABSENT)
+            for process, devices in devices_of_processes(self.trace).items()
+            for device in devices
+        }
+
+    @property
+    def devices(self) -> list[int]:
+        """The devices that worked, in the order of their ranks."""
+        return sorted(device_times(self.trace), key=lambda n: (self._ranks.get(n, ABSENT), n))
+
+    def of_place(self, place: TimeWindow, named: Mapping[str, Collection[int]]) -> str:
+        """Return what devices did around ``place``, which is marked; "" where none worked.
+
+        Those of ranks that are ``named`` ("rank") come first, four at most.
+        """
+        devices = self._concerned(named.get("rank", ()))
+        if not devices:
+            return ""
+        around = max(1_000, place.duration_ns // 2)
+        shown = TimeWindow(place.start_ns - around, place.end_ns + around) & self.trace.span
+        picture = _Picture(shown, len(devices), _COLUMNS["place"])
+        words = self._words(place, devices)
+        return picture.svg(
+            f"{words}, from {self._time(place.start_ns)} for {format_duration(place.duration_ns)}",
+            [*self._lines(picture, devices), picture.mark(place), *self._ends(picture)],
+            "chart place",
+        )
+
+    def of_whole(self, window: TimeWindow, steps: Sequence[tuple[str, int]]) -> str:
+        """Return what devices did in ``window``, with the names and starts of ``steps``."""
+        devices = self.devices[:_MOST_OF_THE_WHOLE]
+        if not devices:
+            return ""
+        picture = _Picture(window, len(devices), _COLUMNS["whole"])
+        every = max(1, -(-len(steps) // _MOST_STEPS))
+        left_out = len(self.devices) - len(devices)
+        more = f'<p class="note">{left_out} more devices are not drawn.</p>' if left_out else ""
+        svg = picture.svg(
+            f"what devices did from {self._time(window.start_ns)} to {self._time(window.end_ns)}",
+            [
+                *self._lines(picture, devices),
+                *(picture.step(name, at) for name, at in steps[::every]),
+                *self._ends(picture),
+            ],
+            "chart whole",
+        )
+        return svg + more
+
+    def _concerned(self, named: Collection[int]) -> list[int]:
+        first = [n for n in self.devices if self._ranks.get(n, ABSENT) in named]
+        rest = [n for n in self.devices if n not in first]
+        return sorted((first + rest)[:_MOST_OF_A_PLACE], key=self.devices.index)
+
+    def _name(self, device: int) -> str:
+        rank = self._ranks.get(device, ABSENT)
+        return f"GPU {device}" if rank == ABSENT else f"rank {rank} · GPU {device}"
+
+    def _time(self, at_ns: int) -> str:
+        return format_duration(at_ns - self.trace.span.start_ns)
+
+    def _words(self, place: TimeWindow, devices: Sequence[int]) -> str:
+        """Return the largest part of each device in ``place``, in words."""
+        edges = np.array([place.start_ns, max(place.end_ns, place.start_ns + 1)])
+        words = []
+        for device in devices:
+            shares = self._shares(device, edges)
+            largest = max(PARTS, key=lambda part: shares[part][0])
+            share = format_ratio(float(shares[largest][0]))
+            words.append(f"{self._name(device)} {category_of(largest).label.lower()} {share}")
+        return "; ".join(words)
+
+    def _shares(self, device: int, edges: npt.NDArray[np.int64]) -> dict[str, _Shares]:
+        """Return the share of each part between neighbouring ``edges``: one where recorded."""
+        lengths = np.maximum(1, np.diff(edges))
+        own = device_times(self.trace)[device].clip(int(edges[0]), int(edges[-1])).parts()
+        found = {
+            part: times.covered_ns(edges[:-1], edges[1:]) / lengths for part, times in own.items()
+        }
+        window = recorded_window(self.trace, device)
+        recorded = Intervals.single(window.start_ns, window.end_ns)
+        known = recorded.covered_ns(edges[:-1], edges[1:]) / lengths
+        found[IDLE] = np.maximum(0.0, known - sum(found.values(), np.zeros(len(lengths))))
+        return found
+
+    def _lines(self, picture: _Picture, devices: Sequence[int]) -> Iterator[str]:
+        for line, device in enumerate(devices):
+            yield picture.label(line, self._name(device))
+            yield from picture.parts(line, self._shares(device, picture.edges))
+
+    def _ends(self, picture: _Picture) -> Iterator[str]:
+        window = picture.window
+        yield picture.time(window.start_ns, self._time(window.start_ns), "start")
+        yield picture.time(window.end_ns, self._time(window.end_ns), "end")
+
+
+@dataclass(frozen=True)
+class _Picture:
+    """Where times and lines are, in pixels."""
+
+    window: TimeWindow
+    n_lines: int
+    n_columns: int
+
+    @cached_property
+    def edges(self) -> npt.NDArray[np.int64]:
+        """Where the columns begin and end."""
+        n_columns = max(1, min(self.n_columns, self.window.duration_ns))
+        return np.linspace(self.window.start_ns, self.window.end_ns, n_columns + 1).astype(np.int64)
+
+    @property
+    def _height(self) -> int:
+        return self.n_lines * (_LINE + _GAP)
+
+    def x(self, at_ns: int) -> float:
+        share = (at_ns - self.window.start_ns) / max(1, self.window.duration_ns)
+        return _LEFT + (_WIDTH - _LEFT) * min(1.0, max(0.0, share))
+
+    def label(self, line: int, name: str) -> str:
+        y = line * (_LINE + _GAP) + _LINE - 3
+        return f'<text x="{_LEFT - 6}" y="{y}" text-anchor="end">{html_text(name, 40)}</text>'
+
+    def parts(self, line: int, shares: Mapping[str, _Shares]) -> Iterator[str]:
+        """Return a path per part: in each column it stands on those before it."""
+        top = line * (_LINE + _GAP)
+        xs = [self.x(int(edge)) for edge in self.edges]
+        below = np.zeros(len(xs) - 1)
+        for part in PARTS:
+            above = below + shares[part]
+            path = "".join(_columns(xs, top + _LINE * (1 - above), _LINE * (above - below)))
+            if path:
+                yield f'<path d="{path}" style="fill:var(--{part})"/>'
+            below = above
+
+    def mark(self, place: TimeWindow) -> str:
+        left, right = self.x(place.start_ns), self.x(place.end_ns)
+        return (
+            f'<rect class="mark" x="{left:.1f}" y="-2" width="{max(2.0, right - left):.1f}" '
+            f'height="{self._height}"/>'
+        )
+
+    def step(self, name: str, at_ns: int) -> str:
+        if not self.window.start_ns <= at_ns <= self.window.end_ns:
+            return ""
+        x = self.x(at_ns)
+        return (
+            f'<line class="step" x1="{x:.1f}" x2="{x:.1f}" y1="0" y2="{self._height}"/>'
+            f'<text x="{x + 2:.1f}" y="{self._height + 24}">{html_text(name, 20)}</text>'
+        )
+
+    def time(self, at_ns: int, words: str, anchor: str) -> str:
+        y = self._height + 11
+        return f'<text x="{self.x(at_ns):.1f}" y="{y}" text-anchor="{anchor}">{words}</text>'
+
+    def svg(self, label: str, parts: Sequence[str], kind: str) -> str:
+        height = self._height + _BOTTOM + (12 if "whole" in kind else 0)
+        return (
+            f'<svg viewBox="0 -3 {_WIDTH} {height + 3}" class="{kind}" role="img" '
+            f'aria-label="{html_text(label, 400)}">{"".join(parts)}</svg>'
+        )
+
+
+def _columns(xs: Sequence[float], tops: _Shares, heights: _Shares) -> Iterator[str]:
+    """Yield the boxes of a part; neighbours that are equal are one."""
+    start = 0
+    for i in range(1, len(heights) + 1):
+        if i < len(heights) and _are_alike(tops, heights, start, i):
+            continue
+        if heights[start] > 0.01:
+            width = xs[i] - xs[start]
+            yield (
+                f"M{xs[start]:.1f} {tops[start]:.1f}h{width:.1f}v{heights[start]:.1f}h{-width:.1f}z"
+            )
+        start = i
+
+
+def _are_alike(tops: _Shares, heights: _Shares, one: int, other: int) -> bool:
+    return bool(abs(tops[one] - tops[other]) < 0.05 and abs(heights[one] - heights[other]) < 0.05)
