@@ -44,38 +44,44 @@ def _layout(panes: Sequence[Pane]) -> html.Main:
     together = [{"label": "Move the timelines together", "value": "yes"}]
     return html.Main(
         [
-            *(_pane(place, pane) for place, pane in enumerate(panes)),
-            html.Div(
-                dcc.Checklist(together, ["yes"], id="together"),
-                style=None if len(panes) > 1 else {"display": "none"},
-            ),
             html.Div(
                 [
+                    *(_pane(place, pane) for place, pane in enumerate(panes)),
                     html.Div(
-                        [
-                            html.Label("Window", htmlFor="window"),
-                            dcc.Input(
-                                id="window",
-                                debounce=True,
-                                placeholder="Shift + drag above, or step:10..20, steady, all",
-                            ),
-                            html.Button("Default window", id="reset"),
-                            dcc.Dropdown(
-                                list(TABLE_NAMES), list(DEFAULT_TABLES), id="names", multi=True
-                            ),
-                        ],
-                        className="controls",
-                    ),
-                    dcc.Loading(
-                        html.Div(id="differences", className="differences"),
+                        dcc.Checklist(together, ["yes"], id="together"),
                         style=None if len(panes) > 1 else {"display": "none"},
                     ),
-                    html.Div(id="tables", className="tables"),
                 ],
-                className="card",
+                className="timelines",
             ),
+            _answers(len(panes)),
             html.Div(id="remembered", hidden=True),
         ]
+    )
+
+
+def _answers(n_panes: int) -> html.Div:
+    """Return what stands beside the timelines: the window, the choice of tables, the tables."""
+    controls = [
+        html.Label("Window", htmlFor="window"),
+        dcc.Input(
+            id="window",
+            debounce=True,
+            placeholder="Shift + drag above, or step:10..20, steady, all",
+        ),
+        html.Button("Default window", id="reset"),
+        dcc.Dropdown(list(TABLE_NAMES), list(DEFAULT_TABLES), id="names", multi=True),
+    ]
+    return html.Div(
+        [
+            html.Div(controls, className="controls"),
+            dcc.Loading(
+                html.Div(id="differences", className="differences"),
+                style=None if n_panes > 1 else {"display": "none"},
+            ),
+            html.Div(id="tables", className="tables"),
+        ],
+        className="card answers",
     )
 
 

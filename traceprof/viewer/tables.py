@@ -11,14 +11,15 @@ from dash import html
 from traceprof import analysis
 from traceprof.errors import TraceprofError
 from traceprof.model.results import Column, Result, Unit
-from traceprof.render.briefing import briefing_of
+from traceprof.render.briefing import briefing_of, findings_for_people
 from traceprof.render.escape import plain_text
 from traceprof.render.formatting import STYLES, heading, is_known, sentences, value_text
 from traceprof.render.report.links import address_of, places_of_row, ranks_named
 from traceprof.render.shown import Row, ShownTable, further_tables, table_for_people
+from traceprof.render.wording import saving_words
 from traceprof.session.answer import Document
 from traceprof.units import format_duration, parse_duration
-from traceprof.viewer.panes import Pane
+from traceprof.viewer.panes import FINDINGS, Pane
 
 __all__ = ["DEFAULT_TABLES", "TABLE_NAMES", "Tables", "plain_table", "window_text"]
 
@@ -95,9 +96,44 @@ def _analysis(place: int, document: Document, name: str) -> html.Div:
     result = document.results.get(name)
     if result is None:
         body: list[Any] = [html.P(plain_text(document.missing[name], 400), className="missing")]
+    elif name == FINDINGS and (rows := findings_for_people(result)):
+        body = list(_cards(place, document, rows))
     else:
         body = list(_result(place, document, result))
     return html.Div([html.H3(name), *body], className="result", id=f"table-{place}-{name}")
+
+
+def _cards(place: int, document: Document, rows: Sequence[Row]) -> Iterator[Any]:
+    """Return findings as the page and the report show them, each with the way to its place."""
+    per = briefing_of(document).per
+    yield html.Ol([_card(place, row, per) for row in rows], className="findings")
+    notes = sentences(document.results[FINDINGS].notes)
+    if notes:
+        items = [html.Li(plain_text(note, 400)) for note in notes]
+        yield html.Details([html.Summary("What was not judged"), html.Ul(items)])
+
+
+def _card(place: int, row: Row, per: str) -> html.Li:
+    saving = saving_words(row, per)
+    head: list[Any] = [plain_text(_title(row), 300)]
+    if saving:
+        head += [" ", html.Span(saving, className="saving")]
+    told = row["evidence"] if isinstance(row["evidence"], tuple | list) else (row["evidence"],)
+    evidence = [html.Li(plain_text(value_text(Unit.TEXT, fact), 400)) for fact in told]
+    body: list[Any] = [
+        html.H4(head),
+        html.Ul(evidence),
+        html.P(f"→ {plain_text(value_text(Unit.TEXT, row['action']), 600)}", className="action"),
+        html.P(
+            f"Not if: {plain_text(value_text(Unit.TEXT, row['caveat']), 400)}", className="note"
+        ),
+    ]
+    if match := _SPAN.fullmatch(str(row["window"] or "")):
+        start, end = map(parse_duration, match.groups())
+        words = f"worst at {format_duration(start)}, for {format_duration(end - start)}"
+        address = address_of(start, end, ranks_named(_title(row)))
+        body.append(html.P(_link(place, address, words)))
+    return html.Li(body)
 
 
 def _result(place: int, document: Document, result: Result) -> Iterator[Any]:
@@ -115,7 +151,10 @@ def _table(table: ShownTable, place: int | None) -> html.Div:
     left_out = len(table) - len(rows)
     more = [html.P(f"the first {len(rows)} of {len(table)} rows")] if left_out else []
     head = html.Tr([_heading(column) for column in table])
-    return html.Div([html.Table([html.Thead(head), html.Tbody(rows)]), *more], className="scroll")
+    about = plain_text(table.about or table.name, 200)
+    reached: dict[str, Any] = {"tabIndex": "0", "role": "region", "aria-label": about}
+    whole = html.Table([html.Thead(head), html.Tbody(rows)])
+    return html.Div([whole, *more], className="scroll", **reached)
 
 
 def _heading(column: Column) -> html.Th:

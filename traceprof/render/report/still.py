@@ -65,7 +65,7 @@ class StillPictures:
 
         Those of ranks that are ``named`` ("rank") come first, four at most.
         """
-        devices = self._concerned(named.get("rank", ()))
+        devices = self._concerned(named.get("rank", ()), place)
         if not devices:
             return ""
         around = max(1_000, place.duration_ns // 2)
@@ -98,10 +98,15 @@ class StillPictures:
         )
         return svg + more
 
-    def _concerned(self, named: Collection[int]) -> list[int]:
-        first = [n for n in self.devices if self._ranks.get(n, ABSENT) in named]
-        rest = [n for n in self.devices if n not in first]
-        return sorted((first + rest)[:_MOST_OF_A_PLACE], key=self.devices.index)
+    def _concerned(self, named: Collection[int], place: TimeWindow) -> list[int]:
+        """Return devices of ranks that are named, then those that were recorded at ``place``."""
+
+        def order(device: int) -> tuple[bool, int]:
+            recorded = recorded_window(self.trace, device) & place
+            return self._ranks.get(device, ABSENT) not in named, -recorded.duration_ns
+
+        first = sorted(self.devices, key=order)[:_MOST_OF_A_PLACE]
+        return sorted(first, key=self.devices.index)
 
     def _name(self, device: int) -> str:
         rank = self._ranks.get(device, ABSENT)

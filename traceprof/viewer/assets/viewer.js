@@ -69,6 +69,14 @@
   window.addEventListener("storage", theme);
   theme();
 
+  /* Dash's list of choices has a stop of the Tab key that screen readers are not told of. */
+  new MutationObserver((_, observer) => {
+    const unseen = document.querySelector(".dash-dropdown-focus-target");
+    if (!unseen) return;
+    unseen.tabIndex = -1;
+    observer.disconnect();
+  }).observe(document.documentElement, { childList: true, subtree: true });
+
   window.dash_clientside = Object.assign(window.dash_clientside ?? {}, {
     traceprof: {
       /* What the address names at first; later the button asks for the default. */
