@@ -9,9 +9,12 @@ from __future__ import annotations
 import importlib.util
 import os
 import shutil
+import subprocess
+import sys
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -31,9 +34,11 @@ _PROGRAMS = {
     "mpirun": ("mpirun",),
 }
 
+AXE_VERSION = "4.14.1"
 _PACKAGES = ("lightning", "transformers", "accelerate", "nbclient")
 _HINTS = {
     **dict.fromkeys(_PACKAGES, ": the extra `programs` brings it"),
+    "axe": ": npm fetches it, or TRACEPROF_AXE names axe.min.js",
     "oldest_torch": ": TRACEPROF_OLDEST_TORCH=$(scripts/oldest-torch) makes and names it",
     "newer_nsys": ": TRACEPROF_NEWER_NSYS=$(scripts/newer-nsys) fetches and names it",
 }
@@ -41,7 +46,7 @@ _HINTS = {
 
 def require(name: str) -> str:
     """Return where the requirement ``name`` is; skip the test, or fail it, where it is not."""
-    found = _find(name)
+    found = _axe() if name == "axe" else _find(name)
     if found:
         return found
     reason = f"{name} is not on this machine{_HINTS.get(name, '')}"
@@ -67,6 +72,22 @@ def _find(name: str) -> str | None:
         folder = os.environ.get("TRACEPROF_NEWER_NSYS", "")
         return folder if folder and shutil.which("nsys", path=folder) else None
     return next(filter(None, map(shutil.which, _PROGRAMS[name])), None)
+
+
+@cache
+def _axe() -> str | None:
+    """Return the script of axe-core: TRACEPROF_AXE, or what npm fetches (0.5 MB, once)."""
+    named = os.environ.get("TRACEPROF_AXE", "")
+    npm = shutil.which("npm")
+    if named or not npm:
+        return named if Path(named).is_file() else None
+    folder = Path(sys.prefix) / "share" / f"axe-core-{AXE_VERSION}"
+    script = folder / "node_modules" / "axe-core" / "axe.min.js"
+    if not script.is_file():
+        package = f"axe-core@{AXE_VERSION}"
+        command = [npm, "install", "--no-audit", "--no-fund", "--prefix", str(folder), package]
+        subprocess.run(command, capture_output=True, check=False, timeout=120)
+    return str(script) if script.is_file() else None
 
 
 _TURNS: list[int] = []

@@ -71,6 +71,15 @@ def test_device_colours_stay_apart(vision: str, theme: str) -> None:
 
 @pytest.mark.parametrize("vision", VISION)
 @pytest.mark.parametrize("theme", ["light", "dark"])
+def test_phases_of_training_stay_apart(vision: str, theme: str) -> None:
+    ranges = [category for category in CATEGORIES if category.key.startswith("range")]
+    for a, b in combinations(ranges, 2):
+        distance = _distance(getattr(a, theme), getattr(b, theme), vision)
+        assert distance > 6, (a.key, b.key, vision, distance)
+
+
+@pytest.mark.parametrize("vision", VISION)
+@pytest.mark.parametrize("theme", ["light", "dark"])
 def test_states_stay_apart(vision: str, theme: str) -> None:
     states = [CATEGORIES[category_index(key)] for key in STATES]
     for a, b in combinations(states, 2):

@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 from typing import Any
 
+import numpy as np
+
 from tests.builders import TraceBuilder
 from traceprof.model.ranks import Ranks
 from traceprof.model.trace import Trace
@@ -77,8 +79,10 @@ def test_search_counts_and_finds_in_the_whole_trace() -> None:
     builder = TraceBuilder()
     for i in range(70_000):
         builder.kernel("Needle" if i in (5, 69_000) else "hay", 10 * i, 10 * i + 5)
-    search = open_pane("x", run_of(Ranks.of(builder.build()))).search
-    is_match = search.matching(" nEEd ")
+    pane = open_pane("x", run_of(Ranks.of(builder.build())))
+    search = pane.search
+    named = [name == "Needle" for name in pane.store.lanes.names]
+    is_match = search.matching(np.packbits(named, bitorder="little").tobytes())
     assert search.count(is_match) == 2
     assert search.nearest(is_match, 50, 1) == Found(0, 0, 690_000, 690_005)
     assert search.nearest(is_match, 690_000, -1) == Found(0, 0, 50, 55)

@@ -144,7 +144,7 @@ def test_shift_and_drag_measures_and_sums_up(open_page: Open) -> None:
     sums = {cells[0]: cells[1:] for cells in rows}
     # Snapped to the edges of the kernel; for its last quarter the all-reduce runs too.
     assert (start, end) == (100_000, 300_000)
-    assert sums["process 1 · GPU 0"] == ["75.0 %", "25.0 %", *["0.0 %"] * 4]
+    assert sums["process 1 · GPU 0"] == ["0.0 %", "75.0 %", "25.0 %", *["0.0 %"] * 3]
     assert sums["gemm"] == ["100.0 %", "200.0 µs", "1", *["200.0 µs"] * 3]
 
 

@@ -119,7 +119,7 @@ def test_gaps_states_and_steps_can_be_clicked(reader: Reader) -> None:
     assert reader.title == "step 3"
     assert reader.facts["duration"].startswith("10.00 ms")
     devices = reader.table("What the devices did")
-    assert devices["rank 0 · GPU 0"][-1] == "44.0 %"
+    assert devices["rank 0 · GPU 0"][0] == "44.0 %"
     assert len(devices) == 2
 
 

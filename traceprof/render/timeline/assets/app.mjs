@@ -80,6 +80,9 @@ export class Timeline extends Searcher {
   begin() {
     this.lanes = new LaneSet(this.trace);
     this.hidden.clear();
+    this.grouping = "name";
+    this.order = "longest";
+    this.toolbar.menu.close();
     this.clear();
     this.layout();
     this.jumpTo(...this.trace.view);
@@ -127,6 +130,7 @@ export class Timeline extends Searcher {
     this.canvas.style.top = `${MARGIN.top}px`;
     this.overlay.style.cssText = `left:0;top:${MARGIN.top}px;width:${this.width}px;height:${plot}px`;
     this.labels.style.height = `${total}px`;
+    this.toolbar.menu.show();
     this.toolbar.showRange(drawnText(this.scene));
     this.minimap.showView();
     this.placeSelection();
@@ -227,7 +231,7 @@ export class Timeline extends Searcher {
     followAddress(this, location.hash);
   }
 
-  savePicture() {
-    return this.plotly.downloadImage(makePicture(this), { format: "png", scale: 2, filename: "timeline" });
+  savePicture(format) {
+    return this.plotly.downloadImage(makePicture(this), { format, scale: format === "svg" ? 1 : 2, filename: "timeline" });
   }
 }

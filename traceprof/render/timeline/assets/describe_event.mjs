@@ -3,7 +3,7 @@ import { describeEvent, findPartner } from "./query.mjs";
 import { durationsOf, summarize } from "./population.mjs";
 import { eventFacts } from "./facts.mjs";
 import { formatBytes, formatCount, formatDuration, formatExact, formatPercent, formatRate, ordinal } from "./format.mjs";
-import { idleWithin, partsOfSpan } from "./states_of_span.mjs";
+import { idleWithin, partsOfSpan, stateColumns } from "./states_of_span.mjs";
 import { neighboursOf, openAt } from "./neighbours.mjs";
 import { peersOf } from "./peers.mjs";
 import { spanOf } from "./targets.mjs";
@@ -107,14 +107,17 @@ function rangeParts(trace, event, partner) {
 /** What each device did while a step lasted. */
 function stepPart(trace, event) {
   const [start, end] = spanOf(trace, event);
-  const header = ["Device", ...trace.states.map((category) => trace.categories[category].label)];
+  const columns = stateColumns(trace);
+  const header = ["Device", ...columns.map(({ title }) => title)];
   const rows = trace.groups.flatMap((group, place) => {
     if (!group.states) return [];
     const parts = partsOfSpan(trace, place, start, end);
-    const shares = trace.states.map((category) => formatPercent((parts.get(category) ?? 0) / (end - start)));
+    const shares = columns.map(({ category }) => formatPercent((parts.get(category) ?? 0) / (end - start)));
     return [{ cells: [deviceName(trace, place), ...shares], target: idleWithin(trace, place, start, end) }];
   });
-  return rows.length ? tablePart("What the devices did meanwhile; a row leads to the longest idle gap", header, rows) : null;
+  const about = ["", ...columns.map((column) => column.about)];
+  const caption = "What the devices did meanwhile; a row leads to the longest idle gap";
+  return rows.length ? tablePart(caption, header, rows, { about }) : null;
 }
 
 /** "rank 3 · GPU 3": the device with what tells it from those of other processes. */

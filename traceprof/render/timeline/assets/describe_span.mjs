@@ -2,7 +2,7 @@ import { GROUPINGS, keyFunction } from "./groupings.mjs";
 import { fact, factsPart, notePart, tablePart } from "./contents.mjs";
 import { deviceName, signed, titleOf } from "./describe_event.mjs";
 import { formatBytes, formatCount, formatDuration, formatExact, formatPercent, formatRate } from "./format.mjs";
-import { idleWithin, partsOfSpan } from "./states_of_span.mjs";
+import { idleWithin, partsOfSpan, stateColumns } from "./states_of_span.mjs";
 import { MERGED, unionsBy } from "./unions.mjs";
 import { spanOf } from "./targets.mjs";
 import { sumSpan } from "./query.mjs";
@@ -44,7 +44,8 @@ function betweenFacts(trace, [first, second]) {
 }
 
 function devicesPart(trace, places, t0, t1) {
-  const categories = trace.states;
+  const columns = stateColumns(trace);
+  const categories = columns.map(({ category }) => category);
   const each = places.map((place) => partsOfSpan(trace, place, t0, t1));
   const shareOf = (parts, category) => formatPercent((parts.get(category) ?? 0) / (t1 - t0));
   const rows = places.map((place, i) => ({
@@ -55,8 +56,9 @@ function devicesPart(trace, places, t0, t1) {
     const mean = new Map(categories.map((c) => [c, each.reduce((sum, parts) => sum + (parts.get(c) ?? 0), 0) / places.length]));
     rows.unshift({ cells: [`mean of ${places.length}`, ...categories.map((category) => shareOf(mean, category))], target: null });
   }
-  const header = ["Device", ...categories.map((category) => trace.categories[category].label)];
-  return tablePart("What each device does: shares of the span, which add up to it", header, rows.slice(0, 65));
+  const header = ["Device", ...columns.map(({ title }) => title)];
+  const caption = "What each device does: shares of the span, which add up to it";
+  return tablePart(caption, header, rows.slice(0, 65), { about: ["", ...columns.map(({ about }) => about)] });
 }
 
 function copiesPart(trace, t0, t1) {
@@ -74,15 +76,16 @@ function pivotParts(app, places, t0, t1) {
   const { trace } = app;
   const key = keyFunction(trace, app.grouping);
   const choose = GROUPINGS.map(([name, label]) => ({ label, isOn: app.grouping === name, act: () => app.groupBy(name) }));
+  const [, label] = GROUPINGS.find(([name]) => name === app.grouping);
   const host = trace.rows.flatMap(({ kind }, row) => (kind === "gpu" || kind === "step" ? [] : [row]));
   const parts = [{ type: "choice", caption: "Put together by", choices: choose }];
   const devices = places.map((place) => unionsBy(trace, trace.groups[place].rows, t0, t1, key));
   if (devices.some((found) => found.length)) {
     const of = places.length > 1 ? `, mean of ${places.length} devices` : "";
-    parts.push(namesPart(`Devices: work in the span${of}`, joined(devices), places.length, t0, t1));
+    parts.push(namesPart(label, `Devices: work in the span${of}`, joined(devices), places.length, t0, t1));
   }
   const own = unionsBy(trace, host, t0, t1, key);
-  if (own.length) parts.push(namesPart("Host: time that it covers, over all threads", own, 1, t0, t1));
+  if (own.length) parts.push(namesPart(label, "Host: time that it covers, over all threads", own, 1, t0, t1));
   return parts;
 }
 
@@ -100,13 +103,13 @@ function joined(devices) {
   return rows.sort((a, b) => b.ns - a.ns);
 }
 
-function namesPart(caption, found, n, t0, t1) {
+function namesPart(label, caption, found, n, t0, t1) {
   const rows = found.slice(0, MAX_ROWS).map(({ key, ns, count, durations, event }) => ({
     cells: [key, formatPercent(ns / n / (t1 - t0)), formatDuration(ns / n), formatCount(count), ...spread(key, durations)],
     target: event,
   }));
   const more = found.length > MAX_ROWS ? ` (the first ${MAX_ROWS} of ${formatCount(found.length)})` : "";
-  return tablePart(caption + more, ["", "Of the span", "Time", "Count", "Min", "Median", "Max"], rows);
+  return tablePart(caption + more, [label, "Of the span", "Time", "Count", "Min", "Median", "Max"], rows);
 }
 
 function spread(key, durations) {

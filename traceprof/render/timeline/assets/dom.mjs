@@ -29,3 +29,18 @@ export function table(caption, header, rows) {
   }
   return node;
 }
+
+/** Of the buttons of a group one takes the focus; the arrows go to the others. */
+export function oneTabStop(group) {
+  const all = [...group.querySelectorAll("button")];
+  all.forEach((node, i) => (node.tabIndex = i ? -1 : 0));
+  group.addEventListener("keydown", (event) => {
+    const step = { ArrowRight: 1, ArrowDown: 1, ArrowLeft: -1, ArrowUp: -1 }[event.key];
+    const next = step && all[(all.indexOf(event.target) + step + all.length) % all.length];
+    if (!next) return;
+    event.preventDefault();
+    event.stopPropagation();
+    for (const node of all) node.tabIndex = node === next ? 0 : -1;
+    next.focus();
+  });
+}

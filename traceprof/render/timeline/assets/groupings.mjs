@@ -28,7 +28,7 @@ export function normalName(name) {
   const short = shortName(name);
   const template = short.indexOf("<");
   const bare = template > 0 ? short.slice(0, template) : short;
-  return bare.replace(/([#\s_:.-]+)\d+$/, "$1#") || name;
+  return bare.replace(/([\s_:.-]*)[#\s_:.-]\d+$/, "$1#") || name;
 }
 
 function laneKey(trace, row) {

@@ -1,6 +1,7 @@
 import { recall, remember } from "./storage.mjs";
 import { button, element } from "./dom.mjs";
 import { contentText } from "./contents.mjs";
+import { csvOf, saveText } from "./export.mjs";
 import { partNode } from "./panel_parts.mjs";
 import { viewContent } from "./describe_view.mjs";
 
@@ -18,6 +19,7 @@ export class Panel {
     this.app = app;
     this.root = root;
     this.content = null;
+    this.resultParts = [];
     this.timer = 0;
     this.set = { side: "", right: 350, below: 260, ...recall(PANEL_KEY, {}) };
     this.heading = element("h3", { "aria-live": "polite" });
@@ -26,11 +28,12 @@ export class Panel {
     this.side = button("", "", () => this.dock(this.isBelow ? "right" : "below"));
     const actions = element(
       "div",
-      { cls: "panel-actions" },
+      { cls: "panel-actions", role: "group", "aria-label": "Do with it" },
       button("Copy", "Copy as text (C)", () => this.copy()),
+      button("CSV", "CSV of what stands here, to a file", () => this.saveTables()),
       button("Zoom", "Zoom to it (F)", () => app.fit()),
       this.side,
-      button("×", "Close, and choose nothing (Esc)", () => app.clear()),
+      button("×", "× Choose nothing (Esc)", () => app.clear()),
     );
     this.node = element("aside", { cls: "panel", "aria-label": "What is chosen" });
     this.results = element("div", { cls: "results", hidden: "" });
@@ -119,6 +122,7 @@ export class Panel {
 
   /** What a search found, above what is chosen. */
   showResults(parts) {
+    this.resultParts = parts;
     const { scrollTop } = this.results.querySelector(".wide") ?? {};
     this.results.hidden = !parts.length;
     this.results.replaceChildren(...parts.map((part) => partNode(part, (go) => go())));
@@ -130,6 +134,11 @@ export class Panel {
   showView() {
     clearTimeout(this.timer);
     this.timer = setTimeout(() => this.show(viewContent(this.app)), this.content ? REST_MS : 0);
+  }
+
+  saveTables() {
+    const parts = [...this.resultParts, ...(this.content?.parts ?? [])];
+    saveText(csvOf(parts), "timeline.csv", "text/csv");
   }
 
   async copy() {

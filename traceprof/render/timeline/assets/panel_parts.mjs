@@ -25,26 +25,26 @@ function factsNode({ caption, rows }, go) {
 }
 
 /** The first `texts` columns are words, the others numbers. */
-function tableNode({ caption, header, rows, texts = 1, sort = null }, go) {
+function tableNode({ caption, header, rows, texts = 1, sort = null, about = [] }, go) {
   const node = element("table", { cls: "list" }, element("caption", { text: caption }));
   const head = node.createTHead().insertRow();
-  header.forEach((text, i) => head.append(headNode(text, i >= texts, sort?.[i])));
+  header.forEach((text, i) => head.append(headNode(text, i >= texts, sort?.[i], about[i])));
   const body = node.createTBody();
-  for (const { cells, target, isChosen } of rows.slice(0, LONG_LIST)) {
+  for (const { cells, target, isChosen, titles = cells } of rows.slice(0, LONG_LIST)) {
     const row = body.insertRow();
     if (isChosen) row.classList.add("chosen");
     cells.forEach((text, i) => {
       const cell = row.insertCell();
       if (i >= texts) cell.className = "number";
-      const inner = i === 0 && target ? linkNode(text, target, go) : element("span", { cls: "cell", text, title: text });
-      cell.append(inner);
+      const isLink = i === 0 && target;
+      cell.append(isLink ? linkNode(text, target, go, titles[i]) : element("span", { cls: "cell", text, title: text }));
     });
   }
   return element("div", { cls: "wide", tabindex: "0", role: "region", "aria-label": caption }, node);
 }
 
-function headNode(text, isNumber, onSort) {
-  const node = element("th", { scope: "col" });
+function headNode(text, isNumber, onSort, title) {
+  const node = element("th", { scope: "col", title });
   if (isNumber) node.className = "number";
   if (!onSort) node.textContent = text;
   else {
@@ -66,8 +66,8 @@ function choiceNode({ caption, choices }) {
   return node;
 }
 
-function linkNode(text, target, go) {
-  const node = element("button", { type: "button", cls: "goto", text, title: text });
+function linkNode(text, target, go, title = text) {
+  const node = element("button", { type: "button", cls: "goto", text, title });
   node.addEventListener("click", () => go(target));
   return node;
 }

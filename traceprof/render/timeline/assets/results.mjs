@@ -1,6 +1,5 @@
 import { notePart, tablePart } from "./contents.mjs";
-import { formatCount, formatDuration, formatInstant } from "./format.mjs";
-import { laneName } from "./describe_event.mjs";
+import { formatCount, formatDuration, shortName } from "./format.mjs";
 import { lowerBound } from "./bisect.mjs";
 
 /** What a search found: how many, for how long, and the longest or the first of them. */
@@ -60,7 +59,8 @@ export function resultParts({ trace, chosen }, query, { count, ns, names, list }
   const by = (name, direction) => ({ isOn: order === name, direction, act: () => sort(name) });
   const isChosen = ({ row, start }) => chosen && chosen.row === row && startOf(trace, chosen) === start;
   const rows = list.map((event) => ({
-    cells: [event.name, laneName(trace, event.row), formatDuration(event.end - event.start), instant(trace, event.start)],
+    cells: [shortName(event.name), where(trace, event.row), formatDuration(event.end - event.start), instant(trace, event.start)],
+    titles: [event.name],
     target: () => go(event),
     isChosen: isChosen(event),
   }));
@@ -68,5 +68,12 @@ export function resultParts({ trace, chosen }, query, { count, ns, names, list }
   return [tablePart(about + also + part, ["Name", "Lane", "Duration", "Start"], rows, { texts: 2, sort: sorts })];
 }
 
-const instant = (trace, t) => formatInstant(t + trace.offset_ns, Math.max(1e3, trace.duration_ns / 1e4));
+/** "rank 3 › GPU 3 › Stream 20": as short as it can be told apart. */
+function where(trace, row) {
+  const { group, label } = trace.rows[row];
+  const { section, label: groupLabel } = trace.groups[group];
+  return [section, groupLabel, label].map((word) => word.split(" · ")[0]).filter(Boolean).join(" › ");
+}
+
+const instant = (trace, t) => formatDuration(t + trace.offset_ns);
 const startOf = (trace, { row, channel, item, gap }) => (gap ? null : trace.rows[row].channels[channel].starts[item]);

@@ -36,3 +36,17 @@ export function idleWithin(trace, group, t0, t1) {
   }
   return best < 0 ? null : { group, channel: idle.number, item: best };
 }
+
+const SHORT = {
+  ...{ compute: "Compute", overlap: "Both", exposed_communication: "Comm.", exposed_transfer: "Copies" },
+  ...{ device_memory: "Memory", idle: "Idle" },
+};
+
+/** The states as columns of a narrow table, what is lost first: [{category, title, about}]. */
+export function stateColumns(trace) {
+  const order = [trace.states.at(-1), ...trace.states.slice(0, -1)];
+  return order.map((category) => {
+    const { key, label } = trace.categories[category];
+    return { category, title: SHORT[key] ?? label, about: label };
+  });
+}

@@ -1,4 +1,7 @@
-import { button, element } from "./dom.mjs";
+import { button, element, oneTabStop } from "./dom.mjs";
+import { makeLaneMenu } from "./lane_menu.mjs";
+
+const ANALYSED = "the window that the analyses look at (1)";
 
 /** The line above the lanes: search, legend, actions. Legend chips switch categories on and off. */
 export function makeToolbar(app) {
@@ -13,27 +16,30 @@ export function makeToolbar(app) {
   const chips = element("div", { cls: "chips", role: "group", "aria-label": "Legend" });
   const chipButtons = usedCategories(app.trace).map((category) => makeChip(app, category));
   chips.append(...chipButtons.map((chip) => chip.node));
+  oneTabStop(chips);
   const range = element("span", { cls: "range", role: "status" });
   const { focus } = app.trace;
+  const menu = makeLaneMenu(app);
   const actions = element(
     "div",
     { cls: "actions" },
-    ...(focus
-      ? [button(focus.label, "Show the window that the analyses look at (1)", () => app.jumpTo(focus.start, focus.end))]
-      : []),
-    button("Fit selection", "Zoom to the selection or the chosen event (F)", () => app.fit()),
-    button("Whole trace", "Show everything (0)", () => app.jumpTo(0, app.trace.duration_ns)),
-    button("◐", "Light or dark (T)", () => app.toggleTheme()),
-    button("Save picture", "Save what is shown as PNG", () => app.savePicture()),
-    button("?", "Keys and gestures (?)", () => app.help.showModal()),
+    ...(focus ? [button(focus.label, `${focus.label}: ${ANALYSED}`, () => app.jumpTo(focus.start, focus.end))] : []),
+    button("Fit selection", "Fit selection: zoom to it or to what is chosen (F)", () => app.fit()),
+    button("Whole trace", "Whole trace (0)", () => app.jumpTo(0, app.trace.duration_ns)),
+    button("◐", "◐ Light or dark (T)", () => app.toggleTheme()),
+    menu.node,
+    button("Save picture", "Save picture: what is shown, as PNG", () => app.savePicture("png")),
+    button("SVG", "SVG: what is shown, as a drawing", () => app.savePicture("svg")),
+    button("?", "? Keys and gestures", () => app.help.showModal()),
   );
-  const previous = button("‹", "Previous match (P)", () => app.stepMatch(-1));
-  const next = button("›", "Next match (N)", () => app.stepMatch(1));
+  const previous = button("‹", "‹ Previous match (P)", () => app.stepMatch(-1));
+  const next = button("›", "› Next match (N)", () => app.stepMatch(1));
   const searchBox = element("div", { cls: "search" }, search, previous, next, found);
   const node = element("div", { cls: "toolbar" }, searchBox, actions, chips, range);
   return {
     node,
     search,
+    menu,
     showFound: (text) => (found.textContent = text),
     showRange: (text) => (range.textContent = text),
     paint: (colours) => chipButtons.forEach((chip) => chip.paint(colours)),
@@ -79,6 +85,7 @@ const KEYS = [
   ["/", "search; N and P go to the next and previous match"],
   ["T", "light or dark"],
   ["Esc", "clear the selection and the search"],
+  ["fingers", "drag moves, pinch zooms, a long press selects (then draw)"],
   ["in the lanes", "↑ ↓ move, Enter folds, P pins, H hides, Alt + ↑ ↓ reorder (or drag)"],
 ];
 

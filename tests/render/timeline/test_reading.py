@@ -1,0 +1,214 @@
+"""Selections, lanes, fingers, files and accessibility of a timeline, as people use them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.render.browser import OpenPage
+from tests.render.timeline.tasks import MS, Reader, two_ranks
+from tests.requirements import require
+from traceprof.render.timeline import render_timeline
+
+pytestmark = pytest.mark.chromium
+
+
+def _drag(reader: Reader, start: tuple[float, float], end: tuple[float, float]) -> None:
+    page = reader.page.page
+    reader.actions += 1
+    page.mouse.move(*start)
+    page.mouse.down()
+    page.mouse.move(*end, steps=4)
+    page.mouse.up()
+
+
+def test_a_drawn_span_snaps_and_is_summed_per_device(reader: Reader) -> None:
+    page = reader.page.page
+    (x0, y), (x1, _) = reader.place(12 * MS, "Stream 7"), reader.place(18 * MS, "Stream 7")
+    page.keyboard.down("Shift")
+    _drag(reader, (x0 + 3, y), (x1 - 3, y))
+    page.keyboard.up("Shift")
+    assert reader.actions == 1
+    # Step 1: gemm 2.001 ms, idle until 15.5, then dgrad until 18, all-reduce beside and beyond it.
+    assert reader.page.js("traceprof.selection") == [12 * MS, 18 * MS]
+    device = reader.table("What each device does")["rank 0 · GPU 0"]
+    idle, compute, both = (float(cell.split()[0]) for cell in device[:3])
+    assert (idle, compute, both) == (25.0, 33.5, 41.5)
+    assert reader.table("What each device does")["mean of 2"] == device
+    names = reader.table("Devices: work in the span")
+    assert names["gemm"] == ["33.4 %", "2.001 ms", "2", *["2.001 ms"] * 3]
+    assert names["ncclDevKernel_AllReduce"][:3] == ["41.5 %", "2.490 ms", "2"]
+
+
+@pytest.mark.parametrize(
+    ("choice", "row"),
+    [
+        ("Range that launched it", "layer"),
+        ("Thread", "Main thread · python"),
+        ("Lane", "GPU 0 · Stream 7"),
+    ],
+)
+def test_a_selection_is_put_together_by_what_one_asks(
+    reader: Reader, choice: str, row: str
+) -> None:
+    reader.click_at(35 * MS, "Steps")
+    reader.page.page.locator(".plot").focus()
+    reader.press("m")
+    reader.click(reader.page.page.get_by_role("button", name=choice, exact=True))
+    assert reader.actions == 3
+    rows = reader.table("Devices: work in the span")
+    assert row in rows
+    shares = [float(cells[0].split()[0]) for cells in rows.values()]
+    assert max(shares) <= 100
+
+
+def test_a_span_is_selected_and_extended_by_keyboard(reader: Reader) -> None:
+    reader.click_at(23 * MS, "Stream 7")
+    reader.page.page.locator(".plot").focus()
+    reader.press("m")
+    assert reader.page.js("traceprof.selection") == [22 * MS, 24 * MS + 2000]
+    reader.press(">")
+    assert reader.page.js("traceprof.selection") == [22 * MS, 25 * MS + 500_000]
+    reader.press("<", "<")
+    assert reader.page.js("traceprof.selection")[1] <= 24 * MS + 2000
+
+
+def test_nested_ranges_of_the_host_cover_no_more_than_the_span(reader: Reader) -> None:
+    reader.page.page.locator(".plot").focus()
+    reader.press("m")
+    rows = reader.table("Host: time that it covers")
+    assert all(float(cells[0].split()[0]) <= 100 for cells in rows.values())
+    # Two ranks, six steps: forward is open 4 of 10 ms, on both at the same time.
+    assert rows["forward"][0] == "40.0 %"
+
+
+def test_lanes_are_filtered_folded_hidden_moved_and_remembered(reader: Reader) -> None:
+    page = reader.page.page
+    lanes = page.locator(".lane.section")
+    reader.click(page.get_by_role("button", name="Lanes", exact=True))
+    page.get_by_label("Show only lanes of this rank").fill("rank 1")
+    assert lanes.all_inner_texts() == ["rank 1 · host node2 · python · process 2"]
+    page.get_by_label("Show only lanes of this rank").fill("")
+    before = page.locator(".lane.row").count()
+    page.get_by_role("checkbox", name="CUDA API").uncheck()
+    assert page.locator(".lane.row").count() < before
+    reader.click(page.get_by_role("button", name="Show hidden"))
+    assert page.locator(".lane.row").count() == before
+    reader.click(page.get_by_role("button", name="Fold all"))
+    assert page.locator(".lane.group[aria-expanded='true']").count() == 0
+    page.keyboard.press("Escape")
+    box = lanes.nth(1).bounding_box()
+    _drag(
+        reader,
+        (box["x"] + 40, box["y"] + 10),
+        (box["x"] + 40, lanes.nth(0).bounding_box()["y"] + 12),
+    )
+    assert lanes.all_inner_texts()[0].startswith("rank 1")
+    lanes.nth(0).press("Alt+ArrowDown")
+    assert lanes.all_inner_texts()[0].startswith("rank 0")
+    lanes.nth(0).press("h")
+    assert [text[:6] for text in lanes.all_inner_texts()] == ["rank 1"]
+    page.reload()
+    page.locator("[data-ready]").wait_for()
+    assert [text[:6] for text in lanes.all_inner_texts()] == ["rank 1"]
+
+
+def test_a_thousand_steps_are_all_marked(open_page: Any) -> None:
+    page = open_page(render_timeline(two_ranks(n_steps=1319), title="many steps"))
+    strip = page.js(
+        "[...document.querySelector('canvas').getContext('2d')"
+        ".getImageData(0, 10, traceprof.width, 1).data]"
+        ".filter((value, i) => i % 4 === 3 && value < 60).length"
+    )
+    assert strip == 0
+    assert page.page.locator(".lane.row").first.inner_text() == "Steps (1319)"
+    assert "1 319 steps, marked in their own line only" in page.page.locator(".range").inner_text()
+    reader = Reader(page)
+    reader.click_at(5005 * MS, "Steps")
+    assert reader.title.startswith("step ")
+    assert reader.facts["duration"] == "10.00 ms (10 000 000 ns)"
+
+
+@pytest.fixture(scope="module")
+def phone(browser: Any, tmp_path_factory: pytest.TempPathFactory) -> Iterator[OpenPage]:
+    """Return the timeline on the screen of a phone."""
+    file: Path = tmp_path_factory.mktemp("phone") / "two.html"
+    file.write_text(render_timeline(two_ranks(), title="two ranks"), "utf-8")
+    context = browser.new_context(
+        viewport={"width": 390, "height": 844}, has_touch=True, is_mobile=True
+    )
+    opened = OpenPage(context.new_page())
+    opened.go(file)
+    yield opened
+    context.close()
+
+
+def _fingers(session: Any, kind: str, *points: tuple[float, float]) -> None:
+    touches = [{"x": x, "y": y, "id": i} for i, (x, y) in enumerate(points)]
+    session.send("Input.dispatchTouchEvent", {"type": kind, "touchPoints": touches})
+
+
+def test_two_fingers_zoom_and_a_long_press_selects(phone: OpenPage) -> None:
+    reader = Reader(phone)
+    page = phone.page
+    assert phone.js("document.documentElement.scrollWidth") <= 390
+    lane = page.locator(".lane.group", has_text="GPU 0")
+    lane.evaluate("(node) => node.scrollIntoView({ block: 'start' })")
+    screen = page.context.new_cdp_session(page)
+    whole = phone.js("traceprof.t1 - traceprof.t0")
+    (a, y), (b, _) = reader.place(20 * MS, "Stream 7"), reader.place(40 * MS, "Stream 7")
+    _fingers(screen, "touchStart", (a, y))
+    _fingers(screen, "touchStart", (a, y), (b, y))
+    for step in range(1, 5):
+        _fingers(screen, "touchMove", (a - 6 * step, y), (b + 6 * step, y))
+    _fingers(screen, "touchEnd")
+    zoomed = phone.js("traceprof.t1 - traceprof.t0")
+    assert zoomed == pytest.approx(whole * (b - a) / (b - a + 48), rel=0.05)
+    reader.until("!traceprof.frame")
+    x, y = reader.place(23 * MS, "Stream 7")
+    _fingers(screen, "touchStart", (x, y))
+    reader.until("traceprof.selection !== null")
+    _fingers(screen, "touchEnd")
+    assert phone.js("traceprof.selection") == [22 * MS, 24 * MS + 2000]
+    assert page.locator(".panel").bounding_box()["y"] < 844
+    assert phone.complaints == []
+
+
+def _violations(page: OpenPage) -> list[str]:
+    page.page.evaluate(Path(require("axe")).read_text("utf-8"))
+    found = page.page.evaluate("() => axe.run({ resultTypes: ['violations'] })")["violations"]
+    return [
+        f"{v['id']}: {v['nodes'][0]['html'][:80]}"
+        for v in found
+        if v["impact"] in ("serious", "critical")
+    ]
+
+
+def test_axe_finds_nothing_serious_in_light_and_dark(reader: Reader) -> None:
+    page = reader.page
+    assert _violations(page) == []
+    reader.click(page.page.get_by_role("button", name="Lanes", exact=True))
+    page.page.locator(".search input").fill("gemm")
+    reader.click_at(23 * MS, "Stream 7")
+    assert _violations(page) == []
+    page.redrawn("traceprof.toggleTheme(); traceprof.clear(); traceprof.selectChosen()")
+    assert _violations(page) == []
+    page.redrawn("traceprof.toggleTheme()")
+
+
+def test_what_one_sees_is_saved_as_a_drawing_and_a_table(reader: Reader) -> None:
+    page = reader.page.page
+    with page.expect_download() as download:
+        reader.click(page.get_by_role("button", name="SVG"))
+    drawing = Path(download.value.path()).read_text("utf-8")
+    assert drawing.startswith("<svg")
+    assert "Stream 20" in drawing
+    reader.click_at(23 * MS, "Stream 7")
+    with page.expect_download() as download:
+        reader.click(page.get_by_role("button", name="CSV"))
+    table = Path(download.value.path()).read_text("utf-8")
+    assert "duration,2.002 ms (2 002 000 ns)\n" in table
+    assert download.value.suggested_filename == "timeline.csv"

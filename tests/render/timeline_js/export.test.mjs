@@ -1,0 +1,75 @@
+import assert from "node:assert/strict";
+import test from "node:test";
+import { contentText, fact, factsPart, tablePart } from "../../../traceprof/render/timeline/assets/contents.mjs";
+import { csvCell, csvOf } from "../../../traceprof/render/timeline/assets/export.mjs";
+import { LaneSet } from "../../../traceprof/render/timeline/assets/lane_set.mjs";
+import { normalName } from "../../../traceprof/render/timeline/assets/groupings.mjs";
+import { summarize } from "../../../traceprof/render/timeline/assets/population.mjs";
+import { unionOf } from "../../../traceprof/render/timeline/assets/unions.mjs";
+import { ordinal } from "../../../traceprof/render/timeline/assets/format.mjs";
+import { channel, device, stream, trace } from "./build.mjs";
+
+test("a cell that a sheet would take for a formula is text, numbers stay numbers", () => {
+  assert.equal(csvCell("=HYPERLINK(1)"), "'=HYPERLINK(1)");
+  assert.equal(csvCell("@a"), "'@a");
+  assert.equal(csvCell("-3.000 µs"), "-3.000 µs");
+  assert.equal(csvCell('a "b", c'), '"a ""b"", c"');
+});
+
+test("facts and tables become rows with their captions", () => {
+  const parts = [factsPart("F", [fact("a", 1), null]), tablePart("T", ["x", "y"], [{ cells: ["b", "2"] }])];
+  assert.equal(csvOf(parts), "F\r\na,1\r\n\r\nT\r\nx,y\r\nb,2\r\n");
+  assert.equal(contentText({ title: "t", parts }), "t\n\nF\na\t1\n\nT\nx\ty\nb\t2");
+});
+
+test("names that differ in templates and numbers are one", () => {
+  assert.equal(normalName("void at::native::reduce_kernel<512, 1>(int)"), "reduce_kernel");
+  assert.equal(normalName("ProfilerStep#37"), "ProfilerStep#");
+  assert.equal(normalName("layer.12"), "layer#");
+});
+
+test("covered time counts overlaps once", () => {
+  assert.equal(unionOf([0, 5, 20], [10, 12, 30]), 22);
+  assert.equal(unionOf([0, 1], [10, 2]), 10);
+});
+
+test("the place of a duration is counted from the longest", () => {
+  const found = summarize(Float64Array.of(1, 2, 2, 9), 2);
+  assert.deepEqual([found.place, found.median, found.total], [2, 2, 14]);
+  assert.equal(found.bins.reduce((a, b) => a + b), 4);
+  assert.deepEqual([1, 2, 3, 4, 11, 22, 113].map(ordinal), ["the", "2nd", "3rd", "4th", "11th", "22nd", "113th"]);
+});
+
+function ranks(n) {
+  const groups = Array.from({ length: n }, (_, rank) => ({
+    ...device(stream(channel("compute", [[0, 1]]))),
+    section: `rank ${rank} · python`,
+    process: rank,
+  }));
+  return { ...trace(groups), processes: Object.fromEntries(groups.map((_, i) => [i, { rank: i, host: `node${i}` }])) };
+}
+
+const sections = (lanes) => lanes.layout().lines.filter(({ type }) => type === "section").map(({ label }) => label);
+
+test("lanes are filtered by rank and by host", () => {
+  const lanes = new LaneSet(ranks(12));
+  lanes.filter = "rank 1";
+  assert.deepEqual(sections(lanes), ["rank 1 · python"]);
+  lanes.filter = "node11";
+  assert.deepEqual(sections(lanes), ["rank 11 · python"]);
+});
+
+test("lanes are moved among their siblings, and hidden with what is in them", () => {
+  const lanes = new LaneSet(ranks(3));
+  const all = sections(lanes);
+  lanes.move("", all, all[2], all[0]);
+  assert.deepEqual(sections(lanes), [all[2], all[0], all[1]]);
+  lanes.move("", sections(lanes), all[2], all[1]);
+  assert.deepEqual(sections(lanes), all);
+  lanes.hide(all[1]);
+  assert.deepEqual(sections(lanes), [all[0], all[2]]);
+  lanes.showHidden();
+  assert.deepEqual(sections(lanes), all);
+  lanes.kinds.add("device");
+  assert.deepEqual(sections(lanes), []);
+});

@@ -1,0 +1,68 @@
+import { button, element } from "./dom.mjs";
+
+/** What decides about all lanes at once: a filter by rank, host or name, kinds, folding, order. */
+
+const KINDS = [
+  ["device", "Devices"],
+  ["thread", "Threads"],
+  ["threads", "Other threads and processes"],
+  ["range", "Ranges"],
+  ["host_op", "Operators"],
+  ["api", "CUDA API"],
+  ["collective", "Collectives"],
+  ["sync", "Waits"],
+  ["mark", "Marks"],
+  ["overhead", "Profiler overhead"],
+];
+
+export function makeLaneMenu(app) {
+  const filter = element("input", {
+    ...{ type: "search", placeholder: "rank 3, node2, GPU …", size: 18 },
+    "aria-label": "Show only lanes of this rank, host or name",
+  });
+  filter.addEventListener("input", () => app.arrange((lanes) => (lanes.filter = filter.value)));
+  const kinds = element("div", { cls: "kinds", role: "group", "aria-label": "Kinds of lanes" });
+  const checks = KINDS.filter(([kind]) => isThere(app.trace, kind)).map(([kind, label]) => makeCheck(app, kind, label));
+  kinds.append(...checks.map(({ node }) => node));
+  const note = element("p", { cls: "note" });
+  const actions = element(
+    "div",
+    { cls: "chips" },
+    button("Fold all", "", () => app.arrange(({ open }) => open.clear())),
+    button("Open all", "", () => app.arrange((lanes) => lanes.openAll())),
+    button("Show hidden", "", () => app.arrange((lanes) => lanes.showHidden())),
+    button("Original order", "", () => app.arrange((lanes) => lanes.originalOrder())),
+  );
+  const box = element("div", { cls: "menu", role: "dialog", "aria-label": "Lanes", hidden: "" }, filter, kinds, actions, note);
+  const opener = button("Lanes", "", () => toggle(!box.hidden));
+  opener.setAttribute("aria-expanded", "false");
+  const toggle = (hide) => {
+    box.hidden = hide;
+    opener.setAttribute("aria-expanded", String(!hide));
+    (hide ? opener : filter).focus();
+  };
+  box.addEventListener("keydown", (event) => {
+    if (event.key !== "Escape") return;
+    event.stopPropagation();
+    toggle(true);
+  });
+  const show = () => {
+    const { lanes } = app;
+    if (filter.value !== lanes.filter) filter.value = lanes.filter;
+    for (const { input, kind } of checks) input.checked = !lanes.kinds.has(kind);
+    const hidden = lanes.hidden.size;
+    note.textContent = `${hidden} hidden by name. Names can be dragged; Alt + ↑ ↓ moves, H hides, P pins the focused one.`;
+    opener.textContent = hidden || lanes.kinds.size || lanes.filter ? "Lanes (some hidden)" : "Lanes";
+  };
+  return { node: element("div", { cls: "menu-place" }, opener, box), show, close: () => box.hidden || toggle(true) };
+}
+
+const isThere = ({ rows, groups }, kind) => rows.some((row) => row.kind === kind) || groups.some((group) => group.kind === kind);
+
+function makeCheck(app, kind, label) {
+  const input = element("input", { type: "checkbox" });
+  input.addEventListener("change", () =>
+    app.arrange(({ kinds }) => (input.checked ? kinds.delete(kind) : kinds.add(kind))),
+  );
+  return { kind, input, node: element("label", {}, input, label) };
+}
