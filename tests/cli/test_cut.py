@@ -147,8 +147,49 @@ def test_lists_of_numbers_are_checked(trace: Path, tmp_path: Path) -> None:
         "no table 'kernel'"
         in cut(trace, "-w", "all", "--tables", "kernel", "-o", tmp_path / "p.sqlite", code=2).stderr
     )
-    cut(trace, "-w", "all", "--devices", "1..3", "-o", tmp_path / "p.sqlite")
-    assert len(open_trace(tmp_path / "p.sqlite").kernels) == 0
+    nothing = cut(trace, "--devices", "1..3", "-o", tmp_path / "p.sqlite", code=2).stderr
+    assert "no device 1, 2, 3: the trace has work of 0" in nothing
+    assert not (tmp_path / "p.sqlite").exists()
+
+
+def test_devices_are_those_of_the_run_whatever_files_call_them(run: Path, tmp_path: Path) -> None:
+    listed = api.open(run).within("all").trace().devices
+    assert listed["device"].tolist() == [0, 1]
+    assert {len(open_trace(file).kernels) for file in run.iterdir()} == {6}
+    assert {int(d) for file in run.iterdir() for d in open_trace(file).kernels["device"]} == {0}
+    cut(run, "-w", "all", "--devices", "1", "-o", tmp_path / "part")
+    counts = {
+        file.name: (len(open_trace(file).kernels), len(open_trace(file).ranges))
+        for file in (tmp_path / "part").glob("*.sqlite")
+    }
+    assert counts == {"rank0.sqlite": (0, 6), "rank1.sqlite": (6, 6)}
+    assert "no device 7" in cut(run, "--devices", "7", "-o", tmp_path / "none", code=2).stderr
+
+
+@pytest.mark.parametrize("window", ["9100us..9200us", "@9100000..@9200000"])
+def test_what_was_recorded_stays_recorded_where_nothing_of_it_is(
+    trace: Path, tmp_path: Path, window: str
+) -> None:
+    """Between kernels and ranges there is neither, which is not: not recorded."""
+    cut(trace, "-w", window, "-o", tmp_path / "part.sqlite")
+    part = open_trace(tmp_path / "part.sqlite")
+    assert len(part.kernels) == len(part.ranges) == 0
+    assert part.recorded >= {"kernels", "copies", "api_calls", "ranges"}
+    assert part.devices["used"].tolist() == [1]
+    within = api.open(tmp_path / "part.sqlite").within(f"@{91 * MS // 10}..@{92 * MS // 10}")
+    breakdown = within.breakdown().to_frame()
+    assert breakdown["idle_ns"].tolist() == breakdown["duration_ns"].tolist() == [100_000]
+
+
+def test_what_was_not_asked_for_is_not_said_to_be_none(trace: Path, tmp_path: Path) -> None:
+    cut(trace, "-w", "all", "--tables", "kernels", "-o", tmp_path / "part.sqlite")
+    recorded = open_trace(tmp_path / "part.sqlite").recorded
+    assert "kernels" in recorded
+    assert recorded.isdisjoint({"copies", "api_calls", "ranges", "syncs"})
+    cut(tmp_path / "part.sqlite", "-w", "9100us..9200us", "-o", tmp_path / "smaller.sqlite")
+    recorded = open_trace(tmp_path / "smaller.sqlite").recorded
+    assert "kernels" in recorded
+    assert recorded.isdisjoint({"copies", "api_calls", "ranges", "syncs"})
 
 
 def test_python_cuts_too(trace: Path, tmp_path: Path) -> None:

@@ -18,45 +18,46 @@ from contextlib import closing
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 
 from tests import real_traces
 from tests.requirements import require
 from traceprof.errors import TraceprofError
-from traceprof.formats import cut, open_trace
+from traceprof.formats import ReadOptions, cut, open_trace
 from traceprof.formats.sqlite.table_names import quoted
 from traceprof.model.cutting import CutRequest, no_progress
+from traceprof.model.ranks import Ranks
 from traceprof.model.results import Result, Unit
+from traceprof.model.tables import TABLES
 from traceprof.model.trace import Trace
 from traceprof.model.window import TimeWindow
-from traceprof.session.run import Run, open_run
+from traceprof.session.run import Run, run_of
 
 pytestmark = pytest.mark.traces
 
 ANALYSES = (
-    *("breakdown", "bandwidth", "kernels", "classes", "copies", "transfers", "launches"),
-    *("streams", "ops", "range-work", "ranges", "memory", "network-time", "quality", "hosts"),
+    *("breakdown", "bandwidth", "kernels", "classes", "occupancy", "summary", "copies"),
+    *("transfers", "launches", "streams", "ops", "range-work", "ranges", "memory", "network"),
+    *("network-time", "quality"),
 )
-SHARES = ((0.3, 0.5), (0.8, 1.0))
+OF_CLIPPED = ("breakdown", "kernels", "streams")
+"""What does not ask how long an operation was that the window cuts."""
+SHARES = ((0.05, 0.2), (0.45, 0.46), (0.8, 1.0))
+EVERYTHING = ReadOptions(tables=frozenset(TABLES))
 KINETO = tuple(name for name in real_traces.KINETO if name.count("/") == 1)
 
 
 def windows(trace: Trace) -> Iterator[TimeWindow]:
-    """Yield windows that every device worked in: a part knows of no other devices."""
-    work = (trace.kernels, trace.copies)
-    starts = np.concatenate([frame["start_ns"] for frame in work])
-    devices = np.concatenate([frame["device"] for frame in work])
-    ends = np.concatenate([frame["end_ns"] for frame in work])
-    if not len(starts):
-        return
-    first, last = int(starts.min()), int(ends.max())
+    """Yield windows of the recording, the second often without any work of a device."""
+    first, duration = trace.span.start_ns, trace.span.duration_ns
     for share, until in SHARES:
-        window = TimeWindow(
-            first + int(share * (last - first)), first + int(until * (last - first))
-        )
-        if set(devices[window.overlaps(starts, ends)]) == set(devices):
-            yield window
+        yield TimeWindow(first + int(share * duration), first + int(until * duration))
+
+
+def with_work(trace: Trace) -> Iterator[TimeWindow]:
+    """Yield the windows in which kernels ran."""
+    starts, ends = (trace.kernels[name].to_numpy() for name in ("start_ns", "end_ns"))
+    yield from (window for window in windows(trace) if window.overlaps(starts, ends).any())
 
 
 def told(run: Run, name: str) -> Result | None:
@@ -71,23 +72,25 @@ def test_analyses_of_a_part_are_those_of_the_window(
     name: str, real_trace: Callable[[str], Path], tmp_path: Path
 ) -> None:
     path = real_trace(name)
-    trace = open_trace(path)
-    for window in windows(trace):
-        part = tmp_path / f"{window.start_ns}{path.suffix}"
-        part.touch()
-        report = cut(path, part, CutRequest(window, span=trace.span), no_progress)
-        # The clock of a part of a Kineto trace or of nvprof begins where the part does.
-        moved_ns = _epoch(part) - report.zero_ns
-        whole = open_run([path]).within(_named(window))
-        alone = open_run([part]).within(
-            _named(TimeWindow(window.start_ns - moved_ns, window.end_ns - moved_ns))
-        )
-        shift_ns = (open_trace(part).span.start_ns + moved_ns) - trace.span.start_ns
-        for analysis in ANALYSES:
-            expected, found = told(whole, analysis), told(alone, analysis)
-            assert (expected is None) == (found is None), analysis
-            if expected is not None and found is not None:
-                assert _values(found, shift_ns) == _values(expected, 0), analysis
+    trace = open_trace(path, EVERYTHING)
+    for number, window in enumerate(windows(trace)):
+        whole = run_of(Ranks.of(trace)).within(_named(window))
+        for clip in (False, True)[: 1 + (number == 1)]:
+            part = tmp_path / f"{number}-{clip}{path.suffix}"
+            part.touch()
+            report = cut(path, part, CutRequest(window, clip=clip, span=trace.span), no_progress)
+            # The clock of a part of a Kineto trace or of nvprof begins where the part does.
+            moved_ns = _epoch(part) - report.zero_ns
+            own = open_trace(part, EVERYTHING)
+            alone = run_of(Ranks.of(own)).within(
+                _named(TimeWindow(window.start_ns - moved_ns, window.end_ns - moved_ns))
+            )
+            shift_ns = (own.span.start_ns + moved_ns) - trace.span.start_ns
+            for analysis in OF_CLIPPED if clip else ANALYSES:
+                expected, found = told(whole, analysis), told(alone, analysis)
+                assert (expected is None) == (found is None), analysis
+                if expected is not None and found is not None:
+                    assert _values(found, shift_ns) == _values(expected, 0), analysis
 
 
 def _named(window: TimeWindow) -> str:
@@ -141,7 +144,7 @@ def test_nsys_stats_gives_the_sums_of_the_window(
     nsys = shutil.which("nsys", path=nsys) or nsys
     path = real_trace(name)
     trace = open_trace(path)
-    for window in windows(trace):
+    for window in with_work(trace):
         part = tmp_path / f"{window.start_ns}.sqlite"
         part.touch()
         cut(path, part, CutRequest(window), no_progress)
@@ -151,9 +154,17 @@ def test_nsys_stats_gives_the_sums_of_the_window(
             sql = f"SELECT total([end] - start), count(*) FROM {quoted(table)} WHERE {inside}"
             ((total, count),) = connection.execute(sql)
         rows = _stats(nsys, part, SUMS[table])
+        _check_analyze(nsys, part)
         assert sum(int(float(row["Total Time (ns)"])) for row in rows) == int(total)
         assert sum(int(row["Instances"]) for row in rows) == count > 0
         assert _stats(nsys, part, SUMS["CUPTI_ACTIVITY_KIND_RUNTIME"])
+
+
+def _check_analyze(nsys: str, path: Path) -> None:
+    """Check that the rules of nsys can be asked about a part."""
+    command = [nsys, "analyze", "-q", "-f", "csv", "-o", "-"]
+    done = subprocess.run([*command, path], capture_output=True, text=True, timeout=120, check=True)
+    assert "ERROR" not in done.stdout + done.stderr
 
 
 def _stats(nsys: str, path: Path, report: str) -> list[dict[str, str]]:
@@ -173,7 +184,7 @@ def test_nvprof_gives_the_sums_of_the_window(
     nvprof = require("nvprof")
     path = real_trace(name)
     trace = open_trace(path)
-    for window in windows(trace):
+    for window in with_work(trace):
         part = tmp_path / f"{window.start_ns}.nvprof"
         part.touch()
         cut(path, part, CutRequest(window), no_progress)

@@ -31,6 +31,7 @@ def test_a_trace_has_a_field_and_an_advice_for_every_table() -> None:
         "info",
         "recorded",
         "recordings",
+        "own_devices",
         "span",
         "uncut",
         "hardware",

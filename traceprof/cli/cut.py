@@ -35,7 +35,9 @@ def cut(
     devices: Annotated[
         str | None,
         typer.Option(
-            "--devices", metavar="LIST", help="Only work of these, as the file numbers them: 0,2."
+            "--devices",
+            metavar="LIST",
+            help="Only work of these, as `traceprof info` numbers them: 0,2.",
         ),
     ] = None,
     ranks: Annotated[

@@ -70,6 +70,8 @@ def export(
     force: Force = False,
 ) -> None:
     """A trace in a form that other tools read: Perfetto, Parquet, CSV, TensorBoard and more."""
+    from dataclasses import replace
+
     from traceprof.cli.options import numbers_of
     from traceprof.cli.output import message
     from traceprof.cli.progress import Progress, ended_by_signals
@@ -89,10 +91,9 @@ def export(
         tuple(asked),
         numbers_of(ranks),
         force,
-        keep_secrets,
         Progress("exporting"),
     )
-    run = open_run(trace, opening).within(window)
+    run = open_run(trace, replace(opening, keeps_secrets=keep_secrets)).within(window)
     with ended_by_signals():
         done = exporter.load()(run, request)
     for remark in done.remarks:

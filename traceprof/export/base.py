@@ -21,7 +21,7 @@ class Request:
     """What is wanted: ``output`` is a file or a new folder, as the form has it.
 
     ``tables`` are those of the trace, None for all; ``results`` the analyses whose tables are
-    wanted rather than those of the trace. Secrets are masked unless ``is_secret_kept``.
+    wanted rather than those of the trace.
     """
 
     output: Path
@@ -29,7 +29,6 @@ class Request:
     results: tuple[str, ...] = ()
     ranks: Collection[int] | None = None
     force: bool = False
-    is_secret_kept: bool = False
     progress: CutProgress = no_progress
 
 

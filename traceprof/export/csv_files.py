@@ -39,7 +39,7 @@ def _export(run: Run, request: Request) -> Exported:
         write_results(run, request, "csv", done)
         return done
     names = check_tables(request.tables)
-    material = Material(run, request.is_secret_kept, request.ranks)
+    material = Material(run, request.ranks)
     if len(names) == 1 and request.tables is not None:
         with new_file(request.output, force=request.force, inputs=run.paths) as target:
             _write(material, {names[0]: target}, done, request)

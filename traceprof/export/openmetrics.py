@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -15,7 +15,6 @@ from traceprof.render.escape import visible_text
 from traceprof.render.json_text import plain
 from traceprof.render.shown import ShownTable, table_of
 from traceprof.session.answer import Document, answer
-from traceprof.session.material import Material
 from traceprof.session.run import Run
 from traceprof.units import NS_PER_S
 
@@ -57,15 +56,14 @@ _FORMS: Final[Mapping[Unit, _Form]] = {
 class _Families:
     """Gauges with their samples, in the order in which they were found."""
 
-    masked: Callable[[str], str]
     gauges: dict[str, list[str]] = field(default_factory=dict)
     seen: set[str] = field(default_factory=set)
     count: int = 0
 
     def labels(self, values: Mapping[str, Any]) -> dict[str, str]:
-        """Return what is known of ``values`` as labels without secrets."""
+        """Return what is known of ``values`` as labels."""
         known = {key: plain(value) for key, value in values.items()}
-        return {key: self.masked(str(one)) for key, one in known.items() if one is not None}
+        return {key: str(one) for key, one in known.items() if one is not None}
 
     def add(self, prefix: str, column: Column, value: Any, labels: Mapping[str, str]) -> None:
         """Add a value of a declared column, unless it is not known."""
@@ -98,7 +96,7 @@ def _export(run: Run, request: Request) -> Exported:
         done.remark(f"{name}: {why}")
     if not document.results:
         raise UsageError(f"nothing to write: {'; '.join(done.remarks)}")
-    families = _Families(Material(run, request.is_secret_kept).masked_text)
+    families = _Families()
     _add_results(families, document)
     lines = [*_about(families, document)]
     lines += [line for family in families.gauges.values() for line in family]

@@ -27,7 +27,7 @@ _GZIP_LEVEL: Final = 4  # twice as fast as 6, and a tenth larger
 
 def _export(run: Run, request: Request) -> Exported:
     done = Exported(request.output)
-    material = Material(run, request.is_secret_kept, request.ranks)
+    material = Material(run, request.ranks)
     names = check_tables(request.tables)
     ranks = material.ranks
     with (

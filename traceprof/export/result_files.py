@@ -30,6 +30,8 @@ def write_results(run: Run, request: Request, suffix: str, done: Exported) -> No
     Raises:
         UsageError: the folder cannot be written, or none of the analyses has a result.
     """
+    if request.ranks is not None:
+        raise UsageError("--ranks: results tell of the whole run: name the files of these ranks")
     document = answer(run, request.results)
     for name, why in document.missing.items():
         done.remark(f"{name}: {why}")

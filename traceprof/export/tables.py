@@ -19,7 +19,8 @@ from traceprof.formats.tables.manifest import Storage
 from traceprof.formats.tables.writer import FolderWriter
 from traceprof.model.tables import TABLES
 from traceprof.model.window import TimeWindow
-from traceprof.session.cutting import FileOfRun, files_of_run, write_manifest
+from traceprof.session.cutting import write_manifest
+from traceprof.session.files_of_run import FileOfRun, files_of_run
 from traceprof.session.material import Material, Part
 from traceprof.session.run import Run, open_run
 
@@ -33,7 +34,7 @@ def _export(run: Run, request: Request, storage: Storage) -> Exported:
         return done
     with new_folder(request.output) as folder:
         if not is_run(run.paths):
-            material = Material(run, request.is_secret_kept, request.ranks)
+            material = Material(run, request.ranks)
             _write(material, folder, storage, done, request)
             return done
         files = files_of_run(run, request.ranks)
@@ -46,7 +47,7 @@ def _export(run: Run, request: Request, storage: Storage) -> Exported:
                 window = file.own(run.selection.window)
                 alone = alone.within(f"@{window.start_ns}..@{window.end_ns}")
             chosen = request.ranks if len(file.ranks) > 1 else None
-            material = Material(alone, request.is_secret_kept, chosen)
+            material = Material(alone, chosen)
             _write(material, own, storage, done, request)
             request.progress(number + 1, len(files), "files")
         write_manifest(folder, files, request.output.name, names)

@@ -174,7 +174,9 @@ def _gaps_of(trace: Trace, device: int, work: DeviceWork) -> tuple[_Int64Array, 
     """Return device, start, end, the work around each gap, and how much of it is at an edge."""
     span = recorded_window(trace, device)
     idle = device_time(trace, device).busy.gaps(span.start_ns, span.end_ns)
-    first_ns, last_ns = int(work.starts[0]), int(work.ends_sorted[-1])
+    first_ns, last_ns = span.end_ns, span.start_ns
+    if len(work.rows):
+        first_ns, last_ns = int(work.starts[0]), int(work.ends_sorted[-1])
     # Before the first and after the last work of the recording, wherever the window is.
     edges = Intervals.single(span.start_ns, min(first_ns, span.end_ns)) | Intervals.single(
         max(last_ns, span.start_ns), span.end_ns

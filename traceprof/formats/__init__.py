@@ -16,6 +16,7 @@ from traceprof.formats.nsys.reader import FORMAT as NSYS
 from traceprof.formats.nsys.reports import FORMAT as NSYS_REPORT
 from traceprof.formats.nvprof.reader import FORMAT as NVPROF
 from traceprof.formats.shared.files import examine, unpacked
+from traceprof.formats.shared.masked import masked_frame, masked_info, masked_trace
 from traceprof.formats.shared.narrowing import narrowed, outline_of
 from traceprof.formats.sqlite.database import SQLITE_MAGIC
 from traceprof.formats.sqlite.texts import telling_of_no_text
@@ -56,6 +57,8 @@ def open_trace(
     file, options = Path(path), options or ReadOptions()
     with _opened(file, formats) as (known, unpacked_file):
         trace = narrowed(known.read(unpacked_file, options), options)
+        if not options.keeps_secrets:
+            trace = masked_trace(trace, _told(known, unpacked_file))
     return replace(trace, info=replace(trace.info, path=str(file)))
 
 
@@ -71,6 +74,15 @@ def outline(path: Path | str, formats: Sequence[TraceFormat] | None = None) -> O
             found = known.outline(unpacked_file)
         else:
             found = outline_of(known.read(unpacked_file, ReadOptions()))
+        secrets = _told(known, unpacked_file)
+        found = replace(
+            found,
+            info=masked_info(found.info, secrets),
+            devices=masked_frame("devices", found.devices, secrets),
+            processes=masked_frame("processes", found.processes, secrets),
+            threads=masked_frame("threads", found.threads, secrets),
+            environment=masked_frame("environment", found.environment, secrets),
+        )
     return replace(found, info=replace(found.info, path=str(file)))
 
 
@@ -114,7 +126,12 @@ def secrets_in(path: Path | str) -> Sequence[str]:
         TraceError: no such file, a file of no known format, or one that is damaged.
     """
     with _opened(Path(path), None) as (known, unpacked_file):
-        return () if known.secrets is None else known.secrets(unpacked_file)
+        return _told(known, unpacked_file)
+
+
+def _told(known: TraceFormat, file: Path) -> Sequence[str]:
+    told = () if known.secrets is None else known.secrets(file)
+    return sorted(told, key=len, reverse=True)
 
 
 @contextmanager

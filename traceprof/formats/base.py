@@ -65,7 +65,8 @@ class ReadOptions:
     file, and so are its devices, processes, threads and environment where they are wanted.
     ``known`` is what was read of the same file before: what a file says of itself is taken from
     there, by readers that would look for it. ``only_steps``: of ranges those that can be steps
-    are enough (of traceprof itself all); readers may bring more.
+    are enough (of traceprof itself all); readers may bring more. ``keeps_secrets``: what is secret
+    is not masked.
     """
 
     rules: Sequence[Rule] = ()
@@ -73,6 +74,7 @@ class ReadOptions:
     window: TimeWindow | None = None
     known: Trace | None = None
     only_steps: bool = False
+    keeps_secrets: bool = False
 
     def __post_init__(self) -> None:
         unknown = (self.tables or frozenset()) - TABLES.keys()

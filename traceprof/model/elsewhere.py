@@ -223,7 +223,7 @@ def _of_events(name: str) -> property:
     return property(lambda trace: trace._events(name))
 
 
-for _name in ("info", "recorded", "hardware", "warmup_steps", "steps", "recordings"):
+for _name in ("info", "recorded", "hardware", "warmup_steps", "steps", "recordings", "own_devices"):
     setattr(TraceElsewhere, _name, _of_head(_name))
 for _name in TABLES:
     setattr(TraceElsewhere, _name, _of_events(_name) if _name in _EVENTS else _of_head(_name))

@@ -53,7 +53,8 @@ def place(trace: Trace, placement: Placement) -> Trace:
     placed = make_trace(
         trace.info, tables, placement.recorded, placement.span, placement.devices.values()
     )
-    return replace(placed, recordings=_recordings(trace, placement))
+    own_devices = {new: old for old, new in placement.devices.items() if new != old}
+    return replace(placed, recordings=_recordings(trace, placement), own_devices=own_devices)
 
 
 def _recordings(trace: Trace, placement: Placement) -> dict[int, TimeWindow]:

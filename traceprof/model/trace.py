@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Final, TypeAlias
 
@@ -55,8 +55,9 @@ class Trace:
     in front of the table that is built in, ``warmup_steps`` how many leading steps the user calls
     warm-up (None: they are found), and ``steps`` the steps where they have been decided for all
     ranks together. ``recordings`` is when each process was recorded, where its file covers less
-    than the run. ``facts`` is where `traceprof.facts.cache` keeps, by name, what was computed of
-    this very Trace.
+    than the run, and ``own_devices`` are the numbers that its file gives the devices of the run,
+    where these have others. ``facts`` is where `traceprof.facts.cache` keeps, by name, what was
+    computed of this very Trace.
     """
 
     info: TraceInfo
@@ -82,6 +83,7 @@ class Trace:
     warmup_steps: int | None = None
     steps: Steps | None = None
     recordings: Mapping[int, TimeWindow] = field(default_factory=dict, repr=False)
+    own_devices: Mapping[int, int] = field(default_factory=dict, repr=False)
     rows: Mapping[str, RowsOf] = field(default_factory=dict, repr=False)
     facts: dict[tuple[Any, ...], Any] = field(default_factory=dict, init=False, repr=False)
 
@@ -94,6 +96,14 @@ class Trace:
         """Return the table called ``name``."""
         frame: pd.DataFrame = getattr(self, TABLES[name].name)
         return frame
+
+    def with_worked(self, devices: Collection[int]) -> Trace:
+        """Return the same with ``devices`` among those that worked, whatever its rows tell."""
+        known = self.devices.loc[self.devices["used"] == 1, "device"]
+        if set(devices) <= set(known):
+            return self
+        worked = np.array(sorted({*known, *devices}), np.int64)
+        return replace(self, devices=_with_used_devices(self.devices, worked))
 
     def rows_in_whole(self, name: str) -> RowsOf:
         """Return which rows of table ``name`` of the whole Trace those of this one are.

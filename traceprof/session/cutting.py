@@ -9,32 +9,23 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
-import numpy as np
-
 from traceprof.errors import UsageError
 from traceprof.facts.steps.find import STEP_TABLES, steps_of_ranks
 from traceprof.files import new_file, new_folder
 from traceprof.formats.runs.files import is_run
 from traceprof.formats.runs.manifest import MANIFEST_KEY
-from traceprof.model.clocks import ClockCorrection
 from traceprof.model.cutting import CutProgress, CutRequest, no_progress
-from traceprof.model.ranks import Ranks
 from traceprof.model.tables import ABSENT, TABLES
-from traceprof.model.trace import Trace
 from traceprof.model.window import TimeWindow
 from traceprof.session.cutting_many import Part, Parts, cut_parts
-from traceprof.session.opening import Align
+from traceprof.session.files_of_run import FileOfRun, files_of_run
 from traceprof.session.run import Run
 from traceprof.session.selection import Selection, select
 
-__all__ = ["Cuts", "Cutting", "FileOfRun", "cut_run", "cut_steps", "files_of_run", "write_manifest"]
+__all__ = ["Cuts", "Cutting", "cut_run", "cut_steps", "write_manifest"]
 
-_APART: Final = 100_000_000
-"""By what a run tells processes of different files apart: `traceprof.model.merge`."""
 _ABSOLUTE: Final = re.compile(r"@(\d+)\.\.@?(\d+)")
 _OF_FILES: Final = frozenset(name for name, table in TABLES.items() if not table.has_times)
-_TIMES: Final = 4
-"""How often an instant is corrected to find where it lies on the clock of a file."""
 MANIFEST: Final = "run.json"
 
 
@@ -71,42 +62,6 @@ class Cuts:
                 self.remarks[f"table {name} is left out: it is made by a module of SQLite"] = None
 
 
-@dataclass(frozen=True, slots=True)
-class FileOfRun:
-    """One file of a run, with what turns a window of the run into one of its own."""
-
-    path: Path
-    parts: tuple[Trace, ...]
-    offset_ns: int = 0
-    correction: ClockCorrection = field(default_factory=ClockCorrection)
-
-    def own(self, window: TimeWindow) -> TimeWindow:
-        """Return ``window`` on the clock of the file."""
-        return TimeWindow(*(self._own_instant(t) for t in (window.start_ns, window.end_ns)))
-
-    def _own_instant(self, common_ns: int) -> int:
-        shown = common_ns
-        for _ in range(_TIMES):
-            error = float(self.correction.error_ns(np.array([shown], np.int64))[0])
-            shown = common_ns + round(error)
-        return shown - self.offset_ns
-
-    @property
-    def ranks(self) -> list[int]:
-        """The ranks in it."""
-        found = {int(r) for part in self.parts for r in part.processes["rank"] if r != ABSENT}
-        return sorted(found)
-
-    def processes_of(self, ranks: Collection[int]) -> frozenset[int]:
-        """Return its processes, by their own ids, that are these ranks."""
-        rows = [part.processes for part in self.parts]
-        return frozenset(
-            int(process) % _APART
-            for frame in rows
-            for process in frame.loc[frame["rank"].isin(list(ranks)), "process"]
-        )
-
-
 def cut_run(
     run: Run,
     output: Path,
@@ -130,7 +85,7 @@ def cut_run(
             cuts.add(cut_parts(files[0].path, [part], progress))
         return cuts, selection
     selection = run.selection
-    files = files_of_run(run, cutting.ranks)
+    files = _files(run, cutting)
     with new_folder(output) as folder:
         _cut_files(files, {folder: selection}, cutting, cuts, progress)
         write_manifest(folder, files, output.name)
@@ -159,7 +114,7 @@ def cut_steps(
         select(ranks, "steady")  # says why there are none
         raise UsageError("no step lies within the window")
     cuts, several = Cuts(output), is_run(run.paths)
-    files = files_of_run(run, cutting.ranks)
+    files = _files(run, cutting)
     with new_folder(output) as folder:
         names = _numbered(selections)
         if several:
@@ -214,55 +169,13 @@ def _of_one_file(run: Run, cutting: Cutting) -> tuple[Selection, list[FileOfRun]
         window = TimeWindow(int(told[1]), int(told[2]))
         if window.duration_ns:
             return Selection(window, run.window or ""), [FileOfRun(run.paths[0], ())]
-    return run.selection, files_of_run(run, cutting.ranks)
+    return run.selection, _files(run, cutting)
 
 
-def files_of_run(run: Run, wanted: Collection[int] | None) -> list[FileOfRun]:
-    """Return the files that hold the ranks that are asked for, None for all.
-
-    Raises:
-        UsageError: a rank is not there.
-    """
-    ranks = run.within("all").of_ranks(_OF_FILES).whole
-    offsets = _offsets(ranks, run.opening.align, several=is_run(run.paths))
-    by_path: dict[Path, list[int]] = {}
-    for index, part in enumerate(ranks):
-        by_path.setdefault(Path(part.info.path), []).append(index)
-    if not is_run(run.paths):
-        by_path = {run.paths[0]: list(range(len(ranks)))}
-    files = [
-        FileOfRun(
-            path,
-            tuple(ranks.parts[i] for i in places),
-            offsets[places[0]],
-            _correction(ranks, places[0]),
-        )
-        for path, places in by_path.items()
-    ]
-    if wanted is None:
-        return files
-    known = {rank for file in files for rank in file.ranks}
-    missing = sorted(set(wanted) - known)
-    if missing:
-        here = ", ".join(map(str, sorted(known))) or "none"
-        raise UsageError(f"no rank {', '.join(map(str, missing))}: the trace has {here}")
-    return [file for file in files if not set(file.ranks).isdisjoint(wanted)]
-
-
-def _offsets(ranks: Ranks, align: Align, *, several: bool) -> list[int]:
-    """Return what was added to the times of each file to put all on one clock."""
-    epochs = [part.info.utc_epoch_ns for part in ranks]
-    known = [epoch for epoch in epochs if epoch is not None]
-    if not several or len(ranks) < 2 or align is Align.NONE or len(known) < len(epochs):
-        return [0] * len(epochs)
-    return [epoch - min(known) for epoch in known]
-
-
-def _correction(ranks: Ranks, index: int) -> ClockCorrection:
-    for process in ranks.parts[index].processes["process"]:
-        if int(process) in ranks.clocks:
-            return ranks.clocks[int(process)]
-    return ClockCorrection()
+def _files(run: Run, cutting: Cutting) -> list[FileOfRun]:
+    files = files_of_run(run, cutting.ranks)
+    _check_devices(files, cutting.devices)
+    return files
 
 
 def _request(file: FileOfRun, selection: Selection, cutting: Cutting, name: str) -> CutRequest:
@@ -278,7 +191,7 @@ def _request(file: FileOfRun, selection: Selection, cutting: Cutting, name: str)
         file.own(selection.window),
         selection.label,
         file.path.name,
-        _chosen(cutting.devices),
+        _devices(file, cutting.devices),
         processes,
         _chosen(cutting.tables),
         cutting.clip,
@@ -286,6 +199,26 @@ def _request(file: FileOfRun, selection: Selection, cutting: Cutting, name: str)
         is_packed=name.endswith(".gz"),
         span=span,
     )
+
+
+def _devices(file: FileOfRun, wanted: Collection[int] | None) -> frozenset[int] | None:
+    """Return the devices that are wanted as the file numbers them, None for all."""
+    if wanted is None or not file.parts:
+        return _chosen(wanted)
+    return frozenset(own for device, own in file.devices.items() if device in wanted)
+
+
+def _check_devices(files: Sequence[FileOfRun], wanted: Collection[int] | None) -> None:
+    """Check that one of the devices that are wanted worked, where this is known.
+
+    Raises:
+        UsageError: none of them did.
+    """
+    known = {device for file in files for device in file.devices}
+    if wanted is not None and known and known.isdisjoint(wanted):
+        here = ", ".join(map(str, sorted(known)))
+        asked = ", ".join(map(str, sorted(wanted)))
+        raise UsageError(f"no device {asked}: the trace has work of {here}")
 
 
 def _chosen(some: Collection[Any] | None) -> frozenset[Any] | None:

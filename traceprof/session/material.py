@@ -7,36 +7,32 @@ table, or the whole of a rank, is in memory.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import pairwise
-from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
 import pandas as pd
 
 from traceprof.errors import UsageError
-from traceprof.formats import open_trace, outline, secrets_in
+from traceprof.formats import open_trace, outline
 from traceprof.formats.base import LAUNCHING_TABLES, WINDOWED_TABLES, ReadOptions
-from traceprof.formats.runs.files import is_run
 from traceprof.formats.shared.narrowing import narrowed
-from traceprof.model.masking import MASK, masked_text
 from traceprof.model.ranks import Ranks
-from traceprof.model.tables import ABSENT, TABLES, ColumnKind
+from traceprof.model.tables import ABSENT, TABLES
 from traceprof.model.trace import Trace
 from traceprof.model.window import TimeWindow
 from traceprof.session.opening import rules_of
 from traceprof.session.run import Run
 from traceprof.session.selection import Selection
 
-__all__ = ["Material", "Part", "masked_frame"]
+__all__ = ["Material", "Part"]
 
 _SELF: Final = frozenset(name for name, table in TABLES.items() if not table.has_times)
 _IN_PARTS: Final = (*WINDOWED_TABLES, *LAUNCHING_TABLES)
 _ROWS_OF_PART: Final = 1 << 20
-_TEXTS_OF_MACHINE: Final = frozenset({"devices", "processes", "threads", "environment"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +56,6 @@ class Material:
     """
 
     run: Run
-    is_secret_kept: bool = False
     only_ranks: Collection[int] | None = None
     rows_of_part: int = field(default=_ROWS_OF_PART, repr=False)
 
@@ -69,7 +64,7 @@ class Material:
         """What the run says of itself; its events are read by `parts`, unless they must be all."""
         everything = self.run.within("all")
         tables = _SELF if self._is_in_parts else frozenset(TABLES)
-        ranks = everything.of_ranks(tables).whole.map(self._masked_trace)
+        ranks = everything.of_ranks(tables).whole
         return ranks if self.only_ranks is None else ranks.map(self._without_other_ranks)
 
     def _without_other_ranks(self, trace: Trace) -> Trace:
@@ -137,8 +132,11 @@ class Material:
 
     def _read(self, tables: frozenset[str], window: TimeWindow | None = None) -> Trace:
         known = self.ranks.parts[0]
-        options = ReadOptions(rules_of(self.run.opening), tables, window, known)
-        return self._masked_trace(open_trace(self.run.paths[0], options))
+        opening = self.run.opening
+        options = ReadOptions(
+            rules_of(opening), tables, window, known, keeps_secrets=opening.keeps_secrets
+        )
+        return open_trace(self.run.paths[0], options)
 
     def _whole_part(self, trace: Trace, tables: frozenset[str]) -> Part:
         if self.window is not None:
@@ -166,65 +164,6 @@ class Material:
             begins = None if is_first else first
             frames = {n: _begun(trace, n, begins, end) for n in TABLES if n in tables}
             yield self._part(frames, trace)
-
-    @cached_property
-    def _secrets(self) -> Sequence[str]:
-        """What the files tell to be secret."""
-        if self.is_secret_kept:
-            return ()
-        paths = dict.fromkeys(map(str, self.run.paths))
-        if is_run(self.run.paths):
-            whole = self.run.within("all").of_ranks(_SELF).whole
-            paths = dict.fromkeys(part.info.path for part in whole)
-        found = {one for path in paths if Path(path).exists() for one in secrets_in(path)}
-        return sorted(found, key=len, reverse=True)
-
-    def _masked_trace(self, trace: Trace) -> Trace:
-        if self.is_secret_kept:
-            return trace
-        changes = {name: self.masked(name, trace.table(name)) for name in TABLES}
-        return trace.with_tables(changes)
-
-    def masked(self, name: str, frame: pd.DataFrame) -> pd.DataFrame:
-        """Return rows of table ``name`` without secrets."""
-        return masked_frame(name, frame, self._secrets)
-
-    def masked_text(self, text: str) -> str:
-        """Return a text of an answer about the run without secrets."""
-        return text if self.is_secret_kept else masked_text(_without(text, self._secrets))
-
-
-def masked_frame(name: str, frame: pd.DataFrame, secrets: Sequence[str]) -> pd.DataFrame:
-    """Return rows of table ``name`` without ``secrets``, and without what tells to be one.
-
-    That is looked for in texts about the machine; what a program wrote into names of its ranges
-    is passed on as it is, as `traceprof.formats.cut` does.
-    """
-    changes: dict[str, Any] = {}
-    for column, kind in TABLES[name].columns.items():
-        if kind is ColumnKind.NAME and secrets:
-            shown = _masked_names(frame[column].array, secrets)
-            changes |= {} if shown is None else {column: shown}
-        elif kind is ColumnKind.TEXT and name in _TEXTS_OF_MACHINE:
-            changes[column] = [masked_text(_without(str(t), secrets)) for t in frame[column]]
-    return frame.assign(**changes) if changes else frame
-
-
-def _masked_names(names: pd.Categorical, secrets: Sequence[str]) -> pd.Categorical | None:
-    before = list(map(str, names.categories))
-    after = [_without(name, secrets) for name in before]
-    if after == before:
-        return None
-    numbers: dict[str, int] = {}
-    places = np.array([*(numbers.setdefault(n, len(numbers)) for n in after), -1], np.int64)
-    index = pd.Index(list(numbers), dtype=object)
-    return pd.Categorical.from_codes(places[names.codes], index)
-
-
-def _without(text: str, secrets: Sequence[str]) -> str:
-    for secret in secrets:
-        text = text.replace(secret, MASK)
-    return text
 
 
 def _overlapping(trace: Trace, name: str, window: TimeWindow) -> pd.DataFrame:

@@ -62,7 +62,9 @@ def open_files(
         TraceError: nothing is found, or what is found cannot be read.
         UsageError: the files that were named look like several runs.
     """
-    options = ReadOptions(rules_of(opening), tables, only_steps=only_steps)
+    options = ReadOptions(
+        rules_of(opening), tables, only_steps=only_steps, keeps_secrets=opening.keeps_secrets
+    )
     if is_run(paths):
         run = open_run(
             paths,
@@ -136,7 +138,9 @@ def read_window(
     Of ``tables`` those in ``read`` are there already, among them all that hold no events.
     """
     known = ranks.whole.parts[0]
-    options = ReadOptions(rules_of(opening), tables - read, window, known)
+    options = ReadOptions(
+        rules_of(opening), tables - read, window, known, keeps_secrets=opening.keeps_secrets
+    )
     kept = {name: known.table(name) for name in read}
     return ranks.map(lambda part: open_trace(part.info.path, options).with_tables(kept))
 

@@ -35,7 +35,8 @@ class Opening:
 
     ``jobs`` is in how many processes the ranks of a run are looked at (None: in as many as make
     sense), ``scheduler`` the address of the Dask cluster that does it, or `LOCAL` for one that is
-    started here. ``allow_missing``: ranks that cannot be read are left out.
+    started here. ``allow_missing``: ranks that cannot be read are left out. ``keeps_secrets``: what
+    is secret in a trace is not masked.
     """
 
     rules: Path | None = None
@@ -53,6 +54,7 @@ class Opening:
     jobs: int | None = 1
     scheduler: str = ""
     allow_missing: bool = False
+    keeps_secrets: bool = False
 
 
 def split_cluster(text: str) -> tuple[str, Path | None]:

@@ -121,7 +121,7 @@ class _Source:
             return
         for trace in self.run.of_ranks(events):
             for name in sorted(events):
-                yield name, self.material.masked(name, trace.table(name))
+                yield name, trace.table(name)
 
     @cached_property
     def steps(self) -> pd.DataFrame:

@@ -138,7 +138,7 @@ def _times_of_devices(trace: Trace) -> Mapping[int, DeviceTime]:
             device_memory=of_kernels.get((device, device_memory), nothing)
             | of_copies.get((device, _INSIDE), nothing),
         )
-        for device in {device for device, _ in (*of_kernels, *of_copies)}
+        for device in {*used_devices(trace), *(own for own, _ in (*of_kernels, *of_copies))}
     }
 
 

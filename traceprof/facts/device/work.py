@@ -11,6 +11,7 @@ import numpy.typing as npt
 import pandas as pd
 
 from traceprof.facts.cache import fact
+from traceprof.facts.device.times import used_devices
 from traceprof.facts.launches import Launches, launches_of
 from traceprof.model.activity import Activity
 from traceprof.model.grouping import rows_by_value
@@ -24,8 +25,9 @@ _BoolArray = npt.NDArray[np.bool_]
 
 @dataclass(frozen=True, slots=True, eq=False)
 class DeviceWork:
-    """The kernels and copies of one device in the whole recording, by start (at least one).
+    """The kernels and copies of one device in the whole recording, by start.
 
+    There are none where the recording is a part of one in which the device worked at other times.
     ``rows`` are their places among all kernels and, behind these, all copies; ``starts`` when they
     begin. ``by_end`` are the same rows by end, ``ends_sorted`` these ends.
     """
@@ -46,6 +48,8 @@ class DeviceWork:
         return self._row(self.by_end, place, place >= 0)
 
     def _row(self, rows: npt.NDArray[Any], place: _Int64Array, is_any: _BoolArray) -> _Int64Array:
+        if not len(rows):
+            return np.full(len(place), -1, np.int64)
         return np.where(is_any, rows[np.where(is_any, place, 0)], -1)
 
 
@@ -108,17 +112,16 @@ def work_of_devices(trace: Trace) -> Mapping[int, DeviceWork]:
         np.concatenate([table[name] for table in tables]) for name in ("start_ns", "end_ns")
     )
     device = np.concatenate([table["device"] for table in tables])
-    return {
-        number: _in_order(rows, starts[rows], ends[rows])
-        for number, rows in rows_by_value(device).items()
-    }
+    rows_of = dict.fromkeys(used_devices(trace), np.empty(0, np.int64))
+    rows_of.update(rows_by_value(device))
+    return {number: _in_order(rows, starts[rows], ends[rows]) for number, rows in rows_of.items()}
 
 
 def _in_order(rows: _Int64Array, starts: _Int64Array, ends: _Int64Array) -> DeviceWork:
     by_start = np.argsort(starts, kind="stable")
     rows, ends = rows[by_start], ends[by_start]
     by_end = np.argsort(ends, kind="stable")
-    small = np.min_scalar_type(-int(rows.max()) - 1)
+    small = np.min_scalar_type(-int(rows.max(initial=0)) - 1)
     return DeviceWork(
         rows=rows.astype(small),
         starts=starts[by_start],

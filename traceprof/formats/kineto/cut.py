@@ -17,7 +17,7 @@ from typing import IO, Any, Final, TypeAlias, cast
 import msgspec
 
 from traceprof.errors import TraceError
-from traceprof.formats.kineto.cut_note import NOTE, cut_window, note_of
+from traceprof.formats.kineto.cut_note import NOTE, cut_note, cut_note_in, note_of
 from traceprof.formats.kineto.cut_rewrite import clipped, header_shown, parsed, without_secrets
 from traceprof.formats.kineto.cut_rules import Related, Rules
 from traceprof.formats.kineto.json_stream import ByteSource, JsonArrayStream, TooDeepError
@@ -89,7 +89,11 @@ def _write(
         shown = text if request.keep_environment else header_shown(key, text)
         out.write(b",\n%b: %b" % (key, shown))
     notes = notes if isinstance(notes, list) else []
-    notes += [note_of(request, window)] if request.is_noted else []
+    before = cut_note_in(notes)
+    recorded, devices = related.recorded | before.recorded, related.devices | before.devices
+    if request.devices is not None:
+        devices &= request.devices
+    notes += [note_of(request, window, recorded, devices)] if request.is_noted else []
     out.write(b",\n%b: %b\n}\n" % (json.dumps(NOTE).encode(), json.dumps(notes).encode()))
     return n_events
 
@@ -117,7 +121,7 @@ class _Reading:
                 is_first = is_timed and (first is None or start < first)
                 if is_first and event.ph in PHASES and is_taken(event):
                     first = start
-        window = cut_window(self.stream.header)
+        window = cut_note(self.stream.header).window
         if window is not None:
             return window.start_ns if first is None else min(first, window.start_ns)
         if first is None:

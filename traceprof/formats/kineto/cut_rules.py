@@ -24,6 +24,7 @@ from traceprof.formats.kineto.categories import (
 from traceprof.formats.kineto.parse import NO_TIME, Batch, Event, whole
 from traceprof.model.cutting import CutRequest
 from traceprof.model.tables import ABSENT
+from traceprof.model.trace import DEVICE_TABLES
 from traceprof.model.window import TimeWindow
 
 __all__ = ["DEVICE", "Related", "Rules"]
@@ -42,6 +43,7 @@ _TABLES: Final = {
     **dict.fromkeys(OVERHEADS, ("overheads",)),
     **dict.fromkeys(MEMORY, ("samples",)),
 }
+_RECORDED: Final = {category: tables[0] for category, tables in _TABLES.items()}
 _ARROWS: Final = ("s", "t", "f")
 _OF_LAUNCHES: Final = frozenset({"ac2g", "async_cpu_to_gpu", "async_gpu"})
 _BEGINS: Final = 1
@@ -52,23 +54,28 @@ _ENDS: Final = 2
 class Related:
     """What belongs together: launches of what is in the window, and arrows with both ends there.
 
-    Until it is settled it holds all launches before the window, in 24 bytes each.
+    ``recorded`` are the tables that any event of the file belongs to, ``devices`` those of any
+    kernel or copy, of what is asked for. Until it is settled it holds all launches before the
+    window, in 24 bytes each.
     """
 
     launched: set[int] = field(default_factory=set)
     arrows: dict[Any, int] = field(default_factory=dict)
     early: dict[str, list[int]] = field(default_factory=dict)
     first_ns: int | None = None
+    recorded: set[str] = field(default_factory=set)
+    devices: set[int] = field(default_factory=set)
     _threads: dict[str, int] = field(default_factory=dict)
     _calls: list[npt.NDArray[np.int64]] = field(default_factory=list)
 
     def add(self, batch: Batch, rules: Rules) -> None:
         """Take note of the events of a run."""
         calls: list[tuple[int, int, int]] = []
+        self._note(batch, rules)
         starts, overlaps = batch.start_ns.tolist(), rules.overlaps(batch).tolist()
         for event, start, inside in zip(batch.events, starts, overlaps, strict=True):
+            category = event.cat or ""
             if event.ph == "X":
-                category = event.cat or ""
                 if inside and category in _WORK:
                     if rules.is_on_chosen(event):
                         self.launched.add(whole(event.arguments.correlation))
@@ -81,6 +88,18 @@ class Related:
                 self.arrows[key] = self.arrows.get(key, 0) | side
         if calls:
             self._calls.append(np.array(calls, np.int64))
+
+    def _note(self, batch: Batch, rules: Rules) -> None:
+        """Take note of what was recorded, and of which devices."""
+        for event, start in zip(batch.events, batch.start_ns.tolist(), strict=True):
+            table = _RECORDED.get(event.cat or "") if event.ph in ("X", "i") else None
+            if start == NO_TIME or table is None or not rules.is_asked_for(event):
+                continue
+            self.recorded.add(table)
+            if table == "kernels" and event.arguments.grid is not None:
+                self.recorded.add("kernel_shapes")
+            if table in DEVICE_TABLES:
+                self.devices.add(device_of(event))
 
     def settle(self) -> None:
         """Find the launches that lie before the window."""
@@ -123,8 +142,7 @@ class Rules:
         devices = self.request.devices
         if devices is None:
             return True
-        device = whole(event.arguments.device)
-        return (whole(event.pid) if device == ABSENT else device) in devices
+        return device_of(event) in devices
 
     def kept(self, batch: Batch, related: Related) -> Iterator[int]:
         """Yield which events of a run are kept."""
@@ -137,7 +155,7 @@ class Rules:
             elif event.ph in _ARROWS:
                 if self._keeps_arrow(event, related):
                     yield index
-            elif self._is_asked_for(event):
+            elif self.is_asked_for(event):
                 end = start + max(durations[index], 0)
                 if inside[index]:
                     is_kept = self._is_inside(event)
@@ -167,10 +185,17 @@ class Rules:
             return whole(event.id) in related.launched
         return related.arrows.get(_arrow(event)) == _BEGINS | _ENDS
 
-    def _is_asked_for(self, event: Event) -> bool:
+    def is_asked_for(self, event: Event) -> bool:
+        """Return whether an event is of a kind that is asked for."""
         category = event.cat or ""
         tables: tuple[str, ...] = _TABLES.get(category, ())
         return self.request.takes(frozenset({*tables, category}))
+
+
+def device_of(event: Event) -> int:
+    """Return the device that something ran on."""
+    device = whole(event.arguments.device)
+    return whole(event.pid) if device == ABSENT else device
 
 
 def _thread(event: Event) -> str:

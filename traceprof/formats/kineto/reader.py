@@ -25,7 +25,7 @@ from traceprof.formats.kineto.categories import (
     SYNCS,
 )
 from traceprof.formats.kineto.collectives import make_collectives
-from traceprof.formats.kineto.cut_note import cut_window
+from traceprof.formats.kineto.cut_note import cut_note
 from traceprof.formats.kineto.device import (
     make_copies,
     make_kernel_shapes,
@@ -84,7 +84,8 @@ def read(path: Path, options: ReadOptions) -> Trace:
     events = read_kineto_events(
         path, is_taken, phases=("X", "i"), with_shapes=options.wants("kernel_shapes")
     )
-    window = cut_window(events.header)
+    note = cut_note(events.header)
+    window = note.window
     if not len(events) and window is None:
         raise TraceError(f"{path}: {_why_nothing(events)}")
     begins = [] if window is None else [window.start_ns]
@@ -99,8 +100,10 @@ def read(path: Path, options: ReadOptions) -> Trace:
         "environment": make_environment(events.header),
     }
     info = make_info(path, events, zero_ns, FORMAT.name)
-    recorded = _recorded(tables) | ({"kernel_shapes"} if events.has_shapes else set())
-    trace = make_trace(info, tables, recorded)
+    has_rows = {name for name, frame in tables.items() if len(frame)}
+    has_rows |= {"kernel_shapes"} if events.has_shapes else set()
+    recorded = note.recorded_of(has_rows, _recorded(has_rows | note.recorded))
+    trace = make_trace(info, tables, recorded).with_worked(note.devices)
     if window is None:
         return trace
     covered = TimeWindow(window.start_ns - zero_ns, window.end_ns - zero_ns)
@@ -138,9 +141,9 @@ def _used_processes(tables: dict[str, pd.DataFrame]) -> np.ndarray:
     return used[used >= 0]
 
 
-def _recorded(tables: dict[str, pd.DataFrame]) -> set[str]:
+def _recorded(has_rows: set[str]) -> set[str]:
     """Return the tables that were asked for: CPU and CUDA are the profiler's two activities."""
-    recorded = {name for name, frame in tables.items() if len(frame)}
+    recorded = set(has_rows)
     if recorded & {"kernels", "copies", "api_calls"}:
         recorded |= {"kernels", "copies", "api_calls"}
     if recorded & {"host_ops", "ranges"}:

@@ -17,12 +17,13 @@ from traceprof.formats.nsys.cut_tables import DETAILS, is_known, model_tables, t
 from traceprof.formats.nsys.secrets import Passing, passing_of
 from traceprof.formats.nsys.target import physical_devices
 from traceprof.formats.sqlite.copying import DatabaseCopy, StoredTable, copying
-from traceprof.formats.sqlite.cut_note import NOTE, note_cut
-from traceprof.formats.sqlite.cut_strings import copy_strings, string_columns
+from traceprof.formats.sqlite.cut_note import NOTE, filled_tables, note_cut
+from traceprof.formats.sqlite.cut_strings import copy_strings, string_columns, text_by
 from traceprof.formats.sqlite.cut_times import Times, times_of
 from traceprof.formats.sqlite.database import Database
 from traceprof.formats.sqlite.table_names import quoted
 from traceprof.model.cutting import CutProgress, CutReport, CutRequest
+from traceprof.model.trace import DEVICE_TABLES
 
 __all__ = ["cut"]
 
@@ -38,6 +39,8 @@ _PROCESS: Final = "({} >> 24 & 16777215)"
 _NVTX: Final = "NVTX_EVENTS"
 _DEFINITIONS: Final = "eventType IN (33, 39, 75, 76)"
 """Categories, names of threads and domains: rows of NVTX that are no events."""
+_MADE_OF_OTHERS: Final = frozenset({"collectives"})
+"""What a table holds only where others tell, too."""
 _OPEN: Final = f"eventType IN ({NVTX_PUSH_POP}, {NVTX_START_END}) AND [end] IS NULL"
 
 
@@ -91,9 +94,30 @@ class _Cut:
                 self._copy_rest(table)
         if _STRINGS in copy.tables:
             self._copy_strings()
-        note_cut(copy, request, request.window)
+        note_cut(copy, request, request.window, self._recorded(), self._worked())
         copy.make_views()
         return CutReport(n_events, self.unknown, copy.left_out)
+
+    def _recorded(self) -> set[str]:
+        """Return the tables of the Trace that the whole file fills, as far as it tells by rows."""
+        found: set[str] = set()
+        for name in filled_tables(self.copy):
+            if self.request.takes(model_tables(name) | {name}):
+                found |= model_tables(name) - _MADE_OF_OTHERS
+        return found
+
+    def _worked(self) -> set[int]:
+        """Return the devices that worked in the whole file, of those that are asked for."""
+        found: set[int] = set()
+        for table in self._on_devices:
+            if self.request.is_noted and model_tables(table.name) & set(DEVICE_TABLES):
+                process = _PROCESS.format("globalPid")
+                rows = self.copy.execute(
+                    f"SELECT DISTINCT {process}, deviceId FROM source.{quoted(table.name)}"
+                    f" WHERE typeof(deviceId) = 'integer' AND {self._owners(table)}"
+                )
+                found |= {self.places.get(row, row[1]) for row in rows}
+        return found
 
     @cached_property
     def times(self) -> dict[str, Times]:
@@ -228,7 +252,17 @@ class _Cut:
             if table.name == _NVTX and "end" in shown:
                 end = self.request.reach.end_ns
                 shown["end"] = f"CASE WHEN {_OPEN} THEN {end} ELSE {shown['end']} END"
-        return self.copy.copy(table.name, condition, shown)
+        return self.copy.copy(table.name, condition, self._texts(table) | shown)
+
+    def _texts(self, table: StoredTable) -> dict[str, str]:
+        """Return what stands in place of texts that are in a table itself."""
+        name = table.name
+        if self.passing is None or name.startswith("ENUM_"):
+            return {}
+        texts = [column for column, kind in table.types.items() if kind in ("TEXT", "")]
+        if name in DETAILS or (name in self.times and is_known(name)):
+            return {column: text_by("event_text", quoted(column)) for column in texts}
+        return {column: self.passing.shown(name, column) for column in texts}
 
     def _kinds_of_ranges(self) -> str:
         if self.request.takes(frozenset({_NVTX, "ranges", "collectives"})):
@@ -273,11 +307,7 @@ class _Cut:
             condition = f"({self._of_calls(table)}) AND {self._owners(table)}"
         elif not is_known(name):
             self.unknown[name] = "kept whole"
-        shown = {}
-        if self.passing is not None and name not in DETAILS and not name.startswith("ENUM_"):
-            texts = [column for column, kind in table.types.items() if kind in ("TEXT", "")]
-            shown = {column: self.passing.shown(name, column) for column in texts}
-        self.copy.copy(name, condition, shown)
+        self.copy.copy(name, condition, self._texts(table))
 
     def _copy_strings(self) -> None:
         references = [

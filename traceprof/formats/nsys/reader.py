@@ -66,9 +66,10 @@ from traceprof.formats.shared.collectives import (
 )
 from traceprof.formats.shared.narrowing import from_first_launch
 from traceprof.formats.sqlite.conditions import Among
-from traceprof.formats.sqlite.cut_note import cut_window
+from traceprof.formats.sqlite.cut_note import cut_note
 from traceprof.formats.sqlite.database import ColumnType, Database, reading
 from traceprof.formats.sqlite.survey import EVENT_TABLES, SELF_DESCRIPTION, Survey, outline_from
+from traceprof.model.cut_note import CutNote
 from traceprof.model.frames import stack
 from traceprof.model.tables import empty_table
 from traceprof.model.trace import DEVICE_TABLES, Trace, make_trace
@@ -139,16 +140,23 @@ class _Reading:
         worked = None
         if options.wants("devices") and not all(map(options.reads_whole, DEVICE_TABLES)):
             worked = survey.worked(self.device_of)
-        recorded = _recorded(self.database, has_rows)
+        recorded = self._note.recorded_of(
+            has_rows, _recorded(self.database, has_rows | self._note.recorded)
+        )
         info = read_info(self.database, FORMAT.name)
         trace = make_trace(info, tables, recorded, self._span, worked)
+        trace = trace.with_worked(self._note.devices)
         return trace.with_warnings(*self._warnings(), *read_diagnostics(self.database))
 
     @property
     def _span(self) -> TimeWindow:
         """The time that the file covers: of a part of another file at least its window."""
-        window = cut_window(self.database)
+        window = self._note.window
         return self.survey.span if window is None else self.survey.span | window
+
+    @cached_property
+    def _note(self) -> CutNote:
+        return cut_note(self.database)
 
     @cached_property
     def survey(self) -> Survey:

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Final
 
 from traceprof.errors import TraceError
+from traceprof.formats.sqlite.cut_strings import codec_of, text_by
 from traceprof.formats.sqlite.table_names import quoted
 from traceprof.model.cutting import REMOVED
 from traceprof.model.masking import MASK, masked_text, secrets_of
@@ -60,7 +61,7 @@ class Passing:
 
     def shown(self, table: str, column: str) -> str:
         """Return the SQL of a text about machine and processes, in place of the column."""
-        text = _passed("system_text", quoted(column))
+        text = text_by("system_text", quoted(column))
         if table == "META_DATA_CAPTURE" and column == "value":
             return f"CASE WHEN name LIKE '%ENVIRONMENT%' THEN '{REMOVED}' ELSE {text} END"
         if table == "TARGET_INFO_SYSTEM_ENV" and column == "value":
@@ -74,14 +75,7 @@ class Passing:
 
     def shown_string(self, *, is_event: bool) -> str:
         """Return the SQL of a string that events refer to, or what is about the machine."""
-        return _passed("event_text" if is_event else "system_text", "t.value")
-
-
-def _passed(function: str, column: str) -> str:
-    return (
-        f"CASE WHEN typeof({column}) = 'text' THEN"
-        f" CAST({function}(CAST({column} AS BLOB)) AS TEXT) ELSE {column} END"
-    )
+        return text_by("event_text" if is_event else "system_text", "t.value")
 
 
 def _is_environment(text: str) -> bool:
@@ -91,8 +85,7 @@ def _is_environment(text: str) -> bool:
 
 def passing_of(connection: sqlite3.Connection, schema: str) -> Passing:
     """Return how the texts of an export are passed on, by what it says of its program."""
-    ((encoding,),) = connection.execute("PRAGMA encoding")
-    codec = {"UTF-16le": "utf-16-le", "UTF-16be": "utf-16-be"}.get(encoding, "utf-8")
+    codec = codec_of(connection)
     rows: list[tuple[str, str]] = []
     with suppress(sqlite3.OperationalError):  # not every version has that table
         rows = [

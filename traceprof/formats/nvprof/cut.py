@@ -14,12 +14,13 @@ from typing import Final
 from traceprof.formats.nvprof.file import PREFIX, open_nvprof
 from traceprof.formats.nvprof.host import END, START
 from traceprof.formats.sqlite.copying import DatabaseCopy, StoredTable, copying
-from traceprof.formats.sqlite.cut_note import NOTE, note_cut
-from traceprof.formats.sqlite.cut_strings import copy_strings, string_columns
+from traceprof.formats.sqlite.cut_note import NOTE, filled_tables, note_cut
+from traceprof.formats.sqlite.cut_strings import codec_of, copy_strings, string_columns, text_by
 from traceprof.formats.sqlite.cut_times import Times, times_of
 from traceprof.formats.sqlite.database import reading
 from traceprof.formats.sqlite.table_names import quoted
 from traceprof.model.cutting import CutProgress, CutReport, CutRequest
+from traceprof.model.masking import masked_text
 from traceprof.model.window import TimeWindow
 
 __all__ = ["cut"]
@@ -28,6 +29,8 @@ _STRINGS: Final = "StringTable"
 _STRING_COLUMNS: Final = frozenset(
     {"name", "domain", "fileName", "srcFile", "funcName", "varName", "kernelName"}
 )
+_EVENT, _MACHINE = range(2)
+"""Whose name a string is."""
 _MARKER: Final = PREFIX + "MARKER"
 _MARKER_DATA: Final = PREFIX + "MARKER_DATA"
 _DEVICE_TABLES: Final = frozenset(
@@ -89,6 +92,7 @@ class _Cut:
         self.window = _moved(request.reach, zero_ns)
         self.reach = self.window.start_ns
         self.unknown: dict[str, str] = {}
+        self._register_texts()
 
     def report(self) -> CutReport:
         """Write the copy; return what came of it."""
@@ -109,9 +113,50 @@ class _Cut:
             if name not in copy.n_copied and name != _STRINGS:
                 self._copy_rest(table)
         self._copy_strings()
-        note_cut(copy, self.request, _moved(self.request.window, self.zero_ns))
+        window = _moved(self.request.window, self.zero_ns)
+        note_cut(copy, self.request, window, self._recorded(), self._worked())
         copy.make_views()
         return CutReport(n_events, self.unknown, copy.left_out, self.zero_ns)
+
+    def _recorded(self) -> set[str]:
+        """Return the tables of the Trace that the whole file fills, as far as it tells by rows."""
+        known = [(name, _MODEL.get(name.removeprefix(PREFIX))) for name in filled_tables(self.copy)]
+        return {
+            own
+            for name, own in known
+            if own is not None and self.request.takes(frozenset({name, own}))
+        }
+
+    def _worked(self) -> set[int]:
+        """Return the devices that worked in the whole file, of those that are asked for."""
+        found: set[int] = set()
+        for name in _DEVICE_TABLES & self.copy.tables.keys():
+            if self.request.is_noted and self.copy.tables[name].has("deviceId"):
+                rows = self.copy.execute(
+                    f"SELECT DISTINCT deviceId FROM source.{quoted(name)}"
+                    f" WHERE typeof(deviceId) = 'integer' AND [start] > 0"
+                )
+                found |= {device for (device,) in rows}
+        chosen = self.request.devices
+        return found if chosen is None else found & chosen
+
+    def _register_texts(self) -> None:
+        """Give SQL the function ``machine_text``, of and to bytes, which masks secrets."""
+        codec = codec_of(self.copy.connection)
+
+        def without_secrets(text: bytes) -> bytes:
+            before = text.decode(codec, "surrogateescape")
+            after = masked_text(before)
+            return text if after == before else after.encode(codec, "surrogateescape")
+
+        self.copy.connection.create_function("machine_text", 1, without_secrets, deterministic=True)
+
+    def _texts(self, table: StoredTable) -> dict[str, str]:
+        """Return what stands in place of texts of a table that traceprof does not know."""
+        if self.request.keep_environment or table.name.startswith(PREFIX):
+            return {}
+        texts = [column for column, kind in table.types.items() if kind in ("TEXT", "")]
+        return {column: text_by("machine_text", quoted(column)) for column in texts}
 
     @cached_property
     def times(self) -> dict[str, Times]:
@@ -202,7 +247,7 @@ class _Cut:
         if self.request.clip:
             first = None if table.name in _DEVICE_TABLES else self.reach
             shown = self.times[table.name].clipped(self.window, first)
-        return self.copy.copy(table.name, condition, shown)
+        return self.copy.copy(table.name, condition, self._texts(table) | shown)
 
     def _copy_rest(self, table: StoredTable) -> None:
         """Copy a table without times: what belongs to events with these, others whole."""
@@ -215,15 +260,20 @@ class _Cut:
             calls = [f"SELECT correlationId FROM main.{n}" for n in _CALLS if n in self.copy.tables]
             kept = " UNION ".join(["SELECT call FROM launched", *calls])
             condition = f"correlationId IN ({kept})"
-        self.copy.copy(name, condition)
+        self.copy.copy(name, condition, self._texts(table))
 
     def _copy_strings(self) -> None:
         references = [
-            (name, column, 0)
+            (name, column, _MACHINE if name in _OF_THE_MACHINE else _EVENT)
             for name, table in self.copy.tables.items()
             if name not in (_STRINGS, NOTE)
             for column in string_columns(
                 table, _STRING_COLUMNS, is_known=name.startswith(PREFIX) or name in _OF_THE_MACHINE
             )
         ]
-        copy_strings(self.copy, _STRINGS, "_id_", references, lambda _: "t.value")
+
+        def shown(kind: int) -> str:
+            is_plain = kind == _EVENT or self.request.keep_environment
+            return "t.value" if is_plain else text_by("machine_text", "t.value")
+
+        copy_strings(self.copy, _STRINGS, "_id_", references, shown)

@@ -13,7 +13,7 @@ import numpy.typing as npt
 import pandas as pd
 import pydemumble
 
-from traceprof.formats.sqlite.cut_note import cut_window
+from traceprof.formats.sqlite.cut_note import cut_note
 from traceprof.formats.sqlite.database import NULL, Column, ColumnType, Database, categorical
 from traceprof.formats.sqlite.soundness import UnsoundRowsError
 from traceprof.model.kernel_names.user_rules import Rule
@@ -128,7 +128,7 @@ def open_nvprof(database: Database, rules: Sequence[Rule]) -> NvprofFile:
             first.append(start)
     if "timestamp" in database.columns(f"{PREFIX}MARKER"):
         first += _totals(database, f"{PREFIX}MARKER", f"min({whole('timestamp')})")
-    window = cut_window(database)
+    window = cut_note(database).window
     first.append(None if window is None else window.start_ns)
     zero_ns = min((int(start) for start in first if start is not None), default=0)
     return NvprofFile(database, rules, strings, zero_ns, _process(database), n_lost)

@@ -28,7 +28,7 @@ from traceprof.formats.nvprof.target import (
 )
 from traceprof.formats.shared.collectives import annotated_collectives
 from traceprof.formats.shared.narrowing import from_first_launch
-from traceprof.formats.sqlite.cut_note import cut_window
+from traceprof.formats.sqlite.cut_note import cut_note
 from traceprof.formats.sqlite.database import Database, reading
 from traceprof.formats.sqlite.survey import SELF_DESCRIPTION, Survey, outline_from
 from traceprof.model.tables import empty_table
@@ -89,13 +89,15 @@ class _Reading:
         if options.wants("devices") and not all(map(options.reads_whole, DEVICE_TABLES)):
             worked = survey.worked(lambda _, device: device)
         info = read_info(self.file, FORMAT.name)
-        trace = make_trace(info, tables, _recorded(has_rows), self._span, worked)
+        note = cut_note(self.file.database)
+        recorded = note.recorded_of(has_rows, _recorded(has_rows | note.recorded))
+        trace = make_trace(info, tables, recorded, self._span, worked).with_worked(note.devices)
         return trace.with_warnings(*self._warnings())
 
     @property
     def _span(self) -> TimeWindow:
         """The time that the file covers: of a part of another file at least its window."""
-        window, zero_ns = cut_window(self.file.database), self.file.zero_ns
+        window, zero_ns = cut_note(self.file.database).window, self.file.zero_ns
         if window is None:
             return self.survey.span
         return self.survey.span | TimeWindow(window.start_ns - zero_ns, window.end_ns - zero_ns)

@@ -3,15 +3,30 @@
 from __future__ import annotations
 
 import re
+import sqlite3
 from collections.abc import Callable, Collection, Iterable
 from typing import Final
 
 from traceprof.formats.sqlite.copying import DatabaseCopy, StoredTable
 from traceprof.formats.sqlite.table_names import quoted
 
-__all__ = ["copy_strings", "string_columns"]
+__all__ = ["codec_of", "copy_strings", "string_columns", "text_by"]
 
 _REFERS: Final = re.compile(r"StringId", re.IGNORECASE)
+
+
+def codec_of(connection: sqlite3.Connection) -> str:
+    """Return how a database writes texts, as Python calls it."""
+    ((encoding,),) = connection.execute("PRAGMA encoding")
+    return {"UTF-16le": "utf-16-le", "UTF-16be": "utf-16-be"}.get(encoding, "utf-8")
+
+
+def text_by(function: str, column: str) -> str:
+    """Return the SQL of a text that a ``function`` of and to bytes changes; others stay."""
+    return (
+        f"CASE WHEN typeof({column}) = 'text' THEN"
+        f" CAST({function}(CAST({column} AS BLOB)) AS TEXT) ELSE {column} END"
+    )
 
 
 def string_columns(table: StoredTable, known: Collection[str], *, is_known: bool) -> list[str]:
