@@ -74,7 +74,9 @@ def test_racks_of_the_command_line_add_to_those_of_the_file() -> None:
     assert racks(cluster, "node1", "node2", "node3") == ["a", "a", "b"]
 
 
-@pytest.mark.parametrize("text", ["", "node1", "=node1", "a=", "a=node[1-]", "a=node[x]"])
+@pytest.mark.parametrize(
+    "text", ["", "node1", "=node1", "a=", "a=node[1-]", "a=node[x]", "a=node[2-1]"]
+)
 def test_a_rack_that_makes_no_sense(text: str) -> None:
     with pytest.raises(UsageError):
         Cluster().with_rack(text)
@@ -87,6 +89,7 @@ def test_a_rack_that_makes_no_sense(text: str) -> None:
         "",
         "[hosts]\na = 'x'",
         "[hosts]\na = 1.5",
+        "[hosts]\na = '1-0'",
         "[racks]\na = 1",
         "[racks]\na = [1]",
         "[rack]\na = 'b'",

@@ -1,18 +1,31 @@
-"""The two campaigns: ``scripts/fuzz`` and ``scripts/faults``."""
+"""The campaigns: ``scripts/fuzz``, ``scripts/faults`` and ``scripts/bounds``."""
 
 from __future__ import annotations
 
 import argparse
 import random
 import shutil
+import sys
 import tempfile
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from tests.reliability import page
+from tests.reliability.bounds import (
+    GROWN,
+    corpus_files,
+    measure_files,
+    measure_shape,
+    traces,
+)
 from tests.reliability.campaign import Tried, run_campaign
 from tests.reliability.commands import serving
 from tests.reliability.faults import FAULTS
+from tests.reliability.pairs import pairs_of, small_traces, try_pairs
+from tests.reliability.shapes import SHAPES
+from tests.reliability.snapshot import is_copy, run_on_copy
+from tests.reliability.tally import Costs, Growth
 from tests.reliability.worker import answer
 from tests.reliability.workplace import Workplace
 
@@ -32,11 +45,19 @@ def main() -> None:
     faults.add_argument("--count", type=int, default=100, help="faults of each kind")
     faults.add_argument("--seed", type=int, default=1)
     faults.add_argument("--only", action="append", default=[], metavar="NAME")
-    for campaign in (fuzz, faults):
+    bounds = kinds.add_parser("bounds")
+    bounds.add_argument("--size", type=int, default=10_000, help="events of the larger shapes")
+    bounds.add_argument("--pairs", type=int, default=10**6, help="pairs of traces; default: all")
+    bounds.add_argument("--seed", type=int, default=1)
+    bounds.add_argument("--only", choices=("files", "shapes", "pairs"), action="append")
+    bounds.add_argument("--shape", action="append", default=[], metavar="NAME")
+    for campaign in (fuzz, faults, bounds):
         campaign.add_argument("--write", action="store_true", help="write docs/reliability.md")
     asked = parser.parse_args()
+    if not is_copy() and getattr(asked, "one", None) is None:
+        raise SystemExit(run_on_copy(sys.argv[1:]))
     with tempfile.TemporaryDirectory(prefix="traceprof-reliability-") as name:
-        run = _fuzz if asked.campaign == "fuzz" else _faults
+        run = {"fuzz": _fuzz, "faults": _faults, "bounds": _bounds}[asked.campaign]
         raise SystemExit(run(asked, Path(name)))
 
 
@@ -96,6 +117,40 @@ def _faults(asked: argparse.Namespace, folder: Path) -> int:
     if asked.write:
         page.keep_faults(tallies, asked.seed)
     return int(any(one.n_lost for one in tallies))
+
+
+def _bounds(asked: argparse.Namespace, folder: Path) -> int:
+    parts = asked.only or ("files", "shapes", "pairs")
+    beyond: list[str] = []
+    with serving(folder / "place") as server:
+        if "files" in parts:
+            costs = measure_files(server, corpus_files(folder / "corpus"), traces())
+            beyond += _told(page.rows_of_costs(costs), costs)
+            if asked.write:
+                page.keep_costs(costs)
+        if "shapes" in parts:
+            shapes = [one for one in SHAPES if not asked.shape or one.__name__ in asked.shape]
+            growths = []
+            for shape in shapes:
+                growths.append(measure_shape(server, shape, asked.size // GROWN))
+                beyond += _told([page.row_of_growth(growths[-1])], growths[-1:])
+            if asked.write:
+                page.keep_growths(growths)
+    if "pairs" in parts:
+        rng = random.Random(asked.seed)
+        chosen = pairs_of(small_traces(traces(), folder / "pieces"), rng, asked.pairs)
+        tally = try_pairs(chosen, folder / "out")
+        beyond += tally.defects
+        print(page.told_of_pairs(tally), *tally.defects, sep="\n", flush=True)
+        if asked.write:
+            page.keep_pairs(tally, asked.seed)
+    return int(bool(beyond))
+
+
+def _told(rows: Sequence[str], counted: Sequence[Costs | Growth]) -> list[str]:
+    beyond = [f"{one.name}: {text}" for one in counted for text in one.beyond]
+    print(*rows, *(f"    {text}" for text in beyond), sep="\n", flush=True)
+    return beyond
 
 
 if __name__ == "__main__":

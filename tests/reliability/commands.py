@@ -25,6 +25,8 @@ class Ended:
     stderr: str
     is_hit: bool
     """Whether the step that was to fail was reached."""
+    peak_bytes: int = 0
+    """The most memory that was resident, that of all modules included."""
 
     @property
     def is_one_line(self) -> bool:
@@ -77,8 +79,15 @@ class Server:
     def end(self) -> Ended:
         """Wait for the command that was started."""
         told = json.loads(self._streams()[1].readline())
-        texts = [_text(path) for path in self._said]
-        return Ended(told["code"], told["cpu_s"], *texts, is_hit=told["is_hit"])
+        stdout, stderr = (_text(path) for path in self._said)
+        return Ended(
+            told["code"],
+            told["cpu_s"],
+            stdout,
+            stderr,
+            is_hit=told["is_hit"],
+            peak_bytes=told["peak_bytes"],
+        )
 
     def run(self, arguments: Sequence[str | Path], **fault: Any) -> Ended:
         """Run a command to its end."""

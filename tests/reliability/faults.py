@@ -208,7 +208,7 @@ def little_memory(place: Workplace, _: Server, rng: random.Random, n: int) -> Fa
     tally = Faults("a limit of memory")
     for job in _jobs(rng, n):
         place.prepare(job)
-        program = _program(place, job, memory_bytes=rng.randrange(230, 480) * _MIB)
+        program = _program(place, job, memory_bytes=rng.randrange(100, 480) * _MIB)
         _, stderr = program.communicate()
         ended = Ended(program.returncode, 0.0, "", stderr, is_hit=True)
         tally.count(job.name, _harms_of_error(place, job, ended), ended.code)

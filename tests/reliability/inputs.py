@@ -28,6 +28,8 @@ class Question:
     arguments: tuple[str, ...]
     how: str
     trace: Path | None = None
+    judge: Callable[[int, str, str], str] | None = None
+    """Returns what is wrong with an exit code and what was printed and said; "" nothing."""
 
 
 Maker = Callable[[Path, random.Random], Question]
@@ -142,8 +144,30 @@ def hardware(folder: Path, rng: random.Random) -> Question:
 
 def cluster(folder: Path, rng: random.Random) -> Question:
     """A file of hosts and racks (TOML)."""
-    text = '[hosts]\nnode1 = "0-3"\nnode2 = "4,5"\n[racks]\nr1 = "node[1-2]"\nr2 = ["node3"]\n'
-    return _settings(folder, rng, "--cluster", text)
+    path, run = folder / "cluster.toml", folder / "run"
+    run.mkdir()
+    for rank in (0, 1):
+        (run / f"rank{rank}.sqlite").write_bytes(_example(f"rank{rank}"))
+    entries = [{"file": f"rank{i}.sqlite", "rank": i, "host": host} for i, host in enumerate("ab")]
+    (run / "manifest.json").write_text(json.dumps({"traceprof_run": 1, "ranks": entries}))
+    hosts = {name: rng.choice([*_RANKS_OF_HOSTS]) for name in rng.sample(("n1", "n2", "a"), 2)}
+    racks = {name: rng.choice([*_HOSTS_OF_RACKS]) for name in ("r1", "r2")[: rng.randrange(3)]}
+    text = "".join(
+        f"[{name}]\n" + "".join(f"{key} = {json.dumps(own)}\n" for key, own in table.items())
+        for name, table in (("hosts", hosts), ("racks", racks))
+    )
+    table = rng.choice(("hosts", "racks", "ranks") if racks else ("hosts", "ranks"))
+    command = ("show", table, str(run), "--json")
+    if rng.random() < 0.5:
+        path.write_text(text)
+        return Question(
+            (*command, "--cluster", str(path)),
+            "as written",
+            judge=lambda code, told, _: _wrong_places(hosts, racks, code, told),
+        )
+    how, text = _text(text, rng, mutations.changed_lines)
+    path.write_bytes(text.encode("utf-8", "surrogatepass"))
+    return Question((*command, "--cluster", str(path)), how)
 
 
 def logs(folder: Path, rng: random.Random) -> Question:
@@ -242,10 +266,19 @@ def windows(folder: Path, rng: random.Random) -> Question:
 def steps(folder: Path, rng: random.Random) -> Question:
     """Texts of `record`'s `--steps`, `--delay`, `--duration` and `--max-size`."""
     name = rng.choice(("--steps", "--delay", "--duration", "--max-size"))
-    text = _noise(rng, ("3..5", "..5", "3..", "10s", "1m", "5ms", "1GiB", "100 MB", "0", "-1"))
+    own = {"--steps": _STEP_NUMBERS, "--max-size": _SIZES}.get(name, _TIMES)
+    text = _noise(rng, own if rng.random() < 0.8 else (*_STEP_NUMBERS, *_SIZES, *_TIMES))
     # Nothing may be recorded here: what is asked for is refused, or the program is not found.
     command = ("--with", "torch", "-o", str(folder / "t.sqlite"), "--", "/no/such/program")
-    return Question(("record", f"{name}={text}", *command), name)
+    means = _has_meaning(name, text)
+
+    def judge(code: int, _: str, said: str) -> str:
+        if code == (5 if means else 2) and ("no such program" in said) == means:
+            return ""
+        return f"{name} {text!r} {'has' if means else 'has no'} meaning: exit {code}: {said[-200:]}"
+
+    asked = ("record", f"{name}={text}", *command)
+    return Question(asked, name, judge=None if means is None else judge)
 
 
 def spools(folder: Path, rng: random.Random) -> Question:
@@ -284,6 +317,75 @@ _PATTERNS: Final = ("step.*", "(", "(a+)+$", "h100-sxm", "[", "\\", "(?P<n>x)", 
 _LINKS: Final = ("pcie=gen4x16", "nic=400Gb/s", "nvlink=900GB/s", "x=1")
 _RACKS: Final = ("r1=node[1-4]", "r=node[1-", "r=[0-999999999]", "r=*", "=", "r=a,b")
 _SIGNS: Final = "0123456789.:#@&/\\\"'()[]{}*+?-_ eE%=,\x00\u202e\u0661\u221ens"
+
+
+_STEP_NUMBERS: Final = ("3..5", " 20 .. 30", "0..0", "7", "5..3", "..5", "3..", "0")
+_TIMES: Final = ("10s", "1min", "5ms", "1.5 s", ".5h", "+250us", "-1s", "1m", "7NS", "0s")
+_SIZES: Final = ("100 MB", "1GB", "64kB", "1.5T", "500", "1GiB", "0", "12 b")
+_RANKS_OF_HOSTS: Final = {
+    "0": {0},
+    "1": {1},
+    "0-1": {0, 1},
+    "1,0": {0, 1},
+    "5-7": {5, 6, 7},
+    "1-0": None,
+    "x": None,
+    "": None,
+    "0-": None,
+}
+"""How the ranks of a host may be written → the ranks; None: it means nothing."""
+_HOSTS_OF_RACKS: Final = {
+    "n1": {"n1"},
+    "n[1-2]": {"n1", "n2"},
+    "n[1,2]": {"n1", "n2"},
+    "n*": {"n1", "n2"},
+    "*": {"n1", "n2", "a", "b"},
+    "?": {"a", "b"},
+    "b": {"b"},
+    "z9": set(),
+    "n[2-1]": None,
+}
+
+
+def _wrong_places(hosts: dict[str, str], racks: dict[str, str], code: int, told: str) -> str:
+    """Return what is wrong with the places that two ranks got, one of the host a, one of b."""
+    ranks_of = {host: _RANKS_OF_HOSTS[text] for host, text in hosts.items()}
+    hosts_of = {rack: _HOSTS_OF_RACKS[text] for rack, text in racks.items()}
+    is_good = None not in (*ranks_of.values(), *hosts_of.values())
+    place, rack_of = {}, {}
+    for rank, recorded in enumerate("ab"):
+        own = [host for host, ranks in ranks_of.items() if ranks and rank in ranks]
+        is_good = is_good and len(own) < 2
+        place[rank] = (*own, recorded)[0]
+        found = [rack for rack, of_rack in hosts_of.items() if of_rack and place[rank] in of_rack]
+        is_good = is_good and len(found) < 2
+        rack_of[rank] = (*found, "")[0]
+    is_good = is_good and (not racks or any(rack_of.values()))
+    if (code == 0) != is_good:
+        return f"hosts {hosts}, racks {racks}: exit {code}"
+    lost = [host for host in place.values() if code == 0 and f'"{host}"' not in told]
+    return f"{lost} is not named" if lost and '"hosts"' in told else ""
+
+
+def _has_meaning(name: str, text: str) -> bool | None:
+    """Return whether a bound of a recording has a meaning; None: not judged."""
+    if len(text) > 200 or "\x00" in text or not text.isascii():
+        return None
+    if name == "--steps":
+        ends = [end.strip() for end in text.split("..")]
+        is_span = len(ends) <= 2 and all(map(str.isdecimal, ends))
+        return is_span and int(ends[0]) <= int(ends[-1])
+    number = text.strip().rstrip("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ")
+    unit = text.strip()[len(number) :].lower()
+    number = number.strip()
+    digits = number.removeprefix("+").replace(".", "", 1) if name != "--max-size" else number
+    if name == "--max-size":
+        parts = number.split(".")
+        is_number = len(parts) <= 2 and all(map(str.isdecimal, parts))
+        return is_number and unit in ("", "b", *(f"{one}{b}" for one in "kmgt" for b in ("", "b")))
+    if len(digits) > 17:
+        return None  # whether it fits
+    return digits.isdecimal() and unit in ("ns", "us", "ms", "s", "min", "h")
 
 
 def _noise(rng: random.Random, examples: tuple[str, ...]) -> str:

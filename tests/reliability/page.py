@@ -8,8 +8,16 @@ from datetime import UTC, datetime
 from typing import Any, Final
 
 from tests.reliability import inputs
+from tests.reliability.bounds import (
+    BYTES_PER_BYTE,
+    CPU_S_PER_MB,
+    FLOOR_BYTES,
+    FLOOR_CPU_S,
+    GROWN,
+    HEADROOM,
+)
 from tests.reliability.campaign import Tried
-from tests.reliability.tally import Faults
+from tests.reliability.tally import Costs, Faults, Growth, Pairs
 from tests.reliability.worker import ACCEPTED, CPU_S, DEFECT, MEMORY_BYTES, REFUSED, RIGHT
 from tests.requirements import ROOT
 
@@ -19,9 +27,9 @@ _VERDICTS: Final = (RIGHT, ACCEPTED, REFUSED, DEFECT)
 
 _HEAD: Final = f"""# Damaged files and failing machines
 
-Made by `scripts/fuzz --write` and `scripts/faults --write`; short runs of both are tests
-(`tests/reliability`), which CI runs. Both are reproducible: `scripts/fuzz --seed S --class C
---one N` makes an input again and says what became of it.
+Made by `scripts/fuzz --write`, `scripts/faults --write` and `scripts/bounds --write`; short runs
+are tests (`tests/reliability`), which CI runs. They are reproducible: `scripts/fuzz --seed S
+--class C --one N` makes an input again and says what became of it.
 
 ## Damaged files
 
@@ -48,6 +56,30 @@ not be done is said in one line. A step of writing is each opening, renaming, li
 making of a file, and each connection to a database. *failed*: how many of the commands could not do
 what was asked, or were ended.
 """
+_BOUNDS: Final = f"""
+## Bounds
+
+Made by `scripts/bounds --write`. Of a file of n bytes (unpacked, where it is gzipped) every
+command below takes at most {FLOOR_BYTES >> 20} MiB + {BYTES_PER_BYTE} n of memory, Python and all
+modules included, and {FLOOR_CPU_S} s + {CPU_S_PER_MB} s per MB of CPU time on a slow machine. Each
+was run on every real trace, and three in turn on every file of `tests/corpus`, in a process of
+its own and with nothing kept; *share* is the most that one took of the memory it may.
+"""
+_GROWTH: Final = f"""
+Time grows no faster than the file: each of these shapes was written twice, the second time
+{GROWN} times as large, and all commands asked about both. *grew* is the most that the CPU time of
+one of them did: up to {HEADROOM:g} times {GROWN} is allowed for n log n and a busy machine, what is
+quadratic would be {GROWN * GROWN}. What has a row for each pair of rows, such as the host's work in
+the gaps of 10 000 devices of one process, is refused in one line above 32 pairs a row.
+"""
+_PAIRS: Final = """
+## Any two traces as a run
+
+A run's files come from one program; those of two have no clock, collectives, steps, devices or
+tables in common. Of pairs of real traces (pieces of them, of at most 600 kernels, each also with
+itself) a manifest made runs of two ranks, of which every analysis was asked, and one of `analyze`,
+`report`, `timeline`, `elastic` and `nodes`.
+"""
 _TAIL: Final = """
 ## What is not covered
 
@@ -56,8 +88,6 @@ _TAIL: Final = """
   against others by the tests of truth.
 - Files of gigabytes, network file systems, other systems than Linux, power that fails: that data
   is on the disk before it gets its name is written, not tested by pulling a plug.
-- Memory of less than 230 MB: where threads cannot start, Arrow's allocator may end the program
-  while it is loaded, before any line of ours.
 - Two faults at once, and a second Ctrl-C while the first one tidies up.
 - `recover`, and `record` under nsys and nvprof: see `tests/recording`; here it is the embedded
   recorder.
@@ -82,7 +112,8 @@ def keep_inputs(tried: Sequence[Tried], seed: int) -> None:
     rows = [
         {"class": one.name, **{name: one.verdicts[name] for name in _VERDICTS}} for one in tried
     ]
-    _keep("inputs", seed, rows)
+    known = json.loads(_COUNTS.read_text())["inputs"]["rows"] if _COUNTS.exists() else []
+    _keep("inputs", seed, _replaced(known, rows, "class"))
 
 
 def keep_faults(tallies: Sequence[Faults], seed: int) -> None:
@@ -92,12 +123,105 @@ def keep_faults(tallies: Sequence[Faults], seed: int) -> None:
         for one in tallies
     ]
     known = json.loads(_COUNTS.read_text())["faults"]["rows"] if _COUNTS.exists() else []
-    new = {row["fault"] for row in rows}
-    if len(rows) < len(known):  # some of them were tried again
-        added = {row["fault"]: row for row in rows}
-        rows = [added.get(row["fault"], row) for row in known]
-        assert new <= {row["fault"] for row in rows}
-    _keep("faults", seed, rows)
+    _keep("faults", seed, _replaced(known, rows, "fault"))
+
+
+def rows_of_costs(costs: Sequence[Costs]) -> list[str]:
+    """Return the table of what commands take."""
+    return _rows_of_costs([_of_costs(one) for one in costs])
+
+
+def row_of_growth(one: Growth) -> str:
+    """Return one row of the table of shapes."""
+    return _row_of_growth(_of_growth(one))
+
+
+def told_of_pairs(tally: Pairs) -> str:
+    """Return what became of pairs of traces, in a sentence."""
+    return _told_of_pairs({"pairs": tally.n_pairs, **{v: tally.verdicts[v] for v in _VERDICTS}})
+
+
+def keep_costs(costs: Sequence[Costs]) -> None:
+    """Keep what commands took of files, and write the page."""
+    _keep("costs", 0, [_of_costs(one) for one in costs])
+
+
+def keep_growths(growths: Sequence[Growth]) -> None:
+    """Keep how costs grew with the files, and write the page."""
+    _keep("growth", 0, [_of_growth(one) for one in growths])
+
+
+def keep_pairs(tally: Pairs, seed: int) -> None:
+    """Keep what became of pairs of traces, and write the page."""
+    counts = {verdict: tally.verdicts[verdict] for verdict in _VERDICTS}
+    _keep("pairs", seed, [{"pairs": tally.n_pairs, **counts}])
+
+
+def _of_costs(one: Costs) -> dict[str, Any]:
+    return {
+        "command": one.name,
+        "files": one.n_files,
+        "cpu_s": round(one.most_cpu_s, 1),
+        "mib": one.most_bytes >> 20,
+        "share": round(one.share, 2),
+        "beyond": len(one.beyond),
+    }
+
+
+def _rows_of_costs(rows: Sequence[dict[str, Any]]) -> list[str]:
+    lines = ["| command | files | most CPU s | most MiB | share | beyond |"]
+    lines.append("|---|--:|--:|--:|--:|--:|")
+    for row in rows:
+        cells = (row["files"], row["cpu_s"], row["mib"], f"{row['share']:.0%}", row["beyond"])
+        lines.append(f"| `{row['command']}` | {' | '.join(map(str, cells))} |")
+    return lines
+
+
+def _of_growth(one: Growth) -> dict[str, Any]:
+    return {
+        "shape": one.about,
+        "n": one.n,
+        "grew": round(one.ratio, 1),
+        "command": one.command,
+        "cpu_s": round(one.most_cpu_s, 1),
+        "mib": one.most_bytes >> 20,
+        "beyond": len(one.beyond),
+    }
+
+
+def _row_of_growth(row: dict[str, Any]) -> str:
+    cells = (row["grew"], f"`{row['command']}`", row["cpu_s"], row["mib"], row["beyond"])
+    return f"| {row['shape']} | {row['n']} | {' | '.join(map(str, cells))} |"
+
+
+def _told_of_pairs(row: dict[str, Any]) -> str:
+    n_asked = sum(row[verdict] for verdict in _VERDICTS)
+    return (
+        f"{row['pairs']} pairs, {n_asked} questions: {row[ACCEPTED]} answered, {row[REFUSED]} in "
+        f"one line why not (not recorded, no steps in common), {row[DEFECT]} defects."
+    )
+
+
+def _bounds_of(counts: dict[str, Any]) -> list[str]:
+    lines = [_BOUNDS]
+    if "costs" in counts:
+        lines += _rows_of_costs(counts["costs"]["rows"])
+    if "growth" in counts:
+        lines += [_GROWTH, "| shape | events | grew | of | most CPU s | most MiB | beyond |"]
+        lines.append("|---|--:|--:|---|--:|--:|--:|")
+        lines += [_row_of_growth(row) for row in counts["growth"]["rows"]]
+    if "pairs" in counts:
+        made = counts["pairs"]
+        told = _told_of_pairs(made["rows"][0])
+        lines += [_PAIRS, told, "", f"Seed {made['seed']}, {made['day']}."]
+    return lines
+
+
+def merge_counts(before: dict[str, Any], after: dict[str, Any]) -> None:
+    """Keep what a campaign on a copy of the checkout counted, and write the page."""
+    for name, made in after.items():
+        if made != before.get(name):
+            _keep(name, made["seed"], made["rows"], made["day"])
 
 
 def page_of(counts: dict[str, Any]) -> str:
@@ -115,16 +239,27 @@ def page_of(counts: dict[str, Any]) -> str:
         f"| **all** | {_sum(made, 'injected')} | {_sum(made, 'failed')} | "
         f"{_sum(made, 'injected') - _sum(made, 'lost')} | {_sum(made, 'lost')} |"
     ]
-    lines += ["", f"Seed {made['seed']}, {made['day']}.", _TAIL.rstrip(), ""]
+    lines += ["", f"Seed {made['seed']}, {made['day']}.", *_bounds_of(counts), _TAIL.rstrip(), ""]
     return "\n".join(lines)
 
 
-def _keep(name: str, seed: int, rows: list[dict[str, Any]]) -> None:
+def _keep(name: str, seed: int, rows: list[dict[str, Any]], day: str = "") -> None:
     counts = json.loads(_COUNTS.read_text()) if _COUNTS.exists() else {}
-    counts[name] = {"seed": seed, "day": f"{datetime.now(UTC):%Y-%m-%d}", "rows": rows}
+    counts[name] = {"seed": seed, "day": day or f"{datetime.now(UTC):%Y-%m-%d}", "rows": rows}
     _COUNTS.write_text(json.dumps(counts, indent=1) + "\n")
     if {"inputs", "faults"} <= set(counts):
         _PAGE.write_text(page_of(counts))
+
+
+def _replaced(
+    known: list[dict[str, Any]], rows: list[dict[str, Any]], name: str
+) -> list[dict[str, Any]]:
+    """Return the rows; where only some were tried again, among those that are known."""
+    if len(rows) >= len(known):
+        return rows
+    added = {row[name]: row for row in rows}
+    assert added.keys() <= {row[name] for row in known}
+    return [added.get(row[name], row) for row in known]
 
 
 def _sum(made: dict[str, Any], name: str) -> int:

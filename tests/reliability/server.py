@@ -71,6 +71,8 @@ def run_command(asked: dict[str, Any], hit: mmap.mmap) -> None:
     if "memory_bytes" in asked:
         used = int(open("/proc/self/statm").read().split()[0]) * resource.getpagesize()
         resource.setrlimit(resource.RLIMIT_AS, (used + asked["memory_bytes"],) * 2)
+    if "cpu_s" in asked:
+        resource.setrlimit(resource.RLIMIT_CPU, (asked["cpu_s"],) * 2)
     if "clock_offset_s" in asked:
         jump_clock(asked["clock_offset_s"])
     if "user" in asked:
@@ -128,16 +130,18 @@ def serve() -> None:
     for line in sys.stdin:
         asked = json.loads(line)
         hit[0] = 0
-        before = resource.getrusage(resource.RUSAGE_CHILDREN)
         child = os.fork()
         if not child:
             run_command(asked, hit)
         print(json.dumps({"pid": child}), flush=True)
-        _, status = os.waitpid(child, 0)
-        after = resource.getrusage(resource.RUSAGE_CHILDREN)
-        cpu_s = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
-        code = os.waitstatus_to_exitcode(status)
-        print(json.dumps({"code": code, "cpu_s": cpu_s, "is_hit": bool(hit[0])}), flush=True)
+        _, status, used = os.wait4(child, 0)
+        told = {
+            "code": os.waitstatus_to_exitcode(status),
+            "cpu_s": used.ru_utime + used.ru_stime,
+            "peak_bytes": used.ru_maxrss << 10,
+            "is_hit": bool(hit[0]),
+        }
+        print(json.dumps(told), flush=True)
 
 
 if __name__ == "__main__":

@@ -11,10 +11,20 @@ from pathlib import Path
 import pytest
 
 from tests.reliability import page
+from tests.reliability.bounds import (
+    FLOOR_BYTES,
+    ask,
+    bound_bytes,
+    corpus_files,
+    traces,
+)
 from tests.reliability.campaign import run_campaign
 from tests.reliability.commands import Server, serving
 from tests.reliability.faults import FAULTS, Injector, eight_at_once, full_disks
 from tests.reliability.inputs import CLASSES
+from tests.reliability.pairs import pairs_of, small_traces, try_pairs
+from tests.reliability.shapes import streams
+from tests.reliability.worker import ACCEPTED, REFUSED
 from tests.reliability.workplace import JOBS, Workplace
 from tests.requirements import ROOT
 from traceprof.cli.commands import COMMANDS
@@ -38,6 +48,33 @@ def test_faults_lose_nothing(place: Workplace, server: Server, inject: Injector)
     tally = inject(place, server, random.Random(3), 2)
     assert tally.lost == []
     assert tally.injected or inject is full_disks  # which takes root
+
+
+def test_every_file_of_the_corpus_takes_no_more_memory_than_it_may(
+    server: Server, tmp_path: Path
+) -> None:
+    beyond = []
+    for number, path in enumerate(corpus_files(tmp_path / "corpus")):
+        question = ("analyze",) if number % 8 == 0 else ("show", "kernels,quality")
+        ended = ask(server, question, path)
+        if ended.peak_bytes > bound_bytes(path) or ended.code not in range(5):
+            beyond.append(f"{path.name}: exit {ended.code}, {ended.peak_bytes} bytes")
+    assert beyond == []
+
+
+def test_memory_beyond_the_bound_is_seen(server: Server, tmp_path: Path) -> None:
+    path = streams(tmp_path, 20)
+    least = ask(server, ("info",), path).peak_bytes
+    assert 30 << 20 < least <= bound_bytes(path) == FLOOR_BYTES + 24 * path.stat().st_size
+
+
+@pytest.mark.traces
+def test_any_two_traces_are_a_run(tmp_path: Path) -> None:
+    chosen = random.Random(3).sample(traces(), 3)
+    pairs = pairs_of(small_traces(chosen, tmp_path / "pieces"), random.Random(3), 2)
+    tally = try_pairs(pairs, tmp_path / "out")
+    assert tally.defects == []
+    assert tally.verdicts[ACCEPTED] > tally.verdicts[REFUSED]
 
 
 def test_damaged_files_give_right_numbers_or_one_line(tmp_path: Path) -> None:

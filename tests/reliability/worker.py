@@ -91,11 +91,16 @@ def _asked(question: Question) -> tuple[str, str]:
     if done.exception is not None and not isinstance(done.exception, SystemExit):
         where = traceback.format_exception(done.exception)
         return DEFECT, f"{' '.join(question.arguments)}: {''.join(where)[-1500:]}"
+    wrong = question.judge(done.exit_code, done.stdout, done.stderr) if question.judge else ""
+    if wrong:
+        return DEFECT, f"{' '.join(question.arguments)}: {wrong}"
     if done.exit_code in _DOCUMENTED:
         lines = done.stderr.rstrip("\n").split("\n")
         is_usage = lines[0].startswith("Usage:")
         errors = [line for line in lines if line.startswith("traceprof: ")]
         is_line = bool(errors) and errors == lines and len(lines) <= 3
+        if is_line and question.judge:
+            return RIGHT, ""
         return (REFUSED, "") if is_line or is_usage else (DEFECT, said)
     if done.exit_code != 0:
         return DEFECT, said

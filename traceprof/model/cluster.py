@@ -178,6 +178,8 @@ def _numbers(text: str, where: str) -> Iterator[tuple[int, int]]:
         if match is None:
             raise UsageError(f"{where}: {text!r} are not numbers such as 0-7,12")
         first, last = match[1], match[2] or match[1]
+        if int(last) < int(first):
+            raise UsageError(f"{where}: {part} ends before it begins")
         if int(last) - int(first) > _MOST_NUMBERS:
             raise UsageError(f"{where}: {part} are too many")
         for number in range(int(first), int(last) + 1):

@@ -138,6 +138,18 @@ def test_the_page_opens_with_the_verdict_the_steps_and_the_best_advice() -> None
     assert "ranges" not in full
 
 
+@pytest.mark.parametrize("n", [1, 3])
+def test_a_device_of_which_nothing_was_recorded_has_no_shares(n: int) -> None:
+    told = devices(n)
+    own = told.results["breakdown"]
+    columns = [name for name in own.tables["devices"] if name.endswith("_ns")]
+    tables = {name: table.assign(**dict.fromkeys(columns, 0)) for name, table in own.tables.items()}
+    nothing = replace(told, results={"breakdown": replace(own, tables=tables)})
+    text = render("text", nothing)
+    assert "██" not in text
+    assert re.search(r"– compute" if n > 1 else r"compute +0 ns +–", text)
+
+
 @pytest.mark.parametrize("n", [1, 2, 3])
 def test_few_devices_are_shown_in_full_many_in_a_line_each(n: int) -> None:
     text = render("text", devices(n))

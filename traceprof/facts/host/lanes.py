@@ -175,6 +175,8 @@ def innermost_pieces(
     open_at = np.flatnonzero(owner >= 0)
     for _ in range(_FEW_ROUNDS):
         open_at = open_at[ends[owner[open_at]] <= edges[open_at]]
+        if not len(open_at):
+            break
         owner[open_at] = around[owner[open_at]]
         open_at = open_at[owner[open_at] >= 0]
     open_at = open_at[ends[owner[open_at]] <= edges[open_at]]

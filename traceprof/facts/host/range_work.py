@@ -64,6 +64,8 @@ def is_outermost_of(codes: _Int64Array, parent: _Int64Array) -> npt.NDArray[np.b
     for _ in range(_FEW_ROUNDS):
         inside = above >= 0
         rows, above = rows[inside], above[inside]
+        if not len(rows):
+            break
         outermost[rows[codes[above] == codes[rows]]] = False
         above = parent[above]
     return outermost if not len(rows) else ~has_alike_around(codes, parent)

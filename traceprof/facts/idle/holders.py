@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Final
+from dataclasses import dataclass
+from typing import Final, Self
 
 import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
-from traceprof.facts.host.lanes import Doing, Lanes
+from traceprof.facts.host.lanes import Doing, Lane, Lanes
+from traceprof.model.grouping import rows_by_value
 from traceprof.model.intervals import Intervals, overlapping_pairs
 
 __all__ = ["BY", "LAUNCHING", "OTHER", "chosen_pieces", "pieces_of_parts"]
@@ -32,10 +34,15 @@ def pieces_of_parts(parts: pd.DataFrame, lanes: Lanes) -> pd.DataFrame:
     starts, ends, thread = (
         parts[name].to_numpy(np.int64) for name in ("start_ns", "end_ns", "thread")
     )
-    process = parts["process"].to_numpy(np.int64)
+    of_processes = {
+        process: _Parts.of(rows, starts, ends)
+        for process, rows in rows_by_value(parts["process"]).items()
+    }
     found = [np.empty((7, 0), np.int64)]
     for number, lane in enumerate(lanes.lanes):
-        rows = np.flatnonzero(process == lane.process)
+        if lane.process not in of_processes:
+            continue
+        rows = of_processes[lane.process].within(lane)
         place, piece = overlapping_pairs(starts[rows], ends[rows], lane.starts, lane.ends)
         part = rows[place]
         found.append(
@@ -54,6 +61,29 @@ def pieces_of_parts(parts: pd.DataFrame, lanes: Lanes) -> pd.DataFrame:
     names = ("part", "start_ns", "end_ns", "name", "operator", "lane", "is_own")
     pieces = pd.DataFrame(dict(zip(names, np.concatenate(found, axis=1), strict=True)))
     return pieces.assign(doing=lanes.doing[pieces["name"].to_numpy()])
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Parts:
+    """The parts of gaps of a process by their starts, and how far those up to each reach."""
+
+    rows: _Int64Array
+    starts: _Int64Array
+    reach: _Int64Array
+
+    @classmethod
+    def of(cls, rows: _Int64Array, starts: _Int64Array, ends: _Int64Array) -> Self:
+        """Return the parts ``rows``."""
+        rows = rows[np.argsort(starts[rows], kind="stable")]
+        return cls(rows, starts[rows], np.maximum.accumulate(ends[rows]))
+
+    def within(self, lane: Lane) -> _Int64Array:
+        """Return the parts, in their order, that can overlap what a thread was in."""
+        if not len(lane.starts):
+            return self.rows[:0]
+        first = np.searchsorted(self.reach, lane.starts[0], side="right")
+        last = np.searchsorted(self.starts, lane.ends[-1], side="left")
+        return np.sort(self.rows[first:last])
 
 
 def chosen_pieces(parts: pd.DataFrame, pieces: pd.DataFrame) -> _Int64Array:

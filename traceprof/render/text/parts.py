@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Final
 
@@ -68,7 +69,7 @@ def _in_a_line(row: Row) -> RenderableType:
     line = Text(f"GPU {row['device']:>3} ", style="bold")
     line.append_text(_bar(_shares(row), _SHORT_BAR_WIDTH))
     for part in (PART_STYLES[0], PART_STYLES[-1]):
-        ratio = format_ratio(row[part.column] / row["duration_ns"])
+        ratio = format_ratio(_share(row, part.column))
         line.append(f"{'  ' if part is PART_STYLES[0] else ' '}{ratio:>7} {part.label}", "dim")
     return line
 
@@ -80,11 +81,21 @@ def _mean(total: Row, n_devices: int) -> Iterator[RenderableType]:
 
 
 def _shares(row: Row) -> list[float]:
-    return [row[part.column] / row["duration_ns"] for part in PART_STYLES]
+    return [_share(row, part.column) for part in PART_STYLES]
+
+
+def _share(row: Row, column: str) -> float:
+    """Return the share of the time; NaN where nothing was recorded of the device in the window."""
+    return row[column] / row["duration_ns"] if row["duration_ns"] else math.nan
 
 
 def _bar(shares: Sequence[float], width: int) -> Text:
-    """Return a bar of ``width`` cells; a part that is there gets at least one."""
+    """Return a bar of ``width`` cells; a part that is there gets at least one.
+
+    Of shares that are not known it is blank.
+    """
+    if not all(map(is_known, shares)):
+        return Text(" " * (2 + width))
     cells = [max(1, round(width * share)) if share else 0 for share in shares]
     cells[cells.index(max(cells))] += width - sum(cells)
     bar = Text("  ")
@@ -103,7 +114,7 @@ def _legend(row: Row, n_devices: int) -> Table:
         name = Text(f"  {part.glyph} ", style=part.category.dark)
         name.append(part.label, style="default")
         duration = format_duration(ns / n_devices).rjust(9)
-        legend.add_row(name, duration, format_ratio(ns / row["duration_ns"]).rjust(7))
+        legend.add_row(name, duration, format_ratio(_share(row, part.column)).rjust(7))
     return legend
 
 
