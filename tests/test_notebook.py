@@ -65,6 +65,11 @@ def test_it_opens_has_windows_tables_queries_and_compares(executed: Any) -> None
     assert _shown(executed, "total = ")["text/plain"] == words
     table = _numbers(_shown(executed, "steady.breakdown()")["text/html"], "all devices")
     assert f"{total['compute_ns'] / 1e6:.1f} ms" in table
+    advice = _shown(executed, "before.findings()")["text/html"]
+    first = before.findings().table.iloc[0]
+    assert advice.count("<li><b>") == 2
+    assert f"saves {first['saving_ns'] / 1e6:.3f} ms (23.7 %, measured)" in advice
+    assert f"--window {first['window']}" in advice
     assert "ampere_bf16_s16816gemm" in _shown(executed, "steady.query(")["text/html"]
     found = tp.compare(TRACES / "before.sqlite.gz", TRACES / "after.sqlite.gz")
     shown = unescape(_shown(executed, "found = tp.compare(")["text/html"])

@@ -246,8 +246,11 @@ def opens_traces(command: Callable[..., None]) -> Callable[..., None]:
 
     @wraps(command)
     def opened(**given: Any) -> None:
+        from traceprof.cli.reading import told_while_reading
+
         said = {name: given.pop(name) for name in _OPENING}
-        command(**given, opening=_opening(**said))
+        with told_while_reading(given.get("trace") or []):
+            command(**given, opening=_opening(**said))
 
     vars(opened).pop("__wrapped__")
     opened.__signature__ = signature.replace(parameters=[*own, *more])  # type: ignore[attr-defined]

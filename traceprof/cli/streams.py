@@ -7,6 +7,7 @@ import sys
 from contextlib import suppress
 from typing import TextIO
 
+from traceprof.cli.reading import end_reading
 from traceprof.errors import UsageError
 
 __all__ = ["say", "write_out"]
@@ -19,6 +20,7 @@ def write_out(data: bytes) -> None:
         BrokenPipeError: who read it went away.
         UsageError: it cannot be written.
     """
+    end_reading()
     if sys.stdout is None:
         raise UsageError("standard output is closed: nothing can be printed")
     try:
@@ -34,6 +36,7 @@ def write_out(data: bytes) -> None:
 
 def say(text: str) -> None:
     """Write ``text`` to standard error, if anybody can read it: an exit code is told anyway."""
+    end_reading()
     if sys.stderr is None:
         return
     try:

@@ -8,20 +8,23 @@ from typing import Final
 from traceprof.comparison.accuracy.spec import CURVE_NAME
 from traceprof.comparison.elastic.spec import TIMELINE_NAME
 from traceprof.comparison.scaling.spec import NAME as SCALING
-from traceprof.model.results import Result
+from traceprof.model.results import Result, Unit
 from traceprof.render.accuracy_chart import curve_chart
 from traceprof.render.base import Answered, Options
+from traceprof.render.briefing import findings_for_people
 from traceprof.render.elastic_chart import elastic_chart, elastic_style
 from traceprof.render.escape import html_list, html_text
-from traceprof.render.formatting import sentences
+from traceprof.render.formatting import sentences, value_text
 from traceprof.render.page.document import write_document
 from traceprof.render.page.tables import html_table
 from traceprof.render.scaling_chart import scaling_charts, scaling_style
 from traceprof.render.sections import Section, head_of, sections_of
-from traceprof.render.shown import further_tables, table_for_people
+from traceprof.render.shown import Row, further_tables, table_for_people
+from traceprof.render.wording import saving_words
 
 __all__ = ["RENDER", "piece_of_html", "result_html"]
 
+_ADVICE: Final = "findings"
 _MOST_ROWS: Final = 100
 _CHARTS: Final[Mapping[str, Callable[[Result], str]]] = {
     SCALING: scaling_charts,
@@ -51,13 +54,26 @@ _PIECE_STYLE: Final = (
 def result_html(result: Result, ranks: Mapping[int, int], most_rows: int = 12) -> str:
     """Return a result as a piece of HTML for notebooks: its tables, the long ones cut; its notes.
 
-    It is no wider than the page: wide tables scroll.
+    It is no wider than the page: wide tables scroll. Findings are a list.
     """
-    tables = [None, *further_tables(result, ())]
-    shown = [table_for_people(result, ranks, name) for name in tables]
-    pieces = (html_table(table, table.about or table.name, most_rows) for table in shown)
+    if result.name == _ADVICE and (rows := findings_for_people(result)):
+        pieces = [f"<ol>{''.join(map(_finding, rows[:most_rows]))}</ol>"]
+    else:
+        names = [None, *further_tables(result, ())]
+        shown = [table_for_people(result, ranks, name) for name in names]
+        pieces = [html_table(table, table.about or table.name, most_rows) for table in shown]
     notes = html_list(sentences(result.notes))
     return f"<div {_PIECE}>{_PIECE_STYLE}{''.join(pieces)}{notes}</div>"
+
+
+def _finding(row: Row) -> str:
+    """Return a finding as people read it: what and how much, the evidence, what to do."""
+    texts = {name: value_text(Unit.TEXT, row[name]) for name in ("title", "evidence", "action")}
+    window = f"<br>--window {html_text(row['window'])}" if row["window"] else ""
+    return (
+        f"<li><b>{html_text(texts['title'], 300)}</b> {html_text(saving_words(row))}"
+        f"<br>{html_text(texts['evidence'])}<br>→ {html_text(texts['action'])}{window}</li>"
+    )
 
 
 def piece_of_html(title: str, facts: Iterable[tuple[str, str]]) -> str:

@@ -24,9 +24,11 @@ from traceprof.model.window import TimeWindow
 from traceprof.render.options import Options
 from traceprof.render.palette import category_of
 from traceprof.render.report import render_report
+from traceprof.render.report.compared import render_compared
 from traceprof.render.report.index import SUBJECTS
 from traceprof.render.report.still import StillPictures
 from traceprof.session.answer import page as answer
+from traceprof.session.comparing import compare_named
 from traceprof.session.run import Run, open_run, run_of
 from traceprof.units import format_duration
 
@@ -251,3 +253,17 @@ def test_shares_of_a_still_picture_are_the_parts_of_the_device() -> None:
         height[int(float(y) // 19)] += float(width) * float(tall)
     for area in height.values():
         assert area == pytest.approx(592 * 15, rel=0.01)  # the five parts fill the line
+
+
+def test_the_page_of_a_comparison_is_for_everybody_too(browser: Any, tmp_path: Path) -> None:
+    traces = [ROOT / "fixtures" / "traces" / f"{name}.sqlite.gz" for name in ("before", "after")]
+    file = tmp_path / "compared.html"
+    file.write_text(
+        render_compared(compare_named(*([path] for path in traces)), Options()), "utf-8"
+    )
+    page = browser.new_page(viewport={"width": 390, "height": 844})
+    page.goto(file.as_uri())
+    assert "less time" in page.locator("#answer").inner_text()
+    assert serious_violations(page) == []
+    assert page.evaluate("document.documentElement.scrollWidth") <= 390
+    page.close()

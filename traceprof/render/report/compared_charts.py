@@ -192,7 +192,8 @@ def _stacked(side: str, parts: Sequence[Row], length_ns: int, longest_ns: int) -
         share = format_ratio(ns / max(1, length_ns))
         pieces.append(
             f'<i class="{row["part"]}" style="width:{100 * ns / longest_ns:.3f}%;'
-            f'background:var(--{row["part"]})" title="{html_text(f"{title}, {share}")}">'
+            f'background:var(--{row["part"]});color:var(--on-{row["part"]})" '
+            f'title="{html_text(f"{title}, {share}")}">'
             f"{share if ns >= 0.07 * longest_ns else ''}</i>"
         )
     label = html_text(f"{side} {format_duration(length_ns)}")

@@ -57,7 +57,7 @@ function devicesPart(trace, places, t0, t1) {
     rows.unshift({ cells: [`mean of ${places.length}`, ...categories.map((category) => shareOf(mean, category))], target: null });
   }
   const header = ["Device", ...columns.map(({ title }) => title)];
-  const caption = "What each device does: shares of the span, which add up to it";
+  const caption = "What each device does (shares add up)";
   return tablePart(caption, header, rows.slice(0, 65), { about: ["", ...columns.map(({ about }) => about)] });
 }
 
@@ -109,7 +109,7 @@ function namesPart(label, caption, found, n, t0, t1) {
     target: event,
   }));
   const more = found.length > MAX_ROWS ? ` (the first ${MAX_ROWS} of ${formatCount(found.length)})` : "";
-  return tablePart(caption + more, [label, "Of the span", "Time", "Count", "Min", "Median", "Max"], rows);
+  return tablePart(caption + more, [label, "Share", "Time", "Count", "Min", "Median", "Max"], rows);
 }
 
 function spread(key, durations) {

@@ -10,7 +10,7 @@ import { unionsByName } from "./unions.mjs";
 
 /** A state of a device, an idle gap above all, or a gap between the events of one lane. */
 
-const HOST_KINDS = new Set(["api", "sync", "host_op", "range", "collective"]);
+const HOST_KINDS = new Set(["api", "sync", "host_op", "range", "collective", "overhead"]);
 const MAX_NAMES = 8;
 
 export function stateContent(app, target) {

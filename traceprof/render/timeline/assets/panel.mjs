@@ -111,7 +111,7 @@ export class Panel {
   show(content) {
     clearTimeout(this.timer);
     this.content = content;
-    this.heading.textContent = content.title;
+    this.heading.textContent = this.heading.title = content.title;
     const go = (target) => (typeof target === "function" ? target() : this.app.visit(target));
     const { activeElement } = document;
     const place = this.body.contains(activeElement) ? [...this.body.querySelectorAll("button")].indexOf(activeElement) : -1;

@@ -1,0 +1,91 @@
+"""What a terminal says while a single file is read."""
+
+from __future__ import annotations
+
+import io
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.requirements import ROOT
+from traceprof.cli.reading import Reading, end_reading, told_while_reading
+
+
+class Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+def _reading(tmp_path: Path, counted: list[int | None]) -> tuple[Reading, Terminal]:
+    path = tmp_path / "run.sqlite"
+    path.write_bytes(bytes(4_000_000))
+    terminal = Terminal()
+    return Reading(path, terminal, lambda: counted[0]), terminal
+
+
+def test_share_rate_and_time_left(tmp_path: Path) -> None:
+    counted: list[int | None] = [500]
+    line, terminal = _reading(tmp_path, counted)
+    counted[0] = 1_000_500
+    line.show(4.0)
+    said = "traceprof: run.sqlite, 25 % read, 250.0 kB/s, 12.00 s left"
+    assert terminal.getvalue().strip() == said
+    line.end()
+    assert terminal.getvalue().endswith("\r")
+    before = terminal.getvalue()
+    line.show(5.0)
+    assert terminal.getvalue() == before
+
+
+@pytest.mark.parametrize(
+    ("counted", "words"),
+    [(None, ", 7 s"), (0, ", 7 s"), (5_000_000, " is read, measuring, 7 s")],
+)
+def test_what_is_not_known_or_read_by_now_has_its_time(
+    tmp_path: Path, counted: int | None, words: str
+) -> None:
+    counts: list[int | None] = [0]
+    line, _ = _reading(tmp_path, counts)
+    counts[0] = counted
+    assert line.words(7.2) == f"traceprof: run.sqlite{words}"
+
+
+def test_nobody_who_looks_elsewhere_is_told(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "a"
+    path.touch()
+    for paths in ([path], [path, path], [tmp_path], []):
+        with told_while_reading(paths):
+            pass
+    assert capsys.readouterr().err == ""
+
+
+def test_a_terminal_sees_the_answer_alone_once_it_is_there(tmp_path: Path) -> None:
+    program = (
+        "import sys; from traceprof.cli import reading, streams\n"
+        "reading._FIRST_AFTER_S = 0.0\n"
+        "shown = reading.Reading.show\n"
+        "import threading; told = threading.Event()\n"
+        "def show(self, taken_s):\n    shown(self, taken_s); told.set()\n"
+        "reading.Reading.show = show\n"
+        "from pathlib import Path\n"
+        "with reading.told_while_reading([Path(sys.argv[1])]):\n"
+        "    told.wait(20); streams.say('answer\\n')\n"
+    )
+    path = tmp_path / "run.sqlite"
+    path.write_bytes(b"x")
+    ours, theirs = pytest.importorskip("pty").openpty()
+    environment = os.environ | {"PYTHONPATH": str(ROOT)}
+    command = [sys.executable, "-c", program, str(path)]
+    done = subprocess.run(command, stderr=theirs, env=environment, check=False, timeout=60)
+    os.close(theirs)
+    seen = os.read(ours, 10_000).decode()
+    os.close(ours)
+    assert done.returncode == 0
+    assert seen.startswith("\rtraceprof: run.sqlite ")
+    assert seen.rstrip().split("\r")[-1] == "answer"
+    end_reading()

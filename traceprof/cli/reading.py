@@ -1,0 +1,113 @@
+"""How far the reading of one file is: a line on the terminal once it takes more than two seconds.
+
+Readers are libraries that tell nothing meanwhile; the operating system counts what a process reads.
+Where it does not, and once the file has been read, the line says how long it has taken.
+"""
+
+from __future__ import annotations
+
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Final, TextIO
+
+__all__ = ["Reading", "end_reading", "told_while_reading"]
+
+_FIRST_AFTER_S: Final = 2.0
+_EVERY_S: Final = 0.5
+_WIDTH: Final = 79
+_COUNTERS: Final = Path("/proc/self/io")
+_LINES: Final[list[Reading]] = []
+"""The line that is shown, if any."""
+
+
+class Reading:
+    """A line about the file ``path``; ``read_bytes`` counts what was read so far, None: unknown."""
+
+    def __init__(
+        self, path: Path, stream: TextIO, read_bytes: Callable[[], int | None] | None = None
+    ) -> None:
+        self._name = path.name
+        self._stream = stream
+        self._read_bytes = read_bytes or _read_bytes
+        self._n_bytes = path.stat().st_size
+        self._begun_s = time.monotonic()
+        self._begun_bytes = self._read_bytes() or 0
+        self._ended = threading.Event()
+        self._writing = threading.Lock()
+        self._is_shown = False
+
+    def words(self, taken_s: float) -> str:
+        """Return what the line says after ``taken_s`` seconds."""
+        from traceprof.units import NS_PER_S, format_bytes, format_duration
+
+        counted = self._read_bytes()
+        done = 0 if counted is None else counted - self._begun_bytes
+        if done >= self._n_bytes:
+            return f"traceprof: {self._name} is read, measuring, {taken_s:.0f} s"
+        if done <= 0:
+            return f"traceprof: {self._name}, {taken_s:.0f} s"
+        rate = done / taken_s
+        left = format_duration(round((self._n_bytes - done) / rate * NS_PER_S))
+        share = 100 * done // self._n_bytes
+        return f"traceprof: {self._name}, {share} % read, {format_bytes(rate)}/s, {left} left"
+
+    def run(self) -> None:
+        """Show the line until it is ended, the first time after two seconds."""
+        wait_s = _FIRST_AFTER_S
+        while not self._ended.wait(wait_s):
+            self.show(time.monotonic() - self._begun_s)
+            wait_s = _EVERY_S
+
+    def show(self, taken_s: float) -> None:
+        """Write the line, unless it was ended."""
+        with self._writing:
+            if not self._ended.is_set():
+                self._write(f"\r{self.words(taken_s)[:_WIDTH]:{_WIDTH}}")
+                self._is_shown = True
+
+    def end(self) -> None:
+        """Take the line away."""
+        with self._writing:
+            self._ended.set()
+            if self._is_shown:
+                self._write(f"\r{'':{_WIDTH}}\r")
+                self._is_shown = False
+
+    def _write(self, text: str) -> None:
+        with suppress(OSError, ValueError):
+            self._stream.write(text)
+            self._stream.flush()
+
+
+@contextmanager
+def told_while_reading(paths: list[Path]) -> Iterator[None]:
+    """Tell how far the reading of a single file is, where somebody looks at a terminal."""
+    path = paths[0] if len(paths) == 1 else None
+    if path is None or not path.is_file() or sys.stderr is None or not sys.stderr.isatty():
+        yield
+        return
+    line = Reading(path, sys.stderr)
+    _LINES.append(line)
+    threading.Thread(target=line.run, daemon=True).start()
+    try:
+        yield
+    finally:
+        end_reading()
+
+
+def end_reading() -> None:
+    """Take the line away, before anything else is written."""
+    while _LINES:
+        _LINES.pop().end()
+
+
+def _read_bytes() -> int | None:
+    try:
+        counters = _COUNTERS.read_text()
+    except OSError:
+        return None
+    return int(counters.split("rchar:")[1].split()[0]) if "rchar:" in counters else None
