@@ -48,6 +48,7 @@ def main() -> None:
     bounds = kinds.add_parser("bounds")
     bounds.add_argument("--size", type=int, default=10_000, help="events of the larger shapes")
     bounds.add_argument("--pairs", type=int, default=10**6, help="pairs of traces; default: all")
+    bounds.add_argument("--questions", type=int, default=12, help="asked of each file, in turn")
     bounds.add_argument("--seed", type=int, default=1)
     bounds.add_argument("--only", choices=("files", "shapes", "pairs"), action="append")
     bounds.add_argument("--shape", action="append", default=[], metavar="NAME")
@@ -124,7 +125,8 @@ def _bounds(asked: argparse.Namespace, folder: Path) -> int:
     beyond: list[str] = []
     with serving(folder / "place") as server:
         if "files" in parts:
-            costs = measure_files(server, corpus_files(folder / "corpus"), traces())
+            files = [*corpus_files(folder / "corpus"), *traces()]
+            costs = measure_files(server, files, asked.questions)
             beyond += _told(page.rows_of_costs(costs), costs)
             if asked.write:
                 page.keep_costs(costs)

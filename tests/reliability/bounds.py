@@ -88,17 +88,18 @@ def ask(server: Server, command: Sequence[str], path: Path) -> Ended:
     return server.run(arguments, environment={"TRACEPROF_CACHE": "0"}, cpu_s=600)
 
 
-def measure_files(server: Server, small: Sequence[Path], files: Sequence[Path]) -> list[Costs]:
+def measure_files(server: Server, files: Sequence[Path], n_questions: int) -> list[Costs]:
     """Return for each command what it took of ``files``, and where it left its bounds.
 
-    Each of the ``small`` ones is asked three questions in turn.
+    Each file is asked so many of the questions, in turn.
     """
+    every = max(1, len(QUESTIONS) // n_questions)
     costs = [Costs(" ".join(command).strip()) for command in QUESTIONS]
     each = list(zip(costs, QUESTIONS, strict=True))
-    for number, path in enumerate((*small, *files)):
+    for number, path in enumerate(files):
         most = bound_bytes(path)
         size_mb = n_bytes(path) / 1e6
-        for cost, command in each[number % 4 :: 4] if path in small else each:
+        for cost, command in each[number % every :: every]:
             ended = ask(server, command, path)
             cost.count(ended.cpu_s, ended.peak_bytes, ended.peak_bytes / most)
             if ended.peak_bytes > most or ended.code < 0 or ended.code not in range(5):
