@@ -203,7 +203,7 @@ def test_paper_cuts_nothing_off(report: OpenPage, paper: str, width: int) -> Non
         )
         assert hidden == 0
     finally:
-        report.page.emulate_media(media="screen")
+        report.page.emulate_media(media="null")  # "screen" would stay for paper, too
         report.page.set_viewport_size(WINDOW)
 
 
