@@ -70,6 +70,7 @@ def test_every_operation_is_a_row_of_nsys(
         assert trace.devices["name"].eq("").all() or trace.kernels.empty
         return
     zero = trace.span.start_ns
+    launched = {(row["Device"], row["Strm"], row["Ctx"]) for row in rows if row["GrdX"].isdigit()}
     theirs = [
         (
             int(row["Start (ns)"]) - zero,
@@ -78,11 +79,14 @@ def test_every_operation_is_a_row_of_nsys(
             *(None if row[column] in ("", "None") else int(row[column]) for column in _OF_NSYS),
             None if row["Bytes (B)"] in ("", "None") else int(row["Bytes (B)"]),
             int(row["Strm"]),
+            # that of a copy is known where a kernel ran on its stream
+            int(row["Ctx"]) if (row["Device"], row["Strm"], row["Ctx"]) in launched else None,
             row["Name"],
         )
         for row in rows
     ]
-    found = ours(path, "at_ns", "duration_ns", "correlation", *_LAUNCH, "n_bytes", "stream")
+    columns = ("at_ns", "duration_ns", "correlation", *_LAUNCH, "n_bytes", "stream", "context")
+    found = ours(path, *columns)
     assert sorted(found, key=str) == sorted(theirs, key=str)
 
 

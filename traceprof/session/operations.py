@@ -12,7 +12,7 @@ import numpy.typing as npt
 import pandas as pd
 
 from traceprof.errors import UsageError
-from traceprof.facts.device.shapes import launch_shapes
+from traceprof.facts.device.shapes import contexts_of_streams, launch_shapes
 from traceprof.facts.names.copies import copy_titles
 from traceprof.facts.names.launches import function_names, launch_numbers, recorded_program
 from traceprof.model.results import Column, TableSpec, Unit, key, same
@@ -38,7 +38,9 @@ OPERATIONS: Final = TableSpec(
         same("duration_ns", Unit.NS, "how long it took"),
         same("rank", Unit.NUMBER, "the rank whose process launched it"),
         same("device", Unit.NUMBER, "the number of the device in the run"),
-        same("context", Unit.NUMBER, "the CUDA context"),
+        same(
+            "context", Unit.NUMBER, "the CUDA context; of copies where kernels of their stream tell"
+        ),
         same("stream", Unit.NUMBER, "the number of the stream"),
         same("correlation", Unit.NUMBER, "the number that ties it to its launch"),
         *_axes("grid", "blocks"),
@@ -157,7 +159,10 @@ class _Source:
         )
         if self.table == "kernels":
             return frame.assign(**self._shape_columns(rows), name=events["name"].astype(object))
+        streams = contexts_of_streams(self.trace)
+        places = events[["process", "device", "stream"]].merge(streams, how="left")
         return frame.assign(
+            context=places["context"].fillna(ABSENT).astype(np.int64).to_numpy(),
             n_bytes=events["n_bytes"],
             bytes_per_s=events["n_bytes"] * 1e9 / duration.where(duration > 0),
             src_kind=_kinds(events["src_kind"]),

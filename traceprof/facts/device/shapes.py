@@ -16,7 +16,7 @@ from traceprof.model.occupancy import LIMITS, occupancy_of
 from traceprof.model.tables import ABSENT
 from traceprof.model.trace import Trace
 
-__all__ = ["LaunchShapes", "launch_shapes"]
+__all__ = ["LaunchShapes", "contexts_of_streams", "launch_shapes"]
 
 _Int64Array = npt.NDArray[np.int64]
 _KEYS: Final = ("device", *(column for column in SHAPE_COLUMNS if column != "context"))
@@ -55,6 +55,18 @@ def launch_shapes(trace: Trace) -> LaunchShapes:
     table = shapes.loc[first, list(_KEYS)].reset_index(drop=True)
     contexts = shapes["context"].to_numpy().astype(np.int32)
     return LaunchShapes(of_kernel, contexts, _with_occupancy(table, trace))
+
+
+@fact
+def contexts_of_streams(trace: Trace) -> pd.DataFrame:
+    """Return the CUDA context of each stream, by the kernels that ran on it in the recording.
+
+    Columns: process, device, stream, context. Without streams of which no kernel tells one.
+    """
+    place = ["process", "device", "stream"]
+    known = trace.whole.kernel_shapes[[*place, "context"]]
+    known = known[(known[["context", "stream"]] != ABSENT).all(axis=1)].drop_duplicates()
+    return known[~known.duplicated(place, keep=False)].reset_index(drop=True)
 
 
 def _distinct(shapes: pd.DataFrame) -> tuple[npt.NDArray[np.int32], _Int64Array]:
