@@ -222,6 +222,33 @@ def test_counters_are_series_and_gaps_are_left_out(tmp_path: Path) -> None:
     ]
 
 
+def test_every_kind_of_event_says_all_that_is_known(tmp_path: Path) -> None:
+    """Times count from the first event of the run, which lies at 3 ms here."""
+    made = TraceBuilder().process(10, name="python", rank=0)
+    made.range("whole", 3 * MS, 9 * MS, payload=2.5, category=4, process=10)
+    made.memset(4 * MS, 5 * MS, n_bytes=8, process=10)
+    made.overhead("buffer flush", 3 * MS, 4 * MS, process=10)
+    made.collective("allreduce", 5 * MS, 6 * MS, n_bytes=64, group="dp", group_rank=1, process=10)
+    path = tmp_path / "t.json"
+    exporter_called("perfetto").load()(run_of(Ranks.of(made.build())), Request(path))
+    document = json.loads(path.read_text())
+    events = {event["name"]: event for event in of_phase(document, "X")}
+    found = {name: (event["cat"], event["ts"], event["dur"]) for name, event in events.items()}
+    assert found == {
+        "whole": ("user_annotation", 0, 6000),
+        "Memset (Device)": ("gpu_memset", 1000, 1000),
+        "buffer flush": ("overhead", 0, 1000),
+        "allreduce": ("collective", 2000, 1000),
+    }
+    assert events["whole"]["args"] == {"category": 4, "payload": 2.5}
+    assert events["Memset (Device)"]["args"]["bytes"] == 8
+    told = {"bytes": 64, "group_size": 2, "group_rank": 1, "dtype": "float32", "group": "dp"}
+    assert events["allreduce"]["args"] == {**told, "backend": "nccl"}
+    threads = names_of(document, "thread_name")
+    lane = threads[events["buffer flush"]["pid"], events["buffer flush"]["tid"]]
+    assert lane.endswith("profiler overhead")
+
+
 def test_parts_give_the_same_events(
     trace: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
