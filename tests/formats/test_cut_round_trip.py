@@ -129,14 +129,7 @@ SUMS = {
 
 @pytest.mark.nsys
 @pytest.mark.parametrize("program", ["nsys", "newer_nsys"])
-@pytest.mark.parametrize(
-    "name",
-    [
-        "nsys/2024.5-cloverleaf-a100.sqlite",
-        "nsys/2024.6-llm-2.7b-nvtx-a100.sqlite",
-        "nsys/2026.2-2gpu-nccl-before.sqlite",
-    ],
-)
+@pytest.mark.parametrize("name", real_traces.NSYS)
 def test_nsys_stats_gives_the_sums_of_the_window(
     program: str, name: str, real_trace: Callable[[str], Path], tmp_path: Path
 ) -> None:
@@ -156,7 +149,8 @@ def test_nsys_stats_gives_the_sums_of_the_window(
         rows = _stats(nsys, part, SUMS[table])
         _check_analyze(nsys, part)
         assert sum(int(float(row["Total Time (ns)"])) for row in rows) == int(total)
-        assert sum(int(row["Instances"]) for row in rows) == count > 0
+        assert sum(int(row["Instances"]) for row in rows) == count  # none where all are graphs
+        assert count or "graphs" in name
         assert _stats(nsys, part, SUMS["CUPTI_ACTIVITY_KIND_RUNTIME"])
 
 
