@@ -171,7 +171,7 @@ def _stats(nsys: str, path: Path, report: str) -> list[dict[str, str]]:
 
 
 @pytest.mark.nvprof
-@pytest.mark.parametrize("name", ["nvprof/v11or12-pytorch-lm-markers.sql"])
+@pytest.mark.parametrize("name", real_traces.NVPROF)
 def test_nvprof_gives_the_sums_of_the_window(
     name: str, real_trace: Callable[[str], Path], tmp_path: Path
 ) -> None:
