@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import replace
 from pathlib import Path
 from typing import Final
@@ -55,10 +55,10 @@ def open_trace(
         TraceError: no such file, a file of no known format, or one that is damaged.
     """
     file, options = Path(path), options or ReadOptions()
-    with _opened(file, formats) as (known, unpacked_file):
-        trace = narrowed(known.read(unpacked_file, options), options)
+    with _opened(file, formats) as (known, inner):
+        trace = narrowed(known.read(inner, options), options)
         if not options.keeps_secrets:
-            trace = masked_trace(trace, _told(known, unpacked_file))
+            trace = masked_trace(trace, _told(known, inner))
     return replace(trace, info=replace(trace.info, path=str(file)))
 
 
@@ -69,12 +69,12 @@ def outline(path: Path | str, formats: Sequence[TraceFormat] | None = None) -> O
         TraceError: no such file, a file of no known format, or one that is damaged.
     """
     file = Path(path)
-    with _opened(file, formats) as (known, unpacked_file):
+    with _opened(file, formats) as (known, inner):
         if known.outline is not None:
-            found = known.outline(unpacked_file)
+            found = known.outline(inner)
         else:
-            found = outline_of(known.read(unpacked_file, ReadOptions()))
-        secrets = _told(known, unpacked_file)
+            found = outline_of(known.read(inner, ReadOptions()))
+        secrets = _told(known, inner)
         found = replace(
             found,
             info=masked_info(found.info, secrets),
@@ -95,7 +95,7 @@ def reads_parts(path: Path | str) -> bool:
         TraceError: no such file, or a damaged database.
     """
     known = recognised(examine(Path(path)))
-    return known is not None and known.outline is not None and not known.read_by_export
+    return known is not None and known.outline is not None and known.export is None
 
 
 def recognised(
@@ -113,10 +113,10 @@ def cut(path: Path | str, target: Path, request: CutRequest, progress: CutProgre
         TraceError: no such file, a file of no known format, one that is damaged or cannot be cut.
         UsageError: ``target`` cannot be written.
     """
-    with _opened(Path(path), None) as (known, unpacked_file):
+    with _opened(Path(path), None) as (known, inner):
         if known.cut is None:
             raise TraceError(f"{path}: {known.summary}: this cannot be cut")
-        return known.cut(unpacked_file, target, request, progress)
+        return known.cut(inner, target, request, progress)
 
 
 def secrets_in(path: Path | str) -> Sequence[str]:
@@ -125,8 +125,8 @@ def secrets_in(path: Path | str) -> Sequence[str]:
     Raises:
         TraceError: no such file, a file of no known format, or one that is damaged.
     """
-    with _opened(Path(path), None) as (known, unpacked_file):
-        return _told(known, unpacked_file)
+    with _opened(Path(path), None) as (known, inner):
+        return _told(known, inner)
 
 
 def _told(known: TraceFormat, file: Path) -> Sequence[str]:
@@ -142,7 +142,9 @@ def _opened(
         known = recognised(candidate, formats)
         if known is None:
             raise TraceError(f"{path}: {_explain(candidate)}")
-        yield known, candidate.path
+        export = known.export or nullcontext
+        with export(candidate.path) as file:
+            yield known, file
 
 
 def _explain(candidate: Candidate) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
@@ -143,8 +144,9 @@ def cutter(module: str) -> Cutter:
 class TraceFormat:
     """One format. To add one: a module that defines ``FORMAT``, and its line in ``FORMATS``.
 
-    Without ``outline`` the outline comes from reading everything. ``read_by_export`` says that
-    files are read through an export, which may stand beside them under the same name. ``cut``
+    Without ``outline`` the outline comes from reading everything. ``export`` gives what files of
+    this format are read through, in a temporary folder: all else is asked of that. An export may
+    also stand beside them under the same name. ``cut``
     writes a part of a file as a file of the same format. ``secrets`` returns what a file tells to
     be secret: values of environments and arguments, which names of events may repeat.
     """
@@ -154,6 +156,6 @@ class TraceFormat:
     recognises: Callable[[Candidate], bool]
     read: Reader
     outline: Callable[[Path], Outline] | None = None
-    read_by_export: bool = False
+    export: Callable[[Path], AbstractContextManager[Path]] | None = None
     cut: Cutter | None = None
     secrets: Callable[[Path], Sequence[str]] | None = None

@@ -8,22 +8,18 @@ from __future__ import annotations
 
 import shutil
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
 from traceprof.cache.entries import Cache
 from traceprof.cache.identity import digest, identify_code, identify_file, is_settled
 from traceprof.errors import TraceError
-from traceprof.formats.base import Candidate, Outline, ReadOptions, TraceFormat, cutter
+from traceprof.formats.base import Candidate, TraceFormat
 from traceprof.formats.nsys.reader import FORMAT as NSYS
-from traceprof.formats.nsys.reader import outline as read_outline
-from traceprof.formats.nsys.secrets import told_secrets
 from traceprof.formats.nsys.tools import convert_stream, export_report, find_importer
-from traceprof.model.cutting import CutProgress, CutReport, CutRequest
-from traceprof.model.trace import Trace
 
 __all__ = ["FORMAT", "exported_report"]
 
@@ -35,33 +31,6 @@ _MAGIC_WITHIN: Final = 64
 def recognises(candidate: Candidate) -> bool:
     """Return whether the file is a report of nsys, or a stream not yet made into one."""
     return any(magic in candidate.head[:_MAGIC_WITHIN] for magic in (_REPORT, _STREAM))
-
-
-def read(path: Path, options: ReadOptions) -> Trace:
-    """Return the trace in a report."""
-    with exported_report(path) as database:
-        trace = NSYS.read(database, options)
-    return replace(trace, info=replace(trace.info, path=str(path)))
-
-
-def outline(path: Path) -> Outline:
-    """Return what a report contains."""
-    with exported_report(path) as database:
-        found = read_outline(database)
-    return replace(found, info=replace(found.info, path=str(path)))
-
-
-def cut(source: Path, target: Path, request: CutRequest, progress: CutProgress) -> CutReport:
-    """Write a part of a report to the empty file ``target``, as a SQLite export."""
-    cut_export = cutter("traceprof.formats.nsys.cut")
-    with exported_report(source) as database:
-        return cut_export(database, target, request, progress)
-
-
-def secrets(path: Path) -> Sequence[str]:
-    """Return what it tells to be secret."""
-    with exported_report(path) as database:
-        return told_secrets(database)
 
 
 @contextmanager
@@ -173,9 +142,9 @@ FORMAT: Final = TraceFormat(
     name="nsys-report",
     summary="Nsight Systems report (.nsys-rep, .qdrep, .qdstrm), where nsys is installed",
     recognises=recognises,
-    read=read,
-    outline=outline,
-    read_by_export=True,
-    cut=cut,
-    secrets=secrets,
+    read=NSYS.read,
+    outline=NSYS.outline,
+    export=exported_report,
+    cut=NSYS.cut,
+    secrets=NSYS.secrets,
 )

@@ -320,7 +320,7 @@ def _traces_among(files: Sequence[Path]) -> list[Path]:
             continue
         known = recognised(candidate)
         if known is not None or is_packed_database(candidate):
-            needs_export[path] = known is not None and known.read_by_export
+            needs_export[path] = known is not None and known.export is not None
     exported = {path.with_suffix("") for path, is_report in needs_export.items() if not is_report}
     return [
         path
