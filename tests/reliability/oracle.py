@@ -12,6 +12,7 @@ import math
 import shutil
 import sqlite3
 import tempfile
+import zlib
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import closing
@@ -55,6 +56,11 @@ class UnreadableError(Exception):
     """Plain sqlite3 or json cannot read the file."""
 
 
+_UNREADABLE = (
+    *(sqlite3.Error, zlib.error, ValueError, EOFError, OSError, RecursionError, KeyError),
+)
+
+
 def _lengths_in(path: Path, kind: str) -> tuple[Counter[int], ...]:
     """Return lengths of kernels, of those that cannot be, and of graphs, read in their place."""
     try:
@@ -66,7 +72,7 @@ def _lengths_in(path: Path, kind: str) -> tuple[Counter[int], ...]:
             return *_told(_of_json(data)), Counter()
         graphs = _told(_of_database(data, _GRAPHS))
         return *_told(_of_database(data, _KERNELS)), graphs[0] + graphs[1]
-    except (sqlite3.Error, ValueError, EOFError, OSError, RecursionError, KeyError) as error:
+    except _UNREADABLE as error:
         raise UnreadableError(str(error)) from error
 
 
