@@ -199,3 +199,17 @@ def test_any_command_is_masked_and_what_is_hidden_is_known(command):
 )
 def test_a_long_argument_takes_no_long_time(text):
     assert len(masked_command([text, text + " " + text])) == 2
+
+
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        ("A" * 200_000, "A" * 200_000),
+        ("a=" * 100_000, "a=" * 100_000),
+        ("a=" * 100_000 + "password=hunter2", "a=" * 100_000 + "password=***"),
+        ("_-" * 50_000 + " https://me:hunter2@host", "_-" * 50_000 + " https://***@host"),
+    ],
+)
+def test_long_texts_take_no_longer_than_as_many_short_ones(text: str, shown: str) -> None:
+    """They would not end in minutes, were anything in them tried from each place to the end."""
+    assert masked_text(text) == shown

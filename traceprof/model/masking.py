@@ -64,7 +64,7 @@ _TOKENS: Final = re.compile(
     r"|-----BEGIN [A-Z ]*PRIVATE KEY-----.*)",
     re.DOTALL,
 )
-_LOGIN: Final = re.compile(r"\w+://(?P<hidden>[^/@\s]+)@")
+_LOGIN: Final = re.compile(r"(?<!\w)\w+://(?P<hidden>[^/@\s]+)@")
 _HOOK: Final = re.compile(
     r"https?://(?:hooks\.slack\.com/services|discord(?:app)?\.com/api/webhooks"
     r"|[\w.-]*webhook\.office\.com)/(?P<hidden>[^\s\"']+)"
@@ -73,7 +73,9 @@ _SCHEME: Final = re.compile(
     r"\b(?:bearer|basic|digest|token)[ =:]+(?P<hidden>[^\s\"',;]{6,})", re.I
 )
 _NAMED: Final = re.compile(
-    r"(?P<name>[A-Za-z_][\w.\-\[\]/]{0,99})[\"']?\s*(?P<mark>=>|:=|=|:(?!//))\s*"
+    r"(?P<name>[A-Za-z_][\w.\-\[\]/]{0,99})[\"']?\s*(?:=>|:=|=|:(?!//))\s*(?=[^\s&;,}])"
+)
+_VALUE: Final = re.compile(
     r"(?:\"(?P<double>(?:\\.|[^\"\\])*)\"?|'(?P<single>(?:\\.|[^'\\])*)'?|(?P<plain>[^\s&;,\"'}]+))"
 )
 _HEADER: Final = re.compile(r"\s*(?P<name>[A-Za-z][\w-]*)\s*:(?!//)\s*(?P<hidden>\S.*)", re.DOTALL)
@@ -217,13 +219,12 @@ def _named_in(text: str) -> Iterator[_Span]:
     """
     place = 0
     while found := _NAMED.search(text, place):
-        value = next(name for name in ("double", "single", "plain") if found[name] is not None)
-        if _names_secret(found["name"], found[value]):
-            yield found.span(value)
-            place = found.end()
-        else:
-            place = found.start(value)
-        place = max(place, found.start() + 1)
+        place = found.end()
+        # Only what may be hidden is read to its end: a chain of names is one value in another.
+        value = _VALUE.match(text, place) if _names_secret(found["name"]) else None
+        if value and value.lastgroup and _names_secret(found["name"], value[value.lastgroup]):
+            yield value.span(value.lastgroup)
+            place = value.end()
 
 
 def _joined(spans: Sequence[_Span]) -> list[_Span]:
