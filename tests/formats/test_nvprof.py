@@ -5,9 +5,11 @@ from __future__ import annotations
 import csv
 import io
 import shutil
+import sqlite3
 import struct
 import subprocess
 from collections.abc import Callable
+from contextlib import closing
 from pathlib import Path
 
 import numpy as np
@@ -237,6 +239,11 @@ def test_values_of_another_kind_are_one_clear_error_or_none(tmp_path: Path) -> N
         file.add("PCIE", id="x", linkRate="fast")
     trace = open_trace(path)
     assert plain(trace.overheads, "name", "start_ns", "end_ns") == [("overhead", 0, 5)]
+    with closing(sqlite3.connect(path)) as database, database:
+        database.execute("ALTER TABLE StringTable RENAME TO Strings")
+        database.execute("CREATE TABLE StringTable AS SELECT * FROM Strings")
+        database.execute("INSERT INTO StringTable VALUES (NULL, 'a'), ('b', 'c')")
+    assert len(open_trace(path).overheads) == 1
     with NvprofDatabase(tmp_path / "bad.nvprof") as file:
         file.add("RUNTIME", cbid="text", start=DAY, end=DAY)
     with pytest.raises(TraceError, match="cbid is not of whole numbers"):

@@ -112,6 +112,14 @@ def test_mixed_formats_and_a_manifest(tmp_path: Path) -> None:
     assert open_run([tmp_path / "run.json"]).label == "night run"
 
 
+def test_texts_of_a_manifest_that_utf8_cannot_hold_can_be_shown(tmp_path: Path) -> None:
+    kineto(tmp_path / "a.json", rank=5)
+    (tmp_path / "run.json").write_text(
+        '{"traceprof_run": 1, "ranks": [{"rank": 0, "file": "a.json", "host": "\\ud800"}]}'
+    )
+    assert open_run([tmp_path]).to_frame()["host"].tolist() == ["\ufffd" * 3]
+
+
 def test_manifests_of_the_recorder(tmp_path: Path) -> None:
     for rank in (0, 1):
         nvprof(tmp_path / f"part-{rank}.sqlite")

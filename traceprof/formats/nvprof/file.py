@@ -111,8 +111,9 @@ class NvprofFile:
 def open_nvprof(database: Database, rules: Sequence[Rule]) -> NvprofFile:
     """Return the file in an open database of nvprof."""
     strings = {
-        int(key): bytes(value or b"").decode("utf-8", "replace")
+        key: bytes(value or b"").decode("utf-8", "replace")
         for key, value in database.rows("SELECT _id_, CAST(value AS BLOB) FROM StringTable")
+        if isinstance(key, int)
     }
     database.catalogue.zero_is_lost = True
     n_lost, first = 0, []

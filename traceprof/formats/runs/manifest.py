@@ -21,6 +21,7 @@ from typing import Any, Final
 from traceprof.errors import TraceError
 from traceprof.files import kind_of_no_file
 from traceprof.model.tables import ABSENT
+from traceprof.model.text import storable
 
 __all__ = ["LAUNCHER", "MANIFEST_KEY", "Manifest", "read_manifest"]
 
@@ -57,7 +58,7 @@ def read_manifest(path: Path) -> Manifest | None:
     size = value.get("world_size")
     return Manifest(
         str(value.get("label") or value.get("run_id", "")),
-        {_file(path, row, "file", "ranks"): {**row, LAUNCHER: path.name} for row in rows},
+        {_file(path, row, "file", "ranks"): {**row, LAUNCHER: storable(path.name)} for row in rows},
         size if isinstance(size, int) else len(rows),
         str(value.get("job") or ""),
         _agents(path, value.get("agents")),
@@ -66,7 +67,7 @@ def read_manifest(path: Path) -> Manifest | None:
 
 def _agents(path: Path, value: Any) -> Sequence[Mapping[str, Any]]:
     events = value if isinstance(value, list) else []
-    return [{**event, LAUNCHER: path.name} for event in events if isinstance(event, dict)]
+    return [{**event, LAUNCHER: storable(path.name)} for event in events if isinstance(event, dict)]
 
 
 def _objects(path: Path, value: Mapping[str, Any], key: str) -> Sequence[Mapping[str, Any]]:
@@ -92,6 +93,14 @@ def _can_be_a_file(name: str) -> bool:
         return False
 
 
+def _with_texts(found: dict[str, Any]) -> dict[str, Any]:
+    """Return an object whose texts can be written; a file may bear a name that cannot."""
+    return {
+        key: storable(value) if isinstance(value, str) and key != "file" else value
+        for key, value in found.items()
+    }
+
+
 def _read_object(path: Path) -> Mapping[str, Any]:
     if kind_of_no_file(path):
         return {}
@@ -100,7 +109,7 @@ def _read_object(path: Path) -> Mapping[str, Any]:
             head = file.read(4096)
             if not head.lstrip().startswith(b"{") or b'"traceprof' not in head:
                 return {}
-            value = json.loads(head + file.read(_LARGEST_BYTES))
+            value = json.loads(head + file.read(_LARGEST_BYTES), object_hook=_with_texts)
     except (OSError, ValueError, RecursionError):
         return {}
     return value if isinstance(value, dict) else {}
