@@ -81,7 +81,11 @@ def _before_forward(context: Context) -> Iterator[Finding]:
         kind=Kind.BOUNDED,
         evidence=(
             context.timed(claim.total_ns),
-            Note.of("no DataLoader was used, and no range says what is done"),
+            Note.of(
+                "no DataLoader was used, and no range says what is done"
+                if _has_hooks(context)
+                else "no range says when data is fetched"
+            ),
         ),
         action='name what is done there, with traceprof.range("data") where data is fetched; then '
         "fetch the next batch in another thread or process meanwhile, or use a DataLoader with "
@@ -92,12 +96,17 @@ def _before_forward(context: Context) -> Iterator[Finding]:
 
 def _how_to_say(context: Context) -> str:
     """Return how one gets such ranges; of what was recorded with the hooks only the program can."""
-    if any((part.whole.ranges["domain"] == OWN_DOMAIN).any() for part in context.ranks):
+    if _has_hooks(context):
         return (
             "no DataLoader was used; what fetches lies between steps and outside any phase, until "
             'the program names it: with traceprof.range("data")'
         )
     return "use `traceprof record`" if context.software.has_python else "mark it by NVTX ranges"
+
+
+def _has_hooks(context: Context) -> bool:
+    """Return whether `traceprof record` put the ranges in, which see every DataLoader."""
+    return any((part.whole.ranges["domain"] == OWN_DOMAIN).any() for part in context.ranks)
 
 
 def _of_hosts(context: Context) -> Claim:
