@@ -36,7 +36,7 @@ def query(
             "--window",
             "-w",
             metavar="WINDOW",
-            help="12ms..30ms, step:100..110, range:NAME, steady, active. Rows that it cuts are "
+            help="12ms..30ms, 30%..50%, step:100..110, range:NAME, steady, active. Rows that it cuts are "
             "clipped. Default: all.",
         ),
     ] = "all",

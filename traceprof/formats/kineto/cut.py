@@ -63,7 +63,7 @@ def cut(source: Path, target: Path, request: CutRequest, progress: CutProgress) 
         if request.is_packed:
             packed = gzip.GzipFile("", "wb", _LEVEL, out, 0)
             out = cast("IO[bytes]", stack.enter_context(packed))
-        n_events = _write(reading, out, rules, related, _moved(request.window, zero_ns))
+        n_events = _write(reading, out, rules, related, _moved(request.covered, zero_ns))
     return CutReport(n_events, zero_ns=zero_ns)
 
 
