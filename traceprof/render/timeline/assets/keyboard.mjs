@@ -20,6 +20,7 @@ const ACTIONS = {
   arrowup: (app) => app.stepLane(-1),
   arrowdown: (app) => app.stepLane(1),
   g: (app) => app.stepGap(),
+  o: (app) => app.stepSide(),
   m: (app) => app.selectChosen(),
   ">": (app) => app.extendSelection(1),
   "<": (app) => app.extendSelection(-1),

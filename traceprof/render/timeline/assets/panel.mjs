@@ -21,7 +21,7 @@ export class Panel {
     this.content = null;
     this.resultParts = [];
     this.timer = 0;
-    this.set = { side: "", right: 350, below: 260, ...recall(PANEL_KEY, {}) };
+    this.set = { side: "", right: app.trace.beside ? 440 : 350, below: 260, ...recall(PANEL_KEY, {}) };
     this.heading = element("h3", { "aria-live": "polite" });
     this.body = element("div", { cls: "details", tabindex: "0", role: "region", "aria-label": "Details" });
     this.grip = element("div", { cls: "grip", role: "separator", tabindex: "0", "aria-label": "Size of the details" });

@@ -1,3 +1,4 @@
+import { lengthOf } from "./channel.mjs";
 import { upperBound } from "./bisect.mjs";
 
 /** One among all of its name: how many there are, how long, and which place it takes. */
@@ -8,15 +9,17 @@ const WIDE = 40;
 const isDeviceKind = (kind) => kind === "gpu";
 
 /** The durations of all events of a name, on devices or on the host; merged ones have no name. */
-export function durationsOf(trace, name, kind) {
+export function durationsOf(trace, name, kind, side = null) {
   const found = [];
   let merged = 0;
   for (const row of trace.rows) {
+    if (side !== null && trace.groups[row.group].side !== side) continue;
     if (isDeviceKind(row.kind) !== isDeviceKind(kind) || (row.kind === "step") !== (kind === "step")) continue;
-    for (const { starts, ends, names, counts, n } of row.channels) {
+    for (const channel of row.channels) {
+      const { names, counts, n } = channel;
       for (let i = 0; i < n; i++) {
         if (counts && counts[i] > 1) merged += counts[i];
-        else if (names[i] === name) found.push(ends[i] - starts[i]);
+        else if (names[i] === name) found.push(lengthOf(channel, i));
       }
     }
   }

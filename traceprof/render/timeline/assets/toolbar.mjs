@@ -75,6 +75,7 @@ const KEYS = [
   [", and .", "the previous or next event of the lane"],
   ["↑ / ↓", "the lane above or below, at the same time"],
   ["G", "the longest idle gap in view, then the next longest"],
+  ["O", "the same event of the other recording, where two are side by side"],
   ["Shift + click", "measure from what is chosen to what is clicked"],
   ["Shift + drag, M", "select a span (edges snap to events), or what is chosen"],
   ["< and >", "move the end of the selection from edge to edge"],
