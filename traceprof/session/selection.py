@@ -154,8 +154,8 @@ def _parse(ranks: Ranks, text: str) -> Selection:
         window = TimeWindow(begin, _instant(end, ranks, ranks.span.end_ns, absolute))
         return Selection(window & ranks.span, text)
     raise UsageError(
-        f"window {text!r} is not understood: expected 12ms..30ms, 30%..50%, last:2s, step:100..110, "
-        "range:forward, steady, active or all"
+        f"window {text!r} is not understood: expected 12ms..30ms, 30%..50%, last:2s, "
+        "step:100..110, range:forward, steady, active or all"
     )
 
 
