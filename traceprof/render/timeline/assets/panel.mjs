@@ -120,6 +120,14 @@ export class Panel {
     if (place >= 0) (this.body.querySelectorAll("button")[place] ?? this.body).focus({ preventScroll: true });
   }
 
+  /** More of the same, that came later. */
+  append(parts) {
+    if (!this.content || !parts.length) return;
+    const { scrollTop } = this.body;
+    this.show({ ...this.content, parts: [...this.content.parts, ...parts] });
+    this.body.scrollTop = scrollTop;
+  }
+
   /** What a search found, above what is chosen. */
   showResults(parts) {
     this.resultParts = parts;
