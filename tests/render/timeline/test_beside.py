@@ -9,40 +9,20 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tests.builders import TraceBuilder
 from tests.render.browser import OpenPage
-from tests.render.timeline.tasks import MS, Reader
+from tests.render.timeline.tasks import MS, Reader, steps_of_ten
 from traceprof.facts.steps.find import find_pattern
 from traceprof.formats import open_trace
 from traceprof.model.intervals import Intervals
-from traceprof.model.trace import Trace
 from traceprof.render.timeline.beside import Side, render_beside
 
 pytestmark = pytest.mark.chromium
 
 
-def _run(setup_ms: int, slower_ms: int = 0, n_steps: int = 4) -> Trace:
-    """One device, steps of 10 ms; from step 2 on gemm and the step take ``slower_ms`` more.
-
-    The kernel "late" begins in each step and ends 1 ms into the next one.
-    """
-    builder = TraceBuilder().process(1, rank=0, name="python").device(0, "H100")
-    builder.range("set-up", 0, setup_ms * MS, process=1, thread=1)
-    t = setup_ms * MS
-    for number in range(n_steps):
-        more = slower_ms * MS if number >= 2 else 0
-        builder.step(t, t + 10 * MS + more, number, process=1, thread=1)
-        builder.range("forward", t, t + 5 * MS + more, process=1, thread=1)
-        builder.kernel("gemm", t + 2 * MS, t + 4 * MS + more, process=1, device=0, stream=7)
-        builder.kernel("late", t + 9 * MS + more, t + 11 * MS + more, process=1, device=0, stream=9)
-        t += 10 * MS + more
-    return builder.build()
-
-
 @pytest.fixture(scope="module")
 def page(browser: Any, tmp_path_factory: pytest.TempPathFactory) -> Iterator[OpenPage]:
     """Return the runs on one page: the new one sets up longer, and its gemm is 3 ms slower."""
-    sides = [Side("A", "base", _run(5)), Side("B", "new", _run(30, slower_ms=3))]
+    sides = [Side("A", "base", steps_of_ten(5)), Side("B", "new", steps_of_ten(30, slower_ms=3))]
     file: Path = tmp_path_factory.mktemp("beside") / "two.html"
     file.write_text(render_beside(sides, title="base vs new"), "utf-8")
     opened = OpenPage(browser.new_page(viewport={"width": 1500, "height": 1000}))

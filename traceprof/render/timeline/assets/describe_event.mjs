@@ -138,31 +138,40 @@ function populationParts(app, event) {
   const own = lengthOfTarget(trace, event);
   const { side } = trace.groups[trace.rows[event.row].group];
   const { durations, merged } = durationsOf(trace, names[event.item], trace.rows[event.row].kind, side ?? null);
-  const found = summarize(durations, own);
+  const parts = placeAmong(summarize(durations, own), own);
+  if (merged) parts.push(notePart(`${formatCount(merged)} short events of this page are merged and not counted here.`));
+  return parts;
+}
+
+/** What is told of all events of a name ({n, place, min, …, bins}), and of the one that is `own` long. */
+export function placeAmong(found, own) {
   if (!found || found.n < 2) return found ? [factsPart("", [fact("of this name", "this one only")])] : [];
   const rows = [
     fact("its place", `${ordinal(found.place)} longest of ${formatCount(found.n)}`),
     fact("min, median, max", [found.min, found.median, found.max].map(formatDuration).join(", ")),
     fact("all together", formatDuration(found.total)),
   ];
-  const parts = [factsPart("Among all of this name", rows), chartPart("", { ...found, own })];
-  if (merged) parts.push(notePart(`${formatCount(merged)} short events of this page are merged and not counted here.`));
-  return parts;
+  return [factsPart("Among all of this name", rows), chartPart("", { ...found, own })];
 }
 
 function peerParts(app, event) {
   const { trace } = app;
   if (app.isPartial || trace.rows[event.row].kind === "step") return [];
   const { peers, byNumber } = peersOf(trace, event);
+  const [own] = timesOf(trace, event);
+  const told = peers.map(({ group, event: peer, isOwn }) => {
+    const [start, end] = timesOf(trace, peer);
+    return { group, isOwn, start, end, target: peer };
+  });
+  return peersTable(trace, told, own, byNumber);
+}
+
+/** The same event on several ranks: [{group, isOwn, start, end, target}, …]. */
+export function peersTable(trace, peers, own, byNumber) {
   if (!peers.length) return [];
-  const [start] = timesOf(trace, event);
-  const rows = peers.slice(0, MAX_PEERS).map(({ group, event: peer, isOwn }) => ({
-    cells: [
-      peerName(trace, group) + (isOwn ? " (this)" : ""),
-      signed(timesOf(trace, peer)[0] - start),
-      formatDuration(lengthOfTarget(trace, peer)),
-    ],
-    target: isOwn ? null : peer,
+  const rows = peers.slice(0, MAX_PEERS).map(({ group, isOwn, start, end, target }) => ({
+    cells: [peerName(trace, group) + (isOwn ? " (this)" : ""), signed(start - own), formatDuration(end - start)],
+    target: isOwn ? null : target,
   }));
   const how = byNumber ? "by its number, which all have" : "the nearest in time: not all have as many";
   const more = peers.length > MAX_PEERS ? `; the first ${MAX_PEERS} of ${peers.length}` : "";

@@ -18,7 +18,7 @@ export function viewContent(app) {
   const from = Math.max(0, app.t0);
   const to = Math.min(trace.duration_ns, app.t1);
   const places = trace.groups.flatMap(({ states }, place) => (states ? [place] : []));
-  const parts = [notePart(HINT)];
+  const parts = [notePart(HINT), ...(app.notes.part ? [app.notes.part] : [])];
   if (trace.beside) parts.push(...spanParts(app, from, to));
   if (places.length && to > from) parts.push(gapsPart(trace, places, from, to));
   if (trace.steps.starts.length) parts.push(factsPart("", [fact("steps", stepsInView(trace, from, to))]));

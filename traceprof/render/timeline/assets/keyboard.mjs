@@ -24,6 +24,7 @@ const ACTIONS = {
   m: (app) => app.selectChosen(),
   ">": (app) => app.extendSelection(1),
   "<": (app) => app.extendSelection(-1),
+  b: (app) => app.notes.write(),
   c: (app) => app.panel.copy(),
   t: (app) => app.toggleTheme(),
   n: (app) => app.stepMatch(1),

@@ -44,13 +44,17 @@ export function summarize(durations, own) {
 
 /** Bins of equal width, on a logarithmic scale where the longest is many times the shortest. */
 export function histogram(durations) {
-  const low = durations[0];
-  const high = durations[durations.length - 1];
+  const { isLog, binOf, nBins } = binsFor(durations[0], durations[durations.length - 1]);
+  const bins = new Array(nBins).fill(0);
+  for (const duration of durations) bins[binOf(duration)]++;
+  return { bins, isLog, binOf };
+}
+
+/** Which bin a duration is in, of those from `low` to `high`. */
+export function binsFor(low, high) {
   const isLog = low > 0 && high / low > WIDE;
   const scale = isLog ? Math.log : (x) => x;
   const width = (scale(high) - scale(low)) / N_BINS;
   const binOf = (d) => (width > 0 ? Math.min(N_BINS - 1, Math.max(0, Math.floor((scale(d) - scale(low)) / width))) : 0);
-  const bins = new Array(width > 0 ? N_BINS : 1).fill(0);
-  for (const duration of durations) bins[binOf(duration)]++;
-  return { bins, isLog, binOf };
+  return { isLog, binOf, nBins: width > 0 ? N_BINS : 1 };
 }

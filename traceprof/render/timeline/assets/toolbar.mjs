@@ -80,6 +80,7 @@ const KEYS = [
   ["Shift + drag, M", "select a span (edges snap to events), or what is chosen"],
   ["< and >", "move the end of the selection from edge to edge"],
   ["F, double click", "zoom to what is chosen or selected"],
+  ["B", "write a note here: flags lead back, the address carries them"],
   ["C", "copy what the panel says"],
   ["0, Home", "show everything"],
   ["1", "show the window that the analyses look at"],
