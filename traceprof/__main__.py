@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
-import os
-import signal
-import sys
+try:
+    import os
+    import signal
+    import sys
+except KeyboardInterrupt:  # in the very first moments
+    raise SystemExit(130) from None
 
 _LEAST_BYTES = 288 << 20
 """What pandas and Arrow take before anything is read. With less their libraries end the program in

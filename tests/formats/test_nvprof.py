@@ -21,7 +21,7 @@ from tests.builders import plain
 from tests.formats.nvprof_database import NvprofDatabase, object_id
 from tests.requirements import TRACES, require
 from traceprof.errors import TraceError
-from traceprof.formats import ReadOptions, open_trace
+from traceprof.formats import ReadOptions, open_trace, outline
 from traceprof.formats.nvprof.file import call_names
 from traceprof.formats.sqlite.database import Database
 from traceprof.model.tables import ABSENT
@@ -152,11 +152,15 @@ def test_lost_records_are_counted_and_left_out(tmp_path: Path) -> None:
         name = file.string("k")
         file.add("CONCURRENT_KERNEL", start=DAY, end=DAY + 5, name=name)
         file.add("CONCURRENT_KERNEL", start=0, end=0, name=name)
+        file.add("CONCURRENT_KERNEL", start=None, end=DAY + 5, name=name)
         file.add("MEMSET", start=0, end=0)
+        file.add("MEMCPY", start=None, end=None)
     trace = open_trace(path)
     assert plain(trace.kernels, "start_ns", "end_ns") == [(0, 5)]
     assert trace.copies.empty
-    assert trace.info.warnings[0].startswith("2 records were lost")
+    lost = "4 records were lost by the profiler (their times are 0 or missing)"
+    assert trace.info.warnings[0].startswith(lost)
+    assert outline(path).info.warnings[0].startswith(lost)
 
 
 def test_a_window_spares_rows_outside_it(tmp_path: Path) -> None:

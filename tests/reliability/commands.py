@@ -25,6 +25,8 @@ class Ended:
     stderr: str
     is_hit: bool
     """Whether the step that was to fail was reached."""
+    is_removing: bool = False
+    """Whether that step would have removed something."""
     peak_bytes: int = 0
     """The most memory that was resident, that of all modules included."""
 
@@ -86,6 +88,7 @@ class Server:
             stdout,
             stderr,
             is_hit=told["is_hit"],
+            is_removing=told["is_removing"],
             peak_bytes=told["peak_bytes"],
         )
 

@@ -360,6 +360,8 @@ def _harms_of_error(place: Workplace, job: Job, ended: Ended) -> Iterator[str]:
     harms = place.harms(job)
     if job.name == "record" and "what was captured is in" in ended.stderr:
         harms = (one for one in harms if not one.startswith("left: temporary/traceprof-"))
+    if ended.is_removing:  # what the system refuses to remove stays
+        harms = (one for one in harms if not one.startswith("left: "))
     yield from harms
     if ended.code:
         yield from _words_of(ended)

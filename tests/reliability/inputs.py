@@ -15,6 +15,7 @@ from typing import Final
 
 from tests.formats.test_contract import EXECUTION, write_as_kineto, write_as_nvprof
 from tests.reliability import mutations
+from tests.reliability.same_execution import ASKED, FORMS, execution, written, wrong_answers
 from tests.reliability.workplace import LOG, make_trace
 from tests.summaries import make_summary
 from traceprof.formats.nsys.writer import write_nsys
@@ -294,10 +295,27 @@ def spools(folder: Path, rng: random.Random) -> Question:
     return Question(("spool", str(folder)), how)
 
 
+def same_execution(folder: Path, rng: random.Random) -> Question:
+    """One execution in any format, rewritten in ways that keep it valid."""
+    trace, path = execution(rng), folder / "trace"
+    form = rng.choice([*FORMS])
+    changes = written(trace, form, path, rng, rng.randrange(6))
+
+    def judge(code: int, told: str, said: str) -> str:
+        how = f"{form}, {', '.join(changes)}"
+        if code:
+            return f"{how}: exit {code}: {said[-200:]}"
+        return "".join(f"{how}: {wrong}"[:400] for wrong in wrong_answers(trace, told)[:1])
+
+    asked = ("show", ",".join(ASKED), str(path), "--window", "all", "--json")
+    return Question(asked, form, judge=judge)
+
+
 CLASSES: Final[tuple[Maker, ...]] = (
     *(nsys_bytes, nsys_rows, nvprof_bytes, nvprof_rows, kineto_bytes, kineto_values, gzipped),
     *(own_recordings, many_ranks, manifests, rules, hardware, cluster, logs, tables),
     *(databases_of_runs, exported, cuts, cutting, pages, windows, steps, spools),
+    same_execution,
 )
 CHEAP: Final = frozenset(
     (

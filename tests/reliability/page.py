@@ -41,7 +41,8 @@ of direction; nesting up to 100 000 deep; gzip with bad sums, members and bombs 
 command is run on it, within {CPU_S:g} s of CPU and {MEMORY_BYTES >> 30} GiB.
 
 *right*: kernels are those that plain `sqlite3` or `json` finds in the damaged file, each with its
-length, and what is left out is warned of. *accepted*: an answer without impossible numbers or
+length, and what is left out is warned of; of `same_execution` all answers are those about the
+execution itself. *accepted*: an answer without impossible numbers or
 controls in it, that nothing independent was held against. *documented error*: one line, exit code
 2 to 5. *defect*: anything else, also an input that was changed.
 """
@@ -51,10 +52,10 @@ _MIDDLE: Final = """
 Injected into every command that writes (`tests/reliability/workplace.py` lists them), by a process
 that has imported everything and forks: what is hit is the work. *survived*: inputs are as they
 were, an output is the old one or a whole new one, the runs that were kept are there row by row,
-nothing is left behind (but for the hidden `.part` of a process that was killed −9), and what could
-not be done is said in one line. A step of writing is each opening, renaming, linking, removing and
-making of a file, and each connection to a database. *failed*: how many of the commands could not do
-what was asked, or were ended.
+nothing is left behind (but for the hidden `.part` of a process that was killed −9, and what the
+system refused to remove), and what could not be done is said in one line. A step of writing is each
+opening, renaming, linking, removing and making of a file, and each connection to a database.
+*failed*: how many of the commands could not do what was asked, or were ended.
 """
 _BOUNDS: Final = f"""
 ## Bounds
@@ -258,8 +259,8 @@ def _replaced(
     if len(rows) >= len(known):
         return rows
     added = {row[name]: row for row in rows}
-    assert added.keys() <= {row[name] for row in known}
-    return [added.get(row[name], row) for row in known]
+    new = [row for row in rows if row[name] not in {row[name] for row in known}]
+    return [*(added.get(row[name], row) for row in known), *new]
 
 
 def _sum(made: dict[str, Any], name: str) -> int:

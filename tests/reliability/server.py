@@ -22,6 +22,7 @@ STEPS = frozenset(
     ("open", "os.rename", "os.link", "os.remove", "os.mkdir", "os.rmdir", "os.chmod", "os.truncate")
 )
 """What a process does to folders and files, as Python's audit events name it."""
+_REMOVING = frozenset(("os.remove", "os.rmdir"))
 _PR_SET_PDEATHSIG = 1
 
 
@@ -36,7 +37,7 @@ def is_step(event: str, arguments: tuple[Any, ...]) -> bool:
 def inject(asked: dict[str, Any], hit: mmap.mmap) -> None:
     """Let something happen at the n-th step of writing: a signal, or an error of the system.
 
-    ``hit`` becomes 1 when that step is reached.
+    ``hit`` becomes 1 when that step is reached, 2 where something would be removed.
     """
     seen = 0
 
@@ -47,7 +48,7 @@ def inject(asked: dict[str, Any], hit: mmap.mmap) -> None:
         seen += 1
         if seen != asked["step"]:
             return
-        hit[0] = 1
+        hit[0] = 2 if event in _REMOVING else 1
         if asked.get("signal"):
             os.kill(os.getpid(), asked["signal"])
         elif asked.get("errno"):
@@ -141,6 +142,7 @@ def serve() -> None:
             "cpu_s": used.ru_utime + used.ru_stime,
             "peak_bytes": used.ru_maxrss << 10,
             "is_hit": bool(hit[0]),
+            "is_removing": hit[0] == 2,
         }
         print(json.dumps(told), flush=True)
 

@@ -117,7 +117,7 @@ def _checked(question: Question, printed: str) -> tuple[str, str]:
         if wrong:
             return DEFECT, f"{said}: {wrong[:5]}"
     if question.trace is None:
-        return ACCEPTED, ""
+        return (RIGHT if question.judge else ACCEPTED), ""
     try:
         wrong = list(oracle.wrongs(question.trace))
     except oracle.UnreadableError:

@@ -13,7 +13,7 @@ import socket
 import tempfile
 import time
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any, Final
@@ -86,8 +86,13 @@ class Notes:
 def new_work_folder(notes: Notes) -> Iterator[Path]:
     """Make a work folder, and hold it as its recorder for as long as the block runs."""
     folder = Path(tempfile.mkdtemp(prefix=_PREFIX))
-    with locked(folder):
-        write_notes(folder, notes)
+    with ExitStack() as stack:
+        try:
+            stack.enter_context(locked(folder))
+            write_notes(folder, notes)
+        except BaseException:
+            shutil.rmtree(folder, ignore_errors=True)  # nothing was recorded yet
+            raise
         yield folder
 
 

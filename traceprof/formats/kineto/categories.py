@@ -19,7 +19,10 @@ __all__ = [
 
 KERNELS: Final = ("kernel", "Kernel")
 COPIES: Final = ("gpu_memcpy", "gpu_memset", "Memcpy", "Memset")
-API_CALLS: Final = ("cuda_runtime", "cuda_driver", "hip_runtime", "hip_driver", "Runtime")
+API_CALLS: Final = (
+    *("cuda_runtime", "cuda_driver", "hip_runtime", "hip_driver", "Runtime"),
+    *("xpu_runtime", "xpu_driver", "privateuse1_runtime", "privateuse1_driver", "mtia_runtime"),
+)
 OPERATORS: Final = ("cpu_op", "Operator")
 ANNOTATIONS: Final = ("user_annotation",)
 FUNCTIONS: Final = ("python_function",)

@@ -52,7 +52,7 @@ class NvprofFile:
     """An open file. Times in it are ns since 1970; ``zero_ns`` is time 0 of the trace.
 
     ``process`` is the one that was profiled: a file has only one, and device work names none.
-    ``n_lost`` counts the records that the profiler lost, whose times are 0.
+    ``n_lost`` counts the records that the profiler lost, whose times are 0 or NULL.
     """
 
     database: Database

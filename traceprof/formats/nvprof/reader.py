@@ -171,8 +171,8 @@ class _Reading:
         warnings = self.file.database.catalogue.warnings()
         if self.file.n_lost:
             warnings.append(
-                f"{self.file.n_lost} records were lost by the profiler (their times are 0) and are "
-                "left out: record again with a larger nvprof --device-buffer-size"
+                f"{self.file.n_lost} records were lost by the profiler (their times are 0 or "
+                "missing) and are left out: record again with a larger nvprof --device-buffer-size"
             )
         n_unclosed = (
             self._markers.n_unclosed

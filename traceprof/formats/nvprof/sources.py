@@ -22,7 +22,7 @@ __all__ = ["count_annotations", "last_ns", "survey_of"]
 
 _WITH_ENDS: Final = ("kernels", "copies", "api_calls", "syncs", "overheads")
 _IS_KEPT: Final = f"{whole('start')} > 0 AND {whole('end')} > 0"
-"""Records whose times are 0 were lost by the profiler."""
+"""Records whose times are 0, or none, were lost by the profiler."""
 _DEVICE: Final = f"coalesce(deviceId, {ABSENT})"
 
 
