@@ -1,9 +1,13 @@
+import errno
+import tempfile
 from pathlib import Path
 
 import pytest
 
 from tests.recording.conftest import record
+from traceprof.recording import work_folder
 from traceprof.recording.finishing import _note_on_collectives
+from traceprof.recording.request import RecordRequest
 from traceprof.recording.spool import ProcessEvents
 
 MS = 1_000_000
@@ -34,3 +38,19 @@ def test_options_of_another_recorder_are_refused_before_anything_runs(tmp_path, 
     assert recorded.done.returncode == 2
     assert f"{option.partition('=')[0]} is for n" in recorded.done.stderr
     assert not (tmp_path / "ran").exists()
+
+
+def test_a_work_folder_in_which_nothing_can_be_written_is_no_more(tmp_path, monkeypatch):
+    def full(folder, notes):
+        (folder / "begun").touch()
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(work_folder, "write_notes", full)
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    request = RecordRequest(command=("true",), output=tmp_path / "t.sqlite")
+    with (
+        pytest.raises(OSError, match="No space"),
+        work_folder.new_work_folder(work_folder.notes_of(request, "torch", {})),
+    ):
+        pytest.fail("nothing can be recorded")
+    assert not list(tmp_path.iterdir())

@@ -14,6 +14,7 @@ from typing import Final
 
 from traceprof.cache.identity import digest, identify_code, identify_file
 from traceprof.errors import TraceprofError
+from traceprof.files import kind_of_no_file
 from traceprof.session.options import Opening
 
 __all__ = ["Inputs", "inputs_of"]
@@ -85,7 +86,13 @@ def _is_candidate(path: Path, folder: Path) -> bool:
 
 
 def _listed(path: Path) -> Iterator[Path]:
-    """Yield the files that ``path`` names, if it is the manifest of a run."""
+    """Yield the files that ``path`` names, if it is the manifest of a run.
+
+    Raises:
+        OSError: it is something whose reading may never end.
+    """
+    if kind := kind_of_no_file(path):
+        raise OSError(f"{path}: {kind}")
     with path.open("rb") as file:
         head = file.read(_HEAD_BYTES)
     if head.lstrip().startswith(b"{") and _MANIFEST in head:

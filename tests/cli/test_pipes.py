@@ -1,0 +1,72 @@
+"""What is no regular file is refused by every command: reading it may never end."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from tests.builders import TraceBuilder
+from traceprof.cli import app
+from traceprof.formats.nsys.writer import write_nsys
+
+pytestmark = pytest.mark.skipif(os.name != "posix", reason="named pipes of POSIX")
+
+ENOUGH_S = 300
+
+
+@pytest.fixture(autouse=True)
+def hanging_fails() -> Iterator[None]:
+    def over(*_: object) -> None:
+        raise AssertionError("it waits for the pipe")
+
+    before = signal.signal(signal.SIGALRM, over)
+    signal.alarm(ENOUGH_S)
+    yield
+    signal.alarm(0)
+    signal.signal(signal.SIGALRM, before)
+
+
+def run(*arguments: object) -> tuple[int, str]:
+    done = CliRunner().invoke(app, list(map(str, arguments)))
+    assert isinstance(done.exception, SystemExit | None), done.exception
+    return done.exit_code, done.stderr
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        *("info", "analyze", "ops", "elastic", "nodes", "accuracy", "recover"),
+        *("runs show", "runs add", "runs import-log", "show kernels", "report -o out"),
+        *("timeline -o out", "cut -o out", "export --to perfetto -o out", "view"),
+    ],
+)
+def test_a_pipe_is_refused_in_one_line(command: str, tmp_path: Path) -> None:
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    first, *more = command.split()
+    words = [first, *more, pipe] if first in ("runs", "show") else [first, pipe, *more]
+    words = [tmp_path / "out" if word == "out" else word for word in words]
+    code, said = run(*words)
+    assert code in (2, 3)
+    told = [line for line in said.splitlines() if line != "traceprof: reading pipe"]
+    assert len(told) == 1
+    assert "a named pipe" in told[0] or command == "recover"
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["pipe"]
+
+
+@pytest.mark.parametrize("command", ["query {} SELECT", "explain {} slowest", "show kernels {}"])
+def test_so_it_is_beside_traces_and_in_their_folders(command: str, tmp_path: Path) -> None:
+    for rank in (0, 1):
+        trace = TraceBuilder().kernel("gemm", 0, 9, launched_ns=(0, 1)).process(1, rank=rank)
+        write_nsys(trace.build(), tmp_path / f"rank{rank}.sqlite")
+    os.mkfifo(tmp_path / "manifest.json")
+    os.mkfifo(tmp_path / "rank2.sqlite")
+    words = [word.format(tmp_path) for word in command.split()]
+    assert run(*["SELECT name FROM kernels" if w == "SELECT" else w for w in words])[0] in (0, 2, 3)
+    both = [tmp_path / f"rank{rank}.sqlite" for rank in (0, 1)]
+    assert run("show", "kernels", *both)[0] == 0
