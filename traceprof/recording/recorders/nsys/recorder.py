@@ -147,7 +147,7 @@ class _NsysRun:
         if not pid or not is_alive(pid):
             return code
         self._request.say("nsys has ended before the program, which goes on without it")
-        own_code = wait_for_program(pid, self._program)
+        own_code = wait_for_program(pid, self._program, self._folder)
         return code if own_code is None else own_code
 
     @property
