@@ -18,6 +18,7 @@ from traceprof.recording.spool import has_said_its_end
 
 __all__ = [
     "become_subreaper",
+    "code_behind",
     "end_processes",
     "end_processes_with",
     "is_alive",
@@ -152,8 +153,17 @@ def wait_for_program(pid: int, program: Program, folder: Path) -> int | None:
         return 128 + program.signal_passed
     if code is None and ours != pid:
         code = _wait(ours, _LAUNCHER_S)
-        if code == 1 and program.signal_sent and not has_said_its_end(folder, pid):
-            return 128 + program.signal_sent  # what started it says 1 of one that was killed, too
+        return None if code is None else code_behind(code, pid, program, folder)
+    return code
+
+
+def code_behind(code: int, pid: int, program: Program, folder: Path) -> int:
+    """Return the exit code of ``pid``, where what started it ended with ``code``.
+
+    nsys and its launcher say 1 of a program that was killed, too.
+    """
+    if code == 1 and program.signal_sent and not has_said_its_end(folder, pid):
+        return 128 + program.signal_sent
     return code
 
 
