@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import base64
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from importlib.resources import files
 from typing import Any, Final
@@ -65,9 +65,23 @@ def add_routes(app: Flask, panes: Sequence[Pane]) -> None:
         }
         return _binary(pane_of(place).store.view(window, width, groups))
 
+    _add_questions(app, pane_of)
+
+
+def _add_questions(app: Flask, pane_of: Callable[[int], Pane]) -> None:
+    """Add what is asked about all events of a trace, whatever the browser has loaded."""
+
     @app.route("/data/<int:place>/find", methods=["GET", "POST"])
     def find(place: int) -> Response:
         return jsonify(_find(pane_of(place)))
+
+    @app.get("/data/<int:place>/alike")
+    def alike(place: int) -> Response:
+        row, channel = (whole_number(request.args, n, 0, _FOREVER) for n in ("row", "channel"))
+        found = pane_of(place).alike.of(row, channel, _instant("start"))
+        if found is None:
+            abort(400, "there is no such event")
+        return jsonify(found)
 
 
 def _find(pane: Pane) -> dict[str, Any]:

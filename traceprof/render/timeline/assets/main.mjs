@@ -1,6 +1,7 @@
 import { Timeline } from "./app.mjs";
 import { decodeTrace, gunzipBase64 } from "./decode.mjs";
 import { applyTheme, initialTheme } from "./theme.mjs";
+import { attachClocks } from "./clock.mjs";
 import { addSteps } from "./steps.mjs";
 import { deriveStates } from "./states.mjs";
 
@@ -21,7 +22,7 @@ async function start() {
   applyTheme(theme);
   const packed = gunzipBase64(textOf("traceprof-data"));
   const plotly = await loadPlotly();
-  const trace = decodeTrace(await packed);
+  const trace = attachClocks(decodeTrace(await packed));
   deriveStates(trace);
   addSteps(trace);
   const timeline = new Timeline(root, trace, plotly, theme);

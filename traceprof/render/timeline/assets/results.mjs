@@ -1,6 +1,8 @@
 import { notePart, tablePart } from "./contents.mjs";
 import { formatCount, formatDuration, shortName } from "./format.mjs";
+import { lengthOf } from "./channel.mjs";
 import { lowerBound } from "./bisect.mjs";
+import { sinceStart } from "./clock.mjs";
 
 /** What a search found: how many, for how long, and the longest or the first of them. */
 
@@ -16,20 +18,22 @@ export function findResults(trace, matches, order) {
   return { count: found.count, ns: found.ns, names: found.names.size, list };
 }
 
-function scanChannel({ starts, ends, names, counts, n }, matches, place, order, found) {
+function scanChannel(channel, matches, place, order, found) {
+  const { starts, ends, names, counts, n } = channel;
   for (let item = 0; item < n; item++) {
     if (!matches[names[item]] || (counts && counts[item] > 1)) continue;
     found.count++;
-    found.ns += ends[item] - starts[item];
+    const ns = lengthOf(channel, item);
+    found.ns += ns;
     found.names.add(names[item]);
-    found.list.push({ ...place, item, start: starts[item], end: ends[item] });
+    found.list.push({ ...place, item, start: starts[item], end: ends[item], ns });
     // Kept short on the way: all matches of a large trace would fill the memory.
     if (found.list.length >= 20 * MAX_RESULTS) found.list = best(found.list, order);
   }
 }
 
 function best(list, order) {
-  const length = ({ start, end }) => end - start;
+  const length = lengthIn;
   const compare = order === "first" ? (a, b) => a.start - b.start : (a, b) => length(b) - length(a) || a.start - b.start;
   return list.sort(compare).slice(0, MAX_RESULTS);
 }
@@ -59,7 +63,7 @@ export function resultParts({ trace, chosen }, query, { count, ns, names, list }
   const by = (name, direction) => ({ isOn: order === name, direction, act: () => sort(name) });
   const isChosen = ({ row, start }) => chosen && chosen.row === row && startOf(trace, chosen) === start;
   const rows = list.map((event) => ({
-    cells: [shortName(event.name), where(trace, event.row), formatDuration(event.end - event.start), instant(trace, event.start)],
+    cells: [shortName(event.name), where(trace, event.row), formatDuration(lengthIn(event)), instant(trace, event)],
     titles: [event.name],
     target: () => go(event),
     isChosen: isChosen(event),
@@ -75,5 +79,6 @@ function where(trace, row) {
   return [section, groupLabel, label].map((word) => word.split(" · ")[0]).filter(Boolean).join(" › ");
 }
 
-const instant = (trace, t) => formatDuration(t + trace.offset_ns);
+const lengthIn = ({ ns, start, end }) => ns ?? end - start;
+const instant = (trace, { row, start }) => formatDuration(sinceStart(trace, trace.rows[row].group, start));
 const startOf = (trace, { row, channel, item, gap }) => (gap ? null : trace.rows[row].channels[channel].starts[item]);
