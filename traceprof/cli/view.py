@@ -64,10 +64,14 @@ def view(
     opening = replace(opening, is_one_run=together)
     groups = [trace] if together else [[path] for path in trace]
     panes = []
-    for paths in groups:
-        title = _title(paths)
-        message(f"reading {title}")
-        panes.append(open_pane(title, open_run(paths, opening)))
+    try:
+        for paths in groups:
+            title = _title(paths)
+            message(f"reading {title}")
+            panes.append(open_pane(title, open_run(paths, opening)))
+    except BaseException:
+        listening.close()
+        raise
     server = ViewerServer(panes, listening, address)
     out(f"{address.url}\n")
     message("open this address in a browser; Ctrl-C ends the viewer")
