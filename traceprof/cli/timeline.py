@@ -31,8 +31,8 @@ def timeline(
             "--window",
             "-w",
             metavar="WINDOW",
-            help="Draw only this: 12ms..30ms, step:100..110, range:NAME, steady or active. "
-            "Default: the whole trace.",
+            help="Draw only this: 12ms..30ms, 30%..50%, step:100..110, range:NAME, steady or "
+            "active. Default: the whole trace.",
         ),
     ] = None,
     title: Annotated[

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import base64
 from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from importlib.resources import files
@@ -123,7 +122,7 @@ def _add_files(app: Flask) -> None:
     shared = {name: read_asset(name) for name in module_order("main.mjs")}
     modules = {**shared, **own}
     styles = {"page.css": page_style(), "timeline.css": page_style() + read_asset("timeline.css")}
-    plotly = base64.b64decode(plotly_bundle().base64_gzip)
+    plotly = plotly_bundle().gzip
 
     @app.get("/modules/<name>")
     def module(name: str) -> Response:

@@ -22,8 +22,9 @@ from traceprof.render.timeline.lanes import build_lanes
 from traceprof.render.timeline.marks import describe_processes, describe_steps, describe_turns
 from traceprof.render.timeline.page import timeline_fragment
 from traceprof.render.timeline.pairing import Place, pair_groups
-from traceprof.render.timeline.render import MAX_ITEMS, timeline_head
+from traceprof.render.timeline.render import timeline_head
 from traceprof.render.timeline.samples import SampleSeries, sample_series
+from traceprof.render.timeline.size import MAX_ITEMS, pack_within
 from traceprof.render.timeline.states import with_states
 from traceprof.render.timeline.step_axis import Clock, Extent, StepAxis, align_steps
 from traceprof.units import format_count, format_duration
@@ -80,18 +81,24 @@ def render_beside(
     describe = describe_steps
     if not all(len(find_steps(side.trace).table) for side in sides):
         describe = describe_turns
-    drawn = [_draw(side, describe, max_items // len(sides)) for side in sides]
-    by_steps = all(one.steps["starts"] for one in drawn)
-    axis = align_steps([_extent(one, by_steps=by_steps) for one in drawn])
-    lanes, places, partners = _merged(drawn, axis, by_rank)
-    head = _head(drawn, axis, [place.side for place in places], partners, by_steps=by_steps)
-    index = {item.key: i for i, item in enumerate(CATEGORIES)}
-    samples = [
-        series
-        for one, clock in zip(drawn, axis.clocks, strict=True)
-        for series in _samples(one.side, clock)
-    ]
-    fragment = timeline_fragment(encode_lanes(lanes, head, index, samples))
+    samples = [_series(side) for side in sides]
+
+    def draw(most: int) -> tuple[tuple[list[_Drawn], StepAxis], int, bytes]:
+        drawn = [_draw(side, describe, most // len(sides)) for side in sides]
+        by_steps = all(one.steps["starts"] for one in drawn)
+        axis = align_steps([_extent(one, by_steps=by_steps) for one in drawn])
+        lanes, places, partners = _merged(drawn, axis, by_rank)
+        head = _head(drawn, axis, [place.side for place in places], partners, by_steps=by_steps)
+        index = {item.key: i for i, item in enumerate(CATEGORIES)}
+        moved = [
+            replace(series, times=clock.starts(series.times))
+            for found, clock in zip(samples, axis.clocks, strict=True)
+            for series in found
+        ]
+        return (drawn, axis), lanes.n_items, encode_lanes(lanes, head, index, moved)
+
+    (drawn, axis), packed = pack_within(draw, max_items)
+    fragment = timeline_fragment(packed)
     body = _BODY.format(
         title=html_text(title),
         subtitle=html_text(" · ".join(_told(one) for one in drawn), 600),
@@ -176,10 +183,12 @@ def _on_axis(channel: Channel, clock: Clock, ids: Int64Array | None) -> Channel:
     )
 
 
-def _samples(side: Side, clock: Clock) -> Iterator[SampleSeries]:
-    for series in sample_series(side.trace, side.span)[0]:
-        source = plain_text(f"{side.name} {series.source}".strip(), 60)
-        yield replace(series, source=source, times=clock.starts(series.times))
+def _series(side: Side) -> list[SampleSeries]:
+    """Return the series of one side, on its own clock."""
+    return [
+        replace(series, source=plain_text(f"{side.name} {series.source}".strip(), 60))
+        for series in sample_series(side.trace, side.span)[0]
+    ]
 
 
 def _head(

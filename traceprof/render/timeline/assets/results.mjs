@@ -8,14 +8,28 @@ import { sinceStart } from "./clock.mjs";
 
 export const MAX_RESULTS = 200;
 
-/** {count, ns, names, list: [{row, channel, item, start, end, name}]} of the events of the names. */
+/**
+ * {count, ns, names, list: [{row, channel, item, start, end, name}]} of the events of the names;
+ * `mergedCount` and `mergedNs` are of those that are drawn together with others.
+ */
 export function findResults(trace, matches, order) {
   const found = { count: 0, ns: 0, names: new Set(), list: [] };
   trace.rows.forEach(({ channels }, row) => {
     channels.forEach((channel, number) => scanChannel(channel, matches, { row, channel: number }, order, found));
   });
   const list = best(found.list, order).map((event) => ({ ...event, name: nameOf(trace, event) }));
-  return { count: found.count, ns: found.ns, names: found.names.size, list };
+  return { count: found.count, ns: found.ns, ...mergedTotals(trace, matches, found.names), names: found.names.size, list };
+}
+
+function mergedTotals({ merged }, matches, names) {
+  let [mergedCount, mergedNs] = [0, 0];
+  matches.forEach((is, name) => {
+    if (!is || !merged?.counts[name]) return;
+    mergedCount += merged.counts[name];
+    mergedNs += merged.ns[name];
+    names.add(name);
+  });
+  return { mergedCount, mergedNs };
 }
 
 function scanChannel(channel, matches, place, order, found) {
@@ -53,12 +67,16 @@ export function countBefore(trace, matches, t) {
 }
 
 /** The parts that the panel shows of results; `go` leads to one, `sort` asks for another order. */
-export function resultParts({ trace, chosen }, query, { count, ns, names, list }, order, sort, go) {
+export function resultParts({ trace, chosen }, query, results, order, sort, go) {
+  const { count, ns, names, list, mergedCount = 0, mergedNs = 0 } = results;
   if (query.error) return [notePart(query.error)];
   const also = query.also.length ? ` Found as well: ${query.also.join(", ")}.` : "";
   const of = names === 1 ? "one name" : `${formatCount(names)} names`;
   const part = count > list.length ? ` The ${order === "first" ? "first" : "longest"} ${list.length}:` : "";
-  const about = count ? `${formatCount(count)} events of ${of}, ${formatDuration(ns)} together.` : "Nothing has such a name.";
+  const all = count + mergedCount;
+  const together = `${formatCount(all)} events of ${of}, ${formatDuration(ns + mergedNs)} together.`;
+  const short = mergedCount ? ` ${formatCount(mergedCount)} of them are too short for an item of their own.` : "";
+  const about = all ? together + short : "Nothing has such a name.";
   if (!count) return [notePart(about + also)];
   const by = (name, direction) => ({ isOn: order === name, direction, act: () => sort(name) });
   const isChosen = ({ row, start }) => chosen && chosen.row === row && startOf(trace, chosen) === start;
