@@ -50,30 +50,34 @@ def combine(results: Sequence[Result]) -> Result:
 
 def medians_of(table: pd.DataFrame, samples: Samples) -> npt.NDArray[np.float64]:
     """Return the exact median of the samples of each row of ``table``; NaN where it has none."""
-    rows, values = _sorted(samples)
-    first = np.searchsorted(rows, np.arange(len(table)), side="left")
-    last = np.searchsorted(rows, np.arange(len(table)), side="right")
+    if len(samples.rows) and int(samples.rows.min()) < 0:  # of no row
+        kept = samples.rows >= 0
+        samples = Samples(samples.rows[kept], samples.values[kept])
+    count = np.bincount(samples.rows, minlength=len(table))[: len(table)]
+    known = np.flatnonzero(count)
+    before = (np.cumsum(count) - count)[known]
+    low, high = _sorted_at(
+        samples, known, before + (count[known] - 1) // 2, before + count[known] // 2
+    )
     found = np.full(len(table), np.nan)
-    known = last > first
-    low = values[(first + (last - first - 1) // 2)[known]].astype(np.float64)
-    high = values[(first + (last - first) // 2)[known]].astype(np.float64)
-    found[known] = (low + high) / 2
+    found[known] = (low.astype(np.float64) + high.astype(np.float64)) / 2
     return found
 
 
-def _sorted(samples: Samples) -> tuple[npt.NDArray[np.int64], npt.NDArray[Any]]:
-    """Return rows and values sorted by both."""
-    rows, values = samples.rows, samples.values
-    if len(rows) and values.dtype == np.int64:
+def _sorted_at(
+    samples: Samples, rows: npt.NDArray[np.int64], *places: npt.NDArray[np.int64]
+) -> list[npt.NDArray[Any]]:
+    """Return the values at ``places``, which are of ``rows``, of samples sorted by both."""
+    of_rows, values = samples.rows, samples.values
+    if len(of_rows) and values.dtype == np.int64:
         least = int(values.min())
         n_values = int(values.max()) - least + 1
-        if rows.min() >= 0 and (int(rows.max()) + 1) * n_values < np.iinfo(np.int64).max:
+        if (int(of_rows.max()) + 1) * n_values < np.iinfo(np.int64).max:
             # One number for both: to sort numbers costs a tenth of sorting pairs.
-            both = np.sort(rows * n_values + (values - least))
-            row = both // n_values
-            return row, both - row * n_values + least
-    order = np.lexsort((values, rows))
-    return rows[order], values[order]
+            both = np.sort(of_rows * n_values + (values - least))
+            return [both[place] - rows * n_values + least for place in places]
+    ordered = values[np.lexsort((values, of_rows))]
+    return [ordered[place] for place in places]
 
 
 def _combined(

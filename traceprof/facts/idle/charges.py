@@ -160,7 +160,8 @@ def _running(trace: Trace, parts: pd.DataFrame, pieces: pd.DataFrame, lanes: Lan
     runs = pieces[(pieces["doing"] == Doing.RUNS).to_numpy()]
     columns = ("part", "start_ns", "end_ns", "name", "operator")
     by = np.where(runs["is_own"].to_numpy(), np.int8(LAUNCHING), np.int8(OTHER))
-    chosen = Chosen(*(runs[own].to_numpy() for own in columns), by)
+    part, starts, ends, name, operator = (runs[own].to_numpy() for own in columns)
+    chosen = Chosen(part, starts, ends, name, operator, by)
     return _framed(trace, _of_parts(parts, chosen), lanes)
 
 

@@ -123,7 +123,7 @@ def are_decorated(names: pd.Index) -> npt.NDArray[np.bool_]:
 def _plain(
     names: pd.Index,
 ) -> tuple[npt.NDArray[np.object_], npt.NDArray[np.int64], npt.NDArray[np.bool_]]:
-    """Return the distinct plain names, sorted, which of them each has, and whether it is another."""
+    """Return the distinct plain names, sorted, which each has, and whether it differs from it."""
     if _as_arrow(names) is None:
         given = names.to_numpy(object)
         plain, place = np.array([plain_name(str(name)) for name in names], object), None
@@ -185,9 +185,7 @@ def are_matched(names: pd.Index, pattern: re.Pattern[str]) -> npt.NDArray[np.boo
     return _matches(names, pattern.pattern)
 
 
-def _matches(
-    names: pd.Index, pattern: str, *, ignore_case: bool = False
-) -> npt.NDArray[np.bool_]:
+def _matches(names: pd.Index, pattern: str, *, ignore_case: bool = False) -> npt.NDArray[np.bool_]:
     """Return in which names a pattern is found; in names that differ in decorations alone, once."""
     if _LOOKS_AT_NUMBERS.search(pattern):
         found = pc.match_substring_regex(_as_arrow(names), pattern, ignore_case=ignore_case)
