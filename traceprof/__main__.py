@@ -1,5 +1,7 @@
 """``traceprof`` and ``python -m traceprof``: the command line from its first moment."""
 
+from __future__ import annotations
+
 import os
 import signal
 import sys
@@ -9,10 +11,16 @@ _LEAST_BYTES = 288 << 20
 ways of their own."""
 
 
+_AGAIN_S = 0.2
+"""How soon Ctrl-C is said again to what has swallowed it."""
+
+
 def main() -> None:
     """Run the command line; Ctrl-C ends it at any time, without a traceback."""
     if not {"-h", "--help", "--version"} & {*sys.argv}:
         _require_memory()
+    if sys.argv[1:2] not in (["record"], ["recover"]):  # these end in ways of their own
+        _insist_on_interrupts()
     if sys.argv[1:2] != ["record"]:
         # numpy starts threads for linear algebra, which nothing here uses; where memory or
         # processes are limited, they cannot start and end the program. Who records keeps theirs.
@@ -24,7 +32,40 @@ def main() -> None:
     except KeyboardInterrupt:
         sys.exit(128 + signal.SIGINT)
     finally:
+        if hasattr(signal, "setitimer"):
+            signal.setitimer(signal.ITIMER_REAL, 0)
         signal.signal(signal.SIGINT, signal.SIG_DFL)  # what Python still tidies up says nothing
+
+
+def _insist_on_interrupts() -> None:
+    """Let Ctrl-C end the program where its exception is swallowed, too.
+
+    So it is in callbacks of the garbage collector, and in libraries that are imported.
+    """
+    is_ours = signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    if not is_ours or not hasattr(signal, "setitimer"):
+        return
+    told = sys.unraisablehook
+
+    def interrupt(*_: object) -> None:
+        signal.setitimer(signal.ITIMER_REAL, _AGAIN_S, _AGAIN_S)
+        raise KeyboardInterrupt
+
+    def insist(*_: object) -> None:
+        error = sys.exc_info()[1]
+        while error is not None:
+            if isinstance(error, KeyboardInterrupt):
+                return  # it is on its way, and things are tidied up
+            error = error.__context__
+        raise KeyboardInterrupt
+
+    def tell(unraisable: sys.UnraisableHookArgs) -> None:
+        if not isinstance(unraisable.exc_value, KeyboardInterrupt):
+            told(unraisable)
+
+    sys.unraisablehook = tell
+    signal.signal(signal.SIGALRM, insist)
+    signal.signal(signal.SIGINT, interrupt)
 
 
 def _require_memory() -> None:

@@ -73,8 +73,14 @@ def kineto(path: Path) -> Path:
     events += [
         complete("cuda_runtime", "cudaLaunchKernel", 5, 8, args={"correlation": 1}),
         kernel("gemm", 10, 30, correlation=1),
+        kernel(f"k_{SECRET}", 30, 40, correlation=1),
+        complete("user_annotation", f"login {SECRET}", 0, 40, args={f"of {SECRET}": [SECRET]}),
     ]
-    header = {"env": {"API": SECRET}, "command": f"train --api-key={SECRET}"}
+    header = {
+        "env": {"API_KEY": SECRET},
+        "said": f"by {SECRET}",
+        "command": f"train --api-key={SECRET}",
+    }
     return write_kineto(path / "t.json", events, **header)
 
 

@@ -76,20 +76,36 @@ def test_a_real_limit_of_memory_is_one_line(trace: str) -> None:
     assert done.stderr.count("\n") == 1
 
 
-def test_an_interrupt_while_the_program_is_loaded_is_no_traceback(tmp_path: Path) -> None:
-    late = tmp_path / "sitecustomize.py"
-    late.write_text(
-        "import os, signal, sys\n"
+def interrupted(how: str, folder: Path) -> subprocess.CompletedProcess[str]:
+    """Run the program, with something happening while it is loaded."""
+    (folder / "sitecustomize.py").write_text(
+        "import os, signal, sys, weakref\n"
         "class Finder:\n"
-        "    def find_spec(self, name, *rest):\n"
-        "        if name == 'typer': os.kill(os.getpid(), signal.SIGINT)\n"
+        f"    def find_spec(self, name, *rest):\n        if name == 'typer': {how}()\n"
+        "class Thing: pass\n"
+        "def interrupt(*_): os.kill(os.getpid(), signal.SIGINT)\n"
+        "def swallow():\n"
+        "    try: interrupt()\n"
+        "    except KeyboardInterrupt: pass\n"
+        "    signal.pause()\n"
+        "def in_callback():\n"
+        "    thing = Thing()\n"
+        "    kept = weakref.ref(thing, interrupt)\n"
+        "    del thing\n"
+        "    signal.pause()\n"
         "sys.meta_path.insert(0, Finder())\n"
     )
-    done = subprocess.run(
+    return subprocess.run(
         [sys.executable, "-m", "traceprof", "--version"],
         capture_output=True,
         text=True,
         check=False,
-        env={**os.environ, "PYTHONPATH": os.pathsep.join((str(tmp_path), str(ROOT)))},
+        timeout=60,
+        env={**os.environ, "PYTHONPATH": os.pathsep.join((str(folder), str(ROOT)))},
     )
+
+
+@pytest.mark.parametrize("how", ["interrupt", "swallow", "in_callback"])
+def test_an_interrupt_while_the_program_is_loaded_ends_it(how: str, tmp_path: Path) -> None:
+    done = interrupted(how, tmp_path)
     assert (done.returncode, done.stdout, done.stderr) == (128 + signal.SIGINT, "", "")

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.conftest import Run
-from tests.requirements import require
+from tests.requirements import ROOT, require
 
 pytestmark = pytest.mark.traces
 TRACE = "nsys/2026.2-2gpu-nccl-before.sqlite"
@@ -65,3 +65,25 @@ def test_hosts_and_racks_that_the_user_names_are_read(run_traceprof: Run, tmp_pa
     assert "left, right" in done.stderr
     done = run_traceprof("timeline", run, "--cluster", cluster, "--rack", "r1=left", "-o", "a.html")
     assert done.returncode == 0, done.stderr
+
+
+def test_two_runs_come_side_by_side(run_traceprof: Run, tmp_path: Path) -> None:
+    before, after = (ROOT / "fixtures" / "traces" / f"{n}.sqlite.gz" for n in ("before", "after"))
+    done = run_traceprof("timeline", before, after, "-o", "two.html", "--window", "step:3..4")
+    assert done.returncode == 0, done.stderr
+    page = (tmp_path / "two.html").read_text("utf-8")
+    assert "<h1>before.sqlite.gz vs after.sqlite.gz</h1>" in page
+    assert "A: before.sqlite.gz, 2 steps" in page
+    done = run_traceprof("timeline", before, "vs", after, "-o", "two.png")
+    assert done.returncode == 2
+    assert "two side by side are a page" in done.stderr
+
+
+def test_two_ranks_of_a_run_come_side_by_side(run_traceprof: Run, tmp_path: Path) -> None:
+    run = Path(require("traces"), "kineto") / "resnet18-2ranks-v100"
+    done = run_traceprof("timeline", run, "--ranks", "0,1", "-o", "ranks.html")
+    assert done.returncode == 0, done.stderr
+    assert f"{run.name}: rank 0 vs rank 1" in (tmp_path / "ranks.html").read_text("utf-8")
+    for ranks, said in (("0,7", "no rank 7: the trace has 0, 1"), ("0", "takes two ranks")):
+        done = run_traceprof("timeline", run, "--ranks", ranks, "-o", "no.html")
+        assert (done.returncode, said in done.stderr) == (2, True)

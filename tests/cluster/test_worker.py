@@ -1,6 +1,11 @@
+import pickle
+from errno import ENOSPC
 from typing import Any
 
+import pytest
+
 from tests.builders import TraceBuilder
+from traceprof.cluster import spilled
 from traceprof.cluster.worker import Holder
 from traceprof.model.elsewhere import Change, Question, Raised, Recipe
 from traceprof.model.trace import Trace
@@ -25,7 +30,7 @@ def n_kernels(trace: Trace) -> int:
 
 def asked(holder: Holder, recipe: Recipe) -> Any:
     made.clear()
-    return holder.answer(Question(recipe, n_kernels))
+    return pickle.loads(holder.answer(Question(recipe, n_kernels)))
 
 
 def recipe_of(path: str) -> Recipe:
@@ -60,7 +65,25 @@ def test_several_ranks_of_one_file() -> None:
         assert made == ["placed"]
 
 
-def test_the_oldest_is_given_up_where_memory_is_short() -> None:
+def test_the_oldest_is_laid_down_where_memory_is_short() -> None:
+    holder = Holder(1)
+    first, other = recipe_of("a"), recipe_of("b")
+    cut = first.then(Change(Trace.within, (TimeWindow(0, 50),)))
+    assert asked(holder, first) == 2
+    assert asked(holder, cut) == 1
+    for _ in range(3):
+        assert asked(holder, other) == 2
+        assert asked(holder, cut) == 1
+        assert asked(holder, first) == 2
+        assert "read a" not in made
+    assert made == []
+
+
+def test_where_the_disk_is_full_the_oldest_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(**_: Any) -> Any:
+        raise OSError(ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(spilled.tempfile, "TemporaryFile", full)
     holder = Holder(1)
     asked(holder, first := recipe_of("a"))
     asked(holder, recipe_of("b"))
@@ -69,5 +92,5 @@ def test_the_oldest_is_given_up_where_memory_is_short() -> None:
 
 
 def test_an_error_is_the_answer() -> None:
-    answer = Holder(1).answer(Question(recipe_of("a"), Trace.require, ("samples",)))
+    answer = pickle.loads(Holder(1).answer(Question(recipe_of("a"), Trace.require, ("samples",))))
     assert isinstance(answer, Raised)

@@ -13,12 +13,14 @@ from tests.builders import TraceBuilder
 from tests.formats import kineto_file
 from tests.formats.kineto_file import complete, on_device
 from tests.formats.nvprof_database import NvprofDatabase, object_id
-from traceprof.formats import FORMATS, open_trace
+from traceprof.formats import FORMATS, cut, open_trace
 from traceprof.formats.nsys.writer import write_nsys
 from traceprof.formats.nvprof.file import call_names
 from traceprof.formats.tables.writer import write_tables
+from traceprof.model.cutting import CutRequest, no_progress
 from traceprof.model.tables import ABSENT
 from traceprof.model.trace import Trace
+from traceprof.model.window import TimeWindow
 
 PID, MAIN, AUTOGRAD = 4242, 4243, 4250
 EPOCH = 1_700_000_000_000_000_000
@@ -226,3 +228,26 @@ def test_every_format_names_the_process_and_the_devices_at_work(known: str, tmp_
     assert trace.processes["process"].tolist() == [PID]
     assert trace.devices.query("used == 1")["device"].tolist() == [0, 1]
     assert (trace.kernels["correlation"] != ABSENT).all()
+
+
+@pytest.mark.parametrize("known", ["nsys", "nvprof", "kineto"])
+def test_a_part_without_any_says_that_there_were_no_collectives(known: str, tmp_path: Path) -> None:
+    said = (
+        TraceBuilder()
+        .range("nccl:all_reduce", 100, 200, **ON_MAIN)
+        .kernel(NCCL, 300, 400, launched_ns=(110, 120), **ON_MAIN)
+        .kernel("gemm", 5_000, 5_100, launched_ns=(4_000, 4_010), **ON_MAIN)
+    )
+    recorded = []
+    for number, trace in enumerate((said.build(), EXECUTION)):
+        path, part = tmp_path / f"whole{number}", tmp_path / f"part{number}"
+        WRITERS[known](trace, path)
+        part.touch()
+        cut(path, part, CutRequest(TimeWindow(4_900, 5_200)), no_progress)
+        again = part.with_name(f"again{number}")
+        again.touch()
+        cut(part, again, CutRequest(TimeWindow(0, 10)), no_progress)
+        found = [open_trace(one) for one in (part, again)]
+        assert not any(len(one.collectives) for one in found)
+        recorded.append(["collectives" in one.recorded for one in found])
+    assert recorded == [[True, True], [False, False]]

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from tests.formats.kineto_file import as_json, complete, kernel, write
-from traceprof.formats import cut, open_trace
+from traceprof.formats import ReadOptions, cut, open_trace
 from traceprof.formats.kineto.json_stream import JsonArrayStream
 from traceprof.model.cutting import REMOVED, CutRequest, no_progress
 from traceprof.model.window import TimeWindow
@@ -112,6 +112,33 @@ def test_secrets_are_in_no_byte(path: Path) -> None:
     assert found["env"] == REMOVED
     assert found["baseTimeNanoseconds"] == 7
     assert cut_to(path, keep_environment=True).read_text("utf-8").count(SECRET) == 2
+
+
+@pytest.mark.parametrize("is_first", [False, True])
+@pytest.mark.parametrize("is_ascii", [False, True])
+def test_secrets_that_the_header_tells_are_in_no_name(
+    tmp_path: Path, is_first: bool, is_ascii: bool
+) -> None:
+    secret = 'pàss"w\\rd'
+    more = {"args": {secret: [1.5, f"as {secret}"]}}
+    found = [*events(), complete("cpu_op", f"login {secret}", 150, 160, **more)]
+    header, array = (
+        as_json(one, ensure_ascii=is_ascii) for one in ({"DB_PASSWORD": secret}, found)
+    )
+    parts = [f'"metadata": {header}', f'"traceEvents": {array}'][:: 1 if is_first else -1]
+    path = tmp_path / "whole.json"
+    path.write_text("{" + ",".join(parts) + "}", "utf-8")
+
+    def login(path: Path) -> Any:
+        found = json.loads(path.read_text("utf-8"))["traceEvents"]
+        return next(event for event in found if event["name"].startswith("login"))
+
+    shown = login(cut_to(path))
+    assert (shown["name"], shown["args"]) == ("login ***", {"***": [1.5, "as ***"]})
+    assert login(cut_to(path, keep_environment=True)) == login(path)
+    assert "login ***" in [*open_trace(path).host_ops["name"]]
+    kept = open_trace(path, ReadOptions(keeps_secrets=True))
+    assert f"login {secret}" in [*kept.host_ops["name"]]
 
 
 def test_clipping_changes_the_times_alone(path: Path) -> None:

@@ -90,7 +90,7 @@ def test_analyses_of_a_part_are_those_of_the_window(
                 expected, found = told(whole, analysis), told(alone, analysis)
                 assert (expected is None) == (found is None), analysis
                 if expected is not None and found is not None:
-                    assert _values(found, shift_ns) == _values(expected, 0), analysis
+                    assert values_of(found, shift_ns) == values_of(expected, 0), analysis
 
 
 def _named(window: TimeWindow) -> str:
@@ -106,7 +106,7 @@ def _epoch(part: Path) -> int:
     return zero_ns
 
 
-def _values(result: Result, shift_ns: int) -> dict[str, Any]:
+def values_of(result: Result, shift_ns: int) -> dict[str, Any]:
     """Return all numbers and texts, instants after the start of the whole trace."""
     values: dict[str, Any] = {}
     for table in result.spec.tables:

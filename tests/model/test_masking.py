@@ -27,7 +27,7 @@ def test_only_variables_about_training_are_kept():
             "CUDA_API_KEY": "x",
             "TORCH_AUTH_TOKEN": "x",
             "NCCL_PROXY": "http://user:pw@proxy:3128",
-            "TORCH_HUB": "hf_abcdefghijklmnop",
+            "TORCH_HUB": "hf_abcdefghijkLMNOP",
         }
     )
     assert kept == {
@@ -67,7 +67,7 @@ def test_what_is_hidden_of_a_command_line_is_known():
 
 S = "S3cr3tValue99"
 HEX = "0123456789abcdef0123456789abcdef01234567"
-PLANTED = (S, HEX, "ghp_abcdefgh12345678", "hf_abcdefghijkl")
+PLANTED = (S, HEX, "ghp_abcdefgh12345678", "hf_abcdefgh1jkl")
 COMMANDS = [
     ["curl", "--header", f"Authorization: Bearer {S}"],
     ["curl", "-H", f"X-Api-Key: {S}"],
@@ -101,7 +101,7 @@ COMMANDS = [
     ["https://hooks.slack.com/services/T00/B00/" + S],
     ["wandb", "login", HEX],
     ["ghp_abcdefgh12345678"],
-    ["x", "hf_abcdefghijkl"],
+    ["x", "hf_abcdefgh1jkl"],
     [f"--env=API_TOKEN={S}"],
     ["--opt", "key:" + S],
     [f"secret: {S}"],

@@ -312,6 +312,7 @@ _WINDOWS: Final = (
     *("12ms..30ms", "@60.1s..@60.4s", "step:3..5", "step:3..", "first:2s", "last:2s", "steady"),
     *('range:"forward"#2', "range:/for.*/", "range:x@NCCL", "step:2 & range:forward", "all"),
     *("active", "pattern:3..5", "range:forward#2..5", "1e3us..", "..", "step:slowest"),
+    *("30%..50%", "last:10%", "12.5%..", "steady & 10%..20%"),
 )
 _PATTERNS: Final = ("step.*", "(", "(a+)+$", "h100-sxm", "[", "\\", "(?P<n>x)", "step", "")
 _LINKS: Final = ("pcie=gen4x16", "nic=400Gb/s", "nvlink=900GB/s", "x=1")

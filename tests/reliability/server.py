@@ -125,6 +125,7 @@ def import_everything() -> None:
 def serve() -> None:
     """Answer until standard input ends."""
     import_everything()
+    sys.dont_write_bytecode = True  # what a command still imports is no step of its writing
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     hit = mmap.mmap(-1, 1)  # shared with the children
     for line in sys.stdin:

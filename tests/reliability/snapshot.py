@@ -33,6 +33,7 @@ def run_on_copy(arguments: Sequence[str]) -> int:
     What it writes of the documentation comes back, where there still is a checkout.
     """
     with tempfile.TemporaryDirectory(prefix="traceprof-campaign-") as name:
+        Path(name).chmod(0o755)  # some commands run as another user
         copy = Path(name, "checkout")
         copy.mkdir()
         for one in _COPIED:

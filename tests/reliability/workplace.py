@@ -6,6 +6,7 @@ and runs that were kept stay kept.
 
 from __future__ import annotations
 
+import csv
 import hashlib
 import json
 import os
@@ -36,6 +37,10 @@ LOG: Final = "".join(
     f"(2.5e+00)\tAcc@1  1{at % 10}.00 ( 10.00)\n"
     for at in range(40)
 )
+
+
+_STEPS_OF_A: Final = 10
+_OPERATIONS_OF_A: Final = _STEPS_OF_A * 10
 
 
 @dataclass(frozen=True, slots=True)
@@ -214,6 +219,9 @@ def _is_whole(path: Path) -> bool:
             return bool(told == "ok" and database.execute("SELECT * FROM sqlite_master").fetchone())
     if path.suffix == ".json":
         return bool(json.loads(data))
+    if path.suffix == ".csv":
+        n_columns = {len(row) for row in csv.reader(data.decode().splitlines())}
+        return data.count(b"\n") == 1 + _OPERATIONS_OF_A and len(n_columns) == 1
     return data.startswith(b"<!doctype html>") and data.rstrip().endswith(b"</html>")
 
 
@@ -221,7 +229,7 @@ def _fill(folder: Path) -> None:
     folder.mkdir(parents=True)
     write_nsys(make_trace(), folder / "trace.sqlite")
     write_as_kineto(make_trace(4), folder / "trace.json")
-    write_nsys(make_trace(10), folder / "a.sqlite")
+    write_nsys(make_trace(_STEPS_OF_A), folder / "a.sqlite")
     write_nsys(make_trace(10, slower=9_000), folder / "b.sqlite")
     (folder / "run").mkdir()
     for rank in (0, 1):

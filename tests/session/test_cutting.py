@@ -3,42 +3,74 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Final
 
 import pytest
 
 from tests import real_traces
+from tests.formats.test_cut_round_trip import told, values_of
 from tests.requirements import TRACES, require
+from traceprof.analysis import analysis_names
 from traceprof.model.ranks import Ranks
 from traceprof.session.cutting import Cutting, cut_run
 from traceprof.session.opening import Align, Opening
 from traceprof.session.run import open_run
 
+NEED_WHAT_LIES_OUTSIDE: Final = frozenset(
+    {"idle", "gaps", "findings", "whatif", "sync", "steps", "step-phases", "rank-steps", "path"}
+    | {"buckets", "ranks", "collectives", "collective-events", "shared", "stragglers", "alignment"}
+)
+"""As docs/cut.md says, and why."""
+
 
 @pytest.mark.traces
-@pytest.mark.parametrize("align", [Align.AUTO, Align.UTC])
 @pytest.mark.parametrize("name", real_traces.RUNS)
-def test_each_rank_keeps_what_it_did_in_the_window(name: str, align: Align, tmp_path: Path) -> None:
+def test_each_rank_keeps_what_it_did_in_the_window(name: str, tmp_path: Path) -> None:
     require("traces")
-    opening = Opening(align=align)
-    run = open_run([TRACES / name], opening).within("20ms..100ms")
+    run = open_run([TRACES / name]).within("20ms..100ms")
     cuts, _ = cut_run(run, tmp_path / "part", Cutting())
-    whole, part = run.of_ranks(), open_run([tmp_path / "part"], opening).of_ranks().whole
+    whole, part = run.of_ranks(), open_run([tmp_path / "part"]).of_ranks().whole
     assert cuts.n_files == len(whole) == len(part)
-    # Other collectives tell another drift of the clocks, by which durations are corrected.
-    with_durations = align is Align.UTC
-    expected, found = _kernels(whole, with_durations), _kernels(part, with_durations)
+    expected, found = _kernels(whole), _kernels(part)
     assert sum(map(len, expected)) > 0
     assert found == expected
 
 
-def _kernels(ranks: Ranks, with_durations: bool) -> list[list[tuple[str, int]]]:
-    """Return name and, on a clock that nobody corrects, length of each kernel, by rank."""
+@pytest.mark.traces
+@pytest.mark.parametrize("window", ["5%..20%", "45%..46%"])
+@pytest.mark.parametrize("name", real_traces.RUNS[:2])
+def test_analyses_of_a_part_are_those_of_the_window(name: str, window: str, tmp_path: Path) -> None:
+    require("traces")
+    # Collectives tell how clocks drift: those of a part say something else than those of all.
+    opening = Opening(align=Align.UTC, is_cached=False)
+    whole = open_run([TRACES / name], opening).within(window)
+    cut_run(whole, tmp_path / "part", Cutting())
+    part = open_run([tmp_path / "part"], opening)
+    begins = [_begins_ns(run.of_ranks().whole) for run in (whole, part)]
+    moved_ns = begins[1] - begins[0]
+    inside = whole.selection.window
+    part = part.within(f"@{inside.start_ns - moved_ns}..@{inside.end_ns - moved_ns}")
+    compared = [name for name in analysis_names() if name not in NEED_WHAT_LIES_OUTSIDE]
+    assert len(compared) > len(NEED_WHAT_LIES_OUTSIDE)
+    for analysis in compared:
+        expected, found = told(whole, analysis), told(part, analysis)
+        assert (expected is None) == (found is None), analysis
+        if expected is not None and found is not None:
+            assert values_of(found, moved_ns) == values_of(expected, 0), analysis
+
+
+def _begins_ns(ranks: Ranks) -> int:
+    """Return when the clock of the run begins, in UTC."""
+    return min(part.info.utc_epoch_ns or 0 for part in ranks)
+
+
+def _kernels(ranks: Ranks) -> list[list[str]]:
+    """Return the names of the kernels by rank; how long they are depends on how clocks drift."""
     found = []
     for part in ranks:
         kernels = part.whole.kernels
         if part.uncut is not None:
             starts, ends = kernels["start_ns"].to_numpy(), kernels["end_ns"].to_numpy()
             kernels = kernels[part.span.overlaps(starts, ends)]
-        lengths = (kernels["end_ns"] - kernels["start_ns"]) * int(with_durations)
-        found.append(sorted(zip(kernels["name"].astype(str), lengths.tolist(), strict=True)))
+        found.append(sorted(kernels["name"].astype(str)))
     return found

@@ -39,7 +39,7 @@ def _trace() -> Trace:
 def test_the_overview_holds_names_and_knows_how_much_it_stands_for() -> None:
     head = _head(TimelineStore(_trace()).overview())
     assert head["n_events"] == 20_001
-    assert "gemm" in head["names"]
+    assert "gemm" in head["name_templates"]
     assert head["loaded"][0] <= 0
     assert head["loaded"][1] > head["duration_ns"] == 1_000_000
     assert head["shown"] == [0, 1]
@@ -50,7 +50,7 @@ def test_a_view_holds_itself_and_a_quarter_of_it_on_each_side() -> None:
     head = _head(store.view(TimeWindow(500_000, 510_000), 1_000, [0, 1]))
     assert head["loaded"] == [497_500, 512_500]
     assert head["bin_ns"] == 0
-    assert head["names"] == []
+    assert head["name_templates"] == []
     assert _events(head, "device") == 150
     assert _events(head, "thread") == 150
 

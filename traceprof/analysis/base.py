@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from traceprof.errors import NotRecordedError
 from traceprof.facts.steps.find import STEP_TABLES
 from traceprof.facts.sums import check_sums
-from traceprof.model.combining import combine
+from traceprof.model.combining import combine, compacted
 from traceprof.model.elsewhere import measure_each
 from traceprof.model.ranks import Ranks
 from traceprof.model.results import Result, ResultSpec
@@ -71,11 +71,19 @@ def run_analysis(analysis: Analysis, ranks: Ranks) -> Result:
         return analysis.finish(analysis.of_ranks(ranks))
     if analysis.of_rank is None:
         raise TypeError(f"analysis {analysis.name} measures neither a rank nor all")
-    found = measure_each(ranks.parts, _measured, analysis.of_rank)
+    measure = _measured if len(ranks.parts) == 1 else _measured_of_many
+    found = measure_each(ranks.parts, measure, analysis.of_rank)
     measured = [one for one in found if isinstance(one, Result)]
     if not measured:
         raise next(one for one in reversed(found) if isinstance(one, NotRecordedError))
     return replace(analysis.finish(combine(measured)), samples={})
+
+
+def _measured_of_many(
+    trace: Trace, of_rank: Callable[[Trace], Result]
+) -> Result | NotRecordedError:
+    found = _measured(trace, of_rank)
+    return compacted(found) if isinstance(found, Result) else found
 
 
 def _measured(trace: Trace, of_rank: Callable[[Trace], Result]) -> Result | NotRecordedError:

@@ -29,7 +29,8 @@ def cut(
             "--window",
             "-w",
             metavar="WINDOW",
-            help="What to keep: 12ms..30ms, step:100..110, range:NAME, steady, active or all.",
+            help="What to keep: 12ms..30ms, 30%..50%, step:100..110, range:NAME, steady, active "
+            "or all.",
         ),
     ] = None,
     devices: Annotated[

@@ -43,8 +43,8 @@ def export(
             "--window",
             "-w",
             metavar="WINDOW",
-            help="12ms..30ms, step:100..110, range:NAME, steady, active or all. Default: of a "
-            "trace and of scalars of steps all, of results the steady steps.",
+            help="12ms..30ms, 30%..50%, step:100..110, range:NAME, steady, active or all. "
+            "Default: of a trace and of scalars of steps all, of results the steady steps.",
         ),
     ] = None,
     ranks: Annotated[

@@ -35,7 +35,7 @@ def ops(
             "--window",
             "-w",
             metavar="WINDOW",
-            help="12ms..30ms, step:100..110, range:NAME, steady, active or all.",
+            help="12ms..30ms, 30%..50%, step:100..110, range:NAME, steady, active or all.",
         ),
     ] = "all",
     name: Annotated[

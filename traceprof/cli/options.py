@@ -100,7 +100,7 @@ WindowText: TypeAlias = Annotated[
         "--window",
         "-w",
         metavar="WINDOW",
-        help="12ms..30ms, step:100..110, range:NAME, steady, active or all. "
+        help="12ms..30ms, 30%..50%, step:100..110, range:NAME, steady, active or all. "
         "Default: the steady steps, else the time in which devices worked.",
     ),
 ]

@@ -36,8 +36,8 @@ def query(
             "--window",
             "-w",
             metavar="WINDOW",
-            help="12ms..30ms, step:100..110, range:NAME, steady, active. Rows that it cuts are "
-            "clipped. Default: all.",
+            help="12ms..30ms, 30%..50%, step:100..110, range:NAME, steady, active. "
+            "Rows that it cuts are clipped. Default: all.",
         ),
     ] = "all",
     rows: Annotated[

@@ -7,9 +7,12 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from traceprof.cli.options import Force, Output, TracePaths, opens_traces
+from traceprof.cli.options import Force, Output, TracePaths, numbers_of, opens_traces
+from traceprof.errors import UsageError
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from traceprof.model.trace import Trace
     from traceprof.model.window import TimeWindow
     from traceprof.session.opening import Opening
@@ -28,8 +31,8 @@ def timeline(
             "--window",
             "-w",
             metavar="WINDOW",
-            help="Draw only this: 12ms..30ms, step:100..110, range:NAME, steady or active. "
-            "Default: the whole trace.",
+            help="Draw only this: 12ms..30ms, 30%..50%, step:100..110, range:NAME, steady or "
+            "active. Default: the whole trace.",
         ),
     ] = None,
     title: Annotated[
@@ -40,12 +43,21 @@ def timeline(
         Literal["html", "png", "svg"] | None,
         typer.Option("--format", help="A page or a picture; default: by the output's name."),
     ] = None,
+    ranks: Annotated[
+        str | None,
+        typer.Option("--ranks", metavar="A,B", help="These two ranks of the run, side by side."),
+    ] = None,
     force: Force = False,
 ) -> None:
-    """The trace as a picture to zoom into: one HTML file that works offline."""
+    """The trace as a picture to zoom into: one HTML file that works offline.
+
+    Two runs (BASE NEW, or several files of each with `vs` between them) come side by side, step
+    under step.
+    """
     from traceprof.cli.output import message
     from traceprof.files import check_target, write_file
     from traceprof.session.caching.run_cache import RunCache
+    from traceprof.session.sides import sides_of_paths
     from traceprof.units import format_bytes
 
     named = output.suffix.lstrip(".") if output else ""
@@ -54,7 +66,13 @@ def timeline(
     check_target(target, force=force, inputs=trace)
     heading = title or trace[0].name
     page: str | bytes
-    if kind == "html":
+    notes: list[str] = []
+    sides = None if ranks else sides_of_paths(trace, opening)
+    if sides or ranks:
+        if kind != "html":
+            raise UsageError("two side by side are a page: name the output .html")
+        page = _page_beside(sides, trace, opening, window, title, ranks)
+    elif kind == "html":
         what = ("timeline", window, heading)
         page, *notes = RunCache.of(trace, opening).texts(
             what, lambda: _page(trace, opening, window, heading)
@@ -75,6 +93,28 @@ def _page(trace: list[Path], opening: Opening, window: str | None, heading: str)
     found, part, notes = _drawn(trace, opening, window)
     page = render_timeline(found, title=heading, window=part, window_label=window or "")
     return [page, *notes]
+
+
+def _page_beside(
+    sides: tuple[Sequence[Path], Sequence[Path]] | None,
+    trace: list[Path],
+    opening: Opening,
+    window: str | None,
+    title: str | None,
+    ranks: str | None,
+) -> str:
+    """Return the page of two runs, or of two ranks of one."""
+    from traceprof.render.timeline.beside import Side, render_beside
+    from traceprof.session.sides import ranks_beside, runs_beside
+
+    if sides is not None:
+        opened = runs_beside(sides, opening, window)
+        heading = " vs ".join(side.title for side in opened)
+    else:
+        opened = ranks_beside(trace, opening, window, numbers_of(ranks) or ())
+        heading = f"{trace[0].name}: " + " vs ".join(side.name for side in opened)
+    drawn = [Side(side.name, side.title, side.trace, side.window) for side in opened]
+    return render_beside(drawn, title=title or heading, by_rank=sides is not None)
 
 
 def _picture(

@@ -14,6 +14,7 @@ from traceprof.cluster.progress import Report, no_progress
 from traceprof.cluster.worker import Holder
 from traceprof.errors import TraceError, UsageError
 from traceprof.model.elsewhere import Question
+from traceprof.model.intervals_elsewhere import TimeQuestion, unpacked
 
 try:
     from distributed import Client, KilledWorker, LocalCluster, as_completed
@@ -41,7 +42,7 @@ class DaskCrew:
         self._progress = progress
         self._owners: dict[str, str] = {}
 
-    def ask(self, questions: Sequence[Question]) -> list[Any]:
+    def ask(self, questions: Sequence[Question | TimeQuestion]) -> list[Any]:
         """Return the answers in the order of the questions (see `Crew`).
 
         Raises:
@@ -67,12 +68,13 @@ class DaskCrew:
         for n_done, future in enumerate(as_completed(numbers, loop=self._client.loop), 1):
             number = numbers[future]
             try:
-                answers[number] = future.result()
+                text = future.result()
             except KilledWorker as error:
                 raise TraceError(
                     f"{questions[number].recipe.file}: the workers that read it died "
                     "(not enough memory?)"
                 ) from error
+            answers[number] = unpacked(text, self, questions[number])
             self._progress(n_done, len(questions))
         return answers
 
@@ -126,7 +128,7 @@ class DaskCrew:
 _holders: dict[int, Holder] = {}
 
 
-def _answer(question: Question, most_bytes: int) -> Any:
+def _answer(question: Question | TimeQuestion, most_bytes: int) -> bytes:
     """Answer a question in a worker, which keeps what it has made."""
     holder = _holders.setdefault(0, Holder(most_bytes))
     return holder.answer(question)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import multiprocessing
-import pickle
 import signal
 import sys
 import threading
@@ -19,7 +18,8 @@ from traceprof.cluster.memory import usable_bytes
 from traceprof.cluster.progress import Report, no_progress
 from traceprof.cluster.worker import Holder
 from traceprof.errors import TraceError
-from traceprof.model.elsewhere import Question, Raised
+from traceprof.model.elsewhere import Question
+from traceprof.model.intervals_elsewhere import TimeQuestion, unpacked
 
 __all__ = ["Pool"]
 
@@ -49,7 +49,7 @@ class Pool:
         self._hands: list[_Hand] = []
         self._owners: dict[str, _Hand] = {}
 
-    def ask(self, questions: Sequence[Question]) -> list[Any]:
+    def ask(self, questions: Sequence[Question | TimeQuestion]) -> list[Any]:
         """Return the answers in the order of the questions (see `Crew`).
 
         Raises:
@@ -83,7 +83,7 @@ class Pool:
         theirs.close()
         return _Hand(process, ours)
 
-    def _answers(self, questions: Sequence[Question]) -> list[Any]:
+    def _answers(self, questions: Sequence[Question | TimeQuestion]) -> list[Any]:
         answers: list[Any] = [None] * len(questions)
         deaths = [0] * len(questions)
         n_done = 0
@@ -98,19 +98,20 @@ class Pool:
                 number = hand.asked
                 assert number is not None
                 try:
-                    answers[number] = pickle.loads(hand.connection.recv_bytes())
+                    text = hand.connection.recv_bytes()
                 except (EOFError, OSError):
                     deaths[number] += 1
                     self._replace(hand, questions[number], deaths[number])
                     hand.waiting.appendleft(number)
                 else:
+                    answers[number] = unpacked(text, self, questions[number])
                     n_done += 1
                     self._progress(n_done, len(questions))
                 hand.asked = None
                 self._ask_next(hand, questions)
         return answers
 
-    def _share_out(self, questions: Sequence[Question]) -> None:
+    def _share_out(self, questions: Sequence[Question | TimeQuestion]) -> None:
         """Give every question to the process that holds its file, of new files to the idlest."""
         while len(self._hands) < min(self._n_processes, len(questions)):
             self._hands.append(self._hand())
@@ -125,7 +126,7 @@ class Pool:
                 loads[id(owner)] += 1
             self._owners[root].waiting.append(number)
 
-    def _ask_next(self, hand: _Hand, questions: Sequence[Question]) -> None:
+    def _ask_next(self, hand: _Hand, questions: Sequence[Question | TimeQuestion]) -> None:
         if hand.asked is None and hand.waiting:
             hand.asked = hand.waiting.popleft()
             try:
@@ -133,7 +134,7 @@ class Pool:
             except OSError:
                 return  # it has died, which is found when its answer is read
 
-    def _replace(self, hand: _Hand, question: Question, n_deaths: int) -> None:
+    def _replace(self, hand: _Hand, question: Question | TimeQuestion, n_deaths: int) -> None:
         if n_deaths >= _MOST_DEATHS:
             what = question.recipe.file
             raise TraceError(
@@ -167,13 +168,6 @@ def _work(connection: Connection, most_bytes: int) -> None:
     holder = Holder(most_bytes)
     while True:
         try:
-            connection.send_bytes(_pickled(holder.answer(connection.recv())))
+            connection.send_bytes(holder.answer(connection.recv()))
         except (EOFError, OSError):
             return
-
-
-def _pickled(answer: Any) -> bytes:
-    try:
-        return pickle.dumps(answer, pickle.HIGHEST_PROTOCOL)
-    except Exception as error:  # noqa: BLE001 - whatever an answer may raise
-        return pickle.dumps(Raised(TypeError(f"an answer cannot travel: {error}")))

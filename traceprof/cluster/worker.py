@@ -4,9 +4,19 @@ from __future__ import annotations
 
 import threading
 from collections import OrderedDict
-from typing import Any, Final
+from typing import Any, Final, TypeAlias
 
+from traceprof.cluster.spilled import Spill
 from traceprof.model.elsewhere import Change, Question, Raised, Recipe
+from traceprof.model.intervals import Intervals
+from traceprof.model.intervals_elsewhere import (
+    LARGE,
+    Expression,
+    Found,
+    TimeQuestion,
+    large_of,
+    packed,
+)
 from traceprof.model.tables import TABLES
 from traceprof.model.trace import Trace
 
@@ -15,56 +25,133 @@ __all__ = ["Holder"]
 _MOST_WINDOWS: Final = 4
 _WITH_FACTS: Final = 3
 """A Trace and what is computed of it take about this many times the bytes of its tables."""
+_MOST_TIMES_BYTES: Final = 150_000_000
+"""Of sets of instants that are kept, of a file; not counting that facts share them."""
+_FACTS_ALONE: Final = 1
+"""What is computed of a Trace whose tables lie on the disk."""
+_BYTES_EACH: Final = 16
+"""Of one interval."""
+_Key: TypeAlias = tuple[str, int]
 
 
 class Holder:
     """The Traces that a process holds: of every file the last one whole, and windows of it.
 
-    Those that were asked least recently are given up where all take more than ``most_bytes``; they
-    are made again when they are asked again.
+    Those that were asked least recently are laid down on the disk where all take more than
+    ``most_bytes``, and brought back when they are asked again; where there is no room they are
+    given up, and made again. Sets of ``n_large`` intervals stay here.
     """
 
-    def __init__(self, most_bytes: int) -> None:
+    def __init__(self, most_bytes: int, n_large: int = LARGE) -> None:
         self._most_bytes = most_bytes
+        self._n_large = n_large
         self._held: OrderedDict[str, _Held] = OrderedDict()
         self._lock = threading.Lock()
 
-    def answer(self, question: Question) -> Any:
-        """Return the answer to ``question``; an error is the answer, too."""
-        recipe = question.recipe
+    def answer(self, question: Question | TimeQuestion) -> bytes:
+        """Return the answer to ``question`` as it travels; an error is the answer, too."""
+        file = question.recipe.file
         with self._lock:
-            held = self._held.setdefault(recipe.file, _Held())
-            self._held.move_to_end(recipe.file)
+            held = self._held.setdefault(file, _Held(self._n_large))
+            self._held.move_to_end(file)
         try:
             with held.lock:
-                trace = held.made(recipe)
-                found = question.measure(trace, *question.args, **dict(question.kwargs))
+                return held.answer(question)
         except Exception as error:  # noqa: BLE001 - it is raised where the question was asked
-            return Raised(error)
+            return _as_error(error)
         finally:
             self._give_up()
-        return found
 
     def _give_up(self) -> None:
         with self._lock:
-            while (
-                len(self._held) > 1
-                and sum(h.n_bytes for h in self._held.values()) > self._most_bytes
-            ):
-                self._held.popitem(last=False)
+            total = sum(held.n_bytes for held in self._held.values())
+            for file, held in list(self._held.items())[:-1]:
+                if total <= self._most_bytes:
+                    return
+                if held.n_bytes and held.lock.acquire(blocking=False):
+                    total -= held.n_bytes
+                    try:
+                        if not held.lay_down():
+                            del self._held[file]
+                    finally:
+                        held.lock.release()
 
 
 class _Held:
     """What is made of one file so far."""
 
-    def __init__(self) -> None:
+    def __init__(self, n_large: int) -> None:
         self.lock = threading.Lock()
         self.n_bytes = 0
+        self._n_large = n_large
+        self._times: OrderedDict[_Key, Intervals] = OrderedDict()
+        self._n_times_bytes = 0
         self._whole: dict[tuple[Change, ...], Trace] = {}
         self._windows: OrderedDict[tuple[Change, ...], Trace] = OrderedDict()
+        self._spill = Spill()
+        self._is_down = False
+
+    def lay_down(self) -> bool:
+        """Leave all of it on the disk alone; False where that cannot be done."""
+        if not self._spill.lay_down((self._whole, self._windows, self._times)):
+            return False
+        self._whole, self._windows, self._times = {}, OrderedDict(), OrderedDict()
+        self._is_down, self.n_bytes = True, 0
+        return True
+
+    def _bring_back(self) -> None:
+        self._whole, self._windows, self._times = self._spill.bring_back()
+        self._is_down = False
+        self.n_bytes = _FACTS_ALONE * sum(map(_n_bytes, self._whole.values()))
+
+    def answer(self, question: Question | TimeQuestion) -> bytes:
+        """Return the answer as it travels."""
+        if isinstance(question, TimeQuestion):
+            return packed(question.answer(self._time, self._n_large), self._n_large)[0]
+        found = self._answer(question)
+        try:
+            text, large = packed(found, self._n_large)
+        except Exception as error:
+            raise TypeError(f"an answer cannot travel: {error}") from error
+        self._keep_times(question, large)
+        return text
+
+    def _answer(self, question: Question) -> Any:
+        trace = self.made(question.recipe)
+        return question.measure(trace, *question.args, **dict(question.kwargs))
+
+    def _time(self, of: Expression) -> Intervals:
+        """Return a set of instants, from as far as it is made already."""
+        if isinstance(of, Intervals):
+            return of
+        key: _Key = (of.question.name, of.number) if isinstance(of, Found) else (of.name, 0)
+        if key in self._times:
+            self._times.move_to_end(key)
+            return self._times[key]
+        if isinstance(of, Found):
+            large = large_of(self._answer(of.question), self._n_large)
+            self._keep_times(of.question, large)
+            return large[of.number]
+        found = of.of(self._time)
+        self._keep(key, found)
+        return found
+
+    def _keep_times(self, question: Question, large: list[Intervals]) -> None:
+        for number, times in enumerate(large):
+            self._keep((question.name, number), times)
+
+    def _keep(self, key: _Key, times: Intervals) -> None:
+        if key in self._times:
+            return
+        self._times[key] = times
+        self._n_times_bytes += _BYTES_EACH * len(times)
+        while self._n_times_bytes > _MOST_TIMES_BYTES and len(self._times) > 1:
+            self._n_times_bytes -= _BYTES_EACH * len(self._times.popitem(last=False)[1])
 
     def made(self, recipe: Recipe) -> Trace:
         """Return the Trace that ``recipe`` makes, from as far as it is made already."""
+        if self._is_down:
+            self._bring_back()
         changes = recipe.changes
         makers = [change.make for change in changes]
         n_whole = makers.index(Trace.within) if Trace.within in makers else len(makers)
@@ -102,6 +189,13 @@ class _Held:
         del self._whole[changes]
         for key in [key for key in self._windows if key[: len(changes)] == changes]:
             del self._windows[key]
+
+
+def _as_error(error: Exception) -> bytes:
+    try:
+        return packed(Raised(error), LARGE)[0]
+    except Exception as why:  # noqa: BLE001 - whatever an error may hold
+        return packed(Raised(TypeError(f"an error cannot travel: {error}: {why}")), LARGE)[0]
 
 
 def _n_bytes(trace: Trace) -> int:

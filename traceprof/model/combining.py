@@ -12,7 +12,7 @@ import pandas as pd
 
 from traceprof.model.results import Column, Combine, Note, Result, Samples, TableSpec
 
-__all__ = ["combine", "medians_of"]
+__all__ = ["combine", "compacted", "median_of_counted", "medians_of"]
 
 _SIMPLE: Final[Mapping[Combine, Callable[[Any], pd.Series]]] = {
     Combine.SUM: lambda groups: groups.sum(min_count=1),
@@ -20,6 +20,8 @@ _SIMPLE: Final[Mapping[Combine, Callable[[Any], pd.Series]]] = {
     Combine.MAX: lambda groups: groups.max(),
     Combine.SAME: lambda groups: groups.first(),
 }
+_MOST_DISTINCT: Final = 0.5
+"""More distinct samples than this share of all are not worth counting."""
 
 
 def combine(results: Sequence[Result]) -> Result:
@@ -50,34 +52,66 @@ def combine(results: Sequence[Result]) -> Result:
 
 def medians_of(table: pd.DataFrame, samples: Samples) -> npt.NDArray[np.float64]:
     """Return the exact median of the samples of each row of ``table``; NaN where it has none."""
-    if len(samples.rows) and int(samples.rows.min()) < 0:  # of no row
-        kept = samples.rows >= 0
-        samples = Samples(samples.rows[kept], samples.values[kept])
-    count = np.bincount(samples.rows, minlength=len(table))[: len(table)]
-    known = np.flatnonzero(count)
-    before = (np.cumsum(count) - count)[known]
-    low, high = _sorted_at(
-        samples, known, before + (count[known] - 1) // 2, before + count[known] // 2
-    )
+    rows, values, counts = _sorted(samples)
+    first = np.searchsorted(rows, np.arange(len(table)), side="left")
+    last = np.searchsorted(rows, np.arange(len(table)), side="right")
     found = np.full(len(table), np.nan)
-    found[known] = (low.astype(np.float64) + high.astype(np.float64)) / 2
+    known = last > first
+    if counts is None:
+        places = [first + (last - first - 1) // 2, first + (last - first) // 2]
+    else:
+        until = np.concatenate(([0], np.cumsum(counts)))
+        before, n = until[first], until[last] - until[first]
+        places = [
+            np.searchsorted(until, before + k, side="right") - 1 for k in ((n - 1) // 2, n // 2)
+        ]
+    low, high = (values[place[known]].astype(np.float64) for place in places)
+    found[known] = (low + high) / 2
     return found
 
 
-def _sorted_at(
-    samples: Samples, rows: npt.NDArray[np.int64], *places: npt.NDArray[np.int64]
-) -> list[npt.NDArray[Any]]:
-    """Return the values at ``places``, which are of ``rows``, of samples sorted by both."""
-    of_rows, values = samples.rows, samples.values
-    if len(of_rows) and values.dtype == np.int64:
+def compacted(result: Result) -> Result:
+    """Return ``result`` with equal samples counted, where that makes them fewer."""
+    samples = {name: _counted(own) for name, own in result.samples.items()}
+    return replace(result, samples=samples)
+
+
+def _counted(samples: Samples) -> Samples:
+    if samples.counts is not None or samples.values.ndim != 1 or not len(samples.values):
+        return samples
+    rows, values, _ = _sorted(samples)
+    is_new = np.append(True, (np.diff(rows) != 0) | (values[1:] != values[:-1]))
+    place = np.flatnonzero(is_new)
+    if len(place) > _MOST_DISTINCT * len(values):
+        return samples
+    counts = np.diff(np.append(place, len(values)))
+    return Samples(rows[place], values[place], counts)
+
+
+def median_of_counted(values: npt.NDArray[np.int64], counts: npt.NDArray[np.int64]) -> float:
+    """Return the median of values of which each occurs so often; NaN of none."""
+    samples = Samples(np.zeros(len(values), np.int64), values, counts)
+    return float(medians_of(pd.DataFrame(index=range(1)), samples)[0])
+
+
+def _sorted(
+    samples: Samples,
+) -> tuple[npt.NDArray[np.int64], npt.NDArray[Any], npt.NDArray[np.int64] | None]:
+    """Return rows and values sorted by both, and how often each occurs."""
+    rows, values, counts = samples.rows, samples.values, samples.counts
+    if counts is not None:
+        order = np.lexsort((values, rows))
+        return rows[order], values[order], counts[order]
+    if len(rows) and values.dtype == np.int64:
         least = int(values.min())
         n_values = int(values.max()) - least + 1
-        if (int(of_rows.max()) + 1) * n_values < np.iinfo(np.int64).max:
+        if rows.min() >= 0 and (int(rows.max()) + 1) * n_values < np.iinfo(np.int64).max:
             # One number for both: to sort numbers costs a tenth of sorting pairs.
-            both = np.sort(of_rows * n_values + (values - least))
-            return [both[place] - rows * n_values + least for place in places]
-    ordered = values[np.lexsort((values, of_rows))]
-    return [ordered[place] for place in places]
+            both = np.sort(rows * n_values + (values - least))
+            row = both // n_values
+            return row, both - row * n_values + least, None
+    order = np.lexsort((values, rows))
+    return rows[order], values[order], None
 
 
 def _combined(
@@ -124,7 +158,18 @@ def _samples_of(
     offsets = np.concatenate(([0], np.cumsum(sizes)[:-1]))
     own = [result.samples[name] for result in results]
     numbers = [rows[one.rows + offset] for one, offset in zip(own, offsets.tolist(), strict=True)]
-    return Samples(np.concatenate(numbers), np.concatenate([one.values for one in own]))
+    values = np.concatenate([one.values for one in own])
+    if all(one.counts is None for one in own):
+        return Samples(np.concatenate(numbers), values)
+    counts = [np.ones(len(one.rows), np.int64) if one.counts is None else one.counts for one in own]
+    return _merged(Samples(np.concatenate(numbers), values, np.concatenate(counts)))
+
+
+def _merged(samples: Samples) -> Samples:
+    rows, values, counts = _sorted(samples)
+    assert counts is not None
+    place = np.flatnonzero(np.append(True, (np.diff(rows) != 0) | (values[1:] != values[:-1])))
+    return Samples(rows[place], values[place], np.add.reduceat(counts, place))
 
 
 def _scalars(results: Sequence[Result]) -> dict[str, Any]:

@@ -64,6 +64,11 @@ class CutRequest:
             return window
         return TimeWindow(window.start_ns, window.end_ns + 1)
 
+    @property
+    def covered(self) -> TimeWindow:
+        """The part of the window that was recorded, as far as that is known."""
+        return self.window if self.span is None else self.window & self.span
+
     def takes(self, names: frozenset[str]) -> bool:
         """Return whether events are kept that go by one of ``names``."""
         return self.tables is None or not self.tables.isdisjoint(names)

@@ -72,6 +72,7 @@ class Question:
     measure: Callable[..., Any]
     args: tuple[Any, ...] = ()
     kwargs: tuple[tuple[str, Any], ...] = ()
+    name: str = field(default_factory=lambda: uuid4().hex)
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,8 +85,10 @@ class Raised:
 class Crew(Protocol):
     """The processes that hold the Traces."""
 
-    def ask(self, questions: Sequence[Question]) -> list[Any]:
+    def ask(self, questions: Sequence[Any]) -> list[Any]:
         """Return the answers in the order of the questions, `Raised` where one raised an error.
+
+        Questions are each a `Question`, or one about sets of instants (`TimeQuestion`).
 
         Raises:
             TraceprofError: a question cannot be answered by anybody.

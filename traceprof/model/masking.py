@@ -58,7 +58,7 @@ _WORD: Final = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|\d+")
 _TOKENS: Final = re.compile(
     r"(?<![A-Za-z0-9])(?:"
     r"sk-[\w-]{8,}|[sr]k_(?:live|test)_\w{8,}|gh[opsur]_\w{8,}|github_pat_\w{8,}|glpat-[\w-]{8,}"
-    r"|hf_\w{8,}|xox[abeprs]-[\w-]{8,}|(?:AKIA|ASIA)[A-Z0-9]{12,}|AIza[\w-]{20,}"
+    r"|hf_(?=\w*(?:\d|[A-Z]))\w{8,}|xox[abeprs]-[\w-]{8,}|(?:AKIA|ASIA)[A-Z0-9]{12,}|AIza[\w-]{20,}"
     r"|eyJ[\w-]{8,}(?:\.[\w-]*){0,4}|npm_\w{20,}|pypi-[\w-]{16,}|dop_v1_\w{16,}|ya29\.[\w-]{8,}"
     r"|SG\.[\w-]{8,}\.[\w-]{8,}|nvapi-[\w-]{8,}|r8_\w{16,}|dckr_pat_[\w-]{8,}|lsv2_\w{16,}"
     r"|-----BEGIN [A-Z ]*PRIVATE KEY-----.*)",

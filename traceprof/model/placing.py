@@ -58,10 +58,13 @@ def place(trace: Trace, placement: Placement) -> Trace:
 
 
 def _recordings(trace: Trace, placement: Placement) -> dict[int, TimeWindow]:
-    """Return when each process of a member was recorded, by its id in the run."""
+    """Return when each process of a member was recorded, by its id in the run.
+
+    Where no process did anything it is told under `ABSENT`: devices of the file may be known.
+    """
     offset_ns = placement.offset_ns
     own = TimeWindow(trace.span.start_ns + offset_ns, trace.span.end_ns + offset_ns)
-    return dict.fromkeys(placement.processes.values(), own)
+    return dict.fromkeys(placement.processes.values() or (ABSENT,), own)
 
 
 def _moved(trace: Trace, placement: Placement) -> dict[str, pd.DataFrame]:

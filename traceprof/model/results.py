@@ -202,10 +202,14 @@ class Note:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Samples:
-    """The single values behind a table: ``values[i]`` belongs to row ``rows[i]`` of it."""
+    """The single values behind a table: ``values[i]`` belongs to row ``rows[i]`` of it.
+
+    ``counts``: how often each occurs; None: once.
+    """
 
     rows: npt.NDArray[np.int64]
     values: npt.NDArray[Any]
+    counts: npt.NDArray[np.int64] | None = None
 
 
 @dataclass(frozen=True, slots=True, eq=False)

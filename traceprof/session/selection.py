@@ -2,8 +2,9 @@
 
 =====================  =====================================================================
 ``12ms..30ms``         relative to the start of the trace; either end may be left out
+``30%..50%``           shares of the time that the trace covers
 ``@60.1s..@60.4s``     on the trace's own clock, as other tools print it (no unit: ns)
-``first:2s``           the first two seconds; ``last:2s`` the last two
+``first:2s``           the first two seconds; ``last:2s`` the last two, ``last:10%``
 ``step:100..110``      the steps 100 to 110, ``step:7`` is one: on the devices from the end of the
                        last work of the step before to the end of their own last work (on the
                        host from start to start, where launches were not recorded)
@@ -23,6 +24,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from decimal import Decimal
 from typing import Any, Final
 
 import pandas as pd
@@ -46,6 +48,8 @@ _STEP: Final = re.compile(
     r"(?P<what>step|pattern):\s*(?P<first>\d*)\s*(?P<dots>\.\.)?\s*(?P<last>\d*)"
 )
 _EDGE: Final = re.compile(r"(?P<side>first|last):\s*(?P<duration>.+)")
+_SHARE: Final = re.compile(r"\s*(\d{1,3}(?:\.\d{0,15})?)\s*%\s*")
+_HUNDRED: Final = Decimal(100)
 _PART: Final = re.compile(r'\s*(range:"[^"]*"[^&]*|range:/(?:[^/\\]|\\.)*/[^&]*|[^&]+?)\s*(?:&|$)')
 
 
@@ -142,7 +146,7 @@ def _parse(ranks: Ranks, text: str) -> Selection:
         window, label, notes = find_ranges(ranks, match)
         return Selection(window, label, notes)
     if match := _EDGE.fullmatch(text):
-        return _edge(ranks, match["side"], parse_duration(match["duration"]), text)
+        return _edge(ranks, match["side"], _length(match["duration"], ranks), text)
     if ".." in text:
         start, _, end = text.partition("..")
         begin = _instant(start, ranks, ranks.span.start_ns)
@@ -150,8 +154,8 @@ def _parse(ranks: Ranks, text: str) -> Selection:
         window = TimeWindow(begin, _instant(end, ranks, ranks.span.end_ns, absolute))
         return Selection(window & ranks.span, text)
     raise UsageError(
-        f"window {text!r} is not understood: expected 12ms..30ms, last:2s, step:100..110, "
-        "range:forward, steady, active or all"
+        f"window {text!r} is not understood: expected 12ms..30ms, 30%..50%, last:2s, "
+        "step:100..110, range:forward, steady, active or all"
     )
 
 
@@ -159,10 +163,20 @@ def _instant(text: str, ranks: Ranks, default: int, absolute: bool = False) -> i
     text = text.strip()
     if not text:
         return default
-    if text.startswith("@") or absolute:
+    if text.startswith("@") or (absolute and not text.endswith("%")):
         text = text.removeprefix("@")
         return int(text) if text.isdigit() else parse_duration(text)
-    return ranks.span.start_ns + parse_duration(text)
+    return ranks.span.start_ns + _length(text, ranks)
+
+
+def _length(text: str, ranks: Ranks) -> int:
+    """Return a duration in ns, which may be told as a share of the span."""
+    if not text.rstrip().endswith("%"):
+        return parse_duration(text)
+    share = _SHARE.fullmatch(text)
+    if share is None or not 0 <= Decimal(share[1]) <= _HUNDRED:
+        raise UsageError(f"{text.strip()!r} is no share of the trace: expected 0% to 100%")
+    return int((Decimal(share[1]) * ranks.span.duration_ns / _HUNDRED).to_integral_value())
 
 
 def _edge(ranks: Ranks, side: str, duration_ns: int, label: str) -> Selection:

@@ -59,7 +59,7 @@ def protect(app: Flask, address: Address, script_hashes: Sequence[str]) -> None:
     def add_headers(response: Response) -> Response:
         for name, value in _HEADERS.items():
             response.headers[name] = value
-        response.headers["Content-Security-Policy"] = policy
+        response.headers.setdefault("Content-Security-Policy", policy)
         return response
 
     app.before_request(check)

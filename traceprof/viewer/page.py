@@ -41,22 +41,40 @@ def make_app(panes: Sequence[Pane]) -> Any:
 
 
 def _layout(panes: Sequence[Pane]) -> html.Main:
-    together = [{"label": "Move the timelines together", "value": "yes"}]
     return html.Main(
         [
             html.Div(
                 [
                     *(_pane(place, pane) for place, pane in enumerate(panes)),
-                    html.Div(
-                        dcc.Checklist(together, ["yes"], id="together"),
-                        style=None if len(panes) > 1 else {"display": "none"},
-                    ),
+                    _together(len(panes)),
                 ],
                 className="timelines",
             ),
             _answers(len(panes)),
             html.Div(id="remembered", hidden=True),
         ]
+    )
+
+
+def _together(n_panes: int) -> html.Div:
+    """Return how the timelines of several runs move, and where two lie step under step."""
+    ways = [
+        {"label": "Move together, step under step", "value": "steps"},
+        {"label": "Move together by time", "value": "time"},
+        {"label": "Move each alone", "value": "no"},
+    ]
+    marks: dict[str, Any] = {"data-beside": "", "target": "_blank"}
+    links = [
+        html.A(
+            f"Timeline {place + 1} under 1 on one axis, with what differs",
+            href=f"/beside/{place}",
+            **marks,
+        )
+        for place in range(1, n_panes)
+    ]
+    return html.Div(
+        [dcc.RadioItems(ways, "steps", id="together"), html.Div(links, className="pairs")],
+        style=None if n_panes > 1 else {"display": "none"},
     )
 
 

@@ -8,12 +8,13 @@ from threading import Lock
 from typing import Final
 
 from traceprof.model.summary import Summary
-from traceprof.model.trace import TraceInfo
+from traceprof.model.trace import Trace, TraceInfo
 from traceprof.model.window import TimeWindow
 from traceprof.render.formatting import sentences
 from traceprof.session.answer import Document, answer, page
 from traceprof.session.run import Run
 from traceprof.session.summarising.summarise import summarise
+from traceprof.viewer.alike import Alike
 from traceprof.viewer.search import Search
 from traceprof.viewer.store import TimelineStore
 
@@ -37,6 +38,7 @@ class Pane:
     warnings: tuple[str, ...]
     store: TimelineStore
     search: Search
+    alike: Alike
     _one_asks: Lock = field(default_factory=Lock)
 
     def answer(self, window: str | None, names: Sequence[str]) -> Document:
@@ -52,6 +54,16 @@ class Pane:
             if FINDINGS in names:
                 return page(run, tuple(dict.fromkeys((*names, *_OF_VERDICT))))
             return answer(run, names)
+
+    def drawn(self, window: str | None) -> tuple[Trace, TimeWindow | None]:
+        """Return all events of the run, and the window that was asked for.
+
+        Raises:
+            UsageError: the window is none of this run.
+        """
+        with self._one_asks:
+            whole = self.run.within("all").trace()
+            return whole, self.run.within(window).selection.window if window else None
 
     def summary(self, window: str | None, name: str) -> Summary:
         """Return what a comparison needs to know of a window, of a run that is called ``name``.
@@ -69,4 +81,5 @@ def open_pane(title: str, run: Run) -> Pane:
     trace = whole.trace()
     store = TimelineStore(trace)
     warnings = (*trace.info.warnings, *sentences(whole.selection.notes), *store.notes)
-    return Pane(title, run, trace.info, trace.span, warnings, store, Search(store.lanes))
+    search, alike = Search(store.lanes), Alike(store.lanes)
+    return Pane(title, run, trace.info, trace.span, warnings, store, search, alike)

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import base64
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from importlib.resources import files
 from typing import Any, Final
@@ -65,9 +64,23 @@ def add_routes(app: Flask, panes: Sequence[Pane]) -> None:
         }
         return _binary(pane_of(place).store.view(window, width, groups))
 
+    _add_questions(app, pane_of)
+
+
+def _add_questions(app: Flask, pane_of: Callable[[int], Pane]) -> None:
+    """Add what is asked about all events of a trace, whatever the browser has loaded."""
+
     @app.route("/data/<int:place>/find", methods=["GET", "POST"])
     def find(place: int) -> Response:
         return jsonify(_find(pane_of(place)))
+
+    @app.get("/data/<int:place>/alike")
+    def alike(place: int) -> Response:
+        row, channel = (whole_number(request.args, n, 0, _FOREVER) for n in ("row", "channel"))
+        found = pane_of(place).alike.of(row, channel, _instant("start"))
+        if found is None:
+            abort(400, "there is no such event")
+        return jsonify(found)
 
 
 def _find(pane: Pane) -> dict[str, Any]:
@@ -109,7 +122,7 @@ def _add_files(app: Flask) -> None:
     shared = {name: read_asset(name) for name in module_order("main.mjs")}
     modules = {**shared, **own}
     styles = {"page.css": page_style(), "timeline.css": page_style() + read_asset("timeline.css")}
-    plotly = base64.b64decode(plotly_bundle().base64_gzip)
+    plotly = plotly_bundle().gzip
 
     @app.get("/modules/<name>")
     def module(name: str) -> Response:

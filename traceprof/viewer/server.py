@@ -10,6 +10,7 @@ from werkzeug.serving import BaseWSGIServer, WSGIRequestHandler, make_server
 
 from traceprof.viewer.guard import protect
 from traceprof.viewer.page import make_app
+from traceprof.viewer.pairs import add_pairs
 from traceprof.viewer.panes import Pane
 from traceprof.viewer.routes import add_routes
 from traceprof.viewer.site import Address
@@ -32,6 +33,7 @@ class ViewerServer:
         self.app = make_app(panes)
         flask: Any = self.app.server
         add_routes(flask, panes)
+        add_pairs(flask, panes)
         protect(flask, address, self.app.csp_hashes())
         self._server: BaseWSGIServer = make_server(
             address.host,

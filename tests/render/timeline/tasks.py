@@ -9,7 +9,7 @@ from tests.builders import TraceBuilder
 from tests.render.browser import OpenPage
 from traceprof.model.trace import Trace
 
-__all__ = ["Reader", "two_ranks"]
+__all__ = ["Reader", "steps_of_ten", "two_ranks"]
 
 MS = 1_000_000
 
@@ -50,6 +50,24 @@ def two_ranks(n_steps: int = 6) -> Trace:
             )
             builder.kernel("ncclDevKernel_AllReduce", start + 10_000, t + 9 * MS, stream=20, **here)
             builder.copy("h2d", t + 9 * MS, t + 9 * MS + 100_000, n_bytes=2_500_000, **here)
+    return builder.build()
+
+
+def steps_of_ten(setup_ms: int, slower_ms: int = 0, n_steps: int = 4) -> Trace:
+    """One device, steps of 10 ms; from step 2 on gemm and the step take ``slower_ms`` more.
+
+    The kernel "late" begins in each step and ends 1 ms into the next one.
+    """
+    builder = TraceBuilder().process(1, rank=0, name="python").device(0, "H100")
+    builder.range("set-up", 0, setup_ms * MS, process=1, thread=1)
+    t = setup_ms * MS
+    for number in range(n_steps):
+        more = slower_ms * MS if number >= 2 else 0
+        builder.step(t, t + 10 * MS + more, number, process=1, thread=1)
+        builder.range("forward", t, t + 5 * MS + more, process=1, thread=1)
+        builder.kernel("gemm", t + 2 * MS, t + 4 * MS + more, process=1, device=0, stream=7)
+        builder.kernel("late", t + 9 * MS + more, t + 11 * MS + more, process=1, device=0, stream=9)
+        t += 10 * MS + more
     return builder.build()
 
 

@@ -78,8 +78,32 @@ def test_decoding_gives_back_every_number(tmp_path: Path) -> None:
         assert js["ends"] == own.ends.tolist()
         assert js["names"] == [expected.names[i] for i in own.names]
         assert js["bytes"] == (None if own.n_bytes is None else own.n_bytes.tolist())
-        known = own.correlations
-        assert js["correlations"] == (None if known is None else known.tolist())
+        assert (js["correlations"] is None) == (own.correlations is None)
+
+
+def test_what_was_linked_is_linked_and_nothing_else(tmp_path: Path) -> None:
+    builder = TraceBuilder()
+    for i, (process, number) in enumerate([(1, 70), (2, 70), (1, 12), (1, 900), (2, 3)]):
+        builder.kernel("k", 100 + 20 * i, 110 + 20 * i, process=process, correlation=number)
+    for i, (process, number) in enumerate([(1, 12), (1, 13), (2, 70), (1, 70), (2, 4)]):
+        builder.api_call("launch", 10 * i, 10 * i + 5, process=process, correlation=number)
+    trace = builder.build()
+    lanes = build_lanes(trace, trace.span)
+    js = iter(_measure(trace, tmp_path, [])["channels"])
+    links: dict[tuple[int, int], set[tuple[str, int]]] = {}
+    for group in lanes.groups:
+        for row in group.rows:
+            for channel in row.channels:
+                found = next(js)["correlations"]
+                assert channel.correlations is not None
+                for link, number in zip(found, channel.correlations.tolist(), strict=True):
+                    if link >= 0:
+                        links.setdefault((group.process, link), set()).add((row.kind, number))
+    assert sorted((process, members) for (process, _), members in links.items()) == [
+        (1, {("api", 12), ("gpu", 12)}),
+        (1, {("api", 70), ("gpu", 70)}),
+        (2, {("api", 70), ("gpu", 70)}),
+    ]
 
 
 def test_occupancy_equals_numpy_at_every_zoom(tmp_path: Path) -> None:

@@ -19,7 +19,6 @@ from traceprof.model.parts import PARTS
 from traceprof.model.window import TimeWindow
 from traceprof.render.timeline.channels import Channel, Lanes
 from traceprof.render.timeline.condense import condense_channel, condense_until
-from traceprof.render.timeline.encode import encode_varints
 from traceprof.render.timeline.events import MAX_LINES, Events, merge_overlapping
 from traceprof.render.timeline.lanes import build_lanes, describe_process
 from traceprof.render.timeline.packing import assign_lines
@@ -150,23 +149,6 @@ def test_lanes_that_fit_are_exact() -> None:
     lanes = build_lanes(trace, trace.span)
     assert condense_until(lanes, 1) == (lanes, 0)
     assert condense_until(Lanes((), ()), 0)[1] == 0
-
-
-@pytest.mark.parametrize(
-    ("value", "expected"),
-    [
-        (0, b"\x00"),
-        (127, b"\x7f"),
-        (128, b"\x80\x01"),
-        (1 << 53, b"\x80\x80\x80\x80\x80\x80\x80\x10"),
-    ],
-)
-def test_a_varint_takes_seven_bits_a_byte(value: int, expected: bytes) -> None:
-    assert encode_varints(np.array([value], np.uint64)) == expected
-
-
-def test_varints_of_different_lengths_follow_one_another() -> None:
-    assert encode_varints(np.array([1, 300, 2], np.uint64)) == b"\x01\xac\x02\x02"
 
 
 @pytest.mark.traces

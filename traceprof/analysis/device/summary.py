@@ -80,9 +80,11 @@ def _finish(result: Result) -> Result:
 def _deviations(table: pd.DataFrame, samples: Samples) -> np.ndarray:
     """Return the standard deviation of each row's durations; 0 of a single one, as others print."""
     values = samples.values.astype(np.float64)
-    counts = np.bincount(samples.rows, minlength=len(table))
-    means = np.bincount(samples.rows, values, len(table)) / np.maximum(counts, 1)
-    squares = np.bincount(samples.rows, (values - means[samples.rows]) ** 2, len(table))
+    weights = np.ones(len(values)) if samples.counts is None else samples.counts
+    counts = np.bincount(samples.rows, weights, len(table))
+    means = np.bincount(samples.rows, values * weights, len(table)) / np.maximum(counts, 1)
+    deviations = (values - means[samples.rows]) ** 2
+    squares = np.bincount(samples.rows, deviations * weights, len(table))
     return np.sqrt(squares / np.maximum(counts - 1, 1))
 
 

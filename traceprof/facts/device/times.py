@@ -67,6 +67,9 @@ def _recordings_of_devices(trace: Trace) -> Mapping[int, TimeWindow]:
             known = found.get(device, own)
             first, last = min(known.start_ns, own.start_ns), max(known.end_ns, own.end_ns)
             found[device] = TimeWindow(first, last)
+    if len({*trace.recordings.values()}) == 1:  # devices that rest in all of a part of a trace
+        (only,) = {*trace.recordings.values()}
+        found |= {device: only for device in used_devices(trace) if device not in found}
     return found
 
 

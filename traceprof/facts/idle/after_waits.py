@@ -17,7 +17,7 @@ from traceprof.model.intervals import Intervals
 from traceprof.model.ranks import Ranks
 from traceprof.model.trace import Trace
 
-__all__ = ["DRAINED", "gaps_of_ranks", "idle_times", "lost_in_gaps", "times_of_causes"]
+__all__ = ["DRAINED", "idle_times", "lost_in_gaps", "times_of_causes"]
 
 DRAINED: Final = "drained"
 """Idle after a wait for the device, until work is launched again.
@@ -33,20 +33,13 @@ _AFTER_A_WAIT: Final = ("launch", "host")
 _NAMES: Final = (*CAUSES, DRAINED)
 
 
-def gaps_of_ranks(ranks: Ranks) -> pd.DataFrame:
-    """Return the gaps of all ranks: `find_gaps`, and ``part``, the place of the rank."""
-    found = [gaps.assign(part=i) for i, gaps in enumerate(ranks.each(find_gaps))]
-    filled = [gaps for gaps in found if len(gaps)] or found[:1]
-    return filled[0] if len(filled) == 1 else pd.concat(filled, ignore_index=True)
-
-
-def lost_in_gaps(ranks: Ranks, *causes: str) -> _Int64Array:
-    """Return how long ``causes`` (of `CAUSES`, or `DRAINED`) hold in each of `gaps_of_ranks`.
+def lost_in_gaps(part: Trace, *causes: str) -> _Int64Array:
+    """Return how long ``causes`` (of `CAUSES`, or `DRAINED`) hold in each of `find_gaps`.
 
     The causes in which a host is busy are without what is `DRAINED`, so that all add up.
     """
     places = [_NAMES.index(cause) for cause in causes]
-    return np.concatenate(ranks.each(_lost_in_gaps_of_one, places))
+    return times_in_gaps(len(find_gaps(part)), _parts(part), *places)
 
 
 @of_window
@@ -67,10 +60,6 @@ def times_of_causes(
         for name, times in own.items():
             found[name] |= times
     return found
-
-
-def _lost_in_gaps_of_one(part: Trace, places: Sequence[int]) -> _Int64Array:
-    return times_in_gaps(len(find_gaps(part)), _parts(part), *places)
 
 
 def _times_of_one(

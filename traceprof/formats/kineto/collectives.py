@@ -8,9 +8,12 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
+from traceprof.formats.kineto.categories import ANNOTATIONS, FUNCTIONS, OPERATORS
+from traceprof.formats.kineto.parse import Event
 from traceprof.formats.kineto.rows import Rows
 from traceprof.formats.shared.collectives import (
     ANNOTATING_BACKENDS,
+    is_annotated,
     tied_by_launch,
     tied_to_batches,
 )
@@ -19,7 +22,7 @@ from traceprof.model.collective_names import collective_op
 from traceprof.model.frames import stack
 from traceprof.model.tables import ABSENT, empty_table, make_table
 
-__all__ = ["make_collectives"]
+__all__ = ["make_collectives", "tells_of_collective"]
 
 _CALL: Final = "record_param_comms"
 _DTYPES: Final = {
@@ -66,6 +69,16 @@ def make_collectives(
         table = tied_by_launch(stack("collectives", parts), kernels, api_calls)
         return tied_to_batches(table, kernels, api_calls)
     return empty_table("collectives")
+
+
+def tells_of_collective(event: Event) -> bool:
+    """Return whether `make_collectives`, or an annotation, makes a collective of an event."""
+    name, category = str(event.name), event.cat or ""
+    if is_annotated(name):
+        return category in (*OPERATORS, *ANNOTATIONS, *FUNCTIONS)
+    op = event.arguments.collective
+    is_place = category == "kernel" or (category == "cpu_op" and name == _CALL)
+    return bool(op) and is_place and collective_op(str(op)) != ""
 
 
 def _described(

@@ -18,12 +18,19 @@ import msgspec
 
 from traceprof.errors import TraceError
 from traceprof.formats.kineto.cut_note import NOTE, cut_note, cut_note_in, note_of
-from traceprof.formats.kineto.cut_rewrite import clipped, header_shown, parsed, without_secrets
+from traceprof.formats.kineto.cut_rewrite import (
+    clipped,
+    header_shown,
+    parsed,
+    without_secrets,
+    without_told,
+)
 from traceprof.formats.kineto.cut_rules import Related, Rules
 from traceprof.formats.kineto.json_stream import ByteSource, JsonArrayStream, TooDeepError
 from traceprof.formats.kineto.parse import NO_TIME, Batch, batch_of_items, parse_batch
 from traceprof.formats.kineto.taken import PHASES, is_taken
 from traceprof.formats.shared.files import GZIP_MAGIC, GzipSource
+from traceprof.formats.shared.told_secrets import secrets_of_values
 from traceprof.model.cutting import CutProgress, CutReport, CutRequest
 from traceprof.model.window import TimeWindow
 
@@ -56,7 +63,7 @@ def cut(source: Path, target: Path, request: CutRequest, progress: CutProgress) 
         if request.is_packed:
             packed = gzip.GzipFile("", "wb", _LEVEL, out, 0)
             out = cast("IO[bytes]", stack.enter_context(packed))
-        n_events = _write(reading, out, rules, related, _moved(request.window, zero_ns))
+        n_events = _write(reading, out, rules, related, _moved(request.covered, zero_ns))
     return CutReport(n_events, zero_ns=zero_ns)
 
 
@@ -68,6 +75,7 @@ def _write(
     reading: _Reading, out: IO[bytes], rules: Rules, related: Related, window: TimeWindow
 ) -> int:
     request = rules.request
+    secrets = () if request.keep_environment else secrets_of_values(reading.stream.header)
     n_events, separator = 0, b'{\n"traceEvents": [\n  '
     for batch, texts in reading.pieces(2):
         for index in rules.kept(batch, related):
@@ -77,7 +85,7 @@ def _write(
             else:
                 n_events += 1
                 text = clipped(text, event, batch, index, rules, related) if request.clip else text
-            out.write(separator + text)
+            out.write(separator + without_told(text, secrets))
             separator = b",\n  "
     out.write(b"\n]" if n_events or separator == b",\n  " else separator.rstrip() + b"]")
     notes: Any = []
@@ -87,7 +95,7 @@ def _write(
                 notes = parsed(text)
             continue
         shown = text if request.keep_environment else header_shown(key, text)
-        out.write(b",\n%b: %b" % (key, shown))
+        out.write(b",\n%b: %b" % (key, without_told(shown, secrets)))
     notes = notes if isinstance(notes, list) else []
     before = cut_note_in(notes)
     recorded, devices = related.recorded | before.recorded, related.devices | before.devices

@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
+from functools import cache
 from typing import Any, Final
 
 import msgspec
 
 from traceprof.formats.kineto.cut_rules import DEVICE, Related, Rules
 from traceprof.formats.kineto.parse import Batch, Event
+from traceprof.formats.shared import masked
 from traceprof.model.cutting import REMOVED
 from traceprof.model.masking import masked_text
 
-__all__ = ["clipped", "header_shown", "parsed", "without_secrets"]
+__all__ = ["clipped", "header_shown", "parsed", "without_secrets", "without_told"]
 
 _MEMBERS: Final = msgspec.json.Decoder(dict[str, msgspec.Raw])
 _ENVIRONMENT: Final = re.compile(r"env(s|iron(ment)?)?([_ ]?var(iable)?s?)?", re.IGNORECASE)
@@ -83,14 +85,38 @@ def without_secrets(text: bytes) -> bytes:
         value = parsed(text)
     except (ValueError, RecursionError):
         return text
-    replaced = dict(_replaced(value))
+    return _with(text, value, dict(_replaced(value)))
+
+
+def without_told(text: bytes, secrets: Sequence[str]) -> bytes:
+    """Return a JSON value without ``secrets`` in its texts; all else stays as it is written."""
+    if not any(written in text for secret in secrets for written in _written(secret)):
+        return text
+    try:
+        value = parsed(text)
+    except (ValueError, RecursionError):
+        return text
+    texts = _texts(value, with_keys=True)
+    shown = {one: masked.without_secrets(one, secrets) for one in texts}
+    return _with(text, value, {old: new for old, new in shown.items() if old != new})
+
+
+@cache
+def _written(secret: str) -> Sequence[bytes]:
+    """Return the ways to write a text inside another in JSON."""
+    texts = (json.dumps(secret, ensure_ascii=is_ascii)[1:-1] for is_ascii in (True, False))
+    return tuple({text.encode("utf-8", "surrogatepass") for text in texts})
+
+
+def _with(text: bytes, value: Any, replaced: Mapping[str, str]) -> bytes:
+    """Return the JSON ``text`` of ``value`` with some of its texts replaced."""
     if not replaced:
         return text
     for old, new in replaced.items():
         for is_ascii in (True, False):
             written = json.dumps(old, ensure_ascii=is_ascii).encode("utf-8", "surrogatepass")
             text = text.replace(written, json.dumps(new).encode())
-    if any(old in _texts(parsed(text)) for old in replaced):
+    if not replaced.keys().isdisjoint(_texts(parsed(text), with_keys=True)):
         return json.dumps(_rewritten(value, replaced)).encode()
     return text
 
@@ -118,17 +144,18 @@ def _shown(value: str, name: str) -> str:
     return shown
 
 
-def _texts(value: Any) -> set[str]:
+def _texts(value: Any, *, with_keys: bool = False) -> set[str]:
     if isinstance(value, dict):
-        return set().union(*map(_texts, value.values()))
+        keys = {*value} if with_keys else set()
+        return keys.union(*(_texts(one, with_keys=with_keys) for one in value.values()))
     if isinstance(value, list):
-        return set().union(*map(_texts, value))
+        return set().union(*(_texts(one, with_keys=with_keys) for one in value))
     return {value} if isinstance(value, str) else set()
 
 
-def _rewritten(value: Any, replaced: dict[str, str]) -> Any:
+def _rewritten(value: Any, replaced: Mapping[str, str]) -> Any:
     if isinstance(value, dict):
-        return {key: _rewritten(inner, replaced) for key, inner in value.items()}
+        return {replaced.get(k, k): _rewritten(inner, replaced) for k, inner in value.items()}
     if isinstance(value, list):
         return [_rewritten(inner, replaced) for inner in value]
     return replaced.get(value, value) if isinstance(value, str) else value

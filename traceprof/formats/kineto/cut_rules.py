@@ -21,6 +21,7 @@ from traceprof.formats.kineto.categories import (
     OVERHEADS,
     SYNCS,
 )
+from traceprof.formats.kineto.collectives import tells_of_collective
 from traceprof.formats.kineto.parse import NO_TIME, Batch, Event, whole
 from traceprof.model.cutting import CutRequest
 from traceprof.model.tables import ABSENT
@@ -98,6 +99,8 @@ class Related:
             self.recorded.add(table)
             if table == "kernels" and event.arguments.grid is not None:
                 self.recorded.add("kernel_shapes")
+            if "collectives" not in self.recorded and tells_of_collective(event):
+                self.recorded.add("collectives")
             if table in DEVICE_TABLES:
                 self.devices.add(device_of(event))
 

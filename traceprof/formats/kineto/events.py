@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from operator import attrgetter
 from pathlib import Path
 from typing import Any, Final
 
@@ -28,6 +29,7 @@ from traceprof.formats.kineto.parse import (
     NO_TIME,
     NUMBER_ARGUMENTS,
     TEXT_ARGUMENTS,
+    Arguments,
     Batch,
     Event,
     batch_of_items,
@@ -36,6 +38,7 @@ from traceprof.formats.kineto.parse import (
     whole,
 )
 from traceprof.formats.shared.files import GZIP_MAGIC, GzipSource
+from traceprof.model.tables import ABSENT
 
 __all__ = ["KinetoEvents", "exact_ns", "read_kineto_events"]
 
@@ -86,13 +89,15 @@ def read_kineto_events(
 ) -> KinetoEvents:
     """Return the events of the Chrome trace at ``path`` (plain or gzip), in bounded memory.
 
-    ``keep`` may refuse events: those for which it returns False are left out. ``phases`` are
-    the kinds of events that become rows. ``with_shapes``: also how kernels were launched.
+    ``keep`` may refuse events by their phase, category and name (all that it is given, once for
+    each kind): those for which it returns False are left out. ``phases`` are the kinds of events
+    that become rows. ``with_shapes``: also how kernels were launched.
 
     Raises:
         TraceError: its values nest deeper than can be read.
     """
-    columns = _Columns(keep, frozenset(phases), _Shapes() if with_shapes else None)
+    kinds = _Kinds(keep, frozenset(phases))
+    columns = _Columns(kinds, _Shapes() if with_shapes else None)
     with path.open("rb") as raw:
         packed = raw.read(2) == GZIP_MAGIC
         raw.seek(0)
@@ -134,14 +139,27 @@ class _Shapes(dict[tuple[int, ...], int]):
     def __init__(self) -> None:
         super().__init__({NO_SHAPE: 0})
         self.parts: _Parts = []
+        self._as_written: dict[Any, int] = {}
 
     def __missing__(self, shape: tuple[int, ...]) -> int:
         code = self[shape] = len(self)
         return code
 
-    def add(self, arguments: Sequence[Any]) -> None:
+    def add(self, arguments: Sequence[Arguments]) -> None:
         """Add events with these arguments."""
-        self.parts.append(np.array([self[each.shape] for each in arguments], np.int32))
+        codes = [0 if each.grid is None else self._code(each) for each in arguments]
+        self.parts.append(np.array(codes, np.int32))
+
+    def _code(self, each: Arguments) -> int:
+        try:
+            sizes = tuple(each.grid), tuple(each.block)
+            key = each.context, *sizes, each.registers, each.shared_bytes
+            code = self._as_written.get(key)
+        except TypeError:  # no lists, or lists of lists
+            return self[each.shape]
+        if code is None:
+            code = self._as_written[key] = self[each.shape]
+        return code
 
     def rows(self) -> npt.NDArray[np.int64]:
         """Return a row for each event."""
@@ -150,14 +168,54 @@ class _Shapes(dict[tuple[int, ...], int]):
         return rows
 
 
+class _Kinds(dict[tuple[Any, Any, Any], int]):
+    """Numbers phase, category and name together: few are distinct, so that each is judged once.
+
+    ``is_kept`` has an element for each: whether its events become rows.
+    """
+
+    def __init__(self, keep: Callable[[Event], bool] | None, phases: frozenset[str]) -> None:
+        super().__init__()
+        self._keep = keep
+        self._phases = phases
+        self.is_kept: list[bool] = []
+
+    def __missing__(self, kind: tuple[Any, Any, Any]) -> int:
+        code = self[kind] = len(self)
+        phase, category, name = kind
+        is_row = phase in self._phases
+        if is_row and self._keep is not None:
+            is_row = self._keep(Event(ph=phase, cat=category, name=name))
+        self.is_kept.append(is_row)
+        return code
+
+    def of(self, events: Sequence[Event]) -> npt.NDArray[np.int64]:
+        """Return the number of each event's kind."""
+        return np.fromiter(map(self.__getitem__, map(_KIND, events)), np.int64, len(events))
+
+    def categories_and_names(self, parts: _Parts) -> tuple[pd.Categorical, pd.Categorical]:
+        """Return the categories and the names of the events whose kinds are in ``parts``."""
+        used, firsts, codes = np.unique(_joined(parts), return_index=True, return_inverse=True)
+        kinds = list(self)
+        in_order = np.argsort(firsts, kind="stable")
+        categories, names = _Codes(), _Codes()
+        of_kinds = np.empty((2, len(used)), np.int64)
+        for place in in_order.tolist():
+            _, category, name = kinds[used[place]]
+            of_kinds[:, place] = categories[category or ""], names[str(name)]
+        category_codes, name_codes = of_kinds[:, codes]
+        return categories.categorical([category_codes]), names.categorical([name_codes])
+
+
+_KIND: Final = attrgetter("ph", "cat", "name")
+_ARGUMENTS: Final = attrgetter("arguments")
 _COMPLETE: Final = "X"
-_PLACE: Final = ("start", "end", "process", "thread", "category", "name")
+_PLACE: Final = ("start", "end", "process", "thread", "kind")
 
 
 @dataclass(slots=True)
 class _Columns:
-    keep: Callable[[Event], bool] | None
-    phases: frozenset[str]
+    kinds: _Kinds
     shapes: _Shapes | None = None
     has_shapes: bool = False
     place: dict[str, _Parts] = field(default_factory=lambda: {name: [] for name in _PLACE})
@@ -165,54 +223,54 @@ class _Columns:
         default_factory=lambda: {name: [] for name in NUMBER_ARGUMENTS}
     )
     texts: dict[str, _Parts] = field(default_factory=lambda: {name: [] for name in TEXT_ARGUMENTS})
-    category_codes: _Codes = field(default_factory=_Codes)
-    name_codes: _Codes = field(default_factory=_Codes)
     text_codes: _Codes = field(default_factory=lambda: _Codes({"": 0}))
     process_names: dict[int, str] = field(default_factory=dict)
     thread_names: dict[tuple[int, int], str] = field(default_factory=dict)
     left_out: int = 0
 
     def add(self, batch: Batch) -> None:
-        rows = [index for index, event in enumerate(batch.events) if event.ph in self.phases]
-        if self.keep is not None:
-            keep = self.keep
-            rows = [index for index in rows if keep(batch.events[index])]
-        self._add_names([event for event in batch.events if event.ph == "M"])
+        events = batch.events
+        kinds = self.kinds.of(events)
+        self._add_names([event for event in events if event.ph == "M"])
+        rows = np.flatnonzero(np.array(self.kinds.is_kept, np.bool_)[kinds])
         rows = self._timed(batch, rows)
-        if rows:
-            self._add_rows([batch.events[index] for index in rows])
-            starts = batch.start_ns[rows]
-            self.place["start"].append(starts)
-            self.place["end"].append(starts + np.maximum(batch.duration_ns[rows], 0))
+        if not len(rows):
+            return
+        self._add_rows(events if len(rows) == len(events) else [events[i] for i in rows.tolist()])
+        starts = batch.start_ns[rows]
+        self.place["kind"].append(kinds[rows])
+        self.place["start"].append(starts)
+        self.place["end"].append(starts + np.maximum(batch.duration_ns[rows], 0))
 
-    def _timed(self, batch: Batch, rows: list[int]) -> list[int]:
+    def _timed(self, batch: Batch, rows: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
         """Return those of ``rows`` that have a time, and a length unless they are instants."""
         starts, lengths = batch.start_ns[rows], batch.duration_ns[rows]
         is_timed = (starts != NO_TIME) & (lengths >= 0)
         if is_timed.all():
             return rows
-        is_instant = np.array([batch.events[index].ph != _COMPLETE for index in rows])
+        is_instant = np.array([batch.events[index].ph != _COMPLETE for index in rows.tolist()])
         is_timed |= (starts != NO_TIME) & is_instant
         self.left_out += int((~is_timed).sum())
-        return [index for index, is_kept in zip(rows, is_timed.tolist(), strict=True) if is_kept]
+        timed: npt.NDArray[np.int64] = rows[is_timed]
+        return timed
 
     def _add_rows(self, events: Sequence[Event]) -> None:
-        categories, names, texts = self.category_codes, self.name_codes, self.text_codes
         self.place["process"].append(_wholes([event.pid for event in events]))
         self.place["thread"].append(_wholes([event.tid for event in events]))
-        self.place["category"].append(np.array([categories[event.cat or ""] for event in events]))
-        self.place["name"].append(np.array([names[str(event.name)] for event in events]))
-        arguments = [event.arguments for event in events]
-        self.has_shapes = self.has_shapes or any(item.grid is not None for item in arguments)
+        arguments = list(map(_ARGUMENTS, events))
+        self.has_shapes = self.has_shapes or any(each.grid is not None for each in arguments)
         if self.shapes is not None:
             self.shapes.add(arguments)
         for name, attribute in NUMBER_ARGUMENTS.items():
-            numbers = _wholes([getattr(item, attribute) for item in arguments])
-            self.numbers[name].append(_compact(numbers))
+            self.numbers[name].append(_numbers(list(map(attrgetter(attribute), arguments))))
         for name, attribute in TEXT_ARGUMENTS.items():
-            values = [getattr(item, attribute) for item in arguments]
-            codes = [texts[str(value)] if value else 0 for value in values]
-            self.texts[name].append(_compact(np.array(codes, np.int64)))
+            self.texts[name].append(self._text_codes(list(map(attrgetter(attribute), arguments))))
+
+    def _text_codes(self, values: list[Any]) -> npt.NDArray[np.int64]:
+        if values.count("") == len(values):
+            return np.broadcast_to(np.int64(0), len(values))
+        codes = [self.text_codes[str(value)] if value else 0 for value in values]
+        return _compact(np.array(codes, np.int64))
 
     def _add_names(self, events: Sequence[Event]) -> None:
         for event in events:
@@ -225,6 +283,7 @@ class _Columns:
 
     def finish(self, stream: JsonArrayStream, *, is_damaged: bool) -> KinetoEvents:
         place = {name: _joined(self.place[name]) for name in _PLACE[:4]}
+        category, name_of_each = self.kinds.categories_and_names(self.place["kind"])
         numbers = {name: _joined(parts) for name, parts in self.numbers.items()}
         texts = {name: self.text_codes.categorical(parts) for name, parts in self.texts.items()}
         return KinetoEvents(
@@ -233,8 +292,8 @@ class _Columns:
             end_ns=place["end"],
             process=place["process"],
             thread=place["thread"],
-            category=self.category_codes.categorical(self.place["category"]),
-            name=self.name_codes.categorical(self.place["name"]),
+            category=category,
+            name=name_of_each,
             arguments={**numbers, **texts},
             process_names=self.process_names,
             thread_names=self.thread_names,
@@ -248,8 +307,15 @@ class _Columns:
         )
 
 
+def _numbers(values: list[Any]) -> npt.NDArray[np.int64]:
+    """Return the whole numbers in the values of an argument, which most events have not."""
+    if values.count(ABSENT) == len(values):
+        return np.broadcast_to(np.int64(ABSENT), len(values))
+    return _compact(_wholes(values))
+
+
 def _wholes(values: Sequence[Any]) -> npt.NDArray[np.int64]:
-    if all(type(value) is int for value in values):
+    if set(map(type, values)) == {int}:
         try:
             return np.array(values, np.int64)
         except OverflowError:
@@ -264,6 +330,7 @@ def _compact(values: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
 
 
 def _joined(parts: Sequence[npt.NDArray[np.int64]]) -> npt.NDArray[np.int64]:
+    parts = [part for part in parts if len(part)]
     if not parts:
         return np.empty(0, np.int64)
     firsts = {int(part[0]) for part in parts}

@@ -25,6 +25,7 @@ __all__ = [
     "NUMBER_ARGUMENTS",
     "SHAPE",
     "TEXT_ARGUMENTS",
+    "Arguments",
     "Batch",
     "Event",
     "batch_of_items",

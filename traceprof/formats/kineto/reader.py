@@ -52,6 +52,8 @@ from traceprof.formats.kineto.target import (
 )
 from traceprof.formats.shared.collectives import annotated_collectives
 from traceprof.formats.shared.files import GZIP_MAGIC, unpacked_head
+from traceprof.formats.shared.masked import masked_trace
+from traceprof.formats.shared.told_secrets import secrets_of_values
 from traceprof.model.trace import Trace, make_trace
 from traceprof.model.window import TimeWindow
 
@@ -104,6 +106,8 @@ def read(path: Path, options: ReadOptions) -> Trace:
     has_rows |= {"kernel_shapes"} if events.has_shapes else set()
     recorded = note.recorded_of(has_rows, _recorded(has_rows | note.recorded))
     trace = make_trace(info, tables, recorded).with_worked(note.devices)
+    told = () if options.keeps_secrets else secrets_of_values(events.header)
+    trace = masked_trace(trace, told) if told else trace
     if window is None:
         return trace
     covered = TimeWindow(window.start_ns - zero_ns, window.end_ns - zero_ns)

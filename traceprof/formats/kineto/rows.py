@@ -50,7 +50,7 @@ class Rows:
             self.thread[chosen],
             self.category[chosen],
             self.name[chosen].remove_unused_categories(),
-            {name: values[chosen] for name, values in self.arguments.items()},
+            {name: _of_some(values, chosen) for name, values in self.arguments.items()},
             self.host_process,
             None if self.shapes is None else self.shapes[chosen],
         )
@@ -69,6 +69,13 @@ class Rows:
         """Return for which rows ``matches(name)`` is true; asked once per distinct name."""
         told = np.array([bool(matches(str(name))) for name in self.name.categories], np.bool_)
         return told[self.name.codes] if len(told) else np.zeros(len(self), np.bool_)
+
+
+def _of_some(values: Any, chosen: npt.NDArray[np.bool_]) -> Any:
+    """Return the chosen values; of a single value for all (an argument that is absent) no copy."""
+    if isinstance(values, np.ndarray) and values.strides == (0,):
+        return np.broadcast_to(values[:1], int(np.count_nonzero(chosen)))
+    return values[chosen]
 
 
 def all_rows(events: KinetoEvents, zero_ns: int, host_categories: tuple[str, ...]) -> Rows:

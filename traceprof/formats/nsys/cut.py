@@ -15,12 +15,14 @@ from typing import Final
 from traceprof.formats.nsys.codes import NVTX_MARK, NVTX_PUSH_POP, NVTX_START_END
 from traceprof.formats.nsys.cut_tables import DETAILS, is_known, model_tables, tells_of_machine
 from traceprof.formats.nsys.secrets import Passing, passing_of
+from traceprof.formats.nsys.sidecar import COLLECTIVES
+from traceprof.formats.nsys.sources import tells_of_collectives
 from traceprof.formats.nsys.target import physical_devices
 from traceprof.formats.sqlite.copying import DatabaseCopy, StoredTable, copying
 from traceprof.formats.sqlite.cut_note import NOTE, filled_tables, note_cut
 from traceprof.formats.sqlite.cut_strings import copy_strings, string_columns, text_by
 from traceprof.formats.sqlite.cut_times import Times, times_of
-from traceprof.formats.sqlite.database import Database
+from traceprof.formats.sqlite.database import Database, reading
 from traceprof.formats.sqlite.table_names import quoted
 from traceprof.model.cutting import CutProgress, CutReport, CutRequest
 from traceprof.model.trace import DEVICE_TABLES
@@ -41,6 +43,7 @@ _DEFINITIONS: Final = "eventType IN (33, 39, 75, 76)"
 """Categories, names of threads and domains: rows of NVTX that are no events."""
 _MADE_OF_OTHERS: Final = frozenset({"collectives"})
 """What a table holds only where others tell, too."""
+_TELLING_OF_COLLECTIVES: Final = frozenset({_NVTX, "ranges", "collectives", "host_ops"})
 _OPEN: Final = f"eventType IN ({NVTX_PUSH_POP}, {NVTX_START_END}) AND [end] IS NULL"
 
 
@@ -51,20 +54,30 @@ def cut(source: Path, target: Path, request: CutRequest, progress: CutProgress) 
         TraceError: the export cannot be read.
         UsageError: ``target`` cannot be written.
     """
-    with Database(source) as database:
-        places = physical_devices(database)
+
+    def looked(database: Database) -> tuple[dict[tuple[int, int], int], bool]:
+        takes = request.is_noted and request.takes(_TELLING_OF_COLLECTIVES)
+        return physical_devices(database), takes and tells_of_collectives(database)
+
+    places, has_collectives = reading(source, looked, any_encoding=True)
     with copying(source, target, progress) as copy:
         copy.check_names(request.tables)
-        return _Cut(copy, request, places).report()
+        return _Cut(copy, request, places, has_collectives=has_collectives).report()
 
 
 class _Cut:
     """One cut: first the devices, then the calls, then what encloses them, then the strings."""
 
     def __init__(
-        self, copy: DatabaseCopy, request: CutRequest, places: dict[tuple[int, int], int]
+        self,
+        copy: DatabaseCopy,
+        request: CutRequest,
+        places: dict[tuple[int, int], int],
+        *,
+        has_collectives: bool,
     ) -> None:
         self.copy = copy
+        self.has_collectives = has_collectives
         self.request = request
         self.places = places
         self.unknown: dict[str, str] = {}
@@ -94,16 +107,17 @@ class _Cut:
                 self._copy_rest(table)
         if _STRINGS in copy.tables:
             self._copy_strings()
-        note_cut(copy, request, request.window, self._recorded(), self._worked())
+        note_cut(copy, request, request.covered, self._recorded(), self._worked())
         copy.make_views()
         return CutReport(n_events, self.unknown, copy.left_out)
 
     def _recorded(self) -> set[str]:
         """Return the tables of the Trace that the whole file fills, as far as it tells by rows."""
-        found: set[str] = set()
+        found = {"collectives"} if self.has_collectives else set()
         for name in filled_tables(self.copy):
             if self.request.takes(model_tables(name) | {name}):
-                found |= model_tables(name) - _MADE_OF_OTHERS
+                made_of_it = frozenset() if name == COLLECTIVES else _MADE_OF_OTHERS
+                found |= model_tables(name) - made_of_it
         return found
 
     def _worked(self) -> set[int]:

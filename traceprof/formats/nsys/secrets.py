@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Final
 
 from traceprof.errors import TraceError
+from traceprof.formats.shared.told_secrets import sought
 from traceprof.formats.sqlite.cut_strings import codec_of, text_by
 from traceprof.formats.sqlite.table_names import quoted
 from traceprof.model.cutting import REMOVED
@@ -19,8 +20,6 @@ from traceprof.model.masking import MASK, masked_text, secrets_of
 __all__ = ["Passing", "passing_in", "passing_of", "told_secrets"]
 
 _ARGUMENT: Final = re.compile(r"(.*):ARGUMENT_(\d+)")
-_SHORTEST_PART: Final = 6
-"""Shorter secrets are masked where they stand, but not looked for elsewhere."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,7 +111,7 @@ def passing_of(connection: sqlite3.Connection, schema: str) -> Passing:
     return Passing(
         codec,
         {secret.argument: secret.shown for secret in found_secrets},
-        sorted((part for part in parts if len(part) >= _SHORTEST_PART), key=len, reverse=True),
+        sought(parts),
     )
 
 

@@ -49,9 +49,6 @@ def survey_of(
             return Extent(n_calls or n_annotations)
         return Extent(n_annotations)
 
-    def tells_of_collectives(database: Database) -> bool:
-        return has_communication(database) or bool(count_mpi_collectives(database))
-
     more = {
         "ranges": closed,
         "collectives": with_told,
@@ -59,6 +56,11 @@ def survey_of(
     }
     told = {"collectives": lambda: tells_of_collectives(database)}
     return Survey(database, _sources(database), frames, more, found_elsewhere=told)
+
+
+def tells_of_collectives(database: Database) -> bool:
+    """Return whether ranges, or calls of MPI, are collectives."""
+    return has_communication(database) or bool(count_mpi_collectives(database))
 
 
 def _sources(database: Database) -> dict[str, list[Source]]:

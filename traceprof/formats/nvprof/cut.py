@@ -13,11 +13,12 @@ from typing import Final
 
 from traceprof.formats.nvprof.file import PREFIX, open_nvprof
 from traceprof.formats.nvprof.host import END, START
+from traceprof.formats.nvprof.sources import count_annotations
 from traceprof.formats.sqlite.copying import DatabaseCopy, StoredTable, copying
 from traceprof.formats.sqlite.cut_note import NOTE, filled_tables, note_cut
 from traceprof.formats.sqlite.cut_strings import codec_of, copy_strings, string_columns, text_by
 from traceprof.formats.sqlite.cut_times import Times, times_of
-from traceprof.formats.sqlite.database import reading
+from traceprof.formats.sqlite.database import Database, reading
 from traceprof.formats.sqlite.table_names import quoted
 from traceprof.model.cutting import CutProgress, CutReport, CutRequest
 from traceprof.model.masking import masked_text
@@ -38,6 +39,7 @@ _DEVICE_TABLES: Final = frozenset(
     for name in ("CONCURRENT_KERNEL", "KERNEL", "CDP_KERNEL", "GRAPH_TRACE", "MEMCPY", "MEMCPY2")
 ) | {PREFIX + "MEMSET"}
 _CALLS: Final = (PREFIX + "RUNTIME", PREFIX + "DRIVER")
+_TELLING_OF_COLLECTIVES: Final = frozenset({_MARKER, "ranges", "collectives"})
 _OF_THE_MACHINE: Final = frozenset(
     {"Version", *(PREFIX + name for name in ("DEVICE", "DEVICE_ATTRIBUTE", "CONTEXT", "NAME"))}
     | {PREFIX + name for name in ("STREAM", "PCIE", "NVLINK", "FUNCTION", "MODULE")}
@@ -70,12 +72,17 @@ def cut(source: Path, target: Path, request: CutRequest, progress: CutProgress) 
         TraceError: the file cannot be read.
         UsageError: ``target`` cannot be written.
     """
-    zero_ns = request.zero_ns
-    if zero_ns is None:
-        zero_ns = reading(source, lambda database: open_nvprof(database, ()).zero_ns)
+
+    def looked(database: Database) -> tuple[int, bool]:
+        file = open_nvprof(database, ())
+        takes = request.is_noted and request.takes(_TELLING_OF_COLLECTIVES)
+        zero_ns = file.zero_ns if request.zero_ns is None else request.zero_ns
+        return zero_ns, takes and bool(count_annotations(file))
+
+    zero_ns, has_collectives = reading(source, looked)
     with copying(source, target, progress) as copy:
         copy.check_names(request.tables)
-        return _Cut(copy, request, zero_ns).report()
+        return _Cut(copy, request, zero_ns, has_collectives=has_collectives).report()
 
 
 def _moved(window: TimeWindow, by_ns: int) -> TimeWindow:
@@ -85,8 +92,11 @@ def _moved(window: TimeWindow, by_ns: int) -> TimeWindow:
 class _Cut:
     """One cut: first the devices, then the calls, the markers, what belongs to them, strings."""
 
-    def __init__(self, copy: DatabaseCopy, request: CutRequest, zero_ns: int) -> None:
+    def __init__(
+        self, copy: DatabaseCopy, request: CutRequest, zero_ns: int, *, has_collectives: bool
+    ) -> None:
         self.copy = copy
+        self.has_collectives = has_collectives
         self.request = request
         self.zero_ns = zero_ns
         self.window = _moved(request.reach, zero_ns)
@@ -113,7 +123,7 @@ class _Cut:
             if name not in copy.n_copied and name != _STRINGS:
                 self._copy_rest(table)
         self._copy_strings()
-        window = _moved(self.request.window, self.zero_ns)
+        window = _moved(self.request.covered, self.zero_ns)
         note_cut(copy, self.request, window, self._recorded(), self._worked())
         copy.make_views()
         return CutReport(n_events, self.unknown, copy.left_out, self.zero_ns)
@@ -121,11 +131,12 @@ class _Cut:
     def _recorded(self) -> set[str]:
         """Return the tables of the Trace that the whole file fills, as far as it tells by rows."""
         known = [(name, _MODEL.get(name.removeprefix(PREFIX))) for name in filled_tables(self.copy)]
-        return {
+        found = {
             own
             for name, own in known
             if own is not None and self.request.takes(frozenset({name, own}))
         }
+        return found | ({"collectives"} if self.has_collectives else set())
 
     def _worked(self) -> set[int]:
         """Return the devices that worked in the whole file, of those that are asked for."""

@@ -65,16 +65,18 @@ _MANY_LEAVES: Final = 64
 T = TypeVar("T")
 
 
-def reading(path: Path, read: Callable[[Database], T]) -> T:
+def reading(path: Path, read: Callable[[Database], T], *, any_encoding: bool = False) -> T:
     """Return what ``read`` makes of a file, without the rows of its tables that cannot be.
 
     These are found while the file is read, in columns that are read anyway; it is then begun anew.
+    ``any_encoding``: its texts need not be in UTF-8.
 
     Raises:
         TraceError: the file cannot be read.
     """
     with Database(path) as database:
-        check_encoding(path)
+        if not any_encoding:
+            check_encoding(path)
         while True:
             try:
                 return read(database)

@@ -25,18 +25,18 @@ PLOTLY_CONFIG: Final[Mapping[str, Any]] = {
 
 @dataclass(frozen=True, slots=True)
 class PlotlyBundle:
-    """The script as base64 of gzip, and the CSP source that lets exactly this script run."""
+    """The script as gzip, and the CSP source that lets exactly this script run."""
 
-    base64_gzip: str
+    gzip: bytes
     csp_source: str
 
 
 @cache
 def plotly_bundle() -> PlotlyBundle:
-    """Return plotly.js of the installed plotly package (about 2 MB; compressed once)."""
+    """Return plotly.js of the installed plotly package (about 1.5 MB; compressed once)."""
     script = get_plotlyjs().encode()
-    packed = gzip.compress(script, compresslevel=6, mtime=0)
-    return PlotlyBundle(base64.b64encode(packed).decode(), csp_hash(script))
+    packed = gzip.compress(script, compresslevel=9, mtime=0)
+    return PlotlyBundle(packed, csp_hash(script))
 
 
 def csp_hash(script: bytes) -> str:

@@ -98,7 +98,7 @@ def render_report(document: Document, trace: Trace, options: Options) -> str:
     words, steps = briefing_of(document), document.results.get("steps")
     extent = choose_extent(trace, document.selection, steps, _MAX_ITEMS)
     encoded = encode_timeline(trace, extent.window, _MAX_ITEMS, view=extent.view)
-    fragment = timeline_fragment(encoded.data, is_embedded=True)
+    fragment = timeline_fragment(encoded.packed, is_embedded=True)
     rows = options.rows or _ROWS
     found = [
         _Part(section.name, section.title, _section(document, section, extent.window, rows))
@@ -183,7 +183,7 @@ def _tables(document: Document, section: Section, shown: TimeWindow, rows: int) 
 
 
 def _timeline(label: str, html: str, encoded: EncodedTimeline) -> _Part:
-    notes = " · ".join(map(html_text, encoded.notes))
+    notes = " · ".join(map(html_text, (*encoded.warnings, *encoded.notes)))
     return _Part("timeline", f"Timeline: {label}", f'{html}<p class="note">{notes}</p>')
 
 

@@ -7,7 +7,10 @@ All times are integer ns after the origin of the page.
 
 from __future__ import annotations
 
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Final
 
 import numpy as np
 import numpy.typing as npt
@@ -15,7 +18,10 @@ import numpy.typing as npt
 from traceprof.model.intervals import Int64Array
 from traceprof.model.tables import ABSENT
 
-__all__ = ["Channel", "Group", "Lanes", "Row"]
+__all__ = ["STATES", "Channel", "Group", "Lanes", "NameTotals", "Row", "channels_by_kind"]
+
+STATES: Final = "state"
+"""The kind under which the states of devices are kept among those of rows."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -91,3 +97,36 @@ class Lanes:
     def n_items(self) -> int:
         """How many items the page holds for them."""
         return sum(len(channel) for channel in self.channels)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class NameTotals:
+    """For each name how many events have it, and how long they are together."""
+
+    counts: Int64Array
+    times_ns: Int64Array
+
+    @classmethod
+    def of(cls, lanes: Lanes) -> NameTotals:
+        """Return the totals of the items of ``lanes`` that stand for one event."""
+        counts, times = (np.zeros(len(lanes.names), np.int64) for _ in range(2))
+        for channel in lanes.channels:
+            alone = slice(None) if channel.counts is None else channel.counts == 1
+            names = channel.names[alone]
+            counts += np.bincount(names, minlength=len(counts))
+            np.add.at(times, names, (channel.ends - channel.starts)[alone])
+        return cls(counts, times)
+
+    def less(self, other: NameTotals) -> NameTotals:
+        """Return what ``other`` lacks."""
+        return NameTotals(self.counts - other.counts, self.times_ns - other.times_ns)
+
+
+def channels_by_kind(lanes: Lanes) -> Mapping[str, Sequence[Channel]]:
+    """Return all channels by the kind of their rows, each in the order of the screen."""
+    found: dict[str, list[Channel]] = defaultdict(list)
+    for group in lanes.groups:
+        for row in group.rows:
+            found[row.kind].extend(row.channels)
+        found[STATES].extend(group.states)
+    return found

@@ -23,14 +23,11 @@ _GROWTH: Final = 2
 
 def condense_until(lanes: Lanes, max_items: int) -> tuple[Lanes, int]:
     """Return lanes of at most ``max_items`` items, and the width of the bins in ns (0: exact)."""
-    if lanes.n_items <= max_items:
-        return lanes, 0
-    bin_ns = FIRST_BIN_NS
-    condensed = _condense(lanes, bin_ns)
-    while condensed.n_items > max_items and bin_ns < 1 << 60:
-        bin_ns *= _GROWTH
-        condensed = _condense(condensed, bin_ns)
-    return condensed, bin_ns
+    bin_ns = 0
+    while lanes.n_items > max_items and bin_ns < 1 << 60:
+        bin_ns = _GROWTH * bin_ns or FIRST_BIN_NS
+        lanes = _condense(lanes, bin_ns)
+    return lanes, bin_ns
 
 
 def _condense(lanes: Lanes, bin_ns: int) -> Lanes:

@@ -1,33 +1,50 @@
-"""The binary form of a timeline: a JSON head, then columns of variable-length integers.
+"""The binary form of a timeline: a JSON head, then streams of bytes.
 
 ::
 
     4 bytes   length of the head, little endian
-    head      JSON: names, palette, groups → rows → channels with their number of items
-    columns   per channel, in the order of the head, each item a varint (7 bits a byte):
-              start − previous end (first: − ``first_ns``) · duration · name ·
-              [busy] · [count] · [bytes + 1] · [zigzag of correlation − previous one]
-    samples   per series: zigzag of time − previous one, then its values as 64-bit floats
+    head      JSON: groups → rows → channels with their number of items, palette …, and under
+              `streams` the length of each stream
+    streams   of each kind of row (range, api, gpu, …) the items of all its channels, one channel
+              after another, as columns (`columns.py`):
+              name      0: the next new name, else its number + 1
+              gap       start − previous end of the channel (first: − `first_ns`, so 0)
+              duration
+              count     of channels with merged items: how many events an item stands for …
+              pause     … and of those that stand for several, how long they are not busy (zigzag)
+              bytes     + 1
+              link      0: none, else 1 + zigzag of its number − previous number − 1
+              of names  their templates, and the numbers in them; where items are merged how many
+                        events of each name are in such items, and for how long
+              samples   per series zigzag of time − previous one as varints, then the values as
+                        64-bit floats, all first bytes first
 
-About 4.5 bytes per event after gzip. `assets/decode.mjs` reads it.
+About 24 bits per event after gzip where the clock has noise in every ns. `assets/decode.mjs`
+reads it.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from traceprof.model.intervals import Int64Array
-from traceprof.render.timeline.channels import Channel, Group, Lanes
+from traceprof.render.timeline.channels import (
+    Channel,
+    Group,
+    Lanes,
+    NameTotals,
+    channels_by_kind,
+)
+from traceprof.render.timeline.columns import Streams, encode_varints, zigzag
+from traceprof.render.timeline.links import code_links, number_links
+from traceprof.render.timeline.names import Templates, code_names
 from traceprof.render.timeline.samples import SampleSeries
 
-__all__ = ["encode_lanes", "encode_varints"]
-
-UInt64Array = npt.NDArray[np.uint64]
+__all__ = ["encode_lanes"]
 
 
 def encode_lanes(
@@ -35,35 +52,75 @@ def encode_lanes(
     head: Mapping[str, Any],
     category_index: Mapping[str, int],
     samples: Sequence[SampleSeries] = (),
+    merged: NameTotals | None = None,
 ) -> bytes:
-    """Return the binary form of ``lanes``; ``head`` holds what else the page must know."""
-    parts: list[bytes] = []
+    """Return the binary form of ``lanes``; ``head`` holds what else the page must know.
 
-    def describe(channel: Channel) -> dict[str, Any]:
-        parts.extend(encode_varints(column) for column in _columns(channel))
-        return {
-            "category": category_index[channel.category],
-            "n": len(channel),
-            "first_ns": int(channel.starts[0]) if len(channel) else 0,
-            "is_condensed": channel.counts is not None,
-            "has_bytes": channel.n_bytes is not None,
-            "has_correlations": channel.correlations is not None,
-        }
-
-    groups = [_describe_group(group, describe) for group in lanes.groups]
-    for series in samples:
-        parts.append(encode_varints(_zigzag(np.diff(series.times, prepend=0))))
-        parts.append(series.values.astype("<f8").tobytes())
-    described = [{"metric": s.metric, "source": s.source, "n": len(s.times)} for s in samples]
+    Lanes without names are a part of others, whose page knows the names. ``merged`` are the totals
+    of the events that have no item of their own.
+    """
+    streams = Streams()
+    templates = Templates(lanes.names)
+    by_kind = channels_by_kind(lanes)
+    links = number_links(lanes, (c for channels in by_kind.values() for c in channels))
+    n_names = 0
+    for kind, channels in by_kind.items():
+        names, n_names = code_names(_joined(c.names for c in channels), n_names)
+        streams.add_numbers(f"{kind}.name", names)
+        of_names = templates.of_names[_joined(c.names for c in channels)] if lanes.names else None
+        _add_columns(streams, kind, channels, of_names)
+        linked = [links[id(c)] for c in channels if id(c) in links]
+        streams.add_numbers(f"{kind}.link", code_links(_joined(linked)))
+    templates.add_to(streams)
+    if merged is not None:
+        streams.add_numbers("names.merged_count", merged.counts)
+        streams.add_numbers("names.merged_ns", merged.times_ns)
+    for place, series in enumerate(samples):
+        times = zigzag(np.diff(series.times, prepend=0))
+        streams.add(f"samples{place}.time", encode_varints(times))
+        by_byte = series.values.astype("<f8").view(np.uint8).reshape(-1, 8).T
+        streams.add(f"samples{place}.value", by_byte.tobytes())
     text = json.dumps(
-        {**head, "names": lanes.names, "groups": groups, "samples": described},
+        {
+            **head,
+            "name_templates": templates.texts,
+            "n_names": len(lanes.names),
+            "groups": [_describe_group(group, category_index) for group in lanes.groups],
+            "samples": [
+                {"metric": s.metric, "source": s.source, "n": len(s.times)} for s in samples
+            ],
+            "streams": streams.lengths,
+        },
         separators=(",", ":"),
         allow_nan=False,
     ).encode()
-    return b"".join((len(text).to_bytes(4, "little"), text, *parts))
+    return b"".join((len(text).to_bytes(4, "little"), text, streams.joined()))
 
 
-def _describe_group(group: Group, describe: Any) -> dict[str, Any]:
+def _add_columns(
+    streams: Streams, kind: str, channels: Sequence[Channel], groups: Int64Array | None
+) -> None:
+    """Add what all items of the rows of one kind have in common; ``groups`` may be alike."""
+    starts, ends = (_joined(getattr(c, key) for c in channels) for key in ("starts", "ends"))
+    gaps = starts - np.concatenate((starts[:1], ends[:-1]))
+    gaps[np.cumsum([0, *map(len, filter(len, channels))])[:-1]] = 0
+    streams.add_numbers(f"{kind}.gap", gaps, groups)
+    streams.add_numbers(f"{kind}.duration", ends - starts, groups)
+    counts = _joined(c.counts for c in channels if c.counts is not None)
+    streams.add_numbers(f"{kind}.count", counts)
+    pauses = _joined(c.ends - c.starts - c.busy_ns for c in channels if c.busy_ns is not None)
+    streams.add_numbers(f"{kind}.pause", zigzag(pauses[counts > 1]))
+    n_bytes = _joined(c.n_bytes for c in channels if c.n_bytes is not None)
+    streams.add_numbers(f"{kind}.bytes", n_bytes + 1)
+
+
+def _joined(columns: Iterable[Int64Array]) -> Int64Array:
+    parts = list(columns)
+    return np.concatenate(parts) if parts else np.zeros(0, np.int64)
+
+
+def _describe_group(group: Group, category_index: Mapping[str, int]) -> dict[str, Any]:
+    describe = _describer(category_index)
     return {
         "section": group.section,
         "label": group.label,
@@ -78,40 +135,15 @@ def _describe_group(group: Group, describe: Any) -> dict[str, Any]:
     }
 
 
-def _columns(channel: Channel) -> Iterator[UInt64Array]:
-    starts, ends = channel.starts, channel.ends
-    gaps = np.diff(starts, prepend=starts[:1])
-    gaps[1:] = starts[1:] - ends[:-1]
-    yield gaps.astype(np.uint64)
-    yield (ends - starts).astype(np.uint64)
-    yield channel.names.astype(np.uint64)
-    if channel.busy_ns is not None and channel.counts is not None:
-        yield channel.busy_ns.astype(np.uint64)
-        yield channel.counts.astype(np.uint64)
-    if channel.n_bytes is not None:
-        yield (channel.n_bytes + 1).astype(np.uint64)
-    if channel.correlations is not None:
-        yield _zigzag(np.diff(channel.correlations, prepend=0))
+def _describer(category_index: Mapping[str, int]) -> Callable[[Channel], dict[str, Any]]:
+    def describe(channel: Channel) -> dict[str, Any]:
+        return {
+            "category": category_index[channel.category],
+            "n": len(channel),
+            "first_ns": int(channel.starts[0]) if len(channel) else 0,
+            "is_condensed": channel.counts is not None,
+            "has_bytes": channel.n_bytes is not None,
+            "has_links": channel.correlations is not None,
+        }
 
-
-def _zigzag(values: Int64Array) -> UInt64Array:
-    return np.where(values >= 0, 2 * values, -2 * values - 1).astype(np.uint64)
-
-
-def encode_varints(values: UInt64Array) -> bytes:
-    """Return the numbers, each in as many bytes of 7 bits as it needs, least significant first."""
-    if len(values) == 0:
-        return b""
-    n_bytes = np.ones(len(values), np.int64)
-    for bits in range(7, int(values.max()).bit_length(), 7):
-        n_bytes += values >= np.uint64(1 << bits)
-    places = np.concatenate(([0], np.cumsum(n_bytes)))
-    out = np.empty(int(places[-1]), np.uint8)
-    rest = values.copy()
-    for k in range(int(n_bytes.max())):
-        has_byte = n_bytes > k
-        low = (rest[has_byte] & np.uint64(127)).astype(np.uint8)
-        more = np.where(n_bytes[has_byte] > k + 1, 128, 0).astype(np.uint8)
-        out[places[:-1][has_byte] + k] = low | more
-        rest >>= np.uint64(7)
-    return out.tobytes()
+    return describe

@@ -15,6 +15,7 @@ from traceprof.render.timeline.device_lanes import device_groups, make_device_gr
 from traceprof.render.timeline.events import NameTable
 from traceprof.render.timeline.host_lanes import ThreadLanes, thread_lanes
 from traceprof.render.timeline.inside import rows_inside
+from traceprof.render.timeline.names import in_order_of_use
 
 __all__ = ["build_lanes"]
 
@@ -45,7 +46,7 @@ def build_lanes(trace: Trace, window: TimeWindow) -> Lanes:
             for device, rows in devices[process]
         )
     groups.extend(_quiet_processes(trace, threads, set(threads) - set(main)))
-    return Lanes(tuple(groups), names.names)
+    return in_order_of_use(Lanes(tuple(groups), names.names))
 
 
 def describe_process(trace: Trace, process: int) -> str:

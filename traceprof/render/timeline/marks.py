@@ -4,26 +4,36 @@ from __future__ import annotations
 
 from typing import Any
 
-from traceprof.facts.steps.find import find_steps
+import pandas as pd
+
+from traceprof.facts.steps.find import find_pattern, find_steps
 from traceprof.model.ranks import Ranks
 from traceprof.model.trace import Trace
 from traceprof.model.window import TimeWindow
 from traceprof.render.escape import plain_text
 from traceprof.session.selection import select_default
 
-__all__ = ["describe_focus", "describe_processes", "describe_steps"]
+__all__ = ["describe_focus", "describe_processes", "describe_steps", "describe_turns"]
 
 
 def describe_steps(trace: Trace, window: TimeWindow) -> dict[str, Any]:
     """Return the steps of the process that has most of them, in ns after the window's start."""
-    table = find_steps(trace).table
+    return _described(find_steps(trace).table, window, "step")
+
+
+def describe_turns(trace: Trace, window: TimeWindow) -> dict[str, Any]:
+    """Return the same of the turns of a pattern of kernels, which repeats where no steps are."""
+    return _described(find_pattern(trace).table, window, "turn")
+
+
+def _described(table: pd.DataFrame, window: TimeWindow, word: str) -> dict[str, Any]:
     if len(table):
         table = table[table["process"] == table["process"].mode().iloc[0]]
         table = table[(table["start_ns"] < window.end_ns) & (table["end_ns"] > window.start_ns)]
     return {
         "starts": (table["start_ns"] - window.start_ns).tolist(),
         "ends": (table["end_ns"] - window.start_ns).tolist(),
-        "labels": [f"step {number}" for number in table["step"]],
+        "labels": [f"{word} {number}" for number in table["step"]],
     }
 
 

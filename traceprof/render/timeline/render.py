@@ -11,17 +11,18 @@ from traceprof.render.escape import html_list, html_text
 from traceprof.render.page.document import write_document
 from traceprof.render.page.plotly_bundle import PLOTLY_CONFIG
 from traceprof.render.palette import CATEGORIES, STATES, category_index
-from traceprof.render.timeline.channels import Lanes
+from traceprof.render.timeline.channels import Lanes, NameTotals
 from traceprof.render.timeline.condense import condense_until
 from traceprof.render.timeline.encode import encode_lanes
 from traceprof.render.timeline.lanes import build_lanes
 from traceprof.render.timeline.marks import describe_focus, describe_processes, describe_steps
 from traceprof.render.timeline.page import timeline_fragment
 from traceprof.render.timeline.samples import sample_series
+from traceprof.render.timeline.size import MAX_ITEMS, pack_within
 from traceprof.render.timeline.states import part_bits, state_of_parts, with_states
 from traceprof.units import format_count, format_duration
 
-__all__ = ["MAX_ITEMS", "encode_timeline", "render_timeline", "timeline_head"]
+__all__ = ["encode_timeline", "render_timeline", "timeline_head"]
 
 _BODY: Final = """<header><h1>{title}</h1><div class="sub">{subtitle}</div>{warnings}</header>
 <main>
@@ -29,8 +30,8 @@ _BODY: Final = """<header><h1>{title}</h1><div class="sub">{subtitle}</div>{warn
 <footer>{notes}</footer>
 </main>"""
 
-MAX_ITEMS: Final = 2_500_000
-"""How many items a page holds at most (15 to 30 MB); more are condensed, and the page says so."""
+_PLACES: Final = {item.key: i for i, item in enumerate(CATEGORIES)}
+_NOTES: Final = ("times count from the start of the trace", "nothing is loaded from elsewhere")
 
 
 def render_timeline(
@@ -53,11 +54,11 @@ def render_timeline(
     """
     span = window or trace.span
     encoded = encode_timeline(trace, span, max_items)
-    fragment = timeline_fragment(encoded.data)
+    fragment = timeline_fragment(encoded.packed)
     body = _BODY.format(
         title=html_text(title),
         subtitle=html_text(" · ".join(_subtitle(trace, span, window_label)), 400),
-        warnings=html_list(trace.info.warnings),
+        warnings=html_list((*trace.info.warnings, *encoded.warnings)),
         timeline=fragment.html,
         notes=" · ".join(map(html_text, encoded.notes)),
     )
@@ -66,9 +67,10 @@ def render_timeline(
 
 @dataclass(frozen=True, slots=True)
 class EncodedTimeline:
-    """The data of a timeline, and what a reader must know about it."""
+    """The data of a timeline (gzip), and what a reader must know about it."""
 
-    data: bytes
+    packed: bytes
+    warnings: tuple[str, ...]
     notes: tuple[str, ...]
 
 
@@ -80,19 +82,41 @@ def encode_timeline(
     The page opens at ``view``, by default the whole.
     """
     lanes = build_lanes(trace, span)
-    n_events = lanes.n_events
-    if n_events > max_items:
-        lanes = with_states(lanes, span.duration_ns)
-    lanes, bin_ns = condense_until(lanes, max_items)
     series, remarks = sample_series(trace, span)
     shown = view or span
     head = {
-        **timeline_head(trace, span, n_events),
+        **timeline_head(trace, span, lanes.n_events),
         "view": [shown.start_ns - span.start_ns, shown.end_ns - span.start_ns],
     }
-    places = {item.key: i for i, item in enumerate(CATEGORIES)}
-    data = encode_lanes(lanes, head, places, series)
-    return EncodedTimeline(data, (*_notes(lanes, n_events, bin_ns), *remarks))
+
+    def draw(most: int) -> tuple[tuple[int, int], int, bytes]:
+        drawn, bin_ns, merged = _condensed(lanes, span, most)
+        n_merged = 0 if merged is None else int(merged.counts.sum())
+        data = encode_lanes(drawn, head, _PLACES, series, merged)
+        return (n_merged, bin_ns), drawn.n_items, data
+
+    (n_merged, bin_ns), packed = pack_within(draw, max_items)
+    warnings = [_merged_note(n_merged, bin_ns)] if bin_ns else []
+    events = f"{format_count(lanes.n_events)} events in this file"
+    return EncodedTimeline(packed, (*warnings, *remarks), (events, *_NOTES))
+
+
+def _condensed(
+    lanes: Lanes, span: TimeWindow, max_items: int
+) -> tuple[Lanes, int, NameTotals | None]:
+    """Return lanes of at most ``max_items``, the width of their bins, and what was merged."""
+    if lanes.n_items <= max_items:
+        return lanes, 0, None
+    drawn, bin_ns = condense_until(with_states(lanes, span.duration_ns), max_items)
+    return drawn, bin_ns, NameTotals.of(lanes).less(NameTotals.of(drawn))
+
+
+def _merged_note(n_merged: int, bin_ns: int) -> str:
+    return (
+        f"{format_count(n_merged)} events shorter than {format_duration(bin_ns)} are drawn "
+        "together with their neighbours, with their number and their time; `traceprof view`, "
+        "or --window, shows each"
+    )
 
 
 def timeline_head(trace: Trace, span: TimeWindow, n_events: int) -> dict[str, Any]:
@@ -117,14 +141,3 @@ def _subtitle(trace: Trace, span: TimeWindow, window_label: str) -> list[str]:
     words = [info.profiler, info.host, format_duration(span.duration_ns)]
     words += [f"window {window_label}"] if window_label else []
     return [word for word in words if word]
-
-
-def _notes(lanes: Lanes, n_events: int, bin_ns: int) -> tuple[str, ...]:
-    events = f"{format_count(n_events)} events in this file"
-    if bin_ns:
-        events = (
-            f"{format_count(n_events)} events as {format_count(lanes.n_items)} items: events "
-            f"shorter than {format_duration(bin_ns)} are merged with their neighbours, and each "
-            "item says how many it stands for"
-        )
-    return (events, "times count from the start of the trace", "nothing is loaded from elsewhere")

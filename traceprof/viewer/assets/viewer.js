@@ -32,11 +32,23 @@
     const own = all[pane].contentWindow.traceprof;
     if (!own) return;
     keepAddress(location.search, own.link);
-    if (!document.querySelector("#together input")?.checked) return;
+    const way = document.querySelector("#together input:checked")?.value;
+    if (!way || way === "no") return;
     for (const frame of all) {
       const other = frame.contentWindow.traceprof;
-      if (other && other !== own && (other.t0 !== t0 || other.t1 !== t1)) other.goTo(t0, t1);
+      if (!other || other === own) continue;
+      const by = way === "steps" ? stepsApart(own.trace.steps, other.trace.steps, (t0 + t1) / 2) : 0;
+      if (other.t0 !== t0 + by || other.t1 !== t1 + by) other.goTo(t0 + by, t1 + by);
     }
+  }
+
+  /* How much later the other run begins the step in the middle of the view: of one name, else of one place. */
+  function stepsApart(own, other, t) {
+    const place = own.starts.findLastIndex((start) => start <= t);
+    if (place < 0) return own.starts.length && other.starts.length ? other.starts[0] - own.starts[0] : 0;
+    const named = other.labels.indexOf(own.labels[place]);
+    const theirs = other.starts[named < 0 && !other.labels.some((label) => own.labels.includes(label)) ? place : named];
+    return theirs === undefined ? 0 : theirs - own.starts[place];
   }
 
   /* At most what the window shows: the details stay in view while the lanes are scrolled. */
@@ -58,6 +70,9 @@
     for (const frame of frames()) lead(frame, location.hash);
   });
   document.addEventListener("click", (event) => {
+    const pair = event.target.closest?.("a[data-beside]");
+    const chosen = document.getElementById("window")?.value;
+    if (pair) pair.href = pair.pathname + (chosen ? `?${new URLSearchParams({ window: chosen })}` : "");
     const link = event.target.closest?.("a[data-pane]");
     if (!link) return;
     event.preventDefault();

@@ -1,6 +1,8 @@
 import { covers, suffices } from "./remote.mjs";
 import { findPartner } from "./query.mjs";
-import { isEvent, locate, placeOf } from "./targets.mjs";
+import { binsFor } from "./population.mjs";
+import { isEvent, locate, placeOf, spanOf } from "./targets.mjs";
+import { peersTable, placeAmong } from "./describe_event.mjs";
 import { Timeline } from "./app.mjs";
 import { MAX_RESULTS } from "./results.mjs";
 
@@ -70,6 +72,30 @@ export class LiveTimeline extends Timeline {
   choose(target) {
     this.place = placeOf(this.trace, target);
     super.choose(target);
+  }
+
+  /** What only the server knows of an event follows when it is there. */
+  describe() {
+    super.describe();
+    const { chosen, place } = this;
+    if (!isEvent(chosen) || place?.start === undefined || this.trace.rows[chosen.row].kind === "step") return;
+    const key = `${place.row} ${place.channel} ${place.start}`;
+    if (this.alike?.key !== key) {
+      this.alike = { key, parts: [] };
+      this.askAlike(place, key);
+    } else this.panel.append(this.alike.parts);
+  }
+
+  async askAlike(place, key) {
+    const answer = await this.remote.alike(place).catch(() => null);
+    if (!answer || this.alike.key !== key || !isEvent(this.chosen)) return;
+    const { population, peers, by_number: byNumber } = answer;
+    const [from, to] = spanOf(this.trace, this.chosen);
+    if (from !== place.start) return;
+    const found = { ...population, ...binsFor(population.min, population.max) };
+    const told = peers.map((peer) => ({ ...peer, isOwn: peer.is_own, target: () => this.visitPlace(peer) }));
+    this.alike.parts = [...placeAmong(found, to - from), ...peersTable(this.trace, told, from, byNumber)];
+    this.panel.append(this.alike.parts);
   }
 
   /** The server has all events: it counts and lists those of the names that match. */

@@ -48,6 +48,12 @@ export class Remote {
     return response.json();
   }
 
+  /** All events of the name of one, and the same on other ranks. */
+  async alike({ row, channel, start }) {
+    const response = await this.get("alike", { row, channel, start });
+    return response.json();
+  }
+
   async bytes(what, question) {
     const response = await this.get(what, question);
     return new Uint8Array(await response.arrayBuffer());

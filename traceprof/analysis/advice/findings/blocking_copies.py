@@ -32,7 +32,7 @@ def blocking_copies_of(copies: pd.DataFrame) -> pd.DataFrame:
 
 
 def _check(context: Context) -> Iterator[Finding]:
-    copies = blocking_copies_of(context.copies)
+    copies = context.copies(blocking_copies_of)
     # Those of pageable memory are the findings of another rule.
     pinned = copies[(copies["src_kind"] != "pageable") & (copies["dst_kind"] != "pageable")]
     claim = context.left(context.exposed(pinned))

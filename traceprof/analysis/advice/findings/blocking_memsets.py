@@ -26,7 +26,7 @@ def blocking_memsets_of(copies: pd.DataFrame) -> pd.DataFrame:
 
 
 def _check(context: Context) -> Iterator[Finding]:
-    memsets = blocking_memsets_of(context.copies)
+    memsets = context.copies(blocking_memsets_of)
     claim = context.left(context.exposed(memsets))
     share = context.share(claim)
     if memsets.empty or share < _LEAST:

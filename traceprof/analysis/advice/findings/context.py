@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import cached_property
 from typing import Any, Final
 
@@ -10,7 +11,7 @@ import numpy.typing as npt
 import pandas as pd
 
 from traceprof.analysis.advice.findings.claims import Claim, Ground, Ledger, Times
-from traceprof.analysis.advice.findings.copy_rows import copies_in
+from traceprof.analysis.advice.findings.copy_rows import Choose, copies_in, count_copies_in
 from traceprof.analysis.advice.findings.kernel_times import (
     KernelTimes,
     kernel_times,
@@ -18,7 +19,8 @@ from traceprof.analysis.advice.findings.kernel_times import (
 )
 from traceprof.facts.collectives.matches import Matches, find_matches
 from traceprof.facts.device.times import device_times, used_devices
-from traceprof.facts.idle.after_waits import gaps_of_ranks, idle_times, lost_in_gaps
+from traceprof.facts.gaps import find_gaps
+from traceprof.facts.idle.after_waits import idle_times, lost_in_gaps
 from traceprof.facts.names.launches import longest_launch, ncu_command, recorded_program
 from traceprof.facts.names.phases import PROFILER
 from traceprof.facts.software import Software, Vendor, software_of
@@ -32,6 +34,7 @@ from traceprof.model.parts import DeviceTime
 from traceprof.model.ranks import Ranks
 from traceprof.model.results import Note
 from traceprof.model.steps import Steps
+from traceprof.model.trace import Trace
 
 __all__ = ["Context"]
 
@@ -209,16 +212,6 @@ class Context:
         """Return ``ratio`` of a step (of the window where steps are not known) in ns."""
         return round(ratio * self.step_ns / (1 - min(self.slow_ratio, 0.99)))
 
-    @cached_property
-    def gaps(self) -> pd.DataFrame:
-        """The gaps of the devices; ``typical_ns`` is the part of each in the typical time."""
-        gaps = gaps_of_ranks(self.ranks)
-        return gaps.assign(typical_ns=self.typical.covered_ns(gaps["start_ns"], gaps["end_ns"]))
-
-    def lost_in_gaps(self, *causes: str) -> npt.NDArray[np.int64]:
-        """Return how long ``causes`` hold in each of `gaps`."""
-        return lost_in_gaps(self.ranks, *causes)
-
     def idle_for(self, *causes: str) -> Claim:
         """Return the claim on the idle time that ``causes`` account for."""
         times: dict[int, Intervals] = {}
@@ -229,19 +222,21 @@ class Context:
 
     def longest_gap(self, *causes: str) -> str:
         """Return the window of the typical gap with most of ``causes``, as people type it."""
-        own = np.flatnonzero(self.gaps["typical_ns"] > 0)
-        if not len(own):
-            return ""
-        place = own[self.lost_in_gaps(*causes)[own].argmax()]
-        return self.longest_row(self.gaps.iloc[place : place + 1])
+        found = [one for one in self.ranks.each(_longest_gap, self.typical, causes) if one]
+        longest = max(found, key=lambda one: one[0], default=None)
+        return "" if longest is None else self.window_text(*longest[1:])
 
-    @cached_property
-    def copies(self) -> pd.DataFrame:
-        """The copies that start in the typical time.
+    def copies(self, choose: Choose) -> pd.DataFrame:
+        """Return what ``choose`` takes of the copies that start in the typical time.
 
         With the call that made each: ``api`` ("" unknown) and its ``call_ns``.
         """
-        return copies_in(self.ranks, self.typical)
+        return copies_in(self.ranks, self.typical, choose)
+
+    @property
+    def n_copies(self) -> int:
+        """How many copies and memsets start in the typical time."""
+        return count_copies_in(self.ranks, self.typical)
 
     def exposed(self, rows: pd.DataFrame) -> Times:
         """Return when ``rows`` (copies) ran on each device and no kernel did."""
@@ -342,6 +337,20 @@ _AMD_WORDS: Final = (
     ("CUDA graph", "HIP graph"),
     ("nvidia-smi -q -d PCIE", "rocm-smi --showbus"),
 )
+
+
+def _longest_gap(
+    part: Trace, typical: Intervals, causes: Sequence[str]
+) -> tuple[int, int, int] | None:
+    """Return the gap of the typical time with most of ``causes``: how much, start and end in ns."""
+    gaps = find_gaps(part)
+    starts, ends = (gaps[name].to_numpy(np.int64) for name in ("start_ns", "end_ns"))
+    own = np.flatnonzero(typical.covered_ns(starts, ends) > 0)
+    if not len(own):
+        return None
+    lost_ns = lost_in_gaps(part, *causes)
+    place = int(own[lost_ns[own].argmax()])
+    return int(lost_ns[place]), int(starts[place]), int(ends[place])
 
 
 def _union_of(steps: pd.DataFrame) -> Intervals:

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import TypeAlias
+
 import numpy as np
+import numpy.typing as npt
 import pandas as pd
 
 from traceprof.facts.launches import launches_of
@@ -10,19 +14,38 @@ from traceprof.model.intervals import Intervals
 from traceprof.model.ranks import Ranks
 from traceprof.model.trace import Trace
 
-__all__ = ["copies_in", "copies_with_calls"]
+__all__ = ["Choose", "copies_in", "copies_with_calls", "count_copies_in"]
+
+Choose: TypeAlias = Callable[[pd.DataFrame], pd.DataFrame]
+"""Takes those of some copies that a rule is about: a function of a module."""
 
 
-def copies_in(ranks: Ranks, judged: Intervals) -> pd.DataFrame:
-    """Return the copies that start in ``judged``, as `copies_with_calls`."""
-    found = ranks.each(_copies_in, judged)
+def copies_in(ranks: Ranks, judged: Intervals, choose: Choose) -> pd.DataFrame:
+    """Return what ``choose`` takes of the copies that start in ``judged``.
+
+    As `copies_with_calls`; where they lie, since most copies are inside a device and of no rule.
+    """
+    found = ranks.each(_copies_in, judged, choose)
     return pd.concat([own for own in found if len(own)] or found[:1], ignore_index=True)
 
 
-def _copies_in(part: Trace, judged: Intervals) -> pd.DataFrame:
+def count_copies_in(ranks: Ranks, judged: Intervals) -> int:
+    """Return how many copies start in ``judged``."""
+    return sum(ranks.each(_count, judged))
+
+
+def _copies_in(part: Trace, judged: Intervals, choose: Choose) -> pd.DataFrame:
     copies = copies_with_calls(part)
+    return choose(copies[_are_in(copies, judged)])
+
+
+def _count(part: Trace, judged: Intervals) -> int:
+    return int(_are_in(part.copies, judged).sum())
+
+
+def _are_in(copies: pd.DataFrame, judged: Intervals) -> npt.NDArray[np.bool_]:
     starts = copies["start_ns"].to_numpy()
-    return copies[judged.covered_ns(starts, starts + 1) > 0]
+    return judged.covered_ns(starts, starts + 1) > 0
 
 
 def copies_with_calls(part: Trace) -> pd.DataFrame:

@@ -22,10 +22,7 @@ _MOVES: Final = ("h2d", "d2h", "p2p")
 
 
 def _check(context: Context) -> Iterator[Finding]:
-    copies = context.copies
-    moves = copies[copies["direction"].isin(_MOVES)]
-    others = [*blocking_copies_of(moves).index, *of_pageable_memory(moves).index]
-    own = moves.drop(index=list(set(others)))
+    own = context.copies(_of_pinned_memory)
     claim = _bounded(context, context.left(context.exposed(own)))
     share = context.share(claim)
     if share < _LEAST:
@@ -56,6 +53,13 @@ def _check(context: Context) -> Iterator[Finding]:
         caveat="what the next kernel needs at once cannot be hidden behind it",
         window=context.longest_row(own),
     )
+
+
+def _of_pinned_memory(copies: pd.DataFrame) -> pd.DataFrame:
+    """Return the asynchronous copies that are no findings of other rules."""
+    moves = copies[copies["direction"].isin(_MOVES)]
+    others = [*blocking_copies_of(moves).index, *of_pageable_memory(moves).index]
+    return moves.drop(index=list(set(others)))
 
 
 def _hideable(ratio: float) -> Iterator[Note]:

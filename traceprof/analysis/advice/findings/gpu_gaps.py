@@ -12,8 +12,11 @@ from traceprof.analysis.advice.findings.base import Finding, Rule
 from traceprof.analysis.advice.findings.claims import Claim, Kind
 from traceprof.analysis.advice.findings.context import Context
 from traceprof.analysis.advice.findings.named_gaps import notes_on_names
+from traceprof.facts.gaps import find_gaps
+from traceprof.facts.idle.after_waits import lost_in_gaps
 from traceprof.model.intervals import Intervals
 from traceprof.model.results import Note
+from traceprof.model.trace import Trace
 
 __all__ = ["RULE", "long_gaps"]
 
@@ -23,9 +26,14 @@ _LEAST: Final = 0.01
 
 def long_gaps(context: Context) -> pd.DataFrame:
     """Return the gaps between work that last half a second, the profiler's time not counted."""
-    gaps = context.gaps
-    lengths = gaps["end_ns"] - gaps["start_ns"] - context.lost_in_gaps("profiler")
-    is_long = (lengths > _LONG_NS).to_numpy(np.bool_) & (context.lost_in_gaps("edge") == 0)
+    found = context.ranks.each(_long_gaps_of_one)
+    return pd.concat([own for own in found if len(own)] or found[:1], ignore_index=True)
+
+
+def _long_gaps_of_one(part: Trace) -> pd.DataFrame:
+    gaps = find_gaps(part)
+    lengths = gaps["end_ns"] - gaps["start_ns"] - lost_in_gaps(part, "profiler")
+    is_long = (lengths > _LONG_NS).to_numpy(np.bool_) & (lost_in_gaps(part, "edge") == 0)
     return gaps.take(np.flatnonzero(is_long))
 
 

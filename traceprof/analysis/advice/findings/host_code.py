@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Final
 
 import numpy as np
@@ -14,10 +14,12 @@ from traceprof.analysis.advice.findings.context import Context
 from traceprof.analysis.advice.findings.host_work import main_work
 from traceprof.analysis.advice.findings.named_gaps import notes_on_names
 from traceprof.facts.device.times import devices_of_processes
-from traceprof.facts.gaps import LAUNCH_BOUND_NS
+from traceprof.facts.gaps import LAUNCH_BOUND_NS, find_gaps
 from traceprof.facts.host.phases import before_forward
+from traceprof.facts.idle.after_waits import lost_in_gaps
 from traceprof.model.intervals import Intervals
 from traceprof.model.results import Note
+from traceprof.model.trace import Trace
 
 __all__ = ["RULE"]
 
@@ -44,14 +46,22 @@ def _gap_alone(context: Context, whole: Claim) -> Claim:
     """
     found: dict[int, Intervals] = {}
     if not len(context.steps):
+        least_ns = {d: _DOMINANT * time.total_ns for d, time in whole.times.items()}
+        gaps = pd.concat(context.ranks.each(_gaps_longer_than, least_ns), ignore_index=True)
         for device, time in whole.times.items():
-            gaps = context.gaps[context.gaps["device"] == device]
-            starts, ends = (gaps[name].to_numpy(np.int64) for name in ("start_ns", "end_ns"))
+            own = gaps[gaps["device"] == device]
+            starts, ends = (own[name].to_numpy(np.int64) for name in ("start_ns", "end_ns"))
             ns = time.covered_ns(starts, ends)
-            if len(ns) and ns.max() > _DOMINANT * time.total_ns:
+            if len(ns) and ns.max() > least_ns[device]:
                 place = int(ns.argmax())
                 found[device] = time.clip(int(starts[place]), int(ends[place]))
     return Claim(found)
+
+
+def _gaps_longer_than(part: Trace, least_ns: Mapping[int, float]) -> pd.DataFrame:
+    gaps = find_gaps(part)[["device", "start_ns", "end_ns"]]
+    least = gaps["device"].map(dict(least_ns)).fillna(np.inf)
+    return gaps[gaps["end_ns"] - gaps["start_ns"] > least]
 
 
 def _without(whole: Claim, part: Claim) -> Claim:
@@ -88,14 +98,21 @@ def _finding(context: Context, claim: Claim, kind: Kind) -> Finding:
 
 def _gaps_of(context: Context, claim: Claim) -> pd.DataFrame:
     """Return the gaps of the typical time that ``claim`` has a part of."""
-    is_asked = (context.lost_in_gaps("host") > 0) & (context.gaps["typical_ns"] > 0)
-    gaps = context.gaps[is_asked]
+    found = context.ranks.each(_busy_gaps, context.typical)
+    gaps = pd.concat([own for own in found if len(own)] or found[:1], ignore_index=True)
     chosen = np.zeros(len(gaps), np.bool_)
     for device, time in claim.times.items():
         rows = np.flatnonzero((gaps["device"] == device).to_numpy())
         own = gaps.iloc[rows]
         chosen[rows] = time.covered_ns(own["start_ns"], own["end_ns"]) > 0
     return gaps[chosen]
+
+
+def _busy_gaps(part: Trace, typical: Intervals) -> pd.DataFrame:
+    """Return the gaps of the typical time in which the host ran code: device, start_ns, end_ns."""
+    gaps = find_gaps(part)[["device", "start_ns", "end_ns"]]
+    is_typical = typical.covered_ns(gaps["start_ns"], gaps["end_ns"]) > 0
+    return gaps[(lost_in_gaps(part, "host") > 0) & is_typical]
 
 
 def _long_ones(context: Context, gaps: pd.DataFrame) -> Iterator[Note]:

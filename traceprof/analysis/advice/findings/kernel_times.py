@@ -7,7 +7,6 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 import pandas as pd
 
 from traceprof.analysis.advice.findings.claims import Times
@@ -26,13 +25,13 @@ class KernelTimes:
     """The kernels that start in the typical time, by name; of all ranks.
 
     ``by_name``: name, activity, count, total_ns, short_count and short_ns (of those below
-    `SHORT_NS`). ``durations_ns`` and ``is_communication`` are of the single kernels, and
-    ``longest_communication`` start and end of the longest communication kernel, None without any.
+    `SHORT_NS`). ``lengths`` has one row per length and kind of kernel: duration_ns,
+    is_communication, count. ``longest_communication``: start and end of the longest communication
+    kernel, None without any.
     """
 
     by_name: pd.DataFrame
-    durations_ns: npt.NDArray[np.int64]
-    is_communication: npt.NDArray[np.bool_]
+    lengths: pd.DataFrame
     longest_communication: tuple[int, int] | None
 
     @property
@@ -100,7 +99,12 @@ def _kernel_times(part: Trace, judged: Intervals) -> KernelTimes:
     if communicates.any():
         place = int(np.where(communicates, durations, -1).argmax())
         longest = int(starts[place]), int(ends[place])
-    return KernelTimes(by_name, durations, communicates, longest)
+    lengths = {"duration_ns": durations, "is_communication": communicates, "count": 1}
+    return KernelTimes(by_name, _summed(pd.DataFrame(lengths)), longest)
+
+
+def _summed(lengths: pd.DataFrame) -> pd.DataFrame:
+    return lengths.groupby(["is_communication", "duration_ns"]).sum().reset_index()
 
 
 def _joined(parts: list[KernelTimes]) -> KernelTimes:
@@ -109,7 +113,6 @@ def _joined(parts: list[KernelTimes]) -> KernelTimes:
     longest = [p.longest_communication for p in parts if p.longest_communication is not None]
     return KernelTimes(
         by_name,
-        np.concatenate([part.durations_ns for part in parts]),
-        np.concatenate([part.is_communication for part in parts]),
+        _summed(pd.concat([part.lengths for part in parts], ignore_index=True)),
         max(longest, key=lambda span: span[1] - span[0], default=None),
     )

@@ -5,14 +5,15 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Final
 
-import numpy as np
-import numpy.typing as npt
+import pandas as pd
 
 from traceprof.analysis.advice.findings.base import Finding, Rule
 from traceprof.analysis.advice.findings.claims import Claim, Kind
 from traceprof.analysis.advice.findings.context import Context
 from traceprof.facts.device.launch_queue import launch_table
+from traceprof.model.combining import median_of_counted
 from traceprof.model.results import Note
+from traceprof.model.trace import Trace
 
 __all__ = ["RULE"]
 
@@ -24,10 +25,10 @@ def _check(context: Context) -> Iterator[Finding]:
     share = context.share(claim)
     if share < _LEAST:
         return
-    launches = [launch_table(part) for part in context.ranks]
-    call_ns = np.concatenate([own["launched_ns"] - own["launch_ns"] for own in launches])
-    is_empty = np.concatenate([own["is_empty"] for own in launches])
-    if not len(context.kernels.durations_ns):
+    calls = pd.concat(context.ranks.each(_calls_of_one), ignore_index=True)
+    call_ns = median_of_counted(calls["call_ns"].to_numpy(), calls["count"].to_numpy())
+    n_calls = int(calls["count"].sum())
+    if not len(context.kernels.lengths):
         yield _of_copies(context, claim, call_ns)
         return
     yield Finding(
@@ -38,10 +39,10 @@ def _check(context: Context) -> Iterator[Finding]:
         kind=Kind.BOUNDED,
         evidence=(
             *_kernels(context),
-            Note.of("a launching call takes {call:ns} (median)", call=_median(call_ns)),
+            Note.of("a launching call takes {call:ns} (median)", call=call_ns),
             Note.of(
                 "{share:ratio} of the launches found the device without work",
-                share=float(is_empty.mean()) if len(is_empty) else float("nan"),
+                share=int(calls["empty"].sum()) / n_calls if n_calls else float("nan"),
             ),
         ),
         action=context.advice(
@@ -58,7 +59,15 @@ def _check(context: Context) -> Iterator[Finding]:
     )
 
 
-def _of_copies(context: Context, claim: Claim, call_ns: npt.NDArray[np.int64]) -> Finding:
+def _calls_of_one(part: Trace) -> pd.DataFrame:
+    """Return how many launches took how long, and how many found the device empty."""
+    table = launch_table(part)
+    call_ns = table["launched_ns"].to_numpy() - table["launch_ns"].to_numpy()
+    rows = pd.DataFrame({"call_ns": call_ns, "count": 1, "empty": table["is_empty"].to_numpy()})
+    return rows.groupby("call_ns", as_index=False).sum()
+
+
+def _of_copies(context: Context, claim: Claim, call_ns: float) -> Finding:
     """Return the finding where only copies are launched: no graph or fusing helps them."""
     return Finding(
         title=Note.of(
@@ -68,8 +77,8 @@ def _of_copies(context: Context, claim: Claim, call_ns: npt.NDArray[np.int64]) -
         claims=(claim,),
         kind=Kind.BOUNDED,
         evidence=(
-            context.counted(len(context.copies), "cop(y|ies) or memset(s)"),
-            Note.of("a launching call takes {call:ns} (median)", call=_median(call_ns)),
+            context.counted(context.n_copies, "cop(y|ies) or memset(s)"),
+            Note.of("a launching call takes {call:ns} (median)", call=call_ns),
         ),
         action="copy larger pieces at once",
         caveat="profilers slow launches down (some µs per call): measure the gain without one",
@@ -78,14 +87,12 @@ def _of_copies(context: Context, claim: Claim, call_ns: npt.NDArray[np.int64]) -
 
 
 def _kernels(context: Context) -> Iterator[Note]:
-    durations = context.kernels.durations_ns
-    if len(durations):
-        median = _median(durations)
-        yield context.counted(len(durations), "kernel(s)", " (median {median:ns})", median=median)
-
-
-def _median(values: npt.NDArray[np.int64]) -> float:
-    return float(np.median(values)) if len(values) else float("nan")
+    lengths = context.kernels.lengths
+    if len(lengths):
+        counts = lengths["count"].to_numpy()
+        median = median_of_counted(lengths["duration_ns"].to_numpy(), counts)
+        count = int(counts.sum())
+        yield context.counted(count, "kernel(s)", " (median {median:ns})", median=median)
 
 
 RULE = Rule(

@@ -65,7 +65,7 @@ def pageable_finding(context: Context, copies: pd.DataFrame, kind: str) -> Findi
 
 
 def _check(context: Context) -> Iterator[Finding]:
-    copies = of_pageable_memory(context.copies)
+    copies = context.copies(of_pageable_memory)
     found = pageable_finding(
         context,
         asynchronous(copies),

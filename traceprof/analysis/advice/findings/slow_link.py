@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Final
 
+import pandas as pd
+
 from traceprof.analysis.advice.findings.base import Finding, Rule
 from traceprof.analysis.advice.findings.claims import Kind
 from traceprof.analysis.advice.findings.context import Context
@@ -22,6 +24,7 @@ _USUAL_BYTES_PER_S: Final = 12e9
 _USUAL_SHARE: Final = 0.8
 """The share of a link's peak that large pinned copies reach."""
 _SLOW: Final = 0.6
+_DIRECTIONS: Final = ("h2d", "d2h")
 
 
 def _usual_rate(context: Context) -> tuple[float, str]:
@@ -38,11 +41,10 @@ def _usual_rate(context: Context) -> tuple[float, str]:
 
 
 def _check(context: Context) -> Iterator[Finding]:
-    copies = context.copies
-    pinned = copies[(copies["src_kind"] == "pinned") | (copies["dst_kind"] == "pinned")]
+    pinned = context.copies(_large_of_pinned_memory)
     usual, why = _usual_rate(context)
-    for direction in ("h2d", "d2h"):
-        own = pinned[(pinned["direction"] == direction) & (pinned["n_bytes"] >= _LARGE_BYTES)]
+    for direction in _DIRECTIONS:
+        own = pinned[pinned["direction"] == direction]
         total_ns = int((own["end_ns"] - own["start_ns"]).sum())
         if not total_ns:
             continue
@@ -71,6 +73,12 @@ def _check(context: Context) -> Iterator[Finding]:
             ),
             caveat="many GPUs behind one switch share its link",
         )
+
+
+def _large_of_pinned_memory(copies: pd.DataFrame) -> pd.DataFrame:
+    is_pinned = (copies["src_kind"] == "pinned") | (copies["dst_kind"] == "pinned")
+    is_moved = copies["direction"].isin(_DIRECTIONS)
+    return copies[is_pinned & is_moved & (copies["n_bytes"] >= _LARGE_BYTES)]
 
 
 RULE = Rule(

@@ -29,7 +29,8 @@ _QUICKEST: Final = 0.1
 
 def _check(context: Context) -> Iterator[Finding]:
     kernels = context.kernels
-    own_ns = kernels.durations_ns[kernels.is_communication]
+    own = kernels.lengths[kernels.lengths["is_communication"]]
+    own_ns = np.repeat(own["duration_ns"].to_numpy(), own["count"])
     per_step = len(own_ns) / context.n_steps / max(1, len(context.devices))
     sizes = pd.concat([part.collectives["n_bytes"] for part in context.ranks])
     sizes = sizes[sizes > 0]

@@ -12,7 +12,7 @@ __all__ = ["RULE"]
 
 
 def _check(context: Context) -> Iterator[Finding]:
-    copies = of_pageable_memory(context.copies)
+    copies = context.copies(of_pageable_memory)
     found = pageable_finding(
         context,
         copies[~copies["api"].astype(str).str.contains("Async")],

@@ -83,6 +83,8 @@ export class Timeline extends Searcher {
     this.grouping = "name";
     this.order = "longest";
     this.toolbar.menu.close();
+    this.notes.list = [];
+    this.notes.start();
     this.clear();
     this.layout();
     this.jumpTo(...this.trace.view);
@@ -91,6 +93,7 @@ export class Timeline extends Searcher {
   async start() {
     this.goTo(...this.trace.view);
     this.panel.place();
+    this.notes.start();
     this.followLink();
     if (!this.chosen && !this.selection) this.describe();
     await this.draw();
@@ -134,6 +137,7 @@ export class Timeline extends Searcher {
     this.toolbar.showRange(drawnText(this.scene));
     this.minimap.showView();
     this.placeSelection();
+    this.notes.draw();
     if (!this.isEmbedded || this.isFollowing) this.address.write();
     return done.then(() => (this.redraws += 1));
   }

@@ -7,14 +7,16 @@ const MAX_BINS = 360;
 
 const deviceGroups = (trace) => trace.groups.filter((group) => group.kind === "device");
 
-/** The mean state over all devices, per category, and GB/s per category of copy. */
+/** Of each recording: the mean state over its devices, per category, and GB/s per category of copy. */
 export function measureAreas(trace, t0, t1, width) {
   const nBins = Math.max(1, Math.min(MAX_BINS, Math.floor(width / 4)));
   const binNs = (t1 - t0) / nBins;
-  const groups = deviceGroups(trace);
-  const busy = meanStates(groups, t0, binNs, nBins);
-  const channels = groups.flatMap((g) => g.rows.flatMap((row) => trace.rows[row].channels));
-  return { t0, binNs, nBins, busy, rates: bandwidth(channels, t0, binNs, nBins) };
+  const sides = (trace.beside?.sides ?? [null]).map((_, side) => {
+    const groups = deviceGroups(trace).filter((group) => !trace.beside || group.side === side);
+    const channels = groups.flatMap((g) => g.rows.flatMap((row) => trace.rows[row].channels));
+    return { busy: meanStates(groups, t0, binNs, nBins), rates: bandwidth(channels, t0, binNs, nBins) };
+  });
+  return { t0, binNs, nBins, sides };
 }
 
 /** Map(category → ratio per bin), the mean over the device groups. */
@@ -27,18 +29,22 @@ export function meanStates(groups, t0, binNs, nBins) {
 }
 
 /** Plotly traces of the measured areas; `hidden` categories are left out. */
-export function areaTraces(trace, areas, { colours, hidden }) {
+export function areaTraces(trace, areas, { charts, colours, hidden }) {
   const idle = trace.states.at(-1);
-  const states = trace.states.filter((c) => c !== idle && areas.busy.has(c) && !hidden.has(c));
   const x = edges(areas);
-  return [
-    ...stackTraces(states.map((c) => [c, areas.busy.get(c)]), x, colours, 100, "y2"),
-    ...[...areas.rates].filter(([c]) => !hidden.has(c)).map(([category, rates]) => ({
-      ...lineTrace(x, steps(rates), colours[category], 1.3, "y3"),
+  return charts.filter(({ what }) => what).flatMap(({ what, side, axis }) => {
+    const found = areas.sides[side][what];
+    const y = axis.replace("axis", "");
+    if (what === "busy") {
+      const states = trace.states.filter((c) => c !== idle && found.has(c) && !hidden.has(c));
+      return stackTraces(states.map((c) => [c, found.get(c)]), x, colours, 100, y);
+    }
+    return [...found].filter(([c]) => !hidden.has(c)).map(([category, rates]) => ({
+      ...lineTrace(x, steps(rates), colours[category], 1.3, y),
       fill: "tozeroy",
       fillcolor: withAlpha(colours[category], 0.18),
-    })),
-  ];
+    }));
+  });
 }
 
 /** Stacked areas: each on top of the ones before it. */

@@ -1,5 +1,7 @@
 import { paintRaster } from "./raster.mjs";
 
+const HATCH_PX = 7;
+
 /**
  * What lies under the plotly figure, on a canvas: bands, the analysed window, grid lines and the
  * raster. As an image of the figure it would cost a PNG to encode and decode for every zoom.
@@ -20,6 +22,7 @@ export class Backdrop {
     drawBands(context, scene);
     drawFocus(context, scene, plotHeight);
     drawGrid(context, scene, plotHeight);
+    drawPauses(context, scene);
     if (height > 0) {
       this.paint(scene);
       context.drawImage(this.raster, 0, 0, width, height, 0, 0, width, height);
@@ -60,6 +63,32 @@ function drawFocus(context, { trace, theme, t0, binNs, width }, height) {
   context.fillRect(left, 0, right - left, height);
   context.strokeStyle = theme.accent;
   context.strokeRect(Math.round(left) + 0.5, 0.5, Math.round(right - left) - 1, height - 1);
+}
+
+/** Where a recording has no part of the axis, its lanes are hatched: that is no idle time. */
+function drawPauses(context, { trace, lines, theme, t0, t1, binNs, width }) {
+  if (!trace.beside) return;
+  const pauses = trace.beside.sides.map(({ clock }) => clock.pauses(t0, t1));
+  context.save();
+  context.beginPath();
+  for (const line of lines) {
+    const place = line.type === "group" ? line.group : line.type === "row" ? trace.rows[line.row].group : -1;
+    for (const [from, to] of pauses[trace.groups[place]?.side] ?? []) {
+      const left = (from - t0) / binNs;
+      context.rect(left, line.y, Math.max(0, (to - from) / binNs), line.height);
+    }
+  }
+  context.clip();
+  context.strokeStyle = theme.step;
+  context.globalAlpha = 0.35;
+  const height = lines.length ? lines.at(-1).y + lines.at(-1).height : 0;
+  context.beginPath();
+  for (let x = -height; x < width; x += HATCH_PX) {
+    context.moveTo(x, height);
+    context.lineTo(x + height, 0);
+  }
+  context.stroke();
+  context.restore();
 }
 
 function drawGrid(context, { ticks, theme, t0, binNs }, height) {

@@ -11,27 +11,40 @@ import { lowerBound, upperBound } from "./bisect.mjs";
 export const BLOCK = 128;
 
 export function makeChannel(columns) {
-  const { starts, ends, busy = null, counts = null } = columns;
+  const { starts, ends, busy = null, counts = null, clock = null } = columns;
   const n = starts.length;
   const prefix = new Float64Array(n + 1);
   const blockMax = new Float64Array(Math.ceil(n / BLOCK)).fill(-1);
   for (let i = 0; i < n; i++) {
-    const duration = ends[i] - starts[i];
+    const duration = clock ? clock.ownOf(ends[i]) - clock.ownOf(starts[i]) : ends[i] - starts[i];
     prefix[i + 1] = prefix[i] + (busy ? busy[i] : duration);
     if (counts && counts[i] > 1) continue;
     const block = Math.floor(i / BLOCK);
     if (duration > blockMax[block]) blockMax[block] = duration;
   }
-  return { names: null, bytes: null, correlations: null, ...columns, busy, counts, n, prefix, blockMax };
+  return { names: null, bytes: null, correlations: null, ...columns, busy, counts, clock, n, prefix, blockMax };
+}
+
+/** How long an item is, in the time of its recording. */
+export function lengthOf({ starts, ends, clock }, item) {
+  return clock ? clock.ownOf(ends[item]) - clock.ownOf(starts[item]) : ends[item] - starts[item];
+}
+
+/** How much of an item lies in [t0, t1). */
+export function lengthWithin({ starts, ends, clock }, item, t0, t1) {
+  const from = Math.max(starts[item], t0);
+  const to = Math.min(ends[item], t1);
+  return clock ? clock.ownOf(to) - clock.ownOf(from) : to - from;
 }
 
 /** Busy time before the instant `t`, given the number of items that start before it. */
 export function busyBefore(channel, started, t) {
   if (started === 0) return 0;
-  const { starts, ends, busy, prefix } = channel;
+  const { ends, busy, prefix } = channel;
   const last = started - 1;
-  const duration = ends[last] - starts[last];
-  const passed = Math.min(t - starts[last], duration);
+  if (t >= ends[last]) return prefix[started];
+  const duration = lengthOf(channel, last);
+  const passed = Math.min(lengthWithin(channel, last, -Infinity, t), duration);
   const part = busy && duration > 0 ? (passed * busy[last]) / duration : passed;
   return prefix[last] + part;
 }

@@ -1,5 +1,6 @@
 import { findPartner, nextMatch, pickEvent } from "./query.mjs";
 import { gapAt, groupOf, isEvent, isState, spanOf, stateAt } from "./targets.mjs";
+import { counterpartOf } from "./counterparts.mjs";
 import { firstAfter, lastBefore, nextEdge } from "./neighbours.mjs";
 import { View } from "./view.mjs";
 import { eventContent } from "./describe_event.mjs";
@@ -156,6 +157,12 @@ export class Chooser extends View {
     const own = gaps.findIndex((gap) => gap.group === chosen?.group && gap.item === chosen?.item);
     const next = gaps[own + 1] ?? gaps[0];
     if (next) this.visit(next);
+  }
+
+  /** From an event to the same one in the other recording. */
+  stepSide() {
+    const found = this.trace.beside && isEvent(this.chosen) ? counterpartOf(this.trace, this.chosen) : null;
+    if (found) this.visit(found.event);
   }
 
   select(from, to) {

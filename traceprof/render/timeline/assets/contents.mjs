@@ -23,6 +23,7 @@ function partLines(part) {
   if (part.type === "note") return [part.text];
   if (part.type === "chart" || part.type === "choice") return [];
   const caption = part.caption ? ["", part.caption] : [];
+  if (part.type === "notes") return [...caption, ...part.rows.map(({ text, about }) => `${about}\t${text}`)];
   if (part.type === "facts") return [...caption, ...part.rows.map(({ label, text }) => `${label}\t${text}`)];
   return [...caption, part.header.join("\t"), ...part.rows.map(({ cells }) => cells.join("\t"))];
 }

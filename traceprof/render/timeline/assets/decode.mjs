@@ -1,100 +1,102 @@
+import { Streams, unzigzag } from "./columns.mjs";
 import { makeChannel } from "./channel.mjs";
+import { readNames } from "./names.mjs";
 
-/** Reads what `encode.py` wrote: a JSON head, then columns of varints. */
+/** Reads what `encode.py` wrote: a JSON head, then columns as streams of bytes. */
 
-export async function gunzipBase64(text) {
-  const binary = atob(text);
-  const bytes = new Uint8Array(binary.length);
-  for (let i = 0; i < bytes.length; i++) bytes[i] = binary.charCodeAt(i);
-  const stream = new Blob([bytes]).stream().pipeThrough(new DecompressionStream("gzip"));
-  return new Uint8Array(await new Response(stream).arrayBuffer());
-}
-
-/** The trace: the head, with `rows` (all of them) and `groups` that refer to them by place. */
+/**
+ * The trace: the head, with `rows` (all of them) and `groups` that refer to them by place. A slice
+ * of a trace has no names of its own.
+ */
 export function decodeTrace(bytes) {
   const length = new DataView(bytes.buffer, bytes.byteOffset).getUint32(0, true);
   const head = JSON.parse(new TextDecoder().decode(bytes.subarray(4, 4 + length)));
-  const reader = new VarintReader(bytes, 4 + length);
+  const streams = new Streams(bytes, 4 + length, head.streams);
+  const { names, templates, merged } = readNames(streams, head);
+  const kinds = readKinds(streams, head, templates);
   const rows = [];
   const groups = head.groups.map((group, place) => {
     const first = rows.length;
     for (const row of group.rows) {
-      rows.push({ ...row, group: place, channels: row.channels.map((c) => readChannel(reader, c)) });
+      rows.push({ ...row, group: place, channels: row.channels.map((c) => kinds.get(row.kind).take(c)) });
     }
-    const states = group.states.map((c) => readChannel(reader, c));
+    const states = group.states.map((c) => kinds.get("state").take(c));
     return {
       ...group,
       rows: Array.from({ length: rows.length - first }, (_, i) => first + i),
       states: states.length ? { channels: states } : null,
     };
   });
-  const samples = head.samples.map((series) => ({ ...series, ...readSeries(reader, series.n) }));
-  return { ...head, rows, groups, samples };
+  const samples = head.samples.map((series, place) => ({ ...series, ...readSeries(streams, place, series.n) }));
+  return { ...head, names, merged, rows, groups, samples };
 }
 
-class VarintReader {
-  constructor(bytes, offset) {
-    this.bytes = bytes;
-    this.offset = offset;
+/** Map(kind of row → its items), in the order in which the names were numbered. */
+function readKinds(streams, head, templates) {
+  const found = new Map();
+  let known = 0;
+  for (const kind of new Set(head.groups.flatMap(({ rows }) => [...rows.map((row) => row.kind), "state"]))) {
+    const names = Uint32Array.from(streams.numbers(`${kind}.name`), (code) => {
+      const name = code ? code - 1 : known;
+      known = Math.max(known, name + 1);
+      return name;
+    });
+    found.set(kind, new Items(streams, kind, names, templates && names.map((name) => templates[name])));
+  }
+  return found;
+}
+
+/** The items of all channels of one kind of row, handed out channel by channel. */
+class Items {
+  constructor(streams, kind, names, templates) {
+    const column = (name, groups = null) => streams.numbers(`${kind}.${name}`, groups);
+    this.columns = {
+      ...{ names, gaps: column("gap", templates), durations: column("duration", templates) },
+      ...{ counts: column("count"), pauses: column("pause"), bytes: column("bytes"), links: column("link") },
+    };
+    this.taken = Object.fromEntries(Object.keys(this.columns).map((name) => [name, 0]));
+    this.link = -1;
   }
 
-  /** Numbers up to 2^53: multiplied, since shifts of JavaScript are 32 bits wide. */
-  next() {
-    let value = 0;
-    let factor = 1;
-    let byte;
-    do {
-      byte = this.bytes[this.offset++];
-      value += (byte & 127) * factor;
-      factor *= 128;
-    } while (byte & 128);
-    return value;
+  next(name, n) {
+    const begin = this.taken[name];
+    return this.columns[name].subarray(begin, (this.taken[name] = begin + n));
   }
 
-  nextSigned() {
-    const value = this.next();
-    return value % 2 ? -(value + 1) / 2 : value / 2;
+  take({ n, category, first_ns: first, is_condensed: isCondensed, has_bytes: hasBytes, has_links: hasLinks }) {
+    const starts = this.next("gaps", n);
+    const ends = this.next("durations", n);
+    let end = first;
+    for (let i = 0; i < n; i++) {
+      starts[i] += end;
+      end = ends[i] += starts[i];
+    }
+    const names = this.next("names", n);
+    const counts = isCondensed ? this.next("counts", n) : null;
+    const busy = counts && this.busyOf(starts, ends, counts);
+    const bytes = hasBytes ? this.next("bytes", n).map((value) => value - 1) : null;
+    const correlations = hasLinks ? this.linksOf(n) : null;
+    return makeChannel({ category, starts, ends, names, busy, counts, bytes, correlations });
   }
 
-  floats(n) {
-    const begin = this.offset;
-    this.offset += 8 * n;
-    return new Float64Array(this.bytes.slice(begin, this.offset).buffer);
+  busyOf(starts, ends, counts) {
+    return counts.map((count, i) => ends[i] - starts[i] - (count > 1 ? unzigzag(this.next("pauses", 1)[0]) : 0));
   }
 
-  column(n, Type = Float64Array) {
-    const values = new Type(n);
-    for (let i = 0; i < n; i++) values[i] = this.next();
-    return values;
+  linksOf(n) {
+    const links = this.next("links", n);
+    for (let i = 0; i < n; i++) links[i] = links[i] ? (this.link += 1 + unzigzag(links[i] - 1)) : -1;
+    return links;
   }
 }
 
-function readSeries(reader, n) {
+function readSeries(streams, place, n) {
+  const varints = streams.varints(`samples${place}.time`);
   const times = new Float64Array(n);
   let time = 0;
-  for (let i = 0; i < n; i++) times[i] = time += reader.nextSigned();
-  return { times, values: reader.floats(n) };
-}
-
-function readChannel(reader, head) {
-  const { n, category } = head;
-  const starts = reader.column(n);
-  const ends = reader.column(n);
-  let end = head.first_ns;
-  for (let i = 0; i < n; i++) {
-    starts[i] += end;
-    end = ends[i] += starts[i];
-  }
-  const names = reader.column(n, Uint32Array);
-  const busy = head.is_condensed ? reader.column(n) : null;
-  const counts = head.is_condensed ? reader.column(n) : null;
-  const bytes = head.has_bytes ? reader.column(n) : null;
-  if (bytes) for (let i = 0; i < n; i++) bytes[i] -= 1;
-  let correlations = null;
-  if (head.has_correlations) {
-    correlations = new Float64Array(n);
-    let correlation = 0;
-    for (let i = 0; i < n; i++) correlations[i] = correlation += reader.nextSigned();
-  }
-  return makeChannel({ category, starts, ends, names, busy, counts, bytes, correlations });
+  for (let i = 0; i < n; i++) times[i] = time += unzigzag(varints.next());
+  const shuffled = streams.bytes(`samples${place}.value`);
+  const bytes = new Uint8Array(8 * n);
+  for (let i = 0; i < n; i++) for (let byte = 0; byte < 8; byte++) bytes[8 * i + byte] = shuffled[byte * n + i];
+  return { times, values: new Float64Array(bytes.buffer) };
 }

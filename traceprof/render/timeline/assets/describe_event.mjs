@@ -6,7 +6,10 @@ import { formatBytes, formatCount, formatDuration, formatExact, formatPercent, f
 import { idleWithin, partsOfSpan, stateColumns } from "./states_of_span.mjs";
 import { neighboursOf, openAt } from "./neighbours.mjs";
 import { peersOf } from "./peers.mjs";
-import { spanOf } from "./targets.mjs";
+import { lengthOfTarget, spanOf, timesOf } from "./targets.mjs";
+import { ownLength } from "./clock.mjs";
+import { counterpartParts } from "./counterparts.mjs";
+import { stepParts } from "./beside.mjs";
 
 /** All that the page knows of one event, as the content of the panel. */
 
@@ -26,7 +29,8 @@ export function eventContent(app, event) {
     ...neighbourFacts(trace, event),
   ];
   const parts = [factsPart("", own), launchPart(trace, event, partner), ...rangeParts(trace, event, partner)];
-  if (trace.rows[event.row].kind === "step") parts.push(stepPart(trace, event));
+  if (trace.rows[event.row].kind === "step") parts.push(...stepParts(trace, event), stepPart(trace, event));
+  else parts.push(...counterpartParts(trace, event));
   parts.push(...populationParts(app, event), ...peerParts(app, event));
   return { title: name, target: event, parts: parts.filter(Boolean) };
 }
@@ -40,12 +44,12 @@ export function laneName(trace, row) {
 export const titleOf = (trace, event) => describeEvent(trace, event).name;
 
 function neighbourFacts(trace, event) {
-  const [start, end] = spanOf(trace, event);
+  const [start, end] = timesOf(trace, event);
   const [before, after] = neighboursOf(trace, event);
   const words = (ns, other) => `${titleOf(trace, other)}, ${gapWords(ns)}`;
   return [
-    before && fact("before, in this lane", words(start - spanOf(trace, before)[1], before), before),
-    after && fact("after, in this lane", words(spanOf(trace, after)[0] - end, after), after),
+    before && fact("before, in this lane", words(start - timesOf(trace, before)[1], before), before),
+    after && fact("after, in this lane", words(timesOf(trace, after)[0] - end, after), after),
   ];
 }
 
@@ -97,7 +101,7 @@ function rangeParts(trace, event, partner) {
     const rows = events
       .filter((other) => kinds.has(trace.rows[other.row].kind) && !isSelf(other))
       .sort((a, b) => spanOf(trace, a)[0] - spanOf(trace, b)[0] || spanOf(trace, b)[1] - spanOf(trace, a)[1])
-      .map((other) => fact(titleOf(trace, other), formatDuration(spanOf(trace, other)[1] - spanOf(trace, other)[0]), other));
+      .map((other) => fact(titleOf(trace, other), formatDuration(lengthOfTarget(trace, other)), other));
     const where = kind === "gpu" ? "at its launch" : "around it";
     const caption = `Ranges ${where}, outermost first: ${trace.groups[group].label}${isLaunching ? "" : " (another thread)"}`;
     return rows.length ? factsPart(caption, rows) : null;
@@ -112,7 +116,8 @@ function stepPart(trace, event) {
   const rows = trace.groups.flatMap((group, place) => {
     if (!group.states) return [];
     const parts = partsOfSpan(trace, place, start, end);
-    const shares = columns.map(({ category }) => formatPercent((parts.get(category) ?? 0) / (end - start)));
+    const whole = ownLength(group.clock, [start, end]);
+    const shares = columns.map(({ category }) => (whole > 0 ? formatPercent((parts.get(category) ?? 0) / whole) : "–"));
     return [{ cells: [deviceName(trace, place), ...shares], target: idleWithin(trace, place, start, end) }];
   });
   const about = ["", ...columns.map((column) => column.about)];
@@ -130,34 +135,43 @@ function populationParts(app, event) {
   const { trace } = app;
   const { names, counts } = trace.rows[event.row].channels[event.channel];
   if (app.isPartial || (counts && counts[event.item] > 1)) return [];
-  const [start, end] = spanOf(trace, event);
-  const { durations, merged } = durationsOf(trace, names[event.item], trace.rows[event.row].kind);
-  const found = summarize(durations, end - start);
+  const own = lengthOfTarget(trace, event);
+  const { side } = trace.groups[trace.rows[event.row].group];
+  const { durations, merged } = durationsOf(trace, names[event.item], trace.rows[event.row].kind, side ?? null);
+  const parts = placeAmong(summarize(durations, own), own);
+  if (merged) parts.push(notePart(`${formatCount(merged)} short events of this page are merged and not counted here.`));
+  return parts;
+}
+
+/** What is told of all events of a name ({n, place, min, …, bins}), and of the one that is `own` long. */
+export function placeAmong(found, own) {
   if (!found || found.n < 2) return found ? [factsPart("", [fact("of this name", "this one only")])] : [];
   const rows = [
     fact("its place", `${ordinal(found.place)} longest of ${formatCount(found.n)}`),
     fact("min, median, max", [found.min, found.median, found.max].map(formatDuration).join(", ")),
     fact("all together", formatDuration(found.total)),
   ];
-  const parts = [factsPart("Among all of this name", rows), chartPart("", { ...found, own: end - start })];
-  if (merged) parts.push(notePart(`${formatCount(merged)} short events of this page are merged and not counted here.`));
-  return parts;
+  return [factsPart("Among all of this name", rows), chartPart("", { ...found, own })];
 }
 
 function peerParts(app, event) {
   const { trace } = app;
   if (app.isPartial || trace.rows[event.row].kind === "step") return [];
   const { peers, byNumber } = peersOf(trace, event);
+  const [own] = timesOf(trace, event);
+  const told = peers.map(({ group, event: peer, isOwn }) => {
+    const [start, end] = timesOf(trace, peer);
+    return { group, isOwn, start, end, target: peer };
+  });
+  return peersTable(trace, told, own, byNumber);
+}
+
+/** The same event on several ranks: [{group, isOwn, start, end, target}, …]. */
+export function peersTable(trace, peers, own, byNumber) {
   if (!peers.length) return [];
-  const start = spanOf(trace, event)[0];
-  const length = (target) => spanOf(trace, target)[1] - spanOf(trace, target)[0];
-  const rows = peers.slice(0, MAX_PEERS).map(({ group, event: peer, isOwn }) => ({
-    cells: [
-      peerName(trace, group) + (isOwn ? " (this)" : ""),
-      signed(spanOf(trace, peer)[0] - start),
-      formatDuration(length(peer)),
-    ],
-    target: isOwn ? null : peer,
+  const rows = peers.slice(0, MAX_PEERS).map(({ group, isOwn, start, end, target }) => ({
+    cells: [peerName(trace, group) + (isOwn ? " (this)" : ""), signed(start - own), formatDuration(end - start)],
+    target: isOwn ? null : target,
   }));
   const how = byNumber ? "by its number, which all have" : "the nearest in time: not all have as many";
   const more = peers.length > MAX_PEERS ? `; the first ${MAX_PEERS} of ${peers.length}` : "";

@@ -4,7 +4,9 @@ import { deviceName, signed, titleOf } from "./describe_event.mjs";
 import { formatBytes, formatCount, formatDuration, formatExact, formatPercent, formatRate } from "./format.mjs";
 import { idleWithin, partsOfSpan, stateColumns } from "./states_of_span.mjs";
 import { MERGED, unionsBy } from "./unions.mjs";
-import { spanOf } from "./targets.mjs";
+import { ownLength } from "./clock.mjs";
+import { sideFacts, spanParts, viewName } from "./beside.mjs";
+import { groupOf, spanOf, timesOf } from "./targets.mjs";
 import { sumSpan } from "./query.mjs";
 
 /** What a selected span adds up to: per device and on average, then by name, range, thread or lane. */
@@ -16,23 +18,32 @@ export function spanContent(app, [t0, t1], between = null) {
   const places = trace.groups.flatMap(({ states }, place) => (states ? [place] : []));
   const parts = [
     factsPart("", [
-      fact("from", formatExact(Math.round(t0) + trace.offset_ns)),
-      fact("to", formatExact(Math.round(t1) + trace.offset_ns)),
+      ...spanFacts(trace, t0, t1),
       ...(between ? betweenFacts(trace, between) : []),
     ]),
   ];
+  if (trace.beside) parts.push(...spanParts(app, t0, t1));
   if (places.length) parts.push(devicesPart(trace, places, t0, t1));
   const copies = copiesPart(trace, t0, t1);
   if (copies) parts.push(copies);
   parts.push(...pivotParts(app, places, t0, t1));
   if (app.isPartial) parts.push(notePart("By names: of what is loaded. The tables below the timeline are exact."));
-  return { title: `Selection: ${formatDuration(t1 - t0)}`, target: null, parts };
+  return { title: `Selection: ${viewName(trace, t0, t1)}`, target: null, parts };
+}
+
+function spanFacts(trace, t0, t1) {
+  if (trace.beside) return sideFacts(trace, t0, t1);
+  return [
+    fact("from", formatExact(Math.round(t0) + trace.offset_ns)),
+    fact("to", formatExact(Math.round(t1) + trace.offset_ns)),
+  ];
 }
 
 /** The three distances between two events that people ask for. */
 function betweenFacts(trace, [first, second]) {
-  const [a0, a1] = spanOf(trace, first);
-  const [b0, b1] = spanOf(trace, second);
+  const isOneClock = groupClock(trace, first) === groupClock(trace, second);
+  const [a0, a1] = isOneClock ? timesOf(trace, first) : spanOf(trace, first);
+  const [b0, b1] = isOneClock ? timesOf(trace, second) : spanOf(trace, second);
   const name = (target) => (target.row !== undefined && !target.gap ? titleOf(trace, target) : "gap or state");
   return [
     fact("first", name(first), first),
@@ -43,11 +54,13 @@ function betweenFacts(trace, [first, second]) {
   ];
 }
 
+const groupClock = (trace, target) => trace.groups[groupOf(trace, target)].clock;
+
 function devicesPart(trace, places, t0, t1) {
   const columns = stateColumns(trace);
   const categories = columns.map(({ category }) => category);
-  const each = places.map((place) => partsOfSpan(trace, place, t0, t1));
-  const shareOf = (parts, category) => formatPercent((parts.get(category) ?? 0) / (t1 - t0));
+  const each = places.map((place) => sharesOfSpan(trace, place, t0, t1));
+  const shareOf = (parts, category) => formatPercent(parts.get(category) ?? 0);
   const rows = places.map((place, i) => ({
     cells: [deviceName(trace, place), ...categories.map((category) => shareOf(each[i], category))],
     target: idleWithin(trace, place, t0, t1),
@@ -59,6 +72,12 @@ function devicesPart(trace, places, t0, t1) {
   const header = ["Device", ...columns.map(({ title }) => title)];
   const caption = "What each device does (shares add up)";
   return tablePart(caption, header, rows.slice(0, 65), { about: ["", ...columns.map(({ about }) => about)] });
+}
+
+/** The part that each state has of the span, as far as the recording has a part in it. */
+function sharesOfSpan(trace, place, t0, t1) {
+  const whole = Math.max(1, ownLength(trace.groups[place].clock, [t0, t1]));
+  return new Map([...partsOfSpan(trace, place, t0, t1)].map(([category, ns]) => [category, ns / whole]));
 }
 
 function copiesPart(trace, t0, t1) {
@@ -74,6 +93,7 @@ function copiesPart(trace, t0, t1) {
 
 function pivotParts(app, places, t0, t1) {
   const { trace } = app;
+  if (trace.beside) return [];
   const key = keyFunction(trace, app.grouping);
   const choose = GROUPINGS.map(([name, label]) => ({ label, isOn: app.grouping === name, act: () => app.groupBy(name) }));
   const [, label] = GROUPINGS.find(([name]) => name === app.grouping);

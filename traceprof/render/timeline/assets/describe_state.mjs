@@ -3,8 +3,10 @@ import { deviceName, laneName, titleOf } from "./describe_event.mjs";
 import { findPartner } from "./query.mjs";
 import { firstAfter, lastBefore } from "./neighbours.mjs";
 import { formatCount, formatDuration, formatExact, formatPercent, ordinal } from "./format.mjs";
-import { isState, spanOf } from "./targets.mjs";
+import { groupOf, isState, lengthOfTarget, spanOf, timesOf } from "./targets.mjs";
 import { partsOfSpan } from "./states_of_span.mjs";
+import { lengthOf } from "./channel.mjs";
+import { ownLength, sinceStart } from "./clock.mjs";
 import { summarize } from "./population.mjs";
 import { unionsByName } from "./unions.mjs";
 
@@ -16,7 +18,7 @@ const MAX_NAMES = 8;
 export function stateContent(app, target) {
   const { trace } = app;
   const [start, end] = spanOf(trace, target);
-  const group = isState(target) ? target.group : trace.rows[target.row].group;
+  const group = groupOf(trace, target);
   const rows = isState(target) ? trace.groups[group].rows : [target.row];
   const category = isState(target) ? trace.groups[group].states.channels[target.channel].category : null;
   const isIdle = !isState(target) || category === trace.states.at(-1);
@@ -24,16 +26,16 @@ export function stateContent(app, target) {
   const where = isState(target) ? deviceName(trace, group) : laneName(trace, target.row);
   const facts = [
     fact(isIdle ? "gap" : "state", where),
-    fact("start", formatExact(start + trace.offset_ns)),
-    fact("duration", formatExact(end - start)),
+    fact("start", formatExact(sinceStart(trace, group, start))),
+    fact("duration", formatExact(lengthOfTarget(trace, target))),
     ...(isIdle ? edgeFacts(app, rows, start, end) : []),
   ];
   const parts = [factsPart("", facts)];
   if (isState(target) && !app.isPartial) parts.push(...placeParts(trace, target, what));
   if (!isState(target)) parts.push(devicePart(trace, group, start, end));
   if (isIdle) parts.push(hostPart(trace, group, start, end));
-  else parts.push(workPart(trace, rows, start, end));
-  return { title: `${what}: ${formatDuration(end - start)}`, target, parts: parts.filter(Boolean) };
+  else parts.push(workPart(trace, group, rows, start, end));
+  return { title: `${what}: ${formatDuration(lengthOfTarget(trace, target))}`, target, parts: parts.filter(Boolean) };
 }
 
 /** What ended before the gap, what ends it, and when that was launched. */
@@ -43,7 +45,7 @@ function edgeFacts(app, rows, start, end) {
   const after = firstAfter(trace, rows, end);
   const unknown = app.isPartial ? "open the lanes of this device to see it" : "nothing in this page";
   const launch = after && findPartner(trace, after);
-  const lead = launch && spanOf(trace, launch)[0] - end;
+  const lead = launch && timesOf(trace, launch)[0] - timesOf(trace, after)[0];
   return [
     fact("before", before ? titleOf(trace, before) : unknown, before),
     fact("after", after ? titleOf(trace, after) : unknown, after),
@@ -52,15 +54,17 @@ function edgeFacts(app, rows, start, end) {
 }
 
 function whenLaunched(trace, launch, start) {
-  const at = spanOf(trace, launch)[0] - start;
+  const { clock } = trace.groups[groupOf(trace, launch)];
+  const at = ownLength(clock, [start, spanOf(trace, launch)[0]]);
   return at >= 0 ? `${formatDuration(at)} into the gap` : "before the gap opens";
 }
 
 function placeParts(trace, target, what) {
-  const { starts, ends, counts } = trace.groups[target.group].states.channels[target.channel];
+  const channel = trace.groups[target.group].states.channels[target.channel];
+  const { starts, ends, counts } = channel;
   const isWhole = (i) => starts[i] > 0 && ends[i] < trace.duration_ns && !(counts && counts[i] > 1);
-  const durations = ends.map((end, i) => end - starts[i]).filter((_, i) => isWhole(i)).sort();
-  const own = ends[target.item] - starts[target.item];
+  const durations = ends.map((_, i) => lengthOf(channel, i)).filter((_, i) => isWhole(i)).sort();
+  const own = lengthOf(channel, target.item);
   const found = summarize(durations, own);
   if (!found || found.n < 2) return [];
   const rows = [
@@ -73,7 +77,7 @@ function placeParts(trace, target, what) {
 function devicePart(trace, group, start, end) {
   const parts = [...partsOfSpan(trace, group, start, end)].sort((a, b) => b[1] - a[1]);
   if (!parts.length) return null;
-  const rows = parts.map(([category, ns]) => fact(trace.categories[category].label, inGap(ns, start, end)));
+  const rows = parts.map(([category, ns]) => fact(trace.categories[category].label, inGap(ns, trace, group, start, end)));
   return factsPart("The device meanwhile", rows);
 }
 
@@ -84,19 +88,21 @@ function hostPart(trace, group, start, end) {
     HOST_KINDS.has(kind) && trace.groups[own].process === process ? [row] : [],
   );
   const caption = "The host meanwhile, by the part of the gap that it covers";
-  return coveredPart(trace, caption, rows, start, end, "nothing recorded there");
+  return coveredPart(trace, group, caption, rows, start, end, "nothing recorded there");
 }
 
-const workPart = (trace, rows, start, end) => coveredPart(trace, "What ran", rows, start, end, "");
+const workPart = (trace, group, rows, start, end) => coveredPart(trace, group, "What ran", rows, start, end, "");
 
-function coveredPart(trace, caption, rows, start, end, nothing) {
+function coveredPart(trace, group, caption, rows, start, end, nothing) {
   const found = unionsByName(trace, rows, start, end);
   if (!found.length) return nothing ? factsPart("The host meanwhile", [fact("", nothing)]) : null;
   const cells = found.slice(0, MAX_NAMES).map(({ key, ns, event }) => ({
-    cells: [key, event ? trace.groups[trace.rows[event.row].group].label : "", inGap(ns, start, end)],
+    cells: [key, event ? trace.groups[trace.rows[event.row].group].label : "", inGap(ns, trace, group, start, end)],
     target: event,
   }));
   return tablePart(caption, ["Name", "Where", "Time"], cells, { texts: 2 });
 }
 
-const inGap = (ns, start, end) => `${formatDuration(ns)} (${formatPercent(ns / (end - start))})`;
+function inGap(ns, trace, group, start, end) {
+  return `${formatDuration(ns)} (${formatPercent(ns / ownLength(trace.groups[group].clock, [start, end]))})`;
+}

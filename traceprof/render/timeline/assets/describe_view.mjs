@@ -2,7 +2,9 @@ import { fact, factsPart, notePart, tablePart } from "./contents.mjs";
 import { formatDuration, formatPercent } from "./format.mjs";
 import { idleWithin, partsOfSpan } from "./states_of_span.mjs";
 import { deviceName } from "./describe_event.mjs";
-import { spanOf } from "./targets.mjs";
+import { lengthOfTarget } from "./targets.mjs";
+import { ownLength } from "./clock.mjs";
+import { spanParts, viewName } from "./beside.mjs";
 
 /** What the panel says while nothing is chosen: the devices in the view, and their longest gaps. */
 
@@ -16,19 +18,20 @@ export function viewContent(app) {
   const from = Math.max(0, app.t0);
   const to = Math.min(trace.duration_ns, app.t1);
   const places = trace.groups.flatMap(({ states }, place) => (states ? [place] : []));
-  const parts = [notePart(HINT)];
+  const parts = [notePart(HINT), ...(app.notes.part ? [app.notes.part] : [])];
+  if (trace.beside) parts.push(...spanParts(app, from, to));
   if (places.length && to > from) parts.push(gapsPart(trace, places, from, to));
   if (trace.steps.starts.length) parts.push(factsPart("", [fact("steps", stepsInView(trace, from, to))]));
-  return { title: `In view: ${formatDuration(to - from)}`, target: null, parts };
+  return { title: `In view: ${viewName(trace, from, to)}`, target: null, parts };
 }
 
 function gapsPart(trace, places, from, to) {
   const rows = places.slice(0, MAX_DEVICES).map((place) => {
     const parts = partsOfSpan(trace, place, from, to);
     const gap = idleWithin(trace, place, from, to);
-    const idle = (parts.get(trace.states.at(-1)) ?? 0) / (to - from);
-    const longest = gap ? formatDuration(spanOf(trace, gap)[1] - spanOf(trace, gap)[0]) : "–";
-    return { cells: [deviceName(trace, place), formatPercent(idle), longest], target: gap };
+    const idle = (parts.get(trace.states.at(-1)) ?? 0) / ownLength(trace.groups[place].clock, [from, to]);
+    const longest = gap ? formatDuration(lengthOfTarget(trace, gap)) : "–";
+    return { cells: [deviceName(trace, place), Number.isFinite(idle) ? formatPercent(idle) : "–", longest], target: gap };
   });
   const more = places.length > MAX_DEVICES ? `; the first ${MAX_DEVICES} of ${places.length}` : "";
   return tablePart(`Devices in view; a row leads to the longest gap${more}`, ["Device", "Idle", "Longest gap"], rows);

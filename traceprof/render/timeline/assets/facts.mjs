@@ -5,9 +5,10 @@ import { describeEvent, enclosingRanges, findPartner } from "./query.mjs";
 export function eventFacts(trace, event) {
   const found = describeEvent(trace, event);
   const duration = found.end - found.start;
+  const { clock } = trace.groups[trace.rows[event.row].group];
   const facts = [
     ["kind", trace.categories[found.category].label],
-    ["start", formatExact(found.start + trace.offset_ns)],
+    ["start", formatExact(found.start + (clock ?? trace).offset_ns)],
     [found.count > 1 ? "span" : "duration", formatExact(duration)],
   ];
   if (found.count > 1 && duration > 0) facts.push(["busy", formatPercent(found.busy / duration)]);

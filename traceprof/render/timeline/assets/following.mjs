@@ -1,6 +1,7 @@
 import { groupsOfLink, isMainThread, targetOfMark } from "./marking.mjs";
 import { isState, locate } from "./targets.mjs";
 import { parseLink } from "./link.mjs";
+import { parseNotes } from "./notes.mjs";
 
 /** Show what an address names. */
 
@@ -11,6 +12,7 @@ export function followAddress(app, hash) {
   const link = hash === "" ? app.isFollowing && { at: app.trace.view, ...NOTHING } : parseLink(hash, app.trace);
   if (!link) return;
   app.isFollowing = true;
+  app.notes.add(parseNotes(link.notes, app.trace));
   if (app.isEmbedded && hash !== "") app.root.scrollIntoView();
   if (link.find !== app.text) app.search((app.toolbar.search.value = link.find));
   if (!link.mark) app.lanes.setFolds(link.folds);

@@ -1,5 +1,5 @@
 import { idleOf, isState } from "./targets.mjs";
-import { itemsBetween } from "./channel.mjs";
+import { itemsBetween, lengthOf } from "./channel.mjs";
 
 /** The idle gaps of all devices in a span, the longest first: targets. */
 export function idleGaps(trace, [t0, t1]) {
@@ -10,7 +10,7 @@ export function idleGaps(trace, [t0, t1]) {
     const [first, last] = itemsBetween(idle.channel, t0, t1);
     const isWhole = (i) => starts[i] > 0 && ends[i] < trace.duration_ns && !(counts && counts[i] > 1);
     const items = Array.from({ length: last - first }, (__, i) => first + i).filter(isWhole);
-    return items.map((item) => ({ group, channel: idle.number, item, ns: ends[item] - starts[item] }));
+    return items.map((item) => ({ group, channel: idle.number, item, ns: lengthOf(idle.channel, item) }));
   });
   return gaps.sort((a, b) => b.ns - a.ns).map(({ group, channel, item }) => ({ group, channel, item }));
 }

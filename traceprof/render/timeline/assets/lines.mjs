@@ -8,6 +8,7 @@ const GROUP_HEIGHT = 22;
 const ROW_HEIGHT = 18;
 const NESTED_ROW_HEIGHT = 16;
 const ROW_BUDGET = 30;
+const PAIRED_ROW_BUDGET = 44;
 const MAX_OPEN_SECTIONS = 2;
 
 const NESTED = new Set(["range", "host_op"]);
@@ -29,11 +30,25 @@ export function initiallyOpen(trace) {
   const sections = [...groupBySection(trace.groups).values()];
   const kindOf = (place) => trace.groups[place].kind;
   const main = sections.filter((members) => members.some((place) => kindOf(place) !== "threads"));
+  if (trace.beside) return openPairs(trace, sections);
   for (const members of main.length > MAX_OPEN_SECTIONS ? main.slice(0, 1) : main) {
     members.filter((place) => kindOf(place) === "device").slice(0, 2).forEach(add);
     add(members.find((place) => kindOf(place) === "thread"));
   }
   if (!open.size && trace.groups.length) open.add(0);
+  return open;
+}
+
+/** What is held against one another is open on both sides or on none. */
+function openPairs(trace, sections) {
+  const open = new Set();
+  let rows = 0;
+  for (const members of sections) {
+    const more = members.reduce((sum, place) => sum + trace.groups[place].rows.length, 0);
+    if (rows > 0 && rows + more > PAIRED_ROW_BUDGET) continue;
+    members.forEach((place) => open.add(place));
+    rows += more;
+  }
   return open;
 }
 

@@ -24,6 +24,7 @@ export function parseLink(hash, trace) {
     selection: parseSpan(given.get("sel"), trace),
     mark: parseSpan(given.get("mark"), trace),
     place: parsePlace(given.get("event") ?? "", trace),
+    notes: given.get("notes"),
     find: (given.get("find") ?? "").slice(0, LONGEST),
     folds: given.get("folds"),
     pins: numbersIn(given.get("pin")).filter((row) => trace.rows[row]),
@@ -34,14 +35,14 @@ export function parseLink(hash, trace) {
 
 const numbersIn = (text) => (text ?? "").split(".").filter((part) => /^\d{1,9}$/.test(part)).map(Number);
 
-function parseSpan(text, trace) {
+export function parseSpan(text, trace) {
   const match = SPAN.exec(text ?? "");
   if (!match) return null;
   const [from, to] = [Number(match[1]) - trace.offset_ns, Number(match[2]) - trace.offset_ns];
   return to > from ? [from, to] : null;
 }
 
-function parsePlace(text, trace) {
+export function parsePlace(text, trace) {
   const [event, gap, state] = [PLACES.event.exec(text), PLACES.gap.exec(text), PLACES.state.exec(text)];
   const row = Number((event ?? gap)?.[1]);
   if ((event || gap) && !trace.rows[row]) return null;
@@ -51,7 +52,7 @@ function parsePlace(text, trace) {
 }
 
 /** The address of what `app` shows; of a span alone where nothing else is given. */
-export function formatLink({ t0, t1, trace, selection, place, text, lanes }) {
+export function formatLink({ t0, t1, trace, selection, place, text, lanes, notes }) {
   const at = (t) => Math.round(t + trace.offset_ns);
   const span = ([from, to]) => `${at(from)}..${at(to)}`;
   const folds = lanes?.folds ?? null;
@@ -61,10 +62,22 @@ export function formatLink({ t0, t1, trace, selection, place, text, lanes }) {
     ["event", place ? formatPlace(place, at, span) : ""],
     ["find", text ? encodeURIComponent(text) : ""],
     ["folds", folds === "" ? "none" : folds],
+    ["notes", notes ?? ""],
     ["pin", lanes ? [...lanes.pinned].join(".") : ""],
   ];
   const given = words.filter(([, value]) => value).map((word) => word.join("="));
   return `#${given.join("&")}`;
+}
+
+/** Notes as one word: `START..END,PLACE,TEXT`, with `|` between them; the text is encoded twice. */
+export function formatNotes(list, trace) {
+  const at = (t) => Math.round(t + trace.offset_ns);
+  const span = ([from, to]) => `${at(from)}..${at(to)}`;
+  const words = list.map(({ from, to, place, text }) => {
+    const where = place ? formatPlace(place, at, span) : "";
+    return `${span([from, to])},${where},${encodeURIComponent(encodeURIComponent(text))}`;
+  });
+  return words.join("|");
 }
 
 function formatPlace(place, at, span) {
@@ -111,6 +124,6 @@ export class Address {
   }
 }
 
-export function linkOf({ t0, t1, trace, selection, chosen, text, lanes }) {
-  return { t0, t1, trace, selection, place: placeOf(trace, chosen), text, lanes };
+export function linkOf({ t0, t1, trace, selection, chosen, text, lanes, notes }) {
+  return { t0, t1, trace, selection, place: placeOf(trace, chosen), text, lanes, notes: notes.words };
 }

@@ -1,4 +1,4 @@
-import { BLOCK, itemsBetween } from "./channel.mjs";
+import { BLOCK, itemsBetween, lengthOf } from "./channel.mjs";
 
 /**
  * The events worth a box of their own: at least `minNs` long, with a part in [t0, t1), and of
@@ -22,7 +22,7 @@ export function findLongest(rows, visible, { t0, t1, minNs, limit }) {
 }
 
 function scan(channel, place, row, { t0, t1, minNs }, found) {
-  const { starts, ends, blockMax, counts } = channel;
+  const { blockMax, counts } = channel;
   const [first, last] = itemsBetween(channel, t0, t1);
   for (let i = first; i < last; ) {
     const block = Math.floor(i / BLOCK);
@@ -32,7 +32,7 @@ function scan(channel, place, row, { t0, t1, minNs }, found) {
       continue;
     }
     for (; i < end; i++) {
-      const duration = ends[i] - starts[i];
+      const duration = lengthOf(channel, i);
       if (duration < minNs || (counts && counts[i] > 1)) continue;
       found.row.push(row);
       found.channel.push(place);

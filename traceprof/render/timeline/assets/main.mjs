@@ -1,16 +1,16 @@
 import { Timeline } from "./app.mjs";
-import { decodeTrace, gunzipBase64 } from "./decode.mjs";
+import { decodeTrace } from "./decode.mjs";
 import { applyTheme, initialTheme } from "./theme.mjs";
+import { attachClocks } from "./clock.mjs";
 import { addSteps } from "./steps.mjs";
 import { deriveStates } from "./states.mjs";
+import { unpack } from "./text.mjs";
 
 /** Unpack plotly.js and the trace, and start. */
 
-const textOf = (id) => document.getElementById(id).textContent;
-
 async function loadPlotly() {
   const script = document.createElement("script");
-  script.textContent = new TextDecoder().decode(await gunzipBase64(textOf("traceprof-plotly")));
+  script.textContent = new TextDecoder().decode(await unpack("traceprof-plotly"));
   document.head.append(script);
   return window.Plotly;
 }
@@ -19,9 +19,9 @@ async function start() {
   const root = document.getElementById("traceprof-timeline");
   const theme = initialTheme();
   applyTheme(theme);
-  const packed = gunzipBase64(textOf("traceprof-data"));
+  const packed = unpack("traceprof-data");
   const plotly = await loadPlotly();
-  const trace = decodeTrace(await packed);
+  const trace = attachClocks(decodeTrace(await packed));
   deriveStates(trace);
   addSteps(trace);
   const timeline = new Timeline(root, trace, plotly, theme);

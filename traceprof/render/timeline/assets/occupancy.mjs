@@ -1,4 +1,4 @@
-import { busyBefore } from "./channel.mjs";
+import { busyBefore, lengthOf, lengthWithin } from "./channel.mjs";
 import { lowerBound } from "./bisect.mjs";
 
 /**
@@ -59,11 +59,11 @@ function addRates(rates, channel, t0, binNs) {
   for (let i = first; i < last; i++) {
     if (bytes[i] <= 0) continue;
     const end = Math.max(ends[i], starts[i] + 1);
-    const perNs = bytes[i] / (end - starts[i]);
+    const perNs = bytes[i] / Math.max(1, lengthOf(channel, i));
     const from = Math.max(0, Math.floor((starts[i] - t0) / binNs));
     const to = Math.min(nBins - 1, Math.floor((end - t0) / binNs));
     for (let k = from; k <= to; k++) {
-      const inside = Math.min(end, t0 + (k + 1) * binNs) - Math.max(starts[i], t0 + k * binNs);
+      const inside = ends[i] > starts[i] ? lengthWithin(channel, i, t0 + k * binNs, t0 + (k + 1) * binNs) : 1;
       if (inside > 0) rates[k] += (perNs * inside) / binNs;
     }
   }

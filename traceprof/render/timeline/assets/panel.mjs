@@ -15,13 +15,13 @@ const EDGE_PX = 8;
 const REST_MS = 250;
 
 export class Panel {
-  constructor(app, root) {
+  constructor(app, root, noteForm) {
     this.app = app;
     this.root = root;
     this.content = null;
     this.resultParts = [];
     this.timer = 0;
-    this.set = { side: "", right: 350, below: 260, ...recall(PANEL_KEY, {}) };
+    this.set = { side: "", right: app.trace.beside ? 440 : 350, below: 260, ...recall(PANEL_KEY, {}) };
     this.heading = element("h3", { "aria-live": "polite" });
     this.body = element("div", { cls: "details", tabindex: "0", role: "region", "aria-label": "Details" });
     this.grip = element("div", { cls: "grip", role: "separator", tabindex: "0", "aria-label": "Size of the details" });
@@ -30,6 +30,7 @@ export class Panel {
       "div",
       { cls: "panel-actions", role: "group", "aria-label": "Do with it" },
       button("Copy", "Copy as text (C)", () => this.copy()),
+      button("Note", "Note: write one at this place (B)", () => app.notes.write()),
       button("CSV", "CSV of what stands here, to a file", () => this.saveTables()),
       button("Zoom", "Zoom to it (F)", () => app.fit()),
       this.side,
@@ -37,7 +38,7 @@ export class Panel {
     );
     this.node = element("aside", { cls: "panel", "aria-label": "What is chosen" });
     this.results = element("div", { cls: "results", hidden: "" });
-    this.node.append(this.grip, this.results, element("div", { cls: "about" }, actions, this.body));
+    this.node.append(this.grip, this.results, element("div", { cls: "about" }, actions, noteForm, this.body));
     this.listen();
   }
 
@@ -118,6 +119,14 @@ export class Panel {
     this.body.replaceChildren(this.heading, ...content.parts.map((part) => partNode(part, go)));
     this.body.scrollTop = 0;
     if (place >= 0) (this.body.querySelectorAll("button")[place] ?? this.body).focus({ preventScroll: true });
+  }
+
+  /** More of the same, that came later. */
+  append(parts) {
+    if (!this.content || !parts.length) return;
+    const { scrollTop } = this.body;
+    this.show({ ...this.content, parts: [...this.content.parts, ...parts] });
+    this.body.scrollTop = scrollTop;
   }
 
   /** What a search found, above what is chosen. */

@@ -9,6 +9,7 @@ export function partNode(part, go) {
   if (part.type === "note") return element("p", { cls: "note", text: part.text });
   if (part.type === "chart") return chartNode(part.chart);
   if (part.type === "choice") return choiceNode(part);
+  if (part.type === "notes") return notesNode(part);
   return part.type === "facts" ? factsNode(part, go) : tableNode(part, go);
 }
 
@@ -62,6 +63,21 @@ function choiceNode({ caption, choices }) {
     const own = element("button", { type: "button", text: label, "aria-pressed": String(isOn) });
     own.addEventListener("click", act);
     node.append(own);
+  }
+  return node;
+}
+
+/** Each leads to its place, and can be taken away. */
+function notesNode({ caption, rows }) {
+  const node = element("table", { cls: "list notes" }, element("caption", { text: caption }));
+  const body = node.createTBody();
+  for (const { text, about, go, remove } of rows) {
+    const row = body.insertRow();
+    row.insertCell().append(linkNode(text, null, go));
+    row.insertCell().append(element("span", { cls: "cell", text: about }));
+    const away = element("button", { type: "button", cls: "goto", text: "×", "aria-label": `Remove the note ${text}` });
+    away.addEventListener("click", remove);
+    row.insertCell().append(away);
   }
   return node;
 }

@@ -4,14 +4,15 @@ import { lowerBound } from "./bisect.mjs";
 
 /** [{group, event, isOwn}, …] of each device (or of each process, for events of the host). */
 export function peersOf(trace, event) {
-  const { kind } = trace.rows[event.row];
+  const { kind, group } = trace.rows[event.row];
+  const { side } = trace.groups[group];
   const channel = trace.rows[event.row].channels[event.channel];
   const name = channel.names[event.item];
   const start = channel.starts[event.item];
   const own = partyOf(trace, event.row);
   const parties = new Map();
   trace.rows.forEach((row, place) => {
-    if (row.kind !== kind) return;
+    if (row.kind !== kind || trace.groups[row.group].side !== side) return;
     const party = partyOf(trace, place);
     row.channels.forEach((other, number) => collect(other, name, { row: place, channel: number }, parties, party));
   });

@@ -1,5 +1,6 @@
 import { lowerBound, upperBound } from "./bisect.mjs";
-import { countEvents, itemsBetween, nearestItem } from "./channel.mjs";
+import { countEvents, itemsBetween, lengthOf, lengthWithin, nearestItem } from "./channel.mjs";
+import { ownTime } from "./clock.mjs";
 
 /** Questions about events: what is here, what belongs together, what a span adds up to. */
 
@@ -13,18 +14,18 @@ export function pickEvent(trace, row, t, tolerance) {
   return best && { row: best.row, channel: best.channel, item: best.item };
 }
 
-/** Everything known of an event; `bytes` and `correlation` are null where not known. */
+/** Everything known of an event, times by its own clock; `bytes` and `correlation` are null where not known. */
 export function describeEvent(trace, { row, channel: place, item }) {
   const channel = trace.rows[row].channels[place];
-  const { starts, ends, names, bytes, correlations, busy, counts, category } = channel;
+  const { starts, ends, names, bytes, correlations, busy, counts, clock, category } = channel;
   const count = counts ? counts[item] : 1;
   return {
     name: count > 1 ? `${count} short events` : trace.names[names[item]],
     category,
     count,
-    start: starts[item],
-    end: ends[item],
-    busy: busy ? busy[item] : ends[item] - starts[item],
+    start: ownTime(clock, starts[item]),
+    end: ownTime(clock, ends[item]),
+    busy: busy ? busy[item] : lengthOf(channel, item),
     bytes: bytes && bytes[item] >= 0 ? bytes[item] : null,
     correlation: correlations && correlations[item] >= 0 && count === 1 ? correlations[item] : null,
     kind: trace.rows[row].kind,
@@ -106,9 +107,10 @@ export function sumSpan(trace, rows, t0, t1) {
   return { categories, count, top: topNames(trace, times, numbers) };
 }
 
-function share({ starts, ends, busy, bytes }, i, t0, t1) {
-  const whole = ends[i] - starts[i];
-  const inside = Math.min(ends[i], t1) - Math.max(starts[i], t0);
+function share(channel, i, t0, t1) {
+  const { busy, bytes } = channel;
+  const whole = lengthOf(channel, i);
+  const inside = lengthWithin(channel, i, t0, t1);
   const ratio = whole > 0 ? inside / whole : 1;
   return {
     ns: busy ? busy[i] * ratio : inside,

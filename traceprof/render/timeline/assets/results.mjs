@@ -1,35 +1,53 @@
 import { notePart, tablePart } from "./contents.mjs";
 import { formatCount, formatDuration, shortName } from "./format.mjs";
+import { lengthOf } from "./channel.mjs";
 import { lowerBound } from "./bisect.mjs";
+import { sinceStart } from "./clock.mjs";
 
 /** What a search found: how many, for how long, and the longest or the first of them. */
 
 export const MAX_RESULTS = 200;
 
-/** {count, ns, names, list: [{row, channel, item, start, end, name}]} of the events of the names. */
+/**
+ * {count, ns, names, list: [{row, channel, item, start, end, name}]} of the events of the names;
+ * `mergedCount` and `mergedNs` are of those that are drawn together with others.
+ */
 export function findResults(trace, matches, order) {
   const found = { count: 0, ns: 0, names: new Set(), list: [] };
   trace.rows.forEach(({ channels }, row) => {
     channels.forEach((channel, number) => scanChannel(channel, matches, { row, channel: number }, order, found));
   });
   const list = best(found.list, order).map((event) => ({ ...event, name: nameOf(trace, event) }));
-  return { count: found.count, ns: found.ns, names: found.names.size, list };
+  return { count: found.count, ns: found.ns, ...mergedTotals(trace, matches, found.names), names: found.names.size, list };
 }
 
-function scanChannel({ starts, ends, names, counts, n }, matches, place, order, found) {
+function mergedTotals({ merged }, matches, names) {
+  let [mergedCount, mergedNs] = [0, 0];
+  matches.forEach((is, name) => {
+    if (!is || !merged?.counts[name]) return;
+    mergedCount += merged.counts[name];
+    mergedNs += merged.ns[name];
+    names.add(name);
+  });
+  return { mergedCount, mergedNs };
+}
+
+function scanChannel(channel, matches, place, order, found) {
+  const { starts, ends, names, counts, n } = channel;
   for (let item = 0; item < n; item++) {
     if (!matches[names[item]] || (counts && counts[item] > 1)) continue;
     found.count++;
-    found.ns += ends[item] - starts[item];
+    const ns = lengthOf(channel, item);
+    found.ns += ns;
     found.names.add(names[item]);
-    found.list.push({ ...place, item, start: starts[item], end: ends[item] });
+    found.list.push({ ...place, item, start: starts[item], end: ends[item], ns });
     // Kept short on the way: all matches of a large trace would fill the memory.
     if (found.list.length >= 20 * MAX_RESULTS) found.list = best(found.list, order);
   }
 }
 
 function best(list, order) {
-  const length = ({ start, end }) => end - start;
+  const length = lengthIn;
   const compare = order === "first" ? (a, b) => a.start - b.start : (a, b) => length(b) - length(a) || a.start - b.start;
   return list.sort(compare).slice(0, MAX_RESULTS);
 }
@@ -49,17 +67,21 @@ export function countBefore(trace, matches, t) {
 }
 
 /** The parts that the panel shows of results; `go` leads to one, `sort` asks for another order. */
-export function resultParts({ trace, chosen }, query, { count, ns, names, list }, order, sort, go) {
+export function resultParts({ trace, chosen }, query, results, order, sort, go) {
+  const { count, ns, names, list, mergedCount = 0, mergedNs = 0 } = results;
   if (query.error) return [notePart(query.error)];
   const also = query.also.length ? ` Found as well: ${query.also.join(", ")}.` : "";
   const of = names === 1 ? "one name" : `${formatCount(names)} names`;
   const part = count > list.length ? ` The ${order === "first" ? "first" : "longest"} ${list.length}:` : "";
-  const about = count ? `${formatCount(count)} events of ${of}, ${formatDuration(ns)} together.` : "Nothing has such a name.";
+  const all = count + mergedCount;
+  const together = `${formatCount(all)} events of ${of}, ${formatDuration(ns + mergedNs)} together.`;
+  const short = mergedCount ? ` ${formatCount(mergedCount)} of them are too short for an item of their own.` : "";
+  const about = all ? together + short : "Nothing has such a name.";
   if (!count) return [notePart(about + also)];
   const by = (name, direction) => ({ isOn: order === name, direction, act: () => sort(name) });
   const isChosen = ({ row, start }) => chosen && chosen.row === row && startOf(trace, chosen) === start;
   const rows = list.map((event) => ({
-    cells: [shortName(event.name), where(trace, event.row), formatDuration(event.end - event.start), instant(trace, event.start)],
+    cells: [shortName(event.name), where(trace, event.row), formatDuration(lengthIn(event)), instant(trace, event)],
     titles: [event.name],
     target: () => go(event),
     isChosen: isChosen(event),
@@ -75,5 +97,6 @@ function where(trace, row) {
   return [section, groupLabel, label].map((word) => word.split(" · ")[0]).filter(Boolean).join(" › ");
 }
 
-const instant = (trace, t) => formatDuration(t + trace.offset_ns);
+const lengthIn = ({ ns, start, end }) => ns ?? end - start;
+const instant = (trace, { row, start }) => formatDuration(sinceStart(trace, trace.rows[row].group, start));
 const startOf = (trace, { row, channel, item, gap }) => (gap ? null : trace.rows[row].channels[channel].starts[item]);

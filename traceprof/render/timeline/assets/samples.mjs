@@ -3,13 +3,12 @@ import { formatBytes, formatNumber } from "./format.mjs";
 
 /** Time series: one chart per metric, one line per source. */
 
-const FIRST_AXIS = 4;
 const LINE_CATEGORIES = ["compute", "communication", "h2d", "d2d", "memset", "d2h", "p2p", "overlap"];
 
-export function sampleCharts(trace) {
+export function sampleCharts(trace, firstAxis) {
   const metrics = [...new Set(trace.samples.map((series) => series.metric))];
   return metrics.map((metric, i) => ({
-    axis: `yaxis${FIRST_AXIS + i}`,
+    axis: `yaxis${firstAxis + i}`,
     title: metric,
     facts: (t) => trace.samples.filter((s) => s.metric === metric).map((s) => [s.source || metric, valueAt(s, t)]),
   }));

@@ -1,6 +1,8 @@
 import { findLongest } from "./longest.mjs";
 import { formatCount, formatDuration, formatInstant, formatPercent, makeTicks } from "./format.mjs";
 import { measureAreas } from "./areas.mjs";
+import { stepTicks } from "./step_ticks.mjs";
+import { viewName } from "./beside.mjs";
 import { sampleCharts } from "./samples.mjs";
 import { toPixel } from "./colour.mjs";
 import { visibleRows } from "./lines.mjs";
@@ -28,38 +30,36 @@ export function makeScene(app) {
     hitPixel: toPixel(theme.hit) | (255 << 24),
     hitColour: theme.hit,
     areas: measureAreas(trace, t0, t1, width),
-    ticks: makeTicks(t0, t1, width, trace.offset_ns),
+    ticks: trace.beside ? stepTicks(trace, t0, t1, width) : makeTicks(t0, t1, width, trace.offset_ns),
   };
   return scene;
 }
 
-/** The charts that this trace has anything for. */
+/** The charts that this trace has anything for; of two recordings each its own. */
 export function chartsFor(trace) {
-  const charts = [];
-  if (trace.groups.some((group) => group.kind === "device")) {
-    const isShown = ([category]) => category !== trace.states.at(-1);
-    charts.push({
-      axis: "yaxis2",
-      title: "Devices busy %",
-      range: [0, 100],
-      values: (areas) => [...areas.busy].filter(isShown),
-      format: formatPercent,
-    });
-  }
-  if (trace.rows.some((row) => row.kind === "gpu" && row.channels.some((channel) => channel.bytes))) {
-    charts.push({
-      axis: "yaxis3",
-      title: "Copies GB/s",
-      values: (areas) => areas.rates,
-      format: (rate) => `${rate.toFixed(2)} GB/s`,
-    });
-  }
-  return [...charts, ...sampleCharts(trace)];
+  const isShown = ([category]) => category !== trace.states.at(-1);
+  const sides = trace.beside?.sides ?? [{ name: "" }];
+  const isOf = (group, side) => !trace.beside || trace.groups[group].side === side;
+  const hasDevice = (side) => trace.groups.some(({ kind }, group) => kind === "device" && isOf(group, side));
+  const hasBytes = (side) =>
+    trace.rows.some(({ kind, channels, group }) => kind === "gpu" && isOf(group, side) && channels.some(({ bytes }) => bytes));
+  const busy = { what: "busy", title: "Devices busy %", range: [0, 100], format: formatPercent };
+  const rates = { what: "rates", title: "Copies GB/s", format: (rate) => `${rate.toFixed(2)} GB/s` };
+  const found = [[busy, hasDevice], [rates, hasBytes]].flatMap(([chart, has]) =>
+    sides.flatMap(({ name }, side) => (has(side) ? [{ ...chart, side, title: (name && `${name}: `) + chart.title }] : [])),
+  );
+  const charts = found.map((chart, i) => ({
+    ...chart,
+    axis: `yaxis${2 + i}`,
+    values: (areas) => [...areas.sides[chart.side][chart.what]].filter((entry) => chart.what !== "busy" || isShown(entry)),
+  }));
+  return [...charts, ...sampleCharts(trace, 2 + charts.length)];
 }
 
 /** What is on the screen, and how much of the trace that is. */
 export function drawnText({ trace, t0, t1, boxCount, width }) {
-  const view = `${formatDuration(t1 - t0)} from ${formatInstant(t0 + trace.offset_ns, t1 - t0)}`;
+  const span = `${formatDuration(t1 - t0)} from ${formatInstant(t0 + trace.offset_ns, t1 - t0)}`;
+  const view = trace.beside ? viewName(trace, t0, t1) : span;
   const events = `${formatCount(boxCount)} of ${formatCount(trace.n_events)} events as boxes, the others as density`;
   const { starts } = trace.steps;
   const inView = lowerBound(starts, t1) - lowerBound(starts, t0);

@@ -46,7 +46,7 @@ export class Searcher extends Chooser {
     const results = await this.ask(this.order);
     if (number !== this.asked) return;
     this.results = results;
-    this.toolbar.showFound(`${formatCount(results.count)} events`);
+    this.toolbar.showFound(`${formatCount(results.count + (results.mergedCount ?? 0))} events`);
     this.showResults();
   }
 
@@ -81,14 +81,18 @@ export class Searcher extends Chooser {
   async showPlace() {
     const { chosen, results, matches } = this;
     if (!results) return;
-    const all = formatCount(results.count);
+    const { count, mergedCount = 0 } = results;
+    const all = formatCount(count + mergedCount);
     const name = isEvent(chosen) ? this.trace.rows[chosen.row].channels[chosen.channel].names[chosen.item] : -1;
     if (!matches?.[name]) {
       this.toolbar.showFound(`${all} events`);
       return;
     }
     const place = await this.askPlace(spanOf(this.trace, chosen)[0]);
-    if (this.chosen === chosen && this.results === results) this.toolbar.showFound(`${formatCount(place + 1)} of ${all}`);
+    if (this.chosen === chosen && this.results === results) {
+      const among = mergedCount ? `${formatCount(count)} drawn alone` : all;
+      this.toolbar.showFound(`${formatCount(place + 1)} of ${among}`);
+    }
   }
 
   clearSearch() {

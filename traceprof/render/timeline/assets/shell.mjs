@@ -1,4 +1,5 @@
 import { Backdrop } from "./backdrop.mjs";
+import { Notes } from "./notes.mjs";
 import { Panel } from "./panel.mjs";
 import { Minimap } from "./minimap.mjs";
 import { Pointer } from "./pointer.mjs";
@@ -21,14 +22,15 @@ export function buildShell(app, root) {
     role: "application",
     "aria-label": "Timeline. W and S zoom, A and D pan, slash searches, question mark lists all keys.",
   });
-  plot.append(canvas, figure, overlay, crosshair, selectionBox);
+  const notes = new Notes(app);
+  plot.append(canvas, figure, overlay, crosshair, selectionBox, notes.flags);
   const labels = element("div", { cls: "lanes" });
-  const panel = new Panel(app, root);
+  const panel = new Panel(app, root, notes.form);
   const [toolbar, minimap, help] = [makeToolbar(app), new Minimap(app), makeHelp()];
   const grid = element("div", { cls: "grid" }, minimap.node, labels, plot);
   const stage = element("div", { cls: "stage" }, grid, panel.node);
   root.replaceChildren(toolbar.node, stage, help);
-  const parts = { canvas, figure, overlay, crosshair, selectionText, selectionBox, plot, labels, panel };
+  const parts = { canvas, figure, overlay, crosshair, selectionText, selectionBox, plot, labels, panel, notes };
   const pointer = new Pointer(app, overlay);
   listenToKeys(app);
   new ResizeObserver(() => app.resize()).observe(plot);

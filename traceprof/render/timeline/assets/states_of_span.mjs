@@ -1,4 +1,4 @@
-import { BLOCK, busyBefore, itemsBetween } from "./channel.mjs";
+import { BLOCK, busyBefore, itemsBetween, lengthOf } from "./channel.mjs";
 import { idleOf } from "./targets.mjs";
 import { lowerBound } from "./bisect.mjs";
 
@@ -32,7 +32,7 @@ export function idleWithin(trace, group, t0, t1) {
       continue;
     }
     const isWhole = starts[i] > 0 && ends[i] < trace.duration_ns && !(counts && counts[i] > 1);
-    if (isWhole && ends[i] - starts[i] > longest) [longest, best] = [ends[i] - starts[i], i];
+    if (isWhole && lengthOf(idle.channel, i) > longest) [longest, best] = [lengthOf(idle.channel, i), i];
   }
   return best < 0 ? null : { group, channel: idle.number, item: best };
 }

@@ -1,3 +1,4 @@
+import { ownTime } from "./clock.mjs";
 import { lowerBound, upperBound } from "./bisect.mjs";
 
 /**
@@ -19,6 +20,14 @@ export function spanOf(trace, target) {
   const { starts, ends } = channelOf(trace, target);
   return [starts[target.item], ends[target.item]];
 }
+
+/** The same by the clock of its recording: what is shown, and what lengths are made of. */
+export function timesOf(trace, target) {
+  const { clock } = trace.groups[groupOf(trace, target)];
+  return spanOf(trace, target).map((t) => ownTime(clock, t));
+}
+
+export const lengthOfTarget = (trace, target) => timesOf(trace, target).reduce((from, to) => to - from);
 
 export const groupOf = (trace, target) => (isState(target) ? target.group : trace.rows[target.row].group);
 

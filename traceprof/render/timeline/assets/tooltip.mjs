@@ -3,6 +3,7 @@ import { eventFacts, linkFacts } from "./facts.mjs";
 import { formatCount, formatInstant, formatPercent } from "./format.mjs";
 import { countInside, pickEvent, sumSpan } from "./query.mjs";
 import { element } from "./dom.mjs";
+import { axisInstant } from "./step_ticks.mjs";
 import { lineAt } from "./lines.mjs";
 
 /** What the pointer is over, in words. Returns {title, facts} or null. */
@@ -69,7 +70,8 @@ function describeChartPoint(app, x, y) {
   const chart = charts[Math.floor((y - app.height) / (CHART_HEIGHT + CHART_GAP))];
   const bin = Math.floor((app.timeAt(x) - areas.t0) / areas.binNs);
   if (!chart || bin < 0 || bin >= areas.nBins) return null;
-  const at = formatInstant(app.timeAt(x) + trace.offset_ns, app.t1 - app.t0);
+  const t = app.timeAt(x);
+  const at = trace.beside ? axisInstant(trace, t) : formatInstant(t + trace.offset_ns, app.t1 - app.t0);
   const facts = chart.facts
     ? chart.facts(app.timeAt(x))
     : [...chart.values(areas)].map(([category, values]) => [

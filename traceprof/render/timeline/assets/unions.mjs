@@ -1,4 +1,5 @@
-import { itemsBetween } from "./channel.mjs";
+import { itemsBetween, lengthOf, lengthWithin } from "./channel.mjs";
+import { ownTime } from "./clock.mjs";
 
 /** How long each thing is there within a span: never longer than the span, however it nests. */
 
@@ -39,20 +40,21 @@ function entryOf(found, key, row) {
   return entry;
 }
 
-function addMerged(entry, { starts, ends, busy, counts }, item, t0, t1) {
-  const length = ends[item] - starts[item];
-  const inside = Math.min(ends[item], t1) - Math.max(starts[item], t0);
-  entry.count += counts[item];
-  entry.merged += length > 0 ? (busy[item] * inside) / length : 0;
+function addMerged(entry, channel, item, t0, t1) {
+  const length = lengthOf(channel, item);
+  const inside = lengthWithin(channel, item, t0, t1);
+  entry.count += channel.counts[item];
+  entry.merged += length > 0 ? (channel.busy[item] * inside) / length : 0;
 }
 
-function addEvent(entry, { starts, ends }, event, t0, t1) {
-  const from = Math.max(starts[event.item], t0);
-  const to = Math.min(ends[event.item], t1);
+function addEvent(entry, channel, event, t0, t1) {
+  const { starts, ends, clock } = channel;
+  const from = ownTime(clock, Math.max(starts[event.item], t0));
+  const to = ownTime(clock, Math.min(ends[event.item], t1));
   entry.count += 1;
   entry.starts.push(from);
   entry.ends.push(to);
-  entry.durations.push(ends[event.item] - starts[event.item]);
+  entry.durations.push(lengthOf(channel, event.item));
   if (to - from > entry.most) Object.assign(entry, { most: to - from, event });
 }
 

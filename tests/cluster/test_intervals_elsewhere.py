@@ -1,0 +1,138 @@
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tests.builders import TraceBuilder
+from tests.cluster.conftest import Told
+from traceprof.cluster import crews
+from traceprof.cluster.worker import Holder
+from traceprof.errors import TraceError
+from traceprof.model.elsewhere import Change, Question, Raised, Recipe
+from traceprof.model.intervals import Intervals
+from traceprof.model.intervals_elsewhere import IntervalsElsewhere, unpacked
+from traceprof.model.trace import Trace
+
+ALL = ("breakdown", "stragglers", "ranks", "shared", "rank-steps", "kernels", "whatif", "path")
+
+
+class Alone:
+    """A crew in this process, in which no set of instants is too small to stay behind."""
+
+    def __init__(self, most_bytes: int = 10**9) -> None:
+        self.holder = Holder(most_bytes, n_large=1)
+        self.asked: Counter[str] = Counter()
+
+    def ask(self, questions: Sequence[Any]) -> list[Any]:
+        for one in questions:
+            self.asked[type(one).__name__] += 1
+        return [unpacked(self.holder.answer(one), self, one) for one in questions]
+
+    def close(self) -> None:
+        pass
+
+
+@pytest.fixture
+def alone() -> Iterator[Alone]:
+    crew = Alone()
+    crews._crews["", 2] = crew
+    yield crew
+
+
+@pytest.mark.parametrize("most_bytes", [10**9, 1])
+def test_what_is_said_of_sets_elsewhere_is_what_is_said_of_them_here(
+    generated: Path, told: Told, most_bytes: int
+) -> None:
+    here = told(generated, ALL)
+    crew = Alone(most_bytes)
+    crews._crews["", 2] = crew
+    assert told(generated, ALL, jobs=2) == here
+    assert crew.asked["TimeQuestion"] > 50
+
+
+def read(path: str) -> Trace:
+    return TraceBuilder().kernel("gemm", 0, 100).build()
+
+
+def times(trace: Trace, starts: list[int], ends: list[int]) -> dict[str, Intervals]:
+    return {"own": Intervals.union_of(starts, ends)}
+
+
+def refused(trace: Trace) -> Intervals:
+    raise TraceError("not this one")
+
+
+def asked(crew: Alone, found: Intervals, file: str = "a") -> Intervals:
+    """Return a set as one that lies elsewhere; an empty one always is here."""
+    recipe = Recipe((Change(read, (file,)),))
+    starts, ends = found.starts.tolist(), found.ends.tolist()
+    answer: dict[str, Intervals] = crew.ask([Question(recipe, times, (starts, ends))])[0]
+    return answer["own"]
+
+
+spans = st.lists(st.tuples(st.integers(0, 60), st.integers(0, 12)), max_size=8).map(
+    lambda pairs: Intervals.union_of([a for a, _ in pairs], [a + n for a, n in pairs])
+)
+steps = st.lists(st.tuples(st.sampled_from(["|", "&", "-", "r-", "clip"]), spans), max_size=5)
+
+
+@given(first=spans, others=steps, are_away=st.lists(st.sampled_from("ab-"), min_size=5))
+def test_everything_is_as_if_it_were_here(
+    first: Intervals, others: list[tuple[str, Intervals]], are_away: list[str]
+) -> None:
+    crew = Alone()
+    here, away = first, asked(crew, first)
+    for (how, own), where in zip(others, are_away, strict=False):
+        other = own if where == "-" else asked(crew, own, where)
+        match how:
+            case "|":
+                here, away = here | own, away | other
+            case "&":
+                here, away = here & own, away & other
+            case "-":
+                here, away = here - own, away - other
+            case "r-":
+                here, away = own - here, other - away
+            case _:
+                here, away = here.clip(10, 40), away.clip(10, 40)
+    begin, end = np.arange(0, 70, 3), np.arange(5, 75, 3)
+    assert away.covered_ns(begin, end).tolist() == here.covered_ns(begin, end).tolist()
+    assert (away.total_ns, len(away)) == (here.total_ns, len(here))
+    assert away == here
+    assert away.gaps(0, 80) == here.gaps(0, 80)
+
+
+def test_sets_that_came_about_alike_are_asked_about_together() -> None:
+    crew = Alone()
+    own = [asked(crew, Intervals.union_of([0, 10, 20], [5, 15, 25]), file) for file in "abc"]
+    left = [one - Intervals.single(12, 30) for one in own]
+    assert all(isinstance(one, IntervalsElsewhere) for one in left)
+    asked_together: list[int] = []
+    ask = crew.ask
+    crew.ask = lambda questions: (  # type: ignore[method-assign]
+        asked_together.append(len(questions)),
+        ask(questions),
+    )[1]
+    assert [one.total_ns for one in left] == [7, 7, 7]
+    assert asked_together == [3]
+
+
+def test_an_error_is_raised_where_it_is_asked() -> None:
+    crew = Alone()
+    away = asked(crew, Intervals.union_of([0, 10], [5, 15])) - Intervals.single(0, 3)
+    crew.ask = lambda _: [Raised(TraceError("gone"))]  # type: ignore[method-assign]
+    for _ in range(2):
+        with pytest.raises(TraceError, match="gone"):
+            len(away)
+
+
+def test_what_was_lost_is_found_anew() -> None:
+    crew = Alone()
+    away = asked(crew, Intervals.union_of([0, 10], [5, 15])) - Intervals.single(0, 3)
+    crew.holder = Holder(1, n_large=1)
+    assert away.total_ns == 7

@@ -1,0 +1,50 @@
+import numpy as np
+import pandas as pd
+from hypothesis import given
+from hypothesis import strategies as st
+
+from traceprof.model.combining import combine, compacted, median_of_counted, medians_of
+from traceprof.model.results import Result, ResultSpec, Samples, TableSpec, Unit, key, total
+
+SPEC = ResultSpec(
+    (TableSpec("own", "of a test", (key("name", "of what"), total("n", Unit.COUNT, "how many"))),)
+)
+
+ranks = st.lists(
+    st.dictionaries(st.sampled_from("abc"), st.lists(st.integers(-5, 5), min_size=1), min_size=1),
+    min_size=1,
+    max_size=4,
+)
+
+
+def result_of(values: dict[str, list[int]]) -> Result:
+    table = pd.DataFrame({"name": list(values), "n": [len(own) for own in values.values()]})
+    rows = np.repeat(np.arange(len(values)), table["n"])
+    every = np.array([value for own in values.values() for value in own], np.int64)
+    return Result("own", SPEC, {"own": table}, samples={"own": Samples(rows, every)})
+
+
+@given(ranks)
+def test_medians_of_counted_samples_are_those_of_single_ones(
+    values: list[dict[str, list[int]]],
+) -> None:
+    results = [result_of(one) for one in values]
+    found = combine([compacted(one) for one in results])
+    for place, name in enumerate(found.table["name"]):
+        single = [value for one in values for value in one.get(name, ())]
+        assert medians_of(found.table, found.samples["own"])[place] == np.median(single)
+
+
+def test_many_equal_samples_are_few() -> None:
+    found = compacted(result_of({"a": [7] * 1000, "b": [1, 2] * 50})).samples["own"]
+    assert found.values.tolist() == [7, 1, 2]
+    assert found.counts is not None
+    assert found.counts.tolist() == [1000, 50, 50]
+
+
+@given(st.dictionaries(st.integers(-9, 9), st.integers(1, 9)))
+def test_the_median_of_counted_values(counted: dict[int, int]) -> None:
+    values, counts = np.array([*counted], np.int64), np.array([*counted.values()], np.int64)
+    every = np.repeat(values, counts)
+    found = median_of_counted(values, counts)
+    assert found == np.median(every) if len(every) else np.isnan(found)

@@ -1,0 +1,89 @@
+"""The names of a page: in the order of their use, and as texts with numbers in them.
+
+Programs number what they name ("aten::add, op_id = 4711"): of 200 000 such names a few dozen
+templates remain, and numbers that count up.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Final
+
+import numpy as np
+
+from traceprof.model.intervals import Int64Array
+from traceprof.render.timeline.channels import Channel, Lanes, channels_by_kind
+from traceprof.render.timeline.columns import Streams, zigzag
+
+__all__ = ["Templates", "code_names", "in_order_of_use"]
+
+_NUMBER: Final = re.compile(r"(?<![0-9])(0|[1-9][0-9]{0,14})(?![0-9])", re.ASCII)
+_PLACE: Final = "\x01"  # `plain_text` leaves no such character in a name
+
+
+def in_order_of_use(lanes: Lanes) -> Lanes:
+    """Return the same lanes with names numbered as they come first, kind by kind of the rows."""
+    channels = [c for found in channels_by_kind(lanes).values() for c in found]
+    if not channels:
+        return lanes
+    used, first = np.unique(np.concatenate([c.names for c in channels]), return_index=True)
+    order = used[np.argsort(first)]
+    place = np.zeros(len(lanes.names), np.int64)
+    place[order] = np.arange(len(order))
+
+    def renamed(channel: Channel) -> Channel:
+        return replace(channel, names=place[channel.names])
+
+    groups = tuple(
+        replace(
+            group,
+            rows=tuple(
+                replace(row, channels=tuple(map(renamed, row.channels))) for row in group.rows
+            ),
+        )
+        for group in lanes.groups
+    )
+    return Lanes(groups, tuple(lanes.names[i] for i in order.tolist()))
+
+
+def code_names(names: Int64Array, n_before: int) -> tuple[Int64Array, int]:
+    """Return 0 for a name that is the next new one, else its number and 1; and how many are known.
+
+    ``n_before`` is one more than the greatest number so far.
+    """
+    if len(names) == 0:
+        return names, n_before
+    known = np.maximum.accumulate(np.concatenate(([n_before - 1], names)))
+    return np.where(names == known[:-1] + 1, 0, names + 1), int(known[-1]) + 1
+
+
+class Templates:
+    """Names without their numbers; ``of_names`` is the template of each name."""
+
+    def __init__(self, names: Sequence[str]) -> None:
+        places: dict[str, int] = {}
+        of_names, self._numbers = [], []
+        for name in names:
+            parts = _NUMBER.split(name)
+            template = places.setdefault(_PLACE.join(parts[::2]), len(places))
+            of_names.append(template)
+            self._numbers.append(parts[1::2])
+        self.texts = tuple(places)
+        self.of_names = np.array(of_names, np.int64)
+
+    def add_to(self, streams: Streams) -> None:
+        """Add the template of each name, then of each template the numbers, place by place."""
+        streams.add_numbers("names.template", self.of_names)
+        members = np.split(
+            np.argsort(self.of_names, kind="stable"),
+            np.cumsum(np.bincount(self.of_names, minlength=len(self.texts)))[:-1],
+        )
+        numbers = [
+            np.diff(np.array([self._numbers[i] for i in places.tolist()], np.int64).T, prepend=0)
+            for places in (members if self.texts else ())
+        ]
+        flat = [part.reshape(-1) for part in numbers if part.size]
+        together = np.concatenate(flat) if flat else np.zeros(0, np.int64)
+        streams.add_numbers("names.number", zigzag(together))
