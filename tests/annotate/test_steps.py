@@ -48,7 +48,7 @@ def make_optimizers(steps, text):
 LOOPS = next(
     mark.args[1] for mark in test_phases.test_loops.pytestmark if mark.name == "parametrize"
 )
-# That an optimizer made only its state, or that two take turns in no regular way, shows afterwards.
+# That an optimizer made only its state, or that another joins it now and then, shows afterwards.
 KNOWN_AFTERWARDS = {"o f b o f b o", "f b o f b o f b o2 f b o f b o f b o2"}
 
 
@@ -75,6 +75,14 @@ def test_without_a_loader_it_ends_with_the_optimizer(begun):
 def test_a_loader_that_was_seen_once_does_not_decide_for_ever(begun):
     begun.made(1)
     assert play(begun, "f b o d e d e x f b o f b o")[-4:] == [2, 2, 2, 3]
+
+
+def test_a_critic_with_more_turns_than_its_generator_is_known_from_the_second_time_on(begun):
+    cycle = "f b o f b o f b o2 "
+    make_optimizers(begun, cycle)
+    play(begun, 5 * cycle)
+    # Of the first one the turn of the generator seems to be a step of its own.
+    assert begun.number == 5 * 2 + 1
 
 
 def test_optimizers_that_take_turns_are_one_step_from_the_second_time_on(begun):

@@ -5,9 +5,13 @@ from __future__ import annotations
 import pandas as pd
 import pytest
 
+from tests.builders import TraceBuilder
+from tests.running import run
 from traceprof.analysis.idle.idle import ANALYSIS
+from traceprof.facts.one_off_costs import one_off_costs
+from traceprof.model.ranks import Ranks
 from traceprof.model.results import Result
-from traceprof.session.verdict import bound_by
+from traceprof.session.verdict import bound_by, judge
 
 PARTS = ("compute", "exposed_communication", "exposed_transfer", "device_memory", "idle")
 
@@ -47,3 +51,24 @@ def test_it_is_named_by_what_takes_most(
 ) -> None:
     results = idle(**causes) if causes else {}
     assert bound_by(results, dict(zip(PARTS, shares, strict=True))) == words
+
+
+def test_shares_of_the_host_leave_out_what_is_done_now_and_then() -> None:
+    builder, now = TraceBuilder(), 0
+    for number in range(21):
+        builder.phase("forward", now, now + 300).phase("backward", now + 300, now + 700)
+        builder.phase("optimizer", now + 700, now + 800)
+        if number % 10 == 9:
+            builder.phase("eval", now + 1_000, now + 6_000)
+            now += 5_000
+        now += 1_000
+    trace = builder.build()
+    results = {name: run(name, trace) for name in ("steps", "phases")}
+    paid = one_off_costs(Ranks.of(trace))
+    note = judge(results, trace.recorded, trace.span.duration_ns, paid).sentences[0]
+    shares = {note.values[f"part{i}"]: note.values[f"share{i}"] for i in range(4)}
+    assert note.values["left_out"] == "evaluation"
+    times = {"backward": 400, "forward": 300, "outside any phase": 200, "optimizer": 100}
+    whole = 18 * 1_000 + 800  # the last one has no next step
+    expected = {name: 19 * ns / whole for name, ns in times.items()}
+    assert shares == pytest.approx({**expected, "outside any phase": 18 * 200 / whole})

@@ -62,7 +62,7 @@ def record(
         str,
         typer.Option(
             metavar="TIME",
-            help="After SIGTERM: write the trace so much later, then end what still runs.",
+            help="After SIGTERM: so much later write the trace and end what still runs.",
         ),
     ] = "10s",
     gpu_metrics: Annotated[

@@ -23,8 +23,8 @@ class RecordRequest:
     `traceprof.recording.bounds.parse_step_from`; "": as found). ``profiler_arguments`` (name of a
     recorder → arguments) go to that profiler as they are. ``gpu_metrics`` asks for the counters
     inside GPUs.
-    ``grace_s`` is how long the program may go on after SIGTERM before the trace is written, and
-    then again before it is ended.
+    ``grace_s`` is how long the program may go on after SIGTERM before the trace is written
+    and what still runs is killed.
     ``say`` is told what the user should know at once, ``detail`` what helps to find faults.
     """
 

@@ -15,7 +15,7 @@ from traceprof.recording.outputs.files import check_output
 from traceprof.recording.outputs.job import label_of
 from traceprof.recording.outputs.places import announced, is_joining, job_of
 from traceprof.recording.processes.injection import ignores_injection
-from traceprof.recording.processes.orphans import end_with_children
+from traceprof.recording.processes.orphans import kill_with_children
 from traceprof.recording.processes.program import find_program
 from traceprof.recording.processes.signals import undisturbed
 from traceprof.recording.recorders import choose_recorder
@@ -109,8 +109,8 @@ def _finish(
 
 
 def _end_what_is_left(request: RecordRequest, run: RunRecorded) -> None:
-    """End a program that goes on after SIGTERM, once its trace has been written."""
-    n_killed = end_with_children(run.left, request.grace_s)
+    """Kill a program that goes on after SIGTERM and its grace, once its trace is written."""
+    n_killed = kill_with_children(run.left)
     if n_killed:
         request.say(f"{n_killed} processes did not end by themselves and were killed")
 

@@ -117,6 +117,11 @@ def recorded_pids(folder: Path) -> list[int]:
     return [_pid_of(path) for path in folder.glob(_PROCESS_RECORDS)]
 
 
+def has_said_its_end(folder: Path, pid: int) -> bool:
+    """Return whether a process has come to its end in order: nothing killed it."""
+    return (folder / f"end.{pid}.json").exists()
+
+
 def read_process_records(folder: Path) -> list[ProcessRecord]:
     """Return the records of all processes that imported torch, by pid."""
     records = []

@@ -12,6 +12,7 @@ from typing import Any, Final
 import numpy as np
 import pandas as pd
 
+from traceprof.facts.names.phases import UNCLAIMED
 from traceprof.facts.steps.occasional import notes_on_occasions
 from traceprof.model.intervals import Intervals
 from traceprof.model.parts import PARTS
@@ -191,7 +192,8 @@ def _where(
         return
     phases = results.get("phases")
     if phases is not None and len(phases.table):
-        yield from _with_shares(start, _host_shares(phases), " on the host", values)
+        shares = _host_shares(phases, results.get("steps") if left_out else None)
+        yield from _with_shares(start, shares, " on the host", values)
 
 
 def _subject(steps: Result | None, window_ns: int) -> tuple[str, dict[str, Any]]:
@@ -235,8 +237,21 @@ def _are_typical(steps: pd.DataFrame) -> pd.Series:
     return ~steps["is_warmup"].astype(bool) & (steps["excess_cause"] == "")
 
 
-def _host_shares(phases: Result) -> dict[str, float]:
-    first = phases.table[phases.table["process"] == phases.table["process"].iloc[0]]
+def _host_shares(phases: Result, steps: Result | None) -> dict[str, float]:
+    """Return the share of each phase in the first process.
+
+    Of ``steps``, where given: the steady ones that nothing done now and then made longer.
+    """
+    process = phases.table["process"].iloc[0]
+    first = phases.table[phases.table["process"] == process]
+    if steps is not None:
+        own = steps.table[(steps.table["process"] == process) & _are_typical(steps.table)]
+        whole_ns = float(own["period_ns"].sum())
+        known = [str(name) for name in first["phase"] if f"{name}_ns" in own]
+        sums = {name: float(own[f"{name}_ns"].sum()) for name in known}
+        if whole_ns:
+            rest_ns = max(whole_ns - sum(sums.values()), 0.0)
+            return {name: ns / whole_ns for name, ns in {**sums, UNCLAIMED: rest_ns}.items()}
     return dict(zip(first["phase"], first["host_ratio"], strict=True))
 
 

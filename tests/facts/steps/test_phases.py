@@ -68,6 +68,15 @@ def words_of(text):
         ("f b o e e e f b o f b o", [(0, 3), (6, 9), (9, 12)]),
         # several steps on one batch
         ("d f b o f b o d f b o f b o x", [(0, 4), (4, 7), (7, 11), (11, 14)]),
+        # a critic that learns several times from each batch, and a generator
+        ("d f b o f b o f b o2 d f b o f b o f b o2 x", [(0, 10), (10, 20)]),
+        # batches of its own for the critic
+        ("d f b o d f b o f b o2 d f b o d f b o f b o2 x", [(0, 4), (4, 11), (11, 15), (15, 22)]),
+        # an actor and a critic that take several turns with each batch
+        (
+            "d f b o f b o2 f b o f b o2 d f b o f b o2 f b o f b o2 x",
+            [(0, 7), (7, 13), (13, 20), (20, 26)],
+        ),
         # a teacher in every step
         ("d e f b o d e f b o x", [(0, 5), (5, 10)]),
         ("e f b o e f b o", [(0, 4), (4, 8)]),

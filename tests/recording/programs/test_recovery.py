@@ -180,7 +180,7 @@ def test_a_program_that_does_not_end_after_sigterm_has_its_trace_written_and_is_
     recorder.send_signal(signal.SIGTERM)
     _, said = recorder.communicate(timeout=120)
     assert recorder.returncode == 128 + signal.SIGTERM, said
-    assert "SIGTERM was passed on: if the program still runs in 0.5 s its trace is written" in said
+    assert "if the program still runs in 0.5 s its trace is written and it is killed" in said
     assert "the program still runs: the trace of what it has done until now is written" in said
     assert "did not end by themselves and were killed" in said
     assert n_work(tmp_path / "run.sqlite") == 3

@@ -25,6 +25,8 @@ LOOPS = {
     "accumulation": PHASES,
     "endless": PHASES,
     "in_turn": PHASES,
+    "mid_epoch": PHASES,
+    "critic": TWO,
 }
 LIBRARIES = {
     "lightning": "lightning",

@@ -15,6 +15,7 @@ import pandas as pd
 from traceprof.facts.device.times import device_time, devices_of_processes
 from traceprof.facts.host.phases import find_host_phases
 from traceprof.facts.names.phases import PROFILER, PROFILER_RANGES
+from traceprof.facts.steps.passes import are_of_training
 from traceprof.facts.steps.spans import owner_of, rows_by
 from traceprof.model.intervals import Intervals
 from traceprof.model.parts import PARTS
@@ -117,7 +118,8 @@ def sums_in_steps(trace: Trace, steps: pd.DataFrame) -> Mapping[str, _Float64Arr
     # A batch is fetched before its work begins: that of the first step ahead of the window.
     marks = trace.whole.marks
     batches = marks[(marks["domain"] == OWN_DOMAIN) & (marks["name"] == "batch")]
-    batches = batches[batches["payload"] > 0]
+    batches = batches[(batches["payload"] > 0).to_numpy()]
+    batches = batches[are_of_training(trace.whole, batches)] if len(batches) else batches
     if len(batches):
         on_host = _bordered(steps, "start_ns", "next_ns")
         columns["samples_count"] = _sums(on_host, batches, batches["payload"])

@@ -1,8 +1,10 @@
 """Steps from the phases that traceprof recorded: fetches, passes and the steps of optimizers.
 
 What leads up to a step of an optimizer is a block. A block is a step, unless another optimizer
-takes its turn without a batch of its own, again and again (a GAN): these are one step together.
-Where no optimizer was seen, a block leads up to a backward pass.
+takes its turn without a batch of its own, again and again (a GAN): these are one step together. So
+is all that is done with a batch where several optimizers take turns and one of them once (a critic
+that learns several times from each batch). Where no optimizer was seen, a block leads up to a
+backward pass.
 """
 
 from __future__ import annotations
@@ -206,6 +208,44 @@ def _trained(blocks: Sequence[_Block]) -> list[_Block]:
 
 
 def _optimizers_joined(blocks: Sequence[_Block]) -> Iterator[_Block]:
+    """Yield the steps, by the turns of optimizers or by what is done with each batch."""
+    batches = list(_by_batch(blocks))
+    several = [
+        len({which for block in batch for which in block.optimizers}) > 1 for batch in batches
+    ]
+    shared = [batch for batch, is_so in zip(batches, several, strict=True) if is_so]
+    once = sum(map(_has_single_turn, shared))
+    if once < 2 or once < _REGULAR * len(batches):
+        yield from _turns_joined(blocks)
+        return
+    for batch, is_so in zip(batches, several, strict=True):
+        if not is_so:
+            yield from _turns_joined(batch)
+            continue
+        for block in batch[1:]:
+            _extend(batch[0], block)
+        yield batch[0]
+
+
+def _by_batch(blocks: Sequence[_Block]) -> Iterator[list[_Block]]:
+    """Yield what is done with each batch."""
+    batch: list[_Block] = []
+    for block in blocks:
+        if batch and (block.is_fetched or block.is_apart):
+            yield batch
+            batch = []
+        batch.append(block)
+    if batch:
+        yield batch
+
+
+def _has_single_turn(batch: Sequence[_Block]) -> bool:
+    """Return whether a batch was fetched, and one of its optimizers stepped once."""
+    turns = Counter(which for block in batch for which in block.optimizers)
+    return batch[0].is_fetched and min(turns.values()) == 1
+
+
+def _turns_joined(blocks: Sequence[_Block]) -> Iterator[_Block]:
     """Yield the steps: blocks of optimizers that regularly follow one another are one."""
     counts = Counter(which for block in blocks for which in set(block.optimizers))
     pairs = Counter(_pair(one, other) for one, other in pairwise(blocks) if _may_join(one, other))

@@ -14,13 +14,15 @@ from pathlib import Path
 from typing import Final
 
 from traceprof.recording.processes.program import Program, exit_code_of, signals_passed_on
+from traceprof.recording.spool import has_said_its_end
 
 __all__ = [
     "become_subreaper",
+    "code_behind",
     "end_processes",
     "end_processes_with",
-    "end_with_children",
     "is_alive",
+    "kill_with_children",
     "processes_of",
     "wait_for_program",
 ]
@@ -52,17 +54,9 @@ def end_processes_with(argument: str, patience_s: float = _PATIENCE_S) -> int:
     return len(pids)
 
 
-def end_with_children(roots: Iterable[int], patience_s: float) -> int:
-    """Wait until processes and all that they started have ended; kill those that do not.
-
-    Returns:
-        How many were killed, ``patience_s`` seconds later.
-    """
-    pids = _with_descendants(roots)
-    until = time.monotonic() + patience_s
-    while (left := [pid for pid in pids if not _has_ended(pid)]) and time.monotonic() < until:
-        time.sleep(_SHORT_POLL_S)
-    left = sorted(_with_descendants(left))
+def kill_with_children(roots: Iterable[int]) -> int:
+    """Kill those of the processes that still run, with all that they started; count them."""
+    left = sorted(_with_descendants(pid for pid in roots if not _has_ended(pid)))
     _send(left, signal.SIGKILL)
     for pid in left:
         with contextlib.suppress(OSError):
@@ -140,8 +134,10 @@ def is_alive(pid: int) -> bool:
     return state != "Z"
 
 
-def wait_for_program(pid: int, program: Program) -> int | None:
+def wait_for_program(pid: int, program: Program, folder: Path) -> int | None:
     """Wait until ``pid`` ends, passing signals on to it; ``program`` knows those that came before.
+
+    ``folder`` is the work folder.
 
     Returns:
         Its exit code, or that of what started it and became our child; None where neither is
@@ -150,13 +146,24 @@ def wait_for_program(pid: int, program: Program) -> int | None:
     ours = _child_above(pid)
     program.attach(_Orphan(pid))
     with signals_passed_on(program):
+        if program.signal_sent not in (0, signal.SIGINT):
+            program.send(program.signal_sent)  # the profiler may have ended before it passed it on
         code = _wait(pid, program=program)
     if program.left:
         return 128 + program.signal_passed
     if code is None and ours != pid:
         code = _wait(ours, _LAUNCHER_S)
-        if code == 1 and program.signal_sent:
-            return 128 + program.signal_sent  # what started it does not tell how it ended
+        return None if code is None else code_behind(code, pid, program, folder)
+    return code
+
+
+def code_behind(code: int, pid: int, program: Program, folder: Path) -> int:
+    """Return the exit code of ``pid``, where what started it ended with ``code``.
+
+    nsys and its launcher say 1 of a program that was killed, too.
+    """
+    if code == 1 and program.signal_sent and not has_said_its_end(folder, pid):
+        return 128 + program.signal_sent
     return code
 
 

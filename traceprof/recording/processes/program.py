@@ -101,8 +101,7 @@ class Program:
             self._until_s = time.monotonic() + self.grace_s
             self.say(
                 f"{signal.Signals(number).name} was passed on: if the program still runs in "
-                f"{self.grace_s:g} s its trace is written, and in {2 * self.grace_s:g} s it is "
-                "killed; --grace changes that"
+                f"{self.grace_s:g} s its trace is written and it is killed; --grace changes that"
             )
 
     def is_overdue(self, pid: int) -> bool:

@@ -33,7 +33,7 @@ class Step:
 
     def __init__(self, number, samples):
         _emitter()  # in a process that was forked: its own state
-        self._number = steps.begin_explicit(number)
+        self._number = steps.begin_explicit(number, samples is not None)
         self._emitter = session.emitter()
         self._token = self._emitter.start("user_step", self._number)
         if samples is not None:

@@ -1,15 +1,20 @@
-"""Data loading: a range for each fetch and the size of each batch.
+"""Data loading: a range for each fetch, the size of each batch, and from which pass it is.
 
+Passes over loaders are numbered; a mark tells the number where a thread turns to another one.
 Every loop over a DataLoader, those of Lightning, Accelerate and the Trainer too, ends up in the
 iterator's ``__next__`` in the main process.
 """
 
 import functools
+import itertools
 import threading
+import weakref
 
 from . import session, steps
 
 local = threading.local()
+_passes = weakref.WeakKeyDictionary()  # iterator -> the number of its pass
+_numbers = itertools.count(1)
 _MAX_DEPTH = 3
 
 
@@ -30,6 +35,7 @@ def _wrap_next(torch, iterator):
             return original(self)
         emitter = session.emitter()
         steps.fetching(torch.is_grad_enabled() and not _is_exhausted(self))
+        _tell_pass(self, emitter)
         local.is_fetching = True
         emitter.push("data", steps.number)
         try:
@@ -43,7 +49,8 @@ def _wrap_next(torch, iterator):
             emitter.pop()
             local.is_fetching = False
         steps.fetched()
-        emitter.mark("batch", batch_size(torch, batch))
+        if not steps.tells_samples:
+            emitter.mark("batch", batch_size(torch, batch))
         return batch
 
     iterator.__next__ = __next__
@@ -59,11 +66,35 @@ def _wrap_iter(loader):
         emitter = session.emitter()
         emitter.push("data.start", steps.number)
         try:
-            return original(self)
+            iterator = original(self)
         finally:
             emitter.pop()
+        _begin_pass(iterator)  # also where workers stay: the iterator is the same
+        return iterator
 
     loader.__iter__ = __iter__
+
+
+def _begin_pass(iterator):
+    """Give an iterator the next number, and return it; 0 where it cannot be remembered."""
+    try:
+        number = _passes[iterator] = next(_numbers)
+    except TypeError:
+        return 0  # of a class of its own that has no hash
+    return number
+
+
+def _tell_pass(iterator, emitter):
+    """Mark the number of the pass where it is another than that of the fetch before."""
+    try:
+        number = _passes.get(iterator)
+    except TypeError:
+        return
+    if number is None:
+        number = _begin_pass(iterator)
+    if getattr(local, "told", None) != (number, emitter):
+        local.told = (number, emitter)
+        emitter.mark("data.pass", number)
 
 
 def _is_exhausted(iterator):

@@ -19,6 +19,7 @@ _TRAINS = ("", BACKWARD, OPTIMIZER)
 _MANY_PASSES = 64  # backward passes without a step of the optimizers that are there
 
 number = 0
+tells_samples = False  # whether the program says itself how many samples a step has
 _open = None  # the open step: (emitter, token)
 _asked = settings.STEP_FROM
 _name = "step:" + _asked if _asked else "step"
@@ -29,8 +30,10 @@ _is_first = True
 _depth = 0  # calls of optimizers and of the backward pass that are open
 _trainer = None  # the thread that trains
 _stepped = set()  # the optimizers of this step
-_following = {}  # optimizer -> the one whose turn was next, without a fetch between
-_last = None
+_following = {}  # optimizer -> after how many turns in a row whose turn was next, without a fetch
+_last, _turns = None, 0  # the last optimizer, and how many turns in a row it has had
+_of_batch = {}  # optimizer -> how many turns it has had with the batch
+_is_by_batch = None  # whether all turns with a batch are one step; None: not known yet
 _known = set()  # optimizers that were made
 _seen = set()  # those of them that have stepped
 _passes = 0  # backward passes, while no optimizer has stepped
@@ -62,6 +65,7 @@ def fetching(may_train):
     _notice()
     if _is_complete or _asked == LOADER:
         close()
+    _learn_of_batch()
     _last = None
     _has_batch = may_train
     if _asked == FORWARD or (may_train and _asked in _FETCHES):
@@ -88,7 +92,7 @@ def passing(may_train):
     _notice()
     if may_train:
         _begin()
-    elif _is_complete and not _depth and not _expects_more():
+    elif _is_complete and not _depth and not _expects_more() and not _holds_batch():
         close()
     if _asked == FORWARD:
         open_()
@@ -137,7 +141,8 @@ def gone(optimizer):
     """Note that an optimizer is no more."""
     for numbers in (_known, _seen, _stepped):
         numbers.discard(optimizer)
-    _following.pop(optimizer, None)
+    for key in [key for key, (_, other) in _following.items() if optimizer in (key, other)]:
+        del _following[key]
 
 
 def begin_optimizer(optimizer):
@@ -148,7 +153,7 @@ def begin_optimizer(optimizer):
         _trainer = threading.get_ident()
     if _is_elsewhere():
         return
-    if not _depth and optimizer in _stepped:
+    if not _depth and optimizer in _stepped and not _holds_batch():
         close()  # it is its turn again: the step before should have ended earlier
     if _asked in ("", OPTIMIZER):
         open_()
@@ -157,7 +162,7 @@ def begin_optimizer(optimizer):
 
 def end_optimizer(optimizer, is_done=True):
     """Note that a call of an optimizer's step is over, and whether it has made it."""
-    global _depth, _is_complete, _last
+    global _depth, _is_complete
     if _is_elsewhere() or not _depth:
         return
     _depth -= 1
@@ -167,9 +172,7 @@ def end_optimizer(optimizer, is_done=True):
     if not _depth:
         _seen.add(optimizer)
         _stepped.add(optimizer)
-        if _last is not None:
-            _following[_last] = optimizer
-        _last = optimizer
+        _note_turn(optimizer)
     _end_if_complete()
 
 
@@ -205,9 +208,10 @@ def end_named():
     close()
 
 
-def begin_explicit(wanted):
-    """Begin a step that the program names itself; return its number."""
-    global number, _is_explicit
+def begin_explicit(wanted, tells):
+    """Begin a step that the program names itself, perhaps with its samples; return its number."""
+    global number, tells_samples, _is_explicit
+    tells_samples = tells
     _is_explicit = True
     _end_open()
     if wanted is not None:
@@ -234,7 +238,8 @@ def finish():
 
 def _begin():
     """Let a pass that may train belong to a step: to the open one, or to the next."""
-    is_of_batch = _has_batch and not _seen  # without optimizers only the next fetch tells
+    # Without optimizers only the next fetch tells.
+    is_of_batch = (_has_batch and not _seen) or _holds_batch()
     if _is_complete and not _depth and not is_of_batch and not _expects_more():
         close()
     if _asked in _TRAINS:
@@ -253,8 +258,41 @@ def _expects_more():
     """Return whether another optimizer is likely to take its turn in this step."""
     if _asked or _last is None:
         return False
-    following = _following.get(_last)
-    return bool(_known - _seen) if following is None else following not in _stepped
+    if _last not in _following:
+        return _turns == 1 and bool(_known - _seen)
+    turns, other = _following[_last]
+    return _turns == turns and other not in _stepped
+
+
+def _note_turn(optimizer):
+    """Remember whose turn it was, and after how many turns of the one before."""
+    global _last, _turns
+    _of_batch[optimizer] = _of_batch.get(optimizer, 0) + 1
+    if _last == optimizer:
+        _turns += 1
+        return
+    if _last is not None:
+        _following[_last] = (_turns, optimizer)
+    _last, _turns = optimizer, 1
+
+
+def _learn_of_batch():
+    """Learn from a batch that is over whether all turns with a batch are one step.
+
+    So it is where several optimizers take turns and one of them once: a critic that learns
+    several times from each batch.
+    """
+    global _is_by_batch
+    if _of_batch and _has_batch:
+        _is_by_batch = len(_of_batch) > 1 and min(_of_batch.values()) == 1
+    _of_batch.clear()
+
+
+def _holds_batch():
+    """Return whether the open step goes on to the next batch, whoever takes turns."""
+    if _asked or not _has_batch:
+        return False
+    return bool(_known - _seen) if _is_by_batch is None else _is_by_batch
 
 
 def _is_elsewhere():

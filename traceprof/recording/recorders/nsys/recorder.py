@@ -18,6 +18,7 @@ from traceprof.recording.machine.host import has_rdma
 from traceprof.recording.processes.injection import child_environment
 from traceprof.recording.processes.orphans import (
     become_subreaper,
+    code_behind,
     end_processes_with,
     is_alive,
     wait_for_program,
@@ -145,9 +146,9 @@ class _NsysRun:
         """Return the exit code; a program that has outlived nsys is waited for."""
         pid = int(self._marker.read_text() or 0)
         if not pid or not is_alive(pid):
-            return code
+            return code_behind(code, pid, self._program, self._folder)
         self._request.say("nsys has ended before the program, which goes on without it")
-        own_code = wait_for_program(pid, self._program)
+        own_code = wait_for_program(pid, self._program, self._folder)
         return code if own_code is None else own_code
 
     @property

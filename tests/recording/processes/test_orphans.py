@@ -1,0 +1,25 @@
+"""Programs that a profiler left behind when it ended."""
+
+import signal
+import subprocess
+
+import pytest
+
+from traceprof.recording.processes.orphans import wait_for_program
+from traceprof.recording.processes.program import Program
+
+# A launcher that, as that of nsys, says 1 of whatever is no success, and its program.
+LAUNCHER = "sh -c 'trap \"exit 1\" TERM; echo $$; while :; do :; done'; exit 1"
+
+
+@pytest.mark.parametrize(("has_said", "code"), [(True, 1), (False, 128 + signal.SIGTERM)])
+def test_a_signal_that_a_profiler_kept_is_sent_and_an_end_in_order_is_no_kill(
+    tmp_path, has_said, code
+):
+    with subprocess.Popen(["sh", "-c", LAUNCHER], stdout=subprocess.PIPE, text=True) as launcher:
+        assert launcher.stdout is not None
+        pid = int(launcher.stdout.readline())
+        if has_said:
+            (tmp_path / f"end.{pid}.json").write_text("{}")
+        program = Program(n_interrupts=2)
+        assert wait_for_program(pid, program, tmp_path) == code
