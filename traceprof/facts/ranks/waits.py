@@ -49,7 +49,6 @@ def find_waits(ranks: Ranks) -> pd.DataFrame:
     return found[inside].reset_index(drop=True)
 
 
-@of_window
 def matches_in_step(ranks: Ranks) -> Matches:
     """Return the matches whose ranks were in step before the first of them came.
 
@@ -57,11 +56,16 @@ def matches_in_step(ranks: Ranks) -> Matches:
     times. Without messages.
     """
     matches = find_matches(ranks).collectives
-    waits = find_waits(ranks)
-    known = waits.loc[waits["is_in_step"], "match"].unique()
-    table = matches.table[matches.table.index.isin(known)]
+    table = matches.table[matches.table.index.isin(_in_step(ranks))]
     rows = matches.rows[matches.rows["match"].isin(table.index)].reset_index(drop=True)
     return Matches(matches.members, rows, table)
+
+
+@of_window
+def _in_step(ranks: Ranks) -> _Int64Array:
+    waits = find_waits(ranks)
+    found: _Int64Array = waits.loc[waits["is_in_step"], "match"].unique()
+    return found
 
 
 @fact
