@@ -6,12 +6,19 @@ import pytest
 
 
 @pytest.fixture
-def cuda():
-    return SimpleNamespace(
-        is_initialized=lambda: True,
-        memory_allocated=lambda: 2048,
-        memory_reserved=lambda: 4096,
-    )
+def known():
+    """Return what torch's allocator says of itself."""
+    return {
+        "allocated_bytes": {"all": {"current": 2048}},
+        "reserved_bytes": {"all": {"current": 4096}},
+        "num_alloc_retries": 0,
+        "num_device_alloc": 0,
+    }
+
+
+@pytest.fixture
+def cuda(known):
+    return SimpleNamespace(is_initialized=lambda: True, memory_stats_as_nested_dict=lambda: known)
 
 
 def torch_with(cuda, version):
@@ -44,6 +51,19 @@ def test_gpu_memory_is_noted_at_every_step(runtime, cuda):
         ("metric:torch_reserved_bytes", 4096),
     ]
     assert marks(runtime) == 2 * per_step  # before the first step and after it
+
+
+def test_what_the_allocator_had_to_do_is_noted_at_the_steps_that_have_any(runtime, cuda, known):
+    runtime("session").begin()
+    runtime("hook_sizes").install(torch_with(cuda, "12.4"))
+    steps = runtime("steps")
+    for retries in (0, 2, 2, 3):
+        known["num_alloc_retries"] = retries
+        steps.passing(may_train=True)
+        steps.begin_optimizer(1)
+        steps.end_optimizer(1)
+    noted = [value for name, value in marks(runtime) if name == "metric:torch_alloc_retries"]
+    assert noted == [2, 3]
 
 
 def test_a_gpu_that_the_program_has_not_touched_stays_untouched(runtime, cuda):

@@ -37,7 +37,7 @@ def _trace() -> Trace:
 
 
 def test_the_overview_holds_names_and_knows_how_much_it_stands_for() -> None:
-    head = _head(TimelineStore(_trace()).overview())
+    head = _head(TimelineStore(_trace()).overview)
     assert head["n_events"] == 20_001
     assert "gemm" in head["name_templates"]
     assert head["loaded"][0] <= 0

@@ -51,7 +51,7 @@ def add_routes(app: Flask, panes: Sequence[Pane]) -> None:
 
     @app.get("/data/<int:place>/overview")
     def overview(place: int) -> Response:
-        return _binary(pane_of(place).store.overview())
+        return _binary(pane_of(place).store.overview)
 
     @app.get("/data/<int:place>/view")
     def view(place: int) -> Response:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import replace
+from functools import cached_property
 from typing import Any, Final
 
 from traceprof.model.trace import Trace
@@ -41,8 +42,9 @@ class TimelineStore:
             "view": [0, self.duration_ns],
         }
 
+    @cached_property
     def overview(self) -> bytes:
-        """Return the whole trace, coarsely, with names, samples and all that a page must know."""
+        """The whole trace, coarsely, with names, samples and all that a page must know."""
         window = TimeWindow(0, self.duration_ns + 1)
         everything = range(len(self.lanes.groups))
         groups, slice_head = self._cut(window, OVERVIEW_WIDTH, everything)

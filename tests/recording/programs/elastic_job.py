@@ -54,14 +54,14 @@ class Agent:
 
 
 class _Job:
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
+    def __init__(self, folder: Path, tool: str) -> None:
+        self.folder, self.tool = folder, tool
         self.port = _free_port()
         self.agents: list[Agent] = []
 
     def start(self) -> Agent:
         command = [
-            *(sys.executable, "-m", "traceprof", "record", "--with", "torch"),
+            *(sys.executable, "-m", "traceprof", "record", "--with", self.tool),
             *("-o", f"{self.folder}/run/", "--", sys.executable, "-m", "torch.distributed.run"),
             *("--nnodes=1:2", "--nproc-per-node=1", "--local-addr=127.0.0.1"),
             *("--monitor-interval=0.1", "--rdzv-backend=c10d", "--rdzv-id=job"),
@@ -110,9 +110,9 @@ class _Job:
             time.sleep(0.02)
 
 
-def run_elastic_job(folder: Path) -> Printed:
+def run_elastic_job(folder: Path, tool: str) -> Printed:
     """Record the job into ``folder``/run, and return what the program printed."""
-    job = _Job(folder)
+    job = _Job(folder, tool)
     try:
         job.start()
         job.wait_for_store()
@@ -129,21 +129,34 @@ def run_elastic_job(folder: Path) -> Printed:
         codes = job.end()
     finally:
         for agent in job.agents:
-            agent.process.kill()
+            agent.process.terminate()
     return _printed([line for agent in job.agents for line in agent.lines], codes)
 
 
 def _kill_node(agent: Agent) -> None:
-    """Kill an agent and its workers at once, as a node that is lost does; not its recorder."""
-    (launcher,) = _children(agent.process.pid)
-    workers = _children(launcher)
-    assert workers
-    for pid in (launcher, *workers):
+    """Kill an agent and its workers at once, as a node that is lost does; not what records it."""
+    pids = [pid for pid in _descendants(agent.process.pid) if _is_of_program(pid)]
+    assert len(pids) > 1
+    for pid in pids:
         os.kill(pid, signal.SIGKILL)
 
 
+def _descendants(pid: int) -> list[int]:
+    found = _children(pid)
+    return found + [below for child in found for below in _descendants(child)]
+
+
+def _is_of_program(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/exe").samefile(sys.executable)
+    except OSError:
+        return False  # it has ended
+
+
 def _children(pid: int) -> list[int]:
-    return list(map(int, Path(f"/proc/{pid}/task/{pid}/children").read_text().split()))
+    """Return the processes that any thread of a process has started."""
+    told = [path.read_text() for path in Path(f"/proc/{pid}/task").glob("*/children")]
+    return [int(text) for text in " ".join(told).split()]
 
 
 def _printed(lines: list[str], codes: list[int]) -> Printed:

@@ -23,7 +23,7 @@ SLACK_S = 0.1  # a busy machine may stop the program between a range and its loo
 def job(tmp_path_factory):
     require("torch")
     folder = tmp_path_factory.mktemp("elastic")
-    return folder / "run", run_elastic_job(folder)
+    return folder / "run", run_elastic_job(folder, "torch")
 
 
 @pytest.fixture(scope="module")

@@ -17,6 +17,7 @@ from traceprof.formats import open_trace
 from traceprof.model.intervals import Int64Array
 from traceprof.model.parts import PARTS
 from traceprof.model.window import TimeWindow
+from traceprof.render.timeline import samples
 from traceprof.render.timeline.channels import Channel, Lanes
 from traceprof.render.timeline.condense import condense_channel, condense_until
 from traceprof.render.timeline.events import MAX_LINES, Events, merge_overlapping
@@ -193,6 +194,21 @@ def test_too_many_metrics_are_counted() -> None:
     series, notes = sample_series(trace, trace.span)
     assert len(series) == 6
     assert notes == ["3 more metrics were sampled: not drawn"]
+
+
+def test_all_series_together_are_bounded_and_it_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(samples, "MAX_POINTS_TOGETHER", 48)
+    builder = TraceBuilder()
+    for source in range(4):
+        for at in range(30 if source else 7):
+            builder.sample("load", at, float((-1) ** at * at), source=f"gpu {source}")
+    trace = builder.build(span=(0, 30))
+    series, notes = sample_series(trace, trace.span)
+    assert [len(one.values) for one in series] == [7, 12, 12, 12]
+    assert [one.values.max() for one in series] == [6, 28, 28, 28]
+    assert notes == [
+        "3 time series have more than 12 points: drawn by the extremes of equal stretches"
+    ]
 
 
 def test_counters_are_drawn_as_rates() -> None:

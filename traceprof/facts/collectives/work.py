@@ -100,7 +100,8 @@ def are_in_window(ranks: Ranks) -> npt.NDArray[np.bool_]:
 
 @fact
 def _of_all_ranks(ranks: Ranks) -> pd.DataFrame:
-    parts = [find_collectives(part).assign(part=i) for i, part in enumerate(ranks)]
+    # Not asked as facts of the ranks: the command would keep them beside what it makes of them.
+    parts = [own.assign(part=i) for i, own in enumerate(ranks.each(find_collectives))]
     filled = [part for part in parts if len(part)] or parts[:1]
     if len(filled) == 1:
         return filled[0]

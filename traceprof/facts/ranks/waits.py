@@ -7,6 +7,7 @@ are in step once a collective of all of them has released them: before, nobody k
 from __future__ import annotations
 
 from collections.abc import Mapping
+from itertools import pairwise
 from typing import Any, Final
 
 import numpy as np
@@ -48,7 +49,6 @@ def find_waits(ranks: Ranks) -> pd.DataFrame:
     return found[inside].reset_index(drop=True)
 
 
-@of_window
 def matches_in_step(ranks: Ranks) -> Matches:
     """Return the matches whose ranks were in step before the first of them came.
 
@@ -56,11 +56,16 @@ def matches_in_step(ranks: Ranks) -> Matches:
     times. Without messages.
     """
     matches = find_matches(ranks).collectives
-    waits = find_waits(ranks)
-    known = waits.loc[waits["is_in_step"], "match"].unique()
-    table = matches.table[matches.table.index.isin(known)]
+    table = matches.table[matches.table.index.isin(_in_step(ranks))]
     rows = matches.rows[matches.rows["match"].isin(table.index)].reset_index(drop=True)
     return Matches(matches.members, rows, table)
+
+
+@of_window
+def _in_step(ranks: Ranks) -> _Int64Array:
+    waits = find_waits(ranks)
+    found: _Int64Array = waits.loc[waits["is_in_step"], "match"].unique()
+    return found
 
 
 @fact
@@ -138,11 +143,10 @@ def _syncs(matches: Matches, waits: pd.DataFrame) -> dict[str, Any]:
             "release_ns": by_match["last_start_ns"].first(),
             "begin_ns": by_match["start_ns"].min(),
             "holds": together.reindex(by_match["member"].first().index),
-            "ranks": by_match["member"].agg(frozenset),
         }
     )
     places: dict[frozenset[int], list[int]] = {}
-    for place, group in enumerate(table["ranks"].tolist()):
+    for place, group in enumerate(_members_by_match(waits)):
         places.setdefault(group, []).append(place)
     groups = {group: np.array(own, np.int64) for group, own in places.items()}
     above = _groups_above(list(groups))
@@ -173,6 +177,14 @@ def _syncs(matches: Matches, waits: pd.DataFrame) -> dict[str, Any]:
         "sync_ns": last[of_row],
         "is_in_step": in_step[of_row],
     }
+
+
+def _members_by_match(waits: pd.DataFrame) -> list[frozenset[int]]:
+    """Return the ranks of each match, in the order in which the matches come."""
+    number, matches = pd.factorize(waits["match"].to_numpy())
+    members = waits["member"].to_numpy()[np.argsort(number, kind="stable")].tolist()
+    ends = np.cumsum(np.bincount(number, minlength=len(matches))).tolist()
+    return [frozenset(members[a:b]) for a, b in pairwise([0, *ends])]
 
 
 _NEVER: Final = int(np.iinfo(np.int64).max)

@@ -15,12 +15,15 @@ from traceprof.model.intervals import Int64Array
 from traceprof.model.trace import Trace
 from traceprof.model.window import TimeWindow
 from traceprof.render.escape import plain_text
+from traceprof.units import format_count
 
-__all__ = ["MAX_METRICS", "SampleSeries", "sample_series", "thin_out"]
+__all__ = ["MAX_METRICS", "MAX_POINTS_TOGETHER", "SampleSeries", "sample_series", "thin_out"]
 
 MAX_METRICS: Final = 6
 MAX_SERIES: Final = 16
 MAX_POINTS: Final = 60_000
+MAX_POINTS_TOGETHER: Final = 240_000
+"""How many points all series of a page have at most: about 2 MB of it."""
 _CUMULATED_BYTES: Final = re.compile(r"^((?:\w+_)?)bytes_(sent|received)$")
 
 
@@ -45,22 +48,28 @@ def sample_series(trace: Trace, window: TimeWindow) -> tuple[Sequence[SampleSeri
     notes = []
     if (metrics > 0).sum() > len(drawn):
         notes.append(f"{(metrics > 0).sum() - len(drawn)} more metrics were sampled: not drawn")
-    series: list[SampleSeries] = []
+    found: list[tuple[str, str, pd.DataFrame]] = []
     n_left_out = 0
     for metric in drawn:
         own = samples[samples["metric"] == metric]
         grouped = list(own.groupby("source", observed=True))
         n_left_out += max(0, len(grouped) - MAX_SERIES)
-        series += [
-            _series(str(metric), str(source), rows, window.start_ns)
-            for source, rows in grouped[:MAX_SERIES]
-        ]
+        found += [(str(metric), str(source), rows) for source, rows in grouped[:MAX_SERIES]]
     if n_left_out:
         notes.append(f"{n_left_out} more sources of these metrics: not drawn")
-    return series, notes
+    most = min(MAX_POINTS, MAX_POINTS_TOGETHER // max(1, len(found)))
+    n_thinned = sum(len(rows) > most for _, _, rows in found)
+    if n_thinned:
+        notes.append(
+            f"{n_thinned} time series have more than {format_count(most)} points: drawn by the "
+            "extremes of equal stretches"
+        )
+    return [_series(*one, window.start_ns, most) for one in found], notes
 
 
-def _series(metric: str, source: str, rows: pd.DataFrame, origin_ns: int) -> SampleSeries:
+def _series(
+    metric: str, source: str, rows: pd.DataFrame, origin_ns: int, max_points: int
+) -> SampleSeries:
     times, values = (
         rows["start_ns"].to_numpy() - origin_ns,
         rows["value"].to_numpy(np.float64, copy=True),
@@ -69,7 +78,7 @@ def _series(metric: str, source: str, rows: pd.DataFrame, origin_ns: int) -> Sam
     rate_name = _rate_name(metric)
     if rate_name:
         metric, values = rate_name, _rates(times, values)
-    kept = thin_out(values, MAX_POINTS)
+    kept = thin_out(values, max_points)
     return SampleSeries(plain_text(metric, 60), plain_text(source, 60), times[kept], values[kept])
 
 

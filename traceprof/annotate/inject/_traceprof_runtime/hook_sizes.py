@@ -4,6 +4,10 @@ import functools
 
 from . import session, steps
 
+# Of the allocator, since the program began: it had to free what it kept, or asked the device.
+_COUNTERS = ("alloc_retries", "device_alloc")
+_counted = {}
+
 
 def install(torch):
     """Measure at the making of optimizers and of DDP, and at every step."""
@@ -37,7 +41,15 @@ def _synchronised(module):
 
 
 def _measure_memory(torch, _number):
-    if session.active and torch.cuda.is_initialized():
-        emitter = session.emitter()
-        emitter.mark("metric:torch_allocated_bytes", torch.cuda.memory_allocated())
-        emitter.mark("metric:torch_reserved_bytes", torch.cuda.memory_reserved())
+    if not session.active or not torch.cuda.is_initialized():
+        return
+    emitter = session.emitter()
+    known = torch.cuda.memory_stats_as_nested_dict()
+    for name in ("allocated", "reserved"):
+        n_bytes = known.get(name + "_bytes", {}).get("all", {}).get("current", 0)
+        emitter.mark("metric:torch_%s_bytes" % name, n_bytes)
+    for name in _COUNTERS:
+        count = known.get("num_" + name, 0)
+        if count > _counted.get(name, 0):
+            emitter.mark("metric:torch_" + name, count)
+            _counted[name] = count
