@@ -6,6 +6,7 @@ Measure from a small process: a child's peak memory starts from its parent's.
 from __future__ import annotations
 
 import os
+import sqlite3
 import statistics
 import subprocess
 import tempfile
@@ -14,7 +15,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-__all__ = ["CommandError", "Cost", "environment_of", "measure", "median"]
+__all__ = ["CommandError", "Cost", "environment_of", "events_of", "measure", "median"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,6 +29,17 @@ class Cost:
 
 class CommandError(Exception):
     """A command that could not be measured; its text is the last line that it wrote."""
+
+
+def events_of(trace: Path) -> int:
+    """Return how many rows the tables of events of an nsys export have."""
+    database = sqlite3.connect(f"file:{trace}?mode=ro&immutable=1", uri=True)
+    tables = {name for (name,) in database.execute("SELECT name FROM sqlite_master")}
+    kinds = ("KERNEL", "RUNTIME", "MEMCPY", "MEMSET", "SYNCHRONIZATION")
+    events = {f"CUPTI_ACTIVITY_KIND_{kind}" for kind in kinds} | {"NVTX_EVENTS"}
+    return sum(
+        database.execute(f"SELECT count(*) FROM {table}").fetchone()[0] for table in tables & events
+    )
 
 
 def environment_of(checkout: Path) -> dict[str, str]:

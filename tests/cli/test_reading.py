@@ -10,8 +10,13 @@ from pathlib import Path
 
 import pytest
 
+from tests.render.timeline.tasks import two_ranks
 from tests.requirements import ROOT
+from traceprof.analysis.advice.findings import RULES
 from traceprof.cli.reading import Reading, end_reading, told_while_reading
+from traceprof.model.progress import PROGRESS
+from traceprof.model.ranks import Ranks
+from traceprof.session.run import run_of
 
 
 class Terminal(io.StringIO):
@@ -51,6 +56,23 @@ def test_what_is_not_known_or_read_by_now_has_its_time(
     line, _ = _reading(tmp_path, counts)
     counts[0] = counted
     assert line.words(7.2) == f"traceprof: run.sqlite{words}"
+
+
+def test_what_is_measured_has_its_rate_and_time_left(tmp_path: Path) -> None:
+    counts: list[int | None] = [0]
+    line, _ = _reading(tmp_path, counts)
+    counts[0] = 5_000_000
+    PROGRESS.begin(40)
+    assert line.words(3.0) == "traceprof: run.sqlite is read, measuring, 3 s"
+    for _ in range(10):
+        PROGRESS.advance()
+    words = "traceprof: run.sqlite is read, 10 of 40 parts measured, 2.0/s, 15.00 s left"
+    assert line.words(8.0) == words
+
+
+def test_every_part_of_a_page_is_counted() -> None:
+    run_of(Ranks.of(two_ranks())).answers(("findings", "breakdown"))
+    assert PROGRESS.done == PROGRESS.total == len(RULES) + 2
 
 
 def test_nobody_who_looks_elsewhere_is_told(

@@ -132,3 +132,10 @@ def test_pairs_that_would_fill_memory_are_refused() -> None:
     others = np.arange(3_000)
     with pytest.raises(TraceError, match=r"9000000 pairs.*--window"):
         overlapping_pairs(starts, ends, others, others + 1)
+
+
+def test_union_lengths_of_instants_that_span_all_that_there_is() -> None:
+    far = 1 << 61
+    keys, starts = [0, 0, 5, 5], [0, 10, far, 3]
+    ends = [20, far, far + 7, 4]
+    assert union_lengths(keys, starts, ends, 6).tolist() == [far, 0, 0, 0, 0, 8]

@@ -33,7 +33,7 @@ class Analysis:
     Either ``of_rank`` measures one rank (whose results combine as the columns of ``spec`` are
     declared), or ``of_ranks`` all together, where ranks must be compared. ``finish`` sees the
     measures of all ranks: it computes what derives from them, puts rows in order and says what
-    must be read with them.
+    must be read with them. ``n_parts``: what it counts of itself (`PROGRESS`), and one for its end.
     """
 
     name: str
@@ -45,6 +45,7 @@ class Analysis:
     of_rank: Callable[[Trace], Result] | None = None
     of_ranks: Callable[[Ranks], Result] | None = None
     finish: Callable[[Result], Result] = _as_it_is
+    n_parts: int = 1
 
     @property
     def tables(self) -> frozenset[str]:

@@ -6,6 +6,7 @@ Where it does not, and once the file has been read, the line says how long it ha
 
 from __future__ import annotations
 
+import math
 import sys
 import threading
 import time
@@ -39,6 +40,7 @@ class Reading:
         self._ended = threading.Event()
         self._writing = threading.Lock()
         self._is_shown = False
+        self._measuring_since_s = math.inf
 
     def words(self, taken_s: float) -> str:
         """Return what the line says after ``taken_s`` seconds."""
@@ -47,13 +49,26 @@ class Reading:
         counted = self._read_bytes()
         done = 0 if counted is None else counted - self._begun_bytes
         if done >= self._n_bytes:
-            return f"traceprof: {self._name} is read, measuring, {taken_s:.0f} s"
+            return f"traceprof: {self._name} is read, {self._measuring(taken_s)}"
         if done <= 0:
             return f"traceprof: {self._name}, {taken_s:.0f} s"
         rate = done / taken_s
         left = format_duration(round((self._n_bytes - done) / rate * NS_PER_S))
         share = 100 * done // self._n_bytes
         return f"traceprof: {self._name}, {share} % read, {format_bytes(rate)}/s, {left} left"
+
+    def _measuring(self, taken_s: float) -> str:
+        """Return how far the questions are answered that are asked of the trace."""
+        from traceprof.model.progress import PROGRESS
+        from traceprof.units import NS_PER_S, format_duration
+
+        self._measuring_since_s = min(self._measuring_since_s, taken_s)
+        spent_s = taken_s - self._measuring_since_s
+        if not PROGRESS.done or not spent_s:
+            return f"measuring, {taken_s:.0f} s"
+        rate = PROGRESS.done / spent_s
+        left = format_duration(round((PROGRESS.total - PROGRESS.done) / rate * NS_PER_S))
+        return f"{PROGRESS.done} of {PROGRESS.total} parts measured, {rate:.1f}/s, {left} left"
 
     def run(self) -> None:
         """Show the line until it is ended, the first time after two seconds."""

@@ -145,6 +145,8 @@ def _taken(column: pd.Series, place: _Int64Array) -> _Int64Array:
     values = column.to_numpy(np.int64)
     if not len(values):
         return np.full(len(place), ABSENT, np.int64)
+    if not len(place) or int(place.min()) >= 0:
+        return values[place]
     return np.where(place >= 0, values[np.maximum(place, 0)], ABSENT)
 
 

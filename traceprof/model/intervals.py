@@ -90,6 +90,8 @@ class Intervals:
         return int((self.ends - self.starts).sum())
 
     def __or__(self, other: Intervals) -> Intervals:
+        if not len(self) or not len(other):
+            return self if len(self) else other
         return Intervals.union_of(
             np.concatenate((self.starts, other.starts)), np.concatenate((self.ends, other.ends))
         )
@@ -170,23 +172,32 @@ def union_lengths(
     are measured in one sorted sweep: O(n log n), however many keys there are.
     """
     key, first, last = (np.asarray(values, np.int64) for values in (keys, starts, ends))
-    order = np.lexsort((first, key))
-    key, first, last = key[order], first[order], last[order]
     if not len(key):
         return np.zeros(n_keys, np.int64)
-    # The furthest end so far within a key: the keys come in order, so that the ends of an earlier
-    # one never count. Their ranks instead of the instants: key times ns would overflow.
-    by_end = np.argsort(last, kind="stable")
-    rank = np.empty(len(last), np.int64)
-    rank[by_end] = np.arange(len(last))
-    furthest = np.maximum.accumulate(key * len(last) + rank) % len(last)
-    reach = last[by_end][furthest]
+    order = np.lexsort((first, key))
+    key, first, last = key[order], first[order], last[order]
+    reach = _furthest(key, last)
     opens = np.concatenate(([True], key[1:] != key[:-1]))
     covered = np.concatenate(([0], reach[:-1]))
     begin = np.where(opens, first, np.maximum(first, covered))
     sums = np.concatenate(([0], np.cumsum(np.maximum(last - begin, 0))))
     edges = np.searchsorted(key, np.arange(n_keys + 1))
     return np.asarray(np.diff(sums[edges]), np.int64)
+
+
+def _furthest(keys: Int64Array, ends: Int64Array) -> Int64Array:
+    """Return the furthest end so far among those with the same key; the keys ascend."""
+    least, n_instants = int(ends.min()), int(ends.max()) - int(ends.min()) + 1
+    if (int(keys[-1]) + 1) * n_instants <= _LAST:
+        # The keys come in order, so that the ends of an earlier one never count.
+        shift = keys * n_instants - least
+        return np.asarray(np.maximum.accumulate(ends + shift) - shift, np.int64)
+    # Key times ns would overflow: the ranks of the instants do not.
+    by_end = np.argsort(ends, kind="stable")
+    rank = np.empty(len(ends), np.int64)
+    rank[by_end] = np.arange(len(ends))
+    furthest = np.maximum.accumulate(keys * len(ends) + rank) % len(ends)
+    return np.asarray(ends[by_end][furthest], np.int64)
 
 
 def nesting_depth(starts: Int64Array, ends: Int64Array) -> Int64Array:

@@ -19,6 +19,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Final
 
 import numpy as np
@@ -34,7 +35,7 @@ PARTS: Final = (*BUSY_PARTS, IDLE)
 """The five parts, in the order in which they claim time."""
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(frozen=True, eq=False)
 class DeviceTime:
     """When a device did what: the unions C, N, X and M."""
 
@@ -49,12 +50,12 @@ class DeviceTime:
         none = Intervals.empty()
         return cls(none, none, none, none)
 
-    @property
+    @cached_property
     def kernel(self) -> Intervals:
         """When a kernel ran, of compute or of communication."""
         return self.compute | self.communication
 
-    @property
+    @cached_property
     def busy(self) -> Intervals:
         """When anything ran."""
         return self.kernel | self.transfer | self.device_memory

@@ -16,7 +16,7 @@ from traceprof.model.steps import Steps
 from traceprof.model.tables import ABSENT, TABLES, Table, empty_table, make_table, sort_order
 from traceprof.model.window import TimeWindow
 
-__all__ = ["DEVICE_TABLES", "RowsOf", "Trace", "TraceInfo", "make_trace"]
+__all__ = ["DEVICE_TABLES", "RowsOf", "Trace", "TraceInfo", "make_trace", "rows_where"]
 
 DEVICE_TABLES = ("kernels", "copies")
 """The tables whose rows occupy a device."""
@@ -244,32 +244,49 @@ def _span_of(frames: Mapping[str, pd.DataFrame]) -> TimeWindow:
 def _clip(frame: pd.DataFrame, window: TimeWindow, table: Table) -> tuple[pd.DataFrame, RowsOf]:
     """Return the rows of ``frame`` inside ``window``, clipped, and which these are."""
     starts = frame["start_ns"].to_numpy()
+    first, last = map(int, np.searchsorted(starts, [window.start_ns, window.end_ns]))
     if not table.has_spans:
-        first, last = np.searchsorted(starts, [window.start_ns, window.end_ns])
-        return _rows(frame, slice(int(first), int(last)))
-    ends = frame["end_ns"].to_numpy()
-    inside = window.overlaps(starts, ends)
-    found = _rows_where(inside)
-    cut, found = _rows(frame, found)
-    starts, ends = starts[found], ends[found]
-    new_starts = np.maximum(starts, window.start_ns)
-    new_ends = np.minimum(ends, window.end_ns)
-    if np.array_equal(starts, new_starts) and np.array_equal(ends, new_ends):
+        return _rows(frame, slice(first, last))
+    # Rows stand by their start: all that begin in a window are inside, and some that began before.
+    before = np.flatnonzero(frame["end_ns"].to_numpy()[:first] > window.start_ns)
+    if not window.duration_ns:
+        before = before[:0]
+    rows: RowsOf = slice(first - len(before), last)
+    if len(before) and before[0] != first - len(before):
+        rows = np.append(before, np.arange(first, last))
+    cut, found = _rows(frame, rows)
+    return _cut_rows(cut, found, window, table, len(before))
+
+
+def _cut_rows(
+    cut: pd.DataFrame, found: RowsOf, window: TimeWindow, table: Table, n_before: int
+) -> tuple[pd.DataFrame, RowsOf]:
+    """Return the rows ``cut`` clipped to the window, before which the first few of them began."""
+    starts, ends = cut["start_ns"].to_numpy(), cut["end_ns"].to_numpy()
+    changed: dict[str, npt.NDArray[np.int64]] = {}
+    if n_before:
+        changed["start_ns"] = starts.copy()
+        changed["start_ns"][:n_before] = window.start_ns
+    if int(ends.max(initial=window.end_ns)) > window.end_ns:
+        changed["end_ns"] = np.minimum(ends, window.end_ns)
+    if not changed:
         return cut, found
-    changed = {
-        column: _pro_rata(cut[column].to_numpy(), (starts, ends), (new_starts, new_ends))
-        for column in table.pro_rata
-    }
-    cut = cut.assign(start_ns=new_starts, end_ns=new_ends, **changed)
+    new_starts, new_ends = changed.get("start_ns", starts), changed.get("end_ns", ends)
+    for column in table.pro_rata:
+        whole = cut[column].to_numpy()
+        changed[column] = _pro_rata(whole, (starts, ends), (new_starts, new_ends))
+    cut = cut.assign(**changed)
     # Rows that began before the window begin together now: the longer comes first.
-    order = sort_order(cut, table)
+    n_first = int(np.searchsorted(new_starts, window.start_ns, side="right"))
+    order = sort_order(cut.iloc[:n_first], table) if n_before else None
     if order is None:
         return cut, found
-    numbers = np.arange(len(frame))[found]
-    return cut.iloc[order].reset_index(drop=True), numbers[order]
+    places = np.arange(len(cut))
+    places[:n_first] = order
+    return cut.iloc[places].reset_index(drop=True), _rows_of_rows(found, places)
 
 
-def _rows_where(inside: npt.NDArray[np.bool_]) -> RowsOf:
+def rows_where(inside: npt.NDArray[np.bool_]) -> RowsOf:
     """Return the rows that are inside: a slice where nothing lies between them."""
     rows = np.flatnonzero(inside)
     if len(rows) == len(inside):

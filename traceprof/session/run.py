@@ -19,6 +19,7 @@ from traceprof.facts.steps.find import STEP_TABLES, has_named_steps
 from traceprof.formats import reads_parts
 from traceprof.formats.base import LAUNCHING_TABLES, WINDOWED_TABLES
 from traceprof.formats.runs.files import is_run
+from traceprof.model.progress import PROGRESS
 from traceprof.model.ranks import Ranks
 from traceprof.model.results import Note, Result
 from traceprof.model.tables import TABLES
@@ -276,9 +277,11 @@ class Run:
         ranks = self._source.within(self._window, _Needs.of(analyses))
         results: dict[str, Result] = {}
         missing: dict[str, str] = {}
+        PROGRESS.begin(sum(analysis.n_parts for analysis in analyses))
         for analysis in analyses:
             try:
                 results[analysis.name] = run_analysis(analysis, ranks)
+                PROGRESS.advance()
             except NotRecordedError as error:
                 if strict:
                     raise

@@ -1,7 +1,12 @@
+import re
+
 import pandas as pd
 import pytest
 
 from traceprof.facts.names.ranges import (
+    are_decorated,
+    are_matched,
+    codes_containing,
     common_categories,
     plain_categories,
     plain_name,
@@ -66,3 +71,37 @@ def test_what_pyprof_writes_is_told_as_the_function() -> None:
         "x",
     ]
     assert plain_name("{'mod': 1}") == "{'mod': 1}"
+
+
+_DECORATED_NAMES = pd.Index(
+    [
+        "aten::mm, op_id = 12",
+        "aten::mm, op_id = 7",
+        "aten::mm, seq = 41, op_id = 8, sizes = [[2, 3]]",
+        "aten::mm, seq = 42, op_id = 9",
+        "aten::mm",
+        "step 12",
+        "layer, op_id = 1 of 2",
+        "opt_id = 12",
+    ],
+    dtype=object,
+)
+
+
+@pytest.mark.parametrize(
+    "pattern",
+    [r", (seq|op_id) = \d+", r"^aten::mm$", r"= \d+$", r"op_id = 1", r"\d\d$", r"[0-9]{2}", "mm"],
+)
+def test_names_that_differ_in_a_decoration_are_matched_as_each_by_itself(pattern: str) -> None:
+    expected = [re.search(pattern, name) is not None for name in _DECORATED_NAMES]
+    assert are_matched(_DECORATED_NAMES, re.compile(pattern)).tolist() == expected
+
+
+def test_words_with_numbers_are_found_in_names_that_differ_in_them_alone() -> None:
+    assert codes_containing(_DECORATED_NAMES, ["op_id = 12"]).tolist() == [0]
+    assert codes_containing(_DECORATED_NAMES, ["OP_ID"]).tolist() == [0, 1, 2, 3, 6]
+
+
+def test_a_name_is_decorated_where_its_plain_name_is_another() -> None:
+    expected = [plain_name(name) != name for name in _DECORATED_NAMES]
+    assert are_decorated(_DECORATED_NAMES).tolist() == expected

@@ -96,12 +96,13 @@ class Pieces:
     def _of_either(self, of_kernels: Any, of_copies: Any) -> npt.NDArray[Any]:
         """Return the values of the rows, of columns of both tables."""
         kernels, copies = np.asarray(of_kernels), np.asarray(of_copies)
-        is_copy = self.rows >= len(kernels)
-        found = np.zeros(len(self.rows), np.result_type(kernels, copies))
-        if len(kernels):
-            found[~is_copy] = kernels[self.rows[~is_copy]]
-        found[is_copy] = copies[self.rows[is_copy] - len(kernels)]
-        return found
+        if not len(kernels):
+            kernels = np.zeros(1, copies.dtype)  # for what is below 0
+            return np.concatenate((kernels, copies))[np.maximum(self.rows + 1, 0)]
+        rows = self.rows
+        if bool((rows < 0).any()):
+            rows = np.where(rows < 0, len(kernels) - 1, rows)
+        return np.concatenate((kernels, copies))[rows]
 
 
 @fact

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Final
+from typing import Any, Final, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -25,7 +25,14 @@ from traceprof.facts.cache import fact, of_window
 from traceprof.facts.gaps import CAUSES, find_gap_parts, find_gaps
 from traceprof.facts.host.lanes import Doing, Lanes, lanes_within
 from traceprof.facts.host.states import is_launch
-from traceprof.facts.idle.holders import BY, LAUNCHING, OTHER, chosen_pieces, pieces_of_parts
+from traceprof.facts.idle.holders import (
+    BY,
+    LAUNCHING,
+    OTHER,
+    Chosen,
+    chosen_pieces,
+    pieces_of_parts,
+)
 from traceprof.model.grouping import compact, rows_by_value, rows_by_values
 from traceprof.model.intervals import Intervals, union_lengths
 from traceprof.model.tables import ABSENT
@@ -34,6 +41,8 @@ from traceprof.model.trace import Trace
 __all__ = ["BY", "NOTHING", "OF_HOST", "Charges", "charged_by_host", "find_charges", "time_by_name"]
 
 _Int64Array = npt.NDArray[np.int64]
+_Columns: TypeAlias = tuple[npt.NDArray[Any], ...]
+"""gap, start_ns, end_ns, cause, name, operator, by"""
 
 NOTHING: Final = "(nothing recorded)"
 """Stands in tables and sentences for the time in which the host recorded nothing."""
@@ -135,57 +144,60 @@ def _times_of_processes(parts: pd.DataFrame) -> dict[int, Intervals]:
     }
 
 
-def _times(trace: Trace, parts: pd.DataFrame, chosen: _Int64Array, lanes: Lanes) -> pd.DataFrame:
+def _times(trace: Trace, parts: pd.DataFrame, chosen: Chosen, lanes: Lanes) -> pd.DataFrame:
     """Return the charges of all gaps, those in which no thread holds a device up included."""
-    part, starts, ends, name, operator, by = chosen
     every = find_gap_parts(trace)
     rest = every[~np.isin(every["cause"], [CAUSES.index(own) for own in OF_HOST])]
-    none = np.zeros(len(rest), np.int64)
-    mine = parts[["gap", "cause"]].to_numpy(np.int64)[part].T
-    theirs = rest[["gap", "start_ns", "end_ns", "cause"]].to_numpy(np.int64).T
-    columns = np.concatenate(
-        (
-            np.stack((mine[0], starts, ends, mine[1], name, operator, by)),
-            np.stack((*theirs, none - 1, none - 1, none)),
-        ),
-        axis=1,
-    )
-    return _framed(trace, _joined(columns[:, np.lexsort((columns[1], columns[0]))]), lanes)
+    theirs = (rest[own].to_numpy() for own in ("gap", "start_ns", "end_ns", "cause"))
+    none = np.full(len(rest), -1, np.int8)
+    columns = zip(_of_parts(parts, chosen), (*theirs, none, none, none + 1), strict=True)
+    whole = tuple(map(np.concatenate, columns))
+    order = np.lexsort((whole[1], whole[0]))
+    return _framed(trace, _joined(tuple(column[order] for column in whole)), lanes)
 
 
 def _running(trace: Trace, parts: pd.DataFrame, pieces: pd.DataFrame, lanes: Lanes) -> pd.DataFrame:
     runs = pieces[(pieces["doing"] == Doing.RUNS).to_numpy()]
-    gap, cause = parts[["gap", "cause"]].to_numpy(np.int64)[runs["part"].to_numpy()].T
-    columns = ("start_ns", "end_ns", "name", "operator")
-    starts, ends, name, operator = (runs[own].to_numpy(np.int64) for own in columns)
-    by = np.where(runs["is_own"].to_numpy(np.bool_), LAUNCHING, OTHER)
-    return _framed(trace, np.stack((gap, starts, ends, cause, name, operator, by)), lanes)
+    columns = ("part", "start_ns", "end_ns", "name", "operator")
+    by = np.where(runs["is_own"].to_numpy(), np.int8(LAUNCHING), np.int8(OTHER))
+    part, starts, ends, name, operator = (runs[own].to_numpy() for own in columns)
+    chosen = Chosen(part, starts, ends, name, operator, by)
+    return _framed(trace, _of_parts(parts, chosen), lanes)
 
 
-def _framed(trace: Trace, columns: _Int64Array, lanes: Lanes) -> pd.DataFrame:
+def _of_parts(parts: pd.DataFrame, chosen: Chosen) -> _Columns:
+    """Return the same with the gap and the cause of each part."""
+    part, starts, ends, name, operator, by = chosen
+    gap, cause = (parts[own].to_numpy()[part] for own in ("gap", "cause"))
+    return gap, starts, ends, cause, name, operator, by
+
+
+def _framed(trace: Trace, columns: _Columns, lanes: Lanes) -> pd.DataFrame:
     gap, starts, ends, cause, name, operator, by = columns
     names = pd.Index(["", *lanes.names], dtype=object)
+    small = np.min_scalar_type(-len(names) - 1)
     return pd.DataFrame(
         {
             "gap": compact(gap),
             "device": find_gaps(trace)["device"].to_numpy()[gap],
-            "start_ns": starts.copy(),  # or all columns stayed in memory
-            "end_ns": ends.copy(),
+            "start_ns": starts,
+            "end_ns": ends,
             "cause": pd.Categorical.from_codes(cause, pd.Index(CAUSES)),
-            "name": pd.Categorical.from_codes(name + 1, names),
-            "operator": pd.Categorical.from_codes(operator + 1, names),
+            "name": pd.Categorical.from_codes(name.astype(small) + small.type(1), names),
+            "operator": pd.Categorical.from_codes(operator.astype(small) + small.type(1), names),
             "by": pd.Categorical.from_codes(by, pd.Index(BY)),
         },
         copy=False,
     )
 
 
-def _joined(columns: _Int64Array) -> _Int64Array:
+def _joined(columns: _Columns) -> _Columns:
     """Return the columns with neighbours as one row that differ in nothing but their times."""
-    same = np.array([0, 3, 4, 5, 6])
-    alike = (columns[same, 1:] == columns[same, :-1]).all(axis=0)
-    opens = np.append(True, ~alike)[: columns.shape[1]]
-    joined = columns[:, opens]
-    closes = np.append(opens[1:], True)[: columns.shape[1]]
-    joined[2] = columns[2, closes]
-    return joined
+    gap, starts, ends, *others = columns
+    opens = np.ones(len(gap), np.bool_)
+    opens[1:] = gap[1:] != gap[:-1]
+    for own in others:
+        opens[1:] |= own[1:] != own[:-1]
+    first = np.flatnonzero(opens)
+    last = np.append(first[1:], len(gap))[: len(first)] - 1
+    return gap[first], starts[first], ends[last], *(own[first] for own in others)

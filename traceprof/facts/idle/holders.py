@@ -4,17 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Final, Self
+from typing import Any, Final, NamedTuple, Self
 
 import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
 from traceprof.facts.host.lanes import Doing, Lane, Lanes
-from traceprof.model.grouping import rows_by_value
+from traceprof.model.grouping import compact, rows_by_value
 from traceprof.model.intervals import Intervals, overlapping_pairs
 
-__all__ = ["BY", "LAUNCHING", "OTHER", "chosen_pieces", "pieces_of_parts"]
+__all__ = ["BY", "LAUNCHING", "OTHER", "Chosen", "chosen_pieces", "pieces_of_parts"]
 
 _Int64Array = npt.NDArray[np.int64]
 
@@ -38,7 +38,8 @@ def pieces_of_parts(parts: pd.DataFrame, lanes: Lanes) -> pd.DataFrame:
         process: _Parts.of(rows, starts, ends)
         for process, rows in rows_by_value(parts["process"]).items()
     }
-    found = [np.empty((7, 0), np.int64)]
+    none = np.empty(0, np.int64)
+    found = [(compact(none), none, none, *(compact(none) for _ in range(3)), none.astype(np.bool_))]
     for number, lane in enumerate(lanes.lanes):
         if lane.process not in of_processes:
             continue
@@ -46,20 +47,19 @@ def pieces_of_parts(parts: pd.DataFrame, lanes: Lanes) -> pd.DataFrame:
         place, piece = overlapping_pairs(starts[rows], ends[rows], lane.starts, lane.ends)
         part = rows[place]
         found.append(
-            np.stack(
-                (
-                    part,
-                    np.maximum(starts[part], lane.starts[piece]),
-                    np.minimum(ends[part], lane.ends[piece]),
-                    lane.name[piece],
-                    lane.operator[piece],
-                    np.full(len(part), number),
-                    thread[part] == lane.thread,
-                )
+            (
+                compact(part),
+                np.maximum(starts[part], lane.starts[piece]),
+                np.minimum(ends[part], lane.ends[piece]),
+                compact(lane.name)[piece],
+                compact(lane.operator)[piece],
+                np.full(len(part), number, np.min_scalar_type(-number - 1)),
+                thread[part] == lane.thread,
             )
         )
     names = ("part", "start_ns", "end_ns", "name", "operator", "lane", "is_own")
-    pieces = pd.DataFrame(dict(zip(names, np.concatenate(found, axis=1), strict=True)))
+    columns = map(np.concatenate, zip(*found, strict=True))
+    pieces = pd.DataFrame(dict(zip(names, columns, strict=True)), copy=False)
     return pieces.assign(doing=lanes.doing[pieces["name"].to_numpy()])
 
 
@@ -86,8 +86,22 @@ class _Parts:
         return np.sort(self.rows[first:last])
 
 
-def chosen_pieces(parts: pd.DataFrame, pieces: pd.DataFrame) -> _Int64Array:
-    """Return what is charged, in rows: part, start, end, name, operator (-1: none), place in `BY`.
+class Chosen(NamedTuple):
+    """What is charged, row by row: part, start, end, name and operator (-1: none), place in `BY`.
+
+    Of the smallest types that hold them: there are as many rows as launches.
+    """
+
+    part: npt.NDArray[Any]
+    start_ns: _Int64Array
+    end_ns: _Int64Array
+    name: npt.NDArray[Any]
+    operator: npt.NDArray[Any]
+    by: npt.NDArray[np.int8]
+
+
+def chosen_pieces(parts: pd.DataFrame, pieces: pd.DataFrame) -> Chosen:
+    """Return what is charged.
 
     It is looked for on an axis on which all parts stand one behind the other (``offset_ns``):
     there the gaps of several devices do not overlap. First what comes first takes its time, the
@@ -97,7 +111,7 @@ def chosen_pieces(parts: pd.DataFrame, pieces: pd.DataFrame) -> _Int64Array:
     starts, ends = parts["start_ns"].to_numpy(np.int64), parts["end_ns"].to_numpy(np.int64)
     lengths = ends - starts
     columns = ("part", "start_ns", "name", "operator", "is_own")
-    part, begin, name, operator, is_own = (pieces[own].to_numpy(np.int64) for own in columns)
+    part, begin, name, operator, is_own = (pieces[own].to_numpy() for own in columns)
     first = offset[part] + begin - starts[part]
     last = first + (pieces["end_ns"].to_numpy(np.int64) - begin)
     free = Intervals.single(0, int(lengths.sum()))
@@ -110,17 +124,17 @@ def chosen_pieces(parts: pd.DataFrame, pieces: pd.DataFrame) -> _Int64Array:
             np.maximum(first[row], free.starts[of_free]),
             np.minimum(last[row], free.ends[of_free]),
         )
-        by = np.where(is_own[row], LAUNCHING, OTHER)
-        found.append(np.stack((x0, x1, part[row], name[row], operator[row], by)))
+        by = np.where(is_own[row], np.int8(LAUNCHING), np.int8(OTHER))
+        found.append((compact(part[row]), x0, x1, name[row], operator[row], by))
         free = free - Intervals.union_of(first[rows], last[rows])
     row, of_free = overlapping_pairs(offset, offset + lengths, free.starts, free.ends)
     x0 = np.maximum(offset[row], free.starts[of_free])
     x1 = np.minimum(offset[row] + lengths[row], free.ends[of_free])
-    nothing, nobody = np.full(len(row), -1), np.zeros(len(row), np.int64)
-    found.append(np.stack((x0, x1, row, nothing, nothing, nobody)))
-    x0, x1, part, name, operator, by = np.concatenate(found, axis=1)
-    to_time = starts[part] - offset[part]
-    return np.stack((part, x0 + to_time, x1 + to_time, name, operator, by))
+    nothing = np.full(len(row), -1, np.int8)
+    found.append((compact(row), x0, x1, nothing, nothing, np.zeros(len(row), np.int8)))
+    part, x0, x1, name, operator, by = map(np.concatenate, zip(*found, strict=True))
+    to_time = (starts - offset)[part]
+    return Chosen(part, x0 + to_time, x1 + to_time, name, operator, by)
 
 
 def _layers(parts: pd.DataFrame, pieces: pd.DataFrame) -> Iterator[_Int64Array]:

@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
-from traceprof.facts.names.ranges import DECORATED, plain_categories
+from traceprof.facts.names.ranges import DECORATED, are_decorated, plain_categories
 from traceprof.model.steps import OWN_DOMAIN
 
 __all__ = ["PHASES", "PROFILER", "PROFILER_RANGES", "UNCLAIMED", "phase_of", "phases_of_ranges"]
@@ -96,12 +96,9 @@ def phase_of(name: str, domain: str) -> str | None:
 def phases_of_ranges(ranges: pd.DataFrame) -> npt.NDArray[np.int64]:
     """Return, for each range, the place of its phase in `PHASES`, -1 where it is none."""
     names, domains = ranges["name"].cat, ranges["domain"].cat
-    if len(ranges) < len(names.categories):
-        names = names.remove_unused_categories().cat
     plain, code = plain_categories(names.categories)
-    is_decorated = np.array(names.categories, object) != plain[code] if len(plain) else code > 0
     # A name's kind: its plain name, and whether anything was added to it.
-    kind = np.append(2 * code + is_decorated, -1)
+    kind = np.append(2 * code + are_decorated(names.categories), -1)
     n_domains = len(domains.categories) + 1
     pairs = kind[names.codes.to_numpy()] * n_domains + domains.codes.to_numpy()
     distinct, place = np.unique(pairs, return_inverse=True)

@@ -9,8 +9,9 @@ from __future__ import annotations
 import re
 import weakref
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from functools import wraps
-from typing import Any, Final, TypeVar
+from typing import Any, Final, Self, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -20,6 +21,7 @@ import pyarrow.compute as pc
 
 __all__ = [
     "DECORATED",
+    "are_decorated",
     "are_matched",
     "codes_containing",
     "common_categories",
@@ -52,6 +54,10 @@ _ONE_OF_MANY: Final = (
 DECORATED: Final = ", seq = 0"
 """Stands for any decoration: no rule about names looks at the numbers in it."""
 
+_NUMBER_OF_DECORATION: Final = r"(, (?:seq|op_id) = )\d+"
+_LOOKS_AT_NUMBERS: Final = re.compile(r"[0-9{]|\\d\\d")
+"""Patterns that may tell one number from another."""
+
 
 T = TypeVar("T")
 
@@ -83,12 +89,12 @@ def plain_name(name: str) -> str:
 
 def plain_names(names: pd.Series) -> pd.Categorical:
     """Return the plain names of a categorical column, sorted; each distinct one is read once."""
-    if len(names) < len(names.cat.categories):
-        names = names.cat.remove_unused_categories()
     distinct, codes = plain_categories(names.cat.categories)
-    return pd.Categorical.from_codes(
-        codes[names.cat.codes.to_numpy()], pd.Index(distinct, dtype=object)
-    )
+    place = codes[names.cat.codes.to_numpy()]
+    if len(names) < len(codes):
+        is_used = np.bincount(place, minlength=len(distinct)) > 0
+        distinct, place = distinct[is_used], (np.cumsum(is_used) - 1)[place]
+    return pd.Categorical.from_codes(place, pd.Index(distinct, dtype=object))
 
 
 def unnumbered_names(names: pd.Series) -> pd.Categorical:
@@ -102,18 +108,39 @@ def unnumbered_names(names: pd.Series) -> pd.Categorical:
     return pd.Categorical.from_codes(codes[plain.codes], pd.Index(distinct, dtype=object))
 
 
-@_once
 def plain_categories(names: pd.Index) -> tuple[npt.NDArray[np.object_], npt.NDArray[np.int64]]:
     """Return the distinct plain names among ``names``, sorted, and which of them each has."""
-    found = _as_arrow(names)
-    if found is None:
-        plain = np.array([plain_name(str(name)) for name in names], object)
+    distinct, codes, _ = _plain(names)
+    return distinct, codes
+
+
+def are_decorated(names: pd.Index) -> npt.NDArray[np.bool_]:
+    """Return which of ``names`` are not plain."""
+    return _plain(names)[2]
+
+
+@_once
+def _plain(
+    names: pd.Index,
+) -> tuple[npt.NDArray[np.object_], npt.NDArray[np.int64], npt.NDArray[np.bool_]]:
+    """Return the distinct plain names, sorted, which each has, and whether it differs from it."""
+    if _as_arrow(names) is None:
+        given = names.to_numpy(object)
+        plain, place = np.array([plain_name(str(name)) for name in names], object), None
     else:
-        bare = pc.replace_substring_regex(found, _PATTERN, "")
+        alike = _alike_at_their_end(names)
+        bare = pc.replace_substring_regex(alike.names, _PATTERN, "")
         bare = pc.replace_substring_regex(bare, _PYPROF, r"\1.\2")
-        plain = bare.to_numpy(zero_copy_only=False)
-    codes, distinct = pd.factorize(plain.astype(object), sort=True)
-    return np.asarray(distinct, object), np.asarray(codes, np.int64)
+        given, plain, place = _objects(alike.names), _objects(bare), alike.place
+    codes, distinct = pd.factorize(plain, sort=True)
+    codes, is_decorated = np.asarray(codes, np.int64), np.asarray(given != plain, np.bool_)
+    if place is not None:
+        codes, is_decorated = codes[place], is_decorated[place]
+    return np.asarray(distinct, object), codes, is_decorated
+
+
+def _objects(texts: Any) -> npt.NDArray[np.object_]:
+    return np.asarray(texts.to_numpy(zero_copy_only=False), object)
 
 
 @_once
@@ -148,17 +175,24 @@ def codes_containing(names: pd.Index, words: Sequence[str]) -> npt.NDArray[np.in
     if found is None:
         own = re.compile(pattern, re.IGNORECASE)
         return np.flatnonzero([own.search(str(name)) is not None for name in names])
-    matches = pc.match_substring_regex(found, pattern, ignore_case=True)
-    return np.flatnonzero(matches.to_numpy(zero_copy_only=False))
+    return np.flatnonzero(_matches(names, pattern, ignore_case=True))
 
 
 def are_matched(names: pd.Index, pattern: re.Pattern[str]) -> npt.NDArray[np.bool_]:
     """Return in which of ``names`` ``pattern`` is found."""
-    found = _as_ascii(names)
-    if found is None:
+    if _as_ascii(names) is None:
         return np.array([pattern.search(str(name)) is not None for name in names], np.bool_)
-    matches = pc.match_substring_regex(found, pattern.pattern)
-    return np.asarray(matches.to_numpy(zero_copy_only=False), np.bool_)
+    return _matches(names, pattern.pattern)
+
+
+def _matches(names: pd.Index, pattern: str, *, ignore_case: bool = False) -> npt.NDArray[np.bool_]:
+    """Return in which names a pattern is found; in names that differ in decorations alone, once."""
+    if _LOOKS_AT_NUMBERS.search(pattern):
+        found = pc.match_substring_regex(_as_arrow(names), pattern, ignore_case=ignore_case)
+        return np.asarray(found.to_numpy(zero_copy_only=False), np.bool_)
+    alike = _alike(names)
+    found = pc.match_substring_regex(alike.names, pattern, ignore_case=ignore_case)
+    return np.asarray(found.to_numpy(zero_copy_only=False)[alike.place], np.bool_)
 
 
 def numbers_in(names: pd.Index, pattern: re.Pattern[str]) -> npt.NDArray[np.int64]:
@@ -173,6 +207,39 @@ def numbers_in(names: pd.Index, pattern: re.Pattern[str]) -> npt.NDArray[np.int6
         return np.array(numbers, np.int64)
     texts = pc.struct_field(pc.extract_regex(found, pattern.pattern), [0])
     return np.asarray(pc.fill_null(texts.cast(pa.int64()), -1).to_numpy(), np.int64)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Alike:
+    """Distinct names, as Arrow has them, and which of them stands for each of many."""
+
+    names: Any
+    place: npt.NDArray[np.int64]
+
+    @classmethod
+    def of(cls, names: Any) -> Self:
+        encoded = names.dictionary_encode()
+        return cls(encoded.dictionary, encoded.indices.to_numpy().astype(np.int64))
+
+
+@_once
+def _alike_at_their_end(names: pd.Index) -> _Alike:
+    """Return the names with 0 for the number that a decoration at their end has."""
+    found = _as_arrow(names)
+    bare = pc.ascii_rtrim(found, characters="0123456789")
+    is_decorated = pc.and_(
+        pc.not_equal(bare, found),
+        pc.or_(pc.ends_with(bare, ", op_id = "), pc.ends_with(bare, ", seq = ")),
+    )
+    return _Alike.of(pc.if_else(is_decorated, pc.binary_join_element_wise(bare, "0", ""), found))
+
+
+@_once
+def _alike(names: pd.Index) -> _Alike:
+    """Return the names with 0 for the numbers that decorations have: see `DECORATED`."""
+    at_end = _alike_at_their_end(names)
+    alike = _Alike.of(pc.replace_substring_regex(at_end.names, _NUMBER_OF_DECORATION, r"\10"))
+    return _Alike(alike.names, alike.place[at_end.place])
 
 
 @_once

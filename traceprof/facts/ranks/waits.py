@@ -7,6 +7,7 @@ are in step once a collective of all of them has released them: before, nobody k
 from __future__ import annotations
 
 from collections.abc import Mapping
+from itertools import pairwise
 from typing import Any, Final
 
 import numpy as np
@@ -142,11 +143,10 @@ def _syncs(matches: Matches, waits: pd.DataFrame) -> dict[str, Any]:
             "release_ns": by_match["last_start_ns"].first(),
             "begin_ns": by_match["start_ns"].min(),
             "holds": together.reindex(by_match["member"].first().index),
-            "ranks": by_match["member"].agg(frozenset),
         }
     )
     places: dict[frozenset[int], list[int]] = {}
-    for place, group in enumerate(table["ranks"].tolist()):
+    for place, group in enumerate(_members_by_match(waits)):
         places.setdefault(group, []).append(place)
     groups = {group: np.array(own, np.int64) for group, own in places.items()}
     above = _groups_above(list(groups))
@@ -177,6 +177,14 @@ def _syncs(matches: Matches, waits: pd.DataFrame) -> dict[str, Any]:
         "sync_ns": last[of_row],
         "is_in_step": in_step[of_row],
     }
+
+
+def _members_by_match(waits: pd.DataFrame) -> list[frozenset[int]]:
+    """Return the ranks of each match, in the order in which the matches come."""
+    number, matches = pd.factorize(waits["match"].to_numpy())
+    members = waits["member"].to_numpy()[np.argsort(number, kind="stable")].tolist()
+    ends = np.cumsum(np.bincount(number, minlength=len(matches))).tolist()
+    return [frozenset(members[a:b]) for a, b in pairwise([0, *ends])]
 
 
 _NEVER: Final = int(np.iinfo(np.int64).max)

@@ -41,6 +41,7 @@ from traceprof.formats.sqlite.database import (
     known,
 )
 from traceprof.model.tables import ABSENT, empty_table, make_table
+from traceprof.model.trace import rows_where
 from traceprof.model.window import TimeWindow
 
 __all__ = [
@@ -185,7 +186,8 @@ def read_annotations(
             "thread": thread_of(raw["globalTid"]),
             "name": names,
             "payload": _first_known([raw[name] for name in payloads], len(names)),
-        }
+        },
+        copy=False,
     )
     events["domain"] = _domains(events)
     return _split(events, capture_end_ns)
@@ -218,7 +220,10 @@ def _first_known(columns: Sequence[Column], length: int) -> npt.NDArray[np.float
 
 
 def _split(events: pd.DataFrame, capture_end_ns: int | None) -> Annotations:
-    spans = events[events["eventType"].isin((NVTX_PUSH_POP, NVTX_START_END))]
+    # Most often one run of rows, which is not copied.
+    spans = events.iloc[
+        rows_where(np.isin(events["eventType"].to_numpy(), (NVTX_PUSH_POP, NVTX_START_END)))
+    ]
     ends = spans["end"].to_numpy().copy()
     unclosed = ends == NULL
     if unclosed.any():

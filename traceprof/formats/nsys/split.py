@@ -9,10 +9,10 @@ from pathlib import Path
 from typing import Final
 from urllib.parse import quote
 
-from traceprof.errors import UsageError
+from traceprof.errors import TraceError, UsageError
 from traceprof.formats.sqlite.table_names import quoted
 
-__all__ = ["copy_processes"]
+__all__ = ["copy_processes", "remove_lone_overheads"]
 
 _OWNERS: Final = ("globalTid", "globalPid")
 """Columns that say whose a row is; where there are both, the first counts."""
@@ -61,6 +61,42 @@ def copy_processes(export: Path, path: Path, processes: Collection[int], *, othe
         path.unlink(missing_ok=True)
         raise UsageError(f"{path}: cannot be written ({error})") from error
     return n_events
+
+
+def remove_lone_overheads(export: Path, processes: Collection[int]) -> None:
+    """Remove the profiler's own time in processes of which the export has nothing else.
+
+    That of a launcher comes first, and times would count from there in one file, but not in files
+    of ranks. What it took in ``processes`` stays.
+
+    Raises:
+        TraceError: the export cannot be changed.
+    """
+    try:
+        with closing(sqlite3.connect(export)) as connection, connection:
+            owners = _owners_of_events(connection)
+            overheads = [name for name in owners if name.startswith(_NO_EVENTS)]
+            kept = {int(process) & 0xFFFFFF for process in processes}
+            for name in owners.keys() - set(overheads):
+                sql = f"SELECT DISTINCT {owners[name]} >> 24 & 0xFFFFFF FROM {quoted(name)}"
+                kept |= {process for (process,) in connection.execute(sql) if process is not None}
+            for name in overheads:
+                condition = f"NOT ({_belongs(owners[name], kept, others=False)})"
+                connection.execute(f"DELETE FROM {quoted(name)} WHERE {condition}")
+    except sqlite3.Error as error:
+        raise TraceError(f"{export}: cannot be changed ({error})") from error
+
+
+def _owners_of_events(connection: sqlite3.Connection) -> dict[str, str]:
+    """Return table → the column that says whose a row is, of the tables of events."""
+    found = {}
+    tables = connection.execute("SELECT name FROM sqlite_master WHERE type = 'table'").fetchall()
+    for (name,) in tables:
+        columns = [row[1] for row in connection.execute(f"PRAGMA table_info({quoted(name)})")]
+        owner = next((column for column in _OWNERS if column in columns), None)
+        if owner and {"start", "timestamp"} & set(columns) and not name.startswith(_OF_THE_NODE):
+            found[name] = owner
+    return found
 
 
 def _copy_tables(

@@ -14,7 +14,7 @@ from typing import Final
 from traceprof.errors import RecordingError, TraceError, UsageError
 from traceprof.files import new_file
 from traceprof.formats.nsys.own_events import read_own_events, remove_own_events
-from traceprof.formats.nsys.split import copy_processes
+from traceprof.formats.nsys.split import copy_processes, remove_lone_overheads
 from traceprof.formats.nsys.writer import append_to_nsys
 from traceprof.recording.gathering.captured import Captured
 from traceprof.recording.gathering.tables import EventTables, event_tables, make_spool_trace
@@ -63,6 +63,7 @@ def _read_own_events(job: Job, database: Path, notes: list[str]) -> tuple[Profil
     """
     is_bounded = job.request.bounds.is_bounded  # nsys starts with a range of ours, then
     try:
+        remove_lone_overheads(database, job.captured.pids())
         own = read_own_events(database)
         lost = [
             part.pid

@@ -269,4 +269,5 @@ ANALYSIS = Analysis(
     whole=("kernels", "copies", "api_calls", "ranges"),
     of_steps=True,
     of_ranks=measure_findings,
+    n_parts=len(RULES) + 1,
 )

@@ -10,6 +10,7 @@ from traceprof.analysis.advice.findings.base import Finding, Rule
 from traceprof.analysis.advice.findings.claims import Claim, Kind
 from traceprof.analysis.advice.findings.context import Context
 from traceprof.errors import NotRecordedError
+from traceprof.model.progress import PROGRESS
 
 __all__ = ["Judged", "judge"]
 
@@ -56,6 +57,7 @@ def judge(context: Context, rules: Iterable[Rule]) -> tuple[list[Judged], dict[s
                 found.append(_settled(context, rule, number, finding))
         except NotRecordedError as error:
             abstained[rule.name] = str(error)
+        PROGRESS.advance()
     found.sort(key=lambda own: (own.is_minor, own.weight < _MINOR, -own.weight))
     return found, abstained
 

@@ -104,7 +104,16 @@ def _kernel_times(part: Trace, judged: Intervals) -> KernelTimes:
 
 
 def _summed(lengths: pd.DataFrame) -> pd.DataFrame:
-    return lengths.groupby(["is_communication", "duration_ns"]).sum().reset_index()
+    """Return how many kernels of either kind last equally long, by both."""
+    columns = ("is_communication", "duration_ns", "count")
+    communicates, duration, count = (lengths[name].to_numpy() for name in columns)
+    key = communicates * (int(duration.max(initial=0)) + 1) + duration
+    order = np.argsort(key)
+    key, count = key[order], count[order]
+    first = np.flatnonzero(np.append(True, key[1:] != key[:-1])) if len(key) else order
+    counts = np.add.reduceat(count, first) if len(key) else count
+    of_each = (communicates[order][first], duration[order][first], counts)
+    return pd.DataFrame(dict(zip(columns, of_each, strict=True)))
 
 
 def _joined(parts: list[KernelTimes]) -> KernelTimes:

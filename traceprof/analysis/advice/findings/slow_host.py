@@ -49,9 +49,9 @@ def _check(context: Context) -> Iterator[Finding]:
     phase = (Note.of("they take longer in {phase}", phase=group.phase),) if group.phase else ()
     yield Finding(
         title=Note.of(
-            f"slow {kind}: the others wait for {{name}}, {{share:ratio}} of the time",
+            f"slow {kind}: the others wait for {{name}}, {{share:ratio}} of the window",
             name=group.name,
-            share=sum(map(context.saving_ratio, claims)),
+            share=ratio,
         ),
         claims=claims,
         kind=Kind.BOUNDED,

@@ -82,9 +82,9 @@ def _check(context: Context) -> Iterator[Finding]:
     begin_ns = int(waits.loc[waits["last_start_ns"] == at_ns, "start_ns"].min())
     yield Finding(
         title=Note.of(
-            "straggler: the others wait for {slow}, {share:ratio} of the time",
+            "straggler: the others wait for {slow}, {share:ratio} of the window",
             slow=slow.label,
-            share=sum(map(context.saving_ratio, claims)),
+            share=ratio,
         ),
         claims=claims,
         kind=Kind.BOUNDED,

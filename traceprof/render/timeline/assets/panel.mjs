@@ -9,6 +9,7 @@ import { viewContent } from "./describe_view.mjs";
 
 const PANEL_KEY = "traceprof-panel";
 const WIDE_ROOM = 1000;
+const NARROW_ROOM = 700;
 const LEAST = 140;
 const STEP = 24;
 const EDGE_PX = 8;
@@ -68,7 +69,8 @@ export class Panel {
     if (!stage) return;
     stage.classList.toggle("below", isBelow);
     const room = innerHeight - Math.max(EDGE_PX, stage.getBoundingClientRect().top) - EDGE_PX;
-    const most = isBelow ? innerHeight * 0.6 : this.root.clientWidth * 0.6;
+    const share = isBelow && this.root.clientWidth < NARROW_ROOM ? 0.3 : 0.6;
+    const most = share * (isBelow ? innerHeight : this.root.clientWidth);
     const size = Math.max(LEAST, Math.min(this.set[isBelow ? "below" : "right"], most));
     node.style.setProperty("--panel-size", `${Math.round(size)}px`);
     node.style.setProperty("--panel-room", `${Math.max(2 * LEAST, Math.round(room))}px`);
