@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import os
 import random
 import shutil
 import sys
@@ -141,7 +142,7 @@ def _bounds(asked: argparse.Namespace, folder: Path) -> int:
     if "pairs" in parts:
         rng = random.Random(asked.seed)
         chosen = pairs_of(small_traces(traces(), folder / "pieces"), rng, asked.pairs)
-        tally = try_pairs(chosen, folder / "out")
+        tally = try_pairs(chosen, folder / "out", os.cpu_count() or 1)
         beyond += tally.defects
         print(page.told_of_pairs(tally), *tally.defects, sep="\n", flush=True)
         if asked.write:

@@ -11,7 +11,9 @@ import random
 import shutil
 import traceback
 from collections.abc import Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor
 from itertools import combinations_with_replacement
+from multiprocessing import get_context
 from pathlib import Path
 from typing import Final
 
@@ -58,13 +60,31 @@ def pairs_of(traces: Sequence[Path], rng: random.Random, count: int) -> list[tup
     return every if count >= len(every) else rng.sample(every, count)
 
 
-def try_pairs(pairs: Sequence[tuple[Path, Path]], folder: Path) -> Pairs:
-    """Ask each pair everything that can be asked of a run."""
+def try_pairs(pairs: Sequence[tuple[Path, Path]], folder: Path, n_processes: int = 1) -> Pairs:
+    """Ask each pair everything that can be asked of a run; the pairs share the processes."""
+    numbered = list(enumerate(pairs))
+    shares = [numbered[place::n_processes] for place in range(n_processes)]
+    folders = [folder / str(place) for place in range(n_processes)]
+    if n_processes == 1:
+        return _tried(shares[0], folders[0])
     tally = Pairs()
-    folder.mkdir(parents=True, exist_ok=True)
-    for number, pair in enumerate(pairs):
+    with ProcessPoolExecutor(n_processes, mp_context=get_context("spawn")) as processes:
+        for own in processes.map(_tried, shares, folders):
+            tally.n_pairs += own.n_pairs
+            tally.verdicts.update(own.verdicts)
+            tally.defects += own.defects
+    return tally
+
+
+def _tried(pairs: Sequence[tuple[int, tuple[Path, Path]]], folder: Path) -> Pairs:
+    tally = Pairs()
+    folder.mkdir(parents=True)
+    manifest = folder / "manifest.json"
+    for number, pair in pairs:
         tally.n_pairs += 1
-        manifest = pair[0].with_name("manifest.json")
+        for one in pair:
+            if not (folder / one.name).exists():
+                shutil.copyfile(one, folder / one.name)
         ranks = [{"rank": i, "host": "ab"[i], "file": one.name} for i, one in enumerate(pair)]
         manifest.write_text(json.dumps({"traceprof_run": 1, "ranks": ranks}))
         for verdict, text in _asked(manifest, folder / "out.html", number):
