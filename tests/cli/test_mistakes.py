@@ -94,8 +94,8 @@ def test_a_name_of_a_file_that_is_not_there_is_said_to_be_missing(trace: str) ->
 def test_a_trace_before_and_one_after_are_no_run(real_trace: Callable[[str], Path]) -> None:
     before = real_trace("nsys/2026.2-2gpu-nccl-before.sqlite")
     after = real_trace("nsys/2026.2-2gpu-nccl-after.sqlite")
-    # Of `report` they are the base and the new one of a comparison.
-    for command in (["analyze"], ["show", "kernels"], ["info"], ["timeline"]):
+    # Of `report` and `timeline` they are the base and the new one of a comparison.
+    for command in (["analyze"], ["show", "kernels"], ["info"], ["findings"]):
         done = CliRunner().invoke(app, [*command, str(before), str(after)])
         assert done.exit_code == 2, done.output
         assert done.stderr == (
