@@ -3,7 +3,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.builders import TraceBuilder, plain
+from tests.analysis.advice.findings.found import findings_of
+from tests.builders import PROCESS, TraceBuilder, plain
 from tests.running import run
 from traceprof.facts.steps.parts import DEVICE_PARTS
 from traceprof.model.ranks import Ranks
@@ -202,3 +203,21 @@ def test_the_parts_of_a_step_are_the_breakdown_of_its_window(
         device = run("breakdown", trace.within(window)).table.iloc[0]
         assert [row[part] for part in DEVICE_PARTS] == [device[part] for part in DEVICE_PARTS]
     assert np.allclose(table[list(DEVICE_PARTS)].sum(axis=1), table["duration_ns"])
+
+
+def test_slow_steps_say_what_was_different_of_the_machine() -> None:
+    builder = training([20] * 60 + [50] + [20] * 60)
+    slow_at = 60 * 20 * MS
+    for at in range(0, 121 * 20 * MS, 100 * MS):
+        is_slow = slow_at - 50 * MS <= at <= slow_at + 50 * MS
+        builder.sample("sm_clock_mhz", at, 345 if is_slow else 1980, source="gpu:0")
+        builder.sample("throttled_by_heat", at, float(is_slow), source="gpu:0")
+    for count, at in ((9, 0), (10, slow_at + 50 * MS)):
+        builder.sample("torch_alloc_retries", at, count, source=f"process:{PROCESS}")
+    (found,) = [one for one in findings_of(builder.build()) if one.rule == "slow_steps"]
+    clock, tried = found.evidence[1:]
+    assert clock == (
+        "the clock of the device was at 1 816 MHz instead of 1 980: power or heat held it down "
+        "10.0 % of the time"
+    )
+    assert tried == ("in them torch ran out of memory, freed what it kept and tried again 1 time")

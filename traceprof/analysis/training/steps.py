@@ -59,6 +59,21 @@ _ON_HOST: Final[tuple[Column, ...]] = (
     ),
     same("lag_ns", Unit.NS, "how much later the devices are done with it than the host"),
 )
+_MACHINE: Final[tuple[Column, ...]] = (
+    same(
+        "sm_clock_mhz",
+        Unit.NUMBER,
+        "the clock of the slowest of its devices, in MHz: the mean from a second before it to its "
+        "end",
+    ),
+    same(
+        "throttled_ratio",
+        Unit.RATIO,
+        "how often in that time power or heat held the clock of one of them down",
+    ),
+    total("alloc_retries_count", Unit.COUNT, "how often torch freed its cache to find memory"),
+    total("device_alloc_count", Unit.COUNT, "how often torch asked the device for memory"),
+)
 _EXCESS: Final[tuple[Column, ...]] = (
     same("is_warmup", Unit.FLAG, "whether it is warm-up, and not in the statistics"),
     same(
@@ -105,6 +120,7 @@ SPEC: Final = ResultSpec(
                 total("p2p_bytes", Unit.BYTES, "copies between devices that start in it"),
                 total("samples_count", Unit.COUNT, "the samples of its batches"),
                 derived("samples_per_s", Unit.PER_S, "samples_count over period_ns"),
+                *_MACHINE,
                 *_EXCESS,
             ),
         ),

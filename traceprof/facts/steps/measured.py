@@ -21,6 +21,7 @@ from traceprof.facts.steps.find import (
     pattern_of_ranks,
     steps_of_ranks,
 )
+from traceprof.facts.steps.machine import machine_in_steps
 from traceprof.facts.steps.occasional import explained_by, occasions_in
 from traceprof.facts.steps.parts import (
     DEVICE_PARTS,
@@ -82,9 +83,9 @@ class MeasuredSteps:
     next), between_ns (how much of that lies between the two) and between_cause (see
     `BETWEEN_CAUSES`; "" for nothing), lag_ns (how much later the device is done than the host), the
     host time of each phase and of the profiler, bytes by direction, samples_count, samples_per_s,
-    is_warmup, what `excess_of_steps` says of outliers, and excess_cause: what of
-    `traceprof.facts.steps.occasional.OCCASIONS` made the step longer, "" where none did. NaN: not
-    recorded. Columns of what was not recorded at all are not there.
+    `machine_in_steps`, is_warmup, what `excess_of_steps` says of outliers, and excess_cause: what
+    of `traceprof.facts.steps.occasional.OCCASIONS` made the step longer, "" where none did. NaN:
+    not recorded. Columns of what was not recorded at all are not there.
 
     Where no steps are known but a pattern repeats (``is_pattern``), the rows are its turns;
     nothing is called slow or warm-up among them.
@@ -134,7 +135,7 @@ def measured_steps(ranks: Ranks) -> MeasuredSteps:
     excess = excess_of_steps(table.assign(**reasons), outliers)
     is_typical = ~is_warmup & ~is_explained
     return MeasuredSteps(
-        table=table.assign(**excess, excess_cause=causes),
+        table=table.assign(**machine_in_steps(ranks, table), **excess, excess_cause=causes),
         source=steps.source if len(steps) else "",
         confidence_ratio=steps.confidence_ratio if len(steps) else 1.0,
         steadiness=measure_steadiness(durations[is_typical], processes[is_typical]),

@@ -1,0 +1,68 @@
+import numpy as np
+
+from tests.builders import PROCESS, TraceBuilder
+from traceprof.analysis.training.steps import measure_steps
+from traceprof.facts.steps.measured import measured_steps
+from traceprof.model.ranks import Ranks
+
+MS = 1_000_000
+LENGTH = 100 * MS
+
+
+def steps(n: int, slow: int = -1) -> TraceBuilder:
+    """Steps of a host and its device; the slow one takes five times as long."""
+    builder, at = TraceBuilder(), 0
+    for number in range(n):
+        length = 5 * LENGTH if number == slow else LENGTH
+        builder.step(at, at + length - MS, number)
+        launch = (at + MS, at + 2 * MS)
+        builder.kernel("gemm", at + 3 * MS, at + length - 2 * MS, launched_ns=launch)
+        at += length
+    return builder
+
+
+def table_of(builder: TraceBuilder):
+    return measured_steps(Ranks.of(builder.build())).table
+
+
+def test_without_samples_there_are_no_columns() -> None:
+    assert not {"sm_clock_mhz", "alloc_retries_count"} & set(table_of(steps(5)))
+
+
+def test_clocks_are_the_mean_from_a_second_before_a_step_until_its_end() -> None:
+    builder = steps(30)
+    for second, (clock, heat) in enumerate([(1980, 0), (1500, 1), (990, 1)]):
+        at = second * 1000 * MS + 50 * MS
+        builder.sample("sm_clock_mhz", at, clock, source="gpu:0")
+        builder.sample("sm_clock_mhz", at, 300, source="gpu:7")  # of somebody else
+        builder.sample("throttled_by_power", at, 0, source="gpu:0")
+        builder.sample("throttled_by_heat", at, heat, source="gpu:0")
+    table = table_of(builder)
+    assert table["sm_clock_mhz"].tolist()[:12] == [1980] * 10 + [(1980 + 1500) / 2, 1500]
+    assert table["sm_clock_mhz"].iloc[25] == 990
+    assert table["throttled_ratio"].tolist()[:12] == [0] * 10 + [0.5, 1]
+
+
+def test_a_step_that_no_sample_is_near_has_no_clock() -> None:
+    builder = steps(30).sample("sm_clock_mhz", 50 * MS, 1980, source="gpu:0")
+    clocks = table_of(builder)["sm_clock_mhz"].to_numpy()
+    assert clocks[5] == 1980
+    assert np.isnan(clocks[20])
+
+
+def test_what_the_allocator_counted_is_of_the_step_before_the_mark() -> None:
+    source = f"process:{PROCESS}"
+    builder = steps(6)
+    # Before the first step: what was counted since the program began.
+    builder.sample("torch_device_alloc", 0, 40, source=source)
+    builder.sample("torch_device_alloc", 3 * LENGTH - MS // 2, 43, source=source)
+    builder.sample("torch_alloc_retries", 5 * LENGTH - MS // 2, 2, source=source)
+    table = table_of(builder)
+    assert table["alloc_retries_count"].tolist() == [0, 0, 0, 0, 2, 0]
+    assert table["device_alloc_count"].tolist()[1:] == [0, 3, 0, 0, 0]
+
+
+def test_the_columns_are_declared() -> None:
+    builder = steps(5).sample("sm_clock_mhz", 50 * MS, 1980, source="gpu:0")
+    result = measure_steps(Ranks.of(builder.build()))
+    assert result.table["sm_clock_mhz"].tolist() == [1980] * 5
