@@ -64,6 +64,7 @@ SPEC: Final = ResultSpec(
     )
 )
 _SIZES: Final = ("grid", "block")
+_ADDED: Final = ("count", "total_ns")
 
 
 def measure_occupancy(trace: Trace) -> Result:
@@ -92,7 +93,9 @@ def measure_occupancy(trace: Trace) -> Result:
         waves=shape["waves"],
         tail_ratio=shape["tail_ratio"],
     )
-    # Devices of several models give the same launch different occupancies.
+    # Devices of several models give the same launch different occupancies, those of one the same.
+    same = [name for name in table if name not in _ADDED]
+    table = table.groupby(same, sort=False, dropna=False, as_index=False)[[*_ADDED]].sum()
     place = table.groupby(list(SPEC.tables[0].keys), sort=False, dropna=False).cumcount()
     alike = [table[place == number] for number in range(int(place.max()) + 1 if len(place) else 1)]
     return combine(

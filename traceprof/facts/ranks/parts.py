@@ -32,15 +32,14 @@ def parts_of_members(ranks: Ranks) -> Mapping[int, Mapping[str, Any]]:
     """
     if not ranks.recorded & set(DEVICE_TABLES):
         return {}
-    by_process: dict[int, list[dict[str, Any]]] = {}
+    rows_of: dict[tuple[int, int], list[dict[str, Any]]] = {}
     for part in ranks:
         for row in _rows(part):
-            by_process.setdefault(row["process"], []).append(row)
+            for device in (row["device"], ABSENT):
+                rows_of.setdefault((row["process"], device), []).append(row)
     found = {}
     for place, member in enumerate(find_members(ranks)):
-        own = by_process.get(member.process, ())
-        own = [row for row in own if member.device in (ABSENT, row["device"])]
-        if own:
+        if own := rows_of.get((member.process, member.device)):
             label = str(own[0]["device"]) if len(own) == 1 else "all"
             sums = {name: sum(row[name] for row in own) for name in _PARTS_NS}
             found[place] = {"device": label, **sums}
