@@ -73,7 +73,8 @@ Time grows no faster than the file: each of these shapes was written twice, the 
 one of them did: up to {HEADROOM:g} times {GROWN} is allowed for n log n and a busy machine, what is
 quadratic would be {GROWN * GROWN}. What has a row for each pair of rows, such as the host's work in
 the gaps of 10 000 devices of one process, is refused in one line above 32 pairs a row. Each
-process of a trace may take {BYTES_PER_PROCESS >> 10} KiB more: that is what its tables cost however short they are.
+process of a trace may take {BYTES_PER_PROCESS >> 10} KiB more: so much do tables of its own cost,
+however short they are.
 """
 _PAIRS: Final = """
 ## Any two traces as a run
