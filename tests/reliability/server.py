@@ -6,6 +6,7 @@ command line in a child, and answers with a line when the child is over.
 
 from __future__ import annotations
 
+import codecs
 import ctypes
 import importlib
 import json
@@ -121,7 +122,7 @@ def import_everything() -> None:
     for module in pkgutil.walk_packages(traceprof.__path__, "traceprof."):
         if ".inject" not in module.name and not module.name.endswith("__main__"):
             importlib.import_module(module.name)
-    b"".decode("utf-16-le")  # a module, too: other users cannot read those of this Python
+    codecs.lookup("utf-16-le")  # a module, too: other users cannot read those of this Python
 
 
 def serve() -> None:
