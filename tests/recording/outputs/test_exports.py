@@ -20,5 +20,5 @@ def test_an_export_that_cannot_be_read_is_said(tmp_path):
         started_s=0,
         ended_s=1,
     )
-    with pytest.raises(RecordingError, match="cannot be changed .file is not a database."):
+    with pytest.raises(RecordingError, match=r"cannot be changed \(file is not a database\)"):
         write_export(job, export, [])
