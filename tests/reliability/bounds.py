@@ -12,7 +12,7 @@ from typing import Final
 from tests.corpus.test_corpus import ARCHIVE, INPUTS
 from tests.real_traces import KINETO, NSYS, NVPROF
 from tests.reliability.commands import Ended, Server
-from tests.reliability.shapes import Shape, processes
+from tests.reliability.shapes import Shape
 from tests.reliability.tally import Costs, Growth
 from tests.requirements import require
 
@@ -20,8 +20,6 @@ FLOOR_BYTES: Final = 320 << 20
 """What a command may take whatever the file: Python, pandas, Arrow, all of our modules."""
 BYTES_PER_BYTE: Final = 24
 """And for each byte of the file, unpacked where it is gzipped."""
-BYTES_PER_PROCESS: Final = 80 << 10
-"""And for each process, where a trace has thousands of them: small tables cost as much as that."""
 FLOOR_CPU_S: Final = 10
 CPU_S_PER_MB: Final = 2
 """CPU time of a slow machine: some tenths of it are usual."""
@@ -133,7 +131,6 @@ def measure_shape(server: Server, shape: Shape, n: int) -> Growth:
         shutil.rmtree(folder, ignore_errors=True)
         folder.mkdir()
         paths.append(shape(folder, size))
-    own_bytes = BYTES_PER_PROCESS * GROWN * n if shape is processes else 0
     growth = Growth(shape.__name__, (shape.__doc__ or "").strip().rstrip("."), GROWN * n)
     for command in QUESTIONS:
         small, large = (ask(server, command, path) for path in paths)
@@ -141,6 +138,6 @@ def measure_shape(server: Server, shape: Shape, n: int) -> Growth:
         growth.count(" ".join(command).strip(), large.cpu_s, ratio, large.peak_bytes)
         if large.code < 0 or (large.cpu_s > _LEAST_S and ratio > HEADROOM * GROWN):
             growth.beyond.append(f"{command[0]}: {small.cpu_s:.2f} s, {large.cpu_s:.2f} s")
-        if large.peak_bytes > bound_bytes(paths[1]) + own_bytes:
+        if large.peak_bytes > bound_bytes(paths[1]):
             growth.beyond.append(f"{command[0]}: {large.peak_bytes >> 20} MiB")
     return growth

@@ -10,7 +10,6 @@ from typing import Any, Final
 from tests.reliability import inputs
 from tests.reliability.bounds import (
     BYTES_PER_BYTE,
-    BYTES_PER_PROCESS,
     CPU_S_PER_MB,
     FLOOR_BYTES,
     FLOOR_CPU_S,
@@ -72,9 +71,7 @@ Time grows no faster than the file: each of these shapes was written twice, the 
 {GROWN} times as large, and all commands asked about both. *grew* is the most that the CPU time of
 one of them did: up to {HEADROOM:g} times {GROWN} is allowed for n log n and a busy machine, what is
 quadratic would be {GROWN * GROWN}. What has a row for each pair of rows, such as the host's work in
-the gaps of 10 000 devices of one process, is refused in one line above 32 pairs a row. Each
-process of a trace may take {BYTES_PER_PROCESS >> 10} KiB more: so much do tables of its own cost,
-however short they are.
+the gaps of 10 000 devices of one process, is refused in one line above 32 pairs a row.
 """
 _PAIRS: Final = """
 ## Any two traces as a run

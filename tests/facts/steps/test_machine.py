@@ -1,9 +1,14 @@
+from pathlib import Path
+
 import numpy as np
+import pytest
 
 from tests.builders import PROCESS, TraceBuilder
 from traceprof.analysis.training.steps import measure_steps
 from traceprof.facts.steps.measured import measured_steps
+from traceprof.formats.nsys.writer import write_nsys
 from traceprof.model.ranks import Ranks
+from traceprof.session.run import open_run
 
 MS = 1_000_000
 LENGTH = 100 * MS
@@ -66,3 +71,16 @@ def test_the_columns_are_declared() -> None:
     builder = steps(5).sample("sm_clock_mhz", 50 * MS, 1980, source="gpu:0")
     result = measure_steps(Ranks.of(builder.build()))
     assert result.table["sm_clock_mhz"].tolist() == [1980] * 5
+
+
+@pytest.mark.parametrize("name", ["steps", "findings"])
+def test_who_tells_it_reads_the_samples(name: str, tmp_path: Path) -> None:
+    path = tmp_path / "x.sqlite"
+    builder = steps(30, slow=12)
+    for at in range(0, 3000 * MS, 50 * MS):
+        is_slow = 1200 * MS <= at < 1700 * MS
+        builder.sample("sm_clock_mhz", at, 345 if is_slow else 1980, source="gpu:0")
+    write_nsys(builder.build(), path)
+    result = open_run([path]).result(name)
+    said = result.table.to_string() if name == "steps" else repr(result.table.to_dict("records"))
+    assert "sm_clock_mhz" in said or "the clock of the device" in said

@@ -285,8 +285,8 @@ def _on_between(result: Result) -> Iterator[Note]:
 ANALYSIS = Analysis(
     name="steps",
     spec=SPEC,
-    uses=("ranges", "marks", "kernels", "copies", "api_calls", "overheads", "devices"),
-    whole=("ranges", "marks", "kernels", "copies", "api_calls"),
+    uses=("ranges", "marks", "kernels", "copies", "api_calls", "overheads", "devices", "samples"),
+    whole=("ranges", "marks", "kernels", "copies", "api_calls", "samples"),
     of_steps=True,
     of_ranks=measure_steps,
     finish=_finish,
