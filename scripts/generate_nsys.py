@@ -17,6 +17,7 @@ import argparse
 import json
 import sys
 from collections.abc import Sequence
+from concurrent.futures import ProcessPoolExecutor
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Final
@@ -26,7 +27,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 import numpy as np
 
 from scripts.nsys_export.file import ExportFile
-from scripts.nsys_export.rows import Rank, rows_of
+from scripts.nsys_export.rows import Rank, pass_over, rows_of
 from scripts.nsys_export.samples import Recorder
 from scripts.nsys_export.step import Kind, Label, Step, build_step
 from scripts.nsys_export.strings import strings_of
@@ -63,19 +64,50 @@ class Planted:
 
 
 def generate(
-    out: Path, n_kernels: int, job: Job, seed: int = 7, samples_per_s: float = 0
+    out: Path,
+    n_kernels: int,
+    job: Job,
+    seed: int = 7,
+    samples_per_s: float = 0,
+    n_jobs: int = 1,
 ) -> Planted:
     """Write exports of ``job``, about ``n_kernels`` a rank, and return what is in them.
 
     ``out`` is one file for all ranks where it ends in .sqlite, else a folder of one file a rank.
-    With ``samples_per_s`` they are recordings of traceprof: with operators and samples.
+    With ``samples_per_s`` they are recordings of traceprof: with operators and samples. The files
+    are the same bytes however many processes (``n_jobs``) write them.
     """
+    step = _step_for(n_kernels)
+    if out.suffix != ".sqlite":
+        out.mkdir(parents=True, exist_ok=True)
+    n_jobs = 1 if out.suffix == ".sqlite" else min(n_jobs, job.n_ranks)
+    shares = [
+        (out, n_kernels, job, seed, samples_per_s, (place, n_jobs)) for place in range(n_jobs)
+    ]
+    if n_jobs == 1:
+        _write(*shares[0])
+    else:
+        with ProcessPoolExecutor(n_jobs) as processes:
+            list(processes.map(_write, *zip(*shares, strict=True)))
+    n_steps = max(1, round(n_kernels / step.n_kernels))
+    return _planted(step, n_steps, job, has_operators=samples_per_s > 0)
+
+
+def _write(
+    out: Path, n_kernels: int, job: Job, seed: int, samples_per_s: float, share: tuple[int, int]
+) -> None:
+    """Write the files of a ``share``: every second one from the first on where that is (0, 2).
+
+    Times are drawn for all ranks, which takes a fiftieth of what writing them does.
+    """
+    place, n_jobs = share
     step = _step_for(n_kernels)
     n_steps = max(1, round(n_kernels / step.n_kernels))
     random = np.random.default_rng(seed)
     ranks = _ranks(job, random, one_clock=out.suffix == ".sqlite")
     strings = strings_of(step)
-    files = _files(out, ranks)
+    every = _files(out, ranks)
+    files = every[place::n_jobs]
     exports = [
         ExportFile(path, own, strings, seed, _recorder(own, ranks, samples_per_s))
         for path, own in files
@@ -84,15 +116,18 @@ def generate(
     chunk = max(1, _CHUNK // (job.n_ranks * len(step.operations)))
     while done < n_steps:
         times = simulate(job, step, begin, min(chunk, n_steps - done), random)
-        for (_, own), export in zip(files, exports, strict=True):
-            export.add([rows_of(step, strings, rank, times, random) for rank in own])
+        for number, (_, own) in enumerate(every):
+            if number % n_jobs == place:
+                parts = [rows_of(step, strings, rank, times, random) for rank in own]
+                exports[number // n_jobs].add(parts)
+            else:
+                pass_over(times, random)
         begin, done = times.begin, done + times.start.shape[1]
     wrong_by = random.integers(-1_000_000, 1_000_000, 1 + job.n_ranks // _GPUS_PER_HOST)
     for (_, own), export in zip(files, exports, strict=True):
         number = own[0].number // _GPUS_PER_HOST
         epoch = _EPOCH_NS - own[0].shift_ns + int(wrong_by[number])
         export.close(utc_epoch_ns=epoch, host=f"node{number:03}")
-    return _planted(step, n_steps, job, has_operators=samples_per_s > 0)
 
 
 def _step_for(n_kernels: int) -> Step:
@@ -121,7 +156,6 @@ def _ranks(job: Job, random: np.random.Generator, *, one_clock: bool) -> list[Ra
 def _files(out: Path, ranks: Sequence[Rank]) -> list[tuple[Path, list[Rank]]]:
     if out.suffix == ".sqlite":
         return [(out, list(ranks))]
-    out.mkdir(parents=True, exist_ok=True)
     return [(out / f"rank{rank.number}.sqlite", [rank]) for rank in ranks]
 
 
@@ -162,12 +196,13 @@ def main() -> None:
     parser.add_argument("--slowdown", type=float, default=1.5, help="how slow it is")
     parser.add_argument("--samples-per-s", type=float, default=0, help="of every counter")
     parser.add_argument("--seed", type=int, default=7)
+    parser.add_argument("--jobs", type=int, default=1, help="processes that write a folder")
     options = parser.parse_args()
     if options.straggler is not None and not 0 <= options.straggler < options.ranks:
         parser.error(f"--straggler {options.straggler}: there are ranks 0..{options.ranks - 1}")
     job = Job(options.ranks, options.straggler, options.slowdown)
     samples_per_s = options.samples_per_s
-    planted = generate(options.out, options.kernels, job, options.seed, samples_per_s)
+    planted = generate(options.out, options.kernels, job, options.seed, samples_per_s, options.jobs)
     print(json.dumps(asdict(planted)))
 
 

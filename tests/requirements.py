@@ -25,6 +25,7 @@ KERNELS = Path(
 )
 TRACES = Path(os.environ.get("TRACEPROF_TRACES", ROOT.parent / "shared" / "traces"))
 LOGS = Path(os.environ.get("TRACEPROF_LOGS", ROOT.parent / "shared" / "logs"))
+_FOLDERS = {"traces": TRACES, "logs": LOGS}
 
 _PROGRAMS = {
     "nsys": ("nsys",),
@@ -56,10 +57,8 @@ def require(name: str) -> str:
 
 
 def _find(name: str) -> str | None:
-    if name == "traces":
-        return str(TRACES) if TRACES.is_dir() else None
-    if name == "logs":
-        return str(LOGS) if LOGS.is_dir() else None
+    if name in _FOLDERS:
+        return str(_FOLDERS[name]) if _FOLDERS[name].is_dir() else None
     if name == "kernels":
         return str(KERNELS) if KERNELS.is_file() else None
     if name == "torch":

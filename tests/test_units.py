@@ -80,3 +80,20 @@ def test_nothing_has_no_sign() -> None:
     assert units.format_ratio(-1e-9) == "0.0 %"
     assert units.format_duration(-0.3) == "0 ns"
     assert units.format_ratio(-0.25) == "-25.0 %"
+
+
+@pytest.mark.parametrize(
+    ("instants_ns", "texts"),
+    [
+        ([37_841_234_567, 500_000, None], ["37.84 s", "500.0 µs", "–"]),
+        ([37_841_234_567, 37_841_934_567, 37_840_000_000], ["37.841 s", "37.842 s", "37.840 s"]),
+        ([37_841_234_567, 37_841_234_567, 5], ["37.84 s", "37.84 s", "5 ns"]),
+        ([1_000_000_000, 1_000_000_001, 999], ["1.000000000 s", "1.000000001 s", "999 ns"]),
+        ([588_123_456, 588_123_956], ["588.123 ms", "588.124 ms"]),
+        ([], []),
+    ],
+)
+def test_instants_have_the_digits_that_tell_them_apart(
+    instants_ns: list[float | None], texts: list[str]
+) -> None:
+    assert units.format_instants(instants_ns) == texts

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 import re
+from collections.abc import Sequence
 from decimal import Decimal, InvalidOperation
 from typing import Final
 
@@ -62,6 +63,25 @@ def format_duration(ns: float | None) -> str:
         if abs(ns) < limit - (divisor / 20 if divisor > 1 else 0.5):
             return f"{round(ns)} ns" if divisor == 1 else f"{_digits(ns / divisor)} {unit}"
     return f"{_digits(ns / NS_PER_S)} s"
+
+
+def format_instants(instants_ns: Sequence[float | None]) -> list[str]:
+    """Return each as `format_duration` does, with as many digits as tell different ones apart."""
+    known = {ns for ns in instants_ns if ns is not None and math.isfinite(ns)}
+    digits = 0
+    while digits < 9 and len({round(ns / 10 ** (9 - digits)) for ns in known}) < len(known):
+        digits += 1
+    return [_instant(ns, digits) for ns in instants_ns]
+
+
+def _instant(ns: float | None, digits: int) -> str:
+    """Return ``ns`` with at least so many digits behind those of whole seconds."""
+    text = format_duration(ns)
+    number, _, unit = text.partition(" ")
+    shift = {"s": 0, "ms": 3, "µs": 6}.get(unit)
+    if ns is None or shift is None or digits - shift <= len(number.partition(".")[2]):
+        return text
+    return f"{ns / 10 ** (9 - shift):.{digits - shift}f} {unit}"
 
 
 def format_bytes(n_bytes: float | None) -> str:

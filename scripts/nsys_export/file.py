@@ -119,7 +119,7 @@ class ExportFile:
 
     def _insert(self, table: str, columns: Mapping[str, Iterable[object]]) -> None:
         rows = zip(*columns.values(), strict=True)
-        self._database.executemany(insert_into(table, columns), rows)
+        self._database.executemany(insert_into(table, tuple(columns)), rows)
 
 
 def _stacked(parts: Sequence[Columns]) -> Columns:

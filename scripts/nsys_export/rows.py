@@ -60,6 +60,15 @@ class Rank:
         return self.global_process | self.process, self.global_process | self.process + 101
 
 
+def pass_over(times: Times, random: np.random.Generator) -> None:
+    """Draw what `rows_of` would for a rank that another process writes."""
+    _steps_of_correlation(times, random)
+
+
+def _steps_of_correlation(times: Times, random: np.random.Generator) -> npt.NDArray[np.int64]:
+    return random.integers(1, 16, times.start.shape[1:])
+
+
 def rows_of(
     step: Step, strings: Strings, rank: Rank, times: Times, random: np.random.Generator
 ) -> Mapping[str, Columns]:
@@ -68,8 +77,9 @@ def rows_of(
         whole[rank.number] + rank.shift_ns
         for whole in (times.call_start, times.call_end, times.start, times.end)
     )
-    shape = times.start.shape[1:]
-    correlation = rank.correlation + np.cumsum(random.integers(1, 16, shape)).reshape(shape)
+    correlation = rank.correlation + np.cumsum(_steps_of_correlation(times, random)).reshape(
+        times.start.shape[1:]
+    )
     rank.correlation = int(correlation[-1, -1])
     own = _Own(rank, correlation, *clocked)
     tables = {

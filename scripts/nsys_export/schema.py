@@ -7,7 +7,8 @@ what `traceprof record` adds.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
+from functools import cache
 from typing import Final
 
 from traceprof.formats.nsys.schema import TRACEPROF_TABLES
@@ -165,9 +166,9 @@ CONSTANTS: Final[Mapping[str, Mapping[str, object]]] = {
 }
 
 
-def insert_into(table: str, columns: Iterable[str]) -> str:
-    """Return the statement that inserts ``columns`` and the constants of ``table``."""
-    given = list(columns)
+@cache
+def insert_into(table: str, given: tuple[str, ...]) -> str:
+    """Return the statement that inserts the columns ``given`` and the constants of ``table``."""
     constants = CONSTANTS.get(table, {})
     names = ", ".join(f'"{name}"' for name in [*given, *constants])
     values = ", ".join([*("?" for _ in given), *map(str, constants.values())])

@@ -70,6 +70,26 @@ def test_only_copies_to_a_gpu_get_a_range(runtime, target, expected):
     assert runtime("hook_copies").is_gpu(TORCH, target) is expected
 
 
+@pytest.mark.parametrize(
+    ("is_training", "has_gradients", "phases"),
+    [
+        (True, True, ["forward", "forward"]),
+        (False, False, ["eval", "eval"]),
+        (True, False, ["eval", "eval"]),  # validated in the mode for training
+        (False, True, ["eval", "forward"]),  # statistics are frozen
+    ],
+)
+def test_whether_a_forward_pass_trains(runtime, is_training, has_gradients, phases):
+    eval_mode = runtime("eval_mode")
+    module = SimpleNamespace(training=is_training)
+    found = []
+    for _ in range(2):
+        found.append(eval_mode.phase_of(module, has_gradients))
+        if has_gradients:
+            eval_mode.begin_backward()
+    assert found == phases
+
+
 def test_modules_of_the_runtime_do_not_import_one_another_in_circles():
     folder = INJECT_FOLDER / "_traceprof_runtime"
     imports = {path.stem: _imports_in(path) for path in folder.glob("*.py")}

@@ -1,4 +1,4 @@
-"""What a terminal says while a single file is read."""
+"""What a terminal says while files are read."""
 
 from __future__ import annotations
 
@@ -6,6 +6,8 @@ import io
 import os
 import subprocess
 import sys
+import threading
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -13,6 +15,7 @@ import pytest
 from tests.render.timeline.tasks import two_ranks
 from tests.requirements import ROOT
 from traceprof.analysis.advice.findings import RULES
+from traceprof.cli import reading
 from traceprof.cli.reading import Reading, end_reading, told_while_reading
 from traceprof.model.progress import PROGRESS
 from traceprof.model.ranks import Ranks
@@ -28,7 +31,7 @@ def _reading(tmp_path: Path, counted: list[int | None]) -> tuple[Reading, Termin
     path = tmp_path / "run.sqlite"
     path.write_bytes(bytes(4_000_000))
     terminal = Terminal()
-    return Reading(path, terminal, lambda: counted[0]), terminal
+    return Reading([path], terminal, lambda: counted[0]), terminal
 
 
 def test_share_rate_and_time_left(tmp_path: Path) -> None:
@@ -68,6 +71,40 @@ def test_what_is_measured_has_its_rate_and_time_left(tmp_path: Path) -> None:
         PROGRESS.advance()
     words = "traceprof: run.sqlite is read, 10 of 40 parts measured, 2.0/s, 15.00 s left"
     assert line.words(8.0) == words
+
+
+def test_several_files_are_read_as_one(tmp_path: Path) -> None:
+    files = [tmp_path / "a", tmp_path / "b"]
+    for file in files:
+        file.write_bytes(bytes(2_000_000))
+    counted = [0]
+    line = Reading(files, Terminal(), lambda: counted[0])
+    counted[0] = 1_000_000
+    assert line.words(4.0) == "traceprof: 2 files, 25 % read, 250.0 kB/s, 12.00 s left"
+    counted[0] = 4_000_000
+    assert line.words(7.0) == "traceprof: 2 files are read, measuring, 7 s"
+
+
+@pytest.mark.parametrize("is_told", [False, True])
+def test_what_is_read_is_told_unless_others_tell_it(
+    is_told: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    terminal, begun = Terminal(), threading.Event()
+    (tmp_path / "rank0.sqlite").write_bytes(b"x")
+    monkeypatch.setattr(sys, "stderr", terminal)
+    monkeypatch.setattr(reading, "_FIRST_AFTER_S", 0.0)
+    monkeypatch.setattr(PROGRESS, "is_told", is_told)
+    for name in ("show", "end"):
+        before = getattr(Reading, name)
+
+        def told(self: Reading, *given: float, before: Callable[..., None] = before) -> None:
+            before(self, *given)
+            begun.set()
+
+        monkeypatch.setattr(Reading, name, told)
+    with told_while_reading([tmp_path, "SELECT 1", "x" * 5000, "a\0b"]):
+        assert begun.wait(20)
+        assert ("rank0.sqlite" in terminal.getvalue()) != is_told
 
 
 def test_every_part_of_a_page_is_counted() -> None:

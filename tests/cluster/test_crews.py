@@ -20,6 +20,19 @@ def test_small_runs_are_looked_at_here(files: list[Path]) -> None:
     assert crew_for(files, 1, "") is None
 
 
+def test_runs_that_do_not_fit_are_looked_at_by_one_that_lays_ranks_down(
+    files: list[Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(crews, "_crews", {})
+    monkeypatch.setattr(crews, "usable_bytes", lambda n_processes: 79 // n_processes)
+    crew = crew_for(files, 1, "")
+    assert isinstance(crew, Pool)
+    assert crew._n_processes == 1
+    assert crew_for(files[:1], 1, "") is None
+    monkeypatch.setattr(crews, "usable_bytes", lambda n_processes: 81 // n_processes)
+    assert crew_for(files, 1, "") is None
+
+
 def test_large_runs_are_shared_out(files: list[Path], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(crews, "_WORTH_BYTES", 20)
     monkeypatch.setattr(crews, "n_processors", lambda: 8)

@@ -136,3 +136,29 @@ def test_what_was_lost_is_found_anew() -> None:
     away = asked(crew, Intervals.union_of([0, 10], [5, 15])) - Intervals.single(0, 3)
     crew.holder = Holder(1, n_large=1)
     assert away.total_ns == 7
+
+
+def prepared(trace: Trace) -> None:
+    trace.facts["prepared",] = True
+
+
+def three(trace: Trace) -> tuple[Intervals, ...]:
+    """Return two equal sets, which are one where nothing was known before, and another."""
+    first = Intervals.union_of([0, 10], [5, 15])
+    equal = Intervals(first.starts, first.ends) if trace.facts else first
+    return first, equal, Intervals.union_of([0, 10], [7, 17]), Intervals.union_of([1], [2])
+
+
+@pytest.mark.parametrize("is_known_first", [False, True])
+def test_the_same_sets_are_found_anew_though_equal_ones_were_one(is_known_first: bool) -> None:
+    """Their places in the answer differ: counted by these, others would be found, or none."""
+    crew, recipe = Alone(), Recipe((Change(read, ("a",)),))
+    ask = Question(recipe, prepared)
+    if is_known_first:
+        crew.ask([ask])
+    away = crew.ask([Question(recipe, three)])[0]
+    left = [own - Intervals.single(0, 1) for own in away]
+    crew.holder = Holder(10**9, n_large=1)
+    if not is_known_first:
+        crew.ask([ask])
+    assert [own.total_ns for own in left] == [9, 9, 13, 1]

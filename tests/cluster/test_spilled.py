@@ -1,4 +1,5 @@
 import os
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -47,6 +48,38 @@ def test_arrays_that_lie_in_the_file_are_not_written_again() -> None:
     assert old.tolist() == list(range(LONG))
     assert new.sum() == LONG
     assert part.tolist() == list(range(100, 9000))
+
+
+def test_names_that_lie_in_the_file_are_not_written_again() -> None:
+    spill = Spill()
+    names = pd.Index([f"name {n}" for n in range(LONG)], dtype=object)
+    coded = pd.Series(pd.Categorical.from_codes(np.arange(LONG), names))
+    assert spill.lay_down([coded, names])
+    n_bytes = in_file(spill)
+    for _ in range(2):
+        back = spill.bring_back()
+        assert back[0].tolist() == back[1].tolist() == names.tolist()
+        assert spill.lay_down(back)
+    assert in_file(spill) == n_bytes
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux frees a part of a file")
+def test_the_disk_gets_back_what_is_gone() -> None:
+    spill = Spill()
+    size = 1 << 20
+    whole, gone, part = np.arange(size), np.ones(size), np.arange(size)
+    assert spill.lay_down([whole, gone, part])
+    assert spill._file is not None
+    before = os.fstat(spill._file.fileno()).st_blocks * 512
+    back = spill.bring_back()
+    assert spill.lay_down([back[0], back[2][10:-10], np.arange(3)])
+    assert before - os.fstat(spill._file.fileno()).st_blocks * 512 == pytest.approx(
+        gone.nbytes, abs=1 << 16
+    )
+    del back
+    again = spill.bring_back()
+    assert again[0].tolist() == whole.tolist()
+    assert again[1].tolist() == part[10:-10].tolist()
 
 
 def test_without_arrays_nothing_is_mapped() -> None:

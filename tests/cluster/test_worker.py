@@ -2,12 +2,14 @@ import pickle
 from errno import ENOSPC
 from typing import Any
 
+import numpy as np
 import pytest
 
 from tests.builders import TraceBuilder
-from traceprof.cluster import spilled
+from traceprof.cluster import spilled, worker
 from traceprof.cluster.worker import Holder
 from traceprof.model.elsewhere import Change, Question, Raised, Recipe
+from traceprof.model.intervals import Intervals
 from traceprof.model.trace import Trace
 from traceprof.model.window import TimeWindow
 
@@ -89,6 +91,36 @@ def test_where_the_disk_is_full_the_oldest_is_given_up(monkeypatch: pytest.Monke
     asked(holder, recipe_of("b"))
     assert asked(holder, first) == 2
     assert made == ["read a"]
+
+
+@pytest.mark.parametrize("taken", [101, 100, None])
+def test_what_the_process_takes_decides_what_is_laid_down(
+    taken: int | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    laid_down = []
+    spill = worker.Spill.lay_down
+    monkeypatch.setattr(worker, "taken_bytes", lambda: taken)
+    monkeypatch.setattr(
+        worker.Spill, "lay_down", lambda self, known: laid_down.append(1) or spill(self, known)
+    )
+    holder = Holder(100)
+    asked(holder, first := recipe_of("a"))
+    asked(holder, recipe_of("b"))
+    assert bool(laid_down) == (taken != 100)
+    asked(holder, first)
+    assert made == []
+
+
+def test_sets_of_instants_that_were_asked_last_are_laid_down(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(worker, "_MOST_TIMES_BYTES_LAID_DOWN", 16)
+    held = worker._Held(0)
+    for n in range(3):
+        held._keep((str(n), b""), Intervals(np.array([n]), np.array([n + 1])))
+    assert held.lay_down()
+    held._bring_back()
+    assert [name for name, _ in held._times] == ["2"]
 
 
 def test_an_error_is_the_answer() -> None:

@@ -87,6 +87,7 @@ def launched(name: str) -> TraceBuilder:
             "1 operator of autograd's backward pass",
         ),
         (launched("forward"), "inference", "100.0 % of the kernels' time is launched in 1 forward"),
+        (launched("eval"), "inference", "is launched in 1 forward or evaluation range"),
         (
             launched("forward")
             .api_call("cudaLaunchKernel", 6, 7, correlation=2)
@@ -98,7 +99,7 @@ def launched(name: str) -> TraceBuilder:
         (
             TraceBuilder().range("forward", 0, 5).host_op("aten::mm", 1, 2),
             "inference",
-            "1 forward range and no backward one",
+            "1 forward or evaluation range and no backward one",
         ),
         (
             TraceBuilder().kernel("advec_cell", 0, 9),

@@ -47,6 +47,7 @@ def test_clock_and_counts_of_our_own_ranges_come_from_the_export(export):
     assert own.clock_marks == [(1010, EPOCH + 1000)]
     assert own.n_ranges == {5: 2, 6: 1}
     assert own.n_ranges[7] == 0
+    assert own.last_ns == {5: 20, 6: 40}
 
 
 def test_only_our_own_events_are_removed(export):

@@ -1,8 +1,10 @@
 import numpy as np
 import pandas as pd
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from traceprof.model import combining
 from traceprof.model.combining import combine, compacted, median_of_counted, medians_of
 from traceprof.model.results import Result, ResultSpec, Samples, TableSpec, Unit, key, total
 
@@ -35,6 +37,19 @@ def test_medians_of_counted_samples_are_those_of_single_ones(
         assert medians_of(found.table, found.samples["own"])[place] == np.median(single)
 
 
+def test_samples_of_many_ranks_are_put_together_some_after_the_other(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(combining, "_AT_ONCE", 5)
+    results = [result_of({"a": [rank, 7], "b": [rank % 2] * 3}) for rank in range(20)]
+    found = combine([compacted(one) for one in results])
+    samples = found.samples["own"]
+    assert medians_of(found.table, samples).tolist() == [7.0, 0.5]
+    assert samples.counts is not None
+    assert int(samples.counts.sum()) == 20 * 5
+    assert len(samples.values) == 20 + 2
+
+
 def test_many_equal_samples_are_few() -> None:
     found = compacted(result_of({"a": [7] * 1000, "b": [1, 2] * 50})).samples["own"]
     assert found.values.tolist() == [7, 1, 2]
@@ -48,3 +63,14 @@ def test_the_median_of_counted_values(counted: dict[int, int]) -> None:
     every = np.repeat(values, counts)
     found = median_of_counted(values, counts)
     assert found == np.median(every) if len(every) else np.isnan(found)
+
+
+@pytest.mark.parametrize("most_rows", [0, 1000])
+def test_medians_of_few_rows_are_those_of_many(
+    most_rows: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(combining, "_FEW_ROWS", most_rows)
+    samples = Samples(np.array([3, 1, 3, 1, 3, 1, 0]), np.array([9, 4, -2, 1, 5, 2**53 + 2, 8]))
+    found = medians_of(pd.DataFrame(index=range(4)), samples)
+    assert found.tolist()[:2] + found.tolist()[3:] == [8.0, 4.0, 5.0]
+    assert np.isnan(found[2])

@@ -8,6 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from traceprof.errors import TraceError
+from traceprof.model import intervals as intervals_module
 from traceprof.model.intervals import (
     Intervals,
     check_pairs,
@@ -53,6 +54,18 @@ def test_set_operations_are_those_of_bitmaps(
     for result, expected in ((a | b, in_a | in_b), (a & b, in_a & in_b), (a - b, in_a - in_b)):
         assert_canonical(result)
         assert bitmap_of(result) == expected
+
+
+@given(pairs, pairs)
+def test_large_sets_are_put_together_in_pieces(
+    raw_a: list[tuple[int, int]], raw_b: list[tuple[int, int]]
+) -> None:
+    (a, in_a), (b, in_b) = as_set(raw_a), as_set(raw_b)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(intervals_module, "_AT_ONCE", 4)
+        both = a | b
+    assert_canonical(both)
+    assert bitmap_of(both) == in_a | in_b
 
 
 @given(pairs, st.integers(0, SIZE), st.integers(0, SIZE))

@@ -213,3 +213,8 @@ def test_a_long_argument_takes_no_long_time(text):
 def test_long_texts_take_no_longer_than_as_many_short_ones(text: str, shown: str) -> None:
     """They would not end in minutes, were anything in them tried from each place to the end."""
     assert masked_text(text) == shown
+
+
+def test_a_long_name_is_read_from_its_beginning() -> None:
+    name = "password" + "_of_x" * 40
+    assert masked_text(f"{name}=hunter22") == f"{name}={MASK}"

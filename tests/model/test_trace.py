@@ -100,6 +100,11 @@ def test_a_device_without_work_in_the_window_still_counts_as_used() -> None:
     assert devices[["device", "used"]].values.tolist() == [[0, 1], [1, 1]]
 
 
+def test_a_device_that_worked_and_is_not_listed_has_no_name() -> None:
+    devices = TraceBuilder().device(0, "A").kernel("a", 0, 10, device=1).build().devices
+    assert devices[["device", "name", "used"]].values.tolist() == [[0, "A", 0], [1, "", 1]]
+
+
 def test_what_was_not_recorded_says_how_to_record_it() -> None:
     trace = make_trace(TraceInfo(), {}, recorded=())
     with pytest.raises(NotRecordedError, match=r"no kernels recorded: .*--trace=cuda"):

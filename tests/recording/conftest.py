@@ -18,6 +18,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.recording.forking import run_forked
 from tests.requirements import ROOT, require
 from traceprof.formats import open_trace
 from traceprof.model.trace import Trace
@@ -88,6 +89,10 @@ _MARKER = "TRACEPROF_TEST"
 _RUN = "TRACEPROF_TEST_RUN"
 """A variable that every process of a run of ``traceprof record`` has in its environment."""
 
+_TIMEOUT_S = 600.0
+_READ_ONCE = {"PYTHONPATH", "LANG", "LC_ALL", "TRACEPROF_WATCHDOG_S", "TRACEPROF_START_S"}
+"""What is read when things are imported: where a test sets it, the recorder is started anew."""
+
 
 @pytest.fixture(autouse=True)
 def no_orphans(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
@@ -125,17 +130,27 @@ def record(
     path: Path, command: list[str], *options: str, prefix: Sequence[str] = (), **environment: str
 ) -> Recorded:
     """Record ``command`` as a user would; ``prefix`` goes before the whole command."""
-    traceprof = [*prefix, sys.executable, "-m", "traceprof"]
-    done = finished(
-        [*traceprof, "record", "-o", str(path), *options, "--", *command],
-        cwd=path.parent if path.parent.is_dir() else path.parent.parent,
-        env=environment_of_test(**environment),
-    )
+    arguments = ["record", "-o", str(path), *options, "--", *command]
+    cwd = path.parent if path.parent.is_dir() else path.parent.parent
+    env = environment_of_test(**environment)
+    if prefix or environment.keys() & _READ_ONCE:
+        whole = [*prefix, sys.executable, "-m", "traceprof", *arguments]
+        return Recorded(finished(whole, cwd=cwd, env=env), path)
+    mark = str(uuid.uuid4())
+
+    def end(recorder: int) -> None:
+        os.kill(recorder, signal.SIGTERM)
+        _end_run(mark)
+        os.kill(recorder, signal.SIGKILL)
+
+    done = run_forked(arguments, cwd, {**env, _RUN: mark}, _TIMEOUT_S, end)
+    if done is None:
+        pytest.fail(f"not done after {_TIMEOUT_S:g} s: {arguments}")
     return Recorded(done, path)
 
 
 def finished(
-    command: list[str], cwd: Path, env: dict[str, str], timeout_s: float = 240
+    command: list[str], cwd: Path, env: dict[str, str], timeout_s: float = _TIMEOUT_S
 ) -> subprocess.CompletedProcess[str]:
     """Run a recorder to its end; one that takes too long is ended with all that it started.
 
@@ -151,11 +166,15 @@ def finished(
     try:
         stdout, stderr = process.communicate(timeout=timeout_s)
     except subprocess.TimeoutExpired:
-        for number, patience_s in ((signal.SIGTERM, 20), (signal.SIGKILL, 10)):
-            end_processes_marked(f"{_RUN}={mark}", number, patience_s)
+        _end_run(mark)
         stdout, stderr = process.communicate()
         pytest.fail(f"not done after {timeout_s:g} s: {command}\n{stdout}\n{stderr}")
     return subprocess.CompletedProcess(command, process.returncode, stdout, stderr)
+
+
+def _end_run(mark: str) -> None:
+    for number, patience_s in ((signal.SIGTERM, 20), (signal.SIGKILL, 10)):
+        end_processes_marked(f"{_RUN}={mark}", number, patience_s)
 
 
 def end_processes_marked(variable: str, number: int, patience_s: float) -> None:

@@ -236,7 +236,10 @@ def _unheard_things(path: Path, rng: random.Random) -> None:
             if table not in _STRINGS and "of 2030" not in _columns(database, table):
                 database.execute(f'ALTER TABLE "{table}" ADD COLUMN "of 2030" TEXT DEFAULT \'x\'')
         database.execute('CREATE TABLE IF NOT EXISTS "of 2030" (start INT, "end" INT, what BLOB)')
-        database.execute('INSERT INTO "of 2030" VALUES (-5, 9223372036854775807, zeroblob(99))')
+        database.execute(
+            'INSERT INTO "of 2030" (start, "end", what) '
+            "VALUES (-5, 9223372036854775807, zeroblob(99))"
+        )
         database.execute('CREATE INDEX IF NOT EXISTS "by 2030" ON "of 2030" (what)')
         database.execute('CREATE VIEW IF NOT EXISTS "seen 2030" AS SELECT * FROM "of 2030"')
 

@@ -99,6 +99,17 @@ def names_of_ranges(folder: Path, n: int) -> Path:
     return _nsys(folder, builder.build())
 
 
+def long_name(folder: Path, n: int) -> Path:
+    """A name of as many kilobytes, of kernels, ranges and threads."""
+    name, builder = "k" * (n * 1000), TraceBuilder()
+    for number in range(50):
+        at = number * _GAP_NS
+        builder.range(name if number % 2 else "forward", at, at + 900)
+        builder.kernel(name if number % 3 else "gemm", at + 100, at + 800,
+                       launched_ns=(at + 10, at + 20))  # fmt: skip
+    return _nsys(folder, builder.thread_name(1, name).build())
+
+
 def steps(folder: Path, n: int) -> Path:
     """Steps of one kernel each."""
     builder = TraceBuilder()
@@ -223,8 +234,8 @@ def files_of_a_folder(folder: Path, n: int) -> Path:
 SHAPES: Final[tuple[Shape, ...]] = (
     *(nested_ranges, nested_ranges_of_kineto, nested_ranges_of_nvprof, crossing_ranges),
     *(devices, streams, streams_of_kineto, processes, threads, names_of_kernels),
-    *(names_of_ranges, steps, one_correlation, overlapping_kernels, one_instant, collectives),
-    *(copies, waits, operators, wide_event, ranks_of_a_manifest, files_of_a_folder),
+    *(names_of_ranges, long_name, steps, one_correlation, overlapping_kernels, one_instant),
+    *(collectives, copies, waits, operators, wide_event, ranks_of_a_manifest, files_of_a_folder),
 )
 
 

@@ -149,3 +149,11 @@ def test_columns_are_those_of_a_genuine_export(run: tuple[Path, Planted]) -> Non
         with closing(sqlite3.connect(f"file:{genuine}?immutable=1", uri=True)) as database:
             wanted = database.execute(layout.format(name)).fetchall()
         assert rows(run[0] / "rank0.sqlite", layout.format(name)) == wanted, name
+
+
+def test_files_are_the_same_however_many_processes_write_them(tmp_path: Path) -> None:
+    job = Job(3, straggler=1)
+    alone = generate(tmp_path / "alone", 300, job)
+    assert generate(tmp_path / "shared", 300, job, n_jobs=2) == alone
+    for path in (tmp_path / "alone").iterdir():
+        assert (tmp_path / "shared" / path.name).read_bytes() == path.read_bytes()

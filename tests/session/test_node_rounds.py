@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from tests.builders import TraceBuilder
 from tests.truth.loops import Training
 from tests.truth.machine import MS, Machine, run
@@ -34,7 +36,8 @@ def test_ranks_that_reduce_are_synchronised() -> None:
         assert one.waited_ns is not None
 
 
-def test_ranks_that_do_not_are_independent() -> None:
+@pytest.mark.parametrize("phase", ["forward", "eval"])  # with gradients, and without
+def test_ranks_that_do_not_are_independent(phase: str) -> None:
     builders = [TraceBuilder().process(100 + rank, rank=rank, world_size=2) for rank in range(2)]
     for rank, builder in enumerate(builders):
         own = {"process": 100 + rank}
@@ -43,7 +46,7 @@ def test_ranks_that_do_not_are_independent() -> None:
         for step in range(5):
             start = 100 * step
             builder.phase("data", start, start + 10, **own)
-            builder.phase("forward", start + 10, start + 40 + 20 * rank, **own)
+            builder.phase(phase, start + 10, start + 40 + 20 * rank, **own)
             builder.batch(start + 9, 16, **own)
     parts = tuple(builder.build() for builder in builders)
     found = rounds_of_run(run_of(Ranks(parts, parts[0].info)), "alone")

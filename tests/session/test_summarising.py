@@ -127,6 +127,7 @@ def test_long_runs_are_kept_as_blocks_of_which_the_sums_are_exact() -> None:
             "period_ns": random.integers(90, 110, 2 * n),
             "device_ns": np.where(np.arange(2 * n) == 5_000, np.nan, 80.0),
             "is_warmup": np.tile(np.arange(n) < 3, 2),
+            "samples_count": np.where(np.arange(2 * n) % 2, 32.0, np.nan),  # a batch for two steps
         }
     )
     found = blocks_of_steps(steps, most_rows=1_000)
@@ -134,6 +135,7 @@ def test_long_runs_are_kept_as_blocks_of_which_the_sums_are_exact() -> None:
     assert found["period_ns"].sum() == steps["period_ns"].sum()
     assert found["steps_count"].sum() == 2 * n
     assert found.loc[found["is_warmup"].astype(bool), "steps_count"].tolist() == [3, 3]
+    assert found["samples_count"].sum() == 32 * n
     # A sum of which a part is not known is not known.
     assert found["device_ns"].isna().sum() == 1
     assert found.groupby("step").size().eq(2).all()

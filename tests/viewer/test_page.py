@@ -191,6 +191,15 @@ def test_a_row_of_a_table_leads_to_its_place(view: View) -> None:
     assert page.page.url.split("#")[1].startswith("at=")
 
 
+def test_a_view_that_is_told_meanwhile_does_not_take_a_link_back(view: View) -> None:
+    page = view("&tables=gaps&window=all", small=_small_trace())
+    link = page.page.locator("#table-0-gaps tbody a").first.get_attribute("href")
+    page.page.evaluate(
+        "(link) => { location.hash = link; history.replaceState(null, '', '#') }", link
+    )
+    _until(page, "traceprof.t1 - traceprof.t0 < 1_000_000")
+
+
 def test_runs_stand_side_by_side_and_move_together(view: View) -> None:
     slower = TraceBuilder().kernel("gemm", 0, 900_000).kernel("relu", 900_000, 1_900_000).build()
     page = view(first=_small_trace(), second=slower)
@@ -232,3 +241,31 @@ def test_when_the_server_is_gone_the_picture_stays_and_says_so(view: View) -> No
     _js(page, "traceprof.redraw()")
     _until(page, "!traceprof.frame")
     assert _js(page, "traceprof.remote.requests") == requests
+
+
+def test_each_run_has_its_own_notes_and_choice_in_the_address(view: View) -> None:
+    other = TraceBuilder().kernel("other", 0, 900_000).kernel("relu", 900_000, 1_900_000).build()
+    page = view(first=_small_trace(), second=other)
+    frame = _frame(page, 1)
+    frame.locator(".plot").focus()
+    for key in (*"/other", "Enter"):
+        page.page.keyboard.press(key)
+    _until(page, "traceprof.chosen !== null", 1)
+    frame.locator(".plot").focus()
+    page.page.keyboard.press("b")
+    page.page.keyboard.type("late")
+    page.page.keyboard.press("Enter")
+    _until(page, "parent.location.hash.includes('notes2=')", 1)
+    address = page.page.url
+    assert "notes=" not in address
+    assert "of=2" in address
+    page.page.evaluate("() => localStorage.clear()")
+    page.page.reload()
+    for place in (0, 1):
+        frame = page.page.frame_locator(f"iframe[src='/timeline/{place}']")
+        frame.locator("[data-ready]").wait_for()
+    assert _frame(page, 1).locator(".flag").inner_text().strip() == "⚑ late"
+    assert _frame(page, 1).locator(".details h3").inner_text() == "other"
+    assert _frame(page, 0).locator(".flag").count() == 0
+    assert _js(page, "traceprof.chosen") is None
+    assert page.complaints == []

@@ -15,6 +15,7 @@ from traceprof.session.run import run_of
 from traceprof.viewer.panes import open_pane
 from traceprof.viewer.search import Found
 from traceprof.viewer.store import TimelineStore
+from traceprof.viewer.timeline import Timeline
 
 
 def _head(data: bytes) -> dict[str, Any]:
@@ -37,7 +38,7 @@ def _trace() -> Trace:
 
 
 def test_the_overview_holds_names_and_knows_how_much_it_stands_for() -> None:
-    head = _head(TimelineStore(_trace()).overview)
+    head = _head(TimelineStore(Timeline.of(_trace())).overview)
     assert head["n_events"] == 20_001
     assert "gemm" in head["name_templates"]
     assert head["loaded"][0] <= 0
@@ -46,7 +47,7 @@ def test_the_overview_holds_names_and_knows_how_much_it_stands_for() -> None:
 
 
 def test_a_view_holds_itself_and_a_quarter_of_it_on_each_side() -> None:
-    store = TimelineStore(_trace())
+    store = TimelineStore(Timeline.of(_trace()))
     head = _head(store.view(TimeWindow(500_000, 510_000), 1_000, [0, 1]))
     assert head["loaded"] == [497_500, 512_500]
     assert head["bin_ns"] == 0
@@ -56,7 +57,7 @@ def test_a_view_holds_itself_and_a_quarter_of_it_on_each_side() -> None:
 
 
 def test_groups_that_are_not_open_send_only_what_the_charts_need() -> None:
-    store = TimelineStore(_trace())
+    store = TimelineStore(Timeline.of(_trace()))
     head = _head(store.view(TimeWindow(0, 1_000_000), 100, []))
     assert _events(head, "thread") == 0
     assert _events(head, "device") == 1
@@ -69,7 +70,7 @@ def test_groups_that_are_not_open_send_only_what_the_charts_need() -> None:
 
 
 def test_a_wide_view_of_many_events_is_condensed() -> None:
-    store = TimelineStore(_trace())
+    store = TimelineStore(Timeline.of(_trace()))
     head = _head(store.view(TimeWindow(0, 1_000_000), 200, [0, 1]))
     assert head["bin_ns"] == 4_000
     assert _events(head, "device") == 250 + 1

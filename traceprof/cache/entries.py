@@ -13,7 +13,7 @@ import secrets
 import shutil
 import stat
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from hashlib import blake2b
@@ -100,12 +100,21 @@ class Cache:
 
     def put_file(self, key: str, source: Path) -> None:
         """Keep a copy of the file ``source`` under ``key``, as far as that is possible."""
+        with suppress(OSError):
+            if 2 * source.stat().st_size <= self.largest_bytes:
+                self.make_file(key, lambda path: shutil.copyfile(source, path))
+
+    def make_file(self, key: str, write: Callable[[Path], object]) -> None:
+        """Keep the file that ``write`` writes under ``key``, as far as that is possible."""
         with suppress(TraceprofError, OSError):
-            if 2 * source.stat().st_size > self.largest_bytes or not self._make():
+            if not self._make():
                 return
             with new_file(self._path(key, _FILE), force=True, is_lasting=False) as temporary:
                 temporary.chmod(0o600)
-                shutil.copyfile(source, temporary)
+                write(temporary)
+                if 2 * temporary.stat().st_size > self.largest_bytes:
+                    temporary.unlink()
+                    return
                 checksum = _checksum_of_file(temporary)
             self.put({key: checksum})
 

@@ -249,7 +249,9 @@ def opens_traces(command: Callable[..., None]) -> Callable[..., None]:
         from traceprof.cli.reading import told_while_reading
 
         said = {name: given.pop(name) for name in _OPENING}
-        with told_while_reading(given.get("trace") or []):
+        # Those of one command may be names of kept runs, a statement of SQL, a word between two.
+        words = [word for value in given.values() if isinstance(value, list) for word in value]
+        with told_while_reading(words):
             command(**given, opening=_opening(**said))
 
     vars(opened).pop("__wrapped__")

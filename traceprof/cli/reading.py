@@ -1,4 +1,4 @@
-"""How far the reading of one file is: a line on the terminal once it takes more than two seconds.
+"""How far the reading of traces is: a line on the terminal once it takes more than two seconds.
 
 Readers are libraries that tell nothing meanwhile; the operating system counts what a process reads.
 Where it does not, and once the file has been read, the line says how long it has taken.
@@ -10,7 +10,7 @@ import math
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Final, TextIO
@@ -26,15 +26,19 @@ _LINES: Final[list[Reading]] = []
 
 
 class Reading:
-    """A line about the file ``path``; ``read_bytes`` counts what was read so far, None: unknown."""
+    """A line about files; ``read_bytes`` counts what was read so far, None: unknown."""
 
     def __init__(
-        self, path: Path, stream: TextIO, read_bytes: Callable[[], int | None] | None = None
+        self,
+        files: Sequence[Path],
+        stream: TextIO,
+        read_bytes: Callable[[], int | None] | None = None,
     ) -> None:
-        self._name = path.name
+        self._name = files[0].name if len(files) == 1 else f"{len(files)} files"
+        self._verb = "is" if len(files) == 1 else "are"
         self._stream = stream
         self._read_bytes = read_bytes or _read_bytes
-        self._n_bytes = path.stat().st_size
+        self._n_bytes = sum(one.stat().st_size for one in files)
         self._begun_s = time.monotonic()
         self._begun_bytes = self._read_bytes() or 0
         self._ended = threading.Event()
@@ -49,7 +53,7 @@ class Reading:
         counted = self._read_bytes()
         done = 0 if counted is None else counted - self._begun_bytes
         if done >= self._n_bytes:
-            return f"traceprof: {self._name} is read, {self._measuring(taken_s)}"
+            return f"traceprof: {self._name} {self._verb} read, {self._measuring(taken_s)}"
         if done <= 0:
             return f"traceprof: {self._name}, {taken_s:.0f} s"
         rate = done / taken_s
@@ -73,7 +77,12 @@ class Reading:
     def run(self) -> None:
         """Show the line until it is ended, the first time after two seconds."""
         wait_s = _FIRST_AFTER_S
+        from traceprof.model.progress import PROGRESS
+
         while not self._ended.wait(wait_s):
+            if PROGRESS.is_told:  # by those who look at the ranks, on a line of their own
+                self.end()
+                return
             self.show(time.monotonic() - self._begun_s)
             wait_s = _EVERY_S
 
@@ -99,13 +108,14 @@ class Reading:
 
 
 @contextmanager
-def told_while_reading(paths: list[Path]) -> Iterator[None]:
-    """Tell how far the reading of a single file is, where somebody looks at a terminal."""
-    path = paths[0] if len(paths) == 1 else None
-    if path is None or not path.is_file() or sys.stderr is None or not sys.stderr.isatty():
+def told_while_reading(paths: Sequence[Path | str]) -> Iterator[None]:
+    """Tell how far the reading of files and folders is, where somebody looks at a terminal."""
+    is_watched = sys.stderr is not None and sys.stderr.isatty()
+    files = [file for path in paths for file in _files_of(path)] if is_watched else []
+    if not files:
         yield
         return
-    line = Reading(path, sys.stderr)
+    line = Reading(files, sys.stderr)
     _LINES.append(line)
     threading.Thread(target=line.run, daemon=True).start()
     try:
@@ -118,6 +128,14 @@ def end_reading() -> None:
     """Take the line away, before anything else is written."""
     while _LINES:
         _LINES.pop().end()
+
+
+def _files_of(path: Path | str) -> list[Path]:
+    """Return what is read of a path: itself, the files in it, or nothing where it is none."""
+    with suppress(OSError, ValueError):
+        place = Path(path)
+        return [one for one in (place.iterdir() if place.is_dir() else [place]) if one.is_file()]
+    return []
 
 
 def _read_bytes() -> int | None:

@@ -70,9 +70,9 @@ def _of_one(trace: list[Path], opening: Opening, window: str | None, title: str 
         from traceprof.session.run import open_run
 
         run = open_run(trace, opening).within(window)
-        every = analysis.analysis_names()
-        whole = run.within("all").trace()
-        return [render_report(answer(run, every), whole, Options(title=heading))]
+        # The answer first: it needs all tables that the timeline does, and more.
+        found = answer(run, analysis.analysis_names())
+        return [render_report(found, run.within("all").trace(), Options(title=heading))]
 
     return RunCache.of(trace, opening).texts(("report", window, heading), rendered)[0]
 

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Sequence
 from importlib import import_module
 from pathlib import Path
 from typing import Final, Protocol
 
+from traceprof.cluster.memory import usable_bytes
 from traceprof.cluster.pool import Pool
 from traceprof.cluster.progress import Progress
 from traceprof.model.elsewhere import Crew
+from traceprof.processes import n_processors
 
 __all__ = ["LOCAL", "crew_for", "dismiss"]
 
@@ -18,6 +19,10 @@ LOCAL: Final = "local"
 """Instead of an address: a Dask cluster that is started here."""
 _WORTH_BYTES: Final = 200_000_000
 """Of smaller runs the start of the processes, a second each, costs more than they save."""
+
+
+_IN_MEMORY: Final = 4
+"""So many times the bytes of an nsys export takes its rank, while a page is made of it."""
 
 
 class _Closable(Crew, Protocol):
@@ -31,6 +36,8 @@ _crews: dict[tuple[str, int], _Closable] = {}
 def crew_for(files: Sequence[Path], jobs: int | None, scheduler: str) -> Crew | None:
     """Return who looks at the ranks of the run in ``files``; None: we do, all of them in memory.
 
+    Of a run that does not fit there one process does, which lays ranks down on the disk.
+
     ``jobs`` is how many processes there are, None for as many as make sense; ``scheduler`` is the
     address of a Dask cluster, `LOCAL` for one that is started here, "" for none.
 
@@ -38,7 +45,7 @@ def crew_for(files: Sequence[Path], jobs: int | None, scheduler: str) -> Crew | 
         UsageError: Dask is not installed.
     """
     n_jobs = _sensible(files) if jobs is None and not scheduler else jobs or n_processors()
-    if n_jobs < 2 and not scheduler:
+    if n_jobs < 2 and not scheduler and _fits(files):
         return None
     key = scheduler, n_jobs
     if key not in _crews:
@@ -59,17 +66,18 @@ def _started(scheduler: str, n_jobs: int) -> _Closable:
 
 def _sensible(files: Sequence[Path]) -> int:
     """Return how many processes make sense: 1 for a run that is small."""
-    n_bytes = sum(path.stat().st_size for path in files if path.is_file())
-    if len(files) < 2 or n_bytes < _WORTH_BYTES:
+    if len(files) < 2 or _n_bytes(files) < _WORTH_BYTES:
         return 1
     return min(len(files), n_processors())
 
 
-def n_processors() -> int:
-    """Return how many processors this process may use."""
-    if hasattr(os, "sched_getaffinity"):
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1
+def _fits(files: Sequence[Path]) -> bool:
+    """Return whether all ranks together, with what is computed of them, fit into memory."""
+    return len(files) < 2 or _IN_MEMORY * _n_bytes(files) < usable_bytes(1)
+
+
+def _n_bytes(files: Sequence[Path]) -> int:
+    return sum(path.stat().st_size for path in files if path.is_file())
 
 
 def dismiss() -> None:

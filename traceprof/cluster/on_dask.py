@@ -9,7 +9,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, Final
 
-from traceprof.cluster.memory import usable_bytes
+from traceprof.cluster.memory import share_of, usable_bytes
 from traceprof.cluster.progress import Report, no_progress
 from traceprof.cluster.worker import Holder
 from traceprof.errors import TraceError, UsageError
@@ -17,7 +17,7 @@ from traceprof.model.elsewhere import Question
 from traceprof.model.intervals_elsewhere import TimeQuestion, unpacked
 
 try:
-    from distributed import Client, KilledWorker, LocalCluster, as_completed
+    from distributed import Client, KilledWorker, LocalCluster, as_completed, get_worker
 except ImportError as error:
     raise UsageError(
         "--cluster needs Dask, which is not installed: pip install 'traceprof[cluster]' "
@@ -41,6 +41,7 @@ class DaskCrew:
         self._n_processes = n_processes
         self._progress = progress
         self._owners: dict[str, str] = {}
+        self._is_backwards = True
 
     def ask(self, questions: Sequence[Question | TimeQuestion]) -> list[Any]:
         """Return the answers in the order of the questions (see `Crew`).
@@ -51,17 +52,19 @@ class DaskCrew:
         """
         workers = self._workers()
         self._choose_owners([question.recipe.file for question in questions], workers)
-        most_bytes = usable_bytes(len(workers))
+        # To and fro: a process has in memory what it was asked about last.
+        self._is_backwards = not self._is_backwards
+        numbered = list(enumerate(questions))
         numbers = {
             self._client.submit(
                 _answer,
                 question,
-                most_bytes,
+                len(workers),
                 workers=[self._owners[question.recipe.file]],
                 allow_other_workers=True,
                 pure=False,
             ): number
-            for number, question in enumerate(questions)
+            for number, question in (reversed(numbered) if self._is_backwards else numbered)
         }
         answers: list[Any] = [None] * len(questions)
         self._progress(0, len(questions))
@@ -106,9 +109,14 @@ class DaskCrew:
 
     def _workers(self) -> list[str]:
         found = [*self._client.scheduler_info(n_workers=-1)["workers"]]
-        if not found:
-            raise UsageError(f"--cluster {self._address}: the scheduler has no workers")
-        return found
+        if found:
+            return found
+        try:  # those that died or fell silent are replaced, which takes a while
+            self._client.wait_for_workers(1, timeout=_WAITS_FOR_WORKERS_S)
+        except TimeoutError as error:
+            where = self._address or "local"
+            raise UsageError(f"--cluster {where}: the scheduler has no workers") from error
+        return [*self._client.scheduler_info(n_workers=-1)["workers"]]
 
     def _choose_owners(self, files: Sequence[str], workers: Sequence[str]) -> None:
         """Choose a worker for every file: of those that have it the one with the fewest."""
@@ -128,10 +136,11 @@ class DaskCrew:
 _holders: dict[int, Holder] = {}
 
 
-def _answer(question: Question | TimeQuestion, most_bytes: int) -> bytes:
+def _answer(question: Question | TimeQuestion, n_workers: int) -> bytes:
     """Answer a question in a worker, which keeps what it has made."""
-    holder = _holders.setdefault(0, Holder(most_bytes))
-    return holder.answer(question)
+    limit = get_worker().memory_manager.memory_limit
+    most_bytes = share_of(limit) if limit else usable_bytes(n_workers)
+    return _holders.setdefault(0, Holder(most_bytes)).answer(question)
 
 
 def _which_are_there(files: Sequence[str]) -> list[bool]:

@@ -4,14 +4,10 @@ from __future__ import annotations
 
 import multiprocessing
 import signal
-import sys
-import threading
 from collections import deque
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from multiprocessing.connection import Connection, wait
-from types import ModuleType
 from typing import Any, Final
 
 from traceprof.cluster.memory import usable_bytes
@@ -20,6 +16,7 @@ from traceprof.cluster.worker import Holder
 from traceprof.errors import TraceError
 from traceprof.model.elsewhere import Question
 from traceprof.model.intervals_elsewhere import TimeQuestion, unpacked
+from traceprof.processes import alone
 
 __all__ = ["Pool"]
 
@@ -48,6 +45,7 @@ class Pool:
         self._progress = progress
         self._hands: list[_Hand] = []
         self._owners: dict[str, _Hand] = {}
+        self._is_backwards = True
 
     def ask(self, questions: Sequence[Question | TimeQuestion]) -> list[Any]:
         """Return the answers in the order of the questions (see `Crew`).
@@ -78,7 +76,7 @@ class Pool:
         ours, theirs = context.Pipe()
         args = (theirs, usable_bytes(self._n_processes))
         process = context.Process(target=_work, args=args, daemon=True)
-        with _alone():
+        with alone():
             process.start()
         theirs.close()
         return _Hand(process, ours)
@@ -118,7 +116,10 @@ class Pool:
         loads = {id(hand): 0 for hand in self._hands}
         for owner in self._owners.values():
             loads[id(owner)] += 1
-        for number, question in enumerate(questions):
+        # To and fro: a process has in memory what it was asked about last.
+        self._is_backwards = not self._is_backwards
+        numbered = list(enumerate(questions))
+        for number, question in reversed(numbered) if self._is_backwards else numbered:
             root = question.recipe.file
             if root not in self._owners:
                 owner = min(self._hands, key=lambda hand: loads[id(hand)])
@@ -145,21 +146,6 @@ class Pool:
         hand.process.join()
         new = self._hand()
         hand.process, hand.connection = new.process, new.connection
-
-
-@contextmanager
-def _alone() -> Iterator[None]:
-    """Keep a new process from running the program that we are part of, and from Ctrl-C."""
-    main = sys.modules["__main__"]
-    is_main_thread = threading.current_thread() is threading.main_thread()
-    before = signal.signal(signal.SIGINT, signal.SIG_IGN) if is_main_thread else None
-    sys.modules["__main__"] = ModuleType("__main__")
-    try:
-        yield
-    finally:
-        sys.modules["__main__"] = main
-        if is_main_thread:
-            signal.signal(signal.SIGINT, before or signal.default_int_handler)
 
 
 def _work(connection: Connection, most_bytes: int) -> None:

@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable
 from typing import Final, TextIO, TypeAlias
 
+from traceprof.model.progress import PROGRESS
 from traceprof.units import format_duration
 
 __all__ = ["Progress", "Report", "no_progress"]
@@ -37,6 +38,7 @@ class Progress:
             return
         now_s = time.monotonic()
         if done == 0:
+            PROGRESS.is_told = True
             self._begun_s = self._shown_s = now_s
         if done == total:
             self._clear()

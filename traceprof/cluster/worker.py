@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import threading
 from collections import OrderedDict
+from collections.abc import Mapping
 from typing import Any, Final, TypeAlias
 
+from traceprof.cluster.memory import give_back, taken_bytes
 from traceprof.cluster.spilled import Spill
 from traceprof.model.elsewhere import Change, Question, Raised, Recipe
 from traceprof.model.intervals import Intervals
@@ -27,17 +29,20 @@ _WITH_FACTS: Final = 3
 """A Trace and what is computed of it take about this many times the bytes of its tables."""
 _MOST_TIMES_BYTES: Final = 150_000_000
 """Of sets of instants that are kept, of a file; not counting that facts share them."""
+_MOST_TIMES_BYTES_LAID_DOWN: Final = 60_000_000
 _FACTS_ALONE: Final = 1
 """What is computed of a Trace whose tables lie on the disk."""
+_WORTH_BYTES: Final = 10_000_000
+"""To give memory back takes as long as some of this to be made."""
 _BYTES_EACH: Final = 16
 """Of one interval."""
-_Key: TypeAlias = tuple[str, int]
+_Key: TypeAlias = tuple[str, bytes]
 
 
 class Holder:
     """The Traces that a process holds: of every file the last one whole, and windows of it.
 
-    Those that were asked least recently are laid down on the disk where all take more than
+    Those that were asked least recently are laid down on the disk where the process takes more than
     ``most_bytes``, and brought back when they are asked again; where there is no room they are
     given up, and made again. Sets of ``n_large`` intervals stay here.
     """
@@ -64,17 +69,23 @@ class Holder:
 
     def _give_up(self) -> None:
         with self._lock:
-            total = sum(held.n_bytes for held in self._held.values())
             for file, held in list(self._held.items())[:-1]:
-                if total <= self._most_bytes:
+                if self._taken_bytes() <= self._most_bytes:
                     return
-                if held.n_bytes and held.lock.acquire(blocking=False):
-                    total -= held.n_bytes
+                if held.is_up and held.lock.acquire(blocking=False):
+                    is_large = held.n_bytes >= _WORTH_BYTES
                     try:
                         if not held.lay_down():
                             del self._held[file]
                     finally:
                         held.lock.release()
+                    if is_large:
+                        give_back()
+
+    def _taken_bytes(self) -> int:
+        """Return what this process takes; where the system does not tell, about what is held."""
+        known = taken_bytes()
+        return sum(held.n_bytes for held in self._held.values()) if known is None else known
 
 
 class _Held:
@@ -82,27 +93,39 @@ class _Held:
 
     def __init__(self, n_large: int) -> None:
         self.lock = threading.Lock()
-        self.n_bytes = 0
         self._n_large = n_large
+        self._n_table_bytes = self._n_times_bytes = 0
         self._times: OrderedDict[_Key, Intervals] = OrderedDict()
-        self._n_times_bytes = 0
         self._whole: dict[tuple[Change, ...], Trace] = {}
         self._windows: OrderedDict[tuple[Change, ...], Trace] = OrderedDict()
         self._spill = Spill()
-        self._is_down = False
+        self._is_down = self._was_down = False
+
+    @property
+    def n_bytes(self) -> int:
+        """About how much memory it takes."""
+        if self._is_down:
+            return 0
+        times = _FACTS_ALONE if self._was_down else _WITH_FACTS
+        return times * self._n_table_bytes + self._n_times_bytes
+
+    @property
+    def is_up(self) -> bool:
+        """Whether any of it is in memory."""
+        return not self._is_down and bool(self._whole or self._times)
 
     def lay_down(self) -> bool:
-        """Leave all of it on the disk alone; False where that cannot be done."""
+        """Leave it on the disk alone; False where that cannot be done."""
+        self._forget_times(_MOST_TIMES_BYTES_LAID_DOWN)
         if not self._spill.lay_down((self._whole, self._windows, self._times)):
             return False
         self._whole, self._windows, self._times = {}, OrderedDict(), OrderedDict()
-        self._is_down, self.n_bytes = True, 0
+        self._is_down = True
         return True
 
     def _bring_back(self) -> None:
         self._whole, self._windows, self._times = self._spill.bring_back()
-        self._is_down = False
-        self.n_bytes = _FACTS_ALONE * sum(map(_n_bytes, self._whole.values()))
+        self._is_down, self._was_down = False, True
 
     def answer(self, question: Question | TimeQuestion) -> bytes:
         """Return the answer as it travels."""
@@ -124,28 +147,31 @@ class _Held:
         """Return a set of instants, from as far as it is made already."""
         if isinstance(of, Intervals):
             return of
-        key: _Key = (of.question.name, of.number) if isinstance(of, Found) else (of.name, 0)
+        key: _Key = (of.question.name, of.digest) if isinstance(of, Found) else (of.name, b"")
         if key in self._times:
             self._times.move_to_end(key)
             return self._times[key]
         if isinstance(of, Found):
             large = large_of(self._answer(of.question), self._n_large)
             self._keep_times(of.question, large)
-            return large[of.number]
+            return large[of.digest]
         found = of.of(self._time)
         self._keep(key, found)
         return found
 
-    def _keep_times(self, question: Question, large: list[Intervals]) -> None:
-        for number, times in enumerate(large):
-            self._keep((question.name, number), times)
+    def _keep_times(self, question: Question, large: Mapping[bytes, Intervals]) -> None:
+        for digest, times in large.items():
+            self._keep((question.name, digest), times)
 
     def _keep(self, key: _Key, times: Intervals) -> None:
         if key in self._times:
             return
         self._times[key] = times
         self._n_times_bytes += _BYTES_EACH * len(times)
-        while self._n_times_bytes > _MOST_TIMES_BYTES and len(self._times) > 1:
+        self._forget_times(_MOST_TIMES_BYTES)
+
+    def _forget_times(self, most_bytes: int) -> None:
+        while self._n_times_bytes > most_bytes and len(self._times) > 1:
             self._n_times_bytes -= _BYTES_EACH * len(self._times.popitem(last=False)[1])
 
     def made(self, recipe: Recipe) -> Trace:
@@ -179,7 +205,7 @@ class _Held:
             self._whole[changes[: n + 1]] = make(*args) if before is None else make(before, *args)
             if n and not changes[n].takes_part:
                 self._forget(changes[:n])
-        self.n_bytes = _WITH_FACTS * sum(map(_n_bytes, self._whole.values()))
+        self._n_table_bytes = sum(map(_n_bytes, self._whole.values()))
         return self._whole[changes]
 
     def _began_with(self) -> set[tuple[Change, ...]]:

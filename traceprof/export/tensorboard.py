@@ -66,10 +66,7 @@ def _steps(document: Document) -> pd.DataFrame:
 def _with_what_is_known(steps: pd.DataFrame) -> pd.DataFrame:
     """Return the steps of a process without sums that others have, and it nowhere: no zeros."""
     sums = [f"{route}_bytes" for route in _ROUTES if f"{route}_bytes" in steps]
-    steps = steps.drop(columns=[name for name in sums if not steps[name].any()])
-    if "samples_per_s" not in steps:
-        return steps
-    return steps.assign(samples_per_s=steps["samples_per_s"].where(steps["samples_count"] > 0))
+    return steps.drop(columns=[name for name in sums if not steps[name].any()])
 
 
 def _names(run: Run, steps: pd.DataFrame, request: Request) -> dict[int, str]:

@@ -47,6 +47,8 @@ _LEAST_BACKWARD: Final = 0.01
 """One kernel of a loss makes no training: backward passes take their share of the time."""
 _LEAST_HEAVY: Final = 0.1
 _MOST_OTHER: Final = 0.02
+_FORWARD: Final = tuple(map(PHASES.index, ("forward", "eval")))
+"""Without gradients a forward pass is an evaluation, whoever asks for it."""
 _LEAST_FORWARD: Final = 0.9
 """Forward ranges tell inference if nearly all work is launched in them: a backward pass is not."""
 
@@ -222,25 +224,26 @@ def _signs_of_training(ranks: Ranks) -> list[Note]:
 
 
 def _only_forward(ranks: Ranks) -> list[Note]:
-    """Return how many forward ranges there are, if nearly all kernels were launched in them."""
-    forward = PHASES.index("forward")
-    times = ranks.each(_time_in, forward)
+    """Return how many forward passes there are, if nearly all kernels were launched in them."""
+    times = ranks.each(_time_in_forward)
     inside, whole = (sum(column) for column in zip(*times, strict=True))
     if not whole or inside < _LEAST_FORWARD * whole:
         return []
     return [
         Note.of(
-            "{share:ratio} of the kernels' time is launched in {n:count} forward range(s)",
+            "{share:ratio} of the kernels' time is launched in {n:count} forward or evaluation "
+            "range(s)",
             n=sum(ranks.each(_n_forward)),
             share=inside / whole,
         )
     ]
 
 
-def _time_in(part: Trace, phase: int) -> tuple[int, int]:
-    """Return the time of the kernels that were launched in a phase, and that of all."""
+def _time_in_forward(part: Trace) -> tuple[int, int]:
+    """Return the time of the kernels that were launched in forward passes, and that of all."""
     length = (part.kernels["end_ns"] - part.kernels["start_ns"]).to_numpy(np.int64)
-    return int(length[phases_of_work(part, "kernels") == phase].sum()), int(length.sum())
+    is_forward = np.isin(phases_of_work(part, "kernels"), _FORWARD)
+    return int(length[is_forward].sum()), int(length.sum())
 
 
 def _n_autograd(part: Trace) -> int:
@@ -248,7 +251,7 @@ def _n_autograd(part: Trace) -> int:
 
 
 def _n_forward(part: Trace) -> int:
-    return int((phases_of_all_ranges(part) == PHASES.index("forward")).sum())
+    return int(np.isin(phases_of_all_ranges(part), _FORWARD).sum())
 
 
 def _without_kernels(ranks: Ranks) -> Workload:
@@ -261,5 +264,5 @@ def _without_kernels(ranks: Ranks) -> Workload:
     forward = sum(ranks.each(_n_forward))
     if training or not forward or not any(len(part.host_ops) for part in ranks):
         return Workload(UNKNOWN, tuple(training))
-    note = Note.of("{n:count} forward range(s) and no backward one", n=forward)
+    note = Note.of("{n:count} forward or evaluation range(s) and no backward one", n=forward)
     return Workload(INFERENCE, (note,))

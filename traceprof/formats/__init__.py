@@ -16,6 +16,7 @@ from traceprof.formats.nsys.reader import FORMAT as NSYS
 from traceprof.formats.nsys.reports import FORMAT as NSYS_REPORT
 from traceprof.formats.nvprof.reader import FORMAT as NVPROF
 from traceprof.formats.shared.files import examine, unpacked
+from traceprof.formats.shared.long_names import shortened
 from traceprof.formats.shared.masked import masked_frame, masked_info, masked_trace
 from traceprof.formats.shared.narrowing import narrowed, outline_of
 from traceprof.formats.sqlite.database import SQLITE_MAGIC
@@ -49,7 +50,7 @@ def open_trace(
     """Return the trace in the file ``path``, whatever its format. The file is never written to.
 
     ``options`` say which tables and which window are wanted; by default everything. A SQLite
-    trace may be gzipped.
+    trace may be gzipped. Of names with more than 65 536 characters the beginning is kept.
 
     Raises:
         TraceError: no such file, a file of no known format, or one that is damaged.
@@ -59,6 +60,7 @@ def open_trace(
         trace = narrowed(known.read(inner, options), options)
         if not options.keeps_secrets:
             trace = masked_trace(trace, _told(known, inner))
+    trace = shortened(trace)
     return replace(trace, info=replace(trace.info, path=str(file)))
 
 

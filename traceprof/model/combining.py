@@ -10,9 +10,10 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
+from traceprof.model.grouping import compact
 from traceprof.model.results import Column, Combine, Note, Result, Samples, TableSpec
 
-__all__ = ["combine", "compacted", "median_of_counted", "medians_of"]
+__all__ = ["combine", "compacted", "counted", "counted_together", "median_of_counted", "medians_of"]
 
 _SIMPLE: Final[Mapping[Combine, Callable[[Any], pd.Series]]] = {
     Combine.SUM: lambda groups: groups.sum(min_count=1),
@@ -20,8 +21,9 @@ _SIMPLE: Final[Mapping[Combine, Callable[[Any], pd.Series]]] = {
     Combine.MAX: lambda groups: groups.max(),
     Combine.SAME: lambda groups: groups.first(),
 }
-_MOST_DISTINCT: Final = 0.5
-"""More distinct samples than this share of all are not worth counting."""
+_AT_ONCE: Final = 1_000_000
+_FEW_ROWS: Final = 1000
+"""Samples that are put together at a time, where those before are not more."""
 
 
 def combine(results: Sequence[Result]) -> Result:
@@ -52,6 +54,9 @@ def combine(results: Sequence[Result]) -> Result:
 
 def medians_of(table: pd.DataFrame, samples: Samples) -> npt.NDArray[np.float64]:
     """Return the exact median of the samples of each row of ``table``; NaN where it has none."""
+    is_single = samples.counts is None and samples.values.ndim == 1
+    if is_single and samples.values.dtype == np.int64 and len(table) <= _FEW_ROWS:
+        return _medians_of_few(len(table), samples)
     rows, values, counts = _sorted(samples)
     first = np.searchsorted(rows, np.arange(len(table)), side="left")
     last = np.searchsorted(rows, np.arange(len(table)), side="right")
@@ -70,22 +75,67 @@ def medians_of(table: pd.DataFrame, samples: Samples) -> npt.NDArray[np.float64]
     return found
 
 
+def _medians_of_few(n_rows: int, samples: Samples) -> npt.NDArray[np.float64]:
+    """Return the medians of few rows: to find the middle of each costs less than to sort all."""
+    found = np.full(n_rows, np.nan)
+    order = np.argsort(compact(samples.rows), kind="stable")
+    values, counts = samples.values[order], np.bincount(samples.rows, minlength=n_rows)
+    ends = np.cumsum(counts)
+    for row in np.flatnonzero(counts).tolist():
+        n = int(counts[row])
+        middle = [(n - 1) // 2, n // 2]
+        own = np.partition(values[ends[row] - n : ends[row]], middle)
+        low, high = own[middle].astype(np.float64)
+        found[row] = (low + high) / 2
+    return found
+
+
 def compacted(result: Result) -> Result:
-    """Return ``result`` with equal samples counted, where that makes them fewer."""
-    samples = {name: _counted(own) for name, own in result.samples.items()}
+    """Return ``result`` with equal samples counted, in few bytes."""
+    samples = {name: counted(own) for name, own in result.samples.items()}
     return replace(result, samples=samples)
 
 
-def _counted(samples: Samples) -> Samples:
-    if samples.counts is not None or samples.values.ndim != 1 or not len(samples.values):
+def counted(samples: Samples) -> Samples:
+    """Return each of ``samples`` once, with how often it occurs; numbers as small as they fit."""
+    if samples.values.ndim != 1 or not len(samples.values):
         return samples
-    rows, values, _ = _sorted(samples)
-    is_new = np.append(True, (np.diff(rows) != 0) | (values[1:] != values[:-1]))
+    rows, values, counts = _sorted(samples)
+    is_new = np.ones(len(rows), np.bool_)
+    is_new[1:] = (rows[1:] != rows[:-1]) | (values[1:] != values[:-1])
     place = np.flatnonzero(is_new)
-    if len(place) > _MOST_DISTINCT * len(values):
-        return samples
-    counts = np.diff(np.append(place, len(values)))
-    return Samples(rows[place], values[place], counts)
+    if counts is None:
+        counts = np.diff(np.append(place, len(values)))
+    else:
+        counts = np.add.reduceat(counts, place, dtype=np.int64)
+    values = values[place]
+    small = compact(values) if values.dtype.kind == "i" else values
+    return Samples(compact(rows[place]), small, compact(counts))
+
+
+def counted_together(every: Sequence[Samples]) -> Samples:
+    """Return all samples of ``every`` (at least one) as `counted` does.
+
+    Some after the other: those of a thousand ranks together need the memory of those that differ.
+    """
+    found, n_found = [every[0]], 0
+    for own in every[1:]:
+        found.append(own)
+        if sum(len(one.rows) for one in found[1:]) > max(_AT_ONCE, n_found):
+            found = [counted(_stacked(found))]
+            n_found = len(found[0].rows)
+    return counted(_stacked(found))
+
+
+def _stacked(every: Sequence[Samples]) -> Samples:
+    counts = [
+        np.ones(len(one.rows), np.int8) if one.counts is None else one.counts for one in every
+    ]
+    return Samples(
+        np.concatenate([one.rows for one in every]),
+        np.concatenate([one.values for one in every]),
+        np.concatenate(counts),
+    )
 
 
 def median_of_counted(values: npt.NDArray[np.int64], counts: npt.NDArray[np.int64]) -> float:
@@ -156,20 +206,17 @@ def _samples_of(
 ) -> Samples:
     sizes = [len(frame) for frame in frames]
     offsets = np.concatenate(([0], np.cumsum(sizes)[:-1]))
-    own = [result.samples[name] for result in results]
-    numbers = [rows[one.rows + offset] for one, offset in zip(own, offsets.tolist(), strict=True)]
-    values = np.concatenate([one.values for one in own])
+    small = compact(rows)
+    own = [
+        replace(one, rows=small[offset:][one.rows])
+        for one, offset in zip(
+            (result.samples[name] for result in results), offsets.tolist(), strict=True
+        )
+    ]
     if all(one.counts is None for one in own):
-        return Samples(np.concatenate(numbers), values)
-    counts = [np.ones(len(one.rows), np.int64) if one.counts is None else one.counts for one in own]
-    return _merged(Samples(np.concatenate(numbers), values, np.concatenate(counts)))
-
-
-def _merged(samples: Samples) -> Samples:
-    rows, values, counts = _sorted(samples)
-    assert counts is not None
-    place = np.flatnonzero(np.append(True, (np.diff(rows) != 0) | (values[1:] != values[:-1])))
-    return Samples(rows[place], values[place], np.add.reduceat(counts, place))
+        numbers = np.concatenate([one.rows for one in own]).astype(np.int64)
+        return Samples(numbers, np.concatenate([one.values for one in own]))
+    return counted_together(own)
 
 
 def _scalars(results: Sequence[Result]) -> dict[str, Any]:

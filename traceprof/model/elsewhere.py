@@ -26,6 +26,7 @@ __all__ = [
     "TraceElsewhere",
     "change_each",
     "measure_each",
+    "measure_of_each",
 ]
 
 _Arguments = ParamSpec("_Arguments")

@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
-__all__ = ["Groups", "compact", "groups_of", "rows_by_value", "rows_by_values"]
+__all__ = ["Groups", "compact", "groups_of", "places_of", "rows_by_value", "rows_by_values"]
 
 _Int64Array = npt.NDArray[np.int64]
 _FEW: Final = int(np.iinfo(np.int16).max)
@@ -74,7 +74,7 @@ def groups_of(*columns: npt.ArrayLike) -> Groups:
         if bool((values == values[0]).all()):
             keys = [(*key, int(values[0])) for key in keys]
             continue
-        place, distinct = _places(values)
+        place, distinct = places_of(values)
         if len(keys) == 1:
             codes, keys = place, [(*keys[0], value) for value in distinct]
             continue
@@ -94,11 +94,17 @@ def compact(values: npt.NDArray[Any]) -> npt.NDArray[Any]:
     return values.astype(np.min_scalar_type(-largest - 1), copy=False)
 
 
-def _places(values: npt.NDArray[Any]) -> tuple[npt.NDArray[Any], list[int]]:
-    """Return the place of each value among the distinct ones, and these in order."""
+def places_of(values: npt.NDArray[Any]) -> tuple[npt.NDArray[Any], list[int]]:
+    """Return the place of each value among the distinct ones, and these in order.
+
+    As np.unique does that of whole numbers, at a tenth of its cost where few differ.
+    """
+    if not len(values):
+        return np.empty(0, np.int16), []
     low, high = int(values.min()), int(values.max())
     if high - low < _DENSE:
-        codes, found = _places_of_few(values.astype(np.int64) - low, high - low + 1)
+        numbers = values.astype(np.int64, copy=False)
+        codes, found = _places_of_few(numbers - low if low else numbers, high - low + 1)
         return codes, [low + one for one in found]
     codes, distinct = pd.factorize(values)
     order = np.argsort(distinct)
@@ -110,7 +116,7 @@ def _places(values: npt.NDArray[Any]) -> tuple[npt.NDArray[Any], list[int]]:
 def _places_of_few(values: _Int64Array, n: int) -> tuple[npt.NDArray[Any], list[int]]:
     """Return the same of values from 0 to ``n`` - 1."""
     if n > _DENSE:
-        return _places(values)
+        return places_of(values)
     found = np.flatnonzero(np.bincount(values, minlength=n))
     place = np.empty(n, _least(len(found)))
     place[found] = np.arange(len(found))

@@ -6,6 +6,7 @@ Every breakdown rests on this module. All results are exact ``int64`` nanosecond
 from __future__ import annotations
 
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Final, Self, TypeAlias
 
 import numpy as np
@@ -27,6 +28,10 @@ Int64Array: TypeAlias = npt.NDArray[np.int64]
 
 _FIRST: Final = np.iinfo(np.int64).min
 _LAST: Final = np.iinfo(np.int64).max
+_AT_ONCE: Final = 400_000
+"""More intervals than this are put together in pieces."""
+_NOTHING: Final = np.empty(0, np.int64)  # one for all: thousands of processes have many of them
+_NOTHING.flags.writeable = False
 _MOST_PAIRS: Final = 1_000_000
 _MOST_PAIRS_EACH: Final = 32
 """How many pairs are made of a row, on average: as many as devices that one process may have."""
@@ -46,8 +51,7 @@ class Intervals:
     @classmethod
     def empty(cls) -> Self:
         """Return the empty set."""
-        nothing = np.empty(0, np.int64)
-        return cls(nothing, nothing)
+        return cls(_NOTHING, _NOTHING)
 
     @classmethod
     def single(cls, start_ns: int, end_ns: int) -> Self:
@@ -84,6 +88,10 @@ class Intervals:
 
     __hash__ = None  # type: ignore[assignment]  # holds arrays
 
+    def here(self) -> Intervals:
+        """Return the set in the memory of this process, wherever it was (here it is itself)."""
+        return self
+
     @property
     def total_ns(self) -> int:
         """The number of nanoseconds in the set."""
@@ -92,9 +100,9 @@ class Intervals:
     def __or__(self, other: Intervals) -> Intervals:
         if not len(self) or not len(other):
             return self if len(self) else other
-        return Intervals.union_of(
-            np.concatenate((self.starts, other.starts)), np.concatenate((self.ends, other.ends))
-        )
+        if len(self) + len(other) > _AT_ONCE:
+            return _union_in_pieces(self, other)
+        return _union(self, other)
 
     def __and__(self, other: Intervals) -> Intervals:
         few, many = (self, other) if len(self) <= len(other) else (other, self)
@@ -145,6 +153,30 @@ class Intervals:
         return np.asarray(np.where(index > 0, before[index] - cut, 0), np.int64)
 
 
+def _union(one: Intervals, other: Intervals) -> Intervals:
+    return Intervals.union_of(
+        np.concatenate((one.starts, other.starts)), np.concatenate((one.ends, other.ends))
+    )
+
+
+def _union_in_pieces(one: Intervals, other: Intervals) -> Intervals:
+    """Return the union of two large sets, a piece of time after another: sorting takes memory."""
+    longer = one if len(one) >= len(other) else other
+    cuts = [_FIRST, *longer.starts[_AT_ONCE // 4 :: _AT_ONCE // 4].tolist(), _LAST]
+    # Of what is not written to of these there is no memory.
+    starts, ends = (np.empty(len(one) + len(other), np.int64) for _ in range(2))
+    n = 0
+    for span in pairwise(cuts):
+        piece = _union(one.clip(*span), other.clip(*span))
+        if n and len(piece) and piece.starts[0] == ends[n - 1]:  # only what was cut touches
+            ends[n - 1] = piece.ends[0]
+            piece = Intervals(piece.starts[1:], piece.ends[1:])
+        starts[n : n + len(piece)] = piece.starts
+        ends[n : n + len(piece)] = piece.ends
+        n += len(piece)
+    return Intervals(starts[:n], ends[:n])
+
+
 def _common(few: Intervals, many: Intervals) -> Intervals:
     """Return the instants in both, in time that grows with the first (and the logarithm of both).
 
@@ -153,6 +185,8 @@ def _common(few: Intervals, many: Intervals) -> Intervals:
     if not len(few) or not len(many):
         return Intervals.empty()
     one, other = overlapping_pairs(few.starts, few.ends, many.starts, many.ends)
+    if not len(one):
+        return Intervals.empty()
     return Intervals(
         np.maximum(few.starts[one], many.starts[other]), np.minimum(few.ends[one], many.ends[other])
     )
@@ -174,7 +208,7 @@ def union_lengths(
     key, first, last = (np.asarray(values, np.int64) for values in (keys, starts, ends))
     if not len(key):
         return np.zeros(n_keys, np.int64)
-    order = np.lexsort((first, key))
+    order = _by_key(key, first, n_keys)
     key, first, last = key[order], first[order], last[order]
     reach = _furthest(key, last)
     opens = np.concatenate(([True], key[1:] != key[:-1]))
@@ -183,6 +217,15 @@ def union_lengths(
     sums = np.concatenate(([0], np.cumsum(np.maximum(last - begin, 0))))
     edges = np.searchsorted(key, np.arange(n_keys + 1))
     return np.asarray(np.diff(sums[edges]), np.int64)
+
+
+def _by_key(keys: Int64Array, starts: Int64Array, n_keys: int) -> Int64Array:
+    """Return the order of rows by key and, of those of a key, by start."""
+    small = keys.astype(np.min_scalar_type(max(n_keys - 1, 0)))  # sorted by their digits
+    if bool((starts[1:] >= starts[:-1]).all()):
+        return np.argsort(small, kind="stable")
+    order = np.argsort(starts, kind="stable")
+    return order[np.argsort(small[order], kind="stable")]
 
 
 def _furthest(keys: Int64Array, ends: Int64Array) -> Int64Array:
@@ -209,7 +252,8 @@ def nesting_depth(starts: Int64Array, ends: Int64Array) -> Int64Array:
     """
     if len(starts) == 0:
         return np.empty(0, np.int64)
-    closed = np.searchsorted(np.sort(ends), starts, side="right")
+    # Ends are nearly in order: the stable sort takes a tenth of the time of the other.
+    closed = np.searchsorted(np.sort(ends, kind="stable"), starts, side="right")
     # An empty interval closes where it opens: it must not count as closed before itself.
     empty = ends == starts
     if empty.any():

@@ -12,6 +12,7 @@ import pickle
 from collections.abc import Callable, Mapping, Sequence
 from contextvars import ContextVar
 from dataclasses import dataclass, field
+from hashlib import blake2b
 from typing import Any, ClassVar, Final, Literal, NamedTuple, TypeAlias
 from uuid import uuid4
 from weakref import ref
@@ -42,10 +43,10 @@ _How: TypeAlias = Literal["or", "and", "sub", "clip"]
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """The large set with this number in the answer to a question."""
+    """The large set in the answer to a question that has this digest (see `packed`)."""
 
     question: Question
-    number: int
+    digest: bytes
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -144,12 +145,12 @@ class IntervalsElsewhere(Intervals):
 
     @classmethod
     def arrived(
-        cls, crew: Crew, question: Question, number: int, n: int, total_ns: int
+        cls, crew: Crew, question: Question, number: int, digest: bytes, n: int, total_ns: int
     ) -> IntervalsElsewhere:
-        """Return a set that stayed behind when the rest of the answer came."""
+        """Return a set that stayed behind when the rest of the answer came, the ``number``-th."""
         shape = hash((getattr(question.measure, "__qualname__", ""), number))
         size = _Size(n, total_ns, None, None)
-        return cls(crew, question.recipe, Found(question, number), shape, size)
+        return cls(crew, question.recipe, Found(question, digest), shape, size)
 
     def _known(self) -> _Size:
         if self._size is None:
@@ -280,31 +281,43 @@ class _Packer(pickle.Pickler):
 
     def __init__(self, file: io.BytesIO, n_large: int) -> None:
         super().__init__(file, pickle.HIGHEST_PROTOCOL)
-        self.large: list[Intervals] = []
+        self.large: dict[bytes, Intervals] = {}
         self._n_large = n_large
 
     def reducer_override(self, value: Any) -> Any:
         if type(value) is not Intervals or len(value) < self._n_large:
             return NotImplemented
-        self.large.append(value)
-        return _arrived, (len(self.large) - 1, len(value), value.total_ns)
+        digest = _digest(value)
+        self.large[digest] = value
+        return _arrived, (len(self.large) - 1, digest, len(value), value.total_ns)
 
 
-def _arrived(number: int, n: int, total_ns: int) -> IntervalsElsewhere:
+def _digest(of: Intervals) -> bytes:
+    digest = blake2b(digest_size=16)
+    for instants in (of.starts, of.ends):
+        digest.update(np.ascontiguousarray(instants).data)
+    return digest.digest()
+
+
+def _arrived(number: int, digest: bytes, n: int, total_ns: int) -> IntervalsElsewhere:
     crew, question = _asked.get()
-    return IntervalsElsewhere.arrived(crew, question, number, n, total_ns)
+    return IntervalsElsewhere.arrived(crew, question, number, digest, n, total_ns)
 
 
-def packed(answer: Any, n_large: int) -> tuple[bytes, list[Intervals]]:
-    """Return an answer as it travels, and the sets of at least ``n_large`` that stay behind."""
+def packed(answer: Any, n_large: int) -> tuple[bytes, Mapping[bytes, Intervals]]:
+    """Return an answer as it travels, and the sets of at least ``n_large`` that stay behind.
+
+    These are told apart by a digest of their instants: an answer that is made anew may hold one set
+    where it held two equal ones, so that their places in it say nothing.
+    """
     file = io.BytesIO()
     packer = _Packer(file, n_large)
     packer.dump(answer)
     return file.getvalue(), packer.large
 
 
-def large_of(answer: Any, n_large: int) -> list[Intervals]:
-    """Return the sets of an answer that stay behind when it travels, in the same order."""
+def large_of(answer: Any, n_large: int) -> Mapping[bytes, Intervals]:
+    """Return the sets of an answer that stay behind when it travels, by their digests."""
     return packed(answer, n_large)[1]
 
 

@@ -72,8 +72,12 @@ _HOOK: Final = re.compile(
 _SCHEME: Final = re.compile(
     r"\b(?:bearer|basic|digest|token)[ =:]+(?P<hidden>[^\s\"',;]{6,})", re.I
 )
+# A name is tried once, from its beginning: one of megabytes takes seconds from each of its letters.
+# What is looked ahead to is taken whole (`*+` is of Python 3.11, programs run under older ones).
 _NAMED: Final = re.compile(
-    r"(?P<name>[A-Za-z_][\w.\-\[\]/]{0,99})[\"']?\s*(?:=>|:=|=|:(?!//))\s*(?=[^\s&;,}])"
+    r"(?<![\w.\-\[\]/])(?=(?P<before>(?:(?![A-Za-z_])[\w.\-\[\]/])*))(?P=before)"
+    r"(?=(?P<name>[A-Za-z_][\w.\-\[\]/]*))(?P=name)"
+    r"[\"']?\s*(?:=>|:=|=|:(?!//))\s*(?=[^\s&;,}])"
 )
 _VALUE: Final = re.compile(
     r"(?:\"(?P<double>(?:\\.|[^\"\\])*)\"?|'(?P<single>(?:\\.|[^'\\])*)'?|(?P<plain>[^\s&;,\"'}]+))"

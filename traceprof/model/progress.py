@@ -10,10 +10,14 @@ __all__ = ["PROGRESS", "Progress"]
 
 @dataclass
 class Progress:
-    """So many parts of so many: analyses, and the rules of the findings."""
+    """So many parts of so many: analyses, and the rules of the findings.
+
+    ``is_told``: others tell how far they are, on a line of their own.
+    """
 
     done: int = 0
     total: int = 0
+    is_told: bool = False
 
     def begin(self, total: int) -> None:
         """Say that ``total`` parts are to come."""

@@ -13,7 +13,7 @@ from typing import Any, Concatenate, ParamSpec, TypeVar
 import pandas as pd
 
 from traceprof.model.clocks import ClockCorrection
-from traceprof.model.elsewhere import change_each, measure_each
+from traceprof.model.elsewhere import change_each, measure_each, measure_of_each
 from traceprof.model.frames import stack
 from traceprof.model.hardware import Hardware
 from traceprof.model.tables import TABLES
@@ -116,6 +116,12 @@ class Ranks:
         may travel between processes.
         """
         return measure_each(self.parts, measure, *args, **kwargs)
+
+    def each_of(
+        self, measure: Callable[..., _Answer], args: Sequence[tuple[Any, ...]]
+    ) -> list[_Answer]:
+        """Return the same, each rank being asked with its own ``args``."""
+        return measure_of_each(self.parts, measure, args)
 
     def map(self, change: Callable[..., Trace], *args: Any) -> Ranks:
         """Return the ranks with ``change`` made to the whole Trace of each, cut as they were."""

@@ -13,7 +13,15 @@ import pandas as pd
 from traceprof.errors import NotRecordedError
 from traceprof.model.hardware import Hardware
 from traceprof.model.steps import Steps
-from traceprof.model.tables import ABSENT, TABLES, Table, empty_table, make_table, sort_order
+from traceprof.model.tables import (
+    ABSENT,
+    TABLES,
+    ColumnKind,
+    Table,
+    empty_table,
+    make_table,
+    sort_order,
+)
 from traceprof.model.window import TimeWindow
 
 __all__ = ["DEVICE_TABLES", "RowsOf", "Trace", "TraceInfo", "make_trace", "rows_where"]
@@ -220,11 +228,8 @@ def _with_used_devices(listed: pd.DataFrame, worked: np.ndarray) -> pd.DataFrame
     """Return the devices, marked where they worked, and with a row for each that did."""
     missing = np.setdiff1d(worked, listed["device"])
     columns: dict[str, Any] = {
-        str(name): [
-            *listed[name],
-            *([ABSENT if listed[name].dtype != object else ""] * len(missing)),
-        ]
-        for name in listed
+        name: [*listed[name], *(["" if kind is ColumnKind.TEXT else ABSENT] * len(missing))]
+        for name, kind in TABLES["devices"].columns.items()
     }
     columns["device"] = [*listed["device"], *missing]
     columns["used"] = np.isin(columns["device"], worked).astype(np.int64)

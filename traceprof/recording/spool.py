@@ -217,21 +217,21 @@ def _survey(pid: int, path: Path) -> ProcessEvents:
         if _THINNED_TEXT in "".join(lines):
             marks = _block(pid, [line for line in lines if _THINNED_TEXT in line]).marks
             thinned |= {str(row[2]).removeprefix(THINNED): int(row[3]) for row in marks}
-        whole = [line for line in lines if line[-3:] in _ENDS]
-        cut = [line for line in lines if line[-3:] not in _ENDS]
-        if cut:
+        kinds = Counter([line[-4:] for line in lines])
+        try:
+            is_whole = all(kind.endswith(_ENDS) for kind in kinds)
+            times_ns = _extent_ns(lines) if is_whole else None
+        except (ValueError, LookupError, TypeError, OverflowError):
+            is_whole = False  # lines that end well and are damaged further in
+        if not is_whole:
             whole, n_cut = _whole_lines(lines)
             counts["cut"] += n_cut
-        try:
-            times_ns = _extent_ns(whole)
-        except (ValueError, LookupError, TypeError, OverflowError):
-            # Lines that end well and are damaged further in.
-            whole, n_cut = _whole_lines(whole)
-            counts["cut"] += n_cut
+            kinds = Counter([line[-4:] for line in whole])
             times_ns = _extent_ns(whole)
         if times_ns is None:
             continue
-        counts.update(Counter(line[-4:-2] for line in whole))
+        for kind, count in kinds.items():
+            counts[kind[:2]] += count
         first_ns.append(times_ns[0])
         last_ns.append(times_ns[1])
     return ProcessEvents(
@@ -253,7 +253,7 @@ def _extent_ns(lines: list[str]) -> tuple[int, int] | None:
         return None
     rows = (json.loads(line) for line in lines[-_LAST_LINES:])
     last_ns = max(int(row[1] or row[0]) for row in rows)
-    return min(int(line[1 : line.index(",")]) for line in lines), last_ns
+    return min([int(line[1 : line.index(",")]) for line in lines]), last_ns
 
 
 def _whole_lines(lines: list[str]) -> tuple[list[str], int]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import re
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -19,6 +19,7 @@ from traceprof.units import (
     format_count,
     format_duration,
     format_factor,
+    format_instants,
     format_number,
     format_per_s,
     format_rate,
@@ -28,6 +29,7 @@ from traceprof.units import (
 __all__ = [
     "STYLES",
     "UnitStyle",
+    "column_texts",
     "heading",
     "headings",
     "is_known",
@@ -109,6 +111,13 @@ def value_text(unit: Unit, value: Any) -> str:
         return _UNKNOWN
     style = STYLES[unit]
     return _text(value) if isinstance(value, str) and style.is_number else style.write(value)
+
+
+def column_texts(unit: Unit, values: Sequence[Any]) -> list[str]:
+    """Return the values of a column as `value_text` does, different instants told apart."""
+    if unit is not Unit.AT_NS or any(isinstance(value, str | Note) for value in values):
+        return [value_text(unit, value) for value in values]
+    return format_instants([value if is_known(value) else None for value in values])
 
 
 def is_known(value: object) -> bool:

@@ -8,7 +8,7 @@ from typing import Final
 
 from traceprof.render.base import Answered, Options
 from traceprof.render.escape import plain_text
-from traceprof.render.formatting import STYLES, headings, sentences, value_text
+from traceprof.render.formatting import STYLES, column_texts, headings, sentences
 from traceprof.render.sections import head_of, sections_of
 from traceprof.render.shown import ShownTable
 
@@ -28,13 +28,13 @@ def markdown_table(table: ShownTable, most_rows: int) -> str:
     if not len(table):
         return "nothing in this window"
     rules = ["---:" if STYLES[column.unit].is_number else ":---" for column in table]
+    rows = table.rows(most_rows)
+    texts = [column_texts(column.unit, [row[column.name] for row in rows]) for column in table]
+    columns = [[markdown_text(text.rstrip()) for text in own] for own in texts]
     lines = [
         [markdown_text(title) for title in headings(table).values()],
         rules,
-        *(
-            [markdown_text(value_text(column.unit, row[column.name]).rstrip()) for column in table]
-            for row in table.rows(most_rows)
-        ),
+        *zip(*columns, strict=True),
     ]
     text = "\n".join(f"| {' | '.join(line)} |" for line in lines)
     left_out = len(table) - most_rows

@@ -26,6 +26,8 @@ __all__ = [
 
 _RANK: Final = same("rank", Unit.NUMBER, "the rank of the process")
 _FEW_ROWS: Final = 5
+_FIRST: Final = 100
+"""A column that says something mostly does so in its first rows."""
 
 Row = Mapping[str, Any]
 
@@ -147,7 +149,14 @@ def _says_anything(values: pd.Series) -> bool:
         return True
     if values.dtype == bool:
         return bool(values.any())
-    return not bool((values.isna() | (values.astype(object) == "")).all())
+    return not (_is_empty(values.iloc[:_FIRST]) and _is_empty(values))
+
+
+def _is_empty(values: pd.Series) -> bool:
+    is_empty = values.isna()
+    if not pd.api.types.is_numeric_dtype(values.dtype):
+        is_empty |= values.astype(object) == ""
+    return bool(is_empty.all())
 
 
 def further_tables(result: Result, asked: Sequence[str]) -> list[str]:

@@ -30,6 +30,8 @@ _BATCH: Final = "batch"
 _BACKWARD: Final = "layer.backward:"
 """How the names of the ranges begin that `traceprof record --layers` makes of backward passes."""
 
+_TELLS_MODE: Final = frozenset({"forward", "backward", "optimizer"})
+
 _OPERATORS: Final = "operators"
 """Where nothing better names layers, operators stand for them elsewhere; these are no layers."""
 
@@ -163,7 +165,10 @@ def _sum(calls: pd.DataFrame | None, name: str) -> float | None:
 
 
 def _phases(inside: Trace, process: int) -> dict[str, int]:
-    """Return the time of the host in each phase, with what autograd's threads tell of backward."""
+    """Return the time of the host in each phase, with what autograd's threads tell of backward.
+
+    Where nothing is trained, forward passes without gradients are what rounds are made of.
+    """
     inferred = inferred_backward_on_host(inside)
     for host in find_host_phases(inside):
         if host.process == process:
@@ -171,13 +176,17 @@ def _phases(inside: Trace, process: int) -> dict[str, int]:
             known = inferred.get(process, Intervals.empty())
             known = known.clip(inside.span.start_ns, inside.span.end_ns)
             times["backward"] = times.get("backward", Intervals.empty()) | known
-            return {name: time.total_ns for name, time in times.items() if time.total_ns}
+            found = {name: time.total_ns for name, time in times.items() if time.total_ns}
+            if "eval" in found and not found.keys() & _TELLS_MODE:
+                found["forward"] = found.pop("eval")
+            return found
     return {}
 
 
 def _are_phases_ours(inside: Trace) -> bool:
     ranges = inside.ranges
-    return bool(((ranges["domain"] == OWN_DOMAIN) & (ranges["name"] == "forward")).any())
+    names = ("forward", "eval")
+    return bool(((ranges["domain"] == OWN_DOMAIN) & ranges["name"].isin(names)).any())
 
 
 def _result(trace: Trace, name: str) -> Result | None:

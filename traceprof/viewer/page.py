@@ -104,9 +104,9 @@ def _answers(n_panes: int) -> html.Div:
 
 
 def _pane(place: int, pane: Pane) -> html.Div:
-    events = f"{format_count(pane.store.lanes.n_events)} events"
-    words = [pane.info.profiler, pane.info.host, format_duration(pane.span.duration_ns), events]
-    warnings = [html.Li(plain_text(text, 400)) for text in pane.warnings]
+    about, length = pane.about, format_duration(pane.store.duration_ns)
+    words = [about.profiler, about.host, length, f"{format_count(about.n_events)} events"]
+    warnings = [html.Li(plain_text(text, 400)) for text in about.warnings]
     return html.Div(
         [
             html.H1(plain_text(pane.title, 200)),

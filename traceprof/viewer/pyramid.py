@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 
@@ -11,11 +11,13 @@ from traceprof.model.window import TimeWindow
 from traceprof.render.timeline.channels import Channel
 from traceprof.render.timeline.condense import FIRST_BIN_NS, condense_channel
 
-__all__ = ["GROWTH", "Level", "build_levels", "cut_channel", "level_for"]
+__all__ = ["COLUMNS", "GROWTH", "Level", "build_levels", "cut_channel", "level_for"]
 
 GROWTH: Final = 4
 _LEAST_GAIN: Final = 0.7
 _FEW: Final = 2_000
+COLUMNS: Final = ("starts", "ends", "names", "n_bytes", "correlations", "busy_ns", "counts")
+"""The columns of a channel, as far as it has them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,13 +55,10 @@ def cut_channel(channel: Channel, window: TimeWindow) -> Channel:
     first = int(np.searchsorted(channel.ends, np.int64(window.start_ns), "left"))
     last = int(np.searchsorted(channel.starts, np.int64(window.end_ns), "left"))
     part = slice(first, max(first, last))
-    return replace(
-        channel,
-        starts=channel.starts[part],
-        ends=channel.ends[part],
-        names=channel.names[part],
-        n_bytes=None if channel.n_bytes is None else channel.n_bytes[part],
-        correlations=None if channel.correlations is None else channel.correlations[part],
-        busy_ns=None if channel.busy_ns is None else channel.busy_ns[part],
-        counts=None if channel.counts is None else channel.counts[part],
-    )
+    columns = {name: getattr(channel, name) for name in COLUMNS}
+    # Columns of a file may be narrower.
+    cut: dict[str, Any] = {
+        name: None if values is None else values[part].astype(np.int64, copy=False)
+        for name, values in columns.items()
+    }
+    return replace(channel, **cut)

@@ -8,7 +8,7 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
-from traceprof.render.timeline.channels import Channel, Lanes
+from traceprof.render.timeline.channels import Channel, Lanes, NameTotals
 
 __all__ = ["Found", "Listed", "Search"]
 
@@ -34,16 +34,13 @@ class Listed(Found):
 
 
 class Search:
-    """Counts, lists and finds the events of exact lanes by name."""
+    """Counts, lists and finds the events of exact lanes by name; ``totals`` are theirs."""
 
-    def __init__(self, lanes: Lanes) -> None:
+    def __init__(self, lanes: Lanes, totals: NameTotals) -> None:
         self.n_names = len(lanes.names)
         self._rows = [row.channels for group in lanes.groups for row in group.rows]
-        self._counts = np.zeros(len(lanes.names), np.int64)
-        self._times = np.zeros(len(lanes.names), np.int64)
-        for channel in lanes.channels:
-            self._counts += np.bincount(channel.names, minlength=self.n_names)
-            np.add.at(self._times, channel.names, channel.ends - channel.starts)
+        self._counts = totals.counts
+        self._times = totals.times_ns
 
     def matching(self, bits: bytes) -> BoolArray:
         """Return which names are meant: a bit each, as the page sends them; without any, all.

@@ -2,21 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection
 from dataclasses import replace
 from functools import cached_property
 from typing import Any, Final
 
-from traceprof.model.trace import Trace
 from traceprof.model.window import TimeWindow
 from traceprof.render.palette import CATEGORIES
 from traceprof.render.timeline.channels import Channel, Group, Lanes, Row
 from traceprof.render.timeline.encode import encode_lanes
-from traceprof.render.timeline.lanes import build_lanes
-from traceprof.render.timeline.render import timeline_head
-from traceprof.render.timeline.samples import SampleSeries, sample_series
-from traceprof.render.timeline.states import with_states
-from traceprof.viewer.pyramid import Level, build_levels, cut_channel, level_for
+from traceprof.viewer.pyramid import cut_channel, level_for
+from traceprof.viewer.timeline import Timeline
 
 __all__ = ["OVERVIEW_WIDTH", "TimelineStore"]
 
@@ -28,28 +24,23 @@ _NOTHING: Final = TimeWindow(0, 0)
 class TimelineStore:
     """Answers views of one trace. Times are ns after the start of the trace."""
 
-    def __init__(self, trace: Trace) -> None:
-        self.lanes = with_states(build_lanes(trace, trace.span), trace.span.duration_ns)
-        self.duration_ns = max(1, trace.span.duration_ns)
-        self._levels: dict[Channel, tuple[Level, ...]] = {
-            channel: build_levels(channel, self.duration_ns)
-            for channel in _every_channel(self.lanes)
-        }
-        samples, self.notes = sample_series(trace, trace.span)
-        self._samples: Sequence[SampleSeries] = samples
-        self._head: dict[str, Any] = {
-            **timeline_head(trace, trace.span, self.lanes.n_events),
-            "view": [0, self.duration_ns],
-        }
+    def __init__(self, timeline: Timeline, overview: bytes | None = None) -> None:
+        self._timeline = timeline
+        self._overview = overview
+        self.lanes = timeline.lanes
+        self.duration_ns = timeline.duration_ns
 
     @cached_property
     def overview(self) -> bytes:
         """The whole trace, coarsely, with names, samples and all that a page must know."""
+        if self._overview is not None:
+            return self._overview
         window = TimeWindow(0, self.duration_ns + 1)
         everything = range(len(self.lanes.groups))
         groups, slice_head = self._cut(window, OVERVIEW_WIDTH, everything)
         lanes = Lanes(groups, self.lanes.names)
-        return encode_lanes(lanes, {**self._head, **slice_head}, _PLACES, self._samples)
+        head = {**self._timeline.head, "view": [0, self.duration_ns], **slice_head}
+        return encode_lanes(lanes, head, _PLACES, self._timeline.samples)
 
     def view(self, window: TimeWindow, width: int, open_groups: Collection[int]) -> bytes:
         """Return the view of ``window`` on ``width`` pixels, with a quarter of it on each side.
@@ -70,7 +61,7 @@ class TimelineStore:
 
         def cut(channel: Channel, is_wanted: bool) -> Channel:
             nonlocal widest
-            level = level_for(self._levels[channel], pixel_ns)
+            level = level_for(self._timeline.levels_of(channel), pixel_ns)
             if is_wanted:
                 widest = max(widest, level.bin_ns)
             return cut_channel(level.channel, around if is_wanted else _NOTHING)
@@ -98,9 +89,3 @@ def _cut_group(group: Group, is_open: bool, cut: Any) -> Group:
 
 def _is_charted(group: Group, channel: Channel) -> bool:
     return group.kind == "device" and channel.n_bytes is not None
-
-
-def _every_channel(lanes: Lanes) -> Iterator[Channel]:
-    yield from lanes.channels
-    for group in lanes.groups:
-        yield from group.states

@@ -17,6 +17,7 @@ import pytest
 from tests.builders import TraceBuilder, plain
 from tests.requirements import require
 from tests.running import run
+from traceprof.analysis.host import range_work
 from traceprof.facts.host.range_work import find_parents, is_outermost_of
 from traceprof.facts.names.ranges import unnumbered_names
 from traceprof.formats import open_trace
@@ -171,3 +172,22 @@ def _reported(
         label = re.sub(r"(?<=[ #:])\d+(?=$|[ :)])", "*", plain_name)
         sums[label] = (sums[label][0] + int(row[total]), sums[label][1] + int(row[count]))
     return dict(sums)
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_unions_are_those_of_instants_however_work_overlaps(
+    seed: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(range_work, "_AT_ONCE", 4)
+    numbers = np.random.default_rng(seed)
+    builder = TraceBuilder().range("a 1", 0, 100).range("b", 10, 60).range("a 2", 20, 40)
+    work = [tuple(numbers.integers((0, 0, 1, 0), (110, 150, 12, 2)).tolist()) for _ in range(40)]
+    busy: dict[str, set[tuple[int, int]]] = defaultdict(set)
+    for launched, begin, length, device in work:
+        start, end = 200 + begin, 200 + begin + length
+        builder.kernel("k", start, end, launched_ns=(launched, launched), device=device)
+        inside = {"a *": launched < 100, "b": 10 <= launched < 60}
+        for name in (name for name, is_inside in inside.items() if is_inside):
+            busy[name] |= {(device, instant) for instant in range(start, end)}
+    found = plain(run("range-work", builder.build()).table, "name", "union_ns")
+    assert dict(found) == {name: len(instants) for name, instants in busy.items()}

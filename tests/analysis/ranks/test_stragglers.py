@@ -109,7 +109,7 @@ def test_dlrm_on_8_ranks(real_trace: Callable[[str], Path]) -> None:
         assert clock.drift_ppm == 0
     # That is the skew of the starts, as in the brute-force sum over its 8 ranks. Afterwards
     # ranks 7, 5 and 4 are late in turn.
-    own = matches.rows[matches.rows["match"] == first.name]
+    own = matches.rows.where(matches.rows.array("match") == first.name).frame()
     result = run("stragglers", ranks)
     # 26.4 ms, of which compute hides 0.2.
     skew_ns = int((own["start_ns"].max() - own["start_ns"]).sum())

@@ -101,7 +101,10 @@ def test_an_uneven_exchange_in_an_all_to_all_has_no_busbw() -> None:
 
 def test_pairs_that_exchange_are_matched_and_chains_are_not() -> None:
     pairs = find_matches(Ranks.of(exchange(4, {0: [1], 1: [0], 2: [3], 3: [2]}).build()))
-    assert [set(own) for _, own in pairs.rows.groupby("match")["member"]] == [{0, 1}, {2, 3}]
+    assert [set(own) for _, own in pairs.rows.frame().groupby("match")["member"]] == [
+        {0, 1},
+        {2, 3},
+    ]
     chain = find_matches(Ranks.of(exchange(3, {0: [1], 1: [0, 2], 2: [1]}).build()))
     assert chain.table.empty
     # The messages themselves are known.

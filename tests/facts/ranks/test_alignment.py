@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import random
+import statistics
+
 import numpy as np
 import pytest
 
@@ -55,6 +58,40 @@ def test_clocks_are_tied_over_others_and_what_is_loose_is_named() -> None:
     found = find_alignment(Ranks.of(builder.build()))
     assert [clock.offset_ns for clock in found.clocks] == [0, 100, 1100, None, None]
     assert any("3, 4 are not tied" in note.text for note in found.notes)
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_each_clock_is_tied_to_the_tied_one_that_it_shares_most_with(seed: int) -> None:
+    rng = random.Random(seed)
+    builder, ends = TraceBuilder(), []
+    for process in range(6):
+        builder.process(process + 1, rank=process)
+    for group in range(rng.randint(2, 6)):
+        members = rng.sample(range(6), rng.randint(1, 4))
+        own = {"group": f"g{group}", "group_size": len(members), "backend": "gloo"}
+        for sequence in range(rng.randint(1, 3)):
+            at = 10_000 * len(ends)
+            ends.append({member: at + 500 + rng.randint(0, 999) for member in members})
+            for member, end_ns in ends[-1].items():
+                builder.collective("all_reduce", at, end_ns, process=member + 1,
+                                   sequence=sequence, **own)  # fmt: skip
+    found = [clock.offset_ns for clock in find_alignment(Ranks.of(builder.build())).clocks]
+    assert found == _tied_one_by_one(ends, 6)
+
+
+def _tied_one_by_one(ends: list[dict[int, int]], n: int) -> list[float | None]:
+    offsets: dict[int, float] = {0: 0.0}
+    while True:
+        shared = {
+            (there, here): [own[here] - (own[there] - offsets[there])
+                            for own in ends if {there, here} <= own.keys()]
+            for there in offsets for here in set(range(n)) - offsets.keys()
+        }  # fmt: skip
+        pairs = [(-len(ahead), pair) for pair, ahead in shared.items() if ahead]
+        if not pairs:
+            return [offsets.get(one) for one in range(n)]
+        _, (there, here) = min(pairs)
+        offsets[here] = statistics.median(shared[there, here])
 
 
 def test_of_aligned_clocks_nobody_says_that_they_are_not_tied() -> None:

@@ -9,6 +9,7 @@ from traceprof.facts.steps.epochs import epochs_of_loaders
 from traceprof.facts.steps.measured import measured_steps
 from traceprof.facts.steps.passes import passes_of_loaders
 from traceprof.model.ranks import Ranks
+from traceprof.model.window import TimeWindow
 
 
 def trace_of(text):
@@ -60,9 +61,36 @@ def test_which_passes_train(text, training, epochs):
     assert len(epochs_of_loaders(trace)) == epochs
 
 
+def known(values):
+    """Return the values, with None for those that are not known."""
+    return [None if value != value else value for value in values.tolist()]
+
+
 def test_samples_of_a_step_are_those_that_it_trains_with():
     trace = trace_of(f"d1 {STEP} d2 e d2 e x2 d1 {STEP} x1 d3 e x3")
     assert measured_steps(Ranks.of(trace)).table["samples_count"].tolist() == [8, 8]
+
+
+def test_what_a_thread_fetches_ahead_is_of_the_next_step():
+    builder = TraceBuilder()
+    for place, size in enumerate((8, 8, 2)):  # two of them before the first step begins
+        builder.mark("batch", 10 * place + 5, float(size), domain="traceprof", thread=2)
+    add(builder, "f b o f b o f b o", at=20)
+    trace = builder.build()
+    table = measured_steps(Ranks.of(trace)).table
+    assert known(table["samples_count"]) == [18, None, None]
+    second = trace.within(TimeWindow(50, 110))
+    assert known(measured_steps(Ranks.of(second)).table["samples_count"]) == [None, None]
+
+
+def test_the_rate_of_several_steps_for_each_batch_is_from_batch_to_batch():
+    trace = trace_of("d1 f b o f b o d1 f b o f b o d1 f b o f b o d1 f b o x1")
+    measured = measured_steps(Ranks.of(trace))
+    assert known(measured.table["samples_count"]) == [8, None, 8, None, 8, None, 8]
+    rates = known(measured.table["samples_per_s"])
+    assert [rate is None for rate in rates] == [False, True, False, True, False, True, False]
+    assert measured.throughput is not None
+    assert measured.throughput.median_per_s == pytest.approx(8 / 70e-9)
 
 
 def test_passes_of_threads_that_fetch_side_by_side_are_told_apart():

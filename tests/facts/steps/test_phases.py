@@ -119,6 +119,14 @@ def test_optimizers_inside_the_backward_pass_are_one_step():
     assert steps.source == "recorded phases, 2 optimizers a step"
 
 
+def test_an_optimizer_that_another_one_uses_is_none_of_its_own():
+    builder = loop("f b o2 f b o2")
+    for start in (20, 50):
+        builder.phase("optimizer", start + 2, start + 8)
+    assert steps_of(builder).source == "recorded phases"
+    assert len(steps_of(builder)) == 2
+
+
 def test_batches_that_a_thread_fetches_ahead_do_not_cut_steps():
     builder = loop("f b o f b o f b o")
     add(builder, "d d d d", THREAD + 1, at=5)

@@ -8,15 +8,17 @@ from traceprof.facts.steps.rounds import find_rounds
 COLUMNS = ("round", "start_ns", "end_ns", "is_warmup")
 
 
-def forward_only(lengths: list[int], *, has_batches: bool = True) -> TraceBuilder:
+def forward_only(
+    lengths: list[int], *, has_batches: bool = True, name: str = "forward"
+) -> TraceBuilder:
     """Return passes of these lengths: 2 ns for the batch, the rest forward, a loss at the end."""
     builder, now = TraceBuilder(), 0
     for length in lengths:
         if has_batches:
             builder.phase("data", now, now + 2)
-        builder.phase("forward", now + 2, now + length - 3)
+        builder.phase(name, now + 2, now + length - 3)
         if has_batches:
-            builder.phase("forward", now + length - 2, now + length)
+            builder.phase(name, now + length - 2, now + length)
         now += length
     return builder
 
@@ -24,6 +26,13 @@ def forward_only(lengths: list[int], *, has_batches: bool = True) -> TraceBuilde
 def test_a_round_goes_from_batch_to_batch() -> None:
     rounds = find_rounds(forward_only([20, 30, 25]).build())
     assert plain(rounds, *COLUMNS) == [(0, 0, 20, False), (1, 20, 50, False), (2, 50, 75, False)]
+
+
+def test_passes_without_gradients_are_rounds_where_there_are_no_others() -> None:
+    rounds = find_rounds(forward_only([20, 30], name="eval").build())
+    assert plain(rounds, "start_ns", "end_ns") == [(0, 20), (20, 50)]
+    builder = forward_only([20, 30]).phase("data", 50, 52).phase("eval", 52, 60)
+    assert len(find_rounds(builder.build())) == 2
 
 
 def test_without_batches_every_pass_is_a_round() -> None:

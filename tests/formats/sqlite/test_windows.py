@@ -121,4 +121,6 @@ def test_bounds_are_forgotten_where_they_are_too_much(
             pages = database.pages_of("t")
             assert pages is not None
             bounds_of(pages, pages.leaves(), {"start"})
+            bounds_of(pages, pages.leaves(), {"end"})
     assert len(bounds._known) == 1
+    assert bounds._known.n_bytes == sum(map(bounds._n_bytes, bounds._known.values())) > 0

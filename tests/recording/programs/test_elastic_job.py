@@ -14,7 +14,7 @@ from traceprof.formats.runs.files import lives_of_run, open_run
 from traceprof.session.run import open_run as open_one
 from traceprof.session.summarising.summarise import summarise
 
-pytestmark = pytest.mark.torch
+pytestmark = [pytest.mark.torch, pytest.mark.xdist_group("elastic_job")]
 
 SLACK_S = 0.1  # a busy machine may stop the program between a range and its look at the clock
 

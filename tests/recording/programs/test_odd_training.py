@@ -5,12 +5,12 @@ from functools import partial
 
 import pytest
 
-from tests.recording.conftest import PROGRAMS, TORCHRUN, record
+from tests.recording.conftest import PROGRAMS, record
 from tests.requirements import require
 from traceprof.facts.steps.find import find_steps
 from traceprof.model.window import TimeWindow
 
-pytestmark = pytest.mark.torch
+pytestmark = [pytest.mark.torch, pytest.mark.xdist_group("odd_training")]
 N_STEPS = 4
 CASES = ["workers", "accumulation", "validation", "adversarial", "scaled", "attributes"]
 LATE_CASES = ["compiled", "own_profiler"]  # they change how torch works from then on
@@ -126,20 +126,3 @@ def test_a_trainer_that_is_forked_is_recorded(tmp_path):
     assert (recorded.trace.ranges["name"] == "backward").sum() == N_STEPS
     assert (recorded.trace.ranges["name"] == "optimizer").sum() == N_STEPS
     assert (recorded.trace.ranges["name"] == "forward").sum() == N_STEPS - 1
-
-
-def test_sharded_parameters_are_gathered_and_gradients_scattered(tmp_path):
-    require("torch")
-    command = [*TORCHRUN, str(PROGRAMS / "train_odd.py"), "sharded"]
-    recorded = record(tmp_path / "run.sqlite", command, "--with", "torch")
-    assert recorded.done.returncode == 0, recorded.done.stderr
-    trace = recorded.trace
-    calls = trace.collectives[trace.collectives["process"] == trace.processes["process"].min()]
-    # (8·16 + 16 + 16·2 + 2) parameters of four bytes, one half on each rank
-    gathered = calls[calls["op"] == "all_gather"]
-    scattered = calls[calls["op"] == "reduce_scatter"]
-    assert len(scattered) == N_STEPS
-    assert len(gathered) >= N_STEPS
-    assert set(scattered["dtype"]) == set(gathered["dtype"]) == {"float32"}
-    assert set(scattered["n_bytes"]) == {4 * 178}
-    assert set(gathered["n_bytes"]) == {4 * 178 // 2}

@@ -5,9 +5,12 @@ import re
 import signal
 import subprocess
 import sys
+import tempfile
+import time
 from pathlib import Path
 
 import pytest
+from typer.testing import CliRunner
 
 from tests.model.test_masking import COMMANDS, PLANTED
 from tests.recording.conftest import (
@@ -18,14 +21,19 @@ from tests.recording.conftest import (
     finished,
     require_tool,
 )
+from traceprof.cli import app
 from traceprof.formats import open_trace
 
 MARK = "TRACEPROF_TEST_KILLED"
 
 
 def traceprof(folder, *arguments):
-    command = [sys.executable, "-m", "traceprof", *map(str, arguments)]
-    return finished(command, cwd=folder, env=environment_of_test(TMPDIR=str(folder)))
+    """Run a command in this process: another one would be imported for a second each time."""
+    command = [str(argument) for argument in arguments]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(tempfile, "tempdir", str(folder))
+        done = CliRunner().invoke(app, command)
+    return subprocess.CompletedProcess(command, done.exit_code, done.stdout, done.stderr)
 
 
 def start(folder, tool, *program, options=(), **environment):
@@ -51,6 +59,17 @@ def work_folder(folder):
     return found
 
 
+def wait_for_samples(folder):
+    """Return once the recorder has written new samples of the machine: it does so by the second."""
+    path = folder / "samples.jsonl"
+    n_bytes = path.stat().st_size if path.exists() else 0
+    for _ in range(6_000):
+        if path.exists() and path.stat().st_size > n_bytes:
+            return
+        time.sleep(0.01)
+    pytest.fail(f"{path} was not written")
+
+
 def n_work(path):
     return int((open_trace(path).ranges["name"] == "work").sum())
 
@@ -64,6 +83,7 @@ def test_a_recorder_that_is_killed_while_the_program_goes_on(tmp_path, tool):
     in_use = traceprof(tmp_path, "recover", folder)
     assert in_use.returncode == 2
     assert "is in use by its recorder" in in_use.stderr
+    wait_for_samples(folder)
     recorder.kill()
     recorder.communicate("end\n")  # to the end of the program: it has our pipes
     done = traceprof(tmp_path, "recover", folder)
@@ -219,8 +239,8 @@ def test_no_planted_secret_is_in_what_is_left_or_recovered(tmp_path, tool):
 
 
 def test_all_artefacts_of_a_recording_are_gone_in_the_end(tmp_path):
-    done = traceprof(
-        tmp_path, "record", "-o", "run.sqlite", "--with", "torch", "--", *NAMED_STEPS, "0"
-    )
+    command = [sys.executable, "-m", "traceprof", "record", "-o", "run.sqlite", "--with", "torch"]
+    environment = environment_of_test(TMPDIR=str(tmp_path))
+    done = finished([*command, "--", *NAMED_STEPS, "0"], cwd=tmp_path, env=environment)
     assert done.returncode == 0, done.stderr
     assert [path.name for path in Path(tmp_path).iterdir()] == ["run.sqlite"]

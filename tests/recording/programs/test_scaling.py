@@ -14,7 +14,7 @@ from traceprof.session.node_rounds import rounds_of_run
 from traceprof.session.run import open_run
 from traceprof.session.summarising import summarise
 
-pytestmark = pytest.mark.torch
+pytestmark = [pytest.mark.torch, pytest.mark.xdist_group("recorded")]
 
 N_STEPS, BATCH = 12, 4
 

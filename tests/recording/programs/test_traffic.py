@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from tests.reading import records
 from tests.recording.programs.test_training import PARAMETER_BYTES
 from tests.running import run
@@ -11,12 +13,14 @@ from traceprof.facts.collectives.point_to_point import find_messages
 from traceprof.facts.steps.find import find_steps
 from traceprof.model.ranks import Ranks
 
+pytestmark = pytest.mark.xdist_group("recorded")
+
 
 def test_every_step_reduces_the_gradients_and_the_loopback_carries_them(ddp) -> None:
     trace = ddp.trace
     steps = find_steps(trace)
     matches = find_matches(Ranks.of(trace))
-    reduced = matches.rows[matches.rows["op"] == "all_reduce"]
+    reduced = matches.rows.where(matches.rows.isin("op", ["all_reduce"])).frame()
     place = steps_of_collectives(trace)[reduced["row"].to_numpy()]
     assert (place >= 0).all()
     by_step = reduced["n_bytes"].astype(int).groupby(place).sum()

@@ -6,12 +6,13 @@ import sys
 
 import pytest
 
-from tests.recording.conftest import PROGRAMS, TORCHRUN, Recorded, record, require_tool
+from tests.recording.conftest import PROGRAMS, TOOLS, TORCHRUN, Recorded, record, require_tool
 from tests.recording.shapes.told import check, truths
-from tests.requirements import nsys_in_turn, require
+from tests.requirements import require
 from traceprof.facts.steps.find import find_steps
+from traceprof.formats import open_trace
 
-pytestmark = pytest.mark.torch
+pytestmark = [pytest.mark.torch, pytest.mark.xdist_group("shapes")]
 
 PHASES = "recorded phases"
 TWO = "recorded phases, 2 optimizers a step"
@@ -28,6 +29,8 @@ LOOPS = {
     "mid_epoch": PHASES,
     "critic": TWO,
 }
+# of make_model() in shapes.py: weights and biases, four bytes each
+PARAMETER_BYTES = 4 * (64 * 512 + 512 + 512 * 512 + 512 + 512 * 10 + 10)
 LIBRARIES = {
     "lightning": "lightning",
     "trainer": "transformers",
@@ -58,48 +61,84 @@ def hold_against_truth(recorded: Recorded) -> None:
         check(one, trace, int(ranks[one.rank] if len(told) > 1 else trained[0]))
 
 
+@pytest.fixture(params=TOOLS if os.environ.get("TRACEPROF_THOROUGH") else ["torch"])
+def tool(request):
+    """The embedded recorder, and nsys, which takes twice as long, on demand."""
+    return request.param
+
+
+def record_loops(tool, folder):
+    """Record all loops, one program after the other; return the recorded trace of each."""
+    one_by_one = 'program=$1; shift; for name; do "$0" "$program" "$name" || exit; done'
+    command = ["sh", "-c", one_by_one, *program("shapes"), *LOOPS]
+    recorded = recorded_with(tool, folder, command, "-o", f"{folder}/run/")
+    traces = [open_trace(path) for path in (folder / "run").glob("*.sqlite")]
+    traces.sort(key=lambda trace: int(trace.ranges["start_ns"].min()))
+    told = truths(recorded.done.stdout)
+    return dict(zip(LOOPS, zip(told, traces, strict=True), strict=True))
+
+
+@pytest.fixture(scope="module")
+def loops_with_torch(tmp_path_factory):
+    return record_loops("torch", tmp_path_factory.mktemp("loops"))
+
+
+@pytest.fixture(scope="module")
+def loops_with_nsys(tmp_path_factory):
+    return record_loops("nsys", tmp_path_factory.mktemp("loops"))
+
+
+@pytest.mark.parametrize("recorder", TOOLS)
 @pytest.mark.parametrize(("name", "source"), LOOPS.items())
-def test_loops_of_torch(name, source, tmp_path):
-    recorded = recorded_with("torch", tmp_path, program("shapes", name))
-    hold_against_truth(recorded)
-    assert find_steps(recorded.trace).source == source
-
-
-@pytest.mark.nsys
-@pytest.mark.parametrize("name", ["hand_made", "gan", "by_hand"])
-def test_loops_of_torch_under_nsys(name, tmp_path):
-    with nsys_in_turn():
-        hold_against_truth(recorded_with("nsys", tmp_path, program("shapes", name)))
+def test_loops_of_torch(name, source, recorder, request):
+    told, trace = request.getfixturevalue(f"loops_with_{recorder}")[name]
+    (process,) = find_steps(trace).table["process"].unique()
+    check(told, trace, int(process))
+    assert find_steps(trace).source == source
 
 
 @pytest.mark.parametrize(("name", "package"), LIBRARIES.items())
-def test_libraries_that_train(name, package, tmp_path):
+def test_libraries_that_train(name, package, tool, tmp_path):
     require(package)
-    hold_against_truth(recorded_with("torch", tmp_path, program(f"shape_{name}")))
+    hold_against_truth(recorded_with(tool, tmp_path, program(f"shape_{name}")))
 
 
-@pytest.mark.parametrize("kind", ["ddp", "fsdp"])
-def test_ranks_of_torchrun(kind, tmp_path):
-    command = [*TORCHRUN, *program("shape_ranks", kind)[1:]]
-    hold_against_truth(recorded_with("torch", tmp_path, command))
+def test_ranks_of_torchrun(tool, tmp_path):
+    command = [*TORCHRUN, *program("shape_ranks", "ddp")[1:]]
+    hold_against_truth(recorded_with(tool, tmp_path, command))
 
 
-def test_ranks_that_the_program_spawns(tmp_path):
-    hold_against_truth(recorded_with("torch", tmp_path, program("shape_ranks", "spawn")))
+def test_sharded_parameters_are_gathered_and_gradients_scattered(tool, tmp_path):
+    command = [*TORCHRUN, *program("shape_ranks", "fsdp")[1:]]
+    recorded = recorded_with(tool, tmp_path, command)
+    hold_against_truth(recorded)
+    trace, n_steps = recorded.trace, truths(recorded.done.stdout)[0].updates
+    calls = trace.collectives[trace.collectives["process"] == trace.processes["process"].min()]
+    gathered = calls[calls["op"] == "all_gather"]
+    scattered = calls[calls["op"] == "reduce_scatter"]
+    assert len(scattered) == n_steps
+    assert len(gathered) >= n_steps
+    assert set(scattered["dtype"]) == set(gathered["dtype"]) == {"float32"}
+    assert set(scattered["n_bytes"]) == {PARAMETER_BYTES}
+    assert set(gathered["n_bytes"]) == {PARAMETER_BYTES // 2}  # one half on each rank
 
 
-def test_ranks_of_mpirun(tmp_path):
+def test_ranks_that_the_program_spawns(tool, tmp_path):
+    hold_against_truth(recorded_with(tool, tmp_path, program("shape_ranks", "spawn")))
+
+
+def test_ranks_of_mpirun(tool, tmp_path):
     require("mpirun")
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = str(free.getsockname()[1])
     root = ["--allow-run-as-root"] if os.geteuid() == 0 else []
     command = ["mpirun", *root, "--oversubscribe", "-n", "2", *program("shape_ranks", "mpi", port)]
-    hold_against_truth(recorded_with("torch", tmp_path, command))
+    hold_against_truth(recorded_with(tool, tmp_path, command))
 
 
-def test_a_program_without_torch_that_names_its_steps(tmp_path):
-    recorded = recorded_with("torch", tmp_path, program("shape_numpy", "named"))
+def test_a_program_without_torch_that_names_its_steps(tool, tmp_path):
+    recorded = recorded_with(tool, tmp_path, program("shape_numpy", "named"))
     hold_against_truth(recorded)
     assert find_steps(recorded.trace).source == "traceprof.step()"
 

@@ -329,3 +329,17 @@ def test_the_timeline_looks_the_same_inside_a_report(open_page: Callable[..., Op
     for box in ("canvas", ".figure svg"):
         left = page.js(f"document.querySelector('.plot {box}').getBoundingClientRect().left")
         assert left == page.js("document.querySelector('.plot').getBoundingClientRect().left")
+
+
+def test_long_names_take_few_lines_on_paper(open_page: Callable[..., OpenPage]) -> None:
+    name = "void at::native::vectorized_elementwise_kernel<4, at::native::" + "functor<float>" * 14
+    builder = TraceBuilder()
+    for i in range(4):
+        builder.kernel(name, 1_000_000 * i, 1_000_000 * i + 400_000)
+    page = open_page(_report(builder.build()), width=710).page
+    page.emulate_media(media="print")
+    tallest = page.evaluate(
+        "() => Math.max(...[...document.querySelectorAll('#gaps tr')]"
+        ".map((row) => row.getBoundingClientRect().height))"
+    )
+    assert 20 < tallest < 110  # of 260 letters twice

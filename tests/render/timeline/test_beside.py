@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -9,6 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from tests.builders import TraceBuilder
 from tests.render.browser import OpenPage
 from tests.render.timeline.tasks import MS, Reader, steps_of_ten
 from traceprof.facts.steps.find import find_pattern
@@ -166,3 +168,18 @@ def test_two_real_runs_differ_by_what_their_traces_hold(
         busy.append(int((np.minimum(work.ends, hi) - np.maximum(work.starts, lo)).clip(0).sum()))
     told = reader.table("GPU 0, process 1 of 2")["busy"]
     assert told[:2] == [f"{ns / MS:.1f} ms" for ns in busy]
+
+
+def test_a_search_counts_what_was_merged_on_both_sides(open_page: Any) -> None:
+    builders = [TraceBuilder(), TraceBuilder()]
+    for n_events, builder in zip((6_000, 7_000), builders, strict=True):
+        for i in range(n_events):
+            builder.kernel("needle" if i % 3 == 0 else f"hay{n_events}", 100 * i, 100 * i + 40)
+    sides = [Side(name, name, b.build()) for name, b in zip("AB", builders, strict=True)]
+    page = open_page(render_beside(sides, title="A vs B", max_items=1_000))
+    page.page.evaluate("() => traceprof.search('needle')")
+    reader = Reader(page)
+    reader.until("document.querySelector('.results').textContent !== ''")
+    told = page.page.locator(".results, .search").all_inner_texts()
+    assert any("4 334" in re.sub(r"\s", " ", text) for text in told), told  # 2,000 + 2,334
+    assert page.complaints == []

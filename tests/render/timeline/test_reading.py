@@ -177,6 +177,37 @@ def test_two_fingers_zoom_and_a_long_press_selects(phone: OpenPage) -> None:
     assert phone.complaints == []
 
 
+def test_a_tap_fills_the_panel_which_a_thumb_scrolls_and_follows(phone: OpenPage) -> None:
+    page, reader = phone.page, Reader(phone)
+    phone.js("traceprof.begin()")
+    reader.until("!traceprof.frame")
+    page.locator(".lane.group", has_text="GPU 0").evaluate(
+        "(node) => node.scrollIntoView({ block: 'start' })"
+    )
+    page.touchscreen.tap(*reader.place(23 * MS, "Stream 7"))
+    assert reader.title == "gemm"
+    assert reader.facts["duration"] == "2.002 ms (2 002 000 ns)"
+    details = page.locator(".details")
+    box = details.bounding_box()
+    assert box["y"] + box["height"] <= 844
+    assert box["height"] > 100
+    assert details.evaluate("(node) => node.scrollWidth <= node.clientWidth")
+    screen = page.context.new_cdp_session(page)
+    scrolled = page.evaluate("() => scrollY")
+    x, y = box["x"] + 60, box["y"] + box["height"] - 20
+    _fingers(screen, "touchStart", (x, y))
+    for step in range(1, 7):
+        _fingers(screen, "touchMove", (x, y - 15 * step))
+    _fingers(screen, "touchEnd")
+    reader.until("document.querySelector('.details').scrollTop > 30")
+    assert page.evaluate("() => scrollY") == scrolled
+    launch = details.get_by_role("button", name="cudaLaunchKernel").first
+    launch.tap()
+    assert reader.title == "cudaLaunchKernel"
+    assert phone.js("document.documentElement.scrollWidth") <= 390
+    assert phone.complaints == []
+
+
 def _violations(page: OpenPage) -> list[str]:
     page.page.evaluate(Path(require("axe")).read_text("utf-8"))
     found = page.page.evaluate("() => axe.run({ resultTypes: ['violations'] })")["violations"]

@@ -181,7 +181,7 @@ def _idle_steps(trace: Trace) -> Iterator[_Suspicion]:
         return
     launches = launches_of(trace, "kernels")
     launched = launches.start_ns[launches.is_known]
-    work = np.sort(np.concatenate([trace.kernels["start_ns"], launched]))
+    work = np.sort(np.concatenate([trace.kernels["start_ns"], launched]), kind="stable")
     steps = find_steps(trace).table
     first = np.searchsorted(work, steps["start_ns"].to_numpy(np.int64))
     last = np.searchsorted(work, steps["end_ns"].to_numpy(np.int64))
@@ -244,7 +244,7 @@ def _collective_ends(trace: Trace) -> _Int64Array:
     if trace.info.utc_epoch_ns is None:
         return _none()
     kernels = trace.kernels[trace.kernels["activity"] == Activity.COMMUNICATION.value]
-    return np.sort(kernels["end_ns"].to_numpy(np.int64))
+    return np.sort(kernels["end_ns"].to_numpy(np.int64), kind="stable")
 
 
 def _if_any(

@@ -211,11 +211,13 @@ def _lost_by_devices(ranks: Ranks) -> pd.DataFrame:
 def _faster_copies(segments: Segments, speeds: Mapping[str, float], judged: Intervals) -> float:
     """Return the ns of the ``judged`` path that copies would save at the speed of their link."""
     chosen = segments.kind == DEVICE_KINDS.index("transfer")
-    rows = segments.work.iloc[segments.row[chosen]]
+    graph, rows = segments.graph, segments.row[chosen]
     on_path = judged.covered_ns(segments.start_ns[chosen], segments.end_ns[chosen])
-    length = (rows["end_ns"] - rows["start_ns"]).to_numpy(np.float64)
-    speed = rows["direction"].astype(object).map(speeds).to_numpy(np.float64)
-    ideal = rows["n_bytes"].where(rows["n_bytes"] >= 0).to_numpy(np.float64) / speed * 1e9
+    length = (graph.ends[rows] - graph.starts[rows]).astype(np.float64)
+    of_names = [speeds.get(name, np.nan) for name in graph.direction_names]
+    speed = np.array([*of_names, np.nan])[graph.directions[rows]]
+    n_bytes = graph.n_bytes[rows]
+    ideal = np.where(n_bytes >= 0, n_bytes, np.nan) / speed * 1e9
     slack = np.clip(1 - ideal / np.maximum(length, 1), 0, 1)
     return float(np.nansum(on_path * slack))
 

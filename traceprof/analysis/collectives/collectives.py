@@ -18,7 +18,9 @@ from traceprof.facts.collectives.work import require_collectives
 from traceprof.facts.names.phases import UNCLAIMED
 from traceprof.facts.names.sizes import classify_sizes, order_of_size
 from traceprof.facts.ranks.blame import why_withheld
+from traceprof.facts.ranks.pairs import value_in
 from traceprof.facts.ranks.waits import find_waits
+from traceprof.model.compact import CompactTable
 from traceprof.model.ranks import Ranks
 from traceprof.model.results import (
     Note,
@@ -113,9 +115,7 @@ def measure_collectives(ranks: Ranks) -> Result:
     if work.empty:
         tables = {table.name: table.frame() for table in SPEC.tables}
         return Result("collectives", SPEC, tables, {"count": 0})
-    sizes = classify_sizes(work["n_bytes"].to_numpy(np.int64))
-    work = work.assign(sizes=sizes, wait_ns=_waits(ranks, work))
-    classes = _with_peaks(ranks, _summed(work, matches.table))
+    classes = _with_peaks(ranks, _summed(_Classes(work), _waits(ranks, work), matches.table))
     tables = {
         "classes": SPEC.table("classes").frame(_in_order(classes)),
         "phases": SPEC.table("phases").frame(_by_phase(ranks, work)),
@@ -124,48 +124,86 @@ def measure_collectives(ranks: Ranks) -> Result:
     return Result("collectives", SPEC, tables, _scalars(ranks, work))
 
 
-def _summed(work: pd.DataFrame, shared: pd.DataFrame) -> pd.DataFrame:
+class _Classes:
+    """The class of each row: 0, 1, … in the order in which they occur; ``first`` rows of each.
+
+    Columns are looked at one by one: of a thousand ranks all together are large.
+    """
+
+    def __init__(self, work: CompactTable) -> None:
+        sizes = classify_sizes(work.array("n_bytes"))
+        keys: dict[str, npt.NDArray[Any]] = {name: work.codes(name) for name in _KEYS[:-1]}
+        keys["sizes"] = pd.factorize(sizes)[0]
+        self.work = work
+        by_class = pd.DataFrame(keys).groupby(list(keys), sort=False)
+        self.number = by_class.ngroup().to_numpy(np.int64)
+        self.first = np.unique(self.number, return_index=True)[1]
+        self.keys = {name: work.where(self.first)[name] for name in _KEYS[:-1]}
+        self.keys["sizes"] = pd.Series(sizes[self.first], dtype=object)
+
+    def each(self, values: npt.NDArray[Any], rows: npt.NDArray[Any] | None = None) -> Any:
+        """Return the values of all rows, or of some, by their class."""
+        number = self.number if rows is None else self.number[rows]
+        return pd.Series(values, copy=False).groupby(number)
+
+    def texts(self, *columns: str) -> pd.Series:
+        """Return the distinct texts of each class, sorted, as one text."""
+        codes = {name: self.work.codes(name) for name in columns}
+        rows = pd.DataFrame({"number": self.number} | codes).drop_duplicates().index.to_numpy()
+        text = self.work.where(rows)[list(columns)].agg(" ".join, axis=1).str.strip()
+        pairs = pd.DataFrame({"number": self.number[rows], "text": text.astype(object)})
+        pairs = pairs[pairs["text"] != ""].drop_duplicates().sort_values(["number", "text"])
+        joined = pairs.groupby("number")["text"].agg(", ".join)
+        return joined.reindex(range(len(self.first)), fill_value="")
+
+
+def _summed(
+    classes: _Classes, wait_ns: npt.NDArray[np.float64], shared: pd.DataFrame
+) -> pd.DataFrame:
     """Return one row per class in the order in which they occur, with device, the largest."""
-    number = work.groupby(_KEYS, sort=False).ngroup()
-    work = work.assign(
-        number=number,
-        duration_ns=work["end_ns"] - work["start_ns"],
-        is_unsized=work["n_bytes"] < 0,
-        way=(work["algorithm"] + " " + work["protocol"]).str.strip(),
-    )
-    groups = work.groupby("number")
-    table = groups.agg(
-        **{name: (name, "first") for name in _KEYS},
-        count=("op", "size"),
-        size_bytes=("n_bytes", "sum"),
-        is_unsized=("is_unsized", "any"),
-        device=("device", "max"),
-    )
-    timed = work[work["is_timed"]]
-    times = timed.groupby("number")
-    table = table.assign(
-        size_bytes=table["size_bytes"].where(~table["is_unsized"]),
-        total_ns=times["duration_ns"].sum(),
-        exposed_ns=times["exposed_ns"].sum(min_count=1),
-        median_ns=times["duration_ns"].median(),
-        waited_ns=timed[timed["match"] >= 0].groupby("number")["wait_ns"].sum(min_count=1),
-        algorithm=_distinct(work, "way"),
-        dtype=_distinct(work, "dtype"),
-    )
-    moved = _without_waiting(timed, shared)
-    return table.assign(
-        algbw_bytes_per_s=_rate(moved, "operation_bytes"),
-        busbw_bytes_per_s=_rate(moved, "bus_bytes"),
+    work = classes.work
+    n_bytes = work.array("n_bytes")
+    size_bytes = classes.each(n_bytes).sum()
+    timed = np.flatnonzero(work.array("is_timed"))
+    times = classes.each((work.array("end_ns") - work.array("start_ns"))[timed], timed)
+    waited = timed[work.array("match")[timed] >= 0]
+    moved = _without_waiting(classes, timed, shared)
+    return pd.DataFrame(
+        {
+            **classes.keys,
+            "count": np.bincount(classes.number),
+            "size_bytes": size_bytes.where(~classes.each(n_bytes < 0).any()),
+            "device": classes.each(work.array("device")).max(),
+            "total_ns": times.sum(),
+            "exposed_ns": classes.each(work.array("exposed_ns")[timed], timed).sum(min_count=1),
+            "median_ns": times.median(),
+            "waited_ns": classes.each(wait_ns[waited], waited).sum(min_count=1),
+            "algorithm": classes.texts("algorithm", "protocol"),
+            "dtype": classes.texts("dtype"),
+            "algbw_bytes_per_s": _rate(moved, "operation_bytes"),
+            "busbw_bytes_per_s": _rate(moved, "bus_bytes"),
+        },
+        index=pd.RangeIndex(len(classes.first)),
     )
 
 
-def _without_waiting(timed: pd.DataFrame, shared: pd.DataFrame) -> pd.DataFrame:
+def _without_waiting(
+    classes: _Classes, timed: npt.NDArray[np.int64], shared: pd.DataFrame
+) -> pd.DataFrame:
     """Return what moved in each class: what ranks share, in their shortest time; else all."""
+    work, number = classes.work, classes.number
     columns = ["duration_ns", "operation_bytes", "bus_bytes"]
-    pairs = timed.loc[timed["match"] >= 0, ["number", "match"]].drop_duplicates()
-    matched = pairs.join(shared[columns], on="match")
-    alone = timed[~timed["number"].isin(pairs["number"])]
-    return pd.concat([matched[["number", *columns]], alone[["number", *columns]]])
+    match = work.array("match")
+    rows = timed[match[timed] >= 0]
+    pair = number[rows] * (1 + match.max(initial=0)) + match[rows]
+    rows = rows[~pd.Series(pair, copy=False).duplicated().to_numpy()]
+    matched = pd.DataFrame({"number": number[rows], "match": match[rows]}).join(
+        shared[columns], on="match"
+    )
+    alone = timed[~np.isin(number[timed], np.unique(number[rows]))]
+    own = work.where(alone)[["start_ns", "end_ns", "operation_bytes", "bus_bytes"]]
+    own = own.assign(number=number[alone], duration_ns=own["end_ns"] - own["start_ns"])
+    return pd.concat([matched[["number", *columns]], own[["number", *columns]]])
 
 
 def _rate(moved: pd.DataFrame, column: str) -> pd.Series:
@@ -174,25 +212,14 @@ def _rate(moved: pd.DataFrame, column: str) -> pd.Series:
     return known[column].sum() / total_ns.where(total_ns > 0) * 1e9
 
 
-def _waits(ranks: Ranks, work: pd.DataFrame) -> npt.NDArray[np.float64]:
+def _waits(ranks: Ranks, work: CompactTable) -> npt.NDArray[np.float64]:
     """Return how long each rank waited in each row and did not compute, once all were in step.
 
     NaN where the matches cannot be right.
     """
     if why_withheld(ranks):
         return np.full(len(work), np.nan)
-    keys = ["match", "member"]
-    waits = find_waits(ranks).drop_duplicates(keys).set_index(keys)["exposed_ns"]
-    known = waits.reindex(pd.MultiIndex.from_frame(work[keys]))
-    return known.fillna(0).to_numpy(np.float64)
-
-
-def _distinct(work: pd.DataFrame, column: str) -> pd.Series:
-    """Return the distinct texts of each class, sorted, as one text."""
-    pairs = work[["number", column]].drop_duplicates().sort_values(["number", column])
-    pairs = pairs[pairs[column] != ""]
-    texts = pairs.groupby("number")[column].agg(", ".join)
-    return texts.reindex(range(int(work["number"].max()) + 1), fill_value="")
+    return value_in(find_waits(ranks), work, "exposed_ns", 0).astype(np.float64)
 
 
 def _with_peaks(ranks: Ranks, classes: pd.DataFrame) -> pd.DataFrame:
@@ -213,7 +240,7 @@ def _in_order(classes: pd.DataFrame) -> pd.DataFrame:
     return order.assign(group_size=order["group_size"].where(order["group_size"] != ABSENT))
 
 
-def _by_phase(ranks: Ranks, work: pd.DataFrame) -> pd.DataFrame:
+def _by_phase(ranks: Ranks, work: CompactTable) -> pd.DataFrame:
     phases = of_rows(work, [phases_of_collectives(part) for part in ranks])
     exposed = work["exposed_ns"].groupby(phases)
     table = pd.DataFrame({"count": exposed.size(), "exposed_ns": exposed.sum(min_count=1)})
@@ -221,9 +248,10 @@ def _by_phase(ranks: Ranks, work: pd.DataFrame) -> pd.DataFrame:
     return table.sort_values("exposed_ns", ascending=False, kind="stable", ignore_index=True)
 
 
-def _peaks(ranks: Ranks, classes: pd.DataFrame, work: pd.DataFrame) -> pd.DataFrame:
+def _peaks(ranks: Ranks, classes: pd.DataFrame, work: CompactTable) -> pd.DataFrame:
     """Return what bandwidths are held against, and what groups have nothing of the kind."""
-    sized = work.loc[work["bus_bytes"].notna() & (work["device"] >= 0), ["device", "group_size"]]
+    is_sized = ~np.isnan(work.array("bus_bytes")) & (work.array("device") >= 0)
+    sized = work.where(is_sized)[["device", "group_size"]]
     pairs = sized.drop_duplicates().itertuples(index=False, name=None)
     wider = {size for device, size in pairs if size > devices_beside(ranks, device)}
     judged = classes[classes["busbw_bytes_per_s"].notna() & classes["peak"].notna()]
@@ -242,7 +270,7 @@ def _peaks(ranks: Ranks, classes: pd.DataFrame, work: pd.DataFrame) -> pd.DataFr
     return SPEC.table("peaks").frame(rows)
 
 
-def _scalars(ranks: Ranks, work: pd.DataFrame) -> dict[str, float | None]:
+def _scalars(ranks: Ranks, work: CompactTable) -> dict[str, float | None]:
     n_ranks = len(work[["process", "member"]].drop_duplicates())
     seconds = ranks.span.duration_ns / 1e9
     scalars: dict[str, float | None] = {

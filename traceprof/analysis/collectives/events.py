@@ -74,7 +74,7 @@ def measure_collective_events(ranks: Ranks) -> Result:
         NotRecordedError: neither collectives nor kernels were recorded.
     """
     require_collectives(ranks)
-    work = with_sizes(collectives_of_ranks(ranks))
+    work = with_sizes(collectives_of_ranks(ranks).frame())
     duration = (work["end_ns"] - work["start_ns"]).where(work["is_timed"])
     seconds = duration.where(duration > 0) / 1e9
     delay = work["start_ns"] - work["call_ns"]

@@ -12,6 +12,7 @@ from traceprof.facts.launches import launches_of, phases_of_work
 from traceprof.facts.names.kernels import SHORT_NS, matrix_units
 from traceprof.facts.names.phases import PHASES, UNCLAIMED
 from traceprof.model.combining import medians_of
+from traceprof.model.grouping import groups_of
 from traceprof.model.kernel_names.matrix_units import MATRIX_WORK, MatrixUnits
 from traceprof.model.results import (
     Note,
@@ -74,27 +75,27 @@ def measure_classes(trace: Trace) -> Result:
     activity = kernels["activity"].cat
     units = matrix_units(kernels)
     durations = np.asarray(kernels["end_ns"] - kernels["start_ns"], np.int64)
-    rows = pd.DataFrame(
-        {
-            "activity": activity.codes.to_numpy(),
-            "phase": phases_of_work(trace, "kernels"),
-            "count": 1,
-            "total_ns": durations,
-            "short_count": (durations < SHORT_NS).astype(np.int64),
-            "tensor_core_ns": durations * (units == MatrixUnits.YES.value),
-            "tensor_core_unknown_ns": durations * (units == MatrixUnits.UNKNOWN.value),
-            "launch_ns": np.where(launches.is_known, launches.end_ns - launches.start_ns, 0),
-        }
+    groups = groups_of(activity.codes, phases_of_work(trace, "kernels"))
+    sums = {
+        "total_ns": durations,
+        "short_count": (durations < SHORT_NS).astype(np.int64),
+        "tensor_core_ns": durations * (units == MatrixUnits.YES.value),
+        "tensor_core_unknown_ns": durations * (units == MatrixUnits.UNKNOWN.value),
+        "launch_ns": np.where(launches.is_known, launches.end_ns - launches.start_ns, 0),
+    }
+    table = pd.DataFrame(
+        np.array(groups.keys, np.int64).reshape(-1, 2), columns=["activity", "phase"]
+    ).assign(
+        count=groups.counts,
+        **{name: groups.reduced(np.add, values) for name, values in sums.items()},
     )
-    groups = rows.groupby(["activity", "phase"])
-    table = groups.sum().reset_index()
     names = np.array([*PHASES, UNCLAIMED], object)
     table["activity"] = activity.categories.to_numpy(object)[table["activity"].to_numpy()]
     table["phase"] = names[table["phase"].to_numpy()]
     can_use = table["activity"].isin([activity.value for activity in MATRIX_WORK])
     for name in _OF_MATRIX_UNITS:
         table[name] = table[name].where(can_use)
-    samples = Samples(np.asarray(groups.ngroup(), np.int64), durations)
+    samples = Samples(groups.number.astype(np.int64), durations)
     return Result("classes", SPEC, {"classes": table}, samples={"classes": samples})
 
 

@@ -8,7 +8,8 @@ memsets count beside kernels, and ranges that do not nest (start/end) are left o
 
 from __future__ import annotations
 
-from typing import Final
+from collections.abc import Iterator, Mapping
+from typing import Final, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -17,21 +18,27 @@ import pandas as pd
 from traceprof.analysis.base import Analysis
 from traceprof.facts.host.range_work import (
     NestedRanges,
+    RangeWork,
+    SpanKinds,
     nested_ranges,
     ranges_of_work,
     sum_work,
-    work_inside,
 )
 from traceprof.facts.host.self_time import self_time_ns
 from traceprof.facts.launches import launches_of
 from traceprof.facts.names.ranges import unnumbered_names
+from traceprof.model.grouping import rows_by_value
 from traceprof.model.intervals import union_lengths
 from traceprof.model.results import Note, Result, ResultSpec, TableSpec, Unit, derived, key, total
 from traceprof.model.trace import DEVICE_TABLES, Trace
 
 __all__ = ["ANALYSIS"]
 
-_Int64Array = npt.NDArray[np.int64]
+_Int64Array: TypeAlias = npt.NDArray[np.int64]
+_Owners: TypeAlias = Mapping[str, _Int64Array]
+_AT_ONCE: Final = 200_000
+"""Of about so many kernels and copies that overlap unions are made at a time."""
+_NO_KERNELS: Final = pd.DataFrame({"size": [], "sum": []}, dtype="int64")
 
 _NAME: Final = key("name", "the name, without ids of operators and numbers that stand alone")
 _DOMAIN: Final = key("domain", 'the NVTX domain; "" for the default one')
@@ -96,11 +103,13 @@ def measure_range_work(trace: Trace) -> Result:
     """
     nested = nested_ranges(trace)
     kinds, codes = _kinds(trace, nested)
+    spans = SpanKinds.of(codes, len(kinds), nested.parent)
     owners = {name: ranges_of_work(trace, name) for name in DEVICE_TABLES}
-    table = _host(trace, kinds, codes, nested).join(_device(trace, nested, codes, owners))
-    table = kinds.join(table.fillna(0).astype("int64"))
+    work = sum_work(trace, owners, nested.parent, nested.depth)
+    table = _host(trace, kinds, codes, nested).join(_device(trace, spans, work, owners))
+    table = kinds.join(table)
     table = table[(table["count"] > 0) | (table["work_count"] > 0)].reset_index(drop=True)
-    kernels = _kernels(trace, nested, codes, owners["kernels"], kinds)
+    kernels = _kernels(trace, spans, owners["kernels"], kinds)
     return Result(
         "range-work", SPEC, {"range_work": table, "range_kernels": kernels}, _outside(trace, owners)
     )
@@ -137,43 +146,77 @@ def _host(
     return found.groupby("kind").sum().reindex(kinds.index, fill_value=0)
 
 
-def _device(
-    trace: Trace, nested: NestedRanges, codes: _Int64Array, owners: dict[str, _Int64Array]
-) -> pd.DataFrame:
-    spans = sum_work(trace, owners, nested.parent, nested.depth)
-    by_span = pd.DataFrame(
-        {"kind": codes, "own_ns": spans.self_ns, "projected_ns": spans.last_ns - spans.first_ns}
+def _device(trace: Trace, spans: SpanKinds, work: RangeWork, owners: _Owners) -> pd.DataFrame:
+    own = np.zeros((2, spans.n_kinds), np.int64)
+    for sums, values in zip(own, (work.self_ns, work.last_ns - work.first_ns), strict=True):
+        np.add.at(sums, spans.codes, values)
+    return pd.DataFrame(
+        {
+            "own_ns": own[0],
+            "projected_ns": own[1],
+            "union_ns": _union_ns(trace, spans, work, owners),
+            "work_count": spans.summed(work.work_count),
+            "device_ns": spans.summed(work.total_ns),
+        }
     )
-    columns = ["start_ns", "end_ns", "device"]
-    work = pd.concat([trace.table(name)[columns] for name in owners], ignore_index=True)
+
+
+def _union_ns(trace: Trace, spans: SpanKinds, work: RangeWork, owners: _Owners) -> _Int64Array:
+    """Return when a device worked on anything of each kind, added up over devices.
+
+    Work that has its device to itself counts as it is: unions are made of what overlaps alone.
+    """
+    columns = ("device", "start_ns", "end_ns")
+    parts = [[trace.table(of)[name].to_numpy(np.int64) for name in columns] for of in owners]
+    device, starts, ends = (np.concatenate(column) for column in zip(*parts, strict=True))
     owner = np.concatenate(list(owners.values()))
-    kind, row = work_inside(codes, nested.parent, owner)
-    inside = work.iloc[row].assign(kind=kind)
-    groups = inside.groupby(["kind", "device"], sort=True)
-    number = groups.ngroup().to_numpy(np.int64)
-    united = groups.size().rename("work_count").reset_index()
-    united["union_ns"] = union_lengths(number, inside["start_ns"], inside["end_ns"], len(united))
-    inside["device_ns"] = inside["end_ns"] - inside["start_ns"]
-    by_work = united.groupby("kind")[["union_ns", "work_count"]].sum()
-    by_work["device_ns"] = inside.groupby("kind")["device_ns"].sum()
-    return by_span.groupby("kind").sum().join(by_work)
+    order = np.argsort(starts, kind="stable")
+    order = order[owner[order] >= 0]
+    found = spans.summed(work.total_ns)
+    for rows in rows_by_value(device[order]).values():
+        for shared in _overlapping(order[rows], starts, ends):
+            inside = [(kind, shared[row]) for kind, row in spans.inside(owner[shared])]
+            kind, row = (np.concatenate(values) for values in zip(*inside, strict=True))
+            np.subtract.at(found, kind, ends[row] - starts[row])
+            found += union_lengths(kind, starts[row], ends[row], spans.n_kinds)
+    return found
+
+
+def _overlapping(
+    rows: _Int64Array, starts: _Int64Array, ends: _Int64Array
+) -> Iterator[_Int64Array]:
+    """Yield those of ``rows``, which come by start, that overlap others; what overlaps at once."""
+    furthest = np.maximum.accumulate(ends[rows])
+    begins = np.append(True, starts[rows[1:]] >= furthest[:-1])
+    first = np.flatnonzero(begins)
+    counts = np.diff(np.append(first, len(rows)))
+    is_shared = np.repeat(counts > 1, counts)
+    first = np.flatnonzero(begins[is_shared])
+    shared = rows[is_shared]
+    if len(shared):
+        cuts = np.searchsorted(first, np.arange(_AT_ONCE, len(shared), _AT_ONCE))
+        yield from np.split(shared, np.unique(first[cuts[cuts < len(first)]]))
 
 
 def _kernels(
-    trace: Trace,
-    nested: NestedRanges,
-    codes: _Int64Array,
-    owner: _Int64Array,
-    kinds: pd.DataFrame,
+    trace: Trace, spans: SpanKinds, owner: _Int64Array, kinds: pd.DataFrame
 ) -> pd.DataFrame:
-    kind, row = work_inside(codes, nested.parent, owner)
-    kernels = trace.kernels[["start_ns", "end_ns", "name"]].iloc[row]
+    kernels = trace.kernels
     lengths = (kernels["end_ns"] - kernels["start_ns"]).to_numpy(np.int64)
-    found = pd.DataFrame({"kind": kind, "kernel": kernels["name"].array, "total_ns": lengths})
-    groups = found.groupby(["kind", "kernel"], observed=True, sort=True)["total_ns"]
-    table = groups.agg(count="size", total_ns="sum").reset_index()
-    table = table.assign(kernel=table["kernel"].astype(object))
-    return kinds.iloc[table.pop("kind").to_numpy(np.int64)].reset_index(drop=True).join(table)
+    names = kernels["name"].cat.codes.to_numpy(np.int64)
+    n_names = max(1, len(kernels["name"].cat.categories))
+    sums = [
+        pd.Series(lengths[row]).groupby(kind * n_names + names[row]).agg(["size", "sum"])
+        for kind, row in spans.inside(owner)
+    ]
+    found = pd.concat([_NO_KERNELS, *sums]).groupby(level=0).sum()
+    pairs = found.index.to_numpy(np.int64)
+    named = pd.Series(
+        kernels["name"].cat.categories.to_numpy(object)[pairs % n_names], dtype=object
+    )
+    sizes = {"count": found["size"].array, "total_ns": found["sum"].array}
+    table = pd.DataFrame({"kernel": named, **sizes})
+    return kinds.iloc[pairs // n_names].reset_index(drop=True).join(table)
 
 
 def _outside(trace: Trace, owners: dict[str, _Int64Array]) -> dict[str, int]:

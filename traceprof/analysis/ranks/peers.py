@@ -108,7 +108,8 @@ def _waited(ranks: Ranks, messages: pd.DataFrame) -> dict[str, npt.NDArray[np.in
     Messages that share a kernel share its wait, too: the first of them has it.
     """
     keys = ["member", "start_ns", "last_start_ns"]
-    waits = find_waits(ranks.whole).drop_duplicates(keys).set_index(keys)["exposed_ns"]
+    known = find_waits(ranks.whole)[[*keys, "exposed_ns"]]
+    waits = known.drop_duplicates(keys).set_index(keys)["exposed_ns"]
     last = messages["start_ns"]
     columns = [("target", "recv_start_ns"), ("source", "send_start_ns")]
     ends = [

@@ -117,7 +117,7 @@ def measure_shared(ranks: Ranks) -> Result:
 def _collectives_of_whole(ranks: Ranks) -> pd.DataFrame:
     matches = find_matches(ranks)
     origin = ranks.span.start_ns
-    waited = find_waits(ranks).groupby("match")["exposed_ns"].sum()
+    waited = find_waits(ranks)[["match", "exposed_ns"]].groupby("match")["exposed_ns"].sum()
     parts = [_shared(matches, waited, origin), _alone(matches, origin)]
     table = pd.concat([part for part in parts if len(part)] or parts[:1], ignore_index=True)
     table = table.sort_values("at_ns", kind="stable", ignore_index=True)
@@ -157,7 +157,7 @@ def _labels(matches: Matches, places: pd.Series) -> npt.NDArray[np.object_]:
 
 def _routes(matches: Matches) -> npt.NDArray[np.object_]:
     """Return from whom to whom each message goes; "" for collectives."""
-    rows = matches.rows[matches.rows["match"] >= 0]
+    rows = matches.shared[["match", "member", "op"]]
     places = (
         rows[rows["op"] == op].drop_duplicates("match", keep="last").set_index("match")["member"]
         for op in SINGLE_OPS
@@ -167,7 +167,8 @@ def _routes(matches: Matches) -> npt.NDArray[np.object_]:
 
 
 def _alone(matches: Matches, origin_ns: int) -> pd.DataFrame:
-    rows = matches.rows[(matches.rows["match"] < 0) & (matches.rows["member"] >= 0)]
+    is_alone = (matches.rows.array("match") < 0) & (matches.rows.array("member") >= 0)
+    rows = matches.rows.where(is_alone).frame()
     return pd.DataFrame(
         {
             "at_ns": rows["start_ns"] - origin_ns,

@@ -150,14 +150,17 @@ def _device_work(trace: Trace) -> pd.DataFrame:
         phases = phases_of_work(trace, name)
         frame = trace.table(name)
         is_linked = launches_of(trace, name).is_known
-        number = frame["correlation"].to_numpy(np.int64)
-        is_before = number < frame["process"].map(firsts).to_numpy(np.float64)
+        is_earlier = np.zeros(len(frame), np.bool_)
+        unlinked = np.flatnonzero(~is_linked)
+        number = frame["correlation"].to_numpy(np.int64)[unlinked]
+        first = frame["process"].iloc[unlinked].map(firsts).to_numpy(np.float64)
+        is_earlier[unlinked] = (number < first) & (number >= 0)
         parts.append(
             frame[["start_ns", "end_ns", "device", "process"]].assign(
                 phase=np.where(phases >= 0, phases, _NO_PHASE),
                 is_kernel=int(name == "kernels"),
                 is_linked=is_linked,
-                is_earlier=~is_linked & is_before & (number >= 0),
+                is_earlier=is_earlier,
                 is_inferred=are_inferred_backward(trace, name).astype(np.int64),
             )
         )

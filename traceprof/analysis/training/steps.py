@@ -118,7 +118,7 @@ SPEC: Final = ResultSpec(
                 total("h2d_bytes", Unit.BYTES, "copies from host to device that start in it"),
                 total("d2h_bytes", Unit.BYTES, "copies from device to host that start in it"),
                 total("p2p_bytes", Unit.BYTES, "copies between devices that start in it"),
-                total("samples_count", Unit.COUNT, "the samples of its batches"),
+                total("samples_count", Unit.COUNT, "the samples of its batches; of none nothing"),
                 derived("samples_per_s", Unit.PER_S, "samples_count over period_ns"),
                 *_MACHINE,
                 *_EXCESS,

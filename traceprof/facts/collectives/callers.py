@@ -19,6 +19,7 @@ from traceprof.facts.launches import Launches, adopting_range_of_launches, phase
 from traceprof.facts.names.phases import PHASES, UNCLAIMED
 from traceprof.facts.names.ranges import codes_containing
 from traceprof.facts.steps.find import find_steps
+from traceprof.model.compact import CompactTable
 from traceprof.model.tables import ABSENT
 from traceprof.model.trace import Trace
 
@@ -123,7 +124,9 @@ def steps_of_collectives(trace: Trace) -> npt.NDArray[np.int64]:
     return found
 
 
-def of_rows(rows: pd.DataFrame, facts: Sequence[npt.NDArray[Any]]) -> npt.NDArray[Any]:
+def of_rows(
+    rows: pd.DataFrame | CompactTable, facts: Sequence[npt.NDArray[Any]]
+) -> npt.NDArray[Any]:
     """Return the element of each of ``rows`` (with part and row), of ``facts`` of every part."""
     offsets = np.cumsum([0, *map(len, facts)])
     together = facts[0] if len(facts) == 1 else np.concatenate(facts)

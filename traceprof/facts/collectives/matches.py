@@ -8,6 +8,7 @@ began to record at different times. Communicators without a name are told by lau
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any, Final
@@ -21,8 +22,10 @@ from traceprof.facts.collectives.members import Member, find_members, member_of_
 from traceprof.facts.collectives.point_to_point import SINGLE_OPS, pair_messages
 from traceprof.facts.collectives.rates import with_sizes
 from traceprof.facts.collectives.sequences import LinedUp, line_up
+from traceprof.facts.collectives.summary import summarise
 from traceprof.facts.collectives.unnamed import launch_of_rows, tell_communicators
 from traceprof.facts.collectives.work import collectives_of_ranks
+from traceprof.model.compact import CompactTable
 from traceprof.model.ranks import Ranks
 from traceprof.model.tables import ABSENT
 
@@ -42,6 +45,12 @@ MATCHED_OPS: Final = (
     "send_recv",
 )
 _KEYS: Final = ["group", "group_size"]
+_SEEN: Final = [
+    *("member", "process", "group_size", "exchange", "op", "sequence"),
+    *("n_bytes", "call_ns", "start_ns", "end_ns"),
+]
+"""What tells which collectives are the same."""
+
 _LEAST_NUMBERED: Final = 0.5
 
 
@@ -70,7 +79,7 @@ class Matches:
     """
 
     members: tuple[Member, ...]
-    rows: pd.DataFrame
+    rows: CompactTable
     table: pd.DataFrame
 
     @property
@@ -79,11 +88,26 @@ class Matches:
         return not self.table.empty
 
     @property
+    def shared(self) -> CompactTable:
+        """The rows that have a match."""
+        return self.rows.where(self.rows.array("match") >= 0)
+
+    @property
     def collectives(self) -> Matches:
         """The same without sends and receives: in those, ranks wait by design (a pipeline)."""
+        single = self.rows.isin("op", SINGLE_OPS)
+        if not single.any():
+            return self
         table = self.table[self.table["op"] != "send"]
-        rows = self.rows[~self.rows["op"].isin(SINGLE_OPS)].reset_index(drop=True)
-        return Matches(self.members, rows, table)
+        return Matches(self.members, self.rows.where(~single), table)
+
+    def among(self, numbers: npt.NDArray[np.int64]) -> npt.NDArray[np.bool_]:
+        """Return which of the rows have one of the matches ``numbers``."""
+        match = self.rows.array("match")
+        chosen = np.zeros(max(match.max(initial=ABSENT), numbers.max(initial=ABSENT)) + 2, np.bool_)
+        chosen[numbers] = True  # the last place is for rows without a match
+        found: npt.NDArray[np.bool_] = chosen[match]
+        return found
 
 
 @of_window
@@ -96,33 +120,41 @@ def find_matches(ranks: Ranks) -> Matches:
     if ranks.uncut is None:
         return found
     rows, table = found.rows, found.table
-    inside = table.index[ranks.span.holds(table["last_start_ns"].to_numpy(np.int64))]
-    alone = (rows["match"] < 0) & ranks.span.holds(rows["start_ns"].to_numpy(np.int64))
-    kept = rows[rows["match"].isin(inside) | alone].reset_index(drop=True)
-    return Matches(found.members, kept, table.loc[inside])
+    table = table[ranks.span.holds(table["last_start_ns"].to_numpy(np.int64))]
+    kept = found.among(table.index.to_numpy(np.int64))
+    kept |= (rows.array("match") < 0) & ranks.span.holds(rows.array("start_ns"))
+    return Matches(found.members, rows.where(kept), table)
 
 
 @fact
 def _matches_of_whole(ranks: Ranks) -> Matches:
     members = find_members(ranks)
-    work = with_sizes(collectives_of_ranks(ranks))
-    work = work.assign(member=member_of_rows(members, work))
-    rows = work.assign(**_match(members, work))
-    return Matches(members, rows, _summary(rows[rows["match"] >= 0]))
+    work = collectives_of_ranks(ranks)
+    sizes = with_sizes(work[["op", "n_bytes", "group_size"]])
+    work = work.assign(
+        operation_bytes=sizes["operation_bytes"].to_numpy(),
+        bus_bytes=sizes["bus_bytes"].to_numpy(),
+        member=member_of_rows(members, work[["process", "device"]]),
+    )
+    numbers = _match(members, work)
+    rows = work.assign(match=numbers.match, matched_by=numbers.matched_by)
+    found = Matches(members, rows, pd.DataFrame())
+    return Matches(members, rows, summarise(found.shared))
 
 
-def _match(members: tuple[Member, ...], work: pd.DataFrame) -> dict[str, npt.NDArray[Any]]:
+def _match(members: tuple[Member, ...], work: CompactTable) -> _Numbers:
     """Return match, a number for each row that equals that of the other ranks, and matched_by."""
     numbers = _Numbers(len(work))
-    usable = work[work["is_timed"] & (work["member"] >= 0)]
-    is_single = usable["op"].isin(SINGLE_OPS)
-    single, together = usable[is_single].assign(is_sole=True), usable[~is_single]
-    numbers.take(single.index, pair_messages(members, single), MatchedBy.PEER)
-    together = together[together["op"].isin(MATCHED_OPS)]
-    is_named = (together["group"] != "") | (together["sequence"] >= 0)
-    _match_named(together[is_named], numbers)
-    _match_unnamed(together[~is_named], numbers)
-    return {"match": numbers.match, "matched_by": numbers.matched_by}
+    is_usable = work.array("is_timed").astype(np.bool_) & (work.array("member") >= 0)
+    is_single = work.isin("op", SINGLE_OPS)
+    single = np.flatnonzero(is_usable & is_single)
+    calls = work.where(single).frame().assign(is_sole=True)
+    numbers.take(single, pair_messages(members, calls), MatchedBy.PEER)
+    is_usable &= work.isin("op", MATCHED_OPS)
+    is_named = ~work.isin("group", ("",)) | (work.array("sequence") >= 0)
+    _match_named(work, np.flatnonzero(is_usable & is_named), numbers)
+    _match_unnamed(work, np.flatnonzero(is_usable & ~is_named), numbers)
+    return numbers
 
 
 class _Numbers:
@@ -133,9 +165,13 @@ class _Numbers:
         self.matched_by = np.full(n_rows, "", object)
         self._next = 0
 
-    def take(self, index: pd.Index, places: npt.NDArray[np.int64], matched_by: MatchedBy) -> None:
-        """Number the rows at ``index`` whose places are equal and not negative."""
-        rows = index.to_numpy()
+    def take(
+        self,
+        rows: npt.NDArray[np.int64],
+        places: npt.NDArray[np.int64],
+        matched_by: MatchedBy,
+    ) -> None:
+        """Number those of ``rows`` whose places are equal and not negative."""
         distinct, number = np.unique(places, return_inverse=True)
         known = places >= 0
         self.match[rows[known]] = self._next + number.ravel()[known]
@@ -143,34 +179,50 @@ class _Numbers:
         self._next += len(distinct)
 
 
-def _match_named(together: pd.DataFrame, numbers: _Numbers) -> None:
-    is_exchange = together["op"] == "send_recv"
-    together = together.assign(exchange=together["exchange"].where(is_exchange, ""))
-    for _, rows in together.groupby([*_KEYS, "op", "exchange"], sort=False):
-        exchange = str(rows["exchange"].iloc[0])
+def _match_named(work: CompactTable, places: npt.NDArray[np.int64], numbers: _Numbers) -> None:
+    together = work.where(places)
+    is_exchange = together.isin("op", ("send_recv",))
+    exchange = np.where(is_exchange, together.codes("exchange").astype(np.int64), ABSENT)
+    keys = {name: together.codes(name) for name in (*_KEYS, "op")} | {"exchange": exchange}
+    for own in _by_first(keys):
+        rows = together.where(own)[_SEEN]
         if rows["member"].nunique() < 2:
             continue
         place, matched_by = _places(rows)
         # More ranks than the communicator has: several communicators bear one name.
-        limit = len(exchange.split(",")) if exchange else int(rows["group_size"].iloc[0])
-        numbers.take(rows.index, _shared(place, limit), matched_by)
+        named = str(rows["exchange"].iloc[0]) if is_exchange[own[0]] else ""
+        limit = len(named.split(",")) if named else int(rows["group_size"].iloc[0])
+        numbers.take(places[own], _shared(place, limit), matched_by)
 
 
-def _match_unnamed(together: pd.DataFrame, numbers: _Numbers) -> None:
+def _by_first(keys: Mapping[str, npt.NDArray[Any]]) -> list[npt.NDArray[np.int64]]:
+    """Return the rows that agree in all of ``keys``, in the order in which these come first."""
+    number = pd.DataFrame(dict(keys)).groupby(list(keys), sort=False).ngroup().to_numpy(np.int64)
+    order = np.argsort(number, kind="stable")
+    ends = np.cumsum(np.bincount(number))
+    return np.split(order, ends)[: len(ends)]
+
+
+def _match_unnamed(work: CompactTable, places: npt.NDArray[np.int64], numbers: _Numbers) -> None:
     """Match kernels of which only their names and times are known."""
-    for _, group in together.groupby("group_size", sort=False):
+    unnamed = work.where(places)
+    for in_group in _by_first({"group_size": unnamed.array("group_size")}):
+        group, group_places = unnamed.where(in_group), places[in_group]
         communicator, certain = tell_communicators(group)
         launch = launch_of_rows(group)
-        numbers.take(group.index, launch, MatchedBy.LAUNCH)
-        rest = group.assign(communicator=communicator, certain=certain)[launch < 0]
-        for _, rows in rest.groupby(["communicator", "op"], sort=False):
+        numbers.take(group_places, launch, MatchedBy.LAUNCH)
+        rest = np.flatnonzero(launch < 0)
+        keys = {"communicator": communicator[rest], "op": group.codes("op")[rest]}
+        for own in _by_first(keys):
+            chosen = rest[own]
+            rows = group.where(chosen)[_SEEN]
             if rows["member"].nunique() < 2:
                 continue
             place, matched_by = _places(rows)
             place = _shared(place, int(rows["group_size"].iloc[0]))
-            sure = matched_by is MatchedBy.ORDER and bool(rows["certain"].all())
+            sure = matched_by is MatchedBy.ORDER and bool(certain[chosen].all())
             place = np.where(_runs_side_by_side(rows, place), place, ABSENT)
-            numbers.take(rows.index, place, MatchedBy.TIME if sure else MatchedBy.GUESS)
+            numbers.take(group_places[chosen], place, MatchedBy.TIME if sure else MatchedBy.GUESS)
 
 
 def _shared(place: npt.NDArray[np.int64], limit: int) -> npt.NDArray[np.int64]:
@@ -197,20 +249,22 @@ def _places(rows: pd.DataFrame) -> tuple[npt.NDArray[np.int64], MatchedBy]:
     sequence = rows["sequence"].to_numpy(np.int64)
     if _is_numbered(rows):
         return sequence, MatchedBy.NUMBER
-    order = np.where(rows["call_ns"] >= 0, rows["call_ns"], rows["start_ns"])
-    ordered = rows.assign(order=order, row=np.arange(len(rows))).sort_values(["member", "order"])
-    place = np.zeros(len(rows), np.int64)
-    by_member = [own for _, own in ordered.groupby("member", sort=False)]
+    called, begun = (rows[name].to_numpy(np.int64) for name in ("call_ns", "start_ns"))
+    member = rows["member"].to_numpy(np.int64)
+    order = np.lexsort((np.where(called >= 0, called, begun), member))
+    by_member = np.split(order, np.flatnonzero(np.diff(member[order])) + 1)
     reference = max(by_member, key=len)
+    ends, sizes = _signature(rows)
     one_clock = rows["process"].nunique() == 1
-    is_clear = True
+    place, is_clear = np.zeros(len(rows), np.int64), True
     for own in by_member:
         if own is reference:
             lined_up = LinedUp(0, is_clear=True)
         else:
-            lined_up = line_up(_signature(reference), _signature(own), one_clock)
+            there, here = (ends[reference], sizes[reference]), (ends[own], sizes[own])
+            lined_up = line_up(there, here, one_clock)
         is_clear &= lined_up.is_clear
-        place[own["row"].to_numpy()] = np.arange(len(own)) + lined_up.shift
+        place[own] = np.arange(len(own)) + lined_up.shift
     place = np.asarray(place - place.min(initial=0), np.int64)
     return place, MatchedBy.ORDER if is_clear else MatchedBy.GUESS
 
@@ -230,49 +284,3 @@ def _signature(
     """Return ends and sizes; of uneven parts no size, since ranks differ in it."""
     sizes = rows["n_bytes"].where(rows["op"] != "all_to_all_v", ABSENT)
     return rows["end_ns"].to_numpy(np.int64), sizes.to_numpy(np.int64)
-
-
-def _summary(rows: pd.DataFrame) -> pd.DataFrame:
-    # A receive is the other end of a send: the match is called after the latter.
-    rows = rows.assign(op=rows["op"].replace("recv", "send"))
-    rows = rows.assign(duration_ns=rows["end_ns"] - rows["start_ns"])
-    table = rows.groupby("match").agg(
-        op=("op", "first"),
-        group=("group", "first"),
-        group_size=("group_size", "first"),
-        n_bytes=("n_bytes", "first"),
-        members=("member", "size"),
-        first_start_ns=("start_ns", "min"),
-        last_start_ns=("start_ns", "max"),
-        sum_start_ns=("start_ns", "sum"),
-        end_ns=("end_ns", "min"),
-        last_end_ns=("end_ns", "max"),
-        duration_ns=("duration_ns", "min"),
-        operation_bytes=("operation_bytes", "first"),
-        bus_bytes=("bus_bytes", "first"),
-        matched_by=("matched_by", "first"),
-        least_bytes=("n_bytes", "min"),
-        most_bytes=("n_bytes", "max"),
-        mean_bytes=("n_bytes", "mean"),
-    )
-    table = _uneven(table)
-    last = rows.loc[rows.groupby("match")["start_ns"].idxmax(), ["match", "member"]]
-    return table.assign(
-        spread_ns=table["last_end_ns"] - table["end_ns"],
-        waited_ns=table["last_start_ns"] * table["members"] - table["sum_start_ns"],
-        last_member=last.set_index("match")["member"],
-    ).drop(columns=["sum_start_ns", "last_end_ns", "least_bytes", "most_bytes", "mean_bytes"])
-
-
-def _uneven(table: pd.DataFrame) -> pd.DataFrame:
-    """Return ``table`` with the mean for the size of all-to-alls with uneven parts.
-
-    Their S is what a rank hands in on average, as in Mixture-of-Experts, where ranks differ.
-    """
-    is_uneven = (table["op"] == "all_to_all_v") & (table["least_bytes"] >= 0)
-    mean = table["mean_bytes"].where(is_uneven & (table["mean_bytes"] > 0))
-    return table.assign(
-        n_bytes=table["n_bytes"].where(~is_uneven, table["mean_bytes"].round()).astype(np.int64),
-        operation_bytes=table["operation_bytes"].where(~is_uneven, table["mean_bytes"]),
-        imbalance=table["most_bytes"] / mean,
-    )

@@ -24,7 +24,8 @@ def describe_parallelism(ranks: Ranks) -> tuple[Note, ...]:
     """
     work = collectives_of_ranks(ranks)
     if len(work):
-        n_ranks = len(set(member_of_rows(find_members(ranks), work).tolist()) - {-1})
+        rows = work[["process", "device"]].drop_duplicates()
+        n_ranks = len(set(member_of_rows(find_members(ranks), rows).tolist()) - {-1})
         ops = ", ".join(work["op"].value_counts().index[:3])
         backends = ", ".join(sorted({str(name) for name in work["backend"].unique()} - {""}))
         text = "exchange by collectives ({backends}): {ops} of {n:count} ranks"

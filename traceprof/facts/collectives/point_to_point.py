@@ -121,8 +121,8 @@ def peers_of_collectives(ranks: Ranks) -> npt.NDArray[np.int64]:
     In the order of `collectives_of_ranks`; `ABSENT` where there is none or it is not known.
     """
     members, work = find_members(ranks), collectives_of_ranks(ranks)
-    work = work.assign(member=member_of_rows(members, work), is_sole=True)
-    return peers_of_rows(members, work)
+    rows = work[["group", "group_size", "group_rank", "peer", "peer_rank", "process", "device"]]
+    return peers_of_rows(members, rows.assign(member=member_of_rows(members, rows), is_sole=True))
 
 
 def _world_size(members: Sequence[Member], by_rank: dict[int, int]) -> int:

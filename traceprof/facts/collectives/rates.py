@@ -34,6 +34,7 @@ from traceprof.facts.device.times import part_of_device
 from traceprof.model.links import Link, Peak
 from traceprof.model.peaks import peak_of
 from traceprof.model.ranks import Ranks
+from traceprof.model.trace import Trace
 
 __all__ = [
     "busbw_factor",
@@ -103,11 +104,10 @@ def _listed_devices(ranks: Ranks) -> frozenset[int]:
 def _devices_by_machine(ranks: Ranks) -> Mapping[int, int] | None:
     """Return the number of devices on the hosts of each device; None where there is one host."""
     host_of: dict[int, str] = {}
-    used: list[tuple[int, int]] = []
+    used = [lane for lanes in ranks.each(_used_lanes) for lane in lanes]
     for part in ranks:
         processes = part.processes
         host_of.update(zip(processes["process"], processes["host"], strict=True))
-        used += part.kernels[["process", "device"]].drop_duplicates().itertuples(index=False)
     if len({host for host in host_of.values() if host}) < 2:
         return None
     hosts_of: dict[int, set[str]] = {}
@@ -120,6 +120,12 @@ def _devices_by_machine(ranks: Ranks) -> Mapping[int, int] | None:
         device: len(set[int]().union(*(devices_of[host] for host in hosts)))
         for device, hosts in hosts_of.items()
     }
+
+
+def _used_lanes(trace: Trace) -> list[tuple[int, int]]:
+    """Return which process used which device."""
+    lanes = trace.kernels[["process", "device"]].drop_duplicates()
+    return list(lanes.itertuples(index=False, name=None))
 
 
 @fact

@@ -6,10 +6,10 @@ from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
-import pandas as pd
 
 from traceprof.facts.collectives.callers import of_rows, steps_of_collectives
 from traceprof.facts.steps.find import find_steps, rows_of_steps, steps_of_ranks
+from traceprof.model.compact import CompactTable
 from traceprof.model.intervals import Intervals
 from traceprof.model.ranks import Ranks
 from traceprof.model.trace import Trace
@@ -38,18 +38,19 @@ def are_in_steps(trace: Trace) -> npt.NDArray[np.bool_]:
     return np.asarray(known[steps_of_collectives(trace)], np.bool_)
 
 
-def find_step_traffic(ranks: Ranks, work: pd.DataFrame) -> StepTraffic | None:
+def find_step_traffic(ranks: Ranks, work: CompactTable) -> StepTraffic | None:
     """Return what the collectives ``work`` add up to per step of the window; None without steps.
 
     ``work`` has the columns of `collectives_of_ranks`.
     """
     steps = steps_of_ranks(ranks)
-    in_step = work[of_rows(work, [are_in_steps(part) for part in ranks])]
+    in_step = work.where(of_rows(work, [are_in_steps(part) for part in ranks]))
     if in_step.empty:
         return None
-    sizes = in_step["n_bytes"].to_numpy(np.int64)
+    sizes = in_step.array("n_bytes")
     spans = Intervals.union_of(steps.table["device_start_ns"], steps.table["device_end_ns"])
-    reducing = in_step[(in_step["op"] == "all_reduce") & in_step["is_timed"]]
+    is_reducing = in_step.isin("op", ("all_reduce",)) & in_step.array("is_timed").astype(np.bool_)
+    reducing = in_step.where(is_reducing)
     reduced = Intervals.union_of(reducing["start_ns"], reducing["end_ns"]) & spans
     return StepTraffic(
         n_steps=len(steps),

@@ -18,6 +18,7 @@ import numpy.typing as npt
 import pandas as pd
 
 from traceprof.facts.collectives.sequences import find_shift, overlap_of
+from traceprof.model.compact import CompactTable
 from traceprof.model.tables import ABSENT
 
 __all__ = ["launch_of_rows", "tell_communicators"]
@@ -28,6 +29,7 @@ _TOGETHER_RATIO: Final = 0.5
 _TOGETHER_NS: Final = 20_000
 _ABOUT: Final = 2.0
 _LANE: Final = ["member", "stream"]
+_KIND: Final = ["op", "algorithm", "protocol", "n_bytes"]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -48,33 +50,37 @@ class _Communicator:
     is_certain: bool = True
 
 
-def launch_of_rows(rows: pd.DataFrame) -> npt.NDArray[np.int64]:
+def launch_of_rows(rows: pd.DataFrame | CompactTable) -> npt.NDArray[np.int64]:
     """Return a number for rows whose kernels one call launched on several members, else -1."""
-    called = rows[rows["call_ns"] != ABSENT]
+    members = rows[["process", "member"]].drop_duplicates()
+    if not members["process"].duplicated().any():
+        return np.full(len(rows), ABSENT, np.int64)
+    seen = rows[["process", "thread", "call_ns", "member"]]
+    called = seen[seen["call_ns"] != ABSENT]
     together = called.groupby(["process", "thread", "call_ns"])["member"]
     number = together.ngroup()
     shared = together.transform("nunique") > 1
     # A member twice in one call: several collectives in a group, which nothing tells apart.
     shared &= ~called.assign(number=number).duplicated(["number", "member"], keep=False)
     shared &= shared.groupby(number).transform("all")
-    found = pd.Series(ABSENT, rows.index, dtype=np.int64)
+    found = pd.Series(ABSENT, seen.index, dtype=np.int64)
     found[shared.index[shared]] = number[shared]
     return np.asarray(found, np.int64)
 
 
 def tell_communicators(
-    rows: pd.DataFrame,
+    rows: pd.DataFrame | CompactTable,
 ) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.bool_]]:
     """Return the number of the communicator of each row, and whether that is certain.
 
     ``rows`` have the columns of `find_collectives`, and member. Where each member has a single
     stream there is a single communicator.
     """
-    lanes = _lanes(rows)
     found = np.zeros(len(rows), np.int64)
     certain = np.ones(len(rows), np.bool_)
-    if len(lanes) == len({lane.member for lane in lanes}):
+    if not rows[_LANE].drop_duplicates()["member"].duplicated().any():
         return found, certain
+    lanes = _lanes(rows[[*_LANE, *_KIND, "process", "start_ns", "end_ns"]])
     for number, communicator in enumerate(_put_together(lanes, launch_of_rows(rows))):
         for lane in communicator.lanes:
             found[lane.rows] = number
@@ -85,7 +91,7 @@ def tell_communicators(
 def _lanes(rows: pd.DataFrame) -> list[_Lane]:
     placed = rows.assign(
         place=np.arange(len(rows)),
-        kind=rows.groupby(["op", "algorithm", "protocol", "n_bytes"]).ngroup(),
+        kind=rows.groupby(_KIND).ngroup(),
     )
     return [
         _Lane(

@@ -22,6 +22,7 @@ from traceprof.facts.launches import innermost, launches_of
 from traceprof.facts.names.ranges import codes_containing
 from traceprof.model.activity import Activity
 from traceprof.model.collective_names import NON_BLOCKING, collective_op, kernel_kind
+from traceprof.model.compact import CompactTable
 from traceprof.model.ranks import Ranks
 from traceprof.model.tables import ABSENT
 from traceprof.model.trace import HOW_TO_RECORD, Trace
@@ -81,7 +82,7 @@ def find_collectives(trace: Trace) -> pd.DataFrame:
 
 
 @of_window
-def collectives_of_ranks(ranks: Ranks) -> pd.DataFrame:
+def collectives_of_ranks(ranks: Ranks) -> CompactTable:
     """Return the collectives of all ranks, in the order of their start.
 
     Columns: those of `find_collectives` and part (the place in ``ranks`` whose row ``row`` is).
@@ -89,24 +90,31 @@ def collectives_of_ranks(ranks: Ranks) -> pd.DataFrame:
     found = _of_all_ranks(ranks)
     if ranks.uncut is None:
         return found
-    return found[are_in_window(ranks)].reset_index(drop=True)
+    return found.where(are_in_window(ranks))
 
 
 def are_in_window(ranks: Ranks) -> npt.NDArray[np.bool_]:
     """Return which of the collectives of all ranks of the whole recording start in the window."""
-    starts = _of_all_ranks(ranks)["start_ns"].to_numpy(np.int64)
+    starts = _of_all_ranks(ranks).array("start_ns")
     return np.ones(len(starts), np.bool_) if ranks.uncut is None else ranks.span.holds(starts)
 
 
 @fact
-def _of_all_ranks(ranks: Ranks) -> pd.DataFrame:
+def _of_all_ranks(ranks: Ranks) -> CompactTable:
     # Not asked as facts of the ranks: the command would keep them beside what it makes of them.
-    parts = [own.assign(part=i) for i, own in enumerate(ranks.each(find_collectives))]
+    parts = [
+        own.assign(part=np.full(len(own), i, np.int64))
+        for i, own in enumerate(ranks.each(_compact))
+    ]
     filled = [part for part in parts if len(part)] or parts[:1]
     if len(filled) == 1:
         return filled[0]
-    both = pd.concat(filled, ignore_index=True)
-    return both.sort_values(["start_ns", "call_ns"], kind="stable", ignore_index=True)
+    both = CompactTable.stacked(filled)
+    return both.in_order(np.lexsort((both.array("call_ns"), both.array("start_ns"))))
+
+
+def _compact(trace: Trace) -> CompactTable:
+    return CompactTable.of_frame(find_collectives(trace))
 
 
 @fact

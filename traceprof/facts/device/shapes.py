@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
 from traceprof.facts.cache import fact
+from traceprof.model.grouping import places_of
 from traceprof.model.hardware import Hardware, built_in_hardware
 from traceprof.model.kernel_shapes import SHAPE_COLUMNS, shapes_of
 from traceprof.model.occupancy import LIMITS, occupancy_of
@@ -71,12 +72,18 @@ def contexts_of_streams(trace: Trace) -> pd.DataFrame:
 
 def _distinct(shapes: pd.DataFrame) -> tuple[npt.NDArray[np.int32], _Int64Array]:
     """Return the number of each row's shape, and a row of each shape."""
-    code = np.zeros(len(shapes), np.int64)
+    code: npt.NDArray[Any] = np.zeros(len(shapes), np.int64)
     for column in _KEYS:
-        values, distinct = pd.factorize(shapes[column].to_numpy())
-        code, _ = pd.factorize(code * max(len(distinct), 1) + values)
-    _, first = np.unique(code, return_index=True)
-    return code.astype(np.int32), first
+        values = shapes[column].to_numpy()
+        if not len(values) or bool((values == values[0]).all()):
+            continue
+        place, distinct = places_of(values)
+        code = places_of(code.astype(np.int64) * len(distinct) + place)[0]
+    code, _ = pd.factorize(code)
+    # Numbers are given in the order of appearance: the first of each is greater than all before.
+    is_first = np.ones(len(code), np.bool_)
+    is_first[1:] = code[1:] > np.maximum.accumulate(code)[:-1]
+    return code.astype(np.int32), np.flatnonzero(is_first)
 
 
 def _with_occupancy(table: pd.DataFrame, trace: Trace) -> pd.DataFrame:

@@ -25,13 +25,13 @@ from traceprof.model.trace import Trace
 __all__ = [
     "NestedRanges",
     "RangeWork",
+    "SpanKinds",
     "add_to_parents",
     "find_parents",
     "is_outermost_of",
     "nested_ranges",
     "ranges_of_work",
     "sum_work",
-    "work_inside",
 ]
 
 _Int64Array = npt.NDArray[np.int64]
@@ -167,33 +167,45 @@ def _ranges_of_table(trace: Trace, table: str) -> _Int64Array:
     return place[range_of_launches(trace, launches_of(trace, table))]
 
 
-def work_inside(
-    codes: _Int64Array, parent: _Int64Array, owner: _Int64Array
-) -> tuple[_Int64Array, _Int64Array]:
-    """Return which work was launched inside which kind of span, each pair once.
+@dataclass(frozen=True, slots=True, eq=False)
+class SpanKinds:
+    """Nested spans by their kind: of those of a kind in one another the outermost alone counts.
 
-    Args:
-        codes: the kind of each span (a number for its name, say), from 0.
-        parent: the span around each, -1 for the outermost.
-        owner: the innermost span around each row of work, -1 where there is none.
-
-    Returns:
-        The kinds and the rows of the pairs, sorted by kind.
+    ``codes`` are the kinds (a number for its name, say), from 0 to ``n_kinds`` - 1. ``nearest`` is
+    the innermost span that counts of each and those around it, ``outer`` the next of those around.
     """
-    row = np.flatnonzero(owner >= 0)
-    # Of nested spans of a kind the outermost alone holds each row once.
-    counts = is_outermost_of(codes, parent)
-    n_pairs = int(sum_of_chains(counts, parent)[owner[row]].sum())
-    check_pairs(n_pairs, len(row) + len(codes))
-    outer = nearest_around(parent, counts)
-    span = np.where(counts, np.arange(len(codes)), outer)[owner[row]]
-    kinds, rows = [np.empty(0, np.int64)], [np.empty(0, np.int64)]
-    while len(row := row[span >= 0]):
-        span = span[span >= 0]
-        kinds.append(codes[span])
-        rows.append(row)
-        span = outer[span]
-    kind, found = np.concatenate(kinds), np.concatenate(rows)
-    few = kind.max(initial=0) <= np.iinfo(np.uint16).max
-    order = np.argsort(kind.astype(np.uint16) if few else kind, kind="stable")
-    return kind[order], found[order]
+
+    codes: _Int64Array
+    n_kinds: int
+    counts: npt.NDArray[np.bool_]
+    nearest: _Int64Array
+    outer: _Int64Array
+    chain: _Int64Array
+
+    @classmethod
+    def of(cls, codes: _Int64Array, n_kinds: int, parent: _Int64Array) -> SpanKinds:
+        """Return the kinds of spans; ``parent`` is the one around each, -1 for the outermost."""
+        counts = is_outermost_of(codes, parent)
+        outer = nearest_around(parent, counts)
+        nearest = np.where(counts, np.arange(len(codes)), outer)
+        return cls(codes, n_kinds, counts, nearest, outer, sum_of_chains(counts, parent))
+
+    def summed(self, totals: _Int64Array) -> _Int64Array:
+        """Return the sum of each kind; ``totals`` are of each span and all inside it."""
+        sums = np.zeros(self.n_kinds, np.int64)
+        np.add.at(sums, self.codes[self.counts], totals[self.counts])
+        return sums
+
+    def inside(self, owner: _Int64Array) -> Iterator[tuple[_Int64Array, _Int64Array]]:
+        """Yield which work was launched inside which kind, each pair of a kind and a row once.
+
+        ``owner`` is the innermost span around each row of work, -1 where there is none. Rows ascend
+        in each portion: first those of the innermost kinds, then of those around them.
+        """
+        row = np.flatnonzero(owner >= 0)
+        check_pairs(int(self.chain[owner[row]].sum()), len(row) + len(self.codes))
+        span = self.nearest[owner[row]]
+        while len(row):
+            yield self.codes[span], row
+            span = self.outer[span]
+            row, span = row[span >= 0], span[span >= 0]

@@ -12,6 +12,7 @@ from traceprof.facts.cache import fact
 from traceprof.facts.collectives.matches import find_matches
 from traceprof.facts.collectives.members import Member
 from traceprof.facts.ranks.blame import find_blame
+from traceprof.facts.ranks.pairs import value_in
 from traceprof.facts.ranks.waits import find_waits
 from traceprof.model.ranks import Ranks
 from traceprof.model.tables import ABSENT
@@ -34,8 +35,9 @@ def released_collectives(ranks: Ranks, *, knows_waits: bool) -> pd.DataFrame:
     nobody is waited for).
     """
     matches = find_matches(ranks)
-    rows = matches.rows[(matches.rows["kernels"] > 0).to_numpy()]
-    rows = rows.sort_values("start_ns", kind="stable", ignore_index=True)
+    carried = matches.rows.where(matches.rows.array("kernels") > 0)
+    carried = carried.where(np.argsort(carried.array("start_ns"), kind="stable"))
+    rows = carried[["device", "start_ns", "end_ns", "op", "n_bytes", "match", "member"]]
     found = rows[["device", "start_ns", "end_ns", "op", "n_bytes"]]
     starts, ends = (rows[name].to_numpy(np.int64) for name in ("start_ns", "end_ns"))
     if not knows_waits or not matches.is_shared:
@@ -44,10 +46,7 @@ def released_collectives(ranks: Ranks, *, knows_waits: bool) -> pd.DataFrame:
     shared = matches.table.reindex(rows["match"])
     last_ns = np.where(is_shared, shared["last_start_ns"].fillna(0).to_numpy(np.int64), starts)
     release = np.clip(last_ns, starts, ends)
-    keys = ["match", "member"]
-    waits = find_waits(ranks).drop_duplicates(keys).set_index(keys)["is_in_step"]
-    places = pd.MultiIndex.from_frame(rows[keys])
-    in_step = waits.reindex(places, fill_value=False).to_numpy(np.bool_)
+    in_step = value_in(find_waits(ranks), carried, "is_in_step", 0).astype(np.bool_)
     names = np.array([*map(_name, matches.members), ""], object)
     last = shared["last_member"].fillna(-1).to_numpy(np.int64)
     origin = find_blame(ranks).origin_of_match.reindex(rows["match"]).to_numpy(np.float64)

@@ -11,6 +11,7 @@ import numpy.typing as npt
 import pandas as pd
 
 from traceprof.model.activity import Activity
+from traceprof.model.grouping import places_of
 from traceprof.model.kernel_names.direction import direction_of
 from traceprof.model.kernel_names.matrix_units import matrix_units_of
 from traceprof.model.kernel_names.parsing import parse_name
@@ -52,10 +53,12 @@ def _by_name(
 ) -> npt.NDArray[np.object_]:
     """Return what is judged of each kernel's name and class; one look per distinct pair."""
     names, activities = kernels["name"].cat, kernels["activity"].cat
-    pairs = names.codes.to_numpy(np.int64) * len(activities.categories) + activities.codes
-    distinct, place = np.unique(pairs, return_inverse=True)
+    n_activities = len(activities.categories)
+    pairs = names.codes.to_numpy(np.int64) * n_activities + activities.codes.to_numpy()
+    place, distinct = places_of(pairs)
     judged = np.empty(len(distinct), object)
-    for i, pair in enumerate(distinct.tolist()):
-        name, activity = divmod(pair, len(activities.categories))
+    for i, pair in enumerate(distinct):
+        name, activity = divmod(pair, n_activities)
         judged[i] = judge(str(names.categories[name]), Activity(activities.categories[activity]))
-    return judged[place]
+    found: npt.NDArray[np.object_] = judged[place]
+    return found

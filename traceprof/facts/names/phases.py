@@ -11,6 +11,7 @@ import numpy.typing as npt
 import pandas as pd
 
 from traceprof.facts.names.ranges import DECORATED, are_decorated, plain_categories
+from traceprof.model.grouping import places_of
 from traceprof.model.steps import OWN_DOMAIN
 
 __all__ = ["PHASES", "PROFILER", "PROFILER_RANGES", "UNCLAIMED", "phase_of", "phases_of_ranges"]
@@ -101,9 +102,9 @@ def phases_of_ranges(ranges: pd.DataFrame) -> npt.NDArray[np.int64]:
     kind = np.append(2 * code + are_decorated(names.categories), -1)
     n_domains = len(domains.categories) + 1
     pairs = kind[names.codes.to_numpy()] * n_domains + domains.codes.to_numpy()
-    distinct, place = np.unique(pairs, return_inverse=True)
+    place, distinct = places_of(pairs)
     found = np.full(len(distinct), -1, np.int64)
-    for i, (kind_of, domain) in enumerate(divmod(pair, n_domains) for pair in distinct.tolist()):
+    for i, (kind_of, domain) in enumerate(divmod(pair, n_domains) for pair in distinct):
         name = str(plain[kind_of // 2]) + (DECORATED if kind_of % 2 else "")
         phase = phase_of(name, str(domains.categories[domain]))
         found[i] = -1 if phase is None else PHASES.index(phase)

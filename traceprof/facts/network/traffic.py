@@ -35,8 +35,9 @@ def traffic_beside_collectives(ranks: Ranks) -> pd.DataFrame:
     traffic = find_traffic(ranks)
     if traffic.empty:
         return traffic.assign(collective_ns=0, collective_bytes=0)
-    work = collectives_of_ranks(ranks.whole)
-    work = work[work["is_timed"]]
+    timed = collectives_of_ranks(ranks.whole)
+    timed = timed.where(timed.array("is_timed").astype(np.bool_))
+    work = timed[["start_ns", "end_ns", "n_bytes", *_OWNERS.values()]]
     everything = _Load.of(work)
     rows_of = {kind: work.groupby(column).indices for kind, column in _OWNERS.items()}
     starts, ends = (traffic[name].to_numpy(np.int64) for name in ("start_ns", "end_ns"))

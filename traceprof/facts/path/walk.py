@@ -7,12 +7,12 @@ that it waited for.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
-import pandas as pd
 
 from traceprof.facts.path.graph import DEPENDS_NS, DEVICE_KINDS, Graph
 from traceprof.model.window import TimeWindow
@@ -36,14 +36,14 @@ class Segments:
     """The path of one process, latest first: segments that fill the window without gaps.
 
     ``kind`` is the place in `DEVICE_KINDS`, or HOST, LATENCY, SYNC; ``row`` the row of the work
-    in ``work`` (see `Graph`; -1 for the host).
+    in ``graph`` (-1 for the host).
     """
 
     start_ns: _Int64Array
     end_ns: _Int64Array
-    kind: _Int64Array
+    kind: npt.NDArray[np.int8]
     row: _Int64Array
-    work: pd.DataFrame
+    graph: Graph
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -68,11 +68,16 @@ def walk_back(graph: Graph, span: TimeWindow) -> Segments:
     path = _followed(nodes.following, node)
     arrived = np.append(at, nodes.left[path])
     of_nodes = _segments(graph, nodes, path, arrived[:-1])
-    closing = np.array([[[span.start_ns, arrived[-1], HOST, _END]]], np.int64)
-    columns = np.concatenate([opening, of_nodes.reshape(-1, 4), closing.reshape(-1, 4)])
-    columns[:, 0] = np.maximum(columns[:, 0], span.start_ns)
-    columns = columns[columns[:, 1] > columns[:, 0]]
-    return Segments(columns[:, 0], columns[:, 1], columns[:, 2], columns[:, 3], graph.work)
+    closing = ([span.start_ns], [arrived[-1]], [HOST], [_END])
+    columns = zip(opening, of_nodes, closing, strict=True)
+    types = (np.int64, np.int64, np.int8, np.int64)
+    starts, ends, kinds, rows = (
+        np.concatenate([np.asarray(part, kind) for part in parts])
+        for parts, kind in zip(columns, types, strict=True)
+    )
+    starts = np.maximum(starts, span.start_ns)
+    kept = ends > starts
+    return Segments(starts[kept], ends[kept], kinds[kept], rows[kept], graph)
 
 
 def _nodes(graph: Graph, span: TimeWindow) -> _Nodes:
@@ -108,10 +113,12 @@ def _slice(reach: _Int64Array, starts: _Int64Array, span: TimeWindow) -> tuple[i
     return first, max(first, int(np.searchsorted(starts, span.end_ns, side="left")))
 
 
-def _begin(graph: Graph, nodes: _Nodes, span: TimeWindow) -> tuple[int, int, _Int64Array]:
+def _begin(
+    graph: Graph, nodes: _Nodes, span: TimeWindow
+) -> tuple[int, int, tuple[Sequence[int], ...]]:
     """Return the last node of the path, when it is left for, and the segments behind it."""
     end = span.end_ns
-    none = np.empty((0, 4), np.int64)
+    none = ((), (), (), ())
     rows = slice(nodes.first_row, nodes.first_row + nodes.n_rows)
     ends = np.minimum(graph.ends[rows], end)
     last = len(ends) - 1 - int(ends[::-1].argmax()) if len(ends) else _END
@@ -126,7 +133,7 @@ def _begin(graph: Graph, nodes: _Nodes, span: TimeWindow) -> tuple[int, int, _In
     since = max(int(begun.max()), span.start_ns)
     released = last >= 0 and int(ends[last]) > since
     at = int(ends[last]) if released else min(since, end - 1)
-    waiting = np.array([[at, end, SYNC, _END]], np.int64)
+    waiting = ([at], [end], [SYNC], [_END])
     return (last if released else nodes.of_wait(int(graph.wait_until(at)))), at, waiting
 
 
@@ -139,26 +146,25 @@ def _followed(following: _Int64Array, node: int) -> _Int64Array:
     return np.array(path, np.int64)
 
 
-def _segments(graph: Graph, nodes: _Nodes, path: _Int64Array, arrived: _Int64Array) -> _Int64Array:
-    """Return the segments of each node of ``path``: three of (start, end, kind, row), latest first.
+def _segments(
+    graph: Graph, nodes: _Nodes, path: _Int64Array, arrived: _Int64Array
+) -> tuple[npt.NDArray[Any], ...]:
+    """Return start, end, kind and row of the segments of each node of ``path``, latest first.
 
     Of work: until its end is waited for, itself, and from its launch to its start. Of a wait:
     the host behind it, and from the end of the work to the end of the wait.
     """
-    is_row = path < nodes.n_rows
-    row, left = path[is_row] + nodes.first_row, nodes.left[path]
-    found = np.full((len(path), 3, 4), _END, np.int64)
-    starts, ends = graph.starts[row], np.minimum(graph.ends[row], arrived[is_row])
-    kind = graph.work["kind"].to_numpy(np.int64)[row]
-    nothing = np.full(len(row), _END)
-    found[is_row, 0] = np.stack([ends, arrived[is_row], nothing, nothing], axis=1)
-    found[is_row, 1] = np.stack([starts, ends, kind, row], axis=1)
-    found[is_row, 2] = np.stack([left[is_row], starts, nothing, nothing], axis=1)
-    found[is_row, 0, 2] = found[is_row, 2, 2] = LATENCY
-    wait = path[~is_row] - nodes.n_rows + nodes.first_wait
-    nothing = np.full(len(wait), _END)
-    host, sync = np.full(len(wait), HOST), np.full(len(wait), SYNC)
-    ends = graph.wait_ends[wait]
-    found[~is_row, 0] = np.stack([ends, arrived[~is_row], host, nothing], axis=1)
-    found[~is_row, 1] = np.stack([left[~is_row], ends, sync, nothing], axis=1)
-    return found
+    is_row, left = path < nodes.n_rows, nodes.left[path]
+    row = np.where(is_row, path + nodes.first_row, _END)
+    ended, begun, kind = np.empty_like(path), left.copy(), np.full(len(path), SYNC, np.int8)
+    ended[is_row] = np.minimum(graph.ends[row[is_row]], arrived[is_row])
+    ended[~is_row] = graph.wait_ends[path[~is_row] - nodes.n_rows + nodes.first_wait]
+    begun[is_row], kind[is_row] = graph.starts[row[is_row]], graph.kinds[row[is_row]]
+    behind, none = np.where(is_row, np.int8(LATENCY), np.int8(HOST)), np.full(len(path), _END)
+    of_launch = np.full(len(path), LATENCY, np.int8)
+    return (
+        np.stack([ended, begun, left], axis=1).ravel(),
+        np.stack([arrived, ended, begun], axis=1).ravel(),
+        np.stack([behind, kind, of_launch], axis=1).ravel(),
+        np.stack([none, row, none], axis=1).ravel(),
+    )

@@ -33,6 +33,7 @@ __all__ = ["Alignment", "RankClock", "align_clocks", "find_alignment"]
 
 _MIXED_NOTE_NS: Final = 1_000_000
 _LEAST_SPAN_NS: Final = 1_000_000_000  # over less, a real drift stays below the jitter
+_ROWS_AT_ONCE: Final = 1 << 14
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,7 +82,7 @@ def find_alignment(ranks: Ranks) -> Alignment:
     """
     matches = find_matches(ranks)
     members = matches.members
-    clock_of = [_clock(member, members) for member in members]
+    clock_of = _clocks(members)
     ends = _ends(matches, clock_of)
     ties = _tie(ends)
     clocks = tuple(
@@ -126,16 +127,17 @@ def _over(trace: Trace, span: TimeWindow) -> Trace:
     return replace(trace, span=span)
 
 
-def _clock(member: Member, members: tuple[Member, ...]) -> str:
-    """Return the clock of a member: that of its host, if all say theirs, else its own."""
-    if all(other.host for other in members):
-        return member.host
-    return f"process {member.process}"
+def _clocks(members: tuple[Member, ...]) -> list[str]:
+    """Return the clock of each member: that of its host, if all say theirs, else its own."""
+    if all(member.host for member in members):
+        return [member.host for member in members]
+    return [f"process {member.process}" for member in members]
 
 
 def _ends(matches: Matches, clock_of: list[str]) -> pd.DataFrame:
     """Return the median end by match and clock (columns: clocks in the order of the ranks)."""
-    rows = matches.rows[(matches.rows["match"] >= 0) & matches.rows["op"].isin(ENDS_TOGETHER)]
+    shared = matches.shared
+    rows = shared.where(shared.isin("op", ENDS_TOGETHER))[["match", "member", "end_ns"]]
     clocks = np.array(clock_of, object)[rows["member"].to_numpy()] if len(rows) else []
     ends = rows.assign(clock=clocks).groupby(["match", "clock"])["end_ns"].median()
     table = ends.unstack("clock") if len(rows) else pd.DataFrame()
@@ -145,31 +147,53 @@ def _ends(matches: Matches, clock_of: list[str]) -> pd.DataFrame:
 def _tie(ends: pd.DataFrame) -> dict[str, _Tie]:
     """Return the tie of each clock to the first, directly or over others that it shares more with.
 
-    Each clock is tied to the tied one that it shares the most collectives with.
+    Each clock is tied to the tied one that it shares the most collectives with (Prim's way to a
+    spanning tree), to the earlier one of equals.
     """
     clocks = [str(clock) for clock in ends.columns]
     if not clocks:
         return {}
-    shared = ends.notna().to_numpy(np.int64)
-    counts = shared.T @ shared
-    ties = {clocks[0]: _Tie(ClockCorrection(), 0.0, int(counts[0, 0]))}
-    corrected = ends.copy()
+    instants = ends.to_numpy(np.float64)
+    is_known = ~np.isnan(instants)
+    # Only these can be tied: of thousands of processes without collectives there are no pairs.
+    members = np.flatnonzero(is_known.any(axis=0))
+    ties = {clocks[0]: _Tie(ClockCorrection(), 0.0, int(is_known[:, 0].sum()))}
+    if not len(members) or members[0] != 0:
+        return ties
+    counts = _shared(is_known[:, members])
+    corrected = instants[:, members]
+    most, nearest = counts[0].copy(), np.zeros(len(members), np.int64)
+    is_open = np.arange(len(members)) > 0
     while True:
-        open_pairs = [
-            (int(counts[i, j]), -i, -j)
-            for i, tied in enumerate(clocks)
-            for j, other in enumerate(clocks)
-            if tied in ties and other not in ties and counts[i, j]
-        ]
-        if not open_pairs:
+        most[~is_open] = 0
+        there, here = _closest(most, nearest)
+        if not most[here]:
             return ties
-        _, i, j = max(open_pairs)
-        there, here = clocks[-i], clocks[-j]
-        both = corrected[there].notna() & ends[here].notna()
-        instants = ends.loc[both, here].to_numpy(np.float64)
-        ahead = instants - corrected.loc[both, there].to_numpy(np.float64)
-        ties[here] = _fit(instants, ahead)
-        corrected[here] = ends[here] - _error(ties[here].correction, ends[here].to_numpy())
+        own = instants[:, members[here]]
+        both = is_known[:, members[there]] & is_known[:, members[here]]
+        tie = _fit(own[both], own[both] - corrected[both, there])
+        ties[clocks[members[here]]] = tie
+        corrected[:, here] = own - _error(tie.correction, own)
+        is_open[here] = False
+        is_nearer = (counts[here] > most) | ((counts[here] == most) & (here < nearest))
+        most[is_nearer], nearest[is_nearer] = counts[here][is_nearer], here
+
+
+def _shared(is_known: npt.NDArray[np.bool_]) -> npt.NDArray[np.float64]:
+    """Return how many rows each pair of columns has in common: whole numbers, multiplied fast."""
+    n_rows, n_columns = is_known.shape
+    counts = np.zeros((n_columns, n_columns))
+    for first in range(0, n_rows, _ROWS_AT_ONCE):
+        rows = is_known[first : first + _ROWS_AT_ONCE].astype(np.float64)
+        counts += rows.T @ rows
+    return counts
+
+
+def _closest(most: npt.NDArray[np.float64], nearest: npt.NDArray[np.int64]) -> tuple[int, int]:
+    """Return the tied column and the open one that share the most; of equals the first pair."""
+    candidates = np.flatnonzero(most == most.max())
+    here = candidates[np.argmin(nearest[candidates])]
+    return int(nearest[here]), int(here)
 
 
 def _error(

@@ -6,9 +6,9 @@ arrives at its next holds no waiting for others, so that ranks compare.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Final, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -22,7 +22,8 @@ from traceprof.facts.names.phases import PHASES, UNCLAIMED
 from traceprof.facts.ranks.others import beyond_others
 from traceprof.facts.ranks.waits import matches_in_step
 from traceprof.model.activity import Activity
-from traceprof.model.grouping import rows_by_values
+from traceprof.model.compact import CompactTable
+from traceprof.model.grouping import rows_by_value, rows_by_values
 from traceprof.model.intervals import Intervals
 from traceprof.model.ranks import Ranks
 from traceprof.model.trace import Trace
@@ -31,7 +32,8 @@ __all__ = [
     "DEVICE_IDLE",
     "NOT_RECORDED",
     "ON_HOST",
-    "excess_of_phases",
+    "excess_by",
+    "excess_of_members",
     "find_arrivals",
     "phases_of_arrivals",
 ]
@@ -40,7 +42,7 @@ NOT_RECORDED: Final = "the time before its recording"
 DEVICE_IDLE: Final = "device idle"
 ON_HOST: Final = " (device idle)"
 """Stands behind the phase that the host was in while the device had nothing to do."""
-_KNOWN_COLUMNS: Final = ("match", "member", "start_ns", "end_ns", "late_ns", "order")
+_KNOWN_COLUMNS: Final = ("match", "member", "start_ns", "end_ns", "late_ns")
 _OF_PROCESSES: Final = ("api_calls", "host_ops", "ranges", "kernels", "collectives")
 
 
@@ -52,9 +54,17 @@ class _Doings:
     claimed: Intervals
     rest: str
 
+    def within(
+        self, starts: npt.NDArray[np.int64], ends: npt.NDArray[np.int64]
+    ) -> dict[str, npt.NDArray[np.int64]]:
+        """Return the ns of every phase in each span, and of the rest."""
+        spent = {name: time.covered_ns(starts, ends) for name, time in self.phases.items()}
+        rest = ends - starts - self.claimed.covered_ns(starts, ends)
+        return spent | {self.rest: rest + spent.get(self.rest, 0)}
+
 
 @of_window
-def find_arrivals(ranks: Ranks) -> pd.DataFrame:
+def find_arrivals(ranks: Ranks) -> CompactTable:
     """Return one row per rank and collective that it shares, by the start of the last rank.
 
     Sends and receives are left out: in those, ranks wait by design (a pipeline); and those before
@@ -69,61 +79,97 @@ def find_arrivals(ranks: Ranks) -> pd.DataFrame:
     its recording began.
     """
     matches = find_matches(ranks).collectives
-    rows = matches.rows[matches.rows["match"] >= 0].sort_values(["member", "start_ns"])
-    ended = rows.groupby("member")["end_ns"].cummax().groupby(rows["member"])
-    before = ended.shift(fill_value=ranks.span.start_ns).clip(lower=ranks.span.start_ns)
-    arrivals = pd.DataFrame(
+    rows = matches.shared
+    rows = rows.where(np.lexsort((rows.array("start_ns"), rows.array("member"))))
+    found = CompactTable.of(
         {
-            "match": rows["match"],
-            "member": rows["member"],
-            "start_ns": np.minimum(before, rows["start_ns"]),
-            "end_ns": rows["start_ns"],
+            "match": rows.array("match"),
+            "member": rows.array("member"),
+            "start_ns": _ends_before(ranks, rows),
+            "end_ns": rows.array("start_ns"),
             "late_ns": beyond_others(rows["start_ns"], rows["match"]),
         }
     )
-    arrivals = arrivals.assign(
-        **_time_in_phases(ranks, matches, arrivals),
-        order=rows["match"].map(matches.table["last_start_ns"]),
-    )
-    known = arrivals["match"].isin(matches_in_step(ranks).table.index)
-    return arrivals[known].sort_values(["order", "member"], ignore_index=True)
+    for name, spent in _time_in_phases(ranks, matches, found, rows.array("part")):
+        found = found.assign(**{name: spent})
+    in_step = matches_in_step(ranks).table
+    numbers = in_step.index.to_numpy(np.int64)
+    known = np.flatnonzero(Matches(matches.members, rows, in_step).among(numbers))
+    places = np.searchsorted(numbers, rows.array("match")[known])
+    last_ns = in_step["last_start_ns"].to_numpy(np.int64)[places]
+    return found.in_order(known[np.lexsort((rows.array("member")[known], last_ns))])
 
 
-def phases_of_arrivals(arrivals: pd.DataFrame) -> list[str]:
+def phases_of_arrivals(arrivals: CompactTable) -> list[str]:
     """Return the phases among the columns of `find_arrivals`."""
-    return [str(name) for name in arrivals if name not in _KNOWN_COLUMNS]
+    return [name for name in arrivals.names if name not in _KNOWN_COLUMNS]
 
 
 @of_window
-def excess_of_phases(ranks: Ranks) -> pd.DataFrame:
-    """Return each phase's time before each arrival beyond the median of the other ranks.
+def excess_of_members(ranks: Ranks) -> pd.DataFrame:
+    """Return each phase's time before arrivals beyond the median of the other ranks, added up.
 
-    Columns: match, member, and one per phase in ns.
+    In ns, one row per rank (its place in `find_members`), one column per phase.
+    """
+    members = find_arrivals(ranks).array("member")
+    return excess_by(ranks, members, len(find_matches(ranks).members))
+
+
+def excess_by(ranks: Ranks, place: npt.NDArray[np.int64], n: int) -> pd.DataFrame:
+    """Return the same by the ``place`` of each row of `find_arrivals`: from 0 to ``n`` - 1.
+
+    Rows at a negative place do not count.
     """
     found = find_arrivals(ranks)
-    phases = phases_of_arrivals(found)
-    beyond = {name: beyond_others(found[name], found["match"]) for name in phases}
-    return found[["match", "member"]].assign(**beyond)
+    kept = place >= 0
+    sums = {}
+    # One phase after another: all of them of every row would be the largest table of a run.
+    for name in phases_of_arrivals(found):
+        beyond = np.nan_to_num(beyond_others(found[name], found["match"]))
+        sums[name] = np.bincount(place[kept], beyond[kept], minlength=n)
+    return pd.DataFrame(sums, index=pd.RangeIndex(n))
+
+
+def _ends_before(ranks: Ranks, rows: CompactTable) -> npt.NDArray[np.int64]:
+    """Return when the rank of each row had ended the collective before; its rows stand together."""
+    starts, ends = rows.array("start_ns"), rows.array("end_ns")
+    before = np.full(len(rows), ranks.span.start_ns, np.int64)
+    for own in rows_by_value(rows.array("member")).values():
+        before[own[1:]] = np.maximum.accumulate(ends[own])[:-1]
+    return np.minimum(np.maximum(before, ranks.span.start_ns), starts)
 
 
 def _time_in_phases(
-    ranks: Ranks, matches: Matches, arrivals: pd.DataFrame
-) -> dict[str, npt.NDArray[np.int64]]:
-    """Return the ns of every phase before each arrival; the rows of a member stand together."""
-    doings = {process: own for part in ranks for process, own in _doings(part).items()}
-    starts, ends = (arrivals[name].to_numpy(np.int64) for name in ("start_ns", "end_ns"))
-    columns: dict[str, npt.NDArray[np.int64]] = {}
+    ranks: Ranks, matches: Matches, arrivals: CompactTable, part: npt.NDArray[np.int64]
+) -> Iterator[tuple[str, npt.NDArray[np.int64]]]:
+    """Yield each phase with its ns before each arrival, of a rank in ``part`` of the ranks."""
+    starts, ends = arrivals.array("start_ns"), arrivals.array("end_ns")
+    asked: list[list[_Spans]] = [[] for _ in ranks.parts]
+    rows_of = rows_by_value(arrivals.array("member"))
+    for member, rows in rows_of.items():
+        process = matches.members[member].process
+        asked[int(part[rows[0]])].append((member, process, starts[rows], ends[rows]))
+    told = ranks.each_of(_before_arrivals, [(tuple(own),) for own in asked])
+    spent = {member: phases for own in told for member, phases in own.items()}
+    for name in dict.fromkeys(name for member in rows_of for name in spent[member].names):
+        column = np.zeros(len(arrivals), np.int64)
+        for member, rows in rows_of.items():
+            if name in spent[member].names:
+                column[rows] = spent[member].array(name)
+        yield name, column
 
-    def add(name: str, rows: Any, spent: npt.NDArray[np.int64]) -> None:
-        columns.setdefault(name, np.zeros(len(arrivals), np.int64))[rows] += spent
 
-    for place, rows in sorted(arrivals.groupby("member").indices.items()):
-        own = doings[matches.members[int(str(place))].process]
-        first, last = starts[rows], ends[rows]
-        for name, time in own.phases.items():
-            add(name, rows, time.covered_ns(first, last))
-        add(own.rest, rows, last - first - own.claimed.covered_ns(first, last))
-    return columns
+_Spans: TypeAlias = tuple[int, int, npt.NDArray[np.int64], npt.NDArray[np.int64]]
+"""A rank, its process, and starts and ends."""
+
+
+def _before_arrivals(trace: Trace, asked: tuple[_Spans, ...]) -> dict[int, CompactTable]:
+    """Return, by rank, the ns of every phase in each of its spans."""
+    doings = _doings(trace) if asked else {}
+    return {
+        member: CompactTable.of(doings[process].within(starts, ends))
+        for member, process, starts, ends in asked
+    }
 
 
 @fact

@@ -20,6 +20,8 @@ from traceprof.facts.collectives.members import find_members
 from traceprof.facts.ranks.alignment import find_alignment
 from traceprof.facts.ranks.others import beyond_others
 from traceprof.facts.ranks.waits import find_waits
+from traceprof.model.compact import CompactTable
+from traceprof.model.grouping import rows_by_value
 from traceprof.model.ranks import Ranks
 from traceprof.model.tables import ABSENT
 
@@ -118,9 +120,10 @@ def _residual_ns(ranks: Ranks) -> int:
     return int(max((ns for ns in known if ns is not None), default=0))
 
 
-def _busy(waits: pd.DataFrame, waited: _Int64Array, n: int) -> tuple[_Int64Array, _Int64Array]:
+def _busy(waits: CompactTable, waited: _Int64Array, n: int) -> tuple[_Int64Array, _Int64Array]:
     """Return what each rank did itself between the first and last time it was in step, and that."""
-    known = waits[waits["sync_ns"] != ABSENT].groupby("member")
+    in_step = waits.where(waits.array("sync_ns") != ABSENT)
+    known = in_step[["member", "sync_ns", "last_start_ns"]].groupby("member")
     span = known["last_start_ns"].max() - known["sync_ns"].min()
     spans = span.reindex(range(n), fill_value=0).to_numpy(np.int64)
     return np.clip(spans - waited, 0, None), spans
@@ -139,24 +142,28 @@ def _more_than_others(busy: _Int64Array, spans: _Int64Array) -> _Float64Array:
     return more
 
 
-def _why_not(ranks: Ranks, waits: pd.DataFrame) -> str:
+def _why_not(ranks: Ranks, waits: CompactTable) -> str:
     """Return why the matches cannot be right, "" where they can.
 
     A collective does not end on one rank before the last has begun, and ranks of one communicator
     carry out the same collectives.
     """
-    held = waits.loc[~waits["is_message"], ["wait_ns", "contradicted_ns"]].sum()
-    if held["contradicted_ns"] > held["wait_ns"]:
+    is_together = ~waits.array("is_message")
+    waited, contradicted = (waits.array(f"{n}_ns")[is_together] for n in ("wait", "contradicted"))
+    if contradicted.sum() > waited.sum():
         return (
             "ranks end collectives before others begin them: these were matched wrongly, or the "
             "clocks differ (--align collectives)"
         )
     rows = find_matches(ranks).collectives.rows
-    rows = rows[rows["is_timed"] & (rows["member"] >= 0)]
-    by_class = rows.groupby(["group", "group_size", "op"])
-    several = by_class["member"].transform("nunique") > 1
-    alone = several & (rows["match"] < 0)
-    if int(alone.sum()) > _MOST_ALONE * int(several.sum()):
+    rows = rows.where(rows.array("is_timed").astype(np.bool_) & (rows.array("member") >= 0))
+    keys = ["group", "group_size", "op"]
+    seen = pd.DataFrame({name: rows.codes(name) for name in (*keys, "member")})
+    seen = seen.assign(is_alone=rows.array("match") < 0)
+    by_class = seen.groupby(keys)
+    several = by_class["member"].nunique() > 1
+    rows_count, alone_count = by_class.size()[several].sum(), by_class["is_alone"].sum()
+    if int(alone_count[several].sum()) > _MOST_ALONE * int(rows_count):
         return "most collectives of the same communicators have no partner: counts of ranks differ"
     return ""
 
@@ -170,7 +177,7 @@ class _Chain:
     ``x``, here or along the chain, is ``grown``.
     """
 
-    def __init__(self, waits: pd.DataFrame, more: _Float64Array, n_members: int) -> None:
+    def __init__(self, waits: CompactTable, more: _Float64Array, n_members: int) -> None:
         self.match = waits["match"].to_numpy(np.int64)
         self.member = waits["member"].to_numpy(np.int64)
         self.last = waits["last_member"].to_numpy(np.int64)
@@ -195,8 +202,8 @@ class _Chain:
         self.grown_here = np.minimum(self.own_share, beyond)
         self.weight_of = exposed
         self.rows_of = [np.empty(0, np.int64) for _ in range(n_members)]
-        for member, rows in waits.groupby("member").indices.items():
-            self.rows_of[int(str(member))] = np.asarray(rows, np.int64)
+        for member, rows in rows_by_value(self.member).items():
+            self.rows_of[member] = np.asarray(rows, np.int64)
 
     def _of_last(self, values: _Float64Array) -> _Float64Array:
         """Return, for each row, the value of the rank that came last to its match."""

@@ -14,7 +14,7 @@ import pandas as pd
 
 from traceprof.facts.cache import of_window
 from traceprof.facts.collectives.members import find_members, member_of_rows
-from traceprof.facts.ranks.arrivals import ON_HOST, excess_of_phases
+from traceprof.facts.ranks.arrivals import ON_HOST, excess_of_members
 from traceprof.facts.ranks.blame import find_blame
 from traceprof.facts.ranks.parts import parts_of_members
 from traceprof.model.activity import Activity
@@ -121,9 +121,9 @@ def _kernels_of_one(part: Trace) -> pd.DataFrame:
 
 def _on_host(ranks: Ranks, place: int) -> str:
     """Return whether it is data that a rank's idle device waits for, by the phase of its host."""
-    excess = excess_of_phases(ranks)
+    excess = excess_of_members(ranks)
     on_host = [str(name) for name in excess.columns if str(name).endswith(ON_HOST)]
-    own = excess.loc[excess["member"] == place, on_host].sum()
+    own = excess.loc[place, on_host]
     if own.empty or own.max() <= 0:
         return HOST
     return DATA if str(own.idxmax()).startswith("data") else HOST

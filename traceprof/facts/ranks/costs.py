@@ -52,7 +52,8 @@ def tails_after(ranks: Ranks, places: tuple[int, ...]) -> tuple[Intervals, ...]:
     matches = find_matches(ranks).collectives
     last = matches.table["last_member"]
     chosen = last.index[last.isin(places)]
-    rows = matches.rows[matches.rows["match"].isin(chosen) & (matches.rows["member"] >= 0)]
+    is_chosen = matches.among(chosen.to_numpy(np.int64)) & (matches.rows.array("member") >= 0)
+    rows = matches.rows.where(is_chosen)[["match", "member", "device", "end_ns"]]
     begin = matches.table["last_start_ns"].reindex(rows["match"]).to_numpy(np.int64)
     end = rows["end_ns"].to_numpy(np.int64)
     device = rows["device"].to_numpy(np.int64)

@@ -22,6 +22,8 @@ from traceprof.facts.ranks.arrivals import find_arrivals, phases_of_arrivals
 from traceprof.facts.ranks.blame import Blame, find_blame
 from traceprof.facts.ranks.ends import is_beyond_clocks, spread_of_ends_ns
 from traceprof.facts.ranks.waits import matches_in_step
+from traceprof.model.compact import CompactTable
+from traceprof.model.grouping import rows_by_value
 from traceprof.model.ranks import Ranks
 
 __all__ = [
@@ -157,25 +159,20 @@ class _Meetings:
     """
 
     def __init__(self, matches: Matches, group_of: npt.NDArray[np.int64]) -> None:
-        rows = matches.rows[matches.rows["match"] >= 0]
-        rows = rows.drop_duplicates(["match", "member"])
-        first = matches.table["first_start_ns"].reindex(rows["match"]).to_numpy(np.int64)
-        after = pd.DataFrame(
-            {
-                "match": rows["match"].to_numpy(),
-                "member": rows["member"].to_numpy(),
-                "come": (rows["start_ns"].to_numpy(np.int64) - first).astype(np.float64),
-            }
-        )
-        come = after.pivot(index="match", columns="member", values="come")
-        come = come.reindex(index=matches.table.index, columns=range(len(matches.members)))
-        known = come.notna().to_numpy()
+        rows = matches.shared
+        place = np.searchsorted(matches.table.index.to_numpy(np.int64), rows.array("match"))
+        first = matches.table["first_start_ns"].to_numpy(np.int64)[place]
+        after = (rows.array("start_ns") - first).astype(np.float64)
+        come = np.full((len(matches.table), len(matches.members)), np.nan)
+        # The first row counts where a member has several: it is written last.
+        come[place[::-1], rows.array("member")[::-1]] = after[::-1]
+        known = np.isfinite(come)
         n_groups = int(group_of.max()) + 1
         here = [known[:, group_of == group].any(axis=1) for group in range(n_groups)]
         spans = np.sum(here, axis=0) > 1
         self.group_of = group_of
         self.table = matches.table[spans]
-        self.come = come.to_numpy(np.float64)[spans]
+        self.come = come[spans]
         self.takes_part = np.stack(here)[:, spans]
         self.last_group = group_of[self.table["last_member"].to_numpy(np.int64)]
 
@@ -264,26 +261,29 @@ def _is_costly(group: GroupLateness, whole_ns: int) -> bool:
 
 
 def _phases(
-    arrivals: pd.DataFrame, meetings: _Meetings, wanted: list[int]
+    arrivals: CompactTable, meetings: _Meetings, wanted: list[int]
 ) -> dict[int, tuple[str, int]]:
     """Return where the ranks of each group take longer than the others where it came last."""
     last = pd.Series(meetings.last_group, meetings.table.index)
     came_last = arrivals["match"].map(last).fillna(-1).to_numpy(np.int64)
-    rows_of = pd.Series(came_last).groupby(came_last).indices
-    of_rows = meetings.group_of[arrivals["member"].to_numpy(np.int64)]
+    rows_of = rows_by_value(came_last)
+    of_rows = meetings.group_of[arrivals.array("member")]
     return {
-        group: _phase(arrivals.iloc[rows_of[group]], of_rows[rows_of[group]] == group)
+        group: _phase(arrivals.where(rows_of[group]), of_rows[rows_of[group]] == group)
         for group in wanted
         if group in rows_of
     }
 
 
-def _phase(arrivals: pd.DataFrame, is_own: npt.NDArray[np.bool_]) -> tuple[str, int]:
+def _phase(arrivals: CompactTable, is_own: npt.NDArray[np.bool_]) -> tuple[str, int]:
     """Return where some ranks take longer than the median of the others, by how much each."""
-    phases = phases_of_arrivals(arrivals)
-    mine = arrivals[is_own].groupby("match")[phases].mean()
-    usual = arrivals[~is_own].groupby("match")[phases].median()
-    excess = (mine - usual).sum()
+    match = arrivals.array("match")
+    sums = {}
+    for name in phases_of_arrivals(arrivals):
+        spent = arrivals[name]
+        mine = spent[is_own].groupby(match[is_own]).mean()
+        sums[name] = (mine - spent[~is_own].groupby(match[~is_own]).median()).sum()
+    excess = pd.Series(sums, dtype=np.float64)
     if excess.empty or excess.max() <= 0:
         return "", 0
     return str(excess.idxmax()), int(np.rint(excess.max()))

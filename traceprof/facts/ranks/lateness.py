@@ -10,7 +10,7 @@ import pandas as pd
 
 from traceprof.facts.cache import of_window
 from traceprof.facts.collectives.matches import Matches
-from traceprof.facts.ranks.arrivals import excess_of_phases, find_arrivals
+from traceprof.facts.ranks.arrivals import excess_of_members, find_arrivals
 from traceprof.facts.ranks.blame import Blame, find_blame
 from traceprof.facts.ranks.causes import cause_of
 from traceprof.facts.ranks.costs import cost_of
@@ -90,15 +90,14 @@ def lateness_of_ranks(ranks: Ranks) -> tuple[RankLateness, ...]:
 def _measured(ranks: Ranks, blame: Blame) -> list[RankLateness]:
     """Return the lateness of each rank, not judged yet."""
     matches = matches_in_step(ranks)
-    arrivals = find_arrivals(ranks)
     together = matches.table["spread_ns"].where(matches.table["op"].isin(ENDS_TOGETHER), 0)
-    arrivals = arrivals[["match", "member", "late_ns"]].assign(
+    arrivals = find_arrivals(ranks)[["match", "member", "late_ns"]]
+    arrivals = arrivals.assign(
         last_member=arrivals["match"].map(matches.table["last_member"]),
         spread_ns=arrivals["match"].map(together),
     )
     rows_of = arrivals.groupby("member").indices
-    by_member = excess_of_phases(ranks).drop(columns="match").groupby("member")
-    excess = by_member.sum().reindex(range(len(matches.members)), fill_value=0)
+    excess = excess_of_members(ranks)
     phases, sums = excess.columns.to_numpy(object), excess.to_numpy(np.float64)
     nothing = np.empty(0, np.intp)
     found = []

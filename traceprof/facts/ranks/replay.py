@@ -16,6 +16,8 @@ import pandas as pd
 from traceprof.facts.collectives.matches import find_matches
 from traceprof.facts.device.times import device_times
 from traceprof.facts.ranks.waits import find_waits
+from traceprof.model.compact import CompactTable
+from traceprof.model.grouping import rows_by_value
 from traceprof.model.intervals import Intervals
 from traceprof.model.ranks import Ranks
 from traceprof.model.tables import ABSENT
@@ -56,7 +58,7 @@ def saving_of(ranks: Ranks, shares: Mapping[int, float]) -> int | None:
 class _Order:
     """The waits in the order of their release; what each rank goes on from, and how much later."""
 
-    def __init__(self, ranks: Ranks, waits: pd.DataFrame) -> None:
+    def __init__(self, ranks: Ranks, waits: CompactTable) -> None:
         self.match = waits["match"].to_numpy(np.int64)
         self.member = waits["member"].to_numpy(np.int64)
         self.start_ns = waits["start_ns"].to_numpy(np.int64)
@@ -65,7 +67,7 @@ class _Order:
         self.kind = _kinds(ranks, waits)
         self.after = np.full(len(waits), ABSENT, np.int64)
         self.gap_ns = np.zeros(len(waits), np.float64)
-        for rows in waits.groupby("member").indices.values():
+        for rows in rows_by_value(self.member).values():
             blocking = np.asarray(rows)[self.blocks[rows]]
             place = np.searchsorted(release_ns[blocking], self.start_ns[rows]) - 1
             known = place >= 0
@@ -128,25 +130,27 @@ def _sequences(kinds: _Int64Array) -> _Int64Array:
     return found
 
 
-def _kinds(ranks: Ranks, waits: pd.DataFrame) -> _Int64Array:
+def _kinds(ranks: Ranks, waits: CompactTable) -> _Int64Array:
     """Return a number for each row that says with whom its rank meets, and which end it is."""
     keys = ["match", "member"]
-    own_op = find_matches(ranks).rows.drop_duplicates(keys).set_index(keys)["op"]
-    met = waits.groupby("match", sort=False)["member"].agg(frozenset).reindex(waits["match"])
+    rows = find_matches(ranks).rows[[*keys, "op"]]
+    own_op = rows.drop_duplicates(keys).set_index(keys)["op"]
+    met = waits[keys].groupby("match", sort=False)["member"].agg(frozenset)
+    met = met.reindex(waits["match"])
     op = own_op.reindex(pd.MultiIndex.from_frame(waits[keys])).astype(object)
     pairs = pd.Series(list(zip(met, op, strict=True)), dtype=object)
     return np.asarray(pd.factorize(pairs)[0], np.int64)
 
 
-def _blocks(ranks: Ranks, waits: pd.DataFrame) -> npt.NDArray[np.bool_]:
+def _blocks(ranks: Ranks, waits: CompactTable) -> npt.NDArray[np.bool_]:
     """Return whether the rank of each row goes on only when that is over: no compute runs then."""
     at_ns = waits["last_start_ns"].to_numpy(np.int64)
     computing: dict[int, Intervals] = {}
     for part in ranks.whole:
         computing |= {device: time.compute for device, time in device_times(part).items()}
     blocks = np.ones(len(waits), np.bool_)
-    for device, rows in waits.groupby("device").indices.items():
-        time = computing.get(int(str(device)))
+    for device, rows in rows_by_value(waits.array("device")).items():
+        time = computing.get(device)
         if time is not None:
             blocks[rows] = time.covered_ns(at_ns[rows], at_ns[rows] + 1) == 0
     return blocks

@@ -38,11 +38,12 @@ def with_scopes(matches: Matches, names: npt.NDArray[np.object_]) -> pd.DataFram
     Columns: match, group, duration_ns, bus_bytes, scope: inside (all its ranks are of one group),
     across, or not known where it has ranks without a trace and the others are of one group.
     """
-    rows = matches.rows[matches.rows["match"] >= 0]
+    rows = matches.shared
     table = matches.table
-    own = pd.DataFrame(
-        {"match": rows["match"].to_numpy(), "group": names[rows["member"].to_numpy(np.int64)]}
-    ).drop_duplicates()
+    codes, kinds = pd.factorize(names)
+    match, code = rows.array("match"), codes[rows.array("member")]
+    is_new = ~pd.Series(match * len(kinds) + code).duplicated().to_numpy()
+    own = pd.DataFrame({"match": match[is_new], "group": kinds[code[is_new]]})
     several = own.groupby("match").size().reindex(table.index, fill_value=0).to_numpy() > 1
     size = table["group_size"].to_numpy(np.int64)
     is_whole = (size == ABSENT) | (table["members"].to_numpy(np.int64) >= size)

@@ -12,11 +12,13 @@ import pandas as pd
 
 from traceprof.facts.cache import fact, of_window
 from traceprof.facts.collectives.matches import Matches, find_matches
-from traceprof.facts.ranks.arrivals import excess_of_phases
+from traceprof.facts.ranks.arrivals import excess_by, find_arrivals
 from traceprof.facts.ranks.others import beyond_others
+from traceprof.facts.ranks.pairs import value_in, where_in
 from traceprof.facts.ranks.waits import find_waits, waiting_of_members
 from traceprof.facts.steps.calls import steps_of_calls
 from traceprof.facts.steps.find import steps_of_ranks
+from traceprof.model.compact import CompactTable
 from traceprof.model.intervals import Intervals
 from traceprof.model.ranks import Ranks
 from traceprof.model.steps import Steps
@@ -26,6 +28,7 @@ __all__ = ["RankSteps", "find_rank_steps"]
 
 _NOTABLE_RATIO: Final = 0.01
 _CONSISTENT_RATIO: Final = 0.9
+_OF_CALLS: Final = ["process", "call_ns", "start_ns"]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -70,8 +73,8 @@ def _rank_steps_of_whole(ranks: Ranks) -> RankSteps:
     matches = find_matches(ranks)
     steps, shifts = _lined_up(steps_of_ranks(ranks), matches)
     table = steps.table
-    rows = matches.rows[matches.rows["match"] >= 0]
-    place = steps_of_calls(steps, rows)
+    rows = matches.shared
+    place = steps_of_calls(steps, rows[_OF_CALLS])
     members = {member.process: member for member in matches.members}
     known = [members.get(process) for process in table["process"].tolist()]
     starts, ends = table["device_start_ns"], table["device_end_ns"]
@@ -102,7 +105,7 @@ def _lined_up(steps: Steps, matches: Matches) -> tuple[Steps, dict[int, int]]:
     table = steps.table
     if table.empty:
         return steps, {}
-    rows = matches.rows[matches.rows["match"] >= 0]
+    rows = matches.shared[["match", *_OF_CALLS]]
     place = steps_of_calls(steps, rows)
     called = rows[["match", "process"]][place >= 0].assign(
         step=table["step"].to_numpy(np.int64)[place[place >= 0]]
@@ -137,21 +140,19 @@ def _waited_in(ranks: Ranks, matches: Matches, steps: Steps) -> npt.NDArray[np.i
 
 
 def _sums(
-    ranks: Ranks, matches: Matches, rows: pd.DataFrame, place: npt.NDArray[np.int64], n_steps: int
+    ranks: Ranks, matches: Matches, rows: CompactTable, place: npt.NDArray[np.int64], n_steps: int
 ) -> dict[str, npt.NDArray[np.int64]]:
     """Return what the shared collectives of each step add up to; ``place`` is the step of each."""
-    keys = ["match", "member"]
-    waits = find_waits(ranks.whole).drop_duplicates(keys).set_index(keys)
-    known = waits.reindex(pd.MultiIndex.from_frame(rows[keys]))
-    in_step = known["is_in_step"].fillna(value=False).to_numpy(np.bool_)
+    waits = find_waits(ranks.whole)
+    in_step = value_in(waits, rows, "is_in_step", 0).astype(np.bool_)
     late = beyond_others(rows["start_ns"], rows["match"])
     last = matches.table["last_member"].reindex(rows["match"]).to_numpy()
-    is_last = in_step & (last == rows["member"].to_numpy())
+    is_last = in_step & (last == rows.array("member"))
     sums = pd.DataFrame(
         {
             "place": place,
             "collectives_count": 1,
-            "waited_ns": known["exposed_ns"].fillna(0).to_numpy(np.int64),
+            "waited_ns": value_in(waits, rows, "exposed_ns", 0),
             "late_ns": np.where(is_last, np.rint(late), 0).astype(np.int64),
         }
     )
@@ -160,19 +161,16 @@ def _sums(
 
 
 def _phases(
-    ranks: Ranks, rows: pd.DataFrame, place: npt.NDArray[np.int64], steps: Steps
+    ranks: Ranks, rows: CompactTable, place: npt.NDArray[np.int64], steps: Steps
 ) -> npt.NDArray[np.object_]:
     """Return the phase in which the rank of each step takes longer than the others."""
     found = np.full(len(steps), "", object)
-    excess = excess_of_phases(ranks.whole)
-    if excess.empty:
+    arrivals = find_arrivals(ranks.whole)
+    placed = np.append(place, ABSENT)[where_in(rows, arrivals)]
+    known = np.unique(placed[placed >= 0])
+    if not len(known):
         return found
-    place_of = rows[["match", "member"]].assign(place=place)
-    placed = excess.merge(place_of, on=["match", "member"])
-    placed = placed[placed["place"] >= 0].drop(columns=["match", "member"])
-    if placed.empty:
-        return found
-    sums = placed.groupby("place").sum()
+    sums = excess_by(ranks.whole, placed, len(steps)).loc[known]
     least = _NOTABLE_RATIO * steps.durations_ns[sums.index.to_numpy()]
     names = sums.columns.to_numpy(object)[sums.to_numpy().argmax(axis=1)]
     found[sums.index.to_numpy()] = np.where(sums.max(axis=1) >= least, names, "")

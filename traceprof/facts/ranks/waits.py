@@ -6,18 +6,19 @@ are in step once a collective of all of them has released them: before, nobody k
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from itertools import pairwise
 from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
-import pandas as pd
 
 from traceprof.facts.cache import fact, of_window
 from traceprof.facts.collectives.matches import Matches, find_matches
 from traceprof.facts.device.times import device_times
 from traceprof.facts.ranks.ends import ENDS_TOGETHER
+from traceprof.model.compact import CompactTable
+from traceprof.model.grouping import rows_by_value, rows_by_values
 from traceprof.model.intervals import Intervals
 from traceprof.model.ranks import Ranks
 from traceprof.model.tables import ABSENT
@@ -31,7 +32,7 @@ _PAIR: Final = 2
 
 
 @of_window
-def find_waits(ranks: Ranks) -> pd.DataFrame:
+def find_waits(ranks: Ranks) -> CompactTable:
     """Return one row per rank and shared collective or message, by the start of the last rank.
 
     Columns: match, member, last_member (places in `find_members`), is_message (of two ranks, that
@@ -45,8 +46,7 @@ def find_waits(ranks: Ranks) -> pd.DataFrame:
     found = _waits_of_whole(ranks)
     if ranks.uncut is None:
         return found
-    inside = ranks.span.holds(found["last_start_ns"].to_numpy(np.int64))
-    return found[inside].reset_index(drop=True)
+    return found.where(ranks.span.holds(found.array("last_start_ns")))
 
 
 def matches_in_step(ranks: Ranks) -> Matches:
@@ -57,14 +57,14 @@ def matches_in_step(ranks: Ranks) -> Matches:
     """
     matches = find_matches(ranks).collectives
     table = matches.table[matches.table.index.isin(_in_step(ranks))]
-    rows = matches.rows[matches.rows["match"].isin(table.index)].reset_index(drop=True)
+    rows = matches.rows.where(matches.among(table.index.to_numpy(np.int64)))
     return Matches(matches.members, rows, table)
 
 
 @of_window
 def _in_step(ranks: Ranks) -> _Int64Array:
     waits = find_waits(ranks)
-    found: _Int64Array = waits.loc[waits["is_in_step"], "match"].unique()
+    found: _Int64Array = np.unique(waits.array("match")[waits.array("is_in_step")])
     return found
 
 
@@ -74,55 +74,70 @@ def waiting_of_members(ranks: Ranks) -> tuple[Intervals, ...]:
     matches = find_matches(ranks)
     waiting = [Intervals.empty() for _ in matches.members]
     computing = _computing(ranks)
-    rows = matches.rows[(matches.rows["match"] >= 0) & (matches.rows["member"] >= 0)]
-    starts, releases = rows["start_ns"].to_numpy(np.int64), _releases(matches, rows)
-    device = rows["device"].to_numpy(np.int64)
-    places = rows["member"].to_numpy(np.int64)
-    for own in rows.groupby(["member", "device"]).indices.values():
+    rows = _shared(matches)
+    starts, releases = rows.array("start_ns"), _releases(matches, rows)
+    lanes = rows_by_values(rows.array("member"), rows.array("device"))
+    for (place, device), own in lanes.items():
         held = Intervals.union_of(starts[own], releases[own])
-        place = int(places[own[0]])
-        waiting[place] |= held - computing.get(int(device[own[0]]), Intervals.empty())
+        waiting[place] |= held - computing.get(device, Intervals.empty())
     return tuple(waiting)
 
 
+def _shared(matches: Matches) -> CompactTable:
+    rows = matches.shared
+    return rows.where(rows.array("member") >= 0)
+
+
 @fact
-def _waits_of_whole(ranks: Ranks) -> pd.DataFrame:
+def _waits_of_whole(ranks: Ranks) -> CompactTable:
     matches = find_matches(ranks)
-    rows = matches.rows[(matches.rows["match"] >= 0) & (matches.rows["member"] >= 0)]
-    shared = matches.table.loc[rows["match"]]
-    last_ns = shared["last_start_ns"].to_numpy(np.int64)
-    waits = pd.DataFrame(
+    rows = _shared(matches)
+    last_ns = _of_match(matches, rows, "last_start_ns")
+    order = np.lexsort((rows.array("member"), rows.array("match"), last_ns))
+    rows, last_ns = rows.where(order), last_ns[order]
+    del order
+    ends_together = matches.table["op"].isin(ENDS_TOGETHER).to_numpy(np.bool_)
+    known = CompactTable.of(
         {
-            "match": rows["match"].to_numpy(np.int64),
-            "member": rows["member"].to_numpy(np.int64),
-            "last_member": shared["last_member"].to_numpy(np.int64),
-            "is_message": _is_message(shared),
-            "device": rows["device"].to_numpy(np.int64),
-            "start_ns": rows["start_ns"].to_numpy(np.int64),
+            "match": rows.array("match"),
+            "member": rows.array("member"),
+            "last_member": _of_match(matches, rows, "last_member"),
+            "is_message": _is_message(matches)[_places(matches, rows)],
+            "device": rows.array("device"),
+            "start_ns": rows.array("start_ns"),
             "last_start_ns": last_ns,
-            "release_ns": _releases(matches, rows),
-            "contradicted_ns": np.where(
-                shared["op"].isin(ENDS_TOGETHER),
-                np.clip(last_ns - rows["end_ns"].to_numpy(np.int64), 0, None),
-                0,
-            ),
         }
     )
-    waits = waits.sort_values(["last_start_ns", "match", "member"], ignore_index=True)
-    waits = waits.assign(**_syncs(matches, waits))
-    waits = waits.assign(**_exposed(ranks, waits))
-    return waits.drop(columns=["first_sync_ns", "release_ns"])
+    contradicted = np.clip(last_ns - rows.array("end_ns"), 0, None)
+    contradicted[~ends_together[_places(matches, rows)]] = 0
+    known = known.assign(contradicted_ns=contradicted)
+    del contradicted, last_ns
+    first_sync, synced = _syncs(matches, known)
+    known = known.assign(**synced)
+    return known.assign(**_exposed(ranks, known, _releases(matches, rows), first_sync))
 
 
-def _releases(matches: Matches, rows: pd.DataFrame) -> _Int64Array:
-    last_ns = matches.table["last_start_ns"].reindex(rows["match"]).to_numpy(np.int64)
-    ended = np.minimum(last_ns, rows["end_ns"].to_numpy(np.int64))
-    return np.asarray(np.maximum(ended, rows["start_ns"].to_numpy(np.int64)), np.int64)
+def _places(matches: Matches, rows: CompactTable) -> _Int64Array:
+    """Return the row of ``matches.table`` of each of ``rows``, which all have one."""
+    numbers = matches.table.index.to_numpy(np.int64)
+    return np.searchsorted(numbers, rows.array("match"))
 
 
-def _is_message(shared: pd.DataFrame) -> npt.NDArray[np.bool_]:
-    is_exchange = (shared["op"] == "send_recv") & (shared["members"] == _PAIR)
-    return np.asarray((shared["op"] == _MESSAGE) | is_exchange, np.bool_)
+def _of_match(matches: Matches, rows: CompactTable, name: str) -> npt.NDArray[Any]:
+    found: npt.NDArray[Any] = matches.table[name].to_numpy()[_places(matches, rows)]
+    return found
+
+
+def _releases(matches: Matches, rows: CompactTable) -> _Int64Array:
+    ended = np.minimum(_of_match(matches, rows, "last_start_ns"), rows.array("end_ns"))
+    return np.asarray(np.maximum(ended, rows.array("start_ns")), np.int64)
+
+
+def _is_message(matches: Matches) -> npt.NDArray[np.bool_]:
+    """Return which matches are messages of two ranks."""
+    table = matches.table
+    is_exchange = (table["op"] == "send_recv") & (table["members"] == _PAIR)
+    return np.asarray((table["op"] == _MESSAGE) | is_exchange, np.bool_)
 
 
 def _computing(ranks: Ranks) -> Mapping[int, Intervals]:
@@ -131,29 +146,26 @@ def _computing(ranks: Ranks) -> Mapping[int, Intervals]:
     }
 
 
-def _syncs(matches: Matches, waits: pd.DataFrame) -> dict[str, Any]:
+def _syncs(matches: Matches, waits: CompactTable) -> tuple[_Int64Array, dict[str, Any]]:
     """Return when all ranks of each collective were first released together, and last before it.
 
     By collectives of these ranks, or of more. Nobody's first is `_NEVER`.
     """
-    together = matches.table["op"].isin((*ENDS_TOGETHER, _MESSAGE))
-    by_match = waits.groupby("match", sort=False)
-    table = pd.DataFrame(
-        {
-            "release_ns": by_match["last_start_ns"].first(),
-            "begin_ns": by_match["start_ns"].min(),
-            "holds": together.reindex(by_match["member"].first().index),
-        }
-    )
+    match = waits.array("match")
+    is_first = np.ones(len(match), np.bool_)
+    is_first[1:] = match[1:] != match[:-1]
+    firsts = np.flatnonzero(is_first)
+    release_ns = waits.array("last_start_ns")[firsts]
+    begin_ns = np.minimum.reduceat(waits.array("start_ns"), firsts)
+    together = matches.table["op"].isin((*ENDS_TOGETHER, _MESSAGE)).to_numpy(np.bool_)
+    holds = together[_places(matches, waits.where(firsts))]
     places: dict[frozenset[int], list[int]] = {}
-    for place, group in enumerate(_members_by_match(waits)):
+    for place, group in enumerate(_members_by_match(waits.array("member"), firsts)):
         places.setdefault(group, []).append(place)
     groups = {group: np.array(own, np.int64) for group, own in places.items()}
     above = _groups_above(list(groups))
-    release_ns, begin_ns = (table[n].to_numpy(np.int64) for n in ("release_ns", "begin_ns"))
-    holds = table["holds"].to_numpy(np.bool_)
-    first, last = np.full(len(table), _NEVER), np.full(len(table), ABSENT)
-    in_step = np.zeros(len(table), np.bool_)
+    first, last = np.full(len(firsts), _NEVER), np.full(len(firsts), ABSENT)
+    in_step = np.zeros(len(firsts), np.bool_)
     released = {ranks: np.sort(release_ns[rows][holds[rows]]) for ranks, rows in groups.items()}
     for ranks, rows in groups.items():
         earliest, latest = _NEVER, np.full(len(rows), ABSENT, np.int64)
@@ -169,22 +181,18 @@ def _syncs(matches: Matches, waits: pd.DataFrame) -> dict[str, Any]:
         first[rows] = earliest
         in_step[rows] = latest != ABSENT
         last[rows] = np.where(is_open, earliest, latest)
-    of_row = (
-        pd.Series(np.arange(len(table)), table.index).reindex(waits["match"]).to_numpy(np.int64)
-    )
-    return {
-        "first_sync_ns": first[of_row],
-        "sync_ns": last[of_row],
-        "is_in_step": in_step[of_row],
-    }
+    of_row = np.cumsum(is_first) - 1
+    return first[of_row], {"sync_ns": last[of_row], "is_in_step": in_step[of_row]}
 
 
-def _members_by_match(waits: pd.DataFrame) -> list[frozenset[int]]:
-    """Return the ranks of each match, in the order in which the matches come."""
-    number, matches = pd.factorize(waits["match"].to_numpy())
-    members = waits["member"].to_numpy()[np.argsort(number, kind="stable")].tolist()
-    ends = np.cumsum(np.bincount(number, minlength=len(matches))).tolist()
-    return [frozenset(members[a:b]) for a, b in pairwise([0, *ends])]
+def _members_by_match(members: _Int64Array, firsts: _Int64Array) -> Iterator[frozenset[int]]:
+    """Yield the ranks of each match, in the order in which the matches come."""
+    known: dict[bytes, frozenset[int]] = {}
+    for begin, end in pairwise([*firsts.tolist(), len(members)]):
+        key = members[begin:end].tobytes()
+        if key not in known:
+            known[key] = frozenset(members[begin:end].tolist())
+        yield known[key]
 
 
 _NEVER: Final = int(np.iinfo(np.int64).max)
@@ -202,17 +210,16 @@ def _groups_above(groups: list[frozenset[int]]) -> dict[frozenset[int], list[fro
     }
 
 
-def _exposed(ranks: Ranks, waits: pd.DataFrame) -> dict[str, Any]:
+def _exposed(
+    ranks: Ranks, waits: CompactTable, releases: _Int64Array, first_sync: _Int64Array
+) -> dict[str, Any]:
     """Return how long each row waited, in step and before, and what its rank did itself."""
-    starts, releases, syncs, firsts = (
-        waits[name].to_numpy(np.int64)
-        for name in ("start_ns", "release_ns", "sync_ns", "first_sync_ns")
-    )
-    in_step = np.clip(firsts, starts, releases)
+    starts, syncs = waits.array("start_ns"), waits.array("sync_ns")
+    in_step = np.clip(first_sync, starts, releases)
     exposed, skew, own_ns = (np.zeros(len(waits), np.int64) for _ in range(3))
     waiting = waiting_of_members(ranks)
-    for member, rows in waits.groupby("member").indices.items():
-        time = waiting[int(str(member))]
+    for member, rows in rows_by_value(waits.array("member")).items():
+        time = waiting[member]
         order = rows[np.argsort(starts[rows], kind="stable")]
         # What an earlier row of the rank waits for already is not counted twice.
         covered = np.maximum.accumulate(np.concatenate([[ABSENT], releases[order][:-1]]))

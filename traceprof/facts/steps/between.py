@@ -31,8 +31,9 @@ UNKNOWN: Final = "unknown"
 BETWEEN_CAUSES: Final = (EVALUATION, CHECKPOINT, DATA_WAIT, LOGGING, UNKNOWN)
 """Why a process was between two steps, in the order in which they claim time.
 
-evaluation: ranges named so, or forward passes; checkpoint: ranges that save; data wait: ranges
-that load data; logging: ranges that log; unknown: none of these was recorded there.
+evaluation: ranges named so, or forward passes without training, of rollouts and teachers, too:
+that neither has gradients is all that is recorded of them; checkpoint: ranges that save; data
+wait: ranges that load data; logging: ranges that log; unknown: none of these was recorded there.
 """
 
 _NAMES: Final = (

@@ -15,6 +15,7 @@ import pandas as pd
 
 from traceprof.facts.steps.period import find_period
 from traceprof.model.activity import Activity
+from traceprof.model.grouping import groups_of
 from traceprof.model.steps import STEP_COLUMNS, empty_steps
 from traceprof.model.trace import Trace
 
@@ -74,14 +75,22 @@ def find_periodic_steps(trace: Trace) -> InferredSteps:
 
 
 def _busiest_lanes(kernels: pd.DataFrame) -> list[tuple[int, pd.DataFrame]]:
-    """Return, per process, the kernels of the stream that runs the most of them."""
-    lanes = []
-    for process, own in kernels.groupby("process"):
-        sizes = own.groupby(["device", "stream"]).size()
-        device, stream = sizes.index[int(sizes.to_numpy().argmax())]
-        lane = own[(own["device"] == device) & (own["stream"] == stream)]
-        lanes.append((int(str(process)), lane))
-    return lanes
+    """Return, per process, the kernels of the stream that runs the most of them.
+
+    Of a process with too few for steps there are none.
+    """
+    groups = groups_of(kernels["process"], kernels["device"], kernels["stream"])
+    counts = groups.counts
+    busiest: dict[int, int] = {}
+    for place in np.flatnonzero(counts > _FEWEST_STEPS).tolist():
+        process = groups.keys[place][0]
+        if process not in busiest or counts[place] > counts[busiest[process]]:
+            busiest[process] = place
+    return [
+        (process, kernels.iloc[groups.order[first : first + n]])
+        for process, place in busiest.items()
+        for first, n in [(groups.first[place], counts[place])]
+    ]
 
 
 def _between(process: int, kernels: pd.DataFrame, lasts: npt.NDArray[np.int64]) -> pd.DataFrame:

@@ -48,7 +48,7 @@ _REASON: Final = "reason "
 _OCCASION: Final = f"{_REASON}occasion "
 """The same of what is done now and then."""
 
-_SUMS: Final = ("profiler_ns", "h2d_bytes", "d2h_bytes", "p2p_bytes", "samples_count")
+_SUMS: Final = ("profiler_ns", "h2d_bytes", "d2h_bytes", "p2p_bytes")
 """What is 0, not unknown, in ranks where there was none of it."""
 
 _ORDER: Final = (
@@ -57,6 +57,7 @@ _ORDER: Final = (
     *("host_at_ns", "period_ns", "between_ns", "between_cause", "lag_ns"),
     *(f"{phase}_ns" for phase in PHASES if phase != PROFILER),
     *_SUMS,
+    "samples_count",
 )
 
 
@@ -64,7 +65,8 @@ _ORDER: Final = (
 class Throughput:
     """Samples per second over the steady steps, of all processes together.
 
-    ``mean_per_s`` is all samples over all time; ``median_per_s`` of the rates of single steps. The
+    ``mean_per_s`` is all samples over all time; ``median_per_s`` of the rates of single steps, or
+    of those from one that fetches to the next one that does. The
     time of a step is its period; the last one of a process, which has no next, is left out.
     """
 
@@ -249,5 +251,8 @@ def _throughput(steady: pd.DataFrame) -> Throughput | None:
     whole = steady[~is_last | (order["step"].transform("size") == 1)]
     per_process = whole.groupby("process")
     mean = per_process["samples_count"].sum() / (per_process["period_ns"].sum() / 1e9)
-    median = per_process["samples_per_s"].median()
+    # With several steps for each batch, the rate is that from one batch to the next.
+    turn = (whole["samples_count"] > 0).groupby(whole["process"]).cumsum()
+    turns = whole[turn > 0].groupby(["process", turn])[["samples_count", "period_ns"]].sum()
+    median = (turns["samples_count"] / (turns["period_ns"] / 1e9)).groupby("process").median()
     return Throughput(float(mean.sum()), float(median.sum()))

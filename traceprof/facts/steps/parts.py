@@ -12,9 +12,11 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
+from traceprof.facts.cache import fact
 from traceprof.facts.device.times import device_time, devices_of_processes
 from traceprof.facts.host.phases import find_host_phases
 from traceprof.facts.names.phases import PROFILER, PROFILER_RANGES
+from traceprof.facts.steps.find import find_steps, rows_of_steps
 from traceprof.facts.steps.passes import are_of_training
 from traceprof.facts.steps.spans import owner_of, rows_by
 from traceprof.model.intervals import Intervals
@@ -24,6 +26,7 @@ from traceprof.model.trace import Trace
 
 __all__ = [
     "DEVICE_PARTS",
+    "batches_of_steps",
     "parts_of_devices",
     "phases_of_host",
     "profiler_in_steps",
@@ -105,7 +108,8 @@ def profiler_in_steps(trace: Trace, steps: pd.DataFrame) -> Mapping[str, _Float6
 def sums_in_steps(trace: Trace, steps: pd.DataFrame) -> Mapping[str, _Float64Array]:
     """Return the bytes of the copies that start in each step, and the samples of its batches.
 
-    Only what was recorded: without marks of batches there is no column of samples.
+    Only what was recorded: without marks of batches there is no column of samples, and a step
+    without a batch of its own has NaN there.
     """
     columns: dict[str, _Float64Array] = {}
     copies = trace.copies
@@ -115,15 +119,44 @@ def sums_in_steps(trace: Trace, steps: pd.DataFrame) -> Mapping[str, _Float64Arr
         if len(chosen):
             sizes = chosen["n_bytes"].clip(lower=0)
             columns[f"{direction}_bytes"] = _sums(on_device, chosen, sizes)
-    # A batch is fetched before its work begins: that of the first step ahead of the window.
-    marks = trace.whole.marks
-    batches = marks[(marks["domain"] == OWN_DOMAIN) & (marks["name"] == "batch")]
-    batches = batches[(batches["payload"] > 0).to_numpy()]
-    batches = batches[are_of_training(trace.whole, batches)] if len(batches) else batches
-    if len(batches):
+    n_steps = len(find_steps(trace.whole))
+    batches = batches_of_steps(trace.whole) if n_steps else _batches(trace.whole)
+    if len(batches) and n_steps:
+        samples = batches["payload"].to_numpy(np.float64)
+        sums = np.bincount(batches["row"], samples, minlength=n_steps).astype(np.float64)
+        columns["samples_count"] = _unless_zero(sums[rows_of_steps(trace)])
+    elif len(batches):  # of turns of a pattern
         on_host = _bordered(steps, "start_ns", "next_ns")
-        columns["samples_count"] = _sums(on_host, batches, batches["payload"])
+        columns["samples_count"] = _unless_zero(_sums(on_host, batches, batches["payload"]))
     return columns
+
+
+def _unless_zero(values: _Float64Array) -> _Float64Array:
+    return np.where(values > 0, values, np.nan)
+
+
+def _batches(trace: Trace) -> pd.DataFrame:
+    """Return the marks of batches, without those of loaders that evaluate."""
+    marks = trace.marks
+    batches = marks[((marks["domain"] == OWN_DOMAIN) & (marks["name"] == "batch")).to_numpy()]
+    batches = batches[(batches["payload"] > 0).to_numpy()]
+    return batches[are_of_training(trace, batches)] if len(batches) else batches
+
+
+@fact
+def batches_of_steps(trace: Trace) -> pd.DataFrame:
+    """Return the marks of batches that were trained with, and in which ``row`` of the steps.
+
+    One that was fetched in no step, as by a thread that fetches ahead, is of the next one.
+    """
+    batches, steps = _batches(trace), find_steps(trace).table
+    ends, of_steps = steps["end_ns"].to_numpy(np.int64), rows_by(steps, "process")
+    owner = np.full(len(batches), -1, np.int64)
+    for process, rows in rows_by(batches, "process").items():
+        own = of_steps.get(process, np.empty(0, np.int64))
+        at = batches["start_ns"].to_numpy(np.int64)[rows]
+        owner[rows] = np.append(own, -1)[np.searchsorted(ends[own], at, side="right")]
+    return batches.assign(row=owner)[owner >= 0]
 
 
 def _bordered(steps: pd.DataFrame, start: str, end: str) -> pd.DataFrame:

@@ -53,7 +53,8 @@ class _Event(NamedTuple):
 class _Block:
     """What leads up to the step of an optimizer, or to a backward pass; it lasts until ``reach``.
 
-    ``until`` is where the next one begins with a batch, ``evaluated`` where forward passes
+    ``until`` is where the next one begins with a batch, ``optimized`` where its last optimizer is
+    done, ``evaluated`` where forward passes
     without training began directly ahead of it. ``is_apart``: an epoch or an evaluation has
     ended ahead of it.
     """
@@ -68,6 +69,7 @@ class _Block:
     is_complete: bool = False
     has_backward: bool = False
     optimizers: tuple[int, ...] = ()
+    optimized: int = _NONE
 
     def is_ended_by(self, event: _Event) -> bool:
         """Return whether an event is not of this block, which is complete."""
@@ -89,8 +91,9 @@ class _Block:
             self.is_working = True
             if phase == _BACKWARD:
                 self.has_backward = True
-            if phase == _OPTIMIZER:
+            if phase == _OPTIMIZER and start >= self.optimized:  # else one that another one uses
                 self.optimizers += (which,)
+                self.optimized = end
             if phase in (_BACKWARD, _OPTIMIZER):
                 self.reach = max(self.reach, end)
             self.is_complete |= phase == closing

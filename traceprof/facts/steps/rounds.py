@@ -17,7 +17,7 @@ from traceprof.model.trace import Trace
 
 __all__ = ["find_rounds"]
 
-_DATA, _FORWARD = PHASES.index("data"), PHASES.index("forward")
+_DATA, _FORWARD, _EVAL = map(PHASES.index, ("data", "forward", "eval"))
 _TRAINS: Final = (PHASES.index("backward"), PHASES.index("optimizer"))
 _COLUMNS: Final = ("process", "round", "start_ns", "end_ns", "is_warmup")
 
@@ -26,9 +26,9 @@ _COLUMNS: Final = ("process", "round", "start_ns", "end_ns", "is_warmup")
 def find_rounds(trace: Trace) -> pd.DataFrame:
     """Return the rounds of each process: process, round, start_ns, end_ns, is_warmup.
 
-    A step goes to the start of the next one. In a process that names forward passes and trains
-    nothing, a round goes from a batch to the next; of programs that name no batches every forward
-    pass is a round. A process whose phases do not tell either has none.
+    A step goes to the start of the next one. In a process that names forward passes (where there
+    are none: evaluations) and trains nothing, a round goes from a batch to the next; of programs
+    that name no batches every such pass is a round. Others have none.
     """
     steps = find_steps(trace.whole).table
     found = [
@@ -56,10 +56,12 @@ def _forward_rounds(trace: Trace, stepping: set[int]) -> Iterator[pd.DataFrame]:
         number = int(str(process))
         if number in stepping or events["phase"].isin(_TRAINS).any():
             continue
-        speaker = events.loc[events["phase"] == _FORWARD, "thread"].mode()
+        passes = _FORWARD if (events["phase"] == _FORWARD).any() else _EVAL
+        speaker = events.loc[events["phase"] == passes, "thread"].mode()
         if speaker.empty:
             continue
         main = events[events["thread"] == speaker.iloc[0]].sort_values("start_ns", kind="stable")
+        main = main.assign(phase=main["phase"].replace(passes, _FORWARD))
         columns = (main[name].tolist() for name in ("phase", "start_ns", "end_ns"))
         spans = list(_passes(zip(*columns, strict=True), bool((main["phase"] == _DATA).any())))
         starts, ends = (np.array(side, np.int64) for side in zip(*spans, strict=True))

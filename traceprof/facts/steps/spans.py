@@ -8,6 +8,7 @@ second.
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import Final
 
 import numpy as np
@@ -16,7 +17,7 @@ import pandas as pd
 
 from traceprof.facts.launches import launches_of
 from traceprof.facts.names.phases import PROFILER_RANGES
-from traceprof.model.grouping import rows_by_value
+from traceprof.model.grouping import places_of, rows_by_value
 from traceprof.model.steps import OWN_DOMAIN
 from traceprof.model.trace import DEVICE_TABLES, Trace
 
@@ -94,7 +95,8 @@ def _work_of_steps(table: pd.DataFrame, trace: Trace) -> tuple[_Int64Array, ...]
     """
     first, last = np.full(len(table), _EARLIEST), np.full(len(table), _LATEST)
     called = last.copy()
-    linked, seen = np.zeros(len(table), np.int64), np.zeros(len(table), np.int64)
+    linked = np.zeros(len(table), np.int64)
+    n_rows: Counter[int] = Counter()
     for name in DEVICE_TABLES:
         frame = trace.table(name)
         if frame.empty:
@@ -108,12 +110,26 @@ def _work_of_steps(table: pd.DataFrame, trace: Trace) -> tuple[_Int64Array, ...]
         np.maximum.at(last, owner[owned], ends[owned])
         np.maximum.at(called, owner[owned], launches.end_ns[owned])
         linked += np.bincount(owner[owned], minlength=len(table))
-        begun = owner_of(table, frame["process"], starts)
-        seen += np.bincount(begun[begun >= 0], minlength=len(table))
-    for rows in rows_by(table, "process").values():
+        place, processes = places_of(frame["process"].to_numpy(np.int64))
+        n_rows.update(dict(zip(processes, np.bincount(place).tolist(), strict=True)))
+    of_process = rows_by(table, "process")
+    # Of those that begin in steps there are at most as many as there are.
+    few = [r for p, r in of_process.items() if linked[r].sum() < _FEWEST_LINKED * n_rows[p]]
+    seen = _work_begun_in(table, trace) if few else linked
+    for rows in few:
         if linked[rows].sum() < _FEWEST_LINKED * seen[rows].sum():
             first[rows], last[rows] = _EARLIEST, _LATEST
     return first, last, called
+
+
+def _work_begun_in(table: pd.DataFrame, trace: Trace) -> _Int64Array:
+    """Return how much device work begins in each step, whenever it was launched."""
+    seen = np.zeros(len(table), np.int64)
+    for name in DEVICE_TABLES:
+        frame = trace.table(name)
+        begun = owner_of(table, frame["process"], frame["start_ns"].to_numpy(np.int64))
+        seen += np.bincount(begun[begun >= 0], minlength=len(table))
+    return seen
 
 
 def owner_of(steps: pd.DataFrame, process: pd.Series, instants: _Int64Array) -> _Int64Array:

@@ -6,7 +6,7 @@ from collections.abc import Collection, Mapping
 from functools import reduce
 from typing import Any, Final
 
-from traceprof.formats.kineto.parse import whole
+from traceprof.formats.kineto.arguments import whole
 from traceprof.model.cut_note import WHOLE, CutNote, noted_names, noted_numbers
 from traceprof.model.cutting import CutRequest
 from traceprof.model.tables import ABSENT

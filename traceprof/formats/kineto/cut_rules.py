@@ -10,6 +10,7 @@ from typing import Any, Final
 import numpy as np
 import numpy.typing as npt
 
+from traceprof.formats.kineto.arguments import whole
 from traceprof.formats.kineto.categories import (
     ANNOTATIONS,
     API_CALLS,
@@ -22,7 +23,7 @@ from traceprof.formats.kineto.categories import (
     SYNCS,
 )
 from traceprof.formats.kineto.collectives import tells_of_collective
-from traceprof.formats.kineto.parse import NO_TIME, Batch, Event, whole
+from traceprof.formats.kineto.parse import NO_TIME, Batch, Event
 from traceprof.model.cutting import CutRequest
 from traceprof.model.tables import ABSENT
 from traceprof.model.trace import DEVICE_TABLES

@@ -10,7 +10,7 @@ import numpy.typing as npt
 import pandas as pd
 
 from traceprof.formats.base import ReadOptions
-from traceprof.formats.kineto.parse import NO_SHAPE, SHAPE
+from traceprof.formats.kineto.arguments import NO_SHAPE, SHAPE
 from traceprof.formats.kineto.rows import Rows
 from traceprof.formats.sqlite.database import categorical
 from traceprof.model.kernel_names.classes import classify

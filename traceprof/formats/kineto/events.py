@@ -7,36 +7,32 @@ since the base, which `KinetoEvents.base_time_ns` gives.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+import os
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from operator import attrgetter
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
 from traceprof.errors import TraceError
+from traceprof.formats.kineto.arguments import (
+    NO_SHAPE,
+    NUMBER_ARGUMENTS,
+    TEXT_ARGUMENTS,
+    whole,
+)
+from traceprof.formats.kineto.columns import ColumnMaker, Columns, Kind
 from traceprof.formats.kineto.json_stream import (
     ByteSource,
     JsonArrayStream,
     TooDeepError,
     mend_text,
 )
-from traceprof.formats.kineto.parse import (
-    NO_SHAPE,
-    NO_TIME,
-    NUMBER_ARGUMENTS,
-    TEXT_ARGUMENTS,
-    Arguments,
-    Batch,
-    Event,
-    batch_of_items,
-    exact_ns,
-    parse_batch,
-    whole,
-)
+from traceprof.formats.kineto.parse import Event, batch_of_items, exact_ns
+from traceprof.formats.kineto.parsers import Parsers, n_parsers
 from traceprof.formats.shared.files import GZIP_MAGIC, GzipSource
 from traceprof.model.tables import ABSENT
 
@@ -96,202 +92,117 @@ def read_kineto_events(
     Raises:
         TraceError: its values nest deeper than can be read.
     """
-    kinds = _Kinds(keep, frozenset(phases))
-    columns = _Columns(kinds, _Shapes() if with_shapes else None)
+    maker = ColumnMaker(keep, frozenset(phases), with_shapes)
+    joined = _Joined(with_shapes)
     with path.open("rb") as raw:
         packed = raw.read(2) == GZIP_MAGIC
         raw.seek(0)
         unpacked = GzipSource(raw)
         source: ByteSource = unpacked if packed else raw
         stream = JsonArrayStream(source, "traceEvents")
+        n_bytes = os.fstat(raw.fileno()).st_size * (_UNPACKED if packed else 1)
+        n_processes = n_parsers(n_bytes)
         try:
-            for found in stream.batches(parse_batch):
-                columns.add(found if isinstance(found, Batch) else batch_of_items(found))
+            with Parsers(maker.parse, n_processes) as parsers:
+                ahead = parsers if n_processes else None
+                found = stream.batches(maker.parse, ahead)
+                for run in _runs(found, maker):
+                    joined.add(run)
         except TooDeepError:
             raise TraceError(f"{path}: JSON that nests too deeply to be a trace") from None
-    return columns.finish(stream, is_damaged=stream.is_damaged or unpacked.is_damaged)
+    return joined.finish(stream, is_damaged=stream.is_damaged or unpacked.is_damaged)
 
 
-class _Codes(dict[str, int]):
-    """Numbers strings in the order in which they appear."""
-
-    def __missing__(self, text: str) -> int:
-        code = self[text] = len(self)
-        return code
-
-    def categorical(self, parts: Sequence[npt.NDArray[np.int64]]) -> pd.Categorical:
-        """Return the strings whose numbers stand in ``parts``."""
-        texts = [mend_text(text) for text in self]
-        distinct = list(dict.fromkeys(texts))
-        codes = _joined(parts)
-        if len(distinct) < len(texts):
-            place = {text: code for code, text in enumerate(distinct)}
-            codes = np.array([place[text] for text in texts], np.int64)[codes]
-        return pd.Categorical.from_codes(codes, pd.Index(distinct, dtype=object))
+def _runs(found: Iterable[Columns | list[Any]], maker: ColumnMaker) -> Iterator[Columns]:
+    """Yield the columns of runs, and of items that were read by themselves, many at a time."""
+    items: list[Any] = []
+    for run in found:
+        if isinstance(run, list):
+            items += run
+        if items and (isinstance(run, Columns) or len(items) >= _ITEMS):
+            yield maker.columns(batch_of_items(items))
+            items = []
+        if isinstance(run, Columns):
+            yield run
+    if items:
+        yield maker.columns(batch_of_items(items))
 
 
+_ITEMS: Final = 1000
+_NO_TEXT: Final = np.int32(0)
+_UNPACKED: Final = 10
+"""So many times as large is a Kineto file that gzip packed."""
+_Distinct = TypeVar("_Distinct")
 _Parts = list[npt.NDArray[Any]]
+_PLACE: Final = ("start_ns", "end_ns", "process", "thread")
 
 
-class _Shapes(dict[tuple[int, ...], int]):
-    """Numbers the ways of launching kernels, which are few: most events have none."""
+class _Codes(dict[_Distinct, int]):
+    """Numbers what is distinct in the order in which it appears."""
 
-    def __init__(self) -> None:
-        super().__init__({NO_SHAPE: 0})
-        self.parts: _Parts = []
-        self._as_written: dict[Any, int] = {}
-
-    def __missing__(self, shape: tuple[int, ...]) -> int:
-        code = self[shape] = len(self)
+    def __missing__(self, value: _Distinct) -> int:
+        code = self[value] = len(self)
         return code
 
-    def add(self, arguments: Sequence[Arguments]) -> None:
-        """Add events with these arguments."""
-        codes = [0 if each.grid is None else self._code(each) for each in arguments]
-        self.parts.append(np.array(codes, np.int32))
-
-    def _code(self, each: Arguments) -> int:
-        try:
-            sizes = tuple(each.grid), tuple(each.block)
-            key = each.context, *sizes, each.registers, each.shared_bytes
-            code = self._as_written.get(key)
-        except TypeError:  # no lists, or lists of lists
-            return self[each.shape]
-        if code is None:
-            code = self._as_written[key] = self[each.shape]
-        return code
-
-    def rows(self) -> npt.NDArray[np.int64]:
-        """Return a row for each event."""
-        codes = np.concatenate(self.parts) if self.parts else np.empty(0, np.int32)
-        rows: npt.NDArray[np.int64] = np.array(list(self), np.int64)[codes]
-        return rows
-
-
-class _Kinds(dict[tuple[Any, Any, Any], int]):
-    """Numbers phase, category and name together: few are distinct, so that each is judged once.
-
-    ``is_kept`` has an element for each: whether its events become rows.
-    """
-
-    def __init__(self, keep: Callable[[Event], bool] | None, phases: frozenset[str]) -> None:
-        super().__init__()
-        self._keep = keep
-        self._phases = phases
-        self.is_kept: list[bool] = []
-
-    def __missing__(self, kind: tuple[Any, Any, Any]) -> int:
-        code = self[kind] = len(self)
-        phase, category, name = kind
-        is_row = phase in self._phases
-        if is_row and self._keep is not None:
-            is_row = self._keep(Event(ph=phase, cat=category, name=name))
-        self.is_kept.append(is_row)
-        return code
-
-    def of(self, events: Sequence[Event]) -> npt.NDArray[np.int64]:
-        """Return the number of each event's kind."""
-        return np.fromiter(map(self.__getitem__, map(_KIND, events)), np.int64, len(events))
-
-    def categories_and_names(self, parts: _Parts) -> tuple[pd.Categorical, pd.Categorical]:
-        """Return the categories and the names of the events whose kinds are in ``parts``."""
-        used, firsts, codes = np.unique(_joined(parts), return_index=True, return_inverse=True)
-        kinds = list(self)
-        in_order = np.argsort(firsts, kind="stable")
-        categories, names = _Codes(), _Codes()
-        of_kinds = np.empty((2, len(used)), np.int64)
-        for place in in_order.tolist():
-            _, category, name = kinds[used[place]]
-            of_kinds[:, place] = categories[category or ""], names[str(name)]
-        category_codes, name_codes = of_kinds[:, codes]
-        return categories.categorical([category_codes]), names.categorical([name_codes])
-
-
-_KIND: Final = attrgetter("ph", "cat", "name")
-_ARGUMENTS: Final = attrgetter("arguments")
-_COMPLETE: Final = "X"
-_PLACE: Final = ("start", "end", "process", "thread", "kind")
+    def of(self, values: Sequence[_Distinct]) -> npt.NDArray[np.int32]:
+        """Return the number of each value."""
+        return np.array([self[value] for value in values], np.int32)
 
 
 @dataclass(slots=True)
-class _Columns:
-    kinds: _Kinds
-    shapes: _Shapes | None = None
+class _Joined:
+    """The columns of all runs, one after another; what is distinct is numbered once for all."""
+
+    with_shapes: bool
+    kinds: _Codes[Kind] = field(default_factory=lambda: _Codes({}))
+    texts: _Codes[str] = field(default_factory=lambda: _Codes({"": 0}))
+    shapes: _Codes[tuple[int, ...]] = field(default_factory=lambda: _Codes({NO_SHAPE: 0}))
     has_shapes: bool = False
     place: dict[str, _Parts] = field(default_factory=lambda: {name: [] for name in _PLACE})
+    kind: _Parts = field(default_factory=list)
+    shape: _Parts = field(default_factory=list)
     numbers: dict[str, _Parts] = field(
         default_factory=lambda: {name: [] for name in NUMBER_ARGUMENTS}
     )
-    texts: dict[str, _Parts] = field(default_factory=lambda: {name: [] for name in TEXT_ARGUMENTS})
-    text_codes: _Codes = field(default_factory=lambda: _Codes({"": 0}))
+    text: dict[str, _Parts] = field(default_factory=lambda: {name: [] for name in TEXT_ARGUMENTS})
     process_names: dict[int, str] = field(default_factory=dict)
     thread_names: dict[tuple[int, int], str] = field(default_factory=dict)
     left_out: int = 0
 
-    def add(self, batch: Batch) -> None:
-        events = batch.events
-        kinds = self.kinds.of(events)
-        self._add_names([event for event in events if event.ph == "M"])
-        rows = np.flatnonzero(np.array(self.kinds.is_kept, np.bool_)[kinds])
-        rows = self._timed(batch, rows)
-        if not len(rows):
+    def add(self, run: Columns) -> None:
+        """Add the rows of the next run."""
+        self.process_names |= run.process_names
+        self.thread_names |= run.thread_names
+        self.left_out += run.left_out
+        if not len(run):
             return
-        self._add_rows(events if len(rows) == len(events) else [events[i] for i in rows.tolist()])
-        starts = batch.start_ns[rows]
-        self.place["kind"].append(kinds[rows])
-        self.place["start"].append(starts)
-        self.place["end"].append(starts + np.maximum(batch.duration_ns[rows], 0))
-
-    def _timed(self, batch: Batch, rows: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
-        """Return those of ``rows`` that have a time, and a length unless they are instants."""
-        starts, lengths = batch.start_ns[rows], batch.duration_ns[rows]
-        is_timed = (starts != NO_TIME) & (lengths >= 0)
-        if is_timed.all():
-            return rows
-        is_instant = np.array([batch.events[index].ph != _COMPLETE for index in rows.tolist()])
-        is_timed |= (starts != NO_TIME) & is_instant
-        self.left_out += int((~is_timed).sum())
-        timed: npt.NDArray[np.int64] = rows[is_timed]
-        return timed
-
-    def _add_rows(self, events: Sequence[Event]) -> None:
-        self.place["process"].append(_wholes([event.pid for event in events]))
-        self.place["thread"].append(_wholes([event.tid for event in events]))
-        arguments = list(map(_ARGUMENTS, events))
-        self.has_shapes = self.has_shapes or any(each.grid is not None for each in arguments)
-        if self.shapes is not None:
-            self.shapes.add(arguments)
-        for name, attribute in NUMBER_ARGUMENTS.items():
-            self.numbers[name].append(_numbers(list(map(attrgetter(attribute), arguments))))
-        for name, attribute in TEXT_ARGUMENTS.items():
-            self.texts[name].append(self._text_codes(list(map(attrgetter(attribute), arguments))))
-
-    def _text_codes(self, values: list[Any]) -> npt.NDArray[np.int64]:
-        if values.count("") == len(values):
-            return np.broadcast_to(np.int64(0), len(values))
-        codes = [self.text_codes[str(value)] if value else 0 for value in values]
-        return _compact(np.array(codes, np.int64))
-
-    def _add_names(self, events: Sequence[Event]) -> None:
-        for event in events:
-            process = whole(event.pid)
-            text = mend_text(str(event.arguments.name or ""))
-            if event.name == "process_name":
-                self.process_names[process] = text
-            elif event.name == "thread_name":
-                self.thread_names[process, whole(event.tid)] = text
+        self.has_shapes |= run.has_shapes
+        for name, parts in self.place.items():
+            parts.append(getattr(run, name))
+        self.kind.append(self.kinds.of(run.kinds)[run.kind])
+        if run.shape is not None:
+            self.shape.append(self.shapes.of(run.distinct_shapes)[run.shape])
+        absent = np.broadcast_to(np.int64(ABSENT), len(run))
+        for name, parts in self.numbers.items():
+            parts.append(run.numbers.get(name, absent))
+        text_codes, no_text = self.texts.of(run.distinct_texts), np.broadcast_to(_NO_TEXT, len(run))
+        for name, parts in self.text.items():
+            codes = run.texts.get(name)
+            parts.append(no_text if codes is None else text_codes[codes])
 
     def finish(self, stream: JsonArrayStream, *, is_damaged: bool) -> KinetoEvents:
-        place = {name: _joined(self.place[name]) for name in _PLACE[:4]}
-        category, name_of_each = self.kinds.categories_and_names(self.place["kind"])
-        numbers = {name: _joined(parts) for name, parts in self.numbers.items()}
-        texts = {name: self.text_codes.categorical(parts) for name, parts in self.texts.items()}
+        category, name_of_each = _categories_and_names(
+            self.kinds, _concatenated(self.kind, np.int32)
+        )
+        place = {name: _concatenated(parts) for name, parts in self.place.items()}
+        numbers = {name: _concatenated(parts) for name, parts in self.numbers.items()}
+        texts = {
+            name: _categorical(self.texts, _concatenated(parts, np.int32))
+            for name, parts in self.text.items()
+        }
         return KinetoEvents(
             base_time_ns=max(0, whole(stream.header.get("baseTimeNanoseconds", 0))),
-            start_ns=place["start"],
-            end_ns=place["end"],
-            process=place["process"],
-            thread=place["thread"],
+            **place,
             category=category,
             name=name_of_each,
             arguments={**numbers, **texts},
@@ -302,38 +213,45 @@ class _Columns:
             has_array=stream.has_array,
             is_damaged=is_damaged,
             left_out=self.left_out,
-            shapes=None if self.shapes is None else self.shapes.rows(),
+            shapes=self._shapes() if self.with_shapes else None,
             has_shapes=self.has_shapes,
         )
 
-
-def _numbers(values: list[Any]) -> npt.NDArray[np.int64]:
-    """Return the whole numbers in the values of an argument, which most events have not."""
-    if values.count(ABSENT) == len(values):
-        return np.broadcast_to(np.int64(ABSENT), len(values))
-    return _compact(_wholes(values))
+    def _shapes(self) -> npt.NDArray[np.int64]:
+        codes = _concatenated(self.shape, np.int32)
+        rows: npt.NDArray[np.int64] = np.array(list(self.shapes), np.int64)[codes]
+        return rows
 
 
-def _wholes(values: Sequence[Any]) -> npt.NDArray[np.int64]:
-    if set(map(type, values)) == {int}:
-        try:
-            return np.array(values, np.int64)
-        except OverflowError:
-            pass
-    return np.array([whole(value) for value in values], np.int64)
+def _categorical(distinct: Iterable[str], codes: npt.NDArray[Any]) -> pd.Categorical:
+    """Return the texts whose numbers the ``codes`` are."""
+    texts = [mend_text(text) for text in distinct]
+    mended = list(dict.fromkeys(texts))
+    if len(mended) < len(texts):
+        place = {text: code for code, text in enumerate(mended)}
+        codes = np.array([place[text] for text in texts], np.int32)[codes]
+    return pd.Categorical.from_codes(codes, pd.Index(mended, dtype=object))
 
 
-def _compact(values: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
-    """Return the values, of a single number where they are all the same: most are absent."""
-    same = bool((values == values[0]).all())
-    return np.broadcast_to(values[0], len(values)) if same else values
+def _categories_and_names(
+    kinds: Iterable[Kind], codes: npt.NDArray[Any]
+) -> tuple[pd.Categorical, pd.Categorical]:
+    """Return the categories and the names of the events whose numbers of kinds are ``codes``."""
+    categories, names = _Codes[str](), _Codes[str]()
+    of_kinds = np.array(
+        [(categories[category or ""], names[str(name)]) for _, category, name in kinds], np.int32
+    ).reshape(-1, 2)
+    category_codes, name_codes = (of_kinds[:, place][codes] for place in (0, 1))
+    return _categorical(categories, category_codes), _categorical(names, name_codes)
 
 
-def _joined(parts: Sequence[npt.NDArray[np.int64]]) -> npt.NDArray[np.int64]:
-    parts = [part for part in parts if len(part)]
+def _concatenated(parts: _Parts, dtype: type[np.generic] = np.int64) -> npt.NDArray[Any]:
+    """Return the parts one after another, which are taken; of one value for all no copy."""
     if not parts:
-        return np.empty(0, np.int64)
+        return np.empty(0, dtype)
     firsts = {int(part[0]) for part in parts}
     if len(firsts) == 1 and all(part.strides == (0,) for part in parts):
-        return np.broadcast_to(parts[0][0], sum(map(len, parts)))
-    return np.concatenate(parts).astype(np.int64, copy=False)
+        return np.broadcast_to(dtype(firsts.pop()), sum(map(len, parts)))
+    column: npt.NDArray[Any] = np.concatenate(parts, dtype=dtype)
+    parts.clear()
+    return column

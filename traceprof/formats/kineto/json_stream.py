@@ -16,14 +16,19 @@ from __future__ import annotations
 import json
 import re
 from codecs import BOM_UTF8
+from collections import deque
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any, Final, Protocol, TypeVar
+
+from traceprof.formats.kineto.parsers import Parsers, Run
 
 __all__ = ["ByteSource", "JsonArrayStream", "TooDeepError", "mend_text"]
 
 _WINDOW_BYTES: Final = 1 << 16
 _GUESSES: Final = 8
+_WRONG_GUESSES: Final = 8
+"""So often a document is read ahead again."""
 _LONGEST_WORD: Final = len("-Infinity") + len("\\u0000\\u0000")
 _SPACE: Final = re.compile(rb"[ \t\r\n,]*")
 _BOUNDARY: Final = re.compile(rb"\}[ \t\r\n]*,[ \t\r\n]*\{")
@@ -73,7 +78,7 @@ class JsonArrayStream:
 
     file: ByteSource
     key: str
-    chunk_bytes: int = 1 << 23
+    chunk_bytes: int = 1 << 20
     header: dict[str, Any] = field(default_factory=dict)
     has_array: bool = False
     is_complete: bool = False
@@ -89,26 +94,30 @@ class JsonArrayStream:
         for batch in self.batches(lambda _: None):
             yield from batch
 
-    def batches(self, parse: Callable[[bytes], _Batch | None]) -> Iterator[_Batch | list[Any]]:
+    def batches(
+        self, parse: Callable[[bytes], _Batch | None], parsers: Parsers[_Batch] | None = None
+    ) -> Iterator[_Batch | list[Any]]:
         """Yield the items in runs: what ``parse`` makes of many, or a plain list.
 
         ``parse`` gets the text of a JSON array and returns None where it is not one that it can
-        read; its items then come as `json` reads them.
+        read; its items then come as `json` reads them. ``parsers`` parse several runs at a time.
         """
         try:
-            yield from self._document(parse)
+            yield from self._document(parse, parsers)
             self.is_complete = True
         except _CutOffError:
             return
 
-    def _document(self, parse: Callable[[bytes], _Batch | None]) -> Iterator[_Batch | list[Any]]:
+    def _document(
+        self, parse: Callable[[bytes], _Batch | None], parsers: Parsers[_Batch] | None
+    ) -> Iterator[_Batch | list[Any]]:
         self._fill(len(BOM_UTF8))
         if self._buffer.startswith(BOM_UTF8):
             self._position = len(BOM_UTF8)
         opening = self._peek()
         self._position += 1
         if opening == b"[":
-            yield from self._items(parse)
+            yield from self._items(parse, parsers)
             return
         if opening != b"{":
             raise _CutOffError
@@ -120,14 +129,24 @@ class JsonArrayStream:
             self._position += 1
             if key == self.key and self._peek() == b"[":
                 self._position += 1
-                yield from self._items(parse)
+                yield from self._items(parse, parsers)
             else:
                 self.header[str(key)] = self._value()
                 self.header_texts.append((key_text, self.text))
 
-    def _items(self, parse: Callable[[bytes], _Batch | None]) -> Iterator[_Batch | list[Any]]:
+    def _items(
+        self, parse: Callable[[bytes], _Batch | None], parsers: Parsers[_Batch] | None
+    ) -> Iterator[_Batch | list[Any]]:
         self.has_array = True
+        n_left = _WRONG_GUESSES
+        if parsers is not None:
+            parsers.start()
         while self._peek() != b"]":
+            if parsers is not None and n_left:
+                n_left -= 1
+                yield from self._runs_ahead(parsers)
+                if self._peek() == b"]":
+                    break
             self._fill(self.chunk_bytes)
             batch = self._run_of_items(parse)
             if batch is not None:
@@ -136,35 +155,72 @@ class JsonArrayStream:
                 yield from self._one_by_one(self.chunk_bytes // 4)
         self._position += 1
 
+    def _runs_ahead(self, parsers: Parsers[_Batch]) -> Iterator[_Batch]:
+        """Yield runs, which are guessed ahead of their judgement, until a guess is wrong."""
+        given: deque[tuple[Run[_Batch], bytes]] = deque()
+        while True:
+            is_first_parsed = bool(given) and parsers.is_parsed(given[0][0])
+            if not is_first_parsed and len(given) < parsers.n_waiting:
+                boundary = self._guess_ahead()
+                if boundary is not None:
+                    run = Run[_Batch](self._array_up_to(boundary))
+                    given.append((run, self._buffer[boundary.start() + 1 : boundary.end() - 1]))
+                    self._position = boundary.end() - 1
+                    parsers.give(run)
+                    continue
+            if not given:
+                return
+            batch = parsers.take(given[0][0])
+            if batch is None:
+                texts = (run.text[1:-1] + between for run, between in given)
+                self._buffer = b"".join((*texts, self._buffer[self._position :]))
+                self._position = 0
+                return
+            given.popleft()
+            yield batch
+
+    def _guess_ahead(self) -> re.Match[bytes] | None:
+        """Return where a run of items may end, as is guessed first."""
+        try:
+            if self._peek() == b"]":
+                return None
+        except _CutOffError:
+            return None
+        self._fill(self.chunk_bytes)
+        return next(self._guesses(), None)
+
     def _run_of_items(self, parse: Callable[[bytes], _Batch | None]) -> _Batch | None:
         for boundary in self._guesses():
-            run = self._buffer[self._position : boundary.start() + 1]
-            batch = parse(b"[%b]" % run)
+            batch = parse(self._array_up_to(boundary))
             if batch is not None:
                 self._position = boundary.end() - 1
                 return batch
         return None
+
+    def _array_up_to(self, boundary: re.Match[bytes]) -> bytes:
+        run = memoryview(self._buffer)[self._position : boundary.start() + 1]
+        return b"".join((b"[", run, b"]"))
 
     def _guesses(self) -> Iterator[re.Match[bytes]]:
         """Yield what may stand between two items, the last first.
 
         Behind the last item there may be more of the document, with lists of its own.
         """
-        n_bytes = len(self._buffer) - self._position
-        tail = max(self._position, len(self._buffer) - _WINDOW_BYTES)
-        yield from reversed(list(_BOUNDARY.finditer(self._buffer, tail))[-_GUESSES:])
+        n_bytes = min(len(self._buffer) - self._position, self.chunk_bytes)
+        end = self._position + n_bytes
+        tail = max(self._position, end - _WINDOW_BYTES)
+        yield from reversed(list(_BOUNDARY.finditer(self._buffer, tail, end))[-_GUESSES:])
         for quarters in (3, 2, 1):
-            found = _BOUNDARY.search(self._buffer, self._position + n_bytes * quarters // 4)
+            found = _BOUNDARY.search(self._buffer, self._position + n_bytes * quarters // 4, end)
             if found:
                 yield found
 
     def _one_by_one(self, n_bytes: int) -> Iterator[list[Any]]:
         """Yield items until about ``n_bytes`` are read or the array ends."""
-        before = len(self._buffer) - self._position
-        while self._peek() != b"]":
+        n_read = 0
+        while self._peek() != b"]" and n_read <= n_bytes:
             yield [self._value()]
-            if before - (len(self._buffer) - self._position) > n_bytes:
-                return
+            n_read += len(self.text)
 
     def _peek(self) -> bytes:
         """Return the next byte that is not space or a comma, without taking it."""

@@ -17,145 +17,38 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
+from traceprof.formats.kineto.arguments import (
+    ATTRIBUTES,
+    LONGEST_WHOLE,
+    NO_ARGUMENTS,
+    Arguments,
+    Number,
+)
 from traceprof.model.tables import ABSENT
 
-__all__ = [
-    "NO_SHAPE",
-    "NO_TIME",
-    "NUMBER_ARGUMENTS",
-    "SHAPE",
-    "TEXT_ARGUMENTS",
-    "Arguments",
-    "Batch",
-    "Event",
-    "batch_of_items",
-    "exact_ns",
-    "parse_batch",
-    "whole",
-]
+__all__ = ["NO_TIME", "Batch", "Event", "batch_of_items", "exact_ns", "parse_batch"]
 
-NUMBER_ARGUMENTS: Final[Mapping[str, str]] = {
-    "External id": "external_id",
-    "correlation": "correlation",
-    "device": "device",
-    "stream": "stream",
-    "context": "context",
-    "bytes": "n_bytes",
-    "graph node id": "graph_node",
-    "wait_on_stream": "wait_on_stream",
-    "Group size": "group_size",
-    "In msg nelems": "in_elements",
-    "Out msg nelems": "out_elements",
-    "Seq": "sequence",
-    "Rank": "group_rank",
-    "Src Rank": "source_rank",
-    "Dst Rank": "target_rank",
-    "fromDevice": "from_device",
-    "toDevice": "to_device",
-    "Total Allocated": "allocated",
-    "Total Reserved": "reserved",
-    "Device Id": "memory_device",
-    "Device Type": "memory_device_type",
-}
-TEXT_ARGUMENTS: Final[Mapping[str, str]] = {
-    "Collective name": "collective",
-    "dtype": "dtype",
-    "Process Group Name": "group_name",
-    "Process Group Description": "group_description",
-    "Process Group Ranks": "group_ranks",
-    "kind": "kind",
-}
-SHAPE: Final = (
-    "context",
-    *(f"{of}_{axis}" for of in ("grid", "block") for axis in "xyz"),
-    "registers",
-    "shared_bytes",
-)
-"""How a kernel was launched: whole numbers, `ABSENT` where not known."""
-NO_SHAPE: Final = (ABSENT,) * len(SHAPE)
 NO_TIME: Final = int(np.iinfo(np.int64).min)
 """Stands for a time that is not there, no number, or beyond all clocks."""
 
 _EXACT_BELOW_US: Final = float(1 << 43)
 _REPRESENTABLE_US: Final = 4e15  # the year 2096; twice it still fits 64 bits of ns
 _REPRESENTABLE_NS: Final = int(_REPRESENTABLE_US) * 1000
-_INT64: Final = np.iinfo(np.int64)
-_LONGEST_WHOLE: Final = 400  # digits: far more than fit 64 bits, fewer than Python refuses
-
-_Number = int | float | str | bool | None
-
-
-def _named(name: str, default: Any = ABSENT) -> Any:
-    return msgspec.field(default=default, name=name)
-
-
-class Arguments(msgspec.Struct, gc=False):
-    """What is taken of an event's ``args``; numbers may be texts."""
-
-    external_id: _Number = _named("External id")
-    correlation: _Number = ABSENT
-    device: _Number = ABSENT
-    stream: _Number = ABSENT
-    context: _Number = ABSENT
-    n_bytes: _Number = _named("bytes")
-    graph_node: _Number = _named("graph node id")
-    wait_on_stream: _Number = ABSENT
-    group_size: _Number = _named("Group size")
-    in_elements: _Number = _named("In msg nelems")
-    out_elements: _Number = _named("Out msg nelems")
-    sequence: _Number = _named("Seq")
-    group_rank: _Number = _named("Rank")
-    source_rank: _Number = _named("Src Rank")
-    target_rank: _Number = _named("Dst Rank")
-    from_device: _Number = _named("fromDevice")
-    to_device: _Number = _named("toDevice")
-    allocated: _Number = _named("Total Allocated")
-    reserved: _Number = _named("Total Reserved")
-    memory_device: _Number = _named("Device Id")
-    memory_device_type: _Number = _named("Device Type")
-    collective: Any = _named("Collective name", "")
-    dtype: Any = ""
-    group_name: Any = _named("Process Group Name", "")
-    group_description: Any = _named("Process Group Description", "")
-    group_ranks: Any = _named("Process Group Ranks", "")
-    kind: Any = ""
-    name: Any = ""
-    grid: Any = None
-    block: Any = None
-    registers: _Number = _named("registers per thread")
-    shared_bytes: _Number = _named("shared memory")
-
-    @property
-    def shape(self) -> tuple[int, ...]:
-        """How a kernel was launched, as `SHAPE` says; `NO_SHAPE` where the event does not."""
-        if self.grid is None:
-            return NO_SHAPE
-        return (
-            whole(self.context),
-            *_three(self.grid),
-            *_three(self.block),
-            whole(self.registers),
-            whole(self.shared_bytes),
-        )
-
-
-_NO_ARGUMENTS: Final = Arguments()
-_ATTRIBUTES: Final = {field.encode_name: field.name for field in msgspec.structs.fields(Arguments)}
 
 
 class _Common(msgspec.Struct, gc=False):
     ph: str = ""
     cat: str | None = ""
     name: str | int | float | None = ""
-    pid: _Number = ABSENT
-    tid: _Number = ABSENT
+    pid: Number = ABSENT
+    tid: Number = ABSENT
     id: Any = ABSENT
     args: Arguments | None = None
 
     @property
     def arguments(self) -> Arguments:
         """The arguments; all absent where the event has none."""
-        return self.args or _NO_ARGUMENTS
+        return self.args or NO_ARGUMENTS
 
 
 class Event(_Common, gc=False):
@@ -246,8 +139,8 @@ def _event_of(item: Mapping[str, Any]) -> Event:
     given = item.get("args")
     given = given if isinstance(given, dict) else {}
     arguments = Arguments()
-    for key in given.keys() & _ATTRIBUTES.keys():
-        setattr(arguments, _ATTRIBUTES[key], given[key])
+    for key in given.keys() & ATTRIBUTES.keys():
+        setattr(arguments, ATTRIBUTES[key], given[key])
     return Event(
         ph=str(item.get("ph", "")),
         cat=str(item.get("cat", "")),
@@ -271,30 +164,10 @@ def exact_ns(microseconds: Any) -> int | None:
     sign, digits = (-1, microseconds[1:]) if microseconds[:1] == "-" else (1, microseconds)
     full, _, fraction = digits.partition(".")
     if full.isdecimal() and (fraction.isdecimal() or not fraction):
-        if len(full) > _LONGEST_WHOLE:
+        if len(full) > LONGEST_WHOLE:
             return sign * _REPRESENTABLE_NS
         return sign * (int(full) * 1000 + int(fraction[:3].ljust(3, "0")))
     try:
         return round(float(microseconds) * 1000)
     except (ValueError, OverflowError):
         return None
-
-
-def whole(value: Any) -> int:
-    """Return the whole number in a JSON value; `ABSENT` where there is none that fits 64 bits."""
-    if isinstance(value, str):
-        text = value.removeprefix("-")
-        is_whole = text.isascii() and text.isdecimal() and len(text) <= _LONGEST_WHOLE
-        value = int(value) if is_whole else ABSENT
-    if isinstance(value, float) and value.is_integer():
-        value = int(value)
-    if not isinstance(value, int) or not _INT64.min <= value <= _INT64.max:
-        return ABSENT
-    return int(value)
-
-
-def _three(sizes: Any) -> tuple[int, int, int]:
-    if not isinstance(sizes, list) or len(sizes) != len("xyz"):
-        return (ABSENT, ABSENT, ABSENT)
-    x, y, z = map(whole, sizes)
-    return (x, y, z)

@@ -43,16 +43,17 @@ class Rows:
 
     def where(self, chosen: npt.NDArray[np.bool_]) -> Rows:
         """Return the rows that are chosen."""
+        places = np.flatnonzero(chosen)  # few: quicker than to ask every row for every column
         return Rows(
-            self.start_ns[chosen],
-            self.end_ns[chosen],
-            self.process[chosen],
-            self.thread[chosen],
-            self.category[chosen],
-            self.name[chosen].remove_unused_categories(),
-            {name: _of_some(values, chosen) for name, values in self.arguments.items()},
+            self.start_ns[places],
+            self.end_ns[places],
+            self.process[places],
+            self.thread[places],
+            self.category[places],
+            self.name[places].remove_unused_categories(),
+            {name: _of_some(values, places) for name, values in self.arguments.items()},
             self.host_process,
-            None if self.shapes is None else self.shapes[chosen],
+            None if self.shapes is None else self.shapes[places],
         )
 
     def number(self, argument: str) -> npt.NDArray[np.int64]:
@@ -71,11 +72,11 @@ class Rows:
         return told[self.name.codes] if len(told) else np.zeros(len(self), np.bool_)
 
 
-def _of_some(values: Any, chosen: npt.NDArray[np.bool_]) -> Any:
-    """Return the chosen values; of a single value for all (an argument that is absent) no copy."""
+def _of_some(values: Any, places: npt.NDArray[np.intp]) -> Any:
+    """Return some values; of a single value for all (an argument that is absent) no copy."""
     if isinstance(values, np.ndarray) and values.strides == (0,):
-        return np.broadcast_to(values[:1], int(np.count_nonzero(chosen)))
-    return values[chosen]
+        return np.broadcast_to(values[:1], len(places))
+    return values[places]
 
 
 def all_rows(events: KinetoEvents, zero_ns: int, host_categories: tuple[str, ...]) -> Rows:

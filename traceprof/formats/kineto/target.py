@@ -9,8 +9,8 @@ from typing import Any, Final
 import numpy as np
 import pandas as pd
 
+from traceprof.formats.kineto.arguments import whole
 from traceprof.formats.kineto.events import KinetoEvents
-from traceprof.formats.kineto.parse import whole
 from traceprof.model.tables import ABSENT, make_table
 from traceprof.model.trace import TraceInfo
 

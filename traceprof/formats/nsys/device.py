@@ -41,6 +41,7 @@ __all__ = [
     "read_copies",
     "read_kernel_shapes",
     "read_kernels",
+    "read_kernels_and_shapes",
     "read_syncs",
 ]
 
@@ -48,6 +49,8 @@ _INTEGER: Final = ColumnType.INTEGER
 _WHERE: Final = dict.fromkeys(
     ("start", "end", "deviceId", "streamId", "correlationId", "globalPid"), _INTEGER
 )
+_OPTIONAL: Final = ("graphNodeId",)
+_OF_KERNELS: Final = {"demangledName": _INTEGER, **dict.fromkeys(_OPTIONAL, _INTEGER)}
 KERNELS: Final = "CUPTI_ACTIVITY_KIND_KERNEL"
 GRAPHS: Final = "CUPTI_ACTIVITY_KIND_GRAPH_TRACE"
 COPIES: Final = "CUPTI_ACTIVITY_KIND_MEMCPY"
@@ -68,24 +71,9 @@ def read_kernels(
     parts = []
     if KERNELS in database.tables:
         raw = database.read_columns(
-            KERNELS,
-            {**_WHERE, "demangledName": _INTEGER, "graphNodeId": _INTEGER},
-            window,
-            optional=("graphNodeId",),
-            where=where or None,
+            KERNELS, {**_WHERE, **_OF_KERNELS}, window, optional=_OPTIONAL, where=where or None
         )
-        names = named(database, raw["demangledName"])
-        parts.append(
-            make_table(
-                "kernels",
-                {
-                    **_common(raw),
-                    "name": names,
-                    "activity": classify(names, rules),
-                    "graph_node": known(raw["graphNodeId"]),
-                },
-            )
-        )
+        parts.append(_kernels(database, rules, raw))
     if GRAPHS in database.tables and not where:
         raw = database.read_columns(GRAPHS, {**_WHERE, "graphId": _INTEGER}, window)
         distinct, place = np.unique(raw["graphId"], return_inverse=True)
@@ -93,6 +81,42 @@ def read_kernels(
         activity = categorical(np.zeros(len(names), np.int64), [Activity.CUDA_GRAPH.value])
         parts.append(make_table("kernels", {**_common(raw), "name": names, "activity": activity}))
     return stack("kernels", parts)
+
+
+def read_kernels_and_shapes(
+    database: Database, rules: Sequence[Rule], window: TimeWindow | None = None
+) -> tuple[pd.DataFrame, pd.DataFrame]:
+    """Return the kernels and how they were launched, as the two readers do, in one pass."""
+    if not has_kernel_shapes(database) or GRAPHS in database.tables:
+        return read_kernels(database, rules, window), read_kernel_shapes(database, window)
+    wanted = dict.fromkeys(KERNEL_SHAPE.values(), _INTEGER)
+    raw = database.read_columns(
+        KERNELS,
+        {**_WHERE, **_OF_KERNELS, **wanted},
+        window,
+        optional=(*_OPTIONAL, *wanted),
+    )
+    shapes = {source: raw.pop(source) for source in wanted}
+    kernels = _kernels(database, rules, raw)
+    return kernels, _shapes({**{name: raw[name] for name in _WHERE}, **shapes})
+
+
+def _kernels(database: Database, rules: Sequence[Rule], raw: Mapping[str, Column]) -> pd.DataFrame:
+    names = named(database, raw["demangledName"])
+    return make_table(
+        "kernels",
+        {
+            **_common(raw),
+            "name": names,
+            "activity": classify(names, rules),
+            "graph_node": known(raw["graphNodeId"]),
+        },
+    )
+
+
+def _shapes(raw: Mapping[str, Column]) -> pd.DataFrame:
+    shape = {column: known(raw[source]) for column, source in KERNEL_SHAPE.items()}
+    return make_table("kernel_shapes", {**_common(raw), **with_shared_bytes(shape)})
 
 
 def has_kernel_shapes(database: Database) -> bool:
@@ -106,8 +130,7 @@ def read_kernel_shapes(database: Database, window: TimeWindow | None = None) -> 
     if has_kernel_shapes(database):
         wanted = dict.fromkeys(KERNEL_SHAPE.values(), _INTEGER)
         raw = database.read_columns(KERNELS, {**_WHERE, **wanted}, window, optional=tuple(wanted))
-        shape = {column: known(raw[source]) for column, source in KERNEL_SHAPE.items()}
-        parts.append(make_table("kernel_shapes", {**_common(raw), **with_shared_bytes(shape)}))
+        parts.append(_shapes(raw))
         if GRAPHS in database.tables:
             raw = database.read_columns(GRAPHS, _WHERE, window)
             parts.append(make_table("kernel_shapes", _common(raw)))

@@ -117,6 +117,8 @@ def _payloads(values: Any) -> dict[str, Any]:
     """Return the payload columns: whole numbers apart from the others, as NVTX has them."""
     is_known = ~np.isnan(values)
     is_whole = is_known & (np.abs(values) < 2.0**63) & (np.floor(values) == values)
+    if is_whole.all():
+        return {"int64Value": values.astype(np.int64)}
     whole = np.full(len(values), None, object)
     whole[is_whole] = values[is_whole].astype(np.int64)
     return {"int64Value": whole, "doubleValue": np.where(is_known & ~is_whole, values, np.nan)}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sqlite3
 from collections import Counter
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,7 +23,7 @@ _SESSION: Final = "SELECT utcEpochNs FROM TARGET_INFO_SESSION_START_TIME"
 _DOMAINS: Final = """
     SELECT globalTid >> 24, domainId FROM NVTX_EVENTS WHERE eventType = 75 AND text = 'traceprof'"""
 _COUNTS: Final = """
-    SELECT globalTid >> 24 AS process, domainId, count(*) FROM NVTX_EVENTS
+    SELECT globalTid >> 24 AS process, domainId, count(*), max(start) FROM NVTX_EVENTS
     WHERE eventType IN (59, 60) GROUP BY process, domainId"""
 _REMOVE: Final = """
     DELETE FROM NVTX_EVENTS
@@ -39,11 +39,13 @@ class OwnEvents:
         epoch_ns: the start of the session in ns since 1970; 0 where it is not known.
         clock_marks: pairs (time on the export's clock, ns since 1970), in the order of time.
         n_ranges: process → number of its ranges, 0 for any other.
+        last_ns: process → start of its last range, on the export's clock.
     """
 
     epoch_ns: int
     clock_marks: Sequence[tuple[int, int]]
     n_ranges: Counter[int]
+    last_ns: Mapping[int, int]
 
 
 def read_own_events(database: Path) -> OwnEvents:
@@ -58,10 +60,12 @@ def read_own_events(database: Path) -> OwnEvents:
         domains = set(_rows(connection, "NVTX_EVENTS", _DOMAINS))
         counts = _rows(connection, "NVTX_EVENTS", _COUNTS)
     n_ranges: Counter[int] = Counter()
-    for process, domain, count in counts:
+    last_ns: dict[int, int] = {}
+    for process, domain, count, last in counts:
         if (process, domain) in domains:
             n_ranges[process & _PID] += count
-    return OwnEvents(session[0][0] if session else 0, marks, n_ranges)
+            last_ns[process & _PID] = max(last, last_ns.get(process & _PID, last))
+    return OwnEvents(session[0][0] if session else 0, marks, n_ranges, last_ns)
 
 
 def remove_own_events(database: Path, processes: Collection[int]) -> None:

@@ -18,6 +18,7 @@ from traceprof.formats.nsys.device import (
     read_copies,
     read_kernel_shapes,
     read_kernels,
+    read_kernels_and_shapes,
     read_syncs,
 )
 from traceprof.formats.nsys.diagnostics import read_diagnostics
@@ -179,7 +180,7 @@ class _Reading:
             survey_of(database, {name: empty_table(name) for name in whole}, None).look()
         readers: Mapping[str, Callable[[], pd.DataFrame]] = {
             "kernels": lambda: self._kernels,
-            "kernel_shapes": lambda: read_kernel_shapes(database, window),
+            "kernel_shapes": lambda: self._kernels_and_shapes[1],
             "copies": lambda: self._copies,
             "api_calls": lambda: self._api_calls,
             "ranges": lambda: self._annotations.ranges,
@@ -197,7 +198,16 @@ class _Reading:
 
     @cached_property
     def _kernels(self) -> pd.DataFrame:
+        if self.options.needs("kernel_shapes"):
+            return self._kernels_and_shapes[0]
         return read_kernels(self.database, self.options.rules, self.options.window)
+
+    @cached_property
+    def _kernels_and_shapes(self) -> tuple[pd.DataFrame, pd.DataFrame]:
+        database, options = self.database, self.options
+        if not options.needs("kernels"):
+            return empty_table("kernels"), read_kernel_shapes(database, options.window)
+        return read_kernels_and_shapes(database, options.rules, options.window)
 
     @cached_property
     def _copies(self) -> pd.DataFrame:

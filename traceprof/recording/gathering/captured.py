@@ -91,14 +91,16 @@ class Captured:
         known = (one.started_ns for one in self.processes if one.pid == main)
         return next(known, None) or 0
 
-    def life_of(self, main: int) -> dict[str, Any]:
+    def life_of(self, main: int, seen_ns: int = 0) -> dict[str, Any]:
         """Return when the main process of a rank was started and ended, and how.
 
-        Of one that was killed the end is that of its last event.
+        Of one that was killed the end is that of its last event; ``seen_ns`` is the last of which
+        a profiler knows, 0 for none.
         """
         found: dict[str, Any] = {"pid": main}
         record = next((one for one in self.processes if one.pid == main), ProcessRecord(main))
         times = [part.last_ns for part in self.events if part.pid == main and part.last_ns]
+        times += [seen_ns] if seen_ns else []
         found["started_ns"] = record.started_ns
         found["ended_ns"] = record.ended_ns or max(times, default=None)
         found["ended"] = self._ended(record)

@@ -25,6 +25,7 @@ Clock = Callable[[np.ndarray], np.ndarray]
 
 
 _DOMAIN: Final = "traceprof"
+_KINDS: Final = pd.Index(["push_pop", "start_end"], dtype=object)
 _N_COLUMNS: Final = 6
 _EXTRA: Final = ("ranges", "marks", "collectives", "samples", "processes", "environment")
 _METRIC: Final = "metric:"
@@ -47,7 +48,8 @@ def make_spool_trace(
         facts: what is known of the machine and the software.
         epoch_ns: the wall clock at time 0 of the trace.
         host: where it was captured; by default here.
-        with_windows: whether windows of the profiler were asked for.
+        with_windows: whether windows of the profiler go in, where there are any: operators of which
+            none was looked at were not recorded.
     """
     host = host or socket.gethostname()
     tables: dict[str, pd.DataFrame] = {
@@ -58,7 +60,7 @@ def make_spool_trace(
         ),
     }
     recorded = set(_EXTRA)
-    if with_windows:
+    if with_windows and captured.windows:
         detail, detail_recorded = window_tables(captured.windows, to_trace_time)
         tables |= detail
         recorded |= detail_recorded
@@ -92,13 +94,22 @@ def _times(rows: Sequence[Any], place: int) -> np.ndarray:
     return np.array([row[place] for row in rows], np.int64)
 
 
-def _payloads(values: Sequence[Any]) -> list[float]:
-    return [float(value) if isinstance(value, int | float) else np.nan for value in values]
+def _payloads(values: Sequence[Any]) -> np.ndarray:
+    numbers = np.array(values)
+    if numbers.dtype.kind in "if":
+        return numbers.astype(np.float64)
+    return np.array(
+        [float(value) if isinstance(value, int | float) else np.nan for value in values]
+    )
 
 
 def _names(names: Sequence[Any]) -> pd.Categorical:
     codes, texts = pd.factorize(np.array(names, object))
     return pd.Categorical(pd.Index([storable(str(text)) for text in texts], dtype=object)[codes])
+
+
+def _domains(length: int) -> pd.Categorical:
+    return pd.Categorical.from_codes(np.zeros(length, np.int8), pd.Index([_DOMAIN], dtype=object))
 
 
 def _ranges(block: EventBlock, to_trace_time: Clock) -> pd.DataFrame:
@@ -110,10 +121,12 @@ def _ranges(block: EventBlock, to_trace_time: Clock) -> pd.DataFrame:
             "end_ns": to_trace_time(np.array(ends, np.int64)),
             "process": np.full(len(starts), block.pid),
             "thread": threads,
-            "domain": _names([_DOMAIN] * len(starts)),
+            "domain": _domains(len(starts)),
             "name": _names(names),
             "payload": _payloads(payloads),
-            "kind": np.where(np.array(kinds, object) == "s", "start_end", "push_pop"),
+            "kind": pd.Categorical.from_codes(
+                (np.array(kinds, object) == "s").astype(np.int8), _KINDS
+            ),
         },
     )
 
@@ -126,7 +139,7 @@ def _marks(block: EventBlock, to_trace_time: Clock) -> pd.DataFrame:
             "start_ns": to_trace_time(np.array(starts, np.int64)),
             "process": np.full(len(starts), block.pid),
             "thread": threads,
-            "domain": _names([_DOMAIN] * len(starts)),
+            "domain": _domains(len(starts)),
             "name": _names(names),
             "payload": _payloads(payloads),
         },

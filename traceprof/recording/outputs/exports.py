@@ -13,7 +13,7 @@ from typing import Final
 
 from traceprof.errors import RecordingError, TraceError, UsageError
 from traceprof.files import new_file
-from traceprof.formats.nsys.own_events import read_own_events, remove_own_events
+from traceprof.formats.nsys.own_events import OwnEvents, read_own_events, remove_own_events
 from traceprof.formats.nsys.split import copy_processes, remove_lone_overheads
 from traceprof.formats.nsys.writer import append_to_nsys
 from traceprof.recording.gathering.captured import Captured
@@ -44,8 +44,8 @@ def write_export(job: Job, database: Path, notes: list[str]) -> list[WrittenFile
         UsageError: nothing can be written.
         RecordingError: the export is damaged.
     """
-    clock, lost = _read_own_events(job, database, notes)
-    export = _Export(job, database, clock, lost)
+    own, lost = _read_own_events(job, database, notes)
+    export = _Export(job, database, own, lost)
     parts = parts_of(job)
     if len(parts) > 1:
         try:
@@ -56,8 +56,8 @@ def write_export(job: Job, database: Path, notes: list[str]) -> list[WrittenFile
     return [export.write_whole(parts[0])]
 
 
-def _read_own_events(job: Job, database: Path, notes: list[str]) -> tuple[ProfilerClock, list[int]]:
-    """Return the clock of the export, and the processes of which it has not all ranges.
+def _read_own_events(job: Job, database: Path, notes: list[str]) -> tuple[OwnEvents, list[int]]:
+    """Return what the export has of ours, and the processes of which it has not all ranges.
 
     What it has of theirs is removed: the spool has all of it.
     """
@@ -78,23 +78,24 @@ def _read_own_events(job: Job, database: Path, notes: list[str]) -> tuple[Profil
             remove_own_events(database, lost)
     except TraceError as error:
         raise RecordingError(str(error)) from error
-    return ProfilerClock(own.epoch_ns, own.clock_marks), lost
+    return own, lost
 
 
 class _Export:
     """An export of all processes of a node, and what the hooks captured of them."""
 
-    def __init__(self, job: Job, database: Path, clock: ProfilerClock, lost: Sequence[int]) -> None:
+    def __init__(self, job: Job, database: Path, own: OwnEvents, lost: Sequence[int]) -> None:
         self._job = job
         self._database = database
-        self._clock = clock
+        self._own = own
+        self._clock = ProfilerClock(own.epoch_ns, own.clock_marks)
         self._lost = lost
 
     def write_whole(self, part: Part) -> WrittenFile:
         """Publish the export itself."""
         ranks = self._append(self._job.captured, self._database)
         _publish(self._database, part.path)
-        return WrittenFile(part.path, ranks, main=part.main)
+        return WrittenFile(part.path, ranks, main=part.main, seen_ns=self._seen_ns(part))
 
     def write_apart(self, parts: Sequence[Part]) -> list[WrittenFile]:
         """Publish a file per part; none of them appears where one cannot be written."""
@@ -119,12 +120,17 @@ class _Export:
         n_events = copy_processes(self._database, path, part.processes, others=part.is_rest)
         if not part.is_rest:
             ranks = self._append(self._job.captured.of(part.processes), path)
-            return WrittenFile(part.path, ranks, main=part.main)
+            return WrittenFile(part.path, ranks, main=part.main, seen_ns=self._seen_ns(part))
         captured = self._job.captured
         rest = captured.of(frozenset(captured.pids()) - part.processes)
         if not n_events and rest.is_empty:
             return None
         return WrittenFile(part.path, self._append(rest, path), is_rest=True)
+
+    def _seen_ns(self, part: Part) -> int:
+        """Return when the profiler saw the rank of a part for the last time, 0 where it did not."""
+        at = None if part.main is None else self._own.last_ns.get(part.main)
+        return 0 if at is None else self._own.epoch_ns + at
 
     def _lacking(self, tables: EventTables) -> EventTables:
         """Return what the export lacks: ranges and marks only of processes that it has lost."""

@@ -126,7 +126,9 @@ def _write_manifest(job: Job, files: list[WrittenFile]) -> None:
 
 def _are_starts(job: Job, files: Sequence[WrittenFile]) -> bool:
     """Return whether processes of no rank are one program that was started again and again."""
-    lives = [job.captured.life_of(file.main) for file in files if file.main is not None]
+    lives = [
+        job.captured.life_of(file.main, file.seen_ns) for file in files if file.main is not None
+    ]
     if len(lives) < 2 or len(lives) < len(files) or any(file.ranks for file in files):
         return False
     lives.sort(key=lambda life: int(life.get("started_ns", 0)))
@@ -151,4 +153,4 @@ def _manifest_row(job: Job, file: WrittenFile) -> dict[str, object]:
         row["rank"] = file.ranks[0]
     elif file.ranks:
         row["ranks"] = list(file.ranks)
-    return row if file.main is None else row | job.captured.life_of(file.main)
+    return row if file.main is None else row | job.captured.life_of(file.main, file.seen_ns)

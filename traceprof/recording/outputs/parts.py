@@ -34,12 +34,17 @@ class Part:
 
 @dataclass(frozen=True, slots=True)
 class WrittenFile:
-    """One file of a recording, and the ranks that are in it (``main``: the process of the one)."""
+    """One file of a recording, and the ranks that are in it.
+
+    ``main`` is the process of the rank, where it is one; ``seen_ns`` when a profiler saw it for the
+    last time, in ns since 1970, 0 where none did.
+    """
 
     path: Path
     ranks: tuple[int, ...]
     is_rest: bool = False
     main: int | None = None
+    seen_ns: int = 0
 
 
 def parts_of(job: Job) -> list[Part]:

@@ -19,6 +19,7 @@ from traceprof.recording.spool import has_said_its_end
 __all__ = [
     "become_subreaper",
     "code_behind",
+    "code_left_by",
     "end_processes",
     "end_processes_with",
     "is_alive",
@@ -134,6 +135,20 @@ def is_alive(pid: int) -> bool:
     return state != "Z"
 
 
+def code_left_by(pid: int, launcher: str, program: Program, folder: Path) -> int | None:
+    """Return the exit code of ``pid``, which has ended, as it became our child.
+
+    If not, of its starter, a program called ``launcher``. None where neither has: then what
+    started them knows.
+    """
+    children = Path(f"/proc/{os.getpid()}/task").glob("*/children")
+    for child in (int(number) for one in children for number in one.read_text().split()):
+        if child == pid or _name_of(child) == launcher:
+            code = _wait(child, _LAUNCHER_S)
+            return None if code is None else code_behind(code, pid, program, folder)
+    return None
+
+
 def wait_for_program(pid: int, program: Program, folder: Path) -> int | None:
     """Wait until ``pid`` ends, passing signals on to it; ``program`` knows those that came before.
 
@@ -180,6 +195,13 @@ def _parent_of(pid: int) -> int:
         return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
     except (OSError, IndexError, ValueError):
         return 0
+
+
+def _name_of(pid: int) -> str:
+    try:
+        return Path(f"/proc/{pid}/comm").read_text().rstrip("\n")
+    except OSError:
+        return ""
 
 
 @dataclass(frozen=True, slots=True)

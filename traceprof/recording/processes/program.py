@@ -56,6 +56,8 @@ class Program:
     n_interrupts: int = 0
     signal_passed: int = 0
     left: tuple[int, ...] = ()
+    killed_by: int = 0
+    is_stopped: bool = False
     _until_s: float = math.inf
     _early: list[int] = field(default_factory=list)
 
@@ -76,6 +78,7 @@ class Program:
     def send(self, number: int) -> None:
         """Send a signal of our own, if the program has been started."""
         if self.process is not None:
+            self.is_stopped = True
             self.process.send_signal(number)
 
     def on_signal(self, number: int, _frame: FrameType | None) -> None:
@@ -148,6 +151,7 @@ def run_recorded(
                     watch(program)
                 if program.is_overdue(process.pid):
                     return 128 + program.signal_passed
+    program.killed_by = max(0, -code)
     if code == 0 and program.signal_passed and is_profiler:
         return 128 + program.signal_passed  # some hide, now and then, that they were told to stop
     return exit_code_of(code)

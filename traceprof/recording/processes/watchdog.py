@@ -86,7 +86,7 @@ class Watchdog:
             self.say("the program has ended but the profiler hangs; interrupting the profiler")
             program.send(signal.SIGINT)
         else:
-            self.say("the profiler still hangs; killing it: how the program ended is not known")
+            self.say("the profiler still hangs; killing it: the program's exit code may be lost")
             program.send(signal.SIGKILL)
 
     def _known(self) -> list[int]:

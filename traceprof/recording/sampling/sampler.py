@@ -53,7 +53,8 @@ class Sampler:
 
     A read that fails once is not called again; ``notes`` says which and why. At
     ``max_samples`` every second sample of each series is dropped, and from then on. ``file`` gets
-    the samples every second, for the case that this process does not live to give them.
+    the samples every second and at the end, for the case that this process does not live to give
+    them.
     """
 
     reads: Sequence[tuple[float, Read]]
@@ -81,6 +82,7 @@ class Sampler:
                 self._write()
             next_due = min((item[0] for item in due), default=now)
             self._stop.wait(max(0.0, next_due - (time.monotonic() - started)))
+        self._write()
 
     def _write(self) -> None:
         """Append what is new to the file; one that cannot be written is given up."""

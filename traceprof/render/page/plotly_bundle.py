@@ -35,7 +35,7 @@ class PlotlyBundle:
 def plotly_bundle() -> PlotlyBundle:
     """Return plotly.js of the installed plotly package (about 1.5 MB; compressed once)."""
     script = get_plotlyjs().encode()
-    packed = gzip.compress(script, compresslevel=9, mtime=0)
+    packed = gzip.compress(script, compresslevel=6, mtime=0)
     return PlotlyBundle(packed, csp_hash(script))
 
 

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, Final
 
 from traceprof.model.results import Column
 from traceprof.render.escape import html_text
-from traceprof.render.formatting import STYLES, headings, is_known, value_text
+from traceprof.render.formatting import STYLES, column_texts, headings, is_known
 from traceprof.render.shown import Row, ShownTable
 
 __all__ = ["Link", "html_table"]
@@ -29,7 +29,12 @@ def html_table(table: ShownTable, caption: str, max_rows: int, link: Link | None
         f"{html_text(title)}</th>"
         for column, title in headings(table).items()
     )
-    body = "".join(f"<tr>{_cells(table, row, link)}</tr>" for row in table.rows(max_rows))
+    rows = table.rows(max_rows)
+    texts = [column_texts(column.unit, [row[column.name] for row in rows]) for column in table]
+    body = "".join(
+        f"<tr>{_cells(table, row, own, link)}</tr>"
+        for row, own in zip(rows, zip(*texts, strict=True), strict=True)
+    )
     left_out = len(table) - max_rows
     more = f" · the first {max_rows} of {len(table)} rows" if left_out > 0 else ""
     crowded = " crowded" if len(table.columns) > _CROWDED else ""
@@ -41,20 +46,18 @@ def html_table(table: ShownTable, caption: str, max_rows: int, link: Link | None
     )
 
 
-def _cells(table: ShownTable, row: Row, link: Link | None) -> str:
+def _cells(table: ShownTable, row: Row, texts: Sequence[str], link: Link | None) -> str:
     address = link(row) if link else None
     cells = []
-    for column in table:
-        value = row[column.name]
-        text = _text(column, value)
+    for column, written in zip(table, texts, strict=True):
+        text = _text(written)
         if address and column.name == "at_ns":
             text = f'<a href="{html_text(address)}">{text}</a>'
-        cells.append(f"<td{_align(column)}{_bar(column, value)}>{text}</td>")
+        cells.append(f"<td{_align(column)}{_bar(column, row[column.name])}>{text}</td>")
     return "".join(cells)
 
 
-def _text(column: Column, value: Any) -> str:
-    text = value_text(column.unit, value)
+def _text(text: str) -> str:
     if len(text) <= _SHORT:
         return html_text(text)
     return f'<span class="long" title="{html_text(text)}">{html_text(text, 400)}</span>'

@@ -8,7 +8,7 @@ from traceprof.model.results import Result
 from traceprof.model.tables import TABLES
 from traceprof.model.trace import Trace
 from traceprof.model.window import TimeWindow
-from traceprof.render.timeline.inside import rows_inside
+from traceprof.render.timeline.inside import count_inside
 from traceprof.session.selection import Selection
 
 __all__ = ["Extent", "choose_extent"]
@@ -53,5 +53,6 @@ def _typical_step(trace: Trace, steps: Result) -> tuple[TimeWindow, str]:
 
 
 def _count_events(trace: Trace, window: TimeWindow) -> int:
-    inside = rows_inside(trace, window)
-    return sum(len(inside.table(name)) for name, table in TABLES.items() if table.has_spans)
+    return sum(
+        count_inside(trace.table(name), window) for name, table in TABLES.items() if table.has_spans
+    )

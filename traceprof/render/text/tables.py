@@ -12,7 +12,7 @@ from rich.text import Text
 
 from traceprof.model.results import Column, Note
 from traceprof.render.escape import plain_text
-from traceprof.render.formatting import STYLES, headings, sentences, value_text
+from traceprof.render.formatting import STYLES, column_texts, headings, sentences
 from traceprof.render.shown import ShownTable
 from traceprof.render.text.short import shorten_all
 
@@ -51,7 +51,7 @@ def table_view(table: ShownTable, rows: int, width: int) -> RenderableType:
         return Text("nothing in this window", style="dim")
     shown = list(table.rows(rows))
     cells = {
-        column: [value_text(column.unit, row[column.name]) for row in shown] for column in table
+        column: column_texts(column.unit, [row[column.name] for row in shown]) for column in table
     }
     titles = headings(table)
     layout = _layout(cells, titles, width)

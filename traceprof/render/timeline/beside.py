@@ -15,7 +15,7 @@ from traceprof.model.window import TimeWindow
 from traceprof.render.escape import html_text, plain_text
 from traceprof.render.page.document import write_document
 from traceprof.render.palette import CATEGORIES
-from traceprof.render.timeline.channels import Channel, Group, Lanes, Row
+from traceprof.render.timeline.channels import Channel, Group, Lanes, NameTotals, Row
 from traceprof.render.timeline.condense import condense_until
 from traceprof.render.timeline.encode import encode_lanes
 from traceprof.render.timeline.lanes import build_lanes
@@ -57,13 +57,17 @@ class Side:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Drawn:
-    """What a side has to draw, on its own clock (ns after the start of its span)."""
+    """What a side has to draw, on its own clock (ns after the start of its span).
+
+    ``merged`` are the events that share an item with others, by name.
+    """
 
     side: Side
     lanes: Lanes
     n_events: int
     bin_ns: int
     steps: dict[str, Any]
+    merged: NameTotals
 
 
 def render_beside(
@@ -95,7 +99,8 @@ def render_beside(
             for found, clock in zip(samples, axis.clocks, strict=True)
             for series in found
         ]
-        return (drawn, axis), lanes.n_items, encode_lanes(lanes, head, index, moved)
+        merged = _merged_totals(drawn, lanes.names)
+        return (drawn, axis), lanes.n_items, encode_lanes(lanes, head, index, moved, merged)
 
     (drawn, axis), packed = pack_within(draw, max_items)
     fragment = timeline_fragment(packed)
@@ -109,12 +114,24 @@ def render_beside(
 
 
 def _draw(side: Side, describe: Describe, max_items: int) -> _Drawn:
-    lanes = build_lanes(side.trace, side.span)
-    n_events = lanes.n_events
-    lanes = with_states(lanes, side.span.duration_ns)
-    lanes, bin_ns = condense_until(lanes, max_items)
+    exact = build_lanes(side.trace, side.span)
+    lanes, bin_ns = condense_until(with_states(exact, side.span.duration_ns), max_items)
     steps = describe(side.trace, side.span)
-    return _Drawn(side, lanes, n_events, bin_ns, steps)
+    merged = NameTotals.of(exact).less(NameTotals.of(lanes))
+    return _Drawn(side, lanes, exact.n_events, bin_ns, steps, merged)
+
+
+def _merged_totals(drawn: Sequence[_Drawn], names: Sequence[str]) -> NameTotals | None:
+    """Return what was merged on all sides, by the names of the page; None where nothing was."""
+    if not any(one.bin_ns for one in drawn):
+        return None
+    places = {name: place for place, name in enumerate(names)}
+    counts, times = (np.zeros(len(names), np.int64) for _ in range(2))
+    for one in drawn:
+        own = np.array([places[name] for name in one.lanes.names], np.int64)
+        np.add.at(counts, own, one.merged.counts)
+        np.add.at(times, own, one.merged.times_ns)
+    return NameTotals(counts, times)
 
 
 def _extent(one: _Drawn, *, by_steps: bool) -> Extent:

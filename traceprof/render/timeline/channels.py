@@ -8,9 +8,9 @@ All times are integer ns after the origin of the page.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
@@ -75,6 +75,21 @@ class Group:
     states: tuple[Channel, ...] = ()
     device: int = ABSENT
 
+    def described(self, channel: Callable[[Channel], Any]) -> dict[str, Any]:
+        """Return the group as JSON has it, where ``channel`` says how a channel is told."""
+        return {
+            "section": self.section,
+            "label": self.label,
+            "kind": self.kind,
+            "process": self.process,
+            "device": self.device,
+            "rows": [
+                {"label": row.label, "kind": row.kind, "channels": list(map(channel, row.channels))}
+                for row in self.rows
+            ],
+            "states": list(map(channel, self.states)),
+        }
+
 
 @dataclass(frozen=True, slots=True)
 class Lanes:
@@ -115,6 +130,15 @@ class NameTotals:
             names = channel.names[alone]
             counts += np.bincount(names, minlength=len(counts))
             np.add.at(times, names, (channel.ends - channel.starts)[alone])
+        return cls(counts, times)
+
+    @classmethod
+    def of_every(cls, lanes: Lanes) -> NameTotals:
+        """Return the totals of all items of ``lanes``, by the name that each has."""
+        counts, times = (np.zeros(len(lanes.names), np.int64) for _ in range(2))
+        for channel in lanes.channels:
+            counts += np.bincount(channel.names, minlength=len(counts))
+            np.add.at(times, channel.names, channel.ends - channel.starts)
         return cls(counts, times)
 
     def less(self, other: NameTotals) -> NameTotals:

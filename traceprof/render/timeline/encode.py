@@ -34,7 +34,6 @@ import numpy as np
 from traceprof.model.intervals import Int64Array
 from traceprof.render.timeline.channels import (
     Channel,
-    Group,
     Lanes,
     NameTotals,
     channels_by_kind,
@@ -85,7 +84,7 @@ def encode_lanes(
             **head,
             "name_templates": templates.texts,
             "n_names": len(lanes.names),
-            "groups": [_describe_group(group, category_index) for group in lanes.groups],
+            "groups": [group.described(_describer(category_index)) for group in lanes.groups],
             "samples": [
                 {"metric": s.metric, "source": s.source, "n": len(s.times)} for s in samples
             ],
@@ -117,22 +116,6 @@ def _add_columns(
 def _joined(columns: Iterable[Int64Array]) -> Int64Array:
     parts = list(columns)
     return np.concatenate(parts) if parts else np.zeros(0, np.int64)
-
-
-def _describe_group(group: Group, category_index: Mapping[str, int]) -> dict[str, Any]:
-    describe = _describer(category_index)
-    return {
-        "section": group.section,
-        "label": group.label,
-        "kind": group.kind,
-        "process": group.process,
-        "device": group.device,
-        "rows": [
-            {"label": row.label, "kind": row.kind, "channels": [describe(c) for c in row.channels]}
-            for row in group.rows
-        ],
-        "states": [describe(c) for c in group.states],
-    }
 
 
 def _describer(category_index: Mapping[str, int]) -> Callable[[Channel], dict[str, Any]]:

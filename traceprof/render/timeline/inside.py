@@ -5,13 +5,15 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
+import numpy as np
+import numpy.typing as npt
 import pandas as pd
 
 from traceprof.model.tables import TABLES
 from traceprof.model.trace import Trace
 from traceprof.model.window import TimeWindow
 
-__all__ = ["rows_inside"]
+__all__ = ["count_inside", "rows_inside"]
 
 
 def rows_inside(trace: Trace, window: TimeWindow) -> Trace:
@@ -26,10 +28,28 @@ def rows_inside(trace: Trace, window: TimeWindow) -> Trace:
     return replace(trace, **kept)
 
 
+def count_inside(frame: pd.DataFrame, window: TimeWindow) -> int:
+    """Return how many rows of ``frame`` have a part inside ``window``."""
+    before, first, last = _places_inside(frame, window)
+    return len(before) + last - first
+
+
 def _inside(frame: pd.DataFrame, window: TimeWindow) -> pd.DataFrame:
+    before, first, last = _places_inside(frame, window)
+    if not len(before) or before[0] == first - len(before):
+        return frame.iloc[first - len(before) : last]
+    return frame.iloc[np.append(before, np.arange(first, last))]
+
+
+def _places_inside(
+    frame: pd.DataFrame, window: TimeWindow
+) -> tuple[npt.NDArray[np.int64], int, int]:
+    """Return the rows that begin before the window and reach into it, and those that begin in it.
+
+    The latter stand together: rows come by start.
+    """
     starts = frame["start_ns"].to_numpy()
-    if "end_ns" in frame:
-        inside = window.overlaps(starts, frame["end_ns"].to_numpy())
-    else:
-        inside = window.holds(starts)
-    return frame[inside]
+    first, last = np.searchsorted(starts, [window.start_ns, window.end_ns]).tolist()
+    if "end_ns" not in frame or not window.duration_ns:
+        return np.empty(0, np.int64), first, last
+    return np.flatnonzero(frame["end_ns"].to_numpy()[:first] > window.start_ns), first, last

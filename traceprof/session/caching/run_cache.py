@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -58,6 +59,21 @@ class RunCache:
         if inputs_of(self.paths, self.opening) == self.inputs:
             assert self.cache is not None
             self.cache.put({self._key(what): data for what, data in contents.items()})
+
+    @contextmanager
+    def file(self, what: tuple[object, ...]) -> Iterator[Path | None]:
+        """Give the file that was kept under the name ``what``; None where none is."""
+        if self.cache is None or self.inputs is None:
+            yield None
+            return
+        with self.cache.file(self._key(what)) as found:
+            yield found
+
+    def put_file(self, what: tuple[object, ...], write: Callable[[Path], None]) -> None:
+        """Keep what ``write`` writes under the name ``what``, unless a file changed meanwhile."""
+        if self.keeps and inputs_of(self.paths, self.opening) == self.inputs:
+            assert self.cache is not None
+            self.cache.make_file(self._key(what), write)
 
     def texts(self, what: tuple[object, ...], make: Callable[[], Sequence[str]]) -> Sequence[str]:
         """Return the texts called ``what``: as they were kept, else as ``make`` makes them."""

@@ -110,7 +110,7 @@ def _with_steps(ranks: Ranks, epochs: pd.DataFrame) -> pd.DataFrame:
         inside = (starts >= begin) & (starts < begin + int(row["duration_ns"]))
         own = steps[inside]
         counts.append(int(own["step"].nunique()))
-        samples.append(own["samples_count"].sum() if "samples_count" in own else np.nan)
+        samples.append(own["samples_count"].sum(min_count=1) if "samples_count" in own else np.nan)
     return epochs.assign(steps_count=counts, samples_count=samples)
 
 

@@ -13,6 +13,7 @@ from traceprof.facts.names.kernels import precisions
 from traceprof.model.kernel_names.matrix_units import MATRIX_WORK
 from traceprof.model.masking import kept_variables
 from traceprof.model.ranks import Ranks
+from traceprof.model.trace import Trace
 from traceprof.units import format_bytes
 
 __all__ = ["environment_of", "hardware_of", "precision_of_run"]
@@ -106,15 +107,22 @@ def hardware_of(ranks: Ranks) -> str:
     return ", ".join(f"{n} × {name}" if n > 1 else name for name, n in names.items() if name)
 
 
+def _matrix_times(trace: Trace) -> dict[str, int]:
+    """Return the ns of matrix work by the type of its elements, where that is known."""
+    kernels = trace.kernels
+    found = precisions(kernels)
+    is_matrix = kernels["activity"].isin([own.value for own in MATRIX_WORK]).to_numpy()
+    length = (kernels["end_ns"] - kernels["start_ns"]).to_numpy(np.int64)
+    return {
+        name: int(length[is_matrix & (found == name)].sum())
+        for name in sorted(set(found[is_matrix].tolist()) - {""})
+    }
+
+
 def precision_of_run(ranks: Ranks) -> str:
     """Return the element types of the matrix work by time, those with 5 % of it and more."""
     sums: Counter[str] = Counter()
-    for part in ranks.whole:
-        kernels = part.kernels
-        found = precisions(kernels)
-        is_matrix = kernels["activity"].isin([own.value for own in MATRIX_WORK]).to_numpy()
-        length = (kernels["end_ns"] - kernels["start_ns"]).to_numpy(np.int64)
-        for name in set(found[is_matrix].tolist()) - {""}:
-            sums[name] += int(length[is_matrix & (found == name)].sum())
+    for own in ranks.whole.each(_matrix_times):
+        sums.update(own)
     whole = sum(sums.values())
     return ", ".join(name for name, ns in sums.most_common() if ns >= _LEAST_SHARE * whole)

@@ -18,6 +18,7 @@ from traceprof.model.ranks import Ranks
 from traceprof.model.results import Result, Unit
 from traceprof.model.summary import SUMMARY, Summary
 from traceprof.model.tables import ABSENT
+from traceprof.model.trace import Trace
 
 __all__ = ["measures_of_run"]
 
@@ -152,13 +153,18 @@ def _of_steps(steps: pd.DataFrame, results: Mapping[str, Result]) -> Iterator[_R
             yield "waited_ns", waited_ns, Unit.NS, "rank", _LOWER
             yield "step_own_ns", device_ns - waited_ns, Unit.NS, "rank", _LOWER
     if "samples_count" in steady and steady["samples_count"].sum() > 0:
-        each = steady["samples_count"] / steady["steps_count"]
-        per_rank = each.groupby(steady["rank"]).median()
+        fetched = steady[steady["samples_count"] > 0]  # a batch may be for several steps
+        each = fetched["samples_count"] / fetched["steps_count"]
+        per_rank = each.groupby(fetched["rank"]).median()
         yield "batch_count", float(per_rank.median()), Unit.COUNT, "rank", _NEITHER
         yield "global_batch_count", float(per_rank.sum()), Unit.COUNT, "run", _NEITHER
 
 
 _BETTER_OF_PART: Final = {"compute": _NEITHER}
+
+
+def _kernels_count(trace: Trace) -> int:
+    return len(trace.kernels)
 
 
 def _of_parts(ranks: Ranks, results: Mapping[str, Result], steps_count: int) -> Iterator[_Row]:
@@ -176,7 +182,7 @@ def _of_parts(ranks: Ranks, results: Mapping[str, Result], steps_count: int) -> 
     names = ("utilisation_ratio", "communication_overlap_ratio", "transfer_overlap_ratio")
     for name in names:
         yield name, float(total.get(name, np.nan)), Unit.RATIO, "device", _HIGHER
-    kernels = sum(len(part.kernels) for part in ranks)
+    kernels = sum(ranks.each(_kernels_count))
     if steps_count and n_devices:
         each = kernels / (n_devices * steps_count)
         yield "kernels_per_step_count", each, Unit.COUNT, "device", _NEITHER

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final
 
 import numpy as np
@@ -11,9 +11,13 @@ import numpy.typing as npt
 import pandas as pd
 
 from traceprof.errors import TraceError
+from traceprof.facts.steps.epochs import epochs_of_loaders
+from traceprof.facts.steps.find import find_steps
+from traceprof.facts.steps.parts import batches_of_steps
 from traceprof.formats import ReadOptions, open_trace
 from traceprof.model.run import Life
 from traceprof.model.steps import OWN_DOMAIN
+from traceprof.model.trace import Trace
 
 __all__ = ["EPOCH", "Started", "read_start"]
 
@@ -59,25 +63,19 @@ def read_start(life: Life) -> Started | None:
     zero = trace.info.utc_epoch_ns
     if zero is None:
         return None
-    processes = trace.processes
-    ranked = processes.loc[processes["rank"] == life.rank, "process"].tolist()
-    ranges, marks = trace.ranges, trace.marks
-    if ranked:
-        ranges, marks = (one[one["process"].isin(ranked)] for one in (ranges, marks))
-    of_ours = (ranges["domain"] == OWN_DOMAIN).to_numpy()
+    trace = _of_rank(trace, life.rank)
+    ranges = trace.ranges
+    end_ns = _end_ns(life, ranges, zero)
 
     def spans(*wanted: str) -> _Times:
-        rows = ranges[of_ours & ranges["name"].isin(wanted).to_numpy()]
-        found = np.stack([rows["start_ns"], rows["end_ns"]], axis=1).astype(np.int64) + zero
-        # Profilers end what was open when a process died with their own end.
-        found = np.minimum(found, life.end_ns) if life.end_ns > life.start_ns else found
-        return np.asarray(found[np.argsort(found[:, 0], kind="stable")], np.int64)
+        is_wanted = (ranges["domain"] == OWN_DOMAIN) & ranges["name"].isin(wanted)
+        return _spans(ranges[is_wanted.to_numpy()], zero, end_ns)
 
-    work = _work(spans("user_step"), spans("step"), spans("optimizer"))
+    steps = find_steps(trace).table
+    work = _spans(steps, zero, end_ns)
     begins = spans("step", "user_step", "forward", "backward", "optimizer")
-    end_ns = min(int(ranges["end_ns"].max()) + zero, life.end_ns) if len(ranges) else life.end_ns
-    epochs, are_numbered = _epochs(ranges, marks, work, zero, end_ns)
-    batches = _of_steps(marks[(marks["name"] == "batch").to_numpy()], work - zero)
+    epochs, are_numbered = _epochs(trace, work, zero, end_ns)
+    batches = batches_of_steps(trace) if len(steps) else _batches(trace)
     return Started(
         life=life,
         work=work,
@@ -95,44 +93,55 @@ def read_start(life: Life) -> Started | None:
     )
 
 
-def _work(named: _Times, found: _Times, optimizer: _Times) -> _Times:
-    """Return the steps: those that the program names, else those that were found.
+def _of_rank(trace: Trace, rank: int) -> Trace:
+    """Return the trace with the events of one rank, all where no process says its rank."""
+    processes = trace.processes
+    own = processes.loc[processes["rank"] == rank, "process"].tolist()
+    if not own:
+        return trace
+    ranges, marks = (one[one["process"].isin(own)] for one in (trace.ranges, trace.marks))
+    return replace(trace, ranges=ranges, marks=marks)
 
-    A process that was killed leaves its last step open, but not the work of its optimizer.
+
+def _end_ns(life: Life, ranges: pd.DataFrame, zero: int) -> int:
+    """Return when it did something for the last time, as far as that is known.
+
+    Profilers end what was open when a process died with their own end; what began shows how long
+    it lived, and may be known better than its end.
     """
-    if len(named):
-        return named
-    last = int(found[-1, 1]) if len(found) else 0
-    rest = optimizer[optimizer[:, 0] >= last]
-    if len(found) and len(rest):
-        rest = np.array([[rest[0, 0], rest[-1, 1]]], np.int64)
-    return np.concatenate([found, rest]) if len(rest) else found
+    if not len(ranges):
+        return life.end_ns
+    last_begun, last = (int(ranges[name].max()) + zero for name in ("start_ns", "end_ns"))
+    return min(last, max(life.end_ns, last_begun)) if life.end_ns > life.start_ns else last
 
 
-def _of_steps(batches: pd.DataFrame, work: _Times) -> pd.DataFrame:
-    """Return the batches that were fetched in a step; all where none was, as without a loader."""
-    at = batches["start_ns"].to_numpy(np.int64)
-    place = np.searchsorted(work[:, 0], at, side="right") - 1
-    ends = work[np.maximum(place, 0), 1] if len(work) else np.zeros(len(at), np.int64)
-    inside = (place >= 0) & (at < ends)
-    return batches[inside] if inside.any() else batches
+def _spans(table: pd.DataFrame, zero: int, end_ns: int) -> _Times:
+    """Return start and end of each row in ns since 1970, in the order of their starts."""
+    found = np.minimum(table[["start_ns", "end_ns"]].to_numpy(np.int64) + zero, end_ns)
+    return np.asarray(found[np.argsort(found[:, 0], kind="stable")], np.int64)
 
 
-def _epochs(
-    ranges: pd.DataFrame, marks: pd.DataFrame, work: _Times, zero: int, end_ns: int
-) -> tuple[pd.DataFrame, bool]:
-    """Return the epochs, from what tells them best: named ranges, samplers, loaders begun anew."""
-    named = _named(ranges, zero)
+def _batches(trace: Trace) -> pd.DataFrame:
+    """Return the marks of all batches, for where nothing was trained."""
+    marks = trace.marks
+    return marks[((marks["name"] == "batch") & (marks["domain"] == OWN_DOMAIN)).to_numpy()]
+
+
+def _epochs(trace: Trace, work: _Times, zero: int, end_ns: int) -> tuple[pd.DataFrame, bool]:
+    """Return the epochs, from what tells them best: named ranges, samplers, passes over loaders."""
+    named = _named(trace.ranges, zero)
     if len(named):
         return named, bool(named["is_numbered"].all())
+    marks = trace.marks
     own = marks[((marks["name"] == "epoch") & (marks["domain"] == OWN_DOMAIN)).to_numpy()]
     told = own.sort_values("start_ns").drop_duplicates("payload", keep="first")
     if len(told):
         starts = told["start_ns"].to_numpy(np.int64) + zero
         return _until_next(starts, told["payload"].to_numpy(np.float64), work, end_ns), True
-    again = ranges[(ranges["name"] == "data.start").to_numpy()]
-    starts = np.sort(again["start_ns"].to_numpy(np.int64)) + zero
-    return _until_next(starts, np.full(len(starts), np.nan), work, end_ns), False
+    passes = epochs_of_loaders(trace)[["start_ns", "end_ns"]] + zero
+    epoch = np.arange(len(passes), dtype=float)
+    passes["end_ns"] = passes["end_ns"].clip(upper=end_ns)
+    return passes.assign(epoch=epoch)[["epoch", "start_ns", "end_ns"]], False
 
 
 def _named(ranges: pd.DataFrame, zero: int) -> pd.DataFrame:
@@ -162,11 +171,6 @@ def _until_next(
     begun = np.searchsorted(work[:, 0], starts) if len(work) else np.zeros(len(starts), int)
     ended = np.searchsorted(work[:, 0], ends) if len(work) else begun
     trained = ended > begun
-    found = pd.DataFrame(
+    return pd.DataFrame(
         {"epoch": numbers[trained], "start_ns": starts[trained], "end_ns": ends[trained]}
     )
-    if found["epoch"].isna().any():
-        found["epoch"] = np.arange(len(found), dtype=float)
-        # What lies between two that trained, such as a validation, is of the first.
-        found["end_ns"] = np.append(found["start_ns"].to_numpy()[1:], ends[-1:])[: len(found)]
-    return found

@@ -83,7 +83,7 @@ def blocks_of_steps(steps: pd.DataFrame, most_rows: int = MOST_ROWS) -> pd.DataF
     """Return at most about ``most_rows`` rows: neighbours added up where there are more.
 
     Blocks are the same on all ranks, and hold either warm-up or none. Sums stay exact; one of
-    which a part is not known is not known.
+    which a part is not known is not known. Steps without a batch of their own add no samples.
     """
     spec = SUMMARY.table("steps")
     steps = steps.sort_values(["life", "rank", "at_ns", "step"], kind="stable", ignore_index=True)
@@ -100,5 +100,6 @@ def blocks_of_steps(steps: pd.DataFrame, most_rows: int = MOST_ROWS) -> pd.DataF
     found = groups[["life", "rank", "step", "at_ns", "is_warmup"]].first()
     found[sums] = groups[sums].sum(min_count=1)
     are_whole = groups[sums].count().eq(groups.size(), axis=0)
-    found[sums] = found[sums].where(are_whole, np.nan)
+    are_whole["samples_count"] = True
+    found[sums] = found[sums].where(are_whole[sums], np.nan)
     return spec.frame(found.reset_index(drop=True))

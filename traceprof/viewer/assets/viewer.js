@@ -21,6 +21,31 @@
     history.replaceState(history.state, "", location.pathname + search + hash);
   }
 
+  /* An address is that of the timeline of which it was made (`of`); of the others it has the notes. */
+  const SHARED = ["at", "find"];
+  const notesOf = (pane) => (pane ? `notes${pane + 1}` : "notes");
+  const wordsOf = (hash) => hash.replace(/^#/, "").split("&").filter(Boolean).map((word) => [word.split("=", 1)[0], word]);
+
+  function addressOf(pane, link) {
+    const own = wordsOf(link).filter(([name]) => name !== "notes").map(([, word]) => word);
+    const notes = frames().flatMap(({ contentWindow: { traceprof } }, place) => {
+      const words = traceprof?.notes.words;
+      return words ? [`${notesOf(place)}=${words}`] : [];
+    });
+    return `#${[...own, ...(pane ? [`of=${pane + 1}`] : []), ...notes].join("&")}`;
+  }
+
+  /* What of the address is meant for one timeline. */
+  function partOf(hash, pane) {
+    const words = wordsOf(hash);
+    const of = Number(words.find(([name]) => name === "of")?.[1].slice(3) ?? 1) - 1;
+    const isMeant = ([name]) => (of === pane ? !/^(notes\d*|of)$/.test(name) : SHARED.includes(name));
+    const notes = words.filter(([name]) => name === notesOf(pane)).map(([name, word]) => `notes${word.slice(name.length)}`);
+    return `#${[...words.filter(isMeant).map(([, word]) => word), ...notes].join("&")}`;
+  }
+
+  window.traceprofPartOf = partOf;
+
   /* Within its document: a bare hash would be taken as one of this page. */
   function lead({ contentWindow: { location: inner } }, hash) {
     inner.replace(inner.pathname + hash);
@@ -31,7 +56,7 @@
     if (document.activeElement !== all[pane] && all.length > 1) return;
     const own = all[pane].contentWindow.traceprof;
     if (!own) return;
-    keepAddress(location.search, own.link);
+    keepAddress(location.search, addressOf(pane, own.link));
     const way = document.querySelector("#together input:checked")?.value;
     if (!way || way === "no") return;
     for (const frame of all) {
@@ -66,8 +91,10 @@
     if (origin !== location.origin || !frames().some((frame) => frame.contentWindow === source)) return;
     if (Object.hasOwn(listeners, data?.traceprof)) listeners[data.traceprof](data.pane, data.value);
   });
-  window.addEventListener("hashchange", () => {
-    for (const frame of frames()) lead(frame, location.hash);
+  /* Not of the address now: a view that was told meanwhile may have replaced it. */
+  window.addEventListener("hashchange", ({ newURL }) => {
+    const { hash } = new URL(newURL);
+    frames().forEach((frame, pane) => lead(frame, partOf(hash, pane)));
   });
   document.addEventListener("click", (event) => {
     const pair = event.target.closest?.("a[data-beside]");
@@ -78,7 +105,7 @@
     event.preventDefault();
     const frame = frames()[Number(link.dataset.pane)];
     lead(frame, link.getAttribute("href"));
-    keepAddress(location.search, link.getAttribute("href"));
+    keepAddress(location.search, addressOf(Number(link.dataset.pane), link.getAttribute("href")));
     frame.scrollIntoView({ block: "start" });
   });
   window.addEventListener("storage", theme);

@@ -10,7 +10,7 @@ async function start(root) {
   const remote = new Remote(root.dataset.pane);
   await remote.start();
   const { hash } = window.parent.location;
-  if (hash) history.replaceState(null, "", hash);
+  if (hash) history.replaceState(null, "", window.parent.traceprofPartOf(hash, Number(root.dataset.pane)));
   const timeline = new LiveTimeline(root, remote, window.Plotly, theme);
   await timeline.start();
   window.traceprof = timeline;

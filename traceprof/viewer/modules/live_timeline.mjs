@@ -49,6 +49,12 @@ export class LiveTimeline extends Timeline {
     if (this.isSettled) for (const resolve of this.waiting.splice(0)) resolve();
   }
 
+  /** The address of the page around follows at once, also where nothing is drawn anew. */
+  jumped() {
+    super.jumped();
+    this.tell("view", [this.t0, this.t1]);
+  }
+
   /** Show the best there is; where that is too coarse, the coming of something better. */
   chooseDetail() {
     const { remote, wanted } = this;

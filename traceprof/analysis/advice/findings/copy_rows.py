@@ -51,8 +51,8 @@ def _are_in(copies: pd.DataFrame, judged: Intervals) -> npt.NDArray[np.bool_]:
 def copies_with_calls(part: Trace) -> pd.DataFrame:
     """Return the copies of a rank with the call that made each: ``api`` and its ``call_ns``."""
     copies, launches = part.copies, launches_of(part, "copies")
-    names = part.whole.api_calls["name"].to_numpy(object)
+    is_known = launches.is_known
     api = np.full(len(copies), "", object)
-    api[launches.is_known] = names[launches.call[launches.is_known]]
-    call_ns = np.where(launches.is_known, launches.end_ns - launches.start_ns, 0)
+    api[is_known] = part.whole.api_calls["name"].iloc[launches.call[is_known]].to_numpy(object)
+    call_ns = np.where(is_known, launches.end_ns - launches.start_ns, 0)
     return copies.assign(api=api, call_ns=call_ns)

@@ -7,14 +7,17 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
 import numpy as np
+import numpy.typing as npt
 import pandas as pd
 
 from traceprof.analysis.advice.findings.claims import Times
 from traceprof.facts.names.kernels import SHORT_NS
 from traceprof.model.activity import Activity
+from traceprof.model.combining import counted, counted_together
 from traceprof.model.grouping import groups_of, rows_by_value
 from traceprof.model.intervals import Intervals
 from traceprof.model.ranks import Ranks
+from traceprof.model.results import Samples
 from traceprof.model.trace import Trace
 
 __all__ = ["KernelTimes", "kernel_times", "time_of_kernels"]
@@ -25,14 +28,20 @@ class KernelTimes:
     """The kernels that start in the typical time, by name; of all ranks.
 
     ``by_name``: name, activity, count, total_ns, short_count and short_ns (of those below
-    `SHORT_NS`). ``lengths`` has one row per length and kind of kernel: duration_ns,
-    is_communication, count. ``longest_communication``: start and end of the longest communication
+    `SHORT_NS`). ``lengths`` are the durations in ns, each once with its count, in row 1 those of
+    communication, else 0. ``longest_communication``: start and end of the longest communication
     kernel, None without any.
     """
 
     by_name: pd.DataFrame
-    lengths: pd.DataFrame
+    lengths: Samples
     longest_communication: tuple[int, int] | None
+
+    @property
+    def counts(self) -> npt.NDArray[np.int64]:
+        """How often each of ``lengths`` occurs."""
+        counts = self.lengths.counts
+        return np.ones(len(self.lengths.rows), np.int64) if counts is None else counts
 
     @property
     def communication(self) -> pd.DataFrame:
@@ -99,21 +108,8 @@ def _kernel_times(part: Trace, judged: Intervals) -> KernelTimes:
     if communicates.any():
         place = int(np.where(communicates, durations, -1).argmax())
         longest = int(starts[place]), int(ends[place])
-    lengths = {"duration_ns": durations, "is_communication": communicates, "count": 1}
-    return KernelTimes(by_name, _summed(pd.DataFrame(lengths)), longest)
-
-
-def _summed(lengths: pd.DataFrame) -> pd.DataFrame:
-    """Return how many kernels of either kind last equally long, by both."""
-    columns = ("is_communication", "duration_ns", "count")
-    communicates, duration, count = (lengths[name].to_numpy() for name in columns)
-    key = communicates * (int(duration.max(initial=0)) + 1) + duration
-    order = np.argsort(key)
-    key, count = key[order], count[order]
-    first = np.flatnonzero(np.append(True, key[1:] != key[:-1])) if len(key) else order
-    counts = np.add.reduceat(count, first) if len(key) else count
-    of_each = (communicates[order][first], duration[order][first], counts)
-    return pd.DataFrame(dict(zip(columns, of_each, strict=True)))
+    lengths = counted(Samples(communicates.astype(np.int64), durations))
+    return KernelTimes(by_name, lengths, longest)
 
 
 def _joined(parts: list[KernelTimes]) -> KernelTimes:
@@ -122,6 +118,6 @@ def _joined(parts: list[KernelTimes]) -> KernelTimes:
     longest = [p.longest_communication for p in parts if p.longest_communication is not None]
     return KernelTimes(
         by_name,
-        _summed(pd.concat([part.lengths for part in parts], ignore_index=True)),
+        counted_together([part.lengths for part in parts]),
         max(longest, key=lambda span: span[1] - span[0], default=None),
     )

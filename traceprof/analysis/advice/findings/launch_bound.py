@@ -28,7 +28,7 @@ def _check(context: Context) -> Iterator[Finding]:
     calls = pd.concat(context.ranks.each(_calls_of_one), ignore_index=True)
     call_ns = median_of_counted(calls["call_ns"].to_numpy(), calls["count"].to_numpy())
     n_calls = int(calls["count"].sum())
-    if not len(context.kernels.lengths):
+    if not len(context.kernels.lengths.rows):
         yield _of_copies(context, claim, call_ns)
         return
     yield Finding(
@@ -87,10 +87,9 @@ def _of_copies(context: Context, claim: Claim, call_ns: float) -> Finding:
 
 
 def _kernels(context: Context) -> Iterator[Note]:
-    lengths = context.kernels.lengths
-    if len(lengths):
-        counts = lengths["count"].to_numpy()
-        median = median_of_counted(lengths["duration_ns"].to_numpy(), counts)
+    lengths, counts = context.kernels.lengths, context.kernels.counts
+    if len(counts):
+        median = median_of_counted(lengths.values, counts)
         count = int(counts.sum())
         yield context.counted(count, "kernel(s)", " (median {median:ns})", median=median)
 

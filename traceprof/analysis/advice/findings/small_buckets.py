@@ -12,8 +12,9 @@ from traceprof.analysis.advice.findings.base import Finding, Rule
 from traceprof.analysis.advice.findings.claims import Kind, Times
 from traceprof.analysis.advice.findings.context import Context
 from traceprof.model.activity import Activity
-from traceprof.model.intervals import Intervals
+from traceprof.model.intervals import Int64Array, Intervals
 from traceprof.model.results import Note
+from traceprof.model.trace import Trace
 
 __all__ = ["RULE"]
 
@@ -27,13 +28,17 @@ _QUICKEST: Final = 0.1
 """The quantile of the durations that is taken for the latency: what waits for nobody."""
 
 
+def _sizes(part: Trace) -> Int64Array:
+    sizes = part.collectives["n_bytes"].to_numpy(np.int64)
+    return sizes[sizes > 0]
+
+
 def _check(context: Context) -> Iterator[Finding]:
     kernels = context.kernels
-    own = kernels.lengths[kernels.lengths["is_communication"]]
-    own_ns = np.repeat(own["duration_ns"].to_numpy(), own["count"])
+    communicates = kernels.lengths.rows == 1
+    own_ns = np.repeat(kernels.lengths.values[communicates], kernels.counts[communicates])
     per_step = len(own_ns) / context.n_steps / max(1, len(context.devices))
-    sizes = pd.concat([part.collectives["n_bytes"] for part in context.ranks])
-    sizes = sizes[sizes > 0]
+    sizes = pd.Series(np.concatenate(context.ranks.each(_sizes)))
     median_ns = float(np.median(own_ns)) if len(own_ns) else 0.0
     small = float(sizes.median()) < _SMALL_BYTES if len(sizes) else median_ns < _SHORT_NS
     if per_step < _FEWEST_PER_STEP or not small:

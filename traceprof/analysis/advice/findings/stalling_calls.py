@@ -39,7 +39,7 @@ def _calls_of_one(
 def in_typical_time(typical: Intervals, rows: pd.DataFrame) -> pd.DataFrame:
     """Return process, start_ns, end_ns and name of the ``rows`` that the ``typical`` time sees."""
     inside = typical.covered_ns(rows["start_ns"], rows["end_ns"]) > 0
-    return rows[inside][["process", "start_ns", "end_ns", "name"]].astype({"name": object})
+    return rows[["process", "start_ns", "end_ns", "name"]][inside].astype({"name": object})
 
 
 def idle_in_calls(context: Context, calls: pd.DataFrame) -> Claim:

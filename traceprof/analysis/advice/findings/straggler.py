@@ -79,7 +79,7 @@ def _check(context: Context) -> Iterator[Finding]:
     own = origins[origins["member"].isin(slow.places)]
     at_ns = int(own["at_ns"].iloc[int(own["charged_ns"].to_numpy().argmax())])
     waits = find_waits(context.ranks)
-    begin_ns = int(waits.loc[waits["last_start_ns"] == at_ns, "start_ns"].min())
+    begin_ns = int(waits.array("start_ns")[waits.array("last_start_ns") == at_ns].min())
     yield Finding(
         title=Note.of(
             "straggler: the others wait for {slow}, {share:ratio} of the window",

@@ -29,7 +29,7 @@ def waiting_for(context: Context, places: Collection[int], cost_ns: int) -> tupl
             others[device] = others.get(device, Intervals.empty()) | waiting[place] | tails[place]
     together = Intervals.empty()
     for time in others.values():
-        together |= time
+        together |= time.here()  # of several ranks: no process of a crew has all of them
     slow = {device_of[place] for place in places if place in device_of}
     computing = {device: context.times[device].compute & together for device in slow}
     resting = {device: together - context.times[device].compute for device in slow}
@@ -47,7 +47,7 @@ def waiting_for(context: Context, places: Collection[int], cost_ns: int) -> tupl
 
 def _devices(context: Context) -> dict[int, int]:
     """Return the device on which each rank communicates, by place in `find_members`."""
-    rows = context.matches.rows
+    rows = context.matches.rows[["member", "device"]]
     known = rows[rows["device"].isin(context.places) & (rows["member"] >= 0)]
     return {int(str(place)): int(own.iloc[0]) for place, own in known.groupby("member")["device"]}
 

@@ -1,7 +1,9 @@
 """Whether a forward pass trains or evaluates: what its mode says, or what followed the last time.
 
-Models with frozen statistics are trained in their mode for evaluation. That a backward pass
-follows shows only afterwards; what a module did the last time it is taken to do again.
+Without gradients nothing is trained, whatever the mode: many validate in the mode for training,
+and losses that are modules are always in it. Models with frozen statistics are trained in their
+mode for evaluation. That a backward pass follows shows only afterwards; what a module did the last
+time it is taken to do again.
 """
 
 _passed = set()  # ids of the modules that ran so since the last backward pass
@@ -11,7 +13,7 @@ _trained = set()
 def phase_of(module, has_gradients):
     """Return "forward" or "eval" for a call of ``module``, and remember it."""
     if not has_gradients:
-        return "forward" if module.training else "eval"
+        return "eval"
     if module.training:
         _passed.clear()  # what comes back is its own
         return "forward"

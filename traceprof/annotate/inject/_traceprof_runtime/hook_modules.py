@@ -29,7 +29,7 @@ def install(torch):
         emitter = session.emitter()
         has_gradients = is_grad_enabled()
         name = eval_mode.phase_of(self, has_gradients)
-        steps.passing(may_train=has_gradients and name == "forward")
+        steps.passing(may_train=name == "forward")
         emitter.push(name, steps.number)
         if layers is not None:
             layers.name_all(self)

@@ -28,7 +28,23 @@ Bounds: TypeAlias = "dict[str, tuple[npt.NDArray[np.int64], npt.NDArray[np.int64
 
 _MOST_BYTES: Final = 64 << 20
 _FIRST, _LAST = np.iinfo(np.int64).min, np.iinfo(np.int64).max
-_known: Final[OrderedDict[object, Bounds]] = OrderedDict()
+
+
+class _Known(OrderedDict[object, Bounds]):
+    """Bounds by table, and the memory of all of them: of a thousand files there are thousands."""
+
+    n_bytes = 0
+
+    def keep(self, table: object, bounds: Bounds) -> None:
+        self.forget(table)
+        self[table] = bounds
+        self.n_bytes += _n_bytes(bounds)
+
+    def forget(self, table: object) -> None:
+        self.n_bytes -= _n_bytes(self.pop(table, {}))
+
+
+_known: Final = _Known()
 _lock: Final = Lock()
 
 
@@ -92,9 +108,9 @@ def remember(table: PageTable, found: Bounds) -> None:
     """Keep bounds; what was kept first is forgotten where it is too much."""
     key = table.identity, table.layout.table
     with _lock:
-        _known[key] = {**_known.pop(key, {}), **found}
-        while len(_known) > 1 and sum(map(_n_bytes, _known.values())) > _MOST_BYTES:
-            _known.popitem(last=False)
+        _known.keep(key, {**_known.get(key, {}), **found})
+        while len(_known) > 1 and _known.n_bytes > _MOST_BYTES:
+            _known.forget(next(iter(_known)))
 
 
 def _n_bytes(bounds: Bounds) -> int:

@@ -19,6 +19,7 @@ from traceprof.recording.processes.injection import child_environment
 from traceprof.recording.processes.orphans import (
     become_subreaper,
     code_behind,
+    code_left_by,
     end_processes_with,
     is_alive,
     wait_for_program,
@@ -47,6 +48,8 @@ _CAPTURE: Final = (
 )
 _ATTEMPTS: Final = 3  # now and then it does not find its own agent, on a busy machine above all
 _STDOUT, _STDERR = 1, 2
+_LAUNCHER: Final = "nsys-launcher"
+"""What nsys starts programs with."""
 _LONGEST_FOLDER: Final = 40  # nsys puts sockets there, whose paths must not exceed 107 bytes
 
 
@@ -146,10 +149,21 @@ class _NsysRun:
         """Return the exit code; a program that has outlived nsys is waited for."""
         pid = int(self._marker.read_text() or 0)
         if not pid or not is_alive(pid):
-            return code_behind(code, pid, self._program, self._folder)
+            return self._code_behind(code, pid)
         self._request.say("nsys has ended before the program, which goes on without it")
         own_code = wait_for_program(pid, self._program, self._folder)
         return code if own_code is None else own_code
+
+    def _code_behind(self, code: int, pid: int) -> int:
+        """Return the exit code of a program that has ended, where nsys ended with ``code``."""
+        program = self._program
+        if program.killed_by and not program.signal_passed:  # it was not ended with its program
+            own_code = code_left_by(pid, _LAUNCHER, program, self._folder)
+            if own_code is not None:
+                if not program.is_stopped:
+                    self._request.say("nsys has ended before the program, which went on without it")
+                return own_code
+        return code_behind(code, pid, program, self._folder)
 
     @property
     def left(self) -> tuple[int, ...]:

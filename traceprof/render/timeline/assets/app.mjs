@@ -6,11 +6,15 @@ import { spanOf } from "./targets.mjs";
 import { Searcher } from "./searching.mjs";
 import { LaneSet } from "./lane_set.mjs";
 import { buildShell } from "./shell.mjs";
+import { drawnBand, isDrawn } from "./band.mjs";
 import { drawLaneLabels } from "./lane_labels.mjs";
 import { followAddress } from "./following.mjs";
 import { formatDuration } from "./format.mjs";
 import { lineOfTarget } from "./lines.mjs";
 import { makePicture } from "./picture.mjs";
+import { lanesInWindow, sizeParts } from "./sizing.mjs";
+
+const PAPER_PX = 520; // what the lanes have of the width of A4 and of Letter
 
 /** The timeline: what is shown (t0, t1, open groups, …) and the page that shows it. */
 export class Timeline extends Searcher {
@@ -28,6 +32,7 @@ export class Timeline extends Searcher {
     this.root = root;
     this.isEmbedded = "embedded" in root.dataset;
     this.isFollowing = false;
+    this.isPrinting = false;
     this.address = new Address(this);
     Object.assign(this, buildShell(this, root));
     this.setTheme(themeName);
@@ -102,6 +107,7 @@ export class Timeline extends Searcher {
   }
 
   measuredWidth() {
+    if (this.isPrinting) return PAPER_PX;
     return Math.max(100, Math.round(this.plot.clientWidth - MARGIN.right));
   }
 
@@ -109,6 +115,17 @@ export class Timeline extends Searcher {
     if (!this.scene || Math.abs(this.scene.width - this.measuredWidth()) <= 2) return;
     this.redraw();
     this.minimap.draw();
+  }
+
+  /** Paper has all lanes, as wide as it is; of more than there can be, those in the window. */
+  print(isPrinting) {
+    this.isPrinting = isPrinting;
+    this.draw();
+  }
+
+  scrolled() {
+    if (this.scene && !isDrawn(this.band, this.height, lanesInWindow(this.plot))) this.redraw();
+    else this.axis.draw();
   }
 
   changed() {
@@ -124,15 +141,14 @@ export class Timeline extends Searcher {
   draw() {
     this.frame = 0;
     this.width = this.measuredWidth();
+    this.band = drawnBand(this.height, lanesInWindow(this.plot), this.isPrinting);
     this.scene = makeScene(this);
     this.areas = this.scene.areas;
     const { data, layout } = makeFigure(this.scene);
-    const { plot, total } = figureHeights(this.scene);
-    this.backdrop.draw(this.scene, plot);
+    this.backdrop.draw(this.scene, figureHeights(this.scene).plot);
     const done = this.plotly.react(this.figure, data, layout, this.plotlyConfig);
-    this.canvas.style.top = `${MARGIN.top}px`;
-    this.overlay.style.cssText = `left:0;top:${MARGIN.top}px;width:${this.width}px;height:${plot}px`;
-    this.labels.style.height = `${total}px`;
+    sizeParts(this);
+    this.axis.draw();
     this.toolbar.menu.show();
     this.toolbar.showRange(drawnText(this.scene));
     this.minimap.showView();

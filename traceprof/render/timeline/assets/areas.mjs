@@ -30,6 +30,7 @@ export function meanStates(groups, t0, binNs, nBins) {
 
 /** Plotly traces of the measured areas; `hidden` categories are left out. */
 export function areaTraces(trace, areas, { charts, colours, hidden }) {
+  if (!areas) return [];
   const idle = trace.states.at(-1);
   const x = edges(areas);
   return charts.filter(({ what }) => what).flatMap(({ what, side, axis }) => {

@@ -26,16 +26,20 @@ export function viewContent(app) {
 }
 
 function gapsPart(trace, places, from, to) {
-  const rows = places.slice(0, MAX_DEVICES).map((place) => {
-    const parts = partsOfSpan(trace, place, from, to);
+  const isCut = places.length > MAX_DEVICES;
+  const devices = places.map((place) => ({ place, idle: idleShare(trace, place, from, to) }));
+  if (isCut) devices.sort((a, b) => b.idle - a.idle);
+  const rows = devices.slice(0, MAX_DEVICES).map(({ place, idle }) => {
     const gap = idleWithin(trace, place, from, to);
-    const idle = (parts.get(trace.states.at(-1)) ?? 0) / ownLength(trace.groups[place].clock, [from, to]);
     const longest = gap ? formatDuration(lengthOfTarget(trace, gap)) : "–";
     return { cells: [deviceName(trace, place), Number.isFinite(idle) ? formatPercent(idle) : "–", longest], target: gap };
   });
-  const more = places.length > MAX_DEVICES ? `; the first ${MAX_DEVICES} of ${places.length}` : "";
+  const more = isCut ? `; the ${MAX_DEVICES} of ${places.length} that are idle the most` : "";
   return tablePart(`Devices in view; a row leads to the longest gap${more}`, ["Device", "Idle", "Longest gap"], rows);
 }
+
+const idleShare = (trace, place, from, to) =>
+  (partsOfSpan(trace, place, from, to).get(trace.states.at(-1)) ?? 0) / ownLength(trace.groups[place].clock, [from, to]);
 
 function stepsInView(trace, from, to) {
   const { starts, ends } = trace.steps;

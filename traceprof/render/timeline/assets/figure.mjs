@@ -11,11 +11,12 @@ export const CHART_GAP = 16;
 const STEP_BORDER_PX = 6;
 
 /** Heights in pixels: lanes, then the charts that there is anything for. */
-export function figureHeights(scene) {
-  const charts = scene.charts.length * (CHART_HEIGHT + CHART_GAP);
-  const plot = scene.height + charts;
+export function figureHeights({ height, charts }) {
+  const plot = plotHeight(height, charts);
   return { plot, total: plot + MARGIN.top + MARGIN.bottom };
 }
+
+export const plotHeight = (height, charts) => height + charts.length * (CHART_HEIGHT + CHART_GAP);
 
 export function makeFigure(scene) {
   return { data: makeTraces(scene), layout: makeLayout(scene) };

@@ -104,14 +104,16 @@ function act(app, line, key) {
   return true;
 }
 
-const siblingsOf = (app, { parent, type }) =>
-  app.lines.filter((line) => line.parent === parent && line.type === type).map(({ key }) => key);
+/** What a line is called among its siblings: the line of a rank stands for its section. */
+const siblingName = ({ key, sibling }) => sibling ?? key;
+
+const siblingsOf = (app, { parent }) => [...new Set(app.lines.filter((line) => line.parent === parent).map(siblingName))];
 
 function shift(app, line, step) {
   if (line.parent === undefined) return;
   const siblings = siblingsOf(app, line);
-  const target = siblings[siblings.indexOf(line.key) + step];
-  if (target) app.arrange((lanes) => lanes.move(line.parent, siblings, line.key, target));
+  const target = siblings[siblings.indexOf(siblingName(line)) + step];
+  if (target) app.arrange((lanes) => lanes.move(line.parent, siblings, siblingName(line), target));
 }
 
 /** A click folds a group or takes the focus; a drag puts the line where a sibling is. */
@@ -142,7 +144,7 @@ function makeMovable(app, node, line) {
 
 function drop(app, line, y) {
   const siblings = siblingsOf(app, line);
-  const within = app.lines.filter(({ parent, type, y: top }) => parent === line.parent && type === line.type && top <= y);
-  const target = within.at(-1)?.key ?? siblings[0];
-  app.arrange((lanes) => lanes.move(line.parent, siblings, line.key, target));
+  const within = app.lines.filter(({ parent, y: top }) => parent === line.parent && top <= y);
+  const target = within.length ? siblingName(within.at(-1)) : siblings[0];
+  app.arrange((lanes) => lanes.move(line.parent, siblings, siblingName(line), target));
 }

@@ -10,6 +10,7 @@ const NESTED_ROW_HEIGHT = 16;
 const ROW_BUDGET = 30;
 const PAIRED_ROW_BUDGET = 44;
 const MAX_OPEN_SECTIONS = 2;
+const MAX_WHOLE_SECTIONS = 4;
 
 const NESTED = new Set(["range", "host_op"]);
 
@@ -65,7 +66,7 @@ function groupBySection(groups) {
 /**
  * [{type, y, height, label, key, parent, group?, row?}, …] and the total height in pixels.
  * `parent` names the siblings among which a line can be moved. Of `lanes` (a LaneSet) come the
- * order and what is hidden.
+ * order and what is hidden. Of many ranks each takes one line per device until it is opened.
  */
 export function layoutLines(trace, open, pinned, lanes = EVERYTHING) {
   const lines = [];
@@ -80,10 +81,12 @@ export function layoutLines(trace, open, pinned, lanes = EVERYTHING) {
     push({ type: "section", label: "Pinned", key: "pinned" }, SECTION_HEIGHT);
     for (const row of pinned) push({ type: "row", row, label: pinnedLabel(trace, row), key: `pinned${row}` }, ROW_HEIGHT);
   }
-  const sections = [...groupBySection(trace.groups)];
-  for (const [section, members] of lanes.sorted("", sections, ([name]) => name)) {
-    const shown = members.filter((place) => lanes.showsGroup(place));
-    if (!shown.length) continue;
+  const sections = shownSections(trace, lanes);
+  const isFolded = foldsOf(trace, sections, open);
+  for (const [section, shown] of lanes.sorted("", sections, ([name]) => name)) {
+    const folded = isFolded(shown) ? foldedLines(trace, section, shown) : [];
+    for (const line of folded) push(line, GROUP_HEIGHT);
+    if (folded.length) continue;
     push({ type: "section", label: section, key: section, parent: "" }, SECTION_HEIGHT);
     for (const place of lanes.sorted(section, shown, (member) => groupKey(trace, member))) {
       const isOpen = open.has(place);
@@ -100,6 +103,30 @@ export function layoutLines(trace, open, pinned, lanes = EVERYTHING) {
   }
   return { lines, height: y };
 }
+
+function shownSections(trace, lanes) {
+  const isShown = (place) => lanes.showsGroup(place);
+  const all = [...groupBySection(trace.groups)].map(([section, members]) => [section, members.filter(isShown)]);
+  return all.filter(([, shown]) => shown.length);
+}
+
+/** Of many ranks those are folded of which nothing is open. */
+function foldsOf(trace, sections, open) {
+  const withDevices = sections.filter(([, shown]) => devicesOf(trace, shown).length);
+  const areMany = !trace.beside && withDevices.length > MAX_WHOLE_SECTIONS;
+  return (shown) => areMany && !shown.some((place) => open.has(place));
+}
+
+/** A rank as one line for each of its devices; none where it has no device. */
+function foldedLines(trace, section, shown) {
+  const devices = devicesOf(trace, shown);
+  return devices.map((place) => ({
+    ...{ type: "group", group: place, isOpen: false, key: groupKey(trace, place), parent: "", sibling: section },
+    label: devices.length > 1 ? `${section} · ${trace.groups[place].label}` : section,
+  }));
+}
+
+const devicesOf = (trace, members) => members.filter((place) => trace.groups[place].kind === "device");
 
 const EVERYTHING = { sorted: (_, items) => items, showsGroup: () => true, showsRow: () => true };
 

@@ -9,7 +9,7 @@ const MAX_LABEL = 34;
 
 export function makePicture(app) {
   const { data, layout } = makeFigure(app.scene);
-  const { lines, theme } = app;
+  const { lines, theme } = app.scene;
   const card = getComputedStyle(document.documentElement).getPropertyValue("--card").trim();
   return {
     data,

@@ -7,6 +7,7 @@ import { sampleCharts } from "./samples.mjs";
 import { toPixel } from "./colour.mjs";
 import { visibleRows } from "./lines.mjs";
 import { areStepsApart } from "./figure.mjs";
+import { linesWithin } from "./band.mjs";
 import { lowerBound } from "./bisect.mjs";
 
 /** A scene: all that one picture needs, computed for the span and the width of the view. */
@@ -15,8 +16,10 @@ export const BOX_MIN_PX = 2.5;
 export const MAX_BOXES = 2500;
 
 export function makeScene(app) {
-  const { trace, t0, t1, lines, height, hidden, matches, colours, theme, charts, chosen, partner } = app;
-  const { width } = app;
+  const { trace, t0, t1, band, hidden, matches, colours, theme, chosen, partner, width } = app;
+  const lines = linesWithin(app.lines, band);
+  const height = band.bottom - band.top;
+  const charts = band.bottom < app.height ? [] : app.charts;
   const binNs = (t1 - t0) / width;
   const minNs = Math.max(1, BOX_MIN_PX * binNs);
   const longest = findLongest(trace.rows, visibleRows(lines), { t0, t1, minNs, limit: MAX_BOXES });
@@ -24,12 +27,13 @@ export function makeScene(app) {
     ...{ trace, t0, t1, lines, height, hidden, matches, colours, theme, charts, chosen, partner },
     width,
     binNs,
+    top: band.top,
     boxes: longest.byRow,
     boxCount: longest.count,
     pixels: colours.map(toPixel),
     hitPixel: toPixel(theme.hit) | (255 << 24),
     hitColour: theme.hit,
-    areas: measureAreas(trace, t0, t1, width),
+    areas: charts.length ? measureAreas(trace, t0, t1, width) : null,
     ticks: trace.beside ? stepTicks(trace, t0, t1, width) : makeTicks(t0, t1, width, trace.offset_ns),
   };
   return scene;

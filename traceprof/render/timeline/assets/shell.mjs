@@ -1,4 +1,5 @@
 import { Backdrop } from "./backdrop.mjs";
+import { HeldAxis } from "./held_axis.mjs";
 import { Notes } from "./notes.mjs";
 import { Panel } from "./panel.mjs";
 import { Minimap } from "./minimap.mjs";
@@ -23,7 +24,8 @@ export function buildShell(app, root) {
     "aria-label": "Timeline. W and S zoom, A and D pan, slash searches, question mark lists all keys.",
   });
   const notes = new Notes(app);
-  plot.append(canvas, figure, overlay, crosshair, selectionBox, notes.flags);
+  const axis = new HeldAxis(app);
+  plot.append(notes.flags, axis.node, canvas, figure, overlay, crosshair, selectionBox);
   const labels = element("div", { cls: "lanes" });
   const panel = new Panel(app, root, notes.form);
   const [toolbar, minimap, help] = [makeToolbar(app), new Minimap(app), makeHelp()];
@@ -35,6 +37,9 @@ export function buildShell(app, root) {
   listenToKeys(app);
   new ResizeObserver(() => app.resize()).observe(plot);
   window.addEventListener("hashchange", () => app.followLink());
+  window.addEventListener("scroll", () => app.scrolled(), { passive: true });
+  window.addEventListener("beforeprint", () => app.print(true));
+  window.addEventListener("afterprint", () => app.print(false));
   const backdrop = new Backdrop(canvas);
-  return { ...parts, toolbar, minimap, help, pointer, backdrop, tooltip: new Tooltip() };
+  return { ...parts, axis, toolbar, minimap, help, pointer, backdrop, tooltip: new Tooltip() };
 }

@@ -1,0 +1,27 @@
+import numpy as np
+from hypothesis import given
+from hypothesis import strategies as st
+
+from traceprof.facts.ranks.pairs import value_in, where_in
+from traceprof.model.compact import CompactTable
+
+rows = st.lists(st.tuples(st.integers(-1, 4), st.integers(-1, 3)), max_size=12)
+
+
+def table_of(pairs: list[tuple[int, int]]) -> CompactTable:
+    both = np.array(pairs, np.int64).reshape(-1, 2)
+    return CompactTable.of(
+        {"match": both[:, 0], "member": both[:, 1], "wait_ns": np.arange(len(pairs)) * 10}
+    )
+
+
+@given(rows, rows)
+def test_rows_are_found_by_match_and_member(
+    there: list[tuple[int, int]], wanted: list[tuple[int, int]]
+) -> None:
+    table, asked = table_of(there), table_of(wanted)
+    known = [pair if min(pair) >= 0 else None for pair in there]
+    expected = [known.index(pair) if pair in known else -1 for pair in wanted]
+    assert where_in(table, asked).tolist() == expected
+    waits = [10 * place if place >= 0 else -7 for place in expected]
+    assert value_in(table, asked, "wait_ns", -7).tolist() == waits

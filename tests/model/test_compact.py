@@ -1,0 +1,91 @@
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pandas as pd
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from traceprof.model.compact import CompactTable
+
+N_ROWS = 1500
+"""More than the rows below which numbers are not coded."""
+
+
+def table_of(seed: int) -> pd.DataFrame:
+    random = np.random.default_rng(seed)
+    large = random.integers(0, 1 << 62, N_ROWS)
+    floats = random.integers(0, 1000, N_ROWS).astype(np.float64)
+    return pd.DataFrame(
+        {
+            "text": random.choice(np.array(["", "all_reduce", "a"], object), N_ROWS),
+            "mixed": np.array([None, 1, "x"] * (N_ROWS // 3), object),
+            "flag": random.random(N_ROWS) < 0.5,
+            "small": random.integers(-100, 100, N_ROWS),
+            "large": large,
+            "few_large": large[random.integers(0, 5, N_ROWS)],
+            "whole": floats,
+            "zeros": np.where(random.random(N_ROWS) < 0.5, 0.0, -0.0),
+            "unknown": np.where(floats > 500, np.nan, floats),
+            "broken": floats / 3,
+        }
+    ).astype({"text": object})
+
+
+@settings(max_examples=20)
+@given(st.integers(0, 1 << 30), st.integers(0, N_ROWS), st.integers(0, N_ROWS))
+def test_what_comes_out_is_what_went_in(seed: int, first: int, second: int) -> None:
+    frame = table_of(seed)
+    cuts = sorted((first, second))
+    parts = [frame[: cuts[0]], frame[cuts[0] : cuts[1]], frame[cuts[1] :]]
+    table = CompactTable.stacked([CompactTable.of_frame(part) for part in parts])
+    pd.testing.assert_frame_equal(table.frame(), frame, check_exact=True)
+    for name in ("zeros", "unknown"):
+        assert bits(table.array(name)) == bits(frame[name].to_numpy())
+    order = np.random.default_rng(seed).permutation(N_ROWS)
+    is_kept = (frame["small"] > 0).to_numpy()
+    chosen = table.in_order(order).where(is_kept).where(np.array([3, 1]))
+    expected = frame.iloc[order][is_kept].iloc[[3, 1]].reset_index(drop=True)
+    pd.testing.assert_frame_equal(chosen.frame(), expected, check_exact=True)
+    assert chosen["small"].tolist() == expected["small"].tolist()
+
+
+def bits(values: npt.NDArray[Any]) -> bytes:
+    return values.tobytes()
+
+
+def test_rows_are_told_by_their_values() -> None:
+    frame = table_of(1)
+    table = CompactTable.of_frame(frame).where((frame["small"] > 50).to_numpy())
+    plain = frame[frame["small"] > 50]
+    for name in frame:
+        codes = pd.factorize(table.codes(str(name)))[0]
+        own = pd.factorize(plain[name].to_numpy(), use_na_sentinel=False)[0]
+        if name != "zeros":  # codes tell the two zeros apart
+            assert codes.tolist() == own.tolist()
+    assert table.isin("text", ("", "a")).tolist() == plain["text"].isin(["", "a"]).tolist()
+    assert table.isin("small", (60,)).tolist() == (plain["small"] == 60).tolist()
+
+
+def test_columns_are_added_to_the_rows_that_are_meant() -> None:
+    table = CompactTable.of({"a": np.arange(10)}).where(np.array([7, 2]))
+    both = table.assign(b=np.array([1, 2]), c=np.array(["x", "y"], object))
+    assert both.frame().to_dict("list") == {"a": [7, 2], "b": [1, 2], "c": ["x", "y"]}
+    assert both.names == ["a", "b", "c"] and not both.empty
+
+
+def test_rows_of_many_ranks_take_few_bytes() -> None:
+    n = 100_000
+    at_ns = np.arange(n, dtype=np.int64) * 1_000_000 + (1 << 60)
+    table = CompactTable.of(
+        {
+            "start_ns": at_ns,
+            "op": np.array(["all_reduce", "broadcast"], object)[np.arange(n) % 2],
+            "n_bytes": np.full(n, 1 << 40),
+            "stream": np.full(n, 7),
+            "match": np.arange(n) // 8,
+        }
+    )
+    assert table.n_bytes == n * (8 + 1 + 1 + 1 + 2)
