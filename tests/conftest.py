@@ -19,7 +19,10 @@ from tests.render.browser import chromium
 from tests.requirements import ROOT, TRACES, nsys_in_turn, require
 
 # No deadline: a busy machine is not a bug. Fewer examples than usual: most build a DataFrame.
-settings.register_profile("traceprof", deadline=None, max_examples=60)
+# CI judges a change, by the same examples each time; new ones are tried wherever people test.
+settings.register_profile(
+    "traceprof", deadline=None, max_examples=60, derandomize="TRACEPROF_REQUIRE" in os.environ
+)
 settings.load_profile("traceprof")
 
 # Started in the background by a script, we would hand on to every program that Ctrl-C is ignored.
