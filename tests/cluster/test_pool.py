@@ -5,6 +5,7 @@ from pathlib import Path
 from shutil import copytree
 from typing import Any
 
+import numpy as np
 import pytest
 
 from tests.cluster.conftest import STRAGGLER, Told
@@ -35,6 +36,10 @@ def die(trace: Trace) -> None:
 
 def refuse(trace: Trace) -> None:
     raise TraceError("not this one")
+
+
+def sums_of(trace: Trace, *arrays: np.ndarray) -> list[int]:
+    return [int(own.sum()) for own in arrays]
 
 
 def keep_a_secret(trace: Trace) -> Any:
@@ -74,6 +79,15 @@ def test_a_process_that_is_killed_changes_nothing(generated: Path, told: Told) -
     crews._crews["", 2] = crew
     assert told(generated, ("stragglers",), jobs=2) == told(generated, ("stragglers",))
     assert len(killed) == 3
+
+
+def test_arrays_of_any_size_are_sent_as_they_are(pool: Pool) -> None:
+    sizes = [0, 1, 8191, 8192, 8193, 300_000]
+    arrays = [np.arange(size) for size in sizes]
+    own = (*arrays, arrays[-1][::2], np.asfortranarray(np.ones((300, 300), np.int16)))
+    expected = [int(array.sum()) for array in own]
+    questions = [asked(sums_of, *own, file=name) for name in "abc"]
+    assert pool.ask(questions) == [expected] * 3
 
 
 def test_answers_come_in_the_order_of_the_questions(pool: Pool) -> None:

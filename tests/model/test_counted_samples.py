@@ -1,3 +1,5 @@
+from collections import Counter
+
 import numpy as np
 import pandas as pd
 import pytest
@@ -5,7 +7,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from traceprof.model import combining
-from traceprof.model.combining import combine, compacted, median_of_counted, medians_of
+from traceprof.model.combining import (
+    combine,
+    compacted,
+    counted_together,
+    median_of_counted,
+    medians_of,
+)
 from traceprof.model.results import Result, ResultSpec, Samples, TableSpec, Unit, key, total
 
 SPEC = ResultSpec(
@@ -74,3 +82,29 @@ def test_medians_of_few_rows_are_those_of_many(
     found = medians_of(pd.DataFrame(index=range(4)), samples)
     assert found.tolist()[:2] + found.tolist()[3:] == [8.0, 4.0, 5.0]
     assert np.isnan(found[2])
+
+
+@given(
+    st.lists(
+        st.lists(st.tuples(st.integers(0, 3), st.integers(-9, 9), st.integers(1, 300)), max_size=9),
+        min_size=1,
+        max_size=9,
+    ),
+    st.integers(1, 9),
+)
+def test_what_is_counted_in_pieces_is_what_one_counts_by_hand(
+    ranks: list[list[tuple[int, int, int]]], n_at_once: int
+) -> None:
+    every = []
+    by_hand: Counter[tuple[int, int]] = Counter()
+    for samples in ranks:
+        rows, values, counts = np.array(samples, np.int64).reshape(-1, 3).T
+        every.append(Samples(rows.astype(np.int8), values, counts))
+        for row, value, count in samples:
+            by_hand[row, value] += count
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(combining, "_AT_ONCE", n_at_once)
+        found = counted_together(every)
+    assert found.counts is not None
+    told = zip(found.rows.tolist(), found.values.tolist(), found.counts.tolist(), strict=True)
+    assert list(told) == [(*own, by_hand[own]) for own in sorted(by_hand)]

@@ -9,7 +9,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
-__all__ = ["give_back", "share_of", "taken_bytes", "usable_bytes"]
+__all__ = ["give_back", "share_of", "taken_bytes", "trim", "usable_bytes"]
 
 _WHERE_UNKNOWN: Final = 8_000_000_000
 _SHARE: Final = 0.5
@@ -43,6 +43,11 @@ def give_back() -> None:
     A trace and its facts refer to each other; glibc keeps freed pieces of some megabytes.
     """
     gc.collect()
+    trim()
+
+
+def trim() -> None:
+    """Let the C library return what is free, where it can be asked to."""
     with suppress(AttributeError, OSError, TypeError):
         ctypes.CDLL(None).malloc_trim(0)
 

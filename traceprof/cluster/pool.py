@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import multiprocessing
+import pickle
 import signal
 from collections import deque
 from collections.abc import Sequence
@@ -10,7 +11,7 @@ from dataclasses import dataclass, field
 from multiprocessing.connection import Connection, wait
 from typing import Any, Final
 
-from traceprof.cluster.memory import usable_bytes
+from traceprof.cluster.memory import trim, usable_bytes
 from traceprof.cluster.progress import Report, no_progress
 from traceprof.cluster.worker import Holder
 from traceprof.errors import TraceError
@@ -22,6 +23,8 @@ __all__ = ["Pool"]
 
 _MOST_DEATHS: Final = 3
 """A question whose process died so often is not asked again."""
+_LARGE_BYTES: Final = 1 << 16
+"""Arrays of so many are sent from where they are, not copied first."""
 
 
 @dataclass(eq=False)
@@ -89,6 +92,7 @@ class Pool:
         self._share_out(questions)
         for hand in self._hands:
             self._ask_next(hand, questions)
+        trim()  # meanwhile: what the last answers were made into is seldom as large
         while n_done < len(questions):
             busy = {hand.connection: hand for hand in self._hands if hand.asked is not None}
             for connection in wait(list(busy)):
@@ -131,7 +135,7 @@ class Pool:
         if hand.asked is None and hand.waiting:
             hand.asked = hand.waiting.popleft()
             try:
-                hand.connection.send(questions[hand.asked])
+                _send(hand.connection, questions[hand.asked])
             except OSError:
                 return  # it has died, which is found when its answer is read
 
@@ -148,12 +152,35 @@ class Pool:
         hand.process, hand.connection = new.process, new.connection
 
 
+def _send(connection: Connection, question: Question | TimeQuestion) -> None:
+    arrays: list[memoryview] = []
+
+    def is_small(buffer: pickle.PickleBuffer) -> bool:
+        raw = buffer.raw()
+        if raw.nbytes >= _LARGE_BYTES:
+            arrays.append(raw)
+        return raw.nbytes < _LARGE_BYTES
+
+    text = pickle.dumps(question, pickle.HIGHEST_PROTOCOL, buffer_callback=is_small)
+    connection.send((len(arrays), text))
+    for array in arrays:
+        connection.send_bytes(array)
+
+
+def _received(connection: Connection) -> Question | TimeQuestion:
+    n_arrays, text = connection.recv()
+    question: Question | TimeQuestion = pickle.loads(
+        text, buffers=[connection.recv_bytes() for _ in range(n_arrays)]
+    )
+    return question
+
+
 def _work(connection: Connection, most_bytes: int) -> None:
     """Answer questions until nobody asks any more; Ctrl-C is for who asks."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     holder = Holder(most_bytes)
     while True:
         try:
-            connection.send_bytes(holder.answer(connection.recv()))
+            connection.send_bytes(holder.answer(_received(connection)))
         except (EOFError, OSError):
             return

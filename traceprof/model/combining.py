@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from typing import Any, Final
+from itertools import pairwise
+from typing import Any, Final, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -22,8 +23,10 @@ _SIMPLE: Final[Mapping[Combine, Callable[[Any], pd.Series]]] = {
     Combine.SAME: lambda groups: groups.first(),
 }
 _AT_ONCE: Final = 1_000_000
+"""About so many samples are put together at a time."""
+_PER_PIECE: Final = 64
+"""Of these it is guessed where pieces end."""
 _FEW_ROWS: Final = 1000
-"""Samples that are put together at a time, where those before are not more."""
 
 
 def combine(results: Sequence[Result]) -> Result:
@@ -113,18 +116,69 @@ def counted(samples: Samples) -> Samples:
     return Samples(compact(rows[place]), small, compact(counts))
 
 
+def _as_numbers(samples: Samples) -> npt.NDArray[np.int64] | None:
+    """Return one number for row and value of each sample, in their order; None where none holds."""
+    rows, values = samples.rows, samples.values
+    if not len(rows) or values.dtype.kind != "i" or rows.min() < 0:
+        return None
+    least = int(values.min())
+    n_values = int(values.max()) - least + 1
+    if (int(rows.max()) + 1) * n_values >= np.iinfo(np.int64).max:
+        return None
+    found = rows.astype(np.int64)
+    found *= n_values
+    found += values
+    found -= least
+    return found
+
+
 def counted_together(every: Sequence[Samples]) -> Samples:
     """Return all samples of ``every`` (at least one) as `counted` does.
 
-    Some after the other: those of a thousand ranks together need the memory of those that differ.
+    Some after the others, by row and value: those of a thousand ranks together need the memory of
+    those that differ.
     """
-    found, n_found = [every[0]], 0
-    for own in every[1:]:
-        found.append(own)
-        if sum(len(one.rows) for one in found[1:]) > max(_AT_ONCE, n_found):
-            found = [counted(_stacked(found))]
-            n_found = len(found[0].rows)
-    return counted(_stacked(found))
+    n_pieces = -(-sum(len(own.rows) for own in every) // _AT_ONCE)
+    is_whole = all(own.values.dtype.kind == "i" and own.values.ndim == 1 for own in every)
+    if n_pieces <= 1 or not is_whole:
+        return counted(_stacked(every))
+    cuts = _quantiles(every, n_pieces)
+    pieces = [
+        counted(_stacked([_between(own, begin, end) for own in every]))
+        for begin, end in pairwise([None, *cuts, None])
+    ]
+    return _stacked(pieces)
+
+
+_Place: TypeAlias = tuple[int, int]
+"""A row and a value: samples are in the order of both."""
+
+
+def _quantiles(every: Sequence[Samples], n_pieces: int) -> list[_Place]:
+    """Return about which samples divide all into so many parts; each once, in their order."""
+    step = max(1, sum(len(own.rows) for own in every) // (_PER_PIECE * n_pieces))
+    few = _stacked([Samples(own.rows[::step], own.values[::step]) for own in every])
+    order = np.lexsort((few.values, few.rows))
+    chosen = order[len(order) // n_pieces :: max(1, len(order) // n_pieces)]
+    return sorted({(int(few.rows[one]), int(few.values[one])) for one in chosen})
+
+
+def _between(samples: Samples, begin: _Place | None, end: _Place | None) -> Samples:
+    own = np.ones(len(samples.rows), np.bool_)
+    if begin is not None:
+        own &= ~_are_before(samples, begin)
+    if end is not None:
+        own &= _are_before(samples, end)
+    counts = None if samples.counts is None else samples.counts[own]
+    return Samples(samples.rows[own], samples.values[own], counts)
+
+
+def _are_before(samples: Samples, place: _Place) -> npt.NDArray[np.bool_]:
+    row, value = place
+    found = samples.values < value
+    found &= samples.rows == row
+    found |= samples.rows < row
+    return found
 
 
 def _stacked(every: Sequence[Samples]) -> Samples:
@@ -152,14 +206,14 @@ def _sorted(
     if counts is not None:
         order = np.lexsort((values, rows))
         return rows[order], values[order], counts[order]
-    if len(rows) and values.dtype == np.int64:
+    both = _as_numbers(samples)
+    if both is not None and values.dtype == np.int64:
+        # To sort numbers costs a tenth of sorting pairs.
+        both.sort()
         least = int(values.min())
         n_values = int(values.max()) - least + 1
-        if rows.min() >= 0 and (int(rows.max()) + 1) * n_values < np.iinfo(np.int64).max:
-            # One number for both: to sort numbers costs a tenth of sorting pairs.
-            both = np.sort(rows * n_values + (values - least))
-            row = both // n_values
-            return row, both - row * n_values + least, None
+        row = both // n_values
+        return row, both - row * n_values + least, None
     order = np.lexsort((values, rows))
     return rows[order], values[order], None
 

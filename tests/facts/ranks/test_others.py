@@ -8,16 +8,21 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from traceprof.facts.ranks import others
 from traceprof.facts.ranks.others import beyond_others
 
 
-@given(st.lists(st.tuples(st.integers(0, 2), st.integers(0, 9)), max_size=12))
-def test_beyond_the_others_is_what_one_counts_by_hand(rows: list[tuple[int, int]]) -> None:
+@given(st.lists(st.tuples(st.integers(0, 2), st.integers(0, 9)), max_size=12), st.integers(1, 13))
+def test_beyond_the_others_is_what_one_counts_by_hand(
+    rows: list[tuple[int, int]], n_at_once: int
+) -> None:
     keys, values = ([row[i] for row in rows] for i in (0, 1))
-    found = beyond_others(pd.Series(values, dtype=np.int64), pd.Series(keys, dtype=np.int64))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(others, "_AT_ONCE", n_at_once)
+        found = beyond_others(pd.Series(values, dtype=np.int64), pd.Series(keys, dtype=np.int64))
     for i, (key, value) in enumerate(rows):
-        others = [v for j, (k, v) in enumerate(rows) if k == key and j != i]
-        expected = value - np.median(others) if others else np.nan
+        theirs = [v for j, (k, v) in enumerate(rows) if k == key and j != i]
+        expected = value - np.median(theirs) if theirs else np.nan
         assert found[i] == pytest.approx(expected, nan_ok=True)
 
 

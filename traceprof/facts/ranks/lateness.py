@@ -19,6 +19,7 @@ from traceprof.facts.ranks.groups import find_late_whole
 from traceprof.facts.ranks.late_stages import find_late_stage, stages_of_members
 from traceprof.facts.ranks.since import since_of
 from traceprof.facts.ranks.waits import matches_in_step
+from traceprof.model.grouping import rows_by_value
 from traceprof.model.ranks import Ranks
 from traceprof.model.tables import ABSENT
 
@@ -91,20 +92,20 @@ def _measured(ranks: Ranks, blame: Blame) -> list[RankLateness]:
     """Return the lateness of each rank, not judged yet."""
     matches = matches_in_step(ranks)
     together = matches.table["spread_ns"].where(matches.table["op"].isin(ENDS_TOGETHER), 0)
-    arrivals = find_arrivals(ranks)[["match", "member", "late_ns"]]
-    arrivals = arrivals.assign(
-        last_member=arrivals["match"].map(matches.table["last_member"]),
-        spread_ns=arrivals["match"].map(together),
-    )
-    rows_of = arrivals.groupby("member").indices
     excess = excess_of_members(ranks)
     phases, sums = excess.columns.to_numpy(object), excess.to_numpy(np.float64)
+    arrivals = find_arrivals(ranks)
+    rows_of = rows_by_value(arrivals.array("member"))
     nothing = np.empty(0, np.intp)
     found = []
     for place in range(len(matches.members)):
         most = int(sums[place].argmax()) if len(phases) else 0
         phase = (str(phases[most]), int(np.rint(sums[place, most]))) if len(phases) else ("", 0)
-        own = arrivals.iloc[rows_of.get(place, nothing)]
+        own = arrivals.where(rows_of.get(place, nothing))[["match", "late_ns"]]
+        own = own.assign(
+            last_member=own["match"].map(matches.table["last_member"]),
+            spread_ns=own["match"].map(together),
+        )
         found.append(_of_rank(ranks, blame, matches, place, own, phase))
     return found
 

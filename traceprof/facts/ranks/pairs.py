@@ -21,9 +21,14 @@ def where_in(table: CompactTable, rows: CompactTable) -> npt.NDArray[np.int64]:
     if not len(there):
         return np.full(len(rows), ABSENT, np.int64)
     order = np.argsort(there, kind="stable")
-    place = np.minimum(np.searchsorted(there[order], wanted), len(there) - 1)
+    there = there[order]
+    place = np.searchsorted(there, wanted)
+    np.minimum(place, len(there) - 1, out=place)
+    is_there = (there[place] == wanted) & (wanted >= 0)
+    del there, wanted
     found = order[place]
-    return np.where((there[found] == wanted) & (wanted >= 0), found, ABSENT)
+    found[~is_there] = ABSENT
+    return found
 
 
 def value_in(

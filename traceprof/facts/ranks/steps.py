@@ -19,6 +19,7 @@ from traceprof.facts.ranks.waits import find_waits, waiting_of_members
 from traceprof.facts.steps.calls import steps_of_calls
 from traceprof.facts.steps.find import steps_of_ranks
 from traceprof.model.compact import CompactTable
+from traceprof.model.grouping import rows_by_value
 from traceprof.model.intervals import Intervals
 from traceprof.model.ranks import Ranks
 from traceprof.model.steps import Steps
@@ -29,6 +30,7 @@ __all__ = ["RankSteps", "find_rank_steps"]
 _NOTABLE_RATIO: Final = 0.01
 _CONSISTENT_RATIO: Final = 0.9
 _OF_CALLS: Final = ["process", "call_ns", "start_ns"]
+_NO_ROWS: Final = np.empty(0, np.int64)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -105,19 +107,26 @@ def _lined_up(steps: Steps, matches: Matches) -> tuple[Steps, dict[int, int]]:
     table = steps.table
     if table.empty:
         return steps, {}
-    rows = matches.shared[["match", *_OF_CALLS]]
-    place = steps_of_calls(steps, rows)
-    called = rows[["match", "process"]][place >= 0].assign(
-        step=table["step"].to_numpy(np.int64)[place[place >= 0]]
-    )
+    rows = matches.shared
+    place = steps_of_calls(steps, rows[_OF_CALLS])
+    known = np.flatnonzero(place >= 0)
+    step = table["step"].to_numpy(np.int64)[place[known]]
+    match = rows.array("match")[known]
+    called = rows_by_value(rows.array("process")[known])
+    del rows, place, known
     reference = table["process"].value_counts(sort=True).index[0]
-    there = called[called["process"] == reference].drop_duplicates("match")
-    ahead = called["match"].map(there.set_index("match")["step"]) - called["step"]
+    numbered, first = np.unique(match[called.get(reference, _NO_ROWS)], return_index=True)
+    there = step[called.get(reference, _NO_ROWS)][first]
     shifts = {}
-    for process, own in ahead.dropna().groupby(called["process"]):
-        most = own.value_counts()
-        if len(own) > 1 and most.index[0] and most.iloc[0] >= _CONSISTENT_RATIO * len(own):
-            shifts[int(str(process))] = int(most.index[0])
+    for process, own in called.items():
+        shared = np.isin(match[own], numbered)
+        place = np.searchsorted(numbered, match[own][shared])
+        ahead, counts = np.unique(there[place] - step[own][shared], return_counts=True)
+        if counts.sum() <= 1:
+            continue
+        most = int(ahead[counts.argmax()])
+        if most and counts.max() >= _CONSISTENT_RATIO * counts.sum():
+            shifts[process] = most
     numbers = table["step"] + table["process"].map(shifts).fillna(0).astype(np.int64)
     if shifts:
         numbers -= min(0, int(numbers.min()))
@@ -144,20 +153,32 @@ def _sums(
 ) -> dict[str, npt.NDArray[np.int64]]:
     """Return what the shared collectives of each step add up to; ``place`` is the step of each."""
     waits = find_waits(ranks.whole)
-    in_step = value_in(waits, rows, "is_in_step", 0).astype(np.bool_)
-    late = beyond_others(rows["start_ns"], rows["match"])
-    last = matches.table["last_member"].reindex(rows["match"]).to_numpy()
-    is_last = in_step & (last == rows.array("member"))
-    sums = pd.DataFrame(
-        {
-            "place": place,
-            "collectives_count": 1,
-            "waited_ns": value_in(waits, rows, "exposed_ns", 0),
-            "late_ns": np.where(is_last, np.rint(late), 0).astype(np.int64),
-        }
-    )
-    added = sums.groupby("place").sum().reindex(range(n_steps), fill_value=0)
-    return {str(name): added[name].to_numpy() for name in added}
+    known = np.flatnonzero(place >= 0)
+    place = place[known]
+
+    def added(values: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+        sums = np.zeros(n_steps, np.int64)
+        np.add.at(sums, place, values)
+        return sums
+
+    in_step = value_in(waits, rows, "is_in_step", 0)[known].astype(np.bool_)
+    is_last = in_step & _came_last(matches, rows)[known]
+    late = beyond_others(rows["start_ns"], rows["match"])[known]
+    return {
+        "collectives_count": np.bincount(place, minlength=n_steps),
+        "waited_ns": added(value_in(waits, rows, "exposed_ns", 0)[known]),
+        "late_ns": added(np.where(is_last, np.rint(late), 0).astype(np.int64)),
+    }
+
+
+def _came_last(matches: Matches, rows: CompactTable) -> npt.NDArray[np.bool_]:
+    """Return whether the rank of each of ``rows``, which have a match, was the last there."""
+    table, match = matches.table, rows.array("match")
+    if table.empty:
+        return np.zeros(len(rows), np.bool_)
+    last = np.full(int(table.index.max()) + 1, ABSENT, np.int64)
+    last[table.index.to_numpy(np.int64)] = table["last_member"].to_numpy(np.int64)
+    return np.asarray(last[match] == rows.array("member"), np.bool_)
 
 
 def _phases(

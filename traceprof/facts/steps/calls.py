@@ -6,6 +6,7 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
+from traceprof.model.grouping import rows_by_value
 from traceprof.model.steps import Steps
 from traceprof.model.tables import ABSENT
 
@@ -22,9 +23,9 @@ def steps_of_calls(steps: Steps, work: pd.DataFrame) -> npt.NDArray[np.int64]:
     called = work["call_ns"].to_numpy(np.int64)
     instants = np.where(called != ABSENT, called, work["start_ns"].to_numpy(np.int64))
     begins, finishes = (steps.table[name].to_numpy(np.int64) for name in ("start_ns", "end_ns"))
-    by_process = work.groupby("process").indices
+    by_process = rows_by_value(work["process"])
     for process, rows in steps.table.groupby("process").indices.items():
-        mine = by_process.get(process)
+        mine = by_process.get(int(str(process)))
         if mine is None:
             continue
         place = np.searchsorted(begins[rows], instants[mine], side="right") - 1
