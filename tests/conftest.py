@@ -17,6 +17,7 @@ from hypothesis import settings
 
 from tests.render.browser import chromium
 from tests.requirements import ROOT, TRACES, nsys_in_turn, require
+from traceprof import processes
 
 # No deadline: a busy machine is not a bug. Fewer examples than usual: most build a DataFrame.
 # CI judges a change, by the same examples each time; new ones are tried wherever people test.
@@ -60,6 +61,12 @@ def no_runs_of_the_user(
     folder = tmp_path_factory.getbasetemp()
     monkeypatch.setenv("TRACEPROF_RUNS", str(folder / "no-such-folder" / "runs.db"))
     monkeypatch.setenv("TRACEPROF_CACHE", "0")
+
+
+@pytest.fixture(autouse=True)
+def memory_is_given_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let commands that run in the process of the tests leave its allocator alone."""
+    monkeypatch.setattr(processes, "keep_freed_memory", lambda: None)
 
 
 @pytest.fixture(autouse=True)

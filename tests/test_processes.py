@@ -1,7 +1,11 @@
 import os
+import platform
+import subprocess
+import sys
 
 import pytest
 
+from tests.requirements import ROOT
 from traceprof import processes
 from traceprof.processes import n_processors
 
@@ -17,3 +21,26 @@ def test_a_container_may_have_fewer_processors(tmp_path, monkeypatch, told, expe
     monkeypatch.setattr(processes, "_QUOTA", quota)
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(8)), raising=False)
     assert n_processors() == expected
+
+
+_FAULTS = """
+import resource, sys
+import numpy as np
+from traceprof.processes import keep_freed_memory
+
+def faults():
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+    np.ones(80_000_000, np.int8)
+    return resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before
+
+keep_freed_memory()
+print([faults() for _ in range(3)][-1])
+"""
+
+
+@pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="other C libraries do as they do")
+def test_pages_of_freed_memory_serve_again() -> None:
+    found = subprocess.run(
+        [sys.executable, "-c", _FAULTS], cwd=ROOT, capture_output=True, text=True, check=True
+    )
+    assert int(found.stdout) < 10

@@ -1,21 +1,27 @@
-"""Processes of our own: how many make sense, and how they are started."""
+"""Processes of our own: how many make sense, how they are started, what memory they keep."""
 
 from __future__ import annotations
 
+import ctypes
 import math
 import os
 import signal
 import sys
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import ModuleType
 from typing import Final
 
-__all__ = ["alone", "n_processors"]
+__all__ = ["alone", "keep_freed_memory", "n_processors"]
 
 _QUOTA: Final = Path("/sys/fs/cgroup/cpu.max")
+
+_M_TRIM_THRESHOLD: Final = -1
+_M_MMAP_MAX: Final = -4
+_KEPT_BYTES: Final = 1 << 30
+"""More than so much free memory goes back to the system."""
 
 
 def n_processors() -> int:
@@ -48,3 +54,16 @@ def alone() -> Iterator[None]:
         sys.modules["__main__"] = main
         if is_main_thread:
             signal.signal(signal.SIGINT, before or signal.default_int_handler)
+
+
+def keep_freed_memory() -> None:
+    """Let the C library keep freed memory for what comes next, where it is glibc.
+
+    By default it maps every large array anew and gives it back when it is freed, so that the kernel
+    fills each page with zeros again: for one file of 24 M events that took 35 of 89 s of processor
+    time (13 of 67 with it), at 5 % more memory.
+    """
+    with suppress(AttributeError, OSError, TypeError):
+        set_option = ctypes.CDLL(None).mallopt
+        set_option(_M_MMAP_MAX, 0)
+        set_option(_M_TRIM_THRESHOLD, _KEPT_BYTES)

@@ -5,7 +5,9 @@ from __future__ import annotations
 import inspect
 import os
 import shlex
+import stat
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from difflib import get_close_matches
 from functools import wraps
 from pathlib import Path
@@ -225,6 +227,9 @@ _OPENING: Final[dict[str, tuple[Any, Any]]] = {
     "no_cache": (NoCache, False),
 }
 """The options that say what a trace cannot know: annotation and default by parameter."""
+_STAY: Final = ("view",)
+"""Commands that wait for their user: they give memory back meanwhile."""
+_LARGE_BYTES: Final = 50_000_000
 
 
 def opens_traces(command: Callable[..., None]) -> Callable[..., None]:
@@ -247,10 +252,13 @@ def opens_traces(command: Callable[..., None]) -> Callable[..., None]:
     @wraps(command)
     def opened(**given: Any) -> None:
         from traceprof.cli.reading import told_while_reading
+        from traceprof.processes import keep_freed_memory
 
         said = {name: given.pop(name) for name in _OPENING}
         # Those of one command may be names of kept runs, a statement of SQL, a word between two.
         words = [word for value in given.values() if isinstance(value, list) for word in value]
+        if command.__name__ not in _STAY and _is_one_large_file(words):
+            keep_freed_memory()
         with told_while_reading(words):
             command(**given, opening=_opening(**said))
 
@@ -258,6 +266,16 @@ def opens_traces(command: Callable[..., None]) -> Callable[..., None]:
     opened.__signature__ = signature.replace(parameters=[*own, *more])  # type: ignore[attr-defined]
     opened.__annotations__ = {parameter.name: parameter.annotation for parameter in [*own, *more]}
     return opened
+
+
+def _is_one_large_file(words: Sequence[Path | str]) -> bool:
+    """Return whether the command is about a single file, and a large one."""
+    if len(words) != 1:
+        return False
+    with suppress(OSError, ValueError):
+        found = Path(words[0]).stat()
+        return stat.S_ISREG(found.st_mode) and found.st_size >= _LARGE_BYTES
+    return False
 
 
 def _opening(**said: Any) -> Any:
