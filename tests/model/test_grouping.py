@@ -3,7 +3,14 @@ import pandas as pd
 from hypothesis import given
 from hypothesis import strategies as st
 
-from traceprof.model.grouping import compact, groups_of, rows_by_value, rows_by_values
+from traceprof.model.grouping import (
+    compact,
+    groups_of,
+    numbered,
+    rows_by_first,
+    rows_by_value,
+    rows_by_values,
+)
 
 NUMBERS = st.sampled_from((-1, 0, 3, 2**62, -(2**62)))
 
@@ -17,6 +24,19 @@ def test_rows_are_those_of_pandas(rows: list[tuple[int, int, bool]]) -> None:
     assert {key: own.tolist() for key, own in found.items()} == {
         key: own.tolist() for key, own in wanted.items()
     }
+
+
+@given(st.lists(st.tuples(NUMBERS, NUMBERS), max_size=30))
+def test_combinations_are_numbered_as_they_come_first(rows: list[tuple[int, int]]) -> None:
+    frame = pd.DataFrame(rows, columns=["a", "b"]).astype(np.int64)
+    wanted = frame.groupby(["a", "b"], sort=False).ngroup()
+    number, first = numbered(frame["a"], frame["b"])
+    assert number.tolist() == wanted.tolist()
+    assert first.tolist() == wanted.drop_duplicates().index.tolist()
+    found = rows_by_first(frame["a"], frame["b"])
+    assert [own.tolist() for own in found] == [
+        wanted.index[wanted == own].tolist() for own in range(len(first))
+    ]
 
 
 def test_rows_of_more_values_than_fit_small_numbers() -> None:

@@ -10,7 +10,16 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
-__all__ = ["Groups", "compact", "groups_of", "places_of", "rows_by_value", "rows_by_values"]
+__all__ = [
+    "Groups",
+    "compact",
+    "groups_of",
+    "numbered",
+    "places_of",
+    "rows_by_first",
+    "rows_by_value",
+    "rows_by_values",
+]
 
 _Int64Array = npt.NDArray[np.int64]
 _FEW: Final = int(np.iinfo(np.int16).max)
@@ -86,6 +95,27 @@ def groups_of(*columns: npt.ArrayLike) -> Groups:
     order = np.argsort(codes, kind="stable")
     counts = np.bincount(codes, minlength=len(keys))
     return Groups(keys, codes, order, np.cumsum(counts) - counts)
+
+
+def numbered(*columns: npt.ArrayLike) -> tuple[npt.NDArray[Any], _Int64Array]:
+    """Return the number of the combination that each row has, and the first row of each number.
+
+    Numbers are in the order in which combinations come first: as pandas' ``ngroup`` of
+    ``groupby(..., sort=False)``, with little memory where few differ.
+    """
+    groups = groups_of(*columns)
+    first = groups.order[groups.first]
+    order = np.argsort(first)
+    place = np.empty(len(order), _least(len(order)))
+    place[order] = np.arange(len(order))
+    return place[groups.number], first[order]
+
+
+def rows_by_first(*columns: npt.ArrayLike) -> list[_Int64Array]:
+    """Return the rows of each combination, in the order in which these come first; rows ascend."""
+    groups = groups_of(*columns)
+    own = np.split(groups.order, groups.first[1:]) if groups.keys else []
+    return sorted(own, key=lambda rows: int(rows[0]))
 
 
 def compact(values: npt.NDArray[Any]) -> npt.NDArray[Any]:

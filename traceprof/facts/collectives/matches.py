@@ -8,7 +8,6 @@ began to record at different times. Communicators without a name are told by lau
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any, Final
@@ -20,12 +19,13 @@ import pandas as pd
 from traceprof.facts.cache import fact, of_window
 from traceprof.facts.collectives.members import Member, find_members, member_of_rows
 from traceprof.facts.collectives.point_to_point import SINGLE_OPS, pair_messages
-from traceprof.facts.collectives.rates import with_sizes
+from traceprof.facts.collectives.rates import sizes_of
 from traceprof.facts.collectives.sequences import LinedUp, line_up
 from traceprof.facts.collectives.summary import summarise
 from traceprof.facts.collectives.unnamed import launch_of_rows, tell_communicators
 from traceprof.facts.collectives.work import collectives_of_ranks
 from traceprof.model.compact import CompactTable
+from traceprof.model.grouping import rows_by_first, rows_by_value
 from traceprof.model.ranks import Ranks
 from traceprof.model.tables import ABSENT
 
@@ -44,13 +44,9 @@ MATCHED_OPS: Final = (
     "barrier",
     "send_recv",
 )
-_KEYS: Final = ["group", "group_size"]
-_SEEN: Final = [
-    *("member", "process", "group_size", "exchange", "op", "sequence"),
-    *("n_bytes", "call_ns", "start_ns", "end_ns"),
-]
-"""What tells which collectives are the same."""
+_Int64Array = npt.NDArray[np.int64]
 
+_KEYS: Final = ("group", "group_size", "op")
 _LEAST_NUMBERED: Final = 0.5
 
 
@@ -63,6 +59,9 @@ class MatchedBy(StrEnum):
     ORDER = "order"  # its place in a communicator that has a name
     TIME = "time"  # what else runs at that time: its communicator has no name
     GUESS = "guess"  # another match would fit about as well
+
+
+_WAYS: Final = tuple(MatchedBy)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -130,12 +129,7 @@ def find_matches(ranks: Ranks) -> Matches:
 def _matches_of_whole(ranks: Ranks) -> Matches:
     members = find_members(ranks)
     work = collectives_of_ranks(ranks)
-    sizes = with_sizes(work[["op", "n_bytes", "group_size"]])
-    work = work.assign(
-        operation_bytes=sizes["operation_bytes"].to_numpy(),
-        bus_bytes=sizes["bus_bytes"].to_numpy(),
-        member=member_of_rows(members, work[["process", "device"]]),
-    )
+    work = work.assign(**sizes_of(work), member=member_of_rows(members, work))
     numbers = _match(members, work)
     rows = work.assign(match=numbers.match, matched_by=numbers.matched_by)
     found = Matches(members, rows, pd.DataFrame())
@@ -162,100 +156,101 @@ class _Numbers:
 
     def __init__(self, n_rows: int) -> None:
         self.match = np.full(n_rows, ABSENT, np.int64)
-        self.matched_by = np.full(n_rows, "", object)
+        self._matched_by = np.full(n_rows, ABSENT, np.int8)
         self._next = 0
+
+    @property
+    def matched_by(self) -> npt.NDArray[np.object_]:
+        """How each is known: a value of `MatchedBy`, "" where it has no match."""
+        values: npt.NDArray[np.object_] = np.array([*_WAYS, ""], object)
+        return values[self._matched_by]
 
     def take(
         self,
-        rows: npt.NDArray[np.int64],
-        places: npt.NDArray[np.int64],
+        rows: _Int64Array,
+        places: _Int64Array,
         matched_by: MatchedBy,
     ) -> None:
         """Number those of ``rows`` whose places are equal and not negative."""
-        distinct, number = np.unique(places, return_inverse=True)
-        known = places >= 0
-        self.match[rows[known]] = self._next + number.ravel()[known]
-        self.matched_by[rows[known]] = matched_by.value
+        known = np.flatnonzero(places >= 0)
+        distinct, number = np.unique(places[known], return_inverse=True)
+        self.match[rows[known]] = self._next + number.ravel()
+        self._matched_by[rows[known]] = _WAYS.index(matched_by)
         self._next += len(distinct)
 
 
-def _match_named(work: CompactTable, places: npt.NDArray[np.int64], numbers: _Numbers) -> None:
+def _match_named(work: CompactTable, places: _Int64Array, numbers: _Numbers) -> None:
     together = work.where(places)
     is_exchange = together.isin("op", ("send_recv",))
     exchange = np.where(is_exchange, together.codes("exchange").astype(np.int64), ABSENT)
-    keys = {name: together.codes(name) for name in (*_KEYS, "op")} | {"exchange": exchange}
-    for own in _by_first(keys):
-        rows = together.where(own)[_SEEN]
-        if rows["member"].nunique() < 2:
+    for own in rows_by_first(*(together.codes(name) for name in _KEYS), exchange):
+        rows = together.where(own)
+        if _is_of_one(rows.array("member")):
             continue
         place, matched_by = _places(rows)
         # More ranks than the communicator has: several communicators bear one name.
-        named = str(rows["exchange"].iloc[0]) if is_exchange[own[0]] else ""
-        limit = len(named.split(",")) if named else int(rows["group_size"].iloc[0])
+        head = rows.where(np.zeros(1, np.int64))
+        named = str(head.array("exchange")[0]) if is_exchange[own[0]] else ""
+        limit = len(named.split(",")) if named else int(head.array("group_size")[0])
         numbers.take(places[own], _shared(place, limit), matched_by)
 
 
-def _by_first(keys: Mapping[str, npt.NDArray[Any]]) -> list[npt.NDArray[np.int64]]:
-    """Return the rows that agree in all of ``keys``, in the order in which these come first."""
-    number = pd.DataFrame(dict(keys)).groupby(list(keys), sort=False).ngroup().to_numpy(np.int64)
-    order = np.argsort(number, kind="stable")
-    ends = np.cumsum(np.bincount(number))
-    return np.split(order, ends)[: len(ends)]
-
-
-def _match_unnamed(work: CompactTable, places: npt.NDArray[np.int64], numbers: _Numbers) -> None:
+def _match_unnamed(work: CompactTable, places: _Int64Array, numbers: _Numbers) -> None:
     """Match kernels of which only their names and times are known."""
     unnamed = work.where(places)
-    for in_group in _by_first({"group_size": unnamed.array("group_size")}):
+    for in_group in rows_by_first(unnamed.array("group_size")):
         group, group_places = unnamed.where(in_group), places[in_group]
         communicator, certain = tell_communicators(group)
         launch = launch_of_rows(group)
         numbers.take(group_places, launch, MatchedBy.LAUNCH)
         rest = np.flatnonzero(launch < 0)
-        keys = {"communicator": communicator[rest], "op": group.codes("op")[rest]}
-        for own in _by_first(keys):
+        for own in rows_by_first(communicator[rest], group.codes("op")[rest]):
             chosen = rest[own]
-            rows = group.where(chosen)[_SEEN]
-            if rows["member"].nunique() < 2:
+            rows = group.where(chosen)
+            if _is_of_one(rows.array("member")):
                 continue
             place, matched_by = _places(rows)
-            place = _shared(place, int(rows["group_size"].iloc[0]))
+            place = _shared(place, int(rows.array("group_size")[0]))
             sure = matched_by is MatchedBy.ORDER and bool(certain[chosen].all())
-            place = np.where(_runs_side_by_side(rows, place), place, ABSENT)
+            place[~_runs_side_by_side(rows, place)] = ABSENT
             numbers.take(group_places[chosen], place, MatchedBy.TIME if sure else MatchedBy.GUESS)
 
 
-def _shared(place: npt.NDArray[np.int64], limit: int) -> npt.NDArray[np.int64]:
+def _is_of_one(values: npt.NDArray[Any]) -> bool:
+    return bool((values == values[0]).all())
+
+
+def _shared(place: _Int64Array, limit: int) -> _Int64Array:
     """Return the places that at least two rows have, and at most ``limit``; else `ABSENT`."""
-    sizes = pd.Series(place).map(pd.Series(place).value_counts())
-    shared = (sizes > 1) & ((sizes <= limit) | (limit < 1))
-    return np.where(shared, place, ABSENT)
+    number, _ = pd.factorize(place)
+    sizes = np.bincount(number)
+    is_shared = (sizes > 1) & ((sizes <= limit) | (limit < 1))
+    return np.where(is_shared[number], place, ABSENT)
 
 
-def _runs_side_by_side(rows: pd.DataFrame, place: npt.NDArray[np.int64]) -> npt.NDArray[np.bool_]:
+def _runs_side_by_side(rows: CompactTable, place: _Int64Array) -> npt.NDArray[np.bool_]:
     """Return whether each row runs at the time of the others at its place.
 
     Only rows of one process have one clock for certain.
     """
-    if rows["process"].nunique() > 1:
+    if not _is_of_one(rows.array("process")):
         return np.ones(len(rows), np.bool_)
-    groups = rows.assign(place=place).groupby("place")
+    groups = rows[["start_ns", "end_ns"]].groupby(place)
     begun, ended = groups["start_ns"].transform("max"), groups["end_ns"].transform("min")
     return np.asarray(begun < ended, np.bool_)
 
 
-def _places(rows: pd.DataFrame) -> tuple[npt.NDArray[np.int64], MatchedBy]:
-    """Return the place of each row in the sequence that the ranks share, and what tells it."""
-    sequence = rows["sequence"].to_numpy(np.int64)
+def _places(rows: CompactTable) -> tuple[_Int64Array, MatchedBy]:
+    """Return the place of each row in the sequence that the ranks share, and what tells it.
+
+    Columns are looked at one by one: those of a thousand ranks are large.
+    """
     if _is_numbered(rows):
-        return sequence, MatchedBy.NUMBER
-    called, begun = (rows[name].to_numpy(np.int64) for name in ("call_ns", "start_ns"))
-    member = rows["member"].to_numpy(np.int64)
-    order = np.lexsort((np.where(called >= 0, called, begun), member))
-    by_member = np.split(order, np.flatnonzero(np.diff(member[order])) + 1)
+        return rows.array("sequence").astype(np.int64), MatchedBy.NUMBER
+    by_member = _in_order_of_calls(rows)
     reference = max(by_member, key=len)
     ends, sizes = _signature(rows)
-    one_clock = rows["process"].nunique() == 1
+    one_clock = _is_of_one(rows.array("process"))
     place, is_clear = np.zeros(len(rows), np.int64), True
     for own in by_member:
         if own is reference:
@@ -265,22 +260,32 @@ def _places(rows: pd.DataFrame) -> tuple[npt.NDArray[np.int64], MatchedBy]:
             lined_up = line_up(there, here, one_clock)
         is_clear &= lined_up.is_clear
         place[own] = np.arange(len(own)) + lined_up.shift
-    place = np.asarray(place - place.min(initial=0), np.int64)
+    place -= place.min(initial=0)
     return place, MatchedBy.ORDER if is_clear else MatchedBy.GUESS
 
 
-def _is_numbered(rows: pd.DataFrame) -> bool:
+def _in_order_of_calls(rows: CompactTable) -> list[_Int64Array]:
+    """Return the rows of each member, in the order in which they were called or began."""
+    called = rows.array("call_ns")
+    when = np.where(called >= 0, called, rows.array("start_ns"))
+    own = rows_by_value(rows.array("member")).values()
+    return [places[np.argsort(when[places], kind="stable")] for places in own]
+
+
+def _is_numbered(rows: CompactTable) -> bool:
     """Return whether the ranks number the same collectives alike."""
-    if (rows["sequence"] < 0).any() or rows.duplicated(["member", "sequence"]).any():
+    if (rows.array("sequence") < 0).any():
         return False
-    own = rows.groupby("member").size()
-    everywhere = int((rows.groupby("sequence").size() == len(own)).sum())
+    seen = rows[["member", "sequence"]]
+    if seen.duplicated().any():
+        return False
+    own = seen.groupby("member").size()
+    everywhere = int((seen.groupby("sequence").size() == len(own)).sum())
     return everywhere >= _LEAST_NUMBERED * int(own.min())
 
 
-def _signature(
-    rows: pd.DataFrame,
-) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
+def _signature(rows: CompactTable) -> tuple[_Int64Array, _Int64Array]:
     """Return ends and sizes; of uneven parts no size, since ranks differ in it."""
-    sizes = rows["n_bytes"].where(rows["op"] != "all_to_all_v", ABSENT)
-    return rows["end_ns"].to_numpy(np.int64), sizes.to_numpy(np.int64)
+    sizes = rows.array("n_bytes").astype(np.int64)
+    sizes[rows.isin("op", ("all_to_all_v",))] = ABSENT
+    return rows.array("end_ns").astype(np.int64, copy=False), sizes

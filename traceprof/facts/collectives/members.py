@@ -9,6 +9,8 @@ import numpy.typing as npt
 import pandas as pd
 
 from traceprof.facts.cache import fact
+from traceprof.model.compact import CompactTable
+from traceprof.model.grouping import groups_of
 from traceprof.model.ranks import Ranks
 from traceprof.model.tables import ABSENT
 from traceprof.model.trace import Trace
@@ -66,11 +68,11 @@ def _members_of(trace: Trace) -> list[Member]:
     return found
 
 
-def member_of_rows(members: tuple[Member, ...], rows: pd.DataFrame) -> npt.NDArray[np.int64]:
+def member_of_rows(
+    members: tuple[Member, ...], rows: pd.DataFrame | CompactTable
+) -> npt.NDArray[np.int64]:
     """Return the place in ``members`` of each row with a process and a device, -1 for none."""
     place = {(member.process, member.device): i for i, member in enumerate(members)}
-    lane = ["process", "device"]
-    distinct = rows[lane].drop_duplicates().itertuples(index=False, name=None)
-    found = [place.get((p, ABSENT), place.get((p, device), -1)) for p, device in distinct]
-    number = rows.groupby(lane, sort=False).ngroup().to_numpy()
-    return np.array(found, np.int64)[number]
+    lanes = groups_of(*(rows[name].to_numpy() for name in ("process", "device")))
+    found = [place.get((p, ABSENT), place.get((p, device), -1)) for p, device in lanes.keys]
+    return np.asarray(np.array(found, np.int64)[lanes.number])

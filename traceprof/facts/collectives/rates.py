@@ -31,6 +31,8 @@ import pandas as pd
 
 from traceprof.facts.cache import fact
 from traceprof.facts.device.times import part_of_device
+from traceprof.model.compact import CompactTable
+from traceprof.model.grouping import numbered
 from traceprof.model.links import Link, Peak
 from traceprof.model.peaks import peak_of
 from traceprof.model.ranks import Ranks
@@ -41,6 +43,7 @@ __all__ = [
     "devices_beside",
     "operation_bytes",
     "peak_of_group",
+    "sizes_of",
     "with_sizes",
 ]
 
@@ -48,6 +51,7 @@ _ONE: Final = ("broadcast", "reduce", "send", "recv", "send_recv")
 _SHARED: Final = ("reduce_scatter", "all_gather", "all_to_all", "gather", "scatter")
 _FROM_SHARD: Final = ("all_gather", "gather", "scatter")
 _UNKNOWN: Final = (float("nan"), float("nan"))
+_KIND: Final = ["op", "n_bytes", "group_size"]
 
 
 def operation_bytes(op: str, n_bytes: int, n_ranks: int) -> int | None:
@@ -72,12 +76,15 @@ def busbw_factor(op: str, n_ranks: int) -> float | None:
 
 def with_sizes(operations: pd.DataFrame) -> pd.DataFrame:
     """Return the operations with operation_bytes and bus_bytes (S · factor); NaN: not known."""
-    kind = ["op", "n_bytes", "group_size"]
-    distinct = operations[kind].drop_duplicates().itertuples(index=False, name=None)
+    return operations.assign(**sizes_of(CompactTable.of_frame(operations[_KIND])))
+
+
+def sizes_of(operations: CompactTable) -> dict[str, npt.NDArray[np.float64]]:
+    """Return operation_bytes and bus_bytes of each of the operations; NaN: not known."""
+    number, first = numbered(*(operations.codes(name) for name in _KIND))
+    distinct = operations.where(first)[_KIND].itertuples(index=False, name=None)
     known: npt.NDArray[np.float64] = np.array([*(_sizes(*one) for one in distinct), _UNKNOWN])
-    number = operations.groupby(kind, sort=False, observed=True).ngroup()
-    pairs = known[number.to_numpy()]
-    return operations.assign(operation_bytes=pairs[:, 0], bus_bytes=pairs[:, 1])
+    return {name: known[number, i] for i, name in enumerate(("operation_bytes", "bus_bytes"))}
 
 
 def _sizes(op: str, n_bytes: int, n_ranks: int) -> tuple[float, float]:

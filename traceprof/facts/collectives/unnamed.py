@@ -19,6 +19,7 @@ import pandas as pd
 
 from traceprof.facts.collectives.sequences import find_shift, overlap_of
 from traceprof.model.compact import CompactTable
+from traceprof.model.grouping import groups_of
 from traceprof.model.tables import ABSENT
 
 __all__ = ["launch_of_rows", "tell_communicators"]
@@ -52,8 +53,8 @@ class _Communicator:
 
 def launch_of_rows(rows: pd.DataFrame | CompactTable) -> npt.NDArray[np.int64]:
     """Return a number for rows whose kernels one call launched on several members, else -1."""
-    members = rows[["process", "member"]].drop_duplicates()
-    if not members["process"].duplicated().any():
+    members = groups_of(rows["process"].to_numpy(), rows["member"].to_numpy()).keys
+    if len({process for process, _ in members}) == len(members):
         return np.full(len(rows), ABSENT, np.int64)
     seen = rows[["process", "thread", "call_ns", "member"]]
     called = seen[seen["call_ns"] != ABSENT]
@@ -78,7 +79,8 @@ def tell_communicators(
     """
     found = np.zeros(len(rows), np.int64)
     certain = np.ones(len(rows), np.bool_)
-    if not rows[_LANE].drop_duplicates()["member"].duplicated().any():
+    streams = groups_of(*(rows[name].to_numpy() for name in _LANE)).keys
+    if len({member for member, _ in streams}) == len(streams):
         return found, certain
     lanes = _lanes(rows[[*_LANE, *_KIND, "process", "start_ns", "end_ns"]])
     for number, communicator in enumerate(_put_together(lanes, launch_of_rows(rows))):
