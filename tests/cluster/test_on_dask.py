@@ -1,10 +1,14 @@
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from tests.builders import TraceBuilder
 from tests.cluster.conftest import Told
 from traceprof.cluster.on_dask import DaskCrew
 from traceprof.errors import UsageError
+from traceprof.model.elsewhere import Change, Question, Recipe
+from traceprof.model.trace import Trace
 
 pytestmark = pytest.mark.filterwarnings("ignore")  # those of Dask are its own
 
@@ -12,6 +16,45 @@ pytestmark = pytest.mark.filterwarnings("ignore")  # those of Dask are its own
 def test_a_cluster_says_what_one_process_says(generated: Path, told: Told) -> None:
     names = ("stragglers",)
     assert told(generated, names, scheduler="local", jobs=2) == told(generated, names)
+
+
+def test_workers_are_asked_a_few_questions_at_a_time(
+    generated: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A scheduler in the process of the command keeps what it was asked, and its answers."""
+    n_done, most = 0, 0
+    asked: list[int] = []
+
+    def progress(done: int, _: int) -> None:
+        nonlocal n_done
+        n_done = done
+
+    crew = DaskCrew("", 1, progress)
+    submit = crew._client.submit
+
+    def counted(*args: Any, **kwargs: Any) -> Any:
+        nonlocal most
+        asked.append(len(asked))
+        most = max(most, len(asked) - n_done)
+        return submit(*args, **kwargs)
+
+    monkeypatch.setattr(crew._client, "submit", counted)
+    file = next(iter(sorted(generated.iterdir())))
+    recipe = Recipe((Change(_trace_of, (file,)),))
+    try:
+        found = crew.ask([Question(recipe, _with_number, (number,)) for number in range(9)])
+    finally:
+        crew.close()
+    assert found == list(range(9))
+    assert (len(asked), most) == (9, 3)  # two, and one for the answer that has just come
+
+
+def _trace_of(_: Path) -> Trace:
+    return TraceBuilder().build()
+
+
+def _with_number(_: Trace, number: int) -> int:
+    return number
 
 
 def test_no_scheduler(monkeypatch: pytest.MonkeyPatch) -> None:

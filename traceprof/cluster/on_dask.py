@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import logging
-from collections import Counter
-from collections.abc import Sequence
+from collections import Counter, defaultdict, deque
+from collections.abc import Iterator, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import Any, Final
@@ -28,6 +28,8 @@ __all__ = ["DaskCrew"]
 
 _WAITS_FOR_SCHEDULER: Final = "10s"
 _WAITS_FOR_WORKERS_S: Final = 10
+_AHEAD: Final = 2
+"""Questions that a worker is given at a time: one to answer, one to go on with."""
 
 
 class DaskCrew:
@@ -54,22 +56,51 @@ class DaskCrew:
         self._choose_owners([question.recipe.file for question in questions], workers)
         # To and fro: a process has in memory what it was asked about last.
         self._is_backwards = not self._is_backwards
-        numbered = list(enumerate(questions))
-        numbers = {
-            self._client.submit(
-                _answer,
-                question,
-                len(workers),
-                workers=[self._owners[question.recipe.file]],
-                allow_other_workers=True,
-                pure=False,
-            ): number
-            for number, question in (reversed(numbered) if self._is_backwards else numbered)
-        }
+        order = range(len(questions))
+        waiting: dict[str, deque[int]] = defaultdict(deque)
+        for number in reversed(order) if self._is_backwards else order:
+            waiting[self._owners[questions[number].recipe.file]].append(number)
         answers: list[Any] = [None] * len(questions)
         self._progress(0, len(questions))
-        for n_done, future in enumerate(as_completed(numbers, loop=self._client.loop), 1):
-            number = numbers[future]
+        for n_done, (number, text) in enumerate(
+            self._answered(questions, waiting, len(workers)), 1
+        ):
+            answers[number] = unpacked(text, self, questions[number])
+            self._progress(n_done, len(questions))
+        return answers
+
+    def _answered(
+        self,
+        questions: Sequence[Question | TimeQuestion],
+        waiting: Mapping[str, deque[int]],
+        n_workers: int,
+    ) -> Iterator[tuple[int, bytes]]:
+        """Yield the number of each question and its answer; ``waiting`` are those of each worker.
+
+        Few are asked at a time: a scheduler keeps what it was asked and the answers that nobody
+        has taken, and one that was started here does so in this process.
+        """
+        asked: dict[Any, tuple[str, int]] = {}
+
+        def ask_next(owner: str) -> Any:
+            number = waiting[owner].popleft()
+            future = self._client.submit(
+                _answer,
+                questions[number],
+                n_workers,
+                workers=[owner],
+                allow_other_workers=True,
+                pure=False,
+            )
+            asked[future] = owner, number
+            return future
+
+        first = [
+            ask_next(owner) for owner, own in waiting.items() for _ in range(min(_AHEAD, len(own)))
+        ]
+        done = as_completed(first, loop=self._client.loop)
+        for future in done:
+            owner, number = asked.pop(future)
             try:
                 text = future.result()
             except KilledWorker as error:
@@ -77,9 +108,10 @@ class DaskCrew:
                     f"{questions[number].recipe.file}: the workers that read it died "
                     "(not enough memory?)"
                 ) from error
-            answers[number] = unpacked(text, self, questions[number])
-            self._progress(n_done, len(questions))
-        return answers
+            future.release()
+            if waiting[owner]:
+                done.add(ask_next(owner))
+            yield number, text
 
     def close(self) -> None:
         """Leave the cluster; one that was started here ends."""
