@@ -72,3 +72,29 @@ def test_shares_of_the_host_leave_out_what_is_done_now_and_then() -> None:
     whole = 18 * 1_000 + 800  # the last one has no next step
     expected = {name: 19 * ns / whole for name, ns in times.items()}
     assert shares == pytest.approx({**expected, "outside any phase": 18 * 200 / whole})
+
+
+def test_a_teacher_that_is_asked_in_every_step_is_no_evaluation() -> None:
+    builder, now = TraceBuilder(), 0
+    for number in range(21):
+        builder.phase("data", now, now + 50).phase("eval", now + 50, now + 250)
+        builder.phase("forward", now + 300, now + 500).phase("backward", now + 500, now + 800)
+        builder.phase("optimizer", now + 800, now + 1_000)
+        now += 1_000
+        if number % 10 == 9:  # and this is one
+            builder.phase("data", now, now + 50).phase("eval", now + 50, now + 5_000)
+            builder.phase("data.end", now + 5_000, now + 5_001)
+            now += 5_010
+    trace = builder.build()
+    results = {name: run(name, trace) for name in ("steps", "phases")}
+    paid = one_off_costs(Ranks.of(trace))
+    verdict = judge(results, trace.recorded, trace.span.duration_ns, paid)
+    shares = {
+        value: verdict.sentences[0].values[f"share{name.removeprefix('part')}"]
+        for name, value in verdict.sentences[0].values.items()
+        if name.startswith("part")
+    }
+    assert shares["forward without gradients"] == pytest.approx(0.2, abs=0.02)
+    assert verdict.sentences[0].values["left_out"] == "evaluation"
+    evaluated = paid[paid["kind"] == "evaluation"]
+    assert evaluated["total_ns"].tolist() == [2 * 4_950]

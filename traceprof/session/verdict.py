@@ -13,6 +13,7 @@ import numpy as np
 import pandas as pd
 
 from traceprof.facts.names.phases import UNCLAIMED
+from traceprof.facts.steps.between import EVALUATION
 from traceprof.facts.steps.occasional import notes_on_occasions
 from traceprof.model.intervals import Intervals
 from traceprof.model.parts import PARTS
@@ -192,8 +193,22 @@ def _where(
         return
     phases = results.get("phases")
     if phases is not None and len(phases.table):
-        shares = _host_shares(phases, results.get("steps") if left_out else None)
+        steps = results.get("steps")
+        shares = _host_shares(phases, steps if left_out else None)
+        if "eval" in shares:
+            shares[_name_of_evaluation(steps)] = shares.pop("eval")
         yield from _with_shares(start, shares, " on the host", values)
+
+
+def _name_of_evaluation(steps: Result | None) -> str:
+    """Return what forward passes without gradients are called.
+
+    Most steps have one where a teacher or a frozen encoder is asked: nothing is evaluated there.
+    """
+    if steps is None or "eval_ns" not in steps.table:
+        return EVALUATION
+    is_in_most = (steps.table["eval_ns"] > 0).mean() > _MOSTLY
+    return "forward without gradients" if is_in_most else EVALUATION
 
 
 def _subject(steps: Result | None, window_ns: int) -> tuple[str, dict[str, Any]]:

@@ -41,6 +41,8 @@ compile; loading: ranges at the beginning that load or build the model, and copi
 before the first step.
 """
 
+_MOST: Final = 0.5
+
 _COMPILES: Final = re.compile(
     r"(?i)nvrtc|(inductor|triton|jit).*(compile[^d]|compile$|codegen|autotun)|dynamo_timed"
     r"|compile_fx|(^|[^a-z])(compile|compilation|autotune)([^a-z]|$)"
@@ -88,9 +90,24 @@ def _named(trace: Trace) -> pd.DataFrame:
         tables.append(_matching(trace.table(name), pattern)[columns].assign(kind=kind))
     for (process, cause), time in activity_of_ranges(trace).items():
         if cause in (EVALUATION, CHECKPOINT):
-            spans = {"process": process, "start_ns": time.starts, "end_ns": time.ends}
+            own = _beside_steps(trace, process, time) if cause == EVALUATION else time
+            spans = {"process": process, "start_ns": own.starts, "end_ns": own.ends}
             tables.append(pd.DataFrame(spans).assign(kind=cause))
     return pd.concat(tables, ignore_index=True)
+
+
+def _beside_steps(trace: Trace, process: int, time: Intervals) -> Intervals:
+    """Return the evaluations of a process that are not a part of its every step.
+
+    Most steps hold one where a teacher or a frozen encoder is asked in each: that is no evaluation.
+    """
+    steps = find_steps(trace).table
+    own = steps[steps["process"].to_numpy() == process]
+    if own.empty:
+        return time
+    starts, ends = (own[name].to_numpy(np.int64) for name in ("start_ns", "end_ns"))
+    held = time.covered_ns(starts, np.maximum(starts, ends)) > 0
+    return time - Intervals.union_of(starts, ends) if held.mean() > _MOST else time
 
 
 def compiling_ranges(trace: Trace) -> pd.DataFrame:
