@@ -55,6 +55,49 @@ def test_what_is_said_of_sets_elsewhere_is_what_is_said_of_them_here(
     assert crew.asked["TimeQuestion"] > 50
 
 
+class Doubted(Alone):
+    """The same; what sets an answer holds is asked of one who was asked nothing before, too."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.differing: list[str] = []
+        self._known: set[tuple[str, str]] = set()
+
+    def ask(self, questions: Sequence[Any]) -> list[Any]:
+        answers = super().ask(questions)
+        for question in (own for own in questions[:1] if isinstance(own, Question)):
+            sets = self._sets_of(self.holder, question)
+            key = question.measure.__qualname__, question.recipe.changes[-1].name
+            if sets and key not in self._known:
+                self._known.add(key)
+                if self._sets_of(Holder(10**9, n_large=1), question) != sets:
+                    self.differing.append(question.measure.__qualname__)
+        return answers
+
+    def _sets_of(self, holder: Holder, question: Question) -> set[bytes]:
+        found: set[bytes] = set()
+
+        def arrived(*args: Any) -> Intervals:
+            found.add(args[3])
+            return Intervals.empty()
+
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(IntervalsElsewhere, "arrived", arrived)
+            unpacked(holder.answer(question), self, question)
+        return found
+
+
+def test_who_knows_nothing_answers_as_who_was_asked_much_before(
+    generated: Path, told: Told
+) -> None:
+    """Facts keep what is worked out of them: it is no part of an answer."""
+    crew = Doubted()
+    crews._crews["", 2] = crew
+    told(generated, jobs=2)
+    assert crew.differing == []
+    assert len(crew._known) > 5
+
+
 def read(path: str) -> Trace:
     return TraceBuilder().kernel("gemm", 0, 100).build()
 

@@ -37,12 +37,19 @@ PARTS: Final = (*BUSY_PARTS, IDLE)
 
 @dataclass(frozen=True, eq=False)
 class DeviceTime:
-    """When a device did what: the unions C, N, X and M."""
+    """When a device did what: the unions C, N, X and M.
+
+    What is worked out of these is kept, but does not travel: an answer holds the same sets whoever
+    gives it, and whatever was asked before.
+    """
 
     compute: Intervals
     communication: Intervals
     transfer: Intervals
     device_memory: Intervals
+
+    def __reduce__(self) -> tuple[type[DeviceTime], tuple[Intervals, ...]]:
+        return DeviceTime, (self.compute, self.communication, self.transfer, self.device_memory)
 
     @classmethod
     def nothing(cls) -> DeviceTime:
