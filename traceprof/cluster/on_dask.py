@@ -17,6 +17,7 @@ from traceprof.model.elsewhere import Question
 from traceprof.model.intervals_elsewhere import TimeQuestion, unpacked
 
 try:
+    import dask
     from distributed import Client, KilledWorker, LocalCluster, as_completed, get_worker
 except ImportError as error:
     raise UsageError(
@@ -30,6 +31,8 @@ _WAITS_FOR_SCHEDULER: Final = "10s"
 _WAITS_FOR_WORKERS_S: Final = 10
 _AHEAD: Final = 2
 """Questions that a worker is given at a time: one to answer, one to go on with."""
+_UNTOLD: Final = {"distributed.admin.large-graph-warning-threshold": "1TB"}
+"""A question may hold sets of instants that all ranks share: Dask would warn of each."""
 
 
 class DaskCrew:
@@ -84,14 +87,15 @@ class DaskCrew:
 
         def ask_next(owner: str) -> Any:
             number = waiting[owner].popleft()
-            future = self._client.submit(
-                _answer,
-                questions[number],
-                n_workers,
-                workers=[owner],
-                allow_other_workers=True,
-                pure=False,
-            )
+            with dask.config.set(_UNTOLD):
+                future = self._client.submit(
+                    _answer,
+                    questions[number],
+                    n_workers,
+                    workers=[owner],
+                    allow_other_workers=True,
+                    pure=False,
+                )
             asked[future] = owner, number
             return future
 
