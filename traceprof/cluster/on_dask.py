@@ -6,15 +6,17 @@ import logging
 from collections import Counter, defaultdict, deque
 from collections.abc import Iterator, Mapping, Sequence
 from functools import cached_property
+from itertools import count
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any, Final
 
-from traceprof.cluster.memory import share_of, usable_bytes
+from traceprof.cluster.memory import share_of, trim, usable_bytes
 from traceprof.cluster.progress import Report, no_progress
+from traceprof.cluster.travelling import Asked, laid_down, picked_up
 from traceprof.cluster.worker import Holder
 from traceprof.errors import TraceError, UsageError
-from traceprof.model.elsewhere import Question
-from traceprof.model.intervals_elsewhere import TimeQuestion, unpacked
+from traceprof.model.intervals_elsewhere import unpacked
 
 try:
     import dask
@@ -47,8 +49,9 @@ class DaskCrew:
         self._progress = progress
         self._owners: dict[str, str] = {}
         self._is_backwards = True
+        self._numbers = count()
 
-    def ask(self, questions: Sequence[Question | TimeQuestion]) -> list[Any]:
+    def ask(self, questions: Sequence[Asked]) -> list[Any]:
         """Return the answers in the order of the questions (see `Crew`).
 
         Raises:
@@ -74,7 +77,7 @@ class DaskCrew:
 
     def _answered(
         self,
-        questions: Sequence[Question | TimeQuestion],
+        questions: Sequence[Asked],
         waiting: Mapping[str, deque[int]],
         n_workers: int,
     ) -> Iterator[tuple[int, bytes]]:
@@ -83,28 +86,30 @@ class DaskCrew:
         Few are asked at a time: a scheduler keeps what it was asked and the answers that nobody
         has taken, and one that was started here does so in this process.
         """
-        asked: dict[Any, tuple[str, int]] = {}
+        asked: dict[Any, tuple[str, int, Asked | Path]] = {}
 
         def ask_next(owner: str) -> Any:
             number = waiting[owner].popleft()
+            question = self._as_sent(questions[number])
             with dask.config.set(_UNTOLD):
                 future = self._client.submit(
                     _answer,
-                    questions[number],
+                    question,
                     n_workers,
                     workers=[owner],
                     allow_other_workers=True,
                     pure=False,
                 )
-            asked[future] = owner, number
+            asked[future] = owner, number, question
             return future
 
         first = [
             ask_next(owner) for owner, own in waiting.items() for _ in range(min(_AHEAD, len(own)))
         ]
+        trim()  # meanwhile: what the last answers were made into is seldom as large
         done = as_completed(first, loop=self._client.loop)
         for future in done:
-            owner, number = asked.pop(future)
+            owner, number, question = asked.pop(future)
             try:
                 text = future.result()
             except KilledWorker as error:
@@ -113,6 +118,8 @@ class DaskCrew:
                     "(not enough memory?)"
                 ) from error
             future.release()
+            if isinstance(question, Path):
+                question.unlink(missing_ok=True)
             if waiting[owner]:
                 done.add(ask_next(owner))
             yield number, text
@@ -123,12 +130,29 @@ class DaskCrew:
             self._client.close()
         if "_local" in self.__dict__:
             self._local.close(timeout=_WAITS_FOR_WORKERS_S)
+        if "_folder" in self.__dict__:
+            self._folder.cleanup()
+
+    def _as_sent(self, question: Asked) -> Asked | Path:
+        """Return a question, or the file that a large one lies in, where all read this disk.
+
+        A scheduler in this process would hold it six times over on its way.
+        """
+        if self._address:
+            return question
+        file = Path(self._folder.name) / str(next(self._numbers))
+        return file if laid_down(question, file) else question
+
+    @cached_property
+    def _folder(self) -> TemporaryDirectory[str]:
+        return TemporaryDirectory(prefix="traceprof-")
 
     @cached_property
     def _local(self) -> Any:
         return LocalCluster(
             n_workers=self._n_processes,
             threads_per_worker=1,
+            memory_limit=None,  # Dask would count mapped files, and stop a worker for them
             dashboard_address="127.0.0.1:0",
             silence_logs=logging.CRITICAL,
         )
@@ -172,8 +196,9 @@ class DaskCrew:
 _holders: dict[int, Holder] = {}
 
 
-def _answer(question: Question | TimeQuestion, n_workers: int) -> bytes:
+def _answer(asked: Asked | Path, n_workers: int) -> bytes:
     """Answer a question in a worker, which keeps what it has made."""
+    question = picked_up(asked) if isinstance(asked, Path) else asked
     limit = get_worker().memory_manager.memory_limit
     most_bytes = share_of(limit) if limit else usable_bytes(n_workers)
     return _holders.setdefault(0, Holder(most_bytes)).answer(question)

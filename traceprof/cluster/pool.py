@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import multiprocessing
-import pickle
 import signal
 from collections import deque
 from collections.abc import Sequence
@@ -13,18 +12,16 @@ from typing import Any, Final
 
 from traceprof.cluster.memory import trim, usable_bytes
 from traceprof.cluster.progress import Report, no_progress
+from traceprof.cluster.travelling import Asked, apart, together
 from traceprof.cluster.worker import Holder
 from traceprof.errors import TraceError
-from traceprof.model.elsewhere import Question
-from traceprof.model.intervals_elsewhere import TimeQuestion, unpacked
+from traceprof.model.intervals_elsewhere import unpacked
 from traceprof.processes import alone
 
 __all__ = ["Pool"]
 
 _MOST_DEATHS: Final = 3
 """A question whose process died so often is not asked again."""
-_LARGE_BYTES: Final = 1 << 16
-"""Arrays of so many are sent from where they are, not copied first."""
 
 
 @dataclass(eq=False)
@@ -50,7 +47,7 @@ class Pool:
         self._owners: dict[str, _Hand] = {}
         self._is_backwards = True
 
-    def ask(self, questions: Sequence[Question | TimeQuestion]) -> list[Any]:
+    def ask(self, questions: Sequence[Asked]) -> list[Any]:
         """Return the answers in the order of the questions (see `Crew`).
 
         Raises:
@@ -84,7 +81,7 @@ class Pool:
         theirs.close()
         return _Hand(process, ours)
 
-    def _answers(self, questions: Sequence[Question | TimeQuestion]) -> list[Any]:
+    def _answers(self, questions: Sequence[Asked]) -> list[Any]:
         answers: list[Any] = [None] * len(questions)
         deaths = [0] * len(questions)
         n_done = 0
@@ -113,7 +110,7 @@ class Pool:
                 self._ask_next(hand, questions)
         return answers
 
-    def _share_out(self, questions: Sequence[Question | TimeQuestion]) -> None:
+    def _share_out(self, questions: Sequence[Asked]) -> None:
         """Give every question to the process that holds its file, of new files to the idlest."""
         while len(self._hands) < min(self._n_processes, len(questions)):
             self._hands.append(self._hand())
@@ -131,7 +128,7 @@ class Pool:
                 loads[id(owner)] += 1
             self._owners[root].waiting.append(number)
 
-    def _ask_next(self, hand: _Hand, questions: Sequence[Question | TimeQuestion]) -> None:
+    def _ask_next(self, hand: _Hand, questions: Sequence[Asked]) -> None:
         if hand.asked is None and hand.waiting:
             hand.asked = hand.waiting.popleft()
             try:
@@ -139,7 +136,7 @@ class Pool:
             except OSError:
                 return  # it has died, which is found when its answer is read
 
-    def _replace(self, hand: _Hand, question: Question | TimeQuestion, n_deaths: int) -> None:
+    def _replace(self, hand: _Hand, question: Asked, n_deaths: int) -> None:
         if n_deaths >= _MOST_DEATHS:
             what = question.recipe.file
             raise TraceError(
@@ -152,27 +149,16 @@ class Pool:
         hand.process, hand.connection = new.process, new.connection
 
 
-def _send(connection: Connection, question: Question | TimeQuestion) -> None:
-    arrays: list[memoryview] = []
-
-    def is_small(buffer: pickle.PickleBuffer) -> bool:
-        raw = buffer.raw()
-        if raw.nbytes >= _LARGE_BYTES:
-            arrays.append(raw)
-        return raw.nbytes < _LARGE_BYTES
-
-    text = pickle.dumps(question, pickle.HIGHEST_PROTOCOL, buffer_callback=is_small)
+def _send(connection: Connection, question: Asked) -> None:
+    text, arrays = apart(question)
     connection.send((len(arrays), text))
     for array in arrays:
         connection.send_bytes(array)
 
 
-def _received(connection: Connection) -> Question | TimeQuestion:
+def _received(connection: Connection) -> Asked:
     n_arrays, text = connection.recv()
-    question: Question | TimeQuestion = pickle.loads(
-        text, buffers=[connection.recv_bytes() for _ in range(n_arrays)]
-    )
-    return question
+    return together(text, [connection.recv_bytes() for _ in range(n_arrays)])
 
 
 def _work(connection: Connection, most_bytes: int) -> None:

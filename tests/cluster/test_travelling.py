@@ -1,0 +1,45 @@
+"""Questions with large arrays, on their way."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+
+from traceprof.cluster.travelling import apart, laid_down, picked_up, together
+from traceprof.model.elsewhere import Change, Question, Recipe
+from traceprof.model.intervals import Intervals
+
+
+def measure() -> None:
+    """Nothing: it travels by its name."""
+
+
+def question_with(n: int) -> Question:
+    starts = np.arange(n, dtype=np.int64) * 10
+    return Question(Recipe((Change(measure, ("a",)),)), measure, (Intervals(starts, starts + 5),))
+
+
+def test_large_arrays_are_not_copied_into_the_text() -> None:
+    asked = question_with(100_000)
+    text, arrays = apart(asked)
+    assert len(text) < 10_000
+    assert [array.nbytes for array in arrays] == [800_000, 800_000]
+    found = together(text, [bytes(array) for array in arrays])
+    assert found == asked
+    assert isinstance(found, Question)
+    assert found.args[0].starts.tolist() == asked.args[0].starts.tolist()
+
+
+def test_a_large_question_lies_in_a_file(tmp_path: Path) -> None:
+    file, asked = tmp_path / "0", question_with(100_000)
+    assert laid_down(asked, file)
+    found = picked_up(file)
+    assert isinstance(found, Question)
+    assert found.args[0].ends.tolist() == asked.args[0].ends.tolist()
+
+
+def test_what_is_small_or_has_no_room_goes_as_it_is(tmp_path: Path) -> None:
+    assert not laid_down(question_with(1000), tmp_path / "0")
+    assert not laid_down(question_with(100_000), tmp_path / "absent" / "0")
+    assert not list(tmp_path.iterdir())

@@ -1,0 +1,65 @@
+"""Questions on their way to another process: their large arrays apart, from where they lie."""
+
+from __future__ import annotations
+
+import pickle
+from collections.abc import Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import Final, TypeAlias
+
+from traceprof.model.elsewhere import Question
+from traceprof.model.intervals_elsewhere import TimeQuestion
+
+__all__ = ["Asked", "apart", "laid_down", "picked_up", "together"]
+
+Asked: TypeAlias = Question | TimeQuestion
+
+_LARGE_BYTES: Final = 1 << 16
+"""Arrays of so many are sent from where they are, not copied first."""
+_WORTH_BYTES: Final = 1 << 20
+"""Of all of them; less goes as quickly otherwise."""
+
+
+def apart(question: Asked) -> tuple[bytes, list[memoryview]]:
+    """Return a question as text, and what of it is large."""
+    arrays: list[memoryview] = []
+
+    def is_small(buffer: pickle.PickleBuffer) -> bool:
+        raw = buffer.raw()
+        if raw.nbytes >= _LARGE_BYTES:
+            arrays.append(raw)
+        return raw.nbytes < _LARGE_BYTES
+
+    text = pickle.dumps(question, pickle.HIGHEST_PROTOCOL, buffer_callback=is_small)
+    return text, arrays
+
+
+def together(text: bytes, arrays: Sequence[bytes]) -> Asked:
+    """Return the question that was taken apart."""
+    question: Asked = pickle.loads(text, buffers=arrays)
+    return question
+
+
+def laid_down(question: Asked, file: Path) -> bool:
+    """Write a question to ``file`` if it is large; False where it is not, or there is no room."""
+    text, arrays = apart(question)
+    if sum(array.nbytes for array in arrays) < _WORTH_BYTES:
+        return False
+    try:
+        with file.open("wb") as out:
+            pickle.dump((text, [array.nbytes for array in arrays]), out)
+            for array in arrays:
+                out.write(array)
+    except OSError:
+        with suppress(OSError):
+            file.unlink()
+        return False
+    return True
+
+
+def picked_up(file: Path) -> Asked:
+    """Return the question that lies in ``file``."""
+    with file.open("rb") as own:
+        text, sizes = pickle.load(own)
+        return together(text, [own.read(n_bytes) for n_bytes in sizes])
