@@ -139,6 +139,16 @@ def test_without_devices_the_default_is_everything() -> None:
     assert said(selection) == ["no device worked: the whole trace is shown"]
 
 
+def test_without_devices_and_steps_imports_are_left_out() -> None:
+    builder = TraceBuilder().range("import torch", 0, 400)
+    for start in (500, 600, 700):
+        builder.phase("eval", start, start + 80)
+    selection = selected(builder.range("exit", 800, 900).build(), None)
+    assert (selection.label, bounds(selection)) == ("active", (500, 780))
+    said_so = "no device worked: from the first to the last pass of a model on the host"
+    assert said(selection) == [said_so]
+
+
 def test_steps_that_are_all_declared_warmup_are_not_the_default() -> None:
     builder = TraceBuilder().kernel("gemm", 0, 500)
     for i in range(4):

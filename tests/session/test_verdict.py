@@ -98,3 +98,14 @@ def test_a_teacher_that_is_asked_in_every_step_is_no_evaluation() -> None:
     assert verdict.sentences[0].values["left_out"] == "evaluation"
     evaluated = paid[paid["kind"] == "evaluation"]
     assert evaluated["total_ns"].tolist() == [2 * 4_950]
+
+
+def test_a_program_that_only_infers_evaluates_nothing() -> None:
+    builder = TraceBuilder()
+    for start in range(0, 2_000, 100):
+        builder.phase("eval", start, start + 80)
+    trace = builder.build()
+    results = {"phases": run("phases", trace)}
+    paid = one_off_costs(Ranks.of(trace))
+    note = judge(results, trace.recorded, trace.span.duration_ns, paid).sentences[0]
+    assert note.values["part0"] == "forward without gradients"

@@ -31,7 +31,7 @@ import pandas as pd
 
 from traceprof.errors import UsageError
 from traceprof.facts.steps.find import pattern_of_ranks, steps_of_ranks
-from traceprof.facts.steps.main_loop import active_window, main_loop
+from traceprof.facts.steps.main_loop import active_window, host_window, main_loop
 from traceprof.model.ranks import Ranks
 from traceprof.model.results import Note
 from traceprof.model.steps import OWN_DOMAIN, Steps
@@ -189,6 +189,9 @@ def _edge(ranks: Ranks, side: str, duration_ns: int, label: str) -> Selection:
 def _active(ranks: Ranks) -> Selection:
     window = active_window(ranks)
     if window is None:
+        on_host = host_window(ranks)
+        if on_host is not None:
+            return Selection(on_host, "active", (Note(_ON_HOST),))
         return Selection(ranks.span, "all", (Note("no device worked: the whole trace is shown"),))
     return Selection(window, "active")
 
@@ -217,6 +220,7 @@ def _main_loop(ranks: Ranks) -> Selection:
     return Selection(loop.window, "main loop", (Note.of(text, **values, **sides),))
 
 
+_ON_HOST: Final = "no device worked: from the first to the last pass of a model on the host"
 _NO_STEPS: Final = "no steps are known: from the first to the last work of any device"
 
 

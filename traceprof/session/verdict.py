@@ -196,19 +196,21 @@ def _where(
         steps = results.get("steps")
         shares = _host_shares(phases, steps if left_out else None)
         if "eval" in shares:
-            shares[_name_of_evaluation(steps)] = shares.pop("eval")
+            shares[_name_of_evaluation(steps, shares)] = shares.pop("eval")
         yield from _with_shares(start, shares, " on the host", values)
 
 
-def _name_of_evaluation(steps: Result | None) -> str:
+def _name_of_evaluation(steps: Result | None, phases: Iterable[str]) -> str:
     """Return what forward passes without gradients are called.
 
-    Most steps have one where a teacher or a frozen encoder is asked: nothing is evaluated there.
+    Most steps have one where a teacher or a frozen encoder is asked, and a server does nothing
+    else: nothing is evaluated there.
     """
-    if steps is None or "eval_ns" not in steps.table:
-        return EVALUATION
-    is_in_most = (steps.table["eval_ns"] > 0).mean() > _MOSTLY
-    return "forward without gradients" if is_in_most else EVALUATION
+    if steps is not None and "eval_ns" in steps.table:
+        is_work = (steps.table["eval_ns"] > 0).mean() > _MOSTLY
+    else:
+        is_work = "backward" not in phases
+    return "forward without gradients" if is_work else EVALUATION
 
 
 def _subject(steps: Result | None, window_ns: int) -> tuple[str, dict[str, Any]]:

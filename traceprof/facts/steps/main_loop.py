@@ -16,7 +16,8 @@ import numpy.typing as npt
 import pandas as pd
 
 from traceprof.facts.cache import fact
-from traceprof.facts.launches import launches_of
+from traceprof.facts.launches import launches_of, phases_of_all_ranges
+from traceprof.facts.names.phases import PHASES
 from traceprof.facts.names.ranges import are_matched
 from traceprof.facts.steps.find import pattern_of_ranks
 from traceprof.model.ranks import Ranks
@@ -24,7 +25,7 @@ from traceprof.model.steps import Steps
 from traceprof.model.trace import DEVICE_TABLES, Trace
 from traceprof.model.window import TimeWindow
 
-__all__ = ["MainLoop", "active_window", "main_loop"]
+__all__ = ["MainLoop", "active_window", "host_window", "main_loop"]
 
 _Int64Array = npt.NDArray[np.int64]
 
@@ -33,6 +34,7 @@ _FEWEST_KERNELS: Final = 20
 _KERNELS_OUTSIDE: Final = 0.02
 _LEAST_SETUP: Final = 0.1
 _PAUSE: Final = 0.01
+_PASSES: Final = tuple(map(PHASES.index, ("forward", "eval", "backward", "optimizer")))
 _SETUP: Final = re.compile(
     r"(?i)^(init|initiali[sz]e|setup|set_up|load|build|prepare|create|generate|compile|capture"
     r"|warm[ _-]?up)([^a-z]|$)|(^|[^a-z])warm[ _-]?up$"
@@ -66,6 +68,23 @@ def active_window(ranks: Ranks) -> TimeWindow | None:
     if not spans:
         return None
     return TimeWindow(min(start for start, _ in spans), max(end for _, end in spans))
+
+
+@fact
+def host_window(ranks: Ranks) -> TimeWindow | None:
+    """Return the time from the first to the last pass of a model on the host; None without any.
+
+    For where no device worked: what comes before are imports, and what builds the model.
+    """
+    spans = [span for span in ranks.each(_passes_on_host) if span is not None]
+    return _hull(spans) if spans else None
+
+
+def _passes_on_host(trace: Trace) -> TimeWindow | None:
+    own = trace.ranges[np.isin(phases_of_all_ranges(trace), _PASSES)]
+    if own.empty:
+        return None
+    return TimeWindow(int(own["start_ns"].min()), int(own["end_ns"].max()))
 
 
 @fact
