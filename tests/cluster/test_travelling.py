@@ -6,7 +6,7 @@ from pathlib import Path
 
 import numpy as np
 
-from traceprof.cluster.travelling import apart, laid_down, picked_up, together
+from traceprof.cluster.travelling import apart, is_written, laid_down, picked_up, together
 from traceprof.model.elsewhere import Change, Question, Recipe
 from traceprof.model.intervals import Intervals
 
@@ -43,3 +43,12 @@ def test_what_is_small_or_has_no_room_goes_as_it_is(tmp_path: Path) -> None:
     assert not laid_down(question_with(1000), tmp_path / "0")
     assert not laid_down(question_with(100_000), tmp_path / "absent" / "0")
     assert not list(tmp_path.iterdir())
+
+
+def test_a_large_answer_lies_in_a_file(tmp_path: Path) -> None:
+    file, text = tmp_path / "0", bytes(2_000_000)
+    assert is_written(text, file)
+    assert file.read_bytes() == text
+    assert not is_written(b"small", tmp_path / "1")
+    assert not is_written(text, tmp_path / "absent" / "1")
+    assert [own.name for own in tmp_path.iterdir()] == ["0"]

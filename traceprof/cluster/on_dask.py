@@ -13,7 +13,7 @@ from typing import Any, Final
 
 from traceprof.cluster.memory import share_of, trim, usable_bytes
 from traceprof.cluster.progress import Report, no_progress
-from traceprof.cluster.travelling import Asked, laid_down, picked_up
+from traceprof.cluster.travelling import Asked, is_written, laid_down, picked_up
 from traceprof.cluster.worker import Holder
 from traceprof.errors import TraceError, UsageError
 from traceprof.model.intervals_elsewhere import unpacked
@@ -92,21 +92,22 @@ class DaskCrew:
         Few are asked at a time: a scheduler keeps what it was asked and the answers that nobody
         has taken, and one that was started here does so in this process.
         """
-        asked: dict[Any, tuple[str, int, Asked | Path]] = {}
+        asked: dict[Any, tuple[str, int, Asked | Path, Path | None]] = {}
 
         def ask_next(owner: str) -> Any:
             number = waiting[owner].popleft()
-            question = self._as_sent(questions[number])
+            question, answer = self._as_sent(questions[number])
             with dask.config.set(_UNTOLD):
                 future = self._client.submit(
                     _answer,
                     question,
+                    answer,
                     n_workers,
                     workers=[owner],
                     allow_other_workers=True,
                     pure=False,
                 )
-            asked[future] = owner, number, question
+            asked[future] = owner, number, question, answer
             return future
 
         first = [
@@ -115,7 +116,7 @@ class DaskCrew:
         trim()  # meanwhile: what the last answers were made into is seldom as large
         done = as_completed(first, loop=self._client.loop)
         for future in done:
-            owner, number, question = asked.pop(future)
+            owner, number, question, answer = asked.pop(future)
             try:
                 text = future.result()
             except KilledWorker as error:
@@ -126,6 +127,9 @@ class DaskCrew:
             future.release()
             if isinstance(question, Path):
                 question.unlink(missing_ok=True)
+            if answer is not None and text is None:
+                text = answer.read_bytes()
+                answer.unlink()
             if waiting[owner]:
                 done.add(ask_next(owner))
             yield number, text
@@ -139,15 +143,17 @@ class DaskCrew:
         if "_folder" in self.__dict__:
             self._folder.cleanup()
 
-    def _as_sent(self, question: Asked) -> Asked | Path:
-        """Return a question, or the file that a large one lies in, where all read this disk.
+    def _as_sent(self, question: Asked) -> tuple[Asked | Path, Path | None]:
+        """Return a question, and where a large answer may lie, where all write to this disk.
 
-        A scheduler in this process would hold it six times over on its way.
+        Of a large question it is the file that it lies in: a scheduler in this process would hold
+        it six times over on its way.
         """
         if self._address:
-            return question
-        file = Path(self._folder.name) / str(next(self._numbers))
-        return file if laid_down(question, file) else question
+            return question, None
+        number = next(self._numbers)
+        file, answer = (Path(self._folder.name) / f"{number}.{what}" for what in ("q", "a"))
+        return file if laid_down(question, file) else question, answer
 
     @cached_property
     def _folder(self) -> TemporaryDirectory[str]:
@@ -203,12 +209,13 @@ class DaskCrew:
 _holders: dict[int, Holder] = {}
 
 
-def _answer(asked: Asked | Path, n_workers: int) -> bytes:
-    """Answer a question in a worker, which keeps what it has made."""
+def _answer(asked: Asked | Path, file: Path | None, n_workers: int) -> bytes | None:
+    """Answer a question in a worker, which keeps what it has made; None: it lies in ``file``."""
     question = picked_up(asked) if isinstance(asked, Path) else asked
     limit = get_worker().memory_manager.memory_limit
     most_bytes = share_of(limit) if limit else usable_bytes(n_workers)
-    return _holders.setdefault(0, Holder(most_bytes)).answer(question)
+    text = _holders.setdefault(0, Holder(most_bytes)).answer(question)
+    return None if file is not None and is_written(text, file) else text
 
 
 def _which_are_there(files: Sequence[str]) -> list[bool]:

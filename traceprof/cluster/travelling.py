@@ -1,9 +1,12 @@
-"""Questions on their way to another process: their large arrays apart, from where they lie."""
+"""Questions on their way to another process: their large arrays apart, from where they lie.
+
+Large questions and answers may lie in files, where both processes have one disk.
+"""
 
 from __future__ import annotations
 
 import pickle
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Final, TypeAlias
@@ -11,7 +14,7 @@ from typing import Final, TypeAlias
 from traceprof.model.elsewhere import Question
 from traceprof.model.intervals_elsewhere import TimeQuestion
 
-__all__ = ["Asked", "apart", "laid_down", "picked_up", "together"]
+__all__ = ["Asked", "apart", "is_written", "laid_down", "picked_up", "together"]
 
 Asked: TypeAlias = Question | TimeQuestion
 
@@ -46,11 +49,20 @@ def laid_down(question: Asked, file: Path) -> bool:
     text, arrays = apart(question)
     if sum(array.nbytes for array in arrays) < _WORTH_BYTES:
         return False
+    head = pickle.dumps((text, [array.nbytes for array in arrays]))
+    return _are_written([head, *arrays], file)
+
+
+def is_written(answer: bytes, file: Path) -> bool:
+    """Write an answer to ``file`` if it is large; False where it is not, or there is no room."""
+    return len(answer) >= _WORTH_BYTES and _are_written([answer], file)
+
+
+def _are_written(parts: Iterable[bytes | memoryview], file: Path) -> bool:
     try:
         with file.open("wb") as out:
-            pickle.dump((text, [array.nbytes for array in arrays]), out)
-            for array in arrays:
-                out.write(array)
+            for part in parts:
+                out.write(part)
     except OSError:
         with suppress(OSError):
             file.unlink()
