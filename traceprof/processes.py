@@ -61,7 +61,7 @@ def keep_freed_memory() -> None:
 
     By default it maps every large array anew and gives it back when it is freed, so that the kernel
     fills each page with zeros again: for one file of 24 M events that took 35 of 89 s of processor
-    time (13 of 67 with it), at 5 % more memory.
+    time (13 of 68 with it), at 5 % more memory.
     """
     with suppress(AttributeError, OSError, TypeError):
         set_option = ctypes.CDLL(None).mallopt
