@@ -1,7 +1,9 @@
+import gc
 from pathlib import Path
 from typing import Any
 
 import pytest
+from distributed.batched import BatchedSend
 
 from tests.builders import TraceBuilder
 from tests.cluster.conftest import Told
@@ -47,6 +49,21 @@ def test_workers_are_asked_a_few_questions_at_a_time(
         crew.close()
     assert found == list(range(9))
     assert (len(asked), most) == (9, 3)  # two, and one for the answer that has just come
+
+
+def test_connections_do_not_keep_what_was_asked(generated: Path) -> None:
+    """Dask's last messages hold questions: of a run of 64 large ranks half a gigabyte."""
+    crew = DaskCrew("", 1)
+    recipe = Recipe((Change(_trace_of, (next(iter(sorted(generated.iterdir()))),)),))
+    try:
+        crew.ask([Question(recipe, _with_number, (number,)) for number in range(3)])
+        ends = [
+            one for one in gc.get_objects() if isinstance(one, BatchedSend) and not one.closed()
+        ]
+        assert len(ends) >= 2  # to the scheduler, and its to the worker
+        assert not [one for one in ends if one.recent_message_log]
+    finally:
+        crew.close()
 
 
 def _trace_of(_: Path) -> Trace:

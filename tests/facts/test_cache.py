@@ -9,7 +9,7 @@ import weakref
 import pytest
 
 from tests.builders import TraceBuilder
-from traceprof.facts.cache import fact, of_window
+from traceprof.facts.cache import fact, of_window, without_keeping
 from traceprof.model.trace import Trace
 from traceprof.model.window import TimeWindow
 
@@ -91,3 +91,17 @@ def test_what_is_kept_goes_with_the_trace() -> None:
     del trace
     gc.collect()
     assert watched() is None
+
+
+def test_what_is_asked_once_is_not_kept_but_what_is_kept_is_used() -> None:
+    @of_window
+    def count_kernels(trace: Trace) -> int:
+        ASKED.append((len(trace.kernels), "once"))
+        return len(trace.kernels)
+
+    trace = two_kernels()
+    assert [without_keeping(count_kernels, trace) for _ in range(2)] == [2, 2]
+    assert ASKED == [(2, "once")] * 2
+    assert not trace.facts
+    assert [count_kernels(trace), without_keeping(count_kernels, trace)] == [2, 2]
+    assert ASKED == [(2, "once")] * 3

@@ -39,6 +39,8 @@ _OF_LOCAL: Final = {
     # Dask's own has the C library give back each array that is freed: twice the processor time.
     "distributed.nanny.pre-spawn-environ": {"OMP_NUM_THREADS": 1, "OPENBLAS_NUM_THREADS": 1},
 }
+_BRIEF: Final = {"distributed.admin.low-level-log-length": 0}
+"""Else each end of a connection keeps the last thousand messages, with the questions in them."""
 _UNTOLD: Final = {"distributed.admin.large-graph-warning-threshold": "1TB"}
 """A question may hold sets of instants that all ranks share: Dask would warn of each."""
 
@@ -161,7 +163,7 @@ class DaskCrew:
 
     @cached_property
     def _local(self) -> Any:
-        with dask.config.set(_OF_LOCAL):
+        with dask.config.set(_OF_LOCAL | _BRIEF):
             return LocalCluster(
                 n_workers=self._n_processes,
                 threads_per_worker=1,
@@ -174,7 +176,8 @@ class DaskCrew:
     def _client(self) -> Any:
         where = self._address or self._local
         try:
-            return Client(where, timeout=_WAITS_FOR_SCHEDULER, set_as_default=False)
+            with dask.config.set(_BRIEF):
+                return Client(where, timeout=_WAITS_FOR_SCHEDULER, set_as_default=False)
         except (OSError, ValueError) as error:
             raise UsageError(
                 f"--cluster {self._address}: no scheduler of Dask answers there: {error}"

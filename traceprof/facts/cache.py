@@ -7,13 +7,14 @@ of the function, so that a Trace can be pickled together with what is known of i
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Hashable
 from functools import wraps
 from typing import Any, Concatenate, ParamSpec, Protocol, Self, TypeVar
 
 from traceprof.model.elsewhere import TraceElsewhere
 
-__all__ = ["fact", "of_window"]
+__all__ = ["fact", "of_window", "without_keeping"]
 
 
 class _Recording(Protocol):
@@ -63,6 +64,17 @@ def of_window(
         return _recalled(recall, compute, name, of, args, kwargs)
 
     return recall
+
+
+def without_keeping(recall: Callable[[_R], _Result], of: _R) -> _Result:
+    """Return what a function of `of_window` says of ``of``: as it is kept, else only for now.
+
+    For what is large, and asked once.
+    """
+    compute: Callable[[_R], _Result] = inspect.unwrap(recall)
+    name = _name_of(compute)
+    kept: dict[tuple[Any, ...], _Result] = of.facts
+    return kept[name,] if (name,) in kept else compute(of)
 
 
 def _name_of(compute: Callable[..., Any]) -> str:

@@ -16,11 +16,12 @@ from traceprof.facts.collectives.rates import devices_beside, peak_of_group
 from traceprof.facts.collectives.step_traffic import find_step_traffic
 from traceprof.facts.collectives.work import require_collectives
 from traceprof.facts.names.phases import UNCLAIMED
-from traceprof.facts.names.sizes import classify_sizes, order_of_size
+from traceprof.facts.names.sizes import labels_of_sizes, order_of_size, places_of_sizes
 from traceprof.facts.ranks.blame import why_withheld
 from traceprof.facts.ranks.pairs import value_in
 from traceprof.facts.ranks.waits import find_waits
 from traceprof.model.compact import CompactTable
+from traceprof.model.grouping import groups_of, numbered
 from traceprof.model.ranks import Ranks
 from traceprof.model.results import (
     Note,
@@ -131,25 +132,35 @@ class _Classes:
     """
 
     def __init__(self, work: CompactTable) -> None:
-        sizes = classify_sizes(work.array("n_bytes"))
-        keys: dict[str, npt.NDArray[Any]] = {name: work.codes(name) for name in _KEYS[:-1]}
-        keys["sizes"] = pd.factorize(sizes)[0]
+        sizes = places_of_sizes(work.array("n_bytes"))
         self.work = work
-        by_class = pd.DataFrame(keys).groupby(list(keys), sort=False)
-        self.number = by_class.ngroup().to_numpy(np.int64)
-        self.first = np.unique(self.number, return_index=True)[1]
+        self.number, self.first = numbered(*(work.codes(name) for name in _KEYS[:-1]), sizes)
         self.keys = {name: work.where(self.first)[name] for name in _KEYS[:-1]}
-        self.keys["sizes"] = pd.Series(sizes[self.first], dtype=object)
+        self.keys["sizes"] = pd.Series(labels_of_sizes(sizes[self.first]), dtype=object)
+        self._groups = groups_of(self.number)
 
-    def each(self, values: npt.NDArray[Any], rows: npt.NDArray[Any] | None = None) -> Any:
-        """Return the values of all rows, or of some, by their class."""
-        number = self.number if rows is None else self.number[rows]
-        return pd.Series(values, copy=False).groupby(number)
+    @property
+    def count(self) -> npt.NDArray[np.int64]:
+        """How many rows each has."""
+        return self._groups.counts
+
+    def reduced(self, reduce: np.ufunc, values: npt.NDArray[Any]) -> npt.NDArray[Any]:
+        """Return one value of the rows of each: their sum (np.add) or the least (np.minimum)."""
+        return self._groups.reduced(reduce, values)
+
+    def total(self, values: npt.NDArray[Any], counts: npt.NDArray[np.bool_]) -> pd.Series:
+        """Return the sum of each over the rows that count and are known; NaN without such a row."""
+        counts = counts & ~np.isnan(values)
+        has_any = self.reduced(np.logical_or, counts)
+        return pd.Series(self.reduced(np.add, np.where(counts, values, 0))).where(has_any)
+
+    def rows(self) -> Iterator[npt.NDArray[np.int64]]:
+        """Yield the rows of each."""
+        yield from np.split(self._groups.order, self._groups.first[1:])
 
     def texts(self, *columns: str) -> pd.Series:
         """Return the distinct texts of each class, sorted, as one text."""
-        codes = {name: self.work.codes(name) for name in columns}
-        rows = pd.DataFrame({"number": self.number} | codes).drop_duplicates().index.to_numpy()
+        _, rows = numbered(self.number, *(self.work.codes(name) for name in columns))
         text = self.work.where(rows)[list(columns)].agg(" ".join, axis=1).str.strip()
         pairs = pd.DataFrame({"number": self.number[rows], "text": text.astype(object)})
         pairs = pairs[pairs["text"] != ""].drop_duplicates().sort_values(["number", "text"])
@@ -162,22 +173,21 @@ def _summed(
 ) -> pd.DataFrame:
     """Return one row per class in the order in which they occur, with device, the largest."""
     work = classes.work
+    is_timed = work.array("is_timed").astype(np.bool_)
+    times = work.array("end_ns") - work.array("start_ns")
     n_bytes = work.array("n_bytes")
-    size_bytes = classes.each(n_bytes).sum()
-    timed = np.flatnonzero(work.array("is_timed"))
-    times = classes.each((work.array("end_ns") - work.array("start_ns"))[timed], timed)
-    waited = timed[work.array("match")[timed] >= 0]
-    moved = _without_waiting(classes, timed, shared)
+    is_sized = classes.reduced(np.minimum, n_bytes) >= 0
+    moved = _without_waiting(classes, is_timed, shared)
     return pd.DataFrame(
         {
             **classes.keys,
-            "count": np.bincount(classes.number),
-            "size_bytes": size_bytes.where(~classes.each(n_bytes < 0).any()),
-            "device": classes.each(work.array("device")).max(),
-            "total_ns": times.sum(),
-            "exposed_ns": classes.each(work.array("exposed_ns")[timed], timed).sum(min_count=1),
-            "median_ns": times.median(),
-            "waited_ns": classes.each(wait_ns[waited], waited).sum(min_count=1),
+            "count": classes.count,
+            "size_bytes": pd.Series(classes.reduced(np.add, n_bytes)).where(is_sized),
+            "device": classes.reduced(np.maximum, work.array("device")),
+            "total_ns": classes.total(times, is_timed),
+            "exposed_ns": classes.total(work.array("exposed_ns"), is_timed),
+            "median_ns": [_median(times[rows[is_timed[rows]]]) for rows in classes.rows()],
+            "waited_ns": classes.total(wait_ns, is_timed & (work.array("match") >= 0)),
             "algorithm": classes.texts("algorithm", "protocol"),
             "dtype": classes.texts("dtype"),
             "algbw_bytes_per_s": _rate(moved, "operation_bytes"),
@@ -187,23 +197,28 @@ def _summed(
     )
 
 
+def _median(values: npt.NDArray[Any]) -> float:
+    return float(np.median(values)) if len(values) else np.nan
+
+
 def _without_waiting(
-    classes: _Classes, timed: npt.NDArray[np.int64], shared: pd.DataFrame
+    classes: _Classes, is_timed: npt.NDArray[np.bool_], shared: pd.DataFrame
 ) -> pd.DataFrame:
     """Return what moved in each class: what ranks share, in their shortest time; else all."""
-    work, number = classes.work, classes.number
+    work = classes.work
     columns = ["duration_ns", "operation_bytes", "bus_bytes"]
     match = work.array("match")
-    rows = timed[match[timed] >= 0]
-    pair = number[rows] * (1 + match.max(initial=0)) + match[rows]
-    rows = rows[~pd.Series(pair, copy=False).duplicated().to_numpy()]
-    matched = pd.DataFrame({"number": number[rows], "match": match[rows]}).join(
-        shared[columns], on="match"
-    )
-    alone = timed[~np.isin(number[timed], np.unique(number[rows]))]
-    own = work.where(alone)[["start_ns", "end_ns", "operation_bytes", "bus_bytes"]]
-    own = own.assign(number=number[alone], duration_ns=own["end_ns"] - own["start_ns"])
-    return pd.concat([matched[["number", *columns]], own[["number", *columns]]])
+    moved = []
+    for number, rows in enumerate(classes.rows()):
+        timed = rows[is_timed[rows]]
+        matches = np.unique(match[timed])
+        if matches.max(initial=ABSENT) >= 0:
+            own = shared.loc[matches[matches >= 0], columns]
+        else:
+            alone = work.where(timed)[["start_ns", "end_ns", *columns[1:]]]
+            own = alone.assign(duration_ns=alone["end_ns"] - alone["start_ns"])
+        moved.append(own[columns].assign(number=number))
+    return pd.concat(moved)
 
 
 def _rate(moved: pd.DataFrame, column: str) -> pd.Series:
@@ -241,7 +256,7 @@ def _in_order(classes: pd.DataFrame) -> pd.DataFrame:
 
 
 def _by_phase(ranks: Ranks, work: CompactTable) -> pd.DataFrame:
-    phases = of_rows(work, [phases_of_collectives(part) for part in ranks])
+    phases = of_rows(work, ranks.each(phases_of_collectives))
     exposed = work["exposed_ns"].groupby(phases)
     table = pd.DataFrame({"count": exposed.size(), "exposed_ns": exposed.sum(min_count=1)})
     table = table.rename_axis("phase").reset_index()
@@ -251,8 +266,7 @@ def _by_phase(ranks: Ranks, work: CompactTable) -> pd.DataFrame:
 def _peaks(ranks: Ranks, classes: pd.DataFrame, work: CompactTable) -> pd.DataFrame:
     """Return what bandwidths are held against, and what groups have nothing of the kind."""
     is_sized = ~np.isnan(work.array("bus_bytes")) & (work.array("device") >= 0)
-    sized = work.where(is_sized)[["device", "group_size"]]
-    pairs = sized.drop_duplicates().itertuples(index=False, name=None)
+    pairs = groups_of(work.array("device")[is_sized], work.array("group_size")[is_sized]).keys
     wider = {size for device, size in pairs if size > devices_beside(ranks, device)}
     judged = classes[classes["busbw_bytes_per_s"].notna() & classes["peak"].notna()]
     peaks = dict(zip(judged["group_size"].tolist(), judged["peak"].tolist(), strict=True))
@@ -271,14 +285,14 @@ def _peaks(ranks: Ranks, classes: pd.DataFrame, work: CompactTable) -> pd.DataFr
 
 
 def _scalars(ranks: Ranks, work: CompactTable) -> dict[str, float | None]:
-    n_ranks = len(work[["process", "member"]].drop_duplicates())
+    n_ranks = len(groups_of(work.array("process"), work.array("member")).keys)
     seconds = ranks.span.duration_ns / 1e9
     scalars: dict[str, float | None] = {
         "count": len(work),
-        "shared_count": int((work["match"] >= 0).sum()),
-        "unsized_count": int((work["n_bytes"] < 0).sum()),
-        "uncalled_count": int((work["call_ns"] < 0).sum()),
-        "untimed_count": int((~work["is_timed"]).sum()),
+        "shared_count": int((work.array("match") >= 0).sum()),
+        "unsized_count": int((work.array("n_bytes") < 0).sum()),
+        "uncalled_count": int((work.array("call_ns") < 0).sum()),
+        "untimed_count": int((~work.array("is_timed").astype(np.bool_)).sum()),
         "ranks_count": n_ranks,
         "collectives_per_s": len(work) / n_ranks / seconds if seconds else None,
     }

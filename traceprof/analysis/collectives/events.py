@@ -81,9 +81,9 @@ def measure_collective_events(ranks: Ranks) -> Result:
     has_delay = (work["call_ns"] != ABSENT) & (work["kernels"] > 0)
     table = work.assign(
         at_ns=work["start_ns"] - ranks.whole.span.start_ns,
-        phase=of_rows(work, [phases_of_collectives(part) for part in ranks]),
-        caller=of_rows(work, [callers_of_collectives(part) for part in ranks]),
-        step=of_rows(work, [_step_numbers(part) for part in ranks]),
+        phase=of_rows(work, ranks.each(phases_of_collectives)),
+        caller=of_rows(work, ranks.each(callers_of_collectives)),
+        step=of_rows(work, ranks.each(_step_numbers)),
         size_bytes=_known(work["n_bytes"]),
         peer=_peers(ranks, work),
         **{name: _known(work[name]) for name in ("group_size", "sequence", "device", "stream")},

@@ -44,7 +44,7 @@ def find_step_traffic(ranks: Ranks, work: CompactTable) -> StepTraffic | None:
     ``work`` has the columns of `collectives_of_ranks`.
     """
     steps = steps_of_ranks(ranks)
-    in_step = work.where(of_rows(work, [are_in_steps(part) for part in ranks]))
+    in_step = work.where(of_rows(work, ranks.each(are_in_steps)))
     if in_step.empty:
         return None
     sizes = in_step.array("n_bytes")

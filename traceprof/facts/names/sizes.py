@@ -10,7 +10,14 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
-__all__ = ["ALL_SIZES", "UNKNOWN_SIZE", "classify_sizes", "order_of_size"]
+__all__ = [
+    "ALL_SIZES",
+    "UNKNOWN_SIZE",
+    "classify_sizes",
+    "labels_of_sizes",
+    "order_of_size",
+    "places_of_sizes",
+]
 
 ALL_SIZES: Final = "all"
 UNKNOWN_SIZE: Final = "unknown"
@@ -31,9 +38,19 @@ _LABELS: Final = (
 
 def classify_sizes(n_bytes: npt.NDArray[np.int64]) -> npt.NDArray[np.object_]:
     """Return the class of each size; sizes below 0 are not known."""
-    place = np.searchsorted(_LIMITS, n_bytes, side="right")
-    place = np.where(n_bytes < 0, len(_LABELS) - 1, place)
-    return np.asarray(np.array(_LABELS, object)[place], object)
+    return labels_of_sizes(places_of_sizes(n_bytes))
+
+
+def places_of_sizes(n_bytes: npt.NDArray[np.int64]) -> npt.NDArray[np.int8]:
+    """Return the place of the class of each size among the classes."""
+    place = np.searchsorted(_LIMITS, n_bytes, side="right").astype(np.int8)
+    place[n_bytes < 0] = len(_LABELS) - 1
+    return place
+
+
+def labels_of_sizes(places: npt.NDArray[np.int8]) -> npt.NDArray[np.object_]:
+    """Return the classes at ``places``."""
+    return np.asarray(np.array(_LABELS, object)[places], object)
 
 
 def order_of_size(label: str) -> int:

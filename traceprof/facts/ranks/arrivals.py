@@ -111,21 +111,20 @@ def excess_of_members(ranks: Ranks) -> pd.DataFrame:
 
     In ns, one row per rank (its place in `find_members`), one column per phase.
     """
-    members = find_arrivals(ranks).array("member")
-    return excess_by(ranks, members, len(find_matches(ranks).members))
+    arrivals = find_arrivals(ranks)
+    return excess_by(arrivals, arrivals.array("member"), len(find_matches(ranks).members))
 
 
-def excess_by(ranks: Ranks, place: npt.NDArray[np.int64], n: int) -> pd.DataFrame:
-    """Return the same by the ``place`` of each row of `find_arrivals`: from 0 to ``n`` - 1.
+def excess_by(arrivals: CompactTable, place: npt.NDArray[np.int64], n: int) -> pd.DataFrame:
+    """Return the same by the ``place`` of each row of ``arrivals``: from 0 to ``n`` - 1.
 
     Rows at a negative place do not count.
     """
-    found = find_arrivals(ranks)
     kept = place >= 0
     sums = {}
     # One phase after another: all of them of every row would be the largest table of a run.
-    for name in phases_of_arrivals(found):
-        beyond = np.nan_to_num(beyond_others(found[name], found["match"]))
+    for name in phases_of_arrivals(arrivals):
+        beyond = np.nan_to_num(beyond_others(arrivals[name], arrivals["match"]))
         sums[name] = np.bincount(place[kept], beyond[kept], minlength=n)
     return pd.DataFrame(sums, index=pd.RangeIndex(n))
 

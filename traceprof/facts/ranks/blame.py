@@ -21,7 +21,7 @@ from traceprof.facts.ranks.alignment import find_alignment
 from traceprof.facts.ranks.others import beyond_others
 from traceprof.facts.ranks.waits import find_waits
 from traceprof.model.compact import CompactTable
-from traceprof.model.grouping import rows_by_value
+from traceprof.model.grouping import groups_of, rows_by_value
 from traceprof.model.ranks import Ranks
 from traceprof.model.tables import ABSENT
 
@@ -29,6 +29,7 @@ __all__ = ["Blame", "find_blame", "why_withheld"]
 
 _Int64Array = npt.NDArray[np.int64]
 _Float64Array = npt.NDArray[np.float64]
+_NONE: Final = np.empty(0, np.int64)
 
 _MOST_ALONE: Final = 0.5
 _OWN: Final = 0.5
@@ -75,15 +76,16 @@ def find_blame(ranks: Ranks) -> Blame:
     """Return whose the waiting in collectives and for messages is, of those in the window."""
     waits = find_waits(ranks)
     n = len(find_members(ranks))
-    waited = _sum_by(waits["member"], waits["exposed_ns"], n)
+    waited = _sum_by(waits.array("member"), waits.array("exposed_ns"), n)
     residual_ns = _residual_ns(ranks)
-    is_unclear = (waits["wait_ns"] <= residual_ns).to_numpy()
-    exposed = waits["exposed_ns"].to_numpy(np.float64)
+    is_unclear = waits.array("wait_ns") <= residual_ns
+    exposed = waits.array("exposed_ns").astype(np.float64)
     busy, spans = _busy(waits, waited, n)
     more = _more_than_others(busy, spans)
     chain = _Chain(waits, more, n)
     origins = chain.charge(np.where(is_unclear, 0.0, exposed))
-    charged = _sum_by(origins["member"], origins["charged_ns"], n)
+    whom, charged_ns = (origins[name].to_numpy(np.int64) for name in ("member", "charged_ns"))
+    charged = _sum_by(whom, charged_ns, n)
     unclear_ns = int(exposed[is_unclear].sum())
     excess = np.rint(more * busy).astype(np.int64)
     others = max(int(np.count_nonzero(spans)) - 1, 1)
@@ -92,7 +94,7 @@ def find_blame(ranks: Ranks) -> Blame:
         charged_ns=charged,
         shared_ns=int(waited.sum() - charged.sum()) - unclear_ns,
         unclear_ns=unclear_ns,
-        skew_ns=int(waits["skew_ns"].sum()),
+        skew_ns=int(waits.array("skew_ns").sum()),
         residual_ns=residual_ns,
         busy_ns=busy,
         excess_ns=excess,
@@ -108,9 +110,9 @@ def why_withheld(ranks: Ranks) -> str:
     return find_blame(ranks).why_not
 
 
-def _sum_by(member: pd.Series, values: pd.Series, n: int) -> _Int64Array:
+def _sum_by(member: _Int64Array, values: _Int64Array, n: int) -> _Int64Array:
     sums = np.zeros(n, np.int64)
-    np.add.at(sums, member.to_numpy(np.int64), values.to_numpy(np.int64))
+    np.add.at(sums, member, values)
     return sums
 
 
@@ -123,9 +125,11 @@ def _residual_ns(ranks: Ranks) -> int:
 def _busy(waits: CompactTable, waited: _Int64Array, n: int) -> tuple[_Int64Array, _Int64Array]:
     """Return what each rank did itself between the first and last time it was in step, and that."""
     in_step = waits.where(waits.array("sync_ns") != ABSENT)
-    known = in_step[["member", "sync_ns", "last_start_ns"]].groupby("member")
-    span = known["last_start_ns"].max() - known["sync_ns"].min()
-    spans = span.reindex(range(n), fill_value=0).to_numpy(np.int64)
+    members = in_step.array("member")
+    first, last = np.full(n, np.iinfo(np.int64).max), np.zeros(n, np.int64)
+    np.minimum.at(first, members, in_step.array("sync_ns"))
+    np.maximum.at(last, members, in_step.array("last_start_ns"))
+    spans = np.clip(last - first, 0, None)  # of who never was in step the first is after the last
     return np.clip(spans - waited, 0, None), spans
 
 
@@ -157,13 +161,11 @@ def _why_not(ranks: Ranks, waits: CompactTable) -> str:
         )
     rows = find_matches(ranks).collectives.rows
     rows = rows.where(rows.array("is_timed").astype(np.bool_) & (rows.array("member") >= 0))
-    keys = ["group", "group_size", "op"]
-    seen = pd.DataFrame({name: rows.codes(name) for name in (*keys, "member")})
-    seen = seen.assign(is_alone=rows.array("match") < 0)
-    by_class = seen.groupby(keys)
-    several = by_class["member"].nunique() > 1
-    rows_count, alone_count = by_class.size()[several].sum(), by_class["is_alone"].sum()
-    if int(alone_count[several].sum()) > _MOST_ALONE * int(rows_count):
+    by_class = groups_of(*(rows.codes(name) for name in ("group", "group_size", "op")))
+    of_members = groups_of(by_class.number, rows.array("member")).keys
+    several = np.bincount([place for place, _ in of_members], minlength=len(by_class.keys)) > 1
+    alone_count = by_class.reduced(np.add, (rows.array("match") < 0).astype(np.int64))
+    if int(alone_count[several].sum()) > _MOST_ALONE * int(by_class.counts[several].sum()):
         return "most collectives of the same communicators have no partner: counts of ranks differ"
     return ""
 
@@ -178,44 +180,45 @@ class _Chain:
     """
 
     def __init__(self, waits: CompactTable, more: _Float64Array, n_members: int) -> None:
-        self.match = waits["match"].to_numpy(np.int64)
-        self.member = waits["member"].to_numpy(np.int64)
-        self.last = waits["last_member"].to_numpy(np.int64)
-        self.at_ns = waits["last_start_ns"].to_numpy(np.int64)
-        self.sync_ns = waits["sync_ns"].to_numpy(np.int64)
-        exposed = waits["exposed_ns"].to_numpy(np.float64)
-        new_match = np.r_[True, self.match[1:] != self.match[:-1]] if len(waits) else []
-        self.begins = np.flatnonzero(new_match)
-        self.ends = np.append(self.begins, len(waits))[1:]
-        own = waits["own_ns"].to_numpy(np.float64)
-        own_of_last = self._of_last(own)
-        wait = waits["wait_ns"].to_numpy(np.float64)
-        self.wait = wait
-        self.is_message = waits["is_message"].to_numpy(np.bool_)
-        is_known = (wait > 0) & (self.sync_ns != ABSENT)
-        self.own_share = np.zeros(len(waits), np.float64)
-        np.divide(np.clip(own_of_last - own, 0, wait), wait, self.own_share, where=is_known)
-        self.passed_share = np.where(is_known, 1 - self.own_share, 0.0)
-        beyond = np.where(
-            waits["is_message"], own_of_last * more[self.last] / np.maximum(wait, 1), 1.0
+        match = waits.array("match")
+        self.begins = np.flatnonzero(np.r_[True, match[1:] != match[:-1]]) if len(match) else _NONE
+        self.ends = np.append(self.begins, len(match))[1:]
+        self.place = np.repeat(np.arange(len(self.begins), dtype=np.int32), self.ends - self.begins)
+        # By match. All others have a value for each row: of a thousand ranks these are large.
+        heads = waits.where(self.begins)
+        names = ("match", "last_member", "last_start_ns", "sync_ns")
+        self.match, self.last, self.at_ns, self.sync_ns = (
+            heads.array(name).astype(np.int64) for name in names
         )
-        self.grown_here = np.minimum(self.own_share, beyond)
-        self.weight_of = exposed
-        self.rows_of = [np.empty(0, np.int64) for _ in range(n_members)]
-        for member, rows in rows_by_value(self.member).items():
-            self.rows_of[member] = np.asarray(rows, np.int64)
+        self.is_message = heads.array("is_message").astype(np.bool_)
+        self.member = waits.array("member").astype(np.int64)
+        self.wait = waits.array("wait_ns").astype(np.float64)
+        self.weight_of = waits.array("exposed_ns").astype(np.float64)
+        own = waits.array("own_ns").astype(np.float64)
+        own_of_last = self._of_last(own)
+        is_known = (self.wait > 0) & (self.sync_ns != ABSENT)[self.place]
+        self.own_share = np.zeros(len(own), np.float64)
+        more_own = np.clip(own_of_last - own, 0, self.wait)
+        np.divide(more_own, self.wait, self.own_share, where=is_known)
+        del own, more_own
+        self.passed_share = np.where(is_known, 1 - self.own_share, 0.0)
+        self.grown_here = self.own_share
+        rows = np.flatnonzero(self.is_message[self.place])
+        if len(rows):
+            beyond = own_of_last[rows] * more[self.last[self.place[rows]]]
+            beyond /= np.maximum(self.wait[rows], 1)
+            self.grown_here = self.own_share.copy()
+            self.grown_here[rows] = np.minimum(self.own_share[rows], beyond)
+        self.rows_of = [_NONE] * n_members
+        for member, of_member in rows_by_value(self.member).items():
+            self.rows_of[member] = of_member
 
     def _of_last(self, values: _Float64Array) -> _Float64Array:
         """Return, for each row, the value of the rank that came last to its match."""
-        found = np.zeros(len(values), np.float64)
-        is_last = self.member == self.last
-        number = np.zeros(len(values), np.int64)
-        number[self.begins[1:]] = 1
-        number = np.cumsum(number)
+        is_last = np.flatnonzero(self.member == self.last[self.place])
         by_match = np.zeros(len(self.begins), np.float64)
-        by_match[number[is_last]] = values[is_last]
-        found[:] = by_match[number] if len(by_match) else 0.0
-        return found
+        by_match[self.place[is_last]] = values[is_last]
+        return by_match[self.place]
 
     def charge(self, waited: _Float64Array) -> pd.DataFrame:
         """Return to whom ``waited`` ns of each row go back, and when these held the others up."""
@@ -232,8 +235,7 @@ class _Chain:
         To the last rank where at least half of its delay is its own, else to whom it had waited
         for the longest since all were in step.
         """
-        found = self.last[self.begins].copy()
-        place_of = np.repeat(np.arange(len(self.begins)), self.ends - self.begins)
+        found = self.last.copy()
         stretches = self._stretches()
         for place, (begin, end) in enumerate(zip(self.begins, self.ends, strict=True)):
             wait = self.wait[begin:end]
@@ -243,8 +245,8 @@ class _Chain:
             before = self.rows_of[found[place]][first:until]
             weight = self.weight_of[before]
             if weight.any():
-                found[place] = found[place_of[before[weight.argmax()]]]
-        return pd.Series(found, index=self.match[self.begins])
+                found[place] = found[self.place[before[weight.argmax()]]]
+        return pd.Series(found, index=self.match)
 
     def _stretches(self) -> list[tuple[int, int]]:
         """Return, by match, which waits of its last rank lie since all were in step.
@@ -252,30 +254,30 @@ class _Chain:
         As places among the rows of that rank, the end left out.
         """
         found = np.zeros((len(self.begins), 2), np.int64)
-        last, sync = self.last[self.begins], self.sync_ns[self.begins]
-        for member, matches in pd.Series(last).groupby(last).indices.items():
-            rows = self.rows_of[int(str(member))]
+        sync = self.sync_ns
+        for member, matches in rows_by_value(self.last).items():
+            rows = self.rows_of[member]
             found[matches, 1] = np.searchsorted(rows, self.begins[matches])
-            after = np.searchsorted(self.at_ns[rows], sync[matches], side="right")
+            after = np.searchsorted(self.at_ns[self.place[rows]], sync[matches], side="right")
             found[matches, 0] = np.minimum(after, found[matches, 1])
             found[matches[sync[matches] == ABSENT], 0] = found[matches[sync[matches] == ABSENT], 1]
         return [(int(a), int(b)) for a, b in found]
 
     def _grown(self, stretches: list[tuple[int, int]]) -> _Float64Array:
         """Return the share of each wait that is of ranks that do more than their peers."""
-        grown = np.zeros(len(self.match), np.float64)
+        grown = np.zeros(len(self.member), np.float64)
         # Sums over the rows of each rank so far, the first 0.
         waited = [np.zeros(len(rows) + 1) for rows in self.rows_of]
         due = [np.zeros(len(rows) + 1) for rows in self.rows_of]
         filled = [0] * len(self.rows_of)
         for place, (begin, end) in enumerate(zip(self.begins, self.ends, strict=True)):
-            last = self.last[begin]
+            last = self.last[place]
             first, until = stretches[place]
             whole = waited[last][until] - waited[last][first]
             due_here = due[last][until] - due[last][first]
             rows = slice(begin, end)
             passed = self.passed_share[rows]
-            if self.is_message[begin]:
+            if self.is_message[place]:
                 share = due_here / whole if whole > 0 else 0.0
                 grown[rows] = self.grown_here[rows] + passed * share
             else:
@@ -296,7 +298,7 @@ class _Chain:
         self, stretches: list[tuple[int, int]], grown: _Float64Array, waited: _Float64Array
     ) -> tuple[_Int64Array, _Int64Array, _Float64Array]:
         """Charge from the last match to the first: by match, the member, when, and how much."""
-        here = np.zeros(len(self.match), np.float64)
+        here = np.zeros(len(self.member), np.float64)
         np.divide(self.grown_here, grown, here, where=grown > 0)
         # What each ns of a wait is charged with from later ones, as changes along the rows.
         changes = [np.zeros(len(rows) + 1) for rows in self.rows_of]
@@ -307,7 +309,7 @@ class _Chain:
         own = waited * grown
         for place in range(len(self.begins) - 1, -1, -1):
             begin, end = self.begins[place], self.ends[place]
-            last = self.last[begin]
+            last = self.last[place]
             first, until = stretches[place]
             passed = 0.0
             for row in range(begin, end):
@@ -322,7 +324,7 @@ class _Chain:
                 if weight > 0:
                     changes[last][until] += passed / weight
                     changes[last][first] -= passed / weight
-        return self.last[self.begins], self.at_ns[self.begins], charged
+        return self.last, self.at_ns, charged
 
 
 def _whole_numbers(values: _Float64Array) -> _Int64Array:

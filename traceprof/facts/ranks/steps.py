@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
-from traceprof.facts.cache import fact, of_window
+from traceprof.facts.cache import fact, of_window, without_keeping
 from traceprof.facts.collectives.matches import Matches, find_matches
 from traceprof.facts.ranks.arrivals import excess_by, find_arrivals
 from traceprof.facts.ranks.others import beyond_others
@@ -186,12 +186,12 @@ def _phases(
 ) -> npt.NDArray[np.object_]:
     """Return the phase in which the rank of each step takes longer than the others."""
     found = np.full(len(steps), "", object)
-    arrivals = find_arrivals(ranks.whole)
+    arrivals = without_keeping(find_arrivals, ranks.whole)
     placed = np.append(place, ABSENT)[where_in(rows, arrivals)]
     known = np.unique(placed[placed >= 0])
     if not len(known):
         return found
-    sums = excess_by(ranks.whole, placed, len(steps)).loc[known]
+    sums = excess_by(arrivals, placed, len(steps)).loc[known]
     least = _NOTABLE_RATIO * steps.durations_ns[sums.index.to_numpy()]
     names = sums.columns.to_numpy(object)[sums.to_numpy().argmax(axis=1)]
     found[sums.index.to_numpy()] = np.where(sums.max(axis=1) >= least, names, "")
