@@ -5,8 +5,6 @@ from __future__ import annotations
 from typing import Final
 
 import numpy as np
-import numpy.typing as npt
-import pandas as pd
 
 from traceprof.facts.cache import fact
 from traceprof.facts.collectives.matches import find_matches
@@ -14,6 +12,7 @@ from traceprof.facts.collectives.members import Member
 from traceprof.facts.ranks.blame import find_blame
 from traceprof.facts.ranks.pairs import value_in
 from traceprof.facts.ranks.waits import find_waits
+from traceprof.model.compact import CompactTable
 from traceprof.model.ranks import Ranks
 from traceprof.model.tables import ABSENT
 
@@ -26,7 +25,7 @@ NOT_IN_STEP: Final = "(ranks that were not in step yet)"
 
 
 @fact
-def released_collectives(ranks: Ranks, *, knows_waits: bool) -> pd.DataFrame:
+def released_collectives(ranks: Ranks, *, knows_waits: bool) -> CompactTable:
     """Return the collectives that kernels carried out, by start.
 
     Columns: device, start_ns, end_ns, op, n_bytes (`ABSENT`: not known), release_ns (when the last
@@ -37,30 +36,32 @@ def released_collectives(ranks: Ranks, *, knows_waits: bool) -> pd.DataFrame:
     matches = find_matches(ranks)
     carried = matches.rows.where(matches.rows.array("kernels") > 0)
     carried = carried.where(np.argsort(carried.array("start_ns"), kind="stable"))
-    rows = carried[["device", "start_ns", "end_ns", "op", "n_bytes", "match", "member"]]
-    found = rows[["device", "start_ns", "end_ns", "op", "n_bytes"]]
-    starts, ends = (rows[name].to_numpy(np.int64) for name in ("start_ns", "end_ns"))
+    columns = ("device", "start_ns", "end_ns", "op", "n_bytes")
+    found = CompactTable.of({name: carried.array(name) for name in columns})
+    starts = carried.array("start_ns")
     if not knows_waits or not matches.is_shared:
-        return found.assign(release_ns=starts, waits_for="")
-    is_shared = (rows["match"] >= 0).to_numpy() & (rows["member"] >= 0).to_numpy()
-    shared = matches.table.reindex(rows["match"])
-    last_ns = np.where(is_shared, shared["last_start_ns"].fillna(0).to_numpy(np.int64), starts)
-    release = np.clip(last_ns, starts, ends)
-    in_step = value_in(find_waits(ranks), carried, "is_in_step", 0).astype(np.bool_)
-    names = np.array([*map(_name, matches.members), ""], object)
-    last = shared["last_member"].fillna(-1).to_numpy(np.int64)
-    origin = find_blame(ranks).origin_of_match.reindex(rows["match"]).to_numpy(np.float64)
+        return found.assign(release_ns=starts, waits_for=np.full(len(found), "", object))
+    match, member = carried.array("match"), carried.array("member")
+    shared = matches.table[["last_start_ns", "last_member"]]
+    place = np.searchsorted(shared.index.to_numpy(np.int64), match)
+    known = np.flatnonzero((match >= 0) & (member >= 0) & (place < len(shared)))
+    known = known[shared.index.to_numpy(np.int64)[place[known]] == match[known]]
+    release = starts.copy()
+    release[known] = shared["last_start_ns"].to_numpy(np.int64)[place[known]]
+    release = np.clip(release, starts, carried.array("end_ns"))
+    whom = np.full(len(found), ABSENT, np.int64)
+    whom[known] = shared["last_member"].to_numpy(np.int64)[place[known]]
+    origins = find_blame(ranks).origin_of_match
+    origin = origins.reindex(shared.index).to_numpy(np.float64)[place[known]]
     # Nobody waits for itself, though its own delay may come back to it.
-    is_other = np.isfinite(origin) & (origin != rows["member"].to_numpy())
-    whom = np.where(is_other, origin, last).astype(np.int64)
-    waits_for = np.where(in_step, names[whom], NOT_IN_STEP)
-    return found.assign(
-        release_ns=release, waits_for=np.where(release > starts, waits_for, _nobody(len(rows)))
-    )
-
-
-def _nobody(n: int) -> npt.NDArray[np.object_]:
-    return np.full(n, "", object)
+    is_other = np.isfinite(origin) & (origin != member[known])
+    whom[known[is_other]] = origin[is_other].astype(np.int64)
+    in_step = value_in(find_waits(ranks), carried, "is_in_step", 0).astype(np.bool_)
+    names = np.array([*map(_name, matches.members), NOT_IN_STEP, ""], object)
+    whom[whom < 0] = len(names) - 1
+    whom[~in_step] = len(names) - 2
+    whom[release <= starts] = len(names) - 1
+    return found.assign(release_ns=release, waits_for=names[whom])
 
 
 def _name(member: Member) -> str:

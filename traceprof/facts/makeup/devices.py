@@ -17,6 +17,8 @@ from traceprof.facts.device.times import device_time, places_in_part, recorded_w
 from traceprof.facts.idle.charges import NOTHING, OF_HOST, find_charges
 from traceprof.facts.makeup.collectives import COLLECTIVE, WAITING, released_collectives
 from traceprof.model.activity import Part
+from traceprof.model.compact import CompactTable
+from traceprof.model.elsewhere import measure_of_each
 from traceprof.model.intervals import Intervals
 from traceprof.model.parts import BUSY_PARTS, IDLE, PARTS
 from traceprof.model.ranks import Ranks
@@ -62,19 +64,30 @@ def makeup_of_devices(ranks: Ranks, spans: Spans, *, knows_waits: bool = True) -
     ``knows_waits``: whether it can be told when the others came to a collective.
     """
     released = released_collectives(ranks, knows_waits=knows_waits)
-    found = [
-        rows.assign(device=device)
-        for (place, window), devices in _by_window(spans).items()
-        for device, rows in _of_trace(ranks.whole.parts[place].within(window), devices, released)
-    ]
+    parts, asked = [], []
+    for (place, window), devices in _by_window(spans).items():
+        parts.append(ranks.whole.parts[place])
+        asked.append((window, tuple(devices), released.where(released.isin("device", devices))))
+    sums = _added_up(measure_of_each(parts, _of_window, asked))
+    kept = (sums["ns"] != 0) | (sums["count"] != 0)
+    return sums[kept].astype({"ns": np.int64, "count": np.int64}).reset_index(drop=True)
+
+
+def _added_up(found: Sequence[pd.DataFrame]) -> pd.DataFrame:
     columns = [*_KEYS, "ns", "count", "n_bytes"]
     every = pd.concat(found, ignore_index=True) if found else pd.DataFrame(columns=columns)
     groups = every.groupby(_KEYS, sort=True)
     sums = groups[["ns", "count"]].sum()
     # A sum of sizes of which none is known is not known either.
-    sums = sums.assign(n_bytes=groups["n_bytes"].sum(min_count=1)).reset_index()
-    kept = (sums["ns"] != 0) | (sums["count"] != 0)
-    return sums[kept].astype({"ns": np.int64, "count": np.int64}).reset_index(drop=True)
+    return sums.assign(n_bytes=groups["n_bytes"].sum(min_count=1)).reset_index()
+
+
+def _of_window(
+    trace: Trace, window: TimeWindow, devices: Sequence[int], released: CompactTable
+) -> pd.DataFrame:
+    """Return what the devices of a Trace did in a window, where the Trace is."""
+    own = _of_trace(trace.within(window), devices, released.frame())
+    return _added_up([rows.assign(device=device) for device, rows in own])
 
 
 def _by_window(spans: Spans) -> Mapping[tuple[int, TimeWindow], list[int]]:

@@ -15,6 +15,7 @@ from traceprof.facts.makeup.devices import work_of_trace
 from traceprof.facts.steps.find import pattern_of_ranks, steps_of_ranks
 from traceprof.facts.steps.spans import rows_by
 from traceprof.model.ranks import Ranks
+from traceprof.model.trace import Trace
 
 __all__ = ["place_of_work"]
 
@@ -31,13 +32,11 @@ def place_of_work(ranks: Ranks) -> pd.DataFrame:
     NaN where no step holds it. Where no steps are known turns of a repeating pattern count.
     """
     spans = _spans(ranks)
-    tables = [_placed(work_of_trace(part), spans) for part in ranks]
+    tables = ranks.each_of(_placed_work, [(own,) for own in spans])
     shared = released_collectives(ranks, knows_waits=False)
-    inside = ranks.span.holds(shared["start_ns"].to_numpy(np.int64))
-    own = shared.loc[inside, ["start_ns", "device"]].assign(
-        kind=COLLECTIVE, name=shared.loc[inside, "op"].astype(object)
-    )
-    tables.append(_placed(own, spans))
+    shared = shared.where(ranks.span.holds(shared.array("start_ns")))
+    own = shared[["start_ns", "device"]].assign(kind=COLLECTIVE, name=shared["op"])
+    tables.append(_placed(own, {device: both for own in spans for device, both in own.items()}))
     sums = pd.concat(tables).groupby(_KEYS)[["place", "known"]].sum().reset_index()
     found = sums[_KEYS].assign(place_ratio=sums["place"] / sums["known"].where(sums["known"] > 0))
     classes = _classes(ranks)
@@ -45,19 +44,25 @@ def place_of_work(ranks: Ranks) -> pd.DataFrame:
     return found.assign(**{"class": found["name"].map(classes).where(is_kernel, "").fillna("")})
 
 
-def _spans(ranks: Ranks) -> _Spans:
-    """Return when each step begins and ends on each device."""
+def _placed_work(trace: Trace, spans: _Spans) -> pd.DataFrame:
+    return _placed(work_of_trace(trace), spans)
+
+
+def _spans(ranks: Ranks) -> list[_Spans]:
+    """Return when each step begins and ends on each device of each rank."""
     steps = steps_of_ranks(ranks.whole)
     table = (steps if len(steps) else pattern_of_ranks(ranks.whole)).table
     by_process = rows_by(table, "process")
     starts, ends = (table[name].to_numpy(np.int64) for name in ("device_start_ns", "device_end_ns"))
-    found: dict[int, tuple[_Int64Array, _Int64Array]] = {}
+    found: list[_Spans] = []
     for part in ranks.whole.parts:
+        own: dict[int, tuple[_Int64Array, _Int64Array]] = {}
         for process, devices in devices_of_processes(part).items():
             rows = by_process.get(process)
             if rows is not None:
                 order = rows[np.argsort(starts[rows], kind="stable")]
-                found |= dict.fromkeys(devices, (starts[order], ends[order]))
+                own |= dict.fromkeys(devices, (starts[order], ends[order]))
+        found.append(own)
     return found
 
 
@@ -83,8 +88,9 @@ def _placed(work: pd.DataFrame, spans: _Spans) -> pd.DataFrame:
 
 def _classes(ranks: Ranks) -> dict[str, str]:
     """Return the class of each kernel by its name."""
-    found: dict[str, str] = {}
-    for part in ranks.whole:
-        pairs = part.kernels[["name", "activity"]].drop_duplicates()
-        found |= dict(zip(pairs["name"].astype(str), pairs["activity"].astype(str), strict=True))
-    return found
+    return {name: own for part in ranks.whole.each(_classes_of) for name, own in part.items()}
+
+
+def _classes_of(trace: Trace) -> dict[str, str]:
+    pairs = trace.kernels[["name", "activity"]].drop_duplicates()
+    return dict(zip(pairs["name"].astype(str), pairs["activity"].astype(str), strict=True))

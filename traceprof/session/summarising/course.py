@@ -18,6 +18,7 @@ from traceprof.facts.steps.measured import measured_steps
 from traceprof.model.ranks import Ranks
 from traceprof.model.steps import OWN_DOMAIN
 from traceprof.model.tables import ABSENT
+from traceprof.model.trace import Trace
 
 __all__ = ["course_of_run"]
 
@@ -58,23 +59,16 @@ def _ranks_of(ranks: Ranks) -> dict[int, float]:
 def _epochs(ranks: Ranks) -> pd.DataFrame:
     """Return the epochs, each from where its first rank begins to where its last one ends."""
     zero = ranks.span.start_ns
-    rows: list[dict[str, Any]] = []
-    for part in ranks:
-        names = part.ranges["name"].cat
-        matches = [_EPOCH.fullmatch(str(name).strip()) for name in names.categories]
-        kept = np.flatnonzero(np.array([m is not None for m in matches], bool)[names.codes])
-        for row in part.ranges.iloc[kept].to_dict("records"):
-            match = _EPOCH.fullmatch(str(row["name"]).strip())
-            number = match["number"] if match else None
-            payload = float(row["payload"]) if row["domain"] == OWN_DOMAIN else np.nan
-            rows.append(
-                {
-                    "process": row["process"],
-                    "epoch": float(number) if number else payload,
-                    "start": row["start_ns"] - zero,
-                    "end": row["end_ns"] - zero,
-                }
-            )
+    rows: list[dict[str, Any]] = [
+        {
+            "process": process,
+            "epoch": epoch,
+            "start": start_ns - zero,
+            "end": end_ns - zero,
+        }
+        for own in ranks.each(_named_epochs)
+        for process, epoch, start_ns, end_ns in own
+    ]
     if not rows:
         rows = [
             {
@@ -98,6 +92,21 @@ def _epochs(ranks: Ranks) -> pd.DataFrame:
     return _with_steps(ranks, found).assign(processes=groups["process"].agg(list).to_numpy())
 
 
+def _named_epochs(trace: Trace) -> list[tuple[int, float, int, int]]:
+    """Return process, number (NaN: not said), start and end of the ranges that are named so."""
+    names = trace.ranges["name"].cat
+    matches = [_EPOCH.fullmatch(str(name).strip()) for name in names.categories]
+    kept = np.flatnonzero(np.array([m is not None for m in matches], bool)[names.codes])
+    found = []
+    for row in trace.ranges.iloc[kept].to_dict("records"):
+        match = _EPOCH.fullmatch(str(row["name"]).strip())
+        number = match["number"] if match else None
+        payload = float(row["payload"]) if row["domain"] == OWN_DOMAIN else np.nan
+        epoch = float(number) if number else payload
+        found.append((row["process"], epoch, row["start_ns"], row["end_ns"]))
+    return found
+
+
 def _with_steps(ranks: Ranks, epochs: pd.DataFrame) -> pd.DataFrame:
     """Return the epochs with how many steps and samples began in each."""
     if not len(steps_of_ranks(ranks)):
@@ -117,26 +126,19 @@ def _with_steps(ranks: Ranks, epochs: pd.DataFrame) -> pd.DataFrame:
 def _metrics(ranks: Ranks, epochs: pd.DataFrame) -> pd.DataFrame:
     """Return what the program noted by `traceprof.metric`; of long runs every so many values."""
     zero, numbers = ranks.span.start_ns, _ranks_of(ranks)
-    found = []
-    for part in ranks:
-        marks = part.marks
-        named = [str(name) for name in marks["name"].cat.categories]
-        is_metric = np.array([name.startswith(_METRIC) for name in named] + [False], bool)
-        rows = marks[
-            is_metric[marks["name"].cat.codes.to_numpy()] & (marks["domain"] == OWN_DOMAIN)
-        ]
-        found.append(
-            pd.DataFrame(
-                {
-                    "metric": [str(name).removeprefix(_METRIC) for name in rows["name"]],
-                    "life": 0,
-                    "process": rows["process"].to_numpy(),
-                    "rank": [numbers.get(int(p), np.nan) for p in rows["process"]],
-                    "at_ns": rows["start_ns"].to_numpy(np.int64) - zero,
-                    "value": rows["payload"].to_numpy(),
-                }
-            )
+    found = [
+        pd.DataFrame(
+            {
+                "metric": [str(name).removeprefix(_METRIC) for name in rows["name"]],
+                "life": 0,
+                "process": rows["process"].to_numpy(),
+                "rank": [numbers.get(int(p), np.nan) for p in rows["process"]],
+                "at_ns": rows["start_ns"].to_numpy(np.int64) - zero,
+                "value": rows["payload"].to_numpy(),
+            }
         )
+        for rows in ranks.each(_noted_metrics)
+    ]
     table = pd.concat(found, ignore_index=True)
     if table.empty:
         return table
@@ -146,6 +148,13 @@ def _metrics(ranks: Ranks, epochs: pd.DataFrame) -> pd.DataFrame:
     table["epoch"] = _epochs_before(epochs, at)
     table["scope"] = np.where(table["rank"].isna(), "run", "rank")
     return table.drop(columns="process")
+
+
+def _noted_metrics(trace: Trace) -> pd.DataFrame:
+    marks = trace.marks
+    named = [str(name) for name in marks["name"].cat.categories]
+    is_metric = np.array([name.startswith(_METRIC) for name in named] + [False], bool)
+    return marks[is_metric[marks["name"].cat.codes.to_numpy()] & (marks["domain"] == OWN_DOMAIN)]
 
 
 def _thinned(table: pd.DataFrame) -> pd.DataFrame:
@@ -170,13 +179,16 @@ def _steps_before(ranks: Ranks, processes: npt.NDArray[np.int64], at: Any) -> _F
 
 def _updates(ranks: Ranks) -> dict[int, npt.NDArray[np.int64]]:
     """Return when each process had updated its parameters, where our recorder saw it."""
-    ends: dict[int, npt.NDArray[np.int64]] = {}
-    for part in ranks:
-        ranges = part.ranges
-        kept = ranges[(ranges["name"] == _UPDATE) & (ranges["domain"] == OWN_DOMAIN)]
-        for process, own in kept.groupby("process"):
-            ends[int(str(process))] = np.sort(own["end_ns"].to_numpy(np.int64))
-    return ends
+    return {process: ends for own in ranks.each(_updates_of) for process, ends in own.items()}
+
+
+def _updates_of(trace: Trace) -> dict[int, npt.NDArray[np.int64]]:
+    ranges = trace.ranges
+    kept = ranges[(ranges["name"] == _UPDATE) & (ranges["domain"] == OWN_DOMAIN)]
+    return {
+        int(str(process)): np.sort(own["end_ns"].to_numpy(np.int64))
+        for process, own in kept.groupby("process")
+    }
 
 
 def _taken_ns(steps: pd.DataFrame, updates: npt.NDArray[np.int64] | None) -> npt.NDArray[np.int64]:

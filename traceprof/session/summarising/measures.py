@@ -94,8 +94,7 @@ def _of_size(ranks: Ranks) -> Iterator[_Row]:
     processes = whole.table("processes")
     said = int(processes["world_size"].max()) if len(processes) else ABSENT
     known = processes.loc[processes["rank"] != ABSENT, "rank"].nunique()
-    groups = [int(part.collectives["group_size"].max()) for part in whole if len(part.collectives)]
-    size = max([said, known, len(find_members(whole)), *groups], default=0)
+    size = max([said, known, len(find_members(whole)), *whole.each(_largest_group)])
     if size > 0:
         yield "world_size", size, Unit.COUNT, "run", _NEITHER
     devices = {(i, int(d)) for i, part in enumerate(whole) for d in _used(part)}
@@ -104,6 +103,11 @@ def _of_size(ranks: Ranks) -> Iterator[_Row]:
     yield "nodes_count", len(hosts - {""}) or np.nan, Unit.COUNT, "run", _NEITHER
     turns = pattern_of_ranks(ranks).table.groupby("process").size().max()
     yield "turns_count", turns or np.nan, Unit.COUNT, "run", _NEITHER
+
+
+def _largest_group(trace: Trace) -> int:
+    sizes = trace.collectives["group_size"]
+    return int(sizes.max()) if len(sizes) else ABSENT
 
 
 def _used(part: Any) -> list[int]:
