@@ -72,7 +72,7 @@ def _of_one(trace: list[Path], opening: Opening, window: str | None, title: str 
         run = open_run(trace, opening).within(window)
         # The answer first: it needs all tables that the timeline does, and more.
         found = answer(run, analysis.analysis_names())
-        return [render_report(found, run.within("all").trace(), Options(title=heading))]
+        return [render_report(found, run.within("all").of_ranks(), Options(title=heading))]
 
     return RunCache.of(trace, opening).texts(("report", window, heading), rendered)[0]
 

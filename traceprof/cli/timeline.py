@@ -13,7 +13,7 @@ from traceprof.errors import UsageError
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from traceprof.model.trace import Trace
+    from traceprof.model.ranks import Ranks
     from traceprof.model.window import TimeWindow
     from traceprof.session.opening import Opening
 
@@ -128,17 +128,17 @@ def _picture(
     from traceprof.render.pictures import render_picture, timeline_figure
 
     found, part, notes = _drawn(trace, opening, window)
-    return render_picture(timeline_figure(found, title=heading, window=part), kind), notes
+    return render_picture(timeline_figure(found.merged(), title=heading, window=part), kind), notes
 
 
 def _drawn(
     trace: list[Path], opening: Opening, window: str | None
-) -> tuple[Trace, TimeWindow | None, list[str]]:
+) -> tuple[Ranks, TimeWindow | None, list[str]]:
     """Return what is drawn, the part of it that was chosen, and what is to be said of that."""
     from traceprof.render.formatting import note_text
     from traceprof.session.run import open_run
 
     run = open_run(trace, opening)
-    found = run.within("all").trace()
+    found = run.within("all").of_ranks()
     selection = run.within(window or "all").selection
     return found, selection.window if window else None, list(map(note_text, selection.notes))

@@ -211,16 +211,26 @@ def _inference_of(ranks: Ranks, kernels: pd.DataFrame) -> list[Note]:
 
 def _signs_of_training(ranks: Ranks) -> list[Note]:
     """Return a name that goes with training, where nothing of a backward pass was recorded."""
-    columns = [table["name"] for part in ranks for table in (part.ranges, part.host_ops)]
-    columns += [part.kernels["name"] for part in ranks]
-    for column in columns:
+    found = ranks.each(_names_of_training)
+    # Of all ranks those of ranges and operators first.
+    names = [*(own[:-1] for own in found), *(own[-1:] for own in found)]
+    known = next((name for own in names for name in own if name), "")
+    if not known:
+        return []
+    name = _kernel_name(known) if "(" in known else _range_name(known)
+    text = "a training's forward pass, by {name}, but no backward pass was recorded"
+    return [Note.of(text, name=name)]
+
+
+def _names_of_training(part: Trace) -> tuple[str, ...]:
+    """Return a name that goes with training of ranges, operators and kernels; "" of none."""
+    found = []
+    for table in (part.ranges, part.host_ops, part.kernels):
+        column = table["name"]
         names = pd.Index(column.cat.remove_unused_categories().cat.categories, dtype=object)
-        found = names[are_matched(names, _TRAINS) & ~are_matched(names, _BACKWARD)]
-        if len(found):
-            name = _kernel_name(found[0]) if "(" in str(found[0]) else _range_name(found[0])
-            text = "a training's forward pass, by {name}, but no backward pass was recorded"
-            return [Note.of(text, name=name)]
-    return []
+        own = names[are_matched(names, _TRAINS) & ~are_matched(names, _BACKWARD)]
+        found.append(str(own[0]) if len(own) else "")
+    return tuple(found)
 
 
 def _only_forward(ranks: Ranks) -> list[Note]:
@@ -254,15 +264,22 @@ def _n_forward(part: Trace) -> int:
     return int(np.isin(phases_of_all_ranges(part), _FORWARD).sum())
 
 
+def _n_loaded(part: Trace) -> int:
+    return int((part.copies["direction"] == "h2d").sum())
+
+
+def _n_host_ops(part: Trace) -> int:
+    return len(part.host_ops)
+
+
 def _without_kernels(ranks: Ranks) -> Workload:
-    directions = [part.copies["direction"] for part in ranks]
-    loaded = sum(int((own == "h2d").sum()) for own in directions)
+    loaded = sum(ranks.each(_n_loaded))
     if loaded:
         note = Note.of("{n:count} cop(y|ies) to a device and no kernel", n=loaded)
         return Workload(LOADING, (note,))
     training = _signs_of_training(ranks)
     forward = sum(ranks.each(_n_forward))
-    if training or not forward or not any(len(part.host_ops) for part in ranks):
+    if training or not forward or not any(ranks.each(_n_host_ops)):
         return Workload(UNKNOWN, tuple(training))
     note = Note.of("{n:count} forward or evaluation range(s) and no backward one", n=forward)
     return Workload(INFERENCE, (note,))

@@ -42,8 +42,10 @@ class Ranks:
     facts: dict[tuple[Any, ...], Any] = field(default_factory=dict, init=False, repr=False)
 
     @classmethod
-    def of(cls, trace: Trace) -> Ranks:
-        """Return a run of one file; a cut trace stays cut."""
+    def of(cls, trace: Trace | Ranks) -> Ranks:
+        """Return a run of one file (a run is one already); a cut trace stays cut."""
+        if isinstance(trace, Ranks):
+            return trace
         if trace.uncut is None:
             return cls((trace,), trace.info)
         return cls((trace,), trace.info, cls((trace.uncut,), trace.info))

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
-from typing import Final
+from collections.abc import Callable, Mapping
+from typing import Any, Final
 
 import pandas as pd
 
 from traceprof.errors import UsageError
 from traceprof.model.ranks import Ranks
 from traceprof.model.results import Note
+from traceprof.model.trace import Trace
 from traceprof.model.window import TimeWindow
 
 __all__ = ["RANGE", "find_ranges"]
@@ -31,14 +32,17 @@ def find_ranges(ranks: Ranks, match: re.Match[str]) -> tuple[TimeWindow, str, tu
     ranks.require("ranges")
     text = match.group()
     whole = text.removeprefix("range:")
-    found = _all(ranks, lambda ranges: ranges[ranges["name"] == whole])
+    found = _all(ranks, _called, whole)
     first = 1
     if found.empty or match["plain"] is None:
-        found = _all(ranks, lambda ranges: _of_domain(_named(ranges, match), match["domain"]))
+        if match["regex"] is not None:
+            _compiled(match["regex"])
+        found = _all(ranks, _matching, match.groupdict())
         first = int(match["nth"] or 1)
     if found.empty:
-        known = pd.concat([part.ranges["name"].astype(str) for part in ranks]).value_counts()
-        names = ", ".join(map(str, known.head(5).index))
+        known = pd.concat(ranks.each(_names_of)).groupby(level=0, sort=False).sum()
+        usual = known.sort_values(ascending=False, kind="stable")
+        names = ", ".join(map(str, usual.head(5).index))
         raise UsageError(f"no range {whole!r} in the trace; it has {names or 'none'}")
     last = int(match["last"] or first)
     if not 1 <= first <= last <= len(found):
@@ -55,27 +59,42 @@ def find_ranges(ranks: Ranks, match: re.Match[str]) -> tuple[TimeWindow, str, tu
     return window, label, tuple(notes if len(found) > 1 else ())
 
 
-def _all(ranks: Ranks, choose: Callable[[pd.DataFrame], pd.DataFrame]) -> pd.DataFrame:
+def _names_of(trace: Trace) -> pd.Series:
+    """Return how often each name occurs, the most frequent first."""
+    return trace.ranges["name"].astype(str).value_counts()
+
+
+def _all(ranks: Ranks, choose: Callable[..., pd.DataFrame], *args: Any) -> pd.DataFrame:
     """Return the chosen ranges of all ranks in the order of their start, the longer first."""
-    chosen = [choose(part.ranges)[["start_ns", "end_ns", "name"]] for part in ranks]
-    found = pd.concat([own.astype({"name": str}) for own in chosen])
+    found = pd.concat(ranks.each(choose, *args))
     return found.sort_values(["start_ns", "end_ns"], ascending=[True, False], kind="stable")
 
 
-def _named(ranges: pd.DataFrame, match: re.Match[str]) -> pd.DataFrame:
+def _told(ranges: pd.DataFrame) -> pd.DataFrame:
+    return ranges[["start_ns", "end_ns", "name"]].astype({"name": str})
+
+
+def _called(trace: Trace, name: str) -> pd.DataFrame:
+    return _told(trace.ranges[trace.ranges["name"] == name])
+
+
+def _matching(trace: Trace, match: Mapping[str, str | None]) -> pd.DataFrame:
+    ranges = trace.ranges
+    if match["domain"] is not None:
+        ranges = ranges[ranges["domain"] == match["domain"]]
     if match["regex"] is None:
         name = match["plain"] if match["quoted"] is None else match["quoted"]
-        return ranges[ranges["name"] == name]
-    try:
-        pattern = re.compile(match["regex"])
-    except re.error as error:
-        raise UsageError(
-            f"{match['regex']!r} is not a regular expression: {error}; expected range:/pattern/"
-        ) from error
+        return _told(ranges[ranges["name"] == name])
+    pattern = _compiled(match["regex"])
     names = ranges["name"].cat
     codes = [code for code, name in enumerate(names.categories) if pattern.search(str(name))]
-    return ranges[names.codes.isin(codes)]
+    return _told(ranges[names.codes.isin(codes)])
 
 
-def _of_domain(ranges: pd.DataFrame, domain: str | None) -> pd.DataFrame:
-    return ranges if domain is None else ranges[ranges["domain"] == domain]
+def _compiled(regex: str) -> re.Pattern[str]:
+    try:
+        return re.compile(regex)
+    except re.error as error:
+        raise UsageError(
+            f"{regex!r} is not a regular expression: {error}; expected range:/pattern/"
+        ) from error

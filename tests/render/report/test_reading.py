@@ -244,7 +244,7 @@ def test_the_straggler_is_seen_at_once_and_is_the_same_everywhere(
 
 def test_shares_of_a_still_picture_are_the_parts_of_the_device() -> None:
     trace = make_trace_of(Plan(n_ranks=2, n_steps=2))
-    stills = StillPictures(trace)
+    stills = StillPictures(Ranks.of(trace))
     html = stills.of_whole(trace.span, [("0", trace.span.start_ns)])
     assert html.count('text-anchor="end">rank ') == 2
     height = {0: 0.0, 1: 0.0}

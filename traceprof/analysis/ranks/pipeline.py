@@ -18,6 +18,7 @@ from traceprof.facts.ranks.stages import POINT_TO_POINT, Stage, find_stages
 from traceprof.facts.steps.calls import steps_of_calls
 from traceprof.facts.steps.find import find_steps, rows_of_steps
 from traceprof.model.activity import Activity
+from traceprof.model.grouping import rows_by_value
 from traceprof.model.intervals import Intervals
 from traceprof.model.ranks import Ranks
 from traceprof.model.results import (
@@ -80,12 +81,14 @@ def measure_pipeline(ranks: Ranks) -> Result:
         return Result("pipeline", SPEC, {"stages": SPEC.tables[0].frame()}, notes=(note,))
     members = tuple(stage.member for stage in stages)
     by_step = any(len(find_steps(part)) for part in ranks)
-    works = [_of_stages(part, members, by_step=by_step) for part in ranks]
-    spans = _spans(works, np.array([stage.pipeline for stage in stages], np.int64))
-    busy = {place: own for work in works for place, own in _busy(work).items()}
-    micro = {process: n for part in ranks for process, n in _sends_per_step(part).items()}
+    numbers = [stage.pipeline for stage in stages]
+    spans = _together(ranks.each(_spans, members, np.array(numbers), by_step=by_step), numbers)
+    of_stages = [spans[number] for number in numbers]
+    told = ranks.each(_busy, members, of_stages, by_step=by_step)
+    busy_ns = {place: own for one in told for place, own in one.items()}
+    micro = {process: n for own in ranks.each(_sends_per_step) for process, n in own.items()}
     rows = [
-        _measure(stage, busy.get(i, Intervals.empty()), spans[stage.pipeline], micro)
+        _measure(stage, busy_ns.get(i, 0), spans[stage.pipeline], micro)
         for i, stage in enumerate(stages)
     ]
     whole = sum(row["span_ns"] for row in rows)
@@ -154,34 +157,44 @@ def _stage_of_work(trace: Trace, members: tuple[Member, ...]) -> npt.NDArray[np.
     return member_of_rows(members, _work(trace))
 
 
-def _spans(works: Sequence[pd.DataFrame], pipelines: npt.NDArray[np.int64]) -> list[pd.DataFrame]:
-    """Return, of each pipeline by step, the first start and last end of compute on any stage."""
-    own = []
-    for work in works:
-        computing = work[work["computes"]]
-        placed = computing.assign(pipeline=pipelines[computing["stage"].to_numpy(np.int64)])
-        own.append(placed.groupby(["pipeline", "step"], as_index=False).agg(**_SPAN))
-    spans = pd.concat(own).groupby(["pipeline", "step"], as_index=False).agg(**_SPAN)
-    return [spans[spans["pipeline"] == number] for number in range(int(pipelines.max()) + 1)]
+def _spans(
+    trace: Trace, members: tuple[Member, ...], pipelines: npt.NDArray[np.int64], *, by_step: bool
+) -> pd.DataFrame:
+    """Return, of each pipeline by step, the first start and last end of compute in one file."""
+    work = _of_stages(trace, members, by_step=by_step)
+    computing = work[work["computes"]]
+    placed = computing.assign(pipeline=pipelines[computing["stage"].to_numpy(np.int64)])
+    found: pd.DataFrame = placed.groupby(["pipeline", "step"], as_index=False).agg(**_SPAN)
+    return found
+
+
+def _together(every: Sequence[pd.DataFrame], pipelines: Sequence[int]) -> list[pd.DataFrame]:
+    """Return the same of all files, pipeline by pipeline."""
+    spans = pd.concat(every).groupby(["pipeline", "step"], as_index=False).agg(**_SPAN)
+    return [spans[spans["pipeline"] == number] for number in range(max(pipelines) + 1)]
 
 
 _SPAN: Final[dict[str, Any]] = {"start_ns": ("start_ns", "min"), "end_ns": ("end_ns", "max")}
 
 
-def _busy(work: pd.DataFrame) -> dict[int, Intervals]:
-    """Return when each stage is busy."""
+def _busy(
+    trace: Trace, members: tuple[Member, ...], spans: Sequence[pd.DataFrame], *, by_step: bool
+) -> dict[int, int]:
+    """Return how long each stage of one file is busy in its ``spans``."""
+    work = _of_stages(trace, members, by_step=by_step)
     starts, ends = work["start_ns"].to_numpy(np.int64), work["end_ns"].to_numpy(np.int64)
-    return {
-        int(str(stage)): Intervals.union_of(starts[rows], ends[rows])
-        for stage, rows in work.groupby("stage").indices.items()
-    }
+    found = {}
+    for stage, rows in rows_by_value(work["stage"].to_numpy(np.int64)).items():
+        busy = Intervals.union_of(starts[rows], ends[rows])
+        own = spans[stage]
+        found[stage] = int(busy.covered_ns(own["start_ns"], own["end_ns"]).sum())
+    return found
 
 
 def _measure(
-    stage: Stage, busy: Intervals, spans: pd.DataFrame, sends: Mapping[int, tuple[float, int]]
+    stage: Stage, busy_ns: int, spans: pd.DataFrame, sends: Mapping[int, tuple[float, int]]
 ) -> dict[str, Any]:
     span_ns = int((spans["end_ns"] - spans["start_ns"]).sum())
-    busy_ns = int(busy.covered_ns(spans["start_ns"], spans["end_ns"]).sum())
     micro_batches, others = None, stage.n_stages - 1
     if stage.member.process in sends:
         per_step, known = sends[stage.member.process]

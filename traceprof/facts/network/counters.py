@@ -11,7 +11,7 @@ from traceprof.facts.cache import fact, of_window
 from traceprof.model.frames import stack
 from traceprof.model.ranks import Ranks
 from traceprof.model.results import Note
-from traceprof.model.trace import HOW_TO_RECORD
+from traceprof.model.trace import HOW_TO_RECORD, Trace
 from traceprof.model.window import TimeWindow
 
 __all__ = ["NO_COUNTERS", "find_traffic"]
@@ -50,7 +50,7 @@ def find_traffic(ranks: Ranks) -> pd.DataFrame:
 @fact
 def _traffic_of_whole(ranks: Ranks) -> pd.DataFrame:
     # Several ranks of a host may each have sampled a part of one series.
-    samples = stack("samples", [_counters(part.samples) for part in ranks])
+    samples = stack("samples", ranks.each(_counters))
     parts = [
         _intervals(str(source), str(metric), rows)
         for (source, metric), rows in samples.groupby(["source", "metric"], observed=True)
@@ -61,8 +61,9 @@ def _traffic_of_whole(ranks: Ranks) -> pd.DataFrame:
     return pd.concat(parts, ignore_index=True)[columns]
 
 
-def _counters(samples: pd.DataFrame) -> pd.DataFrame:
+def _counters(trace: Trace) -> pd.DataFrame:
     """Return the samples that tell traffic."""
+    samples = trace.samples
     metrics = samples["metric"].cat
     told = np.array([*(str(name) in _DIRECTIONS for name in metrics.categories), False], np.bool_)
     return samples[told[metrics.codes.to_numpy()]]

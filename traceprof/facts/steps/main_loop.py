@@ -97,7 +97,7 @@ def main_loop(ranks: Ranks) -> MainLoop | None:
     found = _where_kernels_repeat(ranks, pattern) if len(pattern) else None
     turns, setup = (0, "") if found is None else (len(pattern), "")
     if found is None:
-        found = _hull([_where_kernels_are(part, active) for part in ranks]) & active
+        found = _hull(ranks.whole.each(_where_kernels_are, active)) & active
         found, setup = _after_named_setup(ranks, found)
     before, after = found.start_ns - active.start_ns, active.end_ns - found.end_ns
     return MainLoop(found, turns, before, after, setup)
@@ -111,12 +111,15 @@ def _where_kernels_repeat(ranks: Ranks, pattern: Steps) -> TimeWindow | None:
     """Return the stretch of all turns, where at least half of the kernels' time lies in it."""
     turns = pattern.table
     window = TimeWindow(int(turns["device_start_ns"].min()), int(turns["device_end_ns"].max()))
-    inside = whole = 0
-    for part in ranks:
-        starts, length = _times(part.kernels)
-        whole += int(length.sum())
-        inside += int(length[window.holds(starts)].sum())
+    times = ranks.each(_time_inside, window)
+    inside, whole = (sum(own) for own in zip(*times, strict=True))
     return window if inside >= _LEAST_PATTERN * whole else None
+
+
+def _time_inside(trace: Trace, window: TimeWindow) -> tuple[int, int]:
+    """Return the time of the kernels that begin in ``window``, and of all."""
+    starts, length = _times(trace.kernels)
+    return int(length[window.holds(starts)].sum()), int(length.sum())
 
 
 def _times(kernels: pd.DataFrame) -> tuple[_Int64Array, _Int64Array]:
@@ -151,8 +154,8 @@ def _after_named_setup(ranks: Ranks, window: TimeWindow) -> tuple[TimeWindow, st
     At least half of the kernels' time must be left.
     """
     latest, setup = window.start_ns, ""
-    for part in ranks:
-        for end, name in _setup_of(part):
+    for own in ranks.each(_setup_of):
+        for end, name in own:
             if end > latest:
                 latest, setup = end, name
     if latest >= window.end_ns:

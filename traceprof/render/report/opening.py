@@ -83,7 +83,7 @@ def findings_html(
     stills: StillPictures, findings: Result, window: TimeWindow, words: Briefing
 ) -> str:
     """Return the advice as a list; ``window`` is what the timeline of the page shows."""
-    places = _Places(stills, Ranks.of(stills.trace), window)
+    places = _Places(stills, stills.ranks, window)
     nothing = words.nothing
     items = [_finding(places, row, words.per) for row in findings_for_people(findings)]
     advice = _list(items[:_SHOWN], 1) if items else ""

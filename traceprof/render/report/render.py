@@ -9,6 +9,7 @@ from typing import Final
 
 import pandas as pd
 
+from traceprof.model.ranks import Ranks
 from traceprof.model.results import Result, TableSpec, Unit, key, same
 from traceprof.model.tables import ABSENT
 from traceprof.model.trace import Trace
@@ -84,7 +85,7 @@ class _Part:
     html: str
 
 
-def render_report(document: Document, trace: Trace, options: Options) -> str:
+def render_report(document: Document, trace: Trace | Ranks, options: Options) -> str:
     """Return the report as one HTML page that needs nothing else and no network.
 
     Its size is bounded: tables show their first rows, and the timeline holds at most 300,000
@@ -96,8 +97,9 @@ def render_report(document: Document, trace: Trace, options: Options) -> str:
         options: the heading of the page, and how many rows a table shows (12).
     """
     words, steps = briefing_of(document), document.results.get("steps")
-    extent = choose_extent(trace, document.selection, steps, _MAX_ITEMS)
-    encoded = encode_timeline(trace, extent.window, _MAX_ITEMS, view=extent.view)
+    ranks = Ranks.of(trace)
+    extent = choose_extent(ranks, document.selection, steps, _MAX_ITEMS)
+    encoded = encode_timeline(ranks, extent.window, _MAX_ITEMS, view=extent.view)
     fragment = timeline_fragment(encoded.packed, is_embedded=True)
     rows = options.rows or _ROWS
     found = [
@@ -105,13 +107,13 @@ def render_report(document: Document, trace: Trace, options: Options) -> str:
         for section in sections_of(document, options)
         if len(section.table) and section.name != _ADVICE
     ]
-    stills = StillPictures(trace)
+    stills = StillPictures(ranks)
     parts = [
         _Part("verdict", "Where the time went", summary_html(document, words)),
         *_advice(document, stills, extent.window, words),
         *found,
         _timeline(extent.label, fragment.html + _printed(document, stills), encoded),
-        _environment(trace),
+        _environment(ranks),
         _missing(document.missing),
     ]
     shown = sorted((part for part in parts if part.html), key=lambda part: place_of(part.key))
@@ -152,7 +154,7 @@ def _printed(document: Document, stills: StillPictures) -> str:
     starts: list[tuple[str, int]] = []
     if steps is not None and len(steps.table):
         table = steps.table.drop_duplicates("step")
-        begin = stills.trace.span.start_ns
+        begin = stills.ranks.span.start_ns
         starts = [
             (f"{step:.0f}", begin + int(at))
             for step, at in zip(table["step"], table["at_ns"], strict=True)
@@ -187,11 +189,11 @@ def _timeline(label: str, html: str, encoded: EncodedTimeline) -> _Part:
     return _Part("timeline", f"Timeline: {label}", f'{html}<p class="note">{notes}</p>')
 
 
-def _environment(trace: Trace) -> _Part:
-    devices = trace.devices[[column.name for column in _DEVICES]].replace(ABSENT, pd.NA)
+def _environment(ranks: Ranks) -> _Part:
+    devices = ranks.table("devices")[[column.name for column in _DEVICES]].replace(ABSENT, pd.NA)
     tables: list[tuple[ShownTable, str, int]] = [
         (shown_frame(_DEVICES, devices), "Devices", 64),
-        (shown_frame(_SETTINGS, trace.environment), "Environment", 200),
+        (shown_frame(_SETTINGS, ranks.table("environment")), "Environment", 200),
     ]
     html = "".join(html_table(table, title, most) for table, title, most in tables if len(table))
     return _Part("environment", "Environment", html)

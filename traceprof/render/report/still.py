@@ -13,9 +13,17 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
-from traceprof.facts.device.times import device_times, devices_of_processes, recorded_window
+from traceprof.facts.device.times import (
+    device_times,
+    devices_of_processes,
+    part_of_device,
+    recorded_window,
+    used_devices,
+)
+from traceprof.model.elsewhere import measure_of_each
 from traceprof.model.intervals import Intervals
 from traceprof.model.parts import IDLE, PARTS
+from traceprof.model.ranks import Ranks
 from traceprof.model.tables import ABSENT
 from traceprof.model.trace import Trace
 from traceprof.model.window import TimeWindow
@@ -40,25 +48,27 @@ _Shares = npt.NDArray[np.float64]
 
 @dataclass(frozen=True)
 class StillPictures:
-    """Makes pictures of parts of ``trace``, which is the whole run."""
+    """Makes pictures of parts of the whole run ``ranks``."""
 
-    trace: Trace
+    ranks: Ranks
 
     @cached_property
     def _ranks(self) -> Mapping[int, int]:
         """The rank of the process of each device, where it has one."""
-        table = self.trace.processes
+        table = self.ranks.table("processes")
         ranks = dict(zip(table["process"].tolist(), table["rank"].tolist(), strict=True))
         return {
             device: ranks.get(process, ABSENT)
-            for process, devices in devices_of_processes(self.trace).items()
+            for part in self.ranks
+            for process, devices in devices_of_processes(part).items()
             for device in devices
         }
 
-    @property
+    @cached_property
     def devices(self) -> list[int]:
         """The devices that worked, in the order of their ranks."""
-        return sorted(device_times(self.trace), key=lambda n: (self._ranks.get(n, ABSENT), n))
+        worked = [device for part in self.ranks for device in used_devices(part)]
+        return sorted(worked, key=lambda n: (self._ranks.get(n, ABSENT), n))
 
     def of_place(self, place: TimeWindow, named: Mapping[str, Collection[int]]) -> str:
         """Return what devices did around ``place``, which is marked; "" where none worked.
@@ -69,7 +79,7 @@ class StillPictures:
         if not devices:
             return ""
         around = max(1_000, place.duration_ns // 2)
-        shown = TimeWindow(place.start_ns - around, place.end_ns + around) & self.trace.span
+        shown = TimeWindow(place.start_ns - around, place.end_ns + around) & self.ranks.span
         picture = _Picture(shown, len(devices), _COLUMNS["place"])
         words = self._words(place, devices)
         return picture.svg(
@@ -102,7 +112,7 @@ class StillPictures:
         """Return devices of ranks that are named, then those that were recorded at ``place``."""
 
         def order(device: int) -> tuple[bool, int]:
-            recorded = recorded_window(self.trace, device) & place
+            recorded = recorded_window(part_of_device(self.ranks, device), device) & place
             return self._ranks.get(device, ABSENT) not in named, -recorded.duration_ns
 
         first = sorted(self.devices, key=order)[:_MOST_OF_A_PLACE]
@@ -113,41 +123,47 @@ class StillPictures:
         return f"GPU {device}" if rank == ABSENT else f"rank {rank} · GPU {device}"
 
     def _time(self, at_ns: int) -> str:
-        return format_duration(at_ns - self.trace.span.start_ns)
+        return format_duration(at_ns - self.ranks.span.start_ns)
 
     def _words(self, place: TimeWindow, devices: Sequence[int]) -> str:
         """Return the largest part of each device in ``place``, in words."""
         edges = np.array([place.start_ns, max(place.end_ns, place.start_ns + 1)])
         words = []
-        for device in devices:
-            shares = self._shares(device, edges)
+        for device, shares in zip(devices, self._shares(devices, edges), strict=True):
             largest = max(PARTS, key=lambda part: shares[part][0])
             share = format_ratio(float(shares[largest][0]))
             words.append(f"{self._name(device)} {category_of(largest).label.lower()} {share}")
         return "; ".join(words)
 
-    def _shares(self, device: int, edges: npt.NDArray[np.int64]) -> dict[str, _Shares]:
-        """Return the share of each part between neighbouring ``edges``: one where recorded."""
-        lengths = np.maximum(1, np.diff(edges))
-        own = device_times(self.trace)[device].clip(int(edges[0]), int(edges[-1])).parts()
-        found = {
-            part: times.covered_ns(edges[:-1], edges[1:]) / lengths for part, times in own.items()
-        }
-        window = recorded_window(self.trace, device)
-        recorded = Intervals.single(window.start_ns, window.end_ns)
-        known = recorded.covered_ns(edges[:-1], edges[1:]) / lengths
-        found[IDLE] = np.maximum(0.0, known - sum(found.values(), np.zeros(len(lengths))))
-        return found
+    def _shares(
+        self, devices: Sequence[int], edges: npt.NDArray[np.int64]
+    ) -> list[dict[str, _Shares]]:
+        """Return the shares of each of ``devices``, as `_shares_of` does."""
+        parts = [part_of_device(self.ranks, device) for device in devices]
+        return measure_of_each(parts, _shares_of, [(device, edges) for device in devices])
 
     def _lines(self, picture: _Picture, devices: Sequence[int]) -> Iterator[str]:
-        for line, device in enumerate(devices):
+        shares = self._shares(devices, picture.edges)
+        for line, (device, own) in enumerate(zip(devices, shares, strict=True)):
             yield picture.label(line, self._name(device))
-            yield from picture.parts(line, self._shares(device, picture.edges))
+            yield from picture.parts(line, own)
 
     def _ends(self, picture: _Picture) -> Iterator[str]:
         window = picture.window
         yield picture.time(window.start_ns, self._time(window.start_ns), "start")
         yield picture.time(window.end_ns, self._time(window.end_ns), "end")
+
+
+def _shares_of(trace: Trace, device: int, edges: npt.NDArray[np.int64]) -> dict[str, _Shares]:
+    """Return the share of each part between neighbouring ``edges``: one where recorded."""
+    lengths = np.maximum(1, np.diff(edges))
+    own = device_times(trace)[device].clip(int(edges[0]), int(edges[-1])).parts()
+    found = {part: times.covered_ns(edges[:-1], edges[1:]) / lengths for part, times in own.items()}
+    window = recorded_window(trace, device)
+    recorded = Intervals.single(window.start_ns, window.end_ns)
+    known = recorded.covered_ns(edges[:-1], edges[1:]) / lengths
+    found[IDLE] = np.maximum(0.0, known - sum(found.values(), np.zeros(len(lengths))))
+    return found
 
 
 @dataclass(frozen=True)

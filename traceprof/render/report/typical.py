@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from traceprof.model.ranks import Ranks
 from traceprof.model.results import Result
 from traceprof.model.tables import TABLES
 from traceprof.model.trace import Trace
@@ -26,7 +27,7 @@ class Extent:
 
 
 def choose_extent(
-    trace: Trace, selection: Selection, steps: Result | None, max_events: int
+    ranks: Ranks, selection: Selection, steps: Result | None, max_events: int
 ) -> Extent:
     """Return the window of the report opened at a typical step, or that step alone if it is much.
 
@@ -36,20 +37,20 @@ def choose_extent(
     window = selection.window
     if steps is None or steps.table.empty:
         return Extent(window, window, f"the window {selection.label}")
-    step, label = _typical_step(trace, steps)
-    is_much = _count_events(trace, window) > max_events
+    step, label = _typical_step(ranks, steps)
+    is_much = sum(ranks.each(_count_events, window)) > max_events
     return Extent(step if is_much else window, step & window, label)
 
 
-def _typical_step(trace: Trace, steps: Result) -> tuple[TimeWindow, str]:
+def _typical_step(ranks: Ranks, steps: Result) -> tuple[TimeWindow, str]:
     steady = steps.table[~steps.table["is_warmup"]]
     table = steady if len(steady) else steps.table
     distance = (table["duration_ns"] - table["duration_ns"].median()).abs()
     row = table.iloc[int(distance.to_numpy().argmin())]
-    start = trace.span.start_ns + int(row["at_ns"])
+    start = ranks.span.start_ns + int(row["at_ns"])
     margin = int(row["duration_ns"]) // _MARGIN
     window = TimeWindow(start - margin, start + int(row["duration_ns"]) + margin)
-    return window & trace.span, f"step {int(row['step'])}, a typical one"
+    return window & ranks.span, f"step {int(row['step'])}, a typical one"
 
 
 def _count_events(trace: Trace, window: TimeWindow) -> int:

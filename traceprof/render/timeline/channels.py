@@ -145,6 +145,10 @@ class NameTotals:
         """Return what ``other`` lacks."""
         return NameTotals(self.counts - other.counts, self.times_ns - other.times_ns)
 
+    def more(self, other: NameTotals) -> NameTotals:
+        """Return both together."""
+        return NameTotals(self.counts + other.counts, self.times_ns + other.times_ns)
+
 
 def channels_by_kind(lanes: Lanes) -> Mapping[str, Sequence[Channel]]:
     """Return all channels by the kind of their rows, each in the order of the screen."""

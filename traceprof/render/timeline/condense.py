@@ -15,22 +15,40 @@ from traceprof.model.intervals import Int64Array
 from traceprof.model.tables import ABSENT
 from traceprof.render.timeline.channels import Channel, Group, Lanes
 
-__all__ = ["FIRST_BIN_NS", "condense_channel", "condense_until"]
+__all__ = [
+    "FIRST_BIN_NS",
+    "LONGEST_BIN_NS",
+    "condense",
+    "condense_channel",
+    "condense_until",
+    "wider",
+]
 
 FIRST_BIN_NS: Final = 1_000
+LONGEST_BIN_NS: Final = 1 << 60
 _GROWTH: Final = 2
 
 
 def condense_until(lanes: Lanes, max_items: int) -> tuple[Lanes, int]:
     """Return lanes of at most ``max_items`` items, and the width of the bins in ns (0: exact)."""
     bin_ns = 0
-    while lanes.n_items > max_items and bin_ns < 1 << 60:
-        bin_ns = _GROWTH * bin_ns or FIRST_BIN_NS
-        lanes = _condense(lanes, bin_ns)
+    while lanes.n_items > max_items and bin_ns < LONGEST_BIN_NS:
+        bin_ns = wider(bin_ns)
+        lanes = condense(lanes, bin_ns)
     return lanes, bin_ns
 
 
-def _condense(lanes: Lanes, bin_ns: int) -> Lanes:
+def wider(bin_ns: int) -> int:
+    """Return the next width of bins: those of one end where those of the other do."""
+    return _GROWTH * bin_ns or FIRST_BIN_NS
+
+
+def condense(lanes: Lanes, bin_ns: int) -> Lanes:
+    """Return lanes with events shorter than ``bin_ns`` merged, as far as bins of half of it have.
+
+    Lanes that were condensed to all narrower bins become what they would at once.
+    """
+
     def condense_group(group: Group) -> Group:
         rows = tuple(
             replace(row, channels=tuple(condense_channel(c, bin_ns) for c in row.channels))

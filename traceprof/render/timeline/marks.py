@@ -6,7 +6,7 @@ from typing import Any
 
 import pandas as pd
 
-from traceprof.facts.steps.find import find_pattern, find_steps
+from traceprof.facts.steps.find import pattern_of_ranks, steps_of_ranks
 from traceprof.model.ranks import Ranks
 from traceprof.model.trace import Trace
 from traceprof.model.window import TimeWindow
@@ -16,14 +16,14 @@ from traceprof.session.selection import select_default
 __all__ = ["describe_focus", "describe_processes", "describe_steps", "describe_turns"]
 
 
-def describe_steps(trace: Trace, window: TimeWindow) -> dict[str, Any]:
+def describe_steps(trace: Trace | Ranks, window: TimeWindow) -> dict[str, Any]:
     """Return the steps of the process that has most of them, in ns after the window's start."""
-    return _described(find_steps(trace).table, window, "step")
+    return _described(steps_of_ranks(Ranks.of(trace)).table, window, "step")
 
 
-def describe_turns(trace: Trace, window: TimeWindow) -> dict[str, Any]:
+def describe_turns(trace: Trace | Ranks, window: TimeWindow) -> dict[str, Any]:
     """Return the same of the turns of a pattern of kernels, which repeats where no steps are."""
-    return _described(find_pattern(trace).table, window, "turn")
+    return _described(pattern_of_ranks(Ranks.of(trace)).table, window, "turn")
 
 
 def _described(table: pd.DataFrame, window: TimeWindow, word: str) -> dict[str, Any]:
@@ -37,18 +37,18 @@ def _described(table: pd.DataFrame, window: TimeWindow, word: str) -> dict[str, 
     }
 
 
-def describe_processes(trace: Trace) -> dict[str, dict[str, Any]]:
+def describe_processes(trace: Trace | Ranks) -> dict[str, dict[str, Any]]:
     """Return the rank (-1 where it has none) and the host of each process, by its number."""
-    known = trace.processes
+    known = Ranks.of(trace).table("processes")
     return {
         str(process): {"rank": int(rank), "host": plain_text(str(host), 120)}
         for process, rank, host in zip(known["process"], known["rank"], known["host"], strict=True)
     }
 
 
-def describe_focus(trace: Trace, window: TimeWindow) -> dict[str, Any] | None:
+def describe_focus(ranks: Ranks, window: TimeWindow) -> dict[str, Any] | None:
     """Return the window that the analyses look at by default; None where it is all of the page."""
-    chosen = select_default(Ranks.of(trace))
+    chosen = select_default(ranks)
     inside = chosen.window & window
     if inside == window or inside.duration_ns == 0:
         return None

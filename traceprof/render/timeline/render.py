@@ -5,21 +5,20 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass
 from typing import Any, Final
 
-from traceprof.model.trace import Trace
+from traceprof.model.ranks import Ranks
+from traceprof.model.trace import Trace, TraceInfo
 from traceprof.model.window import TimeWindow
 from traceprof.render.escape import html_list, html_text
 from traceprof.render.page.document import write_document
 from traceprof.render.page.plotly_bundle import PLOTLY_CONFIG
 from traceprof.render.palette import CATEGORIES, STATES, category_index
-from traceprof.render.timeline.channels import Lanes, NameTotals
-from traceprof.render.timeline.condense import condense_until
+from traceprof.render.timeline.drawn import draw_ranks
 from traceprof.render.timeline.encode import encode_lanes
-from traceprof.render.timeline.lanes import build_lanes
 from traceprof.render.timeline.marks import describe_focus, describe_processes, describe_steps
 from traceprof.render.timeline.page import timeline_fragment
 from traceprof.render.timeline.samples import sample_series
 from traceprof.render.timeline.size import MAX_ITEMS, pack_within
-from traceprof.render.timeline.states import part_bits, state_of_parts, with_states
+from traceprof.render.timeline.states import part_bits, state_of_parts
 from traceprof.units import format_count, format_duration
 
 __all__ = ["encode_timeline", "render_timeline", "timeline_head"]
@@ -35,7 +34,7 @@ _NOTES: Final = ("times count from the start of the trace", "nothing is loaded f
 
 
 def render_timeline(
-    trace: Trace,
+    trace: Trace | Ranks,
     *,
     title: str,
     window: TimeWindow | None = None,
@@ -52,13 +51,14 @@ def render_timeline(
         max_items: above this number of events, short neighbours become one item that says how
             many it stands for.
     """
-    span = window or trace.span
-    encoded = encode_timeline(trace, span, max_items)
+    ranks = Ranks.of(trace)
+    span = window or ranks.span
+    encoded = encode_timeline(ranks, span, max_items)
     fragment = timeline_fragment(encoded.packed)
     body = _BODY.format(
         title=html_text(title),
-        subtitle=html_text(" · ".join(_subtitle(trace, span, window_label)), 400),
-        warnings=html_list((*trace.info.warnings, *encoded.warnings)),
+        subtitle=html_text(" · ".join(_subtitle(ranks.info, span, window_label)), 400),
+        warnings=html_list((*ranks.info.warnings, *encoded.warnings)),
         timeline=fragment.html,
         notes=" · ".join(map(html_text, encoded.notes)),
     )
@@ -75,40 +75,33 @@ class EncodedTimeline:
 
 
 def encode_timeline(
-    trace: Trace, span: TimeWindow, max_items: int, *, view: TimeWindow | None = None
+    ranks: Ranks, span: TimeWindow, max_items: int, *, view: TimeWindow | None = None
 ) -> EncodedTimeline:
-    """Return the lanes of ``trace`` within ``span`` in the form that the browser reads.
+    """Return the lanes of ``ranks`` within ``span`` in the form that the browser reads.
 
     The page opens at ``view``, by default the whole.
     """
-    lanes = build_lanes(trace, span)
-    series, remarks = sample_series(trace, span)
+    drawing = draw_ranks(ranks, span, max_items)
+    n_events = drawing.lanes.n_events
+    series, remarks = sample_series(ranks, span)
     shown = view or span
     head = {
-        **timeline_head(trace, span, lanes.n_events),
+        **timeline_head(ranks, span, n_events),
         "view": [shown.start_ns - span.start_ns, shown.end_ns - span.start_ns],
     }
 
     def draw(most: int) -> tuple[tuple[int, int], int, bytes]:
-        drawn, bin_ns, merged = _condensed(lanes, span, most)
+        nonlocal drawing
+        drawing = drawing.of_at_most(most, span.duration_ns)
+        merged = drawing.merged
         n_merged = 0 if merged is None else int(merged.counts.sum())
-        data = encode_lanes(drawn, head, _PLACES, series, merged)
-        return (n_merged, bin_ns), drawn.n_items, data
+        data = encode_lanes(drawing.lanes, head, _PLACES, series, merged)
+        return (n_merged, drawing.bin_ns), drawing.lanes.n_items, data
 
     (n_merged, bin_ns), packed = pack_within(draw, max_items)
     warnings = [_merged_note(n_merged, bin_ns)] if bin_ns else []
-    events = f"{format_count(lanes.n_events)} events in this file"
+    events = f"{format_count(n_events)} events in this file"
     return EncodedTimeline(packed, (*warnings, *remarks), (events, *_NOTES))
-
-
-def _condensed(
-    lanes: Lanes, span: TimeWindow, max_items: int
-) -> tuple[Lanes, int, NameTotals | None]:
-    """Return lanes of at most ``max_items``, the width of their bins, and what was merged."""
-    if lanes.n_items <= max_items:
-        return lanes, 0, None
-    drawn, bin_ns = condense_until(with_states(lanes, span.duration_ns), max_items)
-    return drawn, bin_ns, NameTotals.of(lanes).less(NameTotals.of(drawn))
 
 
 def _merged_note(n_merged: int, bin_ns: int) -> str:
@@ -119,25 +112,25 @@ def _merged_note(n_merged: int, bin_ns: int) -> str:
     )
 
 
-def timeline_head(trace: Trace, span: TimeWindow, n_events: int) -> dict[str, Any]:
+def timeline_head(trace: Trace | Ranks, span: TimeWindow, n_events: int) -> dict[str, Any]:
     """Return what a page must know beside its lanes: palette, steps, clock, number of events."""
+    ranks = Ranks.of(trace)
     return {
         "duration_ns": max(1, span.duration_ns),
-        "offset_ns": span.start_ns - trace.span.start_ns,
+        "offset_ns": span.start_ns - ranks.span.start_ns,
         "n_events": n_events,
         "categories": [asdict(category) for category in CATEGORIES],
         "states": [category_index(key) for key in STATES],
         "part_bits": part_bits(),
         "state_of_parts": state_of_parts(),
-        "steps": describe_steps(trace, span),
-        "processes": describe_processes(trace),
-        "focus": describe_focus(trace, span),
+        "steps": describe_steps(ranks, span),
+        "processes": describe_processes(ranks),
+        "focus": describe_focus(ranks, span),
         "plotly_config": dict(PLOTLY_CONFIG),
     }
 
 
-def _subtitle(trace: Trace, span: TimeWindow, window_label: str) -> list[str]:
-    info = trace.info
+def _subtitle(info: TraceInfo, span: TimeWindow, window_label: str) -> list[str]:
     words = [info.profiler, info.host, format_duration(span.duration_ns)]
     words += [f"window {window_label}"] if window_label else []
     return [word for word in words if word]

@@ -11,7 +11,9 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
+from traceprof.model.frames import stack
 from traceprof.model.intervals import Int64Array
+from traceprof.model.ranks import Ranks
 from traceprof.model.trace import Trace
 from traceprof.model.window import TimeWindow
 from traceprof.render.escape import plain_text
@@ -40,9 +42,11 @@ class SampleSeries:
     values: npt.NDArray[np.float64]
 
 
-def sample_series(trace: Trace, window: TimeWindow) -> tuple[Sequence[SampleSeries], list[str]]:
+def sample_series(
+    trace: Trace | Ranks, window: TimeWindow
+) -> tuple[Sequence[SampleSeries], list[str]]:
     """Return the series to draw, and sentences about what is left out."""
-    samples = trace.samples[window.holds(trace.samples["start_ns"].to_numpy())]
+    samples = stack("samples", Ranks.of(trace).each(_samples_inside, window))
     metrics = samples["metric"].value_counts()
     drawn = metrics[metrics > 0].index[:MAX_METRICS]
     notes = []
@@ -65,6 +69,10 @@ def sample_series(trace: Trace, window: TimeWindow) -> tuple[Sequence[SampleSeri
             "extremes of equal stretches"
         )
     return [_series(*one, window.start_ns, most) for one in found], notes
+
+
+def _samples_inside(trace: Trace, window: TimeWindow) -> pd.DataFrame:
+    return trace.samples[window.holds(trace.samples["start_ns"].to_numpy())]
 
 
 def _series(

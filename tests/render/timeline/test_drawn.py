@@ -1,0 +1,88 @@
+"""Ranks that draw themselves, each its share, against one Trace of all of them."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from tests.cluster.conftest import generated  # noqa: F401 (a fixture)
+from traceprof.model.ranks import Ranks
+from traceprof.model.tables import TABLES
+from traceprof.render.timeline.channels import Lanes, NameTotals
+from traceprof.render.timeline.condense import condense_until
+from traceprof.render.timeline.drawn import draw_ranks
+from traceprof.render.timeline.lanes import build_lanes
+from traceprof.render.timeline.states import with_states
+from traceprof.session.opening import Opening
+from traceprof.session.run import open_run
+
+
+@pytest.fixture
+def ranks(generated: Path) -> Ranks:  # noqa: F811
+    """Four ranks, each from a file of its own."""
+    return open_run([generated], Opening(is_cached=False, jobs=1)).within("all").of_ranks()
+
+
+def _told(lanes: Lanes) -> list[object]:
+    """Return everything that lanes hold, with the names themselves."""
+
+    def channel(own: object) -> object:
+        columns = {name: getattr(own, name) for name in own.__slots__}  # type: ignore[attr-defined]
+        is_single = columns["counts"] is None or columns["counts"] == 1
+        names = np.array(lanes.names, object)[columns.pop("names")]
+        columns["names"] = np.where(is_single, names, "")
+        return {k: v.tolist() if isinstance(v, np.ndarray) else v for k, v in columns.items()}
+
+    return [group.described(channel) for group in lanes.groups]
+
+
+def test_all_events_are_those_of_one_trace(ranks: Ranks) -> None:
+    drawing = draw_ranks(ranks, ranks.span, 1_000_000)
+    exact = build_lanes(ranks.merged(), ranks.span)
+    assert _told(drawing.lanes) == _told(exact)
+    assert drawing.lanes.names == exact.names
+    assert (drawing.bin_ns, drawing.merged) == (0, None)
+
+
+@pytest.mark.parametrize("most", [8_000, 4_000, 1_000])
+def test_few_items_are_those_of_one_trace(ranks: Ranks, most: int) -> None:
+    drawing = draw_ranks(ranks, ranks.span, most)
+    whole = with_states(build_lanes(ranks.merged(), ranks.span), ranks.span.duration_ns)
+    few, bin_ns = condense_until(whole, most)
+    assert whole.n_items > most >= few.n_items
+    assert drawing.bin_ns == bin_ns
+    assert _told(drawing.lanes) == _told(few)
+    gone = NameTotals.of(whole).less(NameTotals.of(few))
+    assert drawing.merged is not None
+    assert _by_name(drawing.lanes, drawing.merged) == _by_name(few, gone)
+
+
+def _by_name(lanes: Lanes, totals: NameTotals) -> dict[str, tuple[int, int]]:
+    pairs = zip(totals.counts.tolist(), totals.times_ns.tolist(), strict=True)
+    return {name: pair for name, pair in zip(lanes.names, pairs, strict=True) if any(pair)}
+
+
+def test_a_rank_with_little_leaves_its_share_to_the_others(ranks: Ranks) -> None:
+    """One rank alone would have to be condensed to half of what both may have."""
+    first, second = ranks.parts[:2]
+    little = replace(
+        second, **{name: second.table(name).iloc[:9] for name in TABLES if TABLES[name].has_times}
+    )
+    both = Ranks((first, little), ranks.info)
+    n_items = build_lanes(first, ranks.span).n_items + build_lanes(little, ranks.span).n_items
+    drawing = draw_ranks(both, ranks.span, n_items)
+    assert drawing.bin_ns == 0
+    assert drawing.lanes.n_items == n_items
+
+
+def test_what_is_drawn_of_fewer_items_is_what_would_have_been_drawn_at_once(ranks: Ranks) -> None:
+    once = draw_ranks(ranks, ranks.span, 1_000)
+    twice = draw_ranks(ranks, ranks.span, 8_000).of_at_most(1_000, ranks.span.duration_ns)
+    of_all = draw_ranks(ranks, ranks.span, 10**6).of_at_most(1_000, ranks.span.duration_ns)
+    for other in (twice, of_all):
+        assert other.bin_ns == once.bin_ns
+        assert _told(other.lanes) == _told(once.lanes)
+        assert once.merged is not None
+        assert other.merged is not None
+        assert _by_name(other.lanes, other.merged) == _by_name(once.lanes, once.merged)

@@ -1,0 +1,128 @@
+"""What a page draws of a run: each rank draws itself, where its Trace is, and as much as fits.
+
+All events of a thousand ranks are in no process: each brings its share of the items of a page.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from traceprof.model.ranks import Ranks
+from traceprof.model.trace import Trace
+from traceprof.model.window import TimeWindow
+from traceprof.render.timeline.channels import Lanes, NameTotals
+from traceprof.render.timeline.condense import LONGEST_BIN_NS, condense, condense_until, wider
+from traceprof.render.timeline.lanes import RankLanes, arranged, lanes_of_rank
+from traceprof.render.timeline.states import with_states
+
+__all__ = ["Drawing", "draw_ranks"]
+
+
+@dataclass(frozen=True, slots=True)
+class Drawing:
+    """Lanes, the width of the bins that short events were merged in (0: none), and these by name.
+
+    ``merged`` is None where all events are drawn.
+    """
+
+    lanes: Lanes
+    bin_ns: int
+    merged: NameTotals | None
+
+    def of_at_most(self, max_items: int, duration_ns: int) -> Drawing:
+        """Return the same with at most so many items."""
+        if self.lanes.n_items <= max_items:
+            return self
+        lanes = self.lanes if self.bin_ns else with_states(self.lanes, duration_ns)
+        before = NameTotals.of(lanes)
+        lanes, bin_ns = condense_until(lanes, max_items)
+        gone = before.less(NameTotals.of(lanes))
+        merged = gone if self.merged is None else self.merged.more(gone)
+        return Drawing(lanes, max(self.bin_ns, bin_ns), merged)
+
+
+@dataclass(frozen=True, slots=True)
+class _Part:
+    """What one rank draws: ``n_items`` with ever wider bins, and the lanes with the last of them.
+
+    ``totals`` are those of all its events by name: how many, and how long together.
+    """
+
+    own: RankLanes
+    n_items: tuple[int, ...]
+    totals: Mapping[str, tuple[int, int]]
+
+    def wider(self, n_bins: int, duration_ns: int) -> _Part:
+        """Return the same with the bins widened so often."""
+        lanes, sizes = self.own.lanes, [*self.n_items]
+        bin_ns = 0
+        for place in range(1, n_bins + 1):
+            bin_ns = wider(bin_ns)
+            if place < len(self.n_items):
+                continue
+            lanes = condense(lanes if place > 1 else with_states(lanes, duration_ns), bin_ns)
+            sizes.append(lanes.n_items)
+        return replace(self, own=replace(self.own, lanes=lanes), n_items=tuple(sizes))
+
+
+def draw_ranks(ranks: Ranks, span: TimeWindow, max_items: int) -> Drawing:
+    """Return what has a part in ``span``, in at most ``max_items`` items or what bins leave."""
+    processes = ranks.table("processes")
+    has_hosts = bool(processes["host"].nunique() > 1)
+    share = max(1, max_items // len(ranks))
+    parts = ranks.each(_drawn, span, share, has_hosts=has_hosts)
+    n_bins = _bins_needed(parts, max_items)
+    coarse = [i for i, part in enumerate(parts) if len(part.n_items) - 1 > n_bins]
+    if coarse:  # of others there is less than their share
+        few = replace(ranks, parts=tuple(ranks.parts[i] for i in coarse))
+        finer = few.each(_drawn, span, 0, n_bins, has_hosts=has_hosts)
+        for i, part in zip(coarse, finer, strict=True):
+            parts[i] = part
+    parts = [part.wider(n_bins, span.duration_ns) for part in parts]
+    lanes = arranged([part.own for part in parts], processes)
+    if not n_bins:
+        return Drawing(lanes, 0, None)
+    bin_ns = 0
+    for _ in range(n_bins):
+        bin_ns = wider(bin_ns)
+    return Drawing(lanes, bin_ns, _totals(lanes, parts).less(NameTotals.of(lanes)))
+
+
+def _bins_needed(parts: Sequence[_Part], max_items: int) -> int:
+    """Return how often bins are widened until all items are few enough."""
+    most = max(len(part.n_items) for part in parts)
+    for n_bins in range(most):
+        if sum(part.n_items[min(n_bins, len(part.n_items) - 1)] for part in parts) <= max_items:
+            return n_bins
+    return most - 1
+
+
+def _drawn(
+    trace: Trace, span: TimeWindow, share: int, n_bins: int | None = None, *, has_hosts: bool
+) -> _Part:
+    """Return the lanes of one rank with at most ``share`` items, or its bins widened so often."""
+    own = lanes_of_rank(trace, span, has_hosts=has_hosts)
+    totals = NameTotals.of(own.lanes)
+    numbers = zip(totals.counts.tolist(), totals.times_ns.tolist(), strict=True)
+    part = _Part(own, (own.lanes.n_items,), dict(zip(own.lanes.names, numbers, strict=True)))
+    if n_bins is not None:
+        return part.wider(n_bins, span.duration_ns)
+    bin_ns = 0
+    while part.n_items[-1] > share and bin_ns < LONGEST_BIN_NS:
+        bin_ns = wider(bin_ns)
+        part = part.wider(len(part.n_items), span.duration_ns)
+    return part
+
+
+def _totals(lanes: Lanes, parts: Sequence[_Part]) -> NameTotals:
+    """Return how many events of all ranks bear each name of ``lanes``, and how long they are."""
+    place = {name: i for i, name in enumerate(lanes.names)}
+    counts, times = (np.zeros(len(lanes.names), np.int64) for _ in range(2))
+    for part in parts:
+        for name, (count, time_ns) in part.totals.items():
+            counts[place[name]] += count
+            times[place[name]] += time_ns
+    return NameTotals(counts, times)
