@@ -12,6 +12,7 @@ import pandas as pd
 from traceprof.analysis.base import Analysis
 from traceprof.facts.host.phases import HostPhases, find_host_phases
 from traceprof.facts.names.phases import UNCLAIMED
+from traceprof.model.frames import stack
 from traceprof.model.ranks import Ranks
 from traceprof.model.results import (
     Note,
@@ -25,6 +26,7 @@ from traceprof.model.results import (
     same,
     total,
 )
+from traceprof.model.trace import Trace
 
 __all__ = ["ANALYSIS"]
 
@@ -74,10 +76,19 @@ def _memory_samples(samples: pd.DataFrame) -> pd.DataFrame:
 
     Metrics are known by their names, which must say the unit.
     """
-    factors = [_factor(str(metric)) for metric in samples["metric"].cat.categories]
-    factor = np.array([*factors, np.nan])[samples["metric"].cat.codes]
+    factor = _factors(samples)
     chosen = samples.assign(size_bytes=samples["value"] * factor)
     return chosen.iloc[np.flatnonzero(np.isfinite(factor))].reset_index(drop=True)
+
+
+def _of_memory(trace: Trace) -> pd.DataFrame:
+    return trace.samples.iloc[np.flatnonzero(np.isfinite(_factors(trace.samples)))]
+
+
+def _factors(samples: pd.DataFrame) -> npt.NDArray[np.float64]:
+    factors = [_factor(str(metric)) for metric in samples["metric"].cat.categories]
+    found: npt.NDArray[np.float64] = np.array([*factors, np.nan])[samples["metric"].cat.codes]
+    return found
 
 
 def _factor(metric: str) -> float:
@@ -88,7 +99,7 @@ def _factor(metric: str) -> float:
 
 def measure_memory(ranks: Ranks) -> Result:
     """Return the peaks of every series of memory samples."""
-    samples = _memory_samples(ranks.table("samples"))
+    samples = _memory_samples(stack("samples", ranks.each(_of_memory)))
     hosts = [host for part in ranks for host in find_host_phases(part)]
     phases = _phases_at(hosts[0], samples) if len(hosts) == 1 else ""
     table = (

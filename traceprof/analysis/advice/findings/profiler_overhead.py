@@ -5,10 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Final
 
+import pandas as pd
+
 from traceprof.analysis.advice.findings.base import Finding, Rule
 from traceprof.analysis.advice.findings.claims import Kind
 from traceprof.analysis.advice.findings.context import Context
 from traceprof.model.results import Note
+from traceprof.model.trace import Trace
 
 __all__ = ["RULE"]
 
@@ -20,8 +23,7 @@ def _check(context: Context) -> Iterator[Finding]:
     share = context.share(claim)
     if share < _LEAST:
         return
-    rows = context.ranks.table("overheads")
-    ns = (rows["end_ns"] - rows["start_ns"]).groupby(rows["name"].astype(str)).sum().nlargest(2)
+    ns = pd.concat(context.ranks.each(_by_name)).groupby(level=0).sum().nlargest(2)
     yield Finding(
         title=Note.of(
             "the profiler itself: devices are idle {share:ratio} of the time", share=share
@@ -37,6 +39,11 @@ def _check(context: Context) -> Iterator[Finding]:
         caveat="without the profiler this time is not lost",
         window=context.longest_gap("profiler"),
     )
+
+
+def _by_name(trace: Trace) -> pd.Series:
+    rows = trace.overheads
+    return (rows["end_ns"] - rows["start_ns"]).groupby(rows["name"].astype(str)).sum()
 
 
 RULE = Rule(
