@@ -53,6 +53,7 @@ def test_only_variables_about_training_are_kept():
         (["s3://user:pw@host/x"], ["s3://***@host/x"]),
         (["sk-abcdefgh12345678"], ["***"]),
         (["--to=ghp_abcdefgh12345678"], ["--to=***"]),
+        (["--mfa", "123456", "--oauth2=abcdef"], ["--mfa", "***", "--oauth2=***"]),
         (["--password", "--token", "x"], ["--password", "***", "***"]),
     ],
 )

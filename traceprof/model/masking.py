@@ -42,9 +42,9 @@ _KEPT: Final = re.compile(
 
 _SECRET_WORDS: Final = frozenset(
     {"auth", "authentication", "authorization", "bearer", "cookie", "credential", "credentials"}
-    | {"creds", "dsn", "jwt", "key", "license", "otp", "pass", "passcode", "passphrase", "passwd"}
-    | {"password", "pat", "psk", "pw", "pwd", "sas", "secret", "secrets", "sid", "sig"}
-    | {"signature", "token", "webhook"}
+    | {"creds", "dsn", "jwt", "key", "license", "mfa", "oauth", "otp", "pass", "passcode"}
+    | {"passphrase", "passwd", "password", "pat", "psk", "pw", "pwd", "sas", "secret", "secrets"}
+    | {"sid", "sig", "signature", "token", "totp", "webhook"}
 )
 _ALSO_OF_MODELS: Final = frozenset({"token", "key"})
 _SMALL: Final = re.compile(r"-?\d{1,8}(?:\.\d*)?")
