@@ -1,4 +1,7 @@
 import gc
+import os
+import signal
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -64,6 +67,27 @@ def test_connections_do_not_keep_what_was_asked(generated: Path) -> None:
         assert not [one for one in ends if one.recent_message_log]
     finally:
         crew.close()
+
+
+def test_who_dies_is_replaced_before_files_are_shared_out_anew(generated: Path) -> None:
+    """Else all files would go to who is left, and stay there."""
+    crew = DaskCrew("", 2)
+    recipes = [Recipe((Change(_trace_of, (file,)),)) for file in sorted(generated.glob("*.sqlite"))]
+    questions = [Question(recipe, _with_number, (i,)) for i, recipe in enumerate(recipes)]
+    try:
+        crew.ask(questions)
+        before = set(crew._owners.values())
+        address, pid = next(iter(crew._client.run(os.getpid).items()))
+        os.kill(pid, signal.SIGKILL)
+        while address in crew._seen_workers():
+            pass
+        assert crew.ask(questions) == list(range(len(recipes)))
+        owners = Counter(crew._owners.values())
+    finally:
+        crew.close()
+    assert len(before) == 2
+    assert address not in owners
+    assert sorted(owners.values()) == [2, 2]
 
 
 def _trace_of(_: Path) -> Trace:

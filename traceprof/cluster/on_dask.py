@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from collections import Counter, defaultdict, deque
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from functools import cached_property
 from itertools import count
 from pathlib import Path
@@ -53,7 +54,7 @@ class DaskCrew:
 
     def __init__(self, address: str, n_processes: int, progress: Report = no_progress) -> None:
         self._address = address
-        self._n_processes = n_processes
+        self._n_processes = self._n_expected = n_processes
         self._progress = progress
         self._owners: dict[str, str] = {}
         self._is_backwards = True
@@ -184,14 +185,20 @@ class DaskCrew:
             ) from error
 
     def _workers(self) -> list[str]:
-        found = [*self._client.scheduler_info(n_workers=-1)["workers"]]
-        if found:
-            return found
-        try:  # those that died or fell silent are replaced, which takes a while
-            self._client.wait_for_workers(1, timeout=_WAITS_FOR_WORKERS_S)
-        except TimeoutError as error:
+        """Return those that there are; who has just died on this machine is soon replaced."""
+        found = self._seen_workers()
+        wanted = 1 if self._address else self._n_expected
+        if len(found) < wanted:
+            with suppress(TimeoutError):
+                self._client.wait_for_workers(wanted, timeout=_WAITS_FOR_WORKERS_S)
+            found = self._seen_workers()
+            self._n_expected = max(1, len(found))
+        if not found:
             where = self._address or "local"
-            raise UsageError(f"--cluster {where}: the scheduler has no workers") from error
+            raise UsageError(f"--cluster {where}: the scheduler has no workers")
+        return found
+
+    def _seen_workers(self) -> list[str]:
         return [*self._client.scheduler_info(n_workers=-1)["workers"]]
 
     def _choose_owners(self, files: Sequence[str], workers: Sequence[str]) -> None:
