@@ -2,55 +2,42 @@
 
 from __future__ import annotations
 
-import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Container, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
-from traceprof.formats.nsys.codes import NVTX_PUSH_POP, NVTX_START_END, process_of, thread_of
-from traceprof.formats.nsys.payloads import PayloadSchemas, read_schemas
+from traceprof.formats.nsys.codes import process_of, thread_of
+from traceprof.formats.nsys.communication import (
+    CALLS,
+    INITS,
+    NCCL,
+    NEEDED,
+    are_ranges,
+    count_communication,
+    registered_names,
+)
+from traceprof.formats.nsys.payloads import read_schemas
 from traceprof.formats.shared.collectives import (
-    ANNOTATING_BACKENDS,
-    is_annotated,
     tied_by_launch,
 )
-from traceprof.formats.sqlite.conditions import AllOf, Among, AnyOf, StartsWith
-from traceprof.formats.sqlite.database import ColumnType, Database, distinct_pairs
+from traceprof.formats.sqlite.database import Database, categorical, distinct_pairs
 from traceprof.model.collective_names import collective_op
+from traceprof.model.grouping import rows_by_values
 from traceprof.model.tables import ABSENT, empty_table, make_table
 
 __all__ = [
-    "Communication",
     "Communicator",
     "NcclCall",
+    "NcclCalls",
     "communicators",
-    "count_communication",
     "make_nccl_collectives",
     "read_nccl_calls",
 ]
 
-_CALLS: Final = (
-    "ncclAllReduce",
-    "ncclAllGather",
-    "ncclReduceScatter",
-    "ncclBroadcast",
-    "ncclBcast",
-    "ncclReduce",
-    "ncclSend",
-    "ncclRecv",
-    "ncclAlltoAll",
-    "ncclAllToAll",
-    "ncclGather",
-    "ncclScatter",
-)
-_NCCL: Final = "nccl[A-Z]*"
-_INITS: Final = "ncclCommInit"
-_NEEDED: Final = {"start", "end", "eventType", "globalTid", "text", "textId"}
-_TELLING: Final = (_NCCL, *(f"{backend}:*" for backend in ANNOTATING_BACKENDS))
-"""What names of ranges look like that tell of collectives."""
 _GROUP_START: Final = "ncclGroupStart"
 _GROUP_END: Final = "ncclGroupEnd"
 _COMMUNICATOR: Final = "NCCL communicator ID"
@@ -72,204 +59,167 @@ class Communicator(NamedTuple):
 
 
 class NcclCall(NamedTuple):
-    """One NVTX range of NCCL and the fields of its payload."""
+    """What a call of NCCL is: its name, and the fields of its payload."""
 
-    start_ns: int
-    end_ns: int
-    process: int
-    thread: int
     name: str
     fields: Mapping[str, Any]
 
 
-class Communication(NamedTuple):
-    """How many calls of NCCL and annotations of PyTorch become collectives; how many begin groups.
+@dataclass(frozen=True, slots=True)
+class NcclCalls:
+    """NVTX ranges of NCCL, by start: when, where, and which of the distinct ``kinds`` each is."""
 
-    ``n_inits`` are NCCL's calls that make a communicator.
-    """
+    start_ns: npt.NDArray[np.int64]
+    end_ns: npt.NDArray[np.int64]
+    process: npt.NDArray[np.int64]
+    thread: npt.NDArray[np.int64]
+    kind: npt.NDArray[np.int64]
+    kinds: Sequence[NcclCall] = ()
 
-    n_calls: int
-    n_annotations: int
-    n_inits: int
+    def __len__(self) -> int:
+        return len(self.kind)
 
-
-def communicators(calls: Sequence[NcclCall]) -> list[Communicator]:
-    """Return the communicators that the processes joined, where payloads tell them."""
-    return [
-        Communicator(
-            call.process,
-            _communicator(call.fields),
-            _number(call.fields, _RANK),
-            _number(call.fields, _SIZE),
+    def only(self, names: Container[str]) -> NcclCalls:
+        """Return the calls with these names."""
+        wanted = np.array([call.name in names for call in self.kinds], np.bool_)
+        rows = np.flatnonzero(wanted[self.kind])
+        return NcclCalls(
+            self.start_ns[rows],
+            self.end_ns[rows],
+            self.process[rows],
+            self.thread[rows],
+            self.kind[rows],
+            self.kinds,
         )
-        for call in calls
-        if call.name.startswith(_INITS) and _SIZE in call.fields
+
+
+_NO_ROWS: Final = np.empty(0, np.int64)
+_NO_CALLS: Final = NcclCalls(_NO_ROWS, _NO_ROWS, _NO_ROWS, _NO_ROWS, _NO_ROWS)
+
+
+def communicators(calls: NcclCalls) -> list[Communicator]:
+    """Return the communicators that the processes joined, where payloads tell them."""
+    inits = {call.name for call in calls.kinds if call.name.startswith(INITS)}
+    begun = calls.only(inits)
+    joined = ((process, calls.kinds[kind].fields) for process, kind in _pairs(begun))
+    return [
+        Communicator(process, _communicator(told), _number(told, _RANK), _number(told, _SIZE))
+        for process, told in joined
+        if _SIZE in told
     ]
 
 
 def make_nccl_collectives(
-    calls: Sequence[NcclCall],
-    kernels: pd.DataFrame,
-    api_calls: pd.DataFrame,
+    calls: NcclCalls, kernels: pd.DataFrame, api_calls: pd.DataFrame
 ) -> pd.DataFrame:
     """Return NCCL's calls as collectives, tied to their kernels; sizes where payloads tell."""
-    issued = [call for call in calls if call.name in _CALLS]
-    if not issued:
+    issued = calls.only(CALLS)
+    if not len(issued):
         return empty_table("collectives")
     places = {(item.process, item.name): item for item in communicators(calls)}
-    groups = [_communicator(call.fields) for call in issued]
-    joined = [places.get(pair) for pair in zip((c.process for c in issued), groups, strict=True)]
-    n_ranks = [ABSENT if item is None else item.size for item in joined]
-    op_of = {name: collective_op(name) for name in _CALLS}
-    ops = [op_of[call.name] for call in issued]
+    # Few of them differ in more than when they are made.
+    distinct, place = distinct_pairs(issued.process, issued.kind)
+    told = [_described(calls.kinds[kind], process, places) for process, kind in distinct]
+    columns = {
+        name: np.array(values, object if isinstance(values[0], str) else np.int64)[place]
+        for name, values in zip(_DESCRIBED, zip(*told, strict=True), strict=True)
+    }
     table = make_table(
         "collectives",
         {
-            "start_ns": [call.start_ns for call in issued],
-            "end_ns": [call.end_ns for call in issued],
-            "process": [call.process for call in issued],
-            "thread": [call.thread for call in issued],
-            "op": ops,
-            "n_bytes": [
-                _input_bytes(call, op, size)
-                for call, op, size in zip(issued, ops, n_ranks, strict=True)
-            ],
-            "group": groups,
-            "group_size": n_ranks,
-            "backend": ["nccl"] * len(issued),
-            "group_rank": [ABSENT if item is None else item.rank for item in joined],
-            "peer": [_number(call.fields, _PEER) for call in issued],
+            "start_ns": issued.start_ns,
+            "end_ns": issued.end_ns,
+            "process": issued.process,
+            "thread": issued.thread,
+            "backend": categorical(np.zeros(len(issued), np.int64), ["nccl"]),
+            **columns,
         },
     )
     return tied_by_launch(table, kernels, api_calls, _ends_of_groups(table, calls))
 
 
-def read_nccl_calls(database: Database, *, only_inits: bool = False) -> list[NcclCall]:
+_DESCRIBED: Final = ("op", "n_bytes", "group", "group_size", "group_rank", "peer")
+
+
+def _described(
+    call: NcclCall, process: int, places: Mapping[tuple[int, str], Communicator]
+) -> tuple[str, int, str, int, int, int]:
+    """Return the columns of `_DESCRIBED` of a call of a process."""
+    op, group = collective_op(call.name), _communicator(call.fields)
+    joined = places.get((process, group))
+    n_ranks, rank = (ABSENT, ABSENT) if joined is None else (joined.size, joined.rank)
+    n_bytes = _input_bytes(call.fields, op, n_ranks)
+    return op, n_bytes, group, n_ranks, rank, _number(call.fields, _PEER)
+
+
+def _pairs(calls: NcclCalls) -> Iterator[tuple[int, int]]:
+    """Yield process and kind of each call."""
+    yield from zip(calls.process.tolist(), calls.kind.tolist(), strict=True)
+
+
+def read_nccl_calls(database: Database, *, only_inits: bool = False) -> NcclCalls:
     """Return the NVTX ranges of NCCL, by start, with what their payloads say.
 
     ``only_inits``: those with which communicators begin.
     """
-    names_like = f"{_INITS}*" if only_inits else _NCCL
+    names_like = f"{INITS}*" if only_inits else NCCL
     present = database.columns("NVTX_EVENTS")
-    if not present >= _NEEDED or (only_inits and not count_communication(database).n_inits):
-        return []
-    names = _registered_names(database, [names_like])
+    if not present >= NEEDED or (only_inits and not count_communication(database).n_inits):
+        return _NO_CALLS
+    names = registered_names(database, [names_like])
     json_text = "jsonText" if "jsonText" in present else "NULL"
     blob = "CAST(binaryData AS BLOB)" if "binaryData" in present else "NULL"
     rows = database.rows(
         f'SELECT start, coalesce("end", start), coalesce(globalTid, 0), text, textId, {json_text}, '
-        f"{blob} FROM NVTX_EVENTS WHERE {_are_ranges(names, [names_like])} ORDER BY start"
+        f"{blob} FROM NVTX_EVENTS WHERE {are_ranges(names, [names_like])} ORDER BY start"
     )
-    schemas = read_schemas(database) if rows else PayloadSchemas({})
-    places = np.array([row[2] for row in rows], np.int64)
-    where = zip(process_of(places).tolist(), thread_of(places).tolist(), strict=True)
-    return [
-        NcclCall(start, end, *place, text or names[key], schemas.decode(json_text, payload))
-        for (start, end, _, text, key, json_text, payload), place in zip(rows, where, strict=True)
-    ]
-
-
-def count_communication(database: Database) -> Communication:
-    """Return how many ranges tell of communication.
-
-    The ranges are scanned once; only the distinct names among those of NCCL and PyTorch come back.
-    """
-    if not database.columns("NVTX_EVENTS") >= _NEEDED:
-        return Communication(0, 0, 0)
-    key = (count_communication.__name__,)
-    if key not in database.found:
-        database.found[key] = _count_communication(database)
-    counted: Communication = database.found[key]
-    return counted
-
-
-def _count_communication(database: Database) -> Communication:
-    names = _registered_names(database, _TELLING)
-    prefixes = tuple(sorted({_prefix(pattern) for pattern in _TELLING}))
-    raw = database.read_columns(
-        "NVTX_EVENTS",
-        {"text": ColumnType.TEXT, "textId": ColumnType.INTEGER},
-        where=AllOf(
-            Among("eventType", (NVTX_PUSH_POP, NVTX_START_END)),
-            AnyOf(StartsWith("text", prefixes), Among("textId", tuple(names))),
-        ),
-    )
-    texts = raw["text"]
-    assert isinstance(texts, pd.Categorical)
-    pairs, place = distinct_pairs(texts.codes, raw["textId"])
-    told = [
-        (str(texts.categories[code]) or names.get(key, ""), n)
-        for (code, key), n in zip(pairs, np.bincount(place).tolist(), strict=True)
-    ]
-    return Communication(
-        sum(n for name, n in told if name in _CALLS),
-        sum(n for name, n in told if is_annotated(name)),
-        sum(n for name, n in told if name.startswith(_INITS)),
+    if not rows:
+        return _NO_CALLS
+    starts, ends, places, *told = zip(*rows, strict=True)
+    told_of = list(zip(*told, strict=True))
+    kinds = {one: number for number, one in enumerate(dict.fromkeys(told_of))}
+    schemas = read_schemas(database)
+    owners = np.array(places, np.int64)
+    return NcclCalls(
+        np.array(starts, np.int64),
+        np.array(ends, np.int64),
+        process_of(owners),
+        thread_of(owners),
+        np.fromiter(map(kinds.__getitem__, told_of), np.int64, len(rows)),
+        [
+            NcclCall(text or names[key], schemas.decode(json_text, payload))
+            for text, key, json_text, payload in kinds
+        ],
     )
 
 
-def has_communication(database: Database) -> bool:
-    """Return whether `count_communication` counts any; the first one is enough."""
-    if not database.columns("NVTX_EVENTS") >= _NEEDED:
-        return False
-    names = _registered_names(database, _TELLING)
-    found = database.some_rows(
-        f"SELECT text, textId FROM NVTX_EVENTS WHERE {_are_ranges(names, _TELLING)}"
-    )
-    told = (text or names[key] for text, key in found)
-    return any(name in _CALLS or is_annotated(name) for name in told)
-
-
-def _are_ranges(registered: Mapping[int, str], patterns: Sequence[str]) -> str:
-    """Return SQL that holds for the ranges with such names, of which some are registered."""
-    alike = " OR ".join(f"({_is_like('text', pattern)})" for pattern in patterns)
-    kinds = f"eventType IN ({NVTX_PUSH_POP}, {NVTX_START_END})"
-    if registered:
-        alike += f" OR textId IN ({', '.join(map(str, registered))})"
-    return f"({alike}) AND {kinds}"
-
-
-def _is_like(column: str, pattern: str) -> str:
-    """Return SQL that holds where ``column`` is like ``pattern``: most differ in a few bytes."""
-    prefix = _prefix(pattern)
-    after = prefix[:-1] + chr(ord(prefix[-1]) + 1)
-    return f"{column} >= '{prefix}' AND {column} < '{after}' AND {column} GLOB '{pattern}'"
-
-
-def _prefix(pattern: str) -> str:
-    return re.split(r"[*?\[]", pattern, maxsplit=1)[0]
-
-
-def _registered_names(database: Database, patterns: Sequence[str]) -> dict[int, str]:
-    if "StringIds" not in database.tables:
-        return {}
-    alike = " OR ".join(f"value GLOB '{pattern}'" for pattern in patterns)
-    return dict(database.rows(f"SELECT id, value FROM StringIds WHERE {alike}"))
-
-
-def _input_bytes(call: NcclCall, op: str, size: int) -> int:
+def _input_bytes(fields: Mapping[str, Any], op: str, size: int) -> int:
     """Return the bytes that one rank puts in."""
-    n_bytes = _number(call.fields, _BYTES)
+    n_bytes = _number(fields, _BYTES)
     if n_bytes == ABSENT or op not in _PER_PEER:
         return n_bytes
     return n_bytes * size if size > 0 else ABSENT
 
 
-def _ends_of_groups(table: pd.DataFrame, calls: Sequence[NcclCall]) -> npt.NDArray[np.int64]:
+def _ends_of_groups(table: pd.DataFrame, calls: NcclCalls) -> npt.NDArray[np.int64]:
     """Return until when each call may launch its kernel: inside a group, only its end does."""
     latest = table["end_ns"].to_numpy().copy()
     begins = table["start_ns"].to_numpy()
-    for lane, rows in table.groupby(["process", "thread"]).indices.items():
-        mine = [call for call in calls if (call.process, call.thread) == lane]
-        opened = np.array([call.start_ns for call in mine if call.name == _GROUP_START], np.int64)
-        closing = [call for call in mine if call.name == _GROUP_END]
-        closed = np.array([call.start_ns for call in closing], np.int64)
-        following = np.searchsorted(closed, begins[rows])
+    opening, closing = calls.only((_GROUP_START,)), calls.only((_GROUP_END,))
+    opened_by, closed_by = _by_lane(opening), _by_lane(closing)
+    for lane, rows in rows_by_values(table["process"], table["thread"]).items():
+        opened = opening.start_ns[opened_by.get(lane, _NO_ROWS)]
+        closers = closed_by.get(lane, _NO_ROWS)
+        following = np.searchsorted(closing.start_ns[closers], begins[rows])
         is_open = np.searchsorted(opened, begins[rows]) > following
-        grouped = is_open & (following < len(closed))
-        ends = np.array([call.end_ns for call in closing], np.int64)
-        latest[rows[grouped]] = ends[following[grouped]]
+        grouped = is_open & (following < len(closers))
+        latest[rows[grouped]] = closing.end_ns[closers][following[grouped]]
     return latest
+
+
+def _by_lane(calls: NcclCalls) -> Mapping[tuple[int, ...], npt.NDArray[np.int64]]:
+    """Return the rows of each process and thread."""
+    return rows_by_values(calls.process, calls.thread) if len(calls) else {}
 
 
 def _communicator(fields: Mapping[str, Any]) -> str:

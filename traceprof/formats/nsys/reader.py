@@ -10,6 +10,7 @@ from typing import Final
 import pandas as pd
 
 from traceprof.formats.base import Candidate, Outline, ReadOptions, TraceFormat, cutter
+from traceprof.formats.nsys.communication import count_communication
 from traceprof.formats.nsys.device import (
     KERNELS,
     communication_kernels,
@@ -32,9 +33,8 @@ from traceprof.formats.nsys.metrics import read_metrics
 from traceprof.formats.nsys.mpi import read_mpi_calls, read_mpi_collectives
 from traceprof.formats.nsys.nccl import (
     Communicator,
-    NcclCall,
+    NcclCalls,
     communicators,
-    count_communication,
     make_nccl_collectives,
     read_nccl_calls,
 )
@@ -267,7 +267,7 @@ class _Reading:
             found = self._own_collectives()
         else:
             parts = [read_mpi_collectives(self.database)]
-            if self._nccl_calls:
+            if len(self._nccl_calls):
                 parts.insert(0, make_nccl_collectives(self._nccl_calls, *self._communication))
             found = stack("collectives", parts)
         if found.empty and count_communication(self.database).n_annotations:
@@ -275,7 +275,7 @@ class _Reading:
         return found
 
     @cached_property
-    def _nccl_calls(self) -> list[NcclCall]:
+    def _nccl_calls(self) -> NcclCalls:
         return read_nccl_calls(self.database)
 
     def _communicators(self) -> list[Communicator]:

@@ -11,11 +11,11 @@ from typing import Final
 import pandas as pd
 
 from traceprof.formats.nsys.codes import NVTX_MARK, NVTX_PUSH_POP, NVTX_START_END, process_of
+from traceprof.formats.nsys.communication import count_communication, has_communication
 from traceprof.formats.nsys.device import COPIES, GRAPHS, KERNELS, MEMSETS, SYNCS
 from traceprof.formats.nsys.host import API_CALLS, HOST_SOURCES, OVERHEADS
 from traceprof.formats.nsys.metrics import metric_sources
 from traceprof.formats.nsys.mpi import MPI_TABLES, count_mpi_collectives
-from traceprof.formats.nsys.nccl import count_communication, has_communication
 from traceprof.formats.nsys.network import network_extent
 from traceprof.formats.nsys.sidecar import COLLECTIVES, OPERATORS, SAMPLES
 from traceprof.formats.sqlite.conditions import Among

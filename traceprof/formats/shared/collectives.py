@@ -80,7 +80,8 @@ def tied_by_launch(
     """
     is_communication = kernels["activity"] == Activity.COMMUNICATION.value
     launched = kernels.loc[is_communication, ["process", "correlation"]].drop_duplicates()
-    launches = api_calls.merge(launched, on=["process", "correlation"])
+    may_launch = np.isin(api_calls["correlation"].to_numpy(), launched["correlation"].to_numpy())
+    launches = api_calls[may_launch].merge(launched, on=["process", "correlation"])
     launches = launches.sort_values("start_ns", kind="stable")
     open_rows = (collectives["correlation"] == ABSENT).to_numpy()
     if not open_rows.any() or launches.empty:
