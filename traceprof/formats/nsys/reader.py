@@ -9,7 +9,7 @@ from typing import Final
 
 import pandas as pd
 
-from traceprof.formats.base import Candidate, Outline, ReadOptions, TraceFormat, cutter
+from traceprof.formats.base import Outline, ReadOptions
 from traceprof.formats.nsys.device import (
     GRAPHS,
     KERNELS,
@@ -22,6 +22,7 @@ from traceprof.formats.nsys.device import (
     read_syncs,
 )
 from traceprof.formats.nsys.diagnostics import read_diagnostics
+from traceprof.formats.nsys.format import FORMAT
 from traceprof.formats.nsys.host import (
     API_CALLS,
     Annotations,
@@ -41,7 +42,6 @@ from traceprof.formats.nsys.nccl import (
     make_nccl_collectives,
     read_nccl_calls,
 )
-from traceprof.formats.nsys.secrets import told_secrets
 from traceprof.formats.nsys.sidecar import (
     COLLECTIVES,
     SAMPLES,
@@ -76,24 +76,9 @@ from traceprof.model.tables import empty_table
 from traceprof.model.trace import DEVICE_TABLES, Trace, make_trace
 from traceprof.model.window import TimeWindow
 
-__all__ = ["FORMAT", "outline"]
+__all__ = ["outline", "read"]
 
 _CUDA_TABLES: Final = ("kernels", "copies", "api_calls", "syncs")
-_MARKS_OF_NSYS: Final = (
-    "CUPTI_ACTIVITY_KIND_",
-    "TARGET_INFO_",
-    "NVTX_EVENTS",
-    "OSRT_API",
-    "META_DATA_EXPORT",
-    "EXPORT_META_DATA",
-)
-
-
-def recognises(candidate: Candidate) -> bool:
-    """Return whether the file has the tables of an nsys export."""
-    return "StringIds" in candidate.tables and any(
-        table.startswith(_MARKS_OF_NSYS) for table in candidate.tables
-    )
 
 
 def read(path: Path, options: ReadOptions) -> Trace:
@@ -398,14 +383,3 @@ def _graph_work_is_recorded(database: Database) -> bool:
     has_nodes = "graphNodeId" in database.columns(KERNELS)
     nodes = f"SELECT 1 FROM {KERNELS} WHERE graphNodeId > 0 LIMIT 1"
     return has_nodes and bool(database.rows(nodes))
-
-
-FORMAT: Final = TraceFormat(
-    name="nsys",
-    summary="Nsight Systems SQLite export, and recordings of traceprof",
-    recognises=recognises,
-    read=read,
-    outline=outline,
-    cut=cutter("traceprof.formats.nsys.cut"),
-    secrets=told_secrets,
-)

@@ -13,6 +13,7 @@ import numpy.typing as npt
 import pandas as pd
 import pydemumble
 
+from traceprof.formats.nvprof.format import PREFIX
 from traceprof.formats.sqlite.cut_note import cut_note
 from traceprof.formats.sqlite.database import NULL, Column, ColumnType, Database, categorical
 from traceprof.formats.sqlite.soundness import UnsoundRowsError
@@ -21,7 +22,6 @@ from traceprof.model.tables import ABSENT
 from traceprof.model.window import TimeWindow
 
 __all__ = [
-    "PREFIX",
     "NvprofFile",
     "call_names",
     "object_ids",
@@ -30,7 +30,6 @@ __all__ = [
     "whole",
 ]
 
-PREFIX: Final = "CUPTI_ACTIVITY_KIND_"
 _TIMED_TABLES: Final = (
     "CONCURRENT_KERNEL",
     "KERNEL",

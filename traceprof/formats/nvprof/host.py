@@ -11,13 +11,13 @@ import numpy as np
 import pandas as pd
 
 from traceprof.formats.nvprof.file import (
-    PREFIX,
     NvprofFile,
     call_names,
     object_ids,
     unsigned_thread,
     whole,
 )
+from traceprof.formats.nvprof.format import PREFIX
 from traceprof.formats.shared.ranges import with_depth
 from traceprof.formats.sqlite.database import Column, categorical
 from traceprof.model.frames import stack

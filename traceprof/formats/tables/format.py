@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-from importlib import import_module
-from pathlib import Path
 from typing import Final
 
-from traceprof.formats.base import Candidate, Reader, ReadOptions, TraceFormat
+from traceprof.formats.base import Candidate, TraceFormat, loaded_late
 from traceprof.formats.tables.manifest import MANIFEST, Storage
 from traceprof.model.tables import TABLES
-from traceprof.model.trace import Trace
 
 __all__ = ["FORMAT"]
 
@@ -21,16 +18,9 @@ def recognises(candidate: Candidate) -> bool:
     )
 
 
-def read(path: Path, options: ReadOptions) -> Trace:
-    """Return the trace in a folder of tables."""
-    # Parquet is slow to import, and few traces are such folders.
-    reader: Reader = import_module("traceprof.formats.tables.folder").read
-    return reader(path, options)
-
-
 FORMAT: Final = TraceFormat(
     name="tables",
     summary="folder of Parquet or Arrow files that traceprof exported",
     recognises=recognises,
-    read=read,
+    read=loaded_late("traceprof.formats.tables.folder", "read"),
 )
