@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import field, fields, replace
 from pathlib import Path
 
 import pandas as pd
@@ -32,6 +32,7 @@ from traceprof.session.run import Run as SessionRun
 from traceprof.session.run import open_run
 from traceprof.session.runs_named import summaries_of, summary_of
 from traceprof.store import Store
+from traceprof.values import dataclass
 
 __all__ = [
     "Comparison",

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from traceprof.errors import UsageError
+from traceprof.values import dataclass
 
 if TYPE_CHECKING:
     from traceprof.render.base import Answered

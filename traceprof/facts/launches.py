@@ -9,7 +9,6 @@ process that calls backward. Where no range is called backward, see `traceprof.f
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -29,6 +28,7 @@ from traceprof.model.intervals import nesting_depth
 from traceprof.model.nesting import parents_of
 from traceprof.model.tables import ABSENT
 from traceprof.model.trace import RowsOf, Trace
+from traceprof.values import dataclass
 
 __all__ = [
     "Launches",

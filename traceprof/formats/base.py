@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
 from typing import Any, Final, Protocol
@@ -16,6 +15,7 @@ from traceprof.model.kernel_names.user_rules import Rule
 from traceprof.model.tables import TABLES
 from traceprof.model.trace import Trace, TraceInfo
 from traceprof.model.window import TimeWindow
+from traceprof.values import dataclass
 
 __all__ = [
     "LAUNCHING_TABLES",

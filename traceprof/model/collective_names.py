@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
 from typing import Final
 
 from traceprof.model.kernel_names.parsing import parse_name
+from traceprof.values import dataclass
 
 __all__ = ["NON_BLOCKING", "KernelKind", "collective_op", "kernel_kind"]
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from functools import cache
 from importlib.resources import files
 from typing import Any, Final, Self
@@ -17,6 +17,7 @@ from typing import Any, Final, Self
 from traceprof.errors import UsageError
 from traceprof.model.links import Link, Peak, parse_link, pcie_peak
 from traceprof.model.toml import parse_toml
+from traceprof.values import dataclass
 
 __all__ = ["Gpu", "Hardware", "built_in_hardware", "parse_hardware"]
 

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import TypeAlias
 
 from traceprof.comparison.base import Comparison
 from traceprof.render.options import Options
 from traceprof.session.answer import Document
+from traceprof.values import dataclass
 
 __all__ = ["Answered", "Options", "Render", "Renderer"]
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from functools import cache
 from importlib import resources
 from typing import Any, Final
@@ -20,6 +19,7 @@ from traceprof.formats.sqlite.soundness import UnsoundRowsError
 from traceprof.model.kernel_names.user_rules import Rule
 from traceprof.model.tables import ABSENT
 from traceprof.model.window import TimeWindow
+from traceprof.values import dataclass
 
 __all__ = [
     "NvprofFile",

@@ -10,10 +10,10 @@ named. A pattern names a family of kernels, never one of them.
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
 from typing import Final
 
 from traceprof.model.activity import Activity
+from traceprof.values import dataclass
 
 __all__ = ["DECIDING_SCOPES", "IDENTIFIERS", "SCOPES", "WRAPPERS", "Pattern", "Wrapper"]
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from functools import cached_property
 from typing import Final
 
@@ -20,6 +19,7 @@ from traceprof.formats.sqlite.pages.varints import (
     varint_length,
     windows,
 )
+from traceprof.values import dataclass
 
 __all__ = ["Block", "block_of"]
 

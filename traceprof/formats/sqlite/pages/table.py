@@ -5,7 +5,6 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, TypeVar
 
@@ -18,6 +17,7 @@ from traceprof.formats.sqlite.pages.file import Identity, PageFile, page_bytes_o
 from traceprof.formats.sqlite.pages.headers import Headers
 from traceprof.formats.sqlite.pages.layout import Layout
 from traceprof.formats.sqlite.pages.tree import Leaves, leaves_of
+from traceprof.values import dataclass
 
 __all__ = ["PageTable"]
 
