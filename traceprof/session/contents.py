@@ -19,7 +19,8 @@ from traceprof.model.run import RunFiles
 from traceprof.model.tables import ABSENT
 from traceprof.model.trace import DEVICE_TABLES, HOW_TO_RECORD, TraceInfo
 from traceprof.model.window import TimeWindow
-from traceprof.session.opening import Opening, outline_files, place_files
+from traceprof.session.opened_files import outline_files, place_files
+from traceprof.session.options import Opening
 from traceprof.values import dataclass
 
 __all__ = [

@@ -24,7 +24,7 @@ from traceprof.model.ranks import Ranks
 from traceprof.model.tables import ABSENT, TABLES
 from traceprof.model.trace import Trace
 from traceprof.model.window import TimeWindow
-from traceprof.session.opening import rules_of
+from traceprof.session.opened_files import rules_of
 from traceprof.session.run import Run
 from traceprof.session.selection import Selection
 from traceprof.values import dataclass

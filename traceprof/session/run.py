@@ -25,7 +25,8 @@ from traceprof.model.results import Note, Result
 from traceprof.model.tables import TABLES
 from traceprof.model.trace import Trace
 from traceprof.session.caching.run_cache import RunCache
-from traceprof.session.opening import Opening, open_ranks, read_window
+from traceprof.session.opened_files import read_window
+from traceprof.session.opening import Opening, open_ranks
 from traceprof.session.selection import Selection, select
 from traceprof.values import dataclass
 

@@ -5,16 +5,19 @@ from __future__ import annotations
 from typing import Final
 
 from traceprof.formats.base import Candidate, TraceFormat, loaded_late
-from traceprof.formats.tables.manifest import MANIFEST, Storage
+from traceprof.formats.shared.files import TABLE_FILES
 from traceprof.model.tables import TABLES
 
-__all__ = ["FORMAT"]
+__all__ = ["FORMAT", "MANIFEST"]
+
+MANIFEST: Final = "trace.json"
+"""Where a folder says what its tables are."""
 
 
 def recognises(candidate: Candidate) -> bool:
     """Return whether the folder has the description of tables, and tables."""
     return MANIFEST in candidate.files and any(
-        f"{name}.{storage}" in candidate.files for name in TABLES for storage in Storage
+        f"{name}{suffix}" in candidate.files for name in TABLES for suffix in TABLE_FILES
     )
 
 
