@@ -131,6 +131,8 @@ class Hardware:
 
 
 def _stands_in(name: str, device_name: str) -> bool:
+    if name.casefold() not in device_name.casefold():  # most do not: no expression is made of them
+        return False
     pattern = rf"(?<![a-z0-9]){re.escape(name)}(?![a-z0-9])"
     return re.search(pattern, device_name, re.IGNORECASE) is not None
 

@@ -158,12 +158,11 @@ class TableSpec:
     def frame(self, rows: Sequence[Mapping[str, Any]] | pd.DataFrame = ()) -> pd.DataFrame:
         """Return ``rows`` as a frame with the columns in their order; without rows all of them."""
         names = [column.name for column in self.columns]
-        if isinstance(rows, pd.DataFrame):
-            return rows[[name for name in names if name in rows]]
-        if not rows:
-            return pd.DataFrame(columns=names)
-        frame = pd.DataFrame(list(rows))
-        return frame[[name for name in names if name in frame]]
+        if not isinstance(rows, pd.DataFrame):
+            rows = pd.DataFrame(list(rows)) if rows else pd.DataFrame(columns=names)
+        held = set(rows)
+        wanted = [name for name in names if name in held]
+        return rows.copy(deep=False) if wanted == list(rows) else rows[wanted]
 
 
 @dataclass(frozen=True, slots=True)
