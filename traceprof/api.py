@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pandas as pd
 
-from traceprof.comparison.accuracy import accuracy as reached
+from traceprof.comparison.accuracy.compared import accuracy as reached
 from traceprof.comparison.base import Comparison as PlainComparison
-from traceprof.comparison.scaling import scaling as sizes_compared
+from traceprof.comparison.scaling.compared import scaling as sizes_compared
 from traceprof.errors import UsageError
 from traceprof.model.results import Result as PlainResult
 from traceprof.model.summary import Summary
