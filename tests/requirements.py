@@ -19,6 +19,8 @@ from pathlib import Path
 
 import pytest
 
+from traceprof.formats.sqlite.pages import compiled
+
 ROOT = Path(__file__).resolve().parent.parent
 KERNELS = Path(
     os.environ.get("TRACEPROF_KERNELS", ROOT.parent / "shared" / "kernels" / "kernels.csv")
@@ -40,6 +42,7 @@ _PACKAGES = ("lightning", "transformers", "accelerate", "nbclient")
 _HINTS = {
     **dict.fromkeys(_PACKAGES, ": the extra `programs` brings it"),
     "axe": ": npm fetches it, or TRACEPROF_AXE names axe.min.js",
+    "compiled": ": pip install --editable . compiles it, where there is a C compiler",
     "oldest_torch": ": TRACEPROF_OLDEST_TORCH=$(scripts/oldest-torch) makes and names it",
     "newer_nsys": ": TRACEPROF_NEWER_NSYS=$(scripts/newer-nsys) fetches and names it",
 }
@@ -67,6 +70,8 @@ def _find(name: str) -> str | None:
         return name if importlib.util.find_spec(name) else None
     if name == "oldest_torch":
         return shutil.which(os.environ.get("TRACEPROF_OLDEST_TORCH", ""))
+    if name == "compiled":
+        return str(compiled.LIBRARY) if compiled.is_there() else None
     if name == "newer_nsys":
         folder = os.environ.get("TRACEPROF_NEWER_NSYS", "")
         return folder if folder and shutil.which("nsys", path=folder) else None

@@ -18,6 +18,7 @@ from traceprof.cache.folder import VARIABLE
 from traceprof.errors import TraceprofError
 from traceprof.formats.nsys.own_events import read_own_events
 from traceprof.formats.nsys.tools import find_importer
+from traceprof.formats.sqlite.pages import compiled
 from traceprof.recording.machine.gpus import gpu_facts, has_gpu, why_no_counters
 from traceprof.recording.machine.mpi import mpi_facts
 from traceprof.recording.recorders.nsys.recorder import RECORDER as NSYS
@@ -206,6 +207,13 @@ def _check_cache() -> Check:
     return Check("cache", True, f"{cache.folder}: {held} of at most {most}")
 
 
+def _check_decoder() -> Check:
+    if compiled.is_there():
+        return Check("decoder", True, "SQLite files are decoded by compiled code")
+    advice = "for large files: install a C compiler, then pip install --force-reinstall traceprof"
+    return Check("decoder", False, "SQLite files are decoded by numpy alone, slower", advice)
+
+
 CHECKS: Final[Mapping[str, Callable[[], Check]]] = {
     "torch": _check_torch,
     "gpu": _check_gpu,
@@ -217,6 +225,7 @@ CHECKS: Final[Mapping[str, Callable[[], Check]]] = {
     "nvidia-ml-py": _check_nvml,
     "mpi": _check_mpi,
     "cache": _check_cache,
+    "decoder": _check_decoder,
 }
 
 

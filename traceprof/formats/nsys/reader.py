@@ -11,10 +11,8 @@ import pandas as pd
 
 from traceprof.formats.base import Outline, ReadOptions
 from traceprof.formats.nsys.device import (
-    GRAPHS,
     KERNELS,
     communication_kernels,
-    has_kernel_shapes,
     read_copies,
     read_kernel_shapes,
     read_kernels,
@@ -24,7 +22,6 @@ from traceprof.formats.nsys.device import (
 from traceprof.formats.nsys.diagnostics import read_diagnostics
 from traceprof.formats.nsys.format import FORMAT
 from traceprof.formats.nsys.host import (
-    API_CALLS,
     Annotations,
     read_annotations,
     read_api_calls,
@@ -42,9 +39,9 @@ from traceprof.formats.nsys.nccl import (
     make_nccl_collectives,
     read_nccl_calls,
 )
+from traceprof.formats.nsys.recorded import recorded_tables, unrecorded_graphs
 from traceprof.formats.nsys.sidecar import (
     COLLECTIVES,
-    SAMPLES,
     read_collectives,
     read_operators,
     read_samples,
@@ -66,19 +63,19 @@ from traceprof.formats.shared.collectives import (
     tied_to_batches,
 )
 from traceprof.formats.shared.narrowing import from_first_launch
-from traceprof.formats.sqlite.conditions import Among
 from traceprof.formats.sqlite.cut_note import cut_note
-from traceprof.formats.sqlite.database import ColumnType, Database, reading
+from traceprof.formats.sqlite.database import Database, reading
 from traceprof.formats.sqlite.survey import EVENT_TABLES, SELF_DESCRIPTION, Survey, outline_from
 from traceprof.model.cut_note import CutNote
 from traceprof.model.frames import stack
 from traceprof.model.tables import empty_table
 from traceprof.model.trace import DEVICE_TABLES, Trace, make_trace
 from traceprof.model.window import TimeWindow
+from traceprof.threads import do_side_by_side
 
 __all__ = ["outline", "read"]
 
-_CUDA_TABLES: Final = ("kernels", "copies", "api_calls", "syncs")
+_WORTH_THREADS: Final = 32 << 20
 
 
 def read(path: Path, options: ReadOptions) -> Trace:
@@ -127,7 +124,7 @@ class _Reading:
         if options.wants("devices") and not all(map(options.reads_whole, DEVICE_TABLES)):
             worked = survey.worked(self.device_of)
         recorded = self._note.recorded_of(
-            has_rows, _recorded(self.database, has_rows | self._note.recorded)
+            has_rows, recorded_tables(self.database, has_rows | self._note.recorded)
         )
         info = read_info(self.database, FORMAT.name)
         trace = make_trace(info, tables, recorded, self._span, worked)
@@ -178,8 +175,24 @@ class _Reading:
             ),
             "overheads": lambda: read_overheads(database, window),
         }
+        self._read_side_by_side()
         tables = {name: read() for name, read in readers.items() if self.options.needs(name)}
         return tables | _on_physical_devices(tables, self.places)
+
+    def _read_side_by_side(self) -> None:
+        """Read what takes long of a large file in two threads, the longest first."""
+        if self.options.window is not None or self.database.n_bytes < _WORTH_THREADS:
+            return
+        tasks: Mapping[Callable[[], object], tuple[str, ...]] = {
+            lambda: self._annotations: ("ranges", "marks"),
+            lambda: self._kernels: ("kernels", "kernel_shapes"),
+            lambda: self._api_calls: ("api_calls",),
+            lambda: self._nccl_calls: () if self._has_own_collectives else ("collectives",),
+            lambda: self._copies: ("copies",),
+        }
+        do_side_by_side(
+            [task for task, names in tasks.items() if any(map(self.options.needs, names))]
+        )
 
     @cached_property
     def _kernels(self) -> pd.DataFrame:
@@ -226,12 +239,16 @@ class _Reading:
         ]
         return stack("host_ops", parts)
 
+    @property
+    def _has_own_collectives(self) -> bool:
+        return COLLECTIVES in self.database.tables
+
     def _read_collectives(self) -> pd.DataFrame:
         """Return the collectives that our recorder saw, else those that NCCL and MPI tell.
 
         Where there are none of these, PyTorch's annotations are taken.
         """
-        if COLLECTIVES in self.database.tables:
+        if self._has_own_collectives:
             found = self._own_collectives()
         else:
             parts = [read_mpi_collectives(self.database)]
@@ -247,7 +264,7 @@ class _Reading:
         return read_nccl_calls(self.database)
 
     def _communicators(self) -> list[Communicator]:
-        if self.options.needs("collectives") and COLLECTIVES not in self.database.tables:
+        if self.options.needs("collectives") and not self._has_own_collectives:
             return communicators(self._nccl_calls)
         return communicators(read_nccl_calls(self.database, only_inits=True))
 
@@ -283,8 +300,8 @@ class _Reading:
 
     def _warnings(self) -> list[str]:
         warnings = self.database.catalogue.warnings()
-        n_launches = _graph_launches(self.database)
-        if n_launches and not _graph_work_is_recorded(self.database):
+        n_launches = unrecorded_graphs(self.database)
+        if n_launches:
             warnings.append(
                 f"{n_launches} CUDA graphs were launched but their device work is not in the "
                 "file: the devices look idle; record with nsys --cuda-graph-trace=node"
@@ -333,53 +350,3 @@ def _on_physical_devices(
             frame = moved.get(name, original)
             moved[name] = frame.assign(device=frame["device"].where(~rows, device))
     return moved
-
-
-def _recorded(database: Database, has_rows: set[str]) -> set[str]:
-    """Return the tables that the profiler was asked to fill.
-
-    Exports leave out tables without rows, so that an absent kernel table means "none" where
-    CUDA was traced at all, which its API calls show.
-    """
-    recorded = set(has_rows)
-    asked = (
-        database.rows("SELECT value FROM META_DATA_CAPTURE WHERE name = 'CAPTURE_EVENT_TYPE'")
-        if "META_DATA_CAPTURE" in database.tables
-        else []
-    )
-    asked_for = {str(value) for (value,) in asked}
-    # Rows that are left out were recorded, too.
-    left_out = [table for table, faults in database.catalogue.left_out.items() if faults]
-    asked_for |= {"Cuda" for table in left_out if table.startswith("CUPTI_ACTIVITY_KIND_")}
-    asked_for |= {"NvtxEvents" for table in left_out if table == "NVTX_EVENTS"}
-    if recorded & set(_CUDA_TABLES) or "Cuda" in asked_for:
-        recorded |= set(_CUDA_TABLES)
-    if recorded & {"ranges", "marks"} or "NvtxEvents" in asked_for:
-        recorded |= {"ranges", "marks"}
-    if has_kernel_shapes(database):
-        recorded.add("kernel_shapes")
-    own = {COLLECTIVES: "collectives", SAMPLES: "samples"}
-    recorded |= {name for table, name in own.items() if table in database.tables}
-    return recorded
-
-
-def _graph_launches(database: Database) -> int:
-    """Return how often a CUDA graph was launched; a scan only where strings say that one was."""
-    if not {"nameId"} <= database.columns(API_CALLS):
-        return 0
-    named = "value GLOB 'cudaGraphLaunch*' OR value GLOB 'cuGraphLaunch*'"
-    ids = [key for (key,) in database.rows(f"SELECT id FROM StringIds WHERE {named}")]
-    if not ids:
-        return 0
-    wanted = Among("nameId", tuple(ids))
-    return len(
-        database.read_columns(API_CALLS, {"nameId": ColumnType.INTEGER}, where=wanted)["nameId"]
-    )
-
-
-def _graph_work_is_recorded(database: Database) -> bool:
-    if database.has_rows(GRAPHS):
-        return True
-    has_nodes = "graphNodeId" in database.columns(KERNELS)
-    nodes = f"SELECT 1 FROM {KERNELS} WHERE graphNodeId > 0 LIMIT 1"
-    return has_nodes and bool(database.rows(nodes))

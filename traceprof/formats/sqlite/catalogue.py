@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Final
 
 from traceprof.errors import TraceError
+from traceprof.formats.sqlite.connection import Connection
 from traceprof.formats.sqlite.soundness import Soundness, soundness_of
 from traceprof.formats.sqlite.table_names import (
     is_of_profiler,
@@ -34,13 +35,11 @@ class Catalogue:
         sqlite3.Error: the database is damaged.
     """
 
-    def __init__(self, path: Path, connection: sqlite3.Connection) -> None:
+    def __init__(self, path: Path, connection: Connection) -> None:
         self._path = path
         self._connection = connection
         kinds = dict(
-            connection.execute(
-                "SELECT name, type FROM sqlite_master WHERE type IN ('table', 'view')"
-            )
+            connection.rows("SELECT name, type FROM sqlite_master WHERE type IN ('table', 'view')")
         )
         views = sorted(n for n, kind in kinds.items() if kind == "view" and is_of_profiler(n))
         if views:
@@ -70,12 +69,12 @@ class Catalogue:
             told = ", ".join(f"{quoted(one)} AS {quoted(plain_column(one))}" for one in found)
             self._show(table, f"SELECT {told} FROM main.{quoted(name)}")
         elif table not in names and table.lower() != name.lower():
-            self._connection.execute(
+            self._connection.rows(
                 f"CREATE TEMP VIEW {quoted(table)} AS SELECT * FROM main.{quoted(name)}"
             )
 
     def _columns_of(self, name: str) -> list[str]:
-        rows = self._connection.execute(f"PRAGMA table_xinfo({quoted(name)})")
+        rows = self._connection.rows(f"PRAGMA table_xinfo({quoted(name)})")
         return [str(row[1]) for row in rows if row[6] != _HIDDEN]
 
     def columns(self, table: str) -> frozenset[str]:
@@ -103,7 +102,7 @@ class Catalogue:
         if name is None or free is None:
             return None
         try:
-            self._connection.execute(f"SELECT {free} FROM main.{quoted(name)} LIMIT 0")
+            self._connection.rows(f"SELECT {free} FROM main.{quoted(name)} LIMIT 0")
         except sqlite3.Error:  # a table without row ids
             return None
         return free
@@ -133,7 +132,7 @@ class Catalogue:
         for sql in sound.faults().values():
             counts.append(f"total({before} AND ({sql}))")
             before += f" AND NOT ({sql})"
-        (found,) = self._connection.execute(f"SELECT {', '.join(counts)} FROM {self.source(table)}")
+        (found,) = self._connection.rows(f"SELECT {', '.join(counts)} FROM {self.source(table)}")
         if any(found):
             faults = zip(sound.faults(), map(int, found), strict=True)
             self.left_out[table] = {words: n for words, n in faults if n}
@@ -148,18 +147,18 @@ class Catalogue:
         if sound.zero_is_lost:  # and what is no number is read as 0
             return
         for column in sound.columns:
-            rows = self._connection.execute(
+            rows = self._connection.rows(
                 f"SELECT typeof({quoted(column)}) FROM {self.source(table)} "
                 f"WHERE typeof({quoted(column)}) NOT IN ('integer', 'null') LIMIT 1"
-            ).fetchall()
+            )
             if rows:
                 raise TraceError(
                     f"{self._path}: column {table}.{column} is not of whole numbers ({rows[0][0]})"
                 )
 
     def _show(self, table: str, select: str) -> None:
-        self._connection.execute(f"DROP VIEW IF EXISTS temp.{quoted(table)}")
-        self._connection.execute(f"CREATE TEMP VIEW {quoted(table)} AS {select}")
+        self._connection.rows(f"DROP VIEW IF EXISTS temp.{quoted(table)}")
+        self._connection.rows(f"CREATE TEMP VIEW {quoted(table)} AS {select}")
         self._selects[table] = select
 
     def warnings(self) -> list[str]:

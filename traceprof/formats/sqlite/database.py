@@ -32,6 +32,7 @@ from traceprof.formats.sqlite.columns import (
     known,
 )
 from traceprof.formats.sqlite.conditions import AllOf, AnyOf, Between, Condition
+from traceprof.formats.sqlite.connection import Connection
 from traceprof.formats.sqlite.header import SQLITE_MAGIC, check_encoding, check_sqlite_file
 from traceprof.formats.sqlite.pages.bounds import bounds_of, recall
 from traceprof.formats.sqlite.pages.columns import read_pages
@@ -100,12 +101,11 @@ class Database:
         self.path = path
         self._uri = f"{path.resolve().as_uri()}?mode=ro&immutable=1"
         try:
-            self._connection = sqlite3.connect(self._uri, uri=True)
+            self._connection = Connection(self._uri, decoded)
         except sqlite3.Error as error:
             raise TraceError(f"{path}: cannot be opened ({error})") from error
-        self._connection.text_factory = decoded
         try:
-            self._connection.execute("PRAGMA trusted_schema = OFF")
+            self._connection.rows("PRAGMA trusted_schema = OFF")
             self.catalogue = Catalogue(path, self._connection)
         except (sqlite3.Error, TraceError) as error:
             self._connection.close()
@@ -116,6 +116,11 @@ class Database:
         self._pages: dict[str, PageTable | None] = {}
         self.found: dict[tuple[Any, ...], Any] = {}
         """What was found out about tables, kept while the file is open."""
+
+    @property
+    def n_bytes(self) -> int:
+        """How many bytes the file has."""
+        return self._identity.n_bytes
 
     def __enter__(self) -> Database:
         return self
@@ -137,15 +142,14 @@ class Database:
     def rows(self, sql: str, parameters: Sequence[Any] = ()) -> list[tuple[Any, ...]]:
         """Return the rows of a small query."""
         try:
-            return self._connection.execute(sql, parameters).fetchall()
+            return self._connection.rows(sql, parameters)
         except sqlite3.Error as error:
             raise TraceError(f"{self.path}: cannot be read ({error})") from error
 
     def some_rows(self, sql: str) -> Iterator[tuple[Any, ...]]:
         """Yield the rows of a query one by one: who has enough of them scans no further."""
         try:
-            with closing(self._connection.execute(sql)) as cursor:
-                yield from cursor
+            yield from self._connection.some_rows(sql)
         except sqlite3.Error as error:
             raise TraceError(f"{self.path}: cannot be read ({error})") from error
 

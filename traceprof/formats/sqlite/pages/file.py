@@ -102,6 +102,18 @@ class PageFile:
     def __exit__(self, *_: object) -> None:
         os.close(self._file)
 
+    @property
+    def descriptor(self) -> int:
+        """The number of the open file."""
+        return self._file
+
+    def check_numbers(self, numbers: npt.NDArray[np.int64]) -> None:
+        """Raise `NotPlainError` unless there are pages with all these numbers."""
+        first, last = int(numbers.min()), int(numbers.max())
+        is_lock = numbers == _LOCK_AT // self.page_bytes + 1
+        if first < 1 or last > self.n_pages or bool(is_lock.any()):
+            raise NotPlainError("no such page")
+
     def check_unchanged(self) -> None:
         """Raise `NotPlainError` if the file is not what it was."""
         try:
@@ -119,10 +131,8 @@ class PageFile:
         Raises:
             NotPlainError: there are no such pages.
         """
-        size = self.page_bytes
-        first, last = int(numbers.min()), int(numbers.max())
-        if first < 1 or last > self.n_pages or bool((numbers == _LOCK_AT // size + 1).any()):
-            raise NotPlainError("no such page")
+        self.check_numbers(numbers)
+        size, first, last = self.page_bytes, int(numbers.min()), int(numbers.max())
         if last - first < _SPARSE * len(numbers):
             starts = (numbers - first) * size
             runs = [(first, 0, last - first + 1)]

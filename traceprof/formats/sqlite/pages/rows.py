@@ -7,9 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 import numpy.typing as npt
 
-from traceprof.formats.sqlite.columns import NULL
 from traceprof.formats.sqlite.pages.block import Block
-from traceprof.formats.sqlite.pages.file import NotPlainError
 from traceprof.formats.sqlite.pages.layout import Layout
 from traceprof.formats.sqlite.pages.texts import Texts, texts_of
 from traceprof.formats.sqlite.pages.words import containing, starting
@@ -53,9 +51,6 @@ class BlockRows:
         Raises:
             NotPlainError: it is a value, too.
         """
-        values = self.integers(name)
-        if name != self.layout.alias and (values == NULL).any():
-            field = self.block.headers.fields[self.layout.places[name]]
-            if (~field.is_given.take(self.block.ids) & (values == NULL)).any():
-                raise NotPlainError("the smallest number")
-        return values
+        if name == self.layout.alias:
+            return self.block.row_ids()
+        return self.block.certain(self.layout.places[name])

@@ -8,13 +8,10 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Final, TypeVar
 
-import numpy as np
-import numpy.typing as npt
-
 from traceprof.formats.sqlite.columns import ColumnType
-from traceprof.formats.sqlite.pages.block import Block, block_of
+from traceprof.formats.sqlite.pages import compiled, vectors
+from traceprof.formats.sqlite.pages.block import Block, Decode
 from traceprof.formats.sqlite.pages.file import Identity, PageFile, page_bytes_of
-from traceprof.formats.sqlite.pages.headers import Headers
 from traceprof.formats.sqlite.pages.layout import Layout
 from traceprof.formats.sqlite.pages.tree import Leaves, leaves_of
 from traceprof.values import dataclass
@@ -31,8 +28,7 @@ T = TypeVar("T")
 class _Workplace(threading.local):
     """What a thread keeps from block to block."""
 
-    headers: Headers | None = None
-    buffer: npt.NDArray[np.uint8] | None = None
+    decode: Decode | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,17 +83,12 @@ class PageTable:
         place = _Workplace()
         with PageFile(self.path, self.identity) as file:
             n_leaves = max(_BLOCK_BYTES // file.page_bytes, 1)
+            decoder_of = compiled.decoder_of if compiled.is_there() else vectors.decoder_of
 
             def run(first: int) -> T:
-                if place.headers is None:
-                    place.headers = Headers(self.layout, kinds)
-                part = slice(first, first + n_leaves)
-                pages = file.read(leaves.pages[part], place.buffer)
-                place.buffer = pages.whole
-                block = block_of(
-                    pages, file.page_bytes, place.headers, leaves.lows[part], leaves.highs[part]
-                )
-                return made_of(block, first)
+                if place.decode is None:
+                    place.decode = decoder_of(file, self.layout, kinds)
+                return made_of(place.decode(leaves.part(first, n_leaves)), first)
 
             starts = range(0, len(leaves), n_leaves)
             if len(starts) < _PARALLEL_BLOCKS:

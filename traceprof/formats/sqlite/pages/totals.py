@@ -11,11 +11,11 @@ import pandas as pd
 
 from traceprof.formats.sqlite.columns import NULL, ColumnType
 from traceprof.formats.sqlite.conditions import Condition
+from traceprof.formats.sqlite.pages import compiled
 from traceprof.formats.sqlite.pages.block import Block
 from traceprof.formats.sqlite.pages.bounds import Bounds, joined, of_block, remember
 from traceprof.formats.sqlite.pages.columns import kinds_to_decode, read_pages
 from traceprof.formats.sqlite.pages.file import NotPlainError
-from traceprof.formats.sqlite.pages.headers import ODD
 from traceprof.formats.sqlite.pages.layout import Query
 from traceprof.formats.sqlite.pages.rows import BlockRows
 from traceprof.formats.sqlite.pages.table import PageTable
@@ -107,8 +107,7 @@ def _sound_columns(table: PageTable, block: Block, sound: Soundness | None) -> C
     columns = {name: rows.integers(name) for name in sound.columns}
     plain = columns
     if len(block.odd):
-        is_plain = block.ids != ODD
-        plain = {name: values[is_plain] for name, values in columns.items()}
+        plain = {name: np.delete(values, block.odd) for name, values in columns.items()}
     if sound.is_broken(plain):
         raise UnsoundRowsError(sound.table)
     return columns
@@ -155,18 +154,27 @@ def _n_of(columns: Columns, asked: Counted) -> dict[tuple[int, ...], int]:
     numbers = columns[asked.number]
     # Without its lowest bits NULL would be one with other negative numbers.
     bits = asked.number_bits if int(numbers.min()) >= 0 else 0
-    codes, first = _distinct(numbers >> bits)
-    if asked.device:
-        of_device, _ = _distinct(columns[asked.device])
-        codes, first = _distinct(codes * (int(of_device.max()) + 1) + of_device)
-    n_rows = np.bincount(codes)
+    devices = columns[asked.device] if asked.device else None
+    first, n_rows = _owners(numbers, bits, devices)
     owners = [asked.processes(numbers[first]).tolist()]
-    if asked.device:
-        owners.append(columns[asked.device][first].tolist())
+    if devices is not None:
+        owners.append(devices[first].tolist())
     found: dict[tuple[int, ...], int] = {}
     for *owner, n in zip(*owners, n_rows.tolist(), strict=True):
         found[tuple(owner)] = found.get(tuple(owner), 0) + n
     return found
+
+
+def _owners(numbers: Numbers, bits: int, devices: Numbers | None) -> tuple[Numbers, Numbers]:
+    """Return the first row of each owner, and how many rows each has."""
+    found = compiled.owners(numbers, bits, devices) if compiled.is_there() else None
+    if found is not None:
+        return found
+    codes, first = _distinct(numbers >> bits)
+    if devices is not None:
+        of_device, _ = _distinct(devices)
+        codes, first = _distinct(codes * (int(of_device.max()) + 1) + of_device)
+    return first, np.bincount(codes)
 
 
 def _distinct(values: Numbers) -> tuple[Numbers, Numbers]:

@@ -39,6 +39,11 @@ class Leaves:
         """Return some of them."""
         return Leaves(self.pages[wanted], self.lows[wanted], self.highs[wanted])
 
+    def part(self, first: int, n_leaves: int) -> Leaves:
+        """Return at most so many of them, from one on."""
+        rows = slice(first, first + n_leaves)
+        return Leaves(self.pages[rows], self.lows[rows], self.highs[rows])
+
 
 def leaves_of(file: PageFile, root: int) -> Leaves:
     """Return the leaves of the table whose tree starts at page ``root``.

@@ -1,0 +1,69 @@
+"""Work side by side in threads."""
+
+import threading
+
+import pytest
+
+from traceprof import threads
+from traceprof.threads import do_side_by_side
+
+
+@pytest.fixture(params=[1, 2])
+def processors(request, monkeypatch):
+    monkeypatch.setattr(threads, "n_processors", lambda: request.param)
+    return request.param
+
+
+def test_everything_is_done(processors):
+    done = []
+    do_side_by_side([lambda number=number: done.append(number) for number in range(100)])
+    assert sorted(done) == list(range(100))
+    do_side_by_side([])
+
+
+def test_two_are_done_at_a_time(monkeypatch):
+    monkeypatch.setattr(threads, "n_processors", lambda: 2)
+    both = threading.Barrier(2, timeout=60)  # who waits alone breaks it
+    do_side_by_side([both.wait, both.wait])
+
+
+def test_the_first_exception_ends_it(processors):
+    done = []
+
+    def fail():
+        raise ValueError("no")
+
+    with pytest.raises(ValueError, match="no"):
+        do_side_by_side([fail, *[lambda: done.append(1)] * 1000, fail])
+    assert len(done) < 1000
+
+
+def test_an_exception_of_the_other_thread_is_raised_here(monkeypatch):
+    monkeypatch.setattr(threads, "n_processors", lambda: 2)
+    here, has_failed = threading.current_thread(), threading.Event()
+
+    def fail_elsewhere():
+        if threading.current_thread() is here:
+            assert has_failed.wait(60)
+            return
+        has_failed.set()
+        raise ValueError("there")
+
+    with pytest.raises(ValueError, match="there"):
+        do_side_by_side([fail_elsewhere, fail_elsewhere])
+
+
+def test_an_interrupt_does_not_wait_for_the_other_thread(monkeypatch):
+    monkeypatch.setattr(threads, "n_processors", lambda: 2)
+    here, may_end, is_there = threading.current_thread(), threading.Event(), threading.Event()
+
+    def interrupted():
+        if threading.current_thread() is here:
+            assert is_there.wait(60)
+            raise KeyboardInterrupt
+        is_there.set()
+        may_end.wait(60)
+
+    with pytest.raises(KeyboardInterrupt):
+        do_side_by_side([interrupted, interrupted, interrupted])
+    may_end.set()
