@@ -17,6 +17,8 @@ from pathlib import Path
 
 __all__ = ["CommandError", "Cost", "environment_of", "events_of", "measure", "median"]
 
+_NO_BYTECODE = "PYTHONDONTWRITEBYTECODE"
+
 
 @dataclass(frozen=True, slots=True)
 class Cost:
@@ -43,8 +45,12 @@ def events_of(trace: Path) -> int:
 
 
 def environment_of(checkout: Path) -> dict[str, str]:
-    """Return the environment in which ``import traceprof`` finds that of ``checkout``."""
-    return {**os.environ, "PYTHONPATH": str(checkout.resolve()), "COLUMNS": "120"}
+    """Return the environment in which ``import traceprof`` finds that of ``checkout``.
+
+    Compiled modules are kept, as installing keeps them.
+    """
+    known = {name: value for name, value in os.environ.items() if name != _NO_BYTECODE}
+    return {**known, "PYTHONPATH": str(checkout.resolve()), "COLUMNS": "120"}
 
 
 def measure(command: Sequence[str | Path], environment: Mapping[str, str]) -> Cost:

@@ -23,6 +23,7 @@ from traceprof.model.collective_names import collective_op
 from traceprof.model.tables import ABSENT, empty_table, make_table
 
 __all__ = [
+    "Communication",
     "Communicator",
     "NcclCall",
     "communicators",
@@ -79,6 +80,17 @@ class NcclCall(NamedTuple):
     thread: int
     name: str
     fields: Mapping[str, Any]
+
+
+class Communication(NamedTuple):
+    """How many calls of NCCL and annotations of PyTorch become collectives; how many begin groups.
+
+    ``n_inits`` are NCCL's calls that make a communicator.
+    """
+
+    n_calls: int
+    n_annotations: int
+    n_inits: int
 
 
 def communicators(calls: Sequence[NcclCall]) -> list[Communicator]:
@@ -139,7 +151,7 @@ def read_nccl_calls(database: Database, *, only_inits: bool = False) -> list[Ncc
     """
     names_like = f"{_INITS}*" if only_inits else _NCCL
     present = database.columns("NVTX_EVENTS")
-    if not present >= _NEEDED:
+    if not present >= _NEEDED or (only_inits and not count_communication(database).n_inits):
         return []
     names = _registered_names(database, [names_like])
     json_text = "jsonText" if "jsonText" in present else "NULL"
@@ -157,21 +169,21 @@ def read_nccl_calls(database: Database, *, only_inits: bool = False) -> list[Ncc
     ]
 
 
-def count_communication(database: Database) -> tuple[int, int]:
-    """Return how many calls of NCCL, and how many annotations of PyTorch, become collectives.
+def count_communication(database: Database) -> Communication:
+    """Return how many ranges tell of communication.
 
     The ranges are scanned once; only the distinct names among those of NCCL and PyTorch come back.
     """
     if not database.columns("NVTX_EVENTS") >= _NEEDED:
-        return 0, 0
+        return Communication(0, 0, 0)
     key = (count_communication.__name__,)
     if key not in database.found:
         database.found[key] = _count_communication(database)
-    counted: tuple[int, int] = database.found[key]
+    counted: Communication = database.found[key]
     return counted
 
 
-def _count_communication(database: Database) -> tuple[int, int]:
+def _count_communication(database: Database) -> Communication:
     names = _registered_names(database, _TELLING)
     prefixes = tuple(sorted({_prefix(pattern) for pattern in _TELLING}))
     raw = database.read_columns(
@@ -189,8 +201,11 @@ def _count_communication(database: Database) -> tuple[int, int]:
         (str(texts.categories[code]) or names.get(key, ""), n)
         for (code, key), n in zip(pairs, np.bincount(place).tolist(), strict=True)
     ]
-    n_calls = sum(n for name, n in told if name in _CALLS)
-    return n_calls, sum(n for name, n in told if is_annotated(name))
+    return Communication(
+        sum(n for name, n in told if name in _CALLS),
+        sum(n for name, n in told if is_annotated(name)),
+        sum(n for name, n in told if name.startswith(_INITS)),
+    )
 
 
 def has_communication(database: Database) -> bool:

@@ -255,7 +255,7 @@ class _Reading:
             if self._nccl_calls:
                 parts.insert(0, make_nccl_collectives(self._nccl_calls, *self._communication))
             found = stack("collectives", parts)
-        if found.empty and count_communication(self.database)[1]:
+        if found.empty and count_communication(self.database).n_annotations:
             return annotated_collectives(self._annotations.ranges, *self._communication)
         return found
 

@@ -43,7 +43,7 @@ def survey_of(
     def with_told(own: Extent) -> Extent:
         if own.n_rows:
             return own
-        n_calls, n_annotations = count_communication(database)
+        n_calls, n_annotations, _ = count_communication(database)
         if COLLECTIVES not in database.tables:
             n_calls += count_mpi_collectives(database)
             return Extent(n_calls or n_annotations)
