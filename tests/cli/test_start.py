@@ -16,6 +16,7 @@ from tests.formats.nvprof_database import NvprofDatabase
 from tests.requirements import ROOT
 from traceprof.formats.nsys.writer import write_nsys
 from traceprof.formats.tables.writer import write_tables
+from traceprof.processes import OWN
 
 PROGRAM = """
 import sys
@@ -47,19 +48,25 @@ BY_NOBODY = {
 }
 
 
-def modules_of(*words: str) -> set[str]:
-    """Return what a command imports, with all that it imports."""
+def printed_by(program: str, *words: str) -> str:
+    """Return what a program says on standard error."""
+    environment = {name: value for name, value in os.environ.items() if name != OWN}
     done = subprocess.run(
-        [sys.executable, "-c", PROGRAM, *words],
+        [sys.executable, "-c", program, *words],
         capture_output=True,
         text=True,
         encoding="utf-8",
-        env={**os.environ, "TRACEPROF_CACHE": "0"},
+        env=environment | {"TRACEPROF_CACHE": "0"},
         cwd=ROOT,
         check=False,
     )
     assert done.returncode == 0, done.stderr
-    return set(done.stderr.split())
+    return done.stderr
+
+
+def modules_of(*words: str) -> set[str]:
+    """Return what a command imports, with all that it imports."""
+    return set(printed_by(PROGRAM, *words).split())
 
 
 @pytest.fixture
@@ -106,20 +113,34 @@ def test_one_table_needs_no_other_analysis(files: dict[str, Path]) -> None:
     assert not modules & {"traceprof.facts.ranks.alignment", "traceprof.facts.collectives.matches"}
 
 
-def test_texts_are_held_plainly_where_the_process_is_ours(tmp_path: Path) -> None:
-    program = "import pandas as pd, traceprof.model; print(pd.get_option('mode.string_storage'))"
-    environment = {**os.environ, "TRACEPROF_OWN_PROCESS": ""}
-    before = subprocess.check_output(
-        [sys.executable, "-c", "import pandas as pd; print(pd.get_option('mode.string_storage'))"],
-        text=True,
-    )
-    held = {
-        own: subprocess.check_output(
-            [sys.executable, "-c", program],
-            text=True,
-            cwd=ROOT,
-            env=environment | {"TRACEPROF_OWN_PROCESS": own},
-        )
-        for own in ("", "1")
-    }
-    assert held == {"": before, "1": "python\n"}
+SETTINGS = """
+import gc, os, sys
+from traceprof.__main__ import main
+try:
+    main()
+finally:
+    pandas = sys.modules["pandas"]
+    storage = pandas.get_option("mode.string_storage")
+    sys.stderr.write(f"{gc.get_threshold()[0] > 10_000} {storage}")
+"""
+OURS_IN_ANOTHER = """
+import gc, os, sys
+import pandas
+before = gc.get_threshold(), pandas.get_option("mode.string_storage"), dict(os.environ)
+import traceprof as tp
+tp.open(sys.argv[1]).breakdown()
+after = gc.get_threshold(), pandas.get_option("mode.string_storage"), dict(os.environ)
+sys.stderr.write(str(after == before))
+"""
+
+
+@pytest.mark.parametrize(
+    ("program", "words", "expected"),
+    [(SETTINGS, ["breakdown"], "True python"), (OURS_IN_ANOTHER, [], "True")],
+    ids=["command", "program of another"],
+)
+def test_libraries_are_set_for_commands_alone(
+    program: str, words: list[str], expected: str, files: dict[str, Path]
+) -> None:
+    path = str(files["nsys"])
+    assert printed_by(program, *words, path) == expected
