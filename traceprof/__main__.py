@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 try:
+    import gc
     import os
     import signal
     import sys
@@ -13,6 +14,9 @@ _LEAST_BYTES = 288 << 20
 """What pandas and Arrow take before anything is read. With less their libraries end the program in
 ways of their own."""
 
+
+_OBJECTS_BEFORE_COLLECTION = 50_000
+"""Python looks for garbage after each 700 objects, of which imports make a million that stay."""
 
 _AGAIN_S = 0.2
 """How soon Ctrl-C is said again to what has swallowed it."""
@@ -28,6 +32,8 @@ def main() -> None:
         # numpy starts threads for linear algebra, which nothing here uses; where memory or
         # processes are limited, they cannot start and end the program. Who records keeps theirs.
         os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
+        os.environ.setdefault("TRACEPROF_OWN_PROCESS", "1")  # see traceprof/processes.py
+        gc.set_threshold(_OBJECTS_BEFORE_COLLECTION, *gc.get_threshold()[1:])
     try:
         from traceprof.cli import main as run  # noqa: PLC0415 (Ctrl-C comes while it is imported)
 

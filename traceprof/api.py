@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import field, fields, replace
 from pathlib import Path
 
 import pandas as pd
 
-from traceprof.comparison.accuracy import accuracy as reached
+from traceprof.comparison.accuracy.compared import accuracy as reached
 from traceprof.comparison.base import Comparison as PlainComparison
-from traceprof.comparison.scaling import scaling as sizes_compared
+from traceprof.comparison.scaling.compared import scaling as sizes_compared
 from traceprof.errors import UsageError
 from traceprof.model.results import Result as PlainResult
 from traceprof.model.summary import Summary
@@ -32,6 +32,7 @@ from traceprof.session.run import Run as SessionRun
 from traceprof.session.run import open_run
 from traceprof.session.runs_named import summaries_of, summary_of
 from traceprof.store import Store
+from traceprof.values import dataclass
 
 __all__ = [
     "Comparison",

@@ -14,7 +14,10 @@ from pathlib import Path
 from types import ModuleType
 from typing import Final
 
-__all__ = ["alone", "keep_freed_memory", "n_processors"]
+__all__ = ["OWN", "alone", "is_own", "keep_freed_memory", "n_processors"]
+
+OWN: Final = "TRACEPROF_OWN_PROCESS"
+"""The variable of processes that are commands of ours, or work for one, and do nothing else."""
 
 _QUOTA: Final = Path("/sys/fs/cgroup/cpu.max")
 
@@ -22,6 +25,14 @@ _M_TRIM_THRESHOLD: Final = -1
 _M_MMAP_MAX: Final = -4
 _KEPT_BYTES: Final = 1 << 30
 """More than so much free memory goes back to the system."""
+
+
+def is_own() -> bool:
+    """Return whether this process does nothing but our work, so that libraries can be set for it.
+
+    It does not where somebody else's program imports us.
+    """
+    return bool(os.environ.get(OWN))
 
 
 def n_processors() -> int:

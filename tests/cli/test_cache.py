@@ -66,8 +66,9 @@ def test_the_first_time_imports_what_reads_and_the_second_nothing(
         "import sys, traceprof.cli\n"
         "try: traceprof.cli.app()\n"
         "except SystemExit: pass\n"
-        "few = {'pandas', 'numpy', 'pyarrow', 'traceprof.formats'}\n"
-        "none = {'plotly', 'dash', 'torch', 'sqlite_utils', 'traceprof.formats.nsys.cut'}\n"
+        "few = {'pandas', 'numpy', 'pyarrow', 'rich', 'traceprof.formats'}\n"
+        "none = {'plotly', 'dash', 'torch', 'sqlite_utils', 'pydantic'}\n"
+        "none |= {'traceprof.formats.nsys.cut'}\n"
         "heavy = (few | none) & set(sys.modules)\n"
         "sys.stderr.write(' '.join(sorted(heavy)))\n"
     )
@@ -84,7 +85,7 @@ def test_the_first_time_imports_what_reads_and_the_second_nothing(
         for _ in range(2)
     )
     assert second.stdout == first.stdout
-    assert (first.stderr, second.stderr) == ("numpy pandas pyarrow traceprof.formats", "")
+    assert (first.stderr, second.stderr) == ("numpy pandas pyarrow rich traceprof.formats", "")
 
 
 @pytest.mark.parametrize("command", ["report", "timeline"])

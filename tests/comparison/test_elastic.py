@@ -6,8 +6,8 @@ import pandas as pd
 import pytest
 
 from tests.lives import write_job
-from traceprof.comparison.elastic import elastic
 from traceprof.comparison.elastic.spec import TIMELINE_NAME
+from traceprof.comparison.elastic.told import elastic
 from traceprof.errors import UsageError
 from traceprof.model.results import Note
 from traceprof.model.summary import SUMMARY, Summary

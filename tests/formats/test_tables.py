@@ -18,7 +18,8 @@ from tests.builders import TraceBuilder
 from traceprof.errors import TraceError
 from traceprof.formats import open_trace
 from traceprof.formats.base import ReadOptions
-from traceprof.formats.tables.manifest import MANIFEST, Storage
+from traceprof.formats.tables.format import MANIFEST
+from traceprof.formats.tables.manifest import Storage
 from traceprof.formats.tables.writer import FolderWriter, write_tables
 from traceprof.model.kernel_names.user_rules import parse_rules
 from traceprof.model.tables import TABLES, make_table

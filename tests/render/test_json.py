@@ -35,7 +35,7 @@ from traceprof.model.trace import TraceInfo
 from traceprof.render.base import Options
 from traceprof.render.escape import visible_text
 from traceprof.render.json_schema import schema_of
-from traceprof.render.json_text import plain, to_json
+from traceprof.render.json_values import plain, to_json
 from traceprof.render.reference import declared_specs, reference_of, runs_page
 from traceprof.render.registry import render
 from traceprof.session.verdict import Verdict

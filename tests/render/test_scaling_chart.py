@@ -6,7 +6,7 @@ import re
 
 from tests.comparison.scaling.sized_runs import MS, sized
 from traceprof.comparison.base import Comparison
-from traceprof.comparison.scaling import scaling
+from traceprof.comparison.scaling.compared import scaling
 from traceprof.render.base import Options
 from traceprof.render.registry import render
 from traceprof.render.scaling_chart import scaling_charts

@@ -16,7 +16,8 @@ from traceprof.model.run import RankTrace, RunFiles
 from traceprof.model.tables import ABSENT
 from traceprof.model.trace import TraceInfo
 from traceprof.session.one_run import check_one_run
-from traceprof.session.opening import Opening, open_files
+from traceprof.session.opened_files import open_files
+from traceprof.session.opening import Opening
 from traceprof.session.run import open_run
 
 Write = Callable[..., Path]

@@ -20,7 +20,7 @@ from traceprof.model.results import Result
 from traceprof.model.tables import TABLES
 from traceprof.model.trace import Trace
 from traceprof.model.window import TimeWindow
-from traceprof.session import opening as opening_module
+from traceprof.session import opened_files
 from traceprof.session.answer import answer, page
 from traceprof.session.run import Run, open_run
 
@@ -34,13 +34,13 @@ NAMES = [entry.name for entry in ANALYSES]
 def reads(monkeypatch: pytest.MonkeyPatch) -> list[Read]:
     """What was read of single files, in order."""
     found: list[Read] = []
-    open_trace = opening_module.open_trace
+    open_trace = opened_files.open_trace
 
     def reading(path: Path, options: ReadOptions) -> Trace:
         found.append((options.tables, options.window))
         return open_trace(path, options)
 
-    monkeypatch.setattr(opening_module, "open_trace", reading)
+    monkeypatch.setattr(opened_files, "open_trace", reading)
     return found
 
 

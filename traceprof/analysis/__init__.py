@@ -8,11 +8,11 @@ no imports, so that naming the analyses (as ``--help`` does) costs nothing.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from importlib import import_module
 from typing import TYPE_CHECKING, Final
 
 from traceprof.errors import UsageError
+from traceprof.values import dataclass
 
 if TYPE_CHECKING:
     from traceprof.analysis.base import Analysis

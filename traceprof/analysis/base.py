@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from traceprof.errors import NotRecordedError
 from traceprof.facts.steps.find import STEP_TABLES
@@ -13,6 +13,7 @@ from traceprof.model.elsewhere import measure_each
 from traceprof.model.ranks import Ranks
 from traceprof.model.results import Result, ResultSpec
 from traceprof.model.trace import Trace
+from traceprof.values import dataclass
 
 __all__ = ["Analysis", "run_analysis"]
 

@@ -15,7 +15,6 @@ import stat
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
 from hashlib import blake2b
 from pathlib import Path
 from typing import Final
@@ -23,6 +22,7 @@ from typing import Final
 from traceprof.cache.folder import cache_folder
 from traceprof.errors import TraceprofError
 from traceprof.files import new_file, write_file
+from traceprof.values import dataclass
 
 __all__ = ["LARGEST_BYTES", "Cache", "Usage"]
 

@@ -72,7 +72,7 @@ def accuracy(
     Speed-ups are against the fewest devices: traceprof accuracy 1node.log 8nodes.log --to 0.759
     """
     from traceprof.cli.output import Printing, print_document, write_page
-    from traceprof.comparison.accuracy import accuracy as compared
+    from traceprof.comparison.accuracy.compared import accuracy as compared
     from traceprof.session.runs_named import summaries_of
 
     found = compared(

@@ -5,17 +5,17 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Callable
-from dataclasses import dataclass
 from difflib import get_close_matches
 from importlib import import_module
 from pathlib import Path
 from typing import Any, Final
 
 import typer
-from typer.core import TyperGroup
 
 from traceprof import analysis
+from traceprof.cli.plain_values import PlainCommand, PlainGroup
 from traceprof.errors import TraceprofError, UsageError
+from traceprof.values import dataclass
 
 __all__ = ["COMMANDS", "OLD_NAMES", "Command", "Commands", "looks_like_a_path", "table_names"]
 
@@ -84,7 +84,7 @@ def table_names() -> tuple[str, ...]:
     return analysis.analysis_names()
 
 
-class LoadedLate(TyperGroup):
+class LoadedLate(PlainGroup):
     """Commands that are loaded when they are called."""
 
     package = "traceprof.cli"
@@ -160,7 +160,9 @@ def _made(
     app = typer.Typer(rich_markup_mode=None, add_completion=False)
     settings = {"help_option_names": ["-h", "--help"]}
     more = {"allow_interspersed_args": False} if takes_program else {}
-    app.command(name, hidden=hidden, context_settings={**settings, **more})(function)
+    app.command(name, cls=PlainCommand, hidden=hidden, context_settings={**settings, **more})(
+        function
+    )
     made = typer.main.get_command(app)
     made.name = name
     return made

@@ -50,7 +50,7 @@ def elastic(
     elastic.log for two beside one another, epoch by epoch.
     """
     from traceprof.cli.output import Printing, print_document, write_page
-    from traceprof.comparison.elastic import elastic as told
+    from traceprof.comparison.elastic.told import elastic as told
     from traceprof.files import check_target
     from traceprof.session.runs_named import summaries_of
 

@@ -47,7 +47,7 @@ def nodes(
     Warm-up is left out. Independent ranks are averaged, synchronised ones are not.
     """
     from traceprof.cli.output import Printing, print_document, write_page
-    from traceprof.comparison.nodes import nodes as compared
+    from traceprof.comparison.nodes.compared import nodes as compared
     from traceprof.files import check_target
     from traceprof.session.node_rounds import rounds_of_run
     from traceprof.session.run import open_run

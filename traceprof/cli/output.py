@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from traceprof.errors import UsageError
+from traceprof.values import dataclass
 
 if TYPE_CHECKING:
     from traceprof.render.base import Answered
@@ -28,6 +31,7 @@ __all__ = [
 ]
 
 _NARROWEST = 80
+_ASK_FOR_COLOURS = frozenset({"FORCE_COLOR", "TTY_COMPATIBLE"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,9 +143,13 @@ def _print_text(name: str, text: str) -> None:
 
 def terminal_options(rows: int | None = None) -> Options:
     """Return what the terminal that we print on can show; it is 80 columns wide or more."""
-    from rich.console import Console
-
     from traceprof.render.options import Options
+
+    width = _width_of_pipe()
+    if width is not None:
+        return Options(rows=rows, width=max(_NARROWEST, width))
+
+    from rich.console import Console
 
     console = Console()
     return Options(
@@ -149,6 +157,23 @@ def terminal_options(rows: int | None = None) -> Options:
         width=max(_NARROWEST, console.width),
         colours=console.color_system or "" if console.is_terminal else "",
     )
+
+
+def _width_of_pipe() -> int | None:
+    """Return how wide lines are where nothing that we print is shown in colours; None: ask rich.
+
+    The answer is that of rich, which takes as long to import as an answer from the cache to print.
+    """
+    is_asked = not _ASK_FOR_COLOURS.isdisjoint(os.environ)
+    if is_asked or sys.platform == "win32" or sys.stdout is None or sys.stdout.isatty():
+        return None
+    columns = os.environ.get("COLUMNS", "")
+    if columns.isdigit():
+        return int(columns)
+    for stream in (0, 1, 2):
+        with suppress(OSError):
+            return os.get_terminal_size(stream).columns or _NARROWEST
+    return _NARROWEST
 
 
 def out(text: str) -> None:

@@ -76,7 +76,7 @@ def scaling(
     Runs are held against the smallest one that has the same labels: traceprof scaling 1/ 2/ 4/
     """
     from traceprof.cli.output import Printing, print_document, write_page
-    from traceprof.comparison.scaling import scaling as compared
+    from traceprof.comparison.scaling.compared import scaling as compared
     from traceprof.files import check_target
     from traceprof.session.runs_named import summaries_of
 

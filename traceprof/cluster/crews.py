@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Final, Protocol
 
 from traceprof.cluster.memory import usable_bytes
-from traceprof.cluster.pool import Pool
 from traceprof.cluster.progress import Progress
 from traceprof.model.elsewhere import Crew
 from traceprof.processes import n_processors
@@ -54,13 +53,13 @@ def crew_for(files: Sequence[Path], jobs: int | None, scheduler: str) -> Crew | 
 
 
 def _started(scheduler: str, n_jobs: int) -> _Closable:
+    # Processes are needed for few runs, and Dask, which is slow to import, is an extra.
+    crew: _Closable
     if not scheduler:
-        return Pool(n_jobs, Progress())
-    address = "" if scheduler == LOCAL else scheduler
-    # Dask is slow to import, and an extra.
-    crew: _Closable = import_module("traceprof.cluster.on_dask").DaskCrew(
-        address, n_jobs, Progress()
-    )
+        crew = import_module("traceprof.cluster.pool").Pool(n_jobs, Progress())
+    else:
+        address = "" if scheduler == LOCAL else scheduler
+        crew = import_module("traceprof.cluster.on_dask").DaskCrew(address, n_jobs, Progress())
     return crew
 
 

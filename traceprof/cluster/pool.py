@@ -6,7 +6,7 @@ import multiprocessing
 import signal
 from collections import deque
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from multiprocessing.connection import Connection, wait
 from typing import Any, Final
 
@@ -17,6 +17,7 @@ from traceprof.cluster.worker import Holder
 from traceprof.errors import TraceError
 from traceprof.model.intervals_elsewhere import unpacked
 from traceprof.processes import alone
+from traceprof.values import dataclass
 
 __all__ = ["Pool"]
 

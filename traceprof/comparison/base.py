@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 
 from traceprof.model.results import Note, Result
+from traceprof.values import dataclass
 
 __all__ = ["Comparison"]
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
@@ -14,6 +13,7 @@ from traceprof.comparison.sides import TURN, Side, series_of
 from traceprof.comparison.specs import JUDGED, STEPS
 from traceprof.comparison.statistics import FEWEST, Difference, compare_runs, compare_steps
 from traceprof.model.results import Note, Result
+from traceprof.values import dataclass
 
 __all__ = ["MAIN", "Judged", "judge", "judged_result", "steps_result"]
 

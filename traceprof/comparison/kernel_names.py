@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
@@ -20,6 +19,7 @@ import pandas as pd
 
 from traceprof.facts.names.kernels import short_name
 from traceprof.model.kernel_names.parsing import parse_name
+from traceprof.values import dataclass
 
 __all__ = ["Matched", "canonical_name", "match_kernels"]
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Final
 
 import pandas as pd
@@ -14,6 +13,7 @@ from traceprof.comparison.sides import Side
 from traceprof.comparison.specs import LIMITS
 from traceprof.errors import UsageError
 from traceprof.model.results import Note, Result
+from traceprof.values import dataclass
 
 __all__ = ["Limit", "limits_of", "parse_limit"]
 

@@ -14,12 +14,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from statistics import NormalDist
 from typing import Final, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
+
+from traceprof.values import dataclass
 
 __all__ = [
     "FEWEST",

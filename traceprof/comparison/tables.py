@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any, Final
 
 import numpy as np
@@ -21,6 +21,7 @@ from traceprof.comparison.specs import (
     RANKS,
 )
 from traceprof.model.results import Note, Result, ResultSpec
+from traceprof.values import dataclass
 
 __all__ = ["host_phases", "kernels_of", "ranks_of_sides", "side_by_side"]
 

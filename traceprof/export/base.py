@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import Path
 from typing import TypeAlias
 
@@ -12,6 +12,7 @@ from traceprof.errors import UsageError
 from traceprof.model.cutting import CutProgress, no_progress
 from traceprof.model.tables import TABLES
 from traceprof.session.run import Run
+from traceprof.values import dataclass
 
 __all__ = ["Export", "Exported", "Request", "check_analyses", "check_tables"]
 

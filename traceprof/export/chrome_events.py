@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
@@ -24,6 +23,7 @@ from traceprof.export.lanes import Lanes, Places
 from traceprof.facts.launches import find_launches
 from traceprof.model.tables import ABSENT, TABLES
 from traceprof.model.trace import Trace
+from traceprof.values import dataclass
 
 __all__ = ["Drawing", "events_of"]
 

@@ -7,7 +7,7 @@ that no viewer drops it.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import field
 from heapq import heappop, heappush
 from typing import Any, Final
 
@@ -22,6 +22,7 @@ from traceprof.model.trace import Trace, make_trace
 from traceprof.render.escape import plain_text
 from traceprof.render.timeline.device_lanes import describe_device
 from traceprof.render.timeline.lanes import describe_process
+from traceprof.values import dataclass
 
 __all__ = ["Lanes", "Places"]
 

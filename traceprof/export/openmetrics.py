@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any, Final
 
 from traceprof.errors import UsageError
@@ -12,11 +12,12 @@ from traceprof.export.base import Export, Exported, Request
 from traceprof.files import new_file
 from traceprof.model.results import Column, Unit
 from traceprof.render.escape import visible_text
-from traceprof.render.json_text import plain
+from traceprof.render.json_values import plain
 from traceprof.render.shown import ShownTable, table_of
 from traceprof.session.answer import Document, answer
 from traceprof.session.run import Run
 from traceprof.units import NS_PER_S
+from traceprof.values import dataclass
 
 __all__ = ["EXPORTS"]
 

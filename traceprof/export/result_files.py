@@ -14,7 +14,7 @@ from traceprof.files import new_folder
 from traceprof.model.results import Column, Note, Unit
 from traceprof.render.csv_text import to_csv
 from traceprof.render.formatting import value_text
-from traceprof.render.json_text import plain
+from traceprof.render.json_values import plain
 from traceprof.render.shown import ShownTable, tables_of
 from traceprof.session.answer import answer
 from traceprof.session.run import Run

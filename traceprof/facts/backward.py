@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Final
 
 import numpy as np
@@ -21,6 +21,7 @@ import pandas as pd
 from traceprof.facts.names.phases import PHASES
 from traceprof.facts.names.ranges import are_matched
 from traceprof.model.intervals import Intervals, nesting_depth
+from traceprof.values import dataclass
 
 __all__ = ["BACKWARD", "InferredBackward", "are_inside", "autograd_rows", "infer_backward"]
 

@@ -9,7 +9,6 @@ exactly.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import Any, Final, TypeAlias
 
 import numpy as np
@@ -24,6 +23,7 @@ from traceprof.facts.launches import Launches
 from traceprof.model.grouping import compact, rows_by_value
 from traceprof.model.intervals import Intervals, overlapping_pairs
 from traceprof.model.trace import Trace
+from traceprof.values import dataclass
 
 __all__ = [
     "CAUSES",

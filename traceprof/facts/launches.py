@@ -9,7 +9,6 @@ process that calls backward. Where no range is called backward, see `traceprof.f
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -24,11 +23,18 @@ from traceprof.facts.backward import (
 )
 from traceprof.facts.cache import fact
 from traceprof.facts.names.phases import PHASES, phases_of_ranges
-from traceprof.model.grouping import compact, rows_by_value, rows_by_values
+from traceprof.model.grouping import (
+    compact,
+    groups_of,
+    places_of,
+    rows_by_value,
+    rows_by_values,
+)
 from traceprof.model.intervals import nesting_depth
 from traceprof.model.nesting import parents_of
 from traceprof.model.tables import ABSENT
 from traceprof.model.trace import RowsOf, Trace
+from traceprof.values import dataclass
 
 __all__ = [
     "Launches",
@@ -310,9 +316,12 @@ def _innermost_or_adopting(
 
 def _calling_thread(phased: pd.DataFrame, phases: _Int64Array, process: _Int64Array) -> _Int64Array:
     """Return the thread of each process that calls backward the most, else that names phases."""
-    backward = (phases == PHASES.index("backward")).astype(np.int64)
-    sizes = phased.assign(backward=backward, size=1).groupby(["process", "thread"])
-    counts = sizes[["backward", "size"]].sum().reset_index()
-    counts = counts.sort_values(["backward", "size"], ascending=False, kind="stable")
-    thread_of = counts.drop_duplicates("process").set_index("process")["thread"]
-    return np.asarray(pd.Series(process).map(thread_of).fillna(ABSENT), np.int64)
+    threads = groups_of(phased["process"], phased["thread"])
+    backward = threads.reduced(np.add, (phases == PHASES.index("backward")).astype(np.int64))
+    most: dict[int, tuple[tuple[int, int], int]] = {}
+    for (own, thread), *counts in zip(threads.keys, backward, threads.counts, strict=True):
+        if own not in most or tuple(counts) > most[own][0]:
+            most[own] = (counts[0], counts[1]), thread
+    place, distinct = places_of(process)
+    thread_of = np.array([most[own][1] if own in most else ABSENT for own in distinct], np.int64)
+    return np.asarray(thread_of[place], np.int64)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
-from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final
 
@@ -14,6 +13,7 @@ from traceprof.facts.cache import fact
 from traceprof.model.ranks import Ranks
 from traceprof.model.steps import OWN_DOMAIN
 from traceprof.model.trace import Trace
+from traceprof.values import dataclass
 
 __all__ = ["Software", "Vendor", "software_of"]
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
@@ -20,6 +19,7 @@ from traceprof.model.kernel_names.parsing import parse_name
 from traceprof.model.ranks import Ranks
 from traceprof.model.results import Note
 from traceprof.model.trace import Trace
+from traceprof.values import dataclass
 
 __all__ = ["COMMUNICATION", "TRAINING", "UNKNOWN", "WORKLOADS", "Workload", "workload"]
 

@@ -10,18 +10,18 @@ from typing import Final
 
 from traceprof.errors import TraceError
 from traceprof.formats.base import Candidate, Outline, ReadOptions, TraceFormat
-from traceprof.formats.kineto.reader import FORMAT as KINETO
+from traceprof.formats.kineto.format import FORMAT as KINETO
 from traceprof.formats.nsys.folders import FORMAT as NSYS_FOLDER
-from traceprof.formats.nsys.reader import FORMAT as NSYS
+from traceprof.formats.nsys.format import FORMAT as NSYS
 from traceprof.formats.nsys.reports import FORMAT as NSYS_REPORT
-from traceprof.formats.nvprof.reader import FORMAT as NVPROF
+from traceprof.formats.nvprof.format import FORMAT as NVPROF
 from traceprof.formats.shared.files import examine, unpacked
 from traceprof.formats.shared.long_names import shortened
 from traceprof.formats.shared.masked import masked_frame, masked_info, masked_trace
 from traceprof.formats.shared.narrowing import narrowed, outline_of
 from traceprof.formats.sqlite.database import SQLITE_MAGIC
 from traceprof.formats.sqlite.texts import telling_of_no_text
-from traceprof.formats.tables.reader import FORMAT as TABLES
+from traceprof.formats.tables.format import FORMAT as TABLES
 from traceprof.model.cutting import CutProgress, CutReport, CutRequest
 from traceprof.model.trace import Trace
 

@@ -4,18 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
-from typing import Final, Protocol
+from typing import Any, Final, Protocol
 
 import pandas as pd
 
-from traceprof.model.cutting import CutProgress, CutReport, CutRequest, Cutter
+from traceprof.model.cutting import Cutter
 from traceprof.model.kernel_names.user_rules import Rule
 from traceprof.model.tables import TABLES
 from traceprof.model.trace import Trace, TraceInfo
 from traceprof.model.window import TimeWindow
+from traceprof.values import dataclass
 
 __all__ = [
     "LAUNCHING_TABLES",
@@ -26,7 +26,7 @@ __all__ = [
     "ReadOptions",
     "Reader",
     "TraceFormat",
-    "cutter",
+    "loaded_late",
 ]
 
 _BY_DEFAULT: Final = frozenset(name for name, table in TABLES.items() if not table.detail_of)
@@ -130,25 +130,25 @@ class Outline:
     environment: pd.DataFrame
 
 
-def cutter(module: str) -> Cutter:
-    """Return the function ``cut`` of ``module``, which is loaded when something is cut."""
+def loaded_late(module: str, name: str) -> Callable[..., Any]:
+    """Return the function ``name`` of ``module``, which is loaded when it is called."""
 
-    def cut(source: Path, target: Path, request: CutRequest, progress: CutProgress) -> CutReport:
-        found: Cutter = import_module(module).cut
-        return found(source, target, request, progress)
+    def called(*given: Any) -> Any:
+        return getattr(import_module(module), name)(*given)
 
-    return cut
+    return called
 
 
 @dataclass(frozen=True, slots=True)
 class TraceFormat:
     """One format. To add one: a module that defines ``FORMAT``, and its line in ``FORMATS``.
 
-    Without ``outline`` the outline comes from reading everything. ``export`` gives what files of
-    this format are read through, in a temporary folder: all else is asked of that. An export may
-    also stand beside them under the same name. ``cut``
-    writes a part of a file as a file of the same format. ``secrets`` returns what a file tells to
-    be secret: values of environments and arguments, which names of events may repeat.
+    Every file is shown to every format, so that this module imports no reader: ``read`` and the
+    others are `loaded_late`. Without ``outline`` the outline comes from reading everything.
+    ``export`` gives what files of this format are read through, in a temporary folder: all else is
+    asked of that. An export may also stand beside them under the same name. ``cut`` writes a part
+    of a file as a file of the same format. ``secrets`` returns what a file tells to be secret:
+    values of environments and arguments, which names of events may repeat.
     """
 
     name: str

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
 from typing import Final
 
 from traceprof.logs.base import number
 from traceprof.logs.clock import seconds_of
+from traceprof.values import dataclass
 
 __all__ = ["Bar", "BarSpeed", "bars_in"]
 

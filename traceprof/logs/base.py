@@ -5,10 +5,10 @@ from __future__ import annotations
 import re
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
-from dataclasses import dataclass
 
 from traceprof.logs.cleaning import Line
 from traceprof.logs.gathered import Book
+from traceprof.values import dataclass
 
 __all__ = ["Reader", "Source", "number", "share"]
 

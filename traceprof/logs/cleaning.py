@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
 from typing import Final
+
+from traceprof.values import dataclass
 
 __all__ = ["Line", "clean", "cleaned"]
 

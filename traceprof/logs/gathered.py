@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any, Final, NamedTuple, TypedDict, Unpack
 
 from traceprof.logs.cleaning import Line
 from traceprof.logs.clock import Clock
 from traceprof.logs.series import Key, Point, Series
 from traceprof.model.results import Note, Unit
+from traceprof.values import dataclass
 
 __all__ = ["Book", "Facts", "Gathered", "Of", "When"]
 

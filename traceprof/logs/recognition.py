@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable
-from dataclasses import dataclass
 from typing import Final
 
 from traceprof.logs.base import Source
 from traceprof.logs.cleaning import Line
 from traceprof.logs.sources import SOURCES
+from traceprof.values import dataclass
 
 __all__ = ["Recognised", "recognise"]
 

@@ -5,11 +5,13 @@ from __future__ import annotations
 import math
 from array import array
 from collections import OrderedDict
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Final, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
+
+from traceprof.values import dataclass
 
 __all__ = ["CUMULATIVE", "INTERVALS", "Key", "Point", "Series"]
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import Any, Final
 
 import numpy as np
@@ -14,6 +13,7 @@ from traceprof.logs.checks import check
 from traceprof.logs.derive import derive_measures
 from traceprof.logs.gathered import Gathered, When
 from traceprof.model.summary import SUMMARY, SourceFile, Summary
+from traceprof.values import dataclass
 
 __all__ = ["summary_of"]
 

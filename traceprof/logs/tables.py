@@ -6,7 +6,6 @@ import csv
 import math
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
@@ -14,6 +13,7 @@ from traceprof.errors import TraceError
 from traceprof.logs.text import RawLines
 from traceprof.model.results import Unit
 from traceprof.model.summary import SUMMARY, SourceFile, Summary
+from traceprof.values import dataclass
 
 __all__ = ["read_table"]
 

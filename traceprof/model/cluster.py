@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from typing import Any, Final, Self
 
 from traceprof.errors import UsageError
 from traceprof.model.ranks import Ranks
 from traceprof.model.toml import parse_toml
 from traceprof.model.trace import Trace
+from traceprof.values import dataclass
 
 __all__ = ["Cluster", "parse_cluster"]
 

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
 from typing import Final
 
 from traceprof.model.kernel_names.parsing import parse_name
+from traceprof.model.patterns import pattern
+from traceprof.values import dataclass
 
 __all__ = ["NON_BLOCKING", "KernelKind", "collective_op", "kernel_kind"]
 
@@ -29,27 +30,27 @@ _OPS: Final = (
     ("send", "send"),
     ("recv", "recv"),
 )
-_PUNCTUATION: Final = re.compile(r"[^a-z0-9]+")
-_NCCL: Final = re.compile(
+_PUNCTUATION: Final = pattern(r"[^a-z0-9]+")
+_NCCL: Final = pattern(
     r"[nr]ccl.*?(?P<algorithm>nvls_?tree|nvls|collnet_?(?:direct|chain)?|ring|tree|_pat)"
     r"_?(?P<protocol>ll128|ll|simple)?",
     re.IGNORECASE,
 )
 _CUSTOM: Final = (
-    (re.compile(r"barrier|device_sync", re.IGNORECASE), "barrier", ""),
+    (pattern(r"barrier|device_sync", re.IGNORECASE), "barrier", ""),
     (
-        re.compile(r"(inter|intra)node(_ll)?::|deep_?ep|(dispatch|combine)(_impl|_kernel)?$", re.I),
+        pattern(r"(inter|intra)node(_ll)?::|deep_?ep|(dispatch|combine)(_impl|_kernel)?$", re.I),
         "all_to_all_v",
         "DeepEP",
     ),
-    (re.compile(r"kuserbuffers_(push|pull)"), "send_recv", "userbuffers"),
-    (re.compile(r"userbuffers_\w*_ag(_|$)"), "all_gather", "userbuffers"),
-    (re.compile(r"userbuffers_\w*_rs(_|$)"), "reduce_scatter", "userbuffers"),
-    (re.compile(r"userbuffers_\w*sum"), "all_reduce", "userbuffers"),
-    (re.compile(r"cross_device_reduce_(\w+?)stage", re.IGNORECASE), "all_reduce", "custom"),
-    (re.compile(r"multimem", re.IGNORECASE), "", "multimem"),
-    (re.compile(r"one_?shot", re.IGNORECASE), "", "one-shot"),
-    (re.compile(r"two_?shot", re.IGNORECASE), "", "two-shot"),
+    (pattern(r"kuserbuffers_(push|pull)"), "send_recv", "userbuffers"),
+    (pattern(r"userbuffers_\w*_ag(_|$)"), "all_gather", "userbuffers"),
+    (pattern(r"userbuffers_\w*_rs(_|$)"), "reduce_scatter", "userbuffers"),
+    (pattern(r"userbuffers_\w*sum"), "all_reduce", "userbuffers"),
+    (pattern(r"cross_device_reduce_(\w+?)stage", re.IGNORECASE), "all_reduce", "custom"),
+    (pattern(r"multimem", re.IGNORECASE), "", "multimem"),
+    (pattern(r"one_?shot", re.IGNORECASE), "", "one-shot"),
+    (pattern(r"two_?shot", re.IGNORECASE), "", "two-shot"),
 )
 
 
@@ -79,8 +80,8 @@ def kernel_kind(name: str) -> KernelKind:
     """
     taken = parse_name(name)
     plain = f"{taken.scope}::{taken.identifier}"
-    for pattern, op, algorithm in _CUSTOM:
-        if pattern.search(plain):
+    for expression, op, algorithm in _CUSTOM:
+        if expression.search(plain):
             return KernelKind(op or collective_op(plain), algorithm)
     found = _NCCL.search(plain)
     if found is None:

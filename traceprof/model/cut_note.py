@@ -7,11 +7,11 @@ there is still one that worked.
 from __future__ import annotations
 
 from collections.abc import Collection
-from dataclasses import dataclass
 from typing import Any, Final
 
 from traceprof.model.tables import TABLES
 from traceprof.model.window import TimeWindow
+from traceprof.values import dataclass
 
 __all__ = ["WHOLE", "CutNote", "noted_names", "noted_numbers"]
 

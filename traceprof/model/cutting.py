@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import Path
 from typing import Final, Protocol, TypeAlias
 
 from traceprof.model.window import TimeWindow
+from traceprof.values import dataclass
 
 __all__ = ["REMOVED", "CutProgress", "CutReport", "CutRequest", "Cutter", "no_progress"]
 

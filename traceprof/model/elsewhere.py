@@ -7,7 +7,7 @@ the recipe has the Trace, so that one that was lost is made again.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from typing import Any, Concatenate, Final, ParamSpec, Protocol, Self, TypeVar, cast
 from uuid import uuid4
 
@@ -16,6 +16,7 @@ import pandas as pd
 from traceprof.model.tables import TABLES, empty_table
 from traceprof.model.trace import RowsOf, Trace
 from traceprof.model.window import TimeWindow
+from traceprof.values import dataclass
 
 __all__ = [
     "Change",

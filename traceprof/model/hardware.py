@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from functools import cache
 from importlib.resources import files
 from typing import Any, Final, Self
@@ -17,6 +17,7 @@ from typing import Any, Final, Self
 from traceprof.errors import UsageError
 from traceprof.model.links import Link, Peak, parse_link, pcie_peak
 from traceprof.model.toml import parse_toml
+from traceprof.values import dataclass
 
 __all__ = ["Gpu", "Hardware", "built_in_hardware", "parse_hardware"]
 
@@ -130,6 +131,8 @@ class Hardware:
 
 
 def _stands_in(name: str, device_name: str) -> bool:
+    if name.casefold() not in device_name.casefold():  # most do not: no expression is made of them
+        return False
     pattern = rf"(?<![a-z0-9]){re.escape(name)}(?![a-z0-9])"
     return re.search(pattern, device_name, re.IGNORECASE) is not None
 

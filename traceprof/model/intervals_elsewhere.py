@@ -11,7 +11,7 @@ import io
 import pickle
 from collections.abc import Callable, Mapping, Sequence
 from contextvars import ContextVar
-from dataclasses import dataclass, field
+from dataclasses import field
 from hashlib import blake2b
 from typing import Any, ClassVar, Final, Literal, NamedTuple, TypeAlias
 from uuid import uuid4
@@ -22,6 +22,7 @@ import numpy.typing as npt
 
 from traceprof.model.elsewhere import Crew, Question, Raised, Recipe
 from traceprof.model.intervals import Int64Array, Intervals
+from traceprof.values import dataclass
 
 __all__ = [
     "LARGE",

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import re
 import tomllib
-from dataclasses import dataclass
 from enum import StrEnum
 from functools import cache
 from importlib.resources import files
 from typing import Final
 
 from traceprof.errors import UsageError
+from traceprof.values import dataclass
 
 __all__ = ["Link", "Peak", "parse_link", "pcie_peak"]
 

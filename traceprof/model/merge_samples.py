@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Final, cast
 
 import numpy as np
@@ -14,6 +13,7 @@ from traceprof.model.elsewhere import measure_each
 from traceprof.model.run import RunFiles
 from traceprof.model.tables import make_table
 from traceprof.model.trace import Trace
+from traceprof.values import dataclass
 
 __all__ = ["PlaceOfSamples", "merge_environments", "placed_samples", "places_of_samples"]
 

@@ -8,11 +8,12 @@ and named barriers, which can lower it further from 9.0 on, stand in no trace.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
 import numpy.typing as npt
+
+from traceprof.values import dataclass
 
 __all__ = ["LIMITS", "Occupancy", "SmLimits", "occupancy_of"]
 

@@ -18,7 +18,6 @@ The five add up to T exactly.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from functools import cached_property
 from typing import Final
 
@@ -26,6 +25,7 @@ import numpy as np
 import numpy.typing as npt
 
 from traceprof.model.intervals import Intervals
+from traceprof.values import dataclass
 
 __all__ = ["BUSY_PARTS", "IDLE", "PARTS", "DeviceTime"]
 

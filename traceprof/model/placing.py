@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from typing import Any
 
 import numpy as np
@@ -13,6 +13,7 @@ from traceprof.model.merge_samples import PlaceOfSamples, placed_samples
 from traceprof.model.tables import ABSENT, TABLES, make_table
 from traceprof.model.trace import Trace, make_trace
 from traceprof.model.window import TimeWindow
+from traceprof.values import dataclass
 
 __all__ = ["Placement", "place", "processes_in"]
 

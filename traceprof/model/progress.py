@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Final
+
+from traceprof.values import dataclass
 
 __all__ = ["PROGRESS", "Progress"]
 

@@ -7,7 +7,7 @@ is a run of one; a file may hold several ranks.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from typing import Any, Concatenate, ParamSpec, TypeVar
 
 import pandas as pd
@@ -19,6 +19,7 @@ from traceprof.model.hardware import Hardware
 from traceprof.model.tables import TABLES
 from traceprof.model.trace import Trace, TraceInfo, make_trace
 from traceprof.model.window import TimeWindow
+from traceprof.values import dataclass
 
 __all__ = ["Ranks"]
 

@@ -8,13 +8,15 @@ of two runs and the combining of ranks all come from that declaration.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from enum import StrEnum
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import pandas as pd
+
+from traceprof.values import dataclass
 
 __all__ = [
     "Column",
@@ -156,12 +158,11 @@ class TableSpec:
     def frame(self, rows: Sequence[Mapping[str, Any]] | pd.DataFrame = ()) -> pd.DataFrame:
         """Return ``rows`` as a frame with the columns in their order; without rows all of them."""
         names = [column.name for column in self.columns]
-        if isinstance(rows, pd.DataFrame):
-            return rows[[name for name in names if name in rows]]
-        if not rows:
-            return pd.DataFrame(columns=names)
-        frame = pd.DataFrame(list(rows))
-        return frame[[name for name in names if name in frame]]
+        if not isinstance(rows, pd.DataFrame):
+            rows = pd.DataFrame(list(rows)) if rows else pd.DataFrame(columns=names)
+        held = set(rows)
+        wanted = [name for name in names if name in held]
+        return rows.copy(deep=False) if wanted == list(rows) else rows[wanted]
 
 
 @dataclass(frozen=True, slots=True)

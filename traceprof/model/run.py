@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -12,6 +12,7 @@ import pandas as pd
 from traceprof.errors import UsageError
 from traceprof.model.tables import ABSENT, TABLES, make_table
 from traceprof.model.trace import Trace
+from traceprof.values import dataclass
 
 __all__ = ["Life", "RankTrace", "RunFiles", "of_process"]
 

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
 import numpy.typing as npt
 import pandas as pd
+
+from traceprof.values import dataclass
 
 __all__ = ["OWN_DOMAIN", "STEP_COLUMNS", "Steps", "empty_steps"]
 

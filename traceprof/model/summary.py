@@ -8,7 +8,7 @@ value that is NaN, None or "" is not known, never zero.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from typing import Final
 
 import pandas as pd
@@ -23,6 +23,7 @@ from traceprof.model.results import (
     same,
     total,
 )
+from traceprof.values import dataclass
 
 __all__ = ["BETTER", "SUMMARY", "SourceFile", "Summary"]
 

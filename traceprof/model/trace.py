@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from typing import Any, Final, TypeAlias
 
 import numpy as np
@@ -23,6 +23,7 @@ from traceprof.model.tables import (
     sort_order,
 )
 from traceprof.model.window import TimeWindow
+from traceprof.values import dataclass
 
 __all__ = ["DEVICE_TABLES", "RowsOf", "Trace", "TraceInfo", "make_trace", "rows_where"]
 

@@ -9,12 +9,13 @@ from __future__ import annotations
 
 import sqlite3
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from time import monotonic
 from typing import Any, Final
 
 from traceprof.errors import UsageError
 from traceprof.query.views import View
+from traceprof.values import dataclass
 
 __all__ = ["FUNCTIONS", "Limits", "Query", "Rows"]
 

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 from typing import Final
 
 from traceprof.model.tables import TABLES, ColumnKind, Table
+from traceprof.values import dataclass
 
 __all__ = ["VIEWS_OF_TABLES", "View", "ViewColumn"]
 

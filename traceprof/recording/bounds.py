@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
 from typing import Final
 
 from traceprof.errors import UsageError
 from traceprof.units import NS_PER_S, parse_duration
+from traceprof.values import dataclass
 
 __all__ = ["EVERYTHING", "Bounds", "parse_bounds", "parse_grace", "parse_step_from"]
 

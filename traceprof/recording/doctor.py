@@ -9,7 +9,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any, Final
 
@@ -26,6 +26,7 @@ from traceprof.recording.request import RecordRequest
 from traceprof.recording.sampling.gpus import open_gpus
 from traceprof.recording.sampling.network import read_rdma
 from traceprof.units import format_bytes
+from traceprof.values import dataclass
 
 __all__ = ["CHECKS", "Check", "examine"]
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 
 from traceprof.errors import RecordingError, TraceError, UsageError
@@ -21,6 +21,7 @@ from traceprof.recording.work_folder import (
     remove_work_folder,
     work_folders,
 )
+from traceprof.values import dataclass
 
 __all__ = ["Recovery", "recover", "recoverable"]
 

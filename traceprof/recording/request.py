@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import Path
 from typing import Protocol
 
 from traceprof.model.trace import Trace
 from traceprof.recording.bounds import EVERYTHING, Bounds
+from traceprof.values import dataclass
 
 __all__ = ["ProcessProfile", "RecordRequest", "Recorder", "Recording", "RunRecorded"]
 

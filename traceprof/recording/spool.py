@@ -6,13 +6,14 @@ import json
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import field
 from itertools import islice
 from pathlib import Path
 from typing import Any, Final
 
 from traceprof.model.masking import kept_variables, masked_command
 from traceprof.model.text import storable
+from traceprof.values import dataclass
 
 __all__ = [
     "THINNED",

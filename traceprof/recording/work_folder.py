@@ -14,7 +14,7 @@ import tempfile
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, field, replace
 from pathlib import Path
 from typing import Any, Final
 
@@ -24,6 +24,7 @@ from traceprof.model.masking import masked_command
 from traceprof.recording.bounds import Bounds
 from traceprof.recording.locks import held, is_held
 from traceprof.recording.request import RecordRequest
+from traceprof.values import dataclass
 from traceprof.version import __version__
 
 __all__ = [

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from math import isfinite, log10
 from typing import Final
 
@@ -11,6 +10,7 @@ from traceprof.model.results import Result, Unit
 from traceprof.render.escape import html_text
 from traceprof.render.formatting import value_text
 from traceprof.render.shown import Row, rows_of
+from traceprof.values import dataclass
 
 __all__ = ["curve_chart"]
 

@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
-from typing import TypeAlias
+from typing import TYPE_CHECKING, TypeAlias, Union
 
-from traceprof.comparison.base import Comparison
 from traceprof.render.options import Options
-from traceprof.session.answer import Document
+from traceprof.values import dataclass
+
+if TYPE_CHECKING:
+    from traceprof.comparison.base import Comparison
+    from traceprof.session.answer import Document
 
 __all__ = ["Answered", "Options", "Render", "Renderer"]
 
 
-Answered: TypeAlias = Document | Comparison
+Answered: TypeAlias = Union["Document", "Comparison"]
 """What renderers show: an answer about a run, or about several beside one another."""
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import shlex
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
@@ -14,6 +13,7 @@ from traceprof.render.formatting import note_text, sentences
 from traceprof.render.shown import Row, rows_of
 from traceprof.session.answer import Document
 from traceprof.units import format_duration
+from traceprof.values import dataclass
 
 __all__ = ["Briefing", "briefing_of", "findings_for_people"]
 

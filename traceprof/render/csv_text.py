@@ -12,7 +12,7 @@ from traceprof.errors import UsageError
 from traceprof.model.results import Note, Result, Unit
 from traceprof.render.base import Answered, Options
 from traceprof.render.formatting import value_text
-from traceprof.render.json_text import plain
+from traceprof.render.json_values import plain
 from traceprof.render.sections import ranks_of
 from traceprof.render.shown import ShownTable, table_of
 

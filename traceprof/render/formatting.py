@@ -6,7 +6,6 @@ import math
 import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, Final
 
 import numpy as np
@@ -25,6 +24,7 @@ from traceprof.units import (
     format_rate,
     format_ratio,
 )
+from traceprof.values import dataclass
 
 __all__ = [
     "STYLES",

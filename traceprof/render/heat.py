@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
@@ -12,6 +11,7 @@ import pandas as pd
 
 from traceprof.render.palette import HEAT
 from traceprof.units import format_duration, format_ratio
+from traceprof.values import dataclass
 
 __all__ = ["HeatLines", "HeatMap", "HeatRow", "find_lines", "format_more", "make_heat_map"]
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from math import floor, isfinite, log2
 from typing import Final
 
@@ -14,6 +13,7 @@ from traceprof.render.escape import html_text
 from traceprof.render.formatting import value_text
 from traceprof.render.palette import category_of
 from traceprof.render.shown import Row, rows_of
+from traceprof.values import dataclass
 
 __all__ = ["scaling_charts", "scaling_style"]
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from typing import Final
 
 from traceprof import analysis
@@ -16,6 +15,7 @@ from traceprof.render.shown import ShownTable, further_tables, table_for_people
 from traceprof.session.answer import Document
 from traceprof.session.explaining.spec import NAME as EXPLAIN
 from traceprof.units import format_duration
+from traceprof.values import dataclass
 
 __all__ = ["Head", "Section", "head_of", "ranks_of", "sections_of", "window_words"]
 

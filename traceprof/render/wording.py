@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from typing import Any, Final
 
 import pandas as pd
@@ -12,6 +11,7 @@ from traceprof.model.results import Column, Unit, derived
 from traceprof.render.formatting import is_known, value_text
 from traceprof.render.palette import PART_STYLES
 from traceprof.units import format_duration, format_ratio
+from traceprof.values import dataclass
 
 __all__ = ["in_units", "in_words", "saving_words", "signed_duration"]
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from typing import Final
 
 import pandas as pd
@@ -22,6 +22,7 @@ from traceprof.session.caching.kept import KeptAnswers
 from traceprof.session.run import Answers, Run
 from traceprof.session.selection import Selection
 from traceprof.session.verdict import Verdict, judge
+from traceprof.values import dataclass
 
 __all__ = ["ONE_OFF", "PAGE", "Document", "Verdict", "answer", "document_about", "page"]
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Final
@@ -19,7 +19,9 @@ from traceprof.model.run import RunFiles
 from traceprof.model.tables import ABSENT
 from traceprof.model.trace import DEVICE_TABLES, HOW_TO_RECORD, TraceInfo
 from traceprof.model.window import TimeWindow
-from traceprof.session.opening import Opening, outline_files, place_files
+from traceprof.session.opened_files import outline_files, place_files
+from traceprof.session.options import Opening
+from traceprof.values import dataclass
 
 __all__ = [
     "SCHEMA",

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import Path
 from typing import Any, Final
 
@@ -21,6 +21,7 @@ from traceprof.session.cutting_many import Part, Parts, cut_parts
 from traceprof.session.files_of_run import FileOfRun, files_of_run
 from traceprof.session.run import Run
 from traceprof.session.selection import Selection, select
+from traceprof.values import dataclass
 
 __all__ = ["Cuts", "Cutting", "cut_run", "cut_steps", "write_manifest"]
 

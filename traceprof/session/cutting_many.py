@@ -7,13 +7,14 @@ from __future__ import annotations
 
 import tempfile
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from pathlib import Path
 from typing import Final
 
 from traceprof.formats import cut
 from traceprof.model.cutting import CutProgress, CutReport, CutRequest, no_progress
 from traceprof.model.window import TimeWindow
+from traceprof.values import dataclass
 
 __all__ = ["Part", "Parts", "cut_parts"]
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import Path
 from typing import Final
 
@@ -18,6 +18,7 @@ from traceprof.model.trace import Trace
 from traceprof.model.window import TimeWindow
 from traceprof.session.opening import Align
 from traceprof.session.run import Run
+from traceprof.values import dataclass
 
 __all__ = ["FileOfRun", "files_of_run"]
 

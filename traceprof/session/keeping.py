@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from importlib import import_module
 from pathlib import Path
 
@@ -13,6 +13,7 @@ from traceprof.model.summary import Summary
 from traceprof.session.opening import Opening
 from traceprof.session.runs_named import name_of, summaries_in
 from traceprof.store import Store, as_name, is_exported
+from traceprof.values import dataclass
 
 __all__ = ["LogReading", "keep_file", "keep_log", "name_of_files", "runs_of_log", "with_places"]
 

@@ -8,7 +8,7 @@ table, or the whole of a rank, is in memory.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from functools import cached_property
 from itertools import pairwise
 from typing import Final
@@ -24,9 +24,10 @@ from traceprof.model.ranks import Ranks
 from traceprof.model.tables import ABSENT, TABLES
 from traceprof.model.trace import Trace
 from traceprof.model.window import TimeWindow
-from traceprof.session.opening import rules_of
+from traceprof.session.opened_files import rules_of
 from traceprof.session.run import Run
 from traceprof.session.selection import Selection
+from traceprof.values import dataclass
 
 __all__ = ["Material", "Part"]
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 from typing import Any, Final, Literal
 
 import numpy as np
@@ -19,6 +18,7 @@ from traceprof.model.results import Column, TableSpec, Unit, key, same
 from traceprof.model.tables import ABSENT
 from traceprof.model.trace import DEVICE_TABLES, Trace
 from traceprof.session.run import Run
+from traceprof.values import dataclass
 
 __all__ = ["LAUNCHES", "OPERATIONS", "Chosen", "Operations", "operations"]
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, Final
 
@@ -18,6 +17,7 @@ from traceprof.query.engine import Limits, Query, Rows
 from traceprof.query.views import VIEWS_OF_TABLES, View, ViewColumn
 from traceprof.session.material import Material
 from traceprof.session.run import Run
+from traceprof.values import dataclass
 
 __all__ = ["Answer", "query", "views"]
 

@@ -7,7 +7,7 @@ before something is asked; then only the tables that the answer needs.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Final, Self
@@ -25,8 +25,10 @@ from traceprof.model.results import Note, Result
 from traceprof.model.tables import TABLES
 from traceprof.model.trace import Trace
 from traceprof.session.caching.run_cache import RunCache
-from traceprof.session.opening import Opening, open_ranks, read_window
+from traceprof.session.opened_files import read_window
+from traceprof.session.opening import Opening, open_ranks
 from traceprof.session.selection import Selection, select
+from traceprof.values import dataclass
 
 __all__ = ["Answers", "Run", "open_run", "run_of"]
 

@@ -23,7 +23,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from decimal import Decimal
 from typing import Any, Final
 
@@ -39,6 +39,7 @@ from traceprof.model.trace import Trace
 from traceprof.model.window import TimeWindow
 from traceprof.session.range_window import RANGE, find_ranges
 from traceprof.units import format_duration, parse_duration
+from traceprof.values import dataclass
 
 __all__ = ["Selection", "select", "select_default"]
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 
 from traceprof.errors import SeveralRunsError, UsageError
@@ -13,6 +13,7 @@ from traceprof.model.window import TimeWindow
 from traceprof.session.comparing import AGAINST, sides_named
 from traceprof.session.opening import Opening
 from traceprof.session.run import Run, open_run
+from traceprof.values import dataclass
 
 __all__ = ["OpenedSide", "ranks_beside", "runs_beside", "sides_of_paths"]
 

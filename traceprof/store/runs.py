@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Final, NamedTuple
@@ -18,6 +18,7 @@ from traceprof.store.location import default_path
 from traceprof.store.masked import masked_run
 from traceprof.store.names import check_name, find_run
 from traceprof.store.parts import add_labels, read_summary, write_parts
+from traceprof.values import dataclass
 from traceprof.version import __version__
 
 __all__ = ["Kept", "Measure", "Store"]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import field
 from threading import Lock
 from typing import Final
 
@@ -16,6 +16,7 @@ from traceprof.render.formatting import sentences
 from traceprof.session.answer import Document, answer, page
 from traceprof.session.run import Run, open_run
 from traceprof.session.summarising.summarise import summarise
+from traceprof.values import dataclass
 from traceprof.viewer.alike import Alike
 from traceprof.viewer.kept import read_timeline, write_timeline
 from traceprof.viewer.search import Search

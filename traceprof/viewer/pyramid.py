@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any, Final
 
 import numpy as np
@@ -10,6 +10,7 @@ import numpy as np
 from traceprof.model.window import TimeWindow
 from traceprof.render.timeline.channels import Channel
 from traceprof.render.timeline.condense import FIRST_BIN_NS, condense_channel
+from traceprof.values import dataclass
 
 __all__ = ["COLUMNS", "GROWTH", "Level", "build_levels", "cut_channel", "level_for"]
 

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
 import numpy.typing as npt
 
 from traceprof.render.timeline.channels import Channel, Lanes, NameTotals
+from traceprof.values import dataclass
 
 __all__ = ["Found", "Listed", "Search"]
 

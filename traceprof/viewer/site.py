@@ -5,10 +5,11 @@ from __future__ import annotations
 import ipaddress
 import secrets
 import socket
-from dataclasses import dataclass, field
+from dataclasses import field
 from urllib.parse import urlencode
 
 from traceprof.errors import UsageError
+from traceprof.values import dataclass
 
 __all__ = ["Address", "bind"]
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any, NamedTuple
 
 from traceprof.model.trace import Trace
@@ -12,6 +12,7 @@ from traceprof.render.timeline.lanes import build_lanes
 from traceprof.render.timeline.render import timeline_head
 from traceprof.render.timeline.samples import SampleSeries, sample_series
 from traceprof.render.timeline.states import with_states
+from traceprof.values import dataclass
 from traceprof.viewer.pyramid import Level, build_levels
 
 __all__ = ["About", "Timeline"]

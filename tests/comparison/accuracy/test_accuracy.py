@@ -9,7 +9,7 @@ import pandas as pd
 import pytest
 
 from tests.logs.reading import shared
-from traceprof.comparison.accuracy import accuracy
+from traceprof.comparison.accuracy.compared import accuracy
 from traceprof.comparison.accuracy.names import short_names
 from traceprof.comparison.base import Comparison
 from traceprof.errors import UsageError

@@ -8,7 +8,8 @@ from typing import Any
 import pandas as pd
 import pytest
 
-from traceprof.comparison.nodes import NodeRounds, nodes
+from traceprof.comparison.nodes.compared import nodes
+from traceprof.comparison.nodes.rounds import NodeRounds
 from traceprof.errors import UsageError
 from traceprof.render.formatting import sentences
 

@@ -9,7 +9,7 @@ import pytest
 
 from tests.comparison.scaling.sized_runs import MS, sized
 from traceprof.comparison.base import Comparison
-from traceprof.comparison.scaling import scaling
+from traceprof.comparison.scaling.compared import scaling
 from traceprof.errors import UsageError
 from traceprof.render.formatting import sentences
 

@@ -11,7 +11,7 @@ import pytest
 from tests.comparison.scaling.sized_runs import measures
 from tests.truth.loops import Training
 from tests.truth.machine import MS, Machine, run
-from traceprof.comparison.scaling import scaling
+from traceprof.comparison.scaling.compared import scaling
 from traceprof.facts.steps.find import decide_steps
 from traceprof.model.summary import Summary
 from traceprof.session.run import Run, run_of

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.comparison.scaling.sized_runs import MS, PARTS, sized
-from traceprof.comparison.scaling import scaling
+from traceprof.comparison.scaling.compared import scaling
 from traceprof.comparison.scaling.losses import split_losses
 from traceprof.comparison.scaling.makeup import LOSSES, OUTSIDE, shared_out
 

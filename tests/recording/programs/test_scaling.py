@@ -8,8 +8,8 @@ import pytest
 
 from tests.recording.conftest import PROGRAMS, TORCHRUN, Recorded, record
 from tests.requirements import require
-from traceprof.comparison.nodes import nodes
-from traceprof.comparison.scaling import scaling
+from traceprof.comparison.nodes.compared import nodes
+from traceprof.comparison.scaling.compared import scaling
 from traceprof.session.node_rounds import rounds_of_run
 from traceprof.session.run import open_run
 from traceprof.session.summarising import summarise

@@ -23,7 +23,7 @@ from traceprof.errors import NotRecordedError, TraceError
 from traceprof.formats.nsys.writer import write_nsys
 from traceprof.model.trace import Trace
 from traceprof.render.registry import render
-from traceprof.session import opening as opening_module
+from traceprof.session import opened_files
 from traceprof.session import run as run_module
 from traceprof.session.answer import Document, answer, page
 from traceprof.session.opening import Opening
@@ -249,13 +249,13 @@ def test_a_file_that_was_just_written_is_not_kept(tmp_path: Path, cache: Cache) 
 def test_a_file_that_changes_while_it_is_read_is_not_kept(
     path: Path, cache: Cache, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    open_trace = opening_module.open_trace
+    open_trace = opened_files.open_trace
 
     def reading(one: Path, *more: Any) -> Trace:
         os.utime(one, (LONG_AGO_S, LONG_AGO_S + 1))
         return open_trace(one, *more)
 
-    monkeypatch.setattr(opening_module, "open_trace", reading)
+    monkeypatch.setattr(opened_files, "open_trace", reading)
     answer(open_run([path]), ["kernels"])
     assert cache.usage().entry_count == 0
 

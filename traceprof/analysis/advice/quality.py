@@ -6,7 +6,6 @@ An empty result is a good one.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from pathlib import PurePath
 from typing import Final
 
@@ -23,6 +22,7 @@ from traceprof.model.ranks import Ranks
 from traceprof.model.results import Note, Result, ResultSpec, TableSpec, Unit, key, same, total
 from traceprof.model.tables import ABSENT, TABLES
 from traceprof.model.trace import DEVICE_TABLES, Trace
+from traceprof.values import dataclass
 
 __all__ = ["ANALYSIS"]
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from statistics import median
 from typing import Any, Final
 
@@ -27,6 +27,7 @@ from traceprof.errors import UsageError
 from traceprof.model.quality import better_of, is_accuracy, quality_among
 from traceprof.model.results import Note, Result
 from traceprof.model.summary import Summary
+from traceprof.values import dataclass
 
 __all__ = ["accuracy"]
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
@@ -11,6 +10,7 @@ import pandas as pd
 
 from traceprof.model.quality import is_accuracy
 from traceprof.model.summary import SUMMARY, Summary
+from traceprof.values import dataclass
 
 __all__ = ["Course", "Target", "course_of", "devices_of", "metrics_of"]
 

@@ -1,3 +1,1 @@
 """What happened to a job whose ranks came and went, and what it cost."""
-
-from traceprof.comparison.elastic.told import elastic as elastic

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any, Final
 
 import numpy as np
 import pandas as pd
 
 from traceprof.model.summary import SUMMARY, Summary
+from traceprof.values import dataclass
 
 __all__ = ["PARTS", "Course", "Lost", "course_of", "table_of"]
 

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Final
 
 import pandas as pd
 
 from traceprof.model.window import TimeWindow
+from traceprof.values import dataclass
 
 __all__ = ["BOTH", "FORWARD", "INDEPENDENT", "ONE", "SYNCHRONISED", "NodeRounds"]
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from math import isclose, isfinite, nan
 from statistics import fmean
 from typing import Final
@@ -11,6 +10,7 @@ from typing import Final
 from traceprof.comparison.scaling.laws import Rate, mean_rate
 from traceprof.comparison.scaling.makeup import shared_out
 from traceprof.comparison.scaling.points import Point
+from traceprof.values import dataclass
 
 __all__ = ["BASE", "MIXED", "STRONG", "UNKNOWN", "WEAK", "Cell", "base_of", "cells_of", "kind_of"]
 

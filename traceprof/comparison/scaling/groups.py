@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from math import isfinite
 from typing import Final
 
 from traceprof.comparison.scaling.points import Point
+from traceprof.values import dataclass
 
 __all__ = ["BY_GPUS", "BY_NODES", "SIZES", "Group", "groups_of"]
 

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from math import nan, sqrt
 from statistics import fmean, stdev
 from typing import Final
+
+from traceprof.values import dataclass
 
 __all__ = ["Rate", "amdahl_share", "karp_flatt", "mean_rate", "ratio_of"]
 

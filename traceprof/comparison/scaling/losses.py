@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from itertools import accumulate, pairwise
 from math import isfinite
 
 from traceprof.comparison.scaling.makeup import LOSSES, OUTSIDE
+from traceprof.values import dataclass
 
 __all__ = ["Loss", "split_losses"]
 

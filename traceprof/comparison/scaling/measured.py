@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from functools import cached_property
 from math import isfinite, nan
 from typing import Final
@@ -21,6 +20,7 @@ from traceprof.comparison.scaling.laws import Rate, karp_flatt, ratio_of
 from traceprof.comparison.scaling.losses import Loss, split_losses
 from traceprof.comparison.scaling.printed import Rates, judge_printed
 from traceprof.model.results import Note
+from traceprof.values import dataclass
 
 __all__ = ["Measured", "measured_group"]
 

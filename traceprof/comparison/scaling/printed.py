@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from decimal import Decimal
 from math import isfinite
 from typing import Final
+
+from traceprof.values import dataclass
 
 __all__ = ["CUT_OFF", "NOT_FROM_RATES", "ROUNDED", "Rates", "judge_printed"]
 

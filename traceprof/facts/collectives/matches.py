@@ -8,7 +8,6 @@ began to record at different times. Communicators without a name are told by lau
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any, Final
 
@@ -28,6 +27,7 @@ from traceprof.model.compact import CompactTable
 from traceprof.model.grouping import rows_by_first, rows_by_value
 from traceprof.model.ranks import Ranks
 from traceprof.model.tables import ABSENT
+from traceprof.values import dataclass
 
 __all__ = ["MATCHED_OPS", "MatchedBy", "Matches", "find_matches"]
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 import numpy.typing as npt
 import pandas as pd
@@ -14,6 +12,7 @@ from traceprof.model.grouping import groups_of
 from traceprof.model.ranks import Ranks
 from traceprof.model.tables import ABSENT
 from traceprof.model.trace import Trace
+from traceprof.values import dataclass
 
 __all__ = ["Member", "find_members", "member_of_rows"]
 

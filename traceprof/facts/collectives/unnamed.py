@@ -10,7 +10,7 @@ that streams are put together:
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Final
 
 import numpy as np
@@ -21,6 +21,7 @@ from traceprof.facts.collectives.sequences import find_shift, overlap_of
 from traceprof.model.compact import CompactTable
 from traceprof.model.grouping import groups_of
 from traceprof.model.tables import ABSENT
+from traceprof.values import dataclass
 
 __all__ = ["launch_of_rows", "tell_communicators"]
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any, Final
 
 import numpy as np
@@ -16,6 +15,7 @@ from traceprof.model.kernel_shapes import SHAPE_COLUMNS, shapes_of
 from traceprof.model.occupancy import LIMITS, occupancy_of
 from traceprof.model.tables import ABSENT
 from traceprof.model.trace import Trace
+from traceprof.values import dataclass
 
 __all__ = ["LaunchShapes", "contexts_of_streams", "launch_shapes"]
 

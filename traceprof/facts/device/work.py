@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -16,6 +15,7 @@ from traceprof.facts.launches import Launches, launches_of
 from traceprof.model.activity import Activity
 from traceprof.model.grouping import rows_by_value
 from traceprof.model.trace import DEVICE_TABLES, Trace
+from traceprof.values import dataclass
 
 __all__ = ["DeviceWork", "Pieces", "work_of_devices"]
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from enum import IntEnum
 from typing import Final
 
@@ -22,6 +21,7 @@ from traceprof.facts.names.ranges import are_matched, common_categories
 from traceprof.model import nesting
 from traceprof.model.intervals import Intervals, sorted_distinct
 from traceprof.model.trace import Trace
+from traceprof.values import dataclass
 
 __all__ = ["Doing", "Lane", "Lanes", "innermost_pieces", "lanes_within", "outermost_around"]
 

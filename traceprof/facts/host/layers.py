@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
@@ -24,6 +23,7 @@ from traceprof.facts.names.ranges import are_matched, codes_containing, numbers_
 from traceprof.model.ranks import Ranks
 from traceprof.model.steps import OWN_DOMAIN
 from traceprof.model.trace import DEVICE_TABLES, Trace
+from traceprof.values import dataclass
 
 __all__ = ["LAYER", "LayerSpans", "layer_spans", "layers_of_work", "source_of_layers"]
 

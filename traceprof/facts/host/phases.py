@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from functools import reduce
 from operator import or_
 
@@ -21,6 +20,7 @@ from traceprof.facts.launches import (
 from traceprof.facts.names.phases import PHASES
 from traceprof.model.intervals import Intervals
 from traceprof.model.trace import DEVICE_TABLES, Trace
+from traceprof.values import dataclass
 
 __all__ = ["HostPhases", "before_forward", "find_host_phases", "inferred_backward_on_host"]
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
@@ -21,6 +20,7 @@ from traceprof.model.nesting import (
     sum_of_chains,
 )
 from traceprof.model.trace import Trace
+from traceprof.values import dataclass
 
 __all__ = [
     "NestedRanges",

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
@@ -15,6 +14,7 @@ from traceprof.facts.launches import innermost
 from traceprof.facts.names.ranges import plain_name
 from traceprof.model.tables import ABSENT
 from traceprof.model.trace import Trace
+from traceprof.values import dataclass
 
 __all__ = ["PATTERNS", "READS_A_VALUE", "find_waits"]
 

@@ -14,7 +14,6 @@ So the charges of a gap add up to it, and no name is charged more than it was op
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any, Final, TypeAlias
 
 import numpy as np
@@ -37,6 +36,7 @@ from traceprof.model.grouping import compact, rows_by_value, rows_by_values
 from traceprof.model.intervals import Intervals, union_lengths
 from traceprof.model.tables import ABSENT
 from traceprof.model.trace import Trace
+from traceprof.values import dataclass
 
 __all__ = ["BY", "NOTHING", "OF_HOST", "Charges", "charged_by_host", "find_charges", "time_by_name"]
 

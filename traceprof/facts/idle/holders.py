@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import Any, Final, NamedTuple, Self
 
 import numpy as np
@@ -13,6 +12,7 @@ import pandas as pd
 from traceprof.facts.host.lanes import Doing, Lane, Lanes
 from traceprof.model.grouping import compact, rows_by_value
 from traceprof.model.intervals import Intervals, overlapping_pairs
+from traceprof.values import dataclass
 
 __all__ = ["BY", "LAUNCHING", "OTHER", "Chosen", "chosen_pieces", "pieces_of_parts"]
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import shlex
-from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
@@ -16,6 +15,7 @@ from traceprof.model.kernel_names.parsing import parse_name
 from traceprof.model.masking import masked_text
 from traceprof.model.tables import ABSENT
 from traceprof.model.trace import Trace
+from traceprof.values import dataclass
 
 __all__ = [
     "KernelLaunch",

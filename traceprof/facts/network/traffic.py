@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
@@ -17,6 +16,7 @@ from traceprof.model.intervals import Int64Array, Intervals
 from traceprof.model.links import Link, Peak
 from traceprof.model.peaks import peak_of, peak_of_interface
 from traceprof.model.ranks import Ranks
+from traceprof.values import dataclass
 
 __all__ = ["peak_of_source", "traffic_beside_collectives"]
 

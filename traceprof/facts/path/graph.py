@@ -9,7 +9,6 @@ waited for.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any, Final
 
 import numpy as np
@@ -23,6 +22,7 @@ from traceprof.facts.launches import launches_of
 from traceprof.model.activity import Activity, Part
 from traceprof.model.grouping import groups_of, places_of
 from traceprof.model.trace import DEVICE_TABLES, Trace
+from traceprof.values import dataclass
 
 __all__ = ["DEPENDS_NS", "DEVICE_KINDS", "Graph", "dependencies"]
 

@@ -8,7 +8,6 @@ that it waited for.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any, Final
 
 import numpy as np
@@ -16,6 +15,7 @@ import numpy.typing as npt
 
 from traceprof.facts.path.graph import DEPENDS_NS, DEVICE_KINDS, Graph
 from traceprof.model.window import TimeWindow
+from traceprof.values import dataclass
 
 __all__ = ["HOST", "LATENCY", "SYNC", "Segments", "walk_back"]
 

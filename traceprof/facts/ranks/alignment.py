@@ -7,7 +7,7 @@ clocks: their median is the offset, a robust line through them over time the dri
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Final
 
 import numpy as np
@@ -28,6 +28,7 @@ from traceprof.model.retime import retime
 from traceprof.model.tables import ABSENT
 from traceprof.model.trace import Trace
 from traceprof.model.window import TimeWindow
+from traceprof.values import dataclass
 
 __all__ = ["Alignment", "RankClock", "align_clocks", "find_alignment"]
 

@@ -7,7 +7,6 @@ arrives at its next holds no waiting for others, so that ranks compare.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from typing import Final, TypeAlias
 
 import numpy as np
@@ -27,6 +26,7 @@ from traceprof.model.grouping import rows_by_value, rows_by_values
 from traceprof.model.intervals import Intervals
 from traceprof.model.ranks import Ranks
 from traceprof.model.trace import Trace
+from traceprof.values import dataclass
 
 __all__ = [
     "DEVICE_IDLE",

@@ -7,7 +7,6 @@ for, and so on, until somebody waited for nobody. Each ns of waiting is charged 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
@@ -24,6 +23,7 @@ from traceprof.model.compact import CompactTable
 from traceprof.model.grouping import groups_of, rows_by_value
 from traceprof.model.ranks import Ranks
 from traceprof.model.tables import ABSENT
+from traceprof.values import dataclass
 
 __all__ = ["Blame", "find_blame", "why_withheld"]
 

@@ -6,7 +6,6 @@ Of the time between its collectives, without waiting for others.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, Final
 
 import numpy as np
@@ -20,6 +19,7 @@ from traceprof.facts.ranks.parts import parts_of_members
 from traceprof.model.activity import Activity
 from traceprof.model.ranks import Ranks
 from traceprof.model.trace import Trace
+from traceprof.values import dataclass
 
 __all__ = ["Cause", "cause_of"]
 

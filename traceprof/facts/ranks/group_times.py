@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any, Final
 
 import numpy as np
@@ -34,6 +34,7 @@ from traceprof.facts.ranks.steps import find_rank_steps
 from traceprof.facts.ranks.times import times_of_ranks
 from traceprof.model.ranks import Ranks
 from traceprof.model.results import Column, Note, Unit, derived, mean, same, total
+from traceprof.values import dataclass
 
 __all__ = ["GROUP_COLUMNS", "GroupTimes", "measure_groups"]
 

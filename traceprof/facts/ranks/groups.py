@@ -7,7 +7,7 @@ host that passes on a delay of another is none: half of what everybody waits mus
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from enum import StrEnum
 from typing import Final
 
@@ -25,6 +25,7 @@ from traceprof.facts.ranks.waits import matches_in_step
 from traceprof.model.compact import CompactTable
 from traceprof.model.grouping import rows_by_value
 from traceprof.model.ranks import Ranks
+from traceprof.values import dataclass
 
 __all__ = [
     "GroupLateness",

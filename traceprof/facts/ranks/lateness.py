@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Final
 
 import numpy as np
@@ -22,6 +22,7 @@ from traceprof.facts.ranks.waits import matches_in_step
 from traceprof.model.grouping import rows_by_value
 from traceprof.model.ranks import Ranks
 from traceprof.model.tables import ABSENT
+from traceprof.values import dataclass
 
 __all__ = ["RankLateness", "lateness_of_ranks"]
 

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
 import numpy.typing as npt
+
+from traceprof.values import dataclass
 
 __all__ = ["Line", "fit_line"]
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
@@ -17,6 +16,7 @@ from traceprof.facts.collectives.work import find_collectives
 from traceprof.facts.names.ranges import codes_containing
 from traceprof.model.ranks import Ranks
 from traceprof.model.trace import Trace
+from traceprof.values import dataclass
 
 __all__ = ["POINT_TO_POINT", "Stage", "find_chains", "find_stages"]
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Final
 
 import numpy as np
@@ -24,6 +24,7 @@ from traceprof.model.intervals import Intervals
 from traceprof.model.ranks import Ranks
 from traceprof.model.steps import Steps
 from traceprof.model.tables import ABSENT
+from traceprof.values import dataclass
 
 __all__ = ["RankSteps", "find_rank_steps"]
 

@@ -62,11 +62,14 @@ def costs_of_processes(trace: Trace) -> dict[tuple[int, str], tuple[int, Interva
     """Return how often and when each process paid for each kind."""
     spans = pd.concat([_named(trace), _warmup(trace), _copies(trace)], ignore_index=True)
     found: dict[tuple[int, str], tuple[int, Intervals]] = {}
+    starts, ends, kinds = (spans[name].to_numpy() for name in ("start_ns", "end_ns", "kind"))
     for process, rows in rows_by(spans, "process").items():
-        own, taken = spans.iloc[rows], Intervals.empty()
+        taken = Intervals.empty()
         for kind in ONE_OFF_KINDS:
-            chosen = own[own["kind"] == kind]
-            time = Intervals.union_of(chosen["start_ns"], chosen["end_ns"])
+            chosen = rows[kinds[rows] == kind]
+            if not len(chosen):
+                continue
+            time = Intervals.union_of(starts[chosen], ends[chosen])
             left = time - taken
             taken = taken | time
             if len(left):

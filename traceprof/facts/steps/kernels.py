@@ -6,7 +6,6 @@ kernel to the end of its own.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
@@ -18,6 +17,7 @@ from traceprof.model.activity import Activity
 from traceprof.model.grouping import groups_of
 from traceprof.model.steps import STEP_COLUMNS, empty_steps
 from traceprof.model.trace import Trace
+from traceprof.values import dataclass
 
 __all__ = ["InferredSteps", "find_optimizer_steps", "find_periodic_steps"]
 

@@ -8,7 +8,6 @@ model is copied to the device.
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
@@ -24,6 +23,7 @@ from traceprof.model.ranks import Ranks
 from traceprof.model.steps import Steps
 from traceprof.model.trace import DEVICE_TABLES, Trace
 from traceprof.model.window import TimeWindow
+from traceprof.values import dataclass
 
 __all__ = ["MainLoop", "active_window", "host_window", "main_loop"]
 

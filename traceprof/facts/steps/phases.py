@@ -11,7 +11,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
 from itertools import pairwise
 from typing import Final, NamedTuple
 
@@ -21,6 +20,7 @@ import pandas as pd
 
 from traceprof.facts.names.phases import PROFILER_RANGES
 from traceprof.model.steps import STEP_COLUMNS, empty_steps
+from traceprof.values import dataclass
 
 __all__ = ["PhaseSteps", "steps_of_backward", "steps_of_phases"]
 

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
 import numpy.typing as npt
 import pandas as pd
+
+from traceprof.values import dataclass
 
 __all__ = ["Steadiness", "measure_steadiness", "outliers", "outliers_of_processes"]
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from operator import attrgetter
 from typing import Any, Final
 
@@ -26,6 +26,7 @@ from traceprof.formats.kineto.arguments import (
 from traceprof.formats.kineto.json_stream import mend_text
 from traceprof.formats.kineto.parse import NO_TIME, Batch, Event, parse_batch
 from traceprof.model.tables import ABSENT
+from traceprof.values import dataclass
 
 __all__ = ["ColumnMaker", "Columns", "Kind"]
 

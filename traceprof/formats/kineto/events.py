@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
@@ -35,6 +35,7 @@ from traceprof.formats.kineto.parse import Event, batch_of_items, exact_ns
 from traceprof.formats.kineto.parsers import Parsers, n_parsers
 from traceprof.formats.shared.files import GZIP_MAGIC, GzipSource
 from traceprof.model.tables import ABSENT
+from traceprof.values import dataclass
 
 __all__ = ["KinetoEvents", "exact_ns", "read_kineto_events"]
 

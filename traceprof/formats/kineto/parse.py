@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, Final
 
 import msgspec
@@ -25,6 +24,7 @@ from traceprof.formats.kineto.arguments import (
     Number,
 )
 from traceprof.model.tables import ABSENT
+from traceprof.values import dataclass
 
 __all__ = ["NO_TIME", "Batch", "Event", "batch_of_items", "exact_ns", "parse_batch"]
 

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-from codecs import BOM_UTF8
 from dataclasses import replace
 from pathlib import Path
-from typing import Final
 
 import numpy as np
 import pandas as pd
 
 from traceprof.errors import TraceError
-from traceprof.formats.base import Candidate, ReadOptions, TraceFormat, cutter
+from traceprof.formats.base import ReadOptions
 from traceprof.formats.kineto.categories import (
     ANNOTATIONS,
     API_CALLS,
@@ -33,6 +31,7 @@ from traceprof.formats.kineto.device import (
     make_syncs,
 )
 from traceprof.formats.kineto.events import KinetoEvents, read_kineto_events
+from traceprof.formats.kineto.format import FORMAT
 from traceprof.formats.kineto.host import (
     make_api_calls,
     make_host_ops,
@@ -51,34 +50,12 @@ from traceprof.formats.kineto.target import (
     rank_of,
 )
 from traceprof.formats.shared.collectives import annotated_collectives
-from traceprof.formats.shared.files import GZIP_MAGIC, unpacked_head
 from traceprof.formats.shared.masked import masked_trace
 from traceprof.formats.shared.told_secrets import secrets_of_values
 from traceprof.model.trace import Trace, make_trace
 from traceprof.model.window import TimeWindow
 
-__all__ = ["FORMAT"]
-
-_KEYS: Final = (b'"traceEvents"', b'"deviceProperties"', b'"ph"')
-_FAR_BYTES: Final = 1 << 20
-
-
-def recognises(candidate: Candidate) -> bool:
-    """Return whether the file is JSON (or a gzip file of it) with the keys of a Chrome trace."""
-    head = candidate.head
-    is_packed = head.startswith(GZIP_MAGIC)
-    head = unpacked_head(candidate.path, len(head)) if is_packed else head
-    if head.removeprefix(BOM_UTF8).lstrip()[:1] not in (b"{", b"["):
-        return False
-    if any(key in head for key in _KEYS):
-        return True
-    # Other tools put metadata of their own before it.
-    if is_packed:
-        further = unpacked_head(candidate.path, _FAR_BYTES)
-    else:
-        with candidate.path.open("rb") as file:
-            further = file.read(_FAR_BYTES)
-    return any(key in further for key in _KEYS)
+__all__ = ["read"]
 
 
 def read(path: Path, options: ReadOptions) -> Trace:
@@ -161,12 +138,3 @@ def _why_nothing(events: KinetoEvents) -> str:
     if not events.is_complete:
         return "a trace of torch.profiler that is cut off before its first event: record it again"
     return "no events of torch.profiler: it was stopped before its first active step"
-
-
-FORMAT: Final = TraceFormat(
-    name="kineto",
-    summary="Chrome trace of torch.profiler (Kineto), .json or .json.gz",
-    recognises=recognises,
-    read=read,
-    cut=cutter("traceprof.formats.kineto.cut"),
-)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any, Final
 
 import numpy as np
@@ -12,6 +11,7 @@ import pandas as pd
 
 from traceprof.formats.kineto.events import KinetoEvents
 from traceprof.model.tables import ABSENT
+from traceprof.values import dataclass
 
 __all__ = ["Rows", "all_rows"]
 

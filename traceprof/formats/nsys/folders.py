@@ -6,14 +6,12 @@ temporary database, which is read as that export is.
 
 from __future__ import annotations
 
-from contextlib import AbstractContextManager
 from dataclasses import replace
-from importlib import import_module
 from pathlib import Path
 from typing import Final
 
-from traceprof.formats.base import Candidate, TraceFormat
-from traceprof.formats.nsys.reader import FORMAT as NSYS
+from traceprof.formats.base import Candidate, TraceFormat, loaded_late
+from traceprof.formats.nsys.format import FORMAT as NSYS
 from traceprof.formats.shared.files import TABLE_FILES
 
 __all__ = ["FORMAT"]
@@ -27,21 +25,13 @@ def recognises(candidate: Candidate) -> bool:
     return NSYS.recognises(replace(candidate, tables=tables))
 
 
-def _as_database(folder: Path) -> AbstractContextManager[Path]:
-    # Parquet is slow to import, and few traces are such folders.
-    found: AbstractContextManager[Path] = import_module(
-        "traceprof.formats.nsys.folder_tables"
-    ).as_database(folder)
-    return found
-
-
 FORMAT: Final = TraceFormat(
     name="nsys-folder",
     summary="Nsight Systems export to a folder of Parquet or Arrow files (parquetdir, arrowdir)",
     recognises=recognises,
     read=NSYS.read,
     outline=NSYS.outline,
-    export=_as_database,
+    export=loaded_late("traceprof.formats.nsys.folder_tables", "as_database"),
     cut=NSYS.cut,
     secrets=NSYS.secrets,
 )

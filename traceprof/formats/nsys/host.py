@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from itertools import compress
 from typing import Final
 
@@ -43,6 +42,7 @@ from traceprof.formats.sqlite.database import (
 from traceprof.model.tables import ABSENT, empty_table, make_table
 from traceprof.model.trace import rows_where
 from traceprof.model.window import TimeWindow
+from traceprof.values import dataclass
 
 __all__ = [
     "API_CALLS",

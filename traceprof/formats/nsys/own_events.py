@@ -6,11 +6,11 @@ import sqlite3
 from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
 from traceprof.errors import TraceError
+from traceprof.values import dataclass
 
 __all__ = ["OwnEvents", "read_own_events", "remove_own_events"]
 

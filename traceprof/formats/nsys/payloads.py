@@ -5,10 +5,10 @@ from __future__ import annotations
 import json
 import struct
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from typing import Any, Final
 
 from traceprof.formats.sqlite.database import Database
+from traceprof.values import dataclass
 
 __all__ = ["PayloadSchemas", "read_schemas"]
 

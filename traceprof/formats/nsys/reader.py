@@ -9,7 +9,7 @@ from typing import Final
 
 import pandas as pd
 
-from traceprof.formats.base import Candidate, Outline, ReadOptions, TraceFormat, cutter
+from traceprof.formats.base import Outline, ReadOptions
 from traceprof.formats.nsys.communication import count_communication
 from traceprof.formats.nsys.device import (
     KERNELS,
@@ -21,6 +21,7 @@ from traceprof.formats.nsys.device import (
     read_syncs,
 )
 from traceprof.formats.nsys.diagnostics import read_diagnostics
+from traceprof.formats.nsys.format import FORMAT
 from traceprof.formats.nsys.host import (
     Annotations,
     read_annotations,
@@ -39,7 +40,6 @@ from traceprof.formats.nsys.nccl import (
     read_nccl_calls,
 )
 from traceprof.formats.nsys.recorded import recorded_tables, unrecorded_graphs
-from traceprof.formats.nsys.secrets import told_secrets
 from traceprof.formats.nsys.sidecar import (
     COLLECTIVES,
     read_collectives,
@@ -73,24 +73,9 @@ from traceprof.model.trace import DEVICE_TABLES, Trace, make_trace
 from traceprof.model.window import TimeWindow
 from traceprof.threads import do_side_by_side
 
-__all__ = ["FORMAT", "outline"]
+__all__ = ["outline", "read"]
 
 _WORTH_THREADS: Final = 32 << 20
-_MARKS_OF_NSYS: Final = (
-    "CUPTI_ACTIVITY_KIND_",
-    "TARGET_INFO_",
-    "NVTX_EVENTS",
-    "OSRT_API",
-    "META_DATA_EXPORT",
-    "EXPORT_META_DATA",
-)
-
-
-def recognises(candidate: Candidate) -> bool:
-    """Return whether the file has the tables of an nsys export."""
-    return "StringIds" in candidate.tables and any(
-        table.startswith(_MARKS_OF_NSYS) for table in candidate.tables
-    )
 
 
 def read(path: Path, options: ReadOptions) -> Trace:
@@ -365,14 +350,3 @@ def _on_physical_devices(
             frame = moved.get(name, original)
             moved[name] = frame.assign(device=frame["device"].where(~rows, device))
     return moved
-
-
-FORMAT: Final = TraceFormat(
-    name="nsys",
-    summary="Nsight Systems SQLite export, and recordings of traceprof",
-    recognises=recognises,
-    read=read,
-    outline=outline,
-    cut=cutter("traceprof.formats.nsys.cut"),
-    secrets=told_secrets,
-)

@@ -6,7 +6,7 @@ import re
 import sqlite3
 from collections.abc import Sequence
 from contextlib import closing, suppress
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import Path
 from typing import Final
 
@@ -16,6 +16,7 @@ from traceprof.formats.sqlite.cut_strings import codec_of, text_by
 from traceprof.formats.sqlite.table_names import quoted
 from traceprof.model.cutting import REMOVED
 from traceprof.model.masking import MASK, masked_text, secrets_of
+from traceprof.values import dataclass
 
 __all__ = ["Passing", "passing_in", "passing_of", "told_secrets"]
 

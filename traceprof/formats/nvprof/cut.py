@@ -11,7 +11,8 @@ from functools import cached_property
 from pathlib import Path
 from typing import Final
 
-from traceprof.formats.nvprof.file import PREFIX, open_nvprof
+from traceprof.formats.nvprof.file import open_nvprof
+from traceprof.formats.nvprof.format import PREFIX
 from traceprof.formats.nvprof.host import END, START
 from traceprof.formats.nvprof.sources import count_annotations
 from traceprof.formats.sqlite.copying import DatabaseCopy, StoredTable, copying

@@ -8,7 +8,8 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
-from traceprof.formats.nvprof.file import PREFIX, NvprofFile, whole
+from traceprof.formats.nvprof.file import NvprofFile, whole
+from traceprof.formats.nvprof.format import PREFIX
 from traceprof.formats.shared.cupti import (
     COPY_DIRECTIONS,
     MEMORY_KINDS,

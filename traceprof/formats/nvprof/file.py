@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from functools import cache
 from importlib import resources
 from typing import Any, Final
@@ -13,15 +12,16 @@ import numpy.typing as npt
 import pandas as pd
 import pydemumble
 
+from traceprof.formats.nvprof.format import PREFIX
 from traceprof.formats.sqlite.cut_note import cut_note
 from traceprof.formats.sqlite.database import NULL, Column, ColumnType, Database, categorical
 from traceprof.formats.sqlite.soundness import UnsoundRowsError
 from traceprof.model.kernel_names.user_rules import Rule
 from traceprof.model.tables import ABSENT
 from traceprof.model.window import TimeWindow
+from traceprof.values import dataclass
 
 __all__ = [
-    "PREFIX",
     "NvprofFile",
     "call_names",
     "object_ids",
@@ -30,7 +30,6 @@ __all__ = [
     "whole",
 ]
 
-PREFIX: Final = "CUPTI_ACTIVITY_KIND_"
 _TIMED_TABLES: Final = (
     "CONCURRENT_KERNEL",
     "KERNEL",

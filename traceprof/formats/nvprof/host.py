@@ -4,25 +4,25 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
 import pandas as pd
 
 from traceprof.formats.nvprof.file import (
-    PREFIX,
     NvprofFile,
     call_names,
     object_ids,
     unsigned_thread,
     whole,
 )
+from traceprof.formats.nvprof.format import PREFIX
 from traceprof.formats.shared.ranges import with_depth
 from traceprof.formats.sqlite.database import Column, categorical
 from traceprof.model.frames import stack
 from traceprof.model.tables import ABSENT, empty_table, make_table
 from traceprof.model.window import TimeWindow
+from traceprof.values import dataclass
 
 __all__ = ["END", "MARK", "START", "Markers", "read_api_calls", "read_markers", "read_overheads"]
 

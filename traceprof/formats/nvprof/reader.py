@@ -9,7 +9,7 @@ from typing import Final
 
 import pandas as pd
 
-from traceprof.formats.base import Candidate, Outline, ReadOptions, TraceFormat, cutter
+from traceprof.formats.base import Outline, ReadOptions
 from traceprof.formats.nvprof.device import (
     has_kernel_shapes,
     read_copies,
@@ -17,7 +17,8 @@ from traceprof.formats.nvprof.device import (
     read_kernels,
     read_syncs,
 )
-from traceprof.formats.nvprof.file import PREFIX, open_nvprof
+from traceprof.formats.nvprof.file import open_nvprof
+from traceprof.formats.nvprof.format import FORMAT
 from traceprof.formats.nvprof.host import Markers, read_api_calls, read_markers, read_overheads
 from traceprof.formats.nvprof.sources import count_annotations, last_ns, survey_of
 from traceprof.formats.nvprof.target import (
@@ -35,16 +36,9 @@ from traceprof.model.tables import empty_table
 from traceprof.model.trace import DEVICE_TABLES, Trace, make_trace
 from traceprof.model.window import TimeWindow
 
-__all__ = ["FORMAT"]
+__all__ = ["outline", "read"]
 
 _ALWAYS_RECORDED: Final = frozenset({"kernels", "copies", "ranges", "marks"})
-
-
-def recognises(candidate: Candidate) -> bool:
-    """Return whether the file has the tables of nvprof."""
-    return {"StringTable", "Version"} <= candidate.tables and any(
-        table.startswith(PREFIX) for table in candidate.tables
-    )
 
 
 def read(path: Path, options: ReadOptions) -> Trace:
@@ -192,13 +186,3 @@ def _recorded(has_rows: set[str]) -> set[str]:
     if has_rows.isdisjoint(DEVICE_TABLES):
         recorded.add("api_calls")
     return recorded
-
-
-FORMAT: Final = TraceFormat(
-    name="nvprof",
-    summary="SQLite file of nvprof or the Visual Profiler (.nvprof, .sql, .nvvp)",
-    recognises=recognises,
-    read=read,
-    outline=outline,
-    cut=cutter("traceprof.formats.nvprof.cut"),
-)

@@ -11,7 +11,8 @@ from typing import Final
 import pandas as pd
 
 from traceprof.formats.nvprof.device import MIGRATIONS
-from traceprof.formats.nvprof.file import PREFIX, NvprofFile, object_ids, whole
+from traceprof.formats.nvprof.file import NvprofFile, object_ids, whole
+from traceprof.formats.nvprof.format import PREFIX
 from traceprof.formats.nvprof.host import END, MARK, START
 from traceprof.formats.shared.collectives import is_annotated
 from traceprof.formats.sqlite.scan import Extent, Source

@@ -8,7 +8,8 @@ from typing import Final
 import numpy as np
 import pandas as pd
 
-from traceprof.formats.nvprof.file import PREFIX, NvprofFile, object_ids, whole
+from traceprof.formats.nvprof.file import NvprofFile, object_ids, whole
+from traceprof.formats.nvprof.format import PREFIX
 from traceprof.model.tables import empty_table, make_table
 from traceprof.model.trace import TraceInfo
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from functools import partial
 from pathlib import Path
 from typing import Any, Final, TypeAlias
@@ -29,6 +29,7 @@ from traceprof.model.elsewhere import Crew, TraceElsewhere, measure_each
 from traceprof.model.run import Life, RankTrace, RunFiles
 from traceprof.model.tables import ABSENT
 from traceprof.model.trace import DEVICE_TABLES, Trace
+from traceprof.values import dataclass
 
 __all__ = ["CrewOf", "is_run", "lives_of_run", "open_run", "outline_run"]
 

@@ -14,7 +14,6 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
@@ -22,6 +21,7 @@ from traceprof.errors import TraceError
 from traceprof.files import kind_of_no_file
 from traceprof.model.tables import ABSENT
 from traceprof.model.text import storable
+from traceprof.values import dataclass
 
 __all__ = ["LAUNCHER", "MANIFEST_KEY", "Manifest", "read_manifest"]
 

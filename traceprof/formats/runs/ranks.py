@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
 
@@ -13,6 +13,7 @@ from traceprof.model.elsewhere import change_each
 from traceprof.model.run import RankTrace, of_process
 from traceprof.model.tables import ABSENT
 from traceprof.model.trace import Trace
+from traceprof.values import dataclass
 
 __all__ = ["LARGEST_RANK", "Claim", "Work", "claims_of", "numbered", "varying_number"]
 

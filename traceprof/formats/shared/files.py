@@ -7,7 +7,7 @@ import tempfile
 import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import Path
 from typing import Any, BinaryIO, Final
 
@@ -16,6 +16,7 @@ from traceprof.files import kind_of_no_file
 from traceprof.formats.base import Candidate
 from traceprof.formats.sqlite.database import SQLITE_MAGIC, Database
 from traceprof.formats.sqlite.texts import telling_of_no_text
+from traceprof.values import dataclass
 
 __all__ = [
     "GZIP_MAGIC",

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Protocol, TypeAlias
 
 import numpy as np
@@ -15,6 +14,7 @@ import numpy.typing as npt
 
 from traceprof.formats.sqlite.columns import NULL, ColumnType
 from traceprof.formats.sqlite.table_names import quoted
+from traceprof.values import dataclass
 
 __all__ = [
     "AllOf",

@@ -9,7 +9,7 @@ from __future__ import annotations
 import sqlite3
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import Path
 from typing import Any, Final
 
@@ -17,6 +17,7 @@ from traceprof.errors import TraceError, UsageError
 from traceprof.formats.sqlite.table_names import plain_table, quoted
 from traceprof.model.cutting import CutProgress
 from traceprof.model.tables import TABLES
+from traceprof.values import dataclass
 
 __all__ = ["DatabaseCopy", "StoredTable", "copying"]
 

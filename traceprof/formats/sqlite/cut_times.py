@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Final
 
 from traceprof.formats.sqlite.copying import DatabaseCopy, StoredTable
 from traceprof.formats.sqlite.table_names import quoted
 from traceprof.model.window import TimeWindow
+from traceprof.values import dataclass
 
 __all__ = ["Times", "times_of"]
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any, Final
 
 import pandas as pd
@@ -12,6 +12,7 @@ from traceprof.formats.sqlite.database import Database
 from traceprof.formats.sqlite.pages.file import NotPlainError
 from traceprof.formats.sqlite.pages.totals import Counted, Totals, totals_of
 from traceprof.formats.sqlite.soundness import UnsoundRowsError
+from traceprof.values import dataclass
 
 __all__ = ["Extent", "Owners", "Scan", "Source", "scan_each"]
 

@@ -7,13 +7,13 @@ they are looked for in columns that are read anyway: a smallest and a greatest n
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass
 from typing import Any, Final
 
 import numpy as np
 
 from traceprof.formats.sqlite.columns import NULL
 from traceprof.formats.sqlite.table_names import quoted
+from traceprof.values import dataclass
 
 __all__ = ["LATEST_NS", "MOST_BYTES", "Soundness", "UnsoundRowsError", "soundness_of"]
 

@@ -13,8 +13,8 @@ import pyarrow.parquet as pq
 from traceprof.errors import TraceError
 from traceprof.formats.base import ReadOptions
 from traceprof.formats.tables.columns import frame_of
+from traceprof.formats.tables.format import MANIFEST
 from traceprof.formats.tables.manifest import (
-    MANIFEST,
     FolderManifest,
     Storage,
     read_manifest,

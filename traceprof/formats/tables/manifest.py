@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from enum import StrEnum
 from pathlib import Path
 from typing import Final
@@ -12,14 +12,15 @@ from typing import Final
 import msgspec
 
 from traceprof.errors import TraceError
+from traceprof.formats.tables.format import MANIFEST
 from traceprof.model.tables import TABLES, unit_of
 from traceprof.model.trace import TraceInfo
 from traceprof.model.window import TimeWindow
+from traceprof.values import dataclass
 from traceprof.version import __version__
 
-__all__ = ["MANIFEST", "FolderManifest", "Storage", "StoredTable", "read_manifest"]
+__all__ = ["FolderManifest", "Storage", "StoredTable", "read_manifest"]
 
-MANIFEST: Final = "trace.json"
 _KEY: Final = "traceprof_tables"
 _VERSION: Final = 1
 

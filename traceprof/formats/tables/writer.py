@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Final, Self
@@ -17,6 +17,7 @@ from traceprof.formats.tables.manifest import FolderManifest, Storage, StoredTab
 from traceprof.model.tables import TABLES, ColumnKind
 from traceprof.model.trace import Trace, TraceInfo
 from traceprof.model.window import TimeWindow
+from traceprof.values import dataclass
 
 __all__ = ["FolderWriter", "write_tables"]
 

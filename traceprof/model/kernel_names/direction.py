@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-import re
 from typing import Final
 
 from traceprof.model.kernel_names.parsing import parse_name, words_of
+from traceprof.model.patterns import pattern
 
 __all__ = ["direction_of"]
 
-_BACKWARD: Final = re.compile(
+_BACKWARD: Final = pattern(
     r"\b(bwd|backward|bw|bprop|bp\d?|wrw|wr w)\b|[dw]grad|\bd?grad\b|gamma beta|\bdbias"
     r"|internal gradients|masked scale|bias ?grad|\bgrad (input|weight)|gradient|^reduce bn"
 )
-_FORWARD: Final = re.compile(
+_FORWARD: Final = pattern(
     r"\b(fwd|forward|fw|fprop|fp)\b|update output|\d(fprop)\b|convolve|winograd forward"
     r"|^(cu apply|vectorized) \w+ norm|collect statistics|^welford|^rowwise moments"
     r"|^general layer norm|rms ?norm (quant )?kernel|cudnn .*relu|conv\dd grouped direct"

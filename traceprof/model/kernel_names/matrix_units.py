@@ -9,6 +9,7 @@ from typing import Final
 from traceprof.model.activity import Activity
 from traceprof.model.kernel_names.parsing import KernelName, parse_name, words_of
 from traceprof.model.kernel_names.precision import precision_of
+from traceprof.model.patterns import pattern
 
 __all__ = ["MATRIX_WORK", "MatrixUnits", "matrix_units_of", "multiplies_without"]
 
@@ -24,29 +25,27 @@ class MatrixUnits(StrEnum):
     UNKNOWN = "unknown"
 
 
-_HELPERS: Final = re.compile(
+_HELPERS: Final = pattern(
     r"split ?k ?(reduce|kernel)|^reduce|reduc(e|tion) kernel|offsets kernel|gemm pointers"
     r"|im\d?d?2 ?col|col2 ?im|tiles kernel|^winograd|generate|fixup"
     r"|\bdot kernel|global kernel|^thd |combine|post ?process|pre ?process|convert|dot ?d?o"
     r"|o ?grad dot|recurrent|delta net|merge states? kernel$"
 )
-_PLAIN: Final = re.compile(
+_PLAIN: Final = pattern(
     r"simt|ffma|(^|[ _]|Plus)g?[shdcz](gemm|cudnn|gemv)|gemv|Cijk_|kgemm|gemmk1|gemmSN|gtcn"
     r"|naive|Sp3AsmConv|GcnAsm|winograd|_convolve_|[dw]grad\w*_(engine|alg\d)|^[dw]grad2d|grouped_direct|depthwise"
     r"|mul_mat_vec|implicit_convolve|miopenConv|MIOpenC|im2col",
     re.IGNORECASE,
 )
-_VECTORS: Final = re.compile(r"gemv|gemmk1|mul_mat_vec|naive", re.IGNORECASE)
+_VECTORS: Final = pattern(r"gemv|gemmk1|mul_mat_vec|naive", re.IGNORECASE)
 """Products with a vector: bound by memory, whatever they compute on."""
-_MATRIX: Final = re.compile(
+_MATRIX: Final = pattern(
     r"tensorop|OpClassTensorOp|tensor\d+x\d+x\d|warpgroup|wmma|wgmma|[hi]mma|tcgen05|UMMA"
     r"|(^|[ _])[shdi](884|1688|8816|16816|161616)|\d+x\d+x\d+gemm|nvjet|m16n8k"
     r"|w8a8|marlin|deep_gemm|xdl|mfma|gtcx|_MI\d+x\d|GemmUniversal|\bbmm_|MmaMultistage|MmaTensorOp",
     re.IGNORECASE,
 )
-_FLASH: Final = re.compile(
-    r"[Ff]lash|fmha|Fmha|paged_attention_ll4mi_QKV|AttentionKernel|native_sdpa"
-)
+_FLASH: Final = pattern(r"[Ff]lash|fmha|Fmha|paged_attention_ll4mi_QKV|AttentionKernel|native_sdpa")
 _NARROW: Final = ("fp8",)
 """Only matrix units multiply these."""
 _HOPPER: Final = "device_kernel"

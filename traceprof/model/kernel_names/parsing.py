@@ -10,11 +10,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass
 from functools import lru_cache
 from typing import Final
 
 import pydemumble
+
+from traceprof.values import dataclass
 
 __all__ = ["KernelName", "parse_name", "words_of"]
 

@@ -11,6 +11,7 @@ import re
 from typing import Final
 
 from traceprof.model.kernel_names.parsing import parse_name
+from traceprof.model.patterns import pattern
 
 __all__ = ["PRECISIONS", "precision_of"]
 
@@ -27,16 +28,16 @@ _OF_LETTER: Final = {
     "b": "bf16",
     "i": "int8",
 }
-_NVJET: Final = re.compile(r"^nvjet_(?:sm\d+[a-z]?_)?([a-z])[a-z]{2,4}_")
-_TENSILE: Final = re.compile(r"Cijk_[A-Z]\w{3}_[A-Z]\w{3}_(F8|B8|I8|[BHSDZC])")
+_NVJET: Final = pattern(r"^nvjet_(?:sm\d+[a-z]?_)?([a-z])[a-z]{2,4}_")
+_TENSILE: Final = pattern(r"Cijk_[A-Z]\w{3}_[A-Z]\w{3}_(F8|B8|I8|[BHSDZC])")
 _OF_TENSILE: Final = {"F8": "fp8", "B8": "fp8", "I8": "int8"}
-_XMMA: Final = re.compile(r"xmma_\w*?_(e[45]m[23]|tf32|bf16|f16|f32|f64|i8)(?:e[45]m|tf|bf|f|i)\d")
-_SHAPED: Final = re.compile(
+_XMMA: Final = pattern(r"xmma_\w*?_(e[45]m[23]|tf32|bf16|f16|f32|f64|i8)(?:e[45]m|tf|bf|f|i)\d")
+_SHAPED: Final = pattern(
     r"(?:^|_)([shdi])(?:884|1688|8816|16816|161616|\d+x\d+x\d+)(?:gemm|cudnn|fprop|dgrad|wgrad)"
 )
-_BLAS: Final = re.compile(r"(?:^|_|Plus)g?([shdcz])(?:gemm|cudnn|gemv)", re.IGNORECASE)
-_FP16_INTO_FP32: Final = re.compile(r"hmma_\w*fp32")
-_FUSED_ATTENTION: Final = re.compile(r"^fmhaSm\w*?_Qkv(E[245]m[123]|Bfloat16|Fp16)", re.IGNORECASE)
+_BLAS: Final = pattern(r"(?:^|_|Plus)g?([shdcz])(?:gemm|cudnn|gemv)", re.IGNORECASE)
+_FP16_INTO_FP32: Final = pattern(r"hmma_\w*fp32")
+_FUSED_ATTENTION: Final = pattern(r"^fmhaSm\w*?_Qkv(E[245]m[123]|Bfloat16|Fp16)", re.IGNORECASE)
 
 _WORDS: Final = (
     ("fp4", r"nvfp4|mxfp4|fp4|e2m1"),
@@ -49,11 +50,11 @@ _WORDS: Final = (
     ("fp64", r"f64|fp64|double"),
 )
 _IN_IDENTIFIER: Final = tuple(
-    (name, re.compile(rf"(?:^|[_\d]x?|(?<=[a-z])(?=[A-Z]))(?i:{words})(?![a-z\d])"))
+    (name, pattern(rf"(?:^|[_\d]x?|(?<=[a-z])(?=[A-Z]))(?i:{words})(?![a-z\d])"))
     for name, words in _WORDS
 )
 _TYPES: Final = tuple(
-    (name, re.compile(rf"(?<![\w]){words}(?!\w)"))
+    (name, pattern(rf"(?<![\w]){words}(?!\w)"))
     for name, words in (
         ("fp4", r"(?:__nv_fp4\w*|float_e2m1\w*|\w*_e2m1\w*)"),
         ("fp8", r"(?:__nv_fp8\w*|__hip_fp8\w*|Float8_\w+|float_e[45]m3?2?_t|fp8_t|bf8_t)"),
@@ -64,14 +65,14 @@ _TYPES: Final = tuple(
         ("fp64", r"double[234]?"),
     )
 )
-_MATRIX_FUNCTOR: Final = re.compile(r"^cutlass_|gemm", re.IGNORECASE)
-_BYTES: Final = re.compile(r"^[nr]ccl|userbuffers")
+_MATRIX_FUNCTOR: Final = pattern(r"^cutlass_|gemm", re.IGNORECASE)
+_BYTES: Final = pattern(r"^[nr]ccl|userbuffers")
 """Their types say what is moved as, not what it is."""
-_HIDDEN: Final = re.compile(r"\bvoid( const)? ?\*")
-_BHALF: Final = re.compile(r"\bunsigned short\b")
+_HIDDEN: Final = pattern(r"\bvoid( const)? ?\*")
+_BHALF: Final = pattern(r"\bunsigned short\b")
 """Composable Kernel's bf16."""
-_QUALIFIED: Final = re.compile(r"\b(?:\w+::)+(?=\w)")
-_MODES: Final = re.compile(r"__nv_fp8_interpretation_t")
+_QUALIFIED: Final = pattern(r"\b(?:\w+::)+(?=\w)")
+_MODES: Final = pattern(r"__nv_fp8_interpretation_t")
 
 
 def precision_of(name: str) -> str:

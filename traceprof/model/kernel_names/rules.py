@@ -10,10 +10,11 @@ named. A pattern names a family of kernels, never one of them.
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
 from typing import Final
 
 from traceprof.model.activity import Activity
+from traceprof.model.patterns import pattern
+from traceprof.values import dataclass
 
 __all__ = ["DECIDING_SCOPES", "IDENTIFIERS", "SCOPES", "WRAPPERS", "Pattern", "Wrapper"]
 
@@ -39,11 +40,11 @@ class Wrapper:
 
 
 def _words(activity: Activity, *alternatives: str) -> Pattern:
-    return Pattern(activity, re.compile("|".join(alternatives)))
+    return Pattern(activity, pattern("|".join(alternatives)))
 
 
 def _wrapper(expression: str, otherwise: Activity, *classes: Activity) -> Wrapper:
-    return Wrapper(re.compile(expression), otherwise, frozenset(classes))
+    return Wrapper(pattern(expression), otherwise, frozenset(classes))
 
 
 _A = Activity
@@ -215,9 +216,9 @@ _NETWORK: Final = (
 )
 
 DECIDING_SCOPES: Final = (
-    Pattern(_A.MOE, re.compile(r"(^|::)moe::dev(::|$)")),
-    Pattern(_A.CONVOLUTION, re.compile(r"^xmma_cudnn(::|$)|^xmma\w*::.*implicit_gemm(::|$)")),
-    Pattern(_A.GEMM, re.compile(r"^xmma\w*(::|$)")),
+    Pattern(_A.MOE, pattern(r"(^|::)moe::dev(::|$)")),
+    Pattern(_A.CONVOLUTION, pattern(r"^xmma_cudnn(::|$)|^xmma\w*::.*implicit_gemm(::|$)")),
+    Pattern(_A.GEMM, pattern(r"^xmma\w*(::|$)")),
 )
 
 IDENTIFIERS: Final = (*_COMPILED, *_MOVING, *_OUTSIDE, *_NETWORK)
@@ -225,12 +226,12 @@ IDENTIFIERS: Final = (*_COMPILED, *_MOVING, *_OUTSIDE, *_NETWORK)
 SCOPES: Final = (
     Pattern(
         _A.COMMUNICATION,
-        re.compile(r"(^|::)(deep_ep|hybrid_ep|ep::)|(^|::)(inter|intra)node|nvshmem|rocshmem"),
+        pattern(r"(^|::)(deep_ep|hybrid_ep|ep::)|(^|::)(inter|intra)node|nvshmem|rocshmem"),
     ),
-    Pattern(_A.MOE, re.compile(r"(^|::)moe(::|$)")),
-    Pattern(_A.FFT, re.compile(r"(^|::)([sd]p)?(Radix|Vector|VectorFFT)\d|(^|::)\w*fft\b")),
-    Pattern(_A.CONVOLUTION, re.compile(r"cudnn::(cnn|winograd|\w*::?gemm|gemm)")),
-    Pattern(_A.GEMM, re.compile(r"(^|::)(gemvx|gemv|epilogue|cublas\w*)(::|$)")),
+    Pattern(_A.MOE, pattern(r"(^|::)moe(::|$)")),
+    Pattern(_A.FFT, pattern(r"(^|::)([sd]p)?(Radix|Vector|VectorFFT)\d|(^|::)\w*fft\b")),
+    Pattern(_A.CONVOLUTION, pattern(r"cudnn::(cnn|winograd|\w*::?gemm|gemm)")),
+    Pattern(_A.GEMM, pattern(r"(^|::)(gemvx|gemv|epilogue|cublas\w*)(::|$)")),
 )
 
 _OF_ELEMENTS: Final = (

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
 from typing import Final
 
 from traceprof.errors import UsageError
 from traceprof.model.activity import Activity
 from traceprof.model.toml import parse_toml
+from traceprof.values import dataclass
 
 __all__ = ["Rule", "parse_rules"]
 

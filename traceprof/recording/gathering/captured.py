@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
 
@@ -24,6 +24,7 @@ from traceprof.recording.spool import (
     read_process_records,
     window_files,
 )
+from traceprof.values import dataclass
 
 __all__ = ["Captured", "gather"]
 

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Container, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import pairwise
 
 from traceprof.recording.spool import ProcessRecord
+from traceprof.values import dataclass
 
 __all__ = ["RankProcesses", "find_ranks", "without_inherited_ranks"]
 

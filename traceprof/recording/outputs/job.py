@@ -6,7 +6,7 @@ import os
 import socket
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from functools import cached_property
 from typing import Any
 
@@ -15,6 +15,7 @@ from traceprof.model.text import storable
 from traceprof.recording.gathering.captured import Captured
 from traceprof.recording.outputs.places import Places
 from traceprof.recording.request import Recorder, RecordRequest, RunRecorded
+from traceprof.values import dataclass
 from traceprof.version import __version__
 
 __all__ = ["Job", "label_of"]

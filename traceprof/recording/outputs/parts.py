@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from pathlib import Path
 
 from traceprof.model.trace import Trace
 from traceprof.recording.gathering.ranks import RankProcesses
 from traceprof.recording.outputs.job import Job
+from traceprof.values import dataclass
 
 __all__ = ["Part", "WrittenFile", "node_part", "parts_of", "ranks_in", "rest_of"]
 

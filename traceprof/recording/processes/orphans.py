@@ -9,12 +9,12 @@ import os
 import signal
 import time
 from collections.abc import Iterable
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
 from traceprof.recording.processes.program import Program, exit_code_of, signals_passed_on
 from traceprof.recording.spool import has_said_its_end
+from traceprof.values import dataclass
 
 __all__ = [
     "become_subreaper",

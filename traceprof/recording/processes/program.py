@@ -10,12 +10,13 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import Path
 from types import FrameType
 from typing import Any, Protocol
 
 from traceprof.errors import RecordingError
+from traceprof.values import dataclass
 
 __all__ = [
     "Program",

@@ -6,13 +6,14 @@ import os
 import signal
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import Path
 from typing import Final
 
 from traceprof.recording.processes.orphans import is_alive
 from traceprof.recording.processes.program import Program
 from traceprof.recording.spool import recorded_pids
+from traceprof.values import dataclass
 
 __all__ = ["PATIENCE_S", "STARTED", "STARTING_S", "StartLimit", "Watchdog"]
 

@@ -9,11 +9,12 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any, Final
 
 from traceprof.errors import UsageError
 from traceprof.model.links import pcie_peak
+from traceprof.values import dataclass
 
 __all__ = ["PcieCounters", "pcie_reads"]
 

@@ -9,7 +9,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import Path
 from typing import Final, NamedTuple, Protocol
 
@@ -17,6 +17,7 @@ from traceprof.recording.sampling.gpus import open_gpus
 from traceprof.recording.sampling.network import open_network
 from traceprof.recording.sampling.processes import open_processes
 from traceprof.recording.sampling.sockets import open_sockets
+from traceprof.values import dataclass
 
 __all__ = ["Sample", "Sampler", "read_samples", "sampling"]
 

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from importlib.resources import files
 from typing import Final
 
 from traceprof.render.escape import html_text
 from traceprof.render.page.plotly_bundle import csp_hash
+from traceprof.values import dataclass
 
 __all__ = ["Fragment", "page_style", "write_document"]
 

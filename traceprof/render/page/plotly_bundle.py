@@ -6,11 +6,12 @@ import base64
 import gzip
 import hashlib
 from collections.abc import Mapping
-from dataclasses import dataclass
 from functools import cache
 from typing import Any, Final
 
 from plotly.offline import get_plotlyjs
+
+from traceprof.values import dataclass
 
 __all__ = ["PLOTLY_CONFIG", "PlotlyBundle", "plotly_bundle"]
 

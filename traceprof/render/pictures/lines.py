@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import Final
 
 from traceprof.render.timeline.channels import Channel, Group, Lanes, Row
+from traceprof.values import dataclass
 
 __all__ = ["Line", "choose_lines"]
 

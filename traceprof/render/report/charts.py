@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
@@ -14,6 +13,7 @@ from traceprof.render.escape import html_text
 from traceprof.render.palette import CATEGORIES, PART_STYLES, category_of, ink_on
 from traceprof.render.shown import Row, rows_of
 from traceprof.units import format_duration, format_ratio
+from traceprof.values import dataclass
 
 __all__ = ["breakdown_bars", "category_style", "parts_bar", "parts_legend", "step_chart"]
 

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any, Final
 
 from traceprof.errors import UsageError
@@ -25,6 +24,7 @@ from traceprof.render.wording import saving_words
 from traceprof.session.answer import Document
 from traceprof.session.selection import select
 from traceprof.units import format_duration
+from traceprof.values import dataclass
 
 __all__ = ["explaining_html", "findings_html", "heading_html", "late_html", "summary_html"]
 

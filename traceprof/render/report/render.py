@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
 from importlib.resources import files
 from typing import Final
 
@@ -44,6 +43,7 @@ from traceprof.render.shown import ShownTable, shown_frame
 from traceprof.render.timeline.page import timeline_fragment
 from traceprof.render.timeline.render import EncodedTimeline, encode_timeline
 from traceprof.session.answer import Document
+from traceprof.values import dataclass
 
 __all__ = ["render_report"]
 

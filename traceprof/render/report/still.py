@@ -6,7 +6,6 @@ Each device is a line of the five parts of its time, exact in every column: as h
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from functools import cached_property
 from typing import Final
 
@@ -30,6 +29,7 @@ from traceprof.model.window import TimeWindow
 from traceprof.render.escape import html_text
 from traceprof.render.palette import category_of
 from traceprof.units import format_duration, format_ratio
+from traceprof.values import dataclass
 
 __all__ = ["StillPictures"]
 

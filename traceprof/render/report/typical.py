@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from traceprof.model.ranks import Ranks
 from traceprof.model.results import Result
 from traceprof.model.tables import TABLES
@@ -11,6 +9,7 @@ from traceprof.model.trace import Trace
 from traceprof.model.window import TimeWindow
 from traceprof.render.timeline.inside import count_inside
 from traceprof.session.selection import Selection
+from traceprof.values import dataclass
 
 __all__ = ["Extent", "choose_extent"]
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from typing import Final
 
 from rich.console import Group, RenderableType
@@ -17,6 +16,7 @@ from traceprof.render.palette import PART_STYLES
 from traceprof.render.shown import Row, rows_of
 from traceprof.render.wording import signed_duration
 from traceprof.units import format_duration, format_number
+from traceprof.values import dataclass
 
 __all__ = ["difference_view", "waterfall_view"]
 

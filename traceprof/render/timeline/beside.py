@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any, Final
 
 import numpy as np
@@ -28,6 +28,7 @@ from traceprof.render.timeline.size import MAX_ITEMS, pack_within
 from traceprof.render.timeline.states import with_states
 from traceprof.render.timeline.step_axis import Clock, Extent, StepAxis, align_steps
 from traceprof.units import format_count, format_duration
+from traceprof.values import dataclass
 
 __all__ = ["Side", "render_beside"]
 

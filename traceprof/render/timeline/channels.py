@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, Final
 
 import numpy as np
@@ -17,6 +16,7 @@ import numpy.typing as npt
 
 from traceprof.model.intervals import Int64Array
 from traceprof.model.tables import ABSENT
+from traceprof.values import dataclass
 
 __all__ = ["STATES", "Channel", "Group", "Lanes", "NameTotals", "Row", "channels_by_kind"]
 

@@ -6,7 +6,7 @@ All events of a thousand ranks are in no process: each brings its share of the i
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 
@@ -17,6 +17,7 @@ from traceprof.render.timeline.channels import Lanes, NameTotals
 from traceprof.render.timeline.condense import LONGEST_BIN_NS, condense, condense_until, wider
 from traceprof.render.timeline.lanes import RankLanes, arranged, lanes_of_rank
 from traceprof.render.timeline.states import with_states
+from traceprof.values import dataclass
 
 __all__ = ["Drawing", "draw_ranks"]
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
@@ -16,6 +15,7 @@ from traceprof.render.escape import plain_text
 from traceprof.render.palette import CATEGORIES
 from traceprof.render.timeline.channels import Channel, Row
 from traceprof.render.timeline.packing import assign_lines
+from traceprof.values import dataclass
 
 __all__ = [
     "MAX_LINES",

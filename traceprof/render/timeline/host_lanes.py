@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
@@ -16,6 +15,7 @@ from traceprof.model.trace import Trace
 from traceprof.render.palette import category_index
 from traceprof.render.timeline.channels import Row
 from traceprof.render.timeline.events import Events, NameTable, make_rows, split_by
+from traceprof.values import dataclass
 
 __all__ = ["ThreadLanes", "thread_lanes"]
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import PurePath, PureWindowsPath
 
 import numpy as np
@@ -21,6 +21,7 @@ from traceprof.render.timeline.events import NameTable
 from traceprof.render.timeline.host_lanes import ThreadLanes, thread_lanes
 from traceprof.render.timeline.inside import rows_inside
 from traceprof.render.timeline.names import in_order_of_use, renumbered, with_channels
+from traceprof.values import dataclass
 
 __all__ = ["RankLanes", "arranged", "build_lanes", "describe_process", "lanes_of_rank"]
 

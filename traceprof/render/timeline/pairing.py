@@ -5,13 +5,13 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Final
 
 from traceprof.model.tables import ABSENT
 from traceprof.model.trace import Trace
 from traceprof.render.escape import plain_text
 from traceprof.render.timeline.channels import Group, Lanes
+from traceprof.values import dataclass
 
 __all__ = ["Place", "pair_groups"]
 

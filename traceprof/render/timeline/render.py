@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from typing import Any, Final
 
 from traceprof.model.ranks import Ranks
@@ -20,6 +20,7 @@ from traceprof.render.timeline.samples import sample_series
 from traceprof.render.timeline.size import MAX_ITEMS, pack_within
 from traceprof.render.timeline.states import part_bits, state_of_parts
 from traceprof.units import format_count, format_duration
+from traceprof.values import dataclass
 
 __all__ = ["encode_timeline", "render_timeline", "timeline_head"]
 

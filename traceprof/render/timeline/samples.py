@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
@@ -18,6 +17,7 @@ from traceprof.model.trace import Trace
 from traceprof.model.window import TimeWindow
 from traceprof.render.escape import plain_text
 from traceprof.units import format_count
+from traceprof.values import dataclass
 
 __all__ = ["MAX_METRICS", "MAX_POINTS_TOGETHER", "SampleSeries", "sample_series", "thin_out"]
 

@@ -7,12 +7,12 @@ without it. So nothing is stretched, and what is longer on the screen is longer.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any, Final
 
 import numpy as np
 
 from traceprof.model.intervals import Int64Array
+from traceprof.values import dataclass
 
 __all__ = ["Clock", "Extent", "StepAxis", "align_steps"]
 

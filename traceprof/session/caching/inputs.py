@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import fields
 from importlib import import_module
 from pathlib import Path
 from typing import Final
@@ -16,6 +16,7 @@ from traceprof.cache.identity import digest, identify_code, identify_file
 from traceprof.errors import TraceprofError
 from traceprof.files import kind_of_no_file
 from traceprof.session.options import Opening
+from traceprof.values import dataclass
 
 __all__ = ["Inputs", "inputs_of"]
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
@@ -12,6 +11,7 @@ from traceprof.cache.entries import Cache
 from traceprof.cache.identity import digest, is_settled
 from traceprof.session.caching.inputs import Inputs, inputs_of
 from traceprof.session.options import Opening
+from traceprof.values import dataclass
 
 __all__ = ["RunCache"]
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Final
 
 import numpy as np
@@ -19,6 +19,7 @@ from traceprof.model.results import Note
 from traceprof.model.steps import Steps
 from traceprof.model.window import TimeWindow
 from traceprof.session.selection import Selection, select
+from traceprof.values import dataclass
 
 __all__ = ["SLOWEST", "Side", "side_of", "typical_side"]
 

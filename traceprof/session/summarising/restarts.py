@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
 
 from traceprof.model.run import Life
 from traceprof.session.summarising.started import Started
+from traceprof.values import dataclass
 
 __all__ = ["Restart", "RestartPart", "find_restarts"]
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any, Final
 
 import numpy as np
@@ -18,6 +18,7 @@ from traceprof.formats import ReadOptions, open_trace
 from traceprof.model.run import Life
 from traceprof.model.steps import OWN_DOMAIN
 from traceprof.model.trace import Trace
+from traceprof.values import dataclass
 
 __all__ = ["EPOCH", "Started", "read_start"]
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
@@ -17,6 +16,7 @@ from traceprof.model.parts import PARTS
 from traceprof.model.ranks import Ranks
 from traceprof.model.summary import SUMMARY
 from traceprof.model.tables import ABSENT
+from traceprof.values import dataclass
 
 __all__ = ["MOST_ROWS", "RankNumbers", "blocks_of_steps", "rank_numbers", "steps_of_run"]
 

@@ -8,10 +8,11 @@ claims is taken off the ground. So savings never add up to more than there is to
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from enum import StrEnum
 
 from traceprof.model.intervals import Intervals
+from traceprof.values import dataclass
 
 __all__ = ["Claim", "Ground", "Kind", "Ledger", "Times"]
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
 from typing import Final
 
 from traceprof.analysis.advice.findings.base import Finding, Rule
@@ -11,6 +10,7 @@ from traceprof.analysis.advice.findings.claims import Claim, Kind
 from traceprof.analysis.advice.findings.context import Context
 from traceprof.errors import NotRecordedError
 from traceprof.model.progress import PROGRESS
+from traceprof.values import dataclass
 
 __all__ = ["Judged", "judge"]
 

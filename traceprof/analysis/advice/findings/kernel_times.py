@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
@@ -19,6 +18,7 @@ from traceprof.model.intervals import Intervals
 from traceprof.model.ranks import Ranks
 from traceprof.model.results import Samples
 from traceprof.model.trace import Trace
+from traceprof.values import dataclass
 
 __all__ = ["KernelTimes", "kernel_times", "time_of_kernels"]
 

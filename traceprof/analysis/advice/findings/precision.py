@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
@@ -18,6 +17,7 @@ from traceprof.facts.software import Vendor
 from traceprof.model.activity import Activity
 from traceprof.model.peaks import matrix_speedups
 from traceprof.model.results import Note
+from traceprof.values import dataclass
 
 __all__ = ["RULE"]
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import Final
 
 from traceprof.analysis.advice.findings.base import Finding, Rule
@@ -17,6 +16,7 @@ from traceprof.facts.ranks.late_stages import describe_stage, find_late_stage
 from traceprof.facts.ranks.lateness import RankLateness, lateness_of_ranks
 from traceprof.facts.ranks.waits import find_waits
 from traceprof.model.results import Note
+from traceprof.values import dataclass
 
 __all__ = ["RULE"]
 

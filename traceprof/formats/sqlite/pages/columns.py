@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any, Final
 
 import numpy as np
@@ -28,6 +27,7 @@ from traceprof.formats.sqlite.pages.table import PageTable
 from traceprof.formats.sqlite.pages.texts import Texts, joined
 from traceprof.formats.sqlite.pages.tree import Leaves
 from traceprof.formats.sqlite.table_names import quoted
+from traceprof.values import dataclass
 
 __all__ = ["kinds_to_decode", "read_pages"]
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 import ctypes
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from typing import Any, Final
@@ -22,6 +21,7 @@ from traceprof.formats.sqlite.pages.block import LEAST_CELL, Decode, has_rows
 from traceprof.formats.sqlite.pages.file import PADDING, NotPlainError, PageFile
 from traceprof.formats.sqlite.pages.layout import Layout
 from traceprof.formats.sqlite.pages.tree import Leaves
+from traceprof.values import dataclass
 
 __all__ = ["LIBRARY", "CompiledBlock", "decoder_of", "is_there"]
 

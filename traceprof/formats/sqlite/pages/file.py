@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import struct
-from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
 from typing import Final
@@ -13,6 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from traceprof.formats.sqlite.header import SQLITE_MAGIC
+from traceprof.values import dataclass
 
 __all__ = [
     "PADDING",

@@ -7,7 +7,6 @@ laid out by them. Rows of one table have few distinct headers.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
@@ -17,6 +16,7 @@ from traceprof.formats.sqlite.columns import NULL, ColumnType
 from traceprof.formats.sqlite.pages.file import NotPlainError
 from traceprof.formats.sqlite.pages.layout import Layout
 from traceprof.formats.sqlite.pages.varints import Words
+from traceprof.values import dataclass
 
 __all__ = ["ODD", "Field", "Headers"]
 

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Any, Final, TypeAlias
 
 from traceprof.formats.sqlite.pages.file import NotPlainError
 from traceprof.formats.sqlite.table_names import quoted
+from traceprof.values import dataclass
 
 __all__ = ["Layout", "Query", "layout_of"]
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
@@ -12,6 +11,7 @@ from traceprof.formats.sqlite.pages.block import Block
 from traceprof.formats.sqlite.pages.layout import Layout
 from traceprof.formats.sqlite.pages.texts import Texts, texts_of
 from traceprof.formats.sqlite.pages.words import containing, starting
+from traceprof.values import dataclass
 
 __all__ = ["BlockRows"]
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, TypeVar
 
@@ -15,6 +14,7 @@ from traceprof.formats.sqlite.pages.block import Block, Decode
 from traceprof.formats.sqlite.pages.file import Identity, PageFile, page_bytes_of
 from traceprof.formats.sqlite.pages.layout import Layout
 from traceprof.formats.sqlite.pages.tree import Leaves, leaves_of
+from traceprof.values import dataclass
 
 __all__ = ["PageTable"]
 

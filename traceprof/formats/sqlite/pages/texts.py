@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
@@ -12,6 +11,7 @@ import pandas as pd
 
 from traceprof.formats.sqlite.pages.block import Block
 from traceprof.formats.sqlite.pages.varints import windows
+from traceprof.values import dataclass
 
 __all__ = ["Texts", "joined", "texts_of"]
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import TypeAlias
 
 import numpy as np
@@ -21,6 +20,7 @@ from traceprof.formats.sqlite.pages.layout import Query
 from traceprof.formats.sqlite.pages.rows import BlockRows
 from traceprof.formats.sqlite.pages.table import PageTable
 from traceprof.formats.sqlite.soundness import Soundness, UnsoundRowsError
+from traceprof.values import dataclass
 
 __all__ = ["Counted", "Totals", "totals_of"]
 

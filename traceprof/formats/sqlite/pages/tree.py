@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
@@ -10,6 +9,7 @@ import numpy.typing as npt
 
 from traceprof.formats.sqlite.pages.file import NotPlainError, PageFile
 from traceprof.formats.sqlite.pages.varints import varint, varint_length, windows
+from traceprof.values import dataclass
 
 __all__ = ["LEAF", "Leaves", "leaves_of"]
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from functools import cached_property
 from typing import Final
 
@@ -23,6 +22,7 @@ from traceprof.formats.sqlite.pages.varints import (
     varint_length,
     windows,
 )
+from traceprof.values import dataclass
 
 __all__ = ["VectorBlock", "decoder_of"]
 

@@ -11,9 +11,10 @@ import os
 import stat
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
+
+from traceprof.values import dataclass
 
 __all__ = ["SHARED_MEMORY", "advice_on", "remove_leftovers"]
 

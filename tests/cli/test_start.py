@@ -1,0 +1,146 @@
+"""What a command imports: what reads the file at hand and answers, and nothing else."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.builders import TraceBuilder
+from tests.formats import kineto_file
+from tests.formats.kineto_file import kernel
+from tests.formats.nvprof_database import NvprofDatabase
+from tests.requirements import ROOT
+from traceprof.formats.nsys.writer import write_nsys
+from traceprof.formats.tables.writer import write_tables
+from traceprof.processes import OWN
+
+PROGRAM = """
+import sys
+from traceprof.__main__ import main
+try:
+    main()
+finally:
+    sys.stderr.write(" ".join(sys.modules))
+"""
+READERS = {
+    "nsys": "traceprof.formats.nsys.reader",
+    "nvprof": "traceprof.formats.nvprof.reader",
+    "kineto": "traceprof.formats.kineto.reader",
+    "tables": "traceprof.formats.tables.folder",
+}
+OF_SEVERAL = {
+    "traceprof.cluster.pool",
+    "traceprof.comparison.compare",
+    "multiprocessing.connection",
+}
+BY_NOBODY = {
+    "pydantic",
+    "plotly",
+    "sqlite_utils",
+    "dash",
+    "torch",
+    "distributed",
+    "pyarrow.parquet",
+}
+
+
+def printed_by(program: str, *words: str) -> str:
+    """Return what a program says on standard error."""
+    environment = {name: value for name, value in os.environ.items() if name != OWN}
+    done = subprocess.run(
+        [sys.executable, "-c", program, *words],
+        capture_output=True,
+        text=True,
+        encoding="utf-8",
+        env=environment | {"TRACEPROF_CACHE": "0"},
+        cwd=ROOT,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stderr
+
+
+def modules_of(*words: str) -> set[str]:
+    """Return what a command imports, with all that it imports."""
+    return set(printed_by(PROGRAM, *words).split())
+
+
+@pytest.fixture
+def files(tmp_path: Path) -> dict[str, Path]:
+    """Return a trace of each format."""
+    trace = TraceBuilder().kernel("gemm", 0, 10).build()
+    found = {name: tmp_path / name for name in READERS}
+    write_nsys(trace, found["nsys"])
+    with NvprofDatabase(found["nvprof"]) as file:
+        file.add("CONCURRENT_KERNEL", start=1, end=11, name=file.string("gemm"))
+    kineto_file.write(found["kineto"], [kernel("gemm", 0, 10)])
+    found["tables"].mkdir()
+    write_tables(trace, found["tables"])
+    return found
+
+
+@pytest.mark.parametrize("name", READERS)
+def test_a_file_is_read_by_its_reader_alone(name: str, files: dict[str, Path]) -> None:
+    modules = modules_of("breakdown", str(files[name]))
+    assert {reader for reader in READERS.values() if reader in modules} == {READERS[name]}
+
+
+@pytest.mark.parametrize("command", ["info", "breakdown", "analyze"])
+def test_a_single_file_needs_nothing_of_several(command: str, files: dict[str, Path]) -> None:
+    assert not modules_of(command, str(files["nsys"])) & (OF_SEVERAL | BY_NOBODY)
+
+
+def test_info_needs_neither_facts_nor_analyses(files: dict[str, Path]) -> None:
+    modules = modules_of("info", str(files["nsys"]), "--json")
+    assert not {
+        one for one in modules if one.startswith(("traceprof.facts", "traceprof.analysis."))
+    }
+    assert not modules & {"rich", "traceprof.session.run", "traceprof.model.kernel_names.precision"}
+
+
+def test_one_table_needs_no_other_analysis(files: dict[str, Path]) -> None:
+    modules = modules_of("breakdown", str(files["nsys"]))
+    rooms = {one for one in modules if one.startswith("traceprof.analysis.")}
+    assert rooms == {
+        "traceprof.analysis.base",
+        "traceprof.analysis.device",
+        "traceprof.analysis.device.breakdown",
+    }
+    assert not modules & {"traceprof.facts.ranks.alignment", "traceprof.facts.collectives.matches"}
+
+
+SETTINGS = """
+import gc, os, sys
+from traceprof.__main__ import main
+try:
+    main()
+finally:
+    pandas = sys.modules["pandas"]
+    storage = pandas.get_option("mode.string_storage")
+    sys.stderr.write(f"{gc.get_threshold()[0] > 10_000} {storage}")
+"""
+OURS_IN_ANOTHER = """
+import gc, os, sys
+import pandas
+before = gc.get_threshold(), pandas.get_option("mode.string_storage"), dict(os.environ)
+import traceprof as tp
+tp.open(sys.argv[1]).breakdown()
+after = gc.get_threshold(), pandas.get_option("mode.string_storage"), dict(os.environ)
+sys.stderr.write(str(after == before))
+"""
+
+
+@pytest.mark.parametrize(
+    ("program", "words", "expected"),
+    [(SETTINGS, ["breakdown"], "True python"), (OURS_IN_ANOTHER, [], "True")],
+    ids=["command", "program of another"],
+)
+def test_libraries_are_set_for_commands_alone(
+    program: str, words: list[str], expected: str, files: dict[str, Path]
+) -> None:
+    path = str(files["nsys"])
+    assert printed_by(program, *words, path) == expected

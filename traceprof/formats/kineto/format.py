@@ -1,0 +1,41 @@
+"""How Kineto (torch.profiler) Chrome traces are recognised, plain or gzip."""
+
+from __future__ import annotations
+
+from codecs import BOM_UTF8
+from typing import Final
+
+from traceprof.formats.base import Candidate, TraceFormat, loaded_late
+from traceprof.formats.shared.files import GZIP_MAGIC, unpacked_head
+
+__all__ = ["FORMAT"]
+
+_KEYS: Final = (b'"traceEvents"', b'"deviceProperties"', b'"ph"')
+_FAR_BYTES: Final = 1 << 20
+
+
+def recognises(candidate: Candidate) -> bool:
+    """Return whether the file is JSON (or a gzip file of it) with the keys of a Chrome trace."""
+    head = candidate.head
+    is_packed = head.startswith(GZIP_MAGIC)
+    head = unpacked_head(candidate.path, len(head)) if is_packed else head
+    if head.removeprefix(BOM_UTF8).lstrip()[:1] not in (b"{", b"["):
+        return False
+    if any(key in head for key in _KEYS):
+        return True
+    # Other tools put metadata of their own before it.
+    if is_packed:
+        further = unpacked_head(candidate.path, _FAR_BYTES)
+    else:
+        with candidate.path.open("rb") as file:
+            further = file.read(_FAR_BYTES)
+    return any(key in further for key in _KEYS)
+
+
+FORMAT: Final = TraceFormat(
+    name="kineto",
+    summary="Chrome trace of torch.profiler (Kineto), .json or .json.gz",
+    recognises=recognises,
+    read=loaded_late("traceprof.formats.kineto.reader", "read"),
+    cut=loaded_late("traceprof.formats.kineto.cut", "cut"),
+)

@@ -1,0 +1,29 @@
+"""How SQLite files of nvprof and the Visual Profiler are recognised."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from traceprof.formats.base import Candidate, TraceFormat, loaded_late
+
+__all__ = ["FORMAT", "PREFIX"]
+
+PREFIX: Final = "CUPTI_ACTIVITY_KIND_"
+"""What the tables of activities are called before their kind."""
+
+
+def recognises(candidate: Candidate) -> bool:
+    """Return whether the file has the tables of nvprof."""
+    return {"StringTable", "Version"} <= candidate.tables and any(
+        table.startswith(PREFIX) for table in candidate.tables
+    )
+
+
+FORMAT: Final = TraceFormat(
+    name="nvprof",
+    summary="SQLite file of nvprof or the Visual Profiler (.nvprof, .sql, .nvvp)",
+    recognises=recognises,
+    read=loaded_late("traceprof.formats.nvprof.reader", "read"),
+    outline=loaded_late("traceprof.formats.nvprof.reader", "outline"),
+    cut=loaded_late("traceprof.formats.nvprof.cut", "cut"),
+)

@@ -1,0 +1,29 @@
+"""Folders of tables that `traceprof export --to parquet` or ``--to arrow`` wrote, as traces."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from traceprof.formats.base import Candidate, TraceFormat, loaded_late
+from traceprof.formats.shared.files import TABLE_FILES
+from traceprof.model.tables import TABLES
+
+__all__ = ["FORMAT", "MANIFEST"]
+
+MANIFEST: Final = "trace.json"
+"""Where a folder says what its tables are."""
+
+
+def recognises(candidate: Candidate) -> bool:
+    """Return whether the folder has the description of tables, and tables."""
+    return MANIFEST in candidate.files and any(
+        f"{name}{suffix}" in candidate.files for name in TABLES for suffix in TABLE_FILES
+    )
+
+
+FORMAT: Final = TraceFormat(
+    name="tables",
+    summary="folder of Parquet or Arrow files that traceprof exported",
+    recognises=recognises,
+    read=loaded_late("traceprof.formats.tables.folder", "read"),
+)
