@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Container, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
 
 import numpy as np
@@ -28,6 +27,7 @@ from traceprof.formats.sqlite.database import Database, categorical, distinct_pa
 from traceprof.model.collective_names import collective_op
 from traceprof.model.grouping import rows_by_values
 from traceprof.model.tables import ABSENT, empty_table, make_table
+from traceprof.values import dataclass
 
 __all__ = [
     "Communicator",
