@@ -1,9 +1,12 @@
 """Work side by side in threads."""
 
+import subprocess
+import sys
 import threading
 
 import pytest
 
+from tests.requirements import ROOT
 from traceprof import threads
 from traceprof.threads import do_side_by_side
 
@@ -67,3 +70,33 @@ def test_an_interrupt_does_not_wait_for_the_other_thread(monkeypatch):
     with pytest.raises(KeyboardInterrupt):
         do_side_by_side([interrupted, interrupted, interrupted])
     may_end.set()
+
+
+INTERRUPTED = """
+import atexit, sys, threading
+import traceprof.cli
+from traceprof import __main__, threads
+
+threads.n_processors = lambda: 2
+here, is_busy = threading.current_thread(), threading.Event()
+
+def task():
+    if threading.current_thread() is here:
+        assert is_busy.wait(60)
+        raise KeyboardInterrupt
+    is_busy.set()
+    threading.Event().wait()
+
+traceprof.cli.main = lambda: threads.do_side_by_side([task, task])
+atexit.register(print, "tidied up")
+sys.argv = ["traceprof", "analyze"]
+__main__.main()
+"""
+
+
+def test_an_interrupted_command_ends_whatever_its_other_thread_does():
+    command = [sys.executable, "-c", INTERRUPTED]
+    done = subprocess.run(
+        command, cwd=ROOT, capture_output=True, text=True, timeout=100, check=False
+    )
+    assert (done.returncode, done.stdout, done.stderr) == (130, "tidied up\n", "")

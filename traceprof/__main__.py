@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 try:
+    import atexit
+    import contextlib
     import gc
     import os
     import signal
@@ -39,11 +41,27 @@ def main() -> None:
 
         run()
     except KeyboardInterrupt:
+        _end_beside_threads(128 + signal.SIGINT)
         sys.exit(128 + signal.SIGINT)
     finally:
         if hasattr(signal, "setitimer"):
             signal.setitimer(signal.ITIMER_REAL, 0)
         signal.signal(signal.SIGINT, signal.SIG_DFL)  # what Python still tidies up says nothing
+
+
+def _end_beside_threads(exit_code: int) -> None:
+    """End the program if another thread is still at work.
+
+    The interpreter's own end would pull such a thread out of libraries in C++, which abort then.
+    """
+    import threading  # noqa: PLC0415 (most commands start none)
+
+    if any(one.daemon for one in threading.enumerate()):
+        atexit._run_exitfuncs()
+        for stream in (sys.stdout, sys.stderr):
+            with contextlib.suppress(OSError, ValueError):
+                stream.flush()
+        os._exit(exit_code)
 
 
 def _insist_on_interrupts() -> None:

@@ -23,6 +23,7 @@ _QUOTA: Final = Path("/sys/fs/cgroup/cpu.max")
 
 _M_TRIM_THRESHOLD: Final = -1
 _M_MMAP_MAX: Final = -4
+_M_ARENA_MAX: Final = -8
 _KEPT_BYTES: Final = 1 << 30
 """More than so much free memory goes back to the system."""
 
@@ -77,4 +78,5 @@ def keep_freed_memory() -> None:
     with suppress(AttributeError, OSError, TypeError):
         set_option = ctypes.CDLL(None).mallopt
         set_option(_M_MMAP_MAX, 0)
+        set_option(_M_ARENA_MAX, 1)  # what one thread frees is there for the others
         set_option(_M_TRIM_THRESHOLD, _KEPT_BYTES)

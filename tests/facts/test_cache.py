@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import pickle
+import threading
 import weakref
 
 import pytest
@@ -105,3 +106,44 @@ def test_what_is_asked_once_is_not_kept_but_what_is_kept_is_used() -> None:
     assert not trace.facts
     assert [count_kernels(trace), without_keeping(count_kernels, trace)] == [2, 2]
     assert ASKED == [(2, "once")] * 3
+
+
+BEGUN, MAY_END = threading.Event(), threading.Event()
+
+
+@fact
+def slow_fact(trace: Trace) -> list[int]:
+    BEGUN.set()
+    assert MAY_END.wait(60)
+    return [len(trace.kernels)]
+
+
+def test_what_two_threads_ask_is_computed_once() -> None:
+    trace = two_kernels()
+    found: list[list[int]] = []
+    threads = [
+        threading.Thread(target=lambda: found.append(slow_fact(trace)), daemon=True)
+        for _ in range(4)
+    ]
+    for one in threads:
+        one.start()
+    assert BEGUN.wait(60)
+    MAY_END.set()
+    for one in threads:
+        one.join(60)
+    assert found == [[2]] * 4
+    assert all(one is found[0] for one in found)
+
+
+@fact
+def failing_fact(trace: Trace) -> int:
+    ASKED.append((len(trace.kernels), "failing"))
+    raise ValueError("no")
+
+
+def test_what_fails_is_asked_again() -> None:
+    trace = two_kernels()
+    for _ in range(2):
+        with pytest.raises(ValueError, match="no"):
+            failing_fact(trace)
+    assert len(ASKED) == 2

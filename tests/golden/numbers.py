@@ -21,7 +21,7 @@ import pandas as pd
 from tests import real_traces
 from tests.requirements import TRACES
 from traceprof.analysis import ANALYSES
-from traceprof.errors import TraceprofError
+from traceprof.errors import NotRecordedError, TraceprofError
 from traceprof.model.results import Note, Result
 from traceprof.session.opening import Opening, open_ranks
 from traceprof.session.run import Run, open_run
@@ -42,14 +42,23 @@ def windows(path: Path) -> Iterator[tuple[str, Run]]:
 def numbers_of(path: Path) -> dict[str, Any]:
     """Return the digests of all results on a trace: window → analysis → table → column."""
     found: dict[str, Any] = {}
+    names = [entry.name for entry in ANALYSES]
     for label, run in windows(path):
-        own = found.setdefault(label, {})
-        for entry in ANALYSES:
-            try:
-                own[entry.name] = digest_of(run.result(entry.name))
-            except TraceprofError as error:
-                own[entry.name] = f"{type(error).__name__}: {error}".replace(str(path), "TRACE")
+        try:
+            answers = run.answers(names)
+        except TraceprofError as error:
+            found[label] = dict.fromkeys(names, _told(error, path))
+            continue
+        known = {name: digest_of(result) for name, result in answers.results.items()}
+        missing = {
+            name: _told(NotRecordedError(why), path) for name, why in answers.missing.items()
+        }
+        found[label] = {name: {**known, **missing}[name] for name in names}
     return found
+
+
+def _told(error: TraceprofError, path: Path) -> str:
+    return f"{type(error).__name__}: {error}".replace(str(path), "TRACE")
 
 
 def digest_of(result: Result) -> dict[str, Any]:

@@ -13,6 +13,8 @@ import pytest
 from tests import real_traces
 from tests.golden.numbers import FILE, numbers_of
 from tests.requirements import require
+from traceprof import threads
+from traceprof.analysis import base
 
 
 def differences(old: Any, new: Any, where: str) -> Iterator[str]:
@@ -27,6 +29,13 @@ def differences(old: Any, new: Any, where: str) -> Iterator[str]:
 @pytest.fixture(scope="module")
 def golden() -> dict[str, Any]:
     return dict(json.loads(gzip.decompress(FILE.read_bytes())))
+
+
+@pytest.fixture(autouse=True)
+def two_threads(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Measure side by side, as large traces are; the numbers were written one by one."""
+    monkeypatch.setattr(base, "_WORTH_THREADS", 0)
+    monkeypatch.setattr(threads, "n_processors", lambda: 2)
 
 
 @pytest.mark.traces

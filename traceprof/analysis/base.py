@@ -2,20 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import replace
+from functools import partial
+from typing import Final
 
 from traceprof.errors import NotRecordedError
 from traceprof.facts.steps.find import STEP_TABLES
 from traceprof.facts.sums import check_sums
 from traceprof.model.combining import combine, compacted
-from traceprof.model.elsewhere import measure_each
+from traceprof.model.elsewhere import TraceElsewhere, measure_each
+from traceprof.model.progress import PROGRESS
 from traceprof.model.ranks import Ranks
 from traceprof.model.results import Result, ResultSpec
 from traceprof.model.trace import Trace
+from traceprof.threads import do_side_by_side
 from traceprof.values import dataclass
 
-__all__ = ["Analysis", "run_analysis"]
+__all__ = ["Analysis", "run_analyses", "run_analysis"]
+
+_MANY: Final = ("kernels", "copies", "api_calls", "ranges", "host_ops")
+_WORTH_THREADS: Final = 500_000
+"""With fewer rows most of the time goes to Python itself, which one thread at a time can run."""
 
 
 def _as_it_is(result: Result) -> Result:
@@ -35,6 +44,7 @@ class Analysis:
     declared), or ``of_ranks`` all together, where ranks must be compared. ``finish`` sees the
     measures of all ranks: it computes what derives from them, puts rows in order and says what
     must be read with them. ``n_parts``: what it counts of itself (`PROGRESS`), and one for its end.
+    ``beside`` are facts that it asks for late and that take long: another thread may ask before.
     """
 
     name: str
@@ -47,6 +57,7 @@ class Analysis:
     of_ranks: Callable[[Ranks], Result] | None = None
     finish: Callable[[Result], Result] = _as_it_is
     n_parts: int = 1
+    beside: tuple[Callable[[Ranks], object], ...] = ()
 
     @property
     def tables(self) -> frozenset[str]:
@@ -79,6 +90,46 @@ def run_analysis(analysis: Analysis, ranks: Ranks) -> Result:
     if not measured:
         raise next(one for one in reversed(found) if isinstance(one, NotRecordedError))
     return replace(analysis.finish(combine(measured)), samples={})
+
+
+def run_analyses(analyses: Sequence[Analysis], ranks: Ranks) -> list[Result | NotRecordedError]:
+    """Return the result of each of ``analyses``, or why there is none; large ones side by side.
+
+    Raises:
+        TraceError: times or sizes are so large that their sums would be wrong.
+    """
+    found: dict[str, Result | NotRecordedError] = {}
+
+    def run(analysis: Analysis) -> None:
+        try:
+            found[analysis.name] = run_analysis(analysis, ranks)
+        except NotRecordedError as error:
+            found[analysis.name] = error
+        PROGRESS.advance()
+
+    tasks: list[Callable[[], object]] = []
+    for analysis in analyses:
+        tasks += [partial(run, analysis), *(partial(_ask, one, ranks) for one in analysis.beside)]
+    if _are_worth_threads(ranks):
+        do_side_by_side(tasks)
+    else:
+        for analysis in analyses:
+            run(analysis)
+    return [found[analysis.name] for analysis in analyses]
+
+
+def _ask(fact: Callable[[Ranks], object], ranks: Ranks) -> None:
+    """Have a fact computed; whoever needs it meets what is wrong with it."""
+    with suppress(Exception):
+        fact(ranks)
+
+
+def _are_worth_threads(ranks: Ranks) -> bool:
+    """Return whether the rows are many, and here: whoever holds them elsewhere has processes."""
+    if any(isinstance(part, TraceElsewhere) for part in ranks.parts):
+        return False
+    rows = (len(part.table(name)) for part in ranks.parts for name in _MANY)
+    return sum(rows) >= _WORTH_THREADS
 
 
 def _measured_of_many(

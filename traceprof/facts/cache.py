@@ -8,11 +8,15 @@ of the function, so that a Trace can be pickled together with what is known of i
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Hashable
+import threading
+from collections.abc import Callable, Hashable, Iterator
+from contextlib import contextmanager
+from dataclasses import field
 from functools import wraps
-from typing import Any, Concatenate, ParamSpec, Protocol, Self, TypeVar
+from typing import Any, Concatenate, Final, ParamSpec, Protocol, Self, TypeVar
 
 from traceprof.model.elsewhere import TraceElsewhere
+from traceprof.values import dataclass
 
 __all__ = ["fact", "of_window", "without_keeping"]
 
@@ -97,5 +101,39 @@ def _recalled(
     if key not in kept:
         if isinstance(of, TraceElsewhere):
             return of.fact(key, recall, args, kwargs)
-        kept[key] = compute(of, *args, **kwargs)
+        with _turn((id(kept), key)):
+            if key not in kept:  # another thread may have been at it
+                kept[key] = compute(of, *args, **kwargs)
     return kept[key]
+
+
+@dataclass
+class _Turn:
+    """The right to compute one thing, and how many threads have or want it."""
+
+    lock: threading.RLock = field(default_factory=threading.RLock)
+    n_threads: int = 0
+
+
+_turns: Final[dict[Hashable, _Turn]] = {}
+_lock: Final = threading.Lock()
+
+
+@contextmanager
+def _turn(of: Hashable) -> Iterator[None]:
+    """Wait until no other thread computes ``of``.
+
+    Who computes one thing waits for what that needs, never the other way round: no two wait for
+    each other.
+    """
+    with _lock:
+        turn = _turns.setdefault(of, _Turn())
+        turn.n_threads += 1
+    try:
+        with turn.lock:
+            yield
+    finally:
+        with _lock:
+            turn.n_threads -= 1
+            if not turn.n_threads:
+                del _turns[of]

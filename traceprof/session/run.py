@@ -13,8 +13,7 @@ from pathlib import Path
 from typing import Final, Self
 
 from traceprof.analysis import FORMER_NAMES, analysis_names, load_analysis
-from traceprof.analysis.base import Analysis, run_analysis
-from traceprof.errors import NotRecordedError
+from traceprof.analysis.base import Analysis, run_analyses
 from traceprof.facts.steps.find import STEP_TABLES, has_named_steps
 from traceprof.formats import reads_parts
 from traceprof.formats.base import LAUNCHING_TABLES, WINDOWED_TABLES
@@ -266,8 +265,8 @@ class Run:
             UsageError: there is no such analysis, or the window is none of this run.
             NotRecordedError: the trace lacks the data.
         """
-        analysis = load_analysis(name)
-        return run_analysis(analysis, self._source.within(self._window, _Needs.of([analysis])))
+        answers = self.answers([name], strict=True)
+        return answers.results[load_analysis(name).name]
 
     def answers(self, names: Sequence[str], *, strict: bool = False) -> Answers:
         """Return the results of several analyses as far as the trace has their data.
@@ -280,14 +279,13 @@ class Run:
         results: dict[str, Result] = {}
         missing: dict[str, str] = {}
         PROGRESS.begin(sum(analysis.n_parts for analysis in analyses))
-        for analysis in analyses:
-            try:
-                results[analysis.name] = run_analysis(analysis, ranks)
-                PROGRESS.advance()
-            except NotRecordedError as error:
-                if strict:
-                    raise
-                missing[analysis.name] = str(error)
+        for analysis, found in zip(analyses, run_analyses(analyses, ranks), strict=True):
+            if isinstance(found, Result):
+                results[analysis.name] = found
+            elif strict:
+                raise found
+            else:
+                missing[analysis.name] = str(found)
         return Answers(results, missing)
 
     def of_ranks(

@@ -40,6 +40,8 @@ from traceprof.analysis.advice.findings.context import Context
 from traceprof.analysis.advice.findings.judging import Judged, judge
 from traceprof.analysis.advice.findings.lost_times import losses_claimed
 from traceprof.analysis.base import Analysis
+from traceprof.facts.idle.after_waits import idle_times
+from traceprof.facts.ranks.lateness import lateness_of_ranks
 from traceprof.model.ranks import Ranks
 from traceprof.model.results import Note, Result, ResultSpec, TableSpec, Unit, key, same
 
@@ -271,4 +273,5 @@ ANALYSIS = Analysis(
     of_steps=True,
     of_ranks=measure_findings,
     n_parts=len(RULES) + 1,
+    beside=(lateness_of_ranks, idle_times),
 )
