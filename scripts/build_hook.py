@@ -19,7 +19,7 @@ from typing import Any
 from hatchling.builders.hooks.plugin.interface import BuildHookInterface
 
 FOLDER = Path("traceprof", "formats", "sqlite", "pages")
-SOURCE, LIBRARY = FOLDER / "decode.c", FOLDER / "_decode.so"
+SOURCE, LIBRARY = FOLDER / "decode.c", FOLDER / "decode.library"
 OLDEST_MACOS = (11, 0)
 
 

@@ -25,8 +25,8 @@ from traceprof.values import dataclass
 
 __all__ = ["LIBRARY", "CompiledBlock", "decoder_of", "is_there"]
 
-LIBRARY: Final = Path(__file__).with_name("_decode.so")
-"""What `scripts/build_hook.py` compiles; of this name on every platform."""
+LIBRARY: Final = Path(__file__).with_name("decode.library")
+"""What `scripts/build_hook.py` compiles; no module of Python, so not of a name that says so."""
 
 _KINDS: Final = {ColumnType.INTEGER: 0, ColumnType.REAL: 1, ColumnType.TEXT: 2}
 _FAULTS: Final = {
