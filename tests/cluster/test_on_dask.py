@@ -2,9 +2,11 @@ import gc
 import os
 import signal
 from collections import Counter
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+import dask
 import pytest
 from distributed.batched import BatchedSend
 
@@ -14,6 +16,9 @@ from traceprof.cluster.on_dask import DaskCrew
 from traceprof.errors import UsageError
 from traceprof.model.elsewhere import Change, Question, Recipe
 from traceprof.model.trace import Trace
+
+LOG_LENGTH = "distributed.admin.low-level-log-length"
+DEADLY = "deadly"
 
 pytestmark = pytest.mark.filterwarnings("ignore")  # those of Dask are its own
 
@@ -55,18 +60,27 @@ def test_workers_are_asked_a_few_questions_at_a_time(
 
 
 def test_connections_do_not_keep_what_was_asked(generated: Path) -> None:
-    """Dask's last messages hold questions: of a run of 64 large ranks half a gigabyte."""
+    """Dask's last messages hold questions: of a run of 64 large ranks half a gigabyte.
+
+    Also those to a worker that came in the place of another.
+    """
+    before = dask.config.get(LOG_LENGTH)
     crew = DaskCrew("", 1)
     recipe = Recipe((Change(_trace_of, (next(iter(sorted(generated.iterdir()))),)),))
+    questions = [Question(recipe, _with_number, (number,)) for number in range(3)]
     try:
-        crew.ask([Question(recipe, _with_number, (number,)) for number in range(3)])
+        crew.ask(questions)
+        _kill_one(crew)
+        crew.ask(questions)
         ends = [
             one for one in gc.get_objects() if isinstance(one, BatchedSend) and not one.closed()
         ]
         assert len(ends) >= 2  # to the scheduler, and its to the worker
+        assert [one.batch_count > 0 for one in ends].count(True) >= 2
         assert not [one for one in ends if one.recent_message_log]
     finally:
         crew.close()
+    assert dask.config.get(LOG_LENGTH) == before > 0
 
 
 def test_who_dies_is_replaced_before_files_are_shared_out_anew(generated: Path) -> None:
@@ -77,10 +91,7 @@ def test_who_dies_is_replaced_before_files_are_shared_out_anew(generated: Path) 
     try:
         crew.ask(questions)
         before = set(crew._owners.values())
-        address, pid = next(iter(crew._client.run(os.getpid).items()))
-        os.kill(pid, signal.SIGKILL)
-        while address in crew._seen_workers():
-            pass
+        address = _kill_one(crew)
         assert crew.ask(questions) == list(range(len(recipes)))
         owners = Counter(crew._owners.values())
     finally:
@@ -88,6 +99,63 @@ def test_who_dies_is_replaced_before_files_are_shared_out_anew(generated: Path) 
     assert len(before) == 2
     assert address not in owners
     assert sorted(owners.values()) == [2, 2]
+
+
+def test_a_question_is_asked_again_where_nobody_is_left(generated: Path) -> None:
+    """A scheduler keeps what was meant for a worker that died while there was no other."""
+    killed: list[int] = []
+
+    def kill(done: int, _: int) -> None:
+        if done == 2:
+            killed.extend(pids := crew._client.run(os.getpid).values())
+            for pid in pids:
+                os.kill(pid, signal.SIGKILL)
+
+    crew = DaskCrew("", 1, kill)
+    file = next(iter(sorted(generated.iterdir())))
+    recipe = Recipe((Change(_trace_of, (file,)),))
+    try:
+        found = crew.ask([Question(recipe, _with_number, (number,)) for number in range(9)])
+    finally:
+        crew.close()
+    assert found == list(range(9))
+    assert len(killed) == 1
+
+
+def test_who_dies_while_files_are_looked_for_is_done_without(
+    generated: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """On workers that run elsewhere: those of this machine see the same files."""
+    monkeypatch.setattr("traceprof.cluster.on_dask._which_are_there", _die_or_tell)
+    own = DaskCrew("", 2)
+    recipes = [Recipe((Change(_trace_of, (file,)),)) for file in sorted(generated.glob("*.sqlite"))]
+    questions = [Question(recipe, _with_number, (i,)) for i, recipe in enumerate(recipes)]
+    crew = DaskCrew(own._local.scheduler_address, 2)
+    deadly = generated / DEADLY
+    deadly.touch()
+    try:
+        assert crew.ask(questions) == list(range(len(recipes)))
+    finally:
+        crew.close()
+        own.close()
+    assert not deadly.exists()
+
+
+def _die_or_tell(files: list[str]) -> list[bool]:
+    """Die, if nobody has; the others have all files."""
+    with suppress(FileNotFoundError):
+        Path(files[0]).with_name(DEADLY).unlink()
+        os.kill(os.getpid(), signal.SIGKILL)
+    return [True] * len(files)
+
+
+def _kill_one(crew: DaskCrew) -> str:
+    """Kill a worker, wait until that is known, and return its address."""
+    address, pid = next(iter(crew._client.run(os.getpid).items()))
+    os.kill(pid, signal.SIGKILL)
+    while address in crew.living():
+        pass
+    return str(address)
 
 
 def _trace_of(_: Path) -> Trace:

@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 
 from tests.cluster.conftest import STRAGGLER, Told
-from traceprof.cluster import crews
 from traceprof.cluster.pool import Pool
 from traceprof.errors import TraceError
 from traceprof.model.elsewhere import Change, Question, Raised, Recipe
@@ -61,24 +60,6 @@ def test_many_processes_say_what_one_says(generated: Path, told: Told) -> None:
     alone = told(generated, ACROSS_RANKS)
     assert f"rank {STRAGGLER}" in alone
     assert told(generated, ACROSS_RANKS, jobs=3) == alone
-
-
-def test_a_process_that_is_killed_changes_nothing(generated: Path, told: Told) -> None:
-    killed: list[int] = []
-
-    def kill(done: int, total: int) -> None:
-        if done < 2 or total != 4 or len(killed) == 3:
-            return
-        # One that had answered before it died is found dead when it is asked the next time.
-        asked = [hand.process.pid for hand in crew._hands if hand.asked is not None]
-        for victim in [pid for pid in asked if pid not in killed][:1]:
-            os.kill(victim, signal.SIGKILL)
-            killed.append(victim)
-
-    crew = Pool(2, kill)
-    crews._crews["", 2] = crew
-    assert told(generated, ("stragglers",), jobs=2) == told(generated, ("stragglers",))
-    assert len(killed) == 3
 
 
 def test_arrays_of_any_size_are_sent_as_they_are(pool: Pool) -> None:

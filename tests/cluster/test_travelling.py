@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import errno
+import io
 from pathlib import Path
 
 import numpy as np
+import pytest
 
 from traceprof.cluster.travelling import apart, is_written, laid_down, picked_up, together
 from traceprof.model.elsewhere import Change, Question, Recipe
@@ -31,24 +34,37 @@ def test_large_arrays_are_not_copied_into_the_text() -> None:
     assert found.args[0].starts.tolist() == asked.args[0].starts.tolist()
 
 
-def test_a_large_question_lies_in_a_file(tmp_path: Path) -> None:
-    file, asked = tmp_path / "0", question_with(100_000)
+@pytest.mark.parametrize("n", [0, 10, 100_000])
+def test_a_question_lies_in_a_file(tmp_path: Path, n: int) -> None:
+    file, asked = tmp_path / "0", question_with(n)
     assert laid_down(asked, file)
     found = picked_up(file)
     assert isinstance(found, Question)
     assert found.args[0].ends.tolist() == asked.args[0].ends.tolist()
 
 
-def test_what_is_small_or_has_no_room_goes_as_it_is(tmp_path: Path) -> None:
-    assert not laid_down(question_with(1000), tmp_path / "0")
-    assert not laid_down(question_with(100_000), tmp_path / "absent" / "0")
-    assert not list(tmp_path.iterdir())
-
-
-def test_a_large_answer_lies_in_a_file(tmp_path: Path) -> None:
+def test_an_answer_lies_in_a_file(tmp_path: Path) -> None:
     file, text = tmp_path / "0", bytes(2_000_000)
     assert is_written(text, file)
     assert file.read_bytes() == text
-    assert not is_written(b"small", tmp_path / "1")
-    assert not is_written(text, tmp_path / "absent" / "1")
-    assert [own.name for own in tmp_path.iterdir()] == ["0"]
+
+
+def test_nothing_is_left_where_there_is_no_room(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert not laid_down(question_with(10), tmp_path / "absent" / "0")
+    assert not is_written(b"text", tmp_path / "absent" / "1")
+    monkeypatch.setattr(Path, "open", _in_part)
+    assert not laid_down(question_with(100_000), tmp_path / "0")
+    assert not is_written(bytes(1000), tmp_path / "1")
+    assert not list(tmp_path.iterdir())
+
+
+class _Full(io.RawIOBase):
+    def write(self, _: object) -> int:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+
+def _in_part(path: Path, _: str) -> io.RawIOBase:
+    path.touch()
+    return _Full()

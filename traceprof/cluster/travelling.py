@@ -1,6 +1,6 @@
 """Questions on their way to another process: their large arrays apart, from where they lie.
 
-Large questions and answers may lie in files, where both processes have one disk.
+Questions and answers may lie in files, where both processes have one disk.
 """
 
 from __future__ import annotations
@@ -20,8 +20,6 @@ Asked: TypeAlias = Question | TimeQuestion
 
 _LARGE_BYTES: Final = 1 << 16
 """Arrays of so many are sent from where they are, not copied first."""
-_WORTH_BYTES: Final = 1 << 20
-"""Of all of them; less goes as quickly otherwise."""
 
 
 def apart(question: Asked) -> tuple[bytes, list[memoryview]]:
@@ -45,17 +43,15 @@ def together(text: bytes, arrays: Sequence[bytes]) -> Asked:
 
 
 def laid_down(question: Asked, file: Path) -> bool:
-    """Write a question to ``file`` if it is large; False where it is not, or there is no room."""
+    """Write a question to ``file``; False where there is no room."""
     text, arrays = apart(question)
-    if sum(array.nbytes for array in arrays) < _WORTH_BYTES:
-        return False
     head = pickle.dumps((text, [array.nbytes for array in arrays]))
     return _are_written([head, *arrays], file)
 
 
 def is_written(answer: bytes, file: Path) -> bool:
-    """Write an answer to ``file`` if it is large; False where it is not, or there is no room."""
-    return len(answer) >= _WORTH_BYTES and _are_written([answer], file)
+    """Write an answer to ``file``; False where there is no room."""
+    return _are_written([answer], file)
 
 
 def _are_written(parts: Iterable[bytes | memoryview], file: Path) -> bool:

@@ -162,7 +162,8 @@ class _Numbers:
     @property
     def matched_by(self) -> npt.NDArray[np.object_]:
         """How each is known: a value of `MatchedBy`, "" where it has no match."""
-        values: npt.NDArray[np.object_] = np.array([*_WAYS, ""], object)
+        # Plain texts, which a `CompactTable` keeps as codes.
+        values: npt.NDArray[np.object_] = np.array([*map(str, _WAYS), ""], object)
         return values[self._matched_by]
 
     def take(

@@ -7,7 +7,8 @@ arrives at its next holds no waiting for others, so that ranks compare.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from typing import Final, TypeAlias
+from itertools import pairwise
+from typing import Any, Final, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -22,9 +23,10 @@ from traceprof.facts.ranks.others import beyond_others
 from traceprof.facts.ranks.waits import matches_in_step
 from traceprof.model.activity import Activity
 from traceprof.model.compact import CompactTable
-from traceprof.model.grouping import rows_by_value, rows_by_values
+from traceprof.model.grouping import compact, rows_by_values
 from traceprof.model.intervals import Intervals
 from traceprof.model.ranks import Ranks
+from traceprof.model.tables import ABSENT
 from traceprof.model.trace import Trace
 from traceprof.values import dataclass
 
@@ -42,7 +44,7 @@ NOT_RECORDED: Final = "the time before its recording"
 DEVICE_IDLE: Final = "device idle"
 ON_HOST: Final = " (device idle)"
 """Stands behind the phase that the host was in while the device had nothing to do."""
-_KNOWN_COLUMNS: Final = ("match", "member", "start_ns", "end_ns", "late_ns")
+_KNOWN_COLUMNS: Final = ("match", "member", "late_ns")
 _OF_PROCESSES: Final = ("api_calls", "host_ops", "ranges", "kernels", "collectives")
 
 
@@ -70,34 +72,34 @@ def find_arrivals(ranks: Ranks) -> CompactTable:
     Sends and receives are left out: in those, ranks wait by design (a pipeline); and those before
     which the ranks were not in step (`matches_in_step`).
 
-    Columns: match, member, start_ns (the end of the collective before, or the start of the
-    window), end_ns (the start of this one), late_ns (after the median of the other ranks), and
-    one per phase with its time in between. Where device work was recorded: on the device, then
-    the phases of the host while the device was idle (`ON_HOST`), then what is left as
-    `DEVICE_IDLE`; else the phases of the host, with what is left as "outside any phase".
-    `NOT_RECORDED` is the time before the first event of the rank: then the rank was late before
-    its recording began.
+    Columns: match, member, late_ns (after the median of the other ranks), and one per phase with
+    its time since the collective before, or since the start of the window. Where device work was
+    recorded: on the device, then the phases of the host while the device was idle (`ON_HOST`),
+    then what is left as `DEVICE_IDLE`; else the phases of the host, with what is left as "outside
+    any phase". `NOT_RECORDED` is the time before the first event of the rank: then the rank was
+    late before its recording began.
     """
     matches = find_matches(ranks).collectives
     rows = matches.shared
     rows = rows.where(np.lexsort((rows.array("start_ns"), rows.array("member"))))
-    found = CompactTable.of(
-        {
-            "match": rows.array("match"),
-            "member": rows.array("member"),
-            "start_ns": _ends_before(ranks, rows),
-            "end_ns": rows.array("start_ns"),
-            "late_ns": beyond_others(rows["start_ns"], rows["match"]),
-        }
-    )
-    for name, spent in _time_in_phases(ranks, matches, found, rows.array("part")):
-        found = found.assign(**{name: spent})
+    late_ns = beyond_others(rows["start_ns"], rows["match"])
+    known = {"match": rows.array("match"), "member": rows.array("member"), "late_ns": late_ns}
+    order = _in_step_in_order(ranks, matches, rows)
+    found = CompactTable.of({name: values[order] for name, values in known.items()})
+    del known, late_ns
+    for name, spent in _time_in_phases(ranks, matches, rows):
+        found = found.assign(**{name: spent[order]})
+    return found
+
+
+def _in_step_in_order(ranks: Ranks, matches: Matches, rows: CompactTable) -> npt.NDArray[np.int32]:
+    """Return the places of the rows whose ranks were in step, by the start of the last rank."""
     in_step = matches_in_step(ranks).table
     numbers = in_step.index.to_numpy(np.int64)
     known = np.flatnonzero(Matches(matches.members, rows, in_step).among(numbers))
     places = np.searchsorted(numbers, rows.array("match")[known])
     last_ns = in_step["last_start_ns"].to_numpy(np.int64)[places]
-    return found.in_order(known[np.lexsort((rows.array("member")[known], last_ns))])
+    return known[np.lexsort((rows.array("member")[known], last_ns))].astype(np.int32)
 
 
 def phases_of_arrivals(arrivals: CompactTable) -> list[str]:
@@ -129,44 +131,63 @@ def excess_by(arrivals: CompactTable, place: npt.NDArray[np.int64], n: int) -> p
     return pd.DataFrame(sums, index=pd.RangeIndex(n))
 
 
-def _ends_before(ranks: Ranks, rows: CompactTable) -> npt.NDArray[np.int64]:
-    """Return when the rank of each row had ended the collective before; its rows stand together."""
-    starts, ends = rows.array("start_ns"), rows.array("end_ns")
-    before = np.full(len(rows), ranks.span.start_ns, np.int64)
-    for own in rows_by_value(rows.array("member")).values():
-        before[own[1:]] = np.maximum.accumulate(ends[own])[:-1]
+def _ends_before(
+    ranks: Ranks, starts: npt.NDArray[np.int64], ends: npt.NDArray[np.int64]
+) -> npt.NDArray[np.int64]:
+    """Return when a rank had ended the collective before each of its own, by their start."""
+    before = np.full(len(starts), ranks.span.start_ns, np.int64)
+    before[1:] = np.maximum.accumulate(ends)[:-1]
     return np.minimum(np.maximum(before, ranks.span.start_ns), starts)
 
 
 def _time_in_phases(
-    ranks: Ranks, matches: Matches, arrivals: CompactTable, part: npt.NDArray[np.int64]
+    ranks: Ranks, matches: Matches, rows: CompactTable
 ) -> Iterator[tuple[str, npt.NDArray[np.int64]]]:
-    """Yield each phase with its ns before each arrival, of a rank in ``part`` of the ranks."""
-    starts, ends = arrivals.array("start_ns"), arrivals.array("end_ns")
-    asked: list[list[_Spans]] = [[] for _ in ranks.parts]
-    rows_of = rows_by_value(arrivals.array("member"))
-    for member, rows in rows_of.items():
-        process = matches.members[member].process
-        asked[int(part[rows[0]])].append((member, process, starts[rows], ends[rows]))
-    told = ranks.each_of(_before_arrivals, [(tuple(own),) for own in asked])
+    """Yield each phase with its ns before each of ``rows``, which are in the order of ranks."""
+    rows_of = _slices(rows.array("member"))
+    told = ranks.each_of(_before_arrivals, _spans(ranks, matches, rows, rows_of))
     spent = {member: phases for own in told for member, phases in own.items()}
-    for name in dict.fromkeys(name for member in rows_of for name in spent[member].names):
-        column = np.zeros(len(arrivals), np.int64)
-        for member, rows in rows_of.items():
-            if name in spent[member].names:
-                column[rows] = spent[member].array(name)
+    del told
+    for name in dict.fromkeys(name for member in rows_of for name in spent[member]):
+        column = np.zeros(len(rows), np.int64)
+        for member, own in rows_of.items():
+            if name in spent[member]:
+                column[own] = spent[member].pop(name)
         yield name, column
+
+
+def _spans(
+    ranks: Ranks, matches: Matches, rows: CompactTable, rows_of: Mapping[int, slice]
+) -> list[tuple[tuple[_Spans, ...]]]:
+    """Return what each part of the ranks is asked: the spans before the arrivals of its ranks."""
+    asked: list[list[_Spans]] = [[] for _ in ranks.parts]
+    starts, ends, part = (rows.array(name) for name in ("start_ns", "end_ns", "part"))
+    for member, own in rows_of.items():
+        before = _ends_before(ranks, starts[own], ends[own])
+        span = member, matches.members[member].process, before, starts[own]
+        asked[int(part[own.start])].append(span)
+    return [(tuple(own),) for own in asked]
+
+
+def _slices(values: npt.NDArray[np.int64]) -> dict[int, slice]:
+    """Return where each of ``values`` stands, which are in order."""
+    borders = [*np.flatnonzero(np.diff(values, prepend=ABSENT - 1)).tolist(), len(values)]
+    return {int(values[begin]): slice(begin, end) for begin, end in pairwise(borders)}
 
 
 _Spans: TypeAlias = tuple[int, int, npt.NDArray[np.int64], npt.NDArray[np.int64]]
 """A rank, its process, and starts and ends."""
 
 
-def _before_arrivals(trace: Trace, asked: tuple[_Spans, ...]) -> dict[int, CompactTable]:
-    """Return, by rank, the ns of every phase in each of its spans."""
+def _before_arrivals(
+    trace: Trace, asked: tuple[_Spans, ...]
+) -> dict[int, dict[str, npt.NDArray[Any]]]:
+    """Return, by rank, the ns of every phase in each of its spans, as small as they fit."""
     doings = _doings(trace) if asked else {}
     return {
-        member: CompactTable.of(doings[process].within(starts, ends))
+        member: {
+            name: compact(spent) for name, spent in doings[process].within(starts, ends).items()
+        }
         for member, process, starts, ends in asked
     }
 
