@@ -7,7 +7,13 @@ import sys
 
 import pytest
 
-from tests.recording.conftest import NAMED_STEPS, TORCHRUN, environment_of_test, record
+from tests.recording.conftest import (
+    NAMED_STEPS,
+    TORCHRUN,
+    environment_of_test,
+    record,
+    require_tool,
+)
 from tests.requirements import ROOT, require
 from traceprof.formats import open_trace
 
@@ -160,6 +166,27 @@ def test_an_output_that_cannot_be_written_is_said_before_anything_runs(tmp_path,
     assert recorded.done.returncode == 2
     assert reason in recorded.done.stderr
     assert not (tmp_path / "ran").exists()
+
+
+SECRET_NAMES = """
+import sys, traceprof
+for name in ("login password=" + "range" + "secret7", "pull with " + sys.argv[-1], "pull"):
+    with traceprof.range(name):
+        pass
+"""
+
+
+@pytest.mark.parametrize("tool", TOOLS)
+def test_no_secret_is_in_the_names_of_ranges(tmp_path, tool):
+    require_tool(tool)
+    command = [sys.executable, "-c", SECRET_NAMES, "--api-key", "hunter2secret"]
+    recorded = record(tmp_path / "run.sqlite", command, "--with", tool, "-v")
+    assert recorded.done.returncode == 0, recorded.done.stderr
+    for secret in ("hunter2secret", "rangesecret7"):
+        assert secret.encode() not in recorded.path.read_bytes()
+        assert secret not in recorded.done.stderr
+    names = set(recorded.trace.ranges["name"])
+    assert {"login password=***", "pull with ***", "pull"} <= names
 
 
 @pytest.mark.parametrize("tool", TOOLS)

@@ -13,6 +13,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
+from traceprof.model.masking import masked_command
 from traceprof.recording.machine.gpus import has_gpu
 from traceprof.recording.machine.host import has_rdma
 from traceprof.recording.processes.injection import child_environment
@@ -195,7 +196,7 @@ class _NsysRun:
             ),
             *(*launcher, str(self._marker), *self._request.command),
         ]
-        self._request.detail(shlex.join(command))
+        self._request.detail(shlex.join(masked_command(command)))
         limit, watchdog = StartLimit(self._marker), Watchdog(self._folder, self._request.say)
 
         def watch(program: Program) -> None:
