@@ -22,6 +22,8 @@ LOOPS = {
     "gan": TWO,
     "gan_of_loader": TWO,
     "by_hand": BACKWARD,
+    "added_by_hand": BACKWARD,
+    "scaled": PHASES,
     "compiled": PHASES,
     "accumulation": PHASES,
     "endless": PHASES,
