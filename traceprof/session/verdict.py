@@ -388,7 +388,7 @@ def _next_command(findings: Result | None, recorded: frozenset[str]) -> str:
         return f"traceprof show {first['show']} TRACE{window}"
     if recorded & set(DEVICE_TABLES):
         return "traceprof show kernels TRACE"
-    for table, shown in (("host_ops", "operators"), ("ranges", "ranges")):
-        if table in recorded:
+    for name, shown in (("host_ops", "operators"), ("ranges", "ranges")):
+        if name in recorded:
             return f"traceprof show {shown} TRACE"
     return "traceprof info TRACE"
