@@ -16,6 +16,7 @@ from types import FrameType
 from typing import Any, Protocol
 
 from traceprof.errors import RecordingError
+from traceprof.recording.processes.signals import WRITING
 
 __all__ = [
     "Program",
@@ -47,7 +48,9 @@ class Program:
     """A program, and the signals that have been passed on to it, or wait until it is started.
 
     ``grace_s`` is how long it may go on after SIGTERM or SIGHUP; then it is no longer waited for,
-    and what still runs of it is in ``left``.
+    and what still runs of it is in ``left``. ``is_apart``: a terminal's Ctrl-C does not reach it.
+    ``is_over`` tells of a profiler that what it recorded has ended: it writes then, and no signal
+    is passed on.
     """
 
     process: Signalled | None = None
@@ -58,6 +61,9 @@ class Program:
     left: tuple[int, ...] = ()
     killed_by: int = 0
     is_stopped: bool = False
+    is_apart: bool = False
+    is_over: Callable[[], bool] = field(default=lambda: False)
+    _n_late: int = 0
     _until_s: float = math.inf
     _early: list[int] = field(default_factory=list)
 
@@ -82,9 +88,19 @@ class Program:
             self.process.send_signal(number)
 
     def on_signal(self, number: int, _frame: FrameType | None) -> None:
-        """Pass a signal on: the first Ctrl-C, then SIGTERM, then SIGKILL."""
+        """Pass a signal on: the first Ctrl-C, then SIGTERM, then SIGKILL.
+
+        Raises:
+            KeyboardInterrupt: at the second one while a profiler writes what it has recorded.
+        """
         if self.process is None:
             self._early.append(number)
+            return
+        if self.is_over():
+            self._n_late += 1
+            if self._n_late > 1:
+                raise KeyboardInterrupt
+            self.say(WRITING)
             return
         self.signal_passed = number
         if number != signal.SIGINT:
@@ -96,7 +112,9 @@ class Program:
             self.process.kill()
         elif self.n_interrupts == 2:
             self.process.terminate()
-        elif not sys.stdin.isatty():  # a terminal has sent it to the program already
+        elif (
+            self.is_apart or not sys.stdin.isatty()
+        ):  # a terminal has sent it to the program already
             self.process.send_signal(signal.SIGINT)
 
     def _begin_grace(self, number: int) -> None:

@@ -39,7 +39,8 @@ class NvprofRecorder:
 
     def run(self, request: RecordRequest, folder: Path) -> RunRecorded:
         """Run the program under nvprof."""
-        exit_code, program = folder / "exit_code", Program(grace_s=request.grace_s, say=request.say)
+        exit_code = folder / "exit_code"
+        program = Program(grace_s=request.grace_s, say=request.say, is_over=exit_code.exists)
         command = [
             *(shutil.which("nvprof") or "nvprof", "--profile-child-processes"),
             *("--force-overwrite", "--log-file", str(folder / _LOG)),

@@ -6,9 +6,7 @@ import os
 import shlex
 import shutil
 import sys
-import tempfile
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Final
@@ -37,6 +35,7 @@ from traceprof.recording.recorders.nsys import launch
 from traceprof.recording.recorders.nsys.collect import LOG, collected
 from traceprof.recording.recorders.nsys.options import nsys_options, profile_options
 from traceprof.recording.recorders.nsys.registry import advice_on, remove_leftovers
+from traceprof.recording.recorders.nsys.temporary import temporary_folder
 from traceprof.recording.request import RecordRequest, RunRecorded
 
 __all__ = ["RECORDER", "NsysRecorder"]
@@ -51,7 +50,6 @@ _ATTEMPTS: Final = 3  # now and then it does not find its own agent, on a busy m
 _STDOUT, _STDERR = 1, 2
 _LAUNCHER: Final = "nsys-launcher"
 """What nsys starts programs with."""
-_LONGEST_FOLDER: Final = 40  # nsys puts sockets there, whose paths must not exceed 107 bytes
 
 
 class NsysRecorder:
@@ -68,7 +66,7 @@ class NsysRecorder:
 
         Where nsys does not start the program, several times, the embedded recorder does.
         """
-        with _short_folder(folder) as temporary:
+        with temporary_folder(folder) as temporary:
             run = _NsysRun(shutil.which("nsys") or "nsys", request, folder, temporary)
             code = run.start()
             if code is not None:
@@ -92,7 +90,9 @@ class _NsysRun:
         self._temporary = temporary
         self._log = folder / LOG
         self._marker = folder / STARTED
-        self._program = Program(grace_s=request.grace_s, say=request.say)
+        self._program = Program(
+            grace_s=request.grace_s, say=request.say, is_apart=True, is_over=self._is_over
+        )
         self._is_too_late = False
 
     def start(self) -> int | None:
@@ -123,13 +123,21 @@ class _NsysRun:
         return None
 
     def _attempt(self, options: list[str], environment: Mapping[str, str]) -> int | None:
-        """Run nsys once; return the exit code, None where it may be tried again."""
+        """Run nsys once; return the exit code, None where it may be tried again.
+
+        Where the user does not wait for its report it goes on: `traceprof recover` waits for it.
+        """
+        is_left = False
         try:
             code = self._run_once(options, environment)
             if self._marker.exists():
                 return self._code_of_program(code)
+        except KeyboardInterrupt:
+            is_left = True
+            raise
         finally:
-            end_processes_with(self._folder.name)
+            if not is_left:
+                end_processes_with(self._folder.name)
         if self._marker.exists():  # just before nsys was ended
             return self._code_of_program(code)
         passed = self._program.signal_passed
@@ -145,6 +153,11 @@ class _NsysRun:
             with_rdma=has_rdma(),
         )
         return [*options, *_CAPTURE] if self._request.bounds.is_bounded else options
+
+    def _is_over(self) -> bool:
+        """Return whether the program was started and has ended."""
+        text = self._marker.read_text() if self._marker.exists() else ""
+        return bool(text) and not is_alive(int(text))
 
     def _code_of_program(self, code: int) -> int:
         """Return the exit code; a program that has outlived nsys is waited for."""
@@ -214,23 +227,13 @@ class _NsysRun:
                     pass_fds=(stdout, stderr),
                     stdout=log,
                     stderr=log,
+                    # A terminal's Ctrl-C ends nsys while it writes its report.
+                    process_group=0,
                 )
         finally:
             self._is_too_late = limit.is_exceeded
             os.close(stdout)
             os.close(stderr)
-
-
-@contextmanager
-def _short_folder(folder: Path) -> Iterator[Path]:
-    """Yield a folder for what nsys needs for a while: ``folder``, where its name is short."""
-    if len(os.fsencode(folder)) <= _LONGEST_FOLDER:
-        yield folder
-        return
-    with tempfile.TemporaryDirectory(
-        prefix="traceprof-", dir="/tmp", ignore_cleanup_errors=True
-    ) as short:
-        yield Path(short)
 
 
 RECORDER: Final = NsysRecorder()
