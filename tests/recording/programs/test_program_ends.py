@@ -85,6 +85,49 @@ def test_signals_reach_the_program_and_leave_a_trace(tmp_path, tool, number):
     assert (open_trace(path).ranges["name"] == "work").sum() == 3
 
 
+SAVES_AT_THE_END = """
+import signal, time, traceprof
+told = []
+signal.signal(signal.SIGTERM, lambda *_: told.append(1))
+signal.signal(signal.SIGINT, lambda *_: told.append(1))
+print("waiting", flush=True)
+while not told:
+    time.sleep(0.001)
+for _ in range(20):
+    with traceprof.range("saving"):
+        pass
+print(len(told), flush=True)
+"""
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("tool", TOOLS)
+def test_what_a_program_does_after_a_signal_is_recorded_and_its_end_believed(
+    tmp_path, tool, number
+):
+    require_tool(tool)
+    path = tmp_path / "run.sqlite"
+    recorder = subprocess.Popen(
+        [
+            *(sys.executable, "-m", "traceprof", "record", "-o", path, "--with", tool),
+            *("--", sys.executable, "-c", SAVES_AT_THE_END),
+        ],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        stdin=subprocess.DEVNULL,
+        text=True,
+        env=environment_of_test(),
+    )
+    assert recorder.stdout is not None
+    assert recorder.stdout.readline() == "waiting\n"
+    recorder.send_signal(number)
+    out, said = recorder.communicate(timeout=60)
+    assert (recorder.returncode, out) == (0, "1\n"), said
+    assert (open_trace(path).ranges["name"] == "saving").sum() == 20
+    assert "nsys has ended before" not in said
+    assert "not all ranges" not in said
+
+
 def test_a_program_without_anything_to_record_leaves_no_trace(tmp_path):
     recorded = record(
         tmp_path / "run.sqlite", ["sh", "-c", "echo hello; exit 4"], "--with", "torch"

@@ -48,6 +48,7 @@ _CAPTURE: Final = (
 )
 _ATTEMPTS: Final = 3  # now and then it does not find its own agent, on a busy machine above all
 _STDOUT, _STDERR = 1, 2
+_WRITING_S: Final = 20.0  # what nsys gets for its report where the program does not end
 _LAUNCHER: Final = "nsys-launcher"
 """What nsys starts programs with."""
 
@@ -91,7 +92,11 @@ class _NsysRun:
         self._log = folder / LOG
         self._marker = folder / STARTED
         self._program = Program(
-            grace_s=request.grace_s, say=request.say, is_apart=True, is_over=self._is_over
+            grace_s=request.grace_s,
+            say=request.say,
+            is_apart=True,
+            recorded=self._running,
+            is_over=self._is_over,
         )
         self._is_too_late = False
 
@@ -156,13 +161,23 @@ class _NsysRun:
 
     def _is_over(self) -> bool:
         """Return whether the program was started and has ended."""
-        text = self._marker.read_text() if self._marker.exists() else ""
-        return bool(text) and not is_alive(int(text))
+        return self._started() > 0 and not self._running()
+
+    def _running(self) -> int:
+        """Return the process of the program, 0 while there is none."""
+        pid = self._started()
+        return pid if is_alive(pid) else 0
+
+    def _started(self) -> int:
+        """Return the process that was started, 0 for none."""
+        return int((self._marker.exists() and self._marker.read_text()) or 0)
 
     def _code_of_program(self, code: int) -> int:
         """Return the exit code; a program that has outlived nsys is waited for."""
-        pid = int(self._marker.read_text() or 0)
-        if not pid or not is_alive(pid):
+        if self._program.left:
+            return code
+        pid = self._started()
+        if not is_alive(pid):
             return self._code_behind(code, pid)
         self._request.say("nsys has ended before the program, which goes on without it")
         own_code = wait_for_program(pid, self._program, self._folder)
@@ -218,7 +233,7 @@ class _NsysRun:
 
         try:
             with self._log.open("wb") as log:
-                return run_recorded(
+                code = run_recorded(
                     command,
                     environment,
                     watch,
@@ -230,6 +245,9 @@ class _NsysRun:
                     # A terminal's Ctrl-C ends nsys while it writes its report.
                     process_group=0,
                 )
+            if self._program.left:
+                self._program.stop_profiler(_WRITING_S)
+            return code
         finally:
             self._is_too_late = limit.is_exceeded
             os.close(stdout)
