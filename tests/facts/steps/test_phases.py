@@ -173,3 +173,14 @@ def test_the_time_of_the_profiler_is_of_no_step():
     steps = steps_of(loop("f b o p p p f b o"))
     assert plain(steps.table, "start_ns", "next_ns") == [(0, 30), (60, 90)]
     assert steps.durations_ns.tolist() == [30, 30]
+
+
+def test_steps_of_a_part_bear_the_numbers_that_they_had():
+    builder = TraceBuilder()
+    for at, number in ((0, 5), (100, 6)):
+        builder.phase("forward", at, at + 10, payload=float(number))
+        builder.phase("backward", at + 10, at + 20, payload=float(number))
+        builder.phase("optimizer", at + 20, at + 30, payload=float(number))
+    assert steps_of(builder).table["step"].tolist() == [0, 1]
+    builder.phase("traceprof.capture", 0, 130, payload=0.0, kind="start_end")
+    assert steps_of(builder).table["step"].tolist() == [5, 6]

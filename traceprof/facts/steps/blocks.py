@@ -12,7 +12,7 @@ import pandas as pd
 
 from traceprof.facts.names.phases import PROFILER_RANGES
 
-__all__ = ["BACKWARD", "NEVER", "OPTIMIZER", "Block", "blocks_of", "events_of"]
+__all__ = ["BACKWARD", "NEVER", "OPTIMIZER", "Block", "are_of_phase", "blocks_of", "events_of"]
 
 _PHASES: Final = (
     *("data", "forward", "eval", "backward", "optimizer", "data.end", "gradients.kept"),
@@ -137,6 +137,13 @@ def blocks_of(events: Iterable[Event], closing: int) -> Iterator[Block]:
             block.add(event, closing)
     if block.is_complete:
         yield block
+
+
+def are_of_phase(own: pd.DataFrame, phase: int) -> npt.NDArray[np.bool_]:
+    """Return which ranges of traceprof are of a phase (`BACKWARD`, `OPTIMIZER`)."""
+    names = own["name"].cat
+    phases, _ = _named([str(name) for name in names.categories])
+    return np.asarray(np.append(phases, -1)[names.codes.to_numpy()] == phase, np.bool_)
 
 
 def _most_common(values: _Int64Array) -> int:

@@ -18,11 +18,20 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
-from traceprof.facts.steps.blocks import BACKWARD, NEVER, OPTIMIZER, Block, blocks_of, events_of
+from traceprof.facts.steps.blocks import (
+    BACKWARD,
+    NEVER,
+    OPTIMIZER,
+    Block,
+    are_of_phase,
+    blocks_of,
+    events_of,
+)
 from traceprof.model.steps import STEP_COLUMNS, empty_steps
 
 __all__ = ["PhaseSteps", "steps_of_backward", "steps_of_phases"]
 
+_CAPTURE: Final = "traceprof.capture"
 _REGULAR: Final = 0.5
 _MOST_ADDED: Final = 64  # as the hooks: where so many passes add, gradients are reset unseen
 
@@ -48,16 +57,27 @@ def steps_of_backward(own: pd.DataFrame) -> PhaseSteps:
 
 def _steps(own: pd.DataFrame, closing: int) -> PhaseSteps:
     rows, sizes = [], Counter[int]()
+    first = _first_numbers(own, closing)
     for process, events in events_of(own, closing):
         blocks = list(blocks_of(events, closing))
         join = _optimizers_joined if closing == OPTIMIZER else _batches_joined
-        for number, step in enumerate(join(_trained(blocks))):
+        for number, step in enumerate(join(_trained(blocks)), first.get(process, 0)):
             rows.append((process, number, step.start, _end_of(step), False))
             sizes[len(set(step.optimizers))] += 1
     if not rows:
         return PhaseSteps(empty_steps(), 0)
     usual = sizes.most_common(1)[0][0]
     return PhaseSteps(pd.DataFrame(rows, columns=list(STEP_COLUMNS)), usual)
+
+
+def _first_numbers(own: pd.DataFrame, closing: int) -> dict[int, int]:
+    """Return the number of the first step of each process of which only a part was captured."""
+    captured = own.loc[own["name"] == _CAPTURE, "process"].unique()
+    if not len(captured):
+        return {}
+    closes = are_of_phase(own, closing) & own["process"].isin(captured) & (own["payload"] >= 0)
+    firsts = own[closes].sort_values("start_ns", kind="stable").drop_duplicates("process")
+    return dict(zip(firsts["process"].astype(int), firsts["payload"].astype(int), strict=True))
 
 
 def _end_of(step: Block) -> int:

@@ -133,7 +133,8 @@ def end_backward():
         close()
     elif not turns.seen and not _asked:
         _passes += 1
-        _is_complete = _passes >= _MANY_PASSES if turns.known else not gradients.holds()
+        if _passes >= _MANY_PASSES if turns.known else not gradients.holds():
+            _is_complete = True
     _end_if_complete()
 
 
