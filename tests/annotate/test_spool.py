@@ -83,6 +83,20 @@ def test_what_grows_without_end_is_thinned_and_counted(runtime, tmp_path, monkey
     assert notes[-1][3] == 40 - len(kept)
 
 
+def test_what_tells_steps_and_pauses_is_never_thinned(runtime, tmp_path, monkeypatch):
+    module = runtime("spool")
+    monkeypatch.setattr(module, "_MANY", 1)
+    spool = module.Spool(str(tmp_path))
+    own = ["optimizer#2", "optimizer.skipped#12", "data.end", "gradients.kept", "gc", "compile"]
+    for _ in range(40):
+        for name in own:
+            spool.push(name)
+            spool.pop()
+        spool.flush()
+    found = rows(spool)
+    assert [row[2] for row in found if row[5] == "p"] == 40 * own
+
+
 def test_many_names_are_thinned_together(runtime, tmp_path, monkeypatch):
     module = runtime("spool")
     monkeypatch.setattr(module, "_MANY", 1)

@@ -1,10 +1,11 @@
 """Steps as they are seen while the program runs; loops are words as in the test of the analysis.
 
 d: a fetch, x: one that finds no more batches, f: forward, e: an evaluation's, b: backward, o, o2 …:
-the step of an optimizer.
+the step of an optimizer, s: one that is left out.
 """
 
 import threading
+from types import SimpleNamespace
 
 import pytest
 
@@ -53,7 +54,8 @@ KNOWN_AFTERWARDS = {"o f b o f b o", "f b o f b o f b o2 f b o f b o f b o2"}
 
 
 @pytest.mark.parametrize(
-    "text", [text for text, _ in LOOPS if "p" not in text and text not in KNOWN_AFTERWARDS]
+    "text",
+    [text for text, _ in LOOPS if not {"p", "k"} & set(text) and text not in KNOWN_AFTERWARDS],
 )
 def test_as_many_steps_are_seen_as_the_analysis_finds(begun, text):
     make_optimizers(begun, text)
@@ -219,3 +221,73 @@ def test_a_capture_by_steps_holds_the_others_back(runtime, monkeypatch):
         play(steps, "b o")
     assert captured == [False, True, True, False, False]
     assert not start.start()  # torch that is imported later asks again: nothing begins anew
+
+
+class Parameter:
+    """What the hooks see of a parameter, and of a loss that hangs on it."""
+
+    def __init__(self):
+        self.grad = None
+        self.grad_fn = SimpleNamespace(next_functions=((SimpleNamespace(variable=self), 0),))
+
+    def learn(self, steps, gradients):
+        """Do what the hook of backward passes does around one."""
+        followed, adds = gradients.begin_pass([self])
+        steps.begin_backward(adds)
+        version = 0 if self.grad is None else self.grad._version + 1
+        self.grad = SimpleNamespace(_version=version, data_ptr=lambda: 7)
+        gradients.end_pass(followed)
+        steps.end_backward()
+
+
+@pytest.mark.parametrize(
+    ("text", "numbers"),
+    [
+        ("f b f b r f b f b r f b", [0, 0, 0, 0, 0, 1, 1, 1, 1, 1, 2, 2]),
+        # that every pass is a step is known from the second one on
+        ("f b r f b r f b r f b r", [0, 0, 0, 1, 2, 2, 2, 3, 3, 3, 4, 4]),
+        ("d f b d f b r d f b d f b r d f b", 7 * [0] + 7 * [1] + 3 * [2]),
+    ],
+)
+def test_what_is_added_to_the_same_gradients_is_one_step(begun, runtime, text, numbers):
+    """r: gradients are reset."""
+    parameter, found = Parameter(), []
+    for word in text.split():
+        if word == "r":
+            parameter.grad = None
+        elif word == "b":
+            parameter.learn(begun, runtime("gradients"))
+        else:
+            play(begun, word)
+        found.append(begun.number)
+    assert found == numbers
+    begun.finish()
+    assert begun.number == text.count("r") + text.endswith("b")
+
+
+def test_where_gradients_are_reset_unseen_every_pass_is_a_step(begun, runtime):
+    parameter = Parameter()
+    for _ in range(200):
+        parameter.learn(begun, runtime("gradients"))
+    assert begun.number == 200 - 64
+
+
+def test_without_a_parameter_nothing_is_followed(runtime):
+    gradients = runtime("gradients")
+    assert gradients.begin_pass([SimpleNamespace(grad_fn=None), None]) == (None, False)
+    assert not gradients.holds()
+
+
+def test_one_optimizer_of_several_can_be_asked_for(runtime, monkeypatch):
+    monkeypatch.setenv("TRACEPROF_STEP_FROM", "optimizer#2")
+    runtime("session").begin()
+    steps = runtime("steps")
+    make_optimizers(steps, "o o2")
+    assert play(steps, "f b o f b o f b o2 f b o2") == [0, 0, 0, 0, 0, 0, 0, 0, 1, 1, 1, 2]
+
+
+def test_turns_that_could_be_steps_are_counted(begun):
+    make_optimizers(begun, "o o2")
+    play(begun, "f b o f b o2 f b o f b o2")
+    seen = begun.seen()
+    assert (seen["steps"], seen["joined"], seen["turns"]) == (2, 2, {1: 2, 2: 2})

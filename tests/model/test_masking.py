@@ -8,6 +8,7 @@ from traceprof.model.masking import (
     MASK,
     kept_variables,
     masked_command,
+    masked_name,
     masked_text,
     secrets_of,
 )
@@ -134,6 +135,52 @@ COMMANDS = [
     ["t.py", f"--db-dsn=mysql://u:{S}@h"],
     ["t.py", f"--neptune.api_token={S}"],
     ["t.py", "--args", f"--token {S} --lr 1"],
+    # a name and its value side by side
+    ["t.py", "--set-env", "MY_SECRET", S],
+    ["docker", "run", "-e", "TOKEN", S],
+    ["mpiexec", "-genv", "HF_TOKEN", S, "python"],
+    ["aws", "configure", "set", "aws_session_token", S],
+    ["sh", "-c", f"echo machine h login u password {S} > ~/.netrc"],
+    ["--netrc", f"machine api.wandb.ai login user password {HEX}"],
+    ["t.py", "password", S],
+    ["curl", "-H", "Authorization:", "Bearer", S],
+    # JSON, YAML and XML
+    ["--json", f'{{"auth":{{"username":"me","value":"{S}"}},"lr":1}}'],
+    ["--json", f'{{"api_tokens":["{S}","{S}"]}}'],
+    ["--json", f'[{{"name":"API_TOKEN","value":"{S}"}}]'],
+    ["--json", f'[{{"value":"{S}","name":"API_TOKEN"}}]'],
+    ["--json", f'"{{\\"password\\": \\"{S}\\"}}"'],
+    ["--yaml", f"- name: API_TOKEN\n  value: {S}"],
+    ["--xml", f"<password>{S}</password>"],
+    ["--xml", f'<add key="Password" value="{S}"/>'],
+    ["t.py", f"hub={{token:{S},private:true}}"],
+    # programs in arguments
+    ["python", "-c", f"import os; os.environ['HF_TOKEN']='{S}'"],
+    ["python", "-c", f"os.putenv('HF_TOKEN', '{S}')"],
+    ["python", "-c", f"login('{S}')"],
+    ["python", "-c", f'x.set_password("{S}")'],
+    ["bash", "-c", f"python t.py --api-key=$(echo {S}) --lr 1"],
+    ["bash", "-c", f"export TOKEN=\\\n{S}"],
+    ["bash", "-c", f"read TOKEN <<< {S}"],
+    # who logs in
+    ["curl", f"-ume:{S}"],
+    ["curl", f"-u:{S}"],
+    ["t.py", f"--user=me:{S}"],
+    ["smbclient", "-U", f"u%{S}"],
+    ["docker", "login", "-u", "me", "-p", S],
+    ["wandb", "login", "--relogin", HEX],
+    ["neptune", "login", S],
+    ["redis-cli", "-a", S],
+    ["ldapsearch", "-w", S],
+    ["sqlcmd", "-P", S],
+    # addresses, shapes and names
+    [f"https://h/x?code={S}"],
+    [f"https://hooks.zapier.com/hooks/catch/1/{S}/"],
+    [f"https://api.telegram.org/bot123456:AA{HEX}/send"],
+    [f"https://h/?next=%2Fx%3Ftoken%3D{S}"],
+    [f"-----BEGIN PGP PRIVATE KEY BLOCK-----\n{S}"],
+    ["--hftoken", S],
+    [f"OTEL_EXPORTER_OTLP_HEADERS=x-team={S}"],
 ]
 
 
@@ -155,6 +202,9 @@ def test_no_secret_of_a_list_is_shown(command):
         "t.py --monkey x --author=me --bypass --data s3://bucket/key --max-tokens 512",
         "t.py --pad-token 0 --eos_token_id=2 --max-token=128 --sort-key -1 12:30:01 a:b",
         "nsys profile -t cuda,nvtx -o out python -u main.py --forward-passes 3 --local-rank=0",
+        "python t.py token classification --mode key value -a x -w 4 -P 8 -b 2",
+        "docker login registry.example.com -u me --gpus=all -u 1000:1000 --user=0:0",
+        "aws configure set region us-east-1 f(x) tokens=[1,2] name=model value=3",
     ],
 )
 def test_what_is_no_secret_is_shown(line):
@@ -219,3 +269,21 @@ def test_long_texts_take_no_longer_than_as_many_short_ones(text: str, shown: str
 def test_a_long_name_is_read_from_its_beginning() -> None:
     name = "password" + "_of_x" * 40
     assert masked_text(f"{name}=hunter22") == f"{name}={MASK}"
+
+
+@pytest.mark.parametrize(
+    ("name", "shown"),
+    [
+        (f"fetch https://u:{S}@host/x", "fetch https://***@host/x"),
+        (f"login password={S}", "login password=***"),
+        (f"Authorization: Bearer {S}", "Authorization: ***"),
+        (f"token={S}", "token=***"),
+        ("ghp_abcdefgh12345678", "***"),
+        ("token=512", "token=512"),
+        ("attention key: heads", "attention key: heads"),
+        ("layer:token:Embedding8bit", "layer:token:Embedding8bit"),
+        ("Embedding(token=padded)", "Embedding(token=padded)"),
+    ],
+)
+def test_names_of_ranges_keep_what_is_no_secret(name: str, shown: str) -> None:
+    assert masked_name(name) == shown

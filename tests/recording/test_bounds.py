@@ -100,12 +100,17 @@ def test_size_is_bounded(tmp_path):
     assert 100 <= len(recorded.trace.ranges) < 1000
 
 
-@pytest.mark.parametrize("text", ["optimizer", "backward", "loader", "every-forward", "range:a b"])
+_WAYS = ["optimizer", "optimizer#12", "backward", "loader", "every-forward", "range:a b"]
+
+
+@pytest.mark.parametrize("text", _WAYS)
 def test_what_a_step_may_be(text):
     assert parse_step_from(text) == text
 
 
-@pytest.mark.parametrize("text", ["", "forward", "range:", "steps"])
+@pytest.mark.parametrize("text", ["", "forward", "range:", "steps", "optimizer#", "optimizer#0"])
 def test_what_a_step_cannot_be(text):
-    with pytest.raises(UsageError, match="expected optimizer, backward, loader, every-forward or"):
+    with pytest.raises(
+        UsageError, match="expected optimizer, backward, loader, every-forward, opt"
+    ):
         parse_step_from(text)

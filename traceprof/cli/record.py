@@ -46,7 +46,8 @@ def record(
         str | None,
         typer.Option(
             metavar="WHAT",
-            help="What a step is: optimizer, backward, loader, every-forward or range:NAME.",
+            help="What a step is: optimizer (or optimizer#2), backward, loader, every-forward or "
+            "range:NAME.",
         ),
     ] = None,
     delay: Annotated[

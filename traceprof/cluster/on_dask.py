@@ -6,7 +6,6 @@ import logging
 from collections import Counter
 from collections.abc import Callable, Collection, Sequence
 from contextlib import ExitStack, suppress
-from dataclasses import dataclass
 from functools import cached_property
 from itertools import count
 from pathlib import Path
@@ -20,6 +19,7 @@ from traceprof.cluster.travelling import Asked, is_written, laid_down, picked_up
 from traceprof.cluster.worker import Holder
 from traceprof.errors import TraceError, UsageError
 from traceprof.model.intervals_elsewhere import unpacked
+from traceprof.values import dataclass
 
 try:
     import dask

@@ -14,6 +14,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import PurePath
 from typing import TYPE_CHECKING, Final, NamedTuple
 
+from .secret_names import is_plainly_secret, looks_random, names_secret
+from .secret_shapes import spans_beside_names, spans_of_shapes, spans_of_tokens
 from .text import storable
 
 if TYPE_CHECKING:
@@ -24,6 +26,7 @@ __all__ = [
     "Secret",
     "kept_variables",
     "masked_command",
+    "masked_name",
     "masked_text",
     "secrets_of",
     "without_login",
@@ -40,57 +43,45 @@ _KEPT: Final = re.compile(
     r"|(LOCAL_|GROUP_)?RANK|(LOCAL_)?WORLD_SIZE|MASTER_(ADDR|PORT)|NVIDIA_VISIBLE_DEVICES"
 )
 
-_SECRET_WORDS: Final = frozenset(
-    {"auth", "authentication", "authorization", "bearer", "cookie", "credential", "credentials"}
-    | {"creds", "dsn", "jwt", "key", "license", "mfa", "oauth", "otp", "pass", "passcode"}
-    | {"passphrase", "passwd", "password", "pat", "psk", "pw", "pwd", "sas", "secret", "secrets"}
-    | {"sid", "sig", "signature", "token", "totp", "webhook"}
-)
-_ALSO_OF_MODELS: Final = frozenset({"token", "key"})
-_SMALL: Final = re.compile(r"-?\d{1,8}(?:\.\d*)?")
-_SECRET_ENDS: Final = (
-    *("apikey", "accesskey", "secretkey", "privatekey", "sharedkey", "signingkey", "accountkey"),
-    *("accesstoken", "authtoken", "refreshtoken", "idtoken", "apitoken", "authkey", "userpwd"),
-    *("clientsecret", "sharedsecret", "passwd", "password", "passphrase", "authorization"),
-)
-_WORD: Final = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|\d+")
-
-_TOKENS: Final = re.compile(
-    r"(?<![A-Za-z0-9])(?:"
-    r"sk-[\w-]{8,}|[sr]k_(?:live|test)_\w{8,}|gh[opsur]_\w{8,}|github_pat_\w{8,}|glpat-[\w-]{8,}"
-    r"|hf_(?=\w*(?:\d|[A-Z]))\w{8,}|xox[abeprs]-[\w-]{8,}|(?:AKIA|ASIA)[A-Z0-9]{12,}|AIza[\w-]{20,}"
-    r"|eyJ[\w-]{8,}(?:\.[\w-]*){0,4}|npm_\w{20,}|pypi-[\w-]{16,}|dop_v1_\w{16,}|ya29\.[\w-]{8,}"
-    r"|SG\.[\w-]{8,}\.[\w-]{8,}|nvapi-[\w-]{8,}|r8_\w{16,}|dckr_pat_[\w-]{8,}|lsv2_\w{16,}"
-    r"|-----BEGIN [A-Z ]*PRIVATE KEY-----.*)",
-    re.DOTALL,
-)
-_LOGIN: Final = re.compile(r"(?<!\w)\w+://(?P<hidden>[^/@\s]+)@")
-_HOOK: Final = re.compile(
-    r"https?://(?:hooks\.slack\.com/services|discord(?:app)?\.com/api/webhooks"
-    r"|[\w.-]*webhook\.office\.com)/(?P<hidden>[^\s\"']+)"
-)
-_SCHEME: Final = re.compile(
-    r"\b(?:bearer|basic|digest|token)[ =:]+(?P<hidden>[^\s\"',;]{6,})", re.I
-)
 # A name is tried once, from its beginning: one of megabytes takes seconds from each of its letters.
 # What is looked ahead to is taken whole (`*+` is of Python 3.11, programs run under older ones).
 _NAMED: Final = re.compile(
-    r"(?<![\w.\-\[\]/])(?=(?P<before>(?:(?![A-Za-z_])[\w.\-\[\]/])*))(?P=before)"
+    r"(?:(?<![\w.\-\[\]/%])|(?<=%[0-9A-Fa-f][0-9A-Fa-f]))"
+    r"(?=(?P<before>(?:(?![A-Za-z_])[\w.\-\[\]/])*))(?P=before)"
     r"(?=(?P<name>[A-Za-z_][\w.\-\[\]/]*))(?P=name)"
-    r"[\"']?\s*(?:=>|:=|=|:(?!//))\s*(?=[^\s&;,}])"
+    r"(?:\\*[\"']|%2[27])?\s*(?:\]\s*)?(?:=>|:=|<<<|=|:(?!//)|%3[ADad])\s*(?=[^\s&;,}])"
 )
-_VALUE: Final = re.compile(
-    r"(?:\"(?P<double>(?:\\.|[^\"\\])*)\"?|'(?P<single>(?:\\.|[^'\\])*)'?|(?P<plain>[^\s&;,\"'}]+))"
+_QUOTED: Final = re.compile(
+    r"\"(?P<double>(?:\\.|[^\"\\])*)\"?|'(?P<single>(?:\\.|[^'\\])*)'?", re.DOTALL
 )
+# What ends a value that is not quoted, and what goes on to its own end
+_STOP: Final = re.compile(r"\\|[\s&;,\"'()\[\]{}]")
+# What a name of a range has where there is a secret in it; and the names of modules
+_SUSPECT: Final = re.compile(
+    r"[=:]|sk-|k_live_|k_test_|gh[opsur]_|github_pat|glpat|hf_|xox|AKIA|ASIA|AIza|eyJ|SG\.|npm_|pypi-"
+    r"|dop_v1|ya29|nvapi|r8_|dckr_|lsv2_|wandb_v1|PRIVATE KEY"
+)
+_OF_MODULES: Final = ("layer:", "layer.backward:")
 _HEADER: Final = re.compile(r"\s*(?P<name>[A-Za-z][\w-]*)\s*:(?!//)\s*(?P<hidden>\S.*)", re.DOTALL)
 _OPTION: Final = re.compile(r"[-/+]{0,3}(?P<name>[A-Za-z_][^\s=]*?)=(?P<value>.*)", re.DOTALL)
 _PIECE: Final = re.compile(r"\"(?:\\.|[^\"\\])*\"|'[^']*'|[^\s\"']+")
 _ASKS_FOR_PASSWORD: Final = re.compile(r"-p(?P<hidden>(?=.*[^a-z\-_]).+|.+)", re.DOTALL)
-_PASSWORD_PROGRAMS: Final = frozenset(
-    {"mysql", "mysqldump", "mysqladmin", "mysqlimport", "mariadb", "sshpass", "7z", "zip", "unzip"}
-)
+_MYSQL: Final = {"mysql", "mysqldump", "mysqladmin", "mysqlimport", "mariadb"}
+_LDAP: Final = {"ldapsearch", "ldapadd", "ldapmodify", "ldapdelete", "ldapwhoami"}
+_MONGO: Final = {"mongo", "mongosh", "mongodump", "mongorestore"}
+_PASSWORD_PROGRAMS: Final = {
+    "-p": frozenset({*_MYSQL, *_MONGO, "sshpass", "7z", "zip", "unzip", "cqlsh", "login"}),
+    "-P": frozenset({"sqlcmd", "bcp", "mosquitto_pub", "mosquitto_sub"}),
+    "-a": frozenset({"redis-cli"}),
+    "-w": frozenset(_LDAP),
+    "-b": frozenset({"curl"}),
+}
 _PORT: Final = re.compile(r"[\d:.]+")
 _USERS: Final = frozenset({"-u", "--user", "--proxy-user", "-U"})
+_USER: Final = re.compile(r"(?:--(?:proxy-)?user=|-[uU])?[^:%\s/=]*[:%](?P<hidden>\S+)")
+_IDS: Final = re.compile(r"(?<![^=uU])\d*:\d+$")  # of a user and a group, as docker takes them
+_BARE_NAME: Final = re.compile(r"[A-Za-z_][\w.]*(?:-\w+)*:?")
+_SCHEMES: Final = frozenset({"bearer", "basic", "digest"})
 _BARE_KEY: Final = re.compile(r"[0-9a-fA-F]{32,}|[\w\-]{40,}")
 
 
@@ -107,13 +98,29 @@ def kept_variables(environment: Mapping[str, str]) -> dict[str, str]:
     return {
         name: masked_text(value)
         for name, value in sorted(environment.items())
-        if _KEPT.fullmatch(name) and not _names_secret(name)
+        if _KEPT.fullmatch(name) and not names_secret(name)
     }
 
 
 def masked_text(text: str) -> str:
     """Return ``text`` without the secrets that its names and shapes tell."""
     return _masked(text, _hidden_in(text))
+
+
+def masked_name(name: str) -> str:
+    """Return the name of a range without what is plainly a secret in it.
+
+    Names are a program's own words, and of models: of those that mean other things, too, as "token"
+    and "key", the value must look like a secret.
+    """
+    if not _SUSPECT.search(name) or name.startswith(_OF_MODULES):
+        return name
+    plain = (
+        (first, end)
+        for first, end, of in _named_in(name)
+        if is_plainly_secret(of) or looks_random(name[first:end])
+    )
+    return _masked(name, _joined([*spans_of_tokens(name), *plain]))
 
 
 def masked_command(command: Sequence[str]) -> list[str]:
@@ -157,13 +164,13 @@ def _of_argument(argument: str, before: str, programs: set[str] | frozenset[str]
     """Return what is hidden of an argument that stands behind ``before``."""
     if not argument:
         return []
-    if _asks_for_secret(before, argument, programs) or (
-        before == "login" and _BARE_KEY.fullmatch(argument)
-    ):
+    if _asks_for_secret(before, argument, programs) or _logs_in(before, argument, programs):
         return [(0, len(argument))]
-    if before in _USERS and ":" in argument and "://" not in argument:
-        return [(argument.index(":") + 1, len(argument))]
     spans = list(_hidden_in(argument))
+    is_glued = argument.startswith(("-u", "-U", "--user=", "--proxy-user="))
+    user = _USER.fullmatch(argument) if before in _USERS or is_glued else None
+    if user and "://" not in argument and not _IDS.search(argument):
+        spans.append(user.span("hidden"))
     glued = _ASKS_FOR_PASSWORD.fullmatch(argument)
     if glued and _is_password(glued["hidden"], programs):
         spans.append(glued.span("hidden"))
@@ -189,35 +196,54 @@ def _of_line(text: str, programs: set[str] | frozenset[str]) -> Iterator[_Span]:
 
 def _asks_for_secret(option: str, value: str, programs: set[str] | frozenset[str]) -> bool:
     """Return whether ``value``, which follows ``option``, is a secret."""
-    if option == "-p":
-        return not programs.isdisjoint(_PASSWORD_PROGRAMS)
-    return option.startswith("-") and "=" not in option and _names_secret(option, value)
+    if option in _PASSWORD_PROGRAMS:
+        return not programs.isdisjoint(_PASSWORD_PROGRAMS[option])
+    if option.startswith("-"):
+        return "=" not in option and names_secret(option, value)
+    return _is_named_by(option, value)
+
+
+def _is_named_by(word: str, value: str) -> bool:
+    """Return whether ``word``, no option, is the name of the secret ``value`` behind it."""
+    if value.startswith("-") or not _BARE_NAME.fullmatch(word):
+        return False
+    if word.rstrip(":").lower() in _SCHEMES:
+        return looks_random(value)
+    is_variable = word.isupper() and "_" in word
+    return names_secret(word, value) and (
+        is_variable or is_plainly_secret(word) or looks_random(value)
+    )
+
+
+def _logs_in(before: str, argument: str, programs: set[str] | frozenset[str]) -> bool:
+    """Return whether an argument is what somebody logs in with, as in ``wandb login KEY``."""
+    if "login" not in programs or argument.startswith("-") or before in _USERS:
+        return False
+    return bool(_BARE_KEY.fullmatch(argument)) or looks_random(argument)
 
 
 def _is_password(value: str, programs: set[str] | frozenset[str]) -> bool:
     """Return whether what is glued to ``-p`` is a password: no port, and no option of one dash."""
-    if not programs.isdisjoint(_PASSWORD_PROGRAMS):
+    if not programs.isdisjoint(_PASSWORD_PROGRAMS["-p"]):
         return True
     return not _PORT.fullmatch(value) and bool(re.search(r"[^a-z\-_=]", value.partition("=")[0]))
 
 
 def _hidden_in(text: str) -> list[_Span]:
     """Return what is hidden of ``text``, whatever stands around it."""
-    spans = [found.span() for found in _TOKENS.finditer(text)]
-    for shape in (_LOGIN, _HOOK, _SCHEME):
-        spans += [found.span("hidden") for found in shape.finditer(text)]
+    spans = [*spans_of_shapes(text), *spans_beside_names(text)]
     header = _HEADER.fullmatch(text)
-    if header and _names_secret(header["name"], header["hidden"]):
+    if header and names_secret(header["name"], header["hidden"]):
         spans.append(header.span("hidden"))
     option = _OPTION.fullmatch(text)
-    if option and _names_secret(option["name"], option["value"]):
+    if option and names_secret(option["name"], option["value"]):
         spans.append(option.span("value"))
-    spans += _named_in(text)
+    spans += [(first, end) for first, end, _ in _named_in(text)]
     return _joined(spans)
 
 
-def _named_in(text: str) -> Iterator[_Span]:
-    """Yield the values in ``text`` whose names tell that they are secrets.
+def _named_in(text: str) -> Iterator[tuple[int, int, str]]:
+    """Yield the values in ``text`` whose names tell that they are secrets, and these names.
 
     The value of another name may hold names itself, as an assignment in an option does.
     """
@@ -225,10 +251,34 @@ def _named_in(text: str) -> Iterator[_Span]:
     while found := _NAMED.search(text, place):
         place = found.end()
         # Only what may be hidden is read to its end: a chain of names is one value in another.
-        value = _VALUE.match(text, place) if _names_secret(found["name"]) else None
-        if value and value.lastgroup and _names_secret(found["name"], value[value.lastgroup]):
-            yield value.span(value.lastgroup)
-            place = value.end()
+        if not names_secret(found["name"]):
+            continue
+        first, end = _value_at(text, place)
+        if text[first:end].lower() in _SCHEMES:
+            end = _value_at(text, min(end + 1, len(text)))[1]
+        if first < end and names_secret(found["name"], text[first:end]):
+            yield first, end, found["name"]
+            place = end
+
+
+def _value_at(text: str, place: int) -> _Span:
+    """Return where the value that begins at ``place`` stands, brackets in it to their ends."""
+    quoted = _QUOTED.match(text, place)
+    if quoted and quoted.lastgroup:
+        return quoted.span(quoted.lastgroup)
+    depth, end = 0, place
+    while found := _STOP.search(text, end):
+        end = found.start()
+        if found[0] == "\\":
+            end += 2
+            continue
+        if found[0] in ")]}":
+            depth -= 1
+        if depth < 0 or (depth == 0 and found[0] not in "()[]{}"):
+            return place, end
+        depth += found[0] in "([{"
+        end += 1
+    return place, len(text)
 
 
 def _joined(spans: Sequence[_Span]) -> list[_Span]:
@@ -240,15 +290,3 @@ def _joined(spans: Sequence[_Span]) -> list[_Span]:
         else:
             joined.append((first, end))
     return joined
-
-
-def _names_secret(name: str, value: str = "") -> bool:
-    """Return whether a whole word of ``name`` stands for a secret ("num-keys" does not).
-
-    Models have tokens and keys, too: small numbers (``--pad-token 0``) are none.
-    """
-    words = [word.lower() for word in _WORD.findall(name)]
-    told = _SECRET_WORDS.intersection(words)
-    if told <= _ALSO_OF_MODELS and _SMALL.fullmatch(value):
-        return False
-    return bool(told) or any(word.endswith(_SECRET_ENDS) for word in (*words, "".join(words[-2:])))

@@ -25,7 +25,15 @@ from traceprof.model.tables import (
 from traceprof.model.window import TimeWindow
 from traceprof.values import dataclass
 
-__all__ = ["DEVICE_TABLES", "RowsOf", "Trace", "TraceInfo", "make_trace", "rows_where"]
+__all__ = [
+    "DEVICE_TABLES",
+    "RowsOf",
+    "Trace",
+    "TraceInfo",
+    "how_to_record",
+    "make_trace",
+    "rows_where",
+]
 
 DEVICE_TABLES = ("kernels", "copies")
 """The tables whose rows occupy a device."""
@@ -129,12 +137,13 @@ class Trace:
         """
         for name in names:
             if name not in self.recorded:
-                raise NotRecordedError(f"no {name} recorded: {self._how_to_record(name)}")
+                advice = how_to_record(name, self.info, self.recorded)
+                raise NotRecordedError(f"no {name} recorded: {advice}")
 
-    def _how_to_record(self, name: str) -> str:
-        """Return what would record table ``name``; of nsys only where nsys could have recorded."""
-        text = HOW_TO_RECORD[name]
-        return text.partition(" (nsys:")[0] if self.info.format in _NOT_BY_NSYS else text
+    @property
+    def is_by_traceprof(self) -> bool:
+        """Whether `traceprof record` made it, as far as its tables tell."""
+        return _is_by_traceprof(self.info, self.recorded)
 
     def within(self, window: TimeWindow) -> Trace:
         """Return the part of the trace inside ``window``: rows clipped, bytes pro rata.
@@ -180,6 +189,13 @@ class Trace:
 
 
 _NOT_BY_NSYS: Final = ("kineto", "nvprof")
+OWN_PROFILER: Final = "traceprof"
+"""What the embedded recorder calls itself."""
+_NAMED_BY_PROGRAM: Final = ("ranges", "marks")
+_NAME_THEM: Final = (
+    "the program has named none (traceprof.step() and traceprof.range() do), and ran no torch "
+    "under the recorder"
+)
 HOW_TO_RECORD: Mapping[str, str] = {
     "kernels": "record on a machine with a GPU (nsys: --trace=cuda)",
     "kernel_shapes": "record on a machine with a GPU (nsys: --trace=cuda)",
@@ -197,6 +213,22 @@ HOW_TO_RECORD: Mapping[str, str] = {
     "threads": "record with `traceprof record`",
     "environment": "record with `traceprof record`",
 }
+
+
+def how_to_record(name: str, info: TraceInfo, recorded: Collection[str]) -> str:
+    """Return what would record table ``name``, of a recording that has not.
+
+    Of nsys only where nsys could have recorded, and nothing that was done.
+    """
+    if name in _NAMED_BY_PROGRAM and _is_by_traceprof(info, recorded):
+        return _NAME_THEM
+    text = HOW_TO_RECORD[name]
+    return text.partition(" (nsys:")[0] if info.format in _NOT_BY_NSYS else text
+
+
+def _is_by_traceprof(info: TraceInfo, recorded: Collection[str]) -> bool:
+    """Return whether `traceprof record` made a recording: no other has collectives alone."""
+    return info.profiler == OWN_PROFILER or ("collectives" in recorded and "ranges" not in recorded)
 
 
 def make_trace(

@@ -81,7 +81,8 @@ def parse_grace(text: str) -> float:
 def parse_step_from(text: str | None) -> str:
     """Return what a step is to be, as the hooks are told; "" for None: they find it.
 
-    A batch of a DataLoader ("loader"), a call of an optimizer's step ("optimizer"), a backward
+    A batch of a DataLoader ("loader"), a call of an optimizer's step ("optimizer"), of the second
+    that was made ("optimizer#2"), a backward
     pass ("backward"), each forward pass ("every-forward"), or a range of that name
     ("range:NAME").
 
@@ -90,9 +91,11 @@ def parse_step_from(text: str | None) -> str:
     """
     if text is None:
         return ""
-    if text in STEP_SOURCES or re.fullmatch(r"range:.+", text):
+    if text in STEP_SOURCES or re.fullmatch(r"range:.+|optimizer#[1-9]\d*", text):
         return text
-    raise UsageError(f"--step-from {text!r}: expected {', '.join(STEP_SOURCES)} or range:NAME")
+    raise UsageError(
+        f"--step-from {text!r}: expected {', '.join(STEP_SOURCES)}, optimizer#N or range:NAME"
+    )
 
 
 def _parse_steps(text: str) -> tuple[int, int]:

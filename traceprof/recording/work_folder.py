@@ -41,7 +41,9 @@ __all__ = [
 ]
 
 _PREFIX: Final = "traceprof-"
-_CAPTURED: Final = ("events.*.jsonl", "window.*.json", "report.*", "nvprof.*.nvvp")
+_CAPTURED: Final = (
+    *("events.*.jsonl", "window.*.json", "report.*", "nsys-report-*.qdstrm", "nvprof.*.nvvp"),
+)
 
 
 @dataclass(frozen=True, slots=True)

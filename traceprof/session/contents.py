@@ -17,7 +17,7 @@ from traceprof.model.merge import device_ids, process_ids
 from traceprof.model.ranks import Ranks
 from traceprof.model.run import RunFiles
 from traceprof.model.tables import ABSENT
-from traceprof.model.trace import DEVICE_TABLES, HOW_TO_RECORD, TraceInfo
+from traceprof.model.trace import DEVICE_TABLES, TraceInfo, how_to_record
 from traceprof.model.window import TimeWindow
 from traceprof.session.opened_files import outline_files, place_files
 from traceprof.session.options import Opening
@@ -109,7 +109,12 @@ class Contents:
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain values for JSON, with what would record the tables that are missing."""
-        missing = {name: HOW_TO_RECORD[name] for name, n in self.rows.items() if n is None}
+        recorded = [name for name, n in self.rows.items() if n is not None]
+        missing = {
+            name: how_to_record(name, self.info, recorded)
+            for name, n in self.rows.items()
+            if n is None
+        }
         span = {**asdict(self.span), "duration_ns": self.span.duration_ns}
         return {"schema": SCHEMA, **asdict(self), "span": span, "not_recorded": missing}
 

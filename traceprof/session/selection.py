@@ -32,6 +32,7 @@ import pandas as pd
 from traceprof.errors import UsageError
 from traceprof.facts.steps.find import pattern_of_ranks, steps_of_ranks
 from traceprof.facts.steps.main_loop import active_window, host_window, main_loop
+from traceprof.facts.steps.unknown import how_steps_get_known
 from traceprof.model.ranks import Ranks
 from traceprof.model.results import Note
 from traceprof.model.steps import OWN_DOMAIN, Steps
@@ -230,12 +231,12 @@ def _known_steps(ranks: Ranks) -> Steps:
     if not len(steps) and len(pattern_of_ranks(ranks)):
         raise UsageError(
             "no steps are known in this trace, only a pattern of kernels that repeats: choose "
-            "turns of it (pattern:3..5) or times (12ms..30ms), or record with `traceprof record`"
+            f"turns of it (pattern:3..5) or times (12ms..30ms), or {how_steps_get_known(ranks)}"
         )
     if not len(steps):
         raise UsageError(
             "no steps are known in this trace: choose times (12ms..30ms) or a range, "
-            "or record with `traceprof record`"
+            f"or {how_steps_get_known(ranks)}"
         )
     return steps
 

@@ -36,7 +36,7 @@ _SUBJECTS: Final = {
 }
 _UNTOLD: Final = ("profiler",)
 """Nobody records again to learn what the profiler itself takes."""
-_TOLD_BY: Final = ("record ", "traceprof record", "--")
+_TOLD_BY: Final = ("record ", "traceprof record", "--", "traceprof.step()")
 """Stand in the reasons that say which option would tell."""
 
 _PART_NAMES: Final = {
@@ -389,4 +389,7 @@ def _next_command(findings: Result | None, recorded: frozenset[str]) -> str:
         return f"traceprof show {first['show']} TRACE{window}"
     if recorded & set(DEVICE_TABLES):
         return "traceprof show kernels TRACE"
-    return f"traceprof show {'operators' if 'host_ops' in recorded else 'ranges'} TRACE"
+    for name, shown in (("host_ops", "operators"), ("ranges", "ranges")):
+        if name in recorded:
+            return f"traceprof show {shown} TRACE"
+    return "traceprof info TRACE"

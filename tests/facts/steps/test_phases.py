@@ -1,7 +1,7 @@
 """Loops written as words: each word is a phase of 10 ns, with nothing between them.
 
 d: a fetch, x: one that finds no more batches, f: forward, e: an evaluation's forward, b: backward,
-o, o2 …: the step of an optimizer, p: the profiler.
+o, o2 …: the step of an optimizer, s: one that was left out, k: gradients are kept, p: the profiler.
 """
 
 import pytest
@@ -10,6 +10,7 @@ from tests.builders import THREAD, TraceBuilder, plain
 from traceprof.facts.steps.find import find_steps
 
 NAMES = {"d": "data", "f": "forward", "e": "eval", "b": "backward", "o": "optimizer"}
+NAMES |= {"s": "optimizer.skipped", "k": "gradients.kept"}
 LENGTH = 10
 
 
@@ -92,6 +93,14 @@ def words_of(text):
         ("f b f b f b", [(0, 2), (2, 4), (4, 6)]),
         ("d f b d f b x", [(0, 3), (3, 6)]),
         ("d f b f b d f b f b x", [(0, 5), (5, 10)]),
+        # one that adds up the gradients of several passes
+        ("f b f k b f b f k b", [(0, 5), (5, 10)]),
+        ("d f b d f k b d f b d f k b x", [(0, 7), (7, 14)]),
+        ("f b" + 70 * " f k b", [(0, 2), *((n, n + 3) for n in range(2, 212, 3))]),  # reset unseen
+        # steps that are left out: gradients were not finite
+        ("f b s f b o f b o", [(0, 3), (3, 6), (6, 9)]),
+        ("d f b o d f b s d f b o x", [(0, 4), (4, 8), (8, 12)]),
+        ("f b o f b s2 f b o f b o2", [(0, 6), (6, 12)]),
     ],
 )
 def test_loops(text, expected):
@@ -164,3 +173,14 @@ def test_the_time_of_the_profiler_is_of_no_step():
     steps = steps_of(loop("f b o p p p f b o"))
     assert plain(steps.table, "start_ns", "next_ns") == [(0, 30), (60, 90)]
     assert steps.durations_ns.tolist() == [30, 30]
+
+
+def test_steps_of_a_part_bear_the_numbers_that_they_had():
+    builder = TraceBuilder()
+    for at, number in ((0, 5), (100, 6)):
+        builder.phase("forward", at, at + 10, payload=float(number))
+        builder.phase("backward", at + 10, at + 20, payload=float(number))
+        builder.phase("optimizer", at + 20, at + 30, payload=float(number))
+    assert steps_of(builder).table["step"].tolist() == [0, 1]
+    builder.phase("traceprof.capture", 0, 130, payload=0.0, kind="start_end")
+    assert steps_of(builder).table["step"].tolist() == [5, 6]

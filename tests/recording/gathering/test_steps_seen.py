@@ -36,7 +36,8 @@ def test_what_was_tried_is_not_advised_again(tmp_path):
     [(6, []), (5, ["--steps begins with step 5, and the program made 5 (from 0)"])],
 )
 def test_steps_that_never_came(tmp_path, n_steps, expected):
-    assert notes(tmp_path, {"steps": n_steps, "backward passes": 6}, steps=(5, 9)) == expected
+    seen = {"steps": n_steps, "backward passes": 6, "optimizer steps": 6}
+    assert notes(tmp_path, seen, steps=(5, 9)) == expected
 
 
 def test_the_process_that_trains_speaks_for_all(tmp_path):
@@ -46,3 +47,35 @@ def test_the_process_that_trains_speaks_for_all(tmp_path):
 def test_without_torch_nothing_is_said_here(tmp_path):
     assert notes(tmp_path) == []
     assert notes(tmp_path, {"steps": 0}) == []
+
+
+def test_steps_that_are_backward_passes_are_said_to_be(tmp_path):
+    seen = {"steps": 80, "backward passes": 80, "fetches": 20}
+    assert notes(tmp_path, seen) == [
+        "no optimizer of torch was seen: the 80 steps are backward passes; else --step-from "
+        "loader (20), --step-from range:NAME or traceprof.step() in the program"
+    ]
+    (note,) = notes(tmp_path, {"steps": 20, "backward passes": 80})
+    assert "the 20 steps are made of 80 backward passes; else --step-from range" in note
+    assert notes(tmp_path, seen, step_from="loader") == []
+    assert notes(tmp_path, seen | {"named": 1}) == []
+
+
+@pytest.mark.parametrize(
+    ("seen", "is_said"),
+    [
+        ({"steps": 20, "joined": 20, "changes": 40, "turns": {"1": 20, "2": 20}}, True),
+        # a critic with batches of its own, five times as often as its generator
+        ({"steps": 60, "joined": 0, "changes": 24, "turns": {"1": 12, "2": 60}}, True),
+        # with batches that tell; two optimizers of one model; two models in turn
+        ({"steps": 20, "joined": 0, "changes": 40, "turns": {"1": 20, "2": 20}}, False),
+        ({"steps": 20, "joined": 0, "changes": 2, "turns": {"1": 8, "2": 12}}, False),
+        ({"steps": 20, "joined": 0, "changes": 1, "turns": {"1": 20}}, False),
+    ],
+)
+def test_turns_of_optimizers_that_may_be_steps_are_said(tmp_path, seen, is_said):
+    found = notes(tmp_path, seen | {"backward passes": 60, "optimizer steps": 40})
+    assert len(found) == is_said
+    for note in found:
+        assert f"in {seen['steps']} steps" in note
+        assert "--step-from optimizer#1" in note

@@ -7,7 +7,13 @@ import sys
 
 import pytest
 
-from tests.recording.conftest import NAMED_STEPS, TORCHRUN, environment_of_test, record
+from tests.recording.conftest import (
+    NAMED_STEPS,
+    TORCHRUN,
+    environment_of_test,
+    record,
+    require_tool,
+)
 from tests.requirements import ROOT, require
 from traceprof.formats import open_trace
 
@@ -77,6 +83,49 @@ def test_signals_reach_the_program_and_leave_a_trace(tmp_path, tool, number):
     _, said = recorder.communicate(timeout=60)
     assert recorder.returncode == 128 + number, said
     assert (open_trace(path).ranges["name"] == "work").sum() == 3
+
+
+SAVES_AT_THE_END = """
+import signal, time, traceprof
+told = []
+signal.signal(signal.SIGTERM, lambda *_: told.append(1))
+signal.signal(signal.SIGINT, lambda *_: told.append(1))
+print("waiting", flush=True)
+while not told:
+    time.sleep(0.001)
+for _ in range(20):
+    with traceprof.range("saving"):
+        pass
+print(len(told), flush=True)
+"""
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("tool", TOOLS)
+def test_what_a_program_does_after_a_signal_is_recorded_and_its_end_believed(
+    tmp_path, tool, number
+):
+    require_tool(tool)
+    path = tmp_path / "run.sqlite"
+    recorder = subprocess.Popen(
+        [
+            *(sys.executable, "-m", "traceprof", "record", "-o", path, "--with", tool),
+            *("--", sys.executable, "-c", SAVES_AT_THE_END),
+        ],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        stdin=subprocess.DEVNULL,
+        text=True,
+        env=environment_of_test(),
+    )
+    assert recorder.stdout is not None
+    assert recorder.stdout.readline() == "waiting\n"
+    recorder.send_signal(number)
+    out, said = recorder.communicate(timeout=60)
+    assert (recorder.returncode, out) == (0, "1\n"), said
+    assert (open_trace(path).ranges["name"] == "saving").sum() == 20
+    assert "nsys has ended before" not in said
+    assert "not all ranges" not in said
 
 
 def test_a_program_without_anything_to_record_leaves_no_trace(tmp_path):
@@ -160,6 +209,27 @@ def test_an_output_that_cannot_be_written_is_said_before_anything_runs(tmp_path,
     assert recorded.done.returncode == 2
     assert reason in recorded.done.stderr
     assert not (tmp_path / "ran").exists()
+
+
+SECRET_NAMES = """
+import sys, traceprof
+for name in ("login password=" + "range" + "secret7", "pull with " + sys.argv[-1], "pull"):
+    with traceprof.range(name):
+        pass
+"""
+
+
+@pytest.mark.parametrize("tool", TOOLS)
+def test_no_secret_is_in_the_names_of_ranges(tmp_path, tool):
+    require_tool(tool)
+    command = [sys.executable, "-c", SECRET_NAMES, "--api-key", "hunter2secret"]
+    recorded = record(tmp_path / "run.sqlite", command, "--with", tool, "-v")
+    assert recorded.done.returncode == 0, recorded.done.stderr
+    for secret in ("hunter2secret", "rangesecret7"):
+        assert secret.encode() not in recorded.path.read_bytes()
+        assert secret not in recorded.done.stderr
+    names = set(recorded.trace.ranges["name"])
+    assert {"login password=***", "pull with ***", "pull"} <= names
 
 
 @pytest.mark.parametrize("tool", TOOLS)

@@ -1,5 +1,6 @@
 """What a recorder has captured outlives the recorder, with the real tools."""
 
+import contextlib
 import os
 import re
 import signal
@@ -23,6 +24,7 @@ from tests.recording.conftest import (
 )
 from traceprof.cli import app
 from traceprof.formats import open_trace
+from traceprof.recording.processes.orphans import is_alive
 
 MARK = "TRACEPROF_TEST_KILLED"
 
@@ -189,6 +191,53 @@ def test_a_second_signal_says_where_everything_is(tmp_path, gathering):
     assert done.returncode == 0, done.stderr
     assert n_work(tmp_path / "run.sqlite") == 3
     assert (open_trace(tmp_path / "run.sqlite").processes["rank"] == -1).all()
+
+
+@pytest.fixture
+def interrupted(tmp_path):
+    """An nsys whose program has just ended, and that was sent one Ctrl-C, as by a terminal."""
+    require_tool("nsys")
+    recorder = start(tmp_path, "nsys", *NAMED_STEPS, "told", options=["-v"])
+    program = int((work_folder(tmp_path) / "started").read_text())
+    recorder.stdin.write("end\n")
+    recorder.stdin.flush()
+    while is_alive(program):
+        time.sleep(0.001)
+    interrupt_group_of(recorder)
+    return recorder
+
+
+def interrupt_group_of(recorder):
+    """Interrupt what is in the foreground with a recorder: what has its group, or its nsys's."""
+    own = os.getpgid(recorder.pid)
+    for folder in Path("/proc").glob("[0-9]*"):
+        with contextlib.suppress(OSError, LookupError, ValueError):
+            pid, fields = int(folder.name), (folder / "stat").read_text().rpartition(")")[2].split()
+            is_child = int(fields[1]) == recorder.pid
+            if pid == recorder.pid or (is_child and int(fields[2]) == own):
+                os.kill(pid, signal.SIGINT)
+
+
+def test_an_interrupt_while_nsys_writes_its_report_waits(tmp_path, interrupted):
+    _, said = interrupted.communicate(timeout=120)
+    assert interrupted.returncode == 3, said
+    assert "is being written: once more to leave it" in said
+    assert "cannot be converted" not in said
+    assert n_work(tmp_path / "run.sqlite") == 4
+    assert "Nsight" in open_trace(tmp_path / "run.sqlite").info.profiler
+
+
+def test_a_second_one_leaves_nsys_to_it(tmp_path, interrupted):
+    interrupt_group_of(interrupted)
+    _, said = interrupted.communicate(timeout=120)
+    assert interrupted.returncode == 5, said
+    folder = work_folder(tmp_path)
+    assert f"what was captured is in {folder}" in said
+    done = traceprof(tmp_path, "recover", folder)
+    assert done.returncode == 0, done.stderr
+    assert "cannot be converted" not in done.stderr
+    assert n_work(tmp_path / "run.sqlite") == 4
+    assert "Nsight" in open_trace(tmp_path / "run.sqlite").info.profiler
 
 
 @pytest.mark.parametrize("tool", TOOLS)

@@ -22,6 +22,8 @@ LOOPS = {
     "gan": TWO,
     "gan_of_loader": TWO,
     "by_hand": BACKWARD,
+    "added_by_hand": BACKWARD,
+    "scaled": PHASES,
     "compiled": PHASES,
     "accumulation": PHASES,
     "endless": PHASES,
@@ -147,6 +149,17 @@ def test_a_program_without_torch_that_names_nothing_is_told_what_it_may(tmp_path
     recorded = record(tmp_path / "run.sqlite", program("shape_numpy"), "--with", "torch")
     assert recorded.done.returncode == 0
     assert "traceprof.step()" in recorded.done.stderr
+
+
+def test_steps_that_were_asked_for_bear_their_numbers(tool, tmp_path):
+    recorded = recorded_with(tool, tmp_path, program("shapes", "hand_made"), "--steps", "5..7")
+    assert find_steps(recorded.trace).table["step"].tolist() == [5, 6, 7]
+
+
+def test_steps_that_never_come_are_said(tool, tmp_path):
+    recorded = recorded_with(tool, tmp_path, program("shapes", "hand_made"), "--steps", "500..509")
+    assert "--steps begins with step 500, and the program made 24" in recorded.done.stderr
+    assert "no trace was written" in recorded.done.stderr
 
 
 @pytest.mark.parametrize("asked", ["optimizer", "backward"])

@@ -10,6 +10,7 @@ from traceprof.facts.names.phases import PHASES, PROFILER
 from traceprof.facts.steps.find import pattern_of_ranks, steps_of_ranks
 from traceprof.facts.steps.measured import MeasuredSteps, measured_steps
 from traceprof.facts.steps.occasional import notes_on_occasions
+from traceprof.facts.steps.unknown import how_steps_get_known
 from traceprof.model.ranks import Ranks
 from traceprof.model.results import (
     Column,
@@ -168,7 +169,7 @@ def _why_none(ranks: Ranks) -> Note:
         return Note("no step lies wholly inside the window: choose a larger one")
     if len(pattern_of_ranks(ranks.whole)):
         return Note("no turn of the pattern lies wholly inside the window: choose a larger one")
-    return Note("no steps are known: record with `traceprof record`, or call traceprof.step()")
+    return Note(f"no steps are known: {how_steps_get_known(ranks)}")
 
 
 def _scalars(steps: MeasuredSteps) -> dict[str, Any]:

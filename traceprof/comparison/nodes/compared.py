@@ -41,7 +41,8 @@ def nodes(of_ranks: Sequence[NodeRounds]) -> Comparison:
     known = [one for one in of_ranks if one.rounds_count]
     if not known:
         raise UsageError(
-            "no rounds are known: record with `traceprof record`, or call traceprof.step()"
+            "no rounds are known: they are the steps and forward passes that `traceprof record` "
+            "sees, or steps that the program names (traceprof.step())"
         )
     rows = [row for run in _runs(known) for row in _node_rows(run)]
     layers = [row for run in _runs(known) for row in _layer_rows(run, _uses_devices(known))]

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from functools import reduce
 from operator import or_
+from typing import Final
 
 import numpy as np
 import numpy.typing as npt
@@ -18,6 +20,7 @@ from traceprof.facts.launches import (
     phases_of_all_ranges,
 )
 from traceprof.facts.names.phases import PHASES
+from traceprof.facts.names.ranges import are_matched
 from traceprof.model.intervals import Intervals
 from traceprof.model.trace import DEVICE_TABLES, Trace
 from traceprof.values import dataclass
@@ -25,6 +28,7 @@ from traceprof.values import dataclass
 __all__ = ["HostPhases", "before_forward", "find_host_phases", "inferred_backward_on_host"]
 
 _Int64Array = npt.NDArray[np.int64]
+_RESETS: Final = re.compile(r"(?i)((optimi[sz]er|opt)[ _.])?zero[ _]?grad(#.*)?")
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -97,19 +101,31 @@ def _of_thread(
 def before_forward(trace: Trace) -> dict[int, Intervals]:
     """Return when the main thread of each process was in no phase, and then in a forward pass.
 
-    What batches are fetched or made by without a loader lies there. Not what lies between two
-    forward passes: those of one step.
+    What batches are fetched or made by without a loader lies there, often ahead of the resetting of
+    gradients. Not what lies between two forward passes: those of one step.
     """
-    inferred = inferred_backward_on_host(trace)
+    inferred, resets = inferred_backward_on_host(trace), _resets_of_gradients(trace)
     found = {}
     for host in find_host_phases(trace):
         forward = host.times.get("forward", Intervals.empty())
         known = [*host.times.values(), inferred.get(host.process, Intervals.empty())]
-        claimed = reduce(or_, known, Intervals.empty())
+        reset = resets.get(host.process, Intervals.empty())
+        claimed = reduce(or_, known, Intervals.empty()) - reset
         begins, ends = claimed.ends[:-1], claimed.starts[1:]
         is_before = np.isin(ends, forward.starts) & ~np.isin(begins, forward.ends)
-        found[host.process] = Intervals.union_of(begins[is_before], ends[is_before])
+        found[host.process] = Intervals.union_of(begins[is_before], ends[is_before]) - reset
     return found
+
+
+def _resets_of_gradients(trace: Trace) -> dict[int, Intervals]:
+    """Return when each process reset gradients, as its ranges tell."""
+    ranges = trace.ranges
+    named = np.append(are_matched(ranges["name"].cat.categories, _RESETS), False)
+    chosen = ranges[["process", "start_ns", "end_ns"]][named[ranges["name"].cat.codes]]
+    return {
+        int(str(process)): Intervals.union_of(rows["start_ns"], rows["end_ns"])
+        for process, rows in chosen.groupby("process")
+    }
 
 
 @fact

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Final
 
 from traceprof.errors import TraceError
+from traceprof.formats.sqlite.cut_strings import codec_of
 from traceprof.formats.sqlite.table_names import quoted
 
-__all__ = ["remove_environments", "replace_system_texts"]
+__all__ = ["remove_environments", "rename_events", "replace_system_texts"]
 
 _REMOVED: Final = "[environment removed by traceprof]"
 _ENVIRONMENTS: Final = (
@@ -29,6 +30,8 @@ _ENVIRONMENTS: Final = (
         "UPDATE META_DATA_CAPTURE SET value = ? WHERE name LIKE '%ENVIRONMENT%'",
     ),
 )
+_NAMES: Final = (("NVTX_EVENTS", "text"), ("StringIds", "value"))
+_IS_THERE: Final = "SELECT 1 FROM sqlite_master WHERE type = 'table' AND name = ?"
 _SYSTEM_TABLES: Final = (
     *("StringIds", "META_DATA_", "TARGET_INFO_", "PROCESSES", "ThreadNames", "EXPORT_META_DATA"),
     *("DIAGNOSTIC_EVENT", "ANALYSIS_"),
@@ -60,8 +63,8 @@ def replace_system_texts(
     """Replace texts about machine and processes in the nsys export at ``path``, in place.
 
     From 2023 on nsys keeps each argument of the program as a row; a name of a process or a
-    diagnosis may hold some, too. Names of ranges and kernels stay as they are, except that they
-    share their table of strings with the others.
+    diagnosis may hold some, too. Names of ranges and kernels stay as they are (see
+    `rename_events`), except that they share their table of strings with the others.
 
     Args:
         path: the export. The space of what is replaced is overwritten.
@@ -81,6 +84,41 @@ def replace_system_texts(
                     f" WHERE instr({column}, ?1)",
                     pair,
                 )
+
+
+def rename_events(path: Path, shown: Callable[[str], str]) -> None:
+    """Have the events of the nsys export at ``path`` bear their names as ``shown`` has them.
+
+    Raises:
+        TraceError: the export cannot be changed.
+    """
+    try:
+        with closing(sqlite3.connect(path)) as connection:
+            changes = list(_changed_names(connection, shown))
+    except sqlite3.Error as error:
+        raise TraceError(f"{path}: cannot be cleaned of secrets ({error})") from error
+    if changes:
+        with _overwriting(path) as connection:
+            for update, names in changes:
+                connection.execute(update, names)
+
+
+def _changed_names(
+    connection: sqlite3.Connection, shown: Callable[[str], str]
+) -> Iterator[tuple[str, tuple[bytes, str]]]:
+    """Yield the SQL that changes a name, and what it takes, of each that is shown otherwise."""
+    codec = codec_of(connection)
+    for table, column in _NAMES:
+        if not connection.execute(_IS_THERE, (table,)).fetchone():
+            continue
+        update = f"UPDATE {table} SET {column} = ?2 WHERE CAST({column} AS BLOB) = ?1"
+        for (raw,) in connection.execute(
+            f"SELECT DISTINCT CAST({column} AS BLOB) FROM {table} WHERE typeof({column}) = 'text'"
+        ):
+            before = raw.decode(codec, "replace")
+            after = shown(before)
+            if after != before:
+                yield update, (raw, after)
 
 
 def _text_columns(connection: sqlite3.Connection) -> Iterator[tuple[str, str]]:

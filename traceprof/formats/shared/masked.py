@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any, Final
 
@@ -13,7 +13,7 @@ from traceprof.model.masking import MASK, masked_text
 from traceprof.model.tables import TABLES, ColumnKind
 from traceprof.model.trace import Trace, TraceInfo
 
-__all__ = ["masked_frame", "masked_info", "masked_trace", "without_secrets"]
+__all__ = ["masked_frame", "masked_info", "masked_trace", "renamed", "without_secrets"]
 
 _TEXTS_OF_MACHINE: Final = frozenset({"devices", "processes", "threads", "environment"})
 
@@ -46,14 +46,15 @@ def masked_frame(name: str, frame: pd.DataFrame, secrets: Sequence[str]) -> pd.D
     changes: dict[str, Any] = {}
     for column, kind in TABLES[name].columns.items():
         if kind is ColumnKind.NAME and secrets:
-            shown = _masked_names(frame[column].array, secrets)
-            changes |= {} if shown is None else {column: shown}
+            before = frame[column].array
+            after = renamed(before, lambda name: without_secrets(name, secrets))
+            changes |= {} if after is before else {column: after}
         elif kind is ColumnKind.TEXT and name in _TEXTS_OF_MACHINE:
-            before = list(map(str, frame[column]))
-            after = [masked_text(without_secrets(text, secrets)) for text in before]
+            texts = list(map(str, frame[column]))
+            shown = [masked_text(without_secrets(text, secrets)) for text in texts]
             if (name, column) == ("environment", "value"):
-                after = [_of_variable(*own) for own in zip(frame["name"], after, strict=True)]
-            changes |= {} if after == before else {column: after}
+                shown = [_of_variable(*own) for own in zip(frame["name"], shown, strict=True)]
+            changes |= {} if shown == texts else {column: shown}
     return frame.assign(**changes) if changes else frame
 
 
@@ -62,11 +63,12 @@ def _of_variable(name: str, value: str) -> str:
     return masked_text(f"{name}={value}").removeprefix(f"{name}=")
 
 
-def _masked_names(names: pd.Categorical, secrets: Sequence[str]) -> pd.Categorical | None:
+def renamed(names: pd.Categorical, shown: Callable[[str], str]) -> pd.Categorical:
+    """Return ``names`` as ``shown`` has each; the same object where none changes."""
     before = list(map(str, names.categories))
-    after = [without_secrets(name, secrets) for name in before]
+    after = list(map(shown, before))
     if after == before:
-        return None
+        return names
     numbers: dict[str, int] = {}
     places = np.array([*(numbers.setdefault(n, len(numbers)) for n in after), -1], np.int64)
     index = pd.Index(list(numbers), dtype=object)

@@ -10,6 +10,7 @@ import numpy as np
 import pandas as pd
 
 from traceprof.model.collective_names import collective_op
+from traceprof.model.masking import masked_name
 from traceprof.model.tables import ABSENT, make_table
 from traceprof.model.text import storable
 from traceprof.model.trace import Trace, TraceInfo, make_trace
@@ -68,20 +69,23 @@ def make_spool_trace(
     return make_trace(info, tables, recorded)
 
 
-def event_tables(captured: Captured, to_trace_time: Clock) -> Iterator[EventTables]:
+def event_tables(
+    captured: Captured, to_trace_time: Clock, shown: Callable[[str], str] = masked_name
+) -> Iterator[EventTables]:
     """Yield the events of all processes as tables, so many at a time that memory stays bounded.
 
     Args:
         captured: what the processes left.
         to_trace_time: turns ns since 1970 into the clock of the trace.
+        shown: gives a name as it may be shown.
     """
     for part in captured.events:
         for block in part.blocks():
             made = {
-                "ranges": _ranges(block, to_trace_time),
-                "marks": _marks(block, to_trace_time),
+                "ranges": _ranges(block, to_trace_time, shown),
+                "marks": _marks(block, to_trace_time, shown),
                 "collectives": _collectives(block, to_trace_time),
-                "samples": _samples(_metrics(block), to_trace_time),
+                "samples": _samples(_metrics(block, shown), to_trace_time),
             }
             yield {name: table for name, table in made.items() if len(table)}
 
@@ -103,16 +107,17 @@ def _payloads(values: Sequence[Any]) -> np.ndarray:
     )
 
 
-def _names(names: Sequence[Any]) -> pd.Categorical:
+def _names(names: Sequence[Any], shown: Callable[[str], str]) -> pd.Categorical:
     codes, texts = pd.factorize(np.array(names, object))
-    return pd.Categorical(pd.Index([storable(str(text)) for text in texts], dtype=object)[codes])
+    index = pd.Index([shown(storable(str(text))) for text in texts], dtype=object)
+    return pd.Categorical(index[codes])
 
 
 def _domains(length: int) -> pd.Categorical:
     return pd.Categorical.from_codes(np.zeros(length, np.int8), pd.Index([_DOMAIN], dtype=object))
 
 
-def _ranges(block: EventBlock, to_trace_time: Clock) -> pd.DataFrame:
+def _ranges(block: EventBlock, to_trace_time: Clock, shown: Callable[[str], str]) -> pd.DataFrame:
     starts, ends, names, payloads, threads, kinds = _columns(block.ranges)
     return make_table(
         "ranges",
@@ -122,7 +127,7 @@ def _ranges(block: EventBlock, to_trace_time: Clock) -> pd.DataFrame:
             "process": np.full(len(starts), block.pid),
             "thread": threads,
             "domain": _domains(len(starts)),
-            "name": _names(names),
+            "name": _names(names, shown),
             "payload": _payloads(payloads),
             "kind": pd.Categorical.from_codes(
                 (np.array(kinds, object) == "s").astype(np.int8), _KINDS
@@ -131,7 +136,7 @@ def _ranges(block: EventBlock, to_trace_time: Clock) -> pd.DataFrame:
     )
 
 
-def _marks(block: EventBlock, to_trace_time: Clock) -> pd.DataFrame:
+def _marks(block: EventBlock, to_trace_time: Clock, shown: Callable[[str], str]) -> pd.DataFrame:
     starts, _, names, payloads, threads, _ = _columns(block.marks)
     return make_table(
         "marks",
@@ -140,7 +145,7 @@ def _marks(block: EventBlock, to_trace_time: Clock) -> pd.DataFrame:
             "process": np.full(len(starts), block.pid),
             "thread": threads,
             "domain": _domains(len(starts)),
-            "name": _names(names),
+            "name": _names(names, shown),
             "payload": _payloads(payloads),
         },
     )
@@ -170,10 +175,15 @@ def _collectives(block: EventBlock, to_trace_time: Clock) -> pd.DataFrame:
     )
 
 
-def _metrics(block: EventBlock) -> list[Sample]:
+def _metrics(block: EventBlock, shown: Callable[[str], str]) -> list[Sample]:
     """Return the metrics that the program itself gave."""
     return [
-        Sample(row[0], f"process:{block.pid}", storable(str(row[2]).removeprefix(_METRIC)), row[3])
+        Sample(
+            row[0],
+            f"process:{block.pid}",
+            shown(storable(str(row[2]).removeprefix(_METRIC))),
+            row[3],
+        )
         for row in block.marks
         if str(row[2]).startswith(_METRIC)
     ]

@@ -144,7 +144,7 @@ class _Export:
         job = self._job
         trace = make_spool_trace(captured, self._clock, job.facts, self._clock.epoch_ns, job.host)
         samples = trace.samples[trace.samples["start_ns"] >= 0]
-        events = map(self._lacking, event_tables(captured, self._clock))
+        events = map(self._lacking, event_tables(captured, self._clock, job.shown_name))
         append_to_nsys(replace(trace, samples=samples), path, job.texts(), events)
         return ranks_in(trace)
 

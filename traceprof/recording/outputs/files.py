@@ -16,6 +16,7 @@ from traceprof.errors import UsageError
 from traceprof.files import check_target
 from traceprof.formats.nsys.writer import write_nsys
 from traceprof.formats.runs.manifest import MANIFEST_KEY
+from traceprof.formats.shared.masked import renamed
 from traceprof.recording.gathering.tables import event_tables, make_spool_trace
 from traceprof.recording.outputs.exports import write_export
 from traceprof.recording.outputs.job import Job
@@ -94,11 +95,19 @@ def _write_spool(job: Job, part: Part) -> WrittenFile:
         return shifted
 
     trace = make_spool_trace(
-        captured, since_first, job.facts, first_ns, host=job.host, with_windows=not profiles
+        captured,
+        since_first,
+        job.facts,
+        first_ns,
+        host=job.host,
+        with_windows=not profiles,
     )
+    operators = trace.host_ops
+    names = renamed(operators["name"].array, job.shown_name)
+    trace = trace.with_tables({"host_ops": operators.assign(name=names)})
     if profiles:
         trace = with_profiles(trace, profiles)
-    write_nsys(trace, part.path, job.texts(), event_tables(captured, since_first))
+    write_nsys(trace, part.path, job.texts(), event_tables(captured, since_first, job.shown_name))
     return WrittenFile(part.path, ranks_in(trace), is_rest=part.is_rest, main=part.main)
 
 

@@ -5,12 +5,14 @@ from __future__ import annotations
 import os
 import socket
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import field
 from functools import cached_property
 from typing import Any
 
-from traceprof.model.masking import masked_command
+from traceprof.formats.shared.masked import without_secrets
+from traceprof.formats.shared.told_secrets import sought
+from traceprof.model.masking import masked_command, masked_name, masked_text, secrets_of
 from traceprof.model.text import storable
 from traceprof.recording.gathering.captured import Captured
 from traceprof.recording.outputs.places import Places
@@ -48,6 +50,15 @@ class Job:
         replaces = self.request.force and not self.is_joining
         return Places(self.request.output, self.started_s, replaces=replaces, host=self.host)
 
+    @cached_property
+    def secrets(self) -> Sequence[str]:
+        """The secrets of the command line that are looked for in names, too."""
+        return sought(part for secret in secrets_of(self.request.command) for part in secret.hidden)
+
+    def shown_name(self, name: str) -> str:
+        """Return the name of a range, as it may be shown."""
+        return masked_name(without_secrets(name, self.secrets))
+
     @property
     def recorder_name(self) -> str:
         """The recorder that did it in the end."""
@@ -58,8 +69,8 @@ class Job:
         return {
             "traceprof": __version__,
             "recorder": self.recorder_name,
-            "label": self.label or f"{self.host}-{int(self.started_s)}",
-            "job": storable(self.name),
+            "label": masked_text(self.label) or f"{self.host}-{int(self.started_s)}",
+            "job": masked_text(storable(self.name)),
             "host": self.host,
             "command": " ".join(masked_command(self.request.command)),
             "exit_code": self.run.exit_code,

@@ -161,7 +161,7 @@ def wait_for_program(pid: int, program: Program, folder: Path) -> int | None:
     ours = _child_above(pid)
     program.attach(_Orphan(pid))
     with signals_passed_on(program):
-        if program.signal_sent not in (0, signal.SIGINT):
+        if program.is_told and program.signal_sent not in (0, signal.SIGINT):
             program.send(program.signal_sent)  # the profiler may have ended before it passed it on
         code = _wait(pid, program=program)
     if program.left:
@@ -211,12 +211,6 @@ class _Orphan:
     def send_signal(self, number: int) -> None:
         with contextlib.suppress(ProcessLookupError):
             os.kill(self.pid, number)
-
-    def terminate(self) -> None:
-        self.send_signal(signal.SIGTERM)
-
-    def kill(self) -> None:
-        self.send_signal(signal.SIGKILL)
 
 
 def _wait(pid: int, patience_s: float = math.inf, program: Program | None = None) -> int | None:

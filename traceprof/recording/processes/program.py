@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 import math
+import os
 import shutil
 import signal
 import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import field
 from pathlib import Path
 from types import FrameType
 from typing import Any, Protocol
 
 from traceprof.errors import RecordingError
+from traceprof.recording.processes.signals import WRITING
 from traceprof.values import dataclass
 
 __all__ = [
@@ -36,19 +38,17 @@ class Signalled(Protocol):
     def send_signal(self, number: int, /) -> None:
         """Send a signal."""
 
-    def terminate(self) -> None:
-        """Send SIGTERM."""
-
-    def kill(self) -> None:
-        """Send SIGKILL."""
-
 
 @dataclass(slots=True)
 class Program:
     """A program, and the signals that have been passed on to it, or wait until it is started.
 
     ``grace_s`` is how long it may go on after SIGTERM or SIGHUP; then it is no longer waited for,
-    and what still runs of it is in ``left``.
+    and what still runs of it is in ``left``. ``is_apart``: a terminal's Ctrl-C does not reach it.
+    Of a profiler ``recorded`` returns the process that it records, 0 where there is none: that one
+    is sent the signals, so that the profiler records its end, too. ``is_over`` tells that it has
+    ended: the profiler writes then, and no signal is passed on. ``is_told`` is whether the profiler
+    itself had to be sent one.
     """
 
     process: Signalled | None = None
@@ -59,6 +59,11 @@ class Program:
     left: tuple[int, ...] = ()
     killed_by: int = 0
     is_stopped: bool = False
+    is_apart: bool = False
+    is_told: bool = False
+    recorded: Callable[[], int] = field(default=lambda: 0)
+    is_over: Callable[[], bool] = field(default=lambda: False)
+    _n_late: int = 0
     _until_s: float = math.inf
     _early: list[int] = field(default_factory=list)
 
@@ -80,25 +85,51 @@ class Program:
         """Send a signal of our own, if the program has been started."""
         if self.process is not None:
             self.is_stopped = True
-            self.process.send_signal(number)
+            self._tell(number)
 
     def on_signal(self, number: int, _frame: FrameType | None) -> None:
-        """Pass a signal on: the first Ctrl-C, then SIGTERM, then SIGKILL."""
+        """Pass a signal on: the first Ctrl-C, then SIGTERM, then SIGKILL.
+
+        Raises:
+            KeyboardInterrupt: at the second one while a profiler writes what it has recorded.
+        """
         if self.process is None:
             self._early.append(number)
             return
+        if self.is_over():
+            self._n_late += 1
+            if self._n_late > 1:
+                raise KeyboardInterrupt
+            self.say(WRITING)
+            return
         self.signal_passed = number
         if number != signal.SIGINT:
-            self.process.send_signal(number)
+            self._tell(number)
             self._begin_grace(number)
             return
         self.n_interrupts += 1
-        if self.n_interrupts > 2:
-            self.process.kill()
-        elif self.n_interrupts == 2:
+        # A terminal has sent the first one to the program already.
+        if self.n_interrupts > 1 or self.is_apart or not sys.stdin.isatty():
+            self._tell(self.signal_sent)
+
+    def _tell(self, number: int) -> None:
+        """Send a signal to the program; an interrupt to its whole group, as a terminal does."""
+        pid = self.recorded()
+        if not pid:
+            self.is_told = True
+            if self.process is not None:
+                self.process.send_signal(number)
+            return
+        with suppress(ProcessLookupError):
+            has_group = number == signal.SIGINT and os.getpgid(pid) == pid
+            (os.killpg if has_group else os.kill)(pid, number)
+
+    def stop_profiler(self, patience_s: float) -> None:
+        """Have a profiler write what it has of a program that goes on, and wait for it."""
+        if isinstance(self.process, subprocess.Popen):
             self.process.terminate()
-        elif not sys.stdin.isatty():  # a terminal has sent it to the program already
-            self.process.send_signal(signal.SIGINT)
+            with suppress(subprocess.TimeoutExpired):
+                self.process.wait(patience_s)
 
     def _begin_grace(self, number: int) -> None:
         if self._until_s == math.inf and self.grace_s != math.inf:
@@ -112,7 +143,7 @@ class Program:
         """Return whether ``pid``, which still runs, has had its grace; it is then left alone."""
         if time.monotonic() < self._until_s:
             return False
-        self.left = (pid,)
+        self.left = (self.recorded() or pid,)
         self.say("the program still runs: the trace of what it has done until now is written")
         return True
 
@@ -130,8 +161,8 @@ def run_recorded(
 
     While it runs SIGINT, SIGTERM and SIGHUP are passed on to it, and ``watch`` is called about
     twice a second. ``program`` remembers the signals, for what comes after, and says how long the
-    program may go on after SIGTERM. A profiler (``is_profiler``) that ends with 0 after a signal is
-    not believed: only the program itself may have handled it.
+    program may go on after SIGTERM. A profiler (``is_profiler``) that ends with 0 after it was sent
+    a signal is not believed: only the program itself may have handled it.
 
     Raises:
         RecordingError: it cannot be started.
@@ -153,7 +184,7 @@ def run_recorded(
                 if program.is_overdue(process.pid):
                     return 128 + program.signal_passed
     program.killed_by = max(0, -code)
-    if code == 0 and program.signal_passed and is_profiler:
+    if code == 0 and program.signal_passed and is_profiler and program.is_told:
         return 128 + program.signal_passed  # some hide, now and then, that they were told to stop
     return exit_code_of(code)
 

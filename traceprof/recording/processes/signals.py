@@ -8,7 +8,10 @@ from contextlib import contextmanager
 from types import FrameType
 from typing import Final
 
-__all__ = ["undisturbed"]
+__all__ = ["WRITING", "undisturbed"]
+
+WRITING: Final = "the program has ended and its trace is being written: once more to leave it"
+"""What is said to the first signal that comes then."""
 
 _NUMBERS: Final = ("SIGINT", "SIGTERM", "SIGHUP")
 
@@ -27,7 +30,7 @@ def undisturbed(say: Callable[[str], None]) -> Iterator[None]:
         n_signals += 1
         if n_signals > 1:
             raise KeyboardInterrupt
-        say("the program has ended and its trace is being written: once more to leave it")
+        say(WRITING)
 
     numbers = [getattr(signal, name) for name in _NUMBERS if hasattr(signal, name)]
     before = {number: signal.signal(number, on_signal) for number in numbers}

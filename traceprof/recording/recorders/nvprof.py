@@ -10,6 +10,7 @@ from typing import Final
 
 from traceprof.errors import TraceError
 from traceprof.formats import open_trace
+from traceprof.model.masking import masked_command
 from traceprof.recording.machine.gpus import gpu_facts, has_gpu
 from traceprof.recording.processes.injection import child_environment
 from traceprof.recording.processes.program import Program, last_line, run_recorded
@@ -38,7 +39,8 @@ class NvprofRecorder:
 
     def run(self, request: RecordRequest, folder: Path) -> RunRecorded:
         """Run the program under nvprof."""
-        exit_code, program = folder / "exit_code", Program(grace_s=request.grace_s, say=request.say)
+        exit_code = folder / "exit_code"
+        program = Program(grace_s=request.grace_s, say=request.say, is_over=exit_code.exists)
         command = [
             *(shutil.which("nvprof") or "nvprof", "--profile-child-processes"),
             *("--force-overwrite", "--log-file", str(folder / _LOG)),
@@ -46,7 +48,7 @@ class NvprofRecorder:
             *request.profiler_arguments.get(self.name, ()),
             *("sh", "-c", _KEEP_EXIT_CODE, "sh", str(exit_code), *request.command),
         ]
-        request.detail(shlex.join(command))
+        request.detail(shlex.join(masked_command(command)))
         environment = child_environment(folder, request)
         watch = Watchdog(folder, request.say)
         code = run_recorded(command, environment, watch, is_profiler=True, program=program)

@@ -14,7 +14,7 @@ from rich.table import Table
 from rich.text import Text
 
 from traceprof.model.results import TableSpec, Unit, key, same
-from traceprof.model.trace import HOW_TO_RECORD
+from traceprof.model.trace import how_to_record
 from traceprof.render.base import Options
 from traceprof.render.escape import plain_text
 from traceprof.render.shown import shown_frame
@@ -131,4 +131,5 @@ def _tables(contents: Contents) -> Iterator[tuple[str, str]]:
     yield "recorded", ", ".join(recorded) or "nothing"
     for name, count in contents.rows.items():
         if count is None and name in ("kernels", "ranges"):
-            yield "not recorded", f"{name}: {HOW_TO_RECORD[name]}"
+            recorded = [one for one, rows in contents.rows.items() if rows is not None]
+            yield "not recorded", f"{name}: {how_to_record(name, contents.info, recorded)}"

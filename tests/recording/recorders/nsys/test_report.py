@@ -92,9 +92,13 @@ def test_secrets_of_a_command_line_are_masked_wherever_the_system_tells_it(tmp_p
             ],
         )
         connection.execute("INSERT INTO StringIds VALUES (1, 'train --token=sesame77 x')")
-        connection.execute("INSERT INTO NVTX_EVENTS VALUES ('007')")
+        connection.executemany(
+            "INSERT INTO NVTX_EVENTS VALUES (?)",
+            [("007",), ("pull with sesame77",), ("fetch https://me:hunter22@host/x",), (None,)],
+        )
     remove_secrets(path, ["--token=sesame77", "--pass", "007", "--key=", "--auth=lr"])
     assert b"sesame77" not in path.read_bytes()
+    assert b"hunter22" not in path.read_bytes()
     with closing(sqlite3.connect(path)) as connection:
         assert connection.execute("SELECT value FROM META_DATA_CAPTURE").fetchall() == [
             ("--lr=0.007",),
@@ -105,7 +109,12 @@ def test_secrets_of_a_command_line_are_masked_wherever_the_system_tells_it(tmp_p
         assert (
             connection.execute("SELECT value FROM StringIds").fetchone()[0] == "train --token=*** x"
         )
-        assert connection.execute("SELECT text FROM NVTX_EVENTS").fetchone() == ("007",)
+        assert connection.execute("SELECT text FROM NVTX_EVENTS").fetchall() == [
+            ("007",),
+            ("pull with ***",),
+            ("fetch https://***@host/x",),
+            (None,),
+        ]
 
 
 def test_an_export_that_is_damaged_is_said(tmp_path):

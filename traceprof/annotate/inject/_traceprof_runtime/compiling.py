@@ -1,9 +1,13 @@
 """Whether torch.compile is tracing; a hook must then behave as if it were not there."""
 
+import os
 import sys
 import types
 
 from .after_import import call_after_import
+
+_MANY_FRAMES = 8
+_OF_COMPILERS = tuple(os.path.join("torch", name, "") for name in ("_functorch", "_inductor"))
 
 
 def get_is_compiling(torch):
@@ -22,6 +26,23 @@ def is_tracing():
     # Before torch 2.2 it is `get` that returns None where nothing is traced.
     current = getattr(context, "try_get", None) or getattr(context, "get", None)
     return current is not None and current() is not None
+
+
+def is_compiled_graph(module):
+    """Return whether ``module`` is called by what a compiler has made of the program, as its part.
+
+    Its graphs are modules, too, which run without gradients, whatever they compute.
+    """
+    if type(module).__module__ != "torch.fx.graph_module":
+        return False
+    frame = sys._getframe(2)
+    for _ in range(_MANY_FRAMES):
+        if frame is None:
+            return False
+        if any(part in frame.f_code.co_filename for part in _OF_COMPILERS):
+            return True
+        frame = frame.f_back
+    return False
 
 
 def skip_own_frames():

@@ -5,7 +5,7 @@ torch.compile warn.
 """
 
 from . import eval_mode, hook_data, session, settings, steps
-from .compiling import get_is_compiling
+from .compiling import get_is_compiling, is_compiled_graph
 from .layers import Layers, local
 
 
@@ -26,8 +26,10 @@ def install(torch):
             if layers is None or state["depth"] > layers.deepest:
                 return original(self, *args, **kwargs)
             return layers.call(self, args, kwargs)
-        emitter = session.emitter()
         has_gradients = is_grad_enabled()
+        if not has_gradients and is_compiled_graph(self):
+            return original(self, *args, **kwargs)
+        emitter = session.emitter()
         name = eval_mode.phase_of(self, has_gradients)
         steps.passing(may_train=name == "forward")
         emitter.push(name, steps.number)

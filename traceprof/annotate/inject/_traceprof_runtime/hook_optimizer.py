@@ -3,10 +3,12 @@
 The class's ``step`` is wrapped when the first instance is made: torch's public step hooks are
 silently dropped by torch 2.1 once its compiler has been imported. Optimizers are numbered, and
 those after the first bear their number in the name of the range: what takes turns is one step.
+A step that a GradScaler leaves out, because gradients were not finite, is an iteration, too.
 """
 
 import functools
 import itertools
+import sys
 import weakref
 
 from . import session, steps
@@ -15,6 +17,7 @@ from .compiling import get_is_compiling
 _wrappers = set()
 # id of an optimizer -> (weak reference, number); kept beside the optimizers, never on them
 _numbers = {}
+_counts = {}  # id of an optimizer -> how many steps it has made
 
 
 def install(torch):
@@ -29,11 +32,45 @@ def install(torch):
         cls = type(self)
         if cls.step not in _wrappers:
             cls.step = _wrapped_step(cls.step, is_compiling)
+        if cls.zero_grad not in _wrappers:  # its own
+            cls.zero_grad = _wrapped(cls.zero_grad, "zero_grad", is_compiling)
         steps.made(_number_of(self))
 
     optimizer.__init__ = __init__
     for owner in (optimizer, torch.nn.Module):
         owner.zero_grad = _wrapped(owner.zero_grad, "zero_grad", is_compiling)
+    _wrap_scalers()
+
+
+def _wrap_scalers():
+    """Wrap the class of scalers from which all others are made: torch 2.3 moved it."""
+    for path in ("amp.grad_scaler", "cuda.amp.grad_scaler"):
+        module = sys.modules.get("torch." + path)
+        scaler = getattr(module, "GradScaler", None)
+        if scaler is not None and "step" in vars(scaler):
+            scaler.step = _wrapped_scaler_step(scaler.step)
+            return
+
+
+def _wrapped_scaler_step(original):
+    @functools.wraps(original)
+    def step(self, optimizer, *args, **kwargs):
+        before = _counts.get(id(optimizer))
+        result = original(self, optimizer, *args, **kwargs)
+        if session.active and id(optimizer) in _numbers and _counts.get(id(optimizer)) == before:
+            number = _number_of(optimizer)
+            steps.begin_optimizer(number)
+            emitter = session.emitter()
+            emitter.push(_named("optimizer.skipped", number), steps.number)
+            emitter.pop()
+            steps.end_optimizer(number)
+        return result
+
+    return step
+
+
+def _named(name, number):
+    return name if number == 1 else "%s#%d" % (name, number)
 
 
 def _number_of(optimizer):
@@ -51,6 +88,7 @@ def _number_of(optimizer):
 def _forget(key, number, _reference):
     if _numbers.get(key, (None, None))[1] == number:
         del _numbers[key]
+        _counts.pop(key, None)
     steps.gone(number)
 
 
@@ -61,11 +99,12 @@ def _wrapped_step(original, is_compiling):
         number = _number_of(self)
         steps.begin_optimizer(number)
         emitter = session.emitter()
-        emitter.push("optimizer" if number == 1 else "optimizer#%d" % number, steps.number)
+        emitter.push(_named("optimizer", number), steps.number)
         is_done = False
         try:
             result = original(self, *args, **kwargs)
             is_done = True
+            _counts[id(self)] = _counts.get(id(self), 0) + 1
         finally:
             emitter.pop()
             steps.end_optimizer(number, is_done)

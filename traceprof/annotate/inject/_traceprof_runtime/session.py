@@ -10,6 +10,7 @@ active = False
 _process = None
 _is_dormant = False
 _is_held = False
+_has_end = False
 _capture = None
 _emitter = None
 _everywhere = None
@@ -67,6 +68,8 @@ def in_new_process(function):
 def hold():
     """Hold events back until `begin_capture`."""
     global _is_held, _emitter
+    if not _is_held and _spool is None:
+        _register_end()  # what was seen is told even if nothing is let through
     _is_held = True
     _emitter = NOWHERE
 
@@ -108,10 +111,11 @@ def resume_in_fork():
 
 def _start_over():
     """Give a forked process a record and a spool of its own."""
-    global _process, _spool, _emitter, _capture
+    global _process, _spool, _emitter, _capture, _has_end
     for function in _in_new_process:
         function()
     _process, _spool, _capture = os.getpid(), None, None
+    _has_end = False  # multiprocessing forgets what was to be done in the end
     _emitter = NOWHERE if _is_held else None
     process_record.write_process_record()
 
@@ -138,6 +142,10 @@ def _mark_clock():
 
 
 def _register_end():
+    global _has_end
+    if _has_end:
+        return
+    _has_end = True
     import atexit
 
     atexit.register(close)
@@ -152,14 +160,15 @@ def _register_end():
 def close():
     """Write out everything; called when the process ends."""
     global active
-    if _process != os.getpid() or _spool is None:
+    if _process != os.getpid() or not active:
         return
     active = False  # what begins now would end too late
     for function in _at_end:
         function()
-    end_capture()
-    _mark_clock()
-    _spool.close()
+    if _spool is not None:
+        end_capture()
+        _mark_clock()
+        _spool.close()
     process_record.note_end()
 
 

@@ -25,8 +25,9 @@ _THINNED = "traceprof.thinned:"
 _THINNED_PERIOD_NS = 10 * _SECOND_NS
 _OWN = frozenset(
     (
-        *("step", "user_step", "epoch", "data", "data.start", "forward", "eval", "backward"),
-        *("optimizer", "zero_grad", "h2d", "init_process_group", "destroy_process_group"),
+        *("step", "user_step", "epoch", "data", "data.start", "data.end", "forward", "eval"),
+        *("backward", "gradients.kept", "optimizer", "optimizer.skipped", "zero_grad", "h2d"),
+        *("gc", "compile", "init_process_group", "destroy_process_group"),
     )
 )
 _OWN_BEGIN = ("comm", "traceprof.", "checkpoint.")
@@ -118,7 +119,7 @@ class Spool:
 
     def _is_kept(self, row, stride):
         name = row[2]
-        if row[5] != "p" or name in _OWN or name.startswith(_OWN_BEGIN):
+        if row[5] != "p" or name.partition("#")[0] in _OWN or name.startswith(_OWN_BEGIN):
             return True
         if name not in self._seen and len(self._seen) >= _MOST_NAMES:
             name = "other names"

@@ -3,19 +3,21 @@
 A step lasts from the fetch of its batch to the fetch of the next one after an optimizer's step
 (gradient accumulation fetches several batches per step). Where the batch came from no DataLoader
 it begins with the forward pass and ends with the optimizer. Several optimizers that take turns
-are one step. Without any optimizer of torch it ends with the backward pass. What comes first is
+are one step. Without any optimizer of torch it ends with the backward pass, or where several add
+to the same gradients when these are reset. What comes first is
 guessed, and corrected when it comes again: the number of steps is right, the first border may be
 late. The analysis, which knows what comes afterwards, finds them anew.
 """
 
 import threading
 
-from . import session, settings
+from . import gradients, session, settings, turns
 
 # What the user may take steps from: the end of each, of a batch the time until the next.
 BACKWARD, OPTIMIZER, LOADER, FORWARD = "backward", "optimizer", "loader", "every-forward"
 _FETCHES = ("", BACKWARD, OPTIMIZER, FORWARD)
 _TRAINS = ("", BACKWARD, OPTIMIZER)
+_OF_ONE = OPTIMIZER + "#"
 _MANY_PASSES = 64  # backward passes without a step of the optimizers that are there
 
 number = 0
@@ -23,19 +25,15 @@ tells_samples = False  # whether the program says itself how many samples a step
 _open = None  # the open step: (emitter, token)
 _asked = settings.STEP_FROM
 _name = "step:" + _asked if _asked else "step"
+_only = 0  # the number of the optimizer whose steps are asked for, 0 for any
+if _asked.startswith(_OF_ONE):
+    _only, _asked = int(_asked[len(_OF_ONE) :]), OPTIMIZER
 _has_batch = False
 _is_complete = False
 _is_explicit = False
 _is_first = True
 _depth = 0  # calls of optimizers and of the backward pass that are open
 _trainer = None  # the thread that trains
-_stepped = set()  # the optimizers of this step
-_following = {}  # optimizer -> after how many turns in a row whose turn was next, without a fetch
-_last, _turns = None, 0  # the last optimizer, and how many turns in a row it has had
-_of_batch = {}  # optimizer -> how many turns it has had with the batch
-_is_by_batch = None  # whether all turns with a batch are one step; None: not known yet
-_known = set()  # optimizers that were made
-_seen = set()  # those of them that have stepped
 _passes = 0  # backward passes, while no optimizer has stepped
 _counts = {"fetches": 0, "forward passes": 0, "backward passes": 0, "optimizer steps": 0}
 _listeners = []
@@ -58,15 +56,14 @@ def fetching(may_train):
     ``may_train`` is False where there is no batch left, or where gradients are switched off: that
     is how an evaluation fetches.
     """
-    global _has_batch, _last
+    global _has_batch
     _counts["fetches"] += 1
     if _is_elsewhere():
         return
     _notice()
-    if _is_complete or _asked == LOADER:
+    if _is_complete or _asked == LOADER or _was_updated():
         close()
-    _learn_of_batch()
-    _last = None
+    turns.begin_batch(_has_batch)
     _has_batch = may_train
     if _asked == FORWARD or (may_train and _asked in _FETCHES):
         open_()
@@ -90,6 +87,8 @@ def passing(may_train):
     if _is_elsewhere():
         return
     _notice()
+    if _was_updated():
+        close()
     if may_train:
         _begin()
     elif _is_complete and not _depth and not _expects_more() and not _holds_batch():
@@ -104,8 +103,13 @@ def passed():
         close()
 
 
-def begin_backward():
-    """Note that a backward pass starts."""
+def follows_gradients():
+    """Return whether the gradients tell what a step is: no optimizer does, and nobody says it."""
+    return not (turns.known or _asked or _is_explicit)
+
+
+def begin_backward(adds=False):
+    """Note that a backward pass starts, and whether it adds to the gradients of the one before."""
     global _depth, _trainer
     _counts["backward passes"] += 1
     if _trainer is None:
@@ -113,6 +117,8 @@ def begin_backward():
     if _is_elsewhere():
         return
     _notice()
+    if not adds and gradients.holds() and not _depth:
+        close()
     _begin()
     _depth += 1
 
@@ -125,35 +131,32 @@ def end_backward():
     _depth -= 1
     if _asked == BACKWARD:
         close()
-    elif not _seen and not _asked:
+    elif not turns.seen and not _asked:
         _passes += 1
-        if not _known or _passes >= _MANY_PASSES:
+        if _passes >= _MANY_PASSES if turns.known else not gradients.holds():
             _is_complete = True
     _end_if_complete()
 
 
 def made(optimizer):
     """Note that an optimizer was made; ``optimizer`` is its number."""
-    _known.add(optimizer)
+    turns.known.add(optimizer)
 
 
 def gone(optimizer):
     """Note that an optimizer is no more."""
-    for numbers in (_known, _seen, _stepped):
-        numbers.discard(optimizer)
-    for key in [key for key, (_, other) in _following.items() if optimizer in (key, other)]:
-        del _following[key]
+    turns.gone(optimizer)
 
 
 def begin_optimizer(optimizer):
     """Note that an optimizer starts its step."""
     global _depth, _trainer
     _counts["optimizer steps"] += 1
-    if not _seen:
+    if not turns.seen:
         _trainer = threading.get_ident()
     if _is_elsewhere():
         return
-    if not _depth and optimizer in _stepped and not _holds_batch():
+    if not (_depth or _only) and optimizer in turns.stepped and not _holds_batch():
         close()  # it is its turn again: the step before should have ended earlier
     if _asked in ("", OPTIMIZER):
         open_()
@@ -168,11 +171,11 @@ def end_optimizer(optimizer, is_done=True):
     _depth -= 1
     if not is_done or _asked not in ("", OPTIMIZER):
         return
-    _is_complete = True
     if not _depth:
-        _seen.add(optimizer)
-        _stepped.add(optimizer)
-        _note_turn(optimizer)
+        turns.note(optimizer)
+    if _only and optimizer != _only:
+        return
+    _is_complete = True
     _end_if_complete()
 
 
@@ -189,7 +192,8 @@ def close():
     """Close the open step, if any."""
     global _is_complete
     _is_complete = False
-    _stepped.clear()
+    turns.end_step(_has_batch)
+    gradients.end_step()
     if _end_open():
         _advance()
 
@@ -227,19 +231,26 @@ def end_explicit():
 
 def seen():
     """Return how many steps there were, and of what they might have been made."""
-    return dict(_counts, steps=number)
+    return dict(
+        _counts,
+        steps=number,
+        named=int(_is_explicit),
+        joined=turns.joined,
+        changes=turns.changes,
+        turns=turns.counts,
+    )
 
 
 def finish():
     """Close the last step of the program if its optimizer has run."""
-    if _is_complete or _asked == LOADER:
+    if _is_complete or _asked == LOADER or (_open is not None and gradients.holds()):
         close()
 
 
 def _begin():
     """Let a pass that may train belong to a step: to the open one, or to the next."""
     # Without optimizers only the next fetch tells.
-    is_of_batch = (_has_batch and not _seen) or _holds_batch()
+    is_of_batch = (_has_batch and not turns.seen) or _holds_batch()
     if _is_complete and not _depth and not is_of_batch and not _expects_more():
         close()
     if _asked in _TRAINS:
@@ -256,43 +267,17 @@ def _end_if_complete():
 
 def _expects_more():
     """Return whether another optimizer is likely to take its turn in this step."""
-    if _asked or _last is None:
-        return False
-    if _last not in _following:
-        return _turns == 1 and bool(_known - _seen)
-    turns, other = _following[_last]
-    return _turns == turns and other not in _stepped
-
-
-def _note_turn(optimizer):
-    """Remember whose turn it was, and after how many turns of the one before."""
-    global _last, _turns
-    _of_batch[optimizer] = _of_batch.get(optimizer, 0) + 1
-    if _last == optimizer:
-        _turns += 1
-        return
-    if _last is not None:
-        _following[_last] = (_turns, optimizer)
-    _last, _turns = optimizer, 1
-
-
-def _learn_of_batch():
-    """Learn from a batch that is over whether all turns with a batch are one step.
-
-    So it is where several optimizers take turns and one of them once: a critic that learns
-    several times from each batch.
-    """
-    global _is_by_batch
-    if _of_batch and _has_batch:
-        _is_by_batch = len(_of_batch) > 1 and min(_of_batch.values()) == 1
-    _of_batch.clear()
+    return not _asked and turns.expects_more()
 
 
 def _holds_batch():
     """Return whether the open step goes on to the next batch, whoever takes turns."""
-    if _asked or not _has_batch:
-        return False
-    return bool(_known - _seen) if _is_by_batch is None else _is_by_batch
+    return not _asked and _has_batch and turns.holds_batch()
+
+
+def _was_updated():
+    """Return whether gradients were reset: the open step has ended, where only they tell it."""
+    return _open is not None and not _depth and follows_gradients() and gradients.were_reset()
 
 
 def _is_elsewhere():
@@ -317,7 +302,7 @@ def _forget():
     """Drop the state in a forked process."""
     global _open, _is_complete, _depth, _trainer
     _open, _is_complete, _depth, _trainer = None, False, 0, None
-    _stepped.clear()
+    turns.stepped.clear()
 
 
 session.in_new_process(_forget)

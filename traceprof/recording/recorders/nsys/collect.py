@@ -15,6 +15,7 @@ from traceprof.recording.processes.orphans import end_processes, processes_of
 from traceprof.recording.processes.program import last_line
 from traceprof.recording.processes.watchdog import PATIENCE_S, STARTED
 from traceprof.recording.recorders.nsys.report import exported, find_report, remove_secrets
+from traceprof.recording.recorders.nsys.temporary import remove_temporary
 from traceprof.recording.request import RecordRequest, RunRecorded
 
 __all__ = ["LOG", "collected", "is_of_nsys"]
@@ -33,6 +34,14 @@ def collected(request: RecordRequest, folder: Path, run: RunRecorded) -> RunReco
         note = "stopped before nsys had started the program"
         return replace(run, notes=(*run.notes, note))
     _wait_for_nsys(folder)
+    try:
+        return _collected(request, folder, run)
+    finally:
+        remove_temporary(folder)
+
+
+def _collected(request: RecordRequest, folder: Path, run: RunRecorded) -> RunRecorded:
+    """Return ``run`` with the export of the report of an nsys that has ended."""
     log = folder / LOG
     said = log.read_text("utf-8", "replace") if log.exists() else ""
     report = find_report(folder, said)

@@ -6,13 +6,12 @@ import os
 import shlex
 import shutil
 import sys
-import tempfile
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
+from traceprof.model.masking import masked_command
 from traceprof.recording.machine.gpus import has_gpu
 from traceprof.recording.machine.host import has_rdma
 from traceprof.recording.processes.injection import child_environment
@@ -36,6 +35,7 @@ from traceprof.recording.recorders.nsys import launch
 from traceprof.recording.recorders.nsys.collect import LOG, collected
 from traceprof.recording.recorders.nsys.options import nsys_options, profile_options
 from traceprof.recording.recorders.nsys.registry import advice_on, remove_leftovers
+from traceprof.recording.recorders.nsys.temporary import temporary_folder
 from traceprof.recording.request import RecordRequest, RunRecorded
 
 __all__ = ["RECORDER", "NsysRecorder"]
@@ -48,9 +48,9 @@ _CAPTURE: Final = (
 )
 _ATTEMPTS: Final = 3  # now and then it does not find its own agent, on a busy machine above all
 _STDOUT, _STDERR = 1, 2
+_WRITING_S: Final = 20.0  # what nsys gets for its report where the program does not end
 _LAUNCHER: Final = "nsys-launcher"
 """What nsys starts programs with."""
-_LONGEST_FOLDER: Final = 40  # nsys puts sockets there, whose paths must not exceed 107 bytes
 
 
 class NsysRecorder:
@@ -67,7 +67,7 @@ class NsysRecorder:
 
         Where nsys does not start the program, several times, the embedded recorder does.
         """
-        with _short_folder(folder) as temporary:
+        with temporary_folder(folder) as temporary:
             run = _NsysRun(shutil.which("nsys") or "nsys", request, folder, temporary)
             code = run.start()
             if code is not None:
@@ -91,7 +91,13 @@ class _NsysRun:
         self._temporary = temporary
         self._log = folder / LOG
         self._marker = folder / STARTED
-        self._program = Program(grace_s=request.grace_s, say=request.say)
+        self._program = Program(
+            grace_s=request.grace_s,
+            say=request.say,
+            is_apart=True,
+            recorded=self._running,
+            is_over=self._is_over,
+        )
         self._is_too_late = False
 
     def start(self) -> int | None:
@@ -122,13 +128,21 @@ class _NsysRun:
         return None
 
     def _attempt(self, options: list[str], environment: Mapping[str, str]) -> int | None:
-        """Run nsys once; return the exit code, None where it may be tried again."""
+        """Run nsys once; return the exit code, None where it may be tried again.
+
+        Where the user does not wait for its report it goes on: `traceprof recover` waits for it.
+        """
+        is_left = False
         try:
             code = self._run_once(options, environment)
             if self._marker.exists():
                 return self._code_of_program(code)
+        except KeyboardInterrupt:
+            is_left = True
+            raise
         finally:
-            end_processes_with(self._folder.name)
+            if not is_left:
+                end_processes_with(self._folder.name)
         if self._marker.exists():  # just before nsys was ended
             return self._code_of_program(code)
         passed = self._program.signal_passed
@@ -145,10 +159,25 @@ class _NsysRun:
         )
         return [*options, *_CAPTURE] if self._request.bounds.is_bounded else options
 
+    def _is_over(self) -> bool:
+        """Return whether the program was started and has ended."""
+        return self._started() > 0 and not self._running()
+
+    def _running(self) -> int:
+        """Return the process of the program, 0 while there is none."""
+        pid = self._started()
+        return pid if is_alive(pid) else 0
+
+    def _started(self) -> int:
+        """Return the process that was started, 0 for none."""
+        return int((self._marker.exists() and self._marker.read_text()) or 0)
+
     def _code_of_program(self, code: int) -> int:
         """Return the exit code; a program that has outlived nsys is waited for."""
-        pid = int(self._marker.read_text() or 0)
-        if not pid or not is_alive(pid):
+        if self._program.left:
+            return code
+        pid = self._started()
+        if not is_alive(pid):
             return self._code_behind(code, pid)
         self._request.say("nsys has ended before the program, which goes on without it")
         own_code = wait_for_program(pid, self._program, self._folder)
@@ -195,7 +224,7 @@ class _NsysRun:
             ),
             *(*launcher, str(self._marker), *self._request.command),
         ]
-        self._request.detail(shlex.join(command))
+        self._request.detail(shlex.join(masked_command(command)))
         limit, watchdog = StartLimit(self._marker), Watchdog(self._folder, self._request.say)
 
         def watch(program: Program) -> None:
@@ -204,7 +233,7 @@ class _NsysRun:
 
         try:
             with self._log.open("wb") as log:
-                return run_recorded(
+                code = run_recorded(
                     command,
                     environment,
                     watch,
@@ -213,23 +242,16 @@ class _NsysRun:
                     pass_fds=(stdout, stderr),
                     stdout=log,
                     stderr=log,
+                    # A terminal's Ctrl-C ends nsys while it writes its report.
+                    process_group=0,
                 )
+            if self._program.left:
+                self._program.stop_profiler(_WRITING_S)
+            return code
         finally:
             self._is_too_late = limit.is_exceeded
             os.close(stdout)
             os.close(stderr)
-
-
-@contextmanager
-def _short_folder(folder: Path) -> Iterator[Path]:
-    """Yield a folder for what nsys needs for a while: ``folder``, where its name is short."""
-    if len(os.fsencode(folder)) <= _LONGEST_FOLDER:
-        yield folder
-        return
-    with tempfile.TemporaryDirectory(
-        prefix="traceprof-", dir="/tmp", ignore_cleanup_errors=True
-    ) as short:
-        yield Path(short)
 
 
 RECORDER: Final = NsysRecorder()

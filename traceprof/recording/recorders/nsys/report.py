@@ -8,10 +8,12 @@ from pathlib import Path
 from typing import Final
 
 from traceprof.errors import RecordingError, TraceError
-from traceprof.formats.nsys.scrub import remove_environments, replace_system_texts
+from traceprof.formats.nsys.scrub import remove_environments, rename_events, replace_system_texts
 from traceprof.formats.nsys.secrets import passing_in
 from traceprof.formats.nsys.tools import convert_stream, export_report, find_importer
-from traceprof.model.masking import MASK, secrets_of
+from traceprof.formats.shared.masked import without_secrets
+from traceprof.formats.shared.told_secrets import sought
+from traceprof.model.masking import MASK, masked_name, secrets_of
 from traceprof.recording.processes.watchdog import STARTED
 
 __all__ = ["convert_qdstrm", "exported", "find_report", "remove_secrets"]
@@ -89,7 +91,7 @@ def remove_secrets(database: Path, command: Sequence[str]) -> None:
     """Remove environments and the secrets of ``command`` from an export, in place.
 
     Also those of the command that nsys itself tells, from 2023 on. A short secret is masked only
-    where it is a whole argument.
+    where it is a whole argument; of names of events only what is plainly a secret, and those.
 
     Raises:
         RecordingError: the export cannot be changed.
@@ -105,5 +107,7 @@ def remove_secrets(database: Path, command: Sequence[str]) -> None:
         remove_environments(database)
         if whole:
             replace_system_texts(database, whole, parts)
+        known = sought([*hidden, *told.parts])
+        rename_events(database, lambda name: masked_name(without_secrets(name, known)))
     except TraceError as error:
         raise RecordingError(str(error)) from error
