@@ -19,7 +19,7 @@ from traceprof.facts.collectives.matches import Matches, find_matches
 from traceprof.facts.host.phases import find_host_phases
 from traceprof.facts.launches import phases_of_work
 from traceprof.facts.names.phases import PHASES, UNCLAIMED
-from traceprof.facts.ranks.others import beyond_others
+from traceprof.facts.ranks.others import beyond_others, pieces_of
 from traceprof.facts.ranks.waits import matches_in_step
 from traceprof.model.activity import Activity
 from traceprof.model.compact import CompactTable
@@ -122,12 +122,13 @@ def excess_by(arrivals: CompactTable, place: npt.NDArray[np.int64], n: int) -> p
 
     Rows at a negative place do not count.
     """
-    kept = place >= 0
-    sums = {}
-    # One phase after another: all of them of every row would be the largest table of a run.
-    for name in phases_of_arrivals(arrivals):
-        beyond = np.nan_to_num(beyond_others(arrivals[name], arrivals["match"]))
-        sums[name] = np.bincount(place[kept], beyond[kept], minlength=n)
+    sums = {name: np.zeros(n) for name in phases_of_arrivals(arrivals)}
+    for rows in pieces_of(arrivals.codes("match")):
+        some, own = arrivals.where(rows), place[rows]
+        kept, match = own >= 0, some["match"]
+        for name in sums:
+            beyond = np.nan_to_num(beyond_others(some[name], match))
+            sums[name] += np.bincount(own[kept], beyond[kept], minlength=n)
     return pd.DataFrame(sums, index=pd.RangeIndex(n))
 
 

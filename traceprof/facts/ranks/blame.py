@@ -75,6 +75,7 @@ class Blame:
 def find_blame(ranks: Ranks) -> Blame:
     """Return whose the waiting in collectives and for messages is, of those in the window."""
     waits = find_waits(ranks)
+    why_not = _why_not(ranks, waits)  # before the chain is there, which is as large
     n = len(find_members(ranks))
     waited = _sum_by(waits.array("member"), waits.array("exposed_ns"), n)
     residual_ns = _residual_ns(ranks)
@@ -101,7 +102,7 @@ def find_blame(ranks: Ranks) -> Blame:
         cost_ns=np.minimum(charged // others, excess),
         origins=origins,
         origin_of_match=chain.origin_of_match(),
-        why_not=_why_not(ranks, waits),
+        why_not=why_not,
     )
 
 

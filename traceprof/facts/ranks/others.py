@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from itertools import pairwise
 from typing import Any, Final
 
@@ -9,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
-__all__ = ["beyond_others"]
+__all__ = ["beyond_others", "pieces_of"]
 
 _AT_ONCE: Final = 200_000
 
@@ -23,19 +24,30 @@ def beyond_others(values: pd.Series, key: pd.Series) -> npt.NDArray[np.float64]:
     """
     numbers, keys = values.to_numpy(), key.to_numpy()
     found = np.empty(len(numbers), np.float64)
-    order = np.lexsort((numbers, keys))
-    is_first = np.ones(len(order), np.bool_)
-    ordered_keys = keys[order]
-    is_first[1:] = ordered_keys[1:] != ordered_keys[:-1]
-    del ordered_keys
-    firsts = np.flatnonzero(is_first)
-    # Some keys after the others: what is laid out for every value takes ten times its memory.
+    for some in pieces_of(keys):
+        rows = some[np.lexsort((numbers[some], keys[some]))]
+        found[rows] = _beyond(numbers[rows], _are_first(keys[rows]))
+    return found
+
+
+def pieces_of(keys: npt.NDArray[Any]) -> Iterator[npt.NDArray[np.int32]]:
+    """Yield the rows of some keys after those of others, all of one key together.
+
+    What is laid out for every row takes ten times its memory.
+    """
+    order = np.argsort(keys, kind="stable").astype(np.int32)
+    firsts = np.flatnonzero(_are_first(keys[order]))
     cuts = np.unique(np.searchsorted(firsts, np.arange(0, len(order), _AT_ONCE)))
     begins = firsts[cuts[cuts < len(firsts)]].tolist()
     for begin, end in pairwise([*begins, len(order)]):
-        rows = order[begin:end]
-        found[rows] = _beyond(numbers[rows], is_first[begin:end])
-    return found
+        yield order[begin:end]
+
+
+def _are_first(ordered: npt.NDArray[Any]) -> npt.NDArray[np.bool_]:
+    """Return which of some keys, which are in order, differ from the one before."""
+    is_first = np.ones(len(ordered), np.bool_)
+    is_first[1:] = ordered[1:] != ordered[:-1]
+    return is_first
 
 
 def _beyond(ordered: npt.NDArray[Any], is_first: npt.NDArray[np.bool_]) -> npt.NDArray[np.float64]:
