@@ -4,6 +4,7 @@ d: a fetch, x: one that finds no more batches, f: forward, e: an evaluation's, b
 the step of an optimizer, s: one that is left out.
 """
 
+import json
 import threading
 from types import SimpleNamespace
 
@@ -291,3 +292,13 @@ def test_turns_that_could_be_steps_are_counted(begun):
     play(begun, "f b o f b o2 f b o f b o2")
     seen = begun.seen()
     assert (seen["steps"], seen["joined"], seen["turns"]) == (2, 2, {1: 2, 2: 2})
+
+
+def test_a_step_that_was_begun_and_left_is_said(begun, tmp_path, runtime):
+    begun.made(1)
+    play(begun, "d f b o d f b")
+    begun.finish()
+    runtime("session").close()
+    (path,) = tmp_path.glob("events.*.jsonl")
+    rows = [json.loads(line) for line in path.read_text().splitlines()[1:]]
+    assert [(row[2], row[3]) for row in rows] == [("step", 0), ("step", 1), ("step.left", 1)]

@@ -12,12 +12,13 @@ from typing import Final
 from traceprof.model.masking import MASK, secrets_of
 from traceprof.recording.gathering.captured import Captured, gather
 from traceprof.recording.gathering.steps_seen import notes_on_steps
+from traceprof.recording.gathering.without_torch import note_without_torch
 from traceprof.recording.outputs.files import write_outputs
 from traceprof.recording.outputs.job import Job
 from traceprof.recording.recorders import recorder_named
 from traceprof.recording.request import Recording, RecordRequest, RunRecorded
 from traceprof.recording.sampling.sampler import Sample
-from traceprof.recording.spool import ProcessEvents
+from traceprof.recording.spool import ProcessEvents, recorded_pids
 from traceprof.recording.work_folder import Notes
 
 __all__ = ["finish"]
@@ -58,6 +59,8 @@ def _finish(
 ) -> Recording:
     recorder = recorder_named(notes.recorder)
     seen = notes_on_steps(folder, request.bounds, request.step_from)
+    if not recorded_pids(folder):
+        seen = [note_without_torch(folder)]
     remarks = (*notes.remarks, *seen)
     run = recorder.collect(request, folder, RunRecorded(notes.exit_code, notes=remarks))
     captured = gather(folder, [profile.pid for profile in run.profiles]).with_samples(samples)
@@ -129,14 +132,7 @@ def _note_on_collectives(events: ProcessEvents) -> str | None:
 
 
 def _notes_on(captured: Captured) -> list[str]:
-    notes = []
-    if not captured.processes:
-        notes.append(
-            "no process imported torch under the recorder: no ranges (it ended before, python "
-            "-I/-E/-S, or an environment that was replaced); a program without torch names its own "
-            "by traceprof.step() and traceprof.range(), and --with nsys samples what runs "
-            "(--nsys-arg=--sample=process-tree)"
-        )
+    notes: list[str] = []
     notes += filter(None, map(_note_on_collectives, captured.events))
     thinned = sum(sum(part.thinned.values()) for part in captured.events)
     if thinned:

@@ -167,6 +167,8 @@ def test_steps_that_were_asked_for_win():
     steps = steps_of(builder)
     assert steps.source == "--step-from backward"
     assert steps.table["step"].tolist() == [7, 8, 9]
+    builder.phase("step.left", 199, 199, payload=9.0)  # the program ended in its midst
+    assert steps_of(builder).table["step"].tolist() == [7, 8]
 
 
 def test_the_time_of_the_profiler_is_of_no_step():

@@ -156,7 +156,7 @@ def test_a_python_without_torch_is_said(tmp_path, tool):
     recorded = record(tmp_path / "run.sqlite", command, "--with", tool)
     assert recorded.done.returncode == 1
     assert "No module named 'torch'" in recorded.done.stderr
-    assert "no process imported torch under the recorder" in recorded.done.stderr
+    assert "the program imported no torch (only Python): no ranges" in recorded.done.stderr
 
 
 def test_a_disk_that_is_full_from_the_spool_to_the_trace(tmp_path):

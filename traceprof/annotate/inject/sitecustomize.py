@@ -33,11 +33,21 @@ def _install_hooks(torch):
     install.install_hooks(torch)
 
 
+def _note_without_torch():
+    if "_traceprof_runtime.process_record" not in sys.modules:
+        from _traceprof_runtime import without_torch
+
+        without_torch.note_end()
+
+
 try:
     if os.environ.get("TRACEPROF_DIR"):
+        import atexit
+
         from _traceprof_runtime.after_import import call_after_import
 
         call_after_import("torch", _install_hooks)
+        atexit.register(_note_without_torch)
 except Exception as error:
     sys.stderr.write("traceprof: not recording in process %d: %r\n" % (os.getpid(), error))
 _run_hidden_sitecustomize()

@@ -22,7 +22,7 @@ from traceprof.errors import UsageError
 from traceprof.facts.cache import fact, of_window
 from traceprof.facts.steps.kernels import find_optimizer_steps, find_periodic_steps
 from traceprof.facts.steps.phases import PhaseSteps, steps_of_backward, steps_of_phases
-from traceprof.facts.steps.ranges import steps_between_ends, steps_of_ranges
+from traceprof.facts.steps.ranges import steps_asked_for, steps_between_ends, steps_of_ranges
 from traceprof.facts.steps.spans import with_spans
 from traceprof.facts.steps.warmup import count_warmup
 from traceprof.model.elsewhere import measure_each, measure_of_each
@@ -43,7 +43,6 @@ __all__ = [
 ]
 
 _EXPLICIT: Final = re.compile("user_step")
-_ASKED_FOR: Final = re.compile(r"step:.+")
 _PROFILER_STEP: Final = re.compile(r"ProfilerStep\s*#\s*(?P<number>\d+)")
 _OPTIMIZER_STEP: Final = re.compile(r"Optimizer\.step#.*")
 _NAMED_STEP: Final = re.compile(
@@ -256,16 +255,6 @@ def _foreign(ranges: pd.DataFrame) -> pd.DataFrame:
     return ranges[ranges["domain"] != OWN_DOMAIN]
 
 
-def _asked_for(ranges: pd.DataFrame) -> tuple[pd.DataFrame, str]:
-    """Return the steps of ``traceprof record --step-from``, and from what they are."""
-    own = _own(ranges)
-    table = steps_of_ranges(own, _ASKED_FOR, ["step:"])
-    if table.empty:
-        return table, ""
-    names = own["name"].astype(str)
-    return table, names[names.str.startswith("step:")].iloc[0].removeprefix("step:")
-
-
 def _of_phases(found: PhaseSteps) -> tuple[pd.DataFrame, str]:
     several = found.optimizers_count
     return found.table, f", {several} optimizers a step" if several > 1 else ""
@@ -276,7 +265,7 @@ _ANNOTATED: Final[tuple[tuple[str, Callable[[pd.DataFrame], tuple[pd.DataFrame, 
         "traceprof.step()",
         lambda ranges: (steps_of_ranges(_own(ranges), _EXPLICIT, ["user_step"]), ""),
     ),
-    ("--step-from ", _asked_for),
+    ("--step-from ", lambda ranges: steps_asked_for(_own(ranges))),
     ("recorded phases", lambda ranges: _of_phases(steps_of_phases(_own(ranges)))),
     (
         "ProfilerStep",

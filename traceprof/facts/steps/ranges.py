@@ -13,8 +13,11 @@ import pandas as pd
 from traceprof.facts.names.ranges import codes_containing
 from traceprof.model.steps import STEP_COLUMNS, empty_steps
 
-__all__ = ["steps_between_ends", "steps_of_ranges"]
+__all__ = ["steps_asked_for", "steps_between_ends", "steps_of_ranges"]
 
+_ASKED_FOR: Final = re.compile(r"step:.+")
+_LEFT: Final = "step.left"
+"""Bears the number of a step that was begun, and the program ended."""
 _WARMUP: Final = re.compile(r"warm[\s_-]?up", re.IGNORECASE)
 
 
@@ -46,6 +49,23 @@ def steps_of_ranges(
         step=_numbered(given.fillna(found["payload"]), found["process"]),
         declared_warmup=codes.map(warmup).to_numpy(bool),
     )[list(STEP_COLUMNS)]
+
+
+def steps_asked_for(own: pd.DataFrame) -> tuple[pd.DataFrame, str]:
+    """Return the steps of ``traceprof record --step-from``, and from what they are.
+
+    ``own`` are the ranges of traceprof.
+    """
+    table = steps_of_ranges(own, _ASKED_FOR, ["step:"])
+    if table.empty:
+        return table, ""
+    names = own["name"].astype(str)
+    left = own.loc[names == _LEFT, ["process", "payload"]].set_axis(["process", "step"], axis=1)
+    is_left = pd.MultiIndex.from_frame(table[["process", "step"]]).isin(
+        list(map(tuple, left.values))
+    )
+    asked = names[names.str.startswith("step:")].iloc[0].removeprefix("step:")
+    return table[~is_left].reset_index(drop=True), asked
 
 
 def steps_between_ends(

@@ -25,7 +25,17 @@ _THINNED = "traceprof.thinned:"
 _THINNED_PERIOD_NS = 10 * _SECOND_NS
 _OWN = frozenset(
     (
-        *("step", "user_step", "epoch", "data", "data.start", "data.end", "forward", "eval"),
+        *(
+            "step",
+            "step.left",
+            "user_step",
+            "epoch",
+            "data",
+            "data.start",
+            "data.end",
+            "forward",
+            "eval",
+        ),
         *("backward", "gradients.kept", "optimizer", "optimizer.skipped", "zero_grad", "h2d"),
         *("gc", "compile", "init_process_group", "destroy_process_group"),
     )

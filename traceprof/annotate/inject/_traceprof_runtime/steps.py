@@ -18,6 +18,7 @@ BACKWARD, OPTIMIZER, LOADER, FORWARD = "backward", "optimizer", "loader", "every
 _FETCHES = ("", BACKWARD, OPTIMIZER, FORWARD)
 _TRAINS = ("", BACKWARD, OPTIMIZER)
 _OF_ONE = OPTIMIZER + "#"
+_LEFT = "step.left"  # of no time: the step of that number was begun and never done
 _MANY_PASSES = 64  # backward passes without a step of the optimizers that are there
 
 number = 0
@@ -242,9 +243,13 @@ def seen():
 
 
 def finish():
-    """Close the last step of the program if its optimizer has run."""
+    """Close the last step of the program if its optimizer has run; else say that it has not."""
     if _is_complete or _asked == LOADER or (_open is not None and gradients.holds()):
         close()
+    elif _end_open():
+        emitter = session.emitter()
+        emitter.push(_LEFT, number)
+        emitter.pop()
 
 
 def _begin():
