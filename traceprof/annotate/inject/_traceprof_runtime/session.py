@@ -117,6 +117,8 @@ def _start_over():
     _process, _spool, _capture = os.getpid(), None, None
     _has_end = False  # multiprocessing forgets what was to be done in the end
     _emitter = NOWHERE if _is_held else None
+    if _is_held:
+        _register_end()
     process_record.write_process_record()
 
 
@@ -159,10 +161,10 @@ def _register_end():
 
 def close():
     """Write out everything; called when the process ends."""
-    global active
-    if _process != os.getpid() or not active:
+    global active, _has_end
+    if _process != os.getpid() or not _has_end:
         return
-    active = False  # what begins now would end too late
+    _has_end = active = False  # what begins now would end too late
     for function in _at_end:
         function()
     if _spool is not None:
