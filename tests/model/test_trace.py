@@ -89,6 +89,13 @@ def test_a_window_in_a_window_is_their_intersection(
     assert (np.abs(twice["n_bytes"].to_numpy() - once["n_bytes"].to_numpy()) <= 1).all()
 
 
+def test_what_is_cut_already_is_not_cut_again() -> None:
+    window = TimeWindow(5, 20)
+    cut = TraceBuilder().kernel("gemm", 0, 30).build().within(window)
+    assert cut.within(TimeWindow(5, 20)) is cut
+    assert cut.within(TimeWindow(5, 19)).kernels["end_ns"].tolist() == [19]
+
+
 def test_an_unknown_size_stays_unknown() -> None:
     trace = TraceBuilder().copy("h2d", 0, 10, n_bytes=ABSENT).build()
     assert trace.within(TimeWindow(0, 5)).copies["n_bytes"].tolist() == [ABSENT]

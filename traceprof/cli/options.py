@@ -227,8 +227,11 @@ _OPENING: Final[dict[str, tuple[Any, Any]]] = {
     "no_cache": (NoCache, False),
 }
 """The options that say what a trace cannot know: annotation and default by parameter."""
-_STAY: Final = ("view",)
-"""Commands that wait for their user: they give memory back meanwhile."""
+_FILES_AT_ONCE: Final = {"compare": 2, "view": 0}
+"""So many files, of one rank each, does a command look at one after the other, if not 1.
+
+`view` waits for its user: it gives memory back meanwhile.
+"""
 _LARGE_BYTES: Final = 50_000_000
 
 
@@ -257,7 +260,7 @@ def opens_traces(command: Callable[..., None]) -> Callable[..., None]:
         said = {name: given.pop(name) for name in _OPENING}
         # Those of one command may be names of kept runs, a statement of SQL, a word between two.
         words = [word for value in given.values() if isinstance(value, list) for word in value]
-        if command.__name__ not in _STAY and _is_one_large_file(words):
+        if len(words) == _FILES_AT_ONCE.get(command.__name__, 1) and _are_large_files(words):
             keep_freed_memory()
         with told_while_reading(words):
             command(**given, opening=_opening(**said))
@@ -268,13 +271,12 @@ def opens_traces(command: Callable[..., None]) -> Callable[..., None]:
     return opened
 
 
-def _is_one_large_file(words: Sequence[Path | str]) -> bool:
-    """Return whether the command is about a single file, and a large one."""
-    if len(words) != 1:
-        return False
+def _are_large_files(words: Sequence[Path | str]) -> bool:
+    """Return whether each of the words is a file, and one of them a large one."""
     with suppress(OSError, ValueError):
-        found = Path(words[0]).stat()
-        return stat.S_ISREG(found.st_mode) and found.st_size >= _LARGE_BYTES
+        found = [Path(word).stat() for word in words]
+        are_files = all(stat.S_ISREG(one.st_mode) for one in found)
+        return are_files and any(one.st_size >= _LARGE_BYTES for one in found)
     return False
 
 

@@ -151,6 +151,8 @@ class Trace:
         A copy that the window cuts keeps the share of its bytes that its time inside the
         window is of its whole time, so that adjacent windows add up to the whole exactly.
         """
+        if self.uncut is not None and window == self.span:
+            return self
         cut: dict[str, Any] = {}
         rows: dict[str, RowsOf] = {}
         for name, table in TABLES.items():

@@ -7,7 +7,7 @@ the one that began first, so that the others have what they add to it.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Final, TypeAlias
+from typing import Any, Final, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -19,6 +19,7 @@ from traceprof.facts.makeup.collectives import COLLECTIVE, WAITING, released_col
 from traceprof.model.activity import Part
 from traceprof.model.compact import CompactTable
 from traceprof.model.elsewhere import measure_of_each
+from traceprof.model.grouping import compact, groups_of
 from traceprof.model.intervals import Intervals
 from traceprof.model.parts import BUSY_PARTS, IDLE, PARTS
 from traceprof.model.ranks import Ranks
@@ -66,7 +67,8 @@ def makeup_of_devices(ranks: Ranks, spans: Spans, *, knows_waits: bool = True) -
     released = released_collectives(ranks, knows_waits=knows_waits)
     parts, asked = [], []
     for (place, window), devices in _by_window(spans).items():
-        parts.append(ranks.whole.parts[place])
+        known = ranks if window == ranks.span else ranks.whole  # what is known of a cut Trace
+        parts.append(known.parts[place])
         asked.append((window, tuple(devices), released.where(released.isin("device", devices))))
     sums = _added_up(measure_of_each(parts, _of_window, asked))
     kept = (sums["ns"] != 0) | (sums["count"] != 0)
@@ -100,7 +102,7 @@ def _by_window(spans: Spans) -> Mapping[tuple[int, TimeWindow], list[int]]:
 def _of_trace(
     trace: Trace, devices: Sequence[int], released: pd.DataFrame
 ) -> Iterator[tuple[int, pd.DataFrame]]:
-    """Yield the devices of a Trace that is cut to their window, each with its rows."""
+    """Yield the devices of a Trace that is cut to their window, each with its sums."""
     work = work_of_trace(trace)
     charges = find_charges(trace).times
     for device in devices:
@@ -125,42 +127,81 @@ def _of_trace(
 def work_of_trace(trace: Trace) -> pd.DataFrame:
     """Return the kernels and copies of the window, whole: what cuts them off is the part.
 
-    Columns: start_ns, end_ns, device, place (in the list of parts), kind, name and n_bytes.
+    Columns: start_ns, end_ns, device, place (in the list of parts), kind, name (both categorical)
+    and n_bytes.
     """
-    tables = []
+    kinds = (KERNEL, COPY)
+    columns: dict[str, list[Any]] = {}
     for name in DEVICE_TABLES:
         frame = trace.table(name)
         whole = trace.whole.table(name)
         starts = whole["start_ns"].to_numpy(np.int64)[trace.rows_in_whole(name)]
         is_kernel = name == "kernels"
-        tables.append(
-            pd.DataFrame(
-                {
-                    "start_ns": starts,
-                    "end_ns": frame["end_ns"].to_numpy(np.int64),
-                    "device": frame["device"].to_numpy(np.int64),
-                    "place": places_in_part(trace, name),
-                    "kind": KERNEL if is_kernel else COPY,
-                    "name": frame["name"].astype(object) if is_kernel else _routes(frame),
-                    "n_bytes": np.nan if is_kernel else _sizes(frame["n_bytes"]),
-                }
-            )
-        )
-    return pd.concat(tables, ignore_index=True).sort_values("start_ns", kind="stable")
+        own = {
+            "start_ns": starts,
+            "end_ns": frame["end_ns"].to_numpy(np.int64),
+            "device": compact(frame["device"].to_numpy()),
+            "place": compact(places_in_part(trace, name)),
+            "kind": np.full(len(frame), kinds.index(KERNEL if is_kernel else COPY), np.int8),
+            "name": pd.Categorical(frame["name"]) if is_kernel else _routes(frame),
+            "n_bytes": np.full(len(frame), np.nan) if is_kernel else _sizes(frame["n_bytes"]),
+        }
+        for column, values in own.items():
+            columns.setdefault(column, []).append(values)
+    names = pd.api.types.union_categoricals(columns.pop("name"))
+    joined = {column: np.concatenate(columns.pop(column)) for column in list(columns)}
+    order = np.argsort(joined["start_ns"], kind="stable")
+    work = pd.DataFrame({column: values[order] for column, values in joined.items()}, copy=False)
+    kind = pd.Categorical.from_codes(work["kind"].to_numpy(np.int8), pd.Index(kinds))
+    return work.assign(kind=kind, name=names[order])
 
 
-def _routes(copies: pd.DataFrame) -> npt.NDArray[np.object_]:
+def _routes(copies: pd.DataFrame) -> pd.Categorical:
     """Return the direction of each copy with the kind of the host's memory."""
-    directions, sources, targets = (
-        copies[name].astype(object).to_numpy() for name in ("direction", "src_kind", "dst_kind")
-    )
-    memory = np.where(directions == "h2d", sources, np.where(directions == "d2h", targets, ""))
-    pairs = zip(directions.tolist(), memory.tolist(), strict=True)
-    return np.array([f"{way} {kind}".strip() for way, kind in pairs], object)
+    columns = [pd.Categorical(copies[name]) for name in ("direction", "src_kind", "dst_kind")]
+    groups = groups_of(*(one.codes for one in columns))
+    texts = []
+    for key in groups.keys:
+        direction, source, target = (
+            one.categories[code] for one, code in zip(columns, key, strict=True)
+        )
+        memory = {"h2d": source, "d2h": target}.get(direction, "")
+        texts.append(f"{direction} {memory}".strip())
+    distinct = list(dict.fromkeys(texts))
+    codes = np.array([distinct.index(text) for text in texts], np.int32)[groups.number]
+    return pd.Categorical.from_codes(codes, pd.Index(distinct, dtype=object))
 
 
 def _sizes(n_bytes: pd.Series) -> npt.NDArray[np.float64]:
     return n_bytes.where(n_bytes != ABSENT).to_numpy(np.float64)
+
+
+def _sums(
+    part: str,
+    kind: Any,
+    name: Any,
+    ns: _Int64Array,
+    count: npt.NDArray[Any],
+    n_bytes: npt.NDArray[np.float64] | None = None,
+) -> pd.DataFrame:
+    """Return the sums of the rows of each kind and name, both anything with categories."""
+    kinds, names = pd.Categorical(kind), pd.Categorical(name)
+    groups = groups_of(kinds.codes, names.codes)
+    own, named = ([key[place] for key in groups.keys] for place in (0, 1))
+    sizes: Any = np.nan
+    if n_bytes is not None:
+        known = groups.reduced(np.logical_or, ~np.isnan(n_bytes))
+        sizes = np.where(known, groups.reduced(np.add, np.nan_to_num(n_bytes)), np.nan)
+    return pd.DataFrame(
+        {
+            "part": part,
+            "kind": kinds.categories.astype(object)[own],
+            "name": names.categories.astype(object)[named],
+            "ns": groups.reduced(np.add, ns.astype(np.int64, copy=False)),
+            "count": groups.reduced(np.add, count.astype(np.int64, copy=False)),
+            "n_bytes": sizes,
+        }
+    )
 
 
 def _first_claims(rows: pd.DataFrame) -> tuple[_Int64Array, _Int64Array]:
@@ -176,12 +217,8 @@ def _first_claims(rows: pd.DataFrame) -> tuple[_Int64Array, _Int64Array]:
 def _claims(rows: pd.DataFrame, left: Intervals, part: str, span: TimeWindow) -> pd.DataFrame:
     first, ends = _first_claims(rows)
     begins = span.holds(rows["start_ns"].to_numpy(np.int64))
-    return rows[["kind", "name"]].assign(
-        part=part,
-        ns=left.covered_ns(first, ends),
-        count=begins.astype(np.int64),
-        n_bytes=rows["n_bytes"].to_numpy() * np.where(begins, 1, np.nan),
-    )
+    n_bytes = np.where(begins, rows["n_bytes"].to_numpy(), np.nan)
+    return _sums(part, rows["kind"], rows["name"], left.covered_ns(first, ends), begins, n_bytes)
 
 
 def _collectives(rows: pd.DataFrame, left: Intervals, span: TimeWindow) -> Iterator[pd.DataFrame]:
@@ -191,47 +228,34 @@ def _collectives(rows: pd.DataFrame, left: Intervals, span: TimeWindow) -> Itera
     first, ends = _first_claims(rows)
     release = np.clip(rows["release_ns"].to_numpy(np.int64), first, ends)
     part = "exposed_communication"
-    begins = span.holds(rows["start_ns"].to_numpy(np.int64)).astype(np.int64)
+    begins = span.holds(rows["start_ns"].to_numpy(np.int64))
     waited = left.covered_ns(first, release)
-    yield pd.DataFrame(
-        {
-            "part": part,
-            "kind": WAITING,
-            "name": rows["waits_for"],
-            "ns": waited,
-            "count": begins * (waited > 0),
-            "n_bytes": np.nan,
-        }
-    )
-    yield pd.DataFrame(
-        {
-            "part": part,
-            "kind": COLLECTIVE,
-            "name": rows["op"],
-            "ns": left.covered_ns(release, ends),
-            "count": begins,
-            "n_bytes": _sizes(rows["n_bytes"]) * np.where(begins == 1, 1, np.nan),
-        }
-    )
+    counts = begins & (waited > 0)
+    yield _sums(part, [WAITING] * len(rows), rows["waits_for"], waited, counts)
+    n_bytes = np.where(begins, _sizes(rows["n_bytes"]), np.nan)
+    worked = left.covered_ns(release, ends)
+    yield _sums(part, [COLLECTIVE] * len(rows), rows["op"], worked, begins, n_bytes)
 
 
 def _idle(charges: pd.DataFrame) -> pd.DataFrame:
-    cause, name = (charges[own].astype(object).to_numpy() for own in ("cause", "name"))
-    of_host = np.isin(cause.astype(str), OF_HOST)
-    named = np.where(of_host & (name == ""), NOTHING, name)
-    for own, words in _WITHOUT_HOST.items():
-        named = np.where((cause == own) & (named == ""), words, named)
-    keys = pd.DataFrame({"gap": charges["gap"].to_numpy(), "cause": cause, "name": named})
-    return pd.DataFrame(
-        {
-            "part": IDLE,
-            "kind": cause,
-            "name": named,
-            "ns": (charges["end_ns"] - charges["start_ns"]).to_numpy(np.int64),
-            "count": (~keys.duplicated()).to_numpy(np.int64),
-            "n_bytes": np.nan,
-        }
-    )
+    cause, name = (pd.Categorical(charges[own]) for own in ("cause", "name"))
+    groups = groups_of(cause.codes, name.codes)
+    texts = [
+        (str(cause.categories[code]), str(name.categories[named])) for code, named in groups.keys
+    ]
+    pairs = [(own, text or _unnamed(own)) for own, text in texts]
+    distinct = list(dict.fromkeys(pairs))
+    places = {pair: place for place, pair in enumerate(distinct)}
+    number = np.array([places[pair] for pair in pairs], np.int64)[groups.number]
+    keys = pd.DataFrame({"gap": charges["gap"].to_numpy(), "number": number})
+    causes, names = (pd.Categorical([pair[place] for pair in distinct])[number] for place in (0, 1))
+    lengths = (charges["end_ns"] - charges["start_ns"]).to_numpy(np.int64)
+    return _sums(IDLE, causes, names, lengths, ~keys.duplicated().to_numpy())
+
+
+def _unnamed(cause: str) -> str:
+    """Return what idle time is called in which nothing was recorded, or held a device up."""
+    return NOTHING if cause in OF_HOST else _WITHOUT_HOST.get(cause, "")
 
 
 def _rest(

@@ -83,7 +83,9 @@ def _placed(work: pd.DataFrame, spans: _Spans) -> pd.DataFrame:
         rows, step = rows[inside], step[inside]
         place[rows] = (instants[rows] - starts[step]) / np.maximum(1, ends[step] - starts[step])
     own = work[_KEYS].assign(place=np.nan_to_num(place), known=~np.isnan(place))
-    return own.groupby(_KEYS, sort=False)[["place", "known"]].sum().reset_index()
+    groups = own.groupby(_KEYS, sort=False, observed=True)
+    sums = groups[["place", "known"]].sum().reset_index()
+    return sums.astype(dict.fromkeys(_KEYS, object))
 
 
 def _classes(ranks: Ranks) -> dict[str, str]:

@@ -46,7 +46,7 @@ def summarise(run: Run, *, name: str = "", labels: Mapping[str, str] | None = No
     every = run.within("all").of_ranks().whole
     answers = run.answers(KEPT)
     selection = run.selection
-    ranks = every.within(selection.window)
+    ranks = run.of_ranks()
     results = {own: bounded_result(result) for own, result in answers.results.items()}
     is_default = selection.window == run.within(None).selection.window
     steps = steps_of_run(every if is_default else ranks)
