@@ -7,6 +7,7 @@ templates remain, and numbers that count up.
 from __future__ import annotations
 
 import re
+import sys
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Final
@@ -18,7 +19,14 @@ from traceprof.model.intervals import Int64Array
 from traceprof.render.timeline.channels import STATES, Channel, Lanes, channels_by_kind
 from traceprof.render.timeline.columns import Streams, zigzag
 
-__all__ = ["Templates", "code_names", "in_order_of_use", "renumbered", "with_channels"]
+__all__ = [
+    "SplitNames",
+    "Templates",
+    "code_names",
+    "in_order_of_use",
+    "renumbered",
+    "with_channels",
+]
 
 _NUMBER: Final = re.compile(r"(?<![0-9])(0|[1-9][0-9]{0,14})(?![0-9])", re.ASCII)
 _PLACE: Final = "\x01"  # `plain_text` leaves no such character in a name
@@ -84,17 +92,26 @@ def code_names(names: Int64Array, n_before: int) -> tuple[Int64Array, int]:
     return np.where(names == known[:-1] + 1, 0, names + 1), int(known[-1]) + 1
 
 
+class SplitNames(dict[str, tuple[str, list[str]]]):
+    """Template and numbers of each name: a page that is drawn anew does not split them again."""
+
+    def __missing__(self, name: str) -> tuple[str, list[str]]:
+        parts = _NUMBER.split(name)
+        found = self[name] = (sys.intern(_PLACE.join(parts[::2])), parts[1::2])
+        return found
+
+
 class Templates:
     """Names without their numbers; ``of_names`` is the template of each name."""
 
-    def __init__(self, names: Sequence[str]) -> None:
+    def __init__(self, names: Sequence[str], split: SplitNames | None = None) -> None:
+        split = SplitNames() if split is None else split
         places: dict[str, int] = {}
         of_names, self._numbers = [], []
         for name in names:
-            parts = _NUMBER.split(name)
-            template = places.setdefault(_PLACE.join(parts[::2]), len(places))
-            of_names.append(template)
-            self._numbers.append(parts[1::2])
+            template, numbers = split[name]
+            of_names.append(places.setdefault(template, len(places)))
+            self._numbers.append(numbers)
         self.texts = tuple(places)
         self.of_names = np.array(of_names, np.int64)
 
