@@ -49,10 +49,8 @@ def test_workers_are_asked_a_few_questions_at_a_time(
         return submit(*args, **kwargs)
 
     monkeypatch.setattr(crew._client, "submit", counted)
-    file = next(iter(sorted(generated.iterdir())))
-    recipe = Recipe((Change(_trace_of, (file,)),))
     try:
-        found = crew.ask([Question(recipe, _with_number, (number,)) for number in range(9)])
+        found = crew.ask(_questions_of_one(generated, 9))
     finally:
         crew.close()
     assert found == list(range(9))
@@ -66,8 +64,7 @@ def test_connections_do_not_keep_what_was_asked(generated: Path) -> None:
     """
     before = dask.config.get(LOG_LENGTH)
     crew = DaskCrew("", 1)
-    recipe = Recipe((Change(_trace_of, (next(iter(sorted(generated.iterdir()))),)),))
-    questions = [Question(recipe, _with_number, (number,)) for number in range(3)]
+    questions = _questions_of_one(generated, 3)
     try:
         crew.ask(questions)
         _kill_one(crew)
@@ -86,13 +83,12 @@ def test_connections_do_not_keep_what_was_asked(generated: Path) -> None:
 def test_who_dies_is_replaced_before_files_are_shared_out_anew(generated: Path) -> None:
     """Else all files would go to who is left, and stay there."""
     crew = DaskCrew("", 2)
-    recipes = [Recipe((Change(_trace_of, (file,)),)) for file in sorted(generated.glob("*.sqlite"))]
-    questions = [Question(recipe, _with_number, (i,)) for i, recipe in enumerate(recipes)]
+    questions = _questions_of_each(generated)
     try:
         crew.ask(questions)
         before = set(crew._owners.values())
         address = _kill_one(crew)
-        assert crew.ask(questions) == list(range(len(recipes)))
+        assert crew.ask(questions) == list(range(len(questions)))
         owners = Counter(crew._owners.values())
     finally:
         crew.close()
@@ -112,10 +108,8 @@ def test_a_question_is_asked_again_where_nobody_is_left(generated: Path) -> None
                 os.kill(pid, signal.SIGKILL)
 
     crew = DaskCrew("", 1, kill)
-    file = next(iter(sorted(generated.iterdir())))
-    recipe = Recipe((Change(_trace_of, (file,)),))
     try:
-        found = crew.ask([Question(recipe, _with_number, (number,)) for number in range(9)])
+        found = crew.ask(_questions_of_one(generated, 9))
     finally:
         crew.close()
     assert found == list(range(9))
@@ -128,13 +122,12 @@ def test_who_dies_while_files_are_looked_for_is_done_without(
     """On workers that run elsewhere: those of this machine see the same files."""
     monkeypatch.setattr("traceprof.cluster.on_dask._which_are_there", _die_or_tell)
     own = DaskCrew("", 2)
-    recipes = [Recipe((Change(_trace_of, (file,)),)) for file in sorted(generated.glob("*.sqlite"))]
-    questions = [Question(recipe, _with_number, (i,)) for i, recipe in enumerate(recipes)]
+    questions = _questions_of_each(generated)
     crew = DaskCrew(own._local.scheduler_address, 2)
     deadly = generated / DEADLY
     deadly.touch()
     try:
-        assert crew.ask(questions) == list(range(len(recipes)))
+        assert crew.ask(questions) == list(range(len(questions)))
     finally:
         crew.close()
         own.close()
@@ -156,6 +149,22 @@ def _kill_one(crew: DaskCrew) -> str:
     while address in crew.living():
         pass
     return str(address)
+
+
+def _questions_of_one(run: Path, n: int) -> list[Question]:
+    """Return so many questions about one file, of which each is answered by its number."""
+    file = min(run.iterdir())
+    return [Question(_recipe_of(file), _with_number, (number,)) for number in range(n)]
+
+
+def _questions_of_each(run: Path) -> list[Question]:
+    """Return a question about each file, answered by its number."""
+    files = sorted(run.glob("*.sqlite"))
+    return [Question(_recipe_of(file), _with_number, (i,)) for i, file in enumerate(files)]
+
+
+def _recipe_of(file: Path) -> Recipe:
+    return Recipe((Change(_trace_of, (file,)),))
 
 
 def _trace_of(_: Path) -> Trace:
