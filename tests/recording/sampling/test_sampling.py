@@ -112,6 +112,18 @@ def test_bytes_over_loopback_are_counted_by_interface_and_by_process(tmp_path):
     assert gained["nic:lo", "bytes_sent"] >= 1_000_000
 
 
+def test_what_tcp_sent_again_counts_once():
+    info = bytearray(216)
+    struct.pack_into("=QQ", info, 120, 1000, 70)  # acknowledged, received
+    struct.pack_into("=QQ", info, 200, 1300, 300)  # sent, of it again
+    attribute = struct.pack("=HH", 4 + len(info), 2) + info
+    body = struct.pack("=68xI", 5) + attribute
+    message = struct.pack("=IHHII", 16 + len(body), 20, 0, 1, 0) + body
+    counts: dict[int, tuple[int, int]] = {}
+    assert parse_sockets(message, counts)
+    assert counts == {5: (1000, 70)}
+
+
 def test_an_error_of_the_kernel_is_an_error():
     with pytest.raises(OSError, match="does not tell"):
         parse_sockets(struct.pack("=IHHII", 16, 2, 0, 1, 0), {})

@@ -1,5 +1,6 @@
 """Bytes through the TCP sockets of the recorded processes: the kernel's own counts, per process.
 
+A byte that had to be sent again counts once: what the network carried is what its interfaces count.
 Needs neither root nor a tool: the kernel answers over a netlink socket (sock_diag(7)), and
 ``/proc/<pid>/fd`` says whose sockets are whose.
 """
@@ -102,9 +103,9 @@ def parse_sockets(answer: bytes, counts: Counts) -> bool:
         info = _attribute(message, _INFO)
         if len(info) >= _ACKED_AT + 16:
             acked, received = struct.unpack_from("=QQ", info, _ACKED_AT)
-            has_sent = len(info) >= _SENT_AT + 8
-            sent = struct.unpack_from("=Q", info, _SENT_AT)[0] if has_sent else acked
-            counts[inode] = (sent, received)
+            has_sent = len(info) >= _SENT_AT + 16
+            sent, again = struct.unpack_from("=QQ", info, _SENT_AT) if has_sent else (acked, 0)
+            counts[inode] = (sent - again, received)
         position += (length + 3) & ~3
     return True
 
