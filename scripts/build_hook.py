@@ -1,6 +1,6 @@
 """Compile what wheels contain beside Python (run by hatchling, see pyproject.toml).
 
-It is one file of C99 without Python in it, so that a wheel fits every Python of its platform.
+It is C99 without Python in it, one library, so that a wheel fits every Python of its platform.
 Where there is no compiler, or no POSIX, the wheel is one of Python alone: traceprof does the same
 there, slower. ``TRACEPROF_COMPILED=1`` makes a failure an error, ``0`` compiles nothing.
 """
@@ -18,13 +18,13 @@ from typing import Any
 
 from hatchling.builders.hooks.plugin.interface import BuildHookInterface
 
-FOLDER = Path("traceprof", "formats", "sqlite", "pages")
-SOURCE, LIBRARY = FOLDER / "decode.c", FOLDER / "decode.library"
+FOLDER = Path("traceprof", "formats", "compiled")
+LIBRARY = FOLDER / "compiled.library"
 OLDEST_MACOS = (11, 0)
 
 
-class CompiledDecoder(BuildHookInterface):  # type: ignore[type-arg]
-    """The decoder of SQLite's pages, in the wheel or, of an editable install, in the checkout."""
+class CompiledDecoders(BuildHookInterface):  # type: ignore[type-arg]
+    """The decoders of formats, in the wheel or, of an editable install, in the checkout."""
 
     def initialize(self, version: str, build_data: dict[str, Any]) -> None:  # noqa: ARG002
         wish = os.environ.get("TRACEPROF_COMPILED", "")
@@ -50,7 +50,7 @@ def platform_tag() -> str:
 
 
 def compile_library(root: Path) -> None:
-    """Compile the decoder into the checkout ``root``, by the C compiler that Python names.
+    """Compile the decoders into the checkout ``root``, by the C compiler that Python names.
 
     Raises:
         OSError: there is none, or this is no POSIX system.
@@ -59,13 +59,13 @@ def compile_library(root: Path) -> None:
     if os.name != "posix":
         raise OSError("no POSIX system")
     compiler = shlex.split(os.environ.get("CC") or sysconfig.get_config_var("CC") or "cc")[0]
-    flags = shlex.split(os.environ.get("CFLAGS", "-O2"))
+    flags = shlex.split(os.environ.get("CFLAGS", "-O3"))
     if sys.platform == "darwin":
         flags.append(f"-mmacosx-version-min={'.'.join(map(str, OLDEST_MACOS))}")
     unfinished = root / LIBRARY.with_suffix(f".{os.getpid()}")
     flags += ["-std=c99", "-shared", "-fPIC", "-fvisibility=hidden", "-o", str(unfinished)]
     try:
-        command = [compiler, *flags, str(root / SOURCE)]
+        command = [compiler, *flags, *map(str, sorted((root / FOLDER).glob("*.c")))]
         subprocess.run(command, check=True, capture_output=True, text=True)
         unfinished.replace(root / LIBRARY)  # who has loaded the old one keeps it
     finally:

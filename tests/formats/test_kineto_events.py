@@ -11,6 +11,8 @@ from traceprof.formats.kineto.events import exact_ns, read_kineto_events
 from traceprof.formats.kineto.json_stream import JsonArrayStream
 from traceprof.model.tables import ABSENT
 
+pytestmark = pytest.mark.usefixtures("decoder")
+
 DOCUMENT = {
     "schemaVersion": 1,
     "baseTimeNanoseconds": 1_700_000_000_000_000_000,

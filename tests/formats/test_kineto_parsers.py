@@ -2,25 +2,28 @@ import gzip
 import json
 import os
 import pickle
-import random
 import signal
 import subprocess
 import sys
 import tempfile
 import threading
-from dataclasses import fields
 from multiprocessing import Pipe, active_children
 
-import numpy as np
-import pandas as pd
 import pytest
 
-from tests.formats.kineto_file import as_json, complete, kernel, on_device
+from tests.formats.kineto_file import columns_of, document
+from traceprof.formats.compiled import library
 from traceprof.formats.kineto import events as reading
 from traceprof.formats.kineto import parsers as module
 from traceprof.formats.kineto.events import read_kineto_events
 from traceprof.formats.kineto.parsers import Parsers, Run, n_parsers
 from traceprof.formats.kineto.taken import is_taken
+
+
+@pytest.fixture(autouse=True)
+def without_compiled(monkeypatch):
+    """Processes help where nothing is compiled."""
+    monkeypatch.setattr(library, "is_there", lambda: False)
 
 
 def parse(text):
@@ -176,41 +179,7 @@ def test_how_many_processes_are_worth_it(monkeypatch):
     assert n_parsers(1 << 30) == 0
 
 
-def document(n_events):
-    """Return the text of a trace whose events are as different as events can be."""
-    rng = random.Random(0)
-    makers = (
-        lambda t: complete("cpu_op", rng.choice(["aten::mm", "}, {", 'a"b', "é"]), t, t + 5),
-        lambda t: kernel(f"k{rng.randrange(50)}", t, t + 7, grid=[1, 2, 3], block=[t % 9, 1, 1]),
-        lambda t: kernel("odd", t, t + 1, correlation=str(t), grid="no", stream=None),
-        lambda t: on_device("gpu_memcpy", "Memcpy HtoD", t, t + 2, bytes=2**40 + t, kind="copy"),
-        lambda t: complete("python_function", f"file.py({t}): f", t, t + 3),
-        lambda t: complete("cpu_op", "spans", t, t + 3, pid="Spans", tid=2**70),
-        lambda t: {"ph": "M", "name": "thread_name", "pid": 1, "tid": t % 7, "args": {"name": t}},
-        lambda t: complete("cpu_op", "no time", t, t, ts=None),
-        lambda t: complete("cpu_op", "list", t, t + 1, args={"x": [{"a": 1}, {"b": t}]}),
-        lambda t: complete("cpu_op", "record_param_comms", t, t + 1, args={"dtype": f"d{t % 3}"}),
-        lambda t: complete("cpu_op", "args", t, t + 1, args=[1]) if t % 999 == 0 else None,
-    )
-    events = [rng.choice(makers)(10**6 + number) for number in range(n_events)]
-    known = [event for event in events if event is not None]
-    return as_json({"traceEvents": known, "deviceProperties": [{"id": 0}, {"id": 1}]}).encode()
-
-
 TEXT = document(20_000)
-
-
-def columns_of(events):
-    """Return everything that was read, in what can be compared."""
-    told = {field.name: getattr(events, field.name) for field in fields(events)}
-    told |= told.pop("arguments")
-    return {name: plain(value) for name, value in told.items()}
-
-
-def plain(value):
-    if isinstance(value, pd.Categorical):
-        return list(value.categories), value.codes.tolist()
-    return (value.dtype, value.tolist()) if isinstance(value, np.ndarray) else value
 
 
 @pytest.mark.parametrize("change", ["whole", "packed", "damaged", "cut off"])

@@ -29,14 +29,15 @@ def hook(monkeypatch):
 @pytest.fixture
 def checkout(hook, tmp_path):
     (tmp_path / hook.FOLDER).mkdir(parents=True)
-    shutil.copy(ROOT / hook.SOURCE, tmp_path / hook.SOURCE)
+    for source in (ROOT / hook.FOLDER).glob("*.c"):
+        shutil.copy(source, tmp_path / hook.FOLDER)
     return tmp_path
 
 
 def built(hook, checkout: Path):
     """Return what the hook says of a wheel, and what it warns of."""
     warnings: list[str] = []
-    one = hook.CompiledDecoder()
+    one = hook.CompiledDecoders()
     one.target_name, one.root = "wheel", str(checkout)
     one.app = SimpleNamespace(display_warning=warnings.append)
     data = {"artifacts": [], "pure_python": True}

@@ -16,9 +16,9 @@ from typing import Any, Final
 from traceprof.cache.entries import Cache
 from traceprof.cache.folder import VARIABLE
 from traceprof.errors import TraceprofError
+from traceprof.formats.compiled import library
 from traceprof.formats.nsys.own_events import read_own_events
 from traceprof.formats.nsys.tools import find_importer
-from traceprof.formats.sqlite.pages import compiled
 from traceprof.recording.machine.gpus import gpu_facts, has_gpu, why_no_counters
 from traceprof.recording.machine.mpi import mpi_facts
 from traceprof.recording.recorders.nsys.recorder import RECORDER as NSYS
@@ -208,10 +208,10 @@ def _check_cache() -> Check:
 
 
 def _check_decoder() -> Check:
-    if compiled.is_there():
-        return Check("decoder", True, "SQLite files are decoded by compiled code")
+    if library.is_there():
+        return Check("decoder", True, "traces are decoded by compiled code")
     advice = "for large files: install a C compiler, then pip install --force-reinstall traceprof"
-    return Check("decoder", False, "SQLite files are decoded by numpy alone, slower", advice)
+    return Check("decoder", False, "traces are decoded by Python alone, slower", advice)
 
 
 CHECKS: Final[Mapping[str, Callable[[], Check]]] = {

@@ -17,6 +17,7 @@ from typing import IO, Any, Final, TypeAlias, cast
 import msgspec
 
 from traceprof.errors import TraceError
+from traceprof.formats.kineto.batch import Batch
 from traceprof.formats.kineto.cut_note import NOTE, cut_note, cut_note_in, note_of
 from traceprof.formats.kineto.cut_rewrite import (
     clipped,
@@ -27,7 +28,7 @@ from traceprof.formats.kineto.cut_rewrite import (
 )
 from traceprof.formats.kineto.cut_rules import Related, Rules
 from traceprof.formats.kineto.json_stream import ByteSource, JsonArrayStream, TooDeepError
-from traceprof.formats.kineto.parse import NO_TIME, Batch, batch_of_items, parse_batch
+from traceprof.formats.kineto.parse import NO_TIME, batch_of_items, parse_batch
 from traceprof.formats.kineto.taken import PHASES, is_taken
 from traceprof.formats.shared.files import GZIP_MAGIC, GzipSource
 from traceprof.formats.shared.told_secrets import secrets_of_values

@@ -10,8 +10,9 @@ from typing import Any, Final
 
 import msgspec
 
+from traceprof.formats.kineto.batch import Batch
 from traceprof.formats.kineto.cut_rules import DEVICE, Related, Rules
-from traceprof.formats.kineto.parse import Batch, Event
+from traceprof.formats.kineto.parse import Event
 from traceprof.formats.shared import masked
 from traceprof.model.cutting import REMOVED
 from traceprof.model.masking import masked_text

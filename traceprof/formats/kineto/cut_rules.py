@@ -11,6 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from traceprof.formats.kineto.arguments import whole
+from traceprof.formats.kineto.batch import Batch
 from traceprof.formats.kineto.categories import (
     ANNOTATIONS,
     API_CALLS,
@@ -23,7 +24,7 @@ from traceprof.formats.kineto.categories import (
     SYNCS,
 )
 from traceprof.formats.kineto.collectives import tells_of_collective
-from traceprof.formats.kineto.parse import NO_TIME, Batch, Event
+from traceprof.formats.kineto.parse import NO_TIME, Event
 from traceprof.model.cutting import CutRequest
 from traceprof.model.tables import ABSENT
 from traceprof.model.trace import DEVICE_TABLES

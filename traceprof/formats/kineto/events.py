@@ -18,13 +18,15 @@ import numpy.typing as npt
 import pandas as pd
 
 from traceprof.errors import TraceError
+from traceprof.formats.compiled import library
 from traceprof.formats.kineto.arguments import (
     NO_SHAPE,
     NUMBER_ARGUMENTS,
     TEXT_ARGUMENTS,
     whole,
 )
-from traceprof.formats.kineto.columns import ColumnMaker, Columns, Kind
+from traceprof.formats.kineto.batch import Kind
+from traceprof.formats.kineto.columns import ColumnMaker, Columns
 from traceprof.formats.kineto.json_stream import (
     ByteSource,
     JsonArrayStream,
@@ -100,9 +102,9 @@ def read_kineto_events(
         raw.seek(0)
         unpacked = GzipSource(raw)
         source: ByteSource = unpacked if packed else raw
-        stream = JsonArrayStream(source, "traceEvents")
+        stream = JsonArrayStream(source, "traceEvents", _RUN_BYTES)
         n_bytes = os.fstat(raw.fileno()).st_size * (_UNPACKED if packed else 1)
-        n_processes = n_parsers(n_bytes)
+        n_processes = 0 if library.is_there() else n_parsers(n_bytes)
         try:
             with Parsers(maker.parse, n_processes) as parsers:
                 ahead = parsers if n_processes else None
@@ -130,6 +132,7 @@ def _runs(found: Iterable[Columns | list[Any]], maker: ColumnMaker) -> Iterator[
 
 
 _ITEMS: Final = 1000
+_RUN_BYTES: Final = 1 << 21
 _NO_TEXT: Final = np.int32(0)
 _UNPACKED: Final = 10
 """So many times as large is a Kineto file that gzip packed."""
@@ -177,18 +180,21 @@ class _Joined:
         self.left_out += run.left_out
         if not len(run):
             return
-        self.has_shapes |= run.has_shapes
-        for name, parts in self.place.items():
-            parts.append(getattr(run, name))
+        details = run.details
+        self.has_shapes |= details.has_shapes
+        place = run.start_ns, run.end_ns, details.process, details.thread
+        for name, column in zip(_PLACE, place, strict=True):
+            self.place[name].append(column)
         self.kind.append(self.kinds.of(run.kinds)[run.kind])
-        if run.shape is not None:
-            self.shape.append(self.shapes.of(run.distinct_shapes)[run.shape])
+        if details.shape is not None:
+            self.shape.append(self.shapes.of(details.distinct_shapes)[details.shape])
         absent = np.broadcast_to(np.int64(ABSENT), len(run))
         for name, parts in self.numbers.items():
-            parts.append(run.numbers.get(name, absent))
-        text_codes, no_text = self.texts.of(run.distinct_texts), np.broadcast_to(_NO_TEXT, len(run))
+            parts.append(details.numbers.get(name, absent))
+        text_codes = self.texts.of(details.distinct_texts)
+        no_text = np.broadcast_to(_NO_TEXT, len(run))
         for name, parts in self.text.items():
-            codes = run.texts.get(name)
+            codes = details.texts.get(name)
             parts.append(no_text if codes is None else text_codes[codes])
 
     def finish(self, stream: JsonArrayStream, *, is_damaged: bool) -> KinetoEvents:

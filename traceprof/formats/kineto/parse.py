@@ -23,10 +23,18 @@ from traceprof.formats.kineto.arguments import (
     Arguments,
     Number,
 )
+from traceprof.formats.kineto.batch import Batch
 from traceprof.model.tables import ABSENT
-from traceprof.values import dataclass
 
-__all__ = ["NO_TIME", "Batch", "Event", "batch_of_items", "exact_ns", "parse_batch"]
+__all__ = [
+    "NO_TIME",
+    "UNREADABLE",
+    "Event",
+    "batch_of_items",
+    "decode_events",
+    "exact_ns",
+    "parse_batch",
+]
 
 NO_TIME: Final = int(np.iinfo(np.int64).min)
 """Stands for a time that is not there, no number, or beyond all clocks."""
@@ -63,25 +71,22 @@ class _VerbatimEvent(_Common, gc=False):
     dur: msgspec.Raw = msgspec.Raw(b"null")
 
 
-@dataclass(frozen=True, slots=True)
-class Batch:
-    """Events, and their exact times in ns, an element each; `NO_TIME` where there is none."""
-
-    events: Sequence[Any]
-    start_ns: npt.NDArray[np.int64]
-    duration_ns: npt.NDArray[np.int64]
-
-
-_UNREADABLE: Final = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
+UNREADABLE: Final = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
+"""What parsers raise of text that is not what they read."""
 _EVENTS: Final = msgspec.json.Decoder(list[Event])
 _VERBATIM_EVENTS: Final = msgspec.json.Decoder(list[_VerbatimEvent])
+
+
+def decode_events(text: bytes) -> list[Event]:
+    """Return the events in the JSON array ``text``; raises one of `UNREADABLE`."""
+    return _EVENTS.decode(text)
 
 
 def parse_batch(text: bytes) -> Batch | None:
     """Return the events in the JSON array ``text``; None where it is not an array of events."""
     try:
-        events = _EVENTS.decode(text)
-    except _UNREADABLE:
+        events = decode_events(text)
+    except UNREADABLE:
         return None
     starts = _ns_of([event.ts for event in events])
     durations = _ns_of([event.dur for event in events])
@@ -93,7 +98,7 @@ def parse_batch(text: bytes) -> Batch | None:
 def _parse_digits(text: bytes) -> Batch | None:
     try:
         events = _VERBATIM_EVENTS.decode(text)
-    except _UNREADABLE:
+    except UNREADABLE:
         return None
     starts = [_time(bytes(event.ts).decode()) for event in events]
     durations = [_time(bytes(event.dur).decode()) for event in events]

@@ -1,5 +1,7 @@
 """Processes that parse runs of items of a JSON array, beside the one that reads the file.
 
+They help where Python parses: what is compiled parses faster than they could be fed.
+
 A run goes to a process through a temporary file, and what it is parsed to comes back there: what
 goes through pipes is short, so that nobody waits for another who is in the middle of it.
 Whoever is free parses: a process, or we ourselves. So it costs little where a process is slow to

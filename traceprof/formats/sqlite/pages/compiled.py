@@ -1,21 +1,17 @@
-"""The rows in some leaves, decoded by ``decode.c``, where it was compiled.
+"""The rows in some leaves, decoded by ``pages.c``, where it was compiled.
 
-That is so in wheels for common platforms, and wherever a C compiler was at hand when traceprof was
-installed. Everywhere else `vectors` does the same, three to ten times as slow.
+Where it was not, `vectors` does the same, three to ten times as slow.
 """
 
 from __future__ import annotations
 
-import ctypes
-import os
-from collections.abc import Mapping, Sequence
-from functools import cache
-from pathlib import Path
-from typing import Any, Final
+from collections.abc import Mapping
+from typing import Final
 
 import numpy as np
 import numpy.typing as npt
 
+from traceprof.formats.compiled.library import address, addresses, loaded
 from traceprof.formats.sqlite.columns import ColumnType
 from traceprof.formats.sqlite.pages.block import LEAST_CELL, Decode, has_rows
 from traceprof.formats.sqlite.pages.file import PADDING, NotPlainError, PageFile
@@ -23,10 +19,7 @@ from traceprof.formats.sqlite.pages.layout import Layout
 from traceprof.formats.sqlite.pages.tree import Leaves
 from traceprof.values import dataclass
 
-__all__ = ["LIBRARY", "CompiledBlock", "decoder_of", "is_there"]
-
-LIBRARY: Final = Path(__file__).with_name("decode.library")
-"""What `scripts/build_hook.py` compiles; no module of Python, so not of a name that says so."""
+__all__ = ["CompiledBlock", "decoder_of", "owners"]
 
 _KINDS: Final = {ColumnType.INTEGER: 0, ColumnType.REAL: 1, ColumnType.TEXT: 2}
 _FAULTS: Final = {
@@ -35,42 +28,8 @@ _FAULTS: Final = {
     -3: "row ids that are negative or huge",
     -4: "the file ends early",
 }
-_A, _N, _I = ctypes.c_void_p, ctypes.c_int64, ctypes.c_int
-_FUNCTIONS: Final = {
-    "traceprof_decode": (
-        *(_I, _A, _N, _N, _A, _A, _A, _N, _N, _A, _N, _A, _A, _A, _A, _A, _N, _A),
-        _N,
-    ),
-    "traceprof_owners": (_N, _A, _I, _A, _N, _A, _A, _N),
-}
-"""Their arguments, as ``decode.c`` has them, and what they return."""
-
-_VERSION: Final = 1
-"""Of these functions: a library that was compiled from other source is not called."""
-
 _PAGES_AT_ONCE: Final = 16
 _MOST_OWNERS: Final = 64
-
-
-def is_there() -> bool:
-    """Return whether it can be used; ``TRACEPROF_COMPILED=0`` in the environment says no."""
-    return _library() is not None
-
-
-@cache
-def _library() -> Any:
-    if os.environ.get("TRACEPROF_COMPILED") == "0" or not LIBRARY.exists():
-        return None
-    try:
-        library = ctypes.CDLL(str(LIBRARY))
-        if ctypes.c_int.in_dll(library, "traceprof_version").value != _VERSION:
-            return None
-        for name, (*arguments, result) in _FUNCTIONS.items():
-            function = getattr(library, name)
-            function.argtypes, function.restype = arguments, result
-    except (OSError, AttributeError, ValueError):  # compiled for another machine
-        return None
-    return library
 
 
 @dataclass(frozen=True)
@@ -135,7 +94,7 @@ def decoder_of(file: PageFile, layout: Layout, kinds: Mapping[str, ColumnType]) 
     kind_of = np.array([_KINDS[wanted[place]] for place in places], np.int8)
     texts = [place for place in places if wanted[place] is ColumnType.TEXT]
     buffer = np.zeros(0, np.uint8)
-    library = _library()
+    decode_pages = loaded().traceprof_decode
 
     def decode(leaves: Leaves) -> CompiledBlock:
         nonlocal buffer
@@ -149,13 +108,13 @@ def decoder_of(file: PageFile, layout: Layout, kinds: Mapping[str, ColumnType]) 
         ids, is_odd = np.empty(room, np.int64), np.empty(room, np.bool_)
         n_rows = np.zeros(len(leaves), np.int64)
         told = [np.ascontiguousarray(one) for one in (leaves.pages, leaves.lows, leaves.highs)]
-        pages, lows, highs = map(_address, told)
-        n = library.traceprof_decode(
+        pages, lows, highs = map(address, told)
+        n = decode_pages(
             *(file.descriptor, pages, len(leaves), file.page_bytes, lows, highs),
-            *(_address(buffer), n_kept, n_columns, _address(slots)),
-            *(len(places), _address(kind_of), _addresses([values[place] for place in places])),
-            _addresses([lengths.get(place) for place in places]),
-            *(_address(ids), _address(is_odd), room, _address(n_rows)),
+            *(address(buffer), n_kept, n_columns, address(slots)),
+            *(len(places), address(kind_of), addresses([values[place] for place in places])),
+            addresses([lengths.get(place) for place in places]),
+            *(address(ids), address(is_odd), room, address(n_rows)),
         )
         if n < 0:
             raise NotPlainError(_FAULTS[n])
@@ -182,9 +141,9 @@ def owners(
     firsts, counts = np.empty(_MOST_OWNERS, np.int64), np.empty(_MOST_OWNERS, np.int64)
     numbers = np.ascontiguousarray(numbers)
     devices = None if devices is None else np.ascontiguousarray(devices)
-    n = _library().traceprof_owners(
-        *(len(numbers), _address(numbers), bits, _address(devices)),
-        *(_MOST_OWNERS, _address(firsts), _address(counts)),
+    n = loaded().traceprof_owners(
+        *(len(numbers), address(numbers), bits, address(devices)),
+        *(_MOST_OWNERS, address(firsts), address(counts)),
     )
     return None if n < 0 else (firsts[:n], counts[:n])
 
@@ -194,12 +153,3 @@ def _most_rows(leaves: Leaves, page_bytes: int) -> int:
     places = (page_bytes - 8) // (2 + LEAST_CELL)
     n_ids = leaves.highs.astype(np.float64) - leaves.lows  # the first and the last are unbounded
     return int(np.minimum(n_ids, places).sum())
-
-
-def _address(array: npt.NDArray[Any] | None) -> int | None:
-    return None if array is None else array.ctypes.data
-
-
-def _addresses(arrays: Sequence[npt.NDArray[Any] | None]) -> Any:
-    told = [_address(one) for one in arrays]
-    return (ctypes.c_void_p * len(told))(*told)

@@ -8,6 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Final, TypeVar
 
+from traceprof.formats.compiled import library
 from traceprof.formats.sqlite.columns import ColumnType
 from traceprof.formats.sqlite.pages import compiled, vectors
 from traceprof.formats.sqlite.pages.block import Block, Decode
@@ -83,7 +84,7 @@ class PageTable:
         place = _Workplace()
         with PageFile(self.path, self.identity) as file:
             n_leaves = max(_BLOCK_BYTES // file.page_bytes, 1)
-            decoder_of = compiled.decoder_of if compiled.is_there() else vectors.decoder_of
+            decoder_of = compiled.decoder_of if library.is_there() else vectors.decoder_of
 
             def run(first: int) -> T:
                 if place.decode is None:

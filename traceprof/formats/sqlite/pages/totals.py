@@ -9,6 +9,7 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
+from traceprof.formats.compiled import library
 from traceprof.formats.sqlite.columns import NULL, ColumnType
 from traceprof.formats.sqlite.conditions import Condition
 from traceprof.formats.sqlite.pages import compiled
@@ -167,7 +168,7 @@ def _n_of(columns: Columns, asked: Counted) -> dict[tuple[int, ...], int]:
 
 def _owners(numbers: Numbers, bits: int, devices: Numbers | None) -> tuple[Numbers, Numbers]:
     """Return the first row of each owner, and how many rows each has."""
-    found = compiled.owners(numbers, bits, devices) if compiled.is_there() else None
+    found = compiled.owners(numbers, bits, devices) if library.is_there() else None
     if found is not None:
         return found
     codes, first = _distinct(numbers >> bits)
