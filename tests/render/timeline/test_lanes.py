@@ -18,8 +18,15 @@ from traceprof.model.intervals import Int64Array
 from traceprof.model.parts import PARTS
 from traceprof.model.window import TimeWindow
 from traceprof.render.timeline import samples
-from traceprof.render.timeline.channels import Channel, Lanes
-from traceprof.render.timeline.condense import condense_channel, condense_until
+from traceprof.render.timeline.channels import Channel, Group, Lanes, Row
+from traceprof.render.timeline.condense import (
+    condense,
+    condense_channel,
+    condense_until,
+    items_by_width,
+    times_to_widen,
+    width_of,
+)
 from traceprof.render.timeline.events import MAX_LINES, Events, merge_overlapping
 from traceprof.render.timeline.lanes import build_lanes, describe_process
 from traceprof.render.timeline.packing import assign_lines
@@ -131,6 +138,29 @@ def test_condensing_keeps_events_time_and_bytes(spans: list[tuple[int, int]], wi
     known = np.maximum(channel.n_bytes, 0).sum()
     assert np.maximum(condensed.n_bytes, 0).sum() == known
     assert (condensed.starts[1:] >= condensed.ends[:-1]).all()
+
+
+@given(SPANS, st.integers(1, 12), st.integers(1, 3))
+def test_bins_may_be_widened_at_once_and_their_items_be_told_before(
+    spans: list[tuple[int, int]], n_times: int, unit: int
+) -> None:
+    """Times reach to both sides of 0, where bins start, too."""
+    starts, ends = (500 * unit * (column - 20) for column in _arrays(spans))
+    on_line = assign_lines(starts, ends) == 0
+    names = np.arange(int(on_line.sum()))
+    channel = Channel("compute", starts[on_line], ends[on_line], names, correlations=names)
+    lanes = Lanes((Group("s", "l", "device", (Row("r", "gpu", (channel, channel)),), 0),), ())
+    expected = items_by_width(lanes)
+    step_by_step = lanes
+    for times in range(1, n_times + 1):
+        assert times_to_widen(expected, expected[times]) <= times
+        step_by_step = condense(step_by_step, width_of(times))
+        assert step_by_step.n_items == expected[times] == items_by_width(step_by_step)[times]
+        assert items_by_width(step_by_step)[times:] == expected[times:]
+    at_once = condense(lanes, width_of(n_times))
+    for one, other in zip(at_once.channels, step_by_step.channels, strict=True):
+        for name in ("starts", "ends", "names", "correlations", "busy_ns", "counts"):
+            assert np.array_equal(getattr(one, name), getattr(other, name))
 
 
 def test_long_events_stay_as_they_are() -> None:

@@ -6,6 +6,7 @@ bytes, and an event that is at least as long as a bin stays as it is.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Final
 
@@ -17,36 +18,64 @@ from traceprof.render.timeline.channels import Channel, Group, Lanes
 
 __all__ = [
     "FIRST_BIN_NS",
-    "LONGEST_BIN_NS",
     "condense",
     "condense_channel",
     "condense_until",
-    "wider",
+    "items_by_width",
+    "times_to_widen",
+    "width_of",
 ]
 
 FIRST_BIN_NS: Final = 1_000
-LONGEST_BIN_NS: Final = 1 << 60
 _GROWTH: Final = 2
+_MOST_TIMES: Final = 52  # beyond all clocks
+_POWERS: Final = np.int64(_GROWTH) ** np.arange(_MOST_TIMES)
 
 
 def condense_until(lanes: Lanes, max_items: int) -> tuple[Lanes, int]:
     """Return lanes of at most ``max_items`` items, and the width of the bins in ns (0: exact)."""
-    bin_ns = 0
-    while lanes.n_items > max_items and bin_ns < LONGEST_BIN_NS:
-        bin_ns = wider(bin_ns)
-        lanes = condense(lanes, bin_ns)
-    return lanes, bin_ns
+    widened = times_to_widen(items_by_width(lanes), max_items)
+    bin_ns = width_of(widened)
+    return (condense(lanes, bin_ns) if widened else lanes), bin_ns
 
 
-def wider(bin_ns: int) -> int:
-    """Return the next width of bins: those of one end where those of the other do."""
-    return _GROWTH * bin_ns or FIRST_BIN_NS
+def items_by_width(lanes: Lanes) -> list[int]:
+    """Return of how many items lanes would be with bins that were widened 0, 1, 2 … times.
+
+    Two neighbours of a channel are apart in bins of w ns where they start in different ones or
+    one of them is at least as long: as long as w / FIRST_BIN_NS has no more bits than the greater
+    of the two lengths, or than what differs between the two starts, in bins of the first width.
+    """
+    found = np.zeros(_MOST_TIMES + 1, np.int64)
+    for channel in lanes.channels:
+        if not len(channel):
+            continue
+        starts = channel.starts // FIRST_BIN_NS
+        lengths = (channel.ends - channel.starts) // FIRST_BIN_NS
+        differing = (starts[1:] ^ starts[:-1]) | lengths[1:] | lengths[:-1]
+        n_bits = np.searchsorted(_POWERS, differing, side="right")
+        n_bits[differing < 0] = _MOST_TIMES  # to both sides of 0
+        apart = np.bincount(n_bits, minlength=len(found))[: len(found)]
+        found += 1 + apart[::-1].cumsum()[::-1]
+    return [lanes.n_items, *found[1:].tolist()]
+
+
+def times_to_widen(n_items: Sequence[int], max_items: int) -> int:
+    """Return how often bins have to be widened for at most so many of the items, or can be."""
+    fitting = (times for times, n in enumerate(n_items) if n <= max_items)
+    return next(fitting, len(n_items) - 1)
+
+
+def width_of(n_times: int) -> int:
+    """Return the width in ns of bins that were widened so often: 0 for none."""
+    return FIRST_BIN_NS * _GROWTH ** (n_times - 1) if n_times else 0
 
 
 def condense(lanes: Lanes, bin_ns: int) -> Lanes:
-    """Return lanes with events shorter than ``bin_ns`` merged, as far as bins of half of it have.
+    """Return lanes with events shorter than ``bin_ns`` merged.
 
-    Lanes that were condensed to all narrower bins become what they would at once.
+    Lanes that were condensed to narrower bins, of which these are multiples, become what they
+    would at once.
     """
 
     def condense_group(group: Group) -> Group:

@@ -5,7 +5,7 @@ All events of a thousand ranks are in no process: each brings its share of the i
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -14,7 +14,13 @@ from traceprof.model.ranks import Ranks
 from traceprof.model.trace import Trace
 from traceprof.model.window import TimeWindow
 from traceprof.render.timeline.channels import Lanes, NameTotals
-from traceprof.render.timeline.condense import LONGEST_BIN_NS, condense, condense_until, wider
+from traceprof.render.timeline.condense import (
+    condense,
+    condense_until,
+    items_by_width,
+    times_to_widen,
+    width_of,
+)
 from traceprof.render.timeline.lanes import RankLanes, arranged, lanes_of_rank
 from traceprof.render.timeline.states import with_states
 from traceprof.values import dataclass
@@ -49,24 +55,22 @@ class Drawing:
 class _Part:
     """What one rank draws: ``n_items`` with ever wider bins, and the lanes with the last of them.
 
-    ``totals`` are those of all its events by name: how many, and how long together.
+    ``totals`` are those of all its events, by the names of its lanes.
     """
 
     own: RankLanes
     n_items: tuple[int, ...]
-    totals: Mapping[str, tuple[int, int]]
+    totals: NameTotals
 
     def wider(self, n_bins: int, duration_ns: int) -> _Part:
         """Return the same with the bins widened so often."""
-        lanes, sizes = self.own.lanes, [*self.n_items]
-        bin_ns = 0
-        for place in range(1, n_bins + 1):
-            bin_ns = wider(bin_ns)
-            if place < len(self.n_items):
-                continue
-            lanes = condense(lanes if place > 1 else with_states(lanes, duration_ns), bin_ns)
-            sizes.append(lanes.n_items)
-        return replace(self, own=replace(self.own, lanes=lanes), n_items=tuple(sizes))
+        n_known = len(self.n_items)
+        if n_bins < n_known:
+            return self
+        lanes = self.own.lanes if n_known > 1 else with_states(self.own.lanes, duration_ns)
+        n_items = (*self.n_items, *items_by_width(lanes)[n_known : n_bins + 1])
+        own = replace(self.own, lanes=condense(lanes, width_of(n_bins)))
+        return replace(self, own=own, n_items=n_items)
 
 
 def draw_ranks(ranks: Ranks, span: TimeWindow, max_items: int) -> Drawing:
@@ -86,10 +90,7 @@ def draw_ranks(ranks: Ranks, span: TimeWindow, max_items: int) -> Drawing:
     lanes = arranged([part.own for part in parts], processes)
     if not n_bins:
         return Drawing(lanes, 0, None)
-    bin_ns = 0
-    for _ in range(n_bins):
-        bin_ns = wider(bin_ns)
-    return Drawing(lanes, bin_ns, _totals(lanes, parts).less(NameTotals.of(lanes)))
+    return Drawing(lanes, width_of(n_bins), _totals(lanes, parts).less(NameTotals.of(lanes)))
 
 
 def _bins_needed(parts: Sequence[_Part], max_items: int) -> int:
@@ -106,16 +107,10 @@ def _drawn(
 ) -> _Part:
     """Return the lanes of one rank with at most ``share`` items, or its bins widened so often."""
     own = lanes_of_rank(trace, span, has_hosts=has_hosts)
-    totals = NameTotals.of(own.lanes)
-    numbers = zip(totals.counts.tolist(), totals.times_ns.tolist(), strict=True)
-    part = _Part(own, (own.lanes.n_items,), dict(zip(own.lanes.names, numbers, strict=True)))
-    if n_bins is not None:
-        return part.wider(n_bins, span.duration_ns)
-    bin_ns = 0
-    while part.n_items[-1] > share and bin_ns < LONGEST_BIN_NS:
-        bin_ns = wider(bin_ns)
-        part = part.wider(len(part.n_items), span.duration_ns)
-    return part
+    part = _Part(own, (own.lanes.n_items,), NameTotals.of(own.lanes))
+    if n_bins is None:
+        n_bins = times_to_widen(items_by_width(own.lanes), share)
+    return part.wider(n_bins, span.duration_ns)
 
 
 def _totals(lanes: Lanes, parts: Sequence[_Part]) -> NameTotals:
@@ -123,7 +118,7 @@ def _totals(lanes: Lanes, parts: Sequence[_Part]) -> NameTotals:
     place = {name: i for i, name in enumerate(lanes.names)}
     counts, times = (np.zeros(len(lanes.names), np.int64) for _ in range(2))
     for part in parts:
-        for name, (count, time_ns) in part.totals.items():
-            counts[place[name]] += count
-            times[place[name]] += time_ns
+        places = [place[name] for name in part.own.lanes.names]
+        counts[places] += part.totals.counts
+        times[places] += part.totals.times_ns
     return NameTotals(counts, times)

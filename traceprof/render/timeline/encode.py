@@ -40,7 +40,7 @@ from traceprof.render.timeline.channels import (
 )
 from traceprof.render.timeline.columns import Streams, encode_varints, zigzag
 from traceprof.render.timeline.links import code_links, number_links
-from traceprof.render.timeline.names import SplitNames, Templates, code_names
+from traceprof.render.timeline.names import Templates, code_names
 from traceprof.render.timeline.samples import SampleSeries
 
 __all__ = ["encode_lanes"]
@@ -52,15 +52,17 @@ def encode_lanes(
     category_index: Mapping[str, int],
     samples: Sequence[SampleSeries] = (),
     merged: NameTotals | None = None,
-    split: SplitNames | None = None,
+    templates: Templates | None = None,
 ) -> bytes:
     """Return the binary form of ``lanes``; ``head`` holds what else the page must know.
 
     Lanes without names are a part of others, whose page knows the names. ``merged`` are the totals
-    of the events that have no item of their own. ``split`` is for who encodes the names again.
+    of the events that have no item of their own. ``templates`` are those of the names, for who
+    encodes them again.
     """
     streams = Streams()
-    templates = Templates(lanes.names, split)
+    if templates is None or templates.names is not lanes.names:
+        templates = Templates(lanes.names)
     by_kind = channels_by_kind(lanes)
     links = number_links(lanes, (c for channels in by_kind.values() for c in channels))
     n_names = 0

@@ -69,8 +69,9 @@ class NameTable:
         counts = np.bincount(codes + 1, minlength=len(names.categories) + 1)[1:]
         place = np.zeros(len(names.categories) + 1, np.int64)
         used = np.flatnonzero(counts)
-        for code in used[np.argsort(-counts[used], kind="stable")].tolist():
-            place[code] = self.id_of(str(names.categories[code]))
+        used = used[np.argsort(-counts[used], kind="stable")]
+        texts = names.categories.to_numpy(object)[used].tolist()
+        place[used] = [self.id_of(str(text)) for text in texts]
         if (codes == ABSENT).any():
             place[-1] = self.id_of("")
         return place[codes]

@@ -7,7 +7,6 @@ templates remain, and numbers that count up.
 from __future__ import annotations
 
 import re
-import sys
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Final
@@ -20,7 +19,6 @@ from traceprof.render.timeline.channels import STATES, Channel, Lanes, channels_
 from traceprof.render.timeline.columns import Streams, zigzag
 
 __all__ = [
-    "SplitNames",
     "Templates",
     "code_names",
     "in_order_of_use",
@@ -92,40 +90,29 @@ def code_names(names: Int64Array, n_before: int) -> tuple[Int64Array, int]:
     return np.where(names == known[:-1] + 1, 0, names + 1), int(known[-1]) + 1
 
 
-class SplitNames(dict[str, tuple[str, list[str]]]):
-    """Template and numbers of each name: a page that is drawn anew does not split them again."""
-
-    def __missing__(self, name: str) -> tuple[str, list[str]]:
-        parts = _NUMBER.split(name)
-        found = self[name] = (sys.intern(_PLACE.join(parts[::2])), parts[1::2])
-        return found
-
-
 class Templates:
-    """Names without their numbers; ``of_names`` is the template of each name."""
+    """``names`` without their numbers; ``of_names`` is the template of each name."""
 
-    def __init__(self, names: Sequence[str], split: SplitNames | None = None) -> None:
-        split = SplitNames() if split is None else split
+    def __init__(self, names: Sequence[str]) -> None:
+        self.names = names
         places: dict[str, int] = {}
-        of_names, self._numbers = [], []
+        of_names = []
+        numbers: list[list[list[str]]] = []
         for name in names:
-            template, numbers = split[name]
-            of_names.append(places.setdefault(template, len(places)))
-            self._numbers.append(numbers)
+            parts = _NUMBER.split(name)
+            template = _PLACE.join(parts[::2])
+            place = places.setdefault(template, len(places))
+            if place == len(numbers):
+                numbers.append([])
+            of_names.append(place)
+            numbers[place].append(parts[1::2])
         self.texts = tuple(places)
         self.of_names = np.array(of_names, np.int64)
+        steps = [np.diff(np.array(own, np.int64).T, prepend=0) for own in numbers]
+        flat = [part.reshape(-1) for part in steps if part.size]
+        self._steps = zigzag(np.concatenate(flat) if flat else np.zeros(0, np.int64))
 
     def add_to(self, streams: Streams) -> None:
         """Add the template of each name, then of each template the numbers, place by place."""
         streams.add_numbers("names.template", self.of_names)
-        members = np.split(
-            np.argsort(self.of_names, kind="stable"),
-            np.cumsum(np.bincount(self.of_names, minlength=len(self.texts)))[:-1],
-        )
-        numbers = [
-            np.diff(np.array([self._numbers[i] for i in places.tolist()], np.int64).T, prepend=0)
-            for places in (members if self.texts else ())
-        ]
-        flat = [part.reshape(-1) for part in numbers if part.size]
-        together = np.concatenate(flat) if flat else np.zeros(0, np.int64)
-        streams.add_numbers("names.number", zigzag(together))
+        streams.add_numbers("names.number", self._steps)

@@ -15,7 +15,7 @@ from traceprof.render.palette import CATEGORIES, STATES, category_index
 from traceprof.render.timeline.drawn import draw_ranks
 from traceprof.render.timeline.encode import encode_lanes
 from traceprof.render.timeline.marks import describe_focus, describe_processes, describe_steps
-from traceprof.render.timeline.names import SplitNames
+from traceprof.render.timeline.names import Templates
 from traceprof.render.timeline.page import timeline_fragment
 from traceprof.render.timeline.samples import sample_series
 from traceprof.render.timeline.size import MAX_ITEMS, pack_within
@@ -92,14 +92,14 @@ def encode_timeline(
         "view": [shown.start_ns - span.start_ns, shown.end_ns - span.start_ns],
     }
 
-    split = SplitNames()
+    templates = Templates(drawing.lanes.names)
 
     def draw(most: int) -> tuple[tuple[int, int], int, bytes]:
         nonlocal drawing
         drawing = drawing.of_at_most(most, span.duration_ns)
         merged = drawing.merged
         n_merged = 0 if merged is None else int(merged.counts.sum())
-        data = encode_lanes(drawing.lanes, head, _PLACES, series, merged, split)
+        data = encode_lanes(drawing.lanes, head, _PLACES, series, merged, templates)
         return (n_merged, drawing.bin_ns), drawing.lanes.n_items, data
 
     (n_merged, bin_ns), packed = pack_within(draw, max_items)
