@@ -38,7 +38,7 @@ _OBEYED: Final = re.compile(f"(?![\\n\\t]){_UNPRINTABLE.pattern}")
 def plain_text(text: object, max_length: int = MAX_NAME_LENGTH) -> str:
     """Return ``text`` on one line, without controls, at most ``max_length`` characters long."""
     clean = str(text)
-    if not clean.isprintable():  # as nearly all are
+    if not clean.isprintable():  # nearly every name is
         clean = _UNPRINTABLE.sub(" ", clean)
     return clean if len(clean) <= max_length else clean[: max_length - 1] + "…"
 

@@ -1,10 +1,12 @@
 /* The rows in leaf pages of a SQLite table, decoded into columns.
  *
- * What formats/sqlite/pages/vectors.py does with numpy, a row at a time; see https://www.sqlite.org/fileformat2.html.
+ * What formats/sqlite/pages/vectors.py does with numpy, a row at a time; see
+ * https://www.sqlite.org/fileformat2.html.
  * It trusts nothing: every pointer is checked against its page before it is followed, and what is
  * not plain is either marked (a row that SQLite itself has to read) or refused (all of them).
  *
- * Plain C99 without Python, called by compiled.py there, several threads at a time: no state is kept.
+ * Plain C99 without Python, called by formats/sqlite/pages/compiled.py, several threads at a time:
+ * no state is kept.
  */
 
 #define _POSIX_C_SOURCE 200809L

@@ -20,6 +20,7 @@ from traceprof.formats.kineto.arguments import (
     ATTRIBUTES,
     NO_SHAPE,
     NUMBER_ARGUMENTS,
+    SHAPE,
     TEXT_ARGUMENTS,
 )
 from traceprof.formats.kineto.batch import Details, Kind, narrow
@@ -43,7 +44,6 @@ _KINDS: Final = {
     "shared memory": _NUMBER,
 }
 _PARTS: Final = ("context", "registers per thread", "shared memory")
-_SHAPE_WIDTH: Final = len(_PARTS) + 2 * len("xyz")
 _EVENT_BYTES: Final = 48
 """Shorter is no event with a time, a place and a name."""
 _FEW: Final = 16
@@ -151,7 +151,7 @@ class _Room:
         self.filled = np.zeros(len(self.columns), np.int64)
         self.texts = np.empty((self.most, 2), np.int64)
         self.kinds = np.empty((self.most, 3), np.int64)
-        self.shapes = np.empty((self.most, _SHAPE_WIDTH), np.int64)
+        self.shapes = np.empty((self.most, len(SHAPE)), np.int64)
         self.buckets = np.zeros(3 * self.n_buckets, np.int32)
         self.metadata = np.empty((_MOST_METADATA, 2), np.int64)
         self.counts = np.array([0, 0, 0, _MOST_METADATA], np.int64)

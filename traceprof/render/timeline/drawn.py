@@ -53,24 +53,23 @@ class Drawing:
 
 @dataclass(frozen=True, slots=True)
 class _Part:
-    """What one rank draws: ``n_items`` with ever wider bins, and the lanes with the last of them.
+    """What one rank draws, its bins widened ``n_times``; with bins of all widths, how many items.
 
     ``totals`` are those of all its events, by the names of its lanes.
     """
 
     own: RankLanes
-    n_items: tuple[int, ...]
+    n_times: int
+    n_items: Sequence[int]
     totals: NameTotals
 
-    def wider(self, n_bins: int, duration_ns: int) -> _Part:
-        """Return the same with the bins widened so often."""
-        n_known = len(self.n_items)
-        if n_bins < n_known:
+    def widened(self, n_times: int, duration_ns: int) -> _Part:
+        """Return the same with the bins widened so often, or oftener."""
+        if n_times <= self.n_times:
             return self
-        lanes = self.own.lanes if n_known > 1 else with_states(self.own.lanes, duration_ns)
-        n_items = (*self.n_items, *items_by_width(lanes)[n_known : n_bins + 1])
-        own = replace(self.own, lanes=condense(lanes, width_of(n_bins)))
-        return replace(self, own=own, n_items=n_items)
+        lanes = self.own.lanes if self.n_times else with_states(self.own.lanes, duration_ns)
+        own = replace(self.own, lanes=condense(lanes, width_of(n_times)))
+        return replace(self, own=own, n_times=n_times)
 
 
 def draw_ranks(ranks: Ranks, span: TimeWindow, max_items: int) -> Drawing:
@@ -79,38 +78,30 @@ def draw_ranks(ranks: Ranks, span: TimeWindow, max_items: int) -> Drawing:
     has_hosts = bool(processes["host"].nunique() > 1)
     share = max(1, max_items // len(ranks))
     parts = ranks.each(_drawn, span, share, has_hosts=has_hosts)
-    n_bins = _bins_needed(parts, max_items)
-    coarse = [i for i, part in enumerate(parts) if len(part.n_items) - 1 > n_bins]
+    n_items = [sum(of_all) for of_all in zip(*(part.n_items for part in parts), strict=True)]
+    n_times = times_to_widen(n_items, max_items)
+    coarse = [i for i, part in enumerate(parts) if part.n_times > n_times]
     if coarse:  # of others there is less than their share
         few = replace(ranks, parts=tuple(ranks.parts[i] for i in coarse))
-        finer = few.each(_drawn, span, 0, n_bins, has_hosts=has_hosts)
+        finer = few.each(_drawn, span, 0, n_times, has_hosts=has_hosts)
         for i, part in zip(coarse, finer, strict=True):
             parts[i] = part
-    parts = [part.wider(n_bins, span.duration_ns) for part in parts]
+    parts = [part.widened(n_times, span.duration_ns) for part in parts]
     lanes = arranged([part.own for part in parts], processes)
-    if not n_bins:
+    if not n_times:
         return Drawing(lanes, 0, None)
-    return Drawing(lanes, width_of(n_bins), _totals(lanes, parts).less(NameTotals.of(lanes)))
-
-
-def _bins_needed(parts: Sequence[_Part], max_items: int) -> int:
-    """Return how often bins are widened until all items are few enough."""
-    most = max(len(part.n_items) for part in parts)
-    for n_bins in range(most):
-        if sum(part.n_items[min(n_bins, len(part.n_items) - 1)] for part in parts) <= max_items:
-            return n_bins
-    return most - 1
+    return Drawing(lanes, width_of(n_times), _totals(lanes, parts).less(NameTotals.of(lanes)))
 
 
 def _drawn(
-    trace: Trace, span: TimeWindow, share: int, n_bins: int | None = None, *, has_hosts: bool
+    trace: Trace, span: TimeWindow, share: int, n_times: int | None = None, *, has_hosts: bool
 ) -> _Part:
     """Return the lanes of one rank with at most ``share`` items, or its bins widened so often."""
     own = lanes_of_rank(trace, span, has_hosts=has_hosts)
-    part = _Part(own, (own.lanes.n_items,), NameTotals.of(own.lanes))
-    if n_bins is None:
-        n_bins = times_to_widen(items_by_width(own.lanes), share)
-    return part.wider(n_bins, span.duration_ns)
+    part = _Part(own, 0, items_by_width(own.lanes), NameTotals.of(own.lanes))
+    if n_times is None:
+        n_times = times_to_widen(part.n_items, share)
+    return part.widened(n_times, span.duration_ns)
 
 
 def _totals(lanes: Lanes, parts: Sequence[_Part]) -> NameTotals:
