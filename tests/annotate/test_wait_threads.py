@@ -1,5 +1,6 @@
 """Waiting for collectives in threads of our own."""
 
+import sys
 import threading
 from datetime import timedelta
 
@@ -64,8 +65,9 @@ def test_a_call_is_told_when_its_work_is_done_or_has_failed(waiting, kind):
 
 
 @pytest.mark.parametrize("kind", ["work", "future"])
-def test_work_that_never_ends_keeps_neither_threads_nor_the_program(waiting, monkeypatch, kind):
+def test_work_that_never_ends_does_not_keep_a_program_that_failed(waiting, monkeypatch, kind):
     monkeypatch.setattr(waiting, "_GRACE_S", 0.01)
+    monkeypatch.setattr(sys, "last_value", ValueError(), raising=False)
     work = Work()
     threads = waiting.WaitThreads()
     wait = waiting.WaitsForWork(work, Work.wait) if kind == "work" else waiting.WaitsForFuture(work)
@@ -77,3 +79,41 @@ def test_work_that_never_ends_keeps_neither_threads_nor_the_program(waiting, mon
     threads._stop()
     assert not any(thread.is_alive() for thread in threads._threads)
     assert sorted(told) == list(range(9))  # the end of recording is the last that is known of them
+
+
+def test_calls_of_gloo_are_waited_for_and_nothing_else_is(waiting, monkeypatch):
+    """The work is done only when a future, which would never be, has been given up."""
+    monkeypatch.setattr(waiting, "_GRACE_S", 0.01)
+    work, told = Work(), []
+
+    def give_up():
+        told.append("future")
+        work.is_done.set()
+
+    threads = waiting.WaitThreads()
+    threads.put(waiting.WaitsForWork(work, Work.wait), lambda: told.append("work"))
+    threads.put(waiting.WaitsForFuture(Work()), give_up)
+    threads._stop()
+    assert told == ["future", "work"]
+    assert not any(thread.is_alive() for thread in threads._threads)
+
+
+def test_a_thread_that_is_slow_on_a_busy_machine_is_waited_for(waiting, monkeypatch):
+    """It sees late that recording is over: left alone it would abort the program."""
+    monkeypatch.setattr(waiting, "_GRACE_S", 0.01)
+    monkeypatch.setattr(sys, "last_value", ValueError(), raising=False)
+    sees_it = threading.Event()
+    threads = waiting.WaitThreads()
+
+    class Slow:
+        is_by_gloo = True
+
+        def __call__(self, is_left):
+            is_left.wait()
+            threading.Timer(0.6, sees_it.set).start()
+            sees_it.wait()
+
+    threads.put(Slow(), lambda: None)
+    threads._stop()
+    assert sees_it.is_set()
+    assert not any(thread.is_alive() for thread in threads._threads)

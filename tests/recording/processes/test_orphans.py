@@ -22,4 +22,17 @@ def test_a_signal_that_a_profiler_kept_is_sent_and_an_end_in_order_is_no_kill(
         if has_said:
             (tmp_path / f"end.{pid}.json").write_text("{}")
         program = Program(n_interrupts=2, is_told=True)
-        assert wait_for_program(pid, program, tmp_path) == code
+        assert wait_for_program(pid, launcher.pid, program, tmp_path) == code
+
+
+def test_a_program_that_ends_before_it_is_waited_for_has_the_code_that_its_launcher_saw(tmp_path):
+    """Another launcher, of an attempt that failed, has become our child, too."""
+    command = ["sh", "-c", "sh -c 'echo $$; exit 3'; code=$?; echo over; exit $code"]
+    with (
+        subprocess.Popen(["sh", "-c", "exit 5"]),
+        subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as launcher,
+    ):
+        assert launcher.stdout is not None
+        pid = int(launcher.stdout.readline())
+        assert launcher.stdout.readline() == "over\n"
+        assert wait_for_program(pid, launcher.pid, Program(), tmp_path) == 3

@@ -46,7 +46,7 @@ def test_nothing_happens_while_a_process_lives_or_none_is_known(tmp_path):
     look()
     (tmp_path / "started").write_text("")  # the program's id is about to be written
     look()
-    (tmp_path / "started").write_text(str(os.getpid()))
+    (tmp_path / "started").write_text(f"{os.getpid()} {os.getppid()}")
     look()
     (tmp_path / f"process.{os.getpid()}.json").write_text("{}")
     look()

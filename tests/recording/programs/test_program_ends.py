@@ -267,7 +267,10 @@ def test_arguments_that_are_no_text_stop_nothing(tmp_path, tool):
 @pytest.mark.torch
 @pytest.mark.parametrize("tool", TOOLS)
 def test_a_rank_that_ends_before_its_collective_does_is_not_aborted(tmp_path, tool):
-    """Threads of gloo come to our callback after its last line, as on a busy machine."""
+    """Threads of gloo come to our callback after its last line, as on a busy machine.
+
+    Without recording it waits for the other at its end, too.
+    """
     require("torch")
     if tool == "nsys":
         require("nsys")
@@ -278,7 +281,7 @@ def test_a_rank_that_ends_before_its_collective_does_is_not_aborted(tmp_path, to
         "tensor, is_there = torch.ones(4), sys.argv[1]\n"
         "if dist.get_rank():\n"
         "    while not os.path.exists(is_there): time.sleep(.01)\n"
-        "    time.sleep(.6)\n"
+        "    time.sleep(1.6)\n"
         "dist.all_reduce(tensor, async_op=True)\n"
         "open(is_there, 'w').close()\n"
     )
@@ -288,4 +291,4 @@ def test_a_rank_that_ends_before_its_collective_does_is_not_aborted(tmp_path, to
     calls = recorded.trace.collectives
     assert calls["op"].tolist() == ["all_reduce"] * 2
     # The rank that came first was in it until the other one had come.
-    assert (calls["end_ns"] - calls["start_ns"]).max() > 500_000_000
+    assert (calls["end_ns"] - calls["start_ns"]).max() > 1_500_000_000

@@ -198,7 +198,8 @@ def interrupted(tmp_path):
     """An nsys whose program has just ended, and that was sent one Ctrl-C, as by a terminal."""
     require_tool("nsys")
     recorder = start(tmp_path, "nsys", *NAMED_STEPS, "told", options=["-v"])
-    program = int((work_folder(tmp_path) / "started").read_text())
+    text = (work_folder(tmp_path) / "started").read_text()
+    program = int(text.split()[0])
     recorder.stdin.write("end\n")
     recorder.stdin.flush()
     while is_alive(program):

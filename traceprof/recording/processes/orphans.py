@@ -135,30 +135,30 @@ def is_alive(pid: int) -> bool:
     return state != "Z"
 
 
-def code_left_by(pid: int, launcher: str, program: Program, folder: Path) -> int | None:
+def code_left_by(pid: int, launcher: int, program: Program, folder: Path) -> int | None:
     """Return the exit code of ``pid``, which has ended, as it became our child.
 
-    If not, of its starter, a program called ``launcher``. None where neither has: then what
-    started them knows.
+    If not, of the process that started it, ``launcher``. None where neither has: then what started
+    them knows.
     """
     children = Path(f"/proc/{os.getpid()}/task").glob("*/children")
-    for child in (int(number) for one in children for number in one.read_text().split()):
-        if child == pid or _name_of(child) == launcher:
+    ours = {int(number) for one in children for number in one.read_text().split()}
+    for child in (pid, launcher):
+        if child in ours:
             code = _wait(child, _LAUNCHER_S)
             return None if code is None else code_behind(code, pid, program, folder)
     return None
 
 
-def wait_for_program(pid: int, program: Program, folder: Path) -> int | None:
+def wait_for_program(pid: int, launcher: int, program: Program, folder: Path) -> int | None:
     """Wait until ``pid`` ends, passing signals on to it; ``program`` knows those that came before.
 
-    ``folder`` is the work folder.
+    It may have ended already. ``folder`` is the work folder.
 
     Returns:
-        Its exit code, or that of what started it and became our child; None where neither is
-        known.
+        Its exit code, or that of the process that started it, ``launcher``, which became our
+        child; None where neither is known.
     """
-    ours = _child_above(pid)
     program.attach(_Orphan(pid))
     with signals_passed_on(program):
         if program.is_told and program.signal_sent not in (0, signal.SIGINT):
@@ -166,10 +166,7 @@ def wait_for_program(pid: int, program: Program, folder: Path) -> int | None:
         code = _wait(pid, program=program)
     if program.left:
         return 128 + program.signal_passed
-    if code is None and ours != pid:
-        code = _wait(ours, _LAUNCHER_S)
-        return None if code is None else code_behind(code, pid, program, folder)
-    return code
+    return code_left_by(pid, launcher, program, folder) if code is None else code
 
 
 def code_behind(code: int, pid: int, program: Program, folder: Path) -> int:
@@ -180,28 +177,6 @@ def code_behind(code: int, pid: int, program: Program, folder: Path) -> int:
     if code == 1 and program.signal_sent and not has_said_its_end(folder, pid):
         return 128 + program.signal_sent
     return code
-
-
-def _child_above(pid: int) -> int:
-    """Return the ancestor of ``pid``, or itself, that is a child of this process."""
-    parent = _parent_of(pid)
-    while parent not in (0, 1, os.getpid()):
-        pid, parent = parent, _parent_of(parent)
-    return pid
-
-
-def _parent_of(pid: int) -> int:
-    try:
-        return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
-    except (OSError, IndexError, ValueError):
-        return 0
-
-
-def _name_of(pid: int) -> str:
-    try:
-        return Path(f"/proc/{pid}/comm").read_text().rstrip("\n")
-    except OSError:
-        return ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,13 +15,20 @@ from traceprof.recording.processes.program import Program
 from traceprof.recording.spool import recorded_pids
 from traceprof.values import dataclass
 
-__all__ = ["PATIENCE_S", "STARTED", "STARTING_S", "StartLimit", "Watchdog"]
+__all__ = ["PATIENCE_S", "STARTED", "STARTING_S", "StartLimit", "Watchdog", "started_in"]
 
 STARTED: Final = "started"
 
 PATIENCE_S: Final = float(os.environ.get("TRACEPROF_WATCHDOG_S", "60"))
 STARTING_S: Final = float(os.environ.get("TRACEPROF_START_S", "60"))
 _AFTER_SIGNAL_S: Final = 5.0
+
+
+def started_in(folder: Path) -> tuple[int, int]:
+    """Return the program's process, and the one that started it, of a work folder; 0 for none."""
+    marker = folder / STARTED
+    words = marker.read_text().split() if marker.exists() else []
+    return (int(words[0]), int(words[1])) if words else (0, 0)
 
 
 @dataclass(slots=True)
@@ -91,6 +98,5 @@ class Watchdog:
             program.send(signal.SIGKILL)
 
     def _known(self) -> list[int]:
-        started = self.folder / STARTED
-        text = started.read_text() if started.exists() else ""
-        return [*recorded_pids(self.folder), *([int(text)] if text else [])]
+        pid, _ = started_in(self.folder)
+        return [*recorded_pids(self.folder), *([pid] if pid else [])]

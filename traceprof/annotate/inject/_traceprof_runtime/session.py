@@ -1,6 +1,7 @@
 """The state of recording in this process: whether it is on, and where events go."""
 
 import os
+from contextlib import ExitStack
 
 from . import process_record, settings
 from .emitters import NOWHERE, TeeEmitter, nvtx_emitter
@@ -160,18 +161,23 @@ def _register_end():
 
 
 def close():
-    """Write out everything; called when the process ends."""
+    """Write out everything, if interrupted too; called when the process ends."""
     global active, _has_end
     if _process != os.getpid() or not _has_end:
         return
     _has_end = active = False  # what begins now would end too late
-    for function in _at_end:
-        function()
+    with ExitStack() as stack:
+        stack.callback(process_record.note_end)
+        stack.callback(_close_spool)
+        for function in reversed(_at_end):
+            stack.callback(function)
+
+
+def _close_spool():
     if _spool is not None:
         end_capture()
         _mark_clock()
         _spool.close()
-    process_record.note_end()
 
 
 def _after_fork():

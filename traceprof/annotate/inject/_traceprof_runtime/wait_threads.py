@@ -6,6 +6,7 @@ wait for ever; at the interpreter's end such a thread is unwound through C++, wh
 """
 
 import os
+import sys
 import threading
 import time
 from contextlib import suppress
@@ -38,29 +39,47 @@ class WaitThreads:
             session.at_end(self._stop)
         self._process = os.getpid()
         self._queue = SimpleQueue()
-        self._is_over = threading.Event()
+        self._is_over, self._is_left = threading.Event(), threading.Event()
         self._threads = [
-            threading.Thread(target=_serve, args=(self._queue, self._is_over), daemon=True)
-            for _ in range(_N_THREADS)
+            threading.Thread(target=self._serve, daemon=True) for _ in range(_N_THREADS)
         ]
         for thread in self._threads:
             thread.start()
 
+    def _serve(self):
+        while True:
+            wait, callback = self._queue.get()
+            if wait is None:
+                return
+            wait(self._is_left if wait.is_by_gloo else self._is_over)
+            callback()
+            del wait, callback  # or the next wait would keep their tensors
+
     def _stop(self):
-        """Let the threads end: one that waits for torch must not outlive the interpreter."""
+        """Let the threads end: one that waits for torch must not outlive the interpreter.
+
+        A program that frees its group of gloo when it ends has to wait until its calls are done,
+        and the other ranks count on that, so they are waited for unless the program has failed.
+        """
         if self._process != os.getpid():
             return
         for _ in self._threads:
             self._queue.put((None, None))
         with suppress(KeyboardInterrupt):
             self._join(_GRACE_S)
+            self._is_over.set()
+            if getattr(sys, "last_value", None) is None:
+                self._join()
         self._is_over.set()
-        self._join(2 * _SLICE.total_seconds())
+        self._is_left.set()
+        while any(thread.is_alive() for thread in self._threads):
+            with suppress(KeyboardInterrupt):
+                self._join()
 
-    def _join(self, most_s):
-        end = time.monotonic() + most_s
+    def _join(self, most_s=None):
+        end = None if most_s is None else time.monotonic() + most_s
         for thread in self._threads:
-            thread.join(max(0.0, end - time.monotonic()))
+            thread.join(None if end is None else max(0.0, end - time.monotonic()))
 
 
 class WaitsForWork:
@@ -70,30 +89,36 @@ class WaitsForWork:
     is itself part of the transfer, nor for CUDA tensors, where it orders the streams of a thread.
     """
 
+    is_by_gloo = True
+
     def __init__(self, work, wait):
         self._work, self._wait = work, wait
 
-    def __call__(self, is_over):
-        while not (self._work.is_completed() or is_over.is_set()):
+    def __call__(self, is_left):
+        while not (self._work.is_completed() or is_left.is_set()):
             try:
                 self._wait(self._work, _SLICE)
             except Exception:  # its time is up, or it failed: the program gets that itself
-                is_over.wait(_FIRST_LOOK_S)
+                is_left.wait(_FIRST_LOOK_S)
 
 
 class WaitsForBoxedWork:
     """Waits for work as torch 2.1 hands it to Python: it can be waited for, and no more."""
 
+    is_by_gloo = True
+
     def __init__(self, work):
         self._work = work
 
-    def __call__(self, _is_over):
+    def __call__(self, _is_left):
         with suppress(Exception):
             self._work.wait()
 
 
 class WaitsForFuture:
     """Looks at a future again and again, ever less often."""
+
+    is_by_gloo = False
 
     def __init__(self, future):
         self._future = future
@@ -102,13 +127,3 @@ class WaitsForFuture:
         pause_s = _FIRST_LOOK_S
         while not (self._future.done() or is_over.wait(pause_s)):
             pause_s = min(1.5 * pause_s, _LOOK_S)
-
-
-def _serve(queue, is_over):
-    while True:
-        wait, callback = queue.get()
-        if wait is None:
-            return
-        wait(is_over)
-        callback()
-        del wait, callback  # or the next wait would keep their tensors

@@ -3,8 +3,8 @@
 A profiler that runs a program puts pipes in the place of its output and mixes its own messages
 in. Started by the profiler in the program's place, this script puts the streams of traceprof
 back (as the file descriptors STDOUT and STDERR, which the profiler hands down) and the folder for
-temporary files (the variable TRACEPROF_TMPDIR, empty for none), leaves its process id in MARKER
-to say that the program was started, and becomes the program.
+temporary files (the variable TRACEPROF_TMPDIR, empty for none), leaves its process id and that of
+its parent in MARKER to say that the program was started, and becomes the program.
 """
 
 import os
@@ -18,7 +18,7 @@ def main() -> None:
     """Become the program."""
     stdout, stderr = int(sys.argv[1]), int(sys.argv[2])
     marker = os.open(sys.argv[3], os.O_WRONLY | os.O_CREAT, 0o600)
-    os.write(marker, str(os.getpid()).encode())
+    os.write(marker, f"{os.getpid()} {os.getppid()}".encode())
     os.close(marker)
     os.dup2(stdout, 1)
     os.dup2(stderr, 2)

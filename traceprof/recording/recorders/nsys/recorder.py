@@ -29,7 +29,13 @@ from traceprof.recording.processes.program import (
     run_recorded,
     signals_passed_on,
 )
-from traceprof.recording.processes.watchdog import STARTED, STARTING_S, StartLimit, Watchdog
+from traceprof.recording.processes.watchdog import (
+    STARTED,
+    STARTING_S,
+    StartLimit,
+    Watchdog,
+    started_in,
+)
 from traceprof.recording.recorders.embedded import RECORDER as EMBEDDED
 from traceprof.recording.recorders.nsys import launch
 from traceprof.recording.recorders.nsys.collect import LOG, collected
@@ -49,8 +55,6 @@ _CAPTURE: Final = (
 _ATTEMPTS: Final = 3  # now and then it does not find its own agent, on a busy machine above all
 _STDOUT, _STDERR = 1, 2
 _WRITING_S: Final = 20.0  # what nsys gets for its report where the program does not end
-_LAUNCHER: Final = "nsys-launcher"
-"""What nsys starts programs with."""
 
 
 class NsysRecorder:
@@ -170,24 +174,24 @@ class _NsysRun:
 
     def _started(self) -> int:
         """Return the process that was started, 0 for none."""
-        return int((self._marker.exists() and self._marker.read_text()) or 0)
+        return started_in(self._folder)[0]
 
     def _code_of_program(self, code: int) -> int:
         """Return the exit code; a program that has outlived nsys is waited for."""
         if self._program.left:
             return code
-        pid = self._started()
+        pid, launcher = started_in(self._folder)
         if not is_alive(pid):
-            return self._code_behind(code, pid)
+            return self._code_behind(code, pid, launcher)
         self._request.say("nsys has ended before the program, which goes on without it")
-        own_code = wait_for_program(pid, self._program, self._folder)
+        own_code = wait_for_program(pid, launcher, self._program, self._folder)
         return code if own_code is None else own_code
 
-    def _code_behind(self, code: int, pid: int) -> int:
+    def _code_behind(self, code: int, pid: int, launcher: int) -> int:
         """Return the exit code of a program that has ended, where nsys ended with ``code``."""
         program = self._program
         if program.killed_by and not program.signal_passed:  # it was not ended with its program
-            own_code = code_left_by(pid, _LAUNCHER, program, self._folder)
+            own_code = code_left_by(pid, launcher, program, self._folder)
             if own_code is not None:
                 if not program.is_stopped:
                     self._request.say("nsys has ended before the program, which went on without it")
