@@ -64,10 +64,20 @@ def test_a_call_is_told_when_its_work_is_done_or_has_failed(waiting, kind):
     assert not any(thread.is_alive() for thread in threads._threads)
 
 
-@pytest.mark.parametrize("kind", ["work", "future"])
-def test_work_that_never_ends_does_not_keep_a_program_that_failed(waiting, monkeypatch, kind):
-    monkeypatch.setattr(waiting, "_GRACE_S", 0.01)
+def has_failed(monkeypatch, _waiting):
     monkeypatch.setattr(sys, "last_value", ValueError(), raising=False)
+
+
+def is_forked_by_multiprocessing(monkeypatch, waiting):
+    monkeypatch.setattr(waiting, "parent_process", object)
+    monkeypatch.setattr(waiting, "get_start_method", lambda: "fork")
+
+
+@pytest.mark.parametrize("kind", ["work", "future"])
+@pytest.mark.parametrize("program", [has_failed, is_forked_by_multiprocessing])
+def test_work_that_never_ends_does_not_keep_a_program(waiting, monkeypatch, program, kind):
+    monkeypatch.setattr(waiting, "_GRACE_S", 0.01)
+    program(monkeypatch, waiting)
     work = Work()
     threads = waiting.WaitThreads()
     wait = waiting.WaitsForWork(work, Work.wait) if kind == "work" else waiting.WaitsForFuture(work)
@@ -101,7 +111,7 @@ def test_calls_of_gloo_are_waited_for_and_nothing_else_is(waiting, monkeypatch):
 def test_a_thread_that_is_slow_on_a_busy_machine_is_waited_for(waiting, monkeypatch):
     """It sees late that recording is over: left alone it would abort the program."""
     monkeypatch.setattr(waiting, "_GRACE_S", 0.01)
-    monkeypatch.setattr(sys, "last_value", ValueError(), raising=False)
+    has_failed(monkeypatch, waiting)
     sees_it = threading.Event()
     threads = waiting.WaitThreads()
 

@@ -30,7 +30,7 @@ __all__ = [
 
 _PR_SET_CHILD_SUBREAPER: Final = 36
 _POLL_S: Final = 0.2
-_LAUNCHER_S: Final = 5
+_LAUNCHER_S: Final = 20  # for its last instructions, on a busy machine
 _PATIENCE_S: Final = 5
 _SHORT_POLL_S: Final = 0.05
 

@@ -11,6 +11,7 @@ import threading
 import time
 from contextlib import suppress
 from datetime import timedelta
+from multiprocessing import current_process, get_start_method, parent_process
 from queue import SimpleQueue
 
 from . import session
@@ -56,11 +57,7 @@ class WaitThreads:
             del wait, callback  # or the next wait would keep their tensors
 
     def _stop(self):
-        """Let the threads end: one that waits for torch must not outlive the interpreter.
-
-        A program that frees its group of gloo when it ends has to wait until its calls are done,
-        and the other ranks count on that, so they are waited for unless the program has failed.
-        """
+        """Let the threads end: one that waits for torch must not outlive the interpreter."""
         if self._process != os.getpid():
             return
         for _ in self._threads:
@@ -68,7 +65,7 @@ class WaitThreads:
         with suppress(KeyboardInterrupt):
             self._join(_GRACE_S)
             self._is_over.set()
-            if getattr(sys, "last_value", None) is None:
+            if _would_wait_for_gloo():
                 self._join()
         self._is_over.set()
         self._is_left.set()
@@ -80,6 +77,20 @@ class WaitThreads:
         end = None if most_s is None else time.monotonic() + most_s
         for thread in self._threads:
             thread.join(None if end is None else max(0.0, end - time.monotonic()))
+
+
+def _would_wait_for_gloo():
+    """Return whether this program, which ends, stays until its calls of gloo are done.
+
+    It does where the interpreter frees its groups, and the other ranks count on that. Processes
+    that multiprocessing forked leave without, and a program that has failed is not kept.
+    """
+    is_forked = parent_process() is not None and _start_method() != "spawn"
+    return not is_forked and getattr(sys, "last_value", None) is None
+
+
+def _start_method():
+    return getattr(current_process(), "_start_method", None) or get_start_method()
 
 
 class WaitsForWork:
