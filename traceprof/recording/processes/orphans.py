@@ -146,7 +146,9 @@ def code_left_by(pid: int, launcher: int, program: Program, folder: Path) -> int
     for child in (pid, launcher):
         if child in ours:
             code = _wait(child, _LAUNCHER_S)
-            return None if code is None else code_behind(code, pid, program, folder)
+            if code is None or child == pid:
+                return code
+            return code_behind(code, pid, program, folder)
     return None
 
 
