@@ -31,9 +31,7 @@ def shared_page(browser: Any, tmp_path_factory: pytest.TempPathFactory) -> Itera
 @pytest.fixture
 def reader(shared_page: OpenPage) -> Reader:
     """Return somebody who has just opened the page."""
-    shared_page.js("(localStorage.clear(), traceprof.begin())")
-    shared_page.page.mouse.move(0, 0)
     reader = Reader(shared_page)
-    heading = "document.querySelector('.details h3').textContent"
-    reader.until(f"!traceprof.frame && {heading}.startsWith('In view')")
+    reader.begin()
+    reader.until("document.querySelector('.details h3').textContent.startsWith('In view')")
     return reader

@@ -78,6 +78,15 @@ class Reader:
         self.page = page
         self.actions = 0
 
+    def begin(self) -> None:
+        """Forget what earlier tests left, the focus too: a page that was just opened."""
+        self.page.js(
+            "(localStorage.clear(), document.activeElement.blur(), scrollTo(0, 0),"
+            " traceprof.begin())"
+        )
+        self.page.page.mouse.move(0, 0)
+        self.until("!traceprof.frame")
+
     def click(self, target: Any, **more: Any) -> None:
         """Click an element."""
         self.actions += 1

@@ -36,11 +36,9 @@ def page(browser: Any, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Ope
 
 @pytest.fixture
 def reader(page: OpenPage) -> Reader:
-    page.js("(localStorage.clear(), traceprof.begin())")
-    page.page.mouse.move(0, 0)
     reader = Reader(page)
-    heading = "document.querySelector('.details h3').textContent"
-    reader.until(f"!traceprof.frame && {heading}.startsWith('In view')")
+    reader.begin()
+    reader.until("document.querySelector('.details h3').textContent.startsWith('In view')")
     return reader
 
 

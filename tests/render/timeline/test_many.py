@@ -47,8 +47,9 @@ def page(browser: Any, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Ope
 
 @pytest.fixture
 def reader(page: OpenPage) -> Reader:
-    page.js("(localStorage.clear(), scrollTo(0, 0), traceprof.begin())")
-    return Reader(page)
+    reader = Reader(page)
+    reader.begin()
+    return reader
 
 
 def test_each_rank_is_one_line_and_only_what_is_in_sight_is_drawn(reader: Reader) -> None:

@@ -179,8 +179,7 @@ def test_two_fingers_zoom_and_a_long_press_selects(phone: OpenPage) -> None:
 
 def test_a_tap_fills_the_panel_which_a_thumb_scrolls_and_follows(phone: OpenPage) -> None:
     page, reader = phone.page, Reader(phone)
-    phone.js("traceprof.begin()")
-    reader.until("!traceprof.frame")
+    reader.begin()
     page.locator(".lane.group", has_text="GPU 0").evaluate(
         "(node) => node.scrollIntoView({ block: 'start' })"
     )
