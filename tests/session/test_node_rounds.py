@@ -95,3 +95,23 @@ def test_layers_have_their_backward_pass_on_the_host() -> None:
         "block.a": 13,
         "block.b": 7,
     }
+
+
+def test_what_the_profiler_takes_between_rounds_is_no_time_of_theirs() -> None:
+    """A window opens before the fifth of six rounds."""
+    own = {"process": 100}
+    builder = TraceBuilder().process(100, rank=0, world_size=2)
+    for step, start in enumerate([0, 100, 200, 300, 450, 550]):
+        if step == 4:
+            builder.phase("traceprof.window.start", 400, 450, **own)
+        builder.phase("forward", start, start + 30, **own)
+        builder.phase("backward", start + 30, start + 90, **own)
+        builder.collective(
+            "all_reduce", start + 40, start + 50, n_bytes=8, group_size=2, sequence=step, **own
+        )
+        builder.phase("optimizer", start + 90, start + 100, **own)
+    part = builder.build()
+    (one,) = rounds_of_run(run_of(Ranks((part,), part.info)), "one")
+    assert one.rounds_count + one.warmup_count == 6
+    assert one.calls_rounds_ns == 100 * (one.rounds_count - 1)
+    assert one.calls_count == one.rounds_count - 1

@@ -101,7 +101,8 @@ def _measured(
     window = TimeWindow(int(kept["start_ns"].min()), int(kept["end_ns"].max()))
     inside = trace.within(window)
     # What is exchanged once, at first, does not make ranks keep step.
-    later = TimeWindow(int(kept["start_ns"].iloc[:2].iloc[-1]), window.end_ns)
+    after_first = kept.iloc[min(1, len(kept) - 1) :]
+    later = TimeWindow(int(after_first["start_ns"].iloc[0]), window.end_ns)
     collectives = _result(trace.within(later), "collectives")
     calls = None if collectives is None else collectives.table
     layers = _result(inside, "layers")
@@ -121,7 +122,7 @@ def _measured(
         layers=pd.DataFrame() if layers is None else _layers(layers.table, inside),
         samples_count=_samples(inside),
         calls_count=None if collectives is None else int(collectives.scalars.get("count", 0)),
-        calls_window_ns=later.duration_ns,
+        calls_rounds_ns=int((after_first["end_ns"] - after_first["start_ns"]).sum()),
         calls_bytes=_sum(calls, "size_bytes"),
         calls_ns=_sum(calls, "total_ns"),
     )

@@ -66,7 +66,7 @@ def test_what_ranks_exchange_is_per_second_and_per_call() -> None:
             "a",
             0,
             calls_count=18,
-            calls_window_ns=180 * MS,
+            calls_rounds_ns=180 * MS,
             calls_bytes=18e6,
             calls_ns=36 * MS,
             waited_ns=50 * MS,

@@ -66,7 +66,9 @@ class _Job:
             *("--nnodes=1:2", "--nproc-per-node=1", "--local-addr=127.0.0.1"),
             *("--monitor-interval=0.1", "--rdzv-backend=c10d", "--rdzv-id=job"),
             *(f"--rdzv-endpoint=127.0.0.1:{self.port}", "--max-restarts=5"),
-            "--rdzv-conf=join_timeout=60,last_call_timeout=1,keep_alive_interval=1",
+            # Quiet for 8 s is lost: on a busy machine 3 made two jobs of one.
+            "--rdzv-conf=join_timeout=60,last_call_timeout=1,keep_alive_interval=1"
+            ",keep_alive_max_attempt=8",
             *(str(PROGRAMS / "train_elastic.py"), str(self.folder / "checkpoint.pt")),
             *("--epochs=4", "--until", str(self.folder / "enough")),
         ]

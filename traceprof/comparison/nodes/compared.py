@@ -94,7 +94,7 @@ def _node_row(one: NodeRounds) -> dict[str, Any]:
         **each,
         "other_ns": (one.rounds_ns - sum(one.phases.values())) / n if one.phases else nan,
         "samples_per_s": _number(one.samples_count) / seconds,
-        "syncs_per_s": 1e9 * calls / (one.calls_window_ns or nan),
+        "syncs_per_s": 1e9 * calls / (one.calls_rounds_ns or nan),
         "sync_bytes": _number(one.calls_bytes) / calls,
         "sync_ns": _number(one.calls_ns) / calls,
         "sync_bytes_per_s": 1e9 * _number(one.calls_bytes) / (_number(one.calls_ns) or nan),

@@ -29,9 +29,9 @@ class NodeRounds:
     each phase in them; ``are_phases_ours``: the recorder named them, all that there are.
     ``layers`` has a row for each layer: layer, type, count, host_ns, where it
     is told host_backward_ns, where devices were recorded device_ns and backward_ns, of all rounds
-    together. ``calls_count``
-    collectives in the ``calls_window_ns`` after the first round handed in ``calls_bytes`` and took
-    ``calls_ns``; ``waited_ns`` were spent in all rounds waiting for others.
+    together. ``calls_count`` collectives after the first round handed in ``calls_bytes`` and took
+    ``calls_ns``; the rounds after it took ``calls_rounds_ns``, without what lies between rounds,
+    such as a profiler that starts. ``waited_ns`` were spent in all rounds waiting for others.
     ``span`` goes from the first of the rounds to the last.
     """
 
@@ -47,7 +47,7 @@ class NodeRounds:
     are_phases_ours: bool = True
     samples_count: float | None = None
     calls_count: int | None = None
-    calls_window_ns: int = 0
+    calls_rounds_ns: int = 0
     calls_bytes: float | None = None
     calls_ns: float | None = None
     waited_ns: float | None = None
