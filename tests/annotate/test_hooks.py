@@ -51,6 +51,34 @@ def test_the_size_of_a_batch_is_the_first_dimension_of_its_first_tensor(runtime,
     assert runtime("hook_data").batch_size(TORCH, batch) == size
 
 
+IMAGE = Tensor(3, 32, 30)
+GRAPHS = Batch(0, Tensor(80, 16))
+
+
+@pytest.mark.parametrize(
+    ("batch", "n_drawn", "is_stream", "n"),
+    [
+        (Tensor(8, 3), 8, False, 8),
+        (((IMAGE,) * 8, ("boxes",) * 8), 8, False, 8),  # of detection: images of different sizes
+        (GRAPHS, 8, False, 8),  # laid end to end
+        (["a text", "another"], 2, False, 2),
+        (Tensor(16, 3), 8, False, 8),  # two views of each
+        (Tensor(8, 3), 0, False, 8),  # not known
+        (Tensor(5, 3), 8, True, 5),  # the last of a stream
+        (Tensor(1024), 8, True, 8),
+        (Tensor(1, 3), 1, False, 1),
+        (Tensor(64, 3), 1, False, 64),  # the dataset makes batches
+        ([Tensor(64, 3), Tensor(64)], 1, True, 64),
+        (((IMAGE,), ("boxes",)), 1, False, 1),
+        ([(IMAGE, "boxes")], 1, False, 1),
+        ({"images": [IMAGE]}, 1, False, 1),
+        ("text", 1, False, 1),
+    ],
+)
+def test_a_batch_has_the_samples_that_were_drawn_for_it(runtime, batch, n_drawn, is_stream, n):
+    assert runtime("hook_data").n_samples(TORCH, batch, n_drawn, is_stream) == n
+
+
 @pytest.mark.parametrize(
     ("target", "expected"),
     [

@@ -30,6 +30,7 @@ LOOPS = {
     "in_turn": PHASES,
     "mid_epoch": PHASES,
     "critic": TWO,
+    "pictures": PHASES,
 }
 # of make_model() in shapes.py: weights and biases, four bytes each
 PARAMETER_BYTES = 4 * (64 * 512 + 512 + 512 * 512 + 512 + 512 * 10 + 10)

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from traceprof.facts.steps.find import find_steps
+from traceprof.facts.steps.parts import batches_of_steps
 from traceprof.model.ranks import Ranks
 from traceprof.model.trace import Trace
 from traceprof.session.summarising.course import course_of_run
@@ -53,6 +54,9 @@ def check(told: Told, trace: Trace, process: int) -> None:
     assert len(_outermost(outermost[["start_ns", "end_ns"]].to_numpy())) == told.updates
     epochs = course_of_run(Ranks.of(trace)).get("epochs")
     assert (0 if epochs is None else len(epochs)) == told.epochs
+    batches = batches_of_steps(trace)
+    sizes = batches["payload"][batches["process"] == process].astype(int)
+    assert not (told.batch % sizes).any()  # some train with several batches a step
     _check_rate(told, own["start_ns"].to_numpy(np.int64), ranges)
 
 

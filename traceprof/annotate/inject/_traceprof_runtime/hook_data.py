@@ -1,10 +1,13 @@
-"""Data loading: a range for each fetch, the size of each batch, and from which pass it is.
+"""Data loading: a range for each fetch, the samples of each batch, and from which pass it is.
 
+A batch has as many samples as its loader drew: what the program makes of them (images of different
+sizes in a list, graphs or sequences laid end to end) does not show it.
 Passes over loaders are numbered; a mark tells the number where a thread turns to another one.
 Every loop over a DataLoader, those of Lightning, Accelerate and the Trainer too, ends up in the
 iterator's ``__next__`` in the main process.
 """
 
+import collections
 import functools
 import itertools
 import threading
@@ -22,17 +25,49 @@ def install(torch):
     """Wrap the DataLoader and its iterators."""
     from torch.utils.data import dataloader
 
-    _wrap_next(torch, dataloader._BaseDataLoaderIter)
+    _wrap_draws(dataloader._BaseDataLoaderIter)
+    _wrap_next(torch, dataloader._BaseDataLoaderIter, dataloader._DatasetKind.Iterable)
     _wrap_iter(dataloader.DataLoader)
 
 
-def _wrap_next(torch, iterator):
+def _wrap_draws(iterator):
+    """Keep how many samples were drawn for each batch that is still to come."""
+    original = iterator._next_index
+
+    @functools.wraps(original)
+    def _next_index(self):
+        index = original(self)
+        held = getattr(self, "_traceprof_drawn", None)
+        if held is None or held[0] is not self._sampler_iter:  # a new pass of workers that stay
+            held = self._traceprof_drawn = (self._sampler_iter, collections.deque())
+        held[1].append(_length(index) if self._auto_collation else 0)
+        return index
+
+    iterator._next_index = _next_index
+
+
+def _length(index):
+    try:
+        return len(index)
+    except TypeError:
+        return 0  # of a sampler of its own
+
+
+def _drawn(iterator):
+    """Return how many samples were drawn for the batch that came, 0 where it is not known."""
+    _, waiting = getattr(iterator, "_traceprof_drawn", (None, None))
+    return waiting.popleft() if waiting else 0
+
+
+def _wrap_next(torch, iterator, stream):
     original = iterator.__next__
 
     @functools.wraps(original)
     def __next__(self):
         if not session.active:
-            return original(self)
+            batch = original(self)
+            _drawn(self)
+            return batch
         emitter = session.emitter()
         steps.fetching(torch.is_grad_enabled() and not _is_exhausted(self))
         _tell_pass(self, emitter)
@@ -49,8 +84,10 @@ def _wrap_next(torch, iterator):
             emitter.pop()
             local.is_fetching = False
         steps.fetched()
+        drawn = _drawn(self)
         if not steps.tells_samples:
-            emitter.mark("batch", batch_size(torch, batch))
+            is_stream = self._dataset_kind == stream
+            emitter.mark("batch", n_samples(torch, batch, drawn, is_stream))
         return batch
 
     iterator.__next__ = __next__
@@ -103,6 +140,30 @@ def _is_exhausted(iterator):
         return iterator._num_yielded >= len(iterator)
     except (AttributeError, TypeError):
         return False
+
+
+def n_samples(torch, batch, n_drawn, is_stream):
+    """Return how many samples ``batch`` has, for which the loader drew ``n_drawn`` (0: not known).
+
+    Of a stream, which may end, there are at most so many. One that was drawn may itself be a batch,
+    made by the dataset.
+    """
+    size = batch_size(torch, batch)
+    if not n_drawn:
+        return size
+    if n_drawn == 1:
+        return 1 if _holds_one(batch) else max(size, 1)
+    return min(size, n_drawn) if is_stream else n_drawn
+
+
+def _holds_one(batch):
+    """Return whether a batch is a list of one sample, or holds lists of one only."""
+    if not isinstance(batch, (list, tuple, dict)):
+        return False
+    parts = list(batch.values()) if isinstance(batch, dict) else list(batch)
+    if len(parts) == 1 and isinstance(parts[0], (list, tuple, dict)):
+        return True
+    return bool(parts) and all(isinstance(p, (list, tuple)) and len(p) == 1 for p in parts)
 
 
 def batch_size(torch, batch, depth=0):
