@@ -4,7 +4,7 @@ import numpy as np
 import pandas as pd
 
 from traceprof.model.run import Life
-from traceprof.session.summarising.restarts import find_restarts
+from traceprof.session.summarising.restarts import find_restarts, lives_at_once
 from traceprof.session.summarising.started import Started
 
 
@@ -115,3 +115,14 @@ def test_a_job_that_never_trained_again_lost_the_rest():
     (restart,) = found(start(0, (0, 60), [(10, 50)]), start(1, (70, 80)), start(2, (90, 95)))
     assert (restart.life, restart.kept_ns, restart.begin_ns) == (2, 50, 95)
     assert restart.why == "it never trained again"
+
+
+def test_starts_that_train_at_the_same_time_are_no_restarts_of_one_another():
+    """Two jobs in one folder, or agents that lost one another: each has work of its own."""
+    starts = [
+        start(0, (0, 400), [(10, 50), (300, 350)]),
+        start(1, (70, 380), [(90, 100), (300, 360)]),
+        start(2, (390, 500), [(410, 420)]),
+    ]
+    assert lives_at_once(starts) == [(0, 1)]
+    assert [one.life for one in found(*starts)] == [2]

@@ -122,7 +122,7 @@ def _notes(courses: Sequence[Course], runs: Sequence[Summary]) -> Iterator[Note]
     for course, run in zip(courses, runs, strict=True):
         yield from _checks(course, run.notes)
         yield from _setbacks(course)
-        if course.cut_count:
+        if course.cut_count and course.lost:
             yield Note.of(
                 "{run}: {n:count} epoch(s) were begun and begun again: counted as lost",
                 run=course.name,

@@ -15,7 +15,7 @@ from traceprof.formats.runs.manifest import LAUNCHER
 from traceprof.model.results import Note
 from traceprof.model.run import Life
 from traceprof.model.summary import SUMMARY, Summary
-from traceprof.session.summarising.restarts import Restart, find_restarts
+from traceprof.session.summarising.restarts import Restart, find_restarts, lives_at_once
 from traceprof.session.summarising.started import Started, read_start
 
 __all__ = ["with_lives"]
@@ -26,6 +26,10 @@ _OWN: Final = ("start", "end", "checkpoint")
 _MANY: Final = Note(
     "the job has {n:count} starts of ranks: their steps and epochs are those of the first "
     "{shown:count}"
+)
+_AT_ONCE: Final = Note(
+    "lives {one:number} and {other:number} trained at the same time: no restart, but two jobs in "
+    "one folder, or nodes that lost one another"
 )
 _JUDGED: Final = Note(
     "the program was started {n:count} times: steps, results and measures are those of life "
@@ -77,6 +81,8 @@ def with_lives(summary: Summary, paths: Sequence[Path | str], life: int | None =
     count = len({one.life for one in lives})
     if count > 1:
         notes.append(replace(_JUDGED, values={"n": count, "life": shown}))
+    for one, other in lives_at_once(started):
+        notes.append(replace(_AT_ONCE, values={"one": one, "other": other}))
     if len(lives) > _MOST_FILES:
         notes.append(replace(_MANY, values={"n": len(lives), "shown": _MOST_FILES}))
     return replace(summary, tables=tables, started_utc_ns=zero, notes=tuple(notes))

@@ -10,7 +10,7 @@ from traceprof.model.run import Life
 from traceprof.session.summarising.started import Started
 from traceprof.values import dataclass
 
-__all__ = ["Restart", "RestartPart", "find_restarts"]
+__all__ = ["Restart", "RestartPart", "find_restarts", "lives_at_once"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,18 +51,45 @@ def find_restarts(
 ) -> list[Restart]:
     """Return what lies between each life that trained and the next one that did.
 
-    Lives that ended before their first step are part of what was lost.
+    Lives that ended before their first step are part of what was lost. One that trained while the
+    one before it still did is no restart of it.
     """
-    trained = sorted({one.life.life for one in started if one.begin_ns is not None})
+    trained = _by_life(started)
     found = []
+    at_once = lives_at_once(started)
     for before, after in pairwise(trained):
-        old = [one for one in started if one.life.life == before and one.begin_ns is not None]
-        new = [one for one in started if one.life.life == after and one.begin_ns is not None]
+        if (before, after) in at_once:
+            continue
+        old, new = trained[before], trained[after]
         began = [one for one in lives if before < one.life <= after]
         found.append(_restart(old, new, began, agents))
     last = max((one.life for one in lives), default=0)
-    if trained and trained[-1] < last:
-        found.append(_never_again([one for one in started if one.life.life == trained[-1]], lives))
+    if trained and max(trained) < last:
+        found.append(_never_again(trained[max(trained)], lives))
+    return found
+
+
+def lives_at_once(started: Sequence[Started]) -> list[tuple[int, int]]:
+    """Return the pairs of lives, one after the other, of which the later began to train too early.
+
+    So it is where two jobs were recorded into one folder, and where agents lost one another and
+    each made a job of its own.
+    """
+    trained = _by_life(started)
+    return [
+        (before, after)
+        for before, after in pairwise(trained)
+        if min(one.begin_ns or 0 for one in trained[after])
+        < max(one.last_work_ns for one in trained[before])
+    ]
+
+
+def _by_life(started: Sequence[Started]) -> dict[int, list[Started]]:
+    """Return the starts that trained, by life, the lives in their order."""
+    found: dict[int, list[Started]] = {}
+    for one in sorted(started, key=lambda one: one.life.life):
+        if one.begin_ns is not None:
+            found.setdefault(one.life.life, []).append(one)
     return found
 
 
