@@ -1,6 +1,7 @@
 """The state of recording in this process: whether it is on, and where events go."""
 
 import os
+import threading
 from contextlib import ExitStack
 
 from . import process_record, settings
@@ -17,6 +18,7 @@ _emitter = None
 _everywhere = None
 _spool = None
 _nvtx = None
+_turn = threading.RLock()  # of who opens, holds and lets through: threads of the program, and ours
 _at_end = []
 _in_new_process = []
 
@@ -71,8 +73,9 @@ def hold():
     global _is_held, _emitter
     if not _is_held and _spool is None:
         _register_end()  # what was seen is told even if nothing is let through
-    _is_held = True
-    _emitter = NOWHERE
+    with _turn:
+        _is_held = True
+        _emitter = NOWHERE
 
 
 def is_capturing():
@@ -84,8 +87,9 @@ def begin_capture():
     """Let events through; the profiler starts with the range that this opens."""
     global _is_held, _emitter, _capture
     if _is_held:
-        _is_held = False
-        _emitter = None
+        with _turn:
+            _is_held = False
+            _emitter = None
         _capture = emitter().start("traceprof.capture", 0)
         _mark_clock()
 
@@ -125,15 +129,18 @@ def _start_over():
 
 def _open():
     global _emitter, _everywhere, _spool, _nvtx
-    if _nvtx is None:
-        _nvtx = nvtx_emitter() or False
-    if _spool is None:
-        _spool = Spool(settings.DIRECTORY, _mark_clock if _nvtx else None)
-        _everywhere = TeeEmitter(_nvtx, _spool) if _nvtx else _spool
-        _mark_clock()
+    with _turn:
+        if _nvtx is None:
+            _nvtx = nvtx_emitter() or False
+        is_new = _spool is None
+        if is_new:
+            _spool = Spool(settings.DIRECTORY, _mark_clock if _nvtx else None)
+            _everywhere = TeeEmitter(_nvtx, _spool) if _nvtx else _spool
+            _mark_clock()
+        _emitter = opened = NOWHERE if _is_held else _everywhere
+    if is_new:
         _register_end()
-    _emitter = _everywhere
-    return _emitter
+    return opened
 
 
 def _mark_clock():
@@ -182,7 +189,8 @@ def _close_spool():
 
 def _after_fork():
     """Stand still in a forked process: it is a data-loading worker until it shows otherwise."""
-    global active, _is_dormant
+    global active, _is_dormant, _turn
+    _turn = threading.RLock()  # another thread may have had it
     _is_dormant = _is_dormant or active
     active = False
     process_record.note_child()
