@@ -23,3 +23,11 @@ def test_outliers_are_those_of_their_process_without_its_warmup() -> None:
     is_warmup = np.array([True] + [False] * 10)
     found = outliers_of_processes(durations, processes, is_warmup)
     assert found.tolist() == [0, 0, 0, 0, 0, 1, 0, 0, 0, 0, -1]
+
+
+def test_where_steps_are_of_two_kinds_outliers_lie_beyond_both() -> None:
+    durations = np.array([40.0, 40, 60, 40, 40, 61, 40, 40, 1000, 40, 40, 60, 40, 40, 62, 5])
+    ones = np.ones(len(durations), np.int64)
+    found = outliers_of_processes(durations, ones, ones == 0)
+    assert np.flatnonzero(found > 0).tolist() == [8]
+    assert np.flatnonzero(found < 0).tolist() == [15]

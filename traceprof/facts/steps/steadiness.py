@@ -92,7 +92,8 @@ def outliers(durations_ns: _Float64Array) -> npt.NDArray[np.int64]:
     """Return 1 for each slow outlier, -1 for each fast one, else 0.
 
     An outlier lies outside median ± 3 · 1.4826 · MAD, and more than 5 % from the median. Outliers
-    are rare: where more than a quarter of the steps lie on one side, steps are of several kinds.
+    are rare: where more than a quarter of the steps lie on one side, steps are of several kinds,
+    and outliers are those of the kind on that side.
     """
     if len(durations_ns) < 4:
         return np.zeros(len(durations_ns), np.int64)
@@ -102,8 +103,9 @@ def outliers(durations_ns: _Float64Array) -> npt.NDArray[np.int64]:
     outside = np.abs(away) > max(spread, _FLOOR_RATIO * median)
     found = np.where(outside, np.sign(away), 0).astype(np.int64)
     for side in (1, -1):
-        if np.mean(found == side) > _MOST_OUTLIERS:
-            found[found == side] = 0
+        rows = np.flatnonzero(found == side)
+        if len(rows) > _MOST_OUTLIERS * len(found):
+            found[rows] = np.where(outliers(durations_ns[rows]) == side, side, 0)
     return found
 
 

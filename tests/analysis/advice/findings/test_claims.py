@@ -88,7 +88,8 @@ def test_a_finding_has_its_figure_and_says_how_sure_it_is(name: str) -> None:
         assert (kind is Kind.ONCE) == (own.finding.once_ns is not None)
         assert (kind is Kind.ESTIMATED) == bool(own.finding.model)
         assert own.saving_ratio <= own.claimed_ratio + ROUNDING
-        assert own.saving_ns == context.saving_ns(own.saving_ratio)
+        is_saved = kind not in (Kind.NONE, Kind.ONCE)
+        assert own.saving_ns == (context.saving_ns(own.claims) if is_saved else 0)
         titled = own.finding.title.values.get("share")
         if titled is not None and own.rule.name not in _OTHER_SHARES:
             assert titled == pytest.approx(sum(map(context.share, own.claims)))

@@ -550,3 +550,15 @@ def test_savings_are_per_step_where_steps_are_known() -> None:
     finding = found(builder.build(span=(0, 500 * MS)))["blocking_copies"]
     assert finding.saving_ns == 20 * MS
     assert finding.evidence[0] == "1 copy by cudaMemcpy in each step"
+
+
+def test_slow_steps_cost_each_step_what_they_take_more_in_all() -> None:
+    """Steps of 40 and 60 ms in turn, and one of a second: their mean is far above their median."""
+    builder, at = TraceBuilder(), 0
+    lengths = [40, 40, 60] * 8 + [1000] + [40, 40, 60] * 8
+    for i, length in enumerate(lengths):
+        builder.step(at, at + length * MS, number=i)
+        builder.kernel("gemm", at, at + length * MS - 1, launched_ns=(at, at + 1))
+        at += length * MS
+    finding = found(builder.build())["slow_steps"]
+    assert finding.saving_ns == pytest.approx((1000 - 40) * MS / len(lengths), rel=0.001)

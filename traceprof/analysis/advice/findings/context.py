@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from functools import cached_property
 from typing import Any, Final
 
@@ -167,9 +167,7 @@ class Context:
         kept = ~self.is_warmup & (self.step_outliers <= 0)
         if not kept.any():
             return 1.0
-        own = self.steps.table.iloc[np.flatnonzero(kept)]
-        each = [_union_of(rows).total_ns for _, rows in own.groupby("process")]
-        return max(1.0, float(np.mean(each)) / max(1.0, self.step_ns))
+        return float(self.steps.table["process"][kept].value_counts().mean())
 
     @cached_property
     def times(self) -> dict[int, DeviceTime]:
@@ -208,9 +206,20 @@ class Context:
         """Return how much of all that is judged ``claim`` could save."""
         return self.claimed_ratio(claim) * claim.saved_ratio
 
-    def saving_ns(self, ratio: float) -> int:
-        """Return ``ratio`` of a step (of the window where steps are not known) in ns."""
-        return round(ratio * self.step_ns / (1 - min(self.slow_ratio, 0.99)))
+    def saving_ns(self, claims: Iterable[Claim]) -> int:
+        """Return what ``claims`` could save per step, in ns (of the window without steps).
+
+        Of a typical step; what slow ones take more is spread over all of them.
+        """
+        judged_count = max(1, int((~self.is_warmup & ~self.is_occasional).sum()))
+        return round(
+            sum(
+                self.slow_excess_ns / judged_count * claim.saved_ratio
+                if claim.ground is Ground.SLOW
+                else self.share(claim) * claim.saved_ratio * self.step_ns
+                for claim in claims
+            )
+        )
 
     def idle_for(self, *causes: str) -> Claim:
         """Return the claim on the idle time that ``causes`` account for."""
@@ -299,11 +308,13 @@ class Context:
             return Note.of(f"{{n:count}} {words}{more}", n=count, **values)
         places = max(1, len(self.devices))
         each = count / self.n_steps / places
+        # The host is ahead of the devices: what it does for one step may lie before all of them.
+        is_same = count in (round(each) * places * n for n in (self.n_steps, self.n_steps - 1))
         of = "in each step" + (" on each device" if places > 1 else "")
-        if each < 1:
+        if each < 1 and not (is_same and round(each)):
             text = f"{{n:count}} {words} in {{steps:count}} steps{more}"
             return Note.of(text, n=count, steps=round(self.n_steps), **values)
-        about = "" if each == round(each) else "about "
+        about = "" if is_same else "about "
         text = f"{about}{{n:count}} {words} {of}{more}"
         return Note.of(text, n=round(each), **values)
 
@@ -351,7 +362,3 @@ def _longest_gap(
     lost_ns = lost_in_gaps(part, *causes)
     place = int(own[lost_ns[own].argmax()])
     return int(lost_ns[place]), int(starts[place]), int(ends[place])
-
-
-def _union_of(steps: pd.DataFrame) -> Intervals:
-    return Intervals.union_of(steps["device_start_ns"], steps["device_end_ns"])

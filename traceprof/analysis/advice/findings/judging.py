@@ -73,5 +73,5 @@ def _settled(context: Context, rule: Rule, number: int, finding: Finding) -> Jud
         claims=claims,
         claimed_ratio=sum(map(context.claimed_ratio, claims)),
         saving_ratio=ratio,
-        saving_ns=context.saving_ns(ratio),
+        saving_ns=context.saving_ns(claims) if saves else 0,
     )
