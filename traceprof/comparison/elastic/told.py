@@ -122,9 +122,10 @@ def _notes(courses: Sequence[Course], runs: Sequence[Summary]) -> Iterator[Note]
     for course, run in zip(courses, runs, strict=True):
         yield from _checks(course, run.notes)
         yield from _setbacks(course)
-        if course.cut_count and course.lost:
+        if course.cut_count:
             yield Note.of(
-                "{run}: {n:count} epoch(s) were begun and begun again: counted as lost",
+                "{run}: {n:count} epoch(s) were begun and begun again: "
+                + ("counted as lost" if course.lost else "the last of each is told"),
                 run=course.name,
                 n=course.cut_count,
             )

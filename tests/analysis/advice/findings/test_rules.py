@@ -378,7 +378,7 @@ def loop_with(call: str, n_steps: int = 5) -> Trace:
 def test_calls_that_stall_the_loop(call: str, rule: str) -> None:
     finding = findings_of(loop_with(call))[0]
     assert (finding.rule, finding.kind, finding.saving_ns) == (rule, "measured", 20 * MS)
-    assert finding.evidence[0] == f"1 call of {call} in each step"
+    assert finding.evidence[0] == f"1 call of {call} per step"
 
 
 @pytest.mark.parametrize(
@@ -549,7 +549,21 @@ def test_savings_are_per_step_where_steps_are_known() -> None:
         builder.copy("d2h", at + 80 * MS, at + 100 * MS, launched_ns=called, api="cudaMemcpy")
     finding = found(builder.build(span=(0, 500 * MS)))["blocking_copies"]
     assert finding.saving_ns == 20 * MS
-    assert finding.evidence[0] == "1 copy by cudaMemcpy in each step"
+    assert finding.evidence[0] == "1 copy by cudaMemcpy per step"
+
+
+def test_what_most_steps_have_once_is_not_in_each_of_them() -> None:
+    builder = TraceBuilder()
+    for i in range(9):
+        at = 100 * MS * i
+        builder.step(at, at + 100 * MS, number=i)
+        works_ns = 100 * MS if i == 2 else 80 * MS
+        builder.kernel("gemm", at, at + works_ns, launched_ns=(at, at + 1))
+        if i != 2:
+            called = (at + 2, at + 3)
+            builder.copy("d2h", at + 80 * MS, at + 100 * MS, launched_ns=called, api="cudaMemcpy")
+    finding = found(builder.build(span=(0, 900 * MS)))["blocking_copies"]
+    assert finding.evidence[0] == "8 copies by cudaMemcpy in 9 steps"
 
 
 def test_slow_steps_cost_each_step_what_they_take_more_in_all() -> None:

@@ -40,7 +40,7 @@ def _check(context: Context) -> Iterator[Finding]:
         kind=Kind.MEASURED if is_loop else Kind.ONCE,
         once_ns=None if is_loop else round(claim.total_ns / max(1, len(context.places))),
         evidence=tuple(
-            context.counted(int(n), "call(s) of {name}", name=str(name))
+            context.counted(int(n), "call(s) of {name}", is_of_host=True, name=str(name))
             for name, n in counts.items()
         ),
         action=context.advice(

@@ -299,18 +299,21 @@ class Context:
         zero = self.ranks.whole.span.start_ns
         return f"{(start_ns - zero) / 1e3:.3f}us..{(end_ns - zero) / 1e3:.3f}us"
 
-    def counted(self, count: int, words: str, more: str = "", **values: Any) -> Note:
-        """Return how many there are: in each step where steps are known, of each device.
+    def counted(
+        self, count: int, words: str, more: str = "", *, is_of_host: bool = False, **values: Any
+    ) -> Note:
+        """Return how many there are: where steps are known the mean, per step and device.
 
         ``words`` follow the number and ``more`` comes last; both may name ``values``, as notes do.
+        The host is ahead of the devices: of what ``is_of_host`` one step's may lie before them all.
         """
         if not len(self.steps):
             return Note.of(f"{{n:count}} {words}{more}", n=count, **values)
         places = max(1, len(self.devices))
         each = count / self.n_steps / places
-        # The host is ahead of the devices: what it does for one step may lie before all of them.
-        is_same = count in (round(each) * places * n for n in (self.n_steps, self.n_steps - 1))
-        of = "in each step" + (" on each device" if places > 1 else "")
+        lengths = (self.n_steps, self.n_steps - 1) if is_of_host else (self.n_steps,)
+        is_same = count in (round(each) * places * n for n in lengths)
+        of = "per step" + (" and device" if places > 1 else "")
         if each < 1 and not (is_same and round(each)):
             text = f"{{n:count}} {words} in {{steps:count}} steps{more}"
             return Note.of(text, n=count, steps=round(self.n_steps), **values)

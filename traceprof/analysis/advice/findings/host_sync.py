@@ -45,7 +45,7 @@ def _check(context: Context) -> Iterator[Finding]:
         evidence=(
             _when(inside, share - inside),
             *(
-                context.counted(int(count), "call(s) of {call}", call=call)
+                context.counted(int(count), "call(s) of {call}", is_of_host=True, call=call)
                 for call, count in kinds.value_counts().head(3).items()
             ),
             *named,
