@@ -2,6 +2,7 @@
 
 import sys
 import threading
+import weakref
 from datetime import timedelta
 
 import pytest
@@ -135,3 +136,41 @@ def test_a_thread_that_is_slow_on_a_busy_machine_is_waited_for(waiting, monkeypa
     threads.put(Slow(), lambda: None)
     threads._stop()
     assert not any(thread.is_alive() for thread in threads._threads)
+
+
+def test_work_is_let_go_of_when_it_is_done_and_kept_when_the_program_ends(waiting, monkeypatch):
+    """What gloo's thread lets go of after the interpreter's end would abort the program."""
+    now_s, paused_s, is_told = 100.0, [], threading.Semaphore(0)
+    threads = waiting.WaitThreads()
+
+    class Clock:
+        monotonic = staticmethod(lambda: now_s)
+        sleep = staticmethod(paused_s.append)
+
+    monkeypatch.setattr(waiting, "time", Clock)
+
+    def hand_in(work):
+        threads.put(waiting.WaitsForWork(work, Work.wait), is_told.release)
+        return weakref.ref(work)
+
+    early, late = Work(), Work()
+    gone = threading.Event()
+    weakref.finalize(early, gone.set)
+    early.is_done.set()
+    hand_in(early)
+    assert is_told.acquire(timeout=10)
+    del early
+    assert gone.wait(10)
+    kept = hand_in(late)
+    join, finish = threads._join, late.is_done.set
+
+    def end_and_join(most_s=None):
+        finish()
+        join(None if most_s is None else 10)
+
+    monkeypatch.setattr(threads, "_join", end_and_join)
+    now_s += 0.01
+    threads._stop()
+    assert paused_s == pytest.approx([waiting._LETTING_GO_S - 0.01])
+    del late
+    assert kept() is not None

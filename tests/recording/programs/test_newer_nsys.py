@@ -39,11 +39,12 @@ def test_two_ranks_under_it_are_two_files_with_every_range(tmp_path):
 def test_nothing_secret_that_it_writes_down_is_left(tmp_path):
     program = ["python3", "-c", "pass", "--api-key", "hunter2secret", "-t", "--token=short"]
     recorded = record(
-        *(tmp_path / "run.sqlite", program, "--with", "nsys"),
+        *(tmp_path / "run.sqlite", program, "--with", "nsys", "-v"),
         PATH=path_of_newer_nsys(),
         WANDB_API_KEY="envsecret77",
     )
     assert recorded.done.returncode == 0, recorded.done.stderr
+    assert recorded.path.exists(), recorded.done.stderr
     data = recorded.path.read_bytes()
     assert b"PROCESS_0:ARGUMENT_" in data  # it does write the arguments down
     for secret in (b"hunter2secret", b"envsecret77", b"--token=short"):

@@ -21,10 +21,16 @@ _SLICE = timedelta(milliseconds=200)  # within which a thread sees that recordin
 _FIRST_LOOK_S = 50e-6
 _LOOK_S = 2e-3
 _GRACE_S = 1.0  # for calls that the program has not waited for when it ends
+_LETTING_GO_S = 0.05  # a thread of gloo that was interrupted between telling and letting go
 
 
 class WaitThreads:
-    """Calls back when work is done, in the order in which it was handed in, or at the end."""
+    """Calls back when work is done, in the order in which it was handed in, or at the end.
+
+    A thread of gloo says that work is done before it lets go of the tensors, for which it needs
+    the interpreter (torch 2.13): one that waits for it when the interpreter ends aborts the
+    program. Where we still have the work then, the thread has nothing to let go of.
+    """
 
     def __init__(self):
         self._process = None
@@ -41,6 +47,7 @@ class WaitThreads:
         self._process = os.getpid()
         self._queue = SimpleQueue()
         self._is_over, self._is_left = threading.Event(), threading.Event()
+        self._is_ending, self._kept, self._last_s = False, [], 0.0
         self._threads = [
             threading.Thread(target=self._serve, daemon=True) for _ in range(_N_THREADS)
         ]
@@ -53,6 +60,9 @@ class WaitThreads:
             if wait is None:
                 return
             wait(self._is_left if wait.is_by_gloo else self._is_over)
+            self._last_s = time.monotonic()
+            if self._is_ending:
+                self._kept.append(wait)
             callback()
             del wait, callback  # or the next wait would keep their tensors
 
@@ -60,9 +70,12 @@ class WaitThreads:
         """Let the threads end: one that waits for torch must not outlive the interpreter."""
         if self._process != os.getpid():
             return
+        self._is_ending = True
         for _ in self._threads:
             self._queue.put((None, None))
         with suppress(KeyboardInterrupt):
+            if self._last_s:
+                time.sleep(max(0.0, self._last_s + _LETTING_GO_S - time.monotonic()))
             self._join(_GRACE_S)
             self._is_over.set()
             if _would_wait_for_gloo():
