@@ -121,6 +121,19 @@ def _processes_with(variable: str) -> dict[int, str]:
     return found
 
 
+def nsys_of(recorder: subprocess.Popen[str]) -> list[int]:
+    """Return the process of the nsys that a recorder has started, none where it has ended."""
+    children = Path(f"/proc/{recorder.pid}/task/{recorder.pid}/children").read_text().split()
+    return [pid for pid in map(int, children) if b"profile" in command_of(pid)]
+
+
+def command_of(pid: int) -> bytes:
+    try:
+        return Path(f"/proc/{pid}/cmdline").read_bytes()
+    except OSError:
+        return b""
+
+
 def environment_of_test(**more: str) -> dict[str, str]:
     """Return the environment for a recorder that a test starts."""
     return {**ENVIRONMENT, _MARKER: os.environ.get(_MARKER, ""), **more}

@@ -16,8 +16,10 @@ from tests.recording.conftest import (
     NAMED_STEPS,
     TOOLS,
     TORCHRUN,
+    command_of,
     environment_of_test,
     in_own_mounts,
+    nsys_of,
     on_small_disk,
     record,
     require_tool,
@@ -240,7 +242,7 @@ def test_nsys_that_is_stopped_is_killed_once_the_program_has_ended(tmp_path):
     """The real one, which does not move any more: as when it hangs."""
     require("nsys")
     recorder = start_recorder(tmp_path / "run.sqlite", "nsys", "told", TRACEPROF_WATCHDOG_S="1")
-    (nsys,) = [pid for pid in children_of(recorder.pid) if b"profile" in command_of(pid)]
+    (nsys,) = nsys_of(recorder)
     os.kill(nsys, signal.SIGSTOP)
     _, said = recorder.communicate("end\n", timeout=60)
     assert "the program has ended but the profiler hangs" in said
@@ -256,7 +258,7 @@ def test_nsys_killed_in_the_middle_leaves_program_and_trace_whole(tmp_path, is_s
     """Whether the recorder looks before the program has ended, too, or afterwards."""
     require("nsys")
     recorder = start_recorder(tmp_path / "run.sqlite", "nsys", "told")
-    (nsys,) = [pid for pid in children_of(recorder.pid) if b"profile" in command_of(pid)]
+    (nsys,) = nsys_of(recorder)
     session = re.search(rb"--session-new=traceprof-\w+", command_of(nsys))
     assert session is not None
     ended = os.pidfd_open(program_under(recorder))
@@ -290,17 +292,6 @@ def above(pid):
     except OSError:
         return []
     return [parent, *above(parent)] if parent else []
-
-
-def children_of(pid):
-    return [int(text) for text in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
-
-
-def command_of(pid):
-    try:
-        return Path(f"/proc/{pid}/cmdline").read_bytes()
-    except OSError:
-        return b""
 
 
 def all_pids():

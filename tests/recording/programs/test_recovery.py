@@ -20,6 +20,7 @@ from tests.recording.conftest import (
     end_processes_marked,
     environment_of_test,
     finished,
+    nsys_of,
     require_tool,
 )
 from traceprof.cli import app
@@ -229,8 +230,19 @@ def test_an_interrupt_while_nsys_writes_its_report_waits(tmp_path, interrupted):
 
 
 def test_a_second_one_leaves_nsys_to_it(tmp_path, interrupted):
+    """Sent when the first was heard: of two that wait the system hands over one."""
+    nsys = nsys_of(interrupted)
+    for pid in nsys:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGSTOP)
+    lines = iter(interrupted.stderr.readline, "")
+    assert any("once more to leave it" in line for line in lines)
     interrupt_group_of(interrupted)
-    _, said = interrupted.communicate(timeout=120)
+    interrupted.wait(timeout=120)
+    for pid in nsys:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGCONT)
+    said = interrupted.communicate(timeout=120)[1]
     assert interrupted.returncode == 5, said
     folder = work_folder(tmp_path)
     assert f"what was captured is in {folder}" in said
