@@ -18,7 +18,7 @@ from typing import Final
 
 from traceprof.errors import UsageError
 
-__all__ = ["check_target", "kind_of_no_file", "new_file", "new_folder", "write_file"]
+__all__ = ["check_target", "is_there", "kind_of_no_file", "new_file", "new_folder", "write_file"]
 
 _NOT_FOLLOWED: Final = getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_BINARY", 0)
 
@@ -29,6 +29,14 @@ _KINDS: Final = (
     (stat.S_ISCHR, "a device"),
     (stat.S_ISBLK, "a device"),
 )
+
+
+def is_there(name: str) -> bool:
+    """Return whether ``name`` is a file or folder: a text that is too long for a name is none."""
+    try:
+        return Path(name).exists()
+    except OSError:
+        return False
 
 
 def kind_of_no_file(path: Path) -> str:

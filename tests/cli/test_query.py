@@ -65,6 +65,11 @@ def test_markdown_interprets_nothing(trace: Path) -> None:
     assert lines[3].startswith(r"| b\|")
 
 
+def test_a_query_may_be_longer_than_a_file_name(trace: Path) -> None:
+    done = query(trace, f"{ALL} -- {'long ' * 100}", "--csv")
+    assert len(done.stdout.splitlines()) == 4
+
+
 def test_no_rows_are_said(trace: Path) -> None:
     assert query(trace, f"{ALL} LIMIT 0").stdout == "no rows\n"
 

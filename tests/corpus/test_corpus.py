@@ -10,6 +10,7 @@ import pytest
 import traceprof
 from tests.corpus.brute_force import kernel_ns
 from tests.corpus.expected import DIFFERENT, REFUSED
+from tests.requirements import unpack
 from traceprof.errors import TraceprofError
 from traceprof.formats import open_trace, outline
 
@@ -41,7 +42,7 @@ INPUTS = [name for name in names() if not name.endswith(BESIDE)]
 def corpus(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("corpus")
     with tarfile.open(ARCHIVE) as archive:
-        archive.extractall(folder, filter="data")
+        unpack(archive, folder)
     return folder
 
 

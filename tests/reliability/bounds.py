@@ -14,7 +14,7 @@ from tests.real_traces import KINETO, NSYS, NVPROF
 from tests.reliability.commands import Ended, Server
 from tests.reliability.shapes import Shape
 from tests.reliability.tally import Costs, Growth
-from tests.requirements import require
+from tests.requirements import require, unpack
 
 FLOOR_BYTES: Final = 320 << 20
 """What a command may take whatever the file: Python, pandas, Arrow, all of our modules."""
@@ -113,7 +113,7 @@ def corpus_files(folder: Path) -> list[Path]:
     """Return the files of the corpus, unpacked into a new folder."""
     folder.mkdir()
     with tarfile.open(ARCHIVE) as archive:
-        archive.extractall(folder, filter="data")
+        unpack(archive, folder)
     return [folder / name for name in INPUTS]
 
 

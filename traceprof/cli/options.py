@@ -17,6 +17,7 @@ import typer
 
 from traceprof.cli.commands import looks_like_a_path, table_names
 from traceprof.errors import UsageError
+from traceprof.files import is_there
 
 __all__ = [
     "AsCsv",
@@ -44,7 +45,7 @@ def check_paths(paths: list[Path]) -> list[Path]:
     """
     for path in paths:
         name = str(path)
-        if path.exists():
+        if is_there(name):
             continue
         if name.startswith("-"):
             raise UsageError(f"{name} stands where a trace should: options come before `--`")

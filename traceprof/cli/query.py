@@ -91,8 +91,9 @@ def _split(words: list[str]) -> tuple[list[Path], str]:
     import sys
 
     from traceprof.cli.options import check_paths
+    from traceprof.files import is_there
 
-    if len(words) < 2 or (words[-1] != "-" and Path(words[-1]).exists()):
+    if len(words) < 2 or (words[-1] != "-" and is_there(words[-1])):
         raise UsageError(
             'expected a trace and a query: traceprof query TRACE "SELECT …"; --schema prints what '
             "there is to ask"

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Final
 
 from traceprof.errors import TraceprofError, UsageError
+from traceprof.files import is_there
 from traceprof.formats import recognised
 from traceprof.formats.runs.files import is_run
 from traceprof.formats.shared.files import examine, is_packed_database
@@ -103,7 +104,7 @@ def _runs_of(text: str | Path, opening: Opening, store: Store, window: str | Non
     named = str(text)
     if named.startswith(_LABEL):
         return _labelled(named, store)
-    is_path = isinstance(text, Path) or Path(named).exists() or _WILDCARDS.search(named)
+    is_path = isinstance(text, Path) or is_there(named) or _WILDCARDS.search(named)
     if not is_path:
         return [store.get(named)]
     try:
