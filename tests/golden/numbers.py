@@ -27,6 +27,8 @@ from traceprof.session.opening import Opening, open_ranks
 from traceprof.session.run import Run, open_run
 
 FILE = Path(__file__).with_name("numbers.json.gz")
+BY_ROW = {"findings": "rule", "abstained": "rule", "checked": "subject"}
+"""Tables of which each row is a digest of its own, and the column that names the row."""
 
 
 def windows(path: Path) -> Iterator[tuple[str, Run]]:
@@ -64,12 +66,33 @@ def _told(error: TraceprofError, path: Path) -> str:
 def digest_of(result: Result) -> dict[str, Any]:
     """Return the digests of the columns of each table, the scalars and the notes of a result."""
     tables = {
-        name: {str(column): _column(frame[column]) for column in frame}
+        name: _rows(frame, BY_ROW[name]) if name in BY_ROW else _columns(frame)
         for name, frame in result.tables.items()
     }
     scalars = {name: _plain(value) for name, value in result.scalars.items()}
-    notes = [[note.text, *map(_plain, note.values.values())] for note in result.notes]
+    notes = [
+        [note.text, *map(_plain, note.values.values())]
+        for note in result.notes
+        if not note.text.startswith("not judged")  # a table says so, too
+    ]
     return {**tables, "scalars": scalars, "notes": _hash(json.dumps(notes))}
+
+
+def _columns(frame: pd.DataFrame) -> dict[str, Any]:
+    return {str(column): _column(frame[column]) for column in frame}
+
+
+def _rows(frame: pd.DataFrame, key: str) -> dict[str, Any]:
+    """Return the digests of rows by themselves, so that a rule that is added changes no other."""
+    found: dict[str, Any] = {}
+    for _, row in frame.iterrows():
+        name, place = str(row[key]), 0
+        while f"{name} {place}" in found:
+            place += 1
+        found[f"{name} {place}"] = {
+            str(column): _hash(_plain(row[column])) for column in frame if column != "number"
+        }
+    return found
 
 
 def _column(values: pd.Series) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import json
+import warnings
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -18,12 +19,25 @@ from traceprof.analysis import base
 
 
 def differences(old: Any, new: Any, where: str) -> Iterator[str]:
-    """Yield what differs, with its place."""
+    """Yield what was there and is not the same, with its place; what is added is no difference."""
     if isinstance(old, dict) and isinstance(new, dict):
-        for key in sorted({*old, *new}):
-            yield from differences(old.get(key), new.get(key), f"{where} {key}")
+        for key in sorted(old):
+            if key in new:
+                yield from differences(old[key], new[key], f"{where} {key}")
+            else:
+                yield f"{where} {key}: is not there any more (was {old[key]})"
     elif old != new:
         yield f"{where}: {new} (was {old})"
+
+
+def additions(old: Any, new: Any, where: str) -> Iterator[str]:
+    """Yield the places of what was not there: an analysis, a table, a column, a scalar."""
+    if isinstance(old, dict) and isinstance(new, dict):
+        for key in sorted(new):
+            if key in old:
+                yield from additions(old[key], new[key], f"{where} {key}")
+            else:
+                yield f"{where} {key}"
 
 
 @pytest.fixture(scope="module")
@@ -39,8 +53,28 @@ def two_threads(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.traces
+@pytest.mark.filterwarnings("default::UserWarning")  # listed at the end of the run
 @pytest.mark.parametrize("name", real_traces.ALL)
 def test_every_number_is_what_it_was(name: str, golden: dict[str, Any]) -> None:
     folder = Path(require("traces"))
-    found = list(differences(golden[name], numbers_of(folder / name), ""))
+    numbers = numbers_of(folder / name)
+    added = list(additions(golden[name], numbers, ""))
+    if added:
+        warnings.warn(f"{name}: new: {added}", stacklevel=1)
+    found = list(differences(golden[name], numbers, ""))
     assert not found, "\n".join(found[:40])
+
+
+def test_what_is_added_is_listed_and_what_goes_or_changes_fails() -> None:
+    old = {"kernels": {"kernels": {"total_ns": "3 sum 9"}}}
+    new = {"kernels": {"kernels": {"total_ns": "3 sum 9", "mean_ns": "3 sum 3"}}, "fresh": {}}
+    assert list(differences(old, new, "")) == []
+    assert list(additions(old, new, "")) == [" fresh", " kernels kernels mean_ns"]
+    assert list(differences(new, old, "")) == [
+        " fresh: is not there any more (was {})",
+        " kernels kernels mean_ns: is not there any more (was 3 sum 3)",
+    ]
+    changed = {"kernels": {"kernels": {"total_ns": "3 sum 8"}}}
+    assert list(differences(old, changed, "")) == [
+        " kernels kernels total_ns: 3 sum 8 (was 3 sum 9)"
+    ]
