@@ -22,12 +22,10 @@ import pandas as pd
 
 from traceprof.model.activity import Activity
 from traceprof.model.intervals import nesting_depth
-from traceprof.model.kernel_names.classes import classify
-from traceprof.model.kernel_names.user_rules import Rule
-from traceprof.model.steps import OWN_DOMAIN
 from traceprof.model.tables import ABSENT, TABLES, make_table
+from traceprof.model.timing import OWN_DOMAIN, TimeWindow
 from traceprof.model.trace import Trace, TraceInfo, make_trace
-from traceprof.model.window import TimeWindow
+from traceprof.names.classes import KernelRule, classify
 
 __all__ = ["PROCESS", "THREAD", "TraceBuilder", "plain"]
 
@@ -41,7 +39,7 @@ _NVTX_TABLES = frozenset({"ranges", "marks"})
 class TraceBuilder:
     """Collects rows; `build` returns the Trace."""
 
-    def __init__(self, rules: Iterable[Rule] = ()) -> None:
+    def __init__(self, rules: Iterable[KernelRule] = ()) -> None:
         self._rows: dict[str, list[dict[str, Any]]] = {name: [] for name in TABLES}
         self._rules = tuple(rules)
         self._correlation = 0

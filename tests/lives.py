@@ -9,7 +9,7 @@ from typing import Any
 
 from tests.builders import TraceBuilder
 from traceprof.formats.nsys.writer import write_nsys
-from traceprof.model.steps import OWN_DOMAIN
+from traceprof.model.timing import OWN_DOMAIN
 
 __all__ = ["ZERO", "S", "write_job"]
 

@@ -7,13 +7,13 @@ import threading
 import pytest
 
 from tests.requirements import ROOT
-from traceprof import threads
-from traceprof.threads import do_side_by_side
+from traceprof import processes
+from traceprof.processes import do_side_by_side
 
 
 @pytest.fixture(params=[1, 2])
 def processors(request, monkeypatch):
-    monkeypatch.setattr(threads, "n_processors", lambda: request.param)
+    monkeypatch.setattr(processes, "n_processors", lambda: request.param)
     return request.param
 
 
@@ -25,7 +25,7 @@ def test_everything_is_done(processors):
 
 
 def test_two_are_done_at_a_time(monkeypatch):
-    monkeypatch.setattr(threads, "n_processors", lambda: 2)
+    monkeypatch.setattr(processes, "n_processors", lambda: 2)
     both = threading.Barrier(2, timeout=60)  # who waits alone breaks it
     do_side_by_side([both.wait, both.wait])
 
@@ -42,7 +42,7 @@ def test_the_first_exception_ends_it(processors):
 
 
 def test_an_exception_of_the_other_thread_is_raised_here(monkeypatch):
-    monkeypatch.setattr(threads, "n_processors", lambda: 2)
+    monkeypatch.setattr(processes, "n_processors", lambda: 2)
     here, has_failed = threading.current_thread(), threading.Event()
 
     def fail_elsewhere():
@@ -57,7 +57,7 @@ def test_an_exception_of_the_other_thread_is_raised_here(monkeypatch):
 
 
 def test_an_interrupt_does_not_wait_for_the_other_thread(monkeypatch):
-    monkeypatch.setattr(threads, "n_processors", lambda: 2)
+    monkeypatch.setattr(processes, "n_processors", lambda: 2)
     here, may_end, is_there = threading.current_thread(), threading.Event(), threading.Event()
 
     def interrupted():

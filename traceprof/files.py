@@ -1,4 +1,4 @@
-"""Writing files: wholly or not at all, and never over what somebody did not mean.
+"""Files: written wholly or not at all, and never over what somebody did not mean; TOML read.
 
 A file is written under a random name beside its place, opened exclusively, so that two writers
 never share it and no link laid there beforehand is followed; then it is moved to its place at
@@ -11,14 +11,13 @@ import os
 import secrets
 import shutil
 import stat
+import tomllib
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from traceprof.errors import UsageError
-
-__all__ = ["check_target", "is_there", "kind_of_no_file", "new_file", "new_folder", "write_file"]
 
 _NOT_FOLLOWED: Final = getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_BINARY", 0)
 
@@ -225,3 +224,17 @@ def _take_name(temporary: Path, path: Path) -> None:
         if os.path.lexists(path):
             raise UsageError(f"{path}: exists; choose another name or use --force") from None
         temporary.rename(path)
+
+
+def parse_toml(text: str, what: str) -> dict[str, Any]:
+    """Return the TOML document ``text``; ``what`` it is begins the message.
+
+    Raises:
+        UsageError: it is not TOML, or nested too deeply, or holds a number of thousands of digits.
+    """
+    try:
+        return tomllib.loads(text)
+    except RecursionError as error:
+        raise UsageError(f"{what}: not a TOML file: nested too deeply") from error
+    except ValueError as error:
+        raise UsageError(f"{what}: not a TOML file: {error}") from error

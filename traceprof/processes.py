@@ -1,20 +1,21 @@
-"""Processes of our own: how many make sense, how they are started, what memory they keep."""
+"""Processes and threads of ours: how many, how they start, their memory, how far they are."""
 
 from __future__ import annotations
 
 import ctypes
+import gc
 import math
 import os
 import signal
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import ModuleType
 from typing import Final
 
-__all__ = ["OWN", "alone", "is_own", "keep_freed_memory", "n_processors"]
+from traceprof.values import dataclass
 
 OWN: Final = "TRACEPROF_OWN_PROCESS"
 """The variable of processes that are commands of ours, or work for one, and do nothing else."""
@@ -80,3 +81,138 @@ def keep_freed_memory() -> None:
         set_option(_M_MMAP_MAX, 0)
         set_option(_M_ARENA_MAX, 1)  # what one thread frees is there for the others
         set_option(_M_TRIM_THRESHOLD, _KEPT_BYTES)
+
+
+_N_THREADS: Final = 2
+"""Each holds working space of its own, and Python lets only one of them run Python."""
+
+
+def do_side_by_side(tasks: Sequence[Callable[[], object]]) -> None:
+    """Do all ``tasks``, in their order, each in the next thread that is free; this is one of them.
+
+    The first exception ends it, after what the other thread is at; it is raised here. Ctrl-C is
+    raised at once: the other thread begins nothing more, and holds up no end of the program.
+    """
+    n_others = min(_N_THREADS, n_processors(), len(tasks)) - 1
+    waiting = _Waiting(tasks)
+    others = [threading.Thread(target=waiting.work, daemon=True) for _ in range(n_others)]
+    for one in others:
+        one.start()
+    try:
+        waiting.work()
+        for one in others:
+            one.join()
+    finally:
+        waiting.stop()
+    if waiting.error is not None:
+        raise waiting.error
+
+
+class _Waiting:
+    """Tasks that nobody has begun, and the first exception of one."""
+
+    def __init__(self, tasks: Sequence[Callable[[], object]]) -> None:
+        self.error: BaseException | None = None
+        self._tasks: Iterator[Callable[[], object]] = iter(tasks)
+        self._lock = threading.Lock()
+
+    def work(self) -> None:
+        """Do one task after the other."""
+        while (task := self._next()) is not None:
+            try:
+                task()
+            except KeyboardInterrupt:
+                raise
+            except BaseException as error:  # noqa: BLE001 (it is raised where all was asked for)
+                self.error = self.error or error
+                self.stop()
+
+    def stop(self) -> None:
+        """Begin nothing more."""
+        with self._lock:
+            self._tasks = iter(())
+
+    def _next(self) -> Callable[[], object] | None:
+        with self._lock:
+            return next(self._tasks, None)
+
+
+_WHERE_UNKNOWN: Final = 8_000_000_000
+_SHARE: Final = 0.5
+"""The other half is for what one question takes meanwhile, and for others."""
+_LIMITS: Final = ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes")
+_STATM: Final = Path("/proc/self/statm")
+
+
+def usable_bytes(n_processes: int) -> int:
+    """Return how much one of so many processes on this machine may keep."""
+    return share_of(_limit_bytes() // max(1, n_processes))
+
+
+def share_of(n_bytes: int) -> int:
+    """Return how much a process may keep that may take ``n_bytes``."""
+    return int(_SHARE * n_bytes)
+
+
+def taken_bytes() -> int | None:
+    """Return how much memory this process has that no file holds; None where no one tells."""
+    try:
+        _, resident, of_files, *_ = map(int, _STATM.read_text(encoding="ascii").split())
+    except (OSError, ValueError):
+        return None
+    return (resident - of_files) * os.sysconf("SC_PAGE_SIZE")
+
+
+def give_back() -> None:
+    """Free what nobody refers to, and let the C library return it, where it can be asked to.
+
+    A trace and its facts refer to each other; glibc keeps freed pieces of some megabytes.
+    """
+    gc.collect()
+    trim()
+
+
+def trim() -> None:
+    """Let the C library return what is free, where it can be asked to."""
+    with suppress(AttributeError, OSError, TypeError):
+        ctypes.CDLL(None).malloc_trim(0)
+
+
+def _physical_bytes() -> int:
+    try:
+        return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    except (AttributeError, OSError, ValueError):
+        return _WHERE_UNKNOWN
+
+
+def _limit_bytes() -> int:
+    """Return what all processes may take: a container less than there is."""
+    known = [_physical_bytes()]
+    for path in _LIMITS:
+        with suppress(OSError, ValueError):  # "max" where there is none
+            known.append(int(Path(path).read_text(encoding="ascii")))
+    return min(known)
+
+
+@dataclass
+class PartsDone:
+    """So many parts of so many: analyses, and the rules of the findings.
+
+    ``is_told``: others tell how far they are, on a line of their own.
+    """
+
+    done: int = 0
+    total: int = 0
+    is_told: bool = False
+
+    def begin(self, total: int) -> None:
+        """Say that ``total`` parts are to come."""
+        self.done, self.total = 0, total
+
+    def advance(self) -> None:
+        """Say that one more is done."""
+        self.done = min(self.done + 1, self.total)
+
+
+PROGRESS: Final = PartsDone()
+"""That of this process."""

@@ -8,9 +8,8 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from tests.builders import TraceBuilder
-from traceprof.model.merge import merge_run, place_run
-from traceprof.model.ranks import Ranks
-from traceprof.model.run import RankTrace, RunFiles
+from traceprof.model.placement import merge_run, place_run
+from traceprof.model.ranks import Ranks, RankTrace, RunFiles
 from traceprof.model.trace import Trace, TraceInfo
 
 MS = 1_000_000

@@ -18,13 +18,13 @@ from traceprof.facts.launches import (
     phase_of_launches,
     range_of_launches,
 )
-from traceprof.facts.names.phases import PHASES
 from traceprof.formats import open_trace
 from traceprof.model.activity import Activity
+from traceprof.model.grouping import parents_of
 from traceprof.model.intervals import nesting_depth
-from traceprof.model.nesting import parents_of
+from traceprof.model.timing import TimeWindow
 from traceprof.model.trace import Trace
-from traceprof.model.window import TimeWindow
+from traceprof.names.ranges import PHASES
 
 AUTOGRAD = 2
 

@@ -21,7 +21,7 @@ from tests.running import run
 from traceprof.analysis import ANALYSES, Entry, load_analysis
 from traceprof.analysis.base import run_analysis
 from traceprof.errors import NotRecordedError, TraceprofError, UsageError
-from traceprof.model.merge import place_run
+from traceprof.model.placement import place_run
 from traceprof.model.ranks import Ranks
 from traceprof.model.results import Note, Result, Unit
 from traceprof.model.tables import TABLES

@@ -6,10 +6,10 @@ from pathlib import Path
 import pytest
 
 from tests.running import run
-from traceprof.facts.names.phases import UNCLAIMED
 from traceprof.formats import open_trace
 from traceprof.model.ranks import Ranks
 from traceprof.model.trace import Trace
+from traceprof.names.ranges import UNCLAIMED
 from traceprof.session.selection import select
 
 pytestmark = pytest.mark.traces

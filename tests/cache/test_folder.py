@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from traceprof.cache.folder import VARIABLE, cache_folder
+from traceprof.cache.entries import VARIABLE, cache_folder
 
 
 @pytest.mark.parametrize(

@@ -17,8 +17,8 @@ from tests.requirements import ROOT
 from traceprof.analysis.advice.findings import RULES
 from traceprof.cli import reading
 from traceprof.cli.reading import Reading, end_reading, told_while_reading
-from traceprof.model.progress import PROGRESS
 from traceprof.model.ranks import Ranks
+from traceprof.processes import PROGRESS
 from traceprof.session.run import run_of
 
 

@@ -33,7 +33,7 @@ READERS = {
     "tables": "traceprof.formats.tables.folder",
 }
 OF_SEVERAL = {
-    "traceprof.cluster.pool",
+    "traceprof.workers.pool",
     "traceprof.comparison.compare",
     "multiprocessing.connection",
 }
@@ -99,7 +99,7 @@ def test_info_needs_neither_facts_nor_analyses(files: dict[str, Path]) -> None:
     assert not {
         one for one in modules if one.startswith(("traceprof.facts", "traceprof.analysis."))
     }
-    assert not modules & {"rich", "traceprof.session.run", "traceprof.model.kernel_names.precision"}
+    assert not modules & {"rich", "traceprof.session.run", "traceprof.names.kernels"}
 
 
 def test_one_table_needs_no_other_analysis(files: dict[str, Path]) -> None:

@@ -4,12 +4,12 @@ from pathlib import Path
 import pytest
 
 from scripts.generate_nsys import Job, generate
-from traceprof.cluster import crews
 from traceprof.render.base import Options
 from traceprof.render.registry import render
 from traceprof.session.answer import answer, page
 from traceprof.session.opening import Opening
 from traceprof.session.run import open_run
+from traceprof.workers import choice
 
 STRAGGLER = 2
 Told = Callable[..., str]
@@ -34,4 +34,4 @@ def told() -> Iterator[Told]:
         return "".join(render(form, one, Options()) for one in documents for form in forms)
 
     yield tell
-    crews.dismiss()
+    choice.dismiss()

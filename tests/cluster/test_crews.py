@@ -2,9 +2,9 @@ from pathlib import Path
 
 import pytest
 
-from traceprof.cluster import crews
-from traceprof.cluster.crews import crew_for
-from traceprof.cluster.pool import Pool
+from traceprof.workers import choice
+from traceprof.workers.choice import pool_for
+from traceprof.workers.pool import Pool
 
 
 @pytest.fixture
@@ -16,31 +16,31 @@ def files(tmp_path: Path) -> list[Path]:
 
 
 def test_small_runs_are_looked_at_here(files: list[Path]) -> None:
-    assert crew_for(files, None, "") is None
-    assert crew_for(files, 1, "") is None
+    assert pool_for(files, None, "") is None
+    assert pool_for(files, 1, "") is None
 
 
 def test_runs_that_do_not_fit_are_looked_at_by_one_that_lays_ranks_down(
     files: list[Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(crews, "_crews", {})
-    monkeypatch.setattr(crews, "usable_bytes", lambda n_processes: 79 // n_processes)
-    crew = crew_for(files, 1, "")
+    monkeypatch.setattr(choice, "_crews", {})
+    monkeypatch.setattr(choice, "usable_bytes", lambda n_processes: 79 // n_processes)
+    crew = pool_for(files, 1, "")
     assert isinstance(crew, Pool)
     assert crew._n_processes == 1
-    assert crew_for(files[:1], 1, "") is None
-    monkeypatch.setattr(crews, "usable_bytes", lambda n_processes: 81 // n_processes)
-    assert crew_for(files, 1, "") is None
+    assert pool_for(files[:1], 1, "") is None
+    monkeypatch.setattr(choice, "usable_bytes", lambda n_processes: 81 // n_processes)
+    assert pool_for(files, 1, "") is None
 
 
 def test_large_runs_are_shared_out(files: list[Path], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(crews, "_WORTH_BYTES", 20)
-    monkeypatch.setattr(crews, "n_processors", lambda: 8)
-    monkeypatch.setattr(crews, "_crews", {})
-    assert crew_for(files[:1], None, "") is None
-    crew = crew_for(files, None, "")
+    monkeypatch.setattr(choice, "_WORTH_BYTES", 20)
+    monkeypatch.setattr(choice, "n_processors", lambda: 8)
+    monkeypatch.setattr(choice, "_crews", {})
+    assert pool_for(files[:1], None, "") is None
+    crew = pool_for(files, None, "")
     assert isinstance(crew, Pool)
     assert crew._n_processes == 2
-    assert crew_for(files, 2, "") is crew
-    crews.dismiss()
-    assert crew_for(files, 2, "") is not crew
+    assert pool_for(files, 2, "") is crew
+    choice.dismiss()
+    assert pool_for(files, 2, "") is not crew

@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 from tests.cluster.conftest import Told
-from traceprof.cluster import crews
-from traceprof.cluster.on_dask import DaskCrew
-from traceprof.cluster.pool import Pool
+from traceprof.workers import choice
+from traceprof.workers.dask import DaskCrew
+from traceprof.workers.pool import Pool
 
 pytestmark = pytest.mark.filterwarnings("ignore")  # those of Dask are its own
 
@@ -46,6 +46,6 @@ def test_deaths_change_nothing(
             killed.append(victim)
 
     crew = make("", 2, kill) if scheduler else make(2, kill)
-    crews._crews[scheduler, 2] = crew
+    choice._crews[scheduler, 2] = crew
     assert told(generated, scheduler=scheduler, jobs=2) == told(generated)
     assert len(killed) == len(AT_ANSWERS)

@@ -10,13 +10,13 @@ from hypothesis import strategies as st
 
 from tests.builders import TraceBuilder
 from tests.cluster.conftest import Told
-from traceprof.cluster import crews
-from traceprof.cluster.worker import Holder
 from traceprof.errors import TraceError
-from traceprof.model.elsewhere import Change, Question, Raised, Recipe
 from traceprof.model.intervals import Intervals
-from traceprof.model.intervals_elsewhere import IntervalsElsewhere, unpacked
 from traceprof.model.trace import Trace
+from traceprof.workers import choice
+from traceprof.workers.holder import Holder
+from traceprof.workers.remote import Failed, Plan, PlanStep, Question
+from traceprof.workers.remote_intervals import RemoteIntervals, unpacked
 
 ALL = ("breakdown", "stragglers", "ranks", "shared", "rank-steps", "kernels", "whatif", "path")
 
@@ -40,7 +40,7 @@ class Alone:
 @pytest.fixture
 def alone() -> Iterator[Alone]:
     crew = Alone()
-    crews._crews["", 2] = crew
+    choice._crews["", 2] = crew
     yield crew
 
 
@@ -50,7 +50,7 @@ def test_what_is_said_of_sets_elsewhere_is_what_is_said_of_them_here(
 ) -> None:
     here = told(generated, names)
     crew = Alone(most_bytes)
-    crews._crews["", 2] = crew
+    choice._crews["", 2] = crew
     assert told(generated, names, jobs=2) == here
     assert crew.asked["TimeQuestion"] > 50
 
@@ -82,7 +82,7 @@ class Doubted(Alone):
             return Intervals.empty()
 
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(IntervalsElsewhere, "arrived", arrived)
+            patch.setattr(RemoteIntervals, "arrived", arrived)
             unpacked(holder.answer(question), self, question)
         return found
 
@@ -92,7 +92,7 @@ def test_who_knows_nothing_answers_as_who_was_asked_much_before(
 ) -> None:
     """Facts keep what is worked out of them: it is no part of an answer."""
     crew = Doubted()
-    crews._crews["", 2] = crew
+    choice._crews["", 2] = crew
     told(generated, jobs=2)
     assert crew.differing == []
     assert len(crew._known) > 5
@@ -112,7 +112,7 @@ def refused(trace: Trace) -> Intervals:
 
 def asked(crew: Alone, found: Intervals, file: str = "a") -> Intervals:
     """Return a set as one that lies elsewhere; an empty one always is here."""
-    recipe = Recipe((Change(read, (file,)),))
+    recipe = Plan((PlanStep(read, (file,)),))
     starts, ends = found.starts.tolist(), found.ends.tolist()
     answer: dict[str, Intervals] = crew.ask([Question(recipe, times, (starts, ends))])[0]
     return answer["own"]
@@ -154,7 +154,7 @@ def test_sets_that_came_about_alike_are_asked_about_together() -> None:
     crew = Alone()
     own = [asked(crew, Intervals.union_of([0, 10, 20], [5, 15, 25]), file) for file in "abc"]
     left = [one - Intervals.single(12, 30) for one in own]
-    assert all(isinstance(one, IntervalsElsewhere) for one in left)
+    assert all(isinstance(one, RemoteIntervals) for one in left)
     asked_together: list[int] = []
     ask = crew.ask
     crew.ask = lambda questions: (  # type: ignore[method-assign]
@@ -168,7 +168,7 @@ def test_sets_that_came_about_alike_are_asked_about_together() -> None:
 def test_an_error_is_raised_where_it_is_asked() -> None:
     crew = Alone()
     away = asked(crew, Intervals.union_of([0, 10], [5, 15])) - Intervals.single(0, 3)
-    crew.ask = lambda _: [Raised(TraceError("gone"))]  # type: ignore[method-assign]
+    crew.ask = lambda _: [Failed(TraceError("gone"))]  # type: ignore[method-assign]
     for _ in range(2):
         with pytest.raises(TraceError, match="gone"):
             len(away)
@@ -195,7 +195,7 @@ def three(trace: Trace) -> tuple[Intervals, ...]:
 @pytest.mark.parametrize("is_known_first", [False, True])
 def test_the_same_sets_are_found_anew_though_equal_ones_were_one(is_known_first: bool) -> None:
     """Their places in the answer differ: counted by these, others would be found, or none."""
-    crew, recipe = Alone(), Recipe((Change(read, ("a",)),))
+    crew, recipe = Alone(), Plan((PlanStep(read, ("a",)),))
     ask = Question(recipe, prepared)
     if is_known_first:
         crew.ask([ask])

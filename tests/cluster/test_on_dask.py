@@ -12,10 +12,10 @@ from distributed.batched import BatchedSend
 
 from tests.builders import TraceBuilder
 from tests.cluster.conftest import Told
-from traceprof.cluster.on_dask import DaskCrew
 from traceprof.errors import UsageError
-from traceprof.model.elsewhere import Change, Question, Recipe
 from traceprof.model.trace import Trace
+from traceprof.workers.dask import DaskCrew
+from traceprof.workers.remote import Plan, PlanStep, Question
 
 LOG_LENGTH = "distributed.admin.low-level-log-length"
 DEADLY = "deadly"
@@ -120,7 +120,7 @@ def test_who_dies_while_files_are_looked_for_is_done_without(
     generated: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """On workers that run elsewhere: those of this machine see the same files."""
-    monkeypatch.setattr("traceprof.cluster.on_dask._which_are_there", _die_or_tell)
+    monkeypatch.setattr("traceprof.workers.dask._which_are_there", _die_or_tell)
     own = DaskCrew("", 2)
     questions = _questions_of_each(generated)
     crew = DaskCrew(own._local.scheduler_address, 2)
@@ -163,8 +163,8 @@ def _questions_of_each(run: Path) -> list[Question]:
     return [Question(_recipe_of(file), _with_number, (i,)) for i, file in enumerate(files)]
 
 
-def _recipe_of(file: Path) -> Recipe:
-    return Recipe((Change(_trace_of, (file,)),))
+def _recipe_of(file: Path) -> Plan:
+    return Plan((PlanStep(_trace_of, (file,)),))
 
 
 def _trace_of(_: Path) -> Trace:
@@ -176,7 +176,7 @@ def _with_number(_: Trace, number: int) -> int:
 
 
 def test_no_scheduler(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("traceprof.cluster.on_dask._WAITS_FOR_SCHEDULER", "200ms")
+    monkeypatch.setattr("traceprof.workers.dask._WAITS_FOR_SCHEDULER", "200ms")
     crew = DaskCrew("tcp://127.0.0.1:1", 1)
     with pytest.raises(UsageError, match=r"--cluster tcp://127.0.0.1:1: no scheduler of Dask"):
         crew.ask([])

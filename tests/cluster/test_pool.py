@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 
 from tests.cluster.conftest import STRAGGLER, Told
-from traceprof.cluster.pool import Pool
 from traceprof.errors import TraceError
-from traceprof.model.elsewhere import Change, Question, Raised, Recipe
 from traceprof.model.trace import Trace, TraceInfo, make_trace
+from traceprof.workers.pool import Pool
+from traceprof.workers.remote import Failed, Plan, PlanStep, Question
 
 ACROSS_RANKS = ("stragglers", "ranks", "shared", "rank-steps", "alignment", "kernels", "whatif")
 
@@ -46,7 +46,7 @@ def keep_a_secret(trace: Trace) -> Any:
 
 
 def asked(measure: Any, *args: Any, file: str = "a") -> Question:
-    return Question(Recipe((Change(empty, (file,)),)), measure, args)
+    return Question(Plan((PlanStep(empty, (file,)),)), measure, args)
 
 
 @pytest.fixture
@@ -97,10 +97,10 @@ def test_a_question_that_kills_is_not_asked_for_ever(pool: Pool) -> None:
 
 def test_an_error_is_an_answer(pool: Pool) -> None:
     refused, secret, known = pool.ask([asked(refuse), asked(keep_a_secret), asked(number_of, 1)])
-    assert isinstance(refused, Raised)
+    assert isinstance(refused, Failed)
     assert str(refused.error) == "not this one"
     assert isinstance(refused.error, TraceError)
-    assert isinstance(secret, Raised)
+    assert isinstance(secret, Failed)
     assert "cannot travel" in str(secret.error)
     assert known == 1
 

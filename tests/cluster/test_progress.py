@@ -2,8 +2,8 @@ import io
 
 import pytest
 
-from traceprof.cluster import progress
-from traceprof.cluster.progress import Progress
+from traceprof.workers import pool
+from traceprof.workers.pool import RankProgress
 
 
 class Terminal(io.StringIO):
@@ -14,13 +14,13 @@ class Terminal(io.StringIO):
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> list[float]:
     now = [100.0]
-    monkeypatch.setattr(progress.time, "monotonic", lambda: now[0])
+    monkeypatch.setattr(pool.time, "monotonic", lambda: now[0])
     return now
 
 
 def test_rate_and_time_left(clock: list[float]) -> None:
     terminal = Terminal()
-    tell = Progress(terminal)
+    tell = RankProgress(terminal)
     tell(0, 64)
     clock[0] += 4
     tell(16, 64)
@@ -31,7 +31,7 @@ def test_rate_and_time_left(clock: list[float]) -> None:
 
 def test_what_is_soon_done_says_nothing(clock: list[float]) -> None:
     terminal = Terminal()
-    tell = Progress(terminal)
+    tell = RankProgress(terminal)
     for done in range(4):
         tell(done, 3)
     assert terminal.getvalue() == ""
@@ -39,7 +39,7 @@ def test_what_is_soon_done_says_nothing(clock: list[float]) -> None:
 
 def test_nobody_looks(clock: list[float]) -> None:
     log = io.StringIO()
-    tell = Progress(log)
+    tell = RankProgress(log)
     tell(0, 64)
     clock[0] += 4
     tell(16, 64)

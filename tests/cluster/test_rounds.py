@@ -8,19 +8,19 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from traceprof.cluster import rounds
-from traceprof.cluster.rounds import Round
-from traceprof.cluster.travelling import Asked
 from traceprof.errors import TraceError
-from traceprof.model.elsewhere import Change, Question, Recipe
 from traceprof.model.trace import Trace
+from traceprof.workers import dask
+from traceprof.workers.dask import Round
+from traceprof.workers.pool import Asked
+from traceprof.workers.remote import Plan, PlanStep, Question
 
 FILES = ("a", "b", "a", "b", "a", "b", "a")
 
 
 @pytest.fixture(autouse=True)
 def _impatient(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(rounds, "_LOOKS_EVERY_S", 0.001)
+    monkeypatch.setattr(dask, "_LOOKS_EVERY_S", 0.001)
 
 
 @dataclass(eq=False)
@@ -73,7 +73,7 @@ class MadeUp:
 
 def asked(files: Sequence[str]) -> list[Question]:
     return [
-        Question(Recipe((Change(_nothing, (file,)),)), _nothing, name=str(number))
+        Question(Plan((PlanStep(_nothing, (file,)),)), _nothing, name=str(number))
         for number, file in enumerate(files)
     ]
 

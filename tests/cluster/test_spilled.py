@@ -7,7 +7,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from traceprof.cluster.spilled import Spill
+from traceprof.workers.spill import Spill
 
 LONG = 10_000
 

@@ -9,9 +9,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from traceprof.cluster.travelling import apart, is_written, laid_down, picked_up, together
-from traceprof.model.elsewhere import Change, Question, Recipe
 from traceprof.model.intervals import Intervals
+from traceprof.workers.pool import apart, is_written, laid_down, picked_up, together
+from traceprof.workers.remote import Plan, PlanStep, Question
 
 
 def measure() -> None:
@@ -20,7 +20,7 @@ def measure() -> None:
 
 def question_with(n: int) -> Question:
     starts = np.arange(n, dtype=np.int64) * 10
-    return Question(Recipe((Change(measure, ("a",)),)), measure, (Intervals(starts, starts + 5),))
+    return Question(Plan((PlanStep(measure, ("a",)),)), measure, (Intervals(starts, starts + 5),))
 
 
 def test_large_arrays_are_not_copied_into_the_text() -> None:

@@ -7,8 +7,8 @@ import pytest
 from typer.testing import CliRunner
 
 from traceprof.cli import app
-from traceprof.cluster import crews
-from traceprof.model.elsewhere import TraceElsewhere
+from traceprof.workers import choice
+from traceprof.workers.remote import RemoteTrace
 
 COMMANDS = ("analyze", "findings", "show stragglers", "report", "timeline", "compare")
 
@@ -17,7 +17,7 @@ COMMANDS = ("analyze", "findings", "show stragglers", "report", "timeline", "com
 def _without_crews_afterwards(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     monkeypatch.setenv("TRACEPROF_CACHE", "0")
     yield
-    crews.dismiss()
+    choice.dismiss()
 
 
 @pytest.mark.parametrize("command", COMMANDS)
@@ -26,13 +26,13 @@ def test_no_table_of_events_comes_to_the_command(
 ) -> None:
     """And what is written is what one process writes."""
     brought: list[str] = []
-    bring = TraceElsewhere._events
+    bring = RemoteTrace._events
 
-    def noted(trace: TraceElsewhere, name: str) -> object:
+    def noted(trace: RemoteTrace, name: str) -> object:
         brought.append(name)
         return bring(trace, name)
 
-    monkeypatch.setattr(TraceElsewhere, "_events", noted)
+    monkeypatch.setattr(RemoteTrace, "_events", noted)
     alone, shared = (_written(command, generated, tmp_path, jobs) for jobs in ("1", "2"))
     assert brought == []
     assert shared == alone

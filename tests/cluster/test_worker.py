@@ -6,12 +6,12 @@ import numpy as np
 import pytest
 
 from tests.builders import TraceBuilder
-from traceprof.cluster import spilled, worker
-from traceprof.cluster.worker import Holder
-from traceprof.model.elsewhere import Change, Question, Raised, Recipe
 from traceprof.model.intervals import Intervals
+from traceprof.model.timing import TimeWindow
 from traceprof.model.trace import Trace
-from traceprof.model.window import TimeWindow
+from traceprof.workers import holder, spill
+from traceprof.workers.holder import Holder
+from traceprof.workers.remote import Failed, Plan, PlanStep, Question
 
 made: list[str] = []
 
@@ -30,24 +30,24 @@ def n_kernels(trace: Trace) -> int:
     return len(trace.kernels)
 
 
-def asked(holder: Holder, recipe: Recipe) -> Any:
+def asked(holder: Holder, recipe: Plan) -> Any:
     made.clear()
     return pickle.loads(holder.answer(Question(recipe, n_kernels)))
 
 
-def recipe_of(path: str) -> Recipe:
-    return Recipe((Change(read, (path,)),))
+def recipe_of(path: str) -> Plan:
+    return Plan((PlanStep(read, (path,)),))
 
 
 def test_what_is_made_is_kept() -> None:
     holder = Holder(1_000_000)
     first = recipe_of("a")
-    placed = first.then(Change(change, ("placed",)))
+    placed = first.then(PlanStep(change, ("placed",)))
     assert asked(holder, first) == 2
     assert made == ["read a"]
     assert asked(holder, placed) == 2
     assert made == ["placed"]
-    cut = placed.then(Change(Trace.within, (TimeWindow(0, 50),)))
+    cut = placed.then(PlanStep(Trace.within, (TimeWindow(0, 50),)))
     assert asked(holder, cut) == 1
     assert asked(holder, placed) == 2
     assert made == []
@@ -58,10 +58,10 @@ def test_what_is_made_is_kept() -> None:
 def test_several_ranks_of_one_file() -> None:
     holder = Holder(1_000_000)
     file = recipe_of("a")
-    ranks = [file.then(Change(change, (f"rank {n}",), takes_part=True)) for n in range(3)]
+    ranks = [file.then(PlanStep(change, (f"rank {n}",), takes_part=True)) for n in range(3)]
     for rank in ranks:
         asked(holder, rank)
-    placed = [rank.then(Change(change, ("placed",))) for rank in ranks]
+    placed = [rank.then(PlanStep(change, ("placed",))) for rank in ranks]
     for rank in placed:
         assert asked(holder, rank) == 2
         assert made == ["placed"]
@@ -70,7 +70,7 @@ def test_several_ranks_of_one_file() -> None:
 def test_the_oldest_is_laid_down_where_memory_is_short() -> None:
     holder = Holder(1)
     first, other = recipe_of("a"), recipe_of("b")
-    cut = first.then(Change(Trace.within, (TimeWindow(0, 50),)))
+    cut = first.then(PlanStep(Trace.within, (TimeWindow(0, 50),)))
     assert asked(holder, first) == 2
     assert asked(holder, cut) == 1
     for _ in range(3):
@@ -85,7 +85,7 @@ def test_where_the_disk_is_full_the_oldest_is_given_up(monkeypatch: pytest.Monke
     def full(**_: Any) -> Any:
         raise OSError(ENOSPC, "No space left on device")
 
-    monkeypatch.setattr(spilled.tempfile, "TemporaryFile", full)
+    monkeypatch.setattr(spill.tempfile, "TemporaryFile", full)
     holder = Holder(1)
     asked(holder, first := recipe_of("a"))
     asked(holder, recipe_of("b"))
@@ -98,10 +98,10 @@ def test_what_the_process_takes_decides_what_is_laid_down(
     taken: int | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     laid_down = []
-    spill = worker.Spill.lay_down
-    monkeypatch.setattr(worker, "taken_bytes", lambda: taken)
+    lay_down = spill.Spill.lay_down
+    monkeypatch.setattr(holder, "taken_bytes", lambda: taken)
     monkeypatch.setattr(
-        worker.Spill, "lay_down", lambda self, known: laid_down.append(1) or spill(self, known)
+        spill.Spill, "lay_down", lambda self, known: laid_down.append(1) or lay_down(self, known)
     )
     holder = Holder(100)
     asked(holder, first := recipe_of("a"))
@@ -114,8 +114,8 @@ def test_what_the_process_takes_decides_what_is_laid_down(
 def test_sets_of_instants_that_were_asked_last_are_laid_down(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(worker, "_MOST_TIMES_BYTES_LAID_DOWN", 16)
-    held = worker._Held(0)
+    monkeypatch.setattr(holder, "_MOST_TIMES_BYTES_LAID_DOWN", 16)
+    held = holder._Held(0)
     for n in range(3):
         held._keep((str(n), b""), Intervals(np.array([n]), np.array([n + 1])))
     assert held.lay_down()
@@ -125,4 +125,4 @@ def test_sets_of_instants_that_were_asked_last_are_laid_down(
 
 def test_an_error_is_the_answer() -> None:
     answer = pickle.loads(Holder(1).answer(Question(recipe_of("a"), Trace.require, ("samples",))))
-    assert isinstance(answer, Raised)
+    assert isinstance(answer, Failed)

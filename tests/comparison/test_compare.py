@@ -16,7 +16,7 @@ from traceprof.comparison.judging import judge
 from traceprof.comparison.limits import parse_limit
 from traceprof.comparison.sides import STEP, Side
 from traceprof.errors import UsageError
-from traceprof.model.parts import PARTS
+from traceprof.model.activity import PARTS
 from traceprof.model.summary import Summary
 from traceprof.render.formatting import sentences
 

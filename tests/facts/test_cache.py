@@ -11,8 +11,8 @@ import pytest
 
 from tests.builders import TraceBuilder
 from traceprof.facts.cache import fact, of_window, without_keeping
+from traceprof.model.timing import TimeWindow
 from traceprof.model.trace import Trace
-from traceprof.model.window import TimeWindow
 
 ASKED: list[tuple[int, str]] = []
 

@@ -5,7 +5,7 @@ from hypothesis import strategies as st
 from tests.builders import TraceBuilder
 from traceprof.facts.device.times import device_time
 from traceprof.facts.gaps import CAUSES, causes_of_gaps, find_gap_parts, find_gaps, times_in_gaps
-from traceprof.model.window import TimeWindow
+from traceprof.model.timing import TimeWindow
 
 
 @settings(deadline=None, max_examples=50)

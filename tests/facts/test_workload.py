@@ -6,7 +6,7 @@ from tests.builders import TraceBuilder, plain
 from traceprof.facts.one_off_costs import one_off_costs
 from traceprof.facts.workload import workload
 from traceprof.model.ranks import Ranks
-from traceprof.model.window import TimeWindow
+from traceprof.model.timing import TimeWindow
 from traceprof.render.formatting import sentences
 
 

@@ -19,8 +19,8 @@ from traceprof.formats.nvprof.file import call_names
 from traceprof.formats.tables.writer import write_tables
 from traceprof.model.cutting import CutRequest, no_progress
 from traceprof.model.tables import ABSENT
+from traceprof.model.timing import TimeWindow
 from traceprof.model.trace import Trace
-from traceprof.model.window import TimeWindow
 
 PID, MAIN, AUTOGRAD = 4242, 4243, 4250
 EPOCH = 1_700_000_000_000_000_000

@@ -13,7 +13,7 @@ from tests.formats.kineto_file import as_json, complete, kernel, write
 from traceprof.formats import ReadOptions, cut, open_trace
 from traceprof.formats.kineto.json_stream import JsonArrayStream
 from traceprof.model.cutting import REMOVED, CutRequest, no_progress
-from traceprof.model.window import TimeWindow
+from traceprof.model.timing import TimeWindow
 
 SECRET = "hunter2-and-more"
 WINDOW = TimeWindow(100, 200)

@@ -16,7 +16,7 @@ from traceprof.formats import cut, open_trace, outline
 from traceprof.formats.nsys.schema import global_id
 from traceprof.formats.nsys.writer import write_nsys
 from traceprof.model.cutting import REMOVED, CutReport, CutRequest, no_progress
-from traceprof.model.window import TimeWindow
+from traceprof.model.timing import TimeWindow
 
 SECRET = "hunter2-and-more"
 WINDOW = TimeWindow(100, 200)

@@ -12,7 +12,7 @@ import pytest
 from tests.formats.nvprof_database import NvprofDatabase, object_id
 from traceprof.formats import cut, open_trace
 from traceprof.model.cutting import CutRequest, no_progress
-from traceprof.model.window import TimeWindow
+from traceprof.model.timing import TimeWindow
 
 ZERO = 1_600_000_000_000_000_000
 WINDOW = TimeWindow(100, 200)

@@ -29,8 +29,8 @@ from traceprof.model.cutting import CutRequest, no_progress
 from traceprof.model.ranks import Ranks
 from traceprof.model.results import Result, Unit
 from traceprof.model.tables import TABLES
+from traceprof.model.timing import TimeWindow
 from traceprof.model.trace import Trace
-from traceprof.model.window import TimeWindow
 from traceprof.session.run import Run, run_of
 
 pytestmark = pytest.mark.traces

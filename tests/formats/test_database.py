@@ -17,7 +17,7 @@ from traceprof.errors import TraceError
 from traceprof.formats import open_trace
 from traceprof.formats.sqlite import database as module
 from traceprof.formats.sqlite.database import NULL, ColumnType, Database
-from traceprof.model.window import TimeWindow
+from traceprof.model.timing import TimeWindow
 
 INTEGER, REAL, TEXT = ColumnType.INTEGER, ColumnType.REAL, ColumnType.TEXT
 SMALLEST = NULL + 1

@@ -25,7 +25,7 @@ from traceprof.formats import ReadOptions, open_trace, outline
 from traceprof.formats.nvprof.file import call_names
 from traceprof.formats.sqlite.database import Database
 from traceprof.model.tables import ABSENT
-from traceprof.model.window import TimeWindow
+from traceprof.model.timing import TimeWindow
 
 DAY = 1_583_975_499_000_000_000
 PID = 29051

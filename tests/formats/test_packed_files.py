@@ -16,8 +16,8 @@ from traceprof.errors import TraceError
 from traceprof.formats import FORMATS, Candidate, ReadOptions, TraceFormat, open_trace, outline
 from traceprof.formats.nsys.writer import write_nsys
 from traceprof.formats.sqlite.database import Database
+from traceprof.model.timing import TimeWindow
 from traceprof.model.trace import Trace
-from traceprof.model.window import TimeWindow
 
 
 def packed(path: Path) -> Path:

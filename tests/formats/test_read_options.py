@@ -22,8 +22,8 @@ from traceprof.formats.nsys.writer import write_nsys
 from traceprof.formats.shared.narrowing import outline_of
 from traceprof.formats.sqlite.survey import SELF_DESCRIPTION
 from traceprof.model.tables import TABLES
+from traceprof.model.timing import TimeWindow
 from traceprof.model.trace import Trace
-from traceprof.model.window import TimeWindow
 
 WORK = frozenset({"kernels", "copies"})
 SUBSETS = (*(frozenset({name}) for name in TABLES), WORK, WORK | {"ranges"}, frozenset[str]())

@@ -18,9 +18,9 @@ from traceprof.errors import TraceError, UsageError
 from traceprof.formats import ReadOptions
 from traceprof.formats.nsys.writer import write_nsys
 from traceprof.formats.runs.files import open_run
-from traceprof.model.merge import place_run
+from traceprof.model.placement import place_run
 from traceprof.model.tables import ABSENT
-from traceprof.model.window import TimeWindow
+from traceprof.model.timing import TimeWindow
 
 
 def kineto(path: Path, rank: int | None = None, size: int = 2) -> Path:

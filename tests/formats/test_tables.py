@@ -21,10 +21,10 @@ from traceprof.formats.base import ReadOptions
 from traceprof.formats.tables.format import MANIFEST
 from traceprof.formats.tables.manifest import Storage
 from traceprof.formats.tables.writer import FolderWriter, write_tables
-from traceprof.model.kernel_names.user_rules import parse_rules
 from traceprof.model.tables import TABLES, make_table
+from traceprof.model.timing import TimeWindow
 from traceprof.model.trace import Trace
-from traceprof.model.window import TimeWindow
+from traceprof.names.classes import parse_rules
 
 
 def made() -> Trace:

@@ -14,7 +14,7 @@ import pytest
 from tests import real_traces
 from tests.golden.numbers import FILE, numbers_of
 from tests.requirements import require
-from traceprof import threads
+from traceprof import processes
 from traceprof.analysis import base
 
 
@@ -49,7 +49,7 @@ def golden() -> dict[str, Any]:
 def two_threads(monkeypatch: pytest.MonkeyPatch) -> None:
     """Measure side by side, as large traces are; the numbers were written one by one."""
     monkeypatch.setattr(base, "_WORTH_THREADS", 0)
-    monkeypatch.setattr(threads, "n_processors", lambda: 2)
+    monkeypatch.setattr(processes, "n_processors", lambda: 2)
 
 
 @pytest.mark.traces

@@ -6,8 +6,8 @@ import pytest
 
 from tests.builders import TraceBuilder, plain
 from traceprof.errors import UsageError
-from traceprof.model.cluster import Cluster, parse_cluster
 from traceprof.model.ranks import Ranks
+from traceprof.model.topology import Topology, parse_topology
 
 
 def trace_on(*hosts: str) -> Ranks:
@@ -17,7 +17,7 @@ def trace_on(*hosts: str) -> Ranks:
     return Ranks.of(builder.build())
 
 
-def racks(cluster: Cluster, *hosts: str) -> list[str]:
+def racks(cluster: Topology, *hosts: str) -> list[str]:
     return cluster.placed(trace_on(*hosts)).table("processes")["rack"].tolist()
 
 
@@ -36,7 +36,7 @@ def racks(cluster: Cluster, *hosts: str) -> list[str]:
 )
 def test_patterns_of_hosts_are_those_of_slurm(pattern: str, hosts: str | None) -> None:
     names = ("node1", "node2", "node07", "gpu-a", "login.cluster.example")
-    cluster = Cluster().with_rack(pattern)
+    cluster = Topology().with_rack(pattern)
     if hosts is None:
         with pytest.raises(UsageError, match="no rack has a host of this trace"):
             racks(cluster, *names)
@@ -45,7 +45,7 @@ def test_patterns_of_hosts_are_those_of_slurm(pattern: str, hosts: str | None) -
 
 
 def test_a_file_names_the_hosts_of_ranks_and_the_racks_of_hosts() -> None:
-    cluster = parse_cluster(
+    cluster = parse_topology(
         """
         [hosts]
         alpha = "0,2-3"
@@ -66,11 +66,11 @@ def test_a_file_names_the_hosts_of_ranks_and_the_racks_of_hosts() -> None:
 
 
 def test_what_nobody_says_stays_unknown() -> None:
-    assert racks(Cluster().with_rack("a=node1"), "node1", "", "node2") == ["a", "", ""]
+    assert racks(Topology().with_rack("a=node1"), "node1", "", "node2") == ["a", "", ""]
 
 
 def test_racks_of_the_command_line_add_to_those_of_the_file() -> None:
-    cluster = parse_cluster('[racks]\na = "node1"').with_rack("a=node2").with_rack("b=node3")
+    cluster = parse_topology('[racks]\na = "node1"').with_rack("a=node2").with_rack("b=node3")
     assert racks(cluster, "node1", "node2", "node3") == ["a", "a", "b"]
 
 
@@ -79,7 +79,7 @@ def test_racks_of_the_command_line_add_to_those_of_the_file() -> None:
 )
 def test_a_rack_that_makes_no_sense(text: str) -> None:
     with pytest.raises(UsageError):
-        Cluster().with_rack(text)
+        Topology().with_rack(text)
 
 
 @pytest.mark.parametrize(
@@ -99,11 +99,11 @@ def test_a_rack_that_makes_no_sense(text: str) -> None:
 )
 def test_a_file_that_makes_no_sense(text: str) -> None:
     with pytest.raises(UsageError):
-        parse_cluster(text)
+        parse_topology(text)
 
 
 def test_a_host_is_in_one_rack_and_a_rank_on_one_host() -> None:
     with pytest.raises(UsageError, match="host node1 is given two racks: a and b"):
-        racks(Cluster().with_rack("a=node*").with_rack("b=node1"), "node1")
+        racks(Topology().with_rack("a=node*").with_rack("b=node1"), "node1")
     with pytest.raises(UsageError, match="rank 0 is given two hosts: x and y"):
-        racks(parse_cluster("[hosts]\nx = '0-3'\ny = '0'"), "node1")
+        racks(parse_topology("[hosts]\nx = '0-3'\ny = '0'"), "node1")

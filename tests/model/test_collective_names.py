@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from traceprof.model.collective_names import KernelKind, collective_op, kernel_kind
+from traceprof.names.messages import CollectiveKind, collective_op, kernel_kind
 
 
 @pytest.mark.parametrize(
@@ -30,27 +30,30 @@ def test_one_name_for_what_libraries_call_differently(name: str, op: str) -> Non
     [
         (
             "ncclDevKernel_AllReduce_Sum_f32_RING_LL(ncclDevKernelArgsStorage<4096ul>)",
-            KernelKind("all_reduce", "RING", "LL"),
+            CollectiveKind("all_reduce", "RING", "LL"),
         ),
         (
             "ncclKernel_AllReduce_TREE_LL128_Sum_float(ncclDevComm*, unsigned long, ncclWork*)",
-            KernelKind("all_reduce", "TREE", "LL128"),
+            CollectiveKind("all_reduce", "TREE", "LL128"),
         ),
         (
             "ncclKernel_SendRecv_RING_SIMPLE_Sum_int8_t(ncclWorkElem)",
-            KernelKind("send_recv", "RING", "SIMPLE"),
+            CollectiveKind("send_recv", "RING", "SIMPLE"),
         ),
-        ("ncclDevKernel_SendRecv(ncclDevComm*)", KernelKind("send_recv")),
-        ("ncclAllReduceRingLLKernel_sum_f32(ncclColl)", KernelKind("all_reduce", "RING", "LL")),
-        ("ncclDevKernel_AllReduce_Sum_f32_NVLS_TREE", KernelKind("all_reduce", "NVLS_TREE")),
-        ("ncclDevKernel_Generic(ncclDevKernelArgsStorage<4096ul>)", KernelKind()),
+        ("ncclDevKernel_SendRecv(ncclDevComm*)", CollectiveKind("send_recv")),
+        ("ncclAllReduceRingLLKernel_sum_f32(ncclColl)", CollectiveKind("all_reduce", "RING", "LL")),
+        ("ncclDevKernel_AllReduce_Sum_f32_NVLS_TREE", CollectiveKind("all_reduce", "NVLS_TREE")),
+        ("ncclDevKernel_Generic(ncclDevKernelArgsStorage<4096ul>)", CollectiveKind()),
         (
             "void (anonymous namespace)::multimem_all_reduce_kernel<c10::BFloat16>(int)",
-            KernelKind("all_reduce", "multimem"),
+            CollectiveKind("all_reduce", "multimem"),
         ),
-        ("void vllm::cross_device_reduce_1stage<half>(int)", KernelKind("all_reduce", "custom")),
-        ("void deep_ep::internode::dispatch<true>(int)", KernelKind("all_to_all_v", "DeepEP")),
+        (
+            "void vllm::cross_device_reduce_1stage<half>(int)",
+            CollectiveKind("all_reduce", "custom"),
+        ),
+        ("void deep_ep::internode::dispatch<true>(int)", CollectiveKind("all_to_all_v", "DeepEP")),
     ],
 )
-def test_a_kernel_tells_operation_algorithm_and_protocol(name: str, kind: KernelKind) -> None:
+def test_a_kernel_tells_operation_algorithm_and_protocol(name: str, kind: CollectiveKind) -> None:
     assert kernel_kind(name) == kind

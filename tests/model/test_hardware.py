@@ -6,10 +6,15 @@ import pytest
 
 from tests.builders import TraceBuilder
 from traceprof.errors import UsageError
-from traceprof.model.hardware import built_in_hardware, parse_hardware
-from traceprof.model.links import Link, parse_link, pcie_peak
-from traceprof.model.peaks import peak_between, peak_of
-from traceprof.model.window import TimeWindow
+from traceprof.hardware.catalogue import (
+    Link,
+    built_in_hardware,
+    parse_hardware,
+    parse_link,
+    pcie_peak,
+)
+from traceprof.measures.device.peaks import peak_between, peak_of
+from traceprof.model.timing import TimeWindow
 
 
 @pytest.mark.parametrize(

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from traceprof.errors import TraceError
 from traceprof.model import intervals as intervals_module
+from traceprof.model.grouping import parents_of
 from traceprof.model.intervals import (
     Intervals,
     check_pairs,
@@ -16,7 +17,6 @@ from traceprof.model.intervals import (
     overlapping_pairs,
     union_lengths,
 )
-from traceprof.model.nesting import parents_of
 
 SIZE = 40
 pairs = st.lists(st.tuples(st.integers(0, SIZE), st.integers(0, SIZE)), max_size=12)

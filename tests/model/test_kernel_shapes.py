@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from tests.builders import TraceBuilder
-from traceprof.model.kernel_shapes import shapes_of
-from traceprof.model.tables import ABSENT
+from traceprof.model.tables import ABSENT, shapes_of
 
 
 def test_rows_that_match_are_taken_as_they_stand() -> None:

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from traceprof.model.masking import (
+from traceprof.secrets import (
     MASK,
     kept_variables,
     masked_command,

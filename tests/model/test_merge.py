@@ -8,9 +8,9 @@ import pandas as pd
 import pytest
 
 from tests.builders import TraceBuilder, plain
-from traceprof.model.merge import clock_offsets_ns, merge_run
-from traceprof.model.peaks import peak_of_interface
-from traceprof.model.run import RankTrace, RunFiles, of_process
+from traceprof.measures.device.peaks import peak_of_interface
+from traceprof.model.placement import clock_offsets_ns, merge_run
+from traceprof.model.ranks import RankTrace, RunFiles, of_process
 from traceprof.model.trace import Trace
 
 

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from traceprof.facts.host.lanes import innermost_pieces
 from traceprof.facts.host.range_work import is_outermost_of
-from traceprof.model.nesting import (
+from traceprof.model.grouping import (
     has_alike_around,
     levels_of,
     nearest_around,

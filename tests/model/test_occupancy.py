@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from traceprof.model.occupancy import LIMITS, occupancy_of
+from traceprof.hardware.occupancy import LIMITS, occupancy_of
 
 CAPABILITIES = (60, 70, 75, 80, 86, 89, 90, 100, 120)
 # Threads of a block, registers, shared memory → blocks and % on each of CAPABILITIES, as the

@@ -6,15 +6,8 @@ import re
 
 import pytest
 
-from traceprof.model.kernel_names.rules import (
-    DECIDING_SCOPES,
-    IDENTIFIERS,
-    SCOPES,
-    WRAPPERS,
-    Pattern,
-    Wrapper,
-)
-from traceprof.model.patterns import pattern
+from traceprof.names.classes import DECIDING_SCOPES, IDENTIFIERS, SCOPES, WRAPPERS, Pattern, Wrapper
+from traceprof.names.parsing import pattern
 
 
 def test_it_is_compiled_when_it_is_asked(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,7 +2,7 @@
 
 import pytest
 
-from traceprof.model.quality import better_of
+from traceprof.model.summary import better_of
 
 
 @pytest.mark.parametrize(

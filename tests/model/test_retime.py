@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from tests.builders import TraceBuilder, plain
-from traceprof.model.clocks import ClockCorrection
-from traceprof.model.retime import retime
+from traceprof.model.placement import retime
+from traceprof.model.timing import ClockCorrection
 
 
 def test_a_process_is_moved_by_its_own_correction_only() -> None:

@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 from tests.builders import TraceBuilder
 from traceprof.errors import NotRecordedError
 from traceprof.model.tables import ABSENT, TABLES, empty_table, make_table
+from traceprof.model.timing import TimeWindow
 from traceprof.model.trace import HOW_TO_RECORD, Trace, TraceInfo, make_trace
-from traceprof.model.window import TimeWindow
 
 instants = st.integers(0, 60)
 spans = st.lists(st.tuples(instants, st.integers(0, 30), st.integers(0, 1000)), max_size=10)

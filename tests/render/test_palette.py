@@ -7,7 +7,7 @@ from itertools import combinations
 import numpy as np
 import pytest
 
-from traceprof.model.parts import PARTS, DeviceTime
+from traceprof.model.activity import PARTS, DeviceTime
 from traceprof.render.palette import (
     CATEGORIES,
     HEAT,

@@ -11,7 +11,7 @@ from tests.analysis.generated_run import MS, Plan, make_run
 from tests.builders import TraceBuilder
 from tests.requirements import ROOT
 from traceprof.errors import NotRecordedError, UsageError
-from traceprof.model.merge import place_run
+from traceprof.model.placement import place_run
 from traceprof.model.ranks import Ranks
 from traceprof.render.formatting import sentences
 from traceprof.render.registry import render

@@ -9,7 +9,7 @@ from tests.truth.loops import Training
 from tests.truth.machine import MS, Machine, run
 from traceprof.facts.steps.find import decide_steps
 from traceprof.model.ranks import Ranks
-from traceprof.model.steps import OWN_DOMAIN
+from traceprof.model.timing import OWN_DOMAIN
 from traceprof.session.node_rounds import rounds_of_run
 from traceprof.session.run import run_of
 

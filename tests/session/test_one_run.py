@@ -12,7 +12,7 @@ import pytest
 from tests.builders import TraceBuilder
 from traceprof.errors import UsageError
 from traceprof.formats.nsys.writer import write_nsys
-from traceprof.model.run import RankTrace, RunFiles
+from traceprof.model.ranks import RankTrace, RunFiles
 from traceprof.model.tables import ABSENT
 from traceprof.model.trace import TraceInfo
 from traceprof.session.one_run import check_one_run

@@ -12,10 +12,10 @@ from tests.builders import TraceBuilder
 from traceprof.errors import UsageError
 from traceprof.facts.steps.find import find_steps, mark_steps, steps_of_ranks
 from traceprof.formats.nsys.writer import write_nsys
-from traceprof.model.merge import place_run
+from traceprof.model.placement import place_run
 from traceprof.model.ranks import Ranks
+from traceprof.model.timing import TimeWindow
 from traceprof.model.trace import Trace
-from traceprof.model.window import TimeWindow
 from traceprof.render.formatting import sentences
 from traceprof.session.opening import Align, Opening, open_ranks
 from traceprof.session.run import open_run

@@ -18,8 +18,8 @@ from traceprof.formats import ReadOptions
 from traceprof.formats.nsys.writer import write_nsys
 from traceprof.model.results import Result
 from traceprof.model.tables import TABLES
+from traceprof.model.timing import TimeWindow
 from traceprof.model.trace import Trace
-from traceprof.model.window import TimeWindow
 from traceprof.session import opened_files
 from traceprof.session.answer import answer, page
 from traceprof.session.run import Run, open_run

@@ -7,7 +7,7 @@ import pytest
 from tests.analysis.generated_run import Clock, Plan, make_run
 from tests.builders import TraceBuilder
 from traceprof.errors import NotRecordedError, UsageError
-from traceprof.model.merge import place_run
+from traceprof.model.placement import place_run
 from traceprof.model.ranks import Ranks
 from traceprof.model.trace import Trace
 from traceprof.render.formatting import sentences

@@ -15,11 +15,11 @@ from tests.comparison.generated import KERNELS, Program
 from tests.real_traces import ALL
 from tests.requirements import TRACES, require
 from traceprof.errors import UsageError
-from traceprof.model.merge import place_run
-from traceprof.model.parts import PARTS
+from traceprof.model.activity import PARTS
+from traceprof.model.placement import place_run
 from traceprof.model.ranks import Ranks
-from traceprof.model.steps import OWN_DOMAIN
 from traceprof.model.summary import SUMMARY, Summary
+from traceprof.model.timing import OWN_DOMAIN
 from traceprof.render.formatting import sentences
 from traceprof.session.run import Run, open_run, run_of
 from traceprof.session.summarising import summarise

@@ -14,10 +14,9 @@ from random import Random
 
 from tests.builders import TraceBuilder
 from traceprof.model.activity import Activity
-from traceprof.model.merge import place_run
-from traceprof.model.ranks import Ranks
-from traceprof.model.run import RankTrace, RunFiles
-from traceprof.model.steps import OWN_DOMAIN
+from traceprof.model.placement import place_run
+from traceprof.model.ranks import Ranks, RankTrace, RunFiles
+from traceprof.model.timing import OWN_DOMAIN
 from traceprof.model.trace import TraceInfo
 
 __all__ = [

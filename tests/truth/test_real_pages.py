@@ -9,7 +9,7 @@ import pytest
 
 from tests.real_traces import ALL
 from tests.requirements import require
-from traceprof.model.parts import PARTS
+from traceprof.model.activity import PARTS
 from traceprof.render.base import Options
 from traceprof.render.registry import render
 from traceprof.session.answer import Document, page

@@ -12,7 +12,7 @@ import pytest
 
 from tests.builders import TraceBuilder
 from traceprof.formats.nsys.writer import write_nsys
-from traceprof.model.window import TimeWindow
+from traceprof.model.timing import TimeWindow
 from traceprof.render.timeline.channels import Channel, Lanes
 from traceprof.session.run import Run, open_run
 from traceprof.viewer import panes

@@ -6,7 +6,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from traceprof.model.window import TimeWindow
+from traceprof.model.timing import TimeWindow
 from traceprof.render.timeline.channels import Channel
 from traceprof.viewer.pyramid import Level, build_levels, cut_channel, level_for
 

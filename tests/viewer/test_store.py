@@ -9,8 +9,8 @@ import numpy as np
 
 from tests.builders import TraceBuilder
 from traceprof.model.ranks import Ranks
+from traceprof.model.timing import TimeWindow
 from traceprof.model.trace import Trace
-from traceprof.model.window import TimeWindow
 from traceprof.session.run import run_of
 from traceprof.viewer.panes import open_pane
 from traceprof.viewer.search import Found

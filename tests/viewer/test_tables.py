@@ -11,7 +11,7 @@ from dash import html
 from tests.analysis.generated_run import Plan, make_run
 from tests.builders import TraceBuilder
 from traceprof.facts import cache
-from traceprof.model.merge import place_run
+from traceprof.model.placement import place_run
 from traceprof.model.ranks import Ranks
 from traceprof.session.run import run_of
 from traceprof.viewer.panes import open_pane

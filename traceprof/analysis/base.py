@@ -12,13 +12,12 @@ from traceprof.errors import NotRecordedError
 from traceprof.facts.steps.find import STEP_TABLES
 from traceprof.facts.sums import check_sums
 from traceprof.model.combining import combine, compacted
-from traceprof.model.elsewhere import TraceElsewhere, measure_each
-from traceprof.model.progress import PROGRESS
 from traceprof.model.ranks import Ranks
 from traceprof.model.results import Result, ResultSpec
 from traceprof.model.trace import Trace
-from traceprof.threads import do_side_by_side
+from traceprof.processes import PROGRESS, do_side_by_side
 from traceprof.values import dataclass
+from traceprof.workers.remote import RemoteTrace, measure_each
 
 __all__ = ["Analysis", "run_analyses", "run_analysis"]
 
@@ -126,7 +125,7 @@ def _ask(fact: Callable[[Ranks], object], ranks: Ranks) -> None:
 
 def _are_worth_threads(ranks: Ranks) -> bool:
     """Return whether the rows are many, and here: whoever holds them elsewhere has processes."""
-    if any(isinstance(part, TraceElsewhere) for part in ranks.parts):
+    if any(isinstance(part, RemoteTrace) for part in ranks.parts):
         return False
     rows = (len(part.table(name)) for part in ranks.parts for name in _MANY)
     return sum(rows) >= _WORTH_THREADS

@@ -1,4 +1,4 @@
-"""The entries of the cache: bytes and files under a key, private, checked and bounded.
+"""The entries of the cache, bytes and files under a key: private, checked and bounded.
 
 Each entry is one file that carries a checksum of its key and content. Those that were used the
 longest ago go first when the bound is reached. What cannot be written is not kept: a full disk or
@@ -12,6 +12,7 @@ import re
 import secrets
 import shutil
 import stat
+import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
@@ -19,12 +20,42 @@ from hashlib import blake2b
 from pathlib import Path
 from typing import Final
 
-from traceprof.cache.folder import cache_folder
 from traceprof.errors import TraceprofError
 from traceprof.files import new_file, write_file
 from traceprof.values import dataclass
 
-__all__ = ["LARGEST_BYTES", "Cache", "Usage"]
+VARIABLE: Final = "TRACEPROF_CACHE"
+_OFF: Final = frozenset({"0", "off", "no", "false"})
+
+
+def cache_folder(
+    environment: Mapping[str, str] | None = None, platform: str = sys.platform
+) -> Path | None:
+    """Return the folder of the cache; None where ``TRACEPROF_CACHE`` is 0, or there is no home.
+
+    ``TRACEPROF_CACHE`` may also name a folder, in which it is made. Else that is the platform's:
+    ``XDG_CACHE_HOME`` or ``~/.cache``, on macOS ``~/Library/Caches``, on Windows
+    ``%LOCALAPPDATA%``.
+    """
+    said = os.environ if environment is None else environment
+    given = said.get(VARIABLE, "").strip()
+    if given.lower() in _OFF:
+        return None
+    try:
+        if given:
+            return Path(given).expanduser().absolute() / "traceprof"
+        home = Path(said["HOME"]) if said.get("HOME") else Path.home()
+    except RuntimeError:
+        return None
+    if platform == "win32":
+        local = Path(said.get("LOCALAPPDATA") or home / "AppData" / "Local")
+        return local / "traceprof" / "Cache"
+    if platform == "darwin":
+        return home / "Library" / "Caches" / "traceprof" / "kept"
+    named = Path(said.get("XDG_CACHE_HOME") or "")
+    # The convention: a path that is not absolute is ignored.
+    return (named if named.is_absolute() else home / ".cache") / "traceprof" / "kept"
+
 
 LARGEST_BYTES: Final = 4 << 30
 _MAGIC: Final = b"traceprof cache 1\n"

@@ -282,7 +282,7 @@ def _are_large_files(words: Sequence[Path | str]) -> bool:
 
 
 def _opening(**said: Any) -> Any:
-    from traceprof.cache.folder import VARIABLE
+    from traceprof.cache.entries import VARIABLE
     from traceprof.session.options import Align, Opening, split_cluster
 
     if said["no_cache"]:

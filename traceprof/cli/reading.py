@@ -63,7 +63,7 @@ class Reading:
 
     def _measuring(self, taken_s: float) -> str:
         """Return how far the questions are answered that are asked of the trace."""
-        from traceprof.model.progress import PROGRESS
+        from traceprof.processes import PROGRESS
         from traceprof.units import NS_PER_S, format_duration
 
         self._measuring_since_s = min(self._measuring_since_s, taken_s)
@@ -77,7 +77,7 @@ class Reading:
     def run(self) -> None:
         """Show the line until it is ended, the first time after two seconds."""
         wait_s = _FIRST_AFTER_S
-        from traceprof.model.progress import PROGRESS
+        from traceprof.processes import PROGRESS
 
         while not self._ended.wait(wait_s):
             if PROGRESS.is_told:  # by those who look at the ranks, on a line of their own

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from traceprof.model.ranks import Ranks
-    from traceprof.model.window import TimeWindow
+    from traceprof.model.timing import TimeWindow
     from traceprof.session.opening import Opening
 
 __all__ = ["timeline"]

@@ -15,7 +15,7 @@ import pandas as pd
 from traceprof.comparison.kernel_names import Matched, match_kernels
 from traceprof.comparison.sides import Side
 from traceprof.comparison.specs import DIFFERENCE
-from traceprof.model.parts import PARTS
+from traceprof.model.activity import PARTS
 from traceprof.model.results import Result
 
 __all__ = ["difference_of", "matched_kernels", "shares_of", "states_of"]

@@ -17,8 +17,8 @@ from typing import Final
 import numpy as np
 import pandas as pd
 
-from traceprof.facts.names.kernels import short_name
-from traceprof.model.kernel_names.parsing import parse_name
+from traceprof.names.kernels import short_name
+from traceprof.names.parsing import parse_name
 from traceprof.values import dataclass
 
 __all__ = ["Matched", "canonical_name", "match_kernels"]

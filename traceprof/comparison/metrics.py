@@ -11,8 +11,8 @@ from traceprof.comparison.accuracy.course import Course, course_of, metrics_of
 from traceprof.comparison.sides import Side
 from traceprof.comparison.specs import METRICS
 from traceprof.comparison.statistics import compare_runs
-from traceprof.model.quality import better_of
 from traceprof.model.results import Note, Result
+from traceprof.model.summary import better_of
 
 __all__ = ["metrics_of_sides"]
 

@@ -10,8 +10,8 @@ import pandas as pd
 
 from traceprof.comparison.judging import MAIN, Judged
 from traceprof.comparison.sides import STEP, TURN, Side
-from traceprof.facts.names.kernels import short_name
 from traceprof.model.results import Note, Result
+from traceprof.names.kernels import short_name
 
 __all__ = ["verdict_of"]
 

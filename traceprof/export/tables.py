@@ -18,7 +18,7 @@ from traceprof.formats.runs.files import is_run
 from traceprof.formats.tables.manifest import Storage
 from traceprof.formats.tables.writer import FolderWriter
 from traceprof.model.tables import TABLES
-from traceprof.model.window import TimeWindow
+from traceprof.model.timing import TimeWindow
 from traceprof.session.cutting import write_manifest
 from traceprof.session.files_of_run import FileOfRun, files_of_run
 from traceprof.session.material import Material, Part

@@ -13,7 +13,7 @@ from traceprof.errors import UsageError
 from traceprof.export.base import Export, Exported, Request
 from traceprof.export.event_files import record, scalars_event, version_event
 from traceprof.files import new_folder
-from traceprof.model.parts import PARTS
+from traceprof.model.activity import PARTS
 from traceprof.model.tables import ABSENT
 from traceprof.render.formatting import note_text
 from traceprof.render.shown import rows_of

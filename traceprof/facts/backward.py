@@ -18,9 +18,8 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
-from traceprof.facts.names.phases import PHASES
-from traceprof.facts.names.ranges import are_matched
 from traceprof.model.intervals import Intervals, nesting_depth
+from traceprof.names.ranges import PHASES, are_matched
 from traceprof.values import dataclass
 
 __all__ = ["BACKWARD", "InferredBackward", "are_inside", "autograd_rows", "infer_backward"]

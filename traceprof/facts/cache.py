@@ -15,8 +15,8 @@ from dataclasses import field
 from functools import wraps
 from typing import Any, Concatenate, Final, ParamSpec, Protocol, Self, TypeVar
 
-from traceprof.model.elsewhere import TraceElsewhere
 from traceprof.values import dataclass
+from traceprof.workers.remote import RemoteTrace
 
 __all__ = ["fact", "of_window", "without_keeping"]
 
@@ -99,7 +99,7 @@ def _recalled(
     key = (name, *args, *sorted(kwargs.items()))
     kept: dict[tuple[Any, ...], _Result] = of.facts
     if key not in kept:
-        if isinstance(of, TraceElsewhere):
+        if isinstance(of, RemoteTrace):
             return of.fact(key, recall, args, kwargs)
         with _turn((id(kept), key)):
             if key not in kept:  # another thread may have been at it

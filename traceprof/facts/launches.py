@@ -22,18 +22,18 @@ from traceprof.facts.backward import (
     infer_backward,
 )
 from traceprof.facts.cache import fact
-from traceprof.facts.names.phases import PHASES, phases_of_ranges
 from traceprof.model.grouping import (
     compact,
     groups_of,
+    parents_of,
     places_of,
     rows_by_value,
     rows_by_values,
 )
 from traceprof.model.intervals import nesting_depth
-from traceprof.model.nesting import parents_of
 from traceprof.model.tables import ABSENT
 from traceprof.model.trace import RowsOf, Trace
+from traceprof.names.ranges import PHASES, phases_of_ranges
 from traceprof.values import dataclass
 
 __all__ = [

@@ -13,8 +13,8 @@ from traceprof.facts.cache import of_window
 from traceprof.facts.device.times import device_times, used_devices
 from traceprof.facts.gaps import CAUSES, find_gap_parts
 from traceprof.facts.idle.after_waits import times_of_causes
+from traceprof.model.activity import BUSY_PARTS
 from traceprof.model.intervals import Intervals
-from traceprof.model.parts import BUSY_PARTS
 from traceprof.model.ranks import Ranks
 from traceprof.model.trace import Trace
 

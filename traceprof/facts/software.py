@@ -11,7 +11,7 @@ import pandas as pd
 
 from traceprof.facts.cache import fact
 from traceprof.model.ranks import Ranks
-from traceprof.model.steps import OWN_DOMAIN
+from traceprof.model.timing import OWN_DOMAIN
 from traceprof.model.trace import Trace
 from traceprof.values import dataclass
 

@@ -11,14 +11,13 @@ import pandas as pd
 from traceprof.facts.backward import autograd_rows
 from traceprof.facts.cache import fact
 from traceprof.facts.launches import phases_of_all_ranges, phases_of_work
-from traceprof.facts.names.phases import PHASES
-from traceprof.facts.names.ranges import are_matched, plain_name, plain_names
 from traceprof.model.activity import Activity
 from traceprof.model.grouping import groups_of
-from traceprof.model.kernel_names.parsing import parse_name
 from traceprof.model.ranks import Ranks
 from traceprof.model.results import Note
 from traceprof.model.trace import Trace
+from traceprof.names.parsing import parse_name
+from traceprof.names.ranges import PHASES, are_matched, plain_name, plain_names
 from traceprof.values import dataclass
 
 __all__ = ["COMMUNICATION", "TRAINING", "UNKNOWN", "WORKLOADS", "Workload", "workload"]

@@ -11,10 +11,10 @@ from typing import Any, Final, Protocol
 import pandas as pd
 
 from traceprof.model.cutting import Cutter
-from traceprof.model.kernel_names.user_rules import Rule
 from traceprof.model.tables import TABLES
+from traceprof.model.timing import TimeWindow
 from traceprof.model.trace import Trace, TraceInfo
-from traceprof.model.window import TimeWindow
+from traceprof.names.classes import KernelRule
 from traceprof.values import dataclass
 
 __all__ = [
@@ -70,7 +70,7 @@ class ReadOptions:
     is not masked.
     """
 
-    rules: Sequence[Rule] = ()
+    rules: Sequence[KernelRule] = ()
     tables: frozenset[str] | None = None
     window: TimeWindow | None = None
     known: Trace | None = None

@@ -10,8 +10,8 @@ import numpy as np
 
 from traceprof.logs.gathered import Gathered
 from traceprof.logs.series import INTERVALS, Series
-from traceprof.model.quality import CONTRADICTS
 from traceprof.model.results import Unit
+from traceprof.model.summary import CONTRADICTS
 
 __all__ = ["check", "disagree"]
 

@@ -12,8 +12,8 @@ import numpy as np
 
 from traceprof.logs.gathered import Gathered
 from traceprof.logs.series import CUMULATIVE, INTERVALS, Key, Series
-from traceprof.model.quality import better_of
 from traceprof.model.results import Unit
+from traceprof.model.summary import better_of
 
 __all__ = ["derive_measures", "steady_value", "unit_of"]
 

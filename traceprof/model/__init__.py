@@ -3,8 +3,8 @@
 import pandas as pd
 
 from traceprof.model.intervals import Intervals
+from traceprof.model.timing import TimeWindow
 from traceprof.model.trace import Trace, TraceInfo, make_trace
-from traceprof.model.window import TimeWindow
 from traceprof.processes import is_own
 
 if is_own():

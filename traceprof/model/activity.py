@@ -1,11 +1,32 @@
-"""What a kernel may be doing, and which part of a device's time that counts towards."""
+"""What a kernel does, and the five parts of a device's time, in one place.
+
+With unions over all streams of a device, C = compute kernels, N = communication kernels,
+X = copies between host and device or between devices, M = copies and memsets inside a device,
+and T the length of the window:
+
+=====================  =====================
+compute                ``|C|``
+exposed communication  ``|N - C|``
+exposed transfer       ``|X - C - N|``
+device memory          ``|M - C - N - X|``
+idle                   ``T - |C ∪ N ∪ X ∪ M|``
+=====================  =====================
+
+The five add up to T exactly.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from enum import StrEnum
+from functools import cached_property
 from typing import Final
 
-__all__ = ["Activity", "Part"]
+import numpy as np
+import numpy.typing as npt
+
+from traceprof.model.intervals import Intervals
+from traceprof.values import dataclass
 
 
 class Part(StrEnum):
@@ -55,3 +76,99 @@ _PARTS: Final = {
     Activity.TRANSFER: Part.TRANSFER,
     Activity.MEMORY: Part.DEVICE_MEMORY,
 }
+
+
+BUSY_PARTS: Final = ("compute", "exposed_communication", "exposed_transfer", "device_memory")
+IDLE: Final = "idle"
+PARTS: Final = (*BUSY_PARTS, IDLE)
+"""The five parts, in the order in which they claim time."""
+
+
+@dataclass(frozen=True, eq=False)
+class DeviceTime:
+    """When a device did what: the unions C, N, X and M.
+
+    What is worked out of these is kept, but does not travel: an answer holds the same sets whoever
+    gives it, and whatever was asked before.
+    """
+
+    compute: Intervals
+    communication: Intervals
+    transfer: Intervals
+    device_memory: Intervals
+
+    def __reduce__(self) -> tuple[type[DeviceTime], tuple[Intervals, ...]]:
+        return DeviceTime, (self.compute, self.communication, self.transfer, self.device_memory)
+
+    @classmethod
+    def nothing(cls) -> DeviceTime:
+        """Return the time of a device that did nothing."""
+        none = Intervals.empty()
+        return cls(none, none, none, none)
+
+    @cached_property
+    def kernel(self) -> Intervals:
+        """When a kernel ran, of compute or of communication."""
+        return self.compute | self.communication
+
+    @cached_property
+    def busy(self) -> Intervals:
+        """When anything ran."""
+        return self.kernel | self.transfer | self.device_memory
+
+    def clip(self, start_ns: int, end_ns: int) -> DeviceTime:
+        """Return what of it lies in ``[start_ns, end_ns)``."""
+        return DeviceTime(
+            self.compute.clip(start_ns, end_ns),
+            self.communication.clip(start_ns, end_ns),
+            self.transfer.clip(start_ns, end_ns),
+            self.device_memory.clip(start_ns, end_ns),
+        )
+
+    def within(self, time: Intervals) -> DeviceTime:
+        """Return what of it lies in ``time``."""
+        return DeviceTime(
+            self.compute & time,
+            self.communication & time,
+            self.transfer & time,
+            self.device_memory & time,
+        )
+
+    def parts(self) -> dict[str, Intervals]:
+        """Return when each of `BUSY_PARTS` was: they do not overlap."""
+        kernel = self.kernel
+        return {
+            "compute": self.compute,
+            "exposed_communication": self.communication - self.compute,
+            "exposed_transfer": self.transfer - kernel,
+            "device_memory": self.device_memory - (kernel | self.transfer),
+        }
+
+    def parts_within(
+        self, starts: npt.NDArray[np.int64], ends: npt.NDArray[np.int64]
+    ) -> dict[str, npt.NDArray[np.int64]]:
+        """Return the ns of each of `PARTS` in each span: per span they add up to its length."""
+        covered = {name: time.covered_ns(starts, ends) for name, time in self.parts().items()}
+        idle = ends - starts - np.sum(list(covered.values()), axis=0)
+        return covered | {IDLE: np.asarray(idle, np.int64)}
+
+    def states(self, start_ns: int, end_ns: int) -> Mapping[str, Intervals]:
+        """Return the parts of ``[start_ns, end_ns)``, with what communication compute hides apart.
+
+        ``overlap`` is the time of both; ``compute`` is without it. Together they are the span.
+        """
+        inside = self.clip(start_ns, end_ns)
+        hidden = inside.compute & inside.communication
+        return {
+            "compute": inside.compute - inside.communication,
+            "overlap": hidden,
+            **{name: time for name, time in inside.parts().items() if name != "compute"},
+            IDLE: inside.busy.gaps(start_ns, end_ns),
+        }
+
+    def busy_without_ns(self, name: str) -> int:
+        """Return how long the device works on all but the union called ``name`` ("" for none)."""
+        left = Intervals.empty()
+        for own in ("compute", "communication", "transfer", "device_memory"):
+            left = left if own == name else left | getattr(self, own)
+        return left.total_ns

@@ -15,8 +15,6 @@ import pandas as pd
 from traceprof.model.grouping import compact
 from traceprof.values import dataclass
 
-__all__ = ["CompactTable"]
-
 _Array = npt.NDArray[Any]
 
 _MOST_KINDS: Final = 255

@@ -7,7 +7,7 @@ for "does not apply or is not known"; in a floating-point column NaN does.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from enum import StrEnum
 from functools import cache
 from typing import Any, Final
@@ -17,18 +17,6 @@ import numpy.typing as npt
 import pandas as pd
 
 from traceprof.values import dataclass
-
-__all__ = [
-    "ABSENT",
-    "TABLES",
-    "ColumnKind",
-    "Table",
-    "empty_table",
-    "make_table",
-    "sort_order",
-    "sort_rows",
-    "unit_of",
-]
 
 ABSENT: Final = -1
 
@@ -363,3 +351,46 @@ def _order_of(columns: Mapping[str, Any], table: Table) -> npt.NDArray[np.int64]
     among = order[rows]
     order[rows] = among[np.lexsort((among, -ends[among], ordered[rows]))]
     return order
+
+
+def stack(name: str, parts: Sequence[pd.DataFrame]) -> pd.DataFrame:
+    """Return the rows of all ``parts`` (tables called ``name``) as one table."""
+    filled = [part for part in parts if len(part)]
+    if len(filled) <= 1:
+        return filled[0] if filled else empty_table(name)
+    columns: dict[str, object] = {}
+    for column in filled[0].columns:
+        pieces = [part[column] for part in filled]
+        if isinstance(pieces[0].dtype, pd.CategoricalDtype):
+            columns[column] = pd.api.types.union_categoricals(pieces)
+        else:
+            columns[column] = np.concatenate([piece.to_numpy() for piece in pieces])
+    return make_table(name, columns)
+
+
+_LAUNCH_PLACE: Final = ("start_ns", "end_ns", "device", "stream", "process", "correlation")
+SHAPE_COLUMNS: Final = tuple(
+    column for column in TABLES["kernel_shapes"].columns if column not in _LAUNCH_PLACE
+)
+
+
+def shapes_of(kernels: pd.DataFrame, shapes: pd.DataFrame) -> pd.DataFrame:
+    """Return `SHAPE_COLUMNS`, a row for each of ``kernels``; `ABSENT` where it is not known.
+
+    Both tables are of one trace, and are sorted alike: mostly they match row by row. Where they
+    do not (kernels of another source between them), rows are tied by time, place and correlation
+    id, and of those that have all of these in common none is taken for another.
+    """
+    if _are_alike(kernels, shapes):
+        return shapes[list(SHAPE_COLUMNS)].reset_index(drop=True)
+    place = list(_LAUNCH_PLACE)
+    single = shapes.drop_duplicates(place, keep=False)
+    found = kernels[place].merge(single, on=place, how="left")[list(SHAPE_COLUMNS)]
+    return found.fillna(ABSENT).astype(np.int64)
+
+
+def _are_alike(kernels: pd.DataFrame, shapes: pd.DataFrame) -> bool:
+    return len(kernels) == len(shapes) and all(
+        np.array_equal(kernels[column].to_numpy(), shapes[column].to_numpy())
+        for column in _LAUNCH_PLACE
+    )

@@ -11,8 +11,7 @@ import numpy.typing as npt
 import pandas as pd
 
 from traceprof.errors import NotRecordedError
-from traceprof.model.hardware import Hardware
-from traceprof.model.steps import Steps
+from traceprof.hardware.catalogue import Hardware
 from traceprof.model.tables import (
     ABSENT,
     TABLES,
@@ -22,7 +21,7 @@ from traceprof.model.tables import (
     make_table,
     sort_order,
 )
-from traceprof.model.window import TimeWindow
+from traceprof.model.timing import Steps, TimeWindow
 from traceprof.values import dataclass
 
 __all__ = [

@@ -13,8 +13,7 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any, Final
 
-from traceprof.cache.entries import Cache
-from traceprof.cache.folder import VARIABLE
+from traceprof.cache.entries import VARIABLE, Cache
 from traceprof.errors import TraceprofError
 from traceprof.formats.compiled import library
 from traceprof.formats.nsys.own_events import read_own_events

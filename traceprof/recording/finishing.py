@@ -9,7 +9,6 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
 
-from traceprof.model.masking import MASK, secrets_of
 from traceprof.recording.gathering.captured import Captured, gather
 from traceprof.recording.gathering.steps_seen import notes_on_steps
 from traceprof.recording.gathering.without_torch import note_without_torch
@@ -20,6 +19,7 @@ from traceprof.recording.request import Recording, RecordRequest, RunRecorded
 from traceprof.recording.sampling.sampler import Sample
 from traceprof.recording.spool import ProcessEvents, recorded_pids
 from traceprof.recording.work_folder import Notes
+from traceprof.secrets import MASK, secrets_of
 
 __all__ = ["finish"]
 

@@ -11,8 +11,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Any, Final
 
-from traceprof.model.masking import kept_variables, masked_command
-from traceprof.model.text import storable
+from traceprof.secrets import kept_variables, masked_command, storable
 from traceprof.values import dataclass
 
 __all__ = [

@@ -20,10 +20,10 @@ from typing import Any, Final
 
 from traceprof.errors import TraceError
 from traceprof.formats.runs.work_folder import LOCK, NOTES, is_work_folder
-from traceprof.model.masking import masked_command
 from traceprof.recording.bounds import Bounds
 from traceprof.recording.locks import held, is_held
 from traceprof.recording.request import RecordRequest
+from traceprof.secrets import masked_command
 from traceprof.values import dataclass
 from traceprof.version import __version__
 

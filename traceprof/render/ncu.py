@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator
 
 import pandas as pd
 
-from traceprof.facts.names.launches import ncu_command
+from traceprof.measures.device.ncu import ncu_command
 from traceprof.render.escape import plain_text
 from traceprof.units import format_duration
 

@@ -10,8 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final
 
-from traceprof.model.activity import Part
-from traceprof.model.parts import PARTS
+from traceprof.model.activity import PARTS, Part
 from traceprof.values import dataclass
 
 __all__ = [

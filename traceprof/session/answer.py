@@ -16,8 +16,8 @@ from traceprof.facts.workload import Workload, workload
 from traceprof.model.ranks import Ranks
 from traceprof.model.results import Result, TableSpec, Unit, key, same
 from traceprof.model.tables import ABSENT
+from traceprof.model.timing import TimeWindow
 from traceprof.model.trace import TraceInfo
-from traceprof.model.window import TimeWindow
 from traceprof.session.caching.kept import KeptAnswers
 from traceprof.session.run import Answers, Run
 from traceprof.session.selection import Selection

@@ -13,12 +13,11 @@ import pandas as pd
 
 from traceprof.formats import Outline
 from traceprof.formats.base import OUTLINED_TABLES
-from traceprof.model.merge import device_ids, process_ids
-from traceprof.model.ranks import Ranks
-from traceprof.model.run import RunFiles
+from traceprof.model.placement import device_ids, process_ids
+from traceprof.model.ranks import Ranks, RunFiles
 from traceprof.model.tables import ABSENT
+from traceprof.model.timing import TimeWindow
 from traceprof.model.trace import DEVICE_TABLES, TraceInfo, how_to_record
-from traceprof.model.window import TimeWindow
 from traceprof.session.opened_files import outline_files, place_files
 from traceprof.session.options import Opening
 from traceprof.values import dataclass

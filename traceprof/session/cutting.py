@@ -16,7 +16,7 @@ from traceprof.formats.runs.files import is_run
 from traceprof.formats.runs.manifest import MANIFEST_KEY
 from traceprof.model.cutting import CutProgress, CutRequest, no_progress
 from traceprof.model.tables import ABSENT, TABLES
-from traceprof.model.window import TimeWindow
+from traceprof.model.timing import TimeWindow
 from traceprof.session.cutting_many import Part, Parts, cut_parts
 from traceprof.session.files_of_run import FileOfRun, files_of_run
 from traceprof.session.run import Run

@@ -13,7 +13,7 @@ from typing import Final
 
 from traceprof.formats import cut
 from traceprof.model.cutting import CutProgress, CutReport, CutRequest, no_progress
-from traceprof.model.window import TimeWindow
+from traceprof.model.timing import TimeWindow
 from traceprof.values import dataclass
 
 __all__ = ["Part", "Parts", "cut_parts"]

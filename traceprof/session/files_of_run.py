@@ -11,11 +11,10 @@ import numpy as np
 
 from traceprof.errors import UsageError
 from traceprof.formats.runs.files import is_run
-from traceprof.model.clocks import ClockCorrection
 from traceprof.model.ranks import Ranks
 from traceprof.model.tables import ABSENT, TABLES
+from traceprof.model.timing import ClockCorrection, TimeWindow
 from traceprof.model.trace import Trace
-from traceprof.model.window import TimeWindow
 from traceprof.session.opening import Align
 from traceprof.session.run import Run
 from traceprof.values import dataclass
@@ -23,7 +22,7 @@ from traceprof.values import dataclass
 __all__ = ["FileOfRun", "files_of_run"]
 
 _APART: Final = 100_000_000
-"""By what a run tells processes of different files apart: `traceprof.model.merge`."""
+"""By what a run tells processes of different files apart: `traceprof.model.placement`."""
 _OF_FILES: Final = frozenset(name for name, table in TABLES.items() if not table.has_times)
 _TIMES: Final = 4
 """How often an instant is corrected to find where it lies on the clock of a file."""

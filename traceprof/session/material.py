@@ -22,8 +22,8 @@ from traceprof.formats.base import LAUNCHING_TABLES, WINDOWED_TABLES, ReadOption
 from traceprof.formats.shared.narrowing import narrowed
 from traceprof.model.ranks import Ranks
 from traceprof.model.tables import ABSENT, TABLES
+from traceprof.model.timing import TimeWindow
 from traceprof.model.trace import Trace
-from traceprof.model.window import TimeWindow
 from traceprof.session.opened_files import rules_of
 from traceprof.session.run import Run
 from traceprof.session.selection import Selection

@@ -18,10 +18,9 @@ from traceprof.facts.steps.rounds import find_rounds
 from traceprof.model.intervals import Intervals
 from traceprof.model.ranks import Ranks
 from traceprof.model.results import Result
-from traceprof.model.steps import OWN_DOMAIN
 from traceprof.model.tables import ABSENT, TABLES
+from traceprof.model.timing import OWN_DOMAIN, TimeWindow
 from traceprof.model.trace import Trace, make_trace
-from traceprof.model.window import TimeWindow
 from traceprof.session.run import Run
 
 __all__ = ["rounds_of_run"]

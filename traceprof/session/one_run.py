@@ -9,7 +9,7 @@ from typing import Final
 
 from traceprof.errors import SeveralRunsError
 from traceprof.formats.runs.manifest import read_manifest
-from traceprof.model.run import RankTrace, RunFiles
+from traceprof.model.ranks import RankTrace, RunFiles
 
 __all__ = ["check_one_run"]
 

@@ -6,22 +6,21 @@ from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
 
-from traceprof.cluster.crews import crew_for
 from traceprof.errors import UsageError
 from traceprof.files import kind_of_no_file
 from traceprof.formats import Outline, ReadOptions, open_trace, outline
 from traceprof.formats.runs.files import is_run, open_run, outline_run
 from traceprof.formats.shared.narrowing import trace_of_outline
-from traceprof.model.cluster import Cluster, parse_cluster
-from traceprof.model.hardware import Hardware, built_in_hardware, parse_hardware
-from traceprof.model.kernel_names.user_rules import Rule, parse_rules
-from traceprof.model.merge import place_run
-from traceprof.model.ranks import Ranks
-from traceprof.model.run import RankTrace, RunFiles
+from traceprof.hardware.catalogue import Hardware, built_in_hardware, parse_hardware
+from traceprof.model.placement import place_run
+from traceprof.model.ranks import Ranks, RankTrace, RunFiles
+from traceprof.model.timing import TimeWindow
+from traceprof.model.topology import Topology, parse_topology
 from traceprof.model.trace import Trace
-from traceprof.model.window import TimeWindow
+from traceprof.names.classes import KernelRule, parse_rules
 from traceprof.session.one_run import check_one_run
 from traceprof.session.options import Align, Opening
+from traceprof.workers.choice import pool_for
 
 __all__ = ["open_files", "outline_files", "place_files", "read_window", "rules_of"]
 
@@ -50,7 +49,7 @@ def open_files(
             paths,
             options,
             opening.life,
-            choose_crew=partial(crew_for, jobs=opening.jobs, scheduler=opening.scheduler),
+            choose_crew=partial(pool_for, jobs=opening.jobs, scheduler=opening.scheduler),
             allow_missing=opening.allow_missing,
         )
         if not opening.is_one_run:
@@ -123,17 +122,17 @@ def _hardware(opening: Opening) -> Hardware | None:
     return hardware
 
 
-def _cluster(opening: Opening) -> Cluster | None:
+def _cluster(opening: Opening) -> Topology | None:
     """Return what the user said of hosts and racks."""
     if not (opening.racks or opening.cluster):
         return None
-    cluster = parse_cluster(_read(opening.cluster)) if opening.cluster else Cluster()
+    cluster = parse_topology(_read(opening.cluster)) if opening.cluster else Topology()
     for rack in opening.racks:
         cluster = cluster.with_rack(rack)
     return cluster
 
 
-def rules_of(opening: Opening) -> Sequence[Rule]:
+def rules_of(opening: Opening) -> Sequence[KernelRule]:
     """Return the rules in the user's TOML file, none without one.
 
     Raises:

@@ -12,11 +12,11 @@ import pandas as pd
 
 from traceprof.errors import UsageError
 from traceprof.facts.device.shapes import contexts_of_streams, launch_shapes
-from traceprof.facts.names.copies import copy_titles
-from traceprof.facts.names.launches import function_names, launch_numbers, recorded_program
+from traceprof.measures.device.ncu import function_names, launch_numbers, recorded_program
 from traceprof.model.results import Column, TableSpec, Unit, key, same
 from traceprof.model.tables import ABSENT
 from traceprof.model.trace import DEVICE_TABLES, Trace
+from traceprof.names.kernels import copy_titles
 from traceprof.session.run import Run
 from traceprof.values import dataclass
 

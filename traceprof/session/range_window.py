@@ -11,8 +11,8 @@ import pandas as pd
 from traceprof.errors import UsageError
 from traceprof.model.ranks import Ranks
 from traceprof.model.results import Note
+from traceprof.model.timing import TimeWindow
 from traceprof.model.trace import Trace
-from traceprof.model.window import TimeWindow
 
 __all__ = ["RANGE", "find_ranges"]
 

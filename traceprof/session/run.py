@@ -18,11 +18,11 @@ from traceprof.facts.steps.find import STEP_TABLES, has_named_steps
 from traceprof.formats import reads_parts
 from traceprof.formats.base import LAUNCHING_TABLES, WINDOWED_TABLES
 from traceprof.formats.runs.files import is_run
-from traceprof.model.progress import PROGRESS
 from traceprof.model.ranks import Ranks
 from traceprof.model.results import Note, Result
 from traceprof.model.tables import TABLES
 from traceprof.model.trace import Trace
+from traceprof.processes import PROGRESS
 from traceprof.session.caching.run_cache import RunCache
 from traceprof.session.opened_files import read_window
 from traceprof.session.opening import Opening, open_ranks

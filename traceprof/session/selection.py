@@ -35,9 +35,8 @@ from traceprof.facts.steps.main_loop import active_window, host_window, main_loo
 from traceprof.facts.steps.unknown import how_steps_get_known
 from traceprof.model.ranks import Ranks
 from traceprof.model.results import Note
-from traceprof.model.steps import OWN_DOMAIN, Steps
+from traceprof.model.timing import OWN_DOMAIN, Steps, TimeWindow
 from traceprof.model.trace import Trace
-from traceprof.model.window import TimeWindow
 from traceprof.session.range_window import RANGE, find_ranges
 from traceprof.units import format_duration, parse_duration
 from traceprof.values import dataclass

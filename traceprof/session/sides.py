@@ -7,9 +7,9 @@ from dataclasses import replace
 from pathlib import Path
 
 from traceprof.errors import SeveralRunsError, UsageError
-from traceprof.model.run import of_process
+from traceprof.model.ranks import of_process
+from traceprof.model.timing import TimeWindow
 from traceprof.model.trace import Trace
-from traceprof.model.window import TimeWindow
 from traceprof.session.comparing import AGAINST, sides_named
 from traceprof.session.opening import Opening
 from traceprof.session.run import Run, open_run

@@ -12,13 +12,13 @@ from typing import Any, Final
 import numpy as np
 import pandas as pd
 
-from traceprof.facts.names.phases import UNCLAIMED
 from traceprof.facts.steps.between import EVALUATION
 from traceprof.facts.steps.occasional import notes_on_occasions
+from traceprof.model.activity import PARTS
 from traceprof.model.intervals import Intervals
-from traceprof.model.parts import PARTS
 from traceprof.model.results import Note, Result
 from traceprof.model.trace import DEVICE_TABLES
+from traceprof.names.ranges import UNCLAIMED
 from traceprof.values import dataclass
 
 __all__ = ["LEAST_SHARE", "Verdict", "bound_by", "judge"]

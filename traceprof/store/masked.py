@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from traceprof.model.masking import MASK, masked_command
 from traceprof.model.summary import Summary
+from traceprof.secrets import MASK, masked_command
 
 __all__ = ["masked_run"]
 

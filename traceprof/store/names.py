@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Final
 
 from traceprof.errors import UsageError
-from traceprof.model.text import storable
+from traceprof.secrets import storable
 
 __all__ = ["as_name", "check_name", "find_run"]
 

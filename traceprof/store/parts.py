@@ -12,7 +12,7 @@ from sqlite_utils import Database
 
 from traceprof.model.results import Column, Combine, Note, Result, ResultSpec, TableSpec, Unit
 from traceprof.model.summary import SUMMARY, SourceFile, Summary
-from traceprof.model.text import storable
+from traceprof.secrets import storable
 from traceprof.store.declared import ensure_table, insert_frame, read_frame, table_name
 from traceprof.store.values import Cell, from_json, to_json, to_plain
 

@@ -12,7 +12,7 @@ from sqlite_utils import Database
 
 from traceprof.errors import StoreError, UsageError
 from traceprof.model.summary import Summary
-from traceprof.model.text import storable
+from traceprof.secrets import storable
 from traceprof.store.database import reading, writing
 from traceprof.store.location import default_path
 from traceprof.store.masked import masked_run

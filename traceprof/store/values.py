@@ -15,7 +15,7 @@ import numpy as np
 import pandas as pd
 
 from traceprof.model.results import Note, Unit
-from traceprof.model.text import storable
+from traceprof.secrets import storable
 
 __all__ = ["Cell", "as_cells", "as_series", "from_json", "sqlite_type", "to_json", "to_plain"]
 

@@ -8,10 +8,10 @@ from dataclasses import field
 from threading import Lock
 from typing import Final
 
-from traceprof.cluster.memory import give_back
 from traceprof.model.summary import Summary
+from traceprof.model.timing import TimeWindow
 from traceprof.model.trace import Trace
-from traceprof.model.window import TimeWindow
+from traceprof.processes import give_back
 from traceprof.render.formatting import sentences
 from traceprof.session.answer import Document, answer, page
 from traceprof.session.run import Run, open_run

@@ -7,7 +7,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from traceprof.model.window import TimeWindow
+from traceprof.model.timing import TimeWindow
 from traceprof.render.timeline.channels import Channel
 from traceprof.render.timeline.condense import FIRST_BIN_NS, condense_channel
 from traceprof.values import dataclass

@@ -9,7 +9,7 @@ from typing import Any, Final
 
 from flask import Flask, Response, abort, jsonify, request
 
-from traceprof.model.window import TimeWindow
+from traceprof.model.timing import TimeWindow
 from traceprof.render.escape import html_text
 from traceprof.render.page.document import page_style
 from traceprof.render.page.plotly_bundle import plotly_bundle

@@ -7,7 +7,7 @@ from dataclasses import replace
 from functools import cached_property
 from typing import Any, Final
 
-from traceprof.model.window import TimeWindow
+from traceprof.model.timing import TimeWindow
 from traceprof.render.palette import CATEGORIES
 from traceprof.render.timeline.channels import Channel, Group, Lanes, Row
 from traceprof.render.timeline.encode import encode_lanes

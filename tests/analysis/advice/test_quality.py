@@ -11,9 +11,8 @@ from tests.requirements import TRACES, require
 from tests.running import run
 from traceprof.formats import open_trace
 from traceprof.model.activity import Activity
-from traceprof.model.merge import place_run
-from traceprof.model.ranks import Ranks
-from traceprof.model.run import RankTrace, RunFiles
+from traceprof.model.placement import place_run
+from traceprof.model.ranks import Ranks, RankTrace, RunFiles
 from traceprof.model.tables import ABSENT
 from traceprof.model.trace import Trace, TraceInfo
 from traceprof.render.formatting import note_text

@@ -7,7 +7,7 @@ from tests.builders import TraceBuilder
 from tests.running import run
 from tests.training import MS, US, Training
 from traceprof.model.ranks import Ranks
-from traceprof.model.window import TimeWindow
+from traceprof.model.timing import TimeWindow
 from traceprof.session.selection import select
 
 

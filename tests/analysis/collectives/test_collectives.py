@@ -14,9 +14,9 @@ from tests.reading import records
 from tests.running import run
 from traceprof.errors import NotRecordedError
 from traceprof.formats import open_trace
-from traceprof.model.hardware import built_in_hardware
+from traceprof.hardware.catalogue import built_in_hardware
+from traceprof.model.timing import TimeWindow
 from traceprof.model.trace import Trace, TraceInfo, make_trace
-from traceprof.model.window import TimeWindow
 from traceprof.render.formatting import note_text
 
 NCCL = "ncclDevKernel_AllReduce_Sum_f32_RING_LL"

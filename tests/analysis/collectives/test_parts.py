@@ -7,11 +7,10 @@ import pytest
 
 from tests.builders import TraceBuilder
 from tests.running import run
-from traceprof.model.merge import place_run
-from traceprof.model.ranks import Ranks
-from traceprof.model.run import RankTrace, RunFiles
+from traceprof.model.placement import place_run
+from traceprof.model.ranks import Ranks, RankTrace, RunFiles
+from traceprof.model.timing import TimeWindow
 from traceprof.model.trace import Trace
-from traceprof.model.window import TimeWindow
 
 NCCL = "ncclDevKernel_AllReduce_Sum_f32_RING_LL"
 NAMES = (

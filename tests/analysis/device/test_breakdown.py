@@ -12,7 +12,7 @@ from tests.builders import TraceBuilder
 from tests.running import run
 from traceprof.model.activity import Activity
 from traceprof.model.results import Result
-from traceprof.model.window import TimeWindow
+from traceprof.model.timing import TimeWindow
 
 PARTS = (
     "compute_ns",

@@ -14,7 +14,7 @@ from tests.facts.device.test_shapes import LARGE, SMALL
 from tests.running import run
 from traceprof.facts.device.shapes import launch_shapes
 from traceprof.formats import ReadOptions, open_trace
-from traceprof.model.occupancy import LIMITS
+from traceprof.hardware.occupancy import LIMITS
 
 TABLES = frozenset({"kernels", "kernel_shapes", "devices"})
 

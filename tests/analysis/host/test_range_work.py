@@ -19,10 +19,10 @@ from tests.requirements import require
 from tests.running import run
 from traceprof.analysis.host import range_work
 from traceprof.facts.host.range_work import find_parents, is_outermost_of
-from traceprof.facts.names.ranges import unnumbered_names
 from traceprof.formats import open_trace
+from traceprof.model.timing import TimeWindow
 from traceprof.model.trace import Trace
-from traceprof.model.window import TimeWindow
+from traceprof.names.ranges import unnumbered_names
 
 FILES = (
     "2025.1-llm-17k-kernels",

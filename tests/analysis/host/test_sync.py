@@ -4,7 +4,7 @@ from hypothesis import strategies as st
 from tests.builders import TraceBuilder, plain
 from tests.running import run
 from traceprof.model.results import Note
-from traceprof.model.window import TimeWindow
+from traceprof.model.timing import TimeWindow
 
 
 def test_waits_by_call_pattern_and_range() -> None:

@@ -2,7 +2,7 @@ from tests.builders import TraceBuilder, plain
 from tests.reading import said
 from tests.running import run
 from traceprof.model.results import Note
-from traceprof.model.window import TimeWindow
+from traceprof.model.timing import TimeWindow
 
 US = 1000
 MS = 1000 * US

@@ -10,9 +10,9 @@ from tests.builders import TraceBuilder, plain
 from tests.reading import records
 from tests.running import run
 from traceprof.errors import NotRecordedError
-from traceprof.model.hardware import built_in_hardware
+from traceprof.hardware.catalogue import built_in_hardware
+from traceprof.model.timing import TimeWindow
 from traceprof.model.trace import Trace
-from traceprof.model.window import TimeWindow
 from traceprof.render.formatting import note_text
 
 

@@ -13,10 +13,10 @@ from tests.reading import rows, said
 from tests.running import run
 from traceprof.errors import NotRecordedError
 from traceprof.facts.ranks.alignment import align_clocks
-from traceprof.model.cluster import Cluster
 from traceprof.model.ranks import Ranks
 from traceprof.model.results import Result
-from traceprof.model.window import TimeWindow
+from traceprof.model.timing import TimeWindow
+from traceprof.model.topology import Topology
 
 
 def run_on(
@@ -211,7 +211,7 @@ def test_one_rank_has_nobody_to_be_compared_with() -> None:
 def racked(late: Mapping[int, int]) -> Ranks:
     """Four hosts of two ranks, two hosts a rack."""
     trace = run_on([f"n{rank // 2}" for rank in range(8)], late)
-    return Cluster().with_rack("r0=n[0-1]").with_rack("r1=n[2-3]").placed(trace)
+    return Topology().with_rack("r0=n[0-1]").with_rack("r1=n[2-3]").placed(trace)
 
 
 def test_a_rack_whose_hosts_are_all_late_is_the_straggler_and_not_its_hosts() -> None:

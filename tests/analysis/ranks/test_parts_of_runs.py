@@ -11,12 +11,11 @@ from tests.analysis.generated_run import MS, Plan, make_ranks_of
 from tests.analysis.ranks.test_pipeline import one_f_one_b
 from tests.reading import said
 from tests.running import run
-from traceprof.model.cluster import Cluster
-from traceprof.model.merge import place_run
-from traceprof.model.ranks import Ranks
+from traceprof.model.placement import place_run
+from traceprof.model.ranks import Ranks, RankTrace, RunFiles, of_process
 from traceprof.model.results import Result
-from traceprof.model.run import RankTrace, RunFiles, of_process
-from traceprof.model.window import TimeWindow
+from traceprof.model.timing import TimeWindow
+from traceprof.model.topology import Topology
 
 NAMES = ["ranks", "stragglers", "rank-steps", "shared", "hosts", "racks", "peers", "pipeline"]
 
@@ -32,7 +31,7 @@ def late_host() -> Ranks:
         first_step={1: 2},
         numbered=False,
     )
-    cluster = Cluster().with_rack("r0=n[0-1]").with_rack("r1=n[2-3]")
+    cluster = Topology().with_rack("r0=n[0-1]").with_rack("r1=n[2-3]")
     return cluster.placed(make_ranks_of(plan))
 
 

@@ -10,7 +10,7 @@ from tests.analysis.generated_run import MS, Plan, make_ranks_of
 from tests.builders import TraceBuilder, plain
 from tests.reading import said
 from tests.running import run
-from traceprof.model.window import TimeWindow
+from traceprof.model.timing import TimeWindow
 
 
 def test_every_step_of_every_rank_for_a_heat_map() -> None:

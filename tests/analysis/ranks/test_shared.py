@@ -9,7 +9,7 @@ from tests.analysis.generated_run import Plan, make_ranks_of
 from tests.analysis.ranks.two_ranks import two_ranks
 from tests.builders import TraceBuilder
 from tests.running import run
-from traceprof.model.window import TimeWindow
+from traceprof.model.timing import TimeWindow
 
 
 def test_the_shortest_of_the_ranks_is_the_time_without_waiting() -> None:

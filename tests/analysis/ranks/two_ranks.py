@@ -7,7 +7,7 @@ from pathlib import Path
 
 from tests.builders import TraceBuilder
 from traceprof.formats.runs.files import open_run
-from traceprof.model.merge import place_run
+from traceprof.model.placement import place_run
 from traceprof.model.ranks import Ranks
 from traceprof.model.trace import Trace
 

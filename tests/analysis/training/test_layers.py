@@ -1,6 +1,6 @@
 from tests.builders import TraceBuilder, plain
 from tests.running import run
-from traceprof.model.window import TimeWindow
+from traceprof.model.timing import TimeWindow
 
 
 def test_recorded_layers_by_path_with_self_and_total() -> None:

@@ -1,7 +1,7 @@
 from tests.builders import TraceBuilder, plain
 from tests.running import run
-from traceprof.facts.names.phases import UNCLAIMED
-from traceprof.model.window import TimeWindow
+from traceprof.model.timing import TimeWindow
+from traceprof.names.ranges import UNCLAIMED
 
 
 def test_host_and_device_time_of_phases() -> None:

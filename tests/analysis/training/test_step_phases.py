@@ -1,7 +1,7 @@
 from tests.builders import TraceBuilder, plain
 from tests.running import run
 from tests.training import MS, Training
-from traceprof.facts.names.phases import UNCLAIMED
+from traceprof.names.ranges import UNCLAIMED
 
 COLUMNS = ("step", "device", "phase", "host_ns", "device_ns", "work_count")
 

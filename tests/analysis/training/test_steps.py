@@ -8,8 +8,7 @@ from tests.builders import PROCESS, TraceBuilder, plain
 from tests.running import run
 from traceprof.facts.steps.parts import DEVICE_PARTS
 from traceprof.model.ranks import Ranks
-from traceprof.model.steps import OWN_DOMAIN
-from traceprof.model.window import TimeWindow
+from traceprof.model.timing import OWN_DOMAIN, TimeWindow
 from traceprof.session.selection import select
 
 MS = 1_000_000

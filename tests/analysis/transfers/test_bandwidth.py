@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from tests.builders import TraceBuilder, plain
 from tests.running import run
-from traceprof.model.window import TimeWindow
+from traceprof.model.timing import TimeWindow
 
 
 def test_bytes_over_time_are_shared_out_by_time() -> None:

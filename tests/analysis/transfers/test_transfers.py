@@ -13,7 +13,7 @@ from tests.builders import TraceBuilder
 from tests.reading import records
 from tests.running import run
 from traceprof.formats import open_trace
-from traceprof.model.hardware import built_in_hardware
+from traceprof.hardware.catalogue import built_in_hardware
 from traceprof.model.trace import Trace
 from traceprof.render.formatting import note_text
 

@@ -9,7 +9,7 @@ from traceprof.facts.collectives.callers import (
     steps_of_collectives,
 )
 from traceprof.facts.collectives.work import find_collectives
-from traceprof.model.window import TimeWindow
+from traceprof.model.timing import TimeWindow
 
 
 def test_what_is_known_of_the_whole_serves_every_window() -> None:

@@ -13,10 +13,9 @@ from tests.builders import TraceBuilder, plain
 from tests.running import run
 from traceprof.facts.collectives.matches import find_matches
 from traceprof.facts.collectives.sequences import find_shift
-from traceprof.model.clocks import ClockCorrection
+from traceprof.model.placement import retime
 from traceprof.model.ranks import Ranks
-from traceprof.model.retime import retime
-from traceprof.model.window import TimeWindow
+from traceprof.model.timing import ClockCorrection, TimeWindow
 
 
 def test_the_shortest_of_the_ranks_is_the_time_without_waiting() -> None:

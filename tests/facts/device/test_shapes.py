@@ -8,7 +8,7 @@ import pytest
 
 from tests.builders import TraceBuilder
 from traceprof.facts.device.shapes import launch_shapes
-from traceprof.model.hardware import built_in_hardware
+from traceprof.hardware.catalogue import built_in_hardware
 
 SMALL = {
     "grid_x": 10,

@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from tests.builders import TraceBuilder, plain
 from traceprof.facts.gaps import CAUSES, causes_of_gaps, find_gaps
 from traceprof.facts.idle.charges import Charges, find_charges, time_by_name
+from traceprof.model.timing import TimeWindow
 from traceprof.model.trace import Trace
-from traceprof.model.window import TimeWindow
 
 _NAMES = ("forward", "step 3", "cudaStreamSynchronize", "pthread_cond_wait", "usleep", "forward #2")
 _COMMON = dict(zip(_NAMES, (*("forward", "step"), *_NAMES[2:5], "forward"), strict=True))

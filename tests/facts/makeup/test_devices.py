@@ -9,10 +9,10 @@ from tests.builders import TraceBuilder, plain
 from tests.session.explaining.test_explain import random_trace
 from traceprof.facts.device.parts import device_parts
 from traceprof.facts.makeup.devices import makeup_of_devices
-from traceprof.model.parts import PARTS
+from traceprof.model.activity import PARTS
 from traceprof.model.ranks import Ranks
+from traceprof.model.timing import TimeWindow
 from traceprof.model.trace import Trace
-from traceprof.model.window import TimeWindow
 
 
 def made(trace: Trace, start: int, end: int) -> list[tuple[object, ...]]:

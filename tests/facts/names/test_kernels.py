@@ -1,5 +1,5 @@
 from tests.builders import TraceBuilder
-from traceprof.facts.names.kernels import directions, matrix_units, precisions
+from traceprof.names.kernels import directions, matrix_units, precisions
 
 
 def test_what_names_of_kernels_tell() -> None:

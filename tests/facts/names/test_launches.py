@@ -11,14 +11,14 @@ import pytest
 
 from tests import real_traces
 from tests.builders import TraceBuilder
-from traceprof.facts.names.launches import (
+from traceprof.measures.device.ncu import (
     KernelLaunch,
     function_names,
     launch_numbers,
     longest_launch,
 )
 from traceprof.model.intervals import Intervals
-from traceprof.model.kernel_names.parsing import parse_name
+from traceprof.names.parsing import parse_name
 
 
 def test_launches_are_counted_by_function_and_process_in_the_order_of_launching() -> None:

@@ -1,6 +1,6 @@
 import pytest
 
-from traceprof.facts.names.phases import phase_of
+from traceprof.names.ranges import phase_of
 
 
 @pytest.mark.parametrize(

@@ -3,7 +3,7 @@ import re
 import pandas as pd
 import pytest
 
-from traceprof.facts.names.ranges import (
+from traceprof.names.ranges import (
     are_decorated,
     are_matched,
     codes_containing,

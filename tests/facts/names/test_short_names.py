@@ -2,7 +2,7 @@
 
 import pytest
 
-from traceprof.facts.names.kernels import short_name
+from traceprof.names.kernels import short_name
 
 
 @pytest.mark.parametrize(

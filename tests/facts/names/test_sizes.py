@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from traceprof.facts.names.sizes import classify_sizes
+from traceprof.names.messages import classify_sizes
 
 MIB = 1 << 20
 

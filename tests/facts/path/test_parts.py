@@ -4,8 +4,8 @@ from hypothesis import strategies as st
 from tests.builders import TraceBuilder
 from tests.training import MS, US
 from traceprof.facts.path.parts import find_path
+from traceprof.model.timing import TimeWindow
 from traceprof.model.trace import Trace
-from traceprof.model.window import TimeWindow
 
 
 def parts_of(trace: Trace) -> dict[str, int]:

@@ -5,8 +5,8 @@ from hypothesis import strategies as st
 
 from tests.builders import TraceBuilder
 from traceprof.facts.path.parts import find_path
+from traceprof.model.timing import TimeWindow
 from traceprof.model.trace import Trace
-from traceprof.model.window import TimeWindow
 
 LAST = 260
 

@@ -13,9 +13,8 @@ from tests.builders import TraceBuilder
 from traceprof.facts.collectives.matches import find_matches
 from traceprof.facts.ranks.alignment import align_clocks, find_alignment
 from traceprof.facts.ranks.robust_line import fit_line
-from traceprof.model.merge import place_run
-from traceprof.model.ranks import Ranks
-from traceprof.model.run import RankTrace, RunFiles
+from traceprof.model.placement import place_run
+from traceprof.model.ranks import Ranks, RankTrace, RunFiles
 from traceprof.model.trace import TraceInfo
 
 

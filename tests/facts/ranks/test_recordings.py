@@ -2,12 +2,10 @@
 
 from tests.builders import TraceBuilder, plain
 from tests.running import run
-from traceprof.model.clocks import ClockCorrection
-from traceprof.model.merge import merge_run, place_run
-from traceprof.model.retime import retime
-from traceprof.model.run import RankTrace, RunFiles
+from traceprof.model.placement import merge_run, place_run, retime
+from traceprof.model.ranks import RankTrace, RunFiles
+from traceprof.model.timing import ClockCorrection, TimeWindow
 from traceprof.model.trace import Trace, TraceInfo
-from traceprof.model.window import TimeWindow
 
 COLUMNS = ("duration_ns", "compute_ns", "idle_ns")
 

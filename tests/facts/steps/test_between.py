@@ -5,7 +5,7 @@ import pytest
 from tests.builders import TraceBuilder, plain
 from tests.running import run
 from traceprof.facts.steps.between import between_steps
-from traceprof.model.window import TimeWindow
+from traceprof.model.timing import TimeWindow
 
 ROW = ("step", "start_ns", "end_ns", "cause")
 

@@ -12,7 +12,7 @@ from traceprof.facts.steps.find import (
 )
 from traceprof.model.activity import Activity
 from traceprof.model.ranks import Ranks
-from traceprof.model.window import TimeWindow
+from traceprof.model.timing import TimeWindow
 
 COLUMNS = ("process", "step", "start_ns", "end_ns")
 

@@ -9,7 +9,7 @@ from traceprof.facts.steps.epochs import epochs_of_loaders
 from traceprof.facts.steps.measured import measured_steps
 from traceprof.facts.steps.passes import passes_of_loaders
 from traceprof.model.ranks import Ranks
-from traceprof.model.window import TimeWindow
+from traceprof.model.timing import TimeWindow
 
 
 def trace_of(text):

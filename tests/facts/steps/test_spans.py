@@ -8,7 +8,7 @@ from tests.running import run
 from traceprof.facts.steps.find import find_steps
 from traceprof.facts.steps.measured import measured_steps
 from traceprof.model.ranks import Ranks
-from traceprof.model.window import TimeWindow
+from traceprof.model.timing import TimeWindow
 
 SPAN = ("step", "device_start_ns", "device_end_ns", "on_device")
 

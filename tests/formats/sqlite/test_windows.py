@@ -16,7 +16,7 @@ from traceprof.formats.sqlite.conditions import AllOf, Among, AnyOf, Between, Co
 from traceprof.formats.sqlite.database import NULL, ColumnType, Database
 from traceprof.formats.sqlite.pages import bounds
 from traceprof.formats.sqlite.pages.bounds import bounds_of
-from traceprof.model.window import TimeWindow
+from traceprof.model.timing import TimeWindow
 
 INTEGER = ColumnType.INTEGER
 WANTED = {"start": INTEGER, "end": INTEGER, "n": INTEGER}

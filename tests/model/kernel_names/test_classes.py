@@ -7,8 +7,7 @@ import pytest
 
 from tests.model.kernel_names.examples import EXAMPLES
 from traceprof.model.activity import Activity, Part
-from traceprof.model.kernel_names.classes import class_of, classify
-from traceprof.model.kernel_names.user_rules import parse_rules
+from traceprof.names.classes import class_of, classify, parse_rules
 
 _NOT_BY_NAME = {"cuda_graph", "transfer"}
 

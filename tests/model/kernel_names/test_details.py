@@ -5,10 +5,8 @@ from __future__ import annotations
 import pytest
 
 from traceprof.model.activity import Activity
-from traceprof.model.kernel_names.classes import class_of
-from traceprof.model.kernel_names.direction import direction_of
-from traceprof.model.kernel_names.matrix_units import matrix_units_of, multiplies_without
-from traceprof.model.kernel_names.precision import precision_of
+from traceprof.names.classes import class_of
+from traceprof.names.kernels import direction_of, matrix_units_of, multiplies_without, precision_of
 
 
 @pytest.mark.parametrize(

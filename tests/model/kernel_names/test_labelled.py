@@ -12,11 +12,9 @@ import pytest
 
 from tests.requirements import require
 from traceprof.model.activity import Activity
-from traceprof.model.collective_names import kernel_kind
-from traceprof.model.kernel_names.classes import class_of
-from traceprof.model.kernel_names.direction import direction_of
-from traceprof.model.kernel_names.matrix_units import matrix_units_of
-from traceprof.model.kernel_names.precision import precision_of
+from traceprof.names.classes import class_of
+from traceprof.names.kernels import direction_of, matrix_units_of, precision_of
+from traceprof.names.messages import kernel_kind
 
 Row = dict[str, str]
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from traceprof.model.kernel_names.parsing import parse_name, words_of
+from traceprof.names.parsing import parse_name, words_of
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,7 @@ import pytest
 
 from traceprof.errors import UsageError
 from traceprof.model.activity import Activity
-from traceprof.model.kernel_names.user_rules import parse_rules
+from traceprof.names.classes import parse_rules
 
 
 def test_rules_keep_their_order() -> None:

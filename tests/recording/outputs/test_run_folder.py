@@ -25,7 +25,7 @@ from traceprof.errors import NotRecordedError
 from traceprof.facts.steps.find import decide_steps
 from traceprof.formats import open_trace
 from traceprof.formats.runs.files import open_run
-from traceprof.model.merge import place_run
+from traceprof.model.placement import place_run
 from traceprof.recording import RecordRequest
 from traceprof.recording import record as run_and_record
 from traceprof.recording.outputs import files as output_files

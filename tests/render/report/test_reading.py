@@ -19,8 +19,8 @@ from tests.requirements import ROOT
 from traceprof import analysis
 from traceprof.facts.device.times import device_times
 from traceprof.model.ranks import Ranks
+from traceprof.model.timing import TimeWindow
 from traceprof.model.trace import Trace
-from traceprof.model.window import TimeWindow
 from traceprof.render.options import Options
 from traceprof.render.palette import category_of
 from traceprof.render.report import render_report

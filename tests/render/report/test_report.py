@@ -22,7 +22,7 @@ from tests.render.test_escape import HOSTILE
 from tests.running import run
 from traceprof.analysis import analysis_names
 from traceprof.formats import open_trace
-from traceprof.model.parts import PARTS
+from traceprof.model.activity import PARTS
 from traceprof.model.ranks import Ranks
 from traceprof.model.results import Note
 from traceprof.model.trace import Trace, TraceInfo

@@ -14,9 +14,9 @@ from hypothesis import strategies as st
 from tests.builders import TraceBuilder
 from tests.running import run
 from traceprof.formats import open_trace
+from traceprof.model.activity import PARTS
 from traceprof.model.intervals import Int64Array
-from traceprof.model.parts import PARTS
-from traceprof.model.window import TimeWindow
+from traceprof.model.timing import TimeWindow
 from traceprof.render.timeline import samples
 from traceprof.render.timeline.channels import Channel, Group, Lanes, Row
 from traceprof.render.timeline.condense import (

@@ -12,8 +12,8 @@ from tests.builders import TraceBuilder
 from tests.render.browser import OpenPage
 from tests.render.test_escape import HOSTILE
 from traceprof.formats import open_trace
+from traceprof.model.timing import TimeWindow
 from traceprof.model.trace import Trace, TraceInfo
-from traceprof.model.window import TimeWindow
 from traceprof.render.escape import plain_text
 from traceprof.render.timeline import render_timeline
 from traceprof.units import format_count

@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 from pandas.testing import assert_frame_equal
 
 from traceprof.model.results import Note, Result, ResultSpec
+from traceprof.model.timing import TimeWindow
 from traceprof.model.trace import TraceInfo
-from traceprof.model.window import TimeWindow
 from traceprof.session.caching.codec import CodecError, decode, encode
 from traceprof.session.selection import Selection
 

@@ -10,7 +10,7 @@ import pytest
 from tests.builders import TraceBuilder
 from tests.session.explaining.planted import MS, US, Loop, three_ranks
 from traceprof.errors import NotRecordedError, UsageError
-from traceprof.model.parts import PARTS
+from traceprof.model.activity import PARTS
 from traceprof.model.ranks import Ranks
 from traceprof.model.results import Result
 from traceprof.model.trace import Trace

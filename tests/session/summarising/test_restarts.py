@@ -3,14 +3,14 @@
 import numpy as np
 import pandas as pd
 
-from traceprof.model.run import Life
+from traceprof.model.ranks import Attempt
 from traceprof.session.summarising.restarts import find_restarts, lives_at_once
 from traceprof.session.summarising.started import Started
 
 
 def start(life, ran, work=(), *, saves=(), loads=(), epochs=None):
     """Return a start of rank 0, in ns; ``epochs`` is number → (start, end)."""
-    known = Life(life, 0, f"{life}.sqlite", "here", *ran, ended="killed")
+    known = Attempt(life, 0, f"{life}.sqlite", "here", *ran, ended="killed")
     numbered = pd.DataFrame(
         [(number, *span) for number, span in (epochs or {}).items()],
         columns=["epoch", "start_ns", "end_ns"],

@@ -8,7 +8,7 @@ from tests.facts.steps.test_passes import STEP, TRAINS_ONLY, trace_of
 from tests.facts.steps.test_phases import LENGTH
 from tests.lives import ZERO
 from traceprof.formats.nsys.writer import write_nsys
-from traceprof.model.run import Life
+from traceprof.model.ranks import Attempt
 from traceprof.session.summarising.started import read_start
 
 BATCH = 8  # of each fetch
@@ -23,7 +23,7 @@ def started(tmp_path):
         path = tmp_path / "rank0.sqlite"
         write_nsys(replace(trace, info=replace(trace.info, utc_epoch_ns=ZERO)), path)
         end_ns = ZERO + int(LENGTH * (len(text.split()) if until is None else until))
-        found = read_start(Life(0, 0, str(path), "here", ZERO, end_ns))
+        found = read_start(Attempt(0, 0, str(path), "here", ZERO, end_ns))
         assert found is not None
         return found
 

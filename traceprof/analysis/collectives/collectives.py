@@ -15,8 +15,6 @@ from traceprof.facts.collectives.matches import find_matches
 from traceprof.facts.collectives.rates import devices_beside, peak_of_group
 from traceprof.facts.collectives.step_traffic import find_step_traffic
 from traceprof.facts.collectives.work import require_collectives
-from traceprof.facts.names.phases import UNCLAIMED
-from traceprof.facts.names.sizes import labels_of_sizes, order_of_size, places_of_sizes
 from traceprof.facts.ranks.blame import why_withheld
 from traceprof.facts.ranks.pairs import value_in
 from traceprof.facts.ranks.waits import find_waits
@@ -36,6 +34,8 @@ from traceprof.model.results import (
     total,
 )
 from traceprof.model.tables import ABSENT
+from traceprof.names.messages import labels_of_sizes, order_of_size, places_of_sizes
+from traceprof.names.ranges import UNCLAIMED
 
 __all__ = ["ANALYSIS"]
 

@@ -1,6 +1,6 @@
 """Where the time of each device went: five parts that add up to the window exactly.
 
-`traceprof.model.parts` says what the parts are.
+`traceprof.model.activity` says what the parts are.
 """
 
 from __future__ import annotations

@@ -9,11 +9,8 @@ import pandas as pd
 
 from traceprof.analysis.base import Analysis
 from traceprof.facts.launches import launches_of, phases_of_work
-from traceprof.facts.names.kernels import SHORT_NS, matrix_units
-from traceprof.facts.names.phases import PHASES, UNCLAIMED
 from traceprof.model.combining import medians_of
 from traceprof.model.grouping import groups_of
-from traceprof.model.kernel_names.matrix_units import MATRIX_WORK, MatrixUnits
 from traceprof.model.results import (
     Note,
     Result,
@@ -27,6 +24,8 @@ from traceprof.model.results import (
     total,
 )
 from traceprof.model.trace import Trace
+from traceprof.names.kernels import MATRIX_WORK, SHORT_NS, MatrixUnits, matrix_units
+from traceprof.names.ranges import PHASES, UNCLAIMED
 
 __all__ = ["ANALYSIS"]
 

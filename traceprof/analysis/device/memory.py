@@ -11,8 +11,6 @@ import pandas as pd
 
 from traceprof.analysis.base import Analysis
 from traceprof.facts.host.phases import HostPhases, find_host_phases
-from traceprof.facts.names.phases import UNCLAIMED
-from traceprof.model.frames import stack
 from traceprof.model.ranks import Ranks
 from traceprof.model.results import (
     Note,
@@ -26,7 +24,9 @@ from traceprof.model.results import (
     same,
     total,
 )
+from traceprof.model.tables import stack
 from traceprof.model.trace import Trace
+from traceprof.names.ranges import UNCLAIMED
 
 __all__ = ["ANALYSIS"]
 

@@ -9,9 +9,9 @@ import pandas as pd
 
 from traceprof.analysis.base import Analysis
 from traceprof.analysis.statistics import DURATIONS, finish_durations, summarise
-from traceprof.facts.names.copies import copy_titles
 from traceprof.model.results import Result, ResultSpec, Samples, TableSpec, Unit, derived, key
 from traceprof.model.trace import Trace
+from traceprof.names.kernels import copy_titles
 
 __all__ = ["ANALYSIS"]
 

@@ -26,11 +26,11 @@ from traceprof.facts.host.range_work import (
 )
 from traceprof.facts.host.self_time import self_time_ns
 from traceprof.facts.launches import launches_of
-from traceprof.facts.names.ranges import unnumbered_names
 from traceprof.model.grouping import rows_by_value
 from traceprof.model.intervals import union_lengths
 from traceprof.model.results import Note, Result, ResultSpec, TableSpec, Unit, derived, key, total
 from traceprof.model.trace import DEVICE_TABLES, Trace
+from traceprof.names.ranges import unnumbered_names
 
 __all__ = ["ANALYSIS"]
 

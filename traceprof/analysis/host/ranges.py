@@ -9,9 +9,9 @@ import numpy as np
 from traceprof.analysis.base import Analysis
 from traceprof.analysis.statistics import DURATIONS, finish_durations, summarise
 from traceprof.facts.host.self_time import self_time_ns
-from traceprof.facts.names.ranges import plain_names
 from traceprof.model.results import Result, ResultSpec, TableSpec, Unit, key, total
 from traceprof.model.trace import Trace
+from traceprof.names.ranges import plain_names
 
 __all__ = ["ANALYSIS"]
 

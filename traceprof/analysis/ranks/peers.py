@@ -18,7 +18,7 @@ from traceprof.facts.ranks.blame import why_withheld
 from traceprof.facts.ranks.links import peak_between_ranks
 from traceprof.facts.ranks.waits import find_waits
 from traceprof.facts.transfers.routes import peak_of_route
-from traceprof.model.links import Peak
+from traceprof.hardware.catalogue import Peak
 from traceprof.model.ranks import Ranks
 from traceprof.model.results import (
     Note,

@@ -18,7 +18,6 @@ from traceprof.analysis.base import Analysis
 from traceprof.facts.backward import BACKWARD
 from traceprof.facts.host.phases import find_host_phases, inferred_backward_on_host
 from traceprof.facts.launches import are_inferred_backward, launches_of, phases_of_work
-from traceprof.facts.names.phases import PHASES, UNCLAIMED
 from traceprof.model.grouping import groups_of
 from traceprof.model.intervals import Intervals, union_lengths
 from traceprof.model.results import (
@@ -32,6 +31,7 @@ from traceprof.model.results import (
     total,
 )
 from traceprof.model.trace import DEVICE_TABLES, Trace
+from traceprof.names.ranges import PHASES, UNCLAIMED
 
 __all__ = ["ANALYSIS"]
 

@@ -11,13 +11,13 @@ from traceprof.analysis.base import Analysis
 from traceprof.facts.backward import BACKWARD
 from traceprof.facts.host.phases import find_host_phases, inferred_backward_on_host
 from traceprof.facts.launches import are_inferred_backward, launches_of, phases_of_work
-from traceprof.facts.names.phases import PHASES, UNCLAIMED
 from traceprof.facts.steps.find import find_steps
 from traceprof.facts.steps.spans import owner_of
 from traceprof.model.intervals import union_lengths
 from traceprof.model.results import Note, Result, ResultSpec, TableSpec, Unit, key, total
 from traceprof.model.tables import ABSENT
 from traceprof.model.trace import DEVICE_TABLES, Trace
+from traceprof.names.ranges import PHASES, UNCLAIMED
 
 __all__ = ["ANALYSIS"]
 

@@ -6,7 +6,6 @@ from collections.abc import Iterator
 from typing import Any, Final
 
 from traceprof.analysis.base import Analysis
-from traceprof.facts.names.phases import PHASES, PROFILER
 from traceprof.facts.steps.find import pattern_of_ranks, steps_of_ranks
 from traceprof.facts.steps.measured import MeasuredSteps, measured_steps
 from traceprof.facts.steps.occasional import notes_on_occasions
@@ -24,6 +23,7 @@ from traceprof.model.results import (
     same,
     total,
 )
+from traceprof.names.ranges import PHASES, PROFILER
 
 __all__ = ["ANALYSIS"]
 

@@ -11,9 +11,9 @@ import pandas as pd
 
 from traceprof.analysis.base import Analysis
 from traceprof.facts.transfers.routes import peak_of_route, route_of
+from traceprof.hardware.catalogue import Link
+from traceprof.measures.device.peaks import peak_of
 from traceprof.model.intervals import Int64Array, Intervals
-from traceprof.model.links import Link
-from traceprof.model.peaks import peak_of
 from traceprof.model.results import (
     Note,
     Result,
@@ -25,8 +25,8 @@ from traceprof.model.results import (
     same,
     total,
 )
+from traceprof.model.timing import TimeWindow
 from traceprof.model.trace import Trace
-from traceprof.model.window import TimeWindow
 
 __all__ = ["ANALYSIS"]
 

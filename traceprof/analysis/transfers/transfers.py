@@ -16,7 +16,6 @@ import pandas as pd
 from traceprof.analysis.base import Analysis
 from traceprof.facts.device.times import device_time
 from traceprof.facts.launches import launches_of
-from traceprof.facts.names.sizes import ALL_SIZES, classify_sizes, order_of_size
 from traceprof.facts.transfers.routes import peak_of_route, route_of
 from traceprof.facts.transfers.sizes import known_sizes
 from traceprof.model.intervals import Intervals, sorted_distinct
@@ -32,6 +31,7 @@ from traceprof.model.results import (
     total,
 )
 from traceprof.model.trace import Trace
+from traceprof.names.messages import ALL_SIZES, classify_sizes, order_of_size
 
 __all__ = ["ANALYSIS"]
 

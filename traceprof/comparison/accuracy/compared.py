@@ -24,9 +24,8 @@ from traceprof.comparison.accuracy.spec import ABOUT, ACCURACY, CURVE, CURVE_NAM
 from traceprof.comparison.accuracy.told import notes_of, verdict_of
 from traceprof.comparison.base import Comparison
 from traceprof.errors import UsageError
-from traceprof.model.quality import better_of, is_accuracy, quality_among
 from traceprof.model.results import Note, Result
-from traceprof.model.summary import Summary
+from traceprof.model.summary import Summary, better_of, is_accuracy, quality_among
 from traceprof.values import dataclass
 
 __all__ = ["accuracy"]

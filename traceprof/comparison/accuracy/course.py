@@ -8,8 +8,7 @@ from typing import Final
 import numpy as np
 import pandas as pd
 
-from traceprof.model.quality import is_accuracy
-from traceprof.model.summary import SUMMARY, Summary
+from traceprof.model.summary import SUMMARY, Summary, is_accuracy
 from traceprof.values import dataclass
 
 __all__ = ["Course", "Target", "course_of", "devices_of", "metrics_of"]

@@ -9,8 +9,8 @@ from typing import Any
 import pandas as pd
 
 from traceprof.comparison.accuracy.course import Course, Target
-from traceprof.model.quality import CONTRADICTS
 from traceprof.model.results import Note, Result
+from traceprof.model.summary import CONTRADICTS
 
 __all__ = ["notes_of", "verdict_of"]
 

@@ -21,8 +21,8 @@ from traceprof.comparison.nodes.rounds import (
 )
 from traceprof.comparison.nodes.spec import LAYERS, LAYERS_SPEC, MEAN, NAME, SPEC
 from traceprof.errors import UsageError
-from traceprof.facts.names.phases import PHASES
 from traceprof.model.results import Note, Result
+from traceprof.names.ranges import PHASES
 
 __all__ = ["nodes"]
 

@@ -8,7 +8,7 @@ from typing import Final
 
 import pandas as pd
 
-from traceprof.model.window import TimeWindow
+from traceprof.model.timing import TimeWindow
 from traceprof.values import dataclass
 
 __all__ = ["BOTH", "FORWARD", "INDEPENDENT", "ONE", "SYNCHRONISED", "NodeRounds"]

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Final
 
-from traceprof.facts.names.phases import PHASES
 from traceprof.model.results import ResultSpec, TableSpec, Unit, derived, key, same
+from traceprof.names.ranges import PHASES
 
 __all__ = ["LAYERS", "LAYERS_SPEC", "MEAN", "NAME", "SPEC"]
 

@@ -9,9 +9,9 @@ import numpy as np
 import pandas as pd
 
 from traceprof.facts.makeup.collectives import NOT_IN_STEP, WAITING
-from traceprof.facts.names.phases import PHASES, UNCLAIMED
-from traceprof.model.parts import IDLE
+from traceprof.model.activity import IDLE
 from traceprof.model.summary import Summary
+from traceprof.names.ranges import PHASES, UNCLAIMED
 
 __all__ = ["LOSSES", "OUTSIDE", "parts_of_step", "shared_out"]
 

@@ -16,12 +16,11 @@ import pandas as pd
 from traceprof.facts.cache import fact
 from traceprof.facts.collectives.work import find_collectives
 from traceprof.facts.launches import Launches, adopting_range_of_launches, phases_of_all_ranges
-from traceprof.facts.names.phases import PHASES, UNCLAIMED
-from traceprof.facts.names.ranges import codes_containing
 from traceprof.facts.steps.find import find_steps
 from traceprof.model.compact import CompactTable
 from traceprof.model.tables import ABSENT
 from traceprof.model.trace import Trace
+from traceprof.names.ranges import PHASES, UNCLAIMED, codes_containing
 
 __all__ = [
     "callers_of_collectives",

@@ -31,10 +31,10 @@ import pandas as pd
 
 from traceprof.facts.cache import fact
 from traceprof.facts.device.times import part_of_device
+from traceprof.hardware.catalogue import Link, Peak
+from traceprof.measures.device.peaks import peak_of
 from traceprof.model.compact import CompactTable
 from traceprof.model.grouping import numbered
-from traceprof.model.links import Link, Peak
-from traceprof.model.peaks import peak_of
 from traceprof.model.ranks import Ranks
 from traceprof.model.trace import Trace
 

@@ -19,13 +19,13 @@ from traceprof.facts.cache import fact, of_window
 from traceprof.facts.collectives.exchanges import one_per_kernel
 from traceprof.facts.device.times import device_time
 from traceprof.facts.launches import innermost, launches_of
-from traceprof.facts.names.ranges import codes_containing
 from traceprof.model.activity import Activity
-from traceprof.model.collective_names import NON_BLOCKING, collective_op, kernel_kind
 from traceprof.model.compact import CompactTable
 from traceprof.model.ranks import Ranks
 from traceprof.model.tables import ABSENT
 from traceprof.model.trace import HOW_TO_RECORD, Trace
+from traceprof.names.messages import NON_BLOCKING, collective_op, kernel_kind
+from traceprof.names.ranges import codes_containing
 
 __all__ = [
     "UNRECORDED",

@@ -17,7 +17,7 @@ def device_parts(trace: Trace) -> pd.DataFrame:
     """Return one row per device that worked anywhere in the recording.
 
     Columns: device, name, duration_ns (of the window, as far as it was recorded), the five parts
-    (``compute_ns`` …, see `traceprof.model.parts`), communication_ns and transfer_ns (hidden or
+    (``compute_ns`` …, see `traceprof.model.activity`), communication_ns and transfer_ns (hidden or
     not), their overlaps (what compute, or any kernel, hides), kernel_ns (when any kernel ran).
     """
     rows = [_measure(trace, device, name) for device, name in used_devices(trace).items()]

@@ -9,11 +9,10 @@ import numpy.typing as npt
 import pandas as pd
 
 from traceprof.facts.cache import fact
+from traceprof.hardware.catalogue import Hardware, built_in_hardware
+from traceprof.hardware.occupancy import LIMITS, occupancy_of
 from traceprof.model.grouping import places_of
-from traceprof.model.hardware import Hardware, built_in_hardware
-from traceprof.model.kernel_shapes import SHAPE_COLUMNS, shapes_of
-from traceprof.model.occupancy import LIMITS, occupancy_of
-from traceprof.model.tables import ABSENT
+from traceprof.model.tables import ABSENT, SHAPE_COLUMNS, shapes_of
 from traceprof.model.trace import Trace
 from traceprof.values import dataclass
 

@@ -11,12 +11,11 @@ import numpy.typing as npt
 import pandas as pd
 
 from traceprof.facts.cache import fact, of_window
-from traceprof.model.activity import Activity, Part
+from traceprof.model.activity import Activity, DeviceTime, Part
 from traceprof.model.intervals import Intervals
-from traceprof.model.parts import DeviceTime
 from traceprof.model.ranks import Ranks
+from traceprof.model.timing import TimeWindow
 from traceprof.model.trace import DEVICE_TABLES, Trace
-from traceprof.model.window import TimeWindow
 
 __all__ = [
     "device_time",

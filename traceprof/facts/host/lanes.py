@@ -17,10 +17,10 @@ import numpy.typing as npt
 import pandas as pd
 
 from traceprof.facts.host.states import is_synchronisation
-from traceprof.facts.names.ranges import are_matched, common_categories
-from traceprof.model import nesting
+from traceprof.model import grouping
 from traceprof.model.intervals import Intervals, sorted_distinct
 from traceprof.model.trace import Trace
+from traceprof.names.ranges import are_matched, common_categories
 from traceprof.values import dataclass
 
 __all__ = ["Doing", "Lane", "Lanes", "innermost_pieces", "lanes_within", "outermost_around"]
@@ -191,7 +191,7 @@ def outermost_around(ends: _Int64Array, is_asked: npt.NDArray[np.bool_]) -> _Int
     -1 where none is. The spans are sorted as for `innermost_pieces`; what ends together with a
     later one holds it.
     """
-    return nesting.outermost_around(_spans_around(ends, holds_equal=True), is_asked)
+    return grouping.outermost_around(_spans_around(ends, holds_equal=True), is_asked)
 
 
 def _first_after(

@@ -19,10 +19,10 @@ import pandas as pd
 from traceprof.facts.cache import fact
 from traceprof.facts.host.range_work import find_parents, is_outermost_of
 from traceprof.facts.launches import adopting_range_of_launches, launches_of
-from traceprof.facts.names.ranges import are_matched, codes_containing, numbers_in, plain_names
 from traceprof.model.ranks import Ranks
-from traceprof.model.steps import OWN_DOMAIN
+from traceprof.model.timing import OWN_DOMAIN
 from traceprof.model.trace import DEVICE_TABLES, Trace
+from traceprof.names.ranges import are_matched, codes_containing, numbers_in, plain_names
 from traceprof.values import dataclass
 
 __all__ = ["LAYER", "LayerSpans", "layer_spans", "layers_of_work", "source_of_layers"]

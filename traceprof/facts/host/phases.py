@@ -19,10 +19,9 @@ from traceprof.facts.launches import (
     launches_of,
     phases_of_all_ranges,
 )
-from traceprof.facts.names.phases import PHASES
-from traceprof.facts.names.ranges import are_matched
 from traceprof.model.intervals import Intervals
 from traceprof.model.trace import DEVICE_TABLES, Trace
+from traceprof.names.ranges import PHASES, are_matched
 from traceprof.values import dataclass
 
 __all__ = ["HostPhases", "before_forward", "find_host_phases", "inferred_backward_on_host"]

@@ -11,14 +11,14 @@ import pandas as pd
 
 from traceprof.facts.cache import fact
 from traceprof.facts.launches import launches_of, range_of_launches
-from traceprof.model.intervals import check_pairs, nesting_depth
-from traceprof.model.nesting import (
+from traceprof.model.grouping import (
     has_alike_around,
     levels_of,
     nearest_around,
     parents_of,
     sum_of_chains,
 )
+from traceprof.model.intervals import check_pairs, nesting_depth
 from traceprof.model.trace import Trace
 from traceprof.values import dataclass
 

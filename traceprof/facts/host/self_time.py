@@ -7,9 +7,8 @@ from collections.abc import Sequence
 import numpy as np
 import pandas as pd
 
-from traceprof.model.grouping import rows_by_values
+from traceprof.model.grouping import parents_of, rows_by_values
 from traceprof.model.intervals import nesting_depth
-from traceprof.model.nesting import parents_of
 
 __all__ = ["self_time_ns"]
 

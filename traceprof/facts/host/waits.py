@@ -11,9 +11,9 @@ import pandas as pd
 from traceprof.facts.cache import fact, of_window
 from traceprof.facts.host.states import is_blocking_copy, is_synchronisation
 from traceprof.facts.launches import innermost
-from traceprof.facts.names.ranges import plain_name
 from traceprof.model.tables import ABSENT
 from traceprof.model.trace import Trace
+from traceprof.names.ranges import plain_name
 from traceprof.values import dataclass
 
 __all__ = ["PATTERNS", "READS_A_VALUE", "find_waits"]

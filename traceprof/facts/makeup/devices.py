@@ -16,16 +16,15 @@ import pandas as pd
 from traceprof.facts.device.times import device_time, places_in_part, recorded_window
 from traceprof.facts.idle.charges import NOTHING, OF_HOST, find_charges
 from traceprof.facts.makeup.collectives import COLLECTIVE, WAITING, released_collectives
-from traceprof.model.activity import Part
+from traceprof.model.activity import BUSY_PARTS, IDLE, PARTS, Part
 from traceprof.model.compact import CompactTable
-from traceprof.model.elsewhere import measure_of_each
 from traceprof.model.grouping import compact, groups_of
 from traceprof.model.intervals import Intervals
-from traceprof.model.parts import BUSY_PARTS, IDLE, PARTS
 from traceprof.model.ranks import Ranks
 from traceprof.model.tables import ABSENT
+from traceprof.model.timing import TimeWindow
 from traceprof.model.trace import DEVICE_TABLES, Trace
-from traceprof.model.window import TimeWindow
+from traceprof.workers.remote import measure_of_each
 
 __all__ = ["COPY", "KERNEL", "REST", "Spans", "makeup_of_devices", "work_of_trace"]
 

@@ -9,10 +9,10 @@ import numpy as np
 import pandas as pd
 
 from traceprof.facts.host.phases import find_host_phases, inferred_backward_on_host
-from traceprof.facts.names.phases import PHASES, UNCLAIMED
 from traceprof.model.intervals import Intervals
 from traceprof.model.ranks import Ranks
-from traceprof.model.window import TimeWindow
+from traceprof.model.timing import TimeWindow
+from traceprof.names.ranges import PHASES, UNCLAIMED
 
 __all__ = ["BETWEEN_STEPS", "HostSpans", "makeup_of_hosts"]
 

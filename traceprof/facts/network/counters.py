@@ -8,11 +8,11 @@ import numpy as np
 import pandas as pd
 
 from traceprof.facts.cache import fact, of_window
-from traceprof.model.frames import stack
 from traceprof.model.ranks import Ranks
 from traceprof.model.results import Note
+from traceprof.model.tables import stack
+from traceprof.model.timing import TimeWindow
 from traceprof.model.trace import HOW_TO_RECORD, Trace
-from traceprof.model.window import TimeWindow
 
 __all__ = ["NO_COUNTERS", "find_traffic"]
 

@@ -12,9 +12,9 @@ from traceprof.facts.cache import of_window
 from traceprof.facts.collectives.work import collectives_of_ranks
 from traceprof.facts.device.times import part_of_device
 from traceprof.facts.network.counters import find_traffic
+from traceprof.hardware.catalogue import Link, Peak
+from traceprof.measures.device.peaks import peak_of, peak_of_interface
 from traceprof.model.intervals import Int64Array, Intervals
-from traceprof.model.links import Link, Peak
-from traceprof.model.peaks import peak_of, peak_of_interface
 from traceprof.model.ranks import Ranks
 from traceprof.values import dataclass
 

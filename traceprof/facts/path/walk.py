@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from traceprof.facts.path.graph import DEPENDS_NS, DEVICE_KINDS, Graph
-from traceprof.model.window import TimeWindow
+from traceprof.model.timing import TimeWindow
 from traceprof.values import dataclass
 
 __all__ = ["HOST", "LATENCY", "SYNC", "Segments", "walk_back"]

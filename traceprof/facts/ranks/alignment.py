@@ -19,16 +19,14 @@ from traceprof.facts.collectives.matches import Matches, find_matches
 from traceprof.facts.collectives.members import Member
 from traceprof.facts.ranks.ends import ENDS_TOGETHER
 from traceprof.facts.ranks.robust_line import Line, fit_line
-from traceprof.model.clocks import ClockCorrection
-from traceprof.model.elsewhere import change_each
-from traceprof.model.merge import UNTIED_CLOCKS
+from traceprof.model.placement import UNTIED_CLOCKS, retime
 from traceprof.model.ranks import Ranks
 from traceprof.model.results import Note
-from traceprof.model.retime import retime
 from traceprof.model.tables import ABSENT
+from traceprof.model.timing import ClockCorrection, TimeWindow
 from traceprof.model.trace import Trace
-from traceprof.model.window import TimeWindow
 from traceprof.values import dataclass
+from traceprof.workers.remote import change_each
 
 __all__ = ["Alignment", "RankClock", "align_clocks", "find_alignment"]
 

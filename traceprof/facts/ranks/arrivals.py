@@ -18,7 +18,6 @@ from traceprof.facts.cache import fact, of_window
 from traceprof.facts.collectives.matches import Matches, find_matches
 from traceprof.facts.host.phases import find_host_phases
 from traceprof.facts.launches import phases_of_work
-from traceprof.facts.names.phases import PHASES, UNCLAIMED
 from traceprof.facts.ranks.others import beyond_others, pieces_of
 from traceprof.facts.ranks.waits import matches_in_step
 from traceprof.model.activity import Activity
@@ -28,6 +27,7 @@ from traceprof.model.intervals import Intervals
 from traceprof.model.ranks import Ranks
 from traceprof.model.tables import ABSENT
 from traceprof.model.trace import Trace
+from traceprof.names.ranges import PHASES, UNCLAIMED
 from traceprof.values import dataclass
 
 __all__ = [

@@ -7,8 +7,8 @@ from collections.abc import Mapping
 from traceprof.facts.cache import fact
 from traceprof.facts.collectives.members import Member, find_members
 from traceprof.facts.device.times import part_of_device
-from traceprof.model.links import Link, Peak
-from traceprof.model.peaks import peak_between, peak_of
+from traceprof.hardware.catalogue import Link, Peak
+from traceprof.measures.device.peaks import peak_between, peak_of
 from traceprof.model.ranks import Ranks
 from traceprof.model.tables import ABSENT
 from traceprof.model.trace import Trace

@@ -13,7 +13,7 @@ from traceprof.facts.cache import fact, of_window
 from traceprof.facts.collectives.members import find_members
 from traceprof.facts.device.parts import device_parts
 from traceprof.facts.device.times import devices_of_processes
-from traceprof.model.parts import PARTS
+from traceprof.model.activity import PARTS
 from traceprof.model.ranks import Ranks
 from traceprof.model.tables import ABSENT
 from traceprof.model.trace import DEVICE_TABLES, Trace, make_trace

@@ -13,9 +13,9 @@ from traceprof.facts.cache import fact
 from traceprof.facts.collectives.members import Member, find_members
 from traceprof.facts.collectives.point_to_point import find_messages
 from traceprof.facts.collectives.work import find_collectives
-from traceprof.facts.names.ranges import codes_containing
 from traceprof.model.ranks import Ranks
 from traceprof.model.trace import Trace
+from traceprof.names.ranges import codes_containing
 from traceprof.values import dataclass
 
 __all__ = ["POINT_TO_POINT", "Stage", "find_chains", "find_stages"]

@@ -22,8 +22,8 @@ from traceprof.model.compact import CompactTable
 from traceprof.model.grouping import rows_by_value
 from traceprof.model.intervals import Intervals
 from traceprof.model.ranks import Ranks
-from traceprof.model.steps import Steps
 from traceprof.model.tables import ABSENT
+from traceprof.model.timing import Steps
 from traceprof.values import dataclass
 
 __all__ = ["RankSteps", "find_rank_steps"]

@@ -12,12 +12,11 @@ import pandas as pd
 
 from traceprof.facts.cache import fact, of_window
 from traceprof.facts.launches import phases_of_all_ranges
-from traceprof.facts.names.phases import PHASES
-from traceprof.facts.names.ranges import are_matched
 from traceprof.facts.steps.find import find_steps
 from traceprof.facts.steps.spans import rows_by
 from traceprof.model.intervals import Intervals
 from traceprof.model.trace import Trace
+from traceprof.names.ranges import PHASES, are_matched
 
 __all__ = ["BETWEEN_CAUSES", "activity_of_ranges", "between_steps", "cause_of_steps"]
 

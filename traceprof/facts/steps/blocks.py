@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
-from traceprof.facts.names.phases import PROFILER_RANGES
+from traceprof.names.ranges import PROFILER_RANGES
 from traceprof.values import dataclass
 
 __all__ = ["BACKWARD", "NEVER", "OPTIMIZER", "Block", "are_of_phase", "blocks_of", "events_of"]

@@ -7,8 +7,8 @@ import numpy.typing as npt
 import pandas as pd
 
 from traceprof.model.grouping import rows_by_value
-from traceprof.model.steps import Steps
 from traceprof.model.tables import ABSENT
+from traceprof.model.timing import Steps
 
 __all__ = ["steps_of_calls"]
 

@@ -9,13 +9,13 @@ import numpy as np
 import pandas as pd
 
 from traceprof.facts.cache import fact
-from traceprof.facts.names.ranges import are_matched
 from traceprof.facts.steps.between import CHECKPOINT, EVALUATION, activity_of_ranges
 from traceprof.facts.steps.find import find_steps
 from traceprof.facts.steps.spans import rows_by
 from traceprof.model.intervals import Intervals
-from traceprof.model.steps import OWN_DOMAIN
+from traceprof.model.timing import OWN_DOMAIN
 from traceprof.model.trace import Trace
+from traceprof.names.ranges import are_matched
 
 __all__ = [
     "COMPILING",

@@ -12,7 +12,7 @@ from traceprof.facts.cache import fact
 from traceprof.facts.steps.find import find_steps
 from traceprof.facts.steps.passes import passes_of_loaders
 from traceprof.facts.steps.spans import rows_by
-from traceprof.model.steps import OWN_DOMAIN
+from traceprof.model.timing import OWN_DOMAIN
 from traceprof.model.trace import Trace
 
 __all__ = ["epochs_of_loaders"]

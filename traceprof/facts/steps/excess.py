@@ -9,8 +9,8 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
-from traceprof.facts.names.phases import PHASES
 from traceprof.facts.steps.parts import DEVICE_PARTS
+from traceprof.names.ranges import PHASES
 
 __all__ = ["BETWEEN_STEPS", "excess_of_steps"]
 

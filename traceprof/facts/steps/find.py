@@ -25,10 +25,10 @@ from traceprof.facts.steps.phases import PhaseSteps, steps_of_backward, steps_of
 from traceprof.facts.steps.ranges import steps_asked_for, steps_between_ends, steps_of_ranges
 from traceprof.facts.steps.spans import with_spans
 from traceprof.facts.steps.warmup import count_warmup
-from traceprof.model.elsewhere import measure_each, measure_of_each
 from traceprof.model.ranks import Ranks
-from traceprof.model.steps import OWN_DOMAIN, Steps, empty_steps
+from traceprof.model.timing import OWN_DOMAIN, Steps, empty_steps
 from traceprof.model.trace import Trace
+from traceprof.workers.remote import measure_each, measure_of_each
 
 __all__ = [
     "STEP_TABLES",

@@ -15,7 +15,7 @@ import pandas as pd
 from traceprof.facts.steps.period import find_period
 from traceprof.model.activity import Activity
 from traceprof.model.grouping import groups_of
-from traceprof.model.steps import STEP_COLUMNS, empty_steps
+from traceprof.model.timing import STEP_COLUMNS, empty_steps
 from traceprof.model.trace import Trace
 from traceprof.values import dataclass
 

@@ -16,13 +16,11 @@ import pandas as pd
 
 from traceprof.facts.cache import fact
 from traceprof.facts.launches import launches_of, phases_of_all_ranges
-from traceprof.facts.names.phases import PHASES
-from traceprof.facts.names.ranges import are_matched
 from traceprof.facts.steps.find import pattern_of_ranks
 from traceprof.model.ranks import Ranks
-from traceprof.model.steps import Steps
+from traceprof.model.timing import Steps, TimeWindow
 from traceprof.model.trace import DEVICE_TABLES, Trace
-from traceprof.model.window import TimeWindow
+from traceprof.names.ranges import PHASES, are_matched
 from traceprof.values import dataclass
 
 __all__ = ["MainLoop", "active_window", "host_window", "main_loop"]

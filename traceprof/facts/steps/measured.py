@@ -11,7 +11,6 @@ import numpy.typing as npt
 import pandas as pd
 
 from traceprof.facts.cache import of_window
-from traceprof.facts.names.phases import PHASES, PROFILER
 from traceprof.facts.steps.between import between_steps, cause_of_steps
 from traceprof.facts.steps.excess import BETWEEN_STEPS, excess_of_steps
 from traceprof.facts.steps.find import (
@@ -38,6 +37,7 @@ from traceprof.facts.steps.steadiness import (
 from traceprof.model.intervals import Intervals
 from traceprof.model.ranks import Ranks
 from traceprof.model.trace import DEVICE_TABLES, Trace
+from traceprof.names.ranges import PHASES, PROFILER
 from traceprof.values import dataclass
 
 __all__ = ["MeasuredSteps", "Throughput", "measured_steps"]

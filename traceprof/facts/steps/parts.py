@@ -15,14 +15,14 @@ import pandas as pd
 from traceprof.facts.cache import fact
 from traceprof.facts.device.times import device_time, devices_of_processes
 from traceprof.facts.host.phases import find_host_phases
-from traceprof.facts.names.phases import PROFILER, PROFILER_RANGES
 from traceprof.facts.steps.find import find_steps, rows_of_steps
 from traceprof.facts.steps.passes import are_of_training
 from traceprof.facts.steps.spans import owner_of, rows_by
+from traceprof.model.activity import PARTS
 from traceprof.model.intervals import Intervals
-from traceprof.model.parts import PARTS
-from traceprof.model.steps import OWN_DOMAIN
+from traceprof.model.timing import OWN_DOMAIN
 from traceprof.model.trace import Trace
+from traceprof.names.ranges import PROFILER, PROFILER_RANGES
 
 __all__ = [
     "DEVICE_PARTS",
@@ -43,7 +43,7 @@ _COUNTED: Final = ("h2d", "d2h", "p2p")
 def parts_of_devices(trace: Trace, steps: pd.DataFrame) -> Mapping[str, _Float64Array]:
     """Return the five parts of each step, the mean over the devices that its process uses.
 
-    They add up to the length of the step (see `traceprof.model.parts`); NaN where the process
+    They add up to the length of the step (see `traceprof.model.activity`); NaN where the process
     uses no device.
     """
     starts, ends = _spans(steps, "device_start_ns", "device_end_ns")

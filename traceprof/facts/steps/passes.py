@@ -11,7 +11,7 @@ import pandas as pd
 from traceprof.facts.cache import fact
 from traceprof.facts.steps.find import find_steps
 from traceprof.facts.steps.spans import rows_by
-from traceprof.model.steps import OWN_DOMAIN
+from traceprof.model.timing import OWN_DOMAIN
 from traceprof.model.trace import Trace
 
 __all__ = ["are_of_training", "passes_of_loaders"]

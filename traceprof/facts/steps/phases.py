@@ -27,7 +27,7 @@ from traceprof.facts.steps.blocks import (
     blocks_of,
     events_of,
 )
-from traceprof.model.steps import STEP_COLUMNS, empty_steps
+from traceprof.model.timing import STEP_COLUMNS, empty_steps
 
 __all__ = ["PhaseSteps", "steps_of_backward", "steps_of_phases"]
 

@@ -10,8 +10,8 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
-from traceprof.facts.names.ranges import codes_containing
-from traceprof.model.steps import STEP_COLUMNS, empty_steps
+from traceprof.model.timing import STEP_COLUMNS, empty_steps
+from traceprof.names.ranges import codes_containing
 
 __all__ = ["steps_asked_for", "steps_between_ends", "steps_of_ranges"]
 

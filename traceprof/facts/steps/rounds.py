@@ -10,10 +10,10 @@ import pandas as pd
 
 from traceprof.facts.cache import fact
 from traceprof.facts.launches import phases_of_all_ranges
-from traceprof.facts.names.phases import PHASES
 from traceprof.facts.steps.find import find_steps
 from traceprof.facts.steps.warmup import count_warmup
 from traceprof.model.trace import Trace
+from traceprof.names.ranges import PHASES
 
 __all__ = ["find_rounds"]
 

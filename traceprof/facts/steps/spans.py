@@ -16,10 +16,10 @@ import numpy.typing as npt
 import pandas as pd
 
 from traceprof.facts.launches import launches_of
-from traceprof.facts.names.phases import PROFILER_RANGES
 from traceprof.model.grouping import places_of, rows_by_value
-from traceprof.model.steps import OWN_DOMAIN
+from traceprof.model.timing import OWN_DOMAIN
 from traceprof.model.trace import DEVICE_TABLES, Trace
+from traceprof.names.ranges import PROFILER_RANGES
 
 __all__ = ["owner_of", "rows_by", "with_spans"]
 

@@ -18,7 +18,7 @@ from traceprof.facts.steps.find import steps_of_ranks
 from traceprof.facts.steps.measured import measured_steps
 from traceprof.model.intervals import Intervals
 from traceprof.model.ranks import Ranks
-from traceprof.model.steps import Steps
+from traceprof.model.timing import Steps
 
 __all__ = ["are_typical", "judged_times", "named_steps", "typical_step_ns", "typical_time"]
 

@@ -6,7 +6,7 @@ from typing import Final
 
 from traceprof.facts.cache import fact
 from traceprof.model.ranks import Ranks
-from traceprof.model.steps import OWN_DOMAIN
+from traceprof.model.timing import OWN_DOMAIN
 from traceprof.model.trace import Trace
 
 __all__ = ["how_steps_get_known"]

@@ -9,8 +9,8 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
-from traceprof.model.links import Link, Peak
-from traceprof.model.peaks import Described, peak_between, peak_of
+from traceprof.hardware.catalogue import Link, Peak
+from traceprof.measures.device.peaks import Described, peak_between, peak_of
 
 __all__ = ["peak_of_route", "route_of"]
 

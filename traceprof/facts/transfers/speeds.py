@@ -9,8 +9,8 @@ import numpy as np
 import numpy.typing as npt
 
 from traceprof.facts.cache import fact
-from traceprof.model.links import Link
-from traceprof.model.peaks import peak_of
+from traceprof.hardware.catalogue import Link
+from traceprof.measures.device.peaks import peak_of
 from traceprof.model.ranks import Ranks
 from traceprof.model.trace import Trace
 

@@ -18,9 +18,8 @@ from traceprof.formats.shared.collectives import (
     tied_to_batches,
 )
 from traceprof.formats.sqlite.database import categorical
-from traceprof.model.collective_names import collective_op
-from traceprof.model.frames import stack
-from traceprof.model.tables import ABSENT, empty_table, make_table
+from traceprof.model.tables import ABSENT, empty_table, make_table, stack
+from traceprof.names.messages import collective_op
 
 __all__ = ["make_collectives", "tells_of_collective"]
 

@@ -33,7 +33,7 @@ from traceprof.formats.kineto.taken import PHASES, is_taken
 from traceprof.formats.shared.files import GZIP_MAGIC, GzipSource
 from traceprof.formats.shared.told_secrets import secrets_of_values
 from traceprof.model.cutting import CutProgress, CutReport, CutRequest
-from traceprof.model.window import TimeWindow
+from traceprof.model.timing import TimeWindow
 
 __all__ = ["cut"]
 

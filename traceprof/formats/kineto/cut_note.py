@@ -7,10 +7,9 @@ from functools import reduce
 from typing import Any, Final
 
 from traceprof.formats.kineto.arguments import whole
-from traceprof.model.cut_note import WHOLE, CutNote, noted_names, noted_numbers
-from traceprof.model.cutting import CutRequest
+from traceprof.model.cutting import WHOLE, CutNote, CutRequest, noted_names, noted_numbers
 from traceprof.model.tables import ABSENT
-from traceprof.model.window import TimeWindow
+from traceprof.model.timing import TimeWindow
 from traceprof.version import __version__
 
 __all__ = ["NOTE", "cut_note", "cut_note_in", "note_of"]

@@ -15,7 +15,7 @@ from traceprof.formats.kineto.cut_rules import DEVICE, Related, Rules
 from traceprof.formats.kineto.parse import Event
 from traceprof.formats.shared import masked
 from traceprof.model.cutting import REMOVED
-from traceprof.model.masking import masked_text
+from traceprof.secrets import masked_text
 
 __all__ = ["clipped", "header_shown", "parsed", "without_secrets", "without_told"]
 

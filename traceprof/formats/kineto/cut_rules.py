@@ -27,8 +27,8 @@ from traceprof.formats.kineto.collectives import tells_of_collective
 from traceprof.formats.kineto.parse import NO_TIME, Event
 from traceprof.model.cutting import CutRequest
 from traceprof.model.tables import ABSENT
+from traceprof.model.timing import TimeWindow
 from traceprof.model.trace import DEVICE_TABLES
-from traceprof.model.window import TimeWindow
 from traceprof.values import dataclass
 
 __all__ = ["DEVICE", "Related", "Rules"]

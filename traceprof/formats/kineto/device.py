@@ -13,8 +13,8 @@ from traceprof.formats.base import ReadOptions
 from traceprof.formats.kineto.arguments import NO_SHAPE, SHAPE
 from traceprof.formats.kineto.rows import Rows
 from traceprof.formats.sqlite.database import categorical
-from traceprof.model.kernel_names.classes import classify
 from traceprof.model.tables import ABSENT, empty_table, make_table
+from traceprof.names.classes import classify
 
 __all__ = ["make_copies", "make_kernel_shapes", "make_kernels", "make_syncs"]
 

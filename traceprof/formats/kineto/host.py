@@ -13,8 +13,7 @@ from traceprof.formats.kineto.rows import Rows
 from traceprof.formats.shared.cupti import plain_api_name
 from traceprof.formats.shared.ranges import with_depth
 from traceprof.formats.sqlite.database import categorical
-from traceprof.model.frames import stack
-from traceprof.model.tables import make_table
+from traceprof.model.tables import make_table, stack
 
 __all__ = [
     "MODULE_PREFIX",

@@ -52,8 +52,8 @@ from traceprof.formats.kineto.target import (
 from traceprof.formats.shared.collectives import annotated_collectives
 from traceprof.formats.shared.masked import masked_trace
 from traceprof.formats.shared.told_secrets import secrets_of_values
+from traceprof.model.timing import TimeWindow
 from traceprof.model.trace import Trace, make_trace
-from traceprof.model.window import TimeWindow
 
 __all__ = ["read"]
 

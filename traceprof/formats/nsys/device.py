@@ -24,11 +24,9 @@ from traceprof.formats.shared.cupti import (
 )
 from traceprof.formats.sqlite.database import Column, ColumnType, Database, categorical, known
 from traceprof.model.activity import Activity
-from traceprof.model.frames import stack
-from traceprof.model.kernel_names.classes import classify
-from traceprof.model.kernel_names.user_rules import Rule
-from traceprof.model.tables import empty_table, make_table
-from traceprof.model.window import TimeWindow
+from traceprof.model.tables import empty_table, make_table, stack
+from traceprof.model.timing import TimeWindow
+from traceprof.names.classes import KernelRule, classify
 
 __all__ = [
     "COPIES",
@@ -60,7 +58,7 @@ SYNCS: Final = "CUPTI_ACTIVITY_KIND_SYNCHRONIZATION"
 
 def read_kernels(
     database: Database,
-    rules: Sequence[Rule],
+    rules: Sequence[KernelRule],
     window: TimeWindow | None = None,
     where: str = "",
 ) -> pd.DataFrame:
@@ -84,7 +82,7 @@ def read_kernels(
 
 
 def read_kernels_and_shapes(
-    database: Database, rules: Sequence[Rule], window: TimeWindow | None = None
+    database: Database, rules: Sequence[KernelRule], window: TimeWindow | None = None
 ) -> tuple[pd.DataFrame, pd.DataFrame]:
     """Return the kernels and how they were launched, as the two readers do, in one pass."""
     if not has_kernel_shapes(database) or GRAPHS in database.tables:
@@ -101,7 +99,9 @@ def read_kernels_and_shapes(
     return kernels, _shapes({**{name: raw[name] for name in _WHERE}, **shapes})
 
 
-def _kernels(database: Database, rules: Sequence[Rule], raw: Mapping[str, Column]) -> pd.DataFrame:
+def _kernels(
+    database: Database, rules: Sequence[KernelRule], raw: Mapping[str, Column]
+) -> pd.DataFrame:
     names = named(database, raw["demangledName"])
     return make_table(
         "kernels",
@@ -137,7 +137,7 @@ def read_kernel_shapes(database: Database, window: TimeWindow | None = None) -> 
     return stack("kernel_shapes", parts)
 
 
-def communication_kernels(database: Database, rules: Sequence[Rule]) -> str:
+def communication_kernels(database: Database, rules: Sequence[KernelRule]) -> str:
     """Return SQL that holds for the kernels that may carry out a collective; "" if there are none.
 
     Its cost is one scan: names are classified, not kernels.

@@ -12,7 +12,7 @@ import pandas as pd
 from traceprof.formats.nsys.schema import NSYS_TABLES, global_id
 from traceprof.formats.nsys.sidecar_rows import append_traceprof_events, global_ids
 from traceprof.formats.sqlite.rows import StringIds, insert_columns, without_absent
-from traceprof.model.window import TimeWindow
+from traceprof.model.timing import TimeWindow
 
 __all__ = ["EventAppender", "EventTables"]
 

@@ -40,8 +40,8 @@ from traceprof.formats.sqlite.database import (
     known,
 )
 from traceprof.model.tables import ABSENT, empty_table, make_table
+from traceprof.model.timing import TimeWindow
 from traceprof.model.trace import rows_where
-from traceprof.model.window import TimeWindow
 from traceprof.values import dataclass
 
 __all__ = [

@@ -12,9 +12,8 @@ from traceprof.formats.nsys.network import read_network_metrics
 from traceprof.formats.sqlite.conditions import Between
 from traceprof.formats.sqlite.database import ColumnType, Database, categorical, distinct_pairs
 from traceprof.formats.sqlite.scan import Source
-from traceprof.model.frames import stack
-from traceprof.model.tables import empty_table, make_table
-from traceprof.model.window import TimeWindow
+from traceprof.model.tables import empty_table, make_table, stack
+from traceprof.model.timing import TimeWindow
 
 __all__ = ["metric_sources", "read_metrics"]
 

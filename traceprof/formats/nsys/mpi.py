@@ -19,10 +19,9 @@ from traceprof.formats.sqlite.database import (
     categorical,
     known,
 )
-from traceprof.model.collective_names import NON_BLOCKING, collective_op
-from traceprof.model.frames import stack
-from traceprof.model.tables import ABSENT, empty_table, make_table
-from traceprof.model.window import TimeWindow
+from traceprof.model.tables import ABSENT, empty_table, make_table, stack
+from traceprof.model.timing import TimeWindow
+from traceprof.names.messages import NON_BLOCKING, collective_op
 
 __all__ = ["MPI_TABLES", "count_mpi_collectives", "read_mpi_calls", "read_mpi_collectives"]
 

@@ -24,9 +24,9 @@ from traceprof.formats.shared.collectives import (
     tied_by_launch,
 )
 from traceprof.formats.sqlite.database import Database, categorical, distinct_pairs
-from traceprof.model.collective_names import collective_op
 from traceprof.model.grouping import rows_by_values
 from traceprof.model.tables import ABSENT, empty_table, make_table
+from traceprof.names.messages import collective_op
 from traceprof.values import dataclass
 
 __all__ = [

@@ -16,8 +16,7 @@ import pandas as pd
 
 from traceprof.formats.sqlite.database import ColumnType, Database, known
 from traceprof.formats.sqlite.scan import Extent
-from traceprof.model.frames import stack
-from traceprof.model.tables import ABSENT, empty_table, make_table
+from traceprof.model.tables import ABSENT, empty_table, make_table, stack
 
 __all__ = ["network_extent", "read_network_metrics"]
 

@@ -66,12 +66,11 @@ from traceprof.formats.shared.narrowing import from_first_launch
 from traceprof.formats.sqlite.cut_note import cut_note
 from traceprof.formats.sqlite.database import Database, reading
 from traceprof.formats.sqlite.survey import EVENT_TABLES, SELF_DESCRIPTION, Survey, outline_from
-from traceprof.model.cut_note import CutNote
-from traceprof.model.frames import stack
-from traceprof.model.tables import empty_table
+from traceprof.model.cutting import CutNote
+from traceprof.model.tables import empty_table, stack
+from traceprof.model.timing import TimeWindow
 from traceprof.model.trace import DEVICE_TABLES, Trace, make_trace
-from traceprof.model.window import TimeWindow
-from traceprof.threads import do_side_by_side
+from traceprof.processes import do_side_by_side
 
 __all__ = ["outline", "read"]
 

@@ -15,7 +15,7 @@ from traceprof.formats.shared.told_secrets import sought
 from traceprof.formats.sqlite.cut_strings import codec_of, text_by
 from traceprof.formats.sqlite.table_names import quoted
 from traceprof.model.cutting import REMOVED
-from traceprof.model.masking import MASK, masked_text, secrets_of
+from traceprof.secrets import MASK, masked_text, secrets_of
 from traceprof.values import dataclass
 
 __all__ = ["Passing", "passing_in", "passing_of", "told_secrets"]

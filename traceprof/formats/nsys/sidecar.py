@@ -11,9 +11,9 @@ import pandas as pd
 from traceprof.formats.nsys.codes import process_of, thread_of
 from traceprof.formats.nsys.names import named
 from traceprof.formats.sqlite.database import Column, ColumnType, Database, categorical, known
-from traceprof.model.collective_names import collective_op
 from traceprof.model.tables import empty_table, make_table
-from traceprof.model.window import TimeWindow
+from traceprof.model.timing import TimeWindow
+from traceprof.names.messages import collective_op
 
 __all__ = [
     "COLLECTIVES",

@@ -12,8 +12,8 @@ import pandas as pd
 
 from traceprof.formats.nsys.schema import TRACEPROF_TABLES, global_id
 from traceprof.formats.sqlite.rows import StringIds, insert_columns, without_absent
-from traceprof.model.text import storable
 from traceprof.model.trace import Trace
+from traceprof.secrets import storable
 
 _ID: Final = 0xFFFFFF
 

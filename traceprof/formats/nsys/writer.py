@@ -18,9 +18,9 @@ from traceprof.formats.nsys.event_rows import EVENT_WRITERS
 from traceprof.formats.nsys.schema import NSYS_TABLES, TRACEPROF_TABLES, global_id
 from traceprof.formats.nsys.sidecar_rows import append_traceprof_tables, global_ids
 from traceprof.formats.sqlite.rows import StringIds, insert_columns
-from traceprof.model.kernel_shapes import shapes_of
+from traceprof.model.tables import shapes_of
+from traceprof.model.timing import TimeWindow
 from traceprof.model.trace import Trace
-from traceprof.model.window import TimeWindow
 from traceprof.units import NS_PER_S
 
 __all__ = ["NSYS_TABLES", "TRACEPROF_TABLES", "append_to_nsys", "write_nsys"]

@@ -22,8 +22,8 @@ from traceprof.formats.sqlite.cut_times import Times, times_of
 from traceprof.formats.sqlite.database import Database, reading
 from traceprof.formats.sqlite.table_names import quoted
 from traceprof.model.cutting import CutProgress, CutReport, CutRequest
-from traceprof.model.masking import masked_text
-from traceprof.model.window import TimeWindow
+from traceprof.model.timing import TimeWindow
+from traceprof.secrets import masked_text
 
 __all__ = ["cut"]
 

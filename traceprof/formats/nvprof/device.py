@@ -19,10 +19,9 @@ from traceprof.formats.shared.cupti import (
 )
 from traceprof.formats.sqlite.database import categorical, known
 from traceprof.model.activity import Activity
-from traceprof.model.frames import stack
-from traceprof.model.kernel_names.classes import classify
-from traceprof.model.tables import ABSENT, empty_table, make_table
-from traceprof.model.window import TimeWindow
+from traceprof.model.tables import ABSENT, empty_table, make_table, stack
+from traceprof.model.timing import TimeWindow
+from traceprof.names.classes import classify
 
 __all__ = [
     "MIGRATIONS",

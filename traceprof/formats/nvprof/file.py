@@ -16,9 +16,9 @@ from traceprof.formats.nvprof.format import PREFIX
 from traceprof.formats.sqlite.cut_note import cut_note
 from traceprof.formats.sqlite.database import NULL, Column, ColumnType, Database, categorical
 from traceprof.formats.sqlite.soundness import UnsoundRowsError
-from traceprof.model.kernel_names.user_rules import Rule
 from traceprof.model.tables import ABSENT
-from traceprof.model.window import TimeWindow
+from traceprof.model.timing import TimeWindow
+from traceprof.names.classes import KernelRule
 from traceprof.values import dataclass
 
 __all__ = [
@@ -55,7 +55,7 @@ class NvprofFile:
     """
 
     database: Database
-    rules: Sequence[Rule]
+    rules: Sequence[KernelRule]
     strings: Mapping[int, str]
     zero_ns: int
     process: int
@@ -107,7 +107,7 @@ class NvprofFile:
         return categorical(mangled.codes, plain)
 
 
-def open_nvprof(database: Database, rules: Sequence[Rule]) -> NvprofFile:
+def open_nvprof(database: Database, rules: Sequence[KernelRule]) -> NvprofFile:
     """Return the file in an open database of nvprof."""
     strings = {
         key: bytes(value or b"").decode("utf-8", "replace")

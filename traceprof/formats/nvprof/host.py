@@ -19,9 +19,8 @@ from traceprof.formats.nvprof.file import (
 from traceprof.formats.nvprof.format import PREFIX
 from traceprof.formats.shared.ranges import with_depth
 from traceprof.formats.sqlite.database import Column, categorical
-from traceprof.model.frames import stack
-from traceprof.model.tables import ABSENT, empty_table, make_table
-from traceprof.model.window import TimeWindow
+from traceprof.model.tables import ABSENT, empty_table, make_table, stack
+from traceprof.model.timing import TimeWindow
 from traceprof.values import dataclass
 
 __all__ = ["END", "MARK", "START", "Markers", "read_api_calls", "read_markers", "read_overheads"]

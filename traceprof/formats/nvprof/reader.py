@@ -33,8 +33,8 @@ from traceprof.formats.sqlite.cut_note import cut_note
 from traceprof.formats.sqlite.database import Database, reading
 from traceprof.formats.sqlite.survey import SELF_DESCRIPTION, Survey, outline_from
 from traceprof.model.tables import empty_table
+from traceprof.model.timing import TimeWindow
 from traceprof.model.trace import DEVICE_TABLES, Trace, make_trace
-from traceprof.model.window import TimeWindow
 
 __all__ = ["outline", "read"]
 

@@ -25,11 +25,11 @@ from traceprof.formats.runs.ranks import (
 from traceprof.formats.runs.work_folder import is_work_folder
 from traceprof.formats.shared.files import TABLE_FILES, examine, is_packed_database
 from traceprof.formats.shared.narrowing import outline_of, trace_of_outline
-from traceprof.model.elsewhere import Crew, TraceElsewhere, measure_each
-from traceprof.model.run import Life, RankTrace, RunFiles
+from traceprof.model.ranks import Attempt, RankTrace, RunFiles
 from traceprof.model.tables import ABSENT
 from traceprof.model.trace import DEVICE_TABLES, Trace
 from traceprof.values import dataclass
+from traceprof.workers.remote import Crew, RemoteTrace, measure_each
 
 __all__ = ["CrewOf", "is_run", "lives_of_run", "open_run", "outline_run"]
 
@@ -53,7 +53,7 @@ class _Found:
     world_size: int = ABSENT
     searched: bool = False
     agents: list[Mapping[str, Any]] = field(default_factory=list)
-    lives: tuple[Life, ...] = ()
+    lives: tuple[Attempt, ...] = ()
     life: int = 0
 
 
@@ -107,7 +107,7 @@ def _traces(
     if crew is None:
         yield from (_opened_trace(path, options) for path in files)
         return
-    for found in TraceElsewhere.read_by(crew, open_trace, [(path, options) for path in files]):
+    for found in RemoteTrace.read_by(crew, open_trace, [(path, options) for path in files]):
         if isinstance(found, Exception) and not isinstance(found, TraceError):
             raise found
         yield found
@@ -122,7 +122,7 @@ def _opened_trace(path: Path, options: ReadOptions) -> Trace | TraceError:
 
 def lives_of_run(
     paths: Sequence[Path | str],
-) -> tuple[tuple[Life, ...], Sequence[Mapping[str, Any]], int]:
+) -> tuple[tuple[Attempt, ...], Sequence[Mapping[str, Any]], int]:
     """Return all starts of all ranks of a run, the events of agents, and which life is looked at.
 
     Nothing where no manifest tells.

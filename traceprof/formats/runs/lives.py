@@ -8,7 +8,7 @@ from typing import Any, Final
 
 from traceprof.errors import UsageError
 from traceprof.formats.runs.manifest import LAUNCHER
-from traceprof.model.run import Life
+from traceprof.model.ranks import Attempt
 from traceprof.model.tables import ABSENT
 from traceprof.units import format_duration
 
@@ -17,7 +17,7 @@ __all__ = ["chosen_life", "lives_in", "warning_on_lives"]
 _SOON_NS: Final = 1_000_000_000
 
 
-def lives_in(told: Mapping[Path, Mapping[str, Any]]) -> tuple[Life, ...]:
+def lives_in(told: Mapping[Path, Mapping[str, Any]]) -> tuple[Attempt, ...]:
     """Return every start of every rank in the order of time; none where manifests do not tell.
 
     All ranks that were started together are one life of the program. Its ranks ran at the same
@@ -31,7 +31,7 @@ def lives_in(told: Mapping[Path, Mapping[str, Any]]) -> tuple[Life, ...]:
     is_once = len({one.rank for one in known}) == len(known)
     if is_once and not any(row.get("run_id") for row in told.values()):
         return tuple(known)
-    groups: list[list[Life]] = []
+    groups: list[list[Attempt]] = []
     for one in known:
         if not groups or not _is_of(one, groups[-1]):
             groups.append([])
@@ -39,7 +39,7 @@ def lives_in(told: Mapping[Path, Mapping[str, Any]]) -> tuple[Life, ...]:
     return tuple(one.numbered(life) for life, group in enumerate(groups) for one in group)
 
 
-def chosen_life(lives: Sequence[Life], wanted: int | None) -> int:
+def chosen_life(lives: Sequence[Attempt], wanted: int | None) -> int:
     """Return the life to look at: the one that is wanted, else the longest, of equals the last.
 
     Raises:
@@ -54,7 +54,7 @@ def chosen_life(lives: Sequence[Life], wanted: int | None) -> int:
     return wanted
 
 
-def warning_on_lives(lives: Sequence[Life], chosen: int, *, is_wanted: bool) -> str:
+def warning_on_lives(lives: Sequence[Attempt], chosen: int, *, is_wanted: bool) -> str:
     """Return which of several lives is looked at; "" where there is one."""
     numbers = sorted({one.life for one in lives})
     if len(numbers) < 2:
@@ -70,11 +70,11 @@ def warning_on_lives(lives: Sequence[Life], chosen: int, *, is_wanted: bool) -> 
     )
 
 
-def _life(path: Path, row: Mapping[str, Any]) -> Life | None:
+def _life(path: Path, row: Mapping[str, Any]) -> Attempt | None:
     started, ended, size = (row.get(name) for name in ("started_ns", "ended_ns", "world_size"))
     if not isinstance(row.get("rank"), int) or not isinstance(started, int):
         return None
-    return Life(
+    return Attempt(
         life=0,
         rank=int(row["rank"]),
         path=str(path),
@@ -88,7 +88,7 @@ def _life(path: Path, row: Mapping[str, Any]) -> Life | None:
     )
 
 
-def _is_of(one: Life, group: Sequence[Life]) -> bool:
+def _is_of(one: Attempt, group: Sequence[Attempt]) -> bool:
     return (
         one.rank not in {other.rank for other in group}
         and one.world_size == group[0].world_size
@@ -96,17 +96,17 @@ def _is_of(one: Life, group: Sequence[Life]) -> bool:
     )
 
 
-def _end_ns(one: Life) -> int:
+def _end_ns(one: Attempt) -> int:
     """Return when a life ended; of one of which that is not known, soon after it was started."""
     return one.end_ns if one.end_ns > one.start_ns else one.start_ns + _SOON_NS
 
 
-def _duration_ns(lives: Sequence[Life], life: int) -> int:
+def _duration_ns(lives: Sequence[Attempt], life: int) -> int:
     own = [one for one in lives if one.life == life]
     return max(one.end_ns for one in own) - min(one.start_ns for one in own)
 
 
-def _ranks(lives: Sequence[Life], life: int) -> str:
+def _ranks(lives: Sequence[Attempt], life: int) -> str:
     ranks = sorted({one.rank for one in lives if one.life == life})
     if len(ranks) == 1:
         return f"rank {ranks[0]}"

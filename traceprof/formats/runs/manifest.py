@@ -20,7 +20,7 @@ from typing import Any, Final
 from traceprof.errors import TraceError
 from traceprof.files import kind_of_no_file
 from traceprof.model.tables import ABSENT
-from traceprof.model.text import storable
+from traceprof.secrets import storable
 from traceprof.values import dataclass
 
 __all__ = ["LAUNCHER", "MANIFEST_KEY", "Manifest", "read_manifest"]

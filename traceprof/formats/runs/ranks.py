@@ -9,11 +9,11 @@ from pathlib import Path
 from typing import Any, Final
 
 from traceprof.formats.shared.launchers import RANK_VARIABLES, rack_of
-from traceprof.model.elsewhere import change_each
-from traceprof.model.run import RankTrace, of_process
+from traceprof.model.ranks import RankTrace, of_process
 from traceprof.model.tables import ABSENT
 from traceprof.model.trace import Trace
 from traceprof.values import dataclass
+from traceprof.workers.remote import change_each
 
 __all__ = ["LARGEST_RANK", "Claim", "Work", "claims_of", "numbered", "varying_number"]
 

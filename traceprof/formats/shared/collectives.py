@@ -11,8 +11,8 @@ import pandas as pd
 
 from traceprof.formats.sqlite.database import categorical
 from traceprof.model.activity import Activity
-from traceprof.model.collective_names import collective_op
 from traceprof.model.tables import ABSENT, empty_table, make_table
+from traceprof.names.messages import collective_op
 
 __all__ = [
     "ANNOTATING_BACKENDS",

@@ -9,9 +9,9 @@ from typing import Any, Final
 import numpy as np
 import pandas as pd
 
-from traceprof.model.masking import MASK, masked_text
 from traceprof.model.tables import TABLES, ColumnKind
 from traceprof.model.trace import Trace, TraceInfo
+from traceprof.secrets import MASK, masked_text
 
 __all__ = ["masked_frame", "masked_info", "masked_trace", "renamed", "without_secrets"]
 

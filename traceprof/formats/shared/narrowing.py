@@ -16,8 +16,8 @@ from traceprof.formats.base import (
     ReadOptions,
 )
 from traceprof.model.tables import ABSENT, TABLES, empty_table
+from traceprof.model.timing import TimeWindow
 from traceprof.model.trace import DEVICE_TABLES, Trace, make_trace
-from traceprof.model.window import TimeWindow
 
 __all__ = ["from_first_launch", "narrowed", "outline_of", "trace_of_outline"]
 

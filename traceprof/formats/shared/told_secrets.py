@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final
 
-from traceprof.model.masking import secrets_of
+from traceprof.secrets import secrets_of
 
 __all__ = ["secrets_of_values", "sought"]
 

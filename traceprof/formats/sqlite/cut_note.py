@@ -10,9 +10,8 @@ from typing import Any, Final
 from traceprof.formats.sqlite.copying import DatabaseCopy
 from traceprof.formats.sqlite.database import Database
 from traceprof.formats.sqlite.table_names import quoted
-from traceprof.model.cut_note import WHOLE, CutNote, noted_names, noted_numbers
-from traceprof.model.cutting import CutRequest
-from traceprof.model.window import TimeWindow
+from traceprof.model.cutting import WHOLE, CutNote, CutRequest, noted_names, noted_numbers
+from traceprof.model.timing import TimeWindow
 from traceprof.version import __version__
 
 __all__ = ["NOTE", "cut_note", "filled_tables", "note_cut"]

@@ -6,7 +6,7 @@ from typing import Final
 
 from traceprof.formats.sqlite.copying import DatabaseCopy, StoredTable
 from traceprof.formats.sqlite.table_names import quoted
-from traceprof.model.window import TimeWindow
+from traceprof.model.timing import TimeWindow
 from traceprof.values import dataclass
 
 __all__ = ["Times", "times_of"]

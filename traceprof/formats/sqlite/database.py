@@ -42,7 +42,7 @@ from traceprof.formats.sqlite.pages.table import PageTable
 from traceprof.formats.sqlite.pages.tree import Leaves
 from traceprof.formats.sqlite.soundness import UnsoundRowsError
 from traceprof.formats.sqlite.table_names import quoted
-from traceprof.model.window import TimeWindow
+from traceprof.model.timing import TimeWindow
 
 __all__ = [
     "NULL",

@@ -11,7 +11,7 @@ import numpy as np
 import pandas as pd
 
 from traceprof.model.tables import ABSENT
-from traceprof.model.text import storable
+from traceprof.secrets import storable
 
 __all__ = ["StringIds", "insert_columns", "without_absent"]
 

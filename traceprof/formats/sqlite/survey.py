@@ -14,8 +14,8 @@ from traceprof.formats.base import OUTLINED_TABLES, Outline
 from traceprof.formats.sqlite.database import Database
 from traceprof.formats.sqlite.scan import Extent, Owners, Scan, Source, scan_each
 from traceprof.model.tables import ABSENT, TABLES
+from traceprof.model.timing import TimeWindow
 from traceprof.model.trace import DEVICE_TABLES, Trace
-from traceprof.model.window import TimeWindow
 
 __all__ = ["EVENT_TABLES", "SELF_DESCRIPTION", "Survey", "outline_from"]
 

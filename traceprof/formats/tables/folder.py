@@ -19,9 +19,9 @@ from traceprof.formats.tables.manifest import (
     Storage,
     read_manifest,
 )
-from traceprof.model.kernel_names.classes import classify
 from traceprof.model.tables import TABLES
 from traceprof.model.trace import DEVICE_TABLES, Trace, make_trace
+from traceprof.names.classes import classify
 
 __all__ = ["read"]
 

@@ -14,8 +14,8 @@ import msgspec
 from traceprof.errors import TraceError
 from traceprof.formats.tables.format import MANIFEST
 from traceprof.model.tables import TABLES, unit_of
+from traceprof.model.timing import TimeWindow
 from traceprof.model.trace import TraceInfo
-from traceprof.model.window import TimeWindow
 from traceprof.values import dataclass
 from traceprof.version import __version__
 

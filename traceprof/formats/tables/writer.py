@@ -15,8 +15,8 @@ import pyarrow.parquet as pq
 from traceprof.formats.tables.columns import Names, batch_of, schema_of
 from traceprof.formats.tables.manifest import FolderManifest, Storage, StoredTable
 from traceprof.model.tables import TABLES, ColumnKind
+from traceprof.model.timing import TimeWindow
 from traceprof.model.trace import Trace, TraceInfo
-from traceprof.model.window import TimeWindow
 from traceprof.values import dataclass
 
 __all__ = ["FolderWriter", "write_tables"]

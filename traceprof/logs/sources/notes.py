@@ -10,8 +10,8 @@ from traceprof.logs.base import Reader, Source, number
 from traceprof.logs.cleaning import Line
 from traceprof.logs.gathered import When
 from traceprof.logs.series import Point
-from traceprof.model.quality import CONTRADICTS
 from traceprof.model.results import Unit
+from traceprof.model.summary import CONTRADICTS
 
 __all__ = ["SOURCE"]
 

@@ -9,15 +9,14 @@ from typing import Any, Final
 import numpy as np
 import pandas as pd
 
-from traceprof.model.collective_names import collective_op
-from traceprof.model.masking import masked_name
 from traceprof.model.tables import ABSENT, make_table
-from traceprof.model.text import storable
 from traceprof.model.trace import Trace, TraceInfo, make_trace
+from traceprof.names.messages import collective_op
 from traceprof.recording.gathering.captured import Captured
 from traceprof.recording.gathering.windows import window_tables
 from traceprof.recording.sampling.sampler import Sample
 from traceprof.recording.spool import EventBlock, ProcessRecord
+from traceprof.secrets import masked_name, storable
 
 __all__ = ["EventTables", "event_tables", "make_spool_trace"]
 

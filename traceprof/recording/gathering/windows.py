@@ -30,8 +30,7 @@ from traceprof.formats.kineto.events import KinetoEvents
 from traceprof.formats.kineto.host import make_api_calls, make_overheads
 from traceprof.formats.kineto.rows import Rows, all_rows
 from traceprof.formats.kineto.target import make_devices, make_threads
-from traceprof.model.frames import stack
-from traceprof.model.tables import make_table
+from traceprof.model.tables import make_table, stack
 
 __all__ = ["window_tables"]
 

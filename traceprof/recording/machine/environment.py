@@ -10,11 +10,10 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
-from traceprof.model.masking import kept_variables, masked_command, without_login
-from traceprof.model.text import storable
 from traceprof.recording.machine.gpus import gpu_facts
 from traceprof.recording.machine.host import machine_facts, network_facts
 from traceprof.recording.machine.mpi import mpi_facts
+from traceprof.secrets import kept_variables, masked_command, storable, without_login
 
 __all__ = ["git_facts", "read_environment"]
 

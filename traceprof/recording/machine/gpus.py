@@ -124,7 +124,7 @@ def _paths(nvml: Any, gpus: Sequence[Any], number: int) -> Facts:
 def _direct_links(nvml: Any, gpus: Sequence[Any]) -> Facts:
     """Yield the NVLinks from GPU to GPU without a switch, with the rate of both directions.
 
-    The form is that of the profilers, which `traceprof.model.peaks` reads.
+    The form is that of the profilers, which `traceprof.measures.device.peaks` reads.
     """
     try:
         numbers = {_bus(nvml.nvmlDeviceGetPciInfo(gpu)): i for i, gpu in enumerate(gpus)}

@@ -12,11 +12,10 @@ from typing import Any
 
 from traceprof.formats.shared.masked import without_secrets
 from traceprof.formats.shared.told_secrets import sought
-from traceprof.model.masking import masked_command, masked_name, masked_text, secrets_of
-from traceprof.model.text import storable
 from traceprof.recording.gathering.captured import Captured
 from traceprof.recording.outputs.places import Places
 from traceprof.recording.request import Recorder, RecordRequest, RunRecorded
+from traceprof.secrets import masked_command, masked_name, masked_text, secrets_of, storable
 from traceprof.values import dataclass
 from traceprof.version import __version__
 

@@ -9,8 +9,7 @@ from typing import Final
 import numpy as np
 import pandas as pd
 
-from traceprof.model.frames import stack
-from traceprof.model.tables import ABSENT, TABLES
+from traceprof.model.tables import ABSENT, TABLES, stack
 from traceprof.model.trace import Trace, make_trace
 from traceprof.recording.request import ProcessProfile
 

@@ -13,7 +13,7 @@ from dataclasses import field
 from typing import Any, Final
 
 from traceprof.errors import UsageError
-from traceprof.model.links import pcie_peak
+from traceprof.hardware.catalogue import pcie_peak
 from traceprof.values import dataclass
 
 __all__ = ["PcieCounters", "pcie_reads"]

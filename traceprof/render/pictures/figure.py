@@ -9,8 +9,8 @@ from typing import Any, Final
 
 import numpy as np
 
+from traceprof.model.timing import TimeWindow
 from traceprof.model.trace import Trace
-from traceprof.model.window import TimeWindow
 from traceprof.render.escape import plotly_text
 from traceprof.render.palette import CATEGORIES, STATES, category_index
 from traceprof.render.pictures.bars import bar_trace, find_bars, shortest_bar, without_bars

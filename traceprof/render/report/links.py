@@ -7,7 +7,7 @@ from collections.abc import Collection, Mapping
 from typing import Any, Final
 
 from traceprof.model.tables import ABSENT
-from traceprof.model.window import TimeWindow
+from traceprof.model.timing import TimeWindow
 from traceprof.render.formatting import is_known
 from traceprof.render.page.tables import Link
 from traceprof.render.shown import Row

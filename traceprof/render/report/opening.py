@@ -12,7 +12,7 @@ from typing import Any, Final
 from traceprof.errors import UsageError
 from traceprof.model.ranks import Ranks
 from traceprof.model.results import Result, Unit
-from traceprof.model.window import TimeWindow
+from traceprof.model.timing import TimeWindow
 from traceprof.render.briefing import Briefing, findings_for_people
 from traceprof.render.escape import html_list, html_text
 from traceprof.render.formatting import is_known, sentences, value_text

@@ -11,8 +11,8 @@ import pandas as pd
 from traceprof.model.ranks import Ranks
 from traceprof.model.results import Result, TableSpec, Unit, key, same
 from traceprof.model.tables import ABSENT
+from traceprof.model.timing import TimeWindow
 from traceprof.model.trace import Trace
-from traceprof.model.window import TimeWindow
 from traceprof.render.base import Options
 from traceprof.render.briefing import Briefing, briefing_of
 from traceprof.render.escape import html_list, html_text

@@ -19,17 +19,17 @@ from traceprof.facts.device.times import (
     recorded_window,
     used_devices,
 )
-from traceprof.model.elsewhere import measure_of_each
+from traceprof.model.activity import IDLE, PARTS
 from traceprof.model.intervals import Intervals
-from traceprof.model.parts import IDLE, PARTS
 from traceprof.model.ranks import Ranks
 from traceprof.model.tables import ABSENT
+from traceprof.model.timing import TimeWindow
 from traceprof.model.trace import Trace
-from traceprof.model.window import TimeWindow
 from traceprof.render.escape import html_text
 from traceprof.render.palette import category_of
 from traceprof.units import format_duration, format_ratio
 from traceprof.values import dataclass
+from traceprof.workers.remote import measure_of_each
 
 __all__ = ["StillPictures"]
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from traceprof.model.ranks import Ranks
 from traceprof.model.results import Result
 from traceprof.model.tables import TABLES
+from traceprof.model.timing import TimeWindow
 from traceprof.model.trace import Trace
-from traceprof.model.window import TimeWindow
 from traceprof.render.timeline.inside import count_inside
 from traceprof.session.selection import Selection
 from traceprof.values import dataclass

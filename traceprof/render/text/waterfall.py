@@ -8,7 +8,7 @@ from typing import Final
 from rich.console import Group, RenderableType
 from rich.text import Text
 
-from traceprof.model.parts import IDLE
+from traceprof.model.activity import IDLE
 from traceprof.model.results import Result
 from traceprof.render.escape import plain_text
 from traceprof.render.formatting import is_known

@@ -10,8 +10,8 @@ import numpy as np
 
 from traceprof.facts.steps.find import find_steps
 from traceprof.model.intervals import Int64Array
+from traceprof.model.timing import TimeWindow
 from traceprof.model.trace import Trace
-from traceprof.model.window import TimeWindow
 from traceprof.render.escape import html_text, plain_text
 from traceprof.render.page.document import write_document
 from traceprof.render.palette import CATEGORIES

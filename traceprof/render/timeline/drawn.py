@@ -11,8 +11,8 @@ from dataclasses import replace
 import numpy as np
 
 from traceprof.model.ranks import Ranks
+from traceprof.model.timing import TimeWindow
 from traceprof.model.trace import Trace
-from traceprof.model.window import TimeWindow
 from traceprof.render.timeline.channels import Lanes, NameTotals
 from traceprof.render.timeline.condense import (
     condense,

@@ -9,9 +9,9 @@ from typing import Final
 import numpy as np
 import pandas as pd
 
-from traceprof.facts.names.phases import PHASES, phases_of_ranges
 from traceprof.model.tables import ABSENT
 from traceprof.model.trace import Trace
+from traceprof.names.ranges import PHASES, phases_of_ranges
 from traceprof.render.palette import category_index
 from traceprof.render.timeline.channels import Row
 from traceprof.render.timeline.events import Events, NameTable, make_rows, split_by

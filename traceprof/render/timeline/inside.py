@@ -10,8 +10,8 @@ import numpy.typing as npt
 import pandas as pd
 
 from traceprof.model.tables import TABLES
+from traceprof.model.timing import TimeWindow
 from traceprof.model.trace import Trace
-from traceprof.model.window import TimeWindow
 
 __all__ = ["count_inside", "rows_inside"]
 

@@ -12,8 +12,8 @@ import numpy.typing as npt
 import pandas as pd
 
 from traceprof.model.tables import ABSENT
+from traceprof.model.timing import TimeWindow
 from traceprof.model.trace import Trace
-from traceprof.model.window import TimeWindow
 from traceprof.render.escape import plain_text
 from traceprof.render.timeline.channels import Channel, Group, Lanes, Row
 from traceprof.render.timeline.device_lanes import device_groups, make_device_group

@@ -8,8 +8,8 @@ import pandas as pd
 
 from traceprof.facts.steps.find import pattern_of_ranks, steps_of_ranks
 from traceprof.model.ranks import Ranks
+from traceprof.model.timing import TimeWindow
 from traceprof.model.trace import Trace
-from traceprof.model.window import TimeWindow
 from traceprof.render.escape import plain_text
 from traceprof.session.selection import select_default
 

@@ -6,8 +6,8 @@ from dataclasses import asdict
 from typing import Any, Final
 
 from traceprof.model.ranks import Ranks
+from traceprof.model.timing import TimeWindow
 from traceprof.model.trace import Trace, TraceInfo
-from traceprof.model.window import TimeWindow
 from traceprof.render.escape import html_list, html_text
 from traceprof.render.page.document import write_document
 from traceprof.render.page.plotly_bundle import PLOTLY_CONFIG

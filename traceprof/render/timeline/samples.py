@@ -10,11 +10,11 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
-from traceprof.model.frames import stack
 from traceprof.model.intervals import Int64Array
 from traceprof.model.ranks import Ranks
+from traceprof.model.tables import stack
+from traceprof.model.timing import TimeWindow
 from traceprof.model.trace import Trace
-from traceprof.model.window import TimeWindow
 from traceprof.render.escape import plain_text
 from traceprof.units import format_count
 from traceprof.values import dataclass

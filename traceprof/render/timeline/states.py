@@ -10,9 +10,8 @@ from typing import Final
 
 import numpy as np
 
-from traceprof.model.activity import Part
+from traceprof.model.activity import DeviceTime, Part
 from traceprof.model.intervals import Intervals
-from traceprof.model.parts import DeviceTime
 from traceprof.render.palette import CATEGORIES, category_index
 from traceprof.render.timeline.channels import Channel, Group, Lanes
 

@@ -27,7 +27,7 @@ _CLASSES: Final[Mapping[str, str]] = {
     "Selection": "traceprof.session.selection",
     "SourceFile": "traceprof.model.summary",
     "Summary": "traceprof.model.summary",
-    "TimeWindow": "traceprof.model.window",
+    "TimeWindow": "traceprof.model.timing",
     "TraceInfo": "traceprof.model.trace",
     "Verdict": "traceprof.session.verdict",
     "Workload": "traceprof.facts.workload",

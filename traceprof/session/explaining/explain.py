@@ -18,7 +18,7 @@ from traceprof.facts.device.times import used_devices
 from traceprof.facts.makeup.devices import Spans, makeup_of_devices
 from traceprof.facts.makeup.host import HostSpans, makeup_of_hosts
 from traceprof.facts.ranks.blame import find_blame
-from traceprof.model.parts import PARTS
+from traceprof.model.activity import PARTS
 from traceprof.model.ranks import Ranks
 from traceprof.model.results import Note, Result
 from traceprof.session.answer import Document, document_about

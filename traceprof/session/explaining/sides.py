@@ -16,8 +16,7 @@ from traceprof.facts.makeup.host import HostSpans
 from traceprof.facts.steps.find import pattern_of_ranks, steps_of_ranks
 from traceprof.model.ranks import Ranks
 from traceprof.model.results import Note
-from traceprof.model.steps import Steps
-from traceprof.model.window import TimeWindow
+from traceprof.model.timing import Steps, TimeWindow
 from traceprof.session.selection import Selection, select
 from traceprof.values import dataclass
 

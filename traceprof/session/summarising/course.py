@@ -16,8 +16,8 @@ from traceprof.facts.steps.epochs import epochs_of_loaders
 from traceprof.facts.steps.find import steps_of_ranks
 from traceprof.facts.steps.measured import measured_steps
 from traceprof.model.ranks import Ranks
-from traceprof.model.steps import OWN_DOMAIN
 from traceprof.model.tables import ABSENT
+from traceprof.model.timing import OWN_DOMAIN
 from traceprof.model.trace import Trace
 
 __all__ = ["course_of_run"]

@@ -9,11 +9,10 @@ from typing import Final
 
 import numpy as np
 
-from traceprof.facts.names.kernels import precisions
-from traceprof.model.kernel_names.matrix_units import MATRIX_WORK
-from traceprof.model.masking import kept_variables
 from traceprof.model.ranks import Ranks
 from traceprof.model.trace import Trace
+from traceprof.names.kernels import MATRIX_WORK, precisions
+from traceprof.secrets import kept_variables
 from traceprof.units import format_bytes
 
 __all__ = ["environment_of", "hardware_of", "precision_of_run"]

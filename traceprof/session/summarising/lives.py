@@ -12,8 +12,8 @@ import pandas as pd
 
 from traceprof.formats.runs.files import lives_of_run
 from traceprof.formats.runs.manifest import LAUNCHER
+from traceprof.model.ranks import Attempt
 from traceprof.model.results import Note
-from traceprof.model.run import Life
 from traceprof.model.summary import SUMMARY, Summary
 from traceprof.session.summarising.restarts import Restart, find_restarts, lives_at_once
 from traceprof.session.summarising.started import Started, read_start
@@ -88,7 +88,7 @@ def with_lives(summary: Summary, paths: Sequence[Path | str], life: int | None =
     return replace(summary, tables=tables, started_utc_ns=zero, notes=tuple(notes))
 
 
-def _nodes(lives: Sequence[Life]) -> dict[str, str]:
+def _nodes(lives: Sequence[Attempt]) -> dict[str, str]:
     """Return what the node of each launcher is called: its host, numbered where it has several."""
     hosts: dict[str, list[str]] = {}
     for one in lives:
@@ -103,7 +103,7 @@ def _nodes(lives: Sequence[Life]) -> dict[str, str]:
 
 
 def _lives(
-    lives: Sequence[Life], nodes: Mapping[str, str], zero: int
+    lives: Sequence[Attempt], nodes: Mapping[str, str], zero: int
 ) -> Iterator[Mapping[str, Any]]:
     for one in lives:
         yield {
@@ -140,7 +140,7 @@ def _epochs(started: Sequence[Started], zero: int) -> pd.DataFrame:
     return found.assign(samples_count=found["samples_count"].replace(0, np.nan))
 
 
-def _starts(lives: Sequence[Life], zero: int) -> Iterator[dict[str, Any]]:
+def _starts(lives: Sequence[Attempt], zero: int) -> Iterator[dict[str, Any]]:
     """Return start and end of the job, and how many ranks each life has."""
     before: set[str] = set()
     size_before = 0
@@ -166,7 +166,7 @@ def _starts(lives: Sequence[Life], zero: int) -> Iterator[dict[str, Any]]:
 
 
 def _set_ups(
-    lives: Sequence[Life], started: Sequence[Started], zero: int
+    lives: Sequence[Attempt], started: Sequence[Started], zero: int
 ) -> Iterator[dict[str, Any]]:
     """Return set-up and worker initialisation of the first life: later ones are lost time."""
     own = [one for one in started if one.life.life == 0 and one.begin_ns is not None]
@@ -210,7 +210,7 @@ def _of_restarts(restarts: Sequence[Restart], zero: int) -> Iterator[dict[str, A
 
 
 def _failures(
-    lives: Sequence[Life], nodes: Mapping[str, str], zero: int
+    lives: Sequence[Attempt], nodes: Mapping[str, str], zero: int
 ) -> Iterator[dict[str, Any]]:
     for one in lives:
         if one.ended in ("failed", "killed"):

@@ -13,7 +13,7 @@ from traceprof.comparison.sides import STEP, series_of
 from traceprof.comparison.statistics import interval_of_mean, interval_of_median
 from traceprof.facts.collectives.members import find_members
 from traceprof.facts.steps.find import pattern_of_ranks
-from traceprof.model.parts import PARTS
+from traceprof.model.activity import PARTS
 from traceprof.model.ranks import Ranks
 from traceprof.model.results import Result, Unit
 from traceprof.model.summary import SUMMARY, Summary

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from itertools import pairwise
 from typing import Any
 
-from traceprof.model.run import Life
+from traceprof.model.ranks import Attempt
 from traceprof.session.summarising.started import Started
 from traceprof.values import dataclass
 
@@ -47,7 +47,7 @@ class Restart:
 
 
 def find_restarts(
-    lives: Sequence[Life], started: Sequence[Started], agents: Sequence[Mapping[str, Any]]
+    lives: Sequence[Attempt], started: Sequence[Started], agents: Sequence[Mapping[str, Any]]
 ) -> list[Restart]:
     """Return what lies between each life that trained and the next one that did.
 
@@ -93,7 +93,7 @@ def _by_life(started: Sequence[Started]) -> dict[int, list[Started]]:
     return found
 
 
-def _never_again(old: Sequence[Started], lives: Sequence[Life]) -> Restart:
+def _never_again(old: Sequence[Started], lives: Sequence[Attempt]) -> Restart:
     """Return the time from the last work to the end of a job that did not come back."""
     last, end = max(one.life for one in lives), max(one.end_ns for one in lives)
     kept = min(max(one.last_work_ns for one in old), end)
@@ -103,7 +103,7 @@ def _never_again(old: Sequence[Started], lives: Sequence[Life]) -> Restart:
 def _restart(
     old: Sequence[Started],
     new: Sequence[Started],
-    began: Sequence[Life],
+    began: Sequence[Attempt],
     agents: Sequence[Mapping[str, Any]],
 ) -> Restart:
     begin = min(one.begin_ns or 0 for one in new)

@@ -15,8 +15,8 @@ from traceprof.facts.steps.epochs import epochs_of_loaders
 from traceprof.facts.steps.find import find_steps
 from traceprof.facts.steps.parts import batches_of_steps
 from traceprof.formats import ReadOptions, open_trace
-from traceprof.model.run import Life
-from traceprof.model.steps import OWN_DOMAIN
+from traceprof.model.ranks import Attempt
+from traceprof.model.timing import OWN_DOMAIN
 from traceprof.model.trace import Trace
 from traceprof.values import dataclass
 
@@ -36,7 +36,7 @@ class Started:
     numbers, so that they mean the same after a restart.
     """
 
-    life: Life
+    life: Attempt
     work: _Times
     begin_ns: int | None
     end_ns: int
@@ -55,7 +55,7 @@ class Started:
         return max((int(spans[:, 1].max()) for spans in every if len(spans)), default=0)
 
 
-def read_start(life: Life) -> Started | None:
+def read_start(life: Attempt) -> Started | None:
     """Return what one start of a rank did; None where its file is gone or tells no wall time."""
     try:
         trace = open_trace(life.path, ReadOptions(tables=_TABLES))
@@ -104,7 +104,7 @@ def _of_rank(trace: Trace, rank: int) -> Trace:
     return replace(trace, ranges=ranges, marks=marks)
 
 
-def _end_ns(life: Life, ranges: pd.DataFrame, zero: int) -> int:
+def _end_ns(life: Attempt, ranges: pd.DataFrame, zero: int) -> int:
     """Return when it did something for the last time, as far as that is known.
 
     Profilers end what was open when a process died with their own end; what began shows how long

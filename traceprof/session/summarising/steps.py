@@ -12,7 +12,7 @@ from traceprof.facts.collectives.members import find_members
 from traceprof.facts.ranks.steps import find_rank_steps
 from traceprof.facts.steps.find import steps_of_ranks
 from traceprof.facts.steps.measured import measured_steps
-from traceprof.model.parts import PARTS
+from traceprof.model.activity import PARTS
 from traceprof.model.ranks import Ranks
 from traceprof.model.summary import SUMMARY
 from traceprof.model.tables import ABSENT

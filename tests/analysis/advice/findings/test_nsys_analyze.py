@@ -24,7 +24,7 @@ from traceprof.analysis.advice.findings.pageable_copies import asynchronous, of_
 from traceprof.facts.host.states import is_synchronisation
 from traceprof.formats import open_trace
 from traceprof.model.ranks import Ranks
-from traceprof.model.window import TimeWindow
+from traceprof.model.timing import TimeWindow
 
 pytestmark = [pytest.mark.nsys, pytest.mark.traces]
 

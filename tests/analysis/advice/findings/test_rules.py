@@ -11,9 +11,9 @@ from tests.running import run
 from traceprof.analysis.advice import findings
 from traceprof.analysis.advice.findings import RULES, Rule
 from traceprof.model.activity import Activity
-from traceprof.model.cluster import Cluster
 from traceprof.model.ranks import Ranks
 from traceprof.model.tables import TABLES
+from traceprof.model.topology import Topology
 from traceprof.model.trace import Trace, TraceInfo
 from traceprof.render.formatting import note_text
 
@@ -71,7 +71,7 @@ def run_with_late(ranks: tuple[int, ...], racks: tuple[str, ...] = ()) -> Ranks:
     extra = {(rank, "forward"): 40 * MS for rank in ranks}
     hosts = [f"n{rank // 2}" for rank in range(8)]
     made = make_ranks_of(Plan(n_ranks=8, hosts=hosts, extra_ns=extra))
-    cluster = Cluster()
+    cluster = Topology()
     for rack in racks:
         cluster = cluster.with_rack(rack)
     return cluster.placed(made)

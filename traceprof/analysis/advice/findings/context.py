@@ -21,20 +21,20 @@ from traceprof.facts.collectives.matches import Matches, find_matches
 from traceprof.facts.device.times import device_times, used_devices
 from traceprof.facts.gaps import find_gaps
 from traceprof.facts.idle.after_waits import idle_times, lost_in_gaps
-from traceprof.facts.names.launches import longest_launch, ncu_command, recorded_program
-from traceprof.facts.names.phases import PROFILER
 from traceprof.facts.software import Software, Vendor, software_of
 from traceprof.facts.steps.find import steps_of_ranks
 from traceprof.facts.steps.measured import measured_steps
 from traceprof.facts.steps.typical import judged_times, named_steps, typical_time
 from traceprof.facts.workload import TRAINING, workload
+from traceprof.measures.device.ncu import longest_launch, ncu_command, recorded_program
+from traceprof.model.activity import DeviceTime
 from traceprof.model.grouping import rows_by_value
 from traceprof.model.intervals import Intervals
-from traceprof.model.parts import DeviceTime
 from traceprof.model.ranks import Ranks
 from traceprof.model.results import Note
-from traceprof.model.steps import Steps
+from traceprof.model.timing import Steps
 from traceprof.model.trace import Trace
+from traceprof.names.ranges import PROFILER
 
 __all__ = ["Context"]
 

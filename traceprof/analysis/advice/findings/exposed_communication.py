@@ -10,9 +10,9 @@ from traceprof.analysis.advice.findings.base import Finding, Rule
 from traceprof.analysis.advice.findings.claims import Kind
 from traceprof.analysis.advice.findings.context import Context
 from traceprof.analysis.advice.findings.hiding import hideable
-from traceprof.facts.names.kernels import short_name
 from traceprof.facts.workload import COMMUNICATION
 from traceprof.model.results import Note
+from traceprof.names.kernels import short_name
 
 __all__ = ["RULE"]
 

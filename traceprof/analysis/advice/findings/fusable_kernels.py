@@ -12,10 +12,10 @@ import pandas as pd
 from traceprof.analysis.advice.findings.base import Finding, Rule
 from traceprof.analysis.advice.findings.claims import Ground, Kind
 from traceprof.analysis.advice.findings.context import Context
-from traceprof.facts.names.kernels import short_name
 from traceprof.model.intervals import Intervals
 from traceprof.model.results import Note
 from traceprof.model.trace import Trace
+from traceprof.names.kernels import short_name
 from traceprof.values import dataclass
 
 __all__ = ["RULE", "pairs_of"]

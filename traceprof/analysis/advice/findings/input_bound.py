@@ -12,7 +12,7 @@ from traceprof.errors import NotRecordedError
 from traceprof.facts.host.phases import before_forward, find_host_phases
 from traceprof.model.intervals import Intervals
 from traceprof.model.results import Note
-from traceprof.model.steps import OWN_DOMAIN
+from traceprof.model.timing import OWN_DOMAIN
 from traceprof.model.trace import Trace
 
 __all__ = ["RULE"]

@@ -9,7 +9,7 @@ from traceprof.analysis.advice.findings.base import Finding, Rule
 from traceprof.analysis.advice.findings.claims import Claim, Kind
 from traceprof.analysis.advice.findings.context import Context
 from traceprof.errors import NotRecordedError
-from traceprof.model.progress import PROGRESS
+from traceprof.processes import PROGRESS
 from traceprof.values import dataclass
 
 __all__ = ["Judged", "judge"]

@@ -10,7 +10,6 @@ import numpy.typing as npt
 import pandas as pd
 
 from traceprof.analysis.advice.findings.claims import Times
-from traceprof.facts.names.kernels import SHORT_NS
 from traceprof.model.activity import Activity
 from traceprof.model.combining import counted, counted_together
 from traceprof.model.grouping import groups_of, rows_by_value
@@ -18,6 +17,7 @@ from traceprof.model.intervals import Intervals
 from traceprof.model.ranks import Ranks
 from traceprof.model.results import Samples
 from traceprof.model.trace import Trace
+from traceprof.names.kernels import SHORT_NS
 from traceprof.values import dataclass
 
 __all__ = ["KernelTimes", "kernel_times", "time_of_kernels"]

@@ -9,8 +9,8 @@ from typing import Final
 from traceprof.analysis.advice.findings.base import Finding, Rule
 from traceprof.analysis.advice.findings.claims import Kind
 from traceprof.analysis.advice.findings.context import Context
-from traceprof.facts.names.kernels import short_name
 from traceprof.model.results import Note
+from traceprof.names.kernels import short_name
 
 __all__ = ["RULE"]
 

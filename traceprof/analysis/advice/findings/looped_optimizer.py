@@ -14,10 +14,10 @@ from traceprof.analysis.advice.findings.claims import Ground, Kind
 from traceprof.analysis.advice.findings.context import Context
 from traceprof.facts.gaps import LAUNCH_BOUND_NS
 from traceprof.facts.launches import phases_of_work
-from traceprof.facts.names.phases import PHASES
 from traceprof.model.intervals import Intervals
 from traceprof.model.results import Note
 from traceprof.model.trace import Trace
+from traceprof.names.ranges import PHASES
 from traceprof.values import dataclass
 
 __all__ = ["RULE"]

@@ -11,8 +11,8 @@ from traceprof.analysis.advice.findings.base import Finding, Rule
 from traceprof.analysis.advice.findings.claims import Kind
 from traceprof.analysis.advice.findings.context import Context
 from traceprof.facts.device.times import part_of_device
-from traceprof.model.links import Link
-from traceprof.model.peaks import peak_of
+from traceprof.hardware.catalogue import Link
+from traceprof.measures.device.peaks import peak_of
 from traceprof.model.results import Note
 
 __all__ = ["RULE"]

@@ -8,11 +8,11 @@ from typing import Final
 from traceprof.analysis.advice.findings.base import Finding, Rule
 from traceprof.analysis.advice.findings.claims import Ground, Kind, Times
 from traceprof.analysis.advice.findings.context import Context
-from traceprof.facts.names.kernels import SHORT_NS
 from traceprof.model.activity import Activity
 from traceprof.model.intervals import Intervals
 from traceprof.model.results import Note
 from traceprof.model.trace import Trace
+from traceprof.names.kernels import SHORT_NS
 
 __all__ = ["RULE"]
 

@@ -11,7 +11,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
-from traceprof.model.masking import masked_command
 from traceprof.recording.machine.gpus import has_gpu
 from traceprof.recording.machine.host import has_rdma
 from traceprof.recording.processes.injection import child_environment
@@ -43,6 +42,7 @@ from traceprof.recording.recorders.nsys.options import nsys_options, profile_opt
 from traceprof.recording.recorders.nsys.registry import advice_on, remove_leftovers
 from traceprof.recording.recorders.nsys.temporary import temporary_folder
 from traceprof.recording.request import RecordRequest, RunRecorded
+from traceprof.secrets import masked_command
 
 __all__ = ["RECORDER", "NsysRecorder"]
 

@@ -13,8 +13,8 @@ from traceprof.formats.nsys.secrets import passing_in
 from traceprof.formats.nsys.tools import convert_stream, export_report, find_importer
 from traceprof.formats.shared.masked import without_secrets
 from traceprof.formats.shared.told_secrets import sought
-from traceprof.model.masking import MASK, masked_name, secrets_of
 from traceprof.recording.processes.watchdog import STARTED
+from traceprof.secrets import MASK, masked_name, secrets_of
 
 __all__ = ["convert_qdstrm", "exported", "find_report", "remove_secrets"]
 

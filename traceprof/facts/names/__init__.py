@@ -1,1 +1,0 @@
-"""What names tell: of ranges, phases, kernels, sizes."""

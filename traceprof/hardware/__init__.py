@@ -1,0 +1,1 @@
+"""What hardware can do at most: GPUs, links, limits of a multiprocessor."""

@@ -1,0 +1,334 @@
+"""What hardware can do at most: peaks of links and memory, in one direction, with their source.
+
+The figures are data (``hardware.toml`` and ``links.toml`` beside this module), which a user's own
+TOML file of the same form goes in front of. A rate above its peak is shown as it is: then the peak
+is not that of the link that was used, and the reader must see it.
+"""
+
+from __future__ import annotations
+
+import re
+import tomllib
+from collections.abc import Mapping
+from dataclasses import field, replace
+from enum import StrEnum
+from functools import cache
+from importlib.resources import files
+from typing import Any, Final, Self
+
+from traceprof.errors import UsageError
+from traceprof.files import parse_toml
+from traceprof.values import dataclass
+
+_LANES: Final = (1, 2, 4, 8, 16)
+_PCIE: Final = re.compile(r"gen\s*(\d+)\s*x\s*(\d+)", re.IGNORECASE)
+_RATE: Final = re.compile(r"(\d+(?:\.\d*)?|\.\d+)\s*([kKMGT])(B|b|bit)(?:/s|ps)")
+_PREFIXES: Final = {"k": 1e3, "m": 1e6, "g": 1e9, "t": 1e12}
+
+
+class Link(StrEnum):
+    """What data moves over."""
+
+    PCIE = "pcie"
+    NVLINK = "nvlink"
+    NIC = "nic"
+    MEMORY = "memory"
+
+
+@dataclass(frozen=True, slots=True)
+class Peak:
+    """A rate that a link cannot exceed in one direction; what it is, and who says so."""
+
+    bytes_per_s: float
+    what: str
+    source: str
+
+    def __str__(self) -> str:
+        return f"{self.bytes_per_s / 1e9:.4g} GB/s ({self.what}; {self.source})"
+
+
+def pcie_peak(generation: int, lanes: int) -> Peak:
+    """Return the peak of PCI Express of this generation and width.
+
+    Raises:
+        UsageError: there is no such generation or width.
+    """
+    rates = _pcie_lane_rates()
+    if generation not in rates or lanes not in _LANES:
+        raise UsageError(
+            f"PCIe gen{generation}x{lanes}: expected gen{min(rates)} to gen{max(rates)} "
+            "and x1, x2, x4, x8 or x16"
+        )
+    rate, source = rates[generation]
+    return Peak(rate * lanes, f"PCIe {generation}.0 x{lanes}", source)
+
+
+@cache
+def _pcie_lane_rates() -> dict[int, tuple[float, str]]:
+    """Return bytes per second of one lane, and the source, by generation."""
+    text = files("traceprof.model").joinpath("links.toml").read_text("utf-8")
+    return {
+        row["generation"]: (row["gt_per_s"] * row["encoding_ratio"] / 8 * 1e9, row["source"])
+        for row in tomllib.loads(text)["pcie"]
+    }
+
+
+def parse_link(text: str) -> tuple[Link, Peak]:
+    """Return the link and the peak that ``text`` gives: ``pcie=gen4x16``, ``nic=400Gb/s``.
+
+    A rate is of one direction; ``B`` are bytes and ``b`` bits.
+
+    Raises:
+        UsageError: the text is not LINK=RATE.
+    """
+    name, equals, value = (part.strip() for part in text.partition("="))
+    known = [link.value for link in Link]
+    if not equals or name.lower() not in known:
+        raise UsageError(
+            f"link {text!r}: expected {', '.join(known)} = a rate, such as pcie=gen4x16 "
+            "or nic=400Gb/s"
+        )
+    link = Link(name.lower())
+    generation = _PCIE.fullmatch(value)
+    if generation and link is Link.PCIE:
+        peak = pcie_peak(int(generation.group(1)), int(generation.group(2)))
+        return link, Peak(peak.bytes_per_s, peak.what, "as given by --link")
+    return link, Peak(_parse_rate(text, value), link.value, "as given by --link")
+
+
+def _parse_rate(text: str, value: str) -> float:
+    match = _RATE.fullmatch(value)
+    if match is None or float(match.group(1)) <= 0:
+        raise UsageError(f"link {text!r}: {value!r} is not a rate such as 31.5GB/s or 400Gb/s")
+    number, prefix, unit = match.groups()
+    return float(number) * _PREFIXES[prefix.lower()] / (1 if unit == "B" else 8)
+
+
+_GB: Final = 1e9
+_OTHERS: Final = re.compile(r"\b(MIG|GRID|vGPU|Laptop|Max-Q|Mobile)\b", re.IGNORECASE)
+_KNOWN: Final = frozenset(
+    {
+        "key",
+        "names",
+        "source",
+        "compute_capability",
+        "multiprocessors",
+        "memory_gb_per_s",
+        "tflops",
+        "pcie_generation",
+        "host_link_gb_per_s",
+        "nvlink_links",
+        "nvlink_link_gb_per_s",
+        "fabric",
+    }
+)
+
+_PRECISIONS: Final = frozenset({"fp32", "tf32", "fp16", "bf16", "fp8"})
+
+
+@dataclass(frozen=True, slots=True)
+class Gpu:
+    """One model of GPU: what ``--gpu`` calls it, what traces call it, and its peaks.
+
+    ``flops_per_s`` are those of dense matrix products by precision (fp32, tf32, fp16, bf16);
+    ``compute_capability`` is NVIDIA's, 86 for 8.6.
+    """
+
+    key: str
+    names: tuple[str, ...]
+    peaks: Mapping[Link, Peak]
+    flops_per_s: Mapping[str, float] = field(default_factory=dict)
+    compute_capability: int | None = None
+    multiprocessors: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Hardware:
+    """The models of GPUs that are known, the user's own first, and what the user said on top.
+
+    ``chosen`` is the model that the user named for all devices, ``links`` the peaks that the
+    user gave; they win over the table.
+    """
+
+    gpus: tuple[Gpu, ...] = ()
+    chosen: Gpu | None = None
+    links: Mapping[Link, Peak] = field(default_factory=dict)
+
+    def with_gpu(self, key: str) -> Self:
+        """Return the same hardware, with all devices of the model ``key`` ("h100-sxm").
+
+        Raises:
+            UsageError: the table has no such model.
+        """
+        wanted = key.strip().lower()
+        for gpu in self.gpus:
+            if gpu.key == wanted:
+                return replace(self, chosen=gpu)
+        known = ", ".join(dict.fromkeys(gpu.key for gpu in self.gpus))
+        raise UsageError(f"unknown GPU {key!r}: expected one of {known}")
+
+    def with_link(self, text: str) -> Self:
+        """Return the same hardware with a link as the user gave it: ``pcie=gen4x16``.
+
+        Raises:
+            UsageError: the text is not LINK=RATE.
+        """
+        link, peak = parse_link(text)
+        return replace(self, links={**self.links, link: peak})
+
+    def over(self, other: Hardware) -> Self:
+        """Return this hardware in front of ``other``."""
+        return replace(
+            self,
+            gpus=(*self.gpus, *other.gpus),
+            chosen=self.chosen or other.chosen,
+            links={**other.links, **self.links},
+        )
+
+    def find(self, device_name: str) -> Gpu | None:
+        """Return the model of a device by its name: the longest name that stands in it.
+
+        A slice of a GPU (MIG, vGPU) is none, since it has only a part of the peaks, nor is the
+        GPU of a laptop, which bears the name of a faster card.
+        """
+        if _OTHERS.search(device_name):
+            return None
+        found = [
+            (len(name), -place, gpu)
+            for place, gpu in enumerate(self.gpus)
+            for name in gpu.names
+            if _stands_in(name, device_name)
+        ]
+        return max(found, key=lambda item: item[:2])[2] if found else None
+
+    def model_of(self, device_name: str) -> Gpu | None:
+        """Return the model of a device of this name: what the user said, else `find`."""
+        return self.chosen or self.find(device_name)
+
+    def peak(self, link: Link, device_name: str) -> Peak | None:
+        """Return the peak of ``link`` for a device of this name; None where it is not known."""
+        if link in self.links:
+            return self.links[link]
+        gpu = self.model_of(device_name)
+        return None if gpu is None else gpu.peaks.get(link)
+
+
+def _stands_in(name: str, device_name: str) -> bool:
+    if name.casefold() not in device_name.casefold():  # most do not: no expression is made of them
+        return False
+    pattern = rf"(?<![a-z0-9]){re.escape(name)}(?![a-z0-9])"
+    return re.search(pattern, device_name, re.IGNORECASE) is not None
+
+
+@cache
+def built_in_hardware() -> Hardware:
+    """Return the hardware that traceprof knows."""
+    text = files("traceprof.model").joinpath("hardware.toml").read_text("utf-8")
+    return parse_hardware(text)
+
+
+def parse_hardware(text: str) -> Hardware:
+    """Return the hardware that the TOML ``text`` describes; see ``hardware.toml`` for the form.
+
+    A user's file may also hold links as ``--link`` takes them::
+
+        [link]
+        nic = "400Gb/s"
+
+    Raises:
+        UsageError: not TOML, or an entry that is not of that form.
+    """
+    document = parse_toml(text, "hardware")
+    links = document.get("link", {})
+    gpus = document.get("gpu", [])
+    if not isinstance(links, dict) or not isinstance(gpus, list):
+        raise UsageError("hardware: expected [[gpu]] tables and one [link] table")
+    hardware = Hardware(tuple(_parse_gpu(table) for table in gpus))
+    for name, rate in links.items():
+        hardware = hardware.with_link(f"{name}={rate}")
+    return hardware
+
+
+def _parse_gpu(table: Any) -> Gpu:
+    if not isinstance(table, dict) or {"key", "names", "source"} - set(table):
+        raise UsageError("hardware: every [[gpu]] needs a key, names and the source of its figures")
+    unknown = sorted(set(table) - _KNOWN)
+    if unknown:
+        raise UsageError(
+            f"hardware: [[gpu]] {table['key']}: unknown {', '.join(unknown)}; "
+            f"expected {', '.join(sorted(_KNOWN))}"
+        )
+    names = table["names"]
+    if not isinstance(names, list) or not all(isinstance(name, str) and name for name in names):
+        raise UsageError(f"hardware: [[gpu]] {table['key']}: names must be a list of texts")
+    return Gpu(
+        str(table["key"]).lower(),
+        tuple(names),
+        _peaks(table),
+        _flops(table),
+        _whole(table, "compute_capability"),
+        _whole(table, "multiprocessors"),
+    )
+
+
+def _whole(table: Mapping[str, Any], name: str) -> int | None:
+    return int(_number(table, name)) if name in table else None
+
+
+def _peaks(table: Mapping[str, Any]) -> dict[Link, Peak]:
+    source = str(table["source"])
+    peaks = {}
+    if "memory_gb_per_s" in table:
+        peaks[Link.MEMORY] = Peak(_rate(table, "memory_gb_per_s"), "memory", source)
+    if "host_link_gb_per_s" in table:
+        peaks[Link.PCIE] = Peak(_rate(table, "host_link_gb_per_s"), "link to the host", source)
+    elif "pcie_generation" in table:
+        peaks[Link.PCIE] = pcie_peak(int(_number(table, "pcie_generation")), 16)
+    if "nvlink_links" in table:
+        links = int(_number(table, "nvlink_links"))
+        each = _number(table, "nvlink_link_gb_per_s")
+        what = f"{table.get('fabric', 'NVLink')}, {links:g} links of {each:g} GB/s"
+        peaks[Link.NVLINK] = Peak(links * each * _GB, what, source)
+    return peaks
+
+
+def _flops(table: Mapping[str, Any]) -> dict[str, float]:
+    rates = table.get("tflops", {})
+    if not isinstance(rates, dict) or not rates.keys() <= _PRECISIONS:
+        known = ", ".join(sorted(_PRECISIONS))
+        raise UsageError(f"hardware: [[gpu]] {table['key']}: tflops: expected some of {known}")
+    return {name: _number(rates | {"key": table["key"]}, name) * 1e12 for name in rates}
+
+
+_MOST: Final = 1e12
+"""More than any rate: infinity is none."""
+
+
+def _rate(table: Mapping[str, Any], name: str) -> float:
+    return _number(table, name) * _GB
+
+
+def _number(table: Mapping[str, Any], name: str) -> float:
+    value = table.get(name)
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value <= _MOST:
+        raise UsageError(f"hardware: [[gpu]] {table['key']}: {name} must be a number above 0")
+    return float(value)
+
+
+_FAMILIES: Final = (
+    (r"\bV100|TITAN V\b", {"fp16": 8.0}),
+    (r"GeForce RTX 20\d\d", {"fp16": 4.0}),
+    (r"\bT4\b|Quadro RTX|TITAN RTX", {"fp16": 8.0}),
+    (r"\bA(100|800|30)\b|\bA100X", {"tf32": 8.0, "bf16": 16.0, "fp16": 16.0}),
+    (r"GeForce RTX (3|4|5)0\d\d", {"bf16": 2.0, "fp16": 2.0}),
+    (r"\b(A2|A10|A16|A40|L4|L40S)\b|RTX A\d000", {"tf32": 2.0, "bf16": 4.0, "fp16": 4.0}),
+    (r"RTX \d000 Ada|RTX PRO \d000 Blackwell", {"tf32": 2.0, "bf16": 4.0, "fp16": 4.0}),
+    (r"\b(H100|H200|H800|GH200)\b", {"tf32": 7.4, "bf16": 14.8, "fp16": 14.8}),
+    (r"\b(B100|B200|GB200)\b", {"tf32": 15.0, "bf16": 30.0, "fp16": 30.0}),
+)
+_PATTERNS: Final = tuple((re.compile(pattern), rates) for pattern, rates in _FAMILIES)
+
+
+def speedups_of(device_name: str) -> Mapping[str, float]:
+    """Return how many times as fast as FP32 each precision is at its peak; {} where not known."""
+    return next((rates for pattern, rates in _PATTERNS if pattern.search(device_name)), {})

@@ -1,0 +1,149 @@
+"""How many threads of a kernel a multiprocessor can hold at once, and what limits that.
+
+Limits and formula are those of ``cuda_occupancy.h`` (CUDA 12.9 and 13.5); the limits are also in
+the CUDA C++ Programming Guide, section "Technical Specifications per Compute Capability". Clusters
+and named barriers, which can lower it further from 9.0 on, stand in no trace.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final
+
+import numpy as np
+import numpy.typing as npt
+
+from traceprof.values import dataclass
+
+_Int64Array = npt.NDArray[np.int64]
+_WARP: Final = 32
+_REGISTER_UNIT: Final = 256
+_BLOCK_REGISTERS: Final = 65536
+_MOST_REGISTERS: Final = 255
+_DEFAULT_SHARED_BYTES: Final = 49152
+_NO_LIMIT: Final = np.iinfo(np.int64).max
+
+
+@dataclass(frozen=True, slots=True)
+class SmLimits:
+    """What one multiprocessor holds, and in which units it gives it out.
+
+    ``opt_in_bytes`` is the most shared memory that a block can ask for, ``reserved_bytes`` what
+    the driver takes of it for itself, ``parts`` the sub-partitions, each with its own registers.
+    """
+
+    warps: int
+    blocks: int
+    registers: int
+    shared_bytes: int
+    opt_in_bytes: int
+    reserved_bytes: int
+    shared_unit_bytes: int
+    parts: int = 4
+
+    def default_bytes(self) -> int:
+        """Return the most shared memory of a block that did not ask for more."""
+        return _DEFAULT_SHARED_BYTES + self.reserved_bytes
+
+
+def _since_ampere(warps: int, blocks: int, shared_kib: int, registers: int = 65536) -> SmLimits:
+    shared = shared_kib * 1024
+    return SmLimits(warps, blocks, registers, shared, shared - 1024, 1024, 128)
+
+
+_HOPPER: Final = _since_ampere(64, 32, 228)
+_DESKTOP: Final = _since_ampere(48, 24, 100)
+LIMITS: Final[Mapping[int, SmLimits]] = {
+    35: SmLimits(64, 16, 65536, 49152, 49152, 0, 256),
+    37: SmLimits(64, 16, 131072, 114688, 49152, 0, 256),
+    50: SmLimits(64, 32, 65536, 65536, 49152, 0, 256),
+    52: SmLimits(64, 32, 65536, 98304, 49152, 0, 256),
+    60: SmLimits(64, 32, 65536, 65536, 49152, 0, 256, parts=2),
+    61: SmLimits(64, 32, 65536, 98304, 49152, 0, 256),
+    70: SmLimits(64, 32, 65536, 98304, 98304, 0, 256),
+    75: SmLimits(32, 16, 65536, 65536, 65536, 0, 256),
+    80: _since_ampere(64, 32, 164),
+    86: _since_ampere(48, 16, 100),
+    87: _since_ampere(48, 16, 164),
+    88: _since_ampere(48, 16, 100),
+    89: _DESKTOP,
+    90: _HOPPER,
+    100: _HOPPER,
+    103: _HOPPER,
+    107: _since_ampere(32, 16, 228),
+    110: _since_ampere(48, 24, 228),
+    120: _DESKTOP,
+    121: _DESKTOP,
+}
+"""Compute capability (major × 10 + minor) → limits. One that is not here is not known."""
+
+
+@dataclass(frozen=True, slots=True)
+class Occupancy:
+    """An element per launch: blocks of it that one multiprocessor holds at once, and so on.
+
+    ``limiters`` names, of each resource, which launches it limits; a launch with no blocks cannot
+    run as it is described. ``ratio`` is that of warps to the warps that there can be.
+    """
+
+    blocks: _Int64Array
+    ratio: npt.NDArray[np.float64]
+    limiters: Mapping[str, npt.NDArray[np.bool_]]
+
+
+def occupancy_of(
+    limits: SmLimits, block_threads: _Int64Array, registers: _Int64Array, shared_bytes: _Int64Array
+) -> Occupancy:
+    """Return the theoretical occupancy of launches on a multiprocessor with ``limits``.
+
+    Args:
+        limits: one of `LIMITS`.
+        block_threads: threads of a block, from 1.
+        registers: registers of a thread.
+        shared_bytes: static and dynamic shared memory of a block, without what is reserved.
+    """
+    warps = -(-np.maximum(block_threads, 1) // _WARP)
+    by = {
+        "warps": limits.warps // warps,
+        "registers": _blocks_by_registers(limits, warps, registers),
+        "shared memory": _blocks_by_shared_memory(limits, shared_bytes),
+        "blocks": np.full(len(warps), limits.blocks, np.int64),
+    }
+    blocks = np.minimum.reduce(list(by.values()))
+    return Occupancy(
+        blocks, blocks * warps / limits.warps, {name: each == blocks for name, each in by.items()}
+    )
+
+
+def _blocks_by_registers(
+    limits: SmLimits, warps: _Int64Array, registers: _Int64Array
+) -> _Int64Array:
+    of_warp = _rounded_up(registers * _WARP, _REGISTER_UNIT)
+    parts = np.full(len(warps), limits.parts, np.int64)
+
+    def held(parts: _Int64Array) -> _Int64Array:
+        in_part = limits.registers // parts // np.maximum(of_warp, 1)
+        can_launch = (of_warp * _rounded_up(warps, parts) <= _BLOCK_REGISTERS) & (
+            registers <= _MOST_REGISTERS
+        )
+        return np.where(can_launch, in_part * parts // warps, 0)
+
+    found = held(parts)
+    if limits.parts == 2:  # of 6.0 the header also asks for what four would hold
+        found = np.where(held(np.full(len(warps), 4, np.int64)) == 0, 0, found)
+    return np.where(registers == 0, _NO_LIMIT, found)
+
+
+def _blocks_by_shared_memory(limits: SmLimits, shared_bytes: _Int64Array) -> _Int64Array:
+    taken = _rounded_up(shared_bytes + limits.reserved_bytes, limits.shared_unit_bytes)
+    most = np.where(
+        shared_bytes > _DEFAULT_SHARED_BYTES,
+        limits.opt_in_bytes + limits.reserved_bytes,
+        limits.default_bytes(),
+    )
+    held = np.where(taken > 0, limits.shared_bytes // np.maximum(taken, 1), _NO_LIMIT)
+    return np.where(taken > most, 0, held)
+
+
+def _rounded_up(values: _Int64Array, unit: int | _Int64Array) -> _Int64Array:
+    return -(-values // unit) * unit

@@ -1,0 +1,438 @@
+"""The ranks of a run put on one clock, their processes, devices and time series told apart."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import field, replace
+from typing import Any, Final, cast
+
+import numpy as np
+import numpy.typing as npt
+import pandas as pd
+
+from traceprof.model.ranks import Ranks, RunFiles
+from traceprof.model.tables import ABSENT, TABLES, make_table
+from traceprof.model.timing import ClockCorrection, TimeWindow
+from traceprof.model.trace import Trace, TraceInfo, make_trace
+from traceprof.values import dataclass
+from traceprof.workers.remote import change_each, measure_each
+
+_OF_MACHINE: Final = ("nic", "rdma")
+_NUMBERED: Final = re.compile(r"\b(process|gpu):(\d+)")
+
+
+@dataclass(frozen=True, slots=True)
+class SamplePlacement:
+    """What a run knows of the samples of one member.
+
+    ``names`` are those of its sources in the run. Of a series, a pair of source and metric there,
+    ``taken`` are the instants between which another member has it already.
+    """
+
+    names: Mapping[str, str]
+    taken: Mapping[tuple[str, str], tuple[int, int]]
+
+
+def places_of_samples(
+    run: RunFiles,
+    offsets_ns: Sequence[int],
+    processes: Sequence[Mapping[int, int]],
+    devices: Sequence[Mapping[int, int]],
+) -> list[SamplePlacement]:
+    """Return what becomes of the samples of each member, whose times move by ``offsets_ns``.
+
+    Processes and devices bear their numbers in the run, interfaces the name of their host where
+    there are several ("nic:eth0@alpha"). A series that several members of one host recorded at the
+    same time counts once, as the first of them has it.
+    """
+    hosts = _hosts(run)
+    devices = _devices_of_hosts(hosts, devices)
+    taken: dict[tuple[str, str, str], tuple[int, int]] = {}
+    places = []
+    for i, series in enumerate(measure_each([member.trace for member in run], _series_in)):
+        host = hosts[i] if _several(hosts) else ""
+        names = {
+            source: _renamed_source(source, processes[i], devices[i], host)
+            for source in dict.fromkeys(source for source, _ in series)
+        }
+        edges: dict[tuple[str, str], list[int]] = {}
+        for (source, metric), both in series.items():
+            edges.setdefault((names[source], metric), []).extend(both)
+        own: dict[tuple[str, str], tuple[int, int]] = {}
+        for pair, instants in edges.items():
+            first, last = min(instants) + offsets_ns[i], max(instants) + offsets_ns[i]
+            if (hosts[i], *pair) in taken:
+                own[pair] = since, until = taken[hosts[i], *pair]
+                first, last = min(first, since), max(last, until)
+            taken[hosts[i], *pair] = first, last
+        places.append(SamplePlacement(names, own))
+    return places
+
+
+def placed_samples(frame: pd.DataFrame, place: SamplePlacement) -> pd.DataFrame:
+    """Return the samples of a member, on the clock of the run already, as they are in the run."""
+    names = [place.names.get(source, source) for source in frame["source"].cat.categories]
+    codes = frame["source"].cat.codes.to_numpy()
+    columns = {str(column): frame[column].array for column in frame}
+    own = make_table("samples", {**columns, "source": np.array(names, object)[codes]})
+    instants = own["start_ns"].to_numpy(np.int64)
+    is_new = np.ones(len(own), np.bool_)
+    for series, rows in own.groupby(["source", "metric"], observed=True).indices.items():
+        pair = cast("tuple[str, str]", series)
+        if pair in place.taken:
+            since, until = place.taken[pair]
+            is_new[rows] = (instants[rows] < since) | (instants[rows] > until)
+    return own[is_new].reset_index(drop=True)
+
+
+def _series_in(trace: Trace) -> dict[tuple[str, str], tuple[int, int]]:
+    """Return source and metric of each series, and its first and last instant on its own clock."""
+    by_series = trace.samples.groupby(["source", "metric"], observed=True)["start_ns"]
+    found = by_series.agg(["min", "max"])
+    return {
+        (str(source), str(metric)): (int(first), int(last))
+        for (source, metric), first, last in zip(
+            found.index, found["min"], found["max"], strict=True
+        )
+    }
+
+
+def _devices_of_hosts(
+    hosts: Sequence[str], devices: Sequence[Mapping[int, int]]
+) -> list[dict[int, int]]:
+    """Return the numbers in the run of all devices of each member's host, its own first.
+
+    A member samples all devices of its machine, not only those that it works on.
+    """
+    of_host: dict[str, dict[int, int]] = {}
+    for host, own in zip(hosts, devices, strict=True):
+        of_host.setdefault(host, {}).update(own)
+    return [of_host[host] | dict(own) for host, own in zip(hosts, devices, strict=True)]
+
+
+def merge_environments(run: RunFiles) -> pd.DataFrame:
+    """Return what the first member knows, and of other hosts the interfaces, with their host."""
+    hosts, frames = _hosts(run), [member.trace.environment for member in run]
+    parts = [frames[0]]
+    if _several(hosts):
+        for host in dict.fromkeys(hosts):
+            frame = frames[hosts.index(host)]
+            names = [_at_host(str(name), host) for name in frame["name"]]
+            parts.append(frame.assign(name=names)[[bool(name) for name in names]])
+    return pd.concat(parts, ignore_index=True)
+
+
+def _hosts(run: RunFiles) -> list[str]:
+    return [member.host or member.trace.info.host for member in run]
+
+
+def _several(hosts: Sequence[str]) -> bool:
+    return len(set(hosts)) > 1
+
+
+def _renamed_source(
+    source: str, processes: Mapping[int, int], devices: Mapping[int, int], host: str
+) -> str:
+    numbers = {"process": processes, "gpu": devices}
+
+    def renumbered(match: re.Match[str]) -> str:
+        kind, old = match[1], int(match[2])
+        return f"{kind}:{numbers[kind].get(old, old)}"
+
+    if host and source.startswith(tuple(f"{kind}:" for kind in _OF_MACHINE)):
+        name, _, protocol = source.partition(" ")
+        return f"{name}@{host} {protocol}".strip()
+    return _NUMBERED.sub(renumbered, source)
+
+
+def _at_host(name: str, host: str) -> str:
+    """Return the name of a fact about an interface with its host; "" for other facts."""
+    kind, _, rest = name.partition(".")
+    interface, dot, fact = rest.rpartition(".")
+    return f"{kind}.{interface}@{host}{dot}{fact}" if kind in _OF_MACHINE and dot else ""
+
+
+@dataclass(frozen=True, slots=True)
+class Placement:
+    """What a run knows of one member: who it is, what to add to its times, its new numbers.
+
+    ``processes`` and ``devices`` map its own numbers to those in the run. ``recorded``, ``span``
+    and ``environment`` are those of the run.
+    """
+
+    rank: int
+    local_rank: int
+    host: str
+    rack: str
+    offset_ns: int
+    processes: Mapping[int, int]
+    devices: Mapping[int, int]
+    samples: SamplePlacement
+    recorded: frozenset[str]
+    span: TimeWindow
+    environment: pd.DataFrame = field(repr=False)
+
+
+def processes_in(trace: Trace) -> list[int]:
+    """Return the processes that any table of ``trace`` names, in order."""
+    frames = [trace.table(name) for name in TABLES]
+    owners = [frame["process"].unique() for frame in frames if "process" in frame]
+    return [int(process) for process in np.unique(np.concatenate(owners)) if process != ABSENT]
+
+
+def place(trace: Trace, placement: Placement) -> Trace:
+    """Return the member ``trace`` as a part of the run."""
+    tables = _moved(trace, placement)
+    tables["samples"] = placed_samples(tables["samples"], placement.samples)
+    tables["environment"] = placement.environment
+    placed = make_trace(
+        trace.info, tables, placement.recorded, placement.span, placement.devices.values()
+    )
+    own_devices = {new: old for old, new in placement.devices.items() if new != old}
+    return replace(placed, recordings=_recordings(trace, placement), own_devices=own_devices)
+
+
+def _recordings(trace: Trace, placement: Placement) -> dict[int, TimeWindow]:
+    """Return when each process of a member was recorded, by its id in the run.
+
+    Where no process did anything it is told under `ABSENT`: devices of the file may be known.
+    """
+    offset_ns = placement.offset_ns
+    own = TimeWindow(trace.span.start_ns + offset_ns, trace.span.end_ns + offset_ns)
+    return dict.fromkeys(placement.processes.values() or (ABSENT,), own)
+
+
+def _moved(trace: Trace, placement: Placement) -> dict[str, pd.DataFrame]:
+    """Return the member's tables on the common clock, with the ids of the run."""
+    moved = {}
+    for name in TABLES:
+        frame = trace.table(name)
+        if name == "devices":
+            frame = _with_rank(frame[frame["used"] == 1], placement.rank)
+        if name == "processes":
+            frame = _with_roles(frame, placement)
+        if frame.empty:
+            moved[name] = frame
+            continue
+        columns: dict[str, Any] = {str(column): frame[column].array for column in frame}
+        for time in columns.keys() & {"start_ns", "end_ns"}:
+            columns[time] = frame[time].to_numpy() + placement.offset_ns
+        for column in columns.keys() & {"process"}:
+            columns[column] = _renamed(frame[column], placement.processes)
+        for column in columns.keys() & {"device", "src_device", "dst_device"}:
+            columns[column] = _renamed(frame[column], placement.devices)
+        moved[name] = make_table(name, columns)
+    return moved
+
+
+def _with_rank(devices: pd.DataFrame, rank: int) -> pd.DataFrame:
+    if rank == ABSENT:
+        return devices
+    return devices.assign(name=[f"rank {rank} {name}".strip() for name in devices["name"]])
+
+
+def _with_roles(processes: pd.DataFrame, member: Placement) -> pd.DataFrame:
+    """Return the processes with what the run knows of them where they do not say it themselves.
+
+    Where one says that it is the rank, the others are its helpers.
+    """
+    known = processes["rank"] != ABSENT
+    placed = processes.assign(
+        host=[own or member.host for own in processes["host"]],
+        rack=[own or member.rack for own in processes["rack"]],
+    )
+    if known.any():
+        return placed
+    return placed.assign(rank=member.rank, local_rank=member.local_rank)
+
+
+def _renamed(values: pd.Series, names: Mapping[int, int]) -> np.ndarray:
+    if all(old == new for old, new in names.items()):
+        return values.to_numpy()
+    return values.map(lambda value: names.get(value, value)).to_numpy(np.int64)
+
+
+UNTIED_CLOCKS: Final = "the clocks of the ranks are not tied: times are each rank's own"
+"""The warning about ranks of which no wall clock is known; aligned by collectives they are tied."""
+
+_APART: Final = 100_000_000
+"""Added to process ids of different hosts that happen to be equal; above any real one."""
+
+
+def clock_offsets_ns(run: RunFiles) -> tuple[int, ...] | None:
+    """Return what to add to each member's times to put all on one clock, by their wall clocks.
+
+    None where a member does not know its wall clock. Wall clocks of hosts differ by up to
+    milliseconds.
+    """
+    epochs = [member.trace.info.utc_epoch_ns for member in run]
+    known = [epoch for epoch in epochs if epoch is not None]
+    if len(known) < len(epochs) or not known:
+        return None
+    return tuple(epoch - min(known) for epoch in known)
+
+
+def place_run(run: RunFiles, offsets_ns: Sequence[int] | None = None) -> Ranks:
+    """Return the ranks of ``run`` on one clock.
+
+    Args:
+        run: at least one member.
+        offsets_ns: what to add to the times of each member; left out, `clock_offsets_ns`, and
+            where that knows nothing every member starts at its own time.
+
+    Equal process ids of different members are told apart by adding multiples of 100 000 000;
+    devices are renumbered in the order of the ranks where two members use the same number. A
+    table counts as recorded where any member recorded it; warnings name those that did not.
+    """
+    if len(run) == 1 and offsets_ns is None:
+        ranks = Ranks.of(run.members[0].trace)
+        return ranks.with_warnings(*run.warnings) if run.warnings else ranks
+    warnings = list(run.warnings)
+    if offsets_ns is None:
+        offsets_ns = clock_offsets_ns(run)
+        if offsets_ns is None:
+            warnings.append(UNTIED_CLOCKS)
+            offsets_ns = [0] * len(run)
+    processes, devices = process_ids(run), device_ids(run)
+    environment = merge_environments(run)
+    samples = places_of_samples(run, offsets_ns, processes, devices)
+    recorded = frozenset[str]().union(*(member.trace.recorded for member in run))
+    for name in sorted(recorded):
+        without = [str(m.rank) for m in run if name not in m.trace.recorded]
+        if without and name in ("kernels", "ranges", "collectives"):
+            warnings.append(f"{name} of rank {', '.join(without)} were not recorded")
+    span = _span(run, offsets_ns)
+    placements = [
+        (Placement(m.rank, m.local_rank, m.host, m.rack, *own, recorded, span, environment),)
+        for m, own in zip(
+            run, zip(offsets_ns, processes, devices, samples, strict=True), strict=True
+        )
+    ]
+    placed = change_each([member.trace for member in run], place, placements)
+    return Ranks(tuple(placed), _info(run, warnings, offsets_ns))
+
+
+def merge_run(run: RunFiles, offsets_ns: Sequence[int] | None = None) -> Trace:
+    """Return all ranks of ``run`` as one Trace (see `place_run`)."""
+    return place_run(run, offsets_ns).merged()
+
+
+def _span(run: RunFiles, offsets_ns: Sequence[int]) -> TimeWindow:
+    spans = [
+        (m.trace.span.start_ns + offset, m.trace.span.end_ns + offset)
+        for m, offset in zip(run, offsets_ns, strict=True)
+    ]
+    return TimeWindow(min(start for start, _ in spans), max(end for _, end in spans))
+
+
+def _info(run: RunFiles, warnings: Sequence[str], offsets_ns: Sequence[int]) -> TraceInfo:
+    first = run.members[0].trace.info
+    epochs = [
+        m.trace.info.utc_epoch_ns - offset
+        for m, offset in zip(run, offsets_ns, strict=True)
+        if m.trace.info.utc_epoch_ns is not None
+    ]
+    hosts = dict.fromkeys(m.host or m.trace.info.host for m in run)
+    own = [f"rank {m.rank}: {warning}" for m in run for warning in m.trace.info.warnings]
+    return replace(
+        first,
+        path=run.label,
+        host=", ".join(filter(None, hosts)),
+        profiler=", ".join(dict.fromkeys(m.trace.info.profiler for m in run)),
+        utc_epoch_ns=min(epochs, default=None),
+        warnings=(*warnings, *own),
+    )
+
+
+def process_ids(run: RunFiles) -> list[dict[int, int]]:
+    """Return the id that `place_run` gives each process of each member."""
+    taken: set[int] = set()
+    renamed = []
+    for own in measure_each([member.trace for member in run], processes_in):
+        new = {}
+        for process in own:
+            candidate = process
+            while candidate in taken:
+                candidate += _APART
+            new[process] = candidate
+        taken.update(new.values())
+        renamed.append(new)
+    return renamed
+
+
+def device_ids(run: RunFiles) -> list[dict[int, int]]:
+    """Return the number that `place_run` gives each device of each member.
+
+    It is its own where no two are equal.
+    """
+    own = [
+        [int(device) for device in m.trace.devices.loc[m.trace.devices["used"] == 1, "device"]]
+        for m in run
+    ]
+    flat = [device for devices in own for device in devices]
+    if len(set(flat)) == len(flat):
+        return [{device: device for device in devices} for devices in own]
+    numbers = iter(range(len(flat)))
+    return [{device: next(numbers) for device in devices} for devices in own]
+
+
+_Int64Array = npt.NDArray[np.int64]
+
+
+def retime(trace: Trace, corrections: Mapping[int, ClockCorrection]) -> Trace:
+    """Return the whole ``trace`` with the times of each process corrected.
+
+    Rows of processes without a correction, and rows of no process, stay where they are.
+    """
+    tables: dict[str, Any] = {}
+    for name, table in TABLES.items():
+        frame = trace.table(name)
+        if not table.has_times or "process" not in table.columns or frame.empty:
+            continue
+        processes = frame["process"].to_numpy()
+        columns = {str(column): frame[column].array for column in frame}
+        for time in ("start_ns", "end_ns"):
+            if time in columns:
+                columns[time] = _corrected(frame[time].to_numpy(), processes, corrections)
+        tables[name] = make_table(name, columns)
+    moved = replace(trace, **tables, uncut=None)
+    return replace(
+        moved,
+        span=_widened_span(trace.span, moved),
+        recordings=_corrected_recordings(trace, corrections),
+    )
+
+
+def _corrected_recordings(
+    trace: Trace, corrections: Mapping[int, ClockCorrection]
+) -> dict[int, TimeWindow]:
+    found = {}
+    for process, window in trace.recordings.items():
+        correction = corrections.get(process, ClockCorrection())
+        edges = correction.apply(np.array([window.start_ns, window.end_ns], np.int64)).tolist()
+        found[process] = TimeWindow(*edges)
+    return found
+
+
+def _corrected(
+    instants: _Int64Array, processes: _Int64Array, corrections: Mapping[int, ClockCorrection]
+) -> _Int64Array:
+    corrected = instants.copy()
+    # Of the processes of a whole run, few are in the table of one rank.
+    for process in pd.unique(processes).tolist():
+        if process in corrections:
+            own = processes == process
+            corrected[own] = corrections[process].apply(instants[own])
+    return corrected
+
+
+def _widened_span(span: TimeWindow, moved: Trace) -> TimeWindow:
+    """Return the span, widened to hold what was moved."""
+    starts, ends = [span.start_ns], [span.end_ns]
+    for name, table in TABLES.items():
+        frame = moved.table(name)
+        if table.has_times and len(frame):
+            starts.append(int(frame["start_ns"].iloc[0]))
+            ends.append(int(frame["end_ns" if table.has_spans else "start_ns"].max()))
+    return TimeWindow(min(starts), max(ends))

@@ -1,0 +1,131 @@
+"""Time in a trace: windows, steps, and what a clock shows too much."""
+
+from __future__ import annotations
+
+from typing import Final
+
+import numpy as np
+import numpy.typing as npt
+import pandas as pd
+
+from traceprof.values import dataclass
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class TimeWindow:
+    """The instants from ``start_ns`` up to but not including ``end_ns``, on a trace's clock."""
+
+    start_ns: int
+    end_ns: int
+
+    @property
+    def duration_ns(self) -> int:
+        """Its length; 0 for an empty window, never negative."""
+        return max(0, self.end_ns - self.start_ns)
+
+    def __and__(self, other: TimeWindow) -> TimeWindow:
+        """Return the time in both windows (empty where they do not meet)."""
+        start = max(self.start_ns, other.start_ns)
+        return TimeWindow(start, max(start, min(self.end_ns, other.end_ns)))
+
+    def __or__(self, other: TimeWindow) -> TimeWindow:
+        """Return the time from the beginning of the first of the windows to the end of the last."""
+        return TimeWindow(min(self.start_ns, other.start_ns), max(self.end_ns, other.end_ns))
+
+    def overlaps(
+        self, starts: npt.NDArray[np.int64], ends: npt.NDArray[np.int64]
+    ) -> npt.NDArray[np.bool_]:
+        """Return which rows ``[starts[i], ends[i])`` have a part inside.
+
+        A row without duration is inside if its instant is.
+        """
+        lasting = np.minimum(ends, self.end_ns) > np.maximum(starts, self.start_ns)
+        inside: npt.NDArray[np.bool_] = lasting | ((starts == ends) & self.holds(starts))
+        return inside
+
+    def holds(self, instants: npt.NDArray[np.int64]) -> npt.NDArray[np.bool_]:
+        """Return which instants are inside."""
+        return (instants >= self.start_ns) & (instants < self.end_ns)
+
+
+OWN_DOMAIN: Final = "traceprof"
+"""The NVTX domain of the ranges that `traceprof record` injects."""
+
+STEP_COLUMNS: Final = ("process", "step", "start_ns", "end_ns", "declared_warmup")
+"""What is read from ranges, or inferred from kernels."""
+
+
+def empty_steps() -> pd.DataFrame:
+    """Return a table of no steps."""
+    columns = {name: np.empty(0, np.int64) for name in STEP_COLUMNS}
+    return pd.DataFrame(columns | {"declared_warmup": np.empty(0, np.bool_)})
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Steps:
+    """The steps of a trace.
+
+    ``table`` has one row per process and step, sorted by process and start:
+
+    - process, step (its number);
+    - start_ns, end_ns: its borders on the host;
+    - next_ns: where the next step of the process starts on the host, of the last one its own end:
+      from start to next is its period;
+    - launched_ns: when it had launched its last work (its end, where that is not known);
+    - device_start_ns, device_end_ns: the step itself. From the end of the last work that the step
+      before launched to the end of the last work that it launched; of the first step from its
+      first work. Where its launches are not known, its period;
+    - on_device: whether these are known from launches, or are times of kernels;
+    - declared_warmup (whether its name says so), is_warmup (as found in, or said of, the whole).
+
+    ``source`` says what they were read from ("" where there are none); ``confidence_ratio`` is 1
+    unless they were inferred, then the share of the kernel sequence that repeats. ``is_pattern``:
+    they are no steps, but turns of a pattern that repeats, and nobody knows what it is.
+    """
+
+    table: pd.DataFrame
+    source: str
+    confidence_ratio: float = 1.0
+    is_pattern: bool = False
+
+    def __len__(self) -> int:
+        return len(self.table)
+
+    @property
+    def is_inferred(self) -> bool:
+        """Whether nobody named the steps: they were seen in the sequence of kernels."""
+        return self.confidence_ratio < 1
+
+    @property
+    def durations_ns(self) -> npt.NDArray[np.int64]:
+        """The length of each step: on the devices where that is known, else its period."""
+        return (self.table["device_end_ns"] - self.table["device_start_ns"]).to_numpy(np.int64)
+
+    @property
+    def periods_ns(self) -> npt.NDArray[np.int64]:
+        """From the start of each step to that of the next one, on the host."""
+        return (self.table["next_ns"] - self.table["start_ns"]).to_numpy(np.int64)
+
+    def warmup(self) -> npt.NDArray[np.bool_]:
+        """Return which rows are warm-up: the same number of leading steps in every process."""
+        return self.table["is_warmup"].to_numpy(bool)
+
+
+_Int64Array = npt.NDArray[np.int64]
+
+
+@dataclass(frozen=True, slots=True)
+class ClockCorrection:
+    """What a clock shows too much: ``offset_ns`` at ``at_ns``, growing by ``drift_ratio``."""
+
+    offset_ns: float = 0.0
+    drift_ratio: float = 0.0
+    at_ns: int = 0
+
+    def error_ns(self, instants: _Int64Array) -> npt.NDArray[np.float64]:
+        """Return what the clock shows too much at each instant (on that clock)."""
+        return np.asarray(self.offset_ns + self.drift_ratio * (instants - self.at_ns), np.float64)
+
+    def apply(self, instants: _Int64Array) -> _Int64Array:
+        """Return the instants on the common clock, rounded to whole nanoseconds."""
+        return instants - np.rint(self.error_ns(instants)).astype(np.int64)

@@ -1,0 +1,185 @@
+"""Where ranks ran: their hosts and racks, as the user says. Nothing is guessed."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import field, replace
+from typing import Any, Final, Self
+
+from traceprof.errors import UsageError
+from traceprof.files import parse_toml
+from traceprof.model.ranks import Ranks
+from traceprof.model.trace import Trace
+from traceprof.values import dataclass
+
+_LIST: Final = re.compile(r"\[([^\[\]]*)\]")
+_SPAN: Final = re.compile(r"(\d+)(?:-(\d+))?")
+_MOST_NUMBERS: Final = 100_000
+
+
+@dataclass(frozen=True, slots=True)
+class Topology:
+    """The hosts of ranks and the racks of hosts.
+
+    ``hosts`` has the name of a host and its ranks, ``racks`` the name of a rack and its hosts:
+    names or patterns as Slurm writes them (``node[01-16,20]``), ``*`` and ``?`` stand for any
+    characters. A host is known by its full name or by what stands before its first dot.
+    """
+
+    hosts: Mapping[str, frozenset[int]] = field(default_factory=dict)
+    racks: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+
+    def with_rack(self, text: str) -> Self:
+        """Return the same cluster with a rack as the user gave it: ``r1=node[1-4],node9``.
+
+        Raises:
+            UsageError: the text is not RACK=HOSTS.
+        """
+        name, equals, hosts = text.partition("=")
+        if not (name.strip() and equals and hosts.strip()):
+            raise UsageError(f"{text!r} is not a rack: expected RACK=HOSTS, as in r1=node[1-4]")
+        return self._with_rack(name.strip(), hosts)
+
+    def _with_rack(self, name: str, hosts: str) -> Self:
+        patterns = tuple(_split(hosts))
+        for pattern in patterns:
+            _pattern(pattern)
+        known = self.racks.get(name, ())
+        return replace(self, racks={**self.racks, name: (*known, *patterns)})
+
+    def placed(self, ranks: Ranks) -> Ranks:
+        """Return the whole of ``ranks`` with the hosts and racks of its processes.
+
+        What is said here wins over what was recorded; the rest stays.
+
+        Raises:
+            UsageError: a rank has two hosts or a host two racks, or no rack has a host of the
+                trace.
+        """
+        processes = ranks.whole.table("processes")
+        host_of = {
+            int(rank): self._host_of(int(rank)) for rank in processes["rank"].unique() if rank >= 0
+        }
+        hosts = [
+            host_of.get(rank) or str(own)
+            for rank, own in zip(processes["rank"], processes["host"], strict=True)
+        ]
+        rack_of = {host: self._rack_of(host) for host in dict.fromkeys(hosts)}
+        if self.racks and not any(rack_of.values()):
+            known = ", ".join(filter(None, rack_of)) or "no host is known"
+            raise UsageError(
+                f"no rack has a host of this trace ({known}): hosts are named by --cluster or in "
+                "a manifest"
+            )
+
+        return ranks.map(_place, host_of, rack_of)
+
+    def _host_of(self, rank: int) -> str:
+        return _only(
+            f"rank {rank}", "hosts", [name for name, ranks in self.hosts.items() if rank in ranks]
+        )
+
+    def _rack_of(self, host: str) -> str:
+        names = {host, host.partition(".")[0]} - {""}
+        found = [
+            rack
+            for rack, patterns in self.racks.items()
+            if any(_pattern(pattern).fullmatch(name) for pattern in patterns for name in names)
+        ]
+        return _only(f"host {host}", "racks", found)
+
+
+def parse_topology(text: str) -> Topology:
+    """Return the cluster that the TOML ``text`` describes.
+
+    Both tables may be left out::
+
+        [hosts]
+        node1 = "0-7"                   # the ranks that ran there
+        node2 = "8-15"
+
+        [racks]
+        r1 = "node[1-4]"
+        r2 = ["node[5-8]", "spare*"]
+
+    Raises:
+        UsageError: not TOML, or not of that form.
+    """
+    document = parse_toml(text, "cluster")
+    if set(document) - {"hosts", "racks"} or not document:
+        raise UsageError("cluster: expected the tables [hosts] and [racks]")
+    hosts = {name: _ranks(name, value) for name, value in _table(document, "hosts").items()}
+    cluster = Topology(hosts)
+    for name, value in _table(document, "racks").items():
+        for pattern in [value] if isinstance(value, str) else value:
+            if not isinstance(pattern, str):
+                raise UsageError(f"cluster: rack {name}: expected names of hosts")
+            cluster = cluster._with_rack(name, pattern)
+    return cluster
+
+
+def _place(trace: Trace, host_of: Mapping[int, str], rack_of: Mapping[str, str]) -> Trace:
+    own = trace.processes
+    hosts = [
+        host_of.get(rank) or str(host) for rank, host in zip(own["rank"], own["host"], strict=True)
+    ]
+    racks = [rack_of[host] or str(rack) for host, rack in zip(hosts, own["rack"], strict=True)]
+    return replace(trace, processes=own.assign(host=hosts, rack=racks))
+
+
+def _table(document: Mapping[str, Any], name: str) -> Mapping[str, Any]:
+    table = document.get(name, {})
+    kinds = (str, list)
+    if not isinstance(table, dict) or not all(isinstance(v, (*kinds, int)) for v in table.values()):
+        raise UsageError(f"cluster: [{name}] must be a table of texts or lists of texts")
+    if name == "racks" and any(isinstance(value, int) for value in table.values()):
+        raise UsageError("cluster: [racks] names hosts, not numbers")
+    return table
+
+
+def _ranks(name: str, value: str | int | list[Any]) -> frozenset[int]:
+    parts = value if isinstance(value, list) else [value]
+    return frozenset(
+        number for part in parts for number, _ in _numbers(str(part), f"ranks of host {name}")
+    )
+
+
+def _only(whose: str, what: str, found: list[str]) -> str:
+    if len(found) > 1:
+        raise UsageError(f"{whose} is given two {what}: {found[0]} and {found[1]}")
+    return found[0] if found else ""
+
+
+def _split(hosts: str) -> Iterator[str]:
+    """Yield the patterns between commas, except commas inside brackets."""
+    for part in re.split(r",(?![^\[]*\])", hosts):
+        if part.strip():
+            yield part.strip()
+
+
+def _pattern(text: str) -> re.Pattern[str]:
+    """Return a pattern of host names as a regular expression."""
+    pieces = []
+    for place, piece in enumerate(_LIST.split(text)):
+        if place % 2:
+            names = (f"{n:0{width}d}" for n, width in _numbers(piece, f"hosts {text!r}"))
+            pieces.append(f"(?:{'|'.join(names)})")
+        else:
+            pieces.append(re.escape(piece).replace(r"\*", ".*").replace(r"\?", "."))
+    return re.compile("".join(pieces))
+
+
+def _numbers(text: str, where: str) -> Iterator[tuple[int, int]]:
+    """Yield each number of ``0-7,12`` and with how many digits it is written at least."""
+    for part in text.split(","):
+        match = _SPAN.fullmatch(part.strip())
+        if match is None:
+            raise UsageError(f"{where}: {text!r} are not numbers such as 0-7,12")
+        first, last = match[1], match[2] or match[1]
+        if int(last) < int(first):
+            raise UsageError(f"{where}: {part} ends before it begins")
+        if int(last) - int(first) > _MOST_NUMBERS:
+            raise UsageError(f"{where}: {part} are too many")
+        for number in range(int(first), int(last) + 1):
+            yield number, len(first)

@@ -1,0 +1,1 @@
+"""What names tell: of kernels, of collectives and their sizes, of ranges."""

@@ -1,0 +1,323 @@
+"""What the name of a kernel tells beside its class: its precision, its pass, the units it uses."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from enum import StrEnum
+from typing import Final
+
+import numpy as np
+import numpy.typing as npt
+import pandas as pd
+
+from traceprof.model.activity import Activity
+from traceprof.model.grouping import places_of
+from traceprof.names.parsing import KernelName, parse_name, pattern, words_of
+
+PRECISIONS: Final = ("fp4", "fp8", "int8", "bf16", "fp16", "tf32", "fp32", "fp64")
+
+_OF_LETTER: Final = {
+    "h": "fp16",
+    "t": "bf16",
+    "s": "fp32",
+    "q": "fp8",
+    "d": "fp64",
+    "z": "fp64",
+    "c": "fp32",
+    "b": "bf16",
+    "i": "int8",
+}
+_NVJET: Final = pattern(r"^nvjet_(?:sm\d+[a-z]?_)?([a-z])[a-z]{2,4}_")
+_TENSILE: Final = pattern(r"Cijk_[A-Z]\w{3}_[A-Z]\w{3}_(F8|B8|I8|[BHSDZC])")
+_OF_TENSILE: Final = {"F8": "fp8", "B8": "fp8", "I8": "int8"}
+_XMMA: Final = pattern(r"xmma_\w*?_(e[45]m[23]|tf32|bf16|f16|f32|f64|i8)(?:e[45]m|tf|bf|f|i)\d")
+_SHAPED: Final = pattern(
+    r"(?:^|_)([shdi])(?:884|1688|8816|16816|161616|\d+x\d+x\d+)(?:gemm|cudnn|fprop|dgrad|wgrad)"
+)
+_BLAS: Final = pattern(r"(?:^|_|Plus)g?([shdcz])(?:gemm|cudnn|gemv)", re.IGNORECASE)
+_FP16_INTO_FP32: Final = pattern(r"hmma_\w*fp32")
+_FUSED_ATTENTION: Final = pattern(r"^fmhaSm\w*?_Qkv(E[245]m[123]|Bfloat16|Fp16)", re.IGNORECASE)
+
+_WORDS: Final = (
+    ("fp4", r"nvfp4|mxfp4|fp4|e2m1"),
+    ("fp8", r"h?fp8(?:rowwise)?|e[45]m[23](?:fn|fnuz)?|mxfp8|bf8|f8"),
+    ("int8", r"int8|i8|s8|q8"),
+    ("bf16", r"bf16|bfloat16|bfloat"),
+    ("fp16", r"f16|fp16|half"),
+    ("tf32", r"tf32\w*"),
+    ("fp32", r"f32|fp32|float"),
+    ("fp64", r"f64|fp64|double"),
+)
+_IN_IDENTIFIER: Final = tuple(
+    (name, pattern(rf"(?:^|[_\d]x?|(?<=[a-z])(?=[A-Z]))(?i:{words})(?![a-z\d])"))
+    for name, words in _WORDS
+)
+_TYPES: Final = tuple(
+    (name, pattern(rf"(?<![\w]){words}(?!\w)"))
+    for name, words in (
+        ("fp4", r"(?:__nv_fp4\w*|float_e2m1\w*|\w*_e2m1\w*)"),
+        ("fp8", r"(?:__nv_fp8\w*|__hip_fp8\w*|Float8_\w+|float_e[45]m3?2?_t|fp8_t|bf8_t)"),
+        ("bf16", r"(?:__nv_bfloat16|__hip_bfloat16|hip_bfloat16|__bfloat|BFloat16|bfloat16_t)"),
+        ("fp16", r"(?:\w+_hmma_fp(?:16|32)_traits|__half2?|Half|half2?|half_t|float16|_Float16)"),
+        ("tf32", r"(?:tfloat32_t|\w+_tf32_traits)"),
+        ("fp32", r"float[234]?"),
+        ("fp64", r"double[234]?"),
+    )
+)
+_MATRIX_FUNCTOR: Final = pattern(r"^cutlass_|gemm", re.IGNORECASE)
+_BYTES: Final = pattern(r"^[nr]ccl|userbuffers")
+"""Their types say what is moved as, not what it is."""
+_HIDDEN: Final = pattern(r"\bvoid( const)? ?\*")
+_BHALF: Final = pattern(r"\bunsigned short\b")
+"""Composable Kernel's bf16."""
+_QUALIFIED: Final = pattern(r"\b(?:\w+::)+(?=\w)")
+_MODES: Final = pattern(r"__nv_fp8_interpretation_t")
+
+
+def precision_of(name: str) -> str:
+    """Return one of `PRECISIONS`, "" where the name shows no element type."""
+    taken = parse_name(name)
+    if found := _of_library(taken.identifier):
+        return "" if found in ("int8", "fp16") and _BYTES.search(taken.identifier) else found
+    own = [f.replace("::", "_") for f in taken.functors[:2] if _MATRIX_FUNCTOR.search(f)]
+    for functor in own:
+        if found := _of_library(functor):
+            return found
+    if taken.scope.startswith("ck::") and _BHALF.search(taken.template):
+        return "bf16"
+    arguments = "" if _HIDDEN.search(taken.arguments) else taken.arguments
+    return (
+        _narrowest_type(taken.template)
+        or next(filter(None, map(_of_blas, (taken.identifier, *own))), "")
+        or _narrowest_type(arguments)
+    )
+
+
+def _of_library(identifier: str) -> str:
+    """Return what the conventions of libraries tell of an identifier."""
+    if found := _NVJET.search(identifier):
+        return _OF_LETTER.get(found[1], "")
+    if found := _TENSILE.search(identifier):
+        return _OF_TENSILE.get(found[1]) or _OF_LETTER.get(found[1].lower(), "")
+    if (found := _XMMA.search(identifier)) or (found := _FUSED_ATTENTION.search(identifier)):
+        return _word(found[1])
+    if _FP16_INTO_FP32.search(identifier):
+        return "fp16"
+    if word := _word(identifier):
+        return word
+    if found := _SHAPED.search(identifier):
+        # Tensor cores take no fp32: what accumulates in it without naming a type reads tf32.
+        return "tf32" if found[1] == "s" else _OF_LETTER[found[1]]
+    return ""
+
+
+def _of_blas(identifier: str) -> str:
+    found = _BLAS.search(identifier)
+    return _OF_LETTER[found[1].lower()] if found else ""
+
+
+def _word(text: str) -> str:
+    return next((name for name, pattern in _IN_IDENTIFIER if pattern.search(text)), "")
+
+
+def _narrowest_type(text: str) -> str:
+    plain = _MODES.sub("", _QUALIFIED.sub("", text))
+    return next((name for name, pattern in _TYPES if pattern.search(plain)), "")
+
+
+_BACKWARD: Final = pattern(
+    r"\b(bwd|backward|bw|bprop|bp\d?|wrw|wr w)\b|[dw]grad|\bd?grad\b|gamma beta|\bdbias"
+    r"|internal gradients|masked scale|bias ?grad|\bgrad (input|weight)|gradient|^reduce bn"
+)
+_FORWARD: Final = pattern(
+    r"\b(fwd|forward|fw|fprop|fp)\b|update output|\d(fprop)\b|convolve|winograd forward"
+    r"|^(cu apply|vectorized) \w+ norm|collect statistics|^welford|^rowwise moments"
+    r"|^general layer norm|rms ?norm (quant )?kernel|cudnn .*relu|conv\dd grouped direct"
+    r"|\bprefill|\bdecode with|^pod with kv|^fmha sm"
+)
+
+
+def direction_of(name: str) -> str:
+    """Return "forward", "backward", or "" where the name does not tell."""
+    taken = parse_name(name)
+    first = [words_of(functor.replace("::", "_")) for functor in taken.functors[:2]]
+    for words in (taken.words, *first):
+        if _BACKWARD.search(words):
+            return "backward"
+        if _FORWARD.search(words):
+            return "forward"
+    return ""
+
+
+MATRIX_WORK: Final = frozenset({Activity.GEMM, Activity.CONVOLUTION, Activity.ATTENTION})
+"""The classes that can use them."""
+
+
+class MatrixUnits(StrEnum):
+    """Whether they are used."""
+
+    YES = "yes"
+    NO = "no"
+    UNKNOWN = "unknown"
+
+
+_HELPERS: Final = pattern(
+    r"split ?k ?(reduce|kernel)|^reduce|reduc(e|tion) kernel|offsets kernel|gemm pointers"
+    r"|im\d?d?2 ?col|col2 ?im|tiles kernel|^winograd|generate|fixup"
+    r"|\bdot kernel|global kernel|^thd |combine|post ?process|pre ?process|convert|dot ?d?o"
+    r"|o ?grad dot|recurrent|delta net|merge states? kernel$"
+)
+_PLAIN: Final = pattern(
+    r"simt|ffma|(^|[ _]|Plus)g?[shdcz](gemm|cudnn|gemv)|gemv|Cijk_|kgemm|gemmk1|gemmSN|gtcn"
+    r"|naive|Sp3AsmConv|GcnAsm|winograd|_convolve_|[dw]grad\w*_(engine|alg\d)|^[dw]grad2d|grouped_direct|depthwise"
+    r"|mul_mat_vec|implicit_convolve|miopenConv|MIOpenC|im2col",
+    re.IGNORECASE,
+)
+_VECTORS: Final = pattern(r"gemv|gemmk1|mul_mat_vec|naive", re.IGNORECASE)
+"""Products with a vector: bound by memory, whatever they compute on."""
+_MATRIX: Final = pattern(
+    r"tensorop|OpClassTensorOp|tensor\d+x\d+x\d|warpgroup|wmma|wgmma|[hi]mma|tcgen05|UMMA"
+    r"|(^|[ _])[shdi](884|1688|8816|16816|161616)|\d+x\d+x\d+gemm|nvjet|m16n8k"
+    r"|w8a8|marlin|deep_gemm|xdl|mfma|gtcx|_MI\d+x\d|GemmUniversal|\bbmm_|MmaMultistage|MmaTensorOp",
+    re.IGNORECASE,
+)
+_FLASH: Final = pattern(r"[Ff]lash|fmha|Fmha|paged_attention_ll4mi_QKV|AttentionKernel|native_sdpa")
+_NARROW: Final = ("fp8",)
+"""Only matrix units multiply these."""
+_HOPPER: Final = "device_kernel"
+"""What CUTLASS 3 wraps kernels of Hopper and later in."""
+
+
+def matrix_units_of(name: str, activity: Activity) -> MatrixUnits:
+    """Return whether a kernel of this name and class uses them; `NO` of other than matrix work."""
+    if activity not in MATRIX_WORK:
+        return MatrixUnits.NO
+    taken = parse_name(name)
+    functors = [functor.rpartition("::")[2] for functor in taken.functors]
+    if _helps(taken):
+        return MatrixUnits.NO
+    applied = " ".join((taken.scope, taken.identifier, *functors))
+    if _MATRIX.search(applied) or (activity is Activity.ATTENTION and _FLASH.search(applied)):
+        return MatrixUnits.YES
+    if _PLAIN.search(" ".join((taken.scope, taken.identifier, *functors[:1]))):
+        return MatrixUnits.NO
+    if activity is Activity.GEMM and (taken.identifier == _HOPPER or precision_of(name) in _NARROW):
+        return MatrixUnits.YES
+    return MatrixUnits.UNKNOWN
+
+
+def multiplies_without(name: str, activity: Activity) -> bool:
+    """Return whether such a kernel multiplies matrices without the units, as its name says.
+
+    What helps other kernels (sums of split-K, transforms, offsets) and products with a vector
+    would not run on them in any precision.
+    """
+    taken = parse_name(name)
+    return (
+        activity in (Activity.GEMM, Activity.CONVOLUTION)
+        and matrix_units_of(name, activity) is MatrixUnits.NO
+        and not _helps(taken)
+        and not _VECTORS.search(f"{taken.scope} {taken.identifier}")
+    )
+
+
+def _helps(taken: KernelName) -> bool:
+    applied = (words_of(functor.rpartition("::")[2]) for functor in taken.functors[:2])
+    return any(_HELPERS.search(words) for words in (taken.words, *applied))
+
+
+_APPLIES: Final = re.compile(r"(?i)(functor|func|op|ops|kernel|kernel_cuda)(_\w+)?$")
+
+SHORT_NS: Final = 10_000
+"""A kernel shorter than this costs about as much to launch as to run."""
+
+
+def matrix_units(kernels: pd.DataFrame) -> npt.NDArray[np.object_]:
+    """Return whether each kernel computes on tensor or matrix cores: yes, no or unknown."""
+    return _by_name(kernels, lambda name, activity: matrix_units_of(name, activity).value)
+
+
+def precisions(kernels: pd.DataFrame) -> npt.NDArray[np.object_]:
+    """Return the element type that each kernel's name shows (fp16 …), "" where it shows none."""
+    return _by_name(kernels, lambda name, _: precision_of(name))
+
+
+def directions(kernels: pd.DataFrame) -> npt.NDArray[np.object_]:
+    """Return forward or backward where each kernel's name says so, else ""."""
+    return _by_name(kernels, lambda name, _: direction_of(name))
+
+
+def short_name(name: str) -> str:
+    """Return the own name of a kernel and what it applies: ``elementwise_kernel (MulFunctor)``."""
+    parsed = parse_name(name)
+    applied = next((own for own in reversed(parsed.functors) if _APPLIES.search(own)), "")
+    own = parsed.identifier or name
+    return f"{own} ({applied.rpartition('::')[2]})" if applied else own
+
+
+def _by_name(
+    kernels: pd.DataFrame, judge: Callable[[str, Activity], str]
+) -> npt.NDArray[np.object_]:
+    """Return what is judged of each kernel's name and class; one look per distinct pair."""
+    names, activities = kernels["name"].cat, kernels["activity"].cat
+    n_activities = len(activities.categories)
+    pairs = names.codes.to_numpy(np.int64) * n_activities + activities.codes.to_numpy()
+    place, distinct = places_of(pairs)
+    judged = np.empty(len(distinct), object)
+    for i, pair in enumerate(distinct):
+        name, activity = divmod(pair, n_activities)
+        judged[i] = judge(str(names.categories[name]), Activity(activities.categories[activity]))
+    found: npt.NDArray[np.object_] = judged[place]
+    return found
+
+
+_FROM_BRACKET: Final = re.compile(r"[<(].*", re.DOTALL)
+_WRAPPER: Final = re.compile(r"^cutlass::Kernel2?<(?P<wrapped>\w+)")
+_NARROWER: Final = re.compile(
+    r"bf16|f16|fp16|half|e[45]m[23]|fp8|i8|int8|f64|double", re.IGNORECASE
+)
+_NARROW_TYPE: Final = re.compile(r"^[^<(]*<\s*(__half|half|__nv_bfloat16|c10::Half|double|signed)")
+_TF32: Final = re.compile(r"tf32|tfloat32|(^|_)s1688(gemm|cudnn|fprop|dgrad|wgrad)", re.IGNORECASE)
+_FP32: Final = re.compile(
+    r"(^|[^a-z0-9]|[a-z0-9]_)sgemm|scudnn|simt_s|f32f32_f32f32_f32|ffma|fmha_cutlass[FB]_f32"
+    r"|cijk_[a-z]{4}_[a-z]{4}_s(b|_)|nvjet_\w*?sss_",
+    re.IGNORECASE,
+)
+_FP32_ENGINE: Final = re.compile(r"[wd]grad\w*(engine|alg\d)\w*<float")
+
+
+def wide_precision_of(name: str) -> str:
+    """Return "tf32" or "fp32" where a kernel of this name multiplies matrices in it, else ""."""
+    own = name.removeprefix("void ")
+    wrapped = _WRAPPER.match(own)
+    identifier = wrapped["wrapped"] if wrapped else _FROM_BRACKET.sub("", own)
+    if _NARROWER.search(_TF32.sub("", identifier)) or _NARROW_TYPE.match(own):
+        return ""
+    if _TF32.search(identifier):
+        return "tf32"
+    return "fp32" if _FP32.search(identifier) or _FP32_ENGINE.search(own) else ""
+
+
+_COPY_TITLES: Final = {
+    "h2d": "[CUDA memcpy HtoD]",
+    "d2h": "[CUDA memcpy DtoH]",
+    "d2d": "[CUDA memcpy DtoD]",
+    "h2h": "[CUDA memcpy HtoH]",
+    "p2p": "[CUDA memcpy PtoP]",
+    "memset": "[CUDA memset]",
+}
+_UNKNOWN_COPY: Final = "[CUDA memcpy]"
+
+
+def copy_titles(copies: pd.DataFrame) -> pd.Categorical:
+    """Return the title of each copy and memset; migrations of unified memory are told apart."""
+    directions = copies["direction"].cat
+    plain = [_COPY_TITLES.get(str(one), _UNKNOWN_COPY) for one in directions.categories]
+    titles = [*plain, *(title.replace("CUDA", "CUDA Unified Memory") for title in plain)]
+    is_managed = (copies["src_kind"] == "managed") & (copies["dst_kind"] == "managed")
+    codes = directions.codes.to_numpy(np.int64) + len(plain) * is_managed.to_numpy(np.int64)
+    distinct = list(dict.fromkeys(titles))
+    place = np.array([distinct.index(title) for title in titles], np.int64)
+    named = pd.Categorical.from_codes(place[codes], pd.Index(distinct, dtype=object))
+    return named.remove_unused_categories()

@@ -1,0 +1,129 @@
+"""Messages between devices: what collectives are called, and the classes of their sizes."""
+
+from __future__ import annotations
+
+import re
+from typing import Final
+
+import numpy as np
+import numpy.typing as npt
+
+from traceprof.names.parsing import parse_name, pattern
+from traceprof.values import dataclass
+
+NON_BLOCKING: Final = "mpi, non-blocking"
+"""The backend of calls that only begin what they are called after: they do not time it."""
+
+_OPS: Final = (
+    ("reducescatter", "reduce_scatter"),
+    ("allgather", "all_gather"),
+    ("allreduce", "all_reduce"),
+    ("alltoallv", "all_to_all_v"),
+    ("alltoall", "all_to_all"),
+    ("broadcast", "broadcast"),
+    ("bcast", "broadcast"),
+    ("barrier", "barrier"),
+    ("sendrecv", "send_recv"),
+    ("gather", "gather"),
+    ("scatter", "scatter"),
+    ("reduce", "reduce"),
+    ("send", "send"),
+    ("recv", "recv"),
+)
+_PUNCTUATION: Final = pattern(r"[^a-z0-9]+")
+_NCCL: Final = pattern(
+    r"[nr]ccl.*?(?P<algorithm>nvls_?tree|nvls|collnet_?(?:direct|chain)?|ring|tree|_pat)"
+    r"_?(?P<protocol>ll128|ll|simple)?",
+    re.IGNORECASE,
+)
+_CUSTOM: Final = (
+    (pattern(r"barrier|device_sync", re.IGNORECASE), "barrier", ""),
+    (
+        pattern(r"(inter|intra)node(_ll)?::|deep_?ep|(dispatch|combine)(_impl|_kernel)?$", re.I),
+        "all_to_all_v",
+        "DeepEP",
+    ),
+    (pattern(r"kuserbuffers_(push|pull)"), "send_recv", "userbuffers"),
+    (pattern(r"userbuffers_\w*_ag(_|$)"), "all_gather", "userbuffers"),
+    (pattern(r"userbuffers_\w*_rs(_|$)"), "reduce_scatter", "userbuffers"),
+    (pattern(r"userbuffers_\w*sum"), "all_reduce", "userbuffers"),
+    (pattern(r"cross_device_reduce_(\w+?)stage", re.IGNORECASE), "all_reduce", "custom"),
+    (pattern(r"multimem", re.IGNORECASE), "", "multimem"),
+    (pattern(r"one_?shot", re.IGNORECASE), "", "one-shot"),
+    (pattern(r"two_?shot", re.IGNORECASE), "", "two-shot"),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class CollectiveKind:
+    """What the name of a communication kernel tells; "" where it does not."""
+
+    op: str = ""
+    algorithm: str = ""
+    protocol: str = ""
+
+
+def collective_op(name: str) -> str:
+    """Return the plain name of a collective (``all_reduce`` …); "" for what moves no data.
+
+    ``_allgather_base``, ``nccl:_all_gather_base``, ``ncclAllGather`` and ``MPI_Iallgather`` all
+    are ``all_gather``.
+    """
+    plain = _PUNCTUATION.sub("", name.lower())
+    return next((op for part, op in _OPS if part in plain), "")
+
+
+def kernel_kind(name: str) -> CollectiveKind:
+    """Return what a communication kernel does, by its name.
+
+    ``ncclDevKernel_AllReduce_Sum_f32_RING_LL(…)`` is an ``all_reduce`` by RING and LL.
+    """
+    taken = parse_name(name)
+    plain = f"{taken.scope}::{taken.identifier}"
+    for expression, op, algorithm in _CUSTOM:
+        if expression.search(plain):
+            return CollectiveKind(op or collective_op(plain), algorithm)
+    found = _NCCL.search(plain)
+    if found is None:
+        return CollectiveKind(collective_op(plain))
+    algorithm = found["algorithm"].strip("_").upper()
+    return CollectiveKind(collective_op(plain), algorithm, (found["protocol"] or "").upper())
+
+
+ALL_SIZES: Final = "all"
+UNKNOWN_SIZE: Final = "unknown"
+
+_KIB: Final = 1 << 10
+_MIB: Final = 1 << 20
+_LIMITS: Final = np.array([4 * _KIB, 64 * _KIB, _MIB, 16 * _MIB, 256 * _MIB], np.int64)
+_LABELS: Final = (
+    "< 4K",
+    "4K–64K",
+    "64K–1M",
+    "1M–16M",
+    "16M–256M",
+    "≥ 256M",
+    UNKNOWN_SIZE,
+)
+
+
+def classify_sizes(n_bytes: npt.NDArray[np.int64]) -> npt.NDArray[np.object_]:
+    """Return the class of each size; sizes below 0 are not known."""
+    return labels_of_sizes(places_of_sizes(n_bytes))
+
+
+def places_of_sizes(n_bytes: npt.NDArray[np.int64]) -> npt.NDArray[np.int8]:
+    """Return the place of the class of each size among the classes."""
+    place = np.searchsorted(_LIMITS, n_bytes, side="right").astype(np.int8)
+    place[n_bytes < 0] = len(_LABELS) - 1
+    return place
+
+
+def labels_of_sizes(places: npt.NDArray[np.int8]) -> npt.NDArray[np.object_]:
+    """Return the classes at ``places``."""
+    return np.asarray(np.array(_LABELS, object)[places], object)
+
+
+def order_of_size(label: str) -> int:
+    """Return the place of a class among the others, `ALL_SIZES` first."""
+    return -1 if label == ALL_SIZES else _LABELS.index(label)

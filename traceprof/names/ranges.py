@@ -1,0 +1,344 @@
+"""Names of ranges and operators: without what makes each unique, by words, and as phases.
+
+`emit_nvtx` gives nearly every range a name of its own ("aten::mm, op_id = 4711"): what looks at
+names looks at columns of them here, not at one after the other.
+"""
+
+from __future__ import annotations
+
+import re
+import weakref
+from collections.abc import Callable, Sequence
+from functools import lru_cache, wraps
+from typing import Any, Final, Self, TypeVar
+
+import numpy as np
+import numpy.typing as npt
+import pandas as pd
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from traceprof.model.grouping import places_of
+from traceprof.model.timing import OWN_DOMAIN
+from traceprof.values import dataclass
+
+_PATTERN: Final = r"(, (seq|op_id) = \d+|, sizes = \[.*\]|, input_op_ids = .*)+$"
+_DECORATIONS: Final = re.compile(_PATTERN)
+_PYPROF: Final = r"^\{'mod': '([^']*)', 'op': '([^']*)', .*\}$"
+"""What PyProf and its kin write as a range: a dictionary with all arguments of a function."""
+_FUNCTION: Final = re.compile(_PYPROF)
+
+_NUMBERED: Final = re.compile(r"(^|(?<=[\s#:=(\[,]))\d+(?=$|[\s#:=)\],])")
+_ONE_OF_MANY: Final = (
+    # An address or a long number in hexadecimal; "#12"; the number of a step, also "[3/100]".
+    (r"\b0[xX][0-9a-fA-F]+\b", ""),
+    (r"\s*#\s*\d+", ""),
+    (
+        r"((?:^|[^a-zA-Z])(?:[a-zA-Z]+_)?(?:[Ss]tep|[Ii]ter|[Ii]teration|[Ee]poch|(?:[Mm]icro_?)?"
+        r"[Bb]atch))[\s_:=\[(/-]*\d+(?:\s*(?:/|of)\s*\d+)?(?:[\])]|\b)",
+        r"\1",
+    ),
+)
+"""What tells one time that something runs from the next, and what to put there."""
+
+DECORATED: Final = ", seq = 0"
+"""Stands for any decoration: no rule about names looks at the numbers in it."""
+
+_NUMBER_OF_DECORATION: Final = r"(, (?:seq|op_id) = )\d+"
+_LOOKS_AT_NUMBERS: Final = re.compile(r"[0-9{]|\\d\\d")
+"""Patterns that may tell one number from another."""
+
+
+T = TypeVar("T")
+
+
+def _once(function: Callable[[pd.Index], T]) -> Callable[[pd.Index], T]:
+    """Return ``function``, which looks at the names in an index once for as long as it lives."""
+    known: dict[int, tuple[weakref.ref[pd.Index], T]] = {}
+
+    @wraps(function)
+    def recalled(names: pd.Index) -> T:
+        key = id(names)
+        found = known.get(key)
+        if found is not None and found[0]() is names:
+            return found[1]
+        result = function(names)
+        known[key] = weakref.ref(names, lambda _: known.pop(key, None)), result
+        return result
+
+    return recalled
+
+
+def plain_name(name: str) -> str:
+    """Return a name without what `emit_nvtx` adds: sequence and operator numbers, shapes.
+
+    Of the dictionaries that PyProf writes it is the function: "torch.nn.functional.linear".
+    """
+    return _FUNCTION.sub(r"\1.\2", _DECORATIONS.sub("", name))
+
+
+def plain_names(names: pd.Series) -> pd.Categorical:
+    """Return the plain names of a categorical column, sorted; each distinct one is read once."""
+    distinct, codes = plain_categories(names.cat.categories)
+    place = codes[names.cat.codes.to_numpy()]
+    if len(names) < len(codes):
+        is_used = np.bincount(place, minlength=len(distinct)) > 0
+        distinct, place = distinct[is_used], (np.cumsum(is_used) - 1)[place]
+    return pd.Categorical.from_codes(place, pd.Index(distinct, dtype=object))
+
+
+def unnumbered_names(names: pd.Series) -> pd.Categorical:
+    """Return the plain names of a categorical column without numbers that stand alone.
+
+    "step 12" and "step 13" are both "step *"; numbers in words stay: "layer_3", "conv2d".
+    """
+    plain = plain_names(names)
+    texts = [_NUMBERED.sub("*", str(name)) for name in plain.categories]
+    codes, distinct = pd.factorize(np.array(texts, object), sort=True)
+    return pd.Categorical.from_codes(codes[plain.codes], pd.Index(distinct, dtype=object))
+
+
+def plain_categories(names: pd.Index) -> tuple[npt.NDArray[np.object_], npt.NDArray[np.int64]]:
+    """Return the distinct plain names among ``names``, sorted, and which of them each has."""
+    distinct, codes, _ = _plain(names)
+    return distinct, codes
+
+
+def are_decorated(names: pd.Index) -> npt.NDArray[np.bool_]:
+    """Return which of ``names`` are not plain."""
+    return _plain(names)[2]
+
+
+@_once
+def _plain(
+    names: pd.Index,
+) -> tuple[npt.NDArray[np.object_], npt.NDArray[np.int64], npt.NDArray[np.bool_]]:
+    """Return the distinct plain names, sorted, which each has, and whether it differs from it."""
+    if _as_arrow(names) is None:
+        given = names.to_numpy(object)
+        plain, place = np.array([plain_name(str(name)) for name in names], object), None
+    else:
+        alike = _alike_at_their_end(names)
+        bare = pc.replace_substring_regex(alike.names, _PATTERN, "")
+        bare = pc.replace_substring_regex(bare, _PYPROF, r"\1.\2")
+        given, plain, place = _objects(alike.names), _objects(bare), alike.place
+    codes, distinct = pd.factorize(plain, sort=True)
+    codes, is_decorated = np.asarray(codes, np.int64), np.asarray(given != plain, np.bool_)
+    if place is not None:
+        codes, is_decorated = codes[place], is_decorated[place]
+    return np.asarray(distinct, object), codes, is_decorated
+
+
+def _objects(texts: Any) -> npt.NDArray[np.object_]:
+    return np.asarray(texts.to_numpy(zero_copy_only=False), object)
+
+
+@_once
+def common_categories(names: pd.Index) -> tuple[npt.NDArray[np.object_], npt.NDArray[np.int64]]:
+    """Return the distinct common names among ``names``, sorted, and which of them each has.
+
+    A common name is a plain one without numbers of steps and occurrences and without addresses:
+    "step 12", "step 13" are both "step". Numbers of layers and the like stay.
+    """
+    plain, place = plain_categories(names)
+    given = plain
+    found = _as_arrow(pd.Index(plain))
+    for pattern, instead in _ONE_OF_MANY:
+        if found is None:
+            own = re.compile(pattern)
+            plain = np.array([own.sub(instead, str(name)) for name in plain], object)
+        else:
+            found = pc.replace_substring_regex(found, pattern, instead)
+    if found is not None:
+        plain = found.to_numpy(zero_copy_only=False).astype(object)
+    # What is nothing but a number keeps a name.
+    bare = np.array([str(name).strip() for name in plain], object)
+    stripped = np.where((bare == "") & (given != ""), "#", bare)
+    codes, distinct = pd.factorize(stripped.astype(object), sort=True)
+    return np.asarray(distinct, object), np.asarray(codes, np.int64)[place]
+
+
+def codes_containing(names: pd.Index, words: Sequence[str]) -> npt.NDArray[np.int64]:
+    """Return which of ``names`` contain one of ``words``, upper or lower case."""
+    pattern = "|".join(map(re.escape, words))
+    found = _as_arrow(names)
+    if found is None:
+        own = re.compile(pattern, re.IGNORECASE)
+        return np.flatnonzero([own.search(str(name)) is not None for name in names])
+    return np.flatnonzero(_matches(names, pattern, ignore_case=True))
+
+
+def are_matched(names: pd.Index, pattern: re.Pattern[str]) -> npt.NDArray[np.bool_]:
+    """Return in which of ``names`` ``pattern`` is found."""
+    if _as_ascii(names) is None:
+        return np.array([pattern.search(str(name)) is not None for name in names], np.bool_)
+    return _matches(names, pattern.pattern)
+
+
+def _matches(names: pd.Index, pattern: str, *, ignore_case: bool = False) -> npt.NDArray[np.bool_]:
+    """Return in which names a pattern is found; in names that differ in decorations alone, once."""
+    if _LOOKS_AT_NUMBERS.search(pattern):
+        found = pc.match_substring_regex(_as_arrow(names), pattern, ignore_case=ignore_case)
+        return np.asarray(found.to_numpy(zero_copy_only=False), np.bool_)
+    alike = _alike(names)
+    found = pc.match_substring_regex(alike.names, pattern, ignore_case=ignore_case)
+    return np.asarray(found.to_numpy(zero_copy_only=False)[alike.place], np.bool_)
+
+
+def numbers_in(names: pd.Index, pattern: re.Pattern[str]) -> npt.NDArray[np.int64]:
+    """Return the number that the one group of ``pattern``, ``number``, finds in each name; or -1.
+
+    It must find whole numbers of at most 18 digits.
+    """
+    found = _as_ascii(names)
+    if found is None:
+        matches = [pattern.search(str(name)) for name in names]
+        numbers = [int(match["number"]) if match else -1 for match in matches]
+        return np.array(numbers, np.int64)
+    texts = pc.struct_field(pc.extract_regex(found, pattern.pattern), [0])
+    return np.asarray(pc.fill_null(texts.cast(pa.int64()), -1).to_numpy(), np.int64)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Alike:
+    """Distinct names, as Arrow has them, and which of them stands for each of many."""
+
+    names: Any
+    place: npt.NDArray[np.int64]
+
+    @classmethod
+    def of(cls, names: Any) -> Self:
+        encoded = names.dictionary_encode()
+        return cls(encoded.dictionary, encoded.indices.to_numpy().astype(np.int64))
+
+
+@_once
+def _alike_at_their_end(names: pd.Index) -> _Alike:
+    """Return the names with 0 for the number that a decoration at their end has."""
+    found = _as_arrow(names)
+    bare = pc.ascii_rtrim(found, characters="0123456789")
+    is_decorated = pc.and_(
+        pc.not_equal(bare, found),
+        pc.or_(pc.ends_with(bare, ", op_id = "), pc.ends_with(bare, ", seq = ")),
+    )
+    return _Alike.of(pc.if_else(is_decorated, pc.binary_join_element_wise(bare, "0", ""), found))
+
+
+@_once
+def _alike(names: pd.Index) -> _Alike:
+    """Return the names with 0 for the numbers that decorations have: see `DECORATED`."""
+    at_end = _alike_at_their_end(names)
+    alike = _Alike.of(pc.replace_substring_regex(at_end.names, _NUMBER_OF_DECORATION, r"\10"))
+    return _Alike(alike.names, alike.place[at_end.place])
+
+
+@_once
+def _as_ascii(names: pd.Index) -> Any:
+    """Return the names for Arrow where it reads patterns as Python does: of ASCII alone."""
+    found = _as_arrow(names)
+    is_plain = found is not None and pc.all(pc.string_is_ascii(found)).as_py() is not False
+    return found if is_plain else None
+
+
+@_once
+def _as_arrow(names: pd.Index) -> Any:
+    """Return the names for Arrow; None where one of them is no Unicode text."""
+    try:
+        return pa.array(names.astype(object), pa.string())
+    except (UnicodeEncodeError, pa.ArrowInvalid, pa.ArrowTypeError):
+        return None
+
+
+UNCLAIMED: Final = "outside any phase"
+PROFILER: Final = "profiler"
+"""Stands for a phase where it was the profiler itself that took the time."""
+
+PHASES: Final = (
+    *("data", "h2d", "forward", "eval", "backward", "communication", "optimizer"),
+    PROFILER,
+)
+
+PROFILER_RANGES: Final = ("traceprof.window.start", "traceprof.window.stop")
+"""Where the embedded recorder opens and closes its windows."""
+
+_OWN: Final = {
+    "data": "data",
+    "h2d": "h2d",
+    "forward": "forward",
+    "eval": "eval",
+    "backward": "backward",
+    "optimizer": "optimizer",
+    "zero_grad": "optimizer",
+    **dict.fromkeys(PROFILER_RANGES, PROFILER),
+}
+_BY_HAND: Final = tuple(
+    (phase, re.compile(pattern, re.IGNORECASE))
+    for phase, pattern in (
+        (
+            "data",
+            # Not "batch" alone: that is a step.
+            r"((get|load(ing)?|fetch(ing)?|read(ing)?|next|wait(ing)?( for)?)[ _]?(the[ _])?"
+            r"(next[ _])?(data|batch|inputs?)|data"
+            r"|(data|batch|input)[ _]?(load(ing|er)?|fetch(ing)?|wait(ing)?)"
+            r"([ _.](wait|next|iter(ation)?))?)"
+            r"|enumerate\(DataLoader\)#.*",
+        ),
+        (
+            "h2d",
+            r"(cuda)?(memcpy|copy|copies|transfer)?[ _]?(h2d|htod|host[ _]?(to|2)[ _]?device)"
+            r"([ _]?(memcpy|copy|copies|transfers?))?"
+            r"|((copy|copying|move|moving|transfer|send)[ _])?((the[ _])?(data|batch|inputs?)[ _])?"
+            r"to[ _](the[ _])?(gpu|device|cuda)"
+            r"|(data|batch|inputs?)[ _](copy|copies|copying|transfers?|move)"
+            r"([ _]to[ _](gpu|device|cuda))?"
+            r"|(copy|copying|transfer|move)[ _](the[ _])?(data|batch|inputs?)",
+        ),
+        (
+            "forward",
+            r"(model[ _.])?(forward|fwd)([ _]?(pass|step))?|(Distributed|Fully)\w+\.forward",
+        ),
+        ("eval", r"(eval(uat(e|ion))?|validat(e|ion))([ _]?(step|loop|epoch|pass))?"),
+        ("backward", r"(loss[ _.])?(backward|bwd)([ _]?(pass|step))?"),
+        (
+            "communication",
+            r"(nccl:|gloo:)?(all[ _]?reduce|reduce[ _]?scatter|all[ _]?gather"
+            r"|comms?([ _.:-].*)?|communicat(e|ion|ions|ing)([ _.:-].*)?)",
+        ),
+        (
+            "optimizer",
+            r"(optimi[sz]er?|opt)([ _.]?step)?|(weight|param(eter)?)s?[ _]update"
+            r"|update[ _](the[ _])?(weight|param(eter)?)s"
+            r"|((optimi[sz]er|opt)[ _.])?zero[ _]?grad(#.*)?|Optimizer\.(step|zero_grad)#.*",
+        ),
+    )
+)
+
+
+@lru_cache(maxsize=1 << 16)  # the files of a run use the same names
+def phase_of(name: str, domain: str) -> str | None:
+    """Return the phase that a range of this name stands for, None where it stands for none."""
+    if domain == OWN_DOMAIN:
+        # Optimizers after the first bear a number.
+        plain = name.partition("#")[0]
+        return "communication" if name.startswith("comm:") else _OWN.get(plain)
+    for phase, pattern in _BY_HAND:
+        if pattern.fullmatch(name.strip(" #")):
+            return phase
+    return None
+
+
+def phases_of_ranges(ranges: pd.DataFrame) -> npt.NDArray[np.int64]:
+    """Return, for each range, the place of its phase in `PHASES`, -1 where it is none."""
+    names, domains = ranges["name"].cat, ranges["domain"].cat
+    plain, code = plain_categories(names.categories)
+    # A name's kind: its plain name, and whether anything was added to it.
+    kind = np.append(2 * code + are_decorated(names.categories), -1)
+    n_domains = len(domains.categories) + 1
+    pairs = kind[names.codes.to_numpy()] * n_domains + domains.codes.to_numpy()
+    place, distinct = places_of(pairs)
+    found = np.full(len(distinct), -1, np.int64)
+    for i, (kind_of, domain) in enumerate(divmod(pair, n_domains) for pair in distinct):
+        name = str(plain[kind_of // 2]) + (DECORATED if kind_of % 2 else "")
+        phase = phase_of(name, str(domains.categories[domain]))
+        found[i] = -1 if phase is None else PHASES.index(phase)
+    return np.asarray(found[place], np.int64)

@@ -1,0 +1,399 @@
+"""What of command lines and variables may be shown: secrets are masked.
+
+A secret is told by its name (an option, an assignment, a header, a parameter of an address, a key
+of JSON) or by its shape (a login in an address, the tokens of well-known services). A doubt is
+masked: the name of an option that is lost costs less than a token that is kept.
+
+The hooks load this file, too, in the program's own Python: from 3.8 on, without traceprof.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import PurePath
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+if TYPE_CHECKING:
+    from typing import TypeAlias
+
+
+_WORDS: Final = frozenset(
+    {"auth", "authentication", "authorization", "bearer", "cookie", "credential", "credentials"}
+    | {"creds", "dsn", "jwt", "key", "license", "mfa", "oauth", "otp", "pass", "passcode"}
+    | {"passphrase", "passwd", "password", "pat", "psk", "pswd", "pw", "pwd", "sas", "secret"}
+    | {"secrets", "sid", "sig", "signature", "tkn", "token", "totp", "webhook"}
+)
+_ALSO_OF_MODELS: Final = frozenset({"token", "key"})
+_ENDS: Final = (
+    *("apikey", "accesskey", "secretkey", "privatekey", "sharedkey", "signingkey", "accountkey"),
+    *("authkey", "encryptionkey", "passkey", "hfkey", "wandbkey", "cometkey", "subscriptionkey"),
+    *("accesstoken", "apitoken", "authtoken", "bottoken", "hftoken", "hubtoken", "idtoken"),
+    *("refreshtoken", "securitytoken", "sessiontoken", "wandbtoken", "githubtoken"),
+    *("clientsecret", "sharedsecret", "passwd", "password", "passphrase", "authorization"),
+    *("userpwd", "passwrd", "otlpheaders", "tracesheaders", "metricsheaders", "logsheaders"),
+)
+_ENDS_OF_SEVERAL: Final = tuple(f"{end}s" for end in _ENDS)
+_PLAIN: Final = frozenset({"authorization", "passphrase", "passwd", "password", "pswd", "secret"})
+_WORD: Final = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|\d+")
+_SMALL: Final = re.compile(r"-?\d{1,8}(?:\.\d*)?")
+_RANDOM: Final = re.compile(r"(?=[^0-9]*[0-9])(?=[^A-Za-z]*[A-Za-z])[\w\-+=~!$^*]{8,}")
+
+
+def names_secret(name: str, value: str = "") -> bool:
+    """Return whether a whole word of ``name`` stands for a secret ("num-keys" does not).
+
+    Models have tokens and keys, too: small numbers (``--pad-token 0``) are none.
+    """
+    words = _words_of(name)
+    told = _WORDS.intersection(words)
+    if told <= _ALSO_OF_MODELS and _SMALL.fullmatch(value):
+        return False
+    return bool(told) or _ends(words)
+
+
+def is_plainly_secret(name: str) -> bool:
+    """Return whether ``name`` stands for a secret whatever it is the name of."""
+    words = _words_of(name)
+    return bool(_PLAIN.intersection(words)) or _ends(words)
+
+
+def looks_random(value: str) -> bool:
+    """Return whether ``value`` may have been drawn: letters and digits, and no place of a file."""
+    return bool(_RANDOM.fullmatch(value))
+
+
+def _words_of(name: str) -> list[str]:
+    return [word.lower() for word in _WORD.findall(name)]
+
+
+def _ends(words: list[str]) -> bool:
+    joined = (*words, "".join(words[-2:]))
+    return any(word.endswith((*_ENDS, *_ENDS_OF_SEVERAL)) for word in joined)
+
+
+_TOKENS: Final = re.compile(
+    r"(?<![A-Za-z0-9])(?:"
+    r"sk-[\w-]{8,}|[sr]k_(?:live|test)_\w{8,}|gh[opsur]_\w{8,}|github_pat_\w{8,}|glpat-[\w-]{8,}"
+    r"|hf_(?=\w*(?:\d|[A-Z]))\w{8,}|xox[abeprs]-[\w-]{8,}|(?:AKIA|ASIA)[A-Z0-9]{12,}|AIza[\w-]{20,}"
+    r"|eyJ[\w-]{8,}(?:\.[\w-]*){0,4}|npm_\w{20,}|pypi-[\w-]{16,}|dop_v1_\w{16,}|ya29\.[\w-]{8,}"
+    r"|SG\.[\w-]{8,}\.[\w-]{8,}|nvapi-[\w-]{8,}|r8_\w{16,}|dckr_pat_[\w-]{8,}|lsv2_\w{16,}"
+    r"|wandb_v1_[\w-]{8,}|(?:bot)?\d{6,12}:AA[\w-]{20,}"
+    r"|-----BEGIN [A-Z ]*PRIVATE KEY(?: BLOCK)?-----.*)",
+    re.DOTALL,
+)
+_LOGIN: Final = re.compile(r"(?<!\w)\w+://(?P<hidden>[^/@\s]+)@")
+_HOOK: Final = re.compile(
+    r"https?://(?:hooks\.[\w.-]+|discord(?:app)?\.com/api/webhooks|[\w.-]*webhook\.office\.com)"
+    r"/(?P<hidden>[^\s\"']+)"
+)
+_SCHEME: Final = re.compile(
+    r"\b(?:bearer|basic|digest|token)[ =:]+(?P<hidden>[^\s\"',;]{6,})", re.I
+)
+# The name of a secret and its value side by side: rows of a list of variables, arguments, tags
+_BESIDE: Final = tuple(
+    re.compile(pattern, re.DOTALL)
+    for pattern in (
+        r"\b(?:name|key)[\"']?\s*[:=]\s*[\"']?(?P<name>[\w.\-]{1,99})[\"']?[\s,;]+"
+        r"[\"']?value[\"']?\s*[:=]\s*[\"']?(?P<hidden>[^\"',;\s}]+)",
+        r"\bvalue[\"']\s*:\s*[\"'](?P<hidden>[^\"']+)[\"']\s*,\s*"
+        r"[\"'](?:name|key)[\"']\s*:\s*[\"'](?P<name>[\w.\-]{1,99})",
+        r"[\"'](?P<name>[A-Za-z]\w{0,30}_\w{1,60})[\"']\s*,\s*[\"'](?P<hidden>[^\"']+)",
+        r"<(?P<name>[A-Za-z][\w.:\-]{0,99})>(?P<hidden>[^<]+)</",
+        r"\b(?P<name>[A-Za-z_]\w{0,99})\(\s*[\"'](?P<hidden>[^\"']+)",
+    )
+)
+_LOGS_IN: Final = re.compile(r"\blogin\(\s*[\"'](?P<hidden>[^\"']+)")
+_IN_ADDRESS: Final = re.compile(r"[?&](?:code|hmac)=(?P<hidden>[^&\s\"'#]{12,})")
+
+
+def spans_of_tokens(text: str) -> Iterator[_Span]:
+    """Yield what services give out, and logins in addresses, wherever they stand in ``text``."""
+    for found in _TOKENS.finditer(text):
+        yield found.span()
+    for shape in (_LOGIN, _HOOK):
+        for found in shape.finditer(text):
+            yield found.span("hidden")
+
+
+def spans_of_shapes(text: str) -> Iterator[_Span]:
+    """Yield these, and what somebody logs in with by a header, a call or an address."""
+    yield from spans_of_tokens(text)
+    for shape in (_SCHEME, _LOGS_IN, _IN_ADDRESS):
+        for found in shape.finditer(text):
+            yield found.span("hidden")
+
+
+def spans_beside_names(text: str) -> Iterator[_Span]:
+    """Yield the values in ``text`` that stand beside the name of a secret."""
+    for shape in _BESIDE:
+        for found in shape.finditer(text):
+            if names_secret(found["name"]):
+                yield found.span("hidden")
+
+
+def storable(text: str) -> str:
+    """Return ``text`` as UTF-8 can hold it: bytes of an argument or a path that cannot are "�"."""
+    if text.isascii():
+        return text
+    return text.encode("utf-8", "surrogatepass").decode("utf-8", "replace")
+
+
+_Span: TypeAlias = "tuple[int, int]"
+
+MASK: Final = "***"
+
+_KEPT: Final = re.compile(
+    r"(NCCL|RCCL|GLOO|TORCH|PYTORCH|CUDA|CUBLAS|CUDNN|OMP|MKL|KMP|UCX|UCC|FI|PMI)_\w+"
+    r"|(OMPI_COMM_WORLD|I_MPI|MPICH|MV2|MVP)_\w+|OMPI_MCA_(btl|pml|mtl|coll|osc|io|op)\w*"
+    r"|SLURM_(JOB_ID|NNODES|NTASKS|PROCID|LOCALID|NODEID|JOB_NODELIST|TOPOLOGY_ADDR(_PATTERN)?|GPUS\w*)"
+    r"|(LOCAL_|GROUP_)?RANK|(LOCAL_)?WORLD_SIZE|MASTER_(ADDR|PORT)|NVIDIA_VISIBLE_DEVICES"
+)
+
+# A name is tried once, from its beginning: one of megabytes takes seconds from each of its letters.
+# What is looked ahead to is taken whole (`*+` is of Python 3.11, programs run under older ones).
+_NAMED: Final = re.compile(
+    r"(?:(?<![\w.\-\[\]/%])|(?<=%[0-9A-Fa-f][0-9A-Fa-f]))"
+    r"(?=(?P<before>(?:(?![A-Za-z_])[\w.\-\[\]/])*))(?P=before)"
+    r"(?=(?P<name>[A-Za-z_][\w.\-\[\]/]*))(?P=name)"
+    r"(?:\\*[\"']|%2[27])?\s*(?:\]\s*)?(?:=>|:=|<<<|=|:(?!//)|%3[ADad])\s*(?=[^\s&;,}])"
+)
+_QUOTED: Final = re.compile(
+    r"\"(?P<double>(?:\\.|[^\"\\])*)\"?|'(?P<single>(?:\\.|[^'\\])*)'?", re.DOTALL
+)
+# What ends a value that is not quoted, and what goes on to its own end
+_STOP: Final = re.compile(r"\\|[\s&;,\"'()\[\]{}]")
+# What a name of a range has where there is a secret in it; and the names of modules
+_SUSPECT: Final = re.compile(
+    r"[=:]|sk-|k_live_|k_test_|gh[opsur]_|github_pat|glpat|hf_|xox|AKIA|ASIA|AIza|eyJ|SG\.|npm_|pypi-"
+    r"|dop_v1|ya29|nvapi|r8_|dckr_|lsv2_|wandb_v1|PRIVATE KEY"
+)
+_OF_MODULES: Final = ("layer:", "layer.backward:")
+_HEADER: Final = re.compile(r"\s*(?P<name>[A-Za-z][\w-]*)\s*:(?!//)\s*(?P<hidden>\S.*)", re.DOTALL)
+_OPTION: Final = re.compile(r"[-/+]{0,3}(?P<name>[A-Za-z_][^\s=]*?)=(?P<value>.*)", re.DOTALL)
+_PIECE: Final = re.compile(r"\"(?:\\.|[^\"\\])*\"|'[^']*'|[^\s\"']+")
+_ASKS_FOR_PASSWORD: Final = re.compile(r"-p(?P<hidden>(?=.*[^a-z\-_]).+|.+)", re.DOTALL)
+_MYSQL: Final = {"mysql", "mysqldump", "mysqladmin", "mysqlimport", "mariadb"}
+_LDAP: Final = {"ldapsearch", "ldapadd", "ldapmodify", "ldapdelete", "ldapwhoami"}
+_MONGO: Final = {"mongo", "mongosh", "mongodump", "mongorestore"}
+_PASSWORD_PROGRAMS: Final = {
+    "-p": frozenset({*_MYSQL, *_MONGO, "sshpass", "7z", "zip", "unzip", "cqlsh", "login"}),
+    "-P": frozenset({"sqlcmd", "bcp", "mosquitto_pub", "mosquitto_sub"}),
+    "-a": frozenset({"redis-cli"}),
+    "-w": frozenset(_LDAP),
+    "-b": frozenset({"curl"}),
+}
+_PORT: Final = re.compile(r"[\d:.]+")
+_USERS: Final = frozenset({"-u", "--user", "--proxy-user", "-U"})
+_USER: Final = re.compile(r"(?:--(?:proxy-)?user=|-[uU])?[^:%\s/=]*[:%](?P<hidden>\S+)")
+_IDS: Final = re.compile(r"(?<![^=uU])\d*:\d+$")  # of a user and a group, as docker takes them
+_BARE_NAME: Final = re.compile(r"[A-Za-z_][\w.]*(?:-\w+)*:?")
+_SCHEMES: Final = frozenset({"bearer", "basic", "digest"})
+_BARE_KEY: Final = re.compile(r"[0-9a-fA-F]{32,}|[\w\-]{40,}")
+
+
+class Secret(NamedTuple):
+    """An argument that holds secrets: as it is, as it may be shown, and the secrets alone."""
+
+    argument: str
+    shown: str
+    hidden: tuple[str, ...]
+
+
+def kept_variables(environment: Mapping[str, str]) -> dict[str, str]:
+    """Return the variables that are about training, without those that may hold a secret."""
+    return {
+        name: masked_text(value)
+        for name, value in sorted(environment.items())
+        if _KEPT.fullmatch(name) and not names_secret(name)
+    }
+
+
+def masked_text(text: str) -> str:
+    """Return ``text`` without the secrets that its names and shapes tell."""
+    return _masked(text, _hidden_in(text))
+
+
+def masked_name(name: str) -> str:
+    """Return the name of a range without what is plainly a secret in it.
+
+    Names are a program's own words, and of models: of those that mean other things, too, as "token"
+    and "key", the value must look like a secret.
+    """
+    if not _SUSPECT.search(name) or name.startswith(_OF_MODULES):
+        return name
+    plain = (
+        (first, end)
+        for first, end, of in _named_in(name)
+        if is_plainly_secret(of) or looks_random(name[first:end])
+    )
+    return _masked(name, _joined([*spans_of_tokens(name), *plain]))
+
+
+def masked_command(command: Sequence[str]) -> list[str]:
+    """Return ``command`` with its secrets masked."""
+    return [_masked(argument, spans) for argument, spans in _spans_of(list(map(storable, command)))]
+
+
+def secrets_of(command: Sequence[str]) -> list[Secret]:
+    """Return what `masked_command` does not show of ``command``, by argument."""
+    return [
+        Secret(
+            argument, _masked(argument, spans), tuple(argument[first:end] for first, end in spans)
+        )
+        for argument, spans in _spans_of(list(map(storable, command)))
+        if spans
+    ]
+
+
+def without_login(url: str) -> str:
+    """Return an address without the name and password in it."""
+    return re.sub(r"(\w+://)[^/@\s]+@", r"\1", url)
+
+
+def _masked(text: str, spans: Sequence[_Span]) -> str:
+    for first, end in reversed(spans):
+        text = text[:first] + MASK + text[end:]
+    return text
+
+
+def _spans_of(command: Sequence[str]) -> Iterator[tuple[str, list[_Span]]]:
+    """Yield each argument with the parts of it that are hidden."""
+    programs = {PurePath(argument).name for argument in command}
+    before = ""
+    for argument in command:
+        spans = _of_argument(argument, before, programs)
+        yield argument, spans
+        before = argument
+
+
+def _of_argument(argument: str, before: str, programs: set[str] | frozenset[str]) -> list[_Span]:
+    """Return what is hidden of an argument that stands behind ``before``."""
+    if not argument:
+        return []
+    if _asks_for_secret(before, argument, programs) or _logs_in(before, argument, programs):
+        return [(0, len(argument))]
+    spans = list(_hidden_in(argument))
+    is_glued = argument.startswith(("-u", "-U", "--user=", "--proxy-user="))
+    user = _USER.fullmatch(argument) if before in _USERS or is_glued else None
+    if user and "://" not in argument and not _IDS.search(argument):
+        spans.append(user.span("hidden"))
+    glued = _ASKS_FOR_PASSWORD.fullmatch(argument)
+    if glued and _is_password(glued["hidden"], programs):
+        spans.append(glued.span("hidden"))
+    if re.search(r"\s", argument):
+        spans += _of_line(argument, programs)
+    return _joined(spans)
+
+
+def _of_line(text: str, programs: set[str] | frozenset[str]) -> Iterator[_Span]:
+    """Yield what is hidden in a line of a shell, or another text of several words."""
+    before = ""
+    pieces = list(_PIECE.finditer(text))
+    known = {*programs, *(PurePath(piece[0]).name for piece in pieces)}
+    for piece in pieces:
+        word, shift = piece[0], piece.start()
+        if len(word) > 1 and word[0] == word[-1] and word[0] in "\"'":
+            word, shift = word[1:-1], shift + 1
+        if len(word) < len(text):
+            for first, end in _of_argument(word, before, known):
+                yield shift + first, shift + end
+        before = word
+
+
+def _asks_for_secret(option: str, value: str, programs: set[str] | frozenset[str]) -> bool:
+    """Return whether ``value``, which follows ``option``, is a secret."""
+    if option in _PASSWORD_PROGRAMS:
+        return not programs.isdisjoint(_PASSWORD_PROGRAMS[option])
+    if option.startswith("-"):
+        return "=" not in option and names_secret(option, value)
+    return _is_named_by(option, value)
+
+
+def _is_named_by(word: str, value: str) -> bool:
+    """Return whether ``word``, no option, is the name of the secret ``value`` behind it."""
+    if value.startswith("-") or not _BARE_NAME.fullmatch(word):
+        return False
+    if word.rstrip(":").lower() in _SCHEMES:
+        return looks_random(value)
+    is_variable = word.isupper() and "_" in word
+    return names_secret(word, value) and (
+        is_variable or is_plainly_secret(word) or looks_random(value)
+    )
+
+
+def _logs_in(before: str, argument: str, programs: set[str] | frozenset[str]) -> bool:
+    """Return whether an argument is what somebody logs in with, as in ``wandb login KEY``."""
+    if "login" not in programs or argument.startswith("-") or before in _USERS:
+        return False
+    return bool(_BARE_KEY.fullmatch(argument)) or looks_random(argument)
+
+
+def _is_password(value: str, programs: set[str] | frozenset[str]) -> bool:
+    """Return whether what is glued to ``-p`` is a password: no port, and no option of one dash."""
+    if not programs.isdisjoint(_PASSWORD_PROGRAMS["-p"]):
+        return True
+    return not _PORT.fullmatch(value) and bool(re.search(r"[^a-z\-_=]", value.partition("=")[0]))
+
+
+def _hidden_in(text: str) -> list[_Span]:
+    """Return what is hidden of ``text``, whatever stands around it."""
+    spans = [*spans_of_shapes(text), *spans_beside_names(text)]
+    header = _HEADER.fullmatch(text)
+    if header and names_secret(header["name"], header["hidden"]):
+        spans.append(header.span("hidden"))
+    option = _OPTION.fullmatch(text)
+    if option and names_secret(option["name"], option["value"]):
+        spans.append(option.span("value"))
+    spans += [(first, end) for first, end, _ in _named_in(text)]
+    return _joined(spans)
+
+
+def _named_in(text: str) -> Iterator[tuple[int, int, str]]:
+    """Yield the values in ``text`` whose names tell that they are secrets, and these names.
+
+    The value of another name may hold names itself, as an assignment in an option does.
+    """
+    place = 0
+    while found := _NAMED.search(text, place):
+        place = found.end()
+        # Only what may be hidden is read to its end: a chain of names is one value in another.
+        if not names_secret(found["name"]):
+            continue
+        first, end = _value_at(text, place)
+        if text[first:end].lower() in _SCHEMES:
+            end = _value_at(text, min(end + 1, len(text)))[1]
+        if first < end and names_secret(found["name"], text[first:end]):
+            yield first, end, found["name"]
+            place = end
+
+
+def _value_at(text: str, place: int) -> _Span:
+    """Return where the value that begins at ``place`` stands, brackets in it to their ends."""
+    quoted = _QUOTED.match(text, place)
+    if quoted and quoted.lastgroup:
+        return quoted.span(quoted.lastgroup)
+    depth, end = 0, place
+    while found := _STOP.search(text, end):
+        end = found.start()
+        if found[0] == "\\":
+            end += 2
+            continue
+        if found[0] in ")]}":
+            depth -= 1
+        if depth < 0 or (depth == 0 and found[0] not in "()[]{}"):
+            return place, end
+        depth += found[0] in "([{"
+        end += 1
+    return place, len(text)
+
+
+def _joined(spans: Sequence[_Span]) -> list[_Span]:
+    """Return the spans in order, those that touch as one; empty ones are none."""
+    joined: list[_Span] = []
+    for first, end in sorted(span for span in spans if span[0] < span[1]):
+        if joined and first <= joined[-1][1]:
+            joined[-1] = (joined[-1][0], max(end, joined[-1][1]))
+        else:
+            joined.append((first, end))
+    return joined

@@ -1,0 +1,226 @@
+"""What a worker does: it follows plans and answers questions about the Traces that they make."""
+
+from __future__ import annotations
+
+import threading
+from collections import OrderedDict
+from collections.abc import Mapping
+from typing import Any, Final, TypeAlias
+
+from traceprof.model.intervals import Intervals
+from traceprof.model.tables import TABLES
+from traceprof.model.trace import Trace
+from traceprof.processes import give_back, taken_bytes
+from traceprof.workers.remote import Failed, Plan, PlanStep, Question
+from traceprof.workers.remote_intervals import (
+    LARGE,
+    Expression,
+    KeptSet,
+    TimeQuestion,
+    large_of,
+    packed,
+)
+from traceprof.workers.spill import Spill
+
+_MOST_WINDOWS: Final = 4
+_WITH_FACTS: Final = 3
+"""A Trace and what is computed of it take about this many times the bytes of its tables."""
+_MOST_TIMES_BYTES: Final = 150_000_000
+"""Of sets of instants that are kept, of a file; not counting that facts share them."""
+_MOST_TIMES_BYTES_LAID_DOWN: Final = 60_000_000
+_FACTS_ALONE: Final = 1
+"""What is computed of a Trace whose tables lie on the disk."""
+_WORTH_BYTES: Final = 10_000_000
+"""To give memory back takes as long as some of this to be made."""
+_BYTES_EACH: Final = 16
+"""Of one interval."""
+_Key: TypeAlias = tuple[str, bytes]
+
+
+class Holder:
+    """The Traces that a process holds: of every file the last one whole, and windows of it.
+
+    Those that were asked least recently are laid down on the disk where the process takes more than
+    ``most_bytes``, and brought back when they are asked again; where there is no room they are
+    given up, and made again. Sets of ``n_large`` intervals stay here.
+    """
+
+    def __init__(self, most_bytes: int, n_large: int = LARGE) -> None:
+        self._most_bytes = most_bytes
+        self._n_large = n_large
+        self._held: OrderedDict[str, _Held] = OrderedDict()
+        self._lock = threading.Lock()
+
+    def answer(self, question: Question | TimeQuestion) -> bytes:
+        """Return the answer to ``question`` as it travels; an error is the answer, too."""
+        file = question.recipe.file
+        with self._lock:
+            held = self._held.setdefault(file, _Held(self._n_large))
+            self._held.move_to_end(file)
+        try:
+            with held.lock:
+                return held.answer(question)
+        except Exception as error:  # noqa: BLE001 - it is raised where the question was asked
+            return _as_error(error)
+        finally:
+            self._give_up()
+
+    def _give_up(self) -> None:
+        with self._lock:
+            for file, held in list(self._held.items())[:-1]:
+                if self._taken_bytes() <= self._most_bytes:
+                    return
+                if held.is_up and held.lock.acquire(blocking=False):
+                    is_large = held.n_bytes >= _WORTH_BYTES
+                    try:
+                        if not held.lay_down():
+                            del self._held[file]
+                    finally:
+                        held.lock.release()
+                    if is_large:
+                        give_back()
+
+    def _taken_bytes(self) -> int:
+        """Return what this process takes; where the system does not tell, about what is held."""
+        known = taken_bytes()
+        return sum(held.n_bytes for held in self._held.values()) if known is None else known
+
+
+class _Held:
+    """What is made of one file so far."""
+
+    def __init__(self, n_large: int) -> None:
+        self.lock = threading.Lock()
+        self._n_large = n_large
+        self._n_table_bytes = self._n_times_bytes = 0
+        self._times: OrderedDict[_Key, Intervals] = OrderedDict()
+        self._whole: dict[tuple[PlanStep, ...], Trace] = {}
+        self._windows: OrderedDict[tuple[PlanStep, ...], Trace] = OrderedDict()
+        self._spill = Spill()
+        self._is_down = self._was_down = False
+
+    @property
+    def n_bytes(self) -> int:
+        """About how much memory it takes."""
+        if self._is_down:
+            return 0
+        times = _FACTS_ALONE if self._was_down else _WITH_FACTS
+        return times * self._n_table_bytes + self._n_times_bytes
+
+    @property
+    def is_up(self) -> bool:
+        """Whether any of it is in memory."""
+        return not self._is_down and bool(self._whole or self._times)
+
+    def lay_down(self) -> bool:
+        """Leave it on the disk alone; False where that cannot be done."""
+        self._forget_times(_MOST_TIMES_BYTES_LAID_DOWN)
+        if not self._spill.lay_down((self._whole, self._windows, self._times)):
+            return False
+        self._whole, self._windows, self._times = {}, OrderedDict(), OrderedDict()
+        self._is_down = True
+        return True
+
+    def _bring_back(self) -> None:
+        self._whole, self._windows, self._times = self._spill.bring_back()
+        self._is_down, self._was_down = False, True
+
+    def answer(self, question: Question | TimeQuestion) -> bytes:
+        """Return the answer as it travels."""
+        if isinstance(question, TimeQuestion):
+            return packed(question.answer(self._time, self._n_large), self._n_large)[0]
+        found = self._answer(question)
+        try:
+            text, large = packed(found, self._n_large)
+        except Exception as error:
+            raise TypeError(f"an answer cannot travel: {error}") from error
+        self._keep_times(question, large)
+        return text
+
+    def _answer(self, question: Question) -> Any:
+        trace = self.made(question.recipe)
+        return question.measure(trace, *question.args, **dict(question.kwargs))
+
+    def _time(self, of: Expression) -> Intervals:
+        """Return a set of instants, from as far as it is made already."""
+        if isinstance(of, Intervals):
+            return of
+        key: _Key = (of.question.name, of.digest) if isinstance(of, KeptSet) else (of.name, b"")
+        if key in self._times:
+            self._times.move_to_end(key)
+            return self._times[key]
+        if isinstance(of, KeptSet):
+            large = large_of(self._answer(of.question), self._n_large)
+            self._keep_times(of.question, large)
+            return large[of.digest]
+        found = of.of(self._time)
+        self._keep(key, found)
+        return found
+
+    def _keep_times(self, question: Question, large: Mapping[bytes, Intervals]) -> None:
+        for digest, times in large.items():
+            self._keep((question.name, digest), times)
+
+    def _keep(self, key: _Key, times: Intervals) -> None:
+        if key in self._times:
+            return
+        self._times[key] = times
+        self._n_times_bytes += _BYTES_EACH * len(times)
+        self._forget_times(_MOST_TIMES_BYTES)
+
+    def _forget_times(self, most_bytes: int) -> None:
+        while self._n_times_bytes > most_bytes and len(self._times) > 1:
+            self._n_times_bytes -= _BYTES_EACH * len(self._times.popitem(last=False)[1])
+
+    def made(self, recipe: Plan) -> Trace:
+        """Return the Trace that ``recipe`` makes, from as far as it is made already."""
+        if self._is_down:
+            self._bring_back()
+        changes = recipe.changes
+        makers = [change.make for change in changes]
+        n_whole = makers.index(Trace.within) if Trace.within in makers else len(makers)
+        trace = self._made_whole(changes[:n_whole])
+        for n in range(n_whole + 1, len(changes) + 1):
+            key = changes[:n]
+            if key not in self._windows:
+                self._windows[key] = key[-1].make(trace, *key[-1].args)
+            self._windows.move_to_end(key)
+            trace = self._windows[key]
+        while len(self._windows) > _MOST_WINDOWS:
+            self._windows.popitem(last=False)
+        return trace
+
+    def _made_whole(self, changes: tuple[PlanStep, ...]) -> Trace:
+        if changes in self._whole:
+            return self._whole[changes]
+        if changes[:1] not in self._began_with():
+            self._whole.clear()
+            self._windows.clear()
+        known = next((n for n in range(len(changes), 0, -1) if changes[:n] in self._whole), 0)
+        for n in range(known, len(changes)):
+            make, args = changes[n].make, changes[n].args
+            before = self._whole[changes[:n]] if n else None
+            self._whole[changes[: n + 1]] = make(*args) if before is None else make(before, *args)
+            if n and not changes[n].takes_part:
+                self._forget(changes[:n])
+        self._n_table_bytes = sum(map(_n_bytes, self._whole.values()))
+        return self._whole[changes]
+
+    def _began_with(self) -> set[tuple[PlanStep, ...]]:
+        return {changes[:1] for changes in self._whole}
+
+    def _forget(self, changes: tuple[PlanStep, ...]) -> None:
+        del self._whole[changes]
+        for key in [key for key in self._windows if key[: len(changes)] == changes]:
+            del self._windows[key]
+
+
+def _as_error(error: Exception) -> bytes:
+    try:
+        return packed(Failed(error), LARGE)[0]
+    except Exception as why:  # noqa: BLE001 - whatever an error may hold
+        return packed(Failed(TypeError(f"an error cannot travel: {error}: {why}")), LARGE)[0]
+
+
+def _n_bytes(trace: Trace) -> int:
+    return sum(int(trace.table(name).memory_usage(index=False).sum()) for name in TABLES)

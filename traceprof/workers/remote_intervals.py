@@ -1,0 +1,321 @@
+"""Sets of instants that stay where the Trace is that they were found in, because they are large.
+
+What is done to them here is written down, and done there once something is asked that is small:
+how long they are, or how much of some spans they cover. So whoever looks at a thousand ranks needs
+no memory for the millions of intervals in which their devices worked.
+"""
+
+from __future__ import annotations
+
+import io
+import pickle
+from collections.abc import Callable, Mapping, Sequence
+from contextvars import ContextVar
+from dataclasses import field
+from hashlib import blake2b
+from typing import Any, ClassVar, Final, Literal, NamedTuple, TypeAlias
+from uuid import uuid4
+from weakref import ref
+
+import numpy as np
+import numpy.typing as npt
+
+from traceprof.model.intervals import Int64Array, Intervals
+from traceprof.values import dataclass
+from traceprof.workers.remote import Crew, Failed, Plan, Question
+
+LARGE: Final = 2048
+"""Sets of so many intervals do not travel."""
+
+_How: TypeAlias = Literal["or", "and", "sub", "clip"]
+
+
+@dataclass(frozen=True, slots=True)
+class KeptSet:
+    """The large set in the answer to a question that has this digest (see `packed`)."""
+
+    question: Question
+    digest: bytes
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class CombinedSet:
+    """What is done to one set (and another, or two instants)."""
+
+    how: _How
+    left: Expression
+    right: Expression | tuple[int, int]
+    name: str = field(default_factory=lambda: uuid4().hex)
+
+    def of(self, value: Callable[[Expression], Intervals]) -> Intervals:
+        """Return the set, where ``value`` tells what the parts are."""
+        left = value(self.left)
+        if isinstance(self.right, tuple):
+            return left.clip(*self.right)
+        return _DONE[self.how](left, value(self.right))
+
+
+Expression: TypeAlias = KeptSet | CombinedSet | Intervals
+
+_DONE: Final[Mapping[str, Callable[[Intervals, Intervals], Intervals]]] = {
+    "or": lambda left, right: left | right,
+    "and": lambda left, right: left & right,
+    "sub": lambda left, right: left - right,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class TimeQuestion:
+    """What is asked of sets that lie elsewhere: their sizes, themselves, or how much they cover.
+
+    ``recipe`` is that of one of the Traces that they are of, all of one file; ``spans`` are starts
+    and ends in ns.
+    """
+
+    recipe: Plan
+    expressions: tuple[Expression, ...]
+    spans: tuple[Int64Array, Int64Array] | None = None
+    is_whole: bool = False
+
+    def answer(self, value: Callable[[Expression], Intervals], n_large: int) -> list[Any]:
+        """Return the answer about each of them, where ``value`` tells what they are."""
+        found = [value(one) for one in self.expressions]
+        if self.spans is not None:
+            return [one.covered_ns(*self.spans) for one in found]
+        if self.is_whole:
+            return [(one.starts, one.ends) for one in found]
+        return [_Size.of(one, n_large) for one in found]
+
+
+class _Size(NamedTuple):
+    """How large a set is; the set itself where it is small."""
+
+    n: int
+    total_ns: int
+    starts: Int64Array | None
+    ends: Int64Array | None
+
+    @classmethod
+    def of(cls, found: Intervals, n_large: int) -> _Size:
+        is_small = len(found) < n_large
+        both = (found.starts, found.ends) if is_small else (None, None)
+        return cls(len(found), found.total_ns, *both)
+
+
+class RemoteIntervals(Intervals):
+    """A set that a crew holds; it does all that `Intervals` does.
+
+    Sets that came about in the same way are asked about together: those of other ranks.
+    """
+
+    __slots__ = ("__weakref__", "_crew", "_expression", "_recipe", "_shape", "_size")
+
+    _crew: Crew
+    _expression: KeptSet | CombinedSet
+    _recipe: Plan
+    _shape: int
+    _size: _Size | None
+    _unknown: ClassVar[dict[int, list[ref[RemoteIntervals]]]] = {}
+    """Those of which nobody has asked how large they are, by the way in which they came about."""
+
+    def __init__(
+        self,
+        crew: Crew,
+        recipe: Plan,
+        expression: KeptSet | CombinedSet,
+        shape: int,
+        size: _Size | None = None,
+    ) -> None:
+        known = {"_crew": crew, "_recipe": recipe, "_expression": expression, "_shape": shape}
+        for name, value in (known | {"_size": size}).items():
+            object.__setattr__(self, name, value)
+        if size is None:
+            self._unknown.setdefault(shape, []).append(ref(self))
+
+    @classmethod
+    def arrived(
+        cls, crew: Crew, question: Question, number: int, digest: bytes, n: int, total_ns: int
+    ) -> RemoteIntervals:
+        """Return a set that stayed behind when the rest of the answer came, the ``number``-th."""
+        shape = hash((getattr(question.measure, "__qualname__", ""), number))
+        size = _Size(n, total_ns, None, None)
+        return cls(crew, question.recipe, KeptSet(question, digest), shape, size)
+
+    def _known(self) -> _Size:
+        if self._size is None:
+            others = (one() for one in self._unknown.pop(self._shape, ()))
+            like = [one for one in others if one is not None and one._crew is self._crew]
+            like = [self, *(one for one in like if one is not self)]
+            questions = [TimeQuestion(one._recipe, (one._expression,)) for one in like]
+            for one, found in zip(like, _answers(self._crew, questions), strict=True):
+                object.__setattr__(one, "_size", found)
+        assert self._size is not None
+        return self._size
+
+    def _small(self) -> Intervals | None:
+        """Return the set, if it is known already to be small."""
+        if self._size is None or self._size.starts is None or self._size.ends is None:
+            return None
+        return Intervals(self._size.starts, self._size.ends)
+
+    def here(self) -> Intervals:
+        """Return the set itself, however large it is."""
+        self._known()
+        found = self._small()
+        if found is None:
+            question = TimeQuestion(self._recipe, (self._expression,), is_whole=True)
+            found = Intervals(*_answers(self._crew, [question])[0])
+        return found
+
+    @property
+    def starts(self) -> Int64Array:
+        """The starts in ns, all of them."""
+        return self.here().starts
+
+    @property
+    def ends(self) -> Int64Array:
+        """The ends in ns, all of them."""
+        return self.here().ends
+
+    def __len__(self) -> int:
+        return self._known().n
+
+    @property
+    def total_ns(self) -> int:
+        """The number of nanoseconds in the set."""
+        return self._known().total_ns
+
+    def covered_ns(self, starts: npt.ArrayLike, ends: npt.ArrayLike) -> Int64Array:
+        """Return, for each interval, how many ns of it are in the set."""
+        small = self._small()
+        if small is not None:
+            return small.covered_ns(starts, ends)
+        spans = np.asarray(starts, np.int64), np.asarray(ends, np.int64)
+        question = TimeQuestion(self._recipe, (self._expression,), spans)
+        found: Int64Array = _answers(self._crew, [question])[0]
+        return found
+
+    def clip(self, start_ns: int, end_ns: int) -> Intervals:
+        """Return the part of the set inside ``[start_ns, end_ns)``."""
+        small = self._small()
+        if small is not None:
+            return small.clip(start_ns, end_ns)
+        return self._with("clip", self._expression, (start_ns, end_ns), "clip")
+
+    def __or__(self, other: Intervals) -> Intervals:
+        return _combined("or", self, other)
+
+    def __ror__(self, other: Intervals) -> Intervals:
+        return _combined("or", other, self)
+
+    def __and__(self, other: Intervals) -> Intervals:
+        return _combined("and", self, other)
+
+    def __rand__(self, other: Intervals) -> Intervals:
+        return _combined("and", other, self)
+
+    def __sub__(self, other: Intervals) -> Intervals:
+        return _combined("sub", self, other)
+
+    def __rsub__(self, other: Intervals) -> Intervals:
+        return _combined("sub", other, self)
+
+    def _with(
+        self, how: _How, left: Expression, right: Expression | tuple[int, int], about: object
+    ) -> RemoteIntervals:
+        shape = hash((how, self._shape, about))
+        return RemoteIntervals(self._crew, self._recipe, CombinedSet(how, left, right), shape)
+
+    def __reduce__(self) -> Any:
+        found = self.here()
+        return Intervals, (found.starts, found.ends)
+
+
+def _combined(how: _How, left: Intervals, right: Intervals) -> Intervals:
+    left, right = _at_hand(left), _at_hand(right)
+    away = left if isinstance(left, RemoteIntervals) else right
+    if not isinstance(away, RemoteIntervals):
+        return _DONE[how](left, right)
+    if isinstance(left, RemoteIntervals) and isinstance(right, RemoteIntervals):
+        if left._recipe.file != right._recipe.file or left._crew is not right._crew:
+            return _DONE[how](left.here(), right.here())
+        return left._with(how, left._expression, right._expression, right._shape)
+    if away is left and not len(right):
+        return Intervals.empty() if how == "and" else left
+    if away is right and not len(left):
+        return right if how == "or" else Intervals.empty()
+    if away is left:
+        return away._with(how, away._expression, right, "left")
+    return away._with(how, left, away._expression, "right")
+
+
+def _at_hand(found: Intervals) -> Intervals:
+    small = found._small() if isinstance(found, RemoteIntervals) else None
+    return found if small is None else small
+
+
+def _answers(crew: Crew, questions: Sequence[TimeQuestion]) -> list[Any]:
+    found = crew.ask(questions)
+    for answer in found:
+        if isinstance(answer, Failed):
+            raise answer.error
+    return [answer[0] for answer in found]
+
+
+_asked: ContextVar[tuple[Crew, Question]] = ContextVar("_asked")
+
+
+class _Packer(pickle.Pickler):
+    """Pickles an answer; large sets stay behind."""
+
+    def __init__(self, file: io.BytesIO, n_large: int) -> None:
+        super().__init__(file, pickle.HIGHEST_PROTOCOL)
+        self.large: dict[bytes, Intervals] = {}
+        self._n_large = n_large
+
+    def reducer_override(self, value: Any) -> Any:
+        if type(value) is not Intervals or len(value) < self._n_large:
+            return NotImplemented
+        digest = _digest(value)
+        self.large[digest] = value
+        return _arrived, (len(self.large) - 1, digest, len(value), value.total_ns)
+
+
+def _digest(of: Intervals) -> bytes:
+    digest = blake2b(digest_size=16)
+    for instants in (of.starts, of.ends):
+        digest.update(np.ascontiguousarray(instants).data)
+    return digest.digest()
+
+
+def _arrived(number: int, digest: bytes, n: int, total_ns: int) -> RemoteIntervals:
+    crew, question = _asked.get()
+    return RemoteIntervals.arrived(crew, question, number, digest, n, total_ns)
+
+
+def packed(answer: Any, n_large: int) -> tuple[bytes, Mapping[bytes, Intervals]]:
+    """Return an answer as it travels, and the sets of at least ``n_large`` that stay behind.
+
+    These are told apart by a digest of their instants: an answer that is made anew may hold one set
+    where it held two equal ones, so that their places in it say nothing.
+    """
+    file = io.BytesIO()
+    packer = _Packer(file, n_large)
+    packer.dump(answer)
+    return file.getvalue(), packer.large
+
+
+def large_of(answer: Any, n_large: int) -> Mapping[bytes, Intervals]:
+    """Return the sets of an answer that stay behind when it travels, by their digests."""
+    return packed(answer, n_large)[1]
+
+
+def unpacked(text: bytes, crew: Crew, question: Question | TimeQuestion) -> Any:
+    """Return the answer to a question that ``crew`` was asked."""
+    if isinstance(question, TimeQuestion):
+        return pickle.loads(text)
+    token = _asked.set((crew, question))
+    try:
+        return pickle.loads(text)
+    finally:
+        _asked.reset(token)
