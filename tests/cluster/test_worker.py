@@ -103,11 +103,11 @@ def test_what_the_process_takes_decides_what_is_laid_down(
     monkeypatch.setattr(
         spill.Spill, "lay_down", lambda self, known: laid_down.append(1) or lay_down(self, known)
     )
-    holder = Holder(100)
-    asked(holder, first := recipe_of("a"))
-    asked(holder, recipe_of("b"))
+    held = Holder(100)
+    asked(held, first := recipe_of("a"))
+    asked(held, recipe_of("b"))
     assert bool(laid_down) == (taken != 100)
-    asked(holder, first)
+    asked(held, first)
     assert made == []
 
 
