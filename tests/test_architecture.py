@@ -28,7 +28,7 @@ from traceprof.analysis.advice.findings.claims import Kind
 from traceprof.analysis.advice.findings.context import Context
 from traceprof.cli import app, commands
 from traceprof.formats import FORMATS, TraceFormat, open_trace
-from traceprof.formats.base import Candidate, ReadOptions
+from traceprof.formats.contract import Candidate, ReadOptions
 from traceprof.formats.nsys.writer import write_nsys
 from traceprof.model.results import Note
 from traceprof.model.trace import Trace

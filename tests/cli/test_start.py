@@ -15,7 +15,7 @@ from tests.formats.kineto_file import kernel
 from tests.formats.nvprof_database import NvprofDatabase
 from tests.requirements import ROOT
 from traceprof.formats.nsys.writer import write_nsys
-from traceprof.formats.tables.writer import write_tables
+from traceprof.formats.tables.folder import write_tables
 from traceprof.processes import OWN
 
 PROGRAM = """

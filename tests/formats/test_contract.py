@@ -16,7 +16,7 @@ from tests.formats.nvprof_database import NvprofDatabase, object_id
 from traceprof.formats import FORMATS, cut, open_trace
 from traceprof.formats.nsys.writer import write_nsys
 from traceprof.formats.nvprof.file import call_names
-from traceprof.formats.tables.writer import write_tables
+from traceprof.formats.tables.folder import write_tables
 from traceprof.model.cutting import CutRequest, no_progress
 from traceprof.model.tables import ABSENT
 from traceprof.model.timing import TimeWindow

@@ -10,7 +10,7 @@ from tests.builders import TraceBuilder
 from tests.formats.test_contract import write_as_kineto
 from traceprof.formats import open_trace
 from traceprof.formats.nsys.writer import write_nsys
-from traceprof.formats.shared.long_names import MOST_CHARACTERS
+from traceprof.formats.shared.redaction import MOST_CHARACTERS
 
 
 @pytest.mark.parametrize("write", [write_as_kineto, write_nsys])

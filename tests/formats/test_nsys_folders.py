@@ -18,7 +18,7 @@ from tests.builders import TraceBuilder
 from tests.requirements import require
 from traceprof.errors import TraceError
 from traceprof.formats import cut, open_trace, outline
-from traceprof.formats.nsys.tools import find_importer
+from traceprof.formats.nsys.reports import find_importer
 from traceprof.formats.nsys.writer import write_nsys
 from traceprof.model.cutting import CutRequest, no_progress
 from traceprof.model.tables import TABLES

@@ -4,8 +4,8 @@ from contextlib import closing
 import pytest
 
 from traceprof.errors import TraceError
-from traceprof.formats.nsys.own_events import read_own_events, remove_own_events
-from traceprof.formats.nsys.writer import NSYS_TABLES
+from traceprof.formats.nsys.schema import NSYS_TABLES
+from traceprof.formats.nsys.split import read_own_events, remove_own_events
 
 EPOCH = 1_700_000_000_000_000_000
 

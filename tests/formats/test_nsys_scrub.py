@@ -4,7 +4,7 @@ from contextlib import closing
 import pytest
 
 from traceprof.errors import TraceError
-from traceprof.formats.nsys.scrub import remove_environments, replace_system_texts
+from traceprof.formats.nsys.secrets import remove_environments, replace_system_texts
 
 TABLES = """
 CREATE TABLE StringIds (id INTEGER PRIMARY KEY, value TEXT);

@@ -17,9 +17,8 @@ from tests.real_traces import KINETO, NSYS, NVPROF
 from tests.requirements import TRACES, require
 from traceprof.facts.steps.find import find_steps
 from traceprof.formats import Outline, ReadOptions, open_trace, outline
-from traceprof.formats.base import LAUNCHING_TABLES, WINDOWED_TABLES
+from traceprof.formats.contract import LAUNCHING_TABLES, WINDOWED_TABLES, outline_of
 from traceprof.formats.nsys.writer import write_nsys
-from traceprof.formats.shared.narrowing import outline_of
 from traceprof.formats.sqlite.survey import SELF_DESCRIPTION
 from traceprof.model.tables import TABLES
 from traceprof.model.timing import TimeWindow

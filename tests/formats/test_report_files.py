@@ -15,9 +15,8 @@ from tests.builders import TraceBuilder
 from tests.requirements import nsys_in_turn, require
 from traceprof.errors import TraceError
 from traceprof.formats import cut, open_trace
-from traceprof.formats.nsys import report_export
-from traceprof.formats.nsys.report_export import exported_report
-from traceprof.formats.nsys.tools import find_importer
+from traceprof.formats.nsys import reports
+from traceprof.formats.nsys.reports import exported_report, find_importer
 from traceprof.formats.nsys.writer import write_nsys
 from traceprof.model.cutting import CutRequest, no_progress
 from traceprof.recording.processes.orphans import end_processes_with
@@ -137,8 +136,8 @@ def test_an_export_is_made_once(monkeypatch: pytest.MonkeyPatch, tmp_path: Path)
     report = tmp_path / "a.nsys-rep"
     report.write_bytes(REPORT)
     os.utime(report, (1_700_000_000, 1_700_000_000))
-    monkeypatch.setattr(report_export.shutil, "which", lambda _: str(nsys))
-    monkeypatch.setattr(report_export, "export_report", export)
+    monkeypatch.setattr(reports.shutil, "which", lambda _: str(nsys))
+    monkeypatch.setattr(reports, "export_report", export)
     monkeypatch.setenv("TRACEPROF_CACHE", str(tmp_path / "cache"))
     for _ in range(2):
         trace = open_trace(report)

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from traceprof.formats.nsys.codes import process_of
+from traceprof.formats.nsys.schema import process_of
 from traceprof.formats.sqlite import scan
 from traceprof.formats.sqlite.conditions import Among
 from traceprof.formats.sqlite.database import NULL, Database

@@ -17,10 +17,9 @@ from tests import real_traces
 from tests.builders import TraceBuilder
 from traceprof.errors import TraceError
 from traceprof.formats import open_trace
-from traceprof.formats.base import ReadOptions
+from traceprof.formats.contract import ReadOptions
+from traceprof.formats.tables.folder import FolderWriter, Storage, write_tables
 from traceprof.formats.tables.format import MANIFEST
-from traceprof.formats.tables.manifest import Storage
-from traceprof.formats.tables.writer import FolderWriter, write_tables
 from traceprof.model.tables import TABLES, make_table
 from traceprof.model.timing import TimeWindow
 from traceprof.model.trace import Trace

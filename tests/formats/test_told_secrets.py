@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from traceprof.formats.shared.told_secrets import secrets_of_values
+from traceprof.formats.shared.redaction import secrets_of_values
 
 
 def test_names_and_shapes_tell_secrets_at_any_depth() -> None:

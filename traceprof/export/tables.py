@@ -15,8 +15,7 @@ from traceprof.export.base import Export, Exported, Request
 from traceprof.export.result_files import write_results
 from traceprof.files import new_folder
 from traceprof.formats.runs.files import is_run
-from traceprof.formats.tables.manifest import Storage
-from traceprof.formats.tables.writer import FolderWriter
+from traceprof.formats.tables.folder import FolderWriter, Storage
 from traceprof.model.tables import TABLES
 from traceprof.model.timing import TimeWindow
 from traceprof.session.cutting import write_manifest

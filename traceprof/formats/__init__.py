@@ -9,16 +9,21 @@ from pathlib import Path
 from typing import Final
 
 from traceprof.errors import TraceError
-from traceprof.formats.base import Candidate, Outline, ReadOptions, TraceFormat
+from traceprof.formats.contract import (
+    Candidate,
+    Outline,
+    ReadOptions,
+    TraceFormat,
+    narrowed,
+    outline_of,
+)
 from traceprof.formats.kineto.format import FORMAT as KINETO
-from traceprof.formats.nsys.folders import FORMAT as NSYS_FOLDER
+from traceprof.formats.nsys.format import FOLDER_FORMAT as NSYS_FOLDER
 from traceprof.formats.nsys.format import FORMAT as NSYS
-from traceprof.formats.nsys.reports import FORMAT as NSYS_REPORT
+from traceprof.formats.nsys.format import REPORT_FORMAT as NSYS_REPORT
 from traceprof.formats.nvprof.format import FORMAT as NVPROF
 from traceprof.formats.shared.files import examine, unpacked
-from traceprof.formats.shared.long_names import shortened
-from traceprof.formats.shared.masked import masked_frame, masked_info, masked_trace
-from traceprof.formats.shared.narrowing import narrowed, outline_of
+from traceprof.formats.shared.redaction import masked_frame, masked_info, masked_trace, shortened
 from traceprof.formats.sqlite.database import SQLITE_MAGIC
 from traceprof.formats.sqlite.texts import telling_of_no_text
 from traceprof.formats.tables.format import FORMAT as TABLES

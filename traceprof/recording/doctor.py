@@ -16,8 +16,8 @@ from typing import Any, Final
 from traceprof.cache.entries import VARIABLE, Cache
 from traceprof.errors import TraceprofError
 from traceprof.formats.compiled import library
-from traceprof.formats.nsys.own_events import read_own_events
-from traceprof.formats.nsys.tools import find_importer
+from traceprof.formats.nsys.reports import find_importer
+from traceprof.formats.nsys.split import read_own_events
 from traceprof.recording.machine.gpus import gpu_facts, has_gpu, why_no_counters
 from traceprof.recording.machine.mpi import mpi_facts
 from traceprof.recording.recorders.nsys.recorder import RECORDER as NSYS

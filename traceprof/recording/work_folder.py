@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from traceprof.errors import TraceError
-from traceprof.formats.runs.work_folder import LOCK, NOTES, is_work_folder
+from traceprof.formats.runs.manifest import LOCK, NOTES, is_work_folder
 from traceprof.recording.bounds import Bounds
 from traceprof.recording.locks import held, is_held
 from traceprof.recording.request import RecordRequest

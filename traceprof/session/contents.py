@@ -12,7 +12,7 @@ from typing import Any, Final
 import pandas as pd
 
 from traceprof.formats import Outline
-from traceprof.formats.base import OUTLINED_TABLES
+from traceprof.formats.contract import OUTLINED_TABLES
 from traceprof.model.placement import device_ids, process_ids
 from traceprof.model.ranks import Ranks, RunFiles
 from traceprof.model.tables import ABSENT

@@ -18,8 +18,7 @@ import pandas as pd
 
 from traceprof.errors import UsageError
 from traceprof.formats import open_trace, outline
-from traceprof.formats.base import LAUNCHING_TABLES, WINDOWED_TABLES, ReadOptions
-from traceprof.formats.shared.narrowing import narrowed
+from traceprof.formats.contract import LAUNCHING_TABLES, WINDOWED_TABLES, ReadOptions, narrowed
 from traceprof.model.ranks import Ranks
 from traceprof.model.tables import ABSENT, TABLES
 from traceprof.model.timing import TimeWindow

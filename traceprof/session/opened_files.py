@@ -9,8 +9,8 @@ from pathlib import Path
 from traceprof.errors import UsageError
 from traceprof.files import kind_of_no_file
 from traceprof.formats import Outline, ReadOptions, open_trace, outline
+from traceprof.formats.contract import trace_of_outline
 from traceprof.formats.runs.files import is_run, open_run, outline_run
-from traceprof.formats.shared.narrowing import trace_of_outline
 from traceprof.hardware.catalogue import Hardware, built_in_hardware, parse_hardware
 from traceprof.model.placement import place_run
 from traceprof.model.ranks import Ranks, RankTrace, RunFiles
@@ -35,7 +35,7 @@ def open_files(
     """Return the traces in ``paths``; a single file is a run of one member.
 
     ``tables`` are those that are read, None for all; ``only_steps``: of ranges those that can be
-    steps (see `traceprof.formats.base.ReadOptions`).
+    steps (see `traceprof.formats.contract.ReadOptions`).
 
     Raises:
         TraceError: nothing is found, or what is found cannot be read.

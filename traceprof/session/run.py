@@ -16,7 +16,7 @@ from traceprof.analysis import FORMER_NAMES, analysis_names, load_analysis
 from traceprof.analysis.base import Analysis, run_analyses
 from traceprof.facts.steps.find import STEP_TABLES, has_named_steps
 from traceprof.formats import reads_parts
-from traceprof.formats.base import LAUNCHING_TABLES, WINDOWED_TABLES
+from traceprof.formats.contract import LAUNCHING_TABLES, WINDOWED_TABLES
 from traceprof.formats.runs.files import is_run
 from traceprof.model.ranks import Ranks
 from traceprof.model.results import Note, Result

@@ -9,7 +9,7 @@ import pytest
 
 from tests.recording.conftest import NAMED_STEPS, record
 from traceprof.errors import UsageError
-from traceprof.formats.runs.files import lives_of_run, open_run
+from traceprof.formats.runs.files import attempts_of_run, open_run
 from traceprof.recording import RecordRequest
 from traceprof.recording.outputs.files import check_output
 from traceprof.recording.outputs.places import Places, announced, is_joining, job_of
@@ -101,7 +101,7 @@ def test_two_recordings_of_a_named_job_are_two_lives(tmp_path):
     assert sorted(names(folder.glob("*.sqlite"))) == sorted(
         ["rank0.sqlite", "rank0-2.sqlite", f"rank0-{HOST}.sqlite", f"rank0-{HOST}-2.sqlite"]
     )
-    lives, _, _ = lives_of_run([folder])
+    lives, _, _ = attempts_of_run([folder])
     assert [(one.life, one.rank, one.ended) for one in lives] == [
         (life, 0, "finished") for life in range(4)
     ]

@@ -10,7 +10,7 @@ from tests.requirements import require
 from traceprof.comparison.elastic.course import PARTS
 from traceprof.comparison.elastic.spec import TIMELINE_NAME
 from traceprof.comparison.elastic.told import elastic
-from traceprof.formats.runs.files import lives_of_run, open_run
+from traceprof.formats.runs.files import attempts_of_run, open_run
 from traceprof.session.run import open_run as open_one
 from traceprof.session.summarising.summarise import summarise
 
@@ -38,7 +38,7 @@ def test_every_start_of_every_rank_is_a_file_of_one_run(job):
     assert [one["job"] for one in manifests] == ["job"] * 3
     listed = [row["file"] for one in manifests for row in one["ranks"]]
     assert sorted(listed) == sorted(path.name for path in folder.glob("*.sqlite"))
-    lives, _, _ = lives_of_run([folder])
+    lives, _, _ = attempts_of_run([folder])
     last = max(one.life for one in lives)
     assert sorted((one.life - last, one.rank, one.world_size) for one in lives)[-5:] == [
         (-2, 0, 2),
@@ -55,7 +55,7 @@ def test_every_start_of_every_rank_is_a_file_of_one_run(job):
 
 
 def test_lives_are_never_mixed(job):
-    last = max(one.life for one in lives_of_run([job[0]])[0])
+    last = max(one.life for one in attempts_of_run([job[0]])[0])
     for life, ranks in ((last - 2, (0, 1)), (last - 1, (0,)), (last, (0, 1))):
         run = open_run([job[0]], life=life)
         assert run.ranks == ranks

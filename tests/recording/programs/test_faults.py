@@ -26,7 +26,7 @@ from tests.recording.conftest import (
 )
 from tests.requirements import require
 from traceprof.formats import open_trace
-from traceprof.formats.nsys.tools import find_importer
+from traceprof.formats.nsys.reports import find_importer
 from traceprof.recording.recorders.nsys.report import convert_qdstrm
 
 

@@ -31,7 +31,7 @@ from traceprof.formats.kineto.json_stream import ByteSource, JsonArrayStream, To
 from traceprof.formats.kineto.parse import NO_TIME, batch_of_items, parse_batch
 from traceprof.formats.kineto.taken import PHASES, is_taken
 from traceprof.formats.shared.files import GZIP_MAGIC, GzipSource
-from traceprof.formats.shared.told_secrets import secrets_of_values
+from traceprof.formats.shared.redaction import secrets_of_values
 from traceprof.model.cutting import CutProgress, CutReport, CutRequest
 from traceprof.model.timing import TimeWindow
 

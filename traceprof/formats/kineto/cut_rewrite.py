@@ -13,7 +13,7 @@ import msgspec
 from traceprof.formats.kineto.batch import Batch
 from traceprof.formats.kineto.cut_rules import DEVICE, Related, Rules
 from traceprof.formats.kineto.parse import Event
-from traceprof.formats.shared import masked
+from traceprof.formats.shared import redaction
 from traceprof.model.cutting import REMOVED
 from traceprof.secrets import masked_text
 
@@ -98,7 +98,7 @@ def without_told(text: bytes, secrets: Sequence[str]) -> bytes:
     except (ValueError, RecursionError):
         return text
     texts = _texts(value, with_keys=True)
-    shown = {one: masked.without_secrets(one, secrets) for one in texts}
+    shown = {one: redaction.without_secrets(one, secrets) for one in texts}
     return _with(text, value, {old: new for old, new in shown.items() if old != new})
 
 

@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
-from traceprof.formats.base import ReadOptions
+from traceprof.formats.contract import ReadOptions
 from traceprof.formats.kineto.arguments import NO_SHAPE, SHAPE
 from traceprof.formats.kineto.rows import Rows
 from traceprof.formats.sqlite.database import categorical

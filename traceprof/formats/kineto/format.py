@@ -5,7 +5,7 @@ from __future__ import annotations
 from codecs import BOM_UTF8
 from typing import Final
 
-from traceprof.formats.base import Candidate, TraceFormat, loaded_late
+from traceprof.formats.contract import Candidate, TraceFormat, loaded_late
 from traceprof.formats.shared.files import GZIP_MAGIC, unpacked_head
 
 __all__ = ["FORMAT"]

@@ -10,8 +10,7 @@ import numpy.typing as npt
 import pandas as pd
 
 from traceprof.formats.kineto.rows import Rows
-from traceprof.formats.shared.cupti import plain_api_name
-from traceprof.formats.shared.ranges import with_depth
+from traceprof.formats.shared.cupti import plain_api_name, with_depth
 from traceprof.formats.sqlite.database import categorical
 from traceprof.model.tables import make_table, stack
 

@@ -9,7 +9,7 @@ import numpy as np
 import pandas as pd
 
 from traceprof.errors import TraceError
-from traceprof.formats.base import ReadOptions
+from traceprof.formats.contract import ReadOptions
 from traceprof.formats.kineto.categories import (
     ANNOTATIONS,
     API_CALLS,
@@ -50,8 +50,7 @@ from traceprof.formats.kineto.target import (
     rank_of,
 )
 from traceprof.formats.shared.collectives import annotated_collectives
-from traceprof.formats.shared.masked import masked_trace
-from traceprof.formats.shared.told_secrets import secrets_of_values
+from traceprof.formats.shared.redaction import masked_trace, secrets_of_values
 from traceprof.model.timing import TimeWindow
 from traceprof.model.trace import Trace, make_trace
 

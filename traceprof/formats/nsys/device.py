@@ -9,9 +9,7 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
-from traceprof.formats.nsys.codes import process_of
-from traceprof.formats.nsys.names import named
-from traceprof.formats.nsys.schema import KERNEL_SHAPE
+from traceprof.formats.nsys.schema import KERNEL_SHAPE, named, process_of
 from traceprof.formats.shared.collectives import is_exchange
 from traceprof.formats.shared.cupti import (
     COPY_DIRECTIONS,

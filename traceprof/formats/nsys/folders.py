@@ -1,37 +1,78 @@
-"""Folders that ``nsys export --type parquetdir`` or ``arrowdir`` wrote: a file for each table.
-
-The tables, their columns and values are those of the SQLite export, so they are put into a
-temporary database, which is read as that export is.
-"""
+"""The tables of a folder that nsys exported, put into a SQLite export of their own."""
 
 from __future__ import annotations
 
-from dataclasses import replace
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Final
 
-from traceprof.formats.base import Candidate, TraceFormat, loaded_late
-from traceprof.formats.nsys.format import FORMAT as NSYS
+import adbc_driver_manager
+import adbc_driver_sqlite
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from traceprof.errors import TraceError
 from traceprof.formats.shared.files import TABLE_FILES
 
-__all__ = ["FORMAT"]
+
+@contextmanager
+def as_database(folder: Path) -> Iterator[Path]:
+    """Give the tables as a SQLite export, for as long as the context lasts.
+
+    Raises:
+        TraceError: a table cannot be read, or there is no room for the database.
+    """
+    with tempfile.TemporaryDirectory(prefix="traceprof-") as name:
+        database = Path(name, "export.sqlite")
+        with adbc_driver_sqlite.dbapi.connect(str(database), autocommit=True) as connection:
+            for file in sorted(folder.iterdir()):
+                if file.suffix in TABLE_FILES and file.is_file():
+                    _copy_table(file, connection)
+        yield database
 
 
-def recognises(candidate: Candidate) -> bool:
-    """Return whether the folder holds the tables of an nsys export."""
-    tables = frozenset(
-        Path(name).stem for name in candidate.files if Path(name).suffix in TABLE_FILES
-    )
-    return NSYS.recognises(replace(candidate, tables=tables))
+def _copy_table(file: Path, connection: adbc_driver_sqlite.dbapi.Connection) -> None:
+    try:
+        with _batches(file) as batches, connection.cursor() as cursor:
+            cursor.adbc_ingest(file.stem, batches, mode="create")
+    except (OSError, pa.ArrowException, adbc_driver_manager.Error) as error:
+        why = str(error).splitlines()[0] if str(error) else type(error).__name__
+        raise TraceError(f"{file}: cannot be read: {why}: export it again with nsys") from error
 
 
-FORMAT: Final = TraceFormat(
-    name="nsys-folder",
-    summary="Nsight Systems export to a folder of Parquet or Arrow files (parquetdir, arrowdir)",
-    recognises=recognises,
-    read=NSYS.read,
-    outline=NSYS.outline,
-    export=loaded_late("traceprof.formats.nsys.folder_tables", "as_database"),
-    cut=NSYS.cut,
-    secrets=NSYS.secrets,
-)
+@contextmanager
+def _batches(file: Path) -> Iterator[pa.RecordBatchReader]:
+    """Give the rows of a table as SQLite can hold them."""
+    if file.suffix == ".parquet":
+        with pq.ParquetFile(file) as table:
+            schema = _storable(table.schema_arrow)
+            parts = (_cast(batch, schema) for batch in table.iter_batches())
+            yield pa.RecordBatchReader.from_batches(schema, parts)
+    else:
+        with pa.memory_map(str(file)) as source, pa.ipc.open_stream(source) as stream:
+            schema = _storable(stream.schema)
+            parts = (_cast(batch, schema) for batch in stream)
+            yield pa.RecordBatchReader.from_batches(schema, parts)
+
+
+def _storable(schema: pa.Schema) -> pa.Schema:
+    return pa.schema([pa.field(one.name, _stored_as(one.type)) for one in schema])
+
+
+def _stored_as(kind: pa.DataType) -> pa.DataType:
+    if pa.types.is_integer(kind) or pa.types.is_boolean(kind):
+        return pa.int64()
+    if pa.types.is_floating(kind):
+        return pa.float64()
+    if pa.types.is_binary(kind) or pa.types.is_large_binary(kind):
+        return pa.binary()
+    return pa.string()
+
+
+def _cast(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
+    # SQLite has signed numbers only: what is above wraps round in its exports, too.
+    columns = [
+        column.cast(one.type, safe=False) for column, one in zip(batch.columns, schema, strict=True)
+    ]
+    return pa.RecordBatch.from_arrays(columns, schema=schema)

@@ -1,12 +1,18 @@
-"""How SQLite exports of Nsight Systems, and recordings of traceprof, are recognised."""
+"""How files of Nsight Systems are recognised: SQLite exports, reports, and folders of tables.
+
+Recordings of traceprof are such exports. Reports are read through nsys's own export. What
+``nsys export --type parquetdir`` or ``arrowdir`` wrote has the tables, columns and values of the
+SQLite export: it is put into a temporary database, which is read as that export is.
+"""
 
 from __future__ import annotations
 
+from dataclasses import replace
+from pathlib import Path
 from typing import Final
 
-from traceprof.formats.base import Candidate, TraceFormat, loaded_late
-
-__all__ = ["FORMAT"]
+from traceprof.formats.contract import Candidate, TraceFormat, loaded_late
+from traceprof.formats.shared.files import TABLE_FILES
 
 _MARKS_OF_NSYS: Final = (
     "CUPTI_ACTIVITY_KIND_",
@@ -33,4 +39,47 @@ FORMAT: Final = TraceFormat(
     outline=loaded_late("traceprof.formats.nsys.reader", "outline"),
     cut=loaded_late("traceprof.formats.nsys.cut", "cut"),
     secrets=loaded_late("traceprof.formats.nsys.secrets", "told_secrets"),
+)
+
+
+def recognises_folder(candidate: Candidate) -> bool:
+    """Return whether the folder holds the tables of an nsys export."""
+    tables = frozenset(
+        Path(name).stem for name in candidate.files if Path(name).suffix in TABLE_FILES
+    )
+    return FORMAT.recognises(replace(candidate, tables=tables))
+
+
+FOLDER_FORMAT: Final = TraceFormat(
+    name="nsys-folder",
+    summary="Nsight Systems export to a folder of Parquet or Arrow files (parquetdir, arrowdir)",
+    recognises=recognises_folder,
+    read=FORMAT.read,
+    outline=FORMAT.outline,
+    export=loaded_late("traceprof.formats.nsys.folders", "as_database"),
+    cut=FORMAT.cut,
+    secrets=FORMAT.secrets,
+)
+
+
+_REPORT: Final = b"NVIDIA Tegra Profiler Report"
+STREAM: Final = b"NVIDIA Nsight Systems Stream"
+"""What a report begins with that is not finished."""
+MAGIC_WITHIN: Final = 64
+
+
+def recognises_report(candidate: Candidate) -> bool:
+    """Return whether the file is a report of nsys, or a stream not yet made into one."""
+    return any(magic in candidate.head[:MAGIC_WITHIN] for magic in (_REPORT, STREAM))
+
+
+REPORT_FORMAT: Final = TraceFormat(
+    name="nsys-report",
+    summary="Nsight Systems report (.nsys-rep, .qdrep, .qdstrm), where nsys is installed",
+    recognises=recognises_report,
+    read=FORMAT.read,
+    outline=FORMAT.outline,
+    export=loaded_late("traceprof.formats.nsys.reports", "exported_report"),
+    cut=FORMAT.cut,
+    secrets=FORMAT.secrets,
 )

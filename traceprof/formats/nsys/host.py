@@ -11,16 +11,17 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
-from traceprof.formats.nsys.codes import (
+from traceprof.formats.nsys.schema import (
     NVTX_DOMAIN,
     NVTX_MARK,
     NVTX_PUSH_POP,
     NVTX_START_END,
+    api_named,
+    named,
     process_of,
     thread_of,
 )
-from traceprof.formats.nsys.names import api_named, named
-from traceprof.formats.shared.ranges import with_depth
+from traceprof.formats.shared.cupti import with_depth
 from traceprof.formats.sqlite.conditions import (
     AllOf,
     Among,

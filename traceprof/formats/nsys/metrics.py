@@ -1,21 +1,165 @@
-"""Time series in an nsys export: counters of GPUs and networks, device memory, page faults."""
+"""Time series in an nsys export: counters of GPUs and networks, device memory, page faults.
+
+A row of a network interface (``--nic-metrics``) is an interval with a *rate* in it, mostly in
+bytes/ms; the unit stands beside the name of the metric. Bytes become counters that add up, as our
+own samplers take them; the rest is kept as it is.
+"""
 
 from __future__ import annotations
 
-from typing import Final
+import re
+from collections.abc import Mapping
+from typing import Final, NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 import pandas as pd
 
-from traceprof.formats.nsys.codes import process_of
-from traceprof.formats.nsys.network import read_network_metrics
+from traceprof.formats.nsys.schema import process_of
 from traceprof.formats.sqlite.conditions import Between
-from traceprof.formats.sqlite.database import ColumnType, Database, categorical, distinct_pairs
-from traceprof.formats.sqlite.scan import Source
-from traceprof.model.tables import empty_table, make_table, stack
+from traceprof.formats.sqlite.database import (
+    ColumnType,
+    Database,
+    categorical,
+    distinct_pairs,
+    known,
+)
+from traceprof.formats.sqlite.scan import Extent, Source
+from traceprof.model.tables import ABSENT, empty_table, make_table, stack
 from traceprof.model.timing import TimeWindow
 
-__all__ = ["metric_sources", "read_metrics"]
+_COLUMNS: Final = ("start", "end", "globalId", "metricsListId", "metricsIdx", "value")
+_PORT: Final = "portId"
+_SERIES: Final = ("globalId", _PORT, "metricsListId", "metricsIdx")
+_BYTES: Final = re.compile(
+    r"(?P<protocol>\w+): *bytes (?P<direction>sent|received)$", re.IGNORECASE
+)
+_PER: Final = {"bytes/ns": 1, "bytes/us": 1e3, "bytes/ms": 1e6, "bytes/s": 1e9, "bytes/sec": 1e9}
+"""How many ns the time is that a rate counts by."""
+
+
+class _Metric(NamedTuple):
+    name: str
+    unit: str
+
+
+def read_network_metrics(database: Database) -> pd.DataFrame:
+    """Return the counters of interfaces as samples.
+
+    Bytes are ``bytes_sent`` and ``bytes_received`` of the source "nic:mlx5_0 IB", counted from
+    the first interval; where nothing was recorded between two intervals the counter is NaN once.
+    Other metrics bear their unit, and stand at the start of their interval.
+    """
+    if not set(_COLUMNS) <= database.columns("NET_NIC_METRIC"):
+        return empty_table("samples")
+    wanted = dict.fromkeys((*_COLUMNS, _PORT), ColumnType.INTEGER)
+    raw = pd.DataFrame(database.read_columns("NET_NIC_METRIC", wanted, optional=(_PORT,)))
+    raw[_PORT] = known(raw[_PORT].to_numpy())
+    names, metrics = _interfaces(database), _metrics(database)
+    several_ports = raw.groupby("globalId")[_PORT].transform("nunique") > 1
+    parts = []
+    for _, rows in raw.assign(several=several_ports).groupby(list(_SERIES)):
+        owner, port, group, index = (int(rows[name].iloc[0]) for name in _SERIES)
+        source = f"nic:{names.get(owner, owner)}"
+        if rows["several"].iloc[0]:
+            source += f":{port}"
+        metric = metrics.get((group, index), _Metric(f"metric {index}", ""))
+        parts.append(_series(source, metric, rows.sort_values("start", kind="stable")))
+    return stack("samples", parts)
+
+
+def _series(source: str, metric: _Metric, rows: pd.DataFrame) -> pd.DataFrame:
+    starts, ends = (rows[name].to_numpy(np.int64) for name in ("start", "end"))
+    values = rows["value"].to_numpy(np.float64)
+    counted, per_ns = _counted(metric)
+    if counted is None or per_ns is None:
+        name = f"{metric.name} ({metric.unit})" if metric.unit else metric.name
+        return _samples(source, name, starts, values)
+    instants, counter = _add_up(starts, ends, values / per_ns)
+    source = f"{source} {counted['protocol']}"
+    return _samples(source, f"bytes_{counted['direction'].lower()}", instants, counter)
+
+
+def _counted(metric: _Metric) -> tuple[re.Match[str] | None, float | None]:
+    """Return what a metric counts bytes of, and the ns of its rate; None where it does not."""
+    return _BYTES.match(metric.name), _PER.get(metric.unit.lower())
+
+
+def network_extent(database: Database) -> Extent:
+    """Return the extent of the samples that `read_network_metrics` gives, by one scan."""
+    present = database.columns("NET_NIC_METRIC")
+    if not set(_COLUMNS) <= present:
+        return Extent()
+    series = "globalId, metricsListId, metricsIdx"
+    series += f", coalesce({_PORT}, {ABSENT})" if _PORT in present else ""
+    (rows,) = database.rows_of_each(
+        [
+            "SELECT metricsListId, metricsIdx, count(*), total(start > before), min(start), "
+            "max(start), min([end]), max([end]) FROM (SELECT *, lag([end]) OVER "
+            f"(PARTITION BY {series} ORDER BY start, rowid) AS before "
+            f"FROM {database.stored_name('NET_NIC_METRIC')}) GROUP BY {series}"
+        ]
+    )
+    metrics, whole = _metrics(database), Extent()
+    for group, index, n_rows, n_gaps, first, last, first_end, last_end in rows:
+        if None in _counted(metrics.get((group, index), _Metric("", ""))):
+            whole |= Extent(n_rows, 0, first, last)
+        else:  # the first instant, and two more for each gap
+            n_samples = n_rows + 1 + 2 * int(n_gaps)
+            whole |= Extent(n_samples, 0, min(first, first_end), max(last, last_end))
+    return whole
+
+
+def _add_up(
+    starts: npt.NDArray[np.int64],
+    ends: npt.NDArray[np.int64],
+    bytes_per_ns: npt.NDArray[np.float64],
+) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.float64]]:
+    """Return a counter that grows at these rates; NaN at the start of what was not recorded."""
+    total = np.rint(np.cumsum((ends - starts) * bytes_per_ns))
+    before = np.concatenate(([0.0], total[:-1]))
+    is_first = np.concatenate(([True], starts[1:] > ends[:-1]))
+    follows_gap = is_first & (np.arange(len(starts)) > 0)
+    lost = np.flatnonzero(follows_gap)
+    instants = np.concatenate((ends[lost - 1], starts[is_first], ends))
+    values = np.concatenate((np.full(len(lost), np.nan), before[is_first], total))
+    # At one instant: what was counted, then that the recording stops there.
+    rank = np.repeat([1, 2, 0], [len(lost), int(is_first.sum()), len(ends)])
+    order = np.lexsort((rank, instants))
+    return instants[order], values[order]
+
+
+def _samples(
+    source: str, metric: str, instants: npt.NDArray[np.int64], values: npt.NDArray[np.float64]
+) -> pd.DataFrame:
+    n = len(instants)
+    return make_table(
+        "samples",
+        {"start_ns": instants, "source": [source] * n, "metric": [metric] * n, "value": values},
+    )
+
+
+def _metrics(database: Database) -> Mapping[tuple[int, int], _Metric]:
+    present = database.columns("TARGET_INFO_NETWORK_METRICS")
+    if not {"metricsListId", "metricsIdx", "name"} <= present:
+        return {}
+    unit = "coalesce(unit, '')" if "unit" in present else "''"
+    rows = database.rows(
+        f"SELECT metricsListId, metricsIdx, name, {unit} FROM TARGET_INFO_NETWORK_METRICS"
+    )
+    return {(group, index): _Metric(str(name), str(text)) for group, index, name, text in rows}
+
+
+def _interfaces(database: Database) -> dict[int, str]:
+    if not {"nicId", "globalId"} <= database.columns("NIC_ID_MAP"):
+        return {}
+    if not {"nicId", "name"} <= database.columns("TARGET_INFO_NIC_INFO"):
+        return {}
+    rows = database.rows(
+        "SELECT m.globalId, i.name FROM NIC_ID_MAP m JOIN TARGET_INFO_NIC_INFO i USING (nicId)"
+    )
+    return {owner: str(name) for owner, name in rows}
+
 
 _INTEGER: Final = ColumnType.INTEGER
 _GPU_INDEX: Final = 0xFF

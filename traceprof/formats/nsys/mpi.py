@@ -9,8 +9,7 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
-from traceprof.formats.nsys.codes import process_of, thread_of
-from traceprof.formats.nsys.names import named
+from traceprof.formats.nsys.schema import named, process_of, thread_of
 from traceprof.formats.sqlite.database import (
     NULL,
     Column,

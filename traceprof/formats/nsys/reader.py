@@ -9,8 +9,15 @@ from typing import Final
 
 import pandas as pd
 
-from traceprof.formats.base import Outline, ReadOptions
-from traceprof.formats.nsys.communication import count_communication
+from traceprof.formats.contract import Outline, ReadOptions, from_first_launch
+from traceprof.formats.nsys.communication import (
+    Communicator,
+    NcclCalls,
+    communicators,
+    count_communication,
+    make_nccl_collectives,
+    read_nccl_calls,
+)
 from traceprof.formats.nsys.device import (
     KERNELS,
     communication_kernels,
@@ -20,7 +27,6 @@ from traceprof.formats.nsys.device import (
     read_kernels_and_shapes,
     read_syncs,
 )
-from traceprof.formats.nsys.diagnostics import read_diagnostics
 from traceprof.formats.nsys.format import FORMAT
 from traceprof.formats.nsys.host import (
     Annotations,
@@ -32,21 +38,18 @@ from traceprof.formats.nsys.host import (
 )
 from traceprof.formats.nsys.metrics import read_metrics
 from traceprof.formats.nsys.mpi import read_mpi_calls, read_mpi_collectives
-from traceprof.formats.nsys.nccl import (
-    Communicator,
-    NcclCalls,
-    communicators,
-    make_nccl_collectives,
-    read_nccl_calls,
-)
-from traceprof.formats.nsys.recorded import recorded_tables, unrecorded_graphs
 from traceprof.formats.nsys.sidecar import (
     COLLECTIVES,
     read_collectives,
     read_operators,
     read_samples,
 )
-from traceprof.formats.nsys.sources import survey_of
+from traceprof.formats.nsys.survey import (
+    read_diagnostics,
+    recorded_tables,
+    survey_of,
+    unrecorded_graphs,
+)
 from traceprof.formats.nsys.target import (
     capture_end_ns,
     named_processes,
@@ -62,7 +65,6 @@ from traceprof.formats.shared.collectives import (
     tied_by_launch,
     tied_to_batches,
 )
-from traceprof.formats.shared.narrowing import from_first_launch
 from traceprof.formats.sqlite.cut_note import cut_note
 from traceprof.formats.sqlite.database import Database, reading
 from traceprof.formats.sqlite.survey import EVENT_TABLES, SELF_DESCRIPTION, Survey, outline_from

@@ -1,32 +1,212 @@
-"""Reports of Nsight Systems (.nsys-rep, .qdrep, .qdstrm), read through nsys's own export."""
+"""The export of a report of Nsight Systems, which nsys itself makes, and the tools of its package.
+
+Only nsys can read these files. The export goes to a temporary folder, and a copy of it to the
+user's cache: nothing appears beside the user's file, and nothing is written to it.
+"""
 
 from __future__ import annotations
 
+import shutil
+import subprocess
+import tempfile
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+from pathlib import Path
 from typing import Final
 
-from traceprof.formats.base import Candidate, TraceFormat, loaded_late
-from traceprof.formats.nsys.format import FORMAT as NSYS
+from traceprof.cache.entries import Cache
+from traceprof.cache.identity import digest, identify_code, identify_file, is_settled
+from traceprof.errors import TraceError
+from traceprof.formats.nsys.format import MAGIC_WITHIN, STREAM
+from traceprof.values import dataclass
 
-__all__ = ["FORMAT", "MAGIC_WITHIN", "STREAM"]
-
-_REPORT: Final = b"NVIDIA Tegra Profiler Report"
-STREAM: Final = b"NVIDIA Nsight Systems Stream"
-"""What a report begins with that is not finished."""
-MAGIC_WITHIN: Final = 64
-
-
-def recognises(candidate: Candidate) -> bool:
-    """Return whether the file is a report of nsys, or a stream not yet made into one."""
-    return any(magic in candidate.head[:MAGIC_WITHIN] for magic in (_REPORT, STREAM))
-
-
-FORMAT: Final = TraceFormat(
-    name="nsys-report",
-    summary="Nsight Systems report (.nsys-rep, .qdrep, .qdstrm), where nsys is installed",
-    recognises=recognises,
-    read=NSYS.read,
-    outline=NSYS.outline,
-    export=loaded_late("traceprof.formats.nsys.report_export", "exported_report"),
-    cut=NSYS.cut,
-    secrets=NSYS.secrets,
+_PACKAGES: Final = (
+    Path("/usr/lib/nsight-systems"),
+    Path("/opt/nvidia/nsight-systems"),
+    Path("/opt/nvidia/nsight-systems-cli"),
+    Path("/usr/local/cuda"),
 )
+_TOO_HIGH: Final = (Path("/"), Path("/usr"))
+_CANNOT_START: Final = (126, 127)
+
+
+def find_importer(nsys: str | Path, packages: Sequence[Path] = _PACKAGES) -> Path | None:
+    """Return the QdstrmImporter that belongs to ``nsys``, else any; some nsys do not find theirs.
+
+    An importer of another version may refuse the stream.
+    """
+    own = next(_importers_beside(Path(nsys).resolve()), None)
+    if own:
+        return own
+    on_path = shutil.which("QdstrmImporter")
+    return Path(on_path) if on_path else next(_importers_of(packages), None)
+
+
+def _importers_beside(nsys: Path) -> Iterator[Path]:
+    """Return the importers of the package that has ``nsys``, also where Debian cuts it in two."""
+    for above in list(nsys.parents)[:4]:
+        if above not in _TOO_HIGH:
+            yield from above.glob("host-linux*/QdstrmImporter")
+            yield from above.glob("nsight-systems/host-linux*/QdstrmImporter")
+
+
+def _importers_of(packages: Sequence[Path]) -> Iterator[Path]:
+    for package in packages:
+        for pattern in ("host-linux*/QdstrmImporter", "*/host-linux*/QdstrmImporter"):
+            yield from package.glob(pattern)
+
+
+def convert_stream(importer: Path, stream: Path, report: Path) -> None:
+    """Convert a ``.qdstrm``, which the importer may change, to the ``.nsys-rep`` file ``report``.
+
+    Raises:
+        TraceError: the importer does not start, or the stream is damaged.
+    """
+    code, said = _run([importer, "-f", "-i", stream, "-o", report])
+    if code in _CANNOT_START:
+        raise TraceError(
+            f"{importer} does not start, {stream.name} stays as it is ({_last_line(said)})"
+        )
+    if code or not report.is_file():
+        raise TraceError(
+            f"{stream.name}: cannot be converted, it is damaged or was cut off ({_last_line(said)})"
+        )
+
+
+def export_report(nsys: str, report: Path, database: Path) -> None:
+    """Export a ``.nsys-rep`` to the SQLite file ``database``, which is overwritten.
+
+    With NVTX payloads where this nsys can: in them are the sizes of NCCL's messages.
+
+    Raises:
+        TraceError: nsys could not.
+    """
+    _, usage = _run([nsys, "export", "--help"])
+    more = ["--include-blobs=true"] if "--include-blobs" in usage else []
+    command = [nsys, "export", "--type=sqlite", "--force-overwrite=true", *more]
+    code, said = _run([*command, f"--output={database}", report])
+    if code or not database.is_file():
+        raise TraceError(f"{report.name}: nsys cannot read this report ({_last_line(said)})")
+
+
+def _run(command: Sequence[str | Path]) -> tuple[int, str]:
+    """Run a tool of nsys and return its exit code and what it said."""
+    done = subprocess.run(
+        list(map(str, command)),
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        check=False,
+        start_new_session=True,  # Ctrl-C is for us: a report that is lost is lost for good
+    )
+    return done.returncode, done.stdout.decode("utf-8", "replace")
+
+
+def _last_line(said: str) -> str:
+    lines = [line.rpartition("\r")[2].strip() for line in said.split("\n") if line.strip()]
+    return lines[-1] if lines else "it said nothing"
+
+
+@contextmanager
+def exported_report(path: Path) -> Iterator[Path]:
+    """Give the SQLite export of a report, for as long as the context lasts.
+
+    Raises:
+        TraceError: nsys is not installed here (the message says what to run elsewhere), or it
+            cannot read the report.
+    """
+    is_stream = _is_stream(path)
+    program = shutil.which("nsys")
+    if program is None:
+        raise TraceError(f"{path}: {_advice(path, is_stream=is_stream)}")
+    kept = _Export.of(path, program)
+    with tempfile.TemporaryDirectory(prefix="traceprof-") as name, kept.found() as known:
+        folder = Path(name)
+        database = folder / "report.sqlite"
+        if known is not None:
+            _stand_in(known, database)
+            yield database
+            return
+        report = folder / "report.nsys-rep"
+        if is_stream:
+            _convert(path, report, program)
+        else:
+            _stand_in(path, report)
+        export_report(program, report, database)
+        kept.keep(database)
+        yield database
+
+
+@dataclass(frozen=True, slots=True)
+class _Export:
+    """The export of a report in the user's cache, by the content of the report and by this nsys."""
+
+    path: Path
+    program: str
+    cache: Cache | None = None
+    key: str = ""
+
+    @classmethod
+    def of(cls, path: Path, program: str) -> _Export:
+        """Return the place of the export of ``path``; none where it cannot be kept."""
+        cache = Cache.of_user()
+        with suppress(OSError):
+            if cache is not None and is_settled([path]):
+                return cls(path, program, cache, _key(path, program))
+        return cls(path, program)
+
+    @contextmanager
+    def found(self) -> Iterator[Path | None]:
+        """Give the export that was kept; None where none is."""
+        if self.cache is None:
+            yield None
+            return
+        with self.cache.file(self.key) as known:
+            yield known
+
+    def keep(self, database: Path) -> None:
+        """Keep ``database``, unless the report changed meanwhile."""
+        with suppress(OSError):
+            if self.cache is not None and _key(self.path, self.program) == self.key:
+                self.cache.put_file(self.key, database)
+
+
+def _key(path: Path, program: str) -> str:
+    """Return a name for the export of ``path``, which another nsys may export otherwise."""
+    return digest("nsys export", identify_code(), identify_file(path), identify_file(Path(program)))
+
+
+def _stand_in(path: Path, report: Path) -> None:
+    """Make ``path`` known under the name ``report``, because nsys goes by the suffix."""
+    try:
+        report.symlink_to(path.resolve())
+    except OSError:  # some systems allow no links
+        shutil.copyfile(path, report)
+
+
+def _is_stream(path: Path) -> bool:
+    with path.open("rb") as file:
+        return STREAM in file.read(MAGIC_WITHIN)
+
+
+def _convert(path: Path, report: Path, program: str) -> None:
+    importer = find_importer(program)
+    if importer is None:
+        raise TraceError(
+            f"{path}: an unfinished report of Nsight Systems, and this nsys has no "
+            "QdstrmImporter: run `QdstrmImporter -i FILE.qdstrm` where the complete package is"
+        )
+    copy = report.with_name(f"{path.stem}.qdstrm")
+    shutil.copyfile(path, copy)  # the importer writes to the file that it reads
+    convert_stream(importer, copy, report)
+    copy.unlink()
+
+
+def _advice(path: Path, *, is_stream: bool) -> str:
+    report = path.with_suffix(".nsys-rep").name if is_stream else path.name
+    export = f"nsys export --type=sqlite --include-blobs=true --output={path.stem}.sqlite {report}"
+    first = f"QdstrmImporter -i {path.name} -o {report} && " if is_stream else ""
+    return (
+        "a report of Nsight Systems, which only nsys can read, and there is no nsys here: run "
+        f"`{first}{export}` where it is, and give the .sqlite file"
+    )

@@ -1,4 +1,4 @@
-"""The tables of an nsys-shaped SQLite file that traceprof writes.
+"""The tables of an nsys-shaped SQLite file: those that traceprof writes, their codes and names.
 
 `NSYS_TABLES` has nsys's own names and columns (those of versions 3.0 to 3.25 that traceprof can
 fill), so that ``nsys stats`` and other tools read the file. `TRACEPROF_TABLES` holds what nsys
@@ -14,7 +14,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final
 
-__all__ = ["KERNEL_SHAPE", "NSYS_TABLES", "TRACEPROF_TABLES", "global_id"]
+import numpy as np
+import numpy.typing as npt
+import pandas as pd
+
+from traceprof.formats.shared.cupti import plain_api_name
+from traceprof.formats.sqlite.database import NULL, Column, Database, categorical, distinct
+from traceprof.model.tables import ABSENT
 
 
 def global_id(process: int, thread: int = 0) -> int:
@@ -116,3 +122,35 @@ NSYS_TABLES: Final[Mapping[str, str]] = {
         start INTEGER NOT NULL, end INTEGER NOT NULL, globalTid INTEGER,
         nameId INTEGER NOT NULL, returnValue INTEGER NOT NULL""",
 }
+
+
+NVTX_MARK: Final = 34
+NVTX_PUSH_POP: Final = 59
+NVTX_START_END: Final = 60
+NVTX_DOMAIN: Final = 75
+
+
+def process_of(global_ids: Column) -> npt.NDArray[np.int64]:
+    """Return the process id in serialised global ids: hardware 8, VM 8, pid 24, tid 24 bits."""
+    ids = np.asarray(global_ids, np.int64)
+    return np.where(ids == NULL, ABSENT, (ids >> 24) & 0xFFFFFF)
+
+
+def thread_of(global_ids: Column) -> npt.NDArray[np.int64]:
+    """Return the thread id in serialised global ids."""
+    ids = np.asarray(global_ids, np.int64)
+    return np.where(ids == NULL, ABSENT, ids & 0xFFFFFF)
+
+
+def named(database: Database, ids: Column) -> pd.Categorical:
+    """Return the names with these string ids; an id without a string is shown as itself."""
+    numbers, place = distinct(ids)
+    strings = database.read_strings(numbers)
+    names = ["" if key == NULL else strings.get(int(key), f"[string {key}]") for key in numbers]
+    return categorical(place, names)
+
+
+def api_named(database: Database, ids: Column) -> pd.Categorical:
+    """Return the names of API calls without the version of their binary interface."""
+    names = named(database, ids)
+    return categorical(names.codes, [plain_api_name(str(name)) for name in names.categories])

@@ -8,9 +8,8 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 import pandas as pd
 
-from traceprof.formats.nsys.codes import process_of, thread_of
-from traceprof.formats.nsys.names import named
-from traceprof.formats.nsys.nccl import Communicator
+from traceprof.formats.nsys.communication import Communicator
+from traceprof.formats.nsys.schema import named, process_of, thread_of
 from traceprof.formats.shared.launchers import RANK_VARIABLES, TOPOLOGY_VARIABLES
 from traceprof.formats.sqlite.database import ColumnType, Database
 from traceprof.model.tables import ABSENT, empty_table, make_table

@@ -11,10 +11,10 @@ from functools import cached_property
 from pathlib import Path
 from typing import Final
 
+from traceprof.formats.nvprof.events import END, START
 from traceprof.formats.nvprof.file import open_nvprof
 from traceprof.formats.nvprof.format import PREFIX
-from traceprof.formats.nvprof.host import END, START
-from traceprof.formats.nvprof.sources import count_annotations
+from traceprof.formats.nvprof.reader import count_annotations
 from traceprof.formats.sqlite.copying import DatabaseCopy, StoredTable, copying
 from traceprof.formats.sqlite.cut_note import NOTE, filled_tables, note_cut
 from traceprof.formats.sqlite.cut_strings import codec_of, copy_strings, string_columns, text_by

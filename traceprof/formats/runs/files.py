@@ -11,27 +11,28 @@ from typing import Any, Final, TypeAlias
 
 from traceprof.errors import TraceError
 from traceprof.formats import open_trace, outline, recognised
-from traceprof.formats.base import Outline, ReadOptions
-from traceprof.formats.runs.lives import chosen_life, lives_in, warning_on_lives
-from traceprof.formats.runs.manifest import read_manifest
+from traceprof.formats.contract import Outline, ReadOptions, outline_of, trace_of_outline
+from traceprof.formats.runs.manifest import (
+    attempts_in,
+    chosen_attempt,
+    is_work_folder,
+    read_manifest,
+    warning_on_attempts,
+)
 from traceprof.formats.runs.ranks import (
     LARGEST_RANK,
-    Claim,
+    RankClaim,
     Work,
     claims_of,
     numbered,
     varying_number,
 )
-from traceprof.formats.runs.work_folder import is_work_folder
 from traceprof.formats.shared.files import TABLE_FILES, examine, is_packed_database
-from traceprof.formats.shared.narrowing import outline_of, trace_of_outline
 from traceprof.model.ranks import Attempt, RankTrace, RunFiles
 from traceprof.model.tables import ABSENT
 from traceprof.model.trace import DEVICE_TABLES, Trace
 from traceprof.values import dataclass
 from traceprof.workers.remote import Crew, RemoteTrace, measure_each
-
-__all__ = ["CrewOf", "is_run", "lives_of_run", "open_run", "outline_run"]
 
 _Told: TypeAlias = tuple[Trace, Callable[[], Work]]
 """What a file says of itself, and where its device work is."""
@@ -57,7 +58,7 @@ class _Found:
     life: int = 0
 
 
-CrewOf: TypeAlias = Callable[[Sequence[Path]], Crew | None]
+PoolOf: TypeAlias = Callable[[Sequence[Path]], Crew | None]
 """Chooses who holds the traces in so many files; None: we do."""
 
 
@@ -70,7 +71,7 @@ def open_run(
     options: ReadOptions | None = None,
     life: int | None = None,
     *,
-    choose_crew: CrewOf = _nobody,
+    choose_crew: PoolOf = _nobody,
     allow_missing: bool = False,
 ) -> RunFiles:
     """Return the run in ``paths``: files, directories, patterns, manifests, of any format.
@@ -120,7 +121,7 @@ def _opened_trace(path: Path, options: ReadOptions) -> Trace | TraceError:
         return error
 
 
-def lives_of_run(
+def attempts_of_run(
     paths: Sequence[Path | str],
 ) -> tuple[tuple[Attempt, ...], Sequence[Mapping[str, Any]], int]:
     """Return all starts of all ranks of a run, the events of agents, and which life is looked at.
@@ -131,7 +132,7 @@ def lives_of_run(
         TraceError: a manifest is damaged.
     """
     found = _find(paths)
-    return lives_in(found.told), found.agents, chosen_life(lives_in(found.told), None)
+    return attempts_in(found.told), found.agents, chosen_attempt(attempts_in(found.told), None)
 
 
 def outline_run(
@@ -169,7 +170,7 @@ def _opened(
     allow_missing: bool,
 ) -> RunFiles:
     found = _find(paths)
-    claims: list[Claim] = []
+    claims: list[RankClaim] = []
     warnings: list[str] = _choose_life(found, life)
     if len(found.labels) > 1:
         names = ", ".join(sorted(found.labels))
@@ -191,9 +192,9 @@ def _opened(
 
 def _choose_life(found: _Found, wanted: int | None) -> list[str]:
     """Leave the files of one life in ``found``; return what is to be said of it."""
-    found.lives = lives_in(found.told)
-    found.life = chosen_life(found.lives, wanted)
-    warning = warning_on_lives(found.lives, found.life, is_wanted=wanted is not None)
+    found.lives = attempts_in(found.told)
+    found.life = chosen_attempt(found.lives, wanted)
+    warning = warning_on_attempts(found.lives, found.life, is_wanted=wanted is not None)
     if not warning:
         return []
     own = [one for one in found.lives if one.life == found.life]
@@ -247,7 +248,7 @@ def _is_trace(folder: Path) -> bool:
 
 
 def _run(
-    found: _Found, members: list[RankTrace], claims: list[Claim], warnings: list[str]
+    found: _Found, members: list[RankTrace], claims: list[RankClaim], warnings: list[str]
 ) -> RunFiles:
     told = found.world_size, *(claim.world_size for claim in claims)
     world_size = max((size for size in told if size <= LARGEST_RANK + 1), default=ABSENT)

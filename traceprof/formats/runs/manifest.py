@@ -1,8 +1,9 @@
-"""Manifests: JSON files that list the traces of a run.
+"""Manifests: JSON files that list the traces of a run, and the attempts of its program.
 
-``{"traceprof_run": 1, "label": … (or "run_id"), "world_size": …, "ranks": [{"rank": 0, "file": …,
-"local_rank": 0, "host": …, "rack": …}]}``, with paths relative to the manifest. Each launcher
-writes one into the folder of a run; by hand one writes one for files from elsewhere.
+``{"traceprof_run": 1, "label": … (or "run_id"), "world_size": …,
+"ranks": [{"rank": 0, "file": …, "local_rank": 0, "host": …, "rack": …}]}``, with paths relative to
+the manifest. Each launcher writes one into the folder of a run; by hand one writes one for files
+from elsewhere.
 
 Where ranks were started more than once the entries tell the times of each start, in ns since 1970:
 ``"started_ns"``, ``"ended_ns"``, ``"ended"`` (finished, failed, killed), ``"restart_count"``.
@@ -17,13 +18,13 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
-from traceprof.errors import TraceError
+from traceprof.errors import TraceError, UsageError
 from traceprof.files import kind_of_no_file
+from traceprof.model.ranks import Attempt
 from traceprof.model.tables import ABSENT
 from traceprof.secrets import storable
+from traceprof.units import format_duration
 from traceprof.values import dataclass
-
-__all__ = ["LAUNCHER", "MANIFEST_KEY", "Manifest", "read_manifest"]
 
 MANIFEST_KEY: Final = "traceprof_run"
 """The key by which a JSON object is known as a manifest; its value is the version, 1."""
@@ -35,7 +36,7 @@ _LARGEST_BYTES: Final = 16 << 20
 
 
 @dataclass(frozen=True, slots=True)
-class Manifest:
+class RunManifest:
     """The files of a run (or those of one of its hosts), and what is told of each."""
 
     label: str
@@ -45,7 +46,7 @@ class Manifest:
     agents: Sequence[Mapping[str, Any]] = ()
 
 
-def read_manifest(path: Path) -> Manifest | None:
+def read_manifest(path: Path) -> RunManifest | None:
     """Return the manifest in ``path``; None where it is something else.
 
     Raises:
@@ -56,7 +57,7 @@ def read_manifest(path: Path) -> Manifest | None:
         return None
     rows = _objects(path, value, "ranks")
     size = value.get("world_size")
-    return Manifest(
+    return RunManifest(
         str(value.get("label") or value.get("run_id", "")),
         {_file(path, row, "file", "ranks"): {**row, LAUNCHER: storable(path.name)} for row in rows},
         size if isinstance(size, int) else len(rows),
@@ -113,3 +114,113 @@ def _read_object(path: Path) -> Mapping[str, Any]:
     except (OSError, ValueError, RecursionError):
         return {}
     return value if isinstance(value, dict) else {}
+
+
+_SOON_NS: Final = 1_000_000_000
+
+
+def attempts_in(told: Mapping[Path, Mapping[str, Any]]) -> tuple[Attempt, ...]:
+    """Return every start of every rank in the order of time; none where manifests do not tell.
+
+    All ranks that were started together are one life of the program. Its ranks ran at the same
+    time and knew of equally many ranks; none of them is there twice.
+    """
+    rows = [_attempt(path, row) for path, row in told.items()]
+    known = [row for row in rows if row is not None]
+    if len(known) < len(rows):
+        return ()
+    known.sort(key=lambda one: (one.start_ns, one.rank))
+    is_once = len({one.rank for one in known}) == len(known)
+    if is_once and not any(row.get("run_id") for row in told.values()):
+        return tuple(known)
+    groups: list[list[Attempt]] = []
+    for one in known:
+        if not groups or not _is_of(one, groups[-1]):
+            groups.append([])
+        groups[-1].append(one)
+    return tuple(one.numbered(life) for life, group in enumerate(groups) for one in group)
+
+
+def chosen_attempt(lives: Sequence[Attempt], wanted: int | None) -> int:
+    """Return the life to look at: the one that is wanted, else the longest, of equals the last.
+
+    Raises:
+        UsageError: there is no such life.
+    """
+    numbers = sorted({one.life for one in lives})
+    if wanted is None:
+        return max(numbers, key=lambda life: (_duration_ns(lives, life), life), default=0)
+    if wanted not in (numbers or [0]):
+        known = ", ".join(map(str, numbers)) or "0"
+        raise UsageError(f"no life {wanted}: the program was started as life {known}")
+    return wanted
+
+
+def warning_on_attempts(lives: Sequence[Attempt], chosen: int, *, is_wanted: bool) -> str:
+    """Return which of several lives is looked at; "" where there is one."""
+    numbers = sorted({one.life for one in lives})
+    if len(numbers) < 2:
+        return ""
+    why = "as asked for" if is_wanted else "the longest"
+    each = "; ".join(
+        f"life {life}: {_ranks_of_attempt(lives, life)}, {format_duration(_duration_ns(lives, life))}"
+        for life in numbers
+    )
+    return (
+        f"the program was started {len(numbers)} times, and life {chosen} is shown, {why} "
+        f"({each}): --life chooses, `traceprof elastic` shows all"
+    )
+
+
+def _attempt(path: Path, row: Mapping[str, Any]) -> Attempt | None:
+    started, ended, size = (row.get(name) for name in ("started_ns", "ended_ns", "world_size"))
+    if not isinstance(row.get("rank"), int) or not isinstance(started, int):
+        return None
+    return Attempt(
+        life=0,
+        rank=int(row["rank"]),
+        path=str(path),
+        host=str(row.get("host", "")),
+        start_ns=started,
+        # One that was killed before it did anything ended nobody knows when.
+        end_ns=max(ended, started) if isinstance(ended, int) else started,
+        ended=str(row.get("ended", "")),
+        world_size=size if isinstance(size, int) else ABSENT,
+        launcher=str(row.get(LAUNCHER, "")),
+    )
+
+
+def _is_of(one: Attempt, group: Sequence[Attempt]) -> bool:
+    return (
+        one.rank not in {other.rank for other in group}
+        and one.world_size == group[0].world_size
+        and one.start_ns < min(_end_ns(other) for other in group)
+    )
+
+
+def _end_ns(one: Attempt) -> int:
+    """Return when a life ended; of one of which that is not known, soon after it was started."""
+    return one.end_ns if one.end_ns > one.start_ns else one.start_ns + _SOON_NS
+
+
+def _duration_ns(lives: Sequence[Attempt], life: int) -> int:
+    own = [one for one in lives if one.life == life]
+    return max(one.end_ns for one in own) - min(one.start_ns for one in own)
+
+
+def _ranks_of_attempt(lives: Sequence[Attempt], life: int) -> str:
+    ranks = sorted({one.rank for one in lives if one.life == life})
+    if len(ranks) == 1:
+        return f"rank {ranks[0]}"
+    is_whole = ranks == list(range(ranks[0], ranks[-1] + 1)) and len(ranks) > 2
+    shown = f"{ranks[0]}–{ranks[-1]}" if is_whole else ", ".join(map(str, ranks[:8]))
+    return f"ranks {shown}"
+
+
+NOTES: Final = "recording.json"
+LOCK: Final = "in_use"
+
+
+def is_work_folder(path: Path) -> bool:
+    """Return whether ``path`` is the work folder of a recording."""
+    return (path / NOTES).is_file() and (path / LOCK).is_file()

@@ -15,8 +15,6 @@ from traceprof.model.trace import Trace
 from traceprof.values import dataclass
 from traceprof.workers.remote import change_each
 
-__all__ = ["LARGEST_RANK", "Claim", "Work", "claims_of", "numbered", "varying_number"]
-
 Work = Mapping[str, Mapping[tuple[int, int], int]]
 """Where the device work of a file is: kernels and copies → (process, device) → rows."""
 LARGEST_RANK: Final = 1 << 22
@@ -29,7 +27,7 @@ _TORCH_NAME: Final = re.compile(r"(.+?)_\d+(?:\.\d+)?\.pt\.trace\.json(?:\.gz)?"
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Claim:
+class RankClaim:
     """One process of a file that may be a rank."""
 
     member: RankTrace
@@ -39,7 +37,7 @@ class Claim:
 
 def claims_of(
     trace: Trace, path: Path, told: Mapping[str, Any], work: Callable[[], Work]
-) -> list[Claim]:
+) -> list[RankClaim]:
     """Return the ranks in one file: one, or several where a file holds several ranks.
 
     Args:
@@ -76,7 +74,7 @@ def claims_of(
     return [claim]
 
 
-def _in_trace(trace: Trace, work: Callable[[], Work]) -> list[Claim]:
+def _in_trace(trace: Trace, work: Callable[[], Work]) -> list[RankClaim]:
     rows = trace.processes
     ranked = rows[rows["rank"].between(0, LARGEST_RANK)]
     source = "distributedInfo" if trace.info.format == "kineto" else "trace"
@@ -84,7 +82,7 @@ def _in_trace(trace: Trace, work: Callable[[], Work]) -> list[Claim]:
     for row in ranked.to_dict("records"):
         own = trace if len(ranked) == 1 else _of_process(trace, row["process"], work())
         member = RankTrace(own, row["rank"], row["local_rank"], row["host"], source)
-        claims.append(Claim(member, Path(), row["world_size"]))
+        claims.append(RankClaim(member, Path(), row["world_size"]))
     return claims or _unranked(trace, work)
 
 
@@ -100,12 +98,12 @@ def _of_one(trace: Trace, process: int, used: set[int]) -> Trace:
     return replace(own, devices=devices)
 
 
-def _unranked(trace: Trace, work: Callable[[], Work]) -> list[Claim]:
+def _unranked(trace: Trace, work: Callable[[], Work]) -> list[RankClaim]:
     """Return the processes that work on devices; their ranks may be in the environment."""
     workers = _in_order_of_devices(work()) if len(trace.processes) > 1 else []
     if len(workers) > 1:
         return [
-            Claim(RankTrace(_of_process(trace, process, work()), local_rank=place), Path())
+            RankClaim(RankTrace(_of_process(trace, process, work()), local_rank=place), Path())
             for place, process in enumerate(workers)
         ]
     given = dict(zip(trace.environment["name"], trace.environment["value"], strict=True))
@@ -115,7 +113,7 @@ def _unranked(trace: Trace, work: Callable[[], Work]) -> list[Claim]:
     }
     known_from = "" if values["rank"] == ABSENT else "environment"
     member = RankTrace(trace, values["rank"], values["local_rank"], known_from=known_from)
-    return [Claim(member, Path(), values["world_size"])]
+    return [RankClaim(member, Path(), values["world_size"])]
 
 
 def _in_order_of_devices(work: Work) -> list[int]:
@@ -133,7 +131,7 @@ def _host_in_name(path: Path) -> str:
 
 
 def numbered(
-    claims: Sequence[Claim], number_of: Callable[[Path], int]
+    claims: Sequence[RankClaim], number_of: Callable[[Path], int]
 ) -> tuple[list[RankTrace], list[str]]:
     """Return the members in order of rank, and warnings about what was guessed or left out."""
     warnings: list[str] = []
@@ -144,7 +142,7 @@ def numbered(
                 "no file says its rank: ranks are numbered by "
                 f"{claims[0].member.known_from}; a manifest tells them for certain"
             )
-    members: dict[int, Claim] = {}
+    members: dict[int, RankClaim] = {}
     unknown = []
     for claim in claims:
         rank = claim.member.rank
@@ -160,7 +158,9 @@ def numbered(
     return [*(members[rank].member for rank in sorted(members)), *unknown], warnings
 
 
-def _numbered_by_place(claims: Sequence[Claim], number_of: Callable[[Path], int]) -> list[Claim]:
+def _numbered_by_place(
+    claims: Sequence[RankClaim], number_of: Callable[[Path], int]
+) -> list[RankClaim]:
     several_in_one = len({claim.path for claim in claims}) < len(claims)
     numbers = [number_of(claim.path) for claim in claims]
     if several_in_one or ABSENT in numbers:

@@ -1,4 +1,4 @@
-"""Codes of CUPTI, which nsys and nvprof write as they are."""
+"""Codes of CUPTI, which nsys and nvprof write as they are; and how deep ranges are nested."""
 
 from __future__ import annotations
 
@@ -11,18 +11,9 @@ import numpy.typing as npt
 import pandas as pd
 
 from traceprof.formats.sqlite.database import Column, categorical, distinct
-from traceprof.model.tables import ABSENT
-
-__all__ = [
-    "COPY_DIRECTIONS",
-    "MANAGED",
-    "MEMORY_KINDS",
-    "SYNC_KINDS",
-    "UNIFIED_MEMORY_COPIES",
-    "decode",
-    "plain_api_name",
-    "with_shared_bytes",
-]
+from traceprof.model.grouping import rows_by_values
+from traceprof.model.intervals import nesting_depth
+from traceprof.model.tables import ABSENT, TABLES, sort_rows
 
 COPY_DIRECTIONS: Final = {
     0: "unknown",
@@ -80,3 +71,14 @@ def with_shared_bytes(
     told = shape.get("shared_bytes", np.full(len(static), ABSENT))
     are_known = (static >= 0) & (dynamic >= 0)
     return {**shape, "shared_bytes": np.where(are_known, static + dynamic, told)}
+
+
+def with_depth(ranges: pd.DataFrame) -> pd.DataFrame:
+    """Return ``ranges`` with their depth: the number of ranges open around each on its thread."""
+    ranges = sort_rows(ranges, TABLES["ranges"])
+    depth = np.zeros(len(ranges), np.int64)
+    groups = rows_by_values(ranges["process"], ranges["thread"], ranges["kind"].cat.codes)
+    starts, ends = ranges["start_ns"].to_numpy(), ranges["end_ns"].to_numpy()
+    for rows in groups.values():
+        depth[rows] = nesting_depth(starts[rows], ends[rows])
+    return ranges.assign(depth=depth)

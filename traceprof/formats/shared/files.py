@@ -13,7 +13,7 @@ from typing import Any, BinaryIO, Final
 
 from traceprof.errors import TraceError
 from traceprof.files import kind_of_no_file
-from traceprof.formats.base import Candidate
+from traceprof.formats.contract import Candidate
 from traceprof.formats.sqlite.database import SQLITE_MAGIC, Database
 from traceprof.formats.sqlite.texts import telling_of_no_text
 from traceprof.values import dataclass

@@ -10,7 +10,7 @@ from typing import Any, Final
 import numpy as np
 import pandas as pd
 
-from traceprof.formats.base import OUTLINED_TABLES, Outline
+from traceprof.formats.contract import OUTLINED_TABLES, Outline
 from traceprof.formats.sqlite.database import Database
 from traceprof.formats.sqlite.scan import Extent, Owners, Scan, Source, scan_each
 from traceprof.model.tables import ABSENT, TABLES

@@ -1,29 +1,141 @@
-"""Reading a folder of Parquet or Arrow files that traceprof exported."""
+"""Folders of Parquet or Arrow files that traceprof exports, and what ``trace.json`` says of them."""
 
 from __future__ import annotations
 
-from dataclasses import replace
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import field, replace
+from enum import StrEnum
 from pathlib import Path
-from typing import Final
+from types import TracebackType
+from typing import Any, Final, Self
 
+import msgspec
 import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
 
 from traceprof.errors import TraceError
-from traceprof.formats.base import ReadOptions
-from traceprof.formats.tables.columns import frame_of
+from traceprof.formats.contract import ReadOptions
+from traceprof.formats.tables.columns import Names, batch_of, frame_of, schema_of
 from traceprof.formats.tables.format import MANIFEST
-from traceprof.formats.tables.manifest import (
-    FolderManifest,
-    Storage,
-    read_manifest,
-)
-from traceprof.model.tables import TABLES
-from traceprof.model.trace import DEVICE_TABLES, Trace, make_trace
+from traceprof.model.tables import TABLES, ColumnKind, unit_of
+from traceprof.model.timing import TimeWindow
+from traceprof.model.trace import DEVICE_TABLES, Trace, TraceInfo, make_trace
 from traceprof.names.classes import classify
+from traceprof.values import dataclass
+from traceprof.version import __version__
 
-__all__ = ["read"]
+_KEY: Final = "traceprof_tables"
+_VERSION: Final = 1
+
+
+class Storage(StrEnum):
+    """How the tables are stored; the value is the suffix of the files, too."""
+
+    PARQUET = "parquet"
+    ARROW = "arrow"
+
+
+@dataclass(frozen=True, slots=True)
+class TableFile:
+    """A table: its file, its rows, and the distinct names of its columns of names, in order."""
+
+    file: str
+    n_rows: int
+    names: Mapping[str, Sequence[str]] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class FolderManifest:
+    """What ``trace.json`` tells."""
+
+    storage: Storage
+    info: TraceInfo
+    recorded: frozenset[str]
+    span: TimeWindow
+    tables: Mapping[str, TableFile]
+
+    def write(self, folder: Path) -> None:
+        """Write it into ``folder``."""
+        info = {**msgspec.to_builtins(self.info), "warnings": list(self.info.warnings)}
+        del info["path"]
+        value = {
+            _KEY: _VERSION,
+            "written_by": f"traceprof {__version__}",
+            "storage": self.storage.value,
+            "info": info,
+            "recorded": sorted(self.recorded),
+            "span_ns": [self.span.start_ns, self.span.end_ns],
+            "tables": {
+                name: {
+                    "file": stored.file,
+                    "n_rows": stored.n_rows,
+                    "about": TABLES[name].summary,
+                    "units": {c: unit for c in TABLES[name].columns if (unit := unit_of(c))},
+                    "names": stored.names,
+                }
+                for name, stored in self.tables.items()
+            },
+        }
+        text = json.dumps(value, indent=1, ensure_ascii=False)
+        (folder / MANIFEST).write_bytes(text.encode("utf-8", "replace") + b"\n")
+
+
+class _StoredTable(msgspec.Struct):
+    file: str
+    n_rows: int
+    names: dict[str, list[str]] = {}
+
+
+class _StoredManifest(msgspec.Struct):
+    version: int = msgspec.field(name=_KEY)
+    storage: Storage
+    info: TraceInfo
+    recorded: list[str]
+    span_ns: tuple[int, int]
+    tables: dict[str, _StoredTable]
+
+
+def read_manifest(folder: Path) -> FolderManifest:
+    """Return what ``folder`` says of itself.
+
+    Raises:
+        TraceError: it is damaged, or of a later version.
+    """
+    path = folder / MANIFEST
+    try:
+        told = msgspec.json.decode(path.read_bytes(), type=_StoredManifest)
+    except (OSError, msgspec.MsgspecError, UnicodeDecodeError) as error:
+        raise TraceError(f"{path}: no readable description of tables: {error}") from error
+    if told.version != _VERSION:
+        raise TraceError(
+            f"{path}: tables of version {told.version}, this traceprof reads version {_VERSION}: "
+            "use the one that wrote them, or a newer one"
+        )
+    start_ns, end_ns = told.span_ns
+    if start_ns > end_ns:
+        raise TraceError(f"{path}: a time that ends before it begins: export the trace again")
+    info = replace(told.info, path=str(folder))
+    tables = {
+        name: TableFile(_plain_name(path, stored.file), stored.n_rows, stored.names)
+        for name, stored in told.tables.items()
+        if name in TABLES
+    }
+    recorded = frozenset(told.recorded) & TABLES.keys()
+    return FolderManifest(told.storage, info, recorded, TimeWindow(start_ns, end_ns), tables)
+
+
+def _plain_name(path: Path, name: str) -> str:
+    """Return the name of a file of the folder.
+
+    Raises:
+        TraceError: it leads out of the folder.
+    """
+    if Path(name).name != name or name in ("", ".", ".."):
+        raise TraceError(f"{path}: {name!a} is no file of this folder")
+    return name
+
 
 FORMAT_NAME: Final = "tables"
 
@@ -69,3 +181,93 @@ def _stored(path: Path, storage: Storage) -> pa.Table:
         table = pa.ipc.open_file(source).read_all()
     table.validate(full=True)  # what is malformed is found here, not when it is used
     return table
+
+
+_BATCH_ROWS: Final = 1 << 18
+
+
+@dataclass(slots=True)
+class _Open:
+    """A table that is being written."""
+
+    file: str
+    writer: Any
+    names: dict[str, Names]
+    n_rows: int = 0
+
+
+@dataclass(slots=True)
+class FolderWriter:
+    """Writes the tables of a Trace into an empty folder; `finish` makes it one that can be read."""
+
+    folder: Path
+    storage: Storage
+    _open: dict[str, _Open] = field(default_factory=dict)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        where: TracebackType | None,
+    ) -> None:
+        for table in self._open.values():
+            table.writer.close()
+
+    def add(self, name: str, frame: pd.DataFrame) -> None:
+        """Append rows to table ``name``: parts come in the order of their times."""
+        table = self._open.get(name) or self._begin(name)
+        for rows in _batches(frame):
+            table.writer.write_batch(batch_of(name, rows, table.names))
+            table.n_rows += len(rows)
+
+    def finish(self, info: TraceInfo, recorded: frozenset[str], span: TimeWindow) -> None:
+        """Close the tables, those without rows too, and describe them."""
+        for name in TABLES:
+            if name not in self._open:
+                self._begin(name)
+            self._open[name].writer.close()
+        stored = {
+            name: TableFile(
+                table.file, table.n_rows, {c: list(names) for c, names in table.names.items()}
+            )
+            for name, table in self._open.items()
+        }
+        tables = {name: stored[name] for name in TABLES}
+        FolderManifest(self.storage, info, recorded, span, tables).write(self.folder)
+
+    def _begin(self, name: str) -> _Open:
+        kinds = TABLES[name].columns
+        file = f"{name}.{self.storage}"
+        names = {column: Names() for column, kind in kinds.items() if kind is ColumnKind.NAME}
+        self._open[name] = _Open(file, _writer(self.folder / file, name, self.storage), names)
+        return self._open[name]
+
+
+def _batches(frame: pd.DataFrame) -> Iterator[pd.DataFrame]:
+    # Without rows there is one part, too: it has the names.
+    for first in range(0, max(1, len(frame)), _BATCH_ROWS):
+        yield frame.iloc[first : first + _BATCH_ROWS]
+
+
+def _writer(path: Path, name: str, storage: Storage) -> Any:
+    schema = schema_of(name)
+    if storage is Storage.ARROW:
+        options = pa.ipc.IpcWriteOptions(compression="lz4", emit_dictionary_deltas=True)
+        return pa.ipc.new_file(path, schema, options=options)
+    kinds = TABLES[name].columns
+    dictionaries = [c for c, kind in kinds.items() if kind in (ColumnKind.NAME, ColumnKind.TEXT)]
+    times = {c: "DELTA_BINARY_PACKED" for c, kind in kinds.items() if kind is ColumnKind.TIME}
+    return pq.ParquetWriter(
+        path, schema, compression="zstd", use_dictionary=dictionaries, column_encoding=times
+    )
+
+
+def write_tables(trace: Trace, folder: Path, storage: Storage = Storage.PARQUET) -> None:
+    """Write a whole Trace into the empty folder ``folder``."""
+    with FolderWriter(folder, storage) as writer:
+        for name in TABLES:
+            writer.add(name, trace.table(name))
+        writer.finish(trace.info, trace.recorded, trace.span)

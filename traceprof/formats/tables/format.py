@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from traceprof.formats.base import Candidate, TraceFormat, loaded_late
+from traceprof.formats.contract import Candidate, TraceFormat, loaded_late
 from traceprof.formats.shared.files import TABLE_FILES
 from traceprof.model.tables import TABLES
 

@@ -9,7 +9,7 @@ from typing import Final
 import numpy as np
 import pandas as pd
 
-from traceprof.formats.base import ReadOptions
+from traceprof.formats.contract import ReadOptions
 from traceprof.formats.kineto.categories import (
     ANNOTATIONS,
     API_CALLS,

@@ -13,8 +13,13 @@ from typing import Final
 
 from traceprof.errors import RecordingError, TraceError, UsageError
 from traceprof.files import new_file
-from traceprof.formats.nsys.own_events import OwnEvents, read_own_events, remove_own_events
-from traceprof.formats.nsys.split import copy_processes, remove_lone_overheads
+from traceprof.formats.nsys.split import (
+    OwnEvents,
+    copy_processes,
+    read_own_events,
+    remove_lone_overheads,
+    remove_own_events,
+)
 from traceprof.formats.nsys.writer import append_to_nsys
 from traceprof.recording.gathering.captured import Captured
 from traceprof.recording.gathering.tables import EventTables, event_tables, make_spool_trace

@@ -16,7 +16,7 @@ from traceprof.errors import UsageError
 from traceprof.files import check_target
 from traceprof.formats.nsys.writer import write_nsys
 from traceprof.formats.runs.manifest import MANIFEST_KEY
-from traceprof.formats.shared.masked import renamed
+from traceprof.formats.shared.redaction import renamed_categories
 from traceprof.recording.gathering.tables import event_tables, make_spool_trace
 from traceprof.recording.outputs.exports import write_export
 from traceprof.recording.outputs.job import Job
@@ -103,7 +103,7 @@ def _write_spool(job: Job, part: Part) -> WrittenFile:
         with_windows=not profiles,
     )
     operators = trace.host_ops
-    names = renamed(operators["name"].array, job.shown_name)
+    names = renamed_categories(operators["name"].array, job.shown_name)
     trace = trace.with_tables({"host_ops": operators.assign(name=names)})
     if profiles:
         trace = with_profiles(trace, profiles)

@@ -10,8 +10,7 @@ from dataclasses import field
 from functools import cached_property
 from typing import Any
 
-from traceprof.formats.shared.masked import without_secrets
-from traceprof.formats.shared.told_secrets import sought
+from traceprof.formats.shared.redaction import without_secrets, worth_seeking
 from traceprof.recording.gathering.captured import Captured
 from traceprof.recording.outputs.places import Places
 from traceprof.recording.request import Recorder, RecordRequest, RunRecorded
@@ -52,7 +51,9 @@ class Job:
     @cached_property
     def secrets(self) -> Sequence[str]:
         """The secrets of the command line that are looked for in names, too."""
-        return sought(part for secret in secrets_of(self.request.command) for part in secret.hidden)
+        return worth_seeking(
+            part for secret in secrets_of(self.request.command) for part in secret.hidden
+        )
 
     def shown_name(self, name: str) -> str:
         """Return the name of a range, as it may be shown."""

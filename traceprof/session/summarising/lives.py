@@ -10,7 +10,7 @@ from typing import Any, Final
 import numpy as np
 import pandas as pd
 
-from traceprof.formats.runs.files import lives_of_run
+from traceprof.formats.runs.files import attempts_of_run
 from traceprof.formats.runs.manifest import LAUNCHER
 from traceprof.model.ranks import Attempt
 from traceprof.model.results import Note
@@ -48,7 +48,7 @@ def with_lives(summary: Summary, paths: Sequence[Path | str], life: int | None =
         paths: where the run lies.
         life: which life that was, None for the one that is chosen where nobody says.
     """
-    lives, agents, chosen = lives_of_run(paths)
+    lives, agents, chosen = attempts_of_run(paths)
     if not lives or summary.started_utc_ns is None:
         return summary
     shown = chosen if life is None else life

@@ -6,7 +6,7 @@ import pytest
 
 from tests.requirements import require
 from traceprof.errors import RecordingError
-from traceprof.formats.nsys.tools import find_importer
+from traceprof.formats.nsys.reports import find_importer
 from traceprof.recording.recorders.nsys import report
 from traceprof.recording.recorders.nsys.report import convert_qdstrm, find_report, remove_secrets
 

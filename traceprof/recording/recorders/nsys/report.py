@@ -8,11 +8,14 @@ from pathlib import Path
 from typing import Final
 
 from traceprof.errors import RecordingError, TraceError
-from traceprof.formats.nsys.scrub import remove_environments, rename_events, replace_system_texts
-from traceprof.formats.nsys.secrets import passing_in
-from traceprof.formats.nsys.tools import convert_stream, export_report, find_importer
-from traceprof.formats.shared.masked import without_secrets
-from traceprof.formats.shared.told_secrets import sought
+from traceprof.formats.nsys.reports import convert_stream, export_report, find_importer
+from traceprof.formats.nsys.secrets import (
+    redaction_in,
+    remove_environments,
+    rename_events,
+    replace_system_texts,
+)
+from traceprof.formats.shared.redaction import without_secrets, worth_seeking
 from traceprof.recording.processes.watchdog import STARTED
 from traceprof.secrets import MASK, masked_name, secrets_of
 
@@ -101,13 +104,13 @@ def remove_secrets(database: Path, command: Sequence[str]) -> None:
     hidden = [part for secret in secrets for part in secret.hidden]
     parts = [(part, MASK) for part in hidden if len(part) >= _LEAST_PART]
     try:
-        told = passing_in(database)
+        told = redaction_in(database)
         whole += told.whole.items()
         parts += [(part, MASK) for part in told.parts]
         remove_environments(database)
         if whole:
             replace_system_texts(database, whole, parts)
-        known = sought([*hidden, *told.parts])
+        known = worth_seeking([*hidden, *told.parts])
         rename_events(database, lambda name: masked_name(without_secrets(name, known)))
     except TraceError as error:
         raise RecordingError(str(error)) from error
