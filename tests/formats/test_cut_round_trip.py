@@ -24,7 +24,7 @@ from tests import real_traces
 from tests.requirements import require
 from traceprof.errors import TraceprofError
 from traceprof.formats import ReadOptions, cut, open_trace
-from traceprof.formats.sqlite.table_names import quoted
+from traceprof.formats.sqlite.schema import quoted
 from traceprof.model.cutting import CutRequest, no_progress
 from traceprof.model.ranks import Ranks
 from traceprof.model.results import Result, Unit

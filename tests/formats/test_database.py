@@ -16,7 +16,8 @@ from hypothesis import strategies as st
 from traceprof.errors import TraceError
 from traceprof.formats import open_trace
 from traceprof.formats.sqlite import database as module
-from traceprof.formats.sqlite.database import NULL, ColumnType, Database
+from traceprof.formats.sqlite.columns import NULL, ColumnType
+from traceprof.formats.sqlite.database import Database
 from traceprof.model.timing import TimeWindow
 
 INTEGER, REAL, TEXT = ColumnType.INTEGER, ColumnType.REAL, ColumnType.TEXT

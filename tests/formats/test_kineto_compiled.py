@@ -11,13 +11,13 @@ from tests.formats.kineto_file import as_json, columns_of, complete, document, k
 from tests.real_traces import KINETO
 from tests.requirements import TRACES, require
 from traceprof.formats.compiled import library
-from traceprof.formats.kineto import columns as module
-from traceprof.formats.kineto.columns import ColumnMaker
+from traceprof.formats.kineto import events as module
+from traceprof.formats.kineto import parse
 from traceprof.formats.kineto.compiled import decode
-from traceprof.formats.kineto.events import _Joined, read_kineto_events
+from traceprof.formats.kineto.events import ColumnMaker, _Joined, read_kineto_events
 from traceprof.formats.kineto.json_stream import JsonArrayStream
 from traceprof.formats.kineto.parse import batch_of_items
-from traceprof.formats.kineto.taken import PHASES, is_taken
+from traceprof.formats.kineto.rows import PHASES, is_taken
 from traceprof.model.tables import ABSENT
 
 SHORT = b'[{"ph":"X","cat":"c","name":"n","pid":1,"tid":2,"ts":3.5,"dur":4%s}]'
@@ -86,7 +86,7 @@ def test_kinds(text, expected):
         ("4390322129111.056", 4390322129111056),
         ("1610366387140599", 1610366387140599000),
         ("3999999999999999.999", 3999999999999999999),
-        ("4000000000000000", module.NO_TIME),
+        ("4000000000000000", parse.NO_TIME),
     ],
 )
 def test_times(written, ns):
@@ -203,7 +203,7 @@ def test_whatever_is_written_both_make_the_same_of_it(seed, n_changes):
     if decoded is None:
         return
     maker = ColumnMaker(phases=frozenset("Xi"), with_shapes=True)
-    parsed = module.parse_batch(text)
+    parsed = parse.parse_batch(text)
     if parsed is None:  # it takes more of what nobody looks at
         parsed = batch_of_items(list(JsonArrayStream(io.BytesIO(text), "")))
     assert told(maker.columns(decoded)) == told(maker.columns(parsed))

@@ -7,8 +7,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from traceprof.formats.kineto.events import exact_ns, read_kineto_events
+from traceprof.formats.kineto.events import read_kineto_events
 from traceprof.formats.kineto.json_stream import JsonArrayStream
+from traceprof.formats.kineto.parse import exact_ns
 from traceprof.model.tables import ABSENT
 
 pytestmark = pytest.mark.usefixtures("decoder")

@@ -17,7 +17,7 @@ from traceprof.formats.kineto import events as reading
 from traceprof.formats.kineto import parsers as module
 from traceprof.formats.kineto.events import read_kineto_events
 from traceprof.formats.kineto.parsers import Parsers, Run, n_parsers
-from traceprof.formats.kineto.taken import is_taken
+from traceprof.formats.kineto.rows import is_taken
 
 
 @pytest.fixture(autouse=True)

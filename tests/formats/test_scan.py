@@ -8,17 +8,18 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from traceprof.formats.nsys.schema import process_of
-from traceprof.formats.sqlite import scan
+from traceprof.formats.sqlite import survey
+from traceprof.formats.sqlite.columns import NULL
 from traceprof.formats.sqlite.conditions import Among
-from traceprof.formats.sqlite.database import NULL, Database
+from traceprof.formats.sqlite.database import Database
 from traceprof.formats.sqlite.pages.totals import Counted
-from traceprof.formats.sqlite.scan import Extent, Scan, Source, scan_each
+from traceprof.formats.sqlite.survey import RowSource, Scan, TableExtent, scan_each
 
 PROCESS = "coalesce(pid >> 24 & 16777215, -1)"
-WITH_ENDS = Source("events", process=PROCESS, number="pid", number_bits=24)
-INSTANTS = Source("events", end="", process=PROCESS, number="pid", number_bits=24)
-SOME = Source("events", process=PROCESS, where="kind = 1", number="pid", number_bits=24)
-IN_PAGES = Source(
+WITH_ENDS = RowSource("events", process=PROCESS, number="pid", number_bits=24)
+INSTANTS = RowSource("events", end="", process=PROCESS, number="pid", number_bits=24)
+SOME = RowSource("events", process=PROCESS, where="kind = 1", number="pid", number_bits=24)
+IN_PAGES = RowSource(
     "events",
     process=PROCESS,
     where="kind = 1",
@@ -26,7 +27,7 @@ IN_PAGES = Source(
         "start", "end", "pid", "device", process_of, 24, Among("kind", (1,)), ("start", "end")
     ),
 )
-NOT_NUMBERED = Source("events", process=PROCESS, where="kind = 1")
+NOT_NUMBERED = RowSource("events", process=PROCESS, where="kind = 1")
 
 rows = st.lists(
     st.tuples(
@@ -43,12 +44,12 @@ rows = st.lists(
 def brute(found, source):
     kept = [row for row in found if not source.where or row[4] == 1]
     if not kept:
-        return Scan(Extent(), [])
+        return Scan(TableExtent(), [])
     ends = [row[1] for row in kept if source.end and row[1] is not None]
     starts = [row[0] for row in kept]
     n_open = sum(row[1] is None for row in kept) if source.end else 0
     owners = {(-1 if row[2] is None else row[2] >> 24 & 0xFFFFFF, row[3]) for row in kept}
-    return Scan(Extent(len(kept), n_open, min(starts), max(starts + ends)), list(owners))
+    return Scan(TableExtent(len(kept), n_open, min(starts), max(starts + ends)), list(owners))
 
 
 def stored(path, found):
@@ -66,11 +67,11 @@ def stored(path, found):
 def test_what_a_sample_lacks_is_found(tmp_path_factory, source, found, n_sampled):
     path = tmp_path_factory.getbasetemp() / "scan.sqlite"
     kept = stored(path, found)
-    size, scan._SAMPLE = scan._SAMPLE, n_sampled
+    size, survey._SAMPLE = survey._SAMPLE, n_sampled
     try:
         (told,) = scan_each(Database(path), [source], [(PROCESS, "device")])
     finally:
-        scan._SAMPLE = size
+        survey._SAMPLE = size
     expected = brute(kept, source)
     assert told.extent == expected.extent
     owners = [(process, None if device == NULL else device) for process, device in told.owners]
@@ -82,4 +83,4 @@ def test_what_a_sample_lacks_is_found(tmp_path_factory, source, found, n_sampled
 def test_a_file_that_starts_late_is_moved(tmp_path):
     stored(tmp_path / "a.sqlite", [(100, 120, 7 << 24, 0, 1), (90, 95, 7 << 24, 0, 1)])
     (told,) = scan_each(Database(tmp_path / "a.sqlite"), [WITH_ENDS], [(PROCESS,)], 90)
-    assert told == Scan(Extent(2, 0, 0, 30), [(7,)])
+    assert told == Scan(TableExtent(2, 0, 0, 30), [(7,)])

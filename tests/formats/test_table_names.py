@@ -9,7 +9,7 @@ from pathlib import Path
 from tests.builders import TraceBuilder, plain
 from traceprof.formats import open_trace
 from traceprof.formats.nsys.writer import write_nsys
-from traceprof.formats.sqlite.table_names import versioned_tables
+from traceprof.formats.sqlite.schema import versioned_tables
 
 
 def test_the_highest_version_counts_where_there_is_no_plain_table() -> None:

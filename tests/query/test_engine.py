@@ -11,14 +11,14 @@ import pytest
 
 from tests.requirements import ROOT
 from traceprof.errors import UsageError
-from traceprof.query.engine import Limits, Query, Rows
+from traceprof.query.engine import Limits, Query, QueryRows
 from traceprof.query.views import View, ViewColumn
 
 VIEW = View("t", "for tests", (ViewColumn("a", "INTEGER"), ViewColumn("b", "TEXT")))
 FOR_EVER = "WITH RECURSIVE n(x) AS (SELECT 1 UNION ALL SELECT x + 1 FROM n) SELECT count(*) FROM n"
 
 
-def answer(sql: str, limits: Limits | None = None) -> Rows:
+def answer(sql: str, limits: Limits | None = None) -> QueryRows:
     with Query(sql, [VIEW], limits or Limits()) as query:
         query.add("t", {"a": [1, 2, None], "b": ["x", "y", "y"]}, 3)
         return query.run()
@@ -26,7 +26,7 @@ def answer(sql: str, limits: Limits | None = None) -> Rows:
 
 def test_rows_are_loaded_and_asked() -> None:
     found = answer("SELECT b, count(*) AS n, sum(a) FROM t GROUP BY b ORDER BY b")
-    assert found == Rows(("b", "n", "sum(a)"), [("x", 1, 1), ("y", 2, 2)])
+    assert found == QueryRows(("b", "n", "sum(a)"), [("x", 1, 1), ("y", 2, 2)])
 
 
 def test_it_tells_what_it_reads_before_anything_is_loaded() -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from tests.summaries import make_summary
 from traceprof.model.summary import SourceFile
-from traceprof.store.masked import masked_run
+from traceprof.store.summaries import masked_run
 
 RUN = make_summary(
     command="python train.py --token s3cr3t --lr 1 https://me:pw@host/x",

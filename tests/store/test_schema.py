@@ -14,7 +14,8 @@ from tests.summaries import assert_same_runs, full_summary, make_summary
 from traceprof.analysis import ANALYSES, load_analysis
 from traceprof.errors import StoreError
 from traceprof.model.summary import SUMMARY
-from traceprof.store import Store, database, schema
+from traceprof.store import Store, database
+from traceprof.store import database as schema
 from traceprof.store.declared import rename_column, table_name
 
 VERSION_1 = ROOT / "tests" / "store" / "version-1.sql"

@@ -24,8 +24,8 @@ from traceprof.formats.nsys.format import REPORT_FORMAT as NSYS_REPORT
 from traceprof.formats.nvprof.format import FORMAT as NVPROF
 from traceprof.formats.shared.files import examine, unpacked
 from traceprof.formats.shared.redaction import masked_frame, masked_info, masked_trace, shortened
-from traceprof.formats.sqlite.database import SQLITE_MAGIC
-from traceprof.formats.sqlite.texts import telling_of_no_text
+from traceprof.formats.sqlite.database import reporting_undecodable_names
+from traceprof.formats.sqlite.pages.tree import SQLITE_MAGIC
 from traceprof.formats.tables.format import FORMAT as TABLES
 from traceprof.model.cutting import CutProgress, CutReport, CutRequest
 from traceprof.model.trace import Trace
@@ -145,7 +145,7 @@ def _told(known: TraceFormat, file: Path) -> Sequence[str]:
 def _opened(
     path: Path, formats: Sequence[TraceFormat] | None
 ) -> Iterator[tuple[TraceFormat, Path]]:
-    with telling_of_no_text(path), unpacked(path) as candidate:
+    with reporting_undecodable_names(path), unpacked(path) as candidate:
         known = recognised(candidate, formats)
         if known is None:
             raise TraceError(f"{path}: {_explain(candidate)}")

@@ -17,8 +17,6 @@ from traceprof.errors import UsageError
 from traceprof.query.views import View
 from traceprof.values import dataclass
 
-__all__ = ["FUNCTIONS", "Limits", "Query", "Rows"]
-
 FUNCTIONS: Final = frozenset(
     (
         *("abs", "avg", "coalesce", "count", "cume_dist", "dense_rank", "first_value"),
@@ -65,7 +63,7 @@ class Limits:
 
 
 @dataclass(frozen=True, slots=True)
-class Rows:
+class QueryRows:
     """The answer: names of the columns, each once, and rows; None is what is not known."""
 
     columns: tuple[str, ...]
@@ -186,7 +184,7 @@ class Query:
         except (MemoryError, sqlite3.Error) as error:
             raise self._told(error) from error
 
-    def run(self) -> Rows:
+    def run(self) -> QueryRows:
         """Return the answer.
 
         Raises:
@@ -209,19 +207,19 @@ class Query:
             self._stopped = error
             return 1
 
-    def _fetched(self, cursor: sqlite3.Cursor) -> Rows:
+    def _fetched(self, cursor: sqlite3.Cursor) -> QueryRows:
         names = _distinct(column[0] for column in cursor.description)
         rows: list[tuple[Any, ...]] = []
         size = 0
         for row in cursor:
             if len(rows) == self.limits.n_rows:
-                return Rows(names, rows, is_cut=True)
+                return QueryRows(names, rows, is_cut=True)
             texts = sum(len(cell) for cell in row if isinstance(cell, str | bytes))
             size += texts + _BYTES_OF_CELL * len(row)
             if size > self.limits.answer_bytes:
                 raise UsageError("the answer needs too much memory: ask for fewer rows or columns")
             rows.append(row)
-        return Rows(names, rows)
+        return QueryRows(names, rows)
 
     def _told(self, error: Exception) -> BaseException:
         """Return what is to be raised in place of ``error``."""

@@ -9,7 +9,7 @@ import math
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Final
 
-from traceprof.query.engine import Rows
+from traceprof.query.engine import QueryRows
 from traceprof.query.views import View
 from traceprof.render.csv_text import safe_cell
 from traceprof.render.escape import plain_text
@@ -20,7 +20,7 @@ __all__ = ["FORMS", "rows_text", "schema_text"]
 _NARROWEST: Final = 12
 
 
-def rows_text(answer: Rows, width: int = 80) -> str:
+def rows_text(answer: QueryRows, width: int = 80) -> str:
     """Return aligned text at most ``width`` wide, as far as its numbers leave room for names."""
     if not answer.rows:
         return "no rows\n"
@@ -65,7 +65,7 @@ def _hex(data: bytes) -> str:
     return f"x'{data.hex()}'"
 
 
-def _csv(answer: Rows, _width: int) -> str:
+def _csv(answer: QueryRows, _width: int) -> str:
     out = io.StringIO()
     writer = csv.writer(out, lineterminator="\n")
     writer.writerow([safe_cell(name) for name in answer.columns])
@@ -74,7 +74,7 @@ def _csv(answer: Rows, _width: int) -> str:
     return out.getvalue()
 
 
-def _json(answer: Rows, _width: int) -> str:
+def _json(answer: QueryRows, _width: int) -> str:
     rows = (
         json.dumps(dict(zip(answer.columns, map(_plain, row), strict=True)), allow_nan=False)
         for row in answer.rows
@@ -89,7 +89,7 @@ def _plain(value: Any) -> Any:
     return _hex(value) if isinstance(value, bytes) else value
 
 
-def _markdown(answer: Rows, _width: int) -> str:
+def _markdown(answer: QueryRows, _width: int) -> str:
     columns = list(zip(*answer.rows, strict=True)) or [()] * len(answer.columns)
     is_text = [any(isinstance(value, str | bytes) for value in column) for column in columns]
     lines = [
@@ -100,7 +100,7 @@ def _markdown(answer: Rows, _width: int) -> str:
     return "".join(f"| {' | '.join(line)} |\n" for line in lines)
 
 
-FORMS: Final[Mapping[str, Callable[[Rows, int], str]]] = {
+FORMS: Final[Mapping[str, Callable[[QueryRows, int], str]]] = {
     "text": rows_text,
     "csv": _csv,
     "json": _json,

@@ -12,9 +12,8 @@ from traceprof.analysis import load_analysis
 from traceprof.errors import NotRecordedError
 from traceprof.model.results import Unit
 from traceprof.model.tables import ABSENT, TABLES
-from traceprof.query.columns import plain_columns
-from traceprof.query.engine import Limits, Query, Rows
-from traceprof.query.views import VIEWS_OF_TABLES, View, ViewColumn
+from traceprof.query.engine import Limits, Query, QueryRows
+from traceprof.query.views import VIEWS_OF_TABLES, View, ViewColumn, plain_columns
 from traceprof.session.material import Material
 from traceprof.session.run import Run
 from traceprof.values import dataclass
@@ -33,7 +32,7 @@ _BORDERS: Final = (
 class Answer:
     """The rows that a query gives, and remarks on what it asked for and was not recorded."""
 
-    rows: Rows
+    rows: QueryRows
     remarks: tuple[str, ...] = ()
 
 

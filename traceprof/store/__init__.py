@@ -1,10 +1,9 @@
 """The database of experiments: what is kept of runs, in plain tables of SQLite."""
 
+from traceprof.store.database import VARIABLE, default_path
+from traceprof.store.declared import sqlite_type
 from traceprof.store.exported import exported_runs, is_exported, read_exported
-from traceprof.store.location import VARIABLE, default_path
-from traceprof.store.names import as_name, check_name
-from traceprof.store.runs import Kept, Measure, Store
-from traceprof.store.values import sqlite_type
+from traceprof.store.runs import Kept, Measure, Store, as_name, check_name
 
 __all__ = [
     "VARIABLE",

@@ -1,21 +1,159 @@
 """Tables whose columns are declared (`traceprof.model.results`): made, widened, written and read.
 
 Each has ``run_id`` and ``row`` in front, its key, and a column for every declared one. A table
-that lacks a column gets it when a row needs it; a column that is declared no longer stays.
+that lacks a column gets it when a row needs it; a column that is declared no longer stays. Cells
+come back exact, and are plain wherever they can be: one that is not of its column's kind (a note
+among numbers, a tuple) is kept as ``json:…``.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Final
+import json
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, is_dataclass
+from typing import Any, Final, TypeAlias
 
+import numpy as np
 import pandas as pd
 from sqlite_utils import Database
 
-from traceprof.model.results import Column
-from traceprof.store.values import as_cells, as_series, sqlite_type
+from traceprof.model.results import Column, Note, Unit
+from traceprof.secrets import storable
 
-__all__ = ["ensure_table", "insert_frame", "quoted", "read_frame", "rename_column", "table_name"]
+Cell: TypeAlias = "int | float | str | None"
+
+_AFFINITIES: Final[Mapping[Unit, str]] = {
+    **dict.fromkeys((Unit.NS, Unit.AT_NS, Unit.BYTES, Unit.COUNT, Unit.FLAG), "INTEGER"),
+    **dict.fromkeys((Unit.BYTES_PER_S, Unit.PER_S, Unit.RATIO, Unit.FACTOR), "REAL"),
+    Unit.NUMBER: "NUMERIC",
+    Unit.TEXT: "TEXT",
+}
+"""How SQLite declares the columns of a unit. A fraction in a column of integers stays one."""
+
+_PACKED: Final = "json:"
+_EXACT: Final = 1 << 53  # whole numbers beyond it are not exact as floats
+_NOTE, _TUPLE, _FLOAT = "$note", "$tuple", "$float"
+
+
+def sqlite_type(unit: Unit) -> str:
+    """Return how SQLite declares a column of ``unit``."""
+    return _AFFINITIES[unit]
+
+
+def as_cells(unit: Unit, values: Sequence[Any]) -> list[Cell]:
+    """Return the values of a column of ``unit`` as SQLite keeps them."""
+    return [_as_cell(unit, value) for value in values]
+
+
+def _as_cell(unit: Unit, value: Any) -> Cell:
+    if isinstance(value, np.generic):
+        value = value.item()
+    if value is None or value is pd.NA or value is pd.NaT:
+        return None
+    if isinstance(value, float) and unit is not Unit.TEXT:
+        return None if math.isnan(value) else value
+    if isinstance(value, float) and math.isnan(value):
+        return None
+    if isinstance(value, str):
+        text = storable(value)
+        return text if unit is Unit.TEXT and not text.startswith(_PACKED) else _packed(text)
+    if isinstance(value, bool):
+        return int(value) if unit is Unit.FLAG else _packed(value)
+    if isinstance(value, int) and unit is not Unit.TEXT:
+        return value
+    return _packed(value)
+
+
+def _packed(value: Any) -> str:
+    return _PACKED + to_json(value)
+
+
+def as_series(unit: Unit, cells: Sequence[Any]) -> Any:
+    """Return the cells of a column of ``unit`` as a frame has them.
+
+    Whole numbers stay whole; beside unknown ones they are floats where these are exact, else
+    Python's.
+    """
+    values = [
+        from_json(cell[len(_PACKED) :])
+        if isinstance(cell, str) and cell.startswith(_PACKED)
+        else cell
+        for cell in cells
+    ]
+    if unit is Unit.TEXT:
+        return pd.Series(values, dtype=_kind_of_text(values))
+    if any(isinstance(value, str | bytes) for value in values):
+        raise ValueError("a text stands where a number is expected")
+    if unit is Unit.FLAG:
+        flags = [bool(value) if isinstance(value, int) else value for value in values]
+        is_plain = all(isinstance(flag, bool) for flag in flags)
+        return pd.Series(flags, dtype=bool if is_plain and flags else object)
+    return pd.Series(values, dtype=_kind_of_numbers(unit, values))
+
+
+def _kind_of_text(values: Sequence[Any]) -> Any:
+    is_plain = all(isinstance(value, str) for value in values)
+    return None if is_plain and values else object
+
+
+def _kind_of_numbers(unit: Unit, values: Sequence[Any]) -> Any:
+    known = [value for value in values if value is not None]
+    if not all(type(value) in (int, float) for value in known) or not values:
+        return object
+    is_whole = all(type(value) is int for value in known)
+    if is_whole and len(known) == len(values) and _AFFINITIES[unit] != "REAL":
+        return np.int64
+    is_exact = all(abs(value) <= _EXACT for value in known if type(value) is int)
+    return np.float64 if is_exact else object
+
+
+def to_json(value: Any) -> str:
+    """Return ``value`` as JSON: notes, tuples and infinite numbers come back as they are."""
+    return json.dumps(to_plain(value), ensure_ascii=False, separators=(",", ":"), allow_nan=False)
+
+
+def to_plain(value: Any) -> Any:
+    """Return ``value`` as JSON has it; what is not known is null."""
+    value = value.item() if isinstance(value, np.generic) else value
+    if value is None or value is pd.NA or value is pd.NaT:
+        return None
+    if isinstance(value, float):
+        return _plain_float(value)
+    if isinstance(value, Note):
+        return {_NOTE: [value.text, to_plain(value.values)]}
+    if isinstance(value, Mapping):
+        return {str(name): to_plain(part) for name, part in value.items()}
+    if isinstance(value, tuple):
+        return {_TUPLE: [to_plain(part) for part in value]}
+    if isinstance(value, list | set | frozenset | np.ndarray):
+        return [to_plain(part) for part in value]
+    if is_dataclass(value) and not isinstance(value, type):
+        return to_plain(asdict(value))
+    return value if isinstance(value, bool | int) else storable(str(value))
+
+
+def _plain_float(value: float) -> Any:
+    if math.isfinite(value):
+        return value
+    return None if math.isnan(value) else {_FLOAT: repr(value)}
+
+
+def from_json(text: str) -> Any:
+    """Return what `to_json` made ``text`` of."""
+    return json.loads(text, object_hook=_restored)
+
+
+def _restored(found: dict[str, Any]) -> Any:
+    if len(found) != 1:
+        return found
+    ((name, value),) = found.items()
+    if name == _NOTE:
+        return Note(value[0], value[1])
+    if name == _TUPLE:
+        return tuple(value)
+    return float(value) if name == _FLOAT else found
+
 
 _OWN: Final = ("run_id", "row")
 

@@ -17,9 +17,8 @@ from traceprof.errors import StoreError
 from traceprof.files import kind_of_no_file
 from traceprof.model.results import Note, Result, TableSpec
 from traceprof.model.summary import SUMMARY, SourceFile, Summary
-from traceprof.store.masked import masked_run
-from traceprof.store.parts import spec_from_plain, spec_to_plain
-from traceprof.store.values import as_cells, as_series, from_json, to_json, to_plain
+from traceprof.store.declared import as_cells, as_series, from_json, to_json, to_plain
+from traceprof.store.summaries import masked_run, spec_from_plain, spec_to_plain
 from traceprof.version import __version__
 
 __all__ = ["SCHEMA", "exported_runs", "is_exported", "read_exported"]

@@ -23,7 +23,7 @@ from traceprof.formats.sqlite.conditions import (
 )
 from traceprof.formats.sqlite.database import Database
 from traceprof.formats.sqlite.pages.columns import read_pages
-from traceprof.formats.sqlite.pages.file import NotPlainError
+from traceprof.formats.sqlite.pages.tree import NotPlainError
 
 INTEGER, REAL, TEXT = ColumnType.INTEGER, ColumnType.REAL, ColumnType.TEXT
 EDGES = [0, 1, -1, 2, 127, 128, -128, -129, 2**15 - 1, 2**15, -(2**15), -(2**15) - 1]

@@ -25,8 +25,8 @@ from tests.formats.sqlite.random_tables import (
 from traceprof.errors import TraceError
 from traceprof.formats.sqlite.columns import ColumnType
 from traceprof.formats.sqlite.database import Database
-from traceprof.formats.sqlite.pages import file as files
-from traceprof.formats.sqlite.pages import table as tables
+from traceprof.formats.sqlite.pages import columns as tables
+from traceprof.formats.sqlite.pages import tree as files
 
 ANY_NUMBER = st.integers(-(2**63) + 1, 2**63 - 1) | st.integers(-300, 300) | st.none()
 ANY_TEXT = st.none() | st.text(st.characters(exclude_categories=["Cs"]), max_size=12)

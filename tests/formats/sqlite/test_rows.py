@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from traceprof.formats.sqlite.rows import insert_columns, without_absent
+from traceprof.formats.sqlite.inserting import insert_columns, without_absent
 from traceprof.model.tables import ABSENT
 
 values = st.none() | st.integers(-(2**63), 2**63 - 1) | st.text("aé\0", max_size=3)

@@ -12,10 +12,11 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from traceprof.formats.sqlite import database as module
+from traceprof.formats.sqlite.columns import NULL, ColumnType
 from traceprof.formats.sqlite.conditions import AllOf, Among, AnyOf, Between, Contains
-from traceprof.formats.sqlite.database import NULL, ColumnType, Database
-from traceprof.formats.sqlite.pages import bounds
-from traceprof.formats.sqlite.pages.bounds import bounds_of
+from traceprof.formats.sqlite.database import Database
+from traceprof.formats.sqlite.pages import totals
+from traceprof.formats.sqlite.pages.totals import bounds_of
 from traceprof.model.timing import TimeWindow
 
 INTEGER = ColumnType.INTEGER
@@ -48,7 +49,7 @@ def overlapping(rows: list[Row], window: TimeWindow) -> list[int]:
 @pytest.fixture(autouse=True)
 def _by_bounds(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "_MANY_LEAVES", 1)
-    monkeypatch.setattr(bounds, "_known", type(bounds._known)())
+    monkeypatch.setattr(totals, "_known", type(totals._known)())
 
 
 @settings(max_examples=120, deadline=None, suppress_health_check=list(HealthCheck))
@@ -115,12 +116,12 @@ def test_what_bounds_do_not_tell_may_hold_anywhere() -> None:
 def test_bounds_are_forgotten_where_they_are_too_much(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(bounds, "_MOST_BYTES", 1)
+    monkeypatch.setattr(totals, "_MOST_BYTES", 1)
     for name in ("a", "b"):
         with Database(write(tmp_path / name, [(n, n, n) for n in range(200)])) as database:
             pages = database.pages_of("t")
             assert pages is not None
             bounds_of(pages, pages.leaves(), {"start"})
             bounds_of(pages, pages.leaves(), {"end"})
-    assert len(bounds._known) == 1
-    assert bounds._known.n_bytes == sum(map(bounds._n_bytes, bounds._known.values())) > 0
+    assert len(totals._known) == 1
+    assert totals._known.n_bytes == sum(map(totals._n_bytes, totals._known.values())) > 0

@@ -5,7 +5,7 @@
  * It trusts nothing: every pointer is checked against its page before it is followed, and what is
  * not plain is either marked (a row that SQLite itself has to read) or refused (all of them).
  *
- * Plain C99 without Python, called by formats/sqlite/pages/compiled.py, several threads at a time:
+ * Plain C99 without Python, called by formats/sqlite/pages/blocks.py, several threads at a time:
  * no state is kept.
  */
 

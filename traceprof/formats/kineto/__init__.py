@@ -1,1 +1,1 @@
-"""Kineto (torch.profiler) Chrome traces."""
+"""Chrome traces of torch.profiler (Kineto)."""

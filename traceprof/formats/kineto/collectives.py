@@ -8,16 +8,15 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
-from traceprof.formats.kineto.categories import ANNOTATIONS, FUNCTIONS, OPERATORS
-from traceprof.formats.kineto.parse import Event
-from traceprof.formats.kineto.rows import Rows
+from traceprof.formats.kineto.parse import KinetoEvent
+from traceprof.formats.kineto.rows import ANNOTATIONS, FUNCTIONS, OPERATORS, Rows
 from traceprof.formats.shared.collectives import (
     ANNOTATING_BACKENDS,
     is_annotated,
     tied_by_launch,
     tied_to_batches,
 )
-from traceprof.formats.sqlite.database import categorical
+from traceprof.formats.sqlite.columns import categorical
 from traceprof.model.tables import ABSENT, empty_table, make_table, stack
 from traceprof.names.messages import collective_op
 
@@ -70,7 +69,7 @@ def make_collectives(
     return empty_table("collectives")
 
 
-def tells_of_collective(event: Event) -> bool:
+def tells_of_collective(event: KinetoEvent) -> bool:
     """Return whether `make_collectives`, or an annotation, makes a collective of an event."""
     name, category = str(event.name), event.cat or ""
     if is_annotated(name):

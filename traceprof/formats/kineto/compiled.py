@@ -16,15 +16,19 @@ import numpy.typing as npt
 
 from traceprof.formats.compiled import library
 from traceprof.formats.compiled.library import address
-from traceprof.formats.kineto.arguments import (
+from traceprof.formats.kineto.parse import (
     ATTRIBUTES,
     NO_SHAPE,
     NUMBER_ARGUMENTS,
     SHAPE,
     TEXT_ARGUMENTS,
+    UNREADABLE,
+    Details,
+    Kind,
+    KinetoEvent,
+    decode_events,
+    narrow,
 )
-from traceprof.formats.kineto.batch import Details, Kind, narrow
-from traceprof.formats.kineto.parse import UNREADABLE, Event, decode_events
 from traceprof.model.tables import ABSENT
 from traceprof.values import dataclass
 
@@ -71,7 +75,7 @@ class Decoded:
     kinds: Sequence[Kind]
     texts: Sequence[str]
     shapes: npt.NDArray[np.int64]
-    metadata: Sequence[Event]
+    metadata: Sequence[KinetoEvent]
 
     def codes(self, number: Callable[[Kind], int]) -> npt.NDArray[np.int32]:
         """Return the ``number`` of the kind of each event."""

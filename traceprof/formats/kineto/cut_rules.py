@@ -10,9 +10,9 @@ from typing import Any, Final
 import numpy as np
 import numpy.typing as npt
 
-from traceprof.formats.kineto.arguments import whole
-from traceprof.formats.kineto.batch import Batch
-from traceprof.formats.kineto.categories import (
+from traceprof.formats.kineto.collectives import tells_of_collective
+from traceprof.formats.kineto.parse import NO_TIME, Batch, KinetoEvent, whole
+from traceprof.formats.kineto.rows import (
     ANNOTATIONS,
     API_CALLS,
     COPIES,
@@ -23,8 +23,6 @@ from traceprof.formats.kineto.categories import (
     OVERHEADS,
     SYNCS,
 )
-from traceprof.formats.kineto.collectives import tells_of_collective
-from traceprof.formats.kineto.parse import NO_TIME, Event
 from traceprof.model.cutting import CutRequest
 from traceprof.model.tables import ABSENT
 from traceprof.model.timing import TimeWindow
@@ -120,7 +118,7 @@ class Related:
             starts.sort()
         self.first_ns = min((starts[0] for starts in self.early.values()), default=None)
 
-    def is_around_launch(self, event: Event, start: int, end: int) -> bool:
+    def is_around_launch(self, event: KinetoEvent, start: int, end: int) -> bool:
         """Return whether a launch before the window lies in this time of the event's thread."""
         starts = self.early.get(_thread(event))
         if not starts:
@@ -143,7 +141,7 @@ class Rules:
         inside: npt.NDArray[np.bool_] = (starts != NO_TIME) & self.window.overlaps(starts, ends)
         return inside
 
-    def is_on_chosen(self, event: Event) -> bool:
+    def is_on_chosen(self, event: KinetoEvent) -> bool:
         """Return whether what is on a device is on one that is asked for."""
         devices = self.request.devices
         if devices is None:
@@ -170,43 +168,43 @@ class Rules:
                 if is_kept:
                     yield index
 
-    def _is_inside(self, event: Event) -> bool:
+    def _is_inside(self, event: KinetoEvent) -> bool:
         """Return whether an event in the window is kept."""
         return event.cat not in DEVICE or self.is_on_chosen(event)
 
-    def _launched(self, event: Event, related: Related, start: int, end: int) -> bool:
+    def _launched(self, event: KinetoEvent, related: Related, start: int, end: int) -> bool:
         """Return whether an event outside the window launched what is in it, or was around that."""
         if event.ph != "X" or start >= self.window.start_ns or event.cat in DEVICE:
             return False
         return self._launches(event, related) or related.is_around_launch(event, start, end)
 
-    def _launches(self, event: Event, related: Related) -> bool:
+    def _launches(self, event: KinetoEvent, related: Related) -> bool:
         is_call = event.cat in _LAUNCHES
         return is_call and whole(event.arguments.correlation) in related.launched
 
-    def _keeps_arrow(self, event: Event, related: Related) -> bool:
+    def _keeps_arrow(self, event: KinetoEvent, related: Related) -> bool:
         if self.request.tables is not None:
             return False
         if event.cat in _OF_LAUNCHES:
             return whole(event.id) in related.launched
         return related.arrows.get(_arrow(event)) == _BEGINS | _ENDS
 
-    def is_asked_for(self, event: Event) -> bool:
+    def is_asked_for(self, event: KinetoEvent) -> bool:
         """Return whether an event is of a kind that is asked for."""
         category = event.cat or ""
         tables: tuple[str, ...] = _TABLES.get(category, ())
         return self.request.takes(frozenset({*tables, category}))
 
 
-def device_of(event: Event) -> int:
+def device_of(event: KinetoEvent) -> int:
     """Return the device that something ran on."""
     device = whole(event.arguments.device)
     return whole(event.pid) if device == ABSENT else device
 
 
-def _thread(event: Event) -> str:
+def _thread(event: KinetoEvent) -> str:
     return f"{event.pid}/{event.tid}"
 
 
-def _arrow(event: Event) -> Any:
+def _arrow(event: KinetoEvent) -> Any:
     return event.cat, str(event.id)

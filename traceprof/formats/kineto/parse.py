@@ -1,4 +1,4 @@
-"""Parsing the events of a Chrome trace many at a time, typed, and with exact times.
+"""Events of a Chrome trace, parsed many at a time by msgspec: typed, and with exact times.
 
 A time of day in microseconds with three decimals does not fit a double. One counted from the
 base that Kineto writes since 2024 does: below 2**43 µs a double is within half a ns of the
@@ -9,32 +9,288 @@ are the digits themselves read.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from array import array
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import field
+from operator import attrgetter
 from typing import Any, Final
 
 import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from traceprof.formats.kineto.arguments import (
-    ATTRIBUTES,
-    LONGEST_WHOLE,
-    NO_ARGUMENTS,
-    Arguments,
-    Number,
-)
-from traceprof.formats.kineto.batch import Batch
 from traceprof.model.tables import ABSENT
+from traceprof.values import dataclass
 
-__all__ = [
-    "NO_TIME",
-    "UNREADABLE",
-    "Event",
-    "batch_of_items",
-    "decode_events",
-    "exact_ns",
-    "parse_batch",
-]
+SHAPE: Final = (
+    "context",
+    *(f"{of}_{axis}" for of in ("grid", "block") for axis in "xyz"),
+    "registers",
+    "shared_bytes",
+)
+"""How a kernel was launched: whole numbers, `ABSENT` where not known."""
+NO_SHAPE: Final = (ABSENT,) * len(SHAPE)
+LONGEST_WHOLE: Final = 400
+"""Digits: far more than fit 64 bits, fewer than Python refuses."""
+_INT64: Final = np.iinfo(np.int64)
+
+Number = int | float | str | bool | None
+
+
+def _named(name: str, default: Any = ABSENT) -> Any:
+    return msgspec.field(default=default, name=name)
+
+
+class Arguments(msgspec.Struct, gc=False):
+    """What is taken of an event's ``args``; numbers may be texts."""
+
+    external_id: Number = _named("External id")
+    correlation: Number = ABSENT
+    device: Number = ABSENT
+    stream: Number = ABSENT
+    context: Number = ABSENT
+    n_bytes: Number = _named("bytes")
+    graph_node: Number = _named("graph node id")
+    wait_on_stream: Number = ABSENT
+    group_size: Number = _named("Group size")
+    in_elements: Number = _named("In msg nelems")
+    out_elements: Number = _named("Out msg nelems")
+    sequence: Number = _named("Seq")
+    group_rank: Number = _named("Rank")
+    source_rank: Number = _named("Src Rank")
+    target_rank: Number = _named("Dst Rank")
+    from_device: Number = _named("fromDevice")
+    to_device: Number = _named("toDevice")
+    allocated: Number = _named("Total Allocated")
+    reserved: Number = _named("Total Reserved")
+    memory_device: Number = _named("Device Id")
+    memory_device_type: Number = _named("Device Type")
+    collective: Any = _named("Collective name", "")
+    dtype: Any = ""
+    group_name: Any = _named("Process Group Name", "")
+    group_description: Any = _named("Process Group Description", "")
+    group_ranks: Any = _named("Process Group Ranks", "")
+    kind: Any = ""
+    name: Any = ""
+    grid: Any = None
+    block: Any = None
+    registers: Number = _named("registers per thread")
+    shared_bytes: Number = _named("shared memory")
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """How a kernel was launched, as `SHAPE` says; `NO_SHAPE` where the event does not."""
+        if self.grid is None:
+            return NO_SHAPE
+        return (
+            whole(self.context),
+            *_three(self.grid),
+            *_three(self.block),
+            whole(self.registers),
+            whole(self.shared_bytes),
+        )
+
+
+NO_ARGUMENTS: Final = Arguments()
+"""Those of an event that has none; not to be changed."""
+
+_Getters = Mapping[str, Callable[[Sequence[Arguments]], list[Any]]]
+
+# Comprehensions take half of the time of `operator.attrgetter`.
+NUMBER_ARGUMENTS: Final[_Getters] = {
+    "External id": lambda all_of: [one.external_id for one in all_of],
+    "correlation": lambda all_of: [one.correlation for one in all_of],
+    "device": lambda all_of: [one.device for one in all_of],
+    "stream": lambda all_of: [one.stream for one in all_of],
+    "context": lambda all_of: [one.context for one in all_of],
+    "bytes": lambda all_of: [one.n_bytes for one in all_of],
+    "graph node id": lambda all_of: [one.graph_node for one in all_of],
+    "wait_on_stream": lambda all_of: [one.wait_on_stream for one in all_of],
+    "Group size": lambda all_of: [one.group_size for one in all_of],
+    "In msg nelems": lambda all_of: [one.in_elements for one in all_of],
+    "Out msg nelems": lambda all_of: [one.out_elements for one in all_of],
+    "Seq": lambda all_of: [one.sequence for one in all_of],
+    "Rank": lambda all_of: [one.group_rank for one in all_of],
+    "Src Rank": lambda all_of: [one.source_rank for one in all_of],
+    "Dst Rank": lambda all_of: [one.target_rank for one in all_of],
+    "fromDevice": lambda all_of: [one.from_device for one in all_of],
+    "toDevice": lambda all_of: [one.to_device for one in all_of],
+    "Total Allocated": lambda all_of: [one.allocated for one in all_of],
+    "Total Reserved": lambda all_of: [one.reserved for one in all_of],
+    "Device Id": lambda all_of: [one.memory_device for one in all_of],
+    "Device Type": lambda all_of: [one.memory_device_type for one in all_of],
+}
+"""What gets an argument that is a whole number of many events; `ABSENT` where there is none."""
+TEXT_ARGUMENTS: Final[_Getters] = {
+    "Collective name": lambda all_of: [one.collective for one in all_of],
+    "dtype": lambda all_of: [one.dtype for one in all_of],
+    "Process Group Name": lambda all_of: [one.group_name for one in all_of],
+    "Process Group Description": lambda all_of: [one.group_description for one in all_of],
+    "Process Group Ranks": lambda all_of: [one.group_ranks for one in all_of],
+    "kind": lambda all_of: [one.kind for one in all_of],
+}
+"""What gets one that is a text; "" where there is none."""
+ATTRIBUTES: Final = {field.encode_name: field.name for field in msgspec.structs.fields(Arguments)}
+"""Names of arguments in a file → those of `Arguments`."""
+
+
+def whole(value: Any) -> int:
+    """Return the whole number in a JSON value; `ABSENT` where there is none that fits 64 bits."""
+    if isinstance(value, str):
+        text = value.removeprefix("-")
+        is_whole = text.isascii() and text.isdecimal() and len(text) <= LONGEST_WHOLE
+        value = int(value) if is_whole else ABSENT
+    if isinstance(value, float) and value.is_integer():
+        value = int(value)
+    if not isinstance(value, int) or not _INT64.min <= value <= _INT64.max:
+        return ABSENT
+    return int(value)
+
+
+def _three(sizes: Any) -> tuple[int, int, int]:
+    if not isinstance(sizes, list) or len(sizes) != len("xyz"):
+        return (ABSENT, ABSENT, ABSENT)
+    x, y, z = map(whole, sizes)
+    return (x, y, z)
+
+
+Kind = tuple[Any, Any, Any]
+"""Phase, category and name of an event."""
+METADATA: Final = "M"
+"""The phase of events that name processes and threads."""
+
+_Array = npt.NDArray[Any]
+
+_INT32: Final = np.iinfo(np.int32)
+_KIND: Final = attrgetter("ph", "cat", "name")
+
+
+@dataclass(frozen=True, slots=True)
+class Details:
+    """Where events were and their arguments, a row each, in columns.
+
+    ``texts`` has a column of numbers of ``distinct_texts`` for each argument that a row has (0 is
+    ""), ``numbers`` one of values; ``shape`` numbers ``distinct_shapes``, where they were asked
+    for, and ``has_shapes`` says whether a row has one.
+    """
+
+    process: _Array = field(default_factory=lambda: np.empty(0, np.int64))
+    thread: _Array = field(default_factory=lambda: np.empty(0, np.int64))
+    numbers: Mapping[str, _Array] = field(default_factory=dict)
+    distinct_texts: Sequence[str] = ("",)
+    texts: Mapping[str, _Array] = field(default_factory=dict)
+    has_shapes: bool = False
+    distinct_shapes: Sequence[tuple[int, ...]] = (NO_SHAPE,)
+    shape: _Array | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """Events, and their exact times in ns, an element each; `NO_TIME` where there is none."""
+
+    events: Sequence[Any]
+    start_ns: npt.NDArray[np.int64]
+    duration_ns: npt.NDArray[np.int64]
+
+    def codes(self, number: Callable[[Kind], int]) -> npt.NDArray[np.int32]:
+        """Return the ``number`` of the kind of each event."""
+        return np.fromiter(map(number, map(_KIND, self.events)), np.int32, len(self.events))
+
+    @property
+    def metadata(self) -> Sequence[Any]:
+        """The events of phase M."""
+        return [event for event in self.events if event.ph == METADATA]
+
+    def details(self, rows: npt.NDArray[np.int64], *, with_shapes: bool) -> Details:
+        """Return what else is told of some of the events, which are in order."""
+        events = self.events
+        if len(rows) < len(events):
+            events = [events[index] for index in rows.tolist()]
+        arguments = [event.args or NO_ARGUMENTS for event in events]
+        grids = [each.grid for each in arguments]
+        distinct_texts, texts = _texts(arguments)
+        distinct_shapes, shape = _shapes(arguments) if with_shapes else ((NO_SHAPE,), None)
+        return Details(
+            process=_wholes([event.pid for event in events]),
+            thread=_wholes([event.tid for event in events]),
+            numbers=_numbers(arguments),
+            distinct_texts=distinct_texts,
+            texts=texts,
+            has_shapes=grids.count(None) < len(grids),
+            distinct_shapes=distinct_shapes,
+            shape=shape,
+        )
+
+
+def narrow(wide: npt.NDArray[np.int64]) -> _Array:
+    """Return whole numbers, one or more, in 32 bits where these are enough."""
+    is_narrow = _INT32.min <= wide.min() and wide.max() <= _INT32.max
+    return wide.astype(np.int32) if is_narrow else wide
+
+
+def _numbers(arguments: Sequence[Arguments]) -> dict[str, _Array]:
+    """Return the whole numbers of each argument that one of the events has."""
+    numbers = {}
+    for name, get in NUMBER_ARGUMENTS.items():
+        values = get(arguments)
+        if values.count(ABSENT) < len(values):
+            numbers[name] = _wholes(values)
+    return numbers
+
+
+def _wholes(values: Sequence[Any]) -> _Array:
+    """Return the whole numbers in the values."""
+    try:
+        wide = np.frombuffer(array("q", values), np.int64)  # refuses what is no whole number
+    except (TypeError, OverflowError):
+        wide = np.array([whole(value) for value in values], np.int64)
+    return narrow(wide)
+
+
+def _texts(arguments: Sequence[Arguments]) -> tuple[list[str], dict[str, _Array]]:
+    """Return the distinct texts, and their numbers for each argument that one of the events has."""
+    distinct = {"": 0}
+    columns = {}
+    for name, get in TEXT_ARGUMENTS.items():
+        values = get(arguments)
+        if values.count("") < len(values):
+            codes = [distinct.setdefault(str(v), len(distinct)) if v else 0 for v in values]
+            columns[name] = np.array(codes, np.int32)
+    return list(distinct), columns
+
+
+def _shapes(arguments: Sequence[Arguments]) -> tuple[list[tuple[int, ...]], _Array]:
+    """Return the distinct ways in which kernels were launched, and the number of each event's.
+
+    Both are found by what is written, which is the same for most.
+    """
+    distinct = {NO_SHAPE: 0}
+    as_written: dict[Any, int] = {}
+    codes = np.zeros(len(arguments), np.int32)
+    for row, each in enumerate(arguments):
+        if each.grid is None:
+            continue
+        key = _as_written(each)
+        code = as_written.get(key)
+        if code is None:
+            code = distinct.setdefault(each.shape, len(distinct))
+            if key is not None:
+                as_written[key] = code
+        codes[row] = code
+    return list(distinct), codes
+
+
+def _as_written(each: Arguments) -> tuple[Any, ...] | None:
+    """Return what a kernel's shape is made of; None where that is no list of plain values."""
+    if not isinstance(each.grid, list) or not isinstance(each.block, list):
+        return None
+    key = each.context, tuple(each.grid), tuple(each.block), each.registers, each.shared_bytes
+    try:
+        hash(key)
+    except TypeError:
+        return None
+    return key
+
 
 NO_TIME: Final = int(np.iinfo(np.int64).min)
 """Stands for a time that is not there, no number, or beyond all clocks."""
@@ -59,7 +315,7 @@ class _Common(msgspec.Struct, gc=False):
         return self.args or NO_ARGUMENTS
 
 
-class Event(_Common, gc=False):
+class KinetoEvent(_Common, gc=False):
     """One event: phase ``ph``, category ``cat``, ``name``, where it was, and its arguments."""
 
     ts: int | float = math.nan
@@ -73,11 +329,11 @@ class _VerbatimEvent(_Common, gc=False):
 
 UNREADABLE: Final = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
 """What parsers raise of text that is not what they read."""
-_EVENTS: Final = msgspec.json.Decoder(list[Event])
+_EVENTS: Final = msgspec.json.Decoder(list[KinetoEvent])
 _VERBATIM_EVENTS: Final = msgspec.json.Decoder(list[_VerbatimEvent])
 
 
-def decode_events(text: bytes) -> list[Event]:
+def decode_events(text: bytes) -> list[KinetoEvent]:
     """Return the events in the JSON array ``text``; raises one of `UNREADABLE`."""
     return _EVENTS.decode(text)
 
@@ -140,13 +396,13 @@ def _time(microseconds: Any) -> int:
     return NO_TIME if ns is None or not -_REPRESENTABLE_NS < ns < _REPRESENTABLE_NS else ns
 
 
-def _event_of(item: Mapping[str, Any]) -> Event:
+def _event_of(item: Mapping[str, Any]) -> KinetoEvent:
     given = item.get("args")
     given = given if isinstance(given, dict) else {}
     arguments = Arguments()
     for key in given.keys() & ATTRIBUTES.keys():
         setattr(arguments, ATTRIBUTES[key], given[key])
-    return Event(
+    return KinetoEvent(
         ph=str(item.get("ph", "")),
         cat=str(item.get("cat", "")),
         name=str(item.get("name", "")),

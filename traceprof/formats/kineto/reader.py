@@ -10,7 +10,19 @@ import pandas as pd
 
 from traceprof.errors import TraceError
 from traceprof.formats.contract import ReadOptions
-from traceprof.formats.kineto.categories import (
+from traceprof.formats.kineto.collectives import make_collectives
+from traceprof.formats.kineto.events import KinetoEvents, read_kineto_events
+from traceprof.formats.kineto.format import FORMAT
+from traceprof.formats.kineto.header import (
+    cut_note,
+    make_devices,
+    make_environment,
+    make_info,
+    make_processes,
+    make_threads,
+    rank_of,
+)
+from traceprof.formats.kineto.rows import (
     ANNOTATIONS,
     API_CALLS,
     COPIES,
@@ -21,33 +33,18 @@ from traceprof.formats.kineto.categories import (
     OPERATORS,
     OVERHEADS,
     SYNCS,
-)
-from traceprof.formats.kineto.collectives import make_collectives
-from traceprof.formats.kineto.cut_note import cut_note
-from traceprof.formats.kineto.device import (
+    Rows,
+    all_rows,
+    is_taken,
+    make_api_calls,
     make_copies,
+    make_host_ops,
     make_kernel_shapes,
     make_kernels,
-    make_syncs,
-)
-from traceprof.formats.kineto.events import KinetoEvents, read_kineto_events
-from traceprof.formats.kineto.format import FORMAT
-from traceprof.formats.kineto.host import (
-    make_api_calls,
-    make_host_ops,
     make_overheads,
     make_ranges,
     make_samples,
-)
-from traceprof.formats.kineto.rows import Rows, all_rows
-from traceprof.formats.kineto.taken import is_taken
-from traceprof.formats.kineto.target import (
-    make_devices,
-    make_environment,
-    make_info,
-    make_processes,
-    make_threads,
-    rank_of,
+    make_syncs,
 )
 from traceprof.formats.shared.collectives import annotated_collectives
 from traceprof.formats.shared.redaction import masked_trace, secrets_of_values

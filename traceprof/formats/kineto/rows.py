@@ -1,7 +1,12 @@
-"""Rows of some categories of a Kineto trace, on the clock of the trace."""
+"""Rows of a Kineto trace by categories, and what they tell of devices and the host.
+
+The categories are those of all versions; which events become rows is said here alone: time 0 of a
+trace is the first of them.
+"""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from typing import Any, Final
 
@@ -9,12 +14,14 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
+from traceprof.formats.contract import ReadOptions
 from traceprof.formats.kineto.events import KinetoEvents
-from traceprof.model.tables import ABSENT
+from traceprof.formats.kineto.parse import NO_SHAPE, SHAPE, KinetoEvent
+from traceprof.formats.shared.cupti import plain_api_name, with_depth
+from traceprof.formats.sqlite.columns import categorical
+from traceprof.model.tables import ABSENT, empty_table, make_table, stack
+from traceprof.names.classes import classify
 from traceprof.values import dataclass
-
-__all__ = ["Rows", "all_rows"]
-
 
 _NAMELESS: Final = 0
 """The process of a trace that has rows of devices only."""
@@ -94,3 +101,244 @@ def all_rows(events: KinetoEvents, zero_ns: int, host_categories: tuple[str, ...
         int(processes[counts.argmax()]) if len(processes) else _NAMELESS,
         events.shapes,
     )
+
+
+KERNELS: Final = ("kernel", "Kernel")
+COPIES: Final = ("gpu_memcpy", "gpu_memset", "Memcpy", "Memset")
+API_CALLS: Final = (
+    *("cuda_runtime", "cuda_driver", "hip_runtime", "hip_driver", "Runtime"),
+    *("xpu_runtime", "xpu_driver", "privateuse1_runtime", "privateuse1_driver", "mtia_runtime"),
+)
+OPERATORS: Final = ("cpu_op", "Operator")
+ANNOTATIONS: Final = ("user_annotation",)
+FUNCTIONS: Final = ("python_function",)
+SYNCS: Final = ("cuda_sync",)
+OVERHEADS: Final = ("overhead",)
+MEMORY: Final = ("cpu_instant_event",)
+ON_HOST: Final = (*API_CALLS, *OPERATORS, *ANNOTATIONS, *FUNCTIONS)
+
+
+MODULE_PREFIX: Final = "nn.Module: "
+_STEP: Final = "ProfilerStep"
+_EARLY_ANNOTATION: Final = re.compile(r"ProfilerStep|Optimizer\.|enumerate\(DataLoader\)#|## ")
+_CUDA_DEVICE: Final = 1
+
+
+def make_api_calls(rows: Rows) -> pd.DataFrame:
+    """Return the calls of the CUDA or HIP runtime and driver."""
+    names = [plain_api_name(str(name)) for name in rows.name.categories]
+    return make_table(
+        "api_calls",
+        {
+            **_place_on_host(rows),
+            "correlation": rows.number("correlation"),
+            "name": categorical(rows.name.codes, names),
+        },
+    )
+
+
+def make_host_ops(operators: Rows) -> pd.DataFrame:
+    """Return the CPU operators of PyTorch."""
+    rows = operators.where(~_is_early_annotation(operators))
+    source = categorical(np.zeros(len(rows), np.int64), ["cpu_op"])
+    return make_table("host_ops", {**_place_on_host(rows), "source": source, "name": rows.name})
+
+
+def make_ranges(annotations: Rows, operators: Rows, functions: Rows) -> pd.DataFrame:
+    """Return the annotations of the host and, in the domain ``nn.Module``, the modules.
+
+    Each step counts once: Kineto repeats annotations on every stream, which are left out, and
+    old versions repeat a step among the operators.
+    """
+    modules = functions.where(functions.named(lambda name: name.startswith(MODULE_PREFIX)))
+    module_names = [str(name).removeprefix(MODULE_PREFIX) for name in modules.name.categories]
+    early = operators.where(_is_early_annotation(operators))
+    annotated = [_ranges(rows, rows.name, "") for rows in (annotations, early)]
+    module_ranges = _ranges(modules, categorical(modules.name.codes, module_names), "nn.Module")
+    return with_depth(
+        stack("ranges", [_without_repeats(stack("ranges", annotated)), module_ranges])
+    )
+
+
+def make_overheads(rows: Rows) -> pd.DataFrame:
+    """Return what the profiler itself took; it does not say on which thread."""
+    process = np.where(rows.process < 0, rows.host_process, rows.process)
+    return make_table("overheads", {**_place_on_host(rows), "process": process, "name": rows.name})
+
+
+def make_samples(rows: Rows) -> pd.DataFrame:
+    """Return the bytes that PyTorch's allocator held, after each change."""
+    device = rows.number("Device Id")
+    on_device = rows.number("Device Type") == _CUDA_DEVICE
+    numbers, place = np.unique(np.where(on_device, device, -1), return_inverse=True)
+    sources = [f"gpu:{number}" if number >= 0 else "host" for number in numbers]
+    parts = [
+        make_table(
+            "samples",
+            {
+                "start_ns": rows.start_ns,
+                "source": categorical(place.ravel(), sources or [""]),
+                "metric": categorical(np.zeros(len(rows), np.int64), [metric]),
+                "value": rows.number(argument).astype(np.float64),
+            },
+        )[rows.number(argument) >= 0]
+        for argument, metric in (
+            ("Total Allocated", "torch_allocated_bytes"),
+            ("Total Reserved", "torch_reserved_bytes"),
+        )
+    ]
+    return stack("samples", parts)
+
+
+def _place_on_host(rows: Rows) -> dict[str, npt.NDArray[np.int64]]:
+    return {
+        "start_ns": rows.start_ns,
+        "end_ns": rows.end_ns,
+        "process": rows.process,
+        "thread": rows.thread,
+    }
+
+
+def _ranges(rows: Rows, names: pd.Categorical, domain: str) -> pd.DataFrame:
+    once = np.zeros(len(rows), np.int64)
+    return make_table(
+        "ranges",
+        {
+            **_place_on_host(rows),
+            "domain": categorical(once, [domain]),
+            "name": names,
+            "kind": categorical(once, ["push_pop"]),
+        },
+    )
+
+
+def _is_early_annotation(operators: Rows) -> npt.NDArray[np.bool_]:
+    """Return which operators are annotations: before 2022 both had the category Operator."""
+    early = np.asarray(operators.category == "Operator") | operators.named(
+        lambda name: name.startswith(_STEP)
+    )
+    return early & operators.named(_EARLY_ANNOTATION.match)
+
+
+def _without_repeats(ranges: pd.DataFrame) -> pd.DataFrame:
+    is_step = ranges["name"].astype(str).str.startswith(_STEP)
+    repeated = ranges.duplicated(["process", "name"]) & is_step
+    return ranges[~repeated].reset_index(drop=True)
+
+
+PHASES: Final = ("X", "i")
+_TAKEN: Final = frozenset((*KERNELS, *COPIES, *ON_HOST, *SYNCS, *OVERHEADS, *MEMORY))
+
+
+def is_taken(event: KinetoEvent) -> bool:
+    """Return whether an event of `PHASES` becomes a row."""
+    if event.ph == "i":
+        return event.cat in MEMORY
+    if event.cat in FUNCTIONS:  # by far the most events of a trace with stacks
+        return str(event.name).startswith(MODULE_PREFIX)
+    return event.cat in _TAKEN
+
+
+_DIRECTION: Final = re.compile(
+    r"(Host|Device|Peer|Array|[HDPA])[tT]o(Host|Device|Peer|Array|[HDPA])"
+)
+_DIRECTIONS: Final = {
+    "HH": "h2h",
+    "HD": "h2d",
+    "HA": "h2d",
+    "DH": "d2h",
+    "AH": "d2h",
+    "PP": "p2p",
+}
+_KINDS: Final = re.compile(r"\((?:(?P<source>[\w ]+?) -> )?(?P<target>[\w ]+?)\)")
+_SYNC_KINDS: Final = {
+    "Event Sync": "event",
+    "Stream Wait Event": "stream_wait",
+    "Stream Sync": "stream",
+    "Context Sync": "context",
+}
+_NO_STREAM: Final = 1 << 31
+
+
+def make_kernels(rows: Rows, options: ReadOptions) -> pd.DataFrame:
+    """Return the kernels. CPU rows of Triton that name a stream are none: they have a category."""
+    return make_table(
+        "kernels",
+        {
+            **_place_on_device(rows),
+            "name": rows.name,
+            "activity": classify(rows.name, options.rules),
+            "graph_node": rows.number("graph node id"),
+        },
+    )
+
+
+def make_kernel_shapes(rows: Rows) -> pd.DataFrame:
+    """Return how the kernels were launched: a row for each; none where no event says it."""
+    shapes = rows.shapes
+    if shapes is None or not len(shapes) or (shapes == NO_SHAPE).all():
+        return empty_table("kernel_shapes")
+    columns = dict(zip(SHAPE, shapes.T, strict=True))
+    return make_table("kernel_shapes", {**_place_on_device(rows), **columns})
+
+
+def make_copies(rows: Rows) -> pd.DataFrame:
+    """Return the copies and memsets; their names tell the direction and the kinds of memory."""
+    names = [str(name) for name in rows.name.categories]
+    directions = [_direction(name) for name in names]
+    kinds = [_KINDS.search(name) for name in names]
+    sources = [
+        "" if direction == "memset" else _kind(found, "source")
+        for direction, found in zip(directions, kinds, strict=True)
+    ]
+    codes = rows.name.codes
+    return make_table(
+        "copies",
+        {
+            **_place_on_device(rows),
+            "direction": categorical(codes, directions),
+            "n_bytes": rows.number("bytes"),
+            "src_kind": categorical(codes, sources),
+            "dst_kind": categorical(codes, [_kind(found, "target") for found in kinds]),
+            "src_device": rows.number("fromDevice"),
+            "dst_device": rows.number("toDevice"),
+            "graph_node": rows.number("graph node id"),
+        },
+    )
+
+
+def make_syncs(rows: Rows) -> pd.DataFrame:
+    """Return the synchronisations of host and streams."""
+    kinds = [_SYNC_KINDS.get(str(name), "unknown") for name in rows.name.categories]
+    return make_table(
+        "syncs", {**_place_on_device(rows), "kind": categorical(rows.name.codes, kinds)}
+    )
+
+
+def _place_on_device(rows: Rows) -> dict[str, npt.NDArray[np.int64]]:
+    """Return when and where each row was. Device work bears the device in place of a process."""
+    device, stream = rows.number("device"), rows.number("stream")
+    stream = np.where(stream == ABSENT, rows.thread, stream)
+    return {
+        "start_ns": rows.start_ns,
+        "end_ns": rows.end_ns,
+        "device": np.where(device == ABSENT, rows.process, device),
+        "stream": np.where((stream < 0) | (stream >= _NO_STREAM), ABSENT, stream),
+        "process": np.full(len(rows), rows.host_process),
+        "correlation": rows.number("correlation"),
+    }
+
+
+def _direction(name: str) -> str:
+    if "memset" in name.lower() or "fillbuffer" in name.lower():
+        return "memset"
+    found = _DIRECTION.search(name)
+    if not found:
+        return "unknown"
+    ends = found.group(1)[0] + found.group(2)[0]
+    return _DIRECTIONS.get(ends, "d2d")
+
+
+def _kind(found: re.Match[str] | None, group: str) -> str:
+    text = found.group(group) if found else None
+    return text.lower().replace(" ", "_") if text else "unknown"

@@ -17,8 +17,9 @@ import pandas as pd
 
 from traceprof.formats.nsys.schema import NVTX_PUSH_POP, NVTX_START_END, process_of, thread_of
 from traceprof.formats.shared.collectives import ANNOTATING_BACKENDS, is_annotated, tied_by_launch
+from traceprof.formats.sqlite.columns import ColumnType, categorical, distinct_pairs
 from traceprof.formats.sqlite.conditions import AllOf, Among, AnyOf, StartsWith
-from traceprof.formats.sqlite.database import ColumnType, Database, categorical, distinct_pairs
+from traceprof.formats.sqlite.database import Database
 from traceprof.model.grouping import rows_by_values
 from traceprof.model.tables import ABSENT, empty_table, make_table
 from traceprof.names.messages import collective_op

@@ -21,12 +21,21 @@ from traceprof.formats.nsys.secrets import Redaction, redaction_of
 from traceprof.formats.nsys.sidecar import COLLECTIVES, OPERATORS, SAMPLES
 from traceprof.formats.nsys.survey import tells_of_collectives
 from traceprof.formats.nsys.target import physical_devices
-from traceprof.formats.sqlite.copying import DatabaseCopy, StoredTable, copying
-from traceprof.formats.sqlite.cut_note import NOTE, filled_tables, note_cut
-from traceprof.formats.sqlite.cut_strings import copy_strings, string_columns, text_by
-from traceprof.formats.sqlite.cut_times import Times, times_of
+from traceprof.formats.sqlite.copying import (
+    NOTE,
+    DatabaseCopy,
+    SourceTable,
+    Times,
+    copy_strings,
+    copying,
+    filled_tables,
+    note_cut,
+    string_columns,
+    text_by,
+    times_of,
+)
 from traceprof.formats.sqlite.database import Database, reading
-from traceprof.formats.sqlite.table_names import quoted
+from traceprof.formats.sqlite.schema import quoted
 from traceprof.model.cutting import CutProgress, CutReport, CutRequest
 from traceprof.model.trace import DEVICE_TABLES
 
@@ -210,7 +219,7 @@ class _Cut:
         return found
 
     @property
-    def _on_devices(self) -> list[StoredTable]:
+    def _on_devices(self) -> list[SourceTable]:
         return [
             table
             for name, table in self.copy.tables.items()
@@ -220,7 +229,7 @@ class _Cut:
         ]
 
     @property
-    def _calls(self) -> list[StoredTable]:
+    def _calls(self) -> list[SourceTable]:
         return [
             table
             for name, table in self.copy.tables.items()
@@ -228,14 +237,14 @@ class _Cut:
         ]
 
     @property
-    def _others(self) -> list[StoredTable]:
+    def _others(self) -> list[SourceTable]:
         return [
             table
             for name, table in self.copy.tables.items()
             if name in self.times and name not in self.copy.n_copied
         ]
 
-    def _copy_device_events(self, table: StoredTable) -> int:
+    def _copy_device_events(self, table: SourceTable) -> int:
         process = _PROCESS.format("globalPid")
         n_rows = self._copy(table, self.times[table.name].overlap(self.request.reach))
         self.copy.execute(
@@ -244,7 +253,7 @@ class _Cut:
         )
         return n_rows
 
-    def _copy_calls(self, table: StoredTable) -> int:
+    def _copy_calls(self, table: SourceTable) -> int:
         """Copy the calls in the window, and those before it that launched what was kept."""
         times, process = self.times[table.name], _PROCESS.format("globalTid")
         condition = times.overlap(self.request.reach)
@@ -271,7 +280,7 @@ class _Cut:
         ((first,),) = self.copy.execute("SELECT min(start) FROM early")
         return self.request.reach.start_ns if first is None else int(first)
 
-    def _copy_events(self, table: StoredTable) -> int:
+    def _copy_events(self, table: SourceTable) -> int:
         times = self.times[table.name]
         conditions = [times.overlap(self.request.reach)]
         is_ranges = table.name == _NVTX and table.has("eventType")
@@ -298,7 +307,7 @@ class _Cut:
             )
         return found
 
-    def _of_calls(self, table: StoredTable) -> str:
+    def _of_calls(self, table: SourceTable) -> str:
         """Return the condition on rows that belong to calls that are kept."""
         for name in ("CUPTI_ACTIVITY_KIND_RUNTIME", "CUPTI_ACTIVITY_KIND_RUNTIME_V2"):
             calls = self.copy.tables.get(name)
@@ -309,7 +318,7 @@ class _Cut:
                 )
         return "1"
 
-    def _copy(self, table: StoredTable, condition: str) -> int:
+    def _copy(self, table: SourceTable, condition: str) -> int:
         """Copy the events of a table that meet ``condition`` and are of whom is asked for."""
         condition = f"({condition}) AND {self._owners(table)}"
         wanted = self.request.takes(model_tables(table.name) | {table.name})
@@ -327,7 +336,7 @@ class _Cut:
                 shown["end"] = f"CASE WHEN {_OPEN} THEN {end} ELSE {shown['end']} END"
         return self.copy.copy(table.name, condition, self._texts(table) | shown)
 
-    def _texts(self, table: StoredTable) -> dict[str, str]:
+    def _texts(self, table: SourceTable) -> dict[str, str]:
         """Return what stands in place of texts that are in a table itself."""
         name = table.name
         if self.passing is None or name.startswith("ENUM_"):
@@ -346,7 +355,7 @@ class _Cut:
             )
         return f" AND (eventType = {NVTX_MARK} OR {_DEFINITIONS})"
 
-    def _owners(self, table: StoredTable) -> str:
+    def _owners(self, table: SourceTable) -> str:
         """Return the condition on rows of the processes and devices that are asked for."""
         conditions = ["1"]
         owner = next((column for column in ("globalTid", "globalPid") if table.has(column)), None)
@@ -369,7 +378,7 @@ class _Cut:
         is_chosen = f"{place} IN (VALUES {', '.join(chosen)})" if chosen else "0"
         return f"({is_chosen} OR ({plain} AND {place} NOT IN (VALUES {known})))"
 
-    def _copy_rest(self, table: StoredTable) -> None:
+    def _copy_rest(self, table: SourceTable) -> None:
         """Copy a table without times: what belongs to events with these, others whole."""
         name, condition = table.name, "1"
         if name in DETAILS:

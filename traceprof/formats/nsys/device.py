@@ -20,7 +20,8 @@ from traceprof.formats.shared.cupti import (
     decode,
     with_shared_bytes,
 )
-from traceprof.formats.sqlite.database import Column, ColumnType, Database, categorical, known
+from traceprof.formats.sqlite.columns import Column, ColumnType, categorical, known
+from traceprof.formats.sqlite.database import Database
 from traceprof.model.activity import Activity
 from traceprof.model.tables import empty_table, make_table, stack
 from traceprof.model.timing import TimeWindow

@@ -22,6 +22,14 @@ from traceprof.formats.nsys.schema import (
     thread_of,
 )
 from traceprof.formats.shared.cupti import with_depth
+from traceprof.formats.sqlite.columns import (
+    NULL,
+    Column,
+    ColumnType,
+    categorical,
+    distinct_pairs,
+    known,
+)
 from traceprof.formats.sqlite.conditions import (
     AllOf,
     Among,
@@ -31,15 +39,7 @@ from traceprof.formats.sqlite.conditions import (
     Contains,
     Differs,
 )
-from traceprof.formats.sqlite.database import (
-    NULL,
-    Column,
-    ColumnType,
-    Database,
-    categorical,
-    distinct_pairs,
-    known,
-)
+from traceprof.formats.sqlite.database import Database
 from traceprof.model.tables import ABSENT, empty_table, make_table
 from traceprof.model.timing import TimeWindow
 from traceprof.model.trace import rows_where

@@ -16,15 +16,10 @@ import numpy.typing as npt
 import pandas as pd
 
 from traceprof.formats.nsys.schema import process_of
+from traceprof.formats.sqlite.columns import ColumnType, categorical, distinct_pairs, known
 from traceprof.formats.sqlite.conditions import Between
-from traceprof.formats.sqlite.database import (
-    ColumnType,
-    Database,
-    categorical,
-    distinct_pairs,
-    known,
-)
-from traceprof.formats.sqlite.scan import Extent, Source
+from traceprof.formats.sqlite.database import Database
+from traceprof.formats.sqlite.survey import RowSource, TableExtent
 from traceprof.model.tables import ABSENT, empty_table, make_table, stack
 from traceprof.model.timing import TimeWindow
 
@@ -85,11 +80,11 @@ def _counted(metric: _Metric) -> tuple[re.Match[str] | None, float | None]:
     return _BYTES.match(metric.name), _PER.get(metric.unit.lower())
 
 
-def network_extent(database: Database) -> Extent:
+def network_extent(database: Database) -> TableExtent:
     """Return the extent of the samples that `read_network_metrics` gives, by one scan."""
     present = database.columns("NET_NIC_METRIC")
     if not set(_COLUMNS) <= present:
-        return Extent()
+        return TableExtent()
     series = "globalId, metricsListId, metricsIdx"
     series += f", coalesce({_PORT}, {ABSENT})" if _PORT in present else ""
     (rows,) = database.rows_of_each(
@@ -100,13 +95,13 @@ def network_extent(database: Database) -> Extent:
             f"FROM {database.stored_name('NET_NIC_METRIC')}) GROUP BY {series}"
         ]
     )
-    metrics, whole = _metrics(database), Extent()
+    metrics, whole = _metrics(database), TableExtent()
     for group, index, n_rows, n_gaps, first, last, first_end, last_end in rows:
         if None in _counted(metrics.get((group, index), _Metric("", ""))):
-            whole |= Extent(n_rows, 0, first, last)
+            whole |= TableExtent(n_rows, 0, first, last)
         else:  # the first instant, and two more for each gap
             n_samples = n_rows + 1 + 2 * int(n_gaps)
-            whole |= Extent(n_samples, 0, min(first, first_end), max(last, last_end))
+            whole |= TableExtent(n_samples, 0, min(first, first_end), max(last, last_end))
     return whole
 
 
@@ -183,14 +178,14 @@ def read_metrics(database: Database, window: TimeWindow | None = None) -> pd.Dat
     return stack("samples", [_gpu_metrics(database, window), *counters])
 
 
-def metric_sources(database: Database) -> list[Source]:
+def metric_sources(database: Database) -> list[RowSource]:
     """Return where the samples come from, but for those of networks: `network_extent`."""
     on_device = f"memKind IN ({', '.join(map(str, _ON_DEVICE))})"
     known = (
-        (Source("GPU_METRICS", "timestamp", end=""), _COUNTERS),
-        (Source(_MEMORY, end="", where=on_device), _USAGE),
-        (Source(_GPU_FAULTS, end=""), _GPU_FAULT),
-        (Source(_CPU_FAULTS, end=""), _CPU_FAULT),
+        (RowSource("GPU_METRICS", "timestamp", end=""), _COUNTERS),
+        (RowSource(_MEMORY, end="", where=on_device), _USAGE),
+        (RowSource(_GPU_FAULTS, end=""), _GPU_FAULT),
+        (RowSource(_CPU_FAULTS, end=""), _CPU_FAULT),
     )
     return [source for source, needed in known if set(needed) <= database.columns(source.table)]
 

@@ -10,14 +10,8 @@ import numpy.typing as npt
 import pandas as pd
 
 from traceprof.formats.nsys.schema import named, process_of, thread_of
-from traceprof.formats.sqlite.database import (
-    NULL,
-    Column,
-    ColumnType,
-    Database,
-    categorical,
-    known,
-)
+from traceprof.formats.sqlite.columns import NULL, Column, ColumnType, categorical, known
+from traceprof.formats.sqlite.database import Database
 from traceprof.model.tables import ABSENT, empty_table, make_table, stack
 from traceprof.model.timing import TimeWindow
 from traceprof.names.messages import NON_BLOCKING, collective_op

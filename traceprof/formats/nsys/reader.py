@@ -65,7 +65,7 @@ from traceprof.formats.shared.collectives import (
     tied_by_launch,
     tied_to_batches,
 )
-from traceprof.formats.sqlite.cut_note import cut_note
+from traceprof.formats.sqlite.copying import cut_note
 from traceprof.formats.sqlite.database import Database, reading
 from traceprof.formats.sqlite.survey import EVENT_TABLES, SELF_DESCRIPTION, Survey, outline_from
 from traceprof.model.cutting import CutNote

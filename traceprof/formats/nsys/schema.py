@@ -19,7 +19,8 @@ import numpy.typing as npt
 import pandas as pd
 
 from traceprof.formats.shared.cupti import plain_api_name
-from traceprof.formats.sqlite.database import NULL, Column, Database, categorical, distinct
+from traceprof.formats.sqlite.columns import NULL, Column, categorical, distinct
+from traceprof.formats.sqlite.database import Database
 from traceprof.model.tables import ABSENT
 
 

@@ -12,8 +12,8 @@ from typing import Final
 
 from traceprof.errors import TraceError
 from traceprof.formats.shared.redaction import worth_seeking
-from traceprof.formats.sqlite.cut_strings import codec_of, text_by
-from traceprof.formats.sqlite.table_names import quoted
+from traceprof.formats.sqlite.copying import codec_of, text_by
+from traceprof.formats.sqlite.schema import quoted
 from traceprof.model.cutting import REMOVED
 from traceprof.secrets import MASK, masked_text, secrets_of
 from traceprof.values import dataclass

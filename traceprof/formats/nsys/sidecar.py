@@ -11,8 +11,9 @@ import numpy as np
 import pandas as pd
 
 from traceprof.formats.nsys.schema import TRACEPROF_TABLES, global_id, named, process_of, thread_of
-from traceprof.formats.sqlite.database import Column, ColumnType, Database, categorical, known
-from traceprof.formats.sqlite.rows import StringIds, insert_columns, without_absent
+from traceprof.formats.sqlite.columns import Column, ColumnType, categorical, known
+from traceprof.formats.sqlite.database import Database
+from traceprof.formats.sqlite.inserting import StringIds, insert_columns, without_absent
 from traceprof.model.tables import empty_table, make_table
 from traceprof.model.timing import TimeWindow
 from traceprof.model.trace import Trace

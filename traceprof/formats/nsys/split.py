@@ -11,7 +11,7 @@ from typing import Any, Final
 from urllib.parse import quote
 
 from traceprof.errors import TraceError, UsageError
-from traceprof.formats.sqlite.table_names import quoted
+from traceprof.formats.sqlite.schema import quoted
 from traceprof.values import dataclass
 
 _OWNERS: Final = ("globalTid", "globalPid")

@@ -19,11 +19,11 @@ from traceprof.formats.nsys.metrics import metric_sources, network_extent
 from traceprof.formats.nsys.mpi import MPI_TABLES, count_mpi_collectives
 from traceprof.formats.nsys.schema import NVTX_MARK, NVTX_PUSH_POP, NVTX_START_END, process_of
 from traceprof.formats.nsys.sidecar import COLLECTIVES, OPERATORS, SAMPLES
+from traceprof.formats.sqlite.columns import NULL, ColumnType
 from traceprof.formats.sqlite.conditions import Among
-from traceprof.formats.sqlite.database import NULL, ColumnType, Database
+from traceprof.formats.sqlite.database import Database
 from traceprof.formats.sqlite.pages.totals import Counted
-from traceprof.formats.sqlite.scan import Extent, Source
-from traceprof.formats.sqlite.survey import Survey
+from traceprof.formats.sqlite.survey import RowSource, Survey, TableExtent
 from traceprof.model.tables import ABSENT
 
 _BITS: Final = 24
@@ -36,17 +36,17 @@ def survey_of(
 ) -> Survey:
     """Return what the event tables are like, of which ``frames`` were read whole."""
 
-    def closed(ranges: Extent) -> Extent:
-        return ranges | Extent(end_ns=max(capture_end_ns or 0, 0)) if ranges.n_open else ranges
+    def closed(ranges: TableExtent) -> TableExtent:
+        return ranges | TableExtent(end_ns=max(capture_end_ns or 0, 0)) if ranges.n_open else ranges
 
-    def with_told(own: Extent) -> Extent:
+    def with_told(own: TableExtent) -> TableExtent:
         if own.n_rows:
             return own
         n_calls, n_annotations, _ = count_communication(database)
         if COLLECTIVES not in database.tables:
             n_calls += count_mpi_collectives(database)
-            return Extent(n_calls or n_annotations)
-        return Extent(n_annotations)
+            return TableExtent(n_calls or n_annotations)
+        return TableExtent(n_annotations)
 
     more = {
         "ranges": closed,
@@ -62,7 +62,7 @@ def tells_of_collectives(database: Database) -> bool:
     return has_communication(database) or bool(count_mpi_collectives(database))
 
 
-def _sources(database: Database) -> dict[str, list[Source]]:
+def _sources(database: Database) -> dict[str, list[RowSource]]:
     found = {
         "kernels": _on_devices(KERNELS, GRAPHS),
         "copies": _on_devices(COPIES, MEMSETS),
@@ -73,7 +73,7 @@ def _sources(database: Database) -> dict[str, list[Source]]:
         "host_ops": _on_host(*HOST_SOURCES, *MPI_TABLES, OPERATORS),
         "overheads": _on_host(*OVERHEADS),
         "collectives": _on_host(COLLECTIVES),
-        "samples": [Source(SAMPLES, end=""), *metric_sources(database)],
+        "samples": [RowSource(SAMPLES, end=""), *metric_sources(database)],
     }
     return {
         name: [source for source in sources if source.table in database.tables]
@@ -81,19 +81,19 @@ def _sources(database: Database) -> dict[str, list[Source]]:
     }
 
 
-def _on_devices(*tables: str) -> list[Source]:
+def _on_devices(*tables: str) -> list[RowSource]:
     device = f"coalesce(deviceId, {NULL})"
     return [_source(table, "globalPid", device=device) for table in tables]
 
 
-def _on_host(*tables: str, where: Among | None = None, end: str = "end") -> list[Source]:
+def _on_host(*tables: str, where: Among | None = None, end: str = "end") -> list[RowSource]:
     return [_source(table, "globalTid", where=where, end=end) for table in tables]
 
 
 def _source(
     table: str, number: str, device: str = "", where: Among | None = None, end: str = "end"
-) -> Source:
-    return Source(
+) -> RowSource:
+    return RowSource(
         table,
         end=f"[{end}]" if end else "",
         process=f"coalesce({number} >> {_BITS} & 16777215, {ABSENT})",  # as `process_of`

@@ -11,7 +11,8 @@ import pandas as pd
 from traceprof.formats.nsys.communication import Communicator
 from traceprof.formats.nsys.schema import named, process_of, thread_of
 from traceprof.formats.shared.launchers import RANK_VARIABLES, TOPOLOGY_VARIABLES
-from traceprof.formats.sqlite.database import ColumnType, Database
+from traceprof.formats.sqlite.columns import ColumnType
+from traceprof.formats.sqlite.database import Database
 from traceprof.model.tables import ABSENT, empty_table, make_table
 from traceprof.model.trace import TraceInfo
 

@@ -20,7 +20,7 @@ from traceprof.formats.nsys.sidecar import (
     append_traceprof_tables,
     global_ids,
 )
-from traceprof.formats.sqlite.rows import StringIds, insert_columns, without_absent
+from traceprof.formats.sqlite.inserting import StringIds, insert_columns, without_absent
 from traceprof.model.tables import shapes_of
 from traceprof.model.timing import TimeWindow
 from traceprof.model.trace import Trace

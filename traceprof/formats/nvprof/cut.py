@@ -15,12 +15,22 @@ from traceprof.formats.nvprof.events import END, START
 from traceprof.formats.nvprof.file import open_nvprof
 from traceprof.formats.nvprof.format import PREFIX
 from traceprof.formats.nvprof.reader import count_annotations
-from traceprof.formats.sqlite.copying import DatabaseCopy, StoredTable, copying
-from traceprof.formats.sqlite.cut_note import NOTE, filled_tables, note_cut
-from traceprof.formats.sqlite.cut_strings import codec_of, copy_strings, string_columns, text_by
-from traceprof.formats.sqlite.cut_times import Times, times_of
+from traceprof.formats.sqlite.copying import (
+    NOTE,
+    DatabaseCopy,
+    SourceTable,
+    Times,
+    codec_of,
+    copy_strings,
+    copying,
+    filled_tables,
+    note_cut,
+    string_columns,
+    text_by,
+    times_of,
+)
 from traceprof.formats.sqlite.database import Database, reading
-from traceprof.formats.sqlite.table_names import quoted
+from traceprof.formats.sqlite.schema import quoted
 from traceprof.model.cutting import CutProgress, CutReport, CutRequest
 from traceprof.model.timing import TimeWindow
 from traceprof.secrets import masked_text
@@ -163,7 +173,7 @@ class _Cut:
 
         self.copy.connection.create_function("machine_text", 1, without_secrets, deterministic=True)
 
-    def _texts(self, table: StoredTable) -> dict[str, str]:
+    def _texts(self, table: SourceTable) -> dict[str, str]:
         """Return what stands in place of texts of a table that traceprof does not know."""
         if self.request.keep_environment or table.name.startswith(PREFIX):
             return {}
@@ -189,7 +199,7 @@ class _Cut:
                 self.unknown[name] = f"cut by {times.names}"
         return found
 
-    def _copy_device_events(self, table: StoredTable) -> int:
+    def _copy_device_events(self, table: SourceTable) -> int:
         if table.name not in self.times:
             return 0
         condition = self.times[table.name].overlap(self.window)
@@ -205,7 +215,7 @@ class _Cut:
                 )
         return n_rows
 
-    def _copy_calls(self, table: StoredTable) -> int:
+    def _copy_calls(self, table: SourceTable) -> int:
         start = self.window.start_ns
         condition = self.times[table.name].overlap(self.window)
         launched = "correlationId IN (SELECT call FROM launched)"
@@ -216,7 +226,7 @@ class _Cut:
         )
         return n_rows
 
-    def _copy_markers(self, table: StoredTable) -> int:
+    def _copy_markers(self, table: SourceTable) -> int:
         """Copy marks in the window, and both ends of the ranges that overlap or enclose."""
         copy, start_ns, end_ns = self.copy, self.window.start_ns, self.window.end_ns
         copy.execute("CREATE INDEX temp.early_by_thread ON early (thread, start)")
@@ -251,7 +261,7 @@ class _Cut:
             kinds[1] = "0"
         return copy.copy(table.name, " OR ".join(kinds), shown)
 
-    def _copy(self, table: StoredTable, condition: str) -> int:
+    def _copy(self, table: SourceTable, condition: str) -> int:
         plain = table.name.removeprefix(PREFIX)
         if not self.request.takes(frozenset({table.name, _MODEL.get(plain, table.name)})):
             condition = "0"
@@ -261,7 +271,7 @@ class _Cut:
             shown = self.times[table.name].clipped(self.window, first)
         return self.copy.copy(table.name, condition, self._texts(table) | shown)
 
-    def _copy_rest(self, table: StoredTable) -> None:
+    def _copy_rest(self, table: SourceTable) -> None:
         """Copy a table without times: what belongs to events with these, others whole."""
         name, condition = table.name, "1"
         if name == _MARKER_DATA and _MARKER in self.copy.n_copied:

@@ -20,7 +20,7 @@ from traceprof.formats.shared.cupti import (
     with_depth,
     with_shared_bytes,
 )
-from traceprof.formats.sqlite.database import Column, categorical, known
+from traceprof.formats.sqlite.columns import Column, categorical, known
 from traceprof.model.activity import Activity
 from traceprof.model.tables import ABSENT, empty_table, make_table, stack
 from traceprof.model.timing import TimeWindow

@@ -14,9 +14,10 @@ import pandas as pd
 import pydemumble
 
 from traceprof.formats.nvprof.format import PREFIX
-from traceprof.formats.sqlite.cut_note import cut_note
-from traceprof.formats.sqlite.database import NULL, Column, ColumnType, Database, categorical
-from traceprof.formats.sqlite.soundness import UnsoundRowsError
+from traceprof.formats.sqlite.columns import NULL, Column, ColumnType, categorical
+from traceprof.formats.sqlite.copying import cut_note
+from traceprof.formats.sqlite.database import Database
+from traceprof.formats.sqlite.schema import UnsoundRowsError
 from traceprof.model.tables import ABSENT, empty_table, make_table
 from traceprof.model.timing import TimeWindow
 from traceprof.model.trace import TraceInfo

@@ -40,10 +40,15 @@ from traceprof.formats.nvprof.file import (
 )
 from traceprof.formats.nvprof.format import FORMAT, PREFIX
 from traceprof.formats.shared.collectives import annotated_collectives, is_annotated
-from traceprof.formats.sqlite.cut_note import cut_note
+from traceprof.formats.sqlite.copying import cut_note
 from traceprof.formats.sqlite.database import Database, reading
-from traceprof.formats.sqlite.scan import Extent, Source
-from traceprof.formats.sqlite.survey import SELF_DESCRIPTION, Survey, outline_from
+from traceprof.formats.sqlite.survey import (
+    SELF_DESCRIPTION,
+    RowSource,
+    Survey,
+    TableExtent,
+    outline_from,
+)
 from traceprof.model.tables import ABSENT, empty_table
 from traceprof.model.timing import TimeWindow
 from traceprof.model.trace import DEVICE_TABLES, Trace, make_trace
@@ -56,8 +61,8 @@ _DEVICE: Final = f"coalesce(deviceId, {ABSENT})"
 
 def survey_of(file: NvprofFile, frames: Mapping[str, pd.DataFrame]) -> Survey:
     """Return what the event tables are like, of which ``frames`` were read whole."""
-    corrections: dict[str, Callable[[Extent], Extent]] = {
-        "collectives": lambda _: Extent(count_annotations(file)),
+    corrections: dict[str, Callable[[TableExtent], TableExtent]] = {
+        "collectives": lambda _: TableExtent(count_annotations(file)),
     }
     survey = Survey(file.database, _sources(file), frames, corrections, file.zero_ns)
     corrections["ranges"] = lambda _: _ranges(file, survey)
@@ -80,10 +85,10 @@ def count_annotations(file: NvprofFile) -> int:
     return sum(n_rows for key, n_rows in rows if is_annotated(file.strings.get(key, "")))
 
 
-def _ranges(file: NvprofFile, survey: Survey) -> Extent:
+def _ranges(file: NvprofFile, survey: Survey) -> TableExtent:
     """Return the extent of the ranges: starts, and the ends with the same id and turn."""
     if not file.has("MARKER"):
-        return Extent()
+        return TableExtent()
     flags, time = whole("flags"), whole("timestamp")
     ((n_rows, n_ended, first, last, last_end),) = file.database.rows(
         f"WITH turns AS (SELECT {whole('id')} AS id, {flags} & {START | END} AS kind, "
@@ -94,17 +99,17 @@ def _ranges(file: NvprofFile, survey: Survey) -> Extent:
         f"WHERE a.kind & {START}"
     )
     if not n_rows:
-        return Extent()
+        return TableExtent()
     ends = [last - file.zero_ns]
     ends += [last_end - file.zero_ns] if n_ended else []
     ends += [max(last_ns(survey), 0)] if n_ended < n_rows else []
-    return Extent(n_rows, n_rows - n_ended, first - file.zero_ns, max(ends))
+    return TableExtent(n_rows, n_rows - n_ended, first - file.zero_ns, max(ends))
 
 
-def _sources(file: NvprofFile) -> dict[str, list[Source]]:
+def _sources(file: NvprofFile) -> dict[str, list[RowSource]]:
     process = str(file.process)
     ends_of_migration = "CASE WHEN counterKind = 2 THEN srcId ELSE dstId END"
-    migrations = Source(
+    migrations = RowSource(
         PREFIX + "UNIFIED_MEMORY_COUNTER",
         whole("start"),
         whole("end"),
@@ -118,7 +123,7 @@ def _sources(file: NvprofFile) -> dict[str, list[Source]]:
         "syncs": _activities(process, "SYNCHRONIZATION"),
         "api_calls": _activities(whole("processId"), "RUNTIME", "DRIVER"),
         "overheads": [
-            Source(
+            RowSource(
                 PREFIX + "OVERHEAD",
                 whole("start"),
                 whole("end"),
@@ -136,13 +141,13 @@ def _sources(file: NvprofFile) -> dict[str, list[Source]]:
     }
 
 
-def _activities(process: str, *tables: str) -> list[Source]:
+def _activities(process: str, *tables: str) -> list[RowSource]:
     times = whole("start"), whole("end")
-    return [Source(PREFIX + table, *times, process, _DEVICE, _IS_KEPT) for table in tables]
+    return [RowSource(PREFIX + table, *times, process, _DEVICE, _IS_KEPT) for table in tables]
 
 
-def _markers(flag: int) -> Source:
-    return Source(
+def _markers(flag: int) -> RowSource:
+    return RowSource(
         PREFIX + "MARKER",
         whole("timestamp"),
         "",

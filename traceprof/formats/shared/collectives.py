@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
-from traceprof.formats.sqlite.database import categorical
+from traceprof.formats.sqlite.columns import categorical
 from traceprof.model.activity import Activity
 from traceprof.model.tables import ABSENT, empty_table, make_table
 from traceprof.names.messages import collective_op

@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
-from traceprof.formats.sqlite.database import Column, categorical, distinct
+from traceprof.formats.sqlite.columns import Column, categorical, distinct
 from traceprof.model.grouping import rows_by_values
 from traceprof.model.intervals import nesting_depth
 from traceprof.model.tables import ABSENT, TABLES, sort_rows

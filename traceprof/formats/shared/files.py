@@ -14,8 +14,8 @@ from typing import Any, BinaryIO, Final
 from traceprof.errors import TraceError
 from traceprof.files import kind_of_no_file
 from traceprof.formats.contract import Candidate
-from traceprof.formats.sqlite.database import SQLITE_MAGIC, Database
-from traceprof.formats.sqlite.texts import telling_of_no_text
+from traceprof.formats.sqlite.database import Database, reporting_undecodable_names
+from traceprof.formats.sqlite.pages.tree import SQLITE_MAGIC
 from traceprof.values import dataclass
 
 __all__ = [
@@ -63,7 +63,7 @@ def examine(path: Path) -> Candidate:
         raise TraceError(f"{path}: an empty file: the recording did not finish; record again")
     if not head.startswith(SQLITE_MAGIC):
         return Candidate(path, head)
-    with telling_of_no_text(path), Database(path) as database:
+    with reporting_undecodable_names(path), Database(path) as database:
         return Candidate(path, head, database.tables)
 
 

@@ -1,1 +1,1 @@
-"""The one seam to SQLite: columns in, columns out."""
+"""SQLite files as columns: opened, read, surveyed, copied in part."""

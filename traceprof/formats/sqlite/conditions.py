@@ -13,27 +13,15 @@ import numpy as np
 import numpy.typing as npt
 
 from traceprof.formats.sqlite.columns import NULL, ColumnType
-from traceprof.formats.sqlite.table_names import quoted
+from traceprof.formats.sqlite.schema import quoted
 from traceprof.values import dataclass
-
-__all__ = [
-    "AllOf",
-    "Among",
-    "AnyOf",
-    "Between",
-    "Condition",
-    "Contains",
-    "Differs",
-    "Rows",
-    "StartsWith",
-]
 
 Mask: TypeAlias = "npt.NDArray[np.bool_]"
 Bounds: TypeAlias = "Mapping[str, tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]]"
 """Column → its smallest and greatest number in each of several groups of rows."""
 
 
-class Rows(Protocol):
+class ConditionRows(Protocol):
     """Rows of which columns can be asked for."""
 
     def certain(self, name: str) -> npt.NDArray[np.int64]:
@@ -61,7 +49,7 @@ class Condition(ABC):
         """Return the columns that it asks for."""
 
     @abstractmethod
-    def of(self, rows: Rows) -> Mask:
+    def of(self, rows: ConditionRows) -> Mask:
         """Return for which rows it holds."""
 
     def bounded(self) -> frozenset[str]:
@@ -92,7 +80,7 @@ class Between(Condition):
         """Return the columns that it asks for."""
         return {self.column: ColumnType.INTEGER}
 
-    def of(self, rows: Rows) -> Mask:
+    def of(self, rows: ConditionRows) -> Mask:
         """Return for which rows it holds."""
         values = rows.certain(self.column)
         holds: Mask = values != NULL
@@ -134,7 +122,7 @@ class Among(Condition):
         """Return the columns that it asks for."""
         return {self.column: ColumnType.INTEGER}
 
-    def of(self, rows: Rows) -> Mask:
+    def of(self, rows: ConditionRows) -> Mask:
         """Return for which rows it holds."""
         values = rows.certain(self.column)
         if len(self.values) > 4:
@@ -160,7 +148,7 @@ class Differs(Condition):
         """Return the columns that it asks for."""
         return {self.column: ColumnType.INTEGER}
 
-    def of(self, rows: Rows) -> Mask:
+    def of(self, rows: ConditionRows) -> Mask:
         """Return for which rows it holds."""
         values = rows.certain(self.column)
         holds: Mask = (values != self.value) & (values != NULL)
@@ -183,7 +171,7 @@ class Contains(Condition):
         """Return the columns that it asks for."""
         return {self.column: ColumnType.TEXT}
 
-    def of(self, rows: Rows) -> Mask:
+    def of(self, rows: ConditionRows) -> Mask:
         """Return for which rows it holds."""
         return rows.contains(self.column, [word.encode() for word in self.words])
 
@@ -204,7 +192,7 @@ class StartsWith(Condition):
         """Return the columns that it asks for."""
         return {self.column: ColumnType.TEXT}
 
-    def of(self, rows: Rows) -> Mask:
+    def of(self, rows: ConditionRows) -> Mask:
         """Return for which rows it holds."""
         return rows.starts_with(self.column, [prefix.encode() for prefix in self.prefixes])
 
@@ -233,7 +221,7 @@ class AnyOf(_Several):
         """Return it as SQL."""
         return " OR ".join(f"({part.sql()})" for part in self.parts)
 
-    def of(self, rows: Rows) -> Mask:
+    def of(self, rows: ConditionRows) -> Mask:
         """Return for which rows it holds."""
         holds: Mask = np.logical_or.reduce([part.of(rows) for part in self.parts])
         return holds
@@ -252,7 +240,7 @@ class AllOf(_Several):
         """Return it as SQL."""
         return " AND ".join(f"({part.sql()})" for part in self.parts)
 
-    def of(self, rows: Rows) -> Mask:
+    def of(self, rows: ConditionRows) -> Mask:
         """Return for which rows it holds."""
         holds: Mask = np.logical_and.reduce([part.of(rows) for part in self.parts])
         return holds

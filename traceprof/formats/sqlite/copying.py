@@ -2,24 +2,36 @@
 
 Tables and columns are copied as they are, whatever they are called. What must not be in the copy
 is never written to it, so that no free page holds it; pages are written in the order of the rows.
+The copy says what it was cut from: it covers that window, though no event may be there.
 """
 
 from __future__ import annotations
 
+import json
+import re
 import sqlite3
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import field
+from functools import reduce
 from pathlib import Path
 from typing import Any, Final
 
 from traceprof.errors import TraceError, UsageError
-from traceprof.formats.sqlite.table_names import plain_table, quoted
-from traceprof.model.cutting import CutProgress
+from traceprof.formats.sqlite.database import Database
+from traceprof.formats.sqlite.schema import plain_table, quoted
+from traceprof.model.cutting import (
+    WHOLE,
+    CutNote,
+    CutProgress,
+    CutRequest,
+    noted_names,
+    noted_numbers,
+)
 from traceprof.model.tables import TABLES
+from traceprof.model.timing import TimeWindow
 from traceprof.values import dataclass
-
-__all__ = ["DatabaseCopy", "StoredTable", "copying"]
+from traceprof.version import __version__
 
 _CHUNK_ROWS: Final = 500_000
 _CACHE_KIB: Final = 32_768
@@ -27,7 +39,7 @@ _LAST_ROW: Final = 1 << 32
 
 
 @dataclass(frozen=True, slots=True)
-class StoredTable:
+class SourceTable:
     """A table of the source: its name, how it was made, its columns and their declared types."""
 
     name: str
@@ -49,7 +61,7 @@ class DatabaseCopy:
 
     connection: sqlite3.Connection
     progress: CutProgress
-    tables: Mapping[str, StoredTable]
+    tables: Mapping[str, SourceTable]
     views: Sequence[str]
     left_out: tuple[str, ...]
     n_copied: dict[str, int] = field(default_factory=dict)
@@ -158,7 +170,7 @@ def _check_names(source: Path, tables: Iterable[str]) -> None:
             )
 
 
-def _tables(connection: sqlite3.Connection) -> tuple[dict[str, StoredTable], tuple[str, ...]]:
+def _tables(connection: sqlite3.Connection) -> tuple[dict[str, SourceTable], tuple[str, ...]]:
     """Return the tables of the source, and the names of those that no copy can have."""
     kinds = {
         name: (kind, has_no_rowid)
@@ -169,7 +181,7 @@ def _tables(connection: sqlite3.Connection) -> tuple[dict[str, StoredTable], tup
         "SELECT name, sql FROM source.sqlite_master"
         " WHERE type = 'table' AND substr(name, 1, 7) <> 'sqlite_' ORDER BY rowid"
     ).fetchall()
-    tables: dict[str, StoredTable] = {}
+    tables: dict[str, SourceTable] = {}
     left_out: list[str] = []
     for name, sql in rows:
         kind, has_no_rowid = kinds.get(name, ("table", 0))
@@ -179,7 +191,7 @@ def _tables(connection: sqlite3.Connection) -> tuple[dict[str, StoredTable], tup
             columns = connection.execute(f"PRAGMA source.table_xinfo({quoted(name)})")
             types = {row[1]: str(row[2]).upper() for row in columns if not row[6]}
             last = None if has_no_rowid else _last_row(connection, name)
-            tables[name] = StoredTable(name, sql, types, last)
+            tables[name] = SourceTable(name, sql, types, last)
     return tables, tuple(left_out)
 
 
@@ -196,3 +208,257 @@ def _last_row(connection: sqlite3.Connection, name: str) -> int | None:
     # A column of that name hides the numbers, and ids that are hashes make no chunks.
     is_sound = type(first) is int and type(last) is int and first > 0 and last < _LAST_ROW
     return last if is_sound else None
+
+
+NOTE: Final = "TRACEPROF_CUT"
+"""The table that says what a file was cut from: a row for each cut, times as the file has them."""
+
+_COLUMNS: Final = {
+    "source": "TEXT",
+    "windowStart": "INTEGER",
+    "windowEnd": "INTEGER",
+    "windowText": "TEXT",
+    "isClipped": "INTEGER",
+    "devices": "TEXT",
+    "processes": "TEXT",
+    "tables": "TEXT",
+    "traceprofVersion": "TEXT",
+    "recordedTables": "TEXT",
+    "usedDevices": "TEXT",
+}
+
+
+def note_cut(
+    copy: DatabaseCopy,
+    request: CutRequest,
+    window: TimeWindow,
+    recorded: Collection[str],
+    devices: Collection[int],
+) -> None:
+    """Write down what the copy was cut from; what a cut file says of itself is kept.
+
+    ``window`` is that of the request, in times of the file; ``recorded`` are the tables that the
+    source has, and ``devices`` those that worked in it, as far as they are kept.
+    """
+    if not request.is_noted:
+        return
+    if NOTE not in copy.tables:
+        columns = ", ".join(f"{name} {kind}" for name, kind in _COLUMNS.items())
+        copy.execute(f"CREATE TABLE {NOTE} ({columns})")
+    else:
+        before = _notes(copy.execute(f"SELECT * FROM source.{NOTE}"))
+        recorded = {*recorded, *before.recorded}
+        devices = {*devices, *(_kept(before.devices, request))}
+        for name in _COLUMNS.keys() - copy.tables[NOTE].types.keys():
+            copy.execute(f"ALTER TABLE {NOTE} ADD COLUMN {name} {_COLUMNS[name]}")
+    row: Mapping[str, object] = {
+        "source": request.source,
+        "windowStart": window.start_ns,
+        "windowEnd": window.end_ns,
+        "windowText": request.label,
+        "isClipped": int(request.clip),
+        "devices": _listed(request.devices),
+        "processes": _listed(request.processes),
+        "tables": _listed(request.tables),
+        "traceprofVersion": __version__,
+        "recordedTables": _listed(recorded),
+        "usedDevices": _listed(devices),
+    }
+    marks = ", ".join("?" * len(row))
+    copy.execute(f"INSERT INTO {NOTE} ({', '.join(row)}) VALUES ({marks})", list(row.values()))
+
+
+def filled_tables(copy: DatabaseCopy) -> list[str]:
+    """Return the tables of the source that have rows."""
+    return [
+        name
+        for name in copy.tables
+        if copy.execute(f"SELECT EXISTS (SELECT 1 FROM source.{quoted(name)})").fetchone()[0]
+    ]
+
+
+def cut_note(database: Database) -> CutNote:
+    """Return what a file says of how it was cut, windows in its own times."""
+    if not {"windowStart", "windowEnd"} <= database.columns(NOTE):
+        return WHOLE
+    wanted = [name for name in _COLUMNS if name in database.columns(NOTE)]
+    rows = database.rows(f"SELECT {', '.join(wanted)} FROM {NOTE} ORDER BY rowid")
+    return _note_of([dict(zip(wanted, row, strict=True)) for row in rows])
+
+
+def _notes(cursor: Any) -> CutNote:
+    names = [column[0] for column in cursor.description]
+    return _note_of([dict(zip(names, row, strict=True)) for row in cursor.fetchall()])
+
+
+def _note_of(rows: list[dict[str, Any]]) -> CutNote:
+    """Return what the notes of all cuts say together: the last window, what all of them kept."""
+    is_sound = [isinstance(row[n], int) for row in rows for n in ("windowStart", "windowEnd")]
+    if not rows or not all(is_sound) or rows[-1]["windowStart"] > rows[-1]["windowEnd"]:
+        return WHOLE
+    kept = [noted_names(_list(row["tables"])) for row in rows if row.get("tables") is not None]
+    return CutNote(
+        TimeWindow(rows[-1]["windowStart"], rows[-1]["windowEnd"]),
+        noted_names(_list(rows[-1].get("recordedTables"))),
+        noted_numbers(_list(rows[-1].get("usedDevices"))),
+        reduce(frozenset.__and__, kept) if kept else None,
+    )
+
+
+def _list(text: object) -> Any:
+    try:
+        return json.loads(text) if isinstance(text, str) else None
+    except (ValueError, RecursionError):
+        return None
+
+
+def _kept(devices: Collection[int], request: CutRequest) -> list[int]:
+    return [one for one in devices if request.devices is None or one in request.devices]
+
+
+def _listed(chosen: Collection[int] | Collection[str] | None) -> str | None:
+    return None if chosen is None else json.dumps(sorted(chosen))
+
+
+_REFERS: Final = re.compile(r"StringId", re.IGNORECASE)
+
+
+def codec_of(connection: sqlite3.Connection) -> str:
+    """Return how a database writes texts, as Python calls it."""
+    ((encoding,),) = connection.execute("PRAGMA encoding")
+    return {"UTF-16le": "utf-16-le", "UTF-16be": "utf-16-be"}.get(encoding, "utf-8")
+
+
+def text_by(function: str, column: str) -> str:
+    """Return the SQL of a text that a ``function`` of and to bytes changes; others stay."""
+    return (
+        f"CASE WHEN typeof({column}) = 'text' THEN"
+        f" CAST({function}(CAST({column} AS BLOB)) AS TEXT) ELSE {column} END"
+    )
+
+
+def string_columns(table: SourceTable, known: Collection[str], *, is_known: bool) -> list[str]:
+    """Return the columns of ``table`` that refer to strings.
+
+    Those called as in ``known`` do, those of which the table itself says so, and of a table that
+    nobody knows every column of whole numbers may.
+    """
+    said = {
+        words[0].strip('"[]`')
+        for line in table.sql.splitlines()
+        if _REFERS.search(line) and (words := line.replace("(", " ").split())
+    }
+    return [
+        column
+        for column, kind in table.types.items()
+        if column in known or column in said or (not is_known and not kind.startswith("TEXT"))
+    ]
+
+
+def copy_strings(
+    copy: DatabaseCopy,
+    strings: str,
+    key: str,
+    references: Iterable[tuple[str, str, int]],
+    shown: Callable[[int], str],
+) -> None:
+    """Copy those strings that what was copied refers to.
+
+    Args:
+        copy: where all other tables are copied already.
+        strings: the table of strings.
+        key: its column of ids.
+        references: table, column and kind of the reference; the first of several kinds counts.
+        shown: gives the SQL that stands in place of the value, by the kind.
+    """
+    copy.execute("CREATE TEMP TABLE wanted_string (id INTEGER PRIMARY KEY, kind INTEGER)")
+    for name, column, kind in sorted(references, key=lambda reference: reference[2]):
+        copy.execute(
+            f"INSERT OR IGNORE INTO wanted_string SELECT DISTINCT {quoted(column)}, {kind}"
+            f" FROM main.{quoted(name)} WHERE typeof({quoted(column)}) = 'integer'"
+        )
+    table = copy.tables[strings]
+    copy.execute(table.sql)
+    names = ", ".join(map(quoted, table.types))
+    for (kind,) in copy.execute("SELECT DISTINCT kind FROM wanted_string").fetchall():
+        values = ", ".join(
+            shown(kind) if column == "value" else f"t.{quoted(column)}" for column in table.types
+        )
+        copy.execute(
+            f"INSERT INTO main.{quoted(strings)} ({names}) SELECT {values} FROM"
+            f" wanted_string AS w CROSS JOIN source.{quoted(strings)} AS t"
+            f" ON t.{quoted(key)} = w.id WHERE w.kind = {int(kind)} ORDER BY w.id"
+        )
+
+
+_STARTS: Final = ("start", "timestamp")
+_FOREIGN_STARTS: Final = ("start", "timestamp", "start_ns", "startns", "timestamp_ns", "ts", "time")
+_FOREIGN_ENDS: Final = ("end", "end_ns", "endns")
+_LOOKED_AT: Final = 1000
+
+
+@dataclass(frozen=True, slots=True)
+class Times:
+    """The columns of a table's times, in ns; ``end`` is "" where rows are instants."""
+
+    start: str
+    end: str = ""
+
+    @property
+    def names(self) -> str:
+        """The columns, as one reads them."""
+        return ", ".join(filter(None, (self.start, self.end)))
+
+    def overlap(self, window: TimeWindow) -> str:
+        """Return the condition on rows of which a part is in the window."""
+        start = f"t.{quoted(self.start)}"
+        inside = f"{start} >= {window.start_ns}"
+        if self.end:
+            inside = f"({inside} OR t.{quoted(self.end)} > {window.start_ns})"
+        return f"({start} < {window.end_ns} AND {inside})"
+
+    def clipped(self, window: TimeWindow, first_ns: int | None = None) -> dict[str, str]:
+        """Return the SQL of the times of what crosses a border: only its part inside.
+
+        What lies wholly outside stays as it is. ``first_ns`` is the lower border where launches
+        before the window are kept, too.
+        """
+        if not self.end:
+            return {}
+        lower = window.start_ns if first_ns is None else min(first_ns, window.start_ns)
+        start, end = quoted(self.start), quoted(self.end)
+        return {
+            self.start: f"CASE WHEN {end} > {lower} THEN max({start}, {lower}) ELSE {start} END",
+            self.end: f"CASE WHEN {start} < {window.end_ns} THEN min({end}, {window.end_ns})"
+            f" ELSE {end} END",
+        }
+
+    def is_on_clock(self, copy: DatabaseCopy, table: SourceTable, span: TimeWindow | None) -> bool:
+        """Return whether the first rows lie where the trace does, give or take its length."""
+        start = quoted(self.start)
+        first, last, n_rows, n_whole = copy.execute(
+            f"SELECT min({start}), max({start}), count(*), total(typeof({start}) = 'integer')"
+            f" FROM (SELECT {start} FROM source.{quoted(table.name)} LIMIT {_LOOKED_AT})"
+        ).fetchone()
+        if not n_rows or n_whole < n_rows:
+            return not n_rows
+        if span is None:
+            return True
+        reach = span.duration_ns
+        return bool(span.start_ns - reach <= first and last <= span.end_ns + reach)
+
+
+def times_of(table: SourceTable, *, foreign: bool = False) -> Times | None:
+    """Return the columns of a table's times, None where it has none.
+
+    ``foreign``: of a table that nobody knows, by more names.
+    """
+    if not foreign:
+        start = next((column for column in _STARTS if table.has(column)), None)
+        if start is None:
+            return None
+        return Times(start, "end" if start == "start" and table.has("end") else "")
+    names = {column.lower(): column for column in table.types}
+    start = next((names[name] for name in _FOREIGN_STARTS if name in names), None)
+    end = next((names[name] for name in _FOREIGN_ENDS if name in names), "")
+    return None if start is None else Times(start, end)

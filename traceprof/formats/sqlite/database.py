@@ -8,9 +8,10 @@ through `Database.rows`.
 from __future__ import annotations
 
 import sqlite3
+import struct
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import closing
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
@@ -18,44 +19,87 @@ import numpy as np
 import numpy.typing as npt
 
 from traceprof.errors import TraceError
-from traceprof.formats.sqlite.catalogue import Catalogue
-from traceprof.formats.sqlite.columns import (
-    NULL,
-    Column,
-    ColumnType,
-    all_null,
-    categorical,
-    decoded,
-    distinct,
-    distinct_pairs,
-    expression,
-    known,
-)
+from traceprof.formats.sqlite.columns import NULL, Column, ColumnType, all_null, decoded, expression
 from traceprof.formats.sqlite.conditions import AllOf, AnyOf, Between, Condition
-from traceprof.formats.sqlite.connection import Connection
-from traceprof.formats.sqlite.header import SQLITE_MAGIC, check_encoding, check_sqlite_file
-from traceprof.formats.sqlite.pages.bounds import bounds_of, recall
-from traceprof.formats.sqlite.pages.columns import read_pages
-from traceprof.formats.sqlite.pages.file import NotPlainError, identity_of
-from traceprof.formats.sqlite.pages.layout import layout_of
-from traceprof.formats.sqlite.pages.table import PageTable
-from traceprof.formats.sqlite.pages.tree import Leaves
-from traceprof.formats.sqlite.soundness import UnsoundRowsError
-from traceprof.formats.sqlite.table_names import quoted
+from traceprof.formats.sqlite.pages.columns import PageTable, read_pages
+from traceprof.formats.sqlite.pages.totals import bounds_of, known_bounds
+from traceprof.formats.sqlite.pages.tree import (
+    SQLITE_MAGIC,
+    Leaves,
+    NotPlainError,
+    identity_of,
+    layout_of,
+)
+from traceprof.formats.sqlite.schema import Catalogue, Connection, UnsoundRowsError, quoted
 from traceprof.model.timing import TimeWindow
 
-__all__ = [
-    "NULL",
-    "SQLITE_MAGIC",
-    "Column",
-    "ColumnType",
-    "Database",
-    "categorical",
-    "distinct",
-    "distinct_pairs",
-    "known",
-    "reading",
-]
+_OTHER_ENCODINGS: Final = {2: "UTF-16LE", 3: "UTF-16BE"}
+_JOURNAL_MAGIC: Final = bytes.fromhex("d9d505f920a163d7")
+
+
+def check_sqlite_file(path: Path) -> None:
+    """Check that a file is a whole SQLite database with nothing pending beside it.
+
+    Raises:
+        TraceError: it is not.
+    """
+    try:
+        size = path.stat().st_size
+        with path.open("rb") as file:
+            head = file.read(100)
+    except OSError as error:
+        raise TraceError(f"{path}: {error.strerror or error}") from error
+    if not head.startswith(SQLITE_MAGIC) or len(head) < 100:
+        raise TraceError(f"{path}: not a SQLite database")
+    page_size, n_pages = struct.unpack(">H", head[16:18])[0], struct.unpack(">I", head[28:32])[0]
+    expected = (65_536 if page_size == 1 else page_size) * n_pages
+    if size < expected:
+        raise TraceError(f"{path}: cut off: {size} bytes of {expected}; copy or export it again")
+    _check_beside(path)
+
+
+def check_encoding(path: Path) -> None:
+    """Check that the texts of a SQLite database are in UTF-8, as every profiler writes them.
+
+    Raises:
+        TraceError: they are in UTF-16.
+    """
+    with path.open("rb") as file:
+        encoding = struct.unpack(">I", file.read(60)[56:])[0]
+    if encoding in _OTHER_ENCODINGS:
+        raise TraceError(
+            f"{path}: a SQLite database of texts in {_OTHER_ENCODINGS[encoding]}, where UTF-8 is "
+            "expected: convert it (sqlite3 OLD .dump | sqlite3 NEW)"
+        )
+
+
+def _check_beside(path: Path) -> None:
+    """Check that neither a log nor a journal beside the file says that it is not as it stands.
+
+    SQLite keeps them beside the file itself, not beside a link to it. A journal that was ended
+    is gone, empty, or begins with zeros.
+    """
+    real = path.resolve()
+    log = real.with_name(real.name + "-wal")
+    if _first_bytes(log, 1):
+        raise TraceError(
+            f"{path}: has unmerged changes in {log.name}: close the program that writes it first"
+        )
+    journal = real.with_name(real.name + "-journal")
+    if _first_bytes(journal, len(_JOURNAL_MAGIC)) == _JOURNAL_MAGIC:
+        raise TraceError(
+            f"{path}: was left in the middle of a change, {journal.name} has what was before: "
+            "open it once with sqlite3, which takes the change back, or export it again"
+        )
+
+
+def _first_bytes(path: Path, n_bytes: int) -> bytes:
+    try:
+        with path.open("rb") as file:
+            return file.read(n_bytes)
+    except OSError:
+        return b""
+
 
 _PARALLEL_ROWS: Final = 100_000
 _N_SCANS: Final = 2
@@ -270,7 +314,7 @@ class Database:
         if where is None:
             return None
         is_worth_it = len(leaves) > _MANY_LEAVES
-        found = bounds_of(pages, leaves, where.bounded()) if is_worth_it else recall(pages)
+        found = bounds_of(pages, leaves, where.bounded()) if is_worth_it else known_bounds(pages)
         return where.within(found)
 
     def pages_of(self, table: str) -> PageTable | None:
@@ -344,3 +388,18 @@ class Database:
         if last is None or last < _PARALLEL_ROWS:
             return [""]
         return [f"{row_id} <= {last // 2}", f"{row_id} > {last // 2}"]
+
+
+@contextmanager
+def reporting_undecodable_names(path: Path) -> Iterator[None]:
+    """Say that the file ``path`` is damaged where a name in it is no UTF-8.
+
+    Where such a name is in a message of SQLite, Python cannot even make the error of it.
+
+    Raises:
+        TraceError: it is.
+    """
+    try:
+        yield
+    except UnicodeDecodeError as error:
+        raise TraceError(f"{path}: damaged (a name in it is no UTF-8)") from error

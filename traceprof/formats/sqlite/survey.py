@@ -1,8 +1,12 @@
-"""What is known of event tables whose rows are not read: by SQL aggregates over the file."""
+"""What is known of event tables whose rows are not read: how many, from when to when, and whose.
+
+Found in one pass over each table of the file, by its pages or by aggregates in SQL.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import field
 from functools import cached_property, reduce
 from operator import or_
 from typing import Any, Final
@@ -12,12 +16,303 @@ import pandas as pd
 
 from traceprof.formats.contract import OUTLINED_TABLES, Outline
 from traceprof.formats.sqlite.database import Database
-from traceprof.formats.sqlite.scan import Extent, Owners, Scan, Source, scan_each
+from traceprof.formats.sqlite.pages.totals import Counted, Totals, totals_of
+from traceprof.formats.sqlite.pages.tree import NotPlainError
+from traceprof.formats.sqlite.schema import UnsoundRowsError
 from traceprof.model.tables import ABSENT, TABLES
 from traceprof.model.timing import TimeWindow
 from traceprof.model.trace import DEVICE_TABLES, Trace
+from traceprof.values import dataclass
 
-__all__ = ["EVENT_TABLES", "SELF_DESCRIPTION", "Survey", "outline_from"]
+_SAMPLE: Final = 1000
+_MOST_KNOWN: Final = 16
+"""Comparing each row with more owners costs more than a second pass."""
+
+Owners = list[tuple[Any, ...]]
+"""Whose rows are: process, or process and device, as the file has them."""
+
+
+@dataclass(frozen=True, slots=True)
+class RowSource:
+    """Rows of a table of the file that become rows of a table of the Trace, each one of one.
+
+    ``start``, ``end``, ``process`` and ``device`` are SQL. ``end`` is empty for instants, and
+    where it is smaller than the start or NULL the row ends where it starts. ``process_of`` makes
+    the process of what ``process`` gives; a negative one is not known. Rows whose number in the
+    column ``number`` is the same without its lowest ``number_bits`` are of one process. ``counted``
+    says the same by columns, where that is possible: what can then be decoded from pages is.
+    """
+
+    table: str
+    start: str = "start"
+    end: str = "[end]"
+    process: str = ""
+    device: str = ""
+    where: str = ""
+    process_of: Callable[[Any], int] = int
+    number: str = ""
+    number_bits: int = 0
+    counted: Counted | None = None
+
+    def select(self, database: Database, what: str, *conditions: str) -> str:
+        """Return a query of these rows, on the table as it is stored."""
+        told = " AND ".join(f"({one})" for one in (self.where, *conditions) if one)
+        rows = f" WHERE {told}" if told else ""
+        return f"SELECT {what} FROM {database.stored_name(self.table)}{rows}"
+
+
+@dataclass(frozen=True, slots=True)
+class TableExtent:
+    """How many rows a table has, how many of them without an end, and the time they cover (ns).
+
+    Without rows it covers nothing: ``start_ns`` and ``end_ns`` are None.
+    """
+
+    n_rows: int = 0
+    n_open: int = 0
+    start_ns: int | None = None
+    end_ns: int | None = None
+
+    def __or__(self, other: TableExtent) -> TableExtent:
+        """Return the extent of the rows of both."""
+        starts = [one for one in (self.start_ns, other.start_ns) if one is not None]
+        ends = [one for one in (self.end_ns, other.end_ns) if one is not None]
+        return TableExtent(
+            self.n_rows + other.n_rows,
+            self.n_open + other.n_open,
+            min(starts, default=None),
+            max(ends, default=None),
+        )
+
+    @staticmethod
+    def of(frame: pd.DataFrame) -> TableExtent:
+        """Return the extent of a table that was read."""
+        if frame.empty:
+            return TableExtent()
+        ends = frame["end_ns" if "end_ns" in frame else "start_ns"]
+        return TableExtent(len(frame), 0, int(frame["start_ns"].iloc[0]), int(ends.max()))
+
+
+@dataclass(frozen=True, slots=True)
+class Scan:
+    """What a source holds; ``n_of`` says how many rows each owner has, where it is known."""
+
+    extent: TableExtent
+    owners: Owners
+    n_of: Mapping[tuple[Any, ...], int] | None = field(default=None, compare=False)
+
+
+@dataclass(frozen=True, slots=True)
+class _Sample:
+    """What some rows of a source hold: the time that they cover, and who has them, in SQL."""
+
+    first: int
+    last: int
+    owners: Owners
+    is_known: str
+
+
+def scan_each(
+    database: Database,
+    sources: Sequence[RowSource],
+    owners: Sequence[Sequence[str]],
+    zero_ns: int = 0,
+) -> list[Scan]:
+    """Return what each of ``sources`` holds.
+
+    Rows are nearly in the order of time, and their owners are few: only a row outside of what a
+    sample holds can add to it, and to refuse the others costs half of aggregating them.
+
+    Args:
+        database: the open file.
+        sources: whose rows are looked at, side by side.
+        owners: of each source the columns in SQL of whom a row is; none where nothing tells.
+        zero_ns: the time in the file that is time 0 of the Trace.
+    """
+    found = _scans_of_pages(database, sources, owners, zero_ns)
+    rest = [number for number in range(len(sources)) if number not in found]
+    by_sql = _scans_by_sql(
+        database, [sources[one] for one in rest], [owners[one] for one in rest], zero_ns
+    )
+    found |= dict(zip(rest, by_sql, strict=True))
+    return [found[number] for number in range(len(sources))]
+
+
+def _scans_of_pages(
+    database: Database,
+    sources: Sequence[RowSource],
+    owners: Sequence[Sequence[str]],
+    zero_ns: int,
+) -> dict[int, Scan]:
+    """Return what those sources hold whose tables can be decoded."""
+    by_table: dict[str, list[int]] = {}
+    for number, source in enumerate(sources):
+        if source.counted is not None:
+            by_table.setdefault(source.table, []).append(number)
+    found: dict[int, Scan] = {}
+    for table, numbers in by_table.items():
+        pages = database.pages_of(table)
+        asked = [sources[one].counted for one in numbers]
+        if pages is None:
+            continue
+        totals = database.found.get((table, *asked))
+        if totals is None:
+            try:
+                totals = totals_of(
+                    pages,
+                    database.rows,
+                    [one for one in asked if one],
+                    database.catalogue.soundness(table),
+                )
+            except NotPlainError:
+                continue
+            database.found[table, *asked] = totals
+        for number, one in zip(numbers, totals, strict=True):
+            found[number] = _scan_of_totals(one, len(owners[number]), zero_ns)
+    return found
+
+
+def _scan_of_totals(totals: Totals, n_owner_columns: int, zero_ns: int) -> Scan:
+    n_of: dict[tuple[Any, ...], int] = {}
+    for owner, n_rows in totals.n_of.items():
+        key = owner[:n_owner_columns]
+        n_of[key] = n_of.get(key, 0) + n_rows
+    extent = TableExtent()
+    if totals.n_rows:
+        first, last = totals.first - zero_ns, totals.last - zero_ns
+        extent = TableExtent(totals.n_rows, totals.n_open, first, last)
+    return Scan(extent, list(n_of) if n_owner_columns else [], n_of if n_owner_columns else None)
+
+
+def _scans_by_sql(
+    database: Database,
+    sources: Sequence[RowSource],
+    owners: Sequence[Sequence[str]],
+    zero_ns: int,
+) -> list[Scan]:
+    """Return what each source holds, in one pass of SQLite over each."""
+    _check_rows(database, dict.fromkeys(source.table for source in sources))
+    samples = [
+        _sample(database, source, columns) for source, columns in zip(sources, owners, strict=True)
+    ]
+    asked = list(zip(sources, owners, samples, strict=True))
+    answers = database.rows_of_each(_query(database, *one) for one in asked)
+    scans = [
+        _scan_of(rows[0], sample, zero_ns) for rows, sample in zip(answers, samples, strict=True)
+    ]
+    unsure = [
+        number
+        for number, (rows, columns) in enumerate(zip(answers, owners, strict=True))
+        if columns and rows[0][-1]
+    ]
+    distinct = database.rows_of_each(
+        sources[number].select(database, f"DISTINCT {', '.join(owners[number])}")
+        for number in unsure
+    )
+    for number, rows in zip(unsure, distinct, strict=True):
+        scans[number] = Scan(scans[number].extent, rows)
+    return scans
+
+
+def _check_rows(database: Database, tables: Iterable[str]) -> None:
+    """Check that the rows of ``tables`` can be, which no total tells of all that may be wrong."""
+    told = [(table, database.catalogue.soundness(table)) for table in tables]
+    asked = [(table, sound) for table, sound in told if sound is not None]
+    answers = database.rows_of_each(
+        f"SELECT 1 FROM {database.stored_name(table)} WHERE {sound.sought()} LIMIT 1"
+        for table, sound in asked
+    )
+    for (table, _), rows in zip(asked, answers, strict=True):
+        if rows:
+            raise UnsoundRowsError(table)
+        database.catalogue.is_sound(table)
+
+
+def _query(
+    database: Database, source: RowSource, columns: Sequence[str], sample: _Sample | None
+) -> str:
+    """Return the query of rows, those without an end, first and last times, and new owners."""
+    n_open = f"count(*) - count({source.end})" if source.end else "0"
+    last = f"max({source.end})" if source.end else "NULL"
+    times = f"{n_open}, min({source.start}), max({source.start}), {last}"
+    known = sample.is_known if sample else ""
+    if sample is None:
+        return source.select(database, f"count(*), {times}, {'count(*)' if columns else 0}")
+    inside = [f"{source.start} >= {sample.first}", f"{source.start} <= {sample.last}"]
+    inside += [f"{source.end} <= {sample.last}"] if source.end else []
+    inside += [f"({known})"] if known else []
+    # NOT alone, in spite of NULLs, since IS NOT TRUE takes SQLite twice as long.
+    outside = [f"NOT ({' AND '.join(inside)})"]
+    outside += [f"{source.end} IS NULL"] if source.end else []
+    outside += [f"{source.number} IS NULL"] if known else []
+    n_rows = f"({source.select(database, 'count(*)')})"
+    is_new = f"max(({known}) IS NOT 1)" if known else n_rows
+    what = f"{n_rows}, {times}, {is_new if columns else 0}"
+    return source.select(database, what, " OR ".join(outside))
+
+
+def _scan_of(row: Sequence[Any], sample: _Sample | None, zero_ns: int) -> Scan:
+    n_rows, n_open, first, *last, _ = row
+    if not n_rows:
+        return Scan(TableExtent(), [])
+    known = [(sample.first, sample.last)] if sample else []
+    starts = [one for one in (first, *(pair[0] for pair in known)) if one is not None]
+    ends = [one for one in (*last, *(pair[1] for pair in known)) if one is not None]
+    extent = TableExtent(n_rows, n_open, int(min(starts)) - zero_ns, int(max(ends)) - zero_ns)
+    return Scan(extent, sample.owners if sample else [])
+
+
+def _sample(database: Database, source: RowSource, columns: Sequence[str]) -> _Sample | None:
+    """Return what the first, the last and some rows between them hold; None where that is none."""
+    table, row_id = database.stored_name(source.table), database.catalogue.row_id(source.table)
+    if row_id is None:
+        return None
+    # Both in one query would be sought in all rows, each alone is looked up.
+    ((first, last),) = database.rows(
+        f"SELECT (SELECT min({row_id}) FROM {table}), (SELECT max({row_id}) FROM {table})"
+    )
+    if first is None:
+        return None
+    between = ", ".join(map(str, range(first, last + 1, max((last - first) // _SAMPLE, 1))))
+    number = [f"{source.number} >> {source.number_bits}"] if source.number else []
+    times = f"min({source.start}), max({source.start})"
+    times += f", max({source.end})" if source.end else ", NULL"
+    grouped = [str(place) for place in range(4, 4 + len(columns) + len(number))]
+    groups = f" GROUP BY {', '.join(grouped)}" if grouped else ""
+    rows = [
+        row
+        for edge_or_between in (
+            f"{row_id} < {first + _SAMPLE} OR {row_id} > {last - _SAMPLE}",
+            f"{row_id} IN ({between})",
+        )
+        for row in database.rows(
+            source.select(database, ", ".join((times, *columns, *number)), edge_or_between) + groups
+        )
+    ]
+    starts = [int(row[0]) for row in rows if row[0] is not None]
+    lasts = [int(one) for row in rows for one in row[1:3] if one is not None]
+    if not starts:
+        return None
+    owners = {tuple(row[3 : 3 + len(columns)]) for row in rows}
+    known = {tuple(row[4:]) for row in rows} if columns and source.number else set()
+    is_known = _is_known(source, columns[1:], known) if len(known) <= _MOST_KNOWN else ""
+    return _Sample(min(starts), max(lasts), sorted(owners, key=repr), is_known)
+
+
+def _is_known(source: RowSource, places: Sequence[str], known: set[tuple[Any, ...]]) -> str:
+    """Return SQL of whether a row is of one of the ``known`` (place …, upper bits)."""
+    told = []
+    for *where, upper in known:
+        if upper is not None:
+            least = upper << source.number_bits
+            most = least + (1 << source.number_bits) - 1
+            is_there = [
+                f"{place} IS {'NULL' if value is None else value}"
+                for place, value in zip(places, where, strict=True)
+            ]
+            told.append(" AND ".join([f"{source.number} BETWEEN {least} AND {most}", *is_there]))
+    return " OR ".join(f"({one})" for one in told)
+
 
 EVENT_TABLES: Final = tuple(
     name for name, table in TABLES.items() if table.has_times and not table.detail_of
@@ -41,9 +336,9 @@ class Survey:
     def __init__(
         self,
         database: Database,
-        sources: Mapping[str, Sequence[Source]],
+        sources: Mapping[str, Sequence[RowSource]],
         frames: Mapping[str, pd.DataFrame],
-        corrections: Mapping[str, Callable[[Extent], Extent]],
+        corrections: Mapping[str, Callable[[TableExtent], TableExtent]],
         zero_ns: int = 0,
         found_elsewhere: Mapping[str, Callable[[], bool]] | None = None,
     ) -> None:
@@ -53,21 +348,21 @@ class Survey:
         self._zero_ns = zero_ns
         self._corrections = corrections
         self._found_elsewhere = found_elsewhere or {}
-        self._extents: dict[str, Extent] = {}
+        self._extents: dict[str, TableExtent] = {}
 
     def look(self) -> None:
         """Look at all tables that were not read, which also tells where the rows of windows are."""
         _ = self._scans
 
-    def extent(self, name: str) -> Extent:
+    def extent(self, name: str) -> TableExtent:
         """Return the extent of a table of the Trace."""
         if name not in self._extents:
             if name in self._frames:
-                self._extents[name] = Extent.of(self._frames[name])
+                self._extents[name] = TableExtent.of(self._frames[name])
             else:
                 correct = self._corrections.get(name)
                 scans = (self._scans[name, source] for source in self._sources.get(name, ()))
-                found = reduce(or_, (scan.extent for scan in scans), Extent())
+                found = reduce(or_, (scan.extent for scan in scans), TableExtent())
                 self._extents[name] = correct(found) if correct else found
         return self._extents[name]
 
@@ -137,7 +432,7 @@ class Survey:
         found = {int(one) for frame in frames for one in pd.unique(frame["device"])}
         return found | {device_of(*place) for place in self._places}
 
-    def count(self, name: str, condition: Callable[[Source], str]) -> int:
+    def count(self, name: str, condition: Callable[[RowSource], str]) -> int:
         """Return how many rows of a table satisfy a condition in SQL."""
         queries = [
             source.select(self._database, "count(*)", condition(source))
@@ -145,14 +440,14 @@ class Survey:
         ]
         return sum(int(rows[0][0]) for rows in self._database.rows_of_each(queries))
 
-    def _owners(self, names: Iterable[str]) -> list[tuple[str, Source, Owners]]:
+    def _owners(self, names: Iterable[str]) -> list[tuple[str, RowSource, Owners]]:
         """Return who has rows in the sources of the tables that were not read."""
         return [
             (name, source, self._scans[name, source].owners)
             for name, source in self._unread_sources(names)
         ]
 
-    def _unread_sources(self, names: Iterable[str]) -> list[tuple[str, Source]]:
+    def _unread_sources(self, names: Iterable[str]) -> list[tuple[str, RowSource]]:
         """Return the sources of the tables that were not read that say whose their rows are."""
         return [
             (name, source)
@@ -177,7 +472,7 @@ class Survey:
         unknown = [one for one in owned if one[2].n_of is None]
         answers = self._database.rows_of_each(
             # To group is to sort: it is spared where all rows have one owner.
-            source.select(self._database, ", ".join((*_owner(name, source), "count(*)")))
+            source.select(self._database, ", ".join((*_owner_columns(name, source), "count(*)")))
             + f" GROUP BY {'1, 2' if name in DEVICE_TABLES else 1}"
             if len(scan.owners) > 1
             else source.select(self._database, "count(*)")
@@ -199,11 +494,11 @@ class Survey:
         return counts
 
     @cached_property
-    def _scans(self) -> dict[tuple[str, Source], Scan]:
+    def _scans(self) -> dict[tuple[str, RowSource], Scan]:
         """What the sources of the tables that were not read hold."""
         unread = (name for name in EVENT_TABLES if name not in self._frames)
         places = [(name, one) for name in unread for one in self._sources.get(name, ())]
-        columns = [_owner(*place) for place in places]
+        columns = [_owner_columns(*place) for place in places]
         sources = [source for _, source in places]
         found = scan_each(self._database, sources, columns, self._zero_ns)
         return dict(zip(places, found, strict=True))
@@ -212,7 +507,7 @@ class Survey:
         frames = (self._frames[name] for name in EVENT_TABLES if name in self._frames)
         return (frame for frame in frames if "process" in frame)
 
-    def _has_row_of(self, name: str, source: Source, processes: Collection[int] | None) -> bool:
+    def _has_row_of(self, name: str, source: RowSource, processes: Collection[int] | None) -> bool:
         if source.counted is not None:
             found = {source.process_of(owner[0]) for owner in self._scans[name, source].owners}
             known = {one for one in found if one >= 0}
@@ -228,14 +523,14 @@ class Survey:
         return bool(self._database.rows_of_each([query])[0])
 
 
-def _owner(name: str, source: Source) -> tuple[str, ...]:
+def _owner_columns(name: str, source: RowSource) -> tuple[str, ...]:
     """Return the columns of whom rows are."""
     if not source.process:
         return ()
     return (source.process, source.device) if name in DEVICE_TABLES else (source.process,)
 
 
-def _place(source: Source, owner: Sequence[Any]) -> tuple[int, int]:
+def _place(source: RowSource, owner: Sequence[Any]) -> tuple[int, int]:
     """Return the process, and the device where there is one."""
     return source.process_of(owner[0]), int(owner[1]) if len(owner) > 1 else ABSENT
 

@@ -10,7 +10,9 @@ import numpy as np
 import pandas as pd
 
 from traceprof.formats.contract import ReadOptions
-from traceprof.formats.kineto.categories import (
+from traceprof.formats.kineto.events import KinetoEvents
+from traceprof.formats.kineto.header import make_devices, make_threads
+from traceprof.formats.kineto.rows import (
     ANNOTATIONS,
     API_CALLS,
     COPIES,
@@ -19,17 +21,15 @@ from traceprof.formats.kineto.categories import (
     OPERATORS,
     OVERHEADS,
     SYNCS,
-)
-from traceprof.formats.kineto.device import (
+    Rows,
+    all_rows,
+    make_api_calls,
     make_copies,
     make_kernel_shapes,
     make_kernels,
+    make_overheads,
     make_syncs,
 )
-from traceprof.formats.kineto.events import KinetoEvents
-from traceprof.formats.kineto.host import make_api_calls, make_overheads
-from traceprof.formats.kineto.rows import Rows, all_rows
-from traceprof.formats.kineto.target import make_devices, make_threads
 from traceprof.model.tables import make_table, stack
 
 __all__ = ["window_tables"]

@@ -25,7 +25,7 @@ from traceprof.session.summarising.lives import with_lives
 from traceprof.session.summarising.makeup import makeup_of_run
 from traceprof.session.summarising.measures import measures_of_run
 from traceprof.session.summarising.steps import rank_numbers, steps_of_run
-from traceprof.store.masked import masked_run
+from traceprof.store.summaries import masked_run
 
 __all__ = ["KEPT", "summarise"]
 

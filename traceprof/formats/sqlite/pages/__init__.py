@@ -1,1 +1,1 @@
-"""Columns of plain tables of a SQLite file, decoded from its pages without SQLite."""
+"""Columns of plain tables, decoded from the pages of the file."""

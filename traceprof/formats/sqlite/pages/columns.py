@@ -1,13 +1,17 @@
-"""Columns of a plain table, as SQLite itself would give them."""
+"""A plain table of a SQLite file, and its columns as SQLite itself would give them."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any, Final
+import threading
+from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any, Final, TypeVar
 
 import numpy as np
 import numpy.typing as npt
 
+from traceprof.formats.compiled import library
 from traceprof.formats.sqlite.columns import (
     NULL_REAL,
     Column,
@@ -18,18 +22,164 @@ from traceprof.formats.sqlite.columns import (
     expression,
 )
 from traceprof.formats.sqlite.conditions import Condition
-from traceprof.formats.sqlite.pages.block import Block
-from traceprof.formats.sqlite.pages.file import NotPlainError
-from traceprof.formats.sqlite.pages.layout import Layout, Query
-from traceprof.formats.sqlite.pages.room import GapsError, Room, room_for
-from traceprof.formats.sqlite.pages.rows import BlockRows
-from traceprof.formats.sqlite.pages.table import PageTable
-from traceprof.formats.sqlite.pages.texts import Texts, joined
-from traceprof.formats.sqlite.pages.tree import Leaves
-from traceprof.formats.sqlite.table_names import quoted
+from traceprof.formats.sqlite.pages import blocks, vectors
+from traceprof.formats.sqlite.pages.blocks import BlockRows, Decode, RowBlock, Texts, joined_texts
+from traceprof.formats.sqlite.pages.tree import (
+    Identity,
+    Layout,
+    Leaves,
+    NotPlainError,
+    PageFile,
+    Query,
+    leaves_of,
+    page_bytes_of,
+)
+from traceprof.formats.sqlite.schema import quoted
 from traceprof.values import dataclass
 
-__all__ = ["kinds_to_decode", "read_pages"]
+_LEAST_ROW_BYTES: Final = 6
+_TYPES: Final = {ColumnType.INTEGER: np.int64, ColumnType.REAL: np.float64}
+
+
+class GapsError(Exception):
+    """Row ids have gaps: how many rows there are in a leaf is known when it was decoded."""
+
+
+class Room:
+    """Memory for columns of numbers of a table whose row ids count from 1 on.
+
+    Parts that are put together later are held twice, in pieces that are not given back.
+    """
+
+    def __init__(self, first_rows: npt.NDArray[np.int64], columns: Mapping[str, ColumnType]):
+        self._first_rows = first_rows
+        self._n_rows = 0
+        self._columns: dict[str, npt.NDArray[Any]] = {
+            name: np.empty(int(first_rows[-1]), _TYPES[kind])
+            for name, kind in columns.items()
+            if kind in _TYPES
+        }
+
+    def holds(self, name: str) -> bool:
+        """Return whether there is memory for this column."""
+        return name in self._columns
+
+    def rows_of(self, block: RowBlock, first_leaf: int) -> slice:
+        """Return where the rows of a block belong.
+
+        Raises:
+            GapsError: they are fewer than there is place for before the next.
+        """
+        last_leaf = first_leaf + len(block.n_rows)
+        first = int(self._first_rows[first_leaf])
+        is_last = last_leaf == len(self._first_rows) - 1
+        if is_last:
+            self._n_rows = first + len(block)
+        elif first + len(block) != self._first_rows[last_leaf]:
+            raise GapsError
+        return slice(first, first + len(block))
+
+    def put(self, name: str, rows: slice, values: npt.NDArray[Any]) -> None:
+        """Put a part of a column at its place."""
+        self._columns[name][rows] = values
+
+    def take(self, name: str) -> npt.NDArray[Any]:
+        """Return a column of which every part was put."""
+        return self._columns.pop(name)[: self._n_rows]
+
+
+def room_for(leaves: Leaves, page_bytes: int, columns: Mapping[str, ColumnType]) -> Room | None:
+    """Return memory for all rows of these leaves; None where their number cannot be foreseen."""
+    most = page_bytes // _LEAST_ROW_BYTES
+    if len(leaves) == 1:
+        return Room(np.array([0, most]), columns)
+    n_rows = leaves.highs[:-1] - np.append(0, leaves.lows[1:-1])
+    if int(n_rows.min()) < 1 or int(n_rows.max()) > most:
+        return None
+    return Room(np.cumsum([0, *n_rows.tolist(), most]), columns)
+
+
+_BLOCK_BYTES: Final = 2 << 20
+_N_THREADS: Final = 2
+_PARALLEL_BLOCKS: Final = 3
+
+T = TypeVar("T")
+
+
+class _Workplace(threading.local):
+    """What a thread keeps from block to block."""
+
+    decode: Decode | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class PageTable:
+    """A table of rows with row ids.
+
+    Args:
+        path: its file.
+        identity: what the file was when its schema was read.
+        layout: where its columns are.
+    """
+
+    path: Path
+    identity: Identity
+    layout: Layout
+
+    @property
+    def page_bytes(self) -> int:
+        """How many bytes a page has.
+
+        Raises:
+            NotPlainError: the file is unusual.
+        """
+        return page_bytes_of(self.identity)
+
+    def leaves(self) -> Leaves:
+        """Return the pages of its rows.
+
+        Raises:
+            NotPlainError: they cannot be found.
+        """
+        with PageFile(self.path, self.identity) as file:
+            found = leaves_of(file, self.layout.root)
+            file.check_unchanged()
+        return found
+
+    def map(
+        self, kinds: Mapping[str, ColumnType], leaves: Leaves, made_of: Callable[[RowBlock, int], T]
+    ) -> list[T]:
+        """Return what ``made_of`` makes of each block of the rows and the number of its first leaf.
+
+        It runs in several threads, and must copy what it keeps of the bytes of a block.
+
+        Args:
+            kinds: the columns that are asked for in blocks.
+            leaves: the pages with the rows.
+            made_of: makes something of the rows of some of these leaves.
+
+        Raises:
+            NotPlainError: not every row can be decoded.
+        """
+        place = _Workplace()
+        with PageFile(self.path, self.identity) as file:
+            n_leaves = max(_BLOCK_BYTES // file.page_bytes, 1)
+            decoder_of = blocks.decoder_of if library.is_there() else vectors.decoder_of
+
+            def run(first: int) -> T:
+                if place.decode is None:
+                    place.decode = decoder_of(file, self.layout, kinds)
+                return made_of(place.decode(leaves.part(first, n_leaves)), first)
+
+            starts = range(0, len(leaves), n_leaves)
+            if len(starts) < _PARALLEL_BLOCKS:
+                made = [run(first) for first in starts]
+            else:
+                with ThreadPoolExecutor(_N_THREADS) as pool:
+                    made = list(pool.map(run, starts))
+            file.check_unchanged()
+        return made
+
 
 _MOST_ODD: Final = 1000
 _ODD_SHARE: Final = 50
@@ -95,7 +245,7 @@ def _parts(
 ) -> list[_Part]:
     """Return the columns of the rows of each block, but for those for which there is room."""
 
-    def part_of(block: Block, first_leaf: int) -> _Part:
+    def part_of(block: RowBlock, first_leaf: int) -> _Part:
         if len(block.odd):
             block.check_row_ids()
         if where is not None and len(block):
@@ -197,7 +347,7 @@ class _Patch:
         if not n_rows:
             return all_null(ColumnType.TEXT, 0)
         odd = Texts(np.arange(len(values)), values)
-        all_texts = joined([*parts, odd])
+        all_texts = joined_texts([*parts, odd])
         codes = all_texts.codes[:n_rows]
         codes[self._places] = all_texts.codes[n_rows:]
         codes = np.delete(codes, self._dropped)

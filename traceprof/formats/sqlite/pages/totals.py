@@ -1,9 +1,16 @@
-"""What the rows of a table are like as a whole: how many, from when to when, and whose."""
+"""What the rows of a table are like as a whole, and in each of its leaves.
+
+How many there are, from when to when, and whose; and between which numbers columns lie in each
+leaf. Rows are nearly in the order of time, so that most leaves have no row of a small window;
+which, is exact: every row was looked at once. Of files that were read before it is remembered.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import TypeAlias
+from collections import OrderedDict
+from collections.abc import Callable, Collection, Sequence
+from threading import Lock
+from typing import Final, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -12,18 +19,106 @@ import pandas as pd
 from traceprof.formats.compiled import library
 from traceprof.formats.sqlite.columns import NULL, ColumnType
 from traceprof.formats.sqlite.conditions import Condition
-from traceprof.formats.sqlite.pages import compiled
-from traceprof.formats.sqlite.pages.block import Block
-from traceprof.formats.sqlite.pages.bounds import Bounds, joined, of_block, remember
-from traceprof.formats.sqlite.pages.columns import kinds_to_decode, read_pages
-from traceprof.formats.sqlite.pages.file import NotPlainError
-from traceprof.formats.sqlite.pages.layout import Query
-from traceprof.formats.sqlite.pages.rows import BlockRows
-from traceprof.formats.sqlite.pages.table import PageTable
-from traceprof.formats.sqlite.soundness import Soundness, UnsoundRowsError
+from traceprof.formats.sqlite.pages import blocks
+from traceprof.formats.sqlite.pages.blocks import BlockRows, RowBlock
+from traceprof.formats.sqlite.pages.columns import PageTable, kinds_to_decode, read_pages
+from traceprof.formats.sqlite.pages.tree import Leaves, NotPlainError, Query
+from traceprof.formats.sqlite.schema import Soundness, UnsoundRowsError
 from traceprof.values import dataclass
 
-__all__ = ["Counted", "Totals", "totals_of"]
+Bounds: TypeAlias = "dict[str, tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]]"
+"""Column → its smallest and greatest number in each leaf, where NULL is the smallest of all."""
+
+_MOST_BYTES: Final = 64 << 20
+_FIRST, _LAST = np.iinfo(np.int64).min, np.iinfo(np.int64).max
+
+
+class _Known(OrderedDict[object, Bounds]):
+    """Bounds by table, and the memory of all of them: of a thousand files there are thousands."""
+
+    n_bytes = 0
+
+    def keep(self, table: object, bounds: Bounds) -> None:
+        self.forget(table)
+        self[table] = bounds
+        self.n_bytes += _n_bytes(bounds)
+
+    def forget(self, table: object) -> None:
+        self.n_bytes -= _n_bytes(self.pop(table, {}))
+
+
+_known: Final = _Known()
+_lock: Final = Lock()
+
+
+def bounds_of_block(rows: BlockRows, columns: Collection[str]) -> Bounds:
+    """Return the bounds in each leaf of a block with all its rows."""
+    block = rows.block
+    found: Bounds = {}
+    n_leaves = len(block.n_rows)
+    for name in columns:
+        least, most = np.full(n_leaves, _LAST), np.full(n_leaves, _FIRST)
+        if len(block):
+            values = rows.integers(name)
+            first = np.cumsum(block.n_rows) - block.n_rows
+            least, most = np.minimum.reduceat(values, first), np.maximum.reduceat(values, first)
+            odd = block.odd
+            if len(odd):  # what is in them was not seen
+                leaves = np.searchsorted(first, odd, "right") - 1
+                least[leaves], most[leaves] = _FIRST, _LAST
+        found[name] = least, most
+    return found
+
+
+def joined_bounds(parts: Collection[Bounds]) -> Bounds:
+    """Return the bounds in the leaves of all parts one after another."""
+    names = next(iter(parts), {})
+    return {
+        name: (
+            np.concatenate([part[name][0] for part in parts]),
+            np.concatenate([part[name][1] for part in parts]),
+        )
+        for name in names
+    }
+
+
+def bounds_of(table: PageTable, leaves: Leaves, columns: Collection[str]) -> Bounds:
+    """Return the bounds of columns, remembered or looked for.
+
+    Raises:
+        NotPlainError: SQLite itself has to read the table.
+    """
+    found = known_bounds(table)
+    missing = [name for name in columns if name not in found]
+    if missing:
+        kinds = kinds_to_decode(table.layout, dict.fromkeys(missing, ColumnType.INTEGER))
+
+        def of(block: RowBlock, _first: int) -> Bounds:
+            return bounds_of_block(BlockRows(block, table.layout), missing)
+
+        keep_bounds(table, joined_bounds(table.map(kinds, leaves, of)))
+        found = known_bounds(table)
+    return found
+
+
+def known_bounds(table: PageTable) -> Bounds:
+    """Return what is known of a table of this very file."""
+    with _lock:
+        return dict(_known.get((table.identity, table.layout.table), {}))
+
+
+def keep_bounds(table: PageTable, found: Bounds) -> None:
+    """Keep bounds; what was kept first is forgotten where it is too much."""
+    key = table.identity, table.layout.table
+    with _lock:
+        _known.keep(key, {**_known.get(key, {}), **found})
+        while len(_known) > 1 and _known.n_bytes > _MOST_BYTES:
+            _known.forget(next(iter(_known)))
+
+
+def _n_bytes(bounds: Bounds) -> int:
+    return sum(array.nbytes for pair in bounds.values() for array in pair)
+
 
 Numbers: TypeAlias = "npt.NDArray[np.int64]"
 Columns: TypeAlias = "dict[str, Numbers]"
@@ -83,14 +178,14 @@ def totals_of(
     for one in asked:
         kinds |= kinds_to_decode(table.layout, {}, one.where)
 
-    def of(block: Block, _first: int) -> tuple[list[Totals], Bounds, bool]:
+    def of(block: RowBlock, _first: int) -> tuple[list[Totals], Bounds, bool]:
         told = _sound_columns(table, block, sound)
         found = [_totals_of_rows(_columns(table, block, one, told), one) for one in asked]
-        return found, of_block(BlockRows(block, table.layout), sought), bool(len(block.odd))
+        return found, bounds_of_block(BlockRows(block, table.layout), sought), bool(len(block.odd))
 
     leaves = table.leaves()
     parts = table.map(kinds, leaves, of)
-    remember(table, joined([bounds for _, bounds, _ in parts]))
+    keep_bounds(table, joined_bounds([bounds for _, bounds, _ in parts]))
     if any(has_odd for *_, has_odd in parts):
         if sound is not None:
             names = dict.fromkeys(sound.columns, ColumnType.INTEGER)
@@ -100,7 +195,7 @@ def totals_of(
     return [_sum([found[place] for found, *_ in parts]) for place in range(len(asked))]
 
 
-def _sound_columns(table: PageTable, block: Block, sound: Soundness | None) -> Columns:
+def _sound_columns(table: PageTable, block: RowBlock, sound: Soundness | None) -> Columns:
     """Return the columns that tell of sound rows; what SQLite has to read is not looked at."""
     if sound is None:
         return {}
@@ -121,7 +216,7 @@ def _read(table: PageTable, query: Query, asked: Counted) -> Totals:
     return _totals_of_rows({name: np.asarray(one) for name, one in found.items()}, asked)
 
 
-def _columns(table: PageTable, block: Block, asked: Counted, told: Columns) -> Columns:
+def _columns(table: PageTable, block: RowBlock, asked: Counted, told: Columns) -> Columns:
     """Return the columns of the rows that are counted; those that are ``told`` are decoded."""
     rows = BlockRows(block, table.layout)
     if asked.where is not None and len(block):
@@ -168,7 +263,7 @@ def _n_of(columns: Columns, asked: Counted) -> dict[tuple[int, ...], int]:
 
 def _owners(numbers: Numbers, bits: int, devices: Numbers | None) -> tuple[Numbers, Numbers]:
     """Return the first row of each owner, and how many rows each has."""
-    found = compiled.owners(numbers, bits, devices) if library.is_there() else None
+    found = blocks.owners(numbers, bits, devices) if library.is_there() else None
     if found is not None:
         return found
     codes, first = _distinct(numbers >> bits)

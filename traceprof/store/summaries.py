@@ -1,10 +1,10 @@
-"""The parts of a `Summary` as rows of the database, and back."""
+"""A `Summary` as rows of the database, and back; without the secrets in it."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from typing import Any
 
 import pandas as pd
@@ -12,17 +12,17 @@ from sqlite_utils import Database
 
 from traceprof.model.results import Column, Combine, Note, Result, ResultSpec, TableSpec, Unit
 from traceprof.model.summary import SUMMARY, SourceFile, Summary
-from traceprof.secrets import storable
-from traceprof.store.declared import ensure_table, insert_frame, read_frame, table_name
-from traceprof.store.values import Cell, from_json, to_json, to_plain
-
-__all__ = [
-    "add_labels",
-    "read_summary",
-    "spec_from_plain",
-    "spec_to_plain",
-    "write_parts",
-]
+from traceprof.secrets import MASK, masked_command, storable
+from traceprof.store.declared import (
+    Cell,
+    ensure_table,
+    from_json,
+    insert_frame,
+    read_frame,
+    table_name,
+    to_json,
+    to_plain,
+)
 
 _OF_RUN = ""
 """The result that the run's own tables and notes belong to."""
@@ -249,3 +249,29 @@ def _notes(database: Database, run_id: int, result: str) -> tuple[Note, ...]:
 def _pairs(database: Database, key: str, table: str, run_id: int) -> dict[str, str]:
     rows = database.execute(f"SELECT {key}, value FROM {table} WHERE run_id = ?", [run_id])
     return dict(rows.fetchall())
+
+
+def masked_run(run: Summary) -> Summary:
+    """Return ``run`` without the secrets in its command, its environment and its addresses."""
+    return replace(
+        run,
+        command=_line(run.command),
+        environment={name: _variable(name, value) for name, value in run.environment.items()},
+        sources=tuple(replace(s, path=_address(s.path)) for s in run.sources),
+    )
+
+
+def _address(path: str) -> str:
+    """Return an address without its login; a path of this machine is one whatever it is called."""
+    return masked_command([path])[0] if "://" in path else path
+
+
+def _line(text: str) -> str:
+    return " ".join(masked_command(text.split(" ")))
+
+
+def _variable(name: str, value: str) -> str:
+    """Return the value of a variable, whose name may say that it is a secret."""
+    option = f"--{name}="
+    (shown,) = masked_command([option + value])
+    return _line(shown.removeprefix(option)) if shown.startswith(option) else MASK

@@ -13,8 +13,6 @@ import pandas as pd
 from traceprof.model.tables import ABSENT
 from traceprof.secrets import storable
 
-__all__ = ["StringIds", "insert_columns", "without_absent"]
-
 _ROWS_TOGETHER: Final = 20
 _MOST_VARIABLES: Final = 999  # of one statement, before SQLite 3.32
 
