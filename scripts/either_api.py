@@ -33,7 +33,7 @@ def read_whole(path: str) -> None:
 
 def analysis_names() -> list[str]:
     """Return the names of all analyses."""
-    from traceprof.analysis import ANALYSES
+    from traceprof.measures import ANALYSES
 
     return [entry.name for entry in ANALYSES]
 
@@ -48,7 +48,7 @@ def open_run(path: str) -> Callable[[str], object]:
     from traceprof.cli.opening import open_with_notes
     from traceprof.model.selection import select as select_window
 
-    from traceprof.analysis import load_analysis, run_analysis
+    from traceprof.measures import load_analysis, run_analysis
 
     whole, _ = open_with_notes([path])
     part = whole.within(select_window(whole, None).window)

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from traceprof.analysis import load_analysis
-from traceprof.analysis.base import run_analysis
+from traceprof.measures import load_analysis
+from traceprof.measures.analyses import run_analysis
 from traceprof.model.ranks import Ranks
 from traceprof.model.results import Result
 from traceprof.model.trace import Trace

@@ -21,7 +21,7 @@ import traceprof as tp
 import traceprof.formats
 from tests.builders import TraceBuilder
 from tests.requirements import ROOT
-from traceprof import analysis, errors, formats
+from traceprof import errors, formats, measures
 from traceprof.analysis.advice import findings
 from traceprof.analysis.advice.findings import Finding, Rule
 from traceprof.analysis.advice.findings.claims import Kind
@@ -98,8 +98,8 @@ def fake_analysis(monkeypatch: pytest.MonkeyPatch) -> str:
     module = ModuleType("fake_analysis")
     monkeypatch.setitem(sys.modules, "fake_analysis", module)
     exec(FAKE_ANALYSIS, module.__dict__)
-    entry = analysis.Entry("fake", "counts kernels", "fake_analysis")
-    monkeypatch.setattr(analysis, "ANALYSES", (*analysis.ANALYSES, entry))
+    entry = measures.Entry("fake", "counts kernels", "fake_analysis")
+    monkeypatch.setattr(measures, "ANALYSES", (*measures.ANALYSES, entry))
     return entry.name
 
 
@@ -184,7 +184,7 @@ def test_every_error_has_its_documented_exit_code() -> None:
 def test_every_command_and_table_is_in_the_readme() -> None:
     readme = (ROOT / "README.md").read_text("utf-8")
     assert not [c.name for c in commands.COMMANDS if f"traceprof {c.name}" not in readme]
-    tables = [name for name in analysis.analysis_names() if name != "findings"]
+    tables = [name for name in measures.analysis_names() if name != "findings"]
     assert not [name for name in tables if f"`{name}`" not in readme]
 
 

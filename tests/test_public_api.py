@@ -15,9 +15,9 @@ from tests import typing_example
 from tests.analysis.generated_run import MS, Plan, make_run
 from tests.builders import TraceBuilder
 from tests.requirements import ROOT
-from traceprof.analysis import ANALYSES
 from traceprof.errors import TraceError, UsageError
 from traceprof.formats.nsys.writer import write_nsys
+from traceprof.measures import ANALYSES
 from traceprof.render.formatting import note_text
 from traceprof.session import run as session_run
 

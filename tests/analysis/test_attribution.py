@@ -12,13 +12,9 @@ from hypothesis import strategies as st
 
 from tests.builders import TraceBuilder
 from tests.requirements import require
-from traceprof.facts.launches import (
-    find_launches,
-    innermost,
-    phase_of_launches,
-    range_of_launches,
-)
 from traceprof.formats import open_trace
+from traceprof.measures.host.launches import find_launches, innermost, range_of_launches
+from traceprof.measures.host.phases import phase_of_launches
 from traceprof.model.activity import Activity
 from traceprof.model.grouping import parents_of
 from traceprof.model.intervals import nesting_depth

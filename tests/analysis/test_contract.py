@@ -11,16 +11,16 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
-import traceprof.analysis
+import traceprof.measures
 from tests import real_traces
 from tests.analysis.generated_run import Plan, make_run
 from tests.builders import TraceBuilder
 from tests.golden.numbers import digest_of
 from tests.requirements import require
 from tests.running import run
-from traceprof.analysis import ANALYSES, Entry, load_analysis
-from traceprof.analysis.base import run_analysis
 from traceprof.errors import NotRecordedError, TraceprofError, UsageError
+from traceprof.measures import ANALYSES, Entry, load_analysis
+from traceprof.measures.analyses import run_analysis
 from traceprof.model.placement import place_run
 from traceprof.model.ranks import Ranks
 from traceprof.model.results import Note, Result, Unit
@@ -53,7 +53,7 @@ def small_trace() -> Trace:
 
 
 def test_every_module_with_an_analysis_is_registered() -> None:
-    package = traceprof.analysis
+    package = traceprof.measures
     defining = {
         module.name.removeprefix(package.__name__)
         for module in pkgutil.walk_packages(package.__path__, f"{package.__name__}.")

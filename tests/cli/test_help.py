@@ -13,10 +13,10 @@ from typer.testing import CliRunner
 from tests.builders import TraceBuilder
 from tests.conftest import Run
 from tests.requirements import ROOT
-from traceprof.analysis import ANALYSES
 from traceprof.cli import app
 from traceprof.cli.commands import COMMANDS, OLD_NAMES
 from traceprof.formats.nsys.writer import write_nsys
+from traceprof.measures import ANALYSES
 
 OPENING = (
     "--warmup",

@@ -10,7 +10,7 @@ import weakref
 import pytest
 
 from tests.builders import TraceBuilder
-from traceprof.facts.cache import fact, of_window, without_keeping
+from traceprof.measures.facts import fact, of_window, without_keeping
 from traceprof.model.timing import TimeWindow
 from traceprof.model.trace import Trace
 

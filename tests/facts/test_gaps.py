@@ -3,8 +3,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.builders import TraceBuilder
-from traceprof.facts.device.times import device_time
-from traceprof.facts.gaps import CAUSES, causes_of_gaps, find_gap_parts, find_gaps, times_in_gaps
+from traceprof.measures.device.times import device_time
+from traceprof.measures.idle.gaps import (
+    CAUSES,
+    causes_of_gaps,
+    find_gap_parts,
+    find_gaps,
+    times_in_gaps,
+)
 from traceprof.model.timing import TimeWindow
 
 

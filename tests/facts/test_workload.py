@@ -3,8 +3,8 @@
 import pytest
 
 from tests.builders import TraceBuilder, plain
-from traceprof.facts.one_off_costs import one_off_costs
-from traceprof.facts.workload import workload
+from traceprof.measures.steps.costs import one_off_costs
+from traceprof.measures.workload import workload
 from traceprof.model.ranks import Ranks
 from traceprof.model.timing import TimeWindow
 from traceprof.render.formatting import sentences

@@ -14,10 +14,10 @@ from typing import Any
 import pytest
 
 from tests.requirements import TRACES, require
-from traceprof.facts.device.times import device_time
-from traceprof.facts.steps.find import find_steps
 from traceprof.formats import open_trace
 from traceprof.formats.kineto.events import read_kineto_events
+from traceprof.measures.device.times import device_time
+from traceprof.measures.steps.find import find_steps
 from traceprof.model.intervals import Intervals
 from traceprof.model.trace import Trace
 

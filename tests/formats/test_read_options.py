@@ -15,11 +15,11 @@ from tests.builders import TraceBuilder
 from tests.formats.test_contract import EXECUTION, WRITERS
 from tests.real_traces import KINETO, NSYS, NVPROF
 from tests.requirements import TRACES, require
-from traceprof.facts.steps.find import find_steps
 from traceprof.formats import Outline, ReadOptions, open_trace, outline
 from traceprof.formats.contract import LAUNCHING_TABLES, WINDOWED_TABLES, outline_of
 from traceprof.formats.nsys.writer import write_nsys
 from traceprof.formats.sqlite.survey import SELF_DESCRIPTION
+from traceprof.measures.steps.find import find_steps
 from traceprof.model.tables import TABLES
 from traceprof.model.timing import TimeWindow
 from traceprof.model.trace import Trace

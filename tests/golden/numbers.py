@@ -20,8 +20,8 @@ import pandas as pd
 
 from tests import real_traces
 from tests.requirements import TRACES
-from traceprof.analysis import ANALYSES
 from traceprof.errors import NotRecordedError, TraceprofError
+from traceprof.measures import ANALYSES
 from traceprof.model.results import Note, Result
 from traceprof.session.opening import Opening, open_ranks
 from traceprof.session.run import Run, open_run

@@ -15,7 +15,7 @@ from tests import real_traces
 from tests.golden.numbers import FILE, numbers_of
 from tests.requirements import require
 from traceprof import processes
-from traceprof.analysis import base
+from traceprof.measures import analyses
 
 
 def differences(old: Any, new: Any, where: str) -> Iterator[str]:
@@ -48,7 +48,7 @@ def golden() -> dict[str, Any]:
 @pytest.fixture(autouse=True)
 def two_threads(monkeypatch: pytest.MonkeyPatch) -> None:
     """Measure side by side, as large traces are; the numbers were written one by one."""
-    monkeypatch.setattr(base, "_WORTH_THREADS", 0)
+    monkeypatch.setattr(analyses, "_WORTH_THREADS", 0)
     monkeypatch.setattr(processes, "n_processors", lambda: 2)
 
 

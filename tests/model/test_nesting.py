@@ -5,8 +5,8 @@ import numpy.typing as npt
 from hypothesis import given
 from hypothesis import strategies as st
 
-from traceprof.facts.host.lanes import innermost_pieces
-from traceprof.facts.host.range_work import is_outermost_of
+from traceprof.measures.host.range_work import is_outermost_of
+from traceprof.measures.idle.lanes import innermost_pieces
 from traceprof.model.grouping import (
     has_alike_around,
     levels_of,

@@ -22,10 +22,10 @@ from typer.testing import CliRunner
 import traceprof
 from tests.reliability.tally import Pairs
 from tests.reliability.worker import ACCEPTED, DEFECT, REFUSED
-from traceprof.analysis import analysis_names
 from traceprof.cli import app
 from traceprof.errors import TraceprofError
 from traceprof.formats import open_trace
+from traceprof.measures import analysis_names
 from traceprof.render.registry import render
 from traceprof.session.answer import answer
 from traceprof.session.opening import Opening

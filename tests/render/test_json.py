@@ -19,8 +19,8 @@ from tests.builders import TraceBuilder
 from tests.real_traces import KINETO, NSYS, NVPROF
 from tests.render.documents import document_of_results, measured
 from tests.requirements import ROOT
-from traceprof.analysis import analysis_names
 from traceprof.formats import open_trace
+from traceprof.measures import analysis_names
 from traceprof.model.results import (
     Note,
     Result,
@@ -142,7 +142,7 @@ def test_every_time_counts_from_the_start_of_the_run() -> None:
     }
     window = found["window"]
     assert (window["start_ns"], window["end_ns"], window["duration_ns"]) == (100, 600, 500)
-    assert found["schema"] == "traceprof.analysis/2"
+    assert found["schema"] == "traceprof.measures/2"
 
 
 def test_a_hand_made_document_follows_the_schema() -> None:

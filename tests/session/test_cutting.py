@@ -10,7 +10,7 @@ import pytest
 from tests import real_traces
 from tests.formats.test_cut_round_trip import told, values_of
 from tests.requirements import TRACES, require
-from traceprof.analysis import analysis_names
+from traceprof.measures import analysis_names
 from traceprof.model.ranks import Ranks
 from traceprof.session.cutting import Cutting, cut_run
 from traceprof.session.opening import Align, Opening

@@ -7,7 +7,7 @@ import pytest
 from tests.builders import TraceBuilder
 from tests.truth.loops import Training
 from tests.truth.machine import MS, Machine, run
-from traceprof.facts.steps.find import decide_steps
+from traceprof.measures.steps.find import decide_steps
 from traceprof.model.ranks import Ranks
 from traceprof.model.timing import OWN_DOMAIN
 from traceprof.session.node_rounds import rounds_of_run

@@ -10,8 +10,8 @@ import pytest
 from tests.analysis.generated_run import MS, Clock, Plan, make_run
 from tests.builders import TraceBuilder
 from traceprof.errors import UsageError
-from traceprof.facts.steps.find import find_steps, mark_steps, steps_of_ranks
 from traceprof.formats.nsys.writer import write_nsys
+from traceprof.measures.steps.find import find_steps, mark_steps, steps_of_ranks
 from traceprof.model.placement import place_run
 from traceprof.model.ranks import Ranks
 from traceprof.model.timing import TimeWindow

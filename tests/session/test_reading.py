@@ -12,10 +12,10 @@ import pytest
 from tests.analysis.generated_run import Plan, make_run
 from tests.formats.kineto_file import kernel, write
 from tests.requirements import TRACES, require
-from traceprof.analysis import ANALYSES
 from traceprof.errors import NotRecordedError, UsageError
 from traceprof.formats import ReadOptions
 from traceprof.formats.nsys.writer import write_nsys
+from traceprof.measures import ANALYSES
 from traceprof.model.results import Result
 from traceprof.model.tables import TABLES
 from traceprof.model.timing import TimeWindow

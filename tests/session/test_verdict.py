@@ -7,8 +7,8 @@ import pytest
 
 from tests.builders import TraceBuilder
 from tests.running import run
-from traceprof.analysis.idle.idle import ANALYSIS
-from traceprof.facts.one_off_costs import one_off_costs
+from traceprof.measures.idle.idle import IDLE
+from traceprof.measures.steps.costs import one_off_costs
 from traceprof.model.ranks import Ranks
 from traceprof.model.results import Result
 from traceprof.session.verdict import bound_by, judge
@@ -19,7 +19,7 @@ PARTS = ("compute", "exposed_communication", "exposed_transfer", "device_memory"
 def idle(**causes: int) -> dict[str, Result]:
     """Return the result of `idle` with so many ns of each cause."""
     table = pd.DataFrame({"cause": list(causes), "total_ns": list(causes.values())})
-    return {"idle": Result("idle", ANALYSIS.spec, {"causes": table})}
+    return {"idle": Result("idle", IDLE.spec, {"causes": table})}
 
 
 @pytest.mark.parametrize(

@@ -11,8 +11,8 @@ import pytest
 
 from tests.requirements import ROOT
 from tests.summaries import assert_same_runs, full_summary, make_summary
-from traceprof.analysis import ANALYSES, load_analysis
 from traceprof.errors import StoreError
+from traceprof.measures import ANALYSES, load_analysis
 from traceprof.model.summary import SUMMARY
 from traceprof.store import Store, database
 from traceprof.store import database as schema

@@ -9,7 +9,7 @@ import pandas as pd
 import pytest
 
 from tests.truth.scenarios import SCENARIOS, Scenario
-from traceprof.facts.steps.find import decide_steps
+from traceprof.measures.steps.find import decide_steps
 from traceprof.model.ranks import Ranks
 from traceprof.model.tables import TABLES, make_table
 from traceprof.model.trace import Trace, make_trace

@@ -3,8 +3,8 @@
 import pytest
 
 from tests.truth.scenarios import SCENARIOS, Scenario
-from traceprof.facts.one_off_costs import one_off_costs
-from traceprof.facts.steps.find import decide_steps
+from traceprof.measures.steps.costs import one_off_costs
+from traceprof.measures.steps.find import decide_steps
 from traceprof.render.formatting import note_text
 from traceprof.session.answer import page
 from traceprof.session.run import run_of

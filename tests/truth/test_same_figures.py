@@ -14,7 +14,7 @@ from tests.real_traces import ALL
 from tests.requirements import require
 from tests.truth.scenarios import SCENARIOS
 from traceprof.errors import NotRecordedError
-from traceprof.facts.steps.find import decide_steps
+from traceprof.measures.steps.find import decide_steps
 from traceprof.model.results import Result
 from traceprof.session.run import Run, open_run, run_of
 

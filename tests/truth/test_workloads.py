@@ -8,7 +8,7 @@ import pytest
 
 from tests.real_traces import ALL
 from tests.requirements import require
-from traceprof.facts.workload import workload
+from traceprof.measures.workload import workload
 from traceprof.session.run import open_run
 
 pytestmark = pytest.mark.traces

@@ -10,7 +10,7 @@ from dash import html
 
 from tests.analysis.generated_run import Plan, make_run
 from tests.builders import TraceBuilder
-from traceprof.facts import cache
+from traceprof.measures import facts
 from traceprof.model.placement import place_run
 from traceprof.model.ranks import Ranks
 from traceprof.session.run import run_of
@@ -106,7 +106,7 @@ def test_another_window_computes_no_fact_of_the_whole_again(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     computed: Counter[tuple[Any, ...]] = Counter()
-    recalled = cache._recalled
+    recalled = facts._recalled
 
     def counting(recall: Any, compute: Any, name: str, of: Any, args: Any, kwargs: Any) -> Any:
         def counted(of: Any, *args: Any, **kwargs: Any) -> Any:
@@ -116,7 +116,7 @@ def test_another_window_computes_no_fact_of_the_whole_again(
 
         return recalled(recall, counted, name, of, args, kwargs)
 
-    monkeypatch.setattr(cache, "_recalled", counting)
+    monkeypatch.setattr(facts, "_recalled", counting)
     for run in (
         run_of(place_run(make_run(Plan(n_ranks=2)))),
         run_of(Ranks.of(make_run(Plan(n_ranks=1)).members[0].trace)),

@@ -12,7 +12,7 @@ from typing import Any, Final
 
 import typer
 
-from traceprof import analysis
+from traceprof import measures
 from traceprof.cli.plain_values import PlainCommand, PlainGroup
 from traceprof.errors import TraceprofError, UsageError
 from traceprof.values import dataclass
@@ -75,13 +75,13 @@ COMMANDS: Final[tuple[Command, ...]] = (
     Command("doctor", "what can be recorded on this machine"),
 )
 
-OLD_NAMES: Final = analysis.FORMER_NAMES
+OLD_NAMES: Final = measures.FORMER_NAMES
 """Analyses that were called otherwise; every analysis is also a command that is not listed."""
 
 
 def table_names() -> tuple[str, ...]:
     """Return the names that `traceprof show` takes."""
-    return analysis.analysis_names()
+    return measures.analysis_names()
 
 
 class LoadedLate(PlainGroup):

@@ -63,7 +63,7 @@ def _of_one(trace: list[Path], opening: Opening, window: str | None, title: str 
     heading = title or trace[0].name
 
     def rendered() -> list[str]:
-        from traceprof import analysis
+        from traceprof import measures
         from traceprof.render.options import Options
         from traceprof.render.report import render_report
         from traceprof.session.answer import page as answer
@@ -71,7 +71,7 @@ def _of_one(trace: list[Path], opening: Opening, window: str | None, title: str 
 
         run = open_run(trace, opening).within(window)
         # The answer first: it needs all tables that the timeline does, and more.
-        found = answer(run, analysis.analysis_names())
+        found = answer(run, measures.analysis_names())
         return [render_report(found, run.within("all").of_ranks(), Options(title=heading))]
 
     return RunCache.of(trace, opening).texts(("report", window, heading), rendered)[0]

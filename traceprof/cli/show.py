@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from traceprof import analysis
+from traceprof import measures
 from traceprof.cli.commands import OLD_NAMES, table_names
 from traceprof.cli.options import (
     AsCsv,
@@ -32,7 +32,7 @@ __all__ = ["show", "shown_alone"]
 def _completed(incomplete: str) -> list[tuple[str, str]]:
     done, comma, name = incomplete.rpartition(",")
     return [
-        (f"{done}{comma}{e.name}", e.summary) for e in analysis.ANALYSES if e.name.startswith(name)
+        (f"{done}{comma}{e.name}", e.summary) for e in measures.ANALYSES if e.name.startswith(name)
     ]
 
 
@@ -93,7 +93,7 @@ def shown_alone(name: str) -> Callable[..., None]:
 
 def _listing() -> str:
     width = max(map(len, table_names()))
-    return "".join(f"{entry.name:{width}}  {entry.summary}\n" for entry in analysis.ANALYSES)
+    return "".join(f"{entry.name:{width}}  {entry.summary}\n" for entry in measures.ANALYSES)
 
 
 def _names(text: str, paths: list[Path]) -> list[str]:

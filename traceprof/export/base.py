@@ -7,8 +7,8 @@ from dataclasses import field
 from pathlib import Path
 from typing import TypeAlias
 
-from traceprof.analysis import FORMER_NAMES, analysis_names
 from traceprof.errors import UsageError
+from traceprof.measures import FORMER_NAMES, analysis_names
 from traceprof.model.cutting import CutProgress, no_progress
 from traceprof.model.tables import TABLES
 from traceprof.session.run import Run

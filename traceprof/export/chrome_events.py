@@ -20,7 +20,7 @@ from traceprof.export.json_rows import (
     quoted,
 )
 from traceprof.export.lanes import Lanes, Places
-from traceprof.facts.launches import find_launches
+from traceprof.measures.host.launches import find_launches
 from traceprof.model.tables import ABSENT, TABLES
 from traceprof.model.trace import Trace
 from traceprof.values import dataclass

@@ -27,7 +27,7 @@ class Ranks:
 
     ``info`` describes the run. ``uncut`` is what this was cut from, None for the whole, and
     ``clocks`` what the clock of each process was corrected by when the ranks were aligned.
-    ``facts`` is where `traceprof.facts.cache` keeps what was computed of all ranks together.
+    ``facts`` is where `traceprof.measures.facts` keeps what was computed of all ranks together.
     """
 
     parts: tuple[Trace, ...]

@@ -72,7 +72,7 @@ class Trace:
     warm-up (None: they are found), and ``steps`` the steps where they have been decided for all
     ranks together. ``recordings`` is when each process was recorded, where its file covers less
     than the run, and ``own_devices`` are the numbers that its file gives the devices of the run,
-    where these have others. ``facts`` is where `traceprof.facts.cache` keeps, by name, what was
+    where these have others. ``facts`` is where `traceprof.measures.facts` keeps, by name, what was
     computed of this very Trace.
     """
 

@@ -6,7 +6,7 @@ import shlex
 from pathlib import Path
 from typing import Final
 
-from traceprof.facts.workload import UNKNOWN, Workload
+from traceprof.measures.workload import UNKNOWN, Workload
 from traceprof.model.results import Result
 from traceprof.render.escape import plain_text
 from traceprof.render.formatting import note_text, sentences

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
-from traceprof.facts.workload import WORKLOADS
+from traceprof.measures.workload import WORKLOADS
 from traceprof.model.results import Column, Combine, ResultSpec, TableSpec, Unit
 from traceprof.render.json_text import KEY, SCHEMA
 from traceprof.session.answer import ONE_OFF

@@ -21,7 +21,7 @@ from traceprof.session.answer import ONE_OFF, Document, Verdict
 
 __all__ = ["KEY", "RENDER", "SCHEMA", "document_of", "plain_rows", "records_of"]
 
-SCHEMA: Final = "traceprof.analysis/2"
+SCHEMA: Final = "traceprof.measures/2"
 """The shape of the document; the number grows when a reader of the old one would break."""
 
 COMPARISON_SCHEMA: Final = "traceprof.comparison/1"

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Final
 
-from traceprof.analysis import ANALYSES, load_analysis
+from traceprof.measures import ANALYSES, load_analysis
 from traceprof.model.results import Column, Combine, ResultSpec, TableSpec
 from traceprof.model.summary import SUMMARY as OF_RUNS
 from traceprof.session.answer import ONE_OFF

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Final
 
-from traceprof import analysis
+from traceprof import measures
 from traceprof.comparison.base import Comparison
 from traceprof.model.results import Result
 from traceprof.render.base import Answered, Options
@@ -76,7 +76,7 @@ def _title_of(document: Answered, name: str) -> str:
     if isinstance(document, Comparison):
         titles = dict(document.about)
     else:
-        titles = {entry.name: entry.summary for entry in analysis.ANALYSES}
+        titles = {entry.name: entry.summary for entry in measures.ANALYSES}
         titles |= {EXPLAIN: "where the difference is"}
     title = titles.get(name, name)
     return title[:1].upper() + title[1:]

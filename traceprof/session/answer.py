@@ -10,9 +10,9 @@ from typing import Final
 
 import pandas as pd
 
-from traceprof.facts.one_off_costs import one_off_costs
-from traceprof.facts.steps.find import STEP_TABLES
-from traceprof.facts.workload import Workload, workload
+from traceprof.measures.analyses import STEP_TABLES
+from traceprof.measures.steps.costs import one_off_costs
+from traceprof.measures.workload import Workload, workload
 from traceprof.model.ranks import Ranks
 from traceprof.model.results import Result, TableSpec, Unit, key, same
 from traceprof.model.tables import ABSENT

@@ -10,10 +10,11 @@ from pathlib import Path
 from typing import Any, Final
 
 from traceprof.errors import UsageError
-from traceprof.facts.steps.find import STEP_TABLES, steps_of_ranks
 from traceprof.files import new_file, new_folder
 from traceprof.formats.runs.files import is_run
 from traceprof.formats.runs.manifest import MANIFEST_KEY
+from traceprof.measures.analyses import STEP_TABLES
+from traceprof.measures.steps.find import steps_of_ranks
 from traceprof.model.cutting import CutProgress, CutRequest, no_progress
 from traceprof.model.tables import ABSENT, TABLES
 from traceprof.model.timing import TimeWindow

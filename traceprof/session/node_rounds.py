@@ -9,12 +9,12 @@ from typing import Final
 import numpy as np
 import pandas as pd
 
-from traceprof.analysis import load_analysis
-from traceprof.analysis.base import run_analysis
 from traceprof.comparison.nodes.rounds import NodeRounds
 from traceprof.errors import NotRecordedError
-from traceprof.facts.host.phases import find_host_phases, inferred_backward_on_host
-from traceprof.facts.steps.rounds import find_rounds
+from traceprof.measures import load_analysis
+from traceprof.measures.analyses import run_analysis
+from traceprof.measures.host.states import find_host_phases, inferred_backward_on_host
+from traceprof.measures.steps.main_loop import find_iterations
 from traceprof.model.intervals import Intervals
 from traceprof.model.ranks import Ranks
 from traceprof.model.results import Result
@@ -44,7 +44,7 @@ def rounds_of_run(run: Run, name: str) -> list[NodeRounds]:
         TraceError: it cannot be read.
     """
     every = run.within("all").of_ranks().whole
-    n_warm = max((_warmup_of(find_rounds(part)) for part in every), default=0)
+    n_warm = max((_warmup_of(find_iterations(part)) for part in every), default=0)
     found = [one for part in every for one in _of_part(part, name, n_warm)]
     n = max([len(found), *(int(size) for size in every.table("processes")["world_size"])])
     waited = _waited(every, found)
@@ -62,7 +62,7 @@ def _warmup_of(rounds: pd.DataFrame) -> int:
 
 def _of_part(part: Trace, name: str, n_warm: int) -> Iterator[NodeRounds]:
     """Yield the ranks of a file; of each as many rounds are warm-up as of any."""
-    rounds = find_rounds(part)
+    rounds = find_iterations(part)
     processes = part.processes
     for process, own in rounds.groupby("process"):
         number = int(str(process))

@@ -7,8 +7,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
-from traceprof.facts.steps.find import decide_steps, mark_steps
 from traceprof.formats.runs.files import is_run
+from traceprof.measures.steps.find import decide_steps, mark_steps
 from traceprof.model.ranks import Ranks
 from traceprof.model.results import Note
 from traceprof.model.trace import Trace

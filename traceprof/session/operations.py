@@ -11,8 +11,8 @@ import numpy.typing as npt
 import pandas as pd
 
 from traceprof.errors import UsageError
-from traceprof.facts.device.shapes import contexts_of_streams, launch_shapes
 from traceprof.measures.device.ncu import function_names, launch_numbers, recorded_program
+from traceprof.measures.device.occupancy import contexts_of_streams, launch_shapes
 from traceprof.model.results import Column, TableSpec, Unit, key, same
 from traceprof.model.tables import ABSENT
 from traceprof.model.trace import DEVICE_TABLES, Trace

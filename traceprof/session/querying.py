@@ -8,8 +8,8 @@ from typing import Any, Final
 
 import pandas as pd
 
-from traceprof.analysis import load_analysis
 from traceprof.errors import NotRecordedError
+from traceprof.measures import load_analysis
 from traceprof.model.results import Unit
 from traceprof.model.tables import ABSENT, TABLES
 from traceprof.query.engine import Limits, Query, QueryRows

@@ -12,12 +12,12 @@ from functools import cached_property
 from pathlib import Path
 from typing import Final, Self
 
-from traceprof.analysis import FORMER_NAMES, analysis_names, load_analysis
-from traceprof.analysis.base import Analysis, run_analyses
-from traceprof.facts.steps.find import STEP_TABLES, has_named_steps
 from traceprof.formats import reads_parts
 from traceprof.formats.contract import LAUNCHING_TABLES, WINDOWED_TABLES
 from traceprof.formats.runs.files import is_run
+from traceprof.measures import FORMER_NAMES, analysis_names, load_analysis
+from traceprof.measures.analyses import STEP_TABLES, Analysis, run_analyses
+from traceprof.measures.steps.find import has_named_steps
 from traceprof.model.ranks import Ranks
 from traceprof.model.results import Note, Result
 from traceprof.model.tables import TABLES

@@ -30,9 +30,9 @@ from typing import Any, Final
 import pandas as pd
 
 from traceprof.errors import UsageError
-from traceprof.facts.steps.find import pattern_of_ranks, steps_of_ranks
-from traceprof.facts.steps.main_loop import active_window, host_window, main_loop
-from traceprof.facts.steps.unknown import how_steps_get_known
+from traceprof.measures.steps.find import pattern_of_ranks, steps_of_ranks
+from traceprof.measures.steps.from_ranges import how_steps_get_known
+from traceprof.measures.steps.main_loop import active_window, host_window, main_loop
 from traceprof.model.ranks import Ranks
 from traceprof.model.results import Note
 from traceprof.model.timing import OWN_DOMAIN, Steps, TimeWindow

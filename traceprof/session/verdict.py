@@ -12,8 +12,8 @@ from typing import Any, Final
 import numpy as np
 import pandas as pd
 
-from traceprof.facts.steps.between import EVALUATION
-from traceprof.facts.steps.occasional import notes_on_occasions
+from traceprof.measures.steps.between import EVALUATION
+from traceprof.measures.steps.costs import notes_on_occasions
 from traceprof.model.activity import PARTS
 from traceprof.model.intervals import Intervals
 from traceprof.model.results import Note, Result
@@ -97,7 +97,7 @@ def judge(
     """Return the verdict on ``results``.
 
     ``recorded`` are the tables that the trace has, ``window_ns`` is how long the window is that the
-    results are about, and ``one_off`` what the run paid once (`traceprof.facts.one_off_costs`).
+    results are about, and ``one_off`` what the run paid once (`traceprof.measures.steps.costs`).
     """
     steps, findings = results.get("steps"), results.get("findings")
     occasions = () if steps is None or steps.table.empty else (*notes_on_occasions(steps.table),)

@@ -8,7 +8,7 @@ from typing import Any, Final
 
 from dash import html
 
-from traceprof import analysis
+from traceprof import measures
 from traceprof.errors import TraceprofError
 from traceprof.model.results import Column, Result, Unit
 from traceprof.render.briefing import briefing_of, findings_for_people
@@ -23,7 +23,7 @@ from traceprof.viewer.panes import FINDINGS, Pane
 
 __all__ = ["DEFAULT_TABLES", "TABLE_NAMES", "Tables", "plain_table", "window_text"]
 
-TABLE_NAMES: Final = analysis.analysis_names()
+TABLE_NAMES: Final = measures.analysis_names()
 DEFAULT_TABLES: Final = ("breakdown", "findings", "phases", "kernels", "copies")
 MAX_ROWS: Final = 20
 _SPAN: Final = re.compile(r"(\d+(?:\.\d+)?[nuµm]?s)\.\.(\d+(?:\.\d+)?[nuµm]?s)")

@@ -1,7 +1,7 @@
 from tests.builders import TraceBuilder, plain
 from tests.running import run
 from tests.training import MS, Training
-from traceprof.facts.path.parts import PATH_PARTS
+from traceprof.measures.path.path import PATH_PARTS
 from traceprof.model.results import Note
 
 

@@ -12,9 +12,9 @@ import pytest
 from tests.builders import TraceBuilder
 from tests.facts.device.test_shapes import LARGE, SMALL
 from tests.running import run
-from traceprof.facts.device.shapes import launch_shapes
 from traceprof.formats import ReadOptions, open_trace
 from traceprof.hardware.occupancy import LIMITS
+from traceprof.measures.device.occupancy import launch_shapes
 
 TABLES = frozenset({"kernels", "kernel_shapes", "devices"})
 

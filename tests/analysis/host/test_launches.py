@@ -10,8 +10,8 @@ import pytest
 from tests.builders import TraceBuilder, plain
 from tests.requirements import require
 from tests.running import run
-from traceprof.facts.device.launch_queue import launch_table
 from traceprof.formats import open_trace
+from traceprof.measures.host.launches import launch_table
 from traceprof.model.results import Note
 
 

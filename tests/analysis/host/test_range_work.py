@@ -17,9 +17,9 @@ import pytest
 from tests.builders import TraceBuilder, plain
 from tests.requirements import require
 from tests.running import run
-from traceprof.analysis.host import range_work
-from traceprof.facts.host.range_work import find_parents, is_outermost_of
 from traceprof.formats import open_trace
+from traceprof.measures.host import range_work
+from traceprof.measures.host.range_work import find_parents, is_outermost_of
 from traceprof.model.timing import TimeWindow
 from traceprof.model.trace import Trace
 from traceprof.names.ranges import unnumbered_names

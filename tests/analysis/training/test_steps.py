@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 from tests.analysis.advice.findings.found import findings_of
 from tests.builders import PROCESS, TraceBuilder, plain
 from tests.running import run
-from traceprof.facts.steps.parts import DEVICE_PARTS
+from traceprof.measures.steps.parts import DEVICE_PARTS
 from traceprof.model.ranks import Ranks
 from traceprof.model.timing import OWN_DOMAIN, TimeWindow
 from traceprof.session.selection import select

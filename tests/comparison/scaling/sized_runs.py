@@ -7,8 +7,8 @@ from math import nan
 
 import pandas as pd
 
-from traceprof.analysis import load_analysis
-from traceprof.facts.makeup.collectives import WAITING
+from traceprof.measures import load_analysis
+from traceprof.measures.composition import WAITING
 from traceprof.model.results import Result
 from traceprof.model.summary import SUMMARY, Summary
 

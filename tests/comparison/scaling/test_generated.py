@@ -12,7 +12,7 @@ from tests.comparison.scaling.sized_runs import measures
 from tests.truth.loops import Training
 from tests.truth.machine import MS, Machine, run
 from traceprof.comparison.scaling.compared import scaling
-from traceprof.facts.steps.find import decide_steps
+from traceprof.measures.steps.find import decide_steps
 from traceprof.model.summary import Summary
 from traceprof.session.run import Run, run_of
 from traceprof.session.summarising import summarise

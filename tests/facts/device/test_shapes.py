@@ -7,8 +7,8 @@ import math
 import pytest
 
 from tests.builders import TraceBuilder
-from traceprof.facts.device.shapes import launch_shapes
 from traceprof.hardware.catalogue import built_in_hardware
+from traceprof.measures.device.occupancy import launch_shapes
 
 SMALL = {
     "grid_x": 10,

@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 
 from tests.requirements import require
-from traceprof.facts.host.range_work import find_parents, sum_work
-from traceprof.facts.launches import innermost, launches_of
 from traceprof.formats import open_trace
+from traceprof.measures.host.launches import innermost, launches_of
+from traceprof.measures.host.range_work import find_parents, sum_work
 from traceprof.model.trace import DEVICE_TABLES
 
 FILES = (

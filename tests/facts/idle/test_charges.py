@@ -9,8 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.builders import TraceBuilder, plain
-from traceprof.facts.gaps import CAUSES, causes_of_gaps, find_gaps
-from traceprof.facts.idle.charges import Charges, find_charges, time_by_name
+from traceprof.measures.idle.charges import Charges, find_charges, time_by_name
+from traceprof.measures.idle.gaps import CAUSES, causes_of_gaps, find_gaps
 from traceprof.model.timing import TimeWindow
 from traceprof.model.trace import Trace
 

@@ -3,7 +3,7 @@ from hypothesis import strategies as st
 
 from tests.builders import TraceBuilder
 from tests.training import MS, US
-from traceprof.facts.path.parts import find_path
+from traceprof.measures.path.path import find_path
 from traceprof.model.timing import TimeWindow
 from traceprof.model.trace import Trace
 

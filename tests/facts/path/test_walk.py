@@ -4,7 +4,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.builders import TraceBuilder
-from traceprof.facts.path.parts import find_path
+from traceprof.measures.path.path import find_path
 from traceprof.model.timing import TimeWindow
 from traceprof.model.trace import Trace
 

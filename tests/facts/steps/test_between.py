@@ -4,7 +4,7 @@ import pytest
 
 from tests.builders import TraceBuilder, plain
 from tests.running import run
-from traceprof.facts.steps.between import between_steps
+from traceprof.measures.steps.between import between_steps
 from traceprof.model.timing import TimeWindow
 
 ROW = ("step", "start_ns", "end_ns", "cause")

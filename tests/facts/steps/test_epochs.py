@@ -1,6 +1,6 @@
 from tests.builders import TraceBuilder, plain
 from tests.facts.steps.test_phases import add
-from traceprof.facts.steps.epochs import epochs_of_loaders
+from traceprof.measures.steps.epochs import epochs_of_loaders
 
 
 def epochs_of(*passes):

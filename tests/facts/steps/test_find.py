@@ -3,7 +3,7 @@ import pytest
 
 from tests.builders import TraceBuilder, plain
 from traceprof.errors import UsageError
-from traceprof.facts.steps.find import (
+from traceprof.measures.steps.find import (
     find_pattern,
     find_steps,
     mark_steps,

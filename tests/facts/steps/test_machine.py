@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 
 from tests.builders import PROCESS, TraceBuilder
-from traceprof.analysis.training.steps import measure_steps
-from traceprof.facts.steps.measured import measured_steps
 from traceprof.formats.nsys.writer import write_nsys
+from traceprof.measures.steps.measured import measured_steps
+from traceprof.measures.steps.steps import measure_steps
 from traceprof.model.ranks import Ranks
 from traceprof.session.run import open_run
 

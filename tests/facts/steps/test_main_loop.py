@@ -1,7 +1,7 @@
 """Where no steps are known the loop is judged, not its set-up."""
 
 from tests.builders import TraceBuilder
-from traceprof.facts.steps.main_loop import main_loop
+from traceprof.measures.steps.main_loop import main_loop
 from traceprof.model.ranks import Ranks
 
 

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from tests.builders import TraceBuilder
-from traceprof.facts.steps.measured import measured_steps
-from traceprof.facts.steps.occasional import notes_on_occasions
+from traceprof.measures.steps.costs import notes_on_occasions
+from traceprof.measures.steps.measured import measured_steps
 from traceprof.model.ranks import Ranks
 from traceprof.render.formatting import sentences
 

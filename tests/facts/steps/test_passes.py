@@ -5,9 +5,8 @@ import pytest
 
 from tests.builders import TraceBuilder
 from tests.facts.steps.test_phases import LENGTH, add
-from traceprof.facts.steps.epochs import epochs_of_loaders
-from traceprof.facts.steps.measured import measured_steps
-from traceprof.facts.steps.passes import passes_of_loaders
+from traceprof.measures.steps.epochs import epochs_of_loaders, passes_of_loaders
+from traceprof.measures.steps.measured import measured_steps
 from traceprof.model.ranks import Ranks
 from traceprof.model.timing import TimeWindow
 

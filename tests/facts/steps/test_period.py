@@ -3,7 +3,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from traceprof.facts.steps.period import find_period
+from traceprof.measures.steps.from_kernels import find_period
 
 
 def repeated(turn: list[int], n_turns: int) -> np.ndarray:

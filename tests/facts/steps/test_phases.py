@@ -7,7 +7,7 @@ o, o2 …: the step of an optimizer, s: one that was left out, k: gradients are 
 import pytest
 
 from tests.builders import THREAD, TraceBuilder, plain
-from traceprof.facts.steps.find import find_steps
+from traceprof.measures.steps.find import find_steps
 
 NAMES = {"d": "data", "f": "forward", "e": "eval", "b": "backward", "o": "optimizer"}
 NAMES |= {"s": "optimizer.skipped", "k": "gradients.kept"}

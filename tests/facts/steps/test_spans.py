@@ -5,8 +5,8 @@ import pytest
 
 from tests.builders import TraceBuilder, plain
 from tests.running import run
-from traceprof.facts.steps.find import find_steps
-from traceprof.facts.steps.measured import measured_steps
+from traceprof.measures.steps.find import find_steps
+from traceprof.measures.steps.measured import measured_steps
 from traceprof.model.ranks import Ranks
 from traceprof.model.timing import TimeWindow
 

@@ -1,6 +1,6 @@
 import numpy as np
 
-from traceprof.facts.steps.steadiness import measure_steadiness, outliers_of_processes
+from traceprof.measures.steps.steadiness import measure_steadiness, outliers_of_processes
 
 
 def test_ranks_of_different_speed_are_no_trend() -> None:

@@ -2,7 +2,7 @@ import pytest
 
 from tests.builders import TraceBuilder
 from traceprof.errors import NotRecordedError
-from traceprof.facts.steps.unknown import how_steps_get_known
+from traceprof.measures.steps.from_ranges import how_steps_get_known
 from traceprof.model.ranks import Ranks
 from traceprof.model.tables import empty_table
 from traceprof.model.trace import TraceInfo, make_trace

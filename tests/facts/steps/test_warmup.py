@@ -3,7 +3,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from traceprof.facts.steps.warmup import count_warmup
+from traceprof.measures.steps.steadiness import count_warmup
 
 
 @pytest.mark.parametrize(

@@ -20,11 +20,11 @@ from tests.recording.conftest import (
 )
 from tests.requirements import require
 from tests.running import run as run_analysis
-from traceprof.analysis import ANALYSES
 from traceprof.errors import NotRecordedError
-from traceprof.facts.steps.find import decide_steps
 from traceprof.formats import open_trace
 from traceprof.formats.runs.files import open_run
+from traceprof.measures import ANALYSES
+from traceprof.measures.steps.find import decide_steps
 from traceprof.model.placement import place_run
 from traceprof.recording import RecordRequest
 from traceprof.recording import record as run_and_record

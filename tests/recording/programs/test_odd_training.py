@@ -7,7 +7,7 @@ import pytest
 
 from tests.recording.conftest import PROGRAMS, record
 from tests.requirements import require
-from traceprof.facts.steps.find import find_steps
+from traceprof.measures.steps.find import find_steps
 from traceprof.model.timing import TimeWindow
 
 pytestmark = [pytest.mark.torch, pytest.mark.xdist_group("odd_training")]

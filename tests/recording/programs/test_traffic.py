@@ -10,7 +10,7 @@ from tests.running import run
 from traceprof.facts.collectives.callers import steps_of_collectives
 from traceprof.facts.collectives.matches import find_matches
 from traceprof.facts.collectives.point_to_point import find_messages
-from traceprof.facts.steps.find import find_steps
+from traceprof.measures.steps.find import find_steps
 from traceprof.model.ranks import Ranks
 
 pytestmark = pytest.mark.xdist_group("recorded")

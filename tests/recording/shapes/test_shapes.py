@@ -9,8 +9,8 @@ import pytest
 from tests.recording.conftest import PROGRAMS, TOOLS, TORCHRUN, Recorded, record, require_tool
 from tests.recording.shapes.told import check, truths
 from tests.requirements import require
-from traceprof.facts.steps.find import find_steps
 from traceprof.formats import open_trace
+from traceprof.measures.steps.find import find_steps
 
 pytestmark = [pytest.mark.torch, pytest.mark.xdist_group("shapes")]
 

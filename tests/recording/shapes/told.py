@@ -9,8 +9,8 @@ from typing import Any
 
 import numpy as np
 
-from traceprof.facts.steps.find import find_steps
-from traceprof.facts.steps.parts import batches_of_steps
+from traceprof.measures.steps.find import find_steps
+from traceprof.measures.steps.parts import batches_of_steps
 from traceprof.model.ranks import Ranks
 from traceprof.model.trace import Trace
 from traceprof.session.summarising.course import course_of_run

@@ -16,8 +16,8 @@ from tests.analysis.generated_run import MS, Plan, make_trace_of
 from tests.render.accessibility import serious_violations
 from tests.render.browser import OpenPage
 from tests.requirements import ROOT
-from traceprof import analysis
-from traceprof.facts.device.times import device_times
+from traceprof import measures
+from traceprof.measures.device.times import device_times
 from traceprof.model.ranks import Ranks
 from traceprof.model.timing import TimeWindow
 from traceprof.model.trace import Trace
@@ -41,7 +41,7 @@ PAPER_PX = {"A4": 710, "Letter": 733}  # the width between the margins
 def _written(run: Run, folder: Path) -> Path:
     file = folder / "report.html"
     html = render_report(
-        answer(run, analysis.analysis_names()),
+        answer(run, measures.analysis_names()),
         run.within("all").trace(),
         Options(title="a run", rows=4),
     )
@@ -164,7 +164,7 @@ def test_keys_alone_lead_to_a_part_and_through_wide_tables(report: OpenPage) -> 
 def test_every_analysis_has_its_subject() -> None:
     listed = [key for _, keys in SUBJECTS for key in keys]
     assert len(listed) == len(set(listed))
-    assert set(analysis.analysis_names()) <= set(listed)
+    assert set(measures.analysis_names()) <= set(listed)
 
 
 @pytest.mark.parametrize("paper", PAPER_PX)

@@ -20,8 +20,8 @@ from tests.render.browser import OpenPage
 from tests.render.documents import measured
 from tests.render.test_escape import HOSTILE
 from tests.running import run
-from traceprof.analysis import analysis_names
 from traceprof.formats import open_trace
+from traceprof.measures import analysis_names
 from traceprof.model.activity import PARTS
 from traceprof.model.ranks import Ranks
 from traceprof.model.results import Note

@@ -13,8 +13,8 @@ import pytest
 from tests.builders import TraceBuilder
 from tests.render.browser import OpenPage
 from tests.render.timeline.tasks import MS, Reader, steps_of_ten
-from traceprof.facts.steps.find import find_pattern
 from traceprof.formats import open_trace
+from traceprof.measures.steps.find import find_pattern
 from traceprof.model.intervals import Intervals
 from traceprof.render.timeline.beside import Side, render_beside
 

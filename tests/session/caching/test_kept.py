@@ -17,10 +17,10 @@ from pandas.testing import assert_frame_equal
 from tests import real_traces
 from tests.analysis.generated_run import Plan, make_run
 from tests.formats.kineto_file import kernel, write
-from traceprof.analysis import ANALYSES, base
 from traceprof.cache.entries import Cache
 from traceprof.errors import NotRecordedError, TraceError
 from traceprof.formats.nsys.writer import write_nsys
+from traceprof.measures import ANALYSES, analyses
 from traceprof.model.trace import Trace
 from traceprof.render.registry import render
 from traceprof.session import opened_files
@@ -141,9 +141,9 @@ def test_what_is_new_is_read_and_what_is_known_is_not_computed(
 ) -> None:
     answer(open_run([path]), ["kernels"])
     computed: list[str] = []
-    run_analysis = base.run_analysis
+    run_analysis = analyses.run_analysis
     monkeypatch.setattr(
-        base,
+        analyses,
         "run_analysis",
         lambda analysis, ranks: computed.append(analysis.name) or run_analysis(analysis, ranks),  # type: ignore[func-returns-value]
     )

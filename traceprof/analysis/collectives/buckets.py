@@ -7,12 +7,12 @@ from typing import Final
 import numpy as np
 import pandas as pd
 
-from traceprof.analysis.base import Analysis
 from traceprof.facts.collectives.callers import phases_of_collectives, steps_of_collectives
 from traceprof.facts.collectives.rates import with_sizes
 from traceprof.facts.collectives.step_traffic import are_in_steps
 from traceprof.facts.collectives.work import find_collectives, require_collectives
-from traceprof.facts.steps.find import find_steps
+from traceprof.measures.analyses import Analysis
+from traceprof.measures.steps.find import find_steps
 from traceprof.model.results import Note, Result, ResultSpec, TableSpec, Unit, key, same, total
 from traceprof.model.trace import Trace
 

@@ -6,12 +6,12 @@ from typing import Final
 
 import pandas as pd
 
-from traceprof.analysis.base import Analysis
 from traceprof.facts.collectives.callers import (
     callers_of_collectives,
     phases_of_collectives,
 )
 from traceprof.facts.collectives.work import find_collectives, require_collectives
+from traceprof.measures.analyses import Analysis
 from traceprof.model.results import Note, Result, ResultSpec, TableSpec, Unit, derived, key, total
 from traceprof.model.trace import Trace
 

@@ -9,7 +9,6 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
-from traceprof.analysis.base import Analysis
 from traceprof.facts.collectives.callers import of_rows, phases_of_collectives
 from traceprof.facts.collectives.matches import find_matches
 from traceprof.facts.collectives.rates import devices_beside, peak_of_group
@@ -18,6 +17,7 @@ from traceprof.facts.collectives.work import require_collectives
 from traceprof.facts.ranks.blame import why_withheld
 from traceprof.facts.ranks.pairs import value_in
 from traceprof.facts.ranks.waits import find_waits
+from traceprof.measures.analyses import Analysis
 from traceprof.model.compact import CompactTable
 from traceprof.model.grouping import groups_of, numbered
 from traceprof.model.ranks import Ranks

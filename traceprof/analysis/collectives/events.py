@@ -8,7 +8,6 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
-from traceprof.analysis.base import Analysis
 from traceprof.facts.collectives.callers import (
     callers_of_collectives,
     of_rows,
@@ -23,7 +22,8 @@ from traceprof.facts.collectives.work import (
     collectives_of_ranks,
     require_collectives,
 )
-from traceprof.facts.steps.find import find_steps
+from traceprof.measures.analyses import Analysis
+from traceprof.measures.steps.find import find_steps
 from traceprof.model.ranks import Ranks
 from traceprof.model.results import Result, ResultSpec, TableSpec, Unit, key, same
 from traceprof.model.tables import ABSENT

@@ -8,9 +8,9 @@ from typing import Final
 import numpy as np
 import pandas as pd
 
-from traceprof.analysis.base import Analysis
 from traceprof.facts.network.counters import NO_COUNTERS
 from traceprof.facts.network.traffic import peak_of_source, traffic_beside_collectives
+from traceprof.measures.analyses import Analysis
 from traceprof.model.ranks import Ranks
 from traceprof.model.results import (
     Note,

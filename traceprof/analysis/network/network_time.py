@@ -8,9 +8,9 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
-from traceprof.analysis.base import Analysis
 from traceprof.facts.network.counters import NO_COUNTERS
 from traceprof.facts.network.traffic import peak_of_source, traffic_beside_collectives
+from traceprof.measures.analyses import Analysis
 from traceprof.model.ranks import Ranks
 from traceprof.model.results import Result, ResultSpec, TableSpec, Unit, derived, key, total
 

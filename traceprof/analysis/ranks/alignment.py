@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import asdict
 from typing import Final
 
-from traceprof.analysis.base import Analysis
 from traceprof.facts.ranks.alignment import find_alignment
+from traceprof.measures.analyses import Analysis
 from traceprof.model.ranks import Ranks
 from traceprof.model.results import Result, ResultSpec, TableSpec, Unit, key, same
 

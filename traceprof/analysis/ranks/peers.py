@@ -9,16 +9,16 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
-from traceprof.analysis.base import Analysis
 from traceprof.facts.collectives.members import Member, find_members
 from traceprof.facts.collectives.point_to_point import find_messages
 from traceprof.facts.collectives.rates import peak_of_group
-from traceprof.facts.device.times import part_of_device
 from traceprof.facts.ranks.blame import why_withheld
 from traceprof.facts.ranks.links import peak_between_ranks
 from traceprof.facts.ranks.waits import find_waits
 from traceprof.facts.transfers.routes import peak_of_route
 from traceprof.hardware.catalogue import Peak
+from traceprof.measures.analyses import Analysis
+from traceprof.measures.device.times import part_of_device
 from traceprof.model.ranks import Ranks
 from traceprof.model.results import (
     Note,

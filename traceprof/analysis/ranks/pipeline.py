@@ -9,14 +9,14 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
-from traceprof.analysis.base import Analysis
-from traceprof.facts.cache import fact
 from traceprof.facts.collectives.members import Member, member_of_rows
 from traceprof.facts.collectives.work import find_collectives
-from traceprof.facts.launches import launches_of
 from traceprof.facts.ranks.stages import POINT_TO_POINT, Stage, find_stages
-from traceprof.facts.steps.calls import steps_of_calls
-from traceprof.facts.steps.find import find_steps, rows_of_steps
+from traceprof.measures.analyses import Analysis
+from traceprof.measures.facts import fact
+from traceprof.measures.host.launches import launches_of
+from traceprof.measures.steps.find import find_steps, rows_of_steps
+from traceprof.measures.steps.spans import steps_of_calls
 from traceprof.model.activity import Activity
 from traceprof.model.grouping import rows_by_value
 from traceprof.model.intervals import Intervals

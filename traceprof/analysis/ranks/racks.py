@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import Final
 
-from traceprof.analysis.base import Analysis
 from traceprof.facts.ranks.group_times import GROUP_COLUMNS, measure_groups
 from traceprof.facts.ranks.groups import Grouping
 from traceprof.facts.ranks.late_groups import LATE_GROUPS
 from traceprof.facts.ranks.scopes import SCOPES
+from traceprof.measures.analyses import Analysis
 from traceprof.model.ranks import Ranks
 from traceprof.model.results import Result, ResultSpec, TableSpec, Unit, key, total
 

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import Final
 
-from traceprof.analysis.base import Analysis
 from traceprof.errors import NotRecordedError
 from traceprof.facts.collectives.matches import find_matches
 from traceprof.facts.collectives.members import Member, find_members
 from traceprof.facts.ranks.steps import RankSteps, find_rank_steps
+from traceprof.measures.analyses import Analysis
 from traceprof.model.ranks import Ranks
 from traceprof.model.results import (
     Note,

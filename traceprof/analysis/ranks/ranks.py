@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Final
 
-from traceprof.analysis.base import Analysis
 from traceprof.facts.collectives.matches import find_matches
 from traceprof.facts.collectives.parallelism import describe_parallelism
 from traceprof.facts.ranks.times import times_of_ranks
+from traceprof.measures.analyses import Analysis
 from traceprof.model.ranks import Ranks
 from traceprof.model.results import (
     Note,

@@ -8,12 +8,12 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
-from traceprof.analysis.base import Analysis
-from traceprof.facts.cache import fact
 from traceprof.facts.collectives.matches import MatchedBy, Matches, find_matches
 from traceprof.facts.collectives.point_to_point import SINGLE_OPS
 from traceprof.facts.ranks.blame import why_withheld
 from traceprof.facts.ranks.waits import find_waits
+from traceprof.measures.analyses import Analysis
+from traceprof.measures.facts import fact
 from traceprof.model.ranks import Ranks
 from traceprof.model.results import (
     Note,

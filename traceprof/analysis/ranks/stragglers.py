@@ -10,7 +10,6 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from typing import Final
 
-from traceprof.analysis.base import Analysis
 from traceprof.facts.collectives.matches import find_matches
 from traceprof.facts.ranks.blame import Blame, find_blame
 from traceprof.facts.ranks.ends import describe_clocks
@@ -18,6 +17,7 @@ from traceprof.facts.ranks.groups import find_late_whole
 from traceprof.facts.ranks.late_groups import LATE_GROUPS, describe_lateness, frame_of_late
 from traceprof.facts.ranks.late_stages import describe_stage, find_late_stage
 from traceprof.facts.ranks.lateness import RankLateness, lateness_of_ranks
+from traceprof.measures.analyses import Analysis
 from traceprof.model.ranks import Ranks
 from traceprof.model.results import (
     Note,

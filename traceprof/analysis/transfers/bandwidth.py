@@ -9,9 +9,9 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
-from traceprof.analysis.base import Analysis
 from traceprof.facts.transfers.routes import peak_of_route, route_of
 from traceprof.hardware.catalogue import Link
+from traceprof.measures.analyses import Analysis
 from traceprof.measures.device.peaks import peak_of
 from traceprof.model.intervals import Int64Array, Intervals
 from traceprof.model.results import (

@@ -6,9 +6,9 @@ from typing import Final
 
 import numpy as np
 
-from traceprof.analysis.base import Analysis
-from traceprof.analysis.statistics import DURATIONS, finish_durations, summarise
 from traceprof.facts.transfers.sizes import known_sizes
+from traceprof.measures.analyses import Analysis
+from traceprof.measures.durations import DURATIONS, finish_durations, summarise
 from traceprof.model.intervals import union_lengths
 from traceprof.model.results import Result, ResultSpec, TableSpec, Unit, derived, key, total
 from traceprof.model.trace import Trace

@@ -13,11 +13,11 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
-from traceprof.analysis.base import Analysis
-from traceprof.facts.device.times import device_time
-from traceprof.facts.launches import launches_of
 from traceprof.facts.transfers.routes import peak_of_route, route_of
 from traceprof.facts.transfers.sizes import known_sizes
+from traceprof.measures.analyses import Analysis
+from traceprof.measures.device.times import device_time
+from traceprof.measures.host.launches import launches_of
 from traceprof.model.intervals import Intervals, sorted_distinct
 from traceprof.model.results import (
     Note,

@@ -8,7 +8,7 @@ from typing import Final
 import numpy as np
 import pandas as pd
 
-from traceprof.facts.makeup.collectives import NOT_IN_STEP, WAITING
+from traceprof.measures.composition import NOT_IN_STEP, WAITING
 from traceprof.model.activity import IDLE
 from traceprof.model.summary import Summary
 from traceprof.names.ranges import PHASES, UNCLAIMED

@@ -13,10 +13,11 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
-from traceprof.facts.cache import fact
 from traceprof.facts.collectives.work import find_collectives
-from traceprof.facts.launches import Launches, adopting_range_of_launches, phases_of_all_ranges
-from traceprof.facts.steps.find import find_steps
+from traceprof.measures.facts import fact
+from traceprof.measures.host.launches import Launches
+from traceprof.measures.host.phases import adopting_range_of_launches, phases_of_all_ranges
+from traceprof.measures.steps.find import find_steps
 from traceprof.model.compact import CompactTable
 from traceprof.model.tables import ABSENT
 from traceprof.model.trace import Trace

@@ -15,7 +15,6 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
-from traceprof.facts.cache import fact, of_window
 from traceprof.facts.collectives.members import Member, find_members, member_of_rows
 from traceprof.facts.collectives.point_to_point import SINGLE_OPS, pair_messages
 from traceprof.facts.collectives.rates import sizes_of
@@ -23,6 +22,7 @@ from traceprof.facts.collectives.sequences import LinedUp, line_up
 from traceprof.facts.collectives.summary import summarise
 from traceprof.facts.collectives.unnamed import launch_of_rows, tell_communicators
 from traceprof.facts.collectives.work import collectives_of_ranks
+from traceprof.measures.facts import fact, of_window
 from traceprof.model.compact import CompactTable
 from traceprof.model.grouping import rows_by_first, rows_by_value
 from traceprof.model.ranks import Ranks

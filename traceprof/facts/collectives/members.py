@@ -6,7 +6,7 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
-from traceprof.facts.cache import fact
+from traceprof.measures.facts import fact
 from traceprof.model.compact import CompactTable
 from traceprof.model.grouping import groups_of
 from traceprof.model.ranks import Ranks

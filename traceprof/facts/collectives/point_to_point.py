@@ -15,10 +15,10 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
-from traceprof.facts.cache import fact, of_window
 from traceprof.facts.collectives.members import Member, find_members, member_of_rows
 from traceprof.facts.collectives.sequences import find_shift, overlap_of
 from traceprof.facts.collectives.work import collectives_of_ranks, find_collectives
+from traceprof.measures.facts import fact, of_window
 from traceprof.model.ranks import Ranks
 from traceprof.model.tables import ABSENT
 from traceprof.model.trace import Trace

@@ -29,10 +29,10 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
-from traceprof.facts.cache import fact
-from traceprof.facts.device.times import part_of_device
 from traceprof.hardware.catalogue import Link, Peak
 from traceprof.measures.device.peaks import peak_of
+from traceprof.measures.device.times import part_of_device
+from traceprof.measures.facts import fact
 from traceprof.model.compact import CompactTable
 from traceprof.model.grouping import numbered
 from traceprof.model.ranks import Ranks

@@ -6,7 +6,7 @@ import numpy as np
 import numpy.typing as npt
 
 from traceprof.facts.collectives.callers import of_rows, steps_of_collectives
-from traceprof.facts.steps.find import find_steps, rows_of_steps, steps_of_ranks
+from traceprof.measures.steps.find import find_steps, rows_of_steps, steps_of_ranks
 from traceprof.model.compact import CompactTable
 from traceprof.model.intervals import Intervals
 from traceprof.model.ranks import Ranks

@@ -15,10 +15,10 @@ import numpy.typing as npt
 import pandas as pd
 
 from traceprof.errors import NotRecordedError
-from traceprof.facts.cache import fact, of_window
 from traceprof.facts.collectives.exchanges import one_per_kernel
-from traceprof.facts.device.times import device_time
-from traceprof.facts.launches import innermost, launches_of
+from traceprof.measures.device.times import device_time
+from traceprof.measures.facts import fact, of_window
+from traceprof.measures.host.launches import innermost, launches_of
 from traceprof.model.activity import Activity
 from traceprof.model.compact import CompactTable
 from traceprof.model.ranks import Ranks

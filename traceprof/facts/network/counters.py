@@ -7,7 +7,7 @@ from typing import Final
 import numpy as np
 import pandas as pd
 
-from traceprof.facts.cache import fact, of_window
+from traceprof.measures.facts import fact, of_window
 from traceprof.model.ranks import Ranks
 from traceprof.model.results import Note
 from traceprof.model.tables import stack

@@ -8,12 +8,12 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
-from traceprof.facts.cache import of_window
 from traceprof.facts.collectives.work import collectives_of_ranks
-from traceprof.facts.device.times import part_of_device
 from traceprof.facts.network.counters import find_traffic
 from traceprof.hardware.catalogue import Link, Peak
 from traceprof.measures.device.peaks import peak_of, peak_of_interface
+from traceprof.measures.device.times import part_of_device
+from traceprof.measures.facts import of_window
 from traceprof.model.intervals import Int64Array, Intervals
 from traceprof.model.ranks import Ranks
 from traceprof.values import dataclass

@@ -14,11 +14,11 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
-from traceprof.facts.cache import fact
 from traceprof.facts.collectives.matches import Matches, find_matches
 from traceprof.facts.collectives.members import Member
 from traceprof.facts.ranks.ends import ENDS_TOGETHER
 from traceprof.facts.ranks.robust_line import Line, fit_line
+from traceprof.measures.facts import fact
 from traceprof.model.placement import UNTIED_CLOCKS, retime
 from traceprof.model.ranks import Ranks
 from traceprof.model.results import Note

@@ -14,12 +14,12 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
-from traceprof.facts.cache import fact, of_window
 from traceprof.facts.collectives.matches import Matches, find_matches
-from traceprof.facts.host.phases import find_host_phases
-from traceprof.facts.launches import phases_of_work
 from traceprof.facts.ranks.others import beyond_others, pieces_of
 from traceprof.facts.ranks.waits import matches_in_step
+from traceprof.measures.facts import fact, of_window
+from traceprof.measures.host.phases import phases_of_work
+from traceprof.measures.host.states import find_host_phases
 from traceprof.model.activity import Activity
 from traceprof.model.compact import CompactTable
 from traceprof.model.grouping import compact, rows_by_values

@@ -13,12 +13,12 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
-from traceprof.facts.cache import of_window
 from traceprof.facts.collectives.matches import find_matches
 from traceprof.facts.collectives.members import find_members
 from traceprof.facts.ranks.alignment import find_alignment
 from traceprof.facts.ranks.others import beyond_others
 from traceprof.facts.ranks.waits import find_waits
+from traceprof.measures.facts import of_window
 from traceprof.model.compact import CompactTable
 from traceprof.model.grouping import groups_of, rows_by_value
 from traceprof.model.ranks import Ranks

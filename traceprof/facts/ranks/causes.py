@@ -11,11 +11,11 @@ from typing import Any, Final
 import numpy as np
 import pandas as pd
 
-from traceprof.facts.cache import of_window
 from traceprof.facts.collectives.members import find_members, member_of_rows
 from traceprof.facts.ranks.arrivals import ON_HOST, excess_of_members
 from traceprof.facts.ranks.blame import find_blame
 from traceprof.facts.ranks.parts import parts_of_members
+from traceprof.measures.facts import of_window
 from traceprof.model.activity import Activity
 from traceprof.model.ranks import Ranks
 from traceprof.model.trace import Trace

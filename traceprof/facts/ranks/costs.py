@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import numpy as np
 
-from traceprof.facts.cache import of_window
 from traceprof.facts.collectives.matches import find_matches
-from traceprof.facts.device.times import device_times
 from traceprof.facts.ranks.blame import find_blame
 from traceprof.facts.ranks.replay import saving_of
 from traceprof.facts.ranks.waits import find_waits, waiting_of_members
+from traceprof.measures.device.times import device_times
+from traceprof.measures.facts import of_window
 from traceprof.model.intervals import Intervals
 from traceprof.model.ranks import Ranks
 

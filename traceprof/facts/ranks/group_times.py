@@ -11,7 +11,6 @@ import numpy.typing as npt
 import pandas as pd
 
 from traceprof.errors import NotRecordedError
-from traceprof.facts.cache import of_window
 from traceprof.facts.collectives.matches import Matches, find_matches
 from traceprof.facts.collectives.members import Member
 from traceprof.facts.ranks.ends import describe_clocks
@@ -32,6 +31,7 @@ from traceprof.facts.ranks.scopes import (
 )
 from traceprof.facts.ranks.steps import find_rank_steps
 from traceprof.facts.ranks.times import times_of_ranks
+from traceprof.measures.facts import of_window
 from traceprof.model.ranks import Ranks
 from traceprof.model.results import Column, Note, Unit, derived, mean, same, total
 from traceprof.values import dataclass
@@ -90,7 +90,7 @@ class GroupTimes:
     ``groups`` has a row per group, those that hold the others up first: name, its ranks, the
     verdict and the measures of `GroupLateness` (None where no collective is shared by several
     groups), and means over its ranks. ``late`` are the groups that seem late as a whole (see
-    `traceprof.facts.ranks.late_groups.LATE_GROUPS`), ``scopes`` the collectives inside groups and
+    `traceprof.measures.ranks.late_groups.LATE_GROUPS`), ``scopes`` the collectives inside groups and
     across them.
     """
 

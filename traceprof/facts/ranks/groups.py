@@ -15,13 +15,13 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
-from traceprof.facts.cache import of_window
 from traceprof.facts.collectives.matches import Matches, find_matches
 from traceprof.facts.collectives.members import Member
 from traceprof.facts.ranks.arrivals import find_arrivals, phases_of_arrivals
 from traceprof.facts.ranks.blame import Blame, find_blame
 from traceprof.facts.ranks.ends import is_beyond_clocks, spread_of_ends_ns
 from traceprof.facts.ranks.waits import matches_in_step
+from traceprof.measures.facts import of_window
 from traceprof.model.compact import CompactTable
 from traceprof.model.grouping import rows_by_value
 from traceprof.model.ranks import Ranks

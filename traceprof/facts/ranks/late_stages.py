@@ -6,13 +6,13 @@ from typing import Final
 
 import numpy as np
 
-from traceprof.facts.cache import of_window
 from traceprof.facts.collectives.members import find_members
 from traceprof.facts.ranks.blame import find_blame
 from traceprof.facts.ranks.costs import cost_of
 from traceprof.facts.ranks.groups import GroupLateness
 from traceprof.facts.ranks.since import since_of
 from traceprof.facts.ranks.stages import find_stages
+from traceprof.measures.facts import of_window
 from traceprof.model.ranks import Ranks
 from traceprof.model.results import Note
 

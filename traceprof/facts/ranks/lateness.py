@@ -8,7 +8,6 @@ from typing import Final
 import numpy as np
 import pandas as pd
 
-from traceprof.facts.cache import of_window
 from traceprof.facts.collectives.matches import Matches
 from traceprof.facts.ranks.arrivals import excess_of_members, find_arrivals
 from traceprof.facts.ranks.blame import Blame, find_blame
@@ -19,6 +18,7 @@ from traceprof.facts.ranks.groups import find_late_whole
 from traceprof.facts.ranks.late_stages import find_late_stage, stages_of_members
 from traceprof.facts.ranks.since import since_of
 from traceprof.facts.ranks.waits import matches_in_step
+from traceprof.measures.facts import of_window
 from traceprof.model.grouping import rows_by_value
 from traceprof.model.ranks import Ranks
 from traceprof.model.tables import ABSENT

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from traceprof.facts.cache import fact
 from traceprof.facts.collectives.members import Member, find_members
-from traceprof.facts.device.times import part_of_device
 from traceprof.hardware.catalogue import Link, Peak
 from traceprof.measures.device.peaks import peak_between, peak_of
+from traceprof.measures.device.times import part_of_device
+from traceprof.measures.facts import fact
 from traceprof.model.ranks import Ranks
 from traceprof.model.tables import ABSENT
 from traceprof.model.trace import Trace

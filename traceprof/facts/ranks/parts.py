@@ -9,10 +9,9 @@ from typing import Any, Final
 import numpy as np
 import pandas as pd
 
-from traceprof.facts.cache import fact, of_window
 from traceprof.facts.collectives.members import find_members
-from traceprof.facts.device.parts import device_parts
-from traceprof.facts.device.times import devices_of_processes
+from traceprof.measures.device.times import device_parts, devices_of_processes
+from traceprof.measures.facts import fact, of_window
 from traceprof.model.activity import PARTS
 from traceprof.model.ranks import Ranks
 from traceprof.model.tables import ABSENT

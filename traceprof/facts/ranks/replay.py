@@ -14,8 +14,8 @@ import numpy.typing as npt
 import pandas as pd
 
 from traceprof.facts.collectives.matches import find_matches
-from traceprof.facts.device.times import device_times
 from traceprof.facts.ranks.waits import find_waits
+from traceprof.measures.device.times import device_times
 from traceprof.model.compact import CompactTable
 from traceprof.model.grouping import rows_by_value
 from traceprof.model.intervals import Intervals

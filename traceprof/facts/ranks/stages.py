@@ -9,10 +9,10 @@ from typing import Final
 import numpy as np
 import pandas as pd
 
-from traceprof.facts.cache import fact
 from traceprof.facts.collectives.members import Member, find_members
 from traceprof.facts.collectives.point_to_point import find_messages
 from traceprof.facts.collectives.work import find_collectives
+from traceprof.measures.facts import fact
 from traceprof.model.ranks import Ranks
 from traceprof.model.trace import Trace
 from traceprof.names.ranges import codes_containing

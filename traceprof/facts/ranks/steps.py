@@ -10,14 +10,14 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
-from traceprof.facts.cache import fact, of_window, without_keeping
 from traceprof.facts.collectives.matches import Matches, find_matches
 from traceprof.facts.ranks.arrivals import excess_by, find_arrivals
 from traceprof.facts.ranks.others import beyond_others
 from traceprof.facts.ranks.pairs import value_in, where_in
 from traceprof.facts.ranks.waits import find_waits, waiting_of_members
-from traceprof.facts.steps.calls import steps_of_calls
-from traceprof.facts.steps.find import steps_of_ranks
+from traceprof.measures.facts import fact, of_window, without_keeping
+from traceprof.measures.steps.find import steps_of_ranks
+from traceprof.measures.steps.spans import steps_of_calls
 from traceprof.model.compact import CompactTable
 from traceprof.model.grouping import rows_by_value
 from traceprof.model.intervals import Intervals

@@ -8,12 +8,12 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
-from traceprof.facts.cache import of_window
 from traceprof.facts.collectives.matches import Matches, find_matches
 from traceprof.facts.ranks.blame import why_withheld
 from traceprof.facts.ranks.parts import parts_of_members
 from traceprof.facts.ranks.waits import find_waits
-from traceprof.facts.steps.find import steps_of_ranks
+from traceprof.measures.facts import of_window
+from traceprof.measures.steps.find import steps_of_ranks
 from traceprof.model.ranks import Ranks
 from traceprof.model.tables import ABSENT
 

@@ -13,10 +13,10 @@ from typing import Any, Final
 import numpy as np
 import numpy.typing as npt
 
-from traceprof.facts.cache import fact, of_window
 from traceprof.facts.collectives.matches import Matches, find_matches
-from traceprof.facts.device.times import device_times
 from traceprof.facts.ranks.ends import ENDS_TOGETHER
+from traceprof.measures.device.times import device_times
+from traceprof.measures.facts import fact, of_window
 from traceprof.model.compact import CompactTable
 from traceprof.model.grouping import rows_by_value, rows_by_values
 from traceprof.model.intervals import Intervals

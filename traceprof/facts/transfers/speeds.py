@@ -8,9 +8,9 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
-from traceprof.facts.cache import fact
 from traceprof.hardware.catalogue import Link
 from traceprof.measures.device.peaks import peak_of
+from traceprof.measures.facts import fact
 from traceprof.model.ranks import Ranks
 from traceprof.model.trace import Trace
 

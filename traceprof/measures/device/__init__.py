@@ -1,1 +1,1 @@
-"""device."""
+"""What the devices did, whatever the host did meanwhile."""

@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
-from traceprof.facts.cache import fact
+from traceprof.measures.facts import fact
 from traceprof.model.intervals import Intervals
 from traceprof.model.tables import ABSENT
 from traceprof.model.trace import Trace

@@ -12,7 +12,7 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
-from traceprof.facts.device.times import (
+from traceprof.measures.device.times import (
     device_times,
     devices_of_processes,
     part_of_device,

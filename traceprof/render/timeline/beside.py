@@ -8,7 +8,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from traceprof.facts.steps.find import find_steps
+from traceprof.measures.steps.find import find_steps
 from traceprof.model.intervals import Int64Array
 from traceprof.model.timing import TimeWindow
 from traceprof.model.trace import Trace

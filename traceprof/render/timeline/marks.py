@@ -6,7 +6,7 @@ from typing import Any
 
 import pandas as pd
 
-from traceprof.facts.steps.find import pattern_of_ranks, steps_of_ranks
+from traceprof.measures.steps.find import pattern_of_ranks, steps_of_ranks
 from traceprof.model.ranks import Ranks
 from traceprof.model.timing import TimeWindow
 from traceprof.model.trace import Trace

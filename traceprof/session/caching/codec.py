@@ -15,8 +15,8 @@ import msgspec
 import numpy as np
 import pandas as pd
 
-from traceprof.analysis import load_analysis
 from traceprof.errors import TraceprofError
+from traceprof.measures import load_analysis
 from traceprof.model.results import Result
 
 __all__ = ["CodecError", "decode", "encode"]
@@ -30,7 +30,7 @@ _CLASSES: Final[Mapping[str, str]] = {
     "TimeWindow": "traceprof.model.timing",
     "TraceInfo": "traceprof.model.trace",
     "Verdict": "traceprof.session.verdict",
-    "Workload": "traceprof.facts.workload",
+    "Workload": "traceprof.measures.workload",
 }
 _PLAIN: Final = (type(None), bool, float, str, bytes)
 _NUMBERS: Final = "biuf"

@@ -14,10 +14,14 @@ import numpy.typing as npt
 import pandas as pd
 
 from traceprof.errors import NotRecordedError
-from traceprof.facts.device.times import used_devices
-from traceprof.facts.makeup.devices import Spans, makeup_of_devices
-from traceprof.facts.makeup.host import HostSpans, makeup_of_hosts
 from traceprof.facts.ranks.blame import find_blame
+from traceprof.measures.composition import (
+    DeviceSpans,
+    HostSpans,
+    composition_of_devices,
+    composition_of_hosts,
+)
+from traceprof.measures.device.times import used_devices
 from traceprof.model.activity import PARTS
 from traceprof.model.ranks import Ranks
 from traceprof.model.results import Note, Result
@@ -121,9 +125,11 @@ def _of_hosts(ranks: Ranks, own: Side, other: Side) -> Result:
 _NO_DEVICE: Final = "no work of devices was recorded: these are the phases of the host"
 
 
-def _causes(ranks: Ranks, own: Spans, other: Spans, *, knows_waits: bool) -> pd.DataFrame:
+def _causes(
+    ranks: Ranks, own: DeviceSpans, other: DeviceSpans, *, knows_waits: bool
+) -> pd.DataFrame:
     made, usual = (
-        makeup_of_devices(ranks, spans, knows_waits=knows_waits) for spans in (own, other)
+        composition_of_devices(ranks, spans, knows_waits=knows_waits) for spans in (own, other)
     )
     both = (
         _together(made)
@@ -198,7 +204,9 @@ def _means(totals: _Int64Array, n: int) -> _Int64Array:
 
 
 def _phases(ranks: Ranks, own: HostSpans, other: HostSpans) -> pd.DataFrame:
-    made, usual = (makeup_of_hosts(ranks, spans).set_index("phase")["ns"] for spans in (own, other))
+    made, usual = (
+        composition_of_hosts(ranks, spans).set_index("phase")["ns"] for spans in (own, other)
+    )
     names = [*made.index, *(name for name in usual.index if name not in made.index)]
     totals = [side.reindex(names, fill_value=0).to_numpy(np.int64) for side in (made, usual)]
     order = np.lexsort((-totals[0], -np.abs(totals[0] - totals[1])))

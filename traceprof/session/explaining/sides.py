@@ -10,10 +10,9 @@ import numpy as np
 import pandas as pd
 
 from traceprof.errors import UsageError
-from traceprof.facts.device.times import devices_of_processes, used_devices
-from traceprof.facts.makeup.devices import Spans
-from traceprof.facts.makeup.host import HostSpans
-from traceprof.facts.steps.find import pattern_of_ranks, steps_of_ranks
+from traceprof.measures.composition import DeviceSpans, HostSpans
+from traceprof.measures.device.times import devices_of_processes, used_devices
+from traceprof.measures.steps.find import pattern_of_ranks, steps_of_ranks
 from traceprof.model.ranks import Ranks
 from traceprof.model.results import Note
 from traceprof.model.timing import Steps, TimeWindow
@@ -37,7 +36,7 @@ class Side:
 
     name: str
     selection: Selection
-    of_devices: Spans
+    of_devices: DeviceSpans
     of_hosts: HostSpans
     step: int | None = None
     notes: tuple[Note, ...] = ()

@@ -10,11 +10,11 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
-from traceprof.facts.one_off_costs import one_off_costs
-from traceprof.facts.steps.between import CHECKPOINT, EVALUATION, between_steps
-from traceprof.facts.steps.epochs import epochs_of_loaders
-from traceprof.facts.steps.find import steps_of_ranks
-from traceprof.facts.steps.measured import measured_steps
+from traceprof.measures.steps.between import CHECKPOINT, EVALUATION, between_steps
+from traceprof.measures.steps.costs import one_off_costs
+from traceprof.measures.steps.epochs import epochs_of_loaders
+from traceprof.measures.steps.find import steps_of_ranks
+from traceprof.measures.steps.measured import measured_steps
 from traceprof.model.ranks import Ranks
 from traceprof.model.tables import ABSENT
 from traceprof.model.timing import OWN_DOMAIN

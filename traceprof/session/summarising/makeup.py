@@ -6,10 +6,9 @@ from collections.abc import Mapping
 
 import pandas as pd
 
-from traceprof.facts.device.times import used_devices
-from traceprof.facts.makeup.collectives import WAITING
-from traceprof.facts.makeup.devices import makeup_of_devices
 from traceprof.facts.ranks.blame import find_blame
+from traceprof.measures.composition import WAITING, composition_of_devices
+from traceprof.measures.device.times import used_devices
 from traceprof.model.ranks import Ranks
 from traceprof.model.results import Note
 from traceprof.session.summarising.steps import rank_numbers
@@ -29,7 +28,7 @@ def makeup_of_run(ranks: Ranks) -> tuple[int, pd.DataFrame, tuple[Note, ...]]:
         for device in used_devices(part)
     }
     why_not = find_blame(ranks.whole).why_not
-    made = makeup_of_devices(ranks, spans, knows_waits=not why_not)
+    made = composition_of_devices(ranks, spans, knows_waits=not why_not)
     made["name"] = _named_by_rank(made, rank_numbers(ranks).of_process)
     groups = made.groupby(["part", "kind", "name"])
     sizes = groups["n_bytes"].sum(min_count=1)

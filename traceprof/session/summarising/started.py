@@ -11,10 +11,10 @@ import numpy.typing as npt
 import pandas as pd
 
 from traceprof.errors import TraceError
-from traceprof.facts.steps.epochs import epochs_of_loaders
-from traceprof.facts.steps.find import find_steps
-from traceprof.facts.steps.parts import batches_of_steps
 from traceprof.formats import ReadOptions, open_trace
+from traceprof.measures.steps.epochs import epochs_of_loaders
+from traceprof.measures.steps.find import find_steps
+from traceprof.measures.steps.parts import batches_of_steps
 from traceprof.model.ranks import Attempt
 from traceprof.model.timing import OWN_DOMAIN
 from traceprof.model.trace import Trace

@@ -10,8 +10,8 @@ import pandas as pd
 
 from traceprof.facts.collectives.members import find_members
 from traceprof.facts.ranks.steps import find_rank_steps
-from traceprof.facts.steps.find import steps_of_ranks
-from traceprof.facts.steps.measured import measured_steps
+from traceprof.measures.steps.find import steps_of_ranks
+from traceprof.measures.steps.measured import measured_steps
 from traceprof.model.activity import PARTS
 from traceprof.model.ranks import Ranks
 from traceprof.model.summary import SUMMARY

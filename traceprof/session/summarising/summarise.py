@@ -8,9 +8,9 @@ from typing import Final
 
 import numpy as np
 
-from traceprof.facts.makeup.placed import place_of_work
-from traceprof.facts.steps.find import steps_of_ranks
-from traceprof.facts.workload import workload
+from traceprof.measures.composition import place_of_work
+from traceprof.measures.steps.find import steps_of_ranks
+from traceprof.measures.workload import workload
 from traceprof.model.ranks import Ranks
 from traceprof.model.results import Note
 from traceprof.model.summary import SUMMARY, SourceFile, Summary

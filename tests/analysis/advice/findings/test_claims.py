@@ -12,8 +12,8 @@ from traceprof.analysis.advice.findings import ANALYSIS, RULES
 from traceprof.analysis.advice.findings.claims import Claim, Ground, Kind, Ledger
 from traceprof.analysis.advice.findings.context import Context
 from traceprof.analysis.advice.findings.judging import Judged, judge
-from traceprof.facts.gaps import CAUSES, find_gap_parts
-from traceprof.facts.idle.after_waits import idle_times
+from traceprof.measures.idle.gaps import CAUSES, find_gap_parts
+from traceprof.measures.idle.losses import idle_times
 from traceprof.model.intervals import Intervals
 from traceprof.model.ranks import Ranks
 from traceprof.session.run import open_run

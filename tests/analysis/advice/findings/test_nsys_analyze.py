@@ -21,8 +21,8 @@ from traceprof.analysis.advice.findings.context import Context
 from traceprof.analysis.advice.findings.copy_rows import copies_with_calls
 from traceprof.analysis.advice.findings.gpu_gaps import long_gaps
 from traceprof.analysis.advice.findings.pageable_copies import asynchronous, of_pageable_memory
-from traceprof.facts.host.states import is_synchronisation
 from traceprof.formats import open_trace
+from traceprof.measures.host.states import is_synchronisation
 from traceprof.model.ranks import Ranks
 from traceprof.model.timing import TimeWindow
 

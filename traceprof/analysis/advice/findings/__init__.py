@@ -39,9 +39,9 @@ from traceprof.analysis.advice.findings.base import Finding, Rule
 from traceprof.analysis.advice.findings.context import Context
 from traceprof.analysis.advice.findings.judging import Judged, judge
 from traceprof.analysis.advice.findings.lost_times import losses_claimed
-from traceprof.analysis.base import Analysis
-from traceprof.facts.idle.after_waits import idle_times
 from traceprof.facts.ranks.lateness import lateness_of_ranks
+from traceprof.measures.analyses import Analysis
+from traceprof.measures.idle.losses import idle_times
 from traceprof.model.ranks import Ranks
 from traceprof.model.results import Note, Result, ResultSpec, TableSpec, Unit, key, same
 

@@ -18,15 +18,18 @@ from traceprof.analysis.advice.findings.kernel_times import (
     time_of_kernels,
 )
 from traceprof.facts.collectives.matches import Matches, find_matches
-from traceprof.facts.device.times import device_times, used_devices
-from traceprof.facts.gaps import find_gaps
-from traceprof.facts.idle.after_waits import idle_times, lost_in_gaps
-from traceprof.facts.software import Software, Vendor, software_of
-from traceprof.facts.steps.find import steps_of_ranks
-from traceprof.facts.steps.measured import measured_steps
-from traceprof.facts.steps.typical import judged_times, named_steps, typical_time
-from traceprof.facts.workload import TRAINING, workload
 from traceprof.measures.device.ncu import longest_launch, ncu_command, recorded_program
+from traceprof.measures.device.times import device_times, used_devices
+from traceprof.measures.idle.gaps import find_gaps
+from traceprof.measures.idle.losses import idle_times, lost_in_gaps
+from traceprof.measures.steps.find import steps_of_ranks
+from traceprof.measures.steps.measured import (
+    judged_times,
+    measured_steps,
+    named_steps,
+    typical_time,
+)
+from traceprof.measures.workload import TRAINING, Software, Vendor, software_of, workload
 from traceprof.model.activity import DeviceTime
 from traceprof.model.grouping import rows_by_value
 from traceprof.model.intervals import Intervals

@@ -10,7 +10,7 @@ from traceprof.analysis.advice.findings.base import Finding, Rule
 from traceprof.analysis.advice.findings.claims import Kind
 from traceprof.analysis.advice.findings.context import Context
 from traceprof.analysis.advice.findings.hiding import hideable
-from traceprof.facts.workload import COMMUNICATION
+from traceprof.measures.workload import COMMUNICATION
 from traceprof.model.results import Note
 from traceprof.names.kernels import short_name
 

@@ -12,8 +12,8 @@ from traceprof.analysis.advice.findings.base import Finding, Rule
 from traceprof.analysis.advice.findings.claims import Claim, Kind
 from traceprof.analysis.advice.findings.context import Context
 from traceprof.analysis.advice.findings.named_gaps import notes_on_names
-from traceprof.facts.gaps import find_gaps
-from traceprof.facts.idle.after_waits import lost_in_gaps
+from traceprof.measures.idle.gaps import find_gaps
+from traceprof.measures.idle.losses import lost_in_gaps
 from traceprof.model.intervals import Intervals
 from traceprof.model.results import Note
 from traceprof.model.trace import Trace

@@ -9,7 +9,7 @@ import numpy.typing as npt
 
 from traceprof.analysis.advice.findings.claims import Claim
 from traceprof.analysis.advice.findings.context import Context
-from traceprof.facts.device.times import devices_of_processes
+from traceprof.measures.device.times import devices_of_processes
 
 __all__ = ["hideable"]
 

@@ -13,10 +13,10 @@ from traceprof.analysis.advice.findings.claims import Claim, Kind
 from traceprof.analysis.advice.findings.context import Context
 from traceprof.analysis.advice.findings.host_work import main_work
 from traceprof.analysis.advice.findings.named_gaps import notes_on_names
-from traceprof.facts.device.times import devices_of_processes
-from traceprof.facts.gaps import LAUNCH_BOUND_NS, find_gaps
-from traceprof.facts.host.phases import before_forward
-from traceprof.facts.idle.after_waits import lost_in_gaps
+from traceprof.measures.device.times import devices_of_processes
+from traceprof.measures.host.states import before_forward
+from traceprof.measures.idle.gaps import LAUNCH_BOUND_NS, find_gaps
+from traceprof.measures.idle.losses import lost_in_gaps
 from traceprof.model.intervals import Intervals
 from traceprof.model.results import Note
 from traceprof.model.trace import Trace

@@ -11,8 +11,8 @@ from traceprof.analysis.advice.findings.base import Finding, Rule
 from traceprof.analysis.advice.findings.claims import Kind
 from traceprof.analysis.advice.findings.context import Context
 from traceprof.analysis.advice.findings.named_gaps import notes_on_names
-from traceprof.facts.host.waits import find_waits
-from traceprof.facts.idle.after_waits import DRAINED
+from traceprof.measures.idle.losses import DRAINED
+from traceprof.measures.idle.waits import find_waits
 from traceprof.model.results import Note
 
 __all__ = ["RULE"]

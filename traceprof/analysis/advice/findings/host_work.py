@@ -8,7 +8,7 @@ from typing import Final
 from traceprof.analysis.advice.findings.claims import Times
 from traceprof.analysis.advice.findings.context import Context
 from traceprof.analysis.advice.findings.named_gaps import names_of_gaps
-from traceprof.facts.idle.charges import NOTHING
+from traceprof.measures.idle.charges import NOTHING
 from traceprof.values import dataclass
 
 __all__ = ["HostWork", "main_work"]

@@ -9,7 +9,7 @@ from traceprof.analysis.advice.findings.base import Finding, Rule
 from traceprof.analysis.advice.findings.claims import Claim, Kind, Times
 from traceprof.analysis.advice.findings.context import Context
 from traceprof.errors import NotRecordedError
-from traceprof.facts.host.phases import before_forward, find_host_phases
+from traceprof.measures.host.states import before_forward, find_host_phases
 from traceprof.model.intervals import Intervals
 from traceprof.model.results import Note
 from traceprof.model.timing import OWN_DOMAIN

@@ -10,7 +10,7 @@ import pandas as pd
 from traceprof.analysis.advice.findings.base import Finding, Rule
 from traceprof.analysis.advice.findings.claims import Claim, Kind
 from traceprof.analysis.advice.findings.context import Context
-from traceprof.facts.device.launch_queue import launch_table
+from traceprof.measures.host.launches import launch_table
 from traceprof.model.combining import median_of_counted
 from traceprof.model.results import Note
 from traceprof.model.trace import Trace

@@ -16,7 +16,7 @@ from traceprof.analysis.advice.findings.stalling_calls import (
     idle_in_calls,
     in_typical_time,
 )
-from traceprof.facts.steps.costs import compiling_ranges
+from traceprof.measures.steps.costs import compiling_ranges
 from traceprof.model.intervals import Intervals
 from traceprof.model.results import Note
 from traceprof.model.trace import Trace

@@ -12,8 +12,8 @@ import pandas as pd
 from traceprof.analysis.advice.findings.base import Finding, Rule
 from traceprof.analysis.advice.findings.claims import Ground, Kind
 from traceprof.analysis.advice.findings.context import Context
-from traceprof.facts.gaps import LAUNCH_BOUND_NS
-from traceprof.facts.launches import phases_of_work
+from traceprof.measures.host.phases import phases_of_work
+from traceprof.measures.idle.gaps import LAUNCH_BOUND_NS
 from traceprof.model.intervals import Intervals
 from traceprof.model.results import Note
 from traceprof.model.trace import Trace

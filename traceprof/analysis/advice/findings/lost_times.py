@@ -7,8 +7,7 @@ from collections.abc import Iterable
 from traceprof.analysis.advice.findings.claims import Ground
 from traceprof.analysis.advice.findings.context import Context
 from traceprof.analysis.advice.findings.judging import Judged
-from traceprof.facts.idle.after_waits import DRAINED, idle_times
-from traceprof.facts.losses import LOSSES, Times, find_losses, within
+from traceprof.measures.idle.losses import DRAINED, LOSSES, Times, find_losses, idle_times, within
 
 __all__ = ["losses_claimed"]
 

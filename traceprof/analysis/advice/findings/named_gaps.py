@@ -10,12 +10,7 @@ import numpy.typing as npt
 import pandas as pd
 
 from traceprof.analysis.advice.findings.context import Context
-from traceprof.facts.idle.charges import (
-    NOTHING,
-    charged_by_host,
-    find_charges,
-    time_by_name,
-)
+from traceprof.measures.idle.charges import NOTHING, charged_by_host, find_charges, time_by_name
 from traceprof.model.intervals import Intervals, overlapping_pairs
 from traceprof.model.results import Note
 

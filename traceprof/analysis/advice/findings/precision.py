@@ -11,8 +11,8 @@ import pandas as pd
 from traceprof.analysis.advice.findings.base import Finding, Rule
 from traceprof.analysis.advice.findings.claims import Claim, Ground, Kind
 from traceprof.analysis.advice.findings.context import Context
-from traceprof.facts.software import Vendor
 from traceprof.measures.device.peaks import matrix_speedups
+from traceprof.measures.workload import Vendor
 from traceprof.model.activity import Activity
 from traceprof.model.results import Note
 from traceprof.names.kernels import SHORT_NS, short_name, wide_precision_of

@@ -10,9 +10,9 @@ import pandas as pd
 from traceprof.analysis.advice.findings.base import Finding, Rule
 from traceprof.analysis.advice.findings.claims import Kind
 from traceprof.analysis.advice.findings.context import Context
-from traceprof.facts.device.times import part_of_device
 from traceprof.hardware.catalogue import Link
 from traceprof.measures.device.peaks import peak_of
+from traceprof.measures.device.times import part_of_device
 from traceprof.model.results import Note
 
 __all__ = ["RULE"]

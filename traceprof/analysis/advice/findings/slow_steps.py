@@ -13,7 +13,7 @@ from traceprof.analysis.advice.findings.base import Finding, Rule
 from traceprof.analysis.advice.findings.claims import Ground, Kind
 from traceprof.analysis.advice.findings.context import Context
 from traceprof.errors import NotRecordedError
-from traceprof.facts.steps.measured import measured_steps
+from traceprof.measures.steps.measured import measured_steps
 from traceprof.model.intervals import Intervals
 from traceprof.model.results import Note
 

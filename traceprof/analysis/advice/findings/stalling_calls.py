@@ -9,7 +9,7 @@ import pandas as pd
 
 from traceprof.analysis.advice.findings.claims import Claim
 from traceprof.analysis.advice.findings.context import Context
-from traceprof.facts.device.times import devices_of_processes
+from traceprof.measures.device.times import devices_of_processes
 from traceprof.model.intervals import Intervals
 from traceprof.model.trace import Trace
 

@@ -1,0 +1,194 @@
+"""What an analysis is: declared tables of a run, measured rank by rank or of all ranks together."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import replace
+from functools import partial
+from typing import Final
+
+import numpy as np
+
+from traceprof.errors import NotRecordedError, TraceError
+from traceprof.measures.facts import fact
+from traceprof.model.combining import combine, compacted
+from traceprof.model.ranks import Ranks
+from traceprof.model.results import Result, ResultSpec
+from traceprof.model.tables import TABLES
+from traceprof.model.trace import Trace
+from traceprof.processes import PROGRESS, do_side_by_side
+from traceprof.values import dataclass
+from traceprof.workers.remote import RemoteTrace, measure_each
+
+_MOST: Final = 1 << 62
+_YEAR_NS: Final = 365 * 86_400 * 10**9
+
+
+def check_sums(ranks: Ranks) -> None:
+    """Check that no sum over a run leaves 64 bits: of durations, of sizes, of devices' time.
+
+    Raises:
+        TraceError: one would, which no recording comes near to: its times or sizes are wrong.
+    """
+    totals: dict[str, int] = {}
+    for part in ranks:
+        for what, total in _totals(part.whole).items():
+            totals[what] = totals.get(what, 0) + total
+    for what, total in totals.items():
+        if total >= _MOST:
+            of_bytes = what.startswith("sizes")
+            told = f"{total / 2**60:.0f} EiB" if of_bytes else f"{total / _YEAR_NS:.0f} years"
+            raise TraceError(
+                f"{ranks.info.path}: the {what} add up to {told}: they cannot be right; "
+                "export the trace again, or record it again"
+            )
+
+
+@fact
+def _totals(trace: Trace) -> dict[str, int]:
+    """Return what the tables add up to, at most, in ns and bytes."""
+    n_devices = max(int(trace.devices["used"].sum()), 1)
+    totals = {"times of its devices": trace.span.duration_ns * n_devices}
+    for name, table in TABLES.items():
+        frame = trace.table(name)
+        if frame.empty:
+            continue
+        if table.has_spans:
+            starts, ends = frame["start_ns"].to_numpy(), frame["end_ns"].to_numpy()
+            most = len(frame) * (int(ends.max()) - int(starts[0]))
+            if most >= _MOST >> 10:
+                most = int((ends - starts).sum(dtype=np.float64))
+            totals[f"durations of its {name}"] = most
+        if "n_bytes" in frame:
+            sizes = frame["n_bytes"].to_numpy()
+            totals[f"sizes of its {name}"] = int(sizes.clip(0).sum(dtype=np.float64))
+    return totals
+
+
+STEP_TABLES: Final = frozenset({"ranges", "kernels", "copies", "api_calls"})
+"""What steps are known from: ranges or kernels where they are, launches which work is theirs."""
+
+
+_MANY: Final = ("kernels", "copies", "api_calls", "ranges", "host_ops")
+_WORTH_THREADS: Final = 500_000
+"""With fewer rows most of the time goes to Python itself, which one thread at a time can run."""
+
+
+def _as_it_is(result: Result) -> Result:
+    return result
+
+
+@dataclass(frozen=True, slots=True)
+class Analysis:
+    """One analysis.
+
+    ``needs`` names the tables without which it means nothing, ``uses`` those that it looks at where
+    they were recorded; readers read no others. Of ``whole`` it also looks at rows outside the
+    window, beside the launches of what is in it. ``of_steps``: it asks which steps there are, so
+    that it also looks at all of `STEP_TABLES`, outside the window, too.
+
+    Either ``of_rank`` measures one rank (whose results combine as the columns of ``spec`` are
+    declared), or ``of_ranks`` all together, where ranks must be compared. ``finish`` sees the
+    measures of all ranks: it computes what derives from them, puts rows in order and says what
+    must be read with them. ``n_parts``: what it counts of itself (`PROGRESS`), and one for its end.
+    ``beside`` are facts that it asks for late and that take long: another thread may ask before.
+    """
+
+    name: str
+    spec: ResultSpec
+    needs: tuple[str, ...] = ()
+    uses: tuple[str, ...] = ()
+    whole: tuple[str, ...] = ()
+    of_steps: bool = False
+    of_rank: Callable[[Trace], Result] | None = None
+    of_ranks: Callable[[Ranks], Result] | None = None
+    finish: Callable[[Result], Result] = _as_it_is
+    n_parts: int = 1
+    beside: tuple[Callable[[Ranks], object], ...] = ()
+
+    @property
+    def tables(self) -> frozenset[str]:
+        """The tables that it reads."""
+        own = frozenset((*self.needs, *self.uses))
+        return own | STEP_TABLES if self.of_steps else own
+
+    @property
+    def whole_tables(self) -> frozenset[str]:
+        """The tables that it reads outside the window, too."""
+        return frozenset(self.whole) | (STEP_TABLES if self.of_steps else frozenset())
+
+
+def run_analysis(analysis: Analysis, ranks: Ranks) -> Result:
+    """Return the result of ``analysis`` on ``ranks``, whole or cut to a window.
+
+    Raises:
+        NotRecordedError: no rank has a table that the analysis needs.
+        TraceError: its times or sizes are so large that their sums would be wrong.
+    """
+    ranks.require(*analysis.needs)
+    check_sums(ranks)
+    if analysis.of_ranks is not None:
+        return analysis.finish(analysis.of_ranks(ranks))
+    if analysis.of_rank is None:
+        raise TypeError(f"analysis {analysis.name} measures neither a rank nor all")
+    measure = _measured if len(ranks.parts) == 1 else _measured_of_many
+    found = measure_each(ranks.parts, measure, analysis.of_rank)
+    measured = [one for one in found if isinstance(one, Result)]
+    if not measured:
+        raise next(one for one in reversed(found) if isinstance(one, NotRecordedError))
+    return replace(analysis.finish(combine(measured)), samples={})
+
+
+def run_analyses(analyses: Sequence[Analysis], ranks: Ranks) -> list[Result | NotRecordedError]:
+    """Return the result of each of ``analyses``, or why there is none; large ones side by side.
+
+    Raises:
+        TraceError: times or sizes are so large that their sums would be wrong.
+    """
+    found: dict[str, Result | NotRecordedError] = {}
+
+    def run(analysis: Analysis) -> None:
+        try:
+            found[analysis.name] = run_analysis(analysis, ranks)
+        except NotRecordedError as error:
+            found[analysis.name] = error
+        PROGRESS.advance()
+
+    tasks: list[Callable[[], object]] = []
+    for analysis in analyses:
+        tasks += [partial(run, analysis), *(partial(_ask, one, ranks) for one in analysis.beside)]
+    if _are_worth_threads(ranks):
+        do_side_by_side(tasks)
+    else:
+        for analysis in analyses:
+            run(analysis)
+    return [found[analysis.name] for analysis in analyses]
+
+
+def _ask(fact: Callable[[Ranks], object], ranks: Ranks) -> None:
+    """Have a fact computed; whoever needs it meets what is wrong with it."""
+    with suppress(Exception):
+        fact(ranks)
+
+
+def _are_worth_threads(ranks: Ranks) -> bool:
+    """Return whether the rows are many, and here: whoever holds them elsewhere has processes."""
+    if any(isinstance(part, RemoteTrace) for part in ranks.parts):
+        return False
+    rows = (len(part.table(name)) for part in ranks.parts for name in _MANY)
+    return sum(rows) >= _WORTH_THREADS
+
+
+def _measured_of_many(
+    trace: Trace, of_rank: Callable[[Trace], Result]
+) -> Result | NotRecordedError:
+    found = _measured(trace, of_rank)
+    return compacted(found) if isinstance(found, Result) else found
+
+
+def _measured(trace: Trace, of_rank: Callable[[Trace], Result]) -> Result | NotRecordedError:
+    try:
+        return of_rank(trace)
+    except NotRecordedError as error:
+        return error

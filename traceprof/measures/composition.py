@@ -1,0 +1,449 @@
+"""What the time of devices and hosts is composed of, to the ns, and where work is in a step.
+
+Every ns of a part belongs to one thing: of kernels, copies and collectives that run at once to
+the one that began first, so that the others have what they add to it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, Final, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+import pandas as pd
+
+from traceprof.facts.collectives.matches import find_matches
+from traceprof.facts.collectives.members import Member
+from traceprof.facts.ranks.blame import find_blame
+from traceprof.facts.ranks.pairs import value_in
+from traceprof.facts.ranks.waits import find_waits
+from traceprof.measures.device.times import (
+    device_time,
+    devices_of_processes,
+    places_in_part,
+    recorded_window,
+)
+from traceprof.measures.facts import fact
+from traceprof.measures.host.states import find_host_phases, inferred_backward_on_host
+from traceprof.measures.idle.charges import NOTHING, OF_HOST, find_charges
+from traceprof.measures.steps.find import pattern_of_ranks, steps_of_ranks
+from traceprof.measures.steps.spans import rows_by
+from traceprof.model.activity import BUSY_PARTS, IDLE, PARTS, Part
+from traceprof.model.compact import CompactTable
+from traceprof.model.grouping import compact, groups_of
+from traceprof.model.intervals import Intervals
+from traceprof.model.ranks import Ranks
+from traceprof.model.tables import ABSENT
+from traceprof.model.timing import TimeWindow
+from traceprof.model.trace import DEVICE_TABLES, Trace
+from traceprof.names.ranges import PHASES, UNCLAIMED
+from traceprof.workers.remote import measure_of_each
+
+COLLECTIVE: Final = "collective"
+WAITING: Final = "waiting"
+NOT_IN_STEP: Final = "(ranks that were not in step yet)"
+"""Stands for whom is waited for before ranks were first released together: nobody is late."""
+
+
+@fact
+def released_collectives(ranks: Ranks, *, knows_waits: bool) -> CompactTable:
+    """Return the collectives that kernels carried out, by start.
+
+    Columns: device, start_ns, end_ns, op, n_bytes (`ABSENT`: not known), release_ns (when the last
+    rank came, within start and end; the start where that is not known) and waits_for (the name of
+    the rank that the delay goes back to: the last one, or whom that had itself waited for; "" where
+    nobody is waited for).
+    """
+    matches = find_matches(ranks)
+    carried = matches.rows.where(matches.rows.array("kernels") > 0)
+    carried = carried.where(np.argsort(carried.array("start_ns"), kind="stable"))
+    columns = ("device", "start_ns", "end_ns", "op", "n_bytes")
+    found = CompactTable.of({name: carried.array(name) for name in columns})
+    starts = carried.array("start_ns")
+    if not knows_waits or not matches.is_shared:
+        return found.assign(release_ns=starts, waits_for=np.full(len(found), "", object))
+    match, member = carried.array("match"), carried.array("member")
+    shared = matches.table[["last_start_ns", "last_member"]]
+    place = np.searchsorted(shared.index.to_numpy(np.int64), match)
+    known = np.flatnonzero((match >= 0) & (member >= 0) & (place < len(shared)))
+    known = known[shared.index.to_numpy(np.int64)[place[known]] == match[known]]
+    release = starts.copy()
+    release[known] = shared["last_start_ns"].to_numpy(np.int64)[place[known]]
+    release = np.clip(release, starts, carried.array("end_ns"))
+    whom = np.full(len(found), ABSENT, np.int64)
+    whom[known] = shared["last_member"].to_numpy(np.int64)[place[known]]
+    origins = find_blame(ranks).origin_of_match
+    origin = origins.reindex(shared.index).to_numpy(np.float64)[place[known]]
+    # Nobody waits for itself, though its own delay may come back to it.
+    is_other = np.isfinite(origin) & (origin != member[known])
+    whom[known[is_other]] = origin[is_other].astype(np.int64)
+    in_step = value_in(find_waits(ranks), carried, "is_in_step", 0).astype(np.bool_)
+    names = np.array([*map(_name, matches.members), NOT_IN_STEP, ""], object)
+    whom[whom < 0] = len(names) - 1
+    whom[~in_step] = len(names) - 2
+    whom[release <= starts] = len(names) - 1
+    return found.assign(release_ns=release, waits_for=names[whom])
+
+
+def _name(member: Member) -> str:
+    if member.rank != ABSENT:
+        return f"rank {member.rank}"
+    return f"device {member.device}" if member.device != ABSENT else f"process {member.process}"
+
+
+_Int64Array = npt.NDArray[np.int64]
+
+DeviceSpans: TypeAlias = Mapping[tuple[int, int], TimeWindow]
+"""Windows of devices, by the place of their Trace among the ranks and the device's number."""
+
+KERNEL: Final = "kernel"
+COPY: Final = "copy"
+REST: Final = "rest"
+"""What a part is made of beside collectives, waiting, and the causes of idle time."""
+
+_KEYS: Final = ["part", "kind", "name", "device"]
+_WITHOUT_HOST: Final = {
+    "queued": "(launched, not begun yet)",
+    "peer": "(work shared with another device)",
+}
+"""What idle time is called in which the host held nothing up."""
+_PART_OF: Final = {
+    "compute": Part.COMPUTE,
+    "exposed_communication": Part.COMMUNICATION,
+    "exposed_transfer": Part.TRANSFER,
+    "device_memory": Part.DEVICE_MEMORY,
+}
+
+
+def composition_of_devices(
+    ranks: Ranks, spans: DeviceSpans, *, knows_waits: bool = True
+) -> pd.DataFrame:
+    """Return what each device did in its span.
+
+    Columns: part (of `PARTS`), kind (`KERNEL`, `COPY`, of communication also "collective" and
+    "waiting", of idle time its cause; `REST` for what nothing is known of), name (of the kernel;
+    the direction and the host's kind of memory; the operation; whom for; what the host was in),
+    device, ns, count (how many began in the span, of idle time how many gaps) and n_bytes (of
+    copies, and what ranks hand in; NaN: not known). The ns add up to the spans, as far as they
+    were recorded.
+    ``knows_waits``: whether it can be told when the others came to a collective.
+    """
+    released = released_collectives(ranks, knows_waits=knows_waits)
+    parts, asked = [], []
+    for (place, window), devices in _by_window(spans).items():
+        known = ranks if window == ranks.span else ranks.whole  # what is known of a cut Trace
+        parts.append(known.parts[place])
+        asked.append((window, tuple(devices), released.where(released.isin("device", devices))))
+    sums = _added_up(measure_of_each(parts, _of_window, asked))
+    kept = (sums["ns"] != 0) | (sums["count"] != 0)
+    return sums[kept].astype({"ns": np.int64, "count": np.int64}).reset_index(drop=True)
+
+
+def _added_up(found: Sequence[pd.DataFrame]) -> pd.DataFrame:
+    columns = [*_KEYS, "ns", "count", "n_bytes"]
+    every = pd.concat(found, ignore_index=True) if found else pd.DataFrame(columns=columns)
+    groups = every.groupby(_KEYS, sort=True)
+    sums = groups[["ns", "count"]].sum()
+    # A sum of sizes of which none is known is not known either.
+    return sums.assign(n_bytes=groups["n_bytes"].sum(min_count=1)).reset_index()
+
+
+def _of_window(
+    trace: Trace, window: TimeWindow, devices: Sequence[int], released: CompactTable
+) -> pd.DataFrame:
+    """Return what the devices of a Trace did in a window, where the Trace is."""
+    own = _of_trace(trace.within(window), devices, released.frame())
+    return _added_up([rows.assign(device=device) for device, rows in own])
+
+
+def _by_window(spans: DeviceSpans) -> Mapping[tuple[int, TimeWindow], list[int]]:
+    found: dict[tuple[int, TimeWindow], list[int]] = {}
+    for (place, device), window in spans.items():
+        found.setdefault((place, window), []).append(device)
+    return found
+
+
+def _of_trace(
+    trace: Trace, devices: Sequence[int], released: pd.DataFrame
+) -> Iterator[tuple[int, pd.DataFrame]]:
+    """Yield the devices of a Trace that is cut to their window, each with its sums."""
+    work = work_of_trace(trace)
+    charges = find_charges(trace).times
+    for device in devices:
+        span = recorded_window(trace, device)
+        time = device_time(trace, device).clip(span.start_ns, span.end_ns)
+        exposed = time.parts()
+        own = work[(work["device"] == device).to_numpy()]
+        shared = released[(released["device"] == device).to_numpy()]
+        found = []
+        for part in BUSY_PARTS:
+            left = exposed[part]
+            if part == "exposed_communication":
+                found += [*_collectives(shared, left, span)]
+                left = left - Intervals.union_of(shared["start_ns"], shared["end_ns"])
+            chosen = own[(own["place"] == list(Part).index(_PART_OF[part])).to_numpy()]
+            found.append(_claims(chosen, left, part, span))
+        found.append(_idle(charges[(charges["device"] == device).to_numpy()]))
+        found.append(_rest(found, exposed, span.duration_ns))
+        yield device, pd.concat(found, ignore_index=True)
+
+
+def work_of_trace(trace: Trace) -> pd.DataFrame:
+    """Return the kernels and copies of the window, whole: what cuts them off is the part.
+
+    Columns: start_ns, end_ns, device, place (in the list of parts), kind, name (both categorical)
+    and n_bytes.
+    """
+    kinds = (KERNEL, COPY)
+    columns: dict[str, list[Any]] = {}
+    for name in DEVICE_TABLES:
+        frame = trace.table(name)
+        whole = trace.whole.table(name)
+        starts = whole["start_ns"].to_numpy(np.int64)[trace.rows_in_whole(name)]
+        is_kernel = name == "kernels"
+        own = {
+            "start_ns": starts,
+            "end_ns": frame["end_ns"].to_numpy(np.int64),
+            "device": compact(frame["device"].to_numpy()),
+            "place": compact(places_in_part(trace, name)),
+            "kind": np.full(len(frame), kinds.index(KERNEL if is_kernel else COPY), np.int8),
+            "name": pd.Categorical(frame["name"]) if is_kernel else _routes(frame),
+            "n_bytes": np.full(len(frame), np.nan) if is_kernel else _sizes(frame["n_bytes"]),
+        }
+        for column, values in own.items():
+            columns.setdefault(column, []).append(values)
+    names = pd.api.types.union_categoricals(columns.pop("name"))
+    joined = {column: np.concatenate(columns.pop(column)) for column in list(columns)}
+    order = np.argsort(joined["start_ns"], kind="stable")
+    work = pd.DataFrame({column: values[order] for column, values in joined.items()}, copy=False)
+    kind = pd.Categorical.from_codes(work["kind"].to_numpy(np.int8), pd.Index(kinds))
+    return work.assign(kind=kind, name=names[order])
+
+
+def _routes(copies: pd.DataFrame) -> pd.Categorical:
+    """Return the direction of each copy with the kind of the host's memory."""
+    columns = [pd.Categorical(copies[name]) for name in ("direction", "src_kind", "dst_kind")]
+    groups = groups_of(*(one.codes for one in columns))
+    texts = []
+    for key in groups.keys:
+        direction, source, target = (
+            one.categories[code] for one, code in zip(columns, key, strict=True)
+        )
+        memory = {"h2d": source, "d2h": target}.get(direction, "")
+        texts.append(f"{direction} {memory}".strip())
+    distinct = list(dict.fromkeys(texts))
+    codes = np.array([distinct.index(text) for text in texts], np.int32)[groups.number]
+    return pd.Categorical.from_codes(codes, pd.Index(distinct, dtype=object))
+
+
+def _sizes(n_bytes: pd.Series) -> npt.NDArray[np.float64]:
+    return n_bytes.where(n_bytes != ABSENT).to_numpy(np.float64)
+
+
+def _sums(
+    part: str,
+    kind: Any,
+    name: Any,
+    ns: _Int64Array,
+    count: npt.NDArray[Any],
+    n_bytes: npt.NDArray[np.float64] | None = None,
+) -> pd.DataFrame:
+    """Return the sums of the rows of each kind and name, both anything with categories."""
+    kinds, names = pd.Categorical(kind), pd.Categorical(name)
+    groups = groups_of(kinds.codes, names.codes)
+    own, named = ([key[place] for key in groups.keys] for place in (0, 1))
+    sizes: Any = np.nan
+    if n_bytes is not None:
+        known = groups.reduced(np.logical_or, ~np.isnan(n_bytes))
+        sizes = np.where(known, groups.reduced(np.add, np.nan_to_num(n_bytes)), np.nan)
+    return pd.DataFrame(
+        {
+            "part": part,
+            "kind": kinds.categories.astype(object)[own],
+            "name": names.categories.astype(object)[named],
+            "ns": groups.reduced(np.add, ns.astype(np.int64, copy=False)),
+            "count": groups.reduced(np.add, count.astype(np.int64, copy=False)),
+            "n_bytes": sizes,
+        }
+    )
+
+
+def _first_claims(rows: pd.DataFrame) -> tuple[_Int64Array, _Int64Array]:
+    """Return from when to when each row, by start, is the first of those that run."""
+    starts, ends = (rows[name].to_numpy(np.int64) for name in ("start_ns", "end_ns"))
+    if not len(rows):
+        return starts, ends
+    reach = np.maximum.accumulate(np.append(starts[0], ends[:-1]))
+    first = np.minimum(np.maximum(starts, reach), ends)
+    return first, ends
+
+
+def _claims(rows: pd.DataFrame, left: Intervals, part: str, span: TimeWindow) -> pd.DataFrame:
+    first, ends = _first_claims(rows)
+    begins = span.holds(rows["start_ns"].to_numpy(np.int64))
+    n_bytes = np.where(begins, rows["n_bytes"].to_numpy(), np.nan)
+    return _sums(part, rows["kind"], rows["name"], left.covered_ns(first, ends), begins, n_bytes)
+
+
+def _collectives(rows: pd.DataFrame, left: Intervals, span: TimeWindow) -> Iterator[pd.DataFrame]:
+    """Yield what of the exposed communication is waiting for others, and what the collectives."""
+    near = span.overlaps(rows["start_ns"].to_numpy(), rows["end_ns"].to_numpy())
+    rows = rows[near]
+    first, ends = _first_claims(rows)
+    release = np.clip(rows["release_ns"].to_numpy(np.int64), first, ends)
+    part = "exposed_communication"
+    begins = span.holds(rows["start_ns"].to_numpy(np.int64))
+    waited = left.covered_ns(first, release)
+    counts = begins & (waited > 0)
+    yield _sums(part, [WAITING] * len(rows), rows["waits_for"], waited, counts)
+    n_bytes = np.where(begins, _sizes(rows["n_bytes"]), np.nan)
+    worked = left.covered_ns(release, ends)
+    yield _sums(part, [COLLECTIVE] * len(rows), rows["op"], worked, begins, n_bytes)
+
+
+def _idle(charges: pd.DataFrame) -> pd.DataFrame:
+    cause, name = (pd.Categorical(charges[own]) for own in ("cause", "name"))
+    groups = groups_of(cause.codes, name.codes)
+    texts = [
+        (str(cause.categories[code]), str(name.categories[named])) for code, named in groups.keys
+    ]
+    pairs = [(own, text or _unnamed(own)) for own, text in texts]
+    distinct = list(dict.fromkeys(pairs))
+    places = {pair: place for place, pair in enumerate(distinct)}
+    number = np.array([places[pair] for pair in pairs], np.int64)[groups.number]
+    keys = pd.DataFrame({"gap": charges["gap"].to_numpy(), "number": number})
+    causes, names = (pd.Categorical([pair[place] for pair in distinct])[number] for place in (0, 1))
+    lengths = (charges["end_ns"] - charges["start_ns"]).to_numpy(np.int64)
+    return _sums(IDLE, causes, names, lengths, ~keys.duplicated().to_numpy())
+
+
+def _unnamed(cause: str) -> str:
+    """Return what idle time is called in which nothing was recorded, or held a device up."""
+    return NOTHING if cause in OF_HOST else _WITHOUT_HOST.get(cause, "")
+
+
+def _rest(
+    found: Sequence[pd.DataFrame], exposed: Mapping[str, Intervals], length_ns: int
+) -> pd.DataFrame:
+    """Return what nothing is known of: each part without all that was found of it."""
+    known = pd.concat(found).groupby("part")["ns"].sum()
+    busy = {part: exposed[part].total_ns for part in BUSY_PARTS}
+    whole = busy | {IDLE: length_ns - sum(busy.values())}
+    lost = [whole[part] - int(known.get(part, 0)) for part in PARTS]
+    return pd.DataFrame(
+        {"part": PARTS, "kind": REST, "name": "", "ns": lost, "count": 0, "n_bytes": np.nan}
+    )
+
+
+HostSpans: TypeAlias = Mapping[int, tuple[TimeWindow, int]]
+"""By process: its time on the host, and how much more until its next step, in ns."""
+
+_BACKWARD: Final = "backward"
+BETWEEN_STEPS_OF_HOST: Final = "(between steps)"
+
+
+def composition_of_hosts(ranks: Ranks, spans: HostSpans) -> pd.DataFrame:
+    """Return what the main threads of the processes that name phases were in during ``spans``.
+
+    Columns: phase (of `PHASES`, `UNCLAIMED`, or `BETWEEN_STEPS`) and ns, added up over these
+    processes: the spans with what lies behind them.
+    """
+    sums: dict[str, int] = {}
+    for trace in ranks.whole:
+        inferred = inferred_backward_on_host(trace)
+        for host in find_host_phases(trace):
+            if host.process not in spans:
+                continue
+            window, between_ns = spans[host.process]
+            times = dict(host.times)
+            known = inferred.get(host.process, Intervals.empty())
+            times[_BACKWARD] = times.get(_BACKWARD, Intervals.empty()) | known
+            first, last = np.array([window.start_ns]), np.array([window.end_ns])
+            own = {name: int(time.covered_ns(first, last)[0]) for name, time in times.items()}
+            own[UNCLAIMED] = window.duration_ns - sum(own.values())
+            own[BETWEEN_STEPS_OF_HOST] = between_ns
+            for name, ns in own.items():
+                sums[name] = sums.get(name, 0) + ns
+    order = [name for name in (*PHASES, UNCLAIMED, BETWEEN_STEPS_OF_HOST) if sums.get(name)]
+    return pd.DataFrame({"phase": order, "ns": np.array([sums[n] for n in order], np.int64)})
+
+
+_StepSpans = Mapping[int, tuple[_Int64Array, _Int64Array]]
+_PLACED_KEYS: Final = ["kind", "name"]
+
+
+def place_of_work(ranks: Ranks) -> pd.DataFrame:
+    """Return what kind of work it is and where in a step it begins.
+
+    One row per kind and name, as `makeup_of_devices` has them, of kernels, copies and collectives:
+    class (of kernels; "" of others) and place_ratio, the mean from 0 (where the step begins) to 1;
+    NaN where no step holds it. Where no steps are known turns of a repeating pattern count.
+    """
+    spans = _spans_of_steps(ranks)
+    tables = ranks.each_of(_placed_work, [(own,) for own in spans])
+    shared = released_collectives(ranks, knows_waits=False)
+    shared = shared.where(ranks.span.holds(shared.array("start_ns")))
+    own = shared[["start_ns", "device"]].assign(kind=COLLECTIVE, name=shared["op"])
+    tables.append(_placed(own, {device: both for own in spans for device, both in own.items()}))
+    sums = pd.concat(tables).groupby(_PLACED_KEYS)[["place", "known"]].sum().reset_index()
+    found = sums[_PLACED_KEYS].assign(
+        place_ratio=sums["place"] / sums["known"].where(sums["known"] > 0)
+    )
+    classes = _classes(ranks)
+    is_kernel = found["kind"] == "kernel"
+    return found.assign(**{"class": found["name"].map(classes).where(is_kernel, "").fillna("")})
+
+
+def _placed_work(trace: Trace, spans: _StepSpans) -> pd.DataFrame:
+    return _placed(work_of_trace(trace), spans)
+
+
+def _spans_of_steps(ranks: Ranks) -> list[_StepSpans]:
+    """Return when each step begins and ends on each device of each rank."""
+    steps = steps_of_ranks(ranks.whole)
+    table = (steps if len(steps) else pattern_of_ranks(ranks.whole)).table
+    by_process = rows_by(table, "process")
+    starts, ends = (table[name].to_numpy(np.int64) for name in ("device_start_ns", "device_end_ns"))
+    found: list[_StepSpans] = []
+    for part in ranks.whole.parts:
+        own: dict[int, tuple[_Int64Array, _Int64Array]] = {}
+        for process, devices in devices_of_processes(part).items():
+            rows = by_process.get(process)
+            if rows is not None:
+                order = rows[np.argsort(starts[rows], kind="stable")]
+                own |= dict.fromkeys(devices, (starts[order], ends[order]))
+        found.append(own)
+    return found
+
+
+def _placed(work: pd.DataFrame, spans: _StepSpans) -> pd.DataFrame:
+    """Return the sum of the places of each kind and name, and of how many it is known."""
+    instants = work["start_ns"].to_numpy(np.int64)
+    devices = work["device"].to_numpy(np.int64)
+    place = np.full(len(work), np.nan)
+    for device in np.unique(devices).tolist():
+        if device not in spans:
+            continue
+        rows = np.flatnonzero(devices == device)
+        starts, ends = spans[device]
+        step = np.searchsorted(starts, instants[rows], side="right") - 1
+        kept = np.flatnonzero(step >= 0)
+        rows, step = rows[kept], step[kept]
+        inside = instants[rows] < ends[step]
+        rows, step = rows[inside], step[inside]
+        place[rows] = (instants[rows] - starts[step]) / np.maximum(1, ends[step] - starts[step])
+    own = work[_PLACED_KEYS].assign(place=np.nan_to_num(place), known=~np.isnan(place))
+    groups = own.groupby(_PLACED_KEYS, sort=False, observed=True)
+    sums = groups[["place", "known"]].sum().reset_index()
+    return sums.astype(dict.fromkeys(_PLACED_KEYS, object))
+
+
+def _classes(ranks: Ranks) -> dict[str, str]:
+    """Return the class of each kernel by its name."""
+    return {name: own for part in ranks.whole.each(_classes_of) for name, own in part.items()}
+
+
+def _classes_of(trace: Trace) -> dict[str, str]:
+    pairs = trace.kernels[["name", "activity"]].drop_duplicates()
+    return dict(zip(pairs["name"].astype(str), pairs["activity"].astype(str), strict=True))

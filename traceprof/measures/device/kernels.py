@@ -1,0 +1,263 @@
+"""Kernels by name, by class and phase, and beside copies and calls as ``nvprof`` sums them up."""
+
+from __future__ import annotations
+
+from typing import Final
+
+import numpy as np
+import pandas as pd
+
+from traceprof.measures.analyses import Analysis
+from traceprof.measures.durations import DURATIONS, finish_durations, summarise
+from traceprof.measures.host.launches import launches_of
+from traceprof.measures.host.phases import phases_of_work
+from traceprof.model.combining import medians_of
+from traceprof.model.grouping import groups_of
+from traceprof.model.results import (
+    Note,
+    Result,
+    ResultSpec,
+    Samples,
+    TableSpec,
+    Unit,
+    derived,
+    key,
+    median,
+    total,
+)
+from traceprof.model.trace import Trace
+from traceprof.names.kernels import MATRIX_WORK, SHORT_NS, MatrixUnits, copy_titles, matrix_units
+from traceprof.names.ranges import PHASES, UNCLAIMED
+
+KERNELS_SPEC: Final = ResultSpec(
+    tables=(
+        TableSpec(
+            "kernels",
+            "one row per kernel name, by total time (added up over streams and devices)",
+            (
+                key("name", "the name of the kernel"),
+                key("activity", "what kind of work it does"),
+                *DURATIONS,
+            ),
+        ),
+    )
+)
+
+
+def measure_kernels(trace: Trace) -> Result:
+    """Return the kernels by name; one that the window cuts counts with its part inside."""
+    table, samples = summarise(trace.kernels, ["name", "activity"])
+    return Result("kernels", KERNELS_SPEC, {"kernels": table}, samples={"kernels": samples})
+
+
+KERNELS = Analysis(
+    name="kernels",
+    spec=KERNELS_SPEC,
+    needs=("kernels",),
+    of_rank=measure_kernels,
+    finish=finish_durations,
+)
+
+
+_GPU: Final = "GPU activities"
+_CALLS: Final = "API calls"
+_OF_DURATIONS: Final = {column.name: column for column in DURATIONS}
+SUMMARY_SPEC: Final = ResultSpec(
+    tables=(
+        TableSpec(
+            "summary",
+            "one row per kernel, direction of copies and call of CUDA; shares are of the kind",
+            (
+                key("kind", "GPU activities, or API calls of the host"),
+                key("name", "the name of the kernel or the call, or [CUDA memcpy HtoD] …"),
+                derived("share_ratio", Unit.RATIO, "total_ns of the sum over the rows of the kind"),
+                _OF_DURATIONS["total_ns"],
+                _OF_DURATIONS["count"],
+                *(_OF_DURATIONS[f"{of}_ns"] for of in ("mean", "median", "min", "max")),
+                derived(
+                    "deviation_ns",
+                    Unit.NS,
+                    "the standard deviation of the durations (of a sample: n − 1)",
+                ),
+            ),
+        ),
+    )
+)
+_TABLES: Final = ("kernels", "copies", "api_calls")
+
+
+def measure_summary(trace: Trace) -> Result:
+    """Return kernels, copies and calls by name; of what the window cuts its part inside."""
+    if not trace.recorded & set(_TABLES):
+        trace.require("kernels")
+    tables, rows, values = [], [], []
+    n_rows = 0
+    for name in _TABLES:
+        table, samples = summarise(_named(trace.table(name), name), ["name"])
+        tables.append(table.assign(kind=_CALLS if name == "api_calls" else _GPU))
+        rows.append(samples.rows + n_rows)
+        values.append(samples.values)
+        n_rows += len(table)
+    every = Samples(np.concatenate(rows), np.concatenate(values))
+    table = pd.concat(tables, ignore_index=True)
+    return Result("summary", SUMMARY_SPEC, {"summary": table}, samples={"summary": every})
+
+
+def _named(frame: pd.DataFrame, table: str) -> pd.DataFrame:
+    if table != "copies":
+        return frame
+    return frame.assign(name=copy_titles(frame))
+
+
+def _finish_summary(result: Result) -> Result:
+    deviation = _deviations(result.table, result.samples["summary"])
+    finished = finish_durations(result.with_table(result.table.assign(deviation_ns=deviation)))
+    table = finished.table
+    of_kind = table.groupby("kind")["total_ns"].transform("sum")
+    table = table.assign(share_ratio=table["total_ns"] / of_kind.where(of_kind > 0))
+    order = ["kind", "total_ns", "name"]
+    return finished.with_table(
+        table.sort_values(order, ascending=[False, False, True], ignore_index=True)
+    )
+
+
+def _deviations(table: pd.DataFrame, samples: Samples) -> np.ndarray:
+    """Return the standard deviation of each row's durations; 0 of a single one, as others print."""
+    values = samples.values.astype(np.float64)
+    weights = np.ones(len(values)) if samples.counts is None else samples.counts
+    counts = np.bincount(samples.rows, weights, len(table))
+    means = np.bincount(samples.rows, values * weights, len(table)) / np.maximum(counts, 1)
+    deviations = (values - means[samples.rows]) ** 2
+    squares = np.bincount(samples.rows, deviations * weights, len(table))
+    return np.sqrt(squares / np.maximum(counts - 1, 1))
+
+
+SUMMARY = Analysis(
+    name="summary",
+    spec=SUMMARY_SPEC,
+    uses=_TABLES,
+    of_rank=measure_summary,
+    finish=_finish_summary,
+)
+
+
+CLASSES_SPEC: Final = ResultSpec(
+    tables=(
+        TableSpec(
+            "classes",
+            "one row per activity and phase, by total time",
+            (
+                key("activity", "what kind of work it is"),
+                key("phase", 'the phase that launched it; "" where none are named'),
+                total("count", Unit.COUNT, "how many kernels"),
+                total("total_ns", Unit.NS, "their durations added up over streams and devices"),
+                derived("share_ratio", Unit.RATIO, "total_ns of the sum over all rows"),
+                median("median_ns", Unit.NS, "the median duration"),
+                total("short_count", Unit.COUNT, "how many are shorter than 10 µs"),
+                derived("short_ratio", Unit.RATIO, "the share of the kernels that are that short"),
+                total(
+                    "tensor_core_ns",
+                    Unit.NS,
+                    "total_ns in kernels named after tensor cores (AMD: matrix cores); not known "
+                    "of work that has no use for them",
+                ),
+                derived(
+                    "tensor_core_ratio",
+                    Unit.RATIO,
+                    "tensor_core_ns of what is told: total_ns without tensor_core_unknown_ns",
+                ),
+                total("launch_ns", Unit.NS, "host time in the calls that launched them"),
+                total(
+                    "tensor_core_unknown_ns",
+                    Unit.NS,
+                    "total_ns in kernels of matrix work whose names do not tell",
+                ),
+            ),
+        ),
+    )
+)
+_OF_MATRIX_UNITS: Final = ("tensor_core_ns", "tensor_core_unknown_ns")
+
+
+def measure_classes(trace: Trace) -> Result:
+    """Return the kernels by activity and phase."""
+    kernels = trace.kernels
+    launches = launches_of(trace, "kernels")
+    activity = kernels["activity"].cat
+    units = matrix_units(kernels)
+    durations = np.asarray(kernels["end_ns"] - kernels["start_ns"], np.int64)
+    groups = groups_of(activity.codes, phases_of_work(trace, "kernels"))
+    sums = {
+        "total_ns": durations,
+        "short_count": (durations < SHORT_NS).astype(np.int64),
+        "tensor_core_ns": durations * (units == MatrixUnits.YES.value),
+        "tensor_core_unknown_ns": durations * (units == MatrixUnits.UNKNOWN.value),
+        "launch_ns": np.where(launches.is_known, launches.end_ns - launches.start_ns, 0),
+    }
+    table = pd.DataFrame(
+        np.array(groups.keys, np.int64).reshape(-1, 2), columns=["activity", "phase"]
+    ).assign(
+        count=groups.counts,
+        **{name: groups.reduced(np.add, values) for name, values in sums.items()},
+    )
+    names = np.array([*PHASES, UNCLAIMED], object)
+    table["activity"] = activity.categories.to_numpy(object)[table["activity"].to_numpy()]
+    table["phase"] = names[table["phase"].to_numpy()]
+    can_use = table["activity"].isin([activity.value for activity in MATRIX_WORK])
+    for name in _OF_MATRIX_UNITS:
+        table[name] = table[name].where(can_use)
+    samples = Samples(groups.number.astype(np.int64), durations)
+    return Result("classes", CLASSES_SPEC, {"classes": table}, samples={"classes": samples})
+
+
+def _finish_classes(result: Result) -> Result:
+    table = result.table
+    told_ns = table["total_ns"] - table["tensor_core_unknown_ns"]
+    whole_ns = int(table["total_ns"].sum()) or 1
+    table = table.assign(
+        share_ratio=table["total_ns"] / whole_ns,
+        median_ns=medians_of(table, result.samples["classes"]),
+        short_ratio=table["short_count"] / table["count"],
+        tensor_core_ratio=table["tensor_core_ns"] / told_ns.where(told_ns > 0),
+    )
+    if set(table["phase"]) == {UNCLAIMED}:
+        table["phase"] = ""
+    order = ["total_ns", "activity", "phase"]
+    table = table.sort_values(order, ascending=[False, True, True], ignore_index=True)
+    return result.with_table(table).with_notes(*_notes(table))
+
+
+def _notes(table: pd.DataFrame) -> list[Note]:
+    if table.empty:
+        return []
+    notes = [
+        Note.of(
+            "{share:ratio} of the kernels are shorter than {short:ns}; the calls that launched "
+            "them all took {launch:ns} of host time",
+            share=int(table["short_count"].sum()) / int(table["count"].sum()),
+            short=SHORT_NS,
+            launch=int(table["launch_ns"].sum()),
+        )
+    ]
+    matrix = table[table["tensor_core_ns"].notna()]
+    told_ns = int((matrix["total_ns"] - matrix["tensor_core_unknown_ns"]).sum())
+    if told_ns:
+        notes.append(
+            Note.of(
+                "{share:ratio} of the matrix work (GEMM, convolution, attention) whose kernels' "
+                "names tell ran on tensor cores (AMD: matrix cores)",
+                share=float(matrix["tensor_core_ns"].sum()) / told_ns,
+            )
+        )
+    return notes
+
+
+CLASSES = Analysis(
+    name="classes",
+    spec=CLASSES_SPEC,
+    needs=("kernels",),
+    uses=("api_calls", "ranges", "host_ops"),
+    whole=("ranges",),
+    of_rank=measure_classes,
+    finish=_finish_classes,
+)

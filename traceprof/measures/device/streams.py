@@ -1,0 +1,109 @@
+"""Streams one by one: how busy each is, and what it waited for, as HTA splits it.
+
+A stream that is idle may do so while another one works, so that the times of several streams do
+not add up to anything: see ``idle`` for the device as a whole.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+import numpy as np
+import numpy.typing as npt
+import pandas as pd
+
+from traceprof.measures.analyses import Analysis
+from traceprof.measures.host.launches import launches_of
+from traceprof.model.intervals import union_lengths
+from traceprof.model.results import Result, ResultSpec, TableSpec, Unit, key, total
+from traceprof.model.trace import DEVICE_TABLES, Trace
+
+_Int64Array = npt.NDArray[np.int64]
+
+_KERNEL_WAIT_NS: Final = 30_000
+"""A shorter gap before work that had been launched is the usual pause between two kernels."""
+SPEC: Final = ResultSpec(
+    tables=(
+        TableSpec(
+            "streams",
+            "one row per device and stream, by busy time; gaps are those between its own work",
+            (
+                key("device", "the number of the device in the run", Unit.NUMBER),
+                key("stream", "the number of the stream", Unit.NUMBER),
+                total("count", Unit.COUNT, "kernels and copies"),
+                total("busy_ns", Unit.NS, "when any of them ran"),
+                total(
+                    "host_wait_ns",
+                    Unit.NS,
+                    "gaps before work that was launched after the gap had opened",
+                ),
+                total("kernel_wait_ns", Unit.NS, "other gaps below 30 µs"),
+                total(
+                    "other_ns",
+                    Unit.NS,
+                    "the remaining gaps: it waited for something else, or the launch was not "
+                    "recorded",
+                ),
+                total("gap_count", Unit.COUNT, "how many gaps there are"),
+            ),
+        ),
+    )
+)
+
+
+def measure_streams(trace: Trace) -> Result:
+    """Return the streams of every device with HTA's split of their idle time."""
+    work = _work(trace)
+    lanes = work[["device", "stream"]].drop_duplicates(ignore_index=True)
+    lane = work.groupby(["device", "stream"], sort=False).ngroup().to_numpy(np.int64)
+    starts, ends, launch = (
+        work[name].to_numpy(np.int64) for name in ("start_ns", "end_ns", "launch_ns")
+    )
+    gap = np.maximum(starts[1:] - ends[:-1], 0)
+    gap[lane[1:] != lane[:-1]] = 0
+    by_host = (launch[1:] >= 0) & (launch[1:] > ends[:-1])
+    is_short = ~by_host & (gap < _KERNEL_WAIT_NS)
+
+    def sums(values: _Int64Array) -> _Int64Array:
+        found = np.zeros(len(lanes), np.int64)
+        np.add.at(found, lane[len(lane) - len(values) :], values)
+        return found
+
+    table = lanes.assign(
+        count=sums(np.ones(len(lane), np.int64)),
+        busy_ns=union_lengths(lane, starts, ends, len(lanes)),
+        host_wait_ns=sums(gap * by_host),
+        kernel_wait_ns=sums(gap * is_short),
+        other_ns=sums(gap * ~(by_host | is_short)),
+        gap_count=sums((gap > 0).astype(np.int64)),
+    )
+    return Result("streams", SPEC, {"streams": table})
+
+
+def _work(trace: Trace) -> pd.DataFrame:
+    """Return all kernels and copies, stream by stream in the order of time."""
+    parts = []
+    for name in DEVICE_TABLES:
+        launches = launches_of(trace, name)
+        launch_ns = np.where(launches.is_known, launches.start_ns, -1)
+        columns = trace.table(name)[["start_ns", "end_ns", "device", "stream"]]
+        parts.append(columns.assign(launch_ns=launch_ns))
+    work = pd.concat(parts, ignore_index=True)
+    order = np.lexsort((work["start_ns"], work["stream"], work["device"]))
+    return work.iloc[order].reset_index(drop=True)
+
+
+def _finish(result: Result) -> Result:
+    order = ["busy_ns", "device", "stream"]
+    table = result.table.sort_values(order, ascending=[False, True, True], ignore_index=True)
+    return result.with_table(table)
+
+
+STREAMS = Analysis(
+    name="streams",
+    spec=SPEC,
+    needs=("kernels", "api_calls"),
+    uses=("copies",),
+    of_rank=measure_streams,
+    finish=_finish,
+)

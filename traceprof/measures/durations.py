@@ -1,0 +1,75 @@
+"""Durations by group: the columns that several analyses share, measured and finished alike."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Final
+
+import numpy as np
+import numpy.typing as npt
+import pandas as pd
+
+from traceprof.model.combining import medians_of
+from traceprof.model.grouping import groups_of
+from traceprof.model.results import (
+    Column,
+    Result,
+    Samples,
+    Unit,
+    derived,
+    largest,
+    median,
+    smallest,
+    total,
+)
+
+DURATIONS: Final[tuple[Column, ...]] = (
+    total("count", Unit.COUNT, "how many"),
+    total("total_ns", Unit.NS, "the durations of all added up"),
+    derived("share_ratio", Unit.RATIO, "total_ns of the sum over all rows"),
+    derived("mean_ns", Unit.NS, "the mean duration"),
+    median("median_ns", Unit.NS, "the median duration"),
+    smallest("min_ns", Unit.NS, "the shortest duration"),
+    largest("max_ns", Unit.NS, "the longest duration"),
+)
+"""The columns of a table of durations by group, after its keys."""
+
+
+def summarise(frame: pd.DataFrame, keys: Sequence[str]) -> tuple[pd.DataFrame, Samples]:
+    """Return count and durations of the rows of ``frame`` by ``keys``, and the single durations.
+
+    The groups are sorted by their keys; sums are exact integers. `finish_durations` adds the
+    derived columns of `DURATIONS` and the medians once all ranks are together.
+    """
+    durations = (frame["end_ns"] - frame["start_ns"]).to_numpy(np.int64)
+    by = [frame[key] for key in keys]
+    is_name = [isinstance(column.dtype, pd.CategoricalDtype) for column in by]
+    groups = groups_of(
+        *(column.cat.codes if named else column for column, named in zip(by, is_name, strict=True))
+    )
+    values = np.array(groups.keys, np.int64).reshape(-1, len(by)).T
+    columns: dict[str, npt.NDArray[Any]] = {
+        key: column.cat.categories.to_numpy(object)[own] if named else own
+        for key, column, named, own in zip(keys, by, is_name, values, strict=True)
+    }
+    reduced = {"total_ns": np.add, "min_ns": np.minimum, "max_ns": np.maximum}
+    columns |= {"count": groups.counts}
+    columns |= {name: groups.reduced(how, durations) for name, how in reduced.items()}
+    return pd.DataFrame(columns), Samples(groups.number.astype(np.int64), durations)
+
+
+def finish_durations(result: Result) -> Result:
+    """Return ``result`` with share, mean and median of its first table, the longest total first."""
+    name = result.spec.tables[0].name
+    table = result.table
+    whole = int(table["total_ns"].sum())
+    table = table.assign(
+        share_ratio=table["total_ns"] / (whole or float("nan")),
+        mean_ns=table["total_ns"] / table["count"],
+        median_ns=medians_of(table, result.samples[name]),
+    )
+    keys = [key for key in result.spec.tables[0].keys if key in table]
+    order = [False, *(True for _ in keys)]
+    return result.with_table(
+        table.sort_values(["total_ns", *keys], ascending=order, ignore_index=True)
+    )

@@ -1,0 +1,137 @@
+"""What was computed of a recording is kept with it, by name: a recording never changes.
+
+Two kinds: a *fact* is computed of the whole recording, whatever window is asked about, so that
+every window shares it; `of_window` keeps what belongs to one window. Both are kept under the name
+of the function, so that a Trace can be pickled together with what is known of it.
+"""
+
+from __future__ import annotations
+
+import inspect
+import threading
+from collections.abc import Callable, Hashable, Iterator
+from contextlib import contextmanager
+from dataclasses import field
+from functools import wraps
+from typing import Any, Concatenate, Final, ParamSpec, Protocol, Self, TypeVar
+
+from traceprof.values import dataclass
+from traceprof.workers.remote import RemoteTrace
+
+
+class _Recording(Protocol):
+    """A Trace, or the Ranks of a run."""
+
+    @property
+    def whole(self) -> Self:
+        """The whole recording."""
+        ...
+
+    @property
+    def facts(self) -> dict[tuple[Any, ...], Any]:
+        """What is kept."""
+        ...
+
+
+_Parameters = ParamSpec("_Parameters")
+_Result = TypeVar("_Result")
+_R = TypeVar("_R", bound=_Recording)
+
+
+def fact(
+    compute: Callable[Concatenate[_R, _Parameters], _Result],
+) -> Callable[Concatenate[_R, _Parameters], _Result]:
+    """Let ``compute`` see the whole recording and run once for it (and its arguments).
+
+    The arguments must be hashable and, like the result, picklable. Callers share the result: they
+    must not modify it.
+    """
+    name = _name_of(compute)
+
+    @wraps(compute)
+    def recall(of: _R, /, *args: _Parameters.args, **kwargs: _Parameters.kwargs) -> _Result:
+        return _recalled(recall, compute, name, of.whole, args, kwargs)
+
+    return recall
+
+
+def of_window(
+    compute: Callable[Concatenate[_R, _Parameters], _Result],
+) -> Callable[Concatenate[_R, _Parameters], _Result]:
+    """Let ``compute`` run once for each window (that is, for each cut Trace or Ranks)."""
+    name = _name_of(compute)
+
+    @wraps(compute)
+    def recall(of: _R, /, *args: _Parameters.args, **kwargs: _Parameters.kwargs) -> _Result:
+        return _recalled(recall, compute, name, of, args, kwargs)
+
+    return recall
+
+
+def without_keeping(recall: Callable[[_R], _Result], of: _R) -> _Result:
+    """Return what a function of `of_window` says of ``of``: as it is kept, else only for now.
+
+    For what is large, and asked once.
+    """
+    compute: Callable[[_R], _Result] = inspect.unwrap(recall)
+    name = _name_of(compute)
+    kept: dict[tuple[Any, ...], _Result] = of.facts
+    return kept[name,] if (name,) in kept else compute(of)
+
+
+def _name_of(compute: Callable[..., Any]) -> str:
+    """Return the name that results are kept under: of the function, wherever it is unpickled."""
+    if compute.__name__ == "<lambda>":
+        raise TypeError("a fact needs a name of its own: two lambdas would share their results")
+    return f"{compute.__module__}.{compute.__qualname__}"
+
+
+def _recalled(
+    recall: Callable[..., _Result],
+    compute: Callable[..., _Result],
+    name: str,
+    of: Any,
+    args: tuple[Hashable, ...],
+    kwargs: dict[str, Any],
+) -> _Result:
+    key = (name, *args, *sorted(kwargs.items()))
+    kept: dict[tuple[Any, ...], _Result] = of.facts
+    if key not in kept:
+        if isinstance(of, RemoteTrace):
+            return of.fact(key, recall, args, kwargs)
+        with _turn((id(kept), key)):
+            if key not in kept:  # another thread may have been at it
+                kept[key] = compute(of, *args, **kwargs)
+    return kept[key]
+
+
+@dataclass
+class _Turn:
+    """The right to compute one thing, and how many threads have or want it."""
+
+    lock: threading.RLock = field(default_factory=threading.RLock)
+    n_threads: int = 0
+
+
+_turns: Final[dict[Hashable, _Turn]] = {}
+_lock: Final = threading.Lock()
+
+
+@contextmanager
+def _turn(of: Hashable) -> Iterator[None]:
+    """Wait until no other thread computes ``of``.
+
+    Who computes one thing waits for what that needs, never the other way round: no two wait for
+    each other.
+    """
+    with _lock:
+        turn = _turns.setdefault(of, _Turn())
+        turn.n_threads += 1
+    try:
+        with turn.lock:
+            yield
+    finally:
+        with _lock:
+            turn.n_threads -= 1
+            if not turn.n_threads:
+                del _turns[of]

@@ -1,0 +1,339 @@
+"""Which call launched which work of a device, how late that started, how deep the queues were.
+
+A kernel or copy belongs to the API call that launched it (same process and correlation), and
+that call to the innermost range around it on its thread. Kernels of a CUDA graph belong to the
+launch of the graph.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+import numpy as np
+import numpy.typing as npt
+import pandas as pd
+
+from traceprof.measures.analyses import Analysis
+from traceprof.measures.facts import fact, of_window
+from traceprof.model.combining import medians_of
+from traceprof.model.grouping import compact, parents_of, rows_by_values
+from traceprof.model.intervals import nesting_depth
+from traceprof.model.results import (
+    Note,
+    Result,
+    ResultSpec,
+    Samples,
+    TableSpec,
+    Unit,
+    key,
+    largest,
+    mean,
+    median,
+    total,
+)
+from traceprof.model.tables import ABSENT
+from traceprof.model.trace import DEVICE_TABLES, RowsOf, Trace
+from traceprof.values import dataclass
+
+_Int64Array = npt.NDArray[np.int64]
+_NOTHING = -1
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Launches:
+    """The call that launched each row of a device table; `ABSENT` where it was not recorded.
+
+    ``call`` is the row of ``calls``, the API calls of the whole trace, ``process`` that of the
+    work. What a call itself says is looked up when it is asked for; starts and ends are in ns.
+    """
+
+    call: _Int64Array
+    process: _Int64Array
+    calls: pd.DataFrame
+
+    @property
+    def start_ns(self) -> _Int64Array:
+        """When each call began."""
+        return _taken(self.calls["start_ns"], self.call)
+
+    @property
+    def end_ns(self) -> _Int64Array:
+        """When each call returned."""
+        return _taken(self.calls["end_ns"], self.call)
+
+    @property
+    def thread(self) -> _Int64Array:
+        """The thread of each call."""
+        return _taken(self.calls["thread"], self.call)
+
+    @property
+    def is_known(self) -> npt.NDArray[np.bool_]:
+        """Whether the launch of each row was recorded."""
+        return self.call >= 0
+
+    def of_rows(self, rows: RowsOf | npt.NDArray[np.bool_]) -> Launches:
+        """Return the launches of some of the rows: a slice, row numbers or a mask."""
+        return Launches(self.call[rows], self.process[rows], self.calls)
+
+
+def launches_of(trace: Trace, table: str) -> Launches:
+    """Return what launched each row of ``table`` (kernels, copies or syncs) of ``trace``."""
+    calls = _calls_of_table(trace, table)[trace.rows_in_whole(table)]
+    return Launches(calls, trace.table(table)["process"].to_numpy(np.int64), trace.whole.api_calls)
+
+
+@fact
+def _calls_of_table(trace: Trace, table: str) -> _Int64Array:
+    return find_launches(trace, trace.table(table)).call
+
+
+def find_launches(trace: Trace, work: pd.DataFrame) -> Launches:
+    """Return what launched each row of ``work``, any rows with a process and a correlation.
+
+    Of whole tables `launches_of` knows it already. A launch may lie outside the window that the
+    trace was cut to: it is sought in the whole.
+    """
+    calls = trace.whole.api_calls
+    call = _index_of_calls(trace.whole).find(work)
+    return Launches(call, work["process"].to_numpy(np.int64), calls)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _CallIndex:
+    """The API calls of a trace by process and correlation."""
+
+    processes: _Int64Array
+    keys: _Int64Array
+    rows: npt.NDArray[Any]
+
+    def find(self, work: pd.DataFrame) -> _Int64Array:
+        """Return the first call with the process and correlation of each row of ``work``."""
+        if work.empty or not len(self.keys):
+            return np.full(len(work), _NOTHING, np.int64)
+        keys = _key(work, self.processes)
+        place = np.minimum(np.searchsorted(self.keys, keys), len(self.keys) - 1)
+        known = (work["correlation"].to_numpy() != ABSENT) & np.isin(
+            work["process"], self.processes
+        )
+        return np.where((self.keys[place] == keys) & known, self.rows[place], _NOTHING)
+
+
+@fact
+def _index_of_calls(trace: Trace) -> _CallIndex:
+    calls = trace.api_calls
+    processes = np.unique(calls["process"].to_numpy(np.int64))
+    keys = _key(calls, processes)
+    rows = np.argsort(keys, kind="stable")
+    return _CallIndex(processes, keys[rows], compact(rows))
+
+
+def _key(frame: pd.DataFrame, processes: _Int64Array) -> _Int64Array:
+    place = np.searchsorted(processes, frame["process"].to_numpy())
+    return np.asarray((place << 40) + frame["correlation"].to_numpy(np.int64), np.int64)
+
+
+def _taken(column: pd.Series, place: _Int64Array) -> _Int64Array:
+    values = column.to_numpy(np.int64)
+    if not len(values):
+        return np.full(len(place), ABSENT, np.int64)
+    if not len(place) or int(place.min()) >= 0:
+        return values[place]
+    return np.where(place >= 0, values[np.maximum(place, 0)], ABSENT)
+
+
+def innermost(
+    ranges: pd.DataFrame, process: _Int64Array, thread: _Int64Array, instants: _Int64Array
+) -> _Int64Array:
+    """Return the row of the innermost of ``ranges`` open at each instant on each thread.
+
+    -1 where none is. The ranges must nest on each thread, as push/pop ranges do.
+    """
+    found = np.full(len(instants), _NOTHING, np.int64)
+    if ranges.empty or not len(instants):
+        return found
+    starts, ends = ranges["start_ns"].to_numpy(), ranges["end_ns"].to_numpy()
+    queries = rows_by_values(process, thread)
+    for lane, rows in rows_by_values(ranges["process"], ranges["thread"]).items():
+        if lane in queries:
+            mine = queries[lane]
+            inner = _innermost_of_lane(starts[rows], ends[rows], instants[mine])
+            found[mine] = np.where(inner >= 0, rows[np.maximum(inner, 0)], _NOTHING)
+    return found
+
+
+def _innermost_of_lane(
+    starts: _Int64Array, ends: _Int64Array, instants: _Int64Array
+) -> _Int64Array:
+    parents = parents_of(nesting_depth(starts, ends))
+    place = np.searchsorted(starts, instants, side="right") - 1
+    while True:
+        closed = (place >= 0) & (ends[place] <= instants)
+        if not closed.any():
+            return place
+        place[closed] = parents[place[closed]]
+
+
+def range_of_launches(trace: Trace, launches: Launches) -> _Int64Array:
+    """Return the row, in the ranges of the whole trace, that each launch belongs to; -1: none."""
+    ranges = trace.whole.ranges
+    nested = np.flatnonzero(ranges["kind"] == "push_pop")
+    inner = innermost(ranges.iloc[nested], launches.process, launches.thread, launches.start_ns)
+    found = (inner >= 0) & launches.is_known
+    return np.where(found, nested[np.maximum(inner, 0)] if len(nested) else _NOTHING, _NOTHING)
+
+
+@of_window
+def launch_table(trace: Trace) -> pd.DataFrame:
+    """Return every kernel and copy whose launch was recorded, in the order of the launches.
+
+    Columns: device, stream, start_ns, end_ns, launch_ns, launched_ns, api (categorical), table
+    (kernels or copies), queue_depth (pieces of work of the device in the window that were launched
+    before but had not started), is_empty (no such work was queued or running at the launch).
+    """
+    table = pd.concat([_launched(trace, name) for name in DEVICE_TABLES], ignore_index=True)
+    table = table.sort_values("launch_ns", kind="stable", ignore_index=True)
+    depth = np.full(len(table), ABSENT, np.int64)
+    empty = np.zeros(len(table), np.bool_)
+    launches, starts, ends = (
+        table[name].to_numpy(np.int64) for name in ("launch_ns", "start_ns", "end_ns")
+    )
+    for rows in table.groupby("device").indices.values():
+        before = np.arange(len(rows))
+        # Both are nearly in order.
+        begins, closes = (np.sort(times[rows], kind="stable") for times in (starts, ends))
+        started = np.searchsorted(begins, launches[rows], side="right")
+        ended = np.searchsorted(closes, launches[rows], side="right")
+        depth[rows] = np.maximum(before - started, 0)
+        empty[rows] = ended >= before
+    return table.assign(queue_depth=depth, is_empty=empty)
+
+
+def _launched(trace: Trace, name: str) -> pd.DataFrame:
+    """Return the rows of a device table whose launch is known, with that launch."""
+    launches = launches_of(trace, name)
+    known = np.flatnonzero(launches.is_known)
+    frame = trace.table(name)[["device", "stream", "start_ns", "end_ns"]].take(known)
+    calls = trace.whole.api_calls["name"]
+    codes = calls.cat.codes.to_numpy()[launches.call[known]]
+    return frame.assign(
+        launch_ns=launches.start_ns[known],
+        launched_ns=launches.end_ns[known],
+        api=pd.Categorical.from_codes(codes, calls.cat.categories),
+        table=pd.Categorical.from_codes(
+            np.full(len(known), DEVICE_TABLES.index(name)), pd.Index(DEVICE_TABLES)
+        ),
+    )
+
+
+LAUNCHES_SPEC: Final = ResultSpec(
+    tables=(
+        TableSpec(
+            "launches",
+            "one row per device and launching call, by number",
+            (
+                key("device", "the number of the device in the run", Unit.NUMBER),
+                key("api", "the call that launched the work"),
+                total("count", Unit.COUNT, "how many kernels and copies it launched"),
+                median("call_ns", Unit.NS, "the median length of the call"),
+                total("call_total_ns", Unit.NS, "the length of all calls added up"),
+                median(
+                    "delay_ns",
+                    Unit.NS,
+                    "the median time from the end of the call to the start of the work, 0 where "
+                    "it starts earlier",
+                ),
+                mean("short_ratio", Unit.RATIO, "the share of work shorter than its call", "count"),
+                mean(
+                    "queue_mean",
+                    Unit.NUMBER,
+                    "how many launched pieces of work of the device had not started, when one "
+                    "more was launched",
+                    "count",
+                ),
+                largest("queue_max", Unit.COUNT, "the most that had not started"),
+                mean(
+                    "empty_ratio",
+                    Unit.RATIO,
+                    "the share of launches that found nothing queued or running: launch-bound",
+                    "count",
+                ),
+            ),
+        ),
+    ),
+    scalars=(
+        total("unlinked_count", Unit.COUNT, "kernels and copies whose launch was not recorded"),
+    ),
+)
+_MEDIANS: Final = ("call_ns", "delay_ns")
+
+
+def measure_launches(trace: Trace) -> Result:
+    """Return the launches by device and call."""
+    rows = launch_table(trace)
+    launched = rows["launched_ns"].to_numpy(np.int64)
+    call = launched - rows["launch_ns"].to_numpy(np.int64)
+    delay = np.maximum(rows["start_ns"].to_numpy(np.int64) - launched, 0)
+    all_work = sum(len(trace.table(name)) for name in DEVICE_TABLES)
+    table, place = _by_call(rows, call)
+    return Result(
+        "launches",
+        LAUNCHES_SPEC,
+        tables={"launches": LAUNCHES_SPEC.tables[0].frame(table)},
+        scalars={"unlinked_count": all_work - len(rows)},
+        samples={"launches": Samples(place, np.stack([call, delay], axis=1))},
+    )
+
+
+def _by_call(rows: pd.DataFrame, call: _Int64Array) -> tuple[pd.DataFrame, _Int64Array]:
+    """Return the sums by device and call, and the row of them that each launch is part of."""
+    apis = rows["api"].cat
+    n_apis = max(1, len(apis.categories))
+    packed = rows["device"].to_numpy(np.int64) * n_apis + np.asarray(apis.codes, np.int64)
+    place, distinct = pd.factorize(packed)
+    count = np.bincount(place, minlength=len(distinct))
+    short = (rows["end_ns"] - rows["start_ns"]).to_numpy(np.int64) < call
+    depth, empty = rows["queue_depth"].to_numpy(np.int64), rows["is_empty"].to_numpy(np.bool_)
+    call_total, deepest = np.zeros(len(distinct), np.int64), np.zeros(len(distinct), np.int64)
+    np.add.at(call_total, place, call)
+    np.maximum.at(deepest, place, depth)
+    means = {"short_ratio": short, "queue_mean": depth, "empty_ratio": empty}
+    table = pd.DataFrame(
+        {
+            "device": distinct // n_apis,
+            "api": apis.categories.to_numpy(object)[distinct % n_apis],
+            "count": count,
+            "call_total_ns": call_total,
+            "queue_max": deepest,
+            **{
+                name: np.bincount(place, values, len(distinct)) / count
+                for name, values in means.items()
+            },
+        }
+    )
+    return table, np.asarray(place, np.int64)
+
+
+def _finish(result: Result) -> Result:
+    samples = result.samples["launches"]
+    medians = {
+        name: medians_of(result.table, Samples(samples.rows, samples.values[:, i]))
+        for i, name in enumerate(_MEDIANS)
+    }
+    table = result.table.assign(**medians).sort_values(
+        ["count", "device", "api"], ascending=[False, True, True], ignore_index=True
+    )
+    lost = int(result.scalars["unlinked_count"])
+    note = Note.of(
+        "{lost:count} kernels and copies have no recorded launch and do not count", lost=lost
+    )
+    return result.with_table(table).with_notes(*([note] if lost else []))
+
+
+LAUNCHES = Analysis(
+    name="launches",
+    spec=LAUNCHES_SPEC,
+    needs=("kernels", "api_calls"),
+    uses=("copies",),
+    of_rank=measure_launches,
+    finish=_finish,
+)

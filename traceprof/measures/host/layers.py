@@ -1,0 +1,280 @@
+"""Host and device time by layer of the model: which spans stand for layers, what they launched.
+
+Spans are taken from the best source that a run has: the ``layer:`` ranges that `traceprof record
+--layers` injects; the ranges of ``emit_nvtx`` and ``record_function``; other NVTX ranges; the
+operators of a CPU trace. Sequence numbers in the names (", seq = 12") tie a backward operator
+to the forward one.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Final
+
+import numpy as np
+import numpy.typing as npt
+import pandas as pd
+
+from traceprof.measures.analyses import Analysis
+from traceprof.measures.facts import fact
+from traceprof.measures.host.launches import launches_of
+from traceprof.measures.host.phases import adopting_range_of_launches
+from traceprof.measures.host.range_work import (
+    add_to_parents,
+    find_parents,
+    is_outermost_of,
+    sum_work,
+)
+from traceprof.model.combining import combine
+from traceprof.model.ranks import Ranks
+from traceprof.model.results import Note, Result, ResultSpec, TableSpec, Unit, key, same, total
+from traceprof.model.timing import OWN_DOMAIN
+from traceprof.model.trace import DEVICE_TABLES, Trace
+from traceprof.names.ranges import are_matched, codes_containing, numbers_in, plain_names
+from traceprof.values import dataclass
+
+_Int64Array = npt.NDArray[np.int64]
+
+LAYER: Final = "layer:"
+"""How the names of the ranges begin that `traceprof record --layers` injects."""
+
+_RECORDED, _RANGES, _OPERATORS = "layers recorded by traceprof", "ranges", "operators"
+_SEQUENCE: Final = re.compile(r",\s*seq\s*=\s*(?P<number>\d{1,18})")
+_BACKWARD: Final = re.compile(r"autograd::engine|Backward\d*\b")
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class LayerSpans:
+    """The spans of the whole recording that stand for layers: one element for each.
+
+    ``parent`` is the span around it (-1: none) at ``depth`` - 1, ``layer`` its place in ``names``,
+    ``is_outermost`` whether no span of the same layer is around it. ``backward`` are the spans of
+    backward operators and ``forward`` those that they belong to; both None where the names carry
+    no numbers that tell.
+    """
+
+    start_ns: _Int64Array
+    end_ns: _Int64Array
+    parent: _Int64Array
+    depth: _Int64Array
+    layer: _Int64Array
+    names: tuple[str, ...]
+    is_outermost: npt.NDArray[np.bool_]
+    backward: _Int64Array | None
+    forward: _Int64Array | None
+
+
+def source_of_layers(ranks: Ranks) -> str:
+    """Return the best source of layers that any rank has, "" where none has any."""
+    rows = [_rows_by_source(part) for part in ranks]
+    return next((s for s in (_RECORDED, _RANGES, _OPERATORS) if any(len(r[s]) for r in rows)), "")
+
+
+@fact
+def _rows_by_source(trace: Trace) -> Mapping[str, _Int64Array]:
+    """Return the rows of ranges, or of host operators, that each source has."""
+    ranges, operators = trace.ranges, trace.host_ops
+    is_nested = (ranges["kind"] == "push_pop").to_numpy()
+    is_own = (ranges["domain"] == OWN_DOMAIN).to_numpy()
+    texts = ranges["name"].cat.categories
+    named = [i for i in codes_containing(texts, [LAYER]) if str(texts[i]).startswith(LAYER)]
+    is_layer = np.isin(ranges["name"].cat.codes, named)
+    return {
+        _RECORDED: np.flatnonzero(is_nested & is_own & is_layer),
+        _RANGES: np.flatnonzero(is_nested & ~is_own),
+        _OPERATORS: np.flatnonzero(operators["source"] == "cpu_op"),
+    }
+
+
+def _spans(trace: Trace, source: str) -> pd.DataFrame:
+    frame = trace.host_ops if source == _OPERATORS else trace.ranges
+    columns = frame[["start_ns", "end_ns", "process", "thread", "name"]]
+    return columns.iloc[_rows_by_source(trace)[source]].reset_index(drop=True)
+
+
+@fact
+def layer_spans(trace: Trace, source: str) -> LayerSpans:
+    """Return the spans that stand for layers where these are from ``source``."""
+    spans = _spans(trace, source)
+    parent, depth = find_parents(spans)
+    names = plain_names(spans["name"])
+    layer = np.asarray(names.codes, np.int64)
+    backward, forward = _operators(spans, parent)
+    return LayerSpans(
+        start_ns=spans["start_ns"].to_numpy(np.int64),
+        end_ns=spans["end_ns"].to_numpy(np.int64),
+        parent=parent,
+        depth=depth,
+        layer=layer,
+        names=tuple(map(str, names.categories)),
+        is_outermost=is_outermost_of(layer, parent),
+        backward=backward,
+        forward=forward,
+    )
+
+
+def layers_of_work(trace: Trace, source: str) -> Mapping[str, _Int64Array]:
+    """Return, for each table of work in the window, the innermost span that launched each row.
+
+    -1 where none did. What threads without a span of their own launch, as autograd's do, counts
+    for the span that is open on the thread that calls backward.
+    """
+    return {
+        name: _layers_of_table(trace, source, name)[trace.rows_in_whole(name)]
+        for name in DEVICE_TABLES
+    }
+
+
+@fact
+def _layers_of_table(trace: Trace, source: str, table: str) -> _Int64Array:
+    return adopting_range_of_launches(trace, _spans(trace, source), launches_of(trace, table))
+
+
+def _operators(
+    spans: pd.DataFrame, parent: _Int64Array
+) -> tuple[_Int64Array, _Int64Array] | tuple[None, None]:
+    """Return the outermost backward operators and the forward ones of the same number."""
+    names = spans["name"].cat
+    numbers = numbers_in(names.categories, _SEQUENCE)
+    of_backward = are_matched(names.categories, _BACKWARD)
+    sequence, is_backward = numbers[names.codes], of_backward[names.codes]
+    if not (is_backward & (sequence >= 0)).any():
+        return None, None
+    numbered = pd.DataFrame({"process": spans["process"], "sequence": sequence})
+    numbered["row"] = np.arange(len(spans))
+    # Of nested operators with the same number the innermost is the one that has a gradient.
+    forward = numbered[~is_backward & (sequence >= 0)].drop_duplicates(
+        ["process", "sequence"], keep="last"
+    )
+    above = np.where(parent >= 0, sequence[np.maximum(parent, 0)], -1)
+    outermost = numbered[is_backward & (sequence >= 0) & (above != sequence)]
+    pairs = outermost.merge(forward, on=["process", "sequence"], suffixes=("", "_of"))
+    return pairs["row"].to_numpy(np.int64), pairs["row_of"].to_numpy(np.int64)
+
+
+LAYERS_SPEC: Final = ResultSpec(
+    tables=(
+        TableSpec(
+            "layers",
+            "one row per layer, by device time, else by host time",
+            (
+                key("layer", "the path of the module, else the name of a range or operator"),
+                key("type", 'the class of the module; "" where it is not known'),
+                total("count", Unit.COUNT, "how often it ran in the window"),
+                total("host_ns", Unit.NS, "when the host was in it"),
+                total("host_self_ns", Unit.NS, "when the host was in it, and in no other inside"),
+                total(
+                    "device_ns",
+                    Unit.NS,
+                    "the durations of all that it launched, added up over streams and devices",
+                ),
+                total("device_self_ns", Unit.NS, "the same without the layers inside it"),
+                total(
+                    "backward_ns",
+                    Unit.NS,
+                    "the device time of its backward operators; not there where names do not tell",
+                ),
+                total("work_count", Unit.COUNT, "how many kernels and copies it launched"),
+            ),
+        ),
+    ),
+    scalars=(same("source", Unit.TEXT, 'what the layers are read from; "" where there are none'),),
+)
+_NONE: Final = "no layers are named: record with `traceprof record --layers`, or with emit_nvtx"
+
+
+def measure_layers(ranks: Ranks) -> Result:
+    """Return the time of every layer, in all ranks from the same source."""
+    source = source_of_layers(ranks)
+    if not source:
+        return Result(
+            "layers", LAYERS_SPEC, {"layers": LAYERS_SPEC.tables[0].frame()}, {"source": ""}
+        )
+    return combine(ranks.each(_measure, source))
+
+
+def _measure(trace: Trace, source: str) -> Result:
+    spans = layer_spans(trace, source)
+    outermost = spans.is_outermost
+    starts, ends = (
+        np.clip(instants, trace.span.start_ns, trace.span.end_ns)
+        for instants in (spans.start_ns, spans.end_ns)
+    )
+    measures = {
+        "count": trace.span.overlaps(spans.start_ns, spans.end_ns).astype(np.int64),
+        "host_ns": (ends - starts) * outermost,
+        "host_self_ns": _self_ns(starts, ends, spans.parent),
+    }
+    if trace.recorded & set(DEVICE_TABLES):
+        measures |= _device_times(trace, source, spans)
+    columns = {name: _sums(spans, values) for name, values in measures.items()}
+    layers, types = _paths(spans.names)
+    table = pd.DataFrame({"layer": layers, "type": types, **columns})
+    return Result("layers", LAYERS_SPEC, {"layers": table}, {"source": source})
+
+
+def _self_ns(starts: _Int64Array, ends: _Int64Array, parent: _Int64Array) -> _Int64Array:
+    """Return what of each span no other right inside it covers."""
+    own = ends - starts
+    inside = np.flatnonzero((parent >= 0) & (own > 0))
+    outer = parent[inside]
+    covered = np.maximum(np.minimum(ends[inside], ends[outer]) - starts[inside], 0)
+    np.subtract.at(own, outer, covered)
+    return np.asarray(np.maximum(own, 0), np.int64)
+
+
+def _device_times(trace: Trace, source: str, spans: LayerSpans) -> dict[str, _Int64Array]:
+    outermost = spans.is_outermost
+    work = sum_work(trace, layers_of_work(trace, source), spans.parent, spans.depth)
+    times = {"device_ns": work.total_ns * outermost, "device_self_ns": work.self_ns}
+    if spans.forward is not None:
+        backward = np.zeros(len(spans.parent), np.int64)
+        np.add.at(backward, spans.forward, work.total_ns[spans.backward])
+        times["backward_ns"] = add_to_parents(backward, spans.parent, spans.depth) * outermost
+    return times | {"work_count": work.work_count * outermost}
+
+
+def _sums(spans: LayerSpans, values: _Int64Array) -> _Int64Array:
+    sums = np.zeros(len(spans.names), np.int64)
+    np.add.at(sums, spans.layer, values)
+    return sums
+
+
+def _paths(names: tuple[str, ...]) -> tuple[list[str], list[str]]:
+    """Return paths and classes of layers; names that traceprof did not record are paths."""
+    split = [
+        name.removeprefix(LAYER).rpartition(":")[::2] if name.startswith(LAYER) else (name, "")
+        for name in names
+    ]
+    return [path for path, _ in split], [kind for _, kind in split]
+
+
+def _finish(result: Result) -> Result:
+    table = result.table
+    if not result.scalars["source"]:
+        return result.with_notes(Note(_NONE))
+    shown = table[(table["count"] > 0) | (table.get("work_count", 0) > 0)]
+    largest = "device_ns" if "device_ns" in shown and shown["device_ns"].any() else "host_ns"
+    order = [largest, "layer", "type"]
+    finished = result.with_table(
+        shown.sort_values(order, ascending=[False, True, True], ignore_index=True)
+    ).with_notes(Note.of("layers are from: {source}", source=result.scalars["source"]))
+    if "device_ns" not in table or "backward_ns" in table:
+        return finished
+    return finished.with_notes(
+        Note(
+            "backward work is not told apart by layer: no backward operator carries the sequence "
+            "number of a forward one (torch.autograd.profiler.emit_nvtx writes them)"
+        )
+    )
+
+
+LAYERS = Analysis(
+    name="layers",
+    spec=LAYERS_SPEC,
+    uses=("ranges", "host_ops", "kernels", "copies", "api_calls"),
+    whole=("ranges", "host_ops"),
+    of_ranks=measure_layers,
+    finish=_finish,
+)

@@ -1,0 +1,310 @@
+"""Which phase of the training loop launched which work of a device.
+
+PyTorch's autograd engine launches backward kernels from threads of its own: a launch on a thread
+without a phase belongs to the phase that is open on the thread of the same process that calls
+backward.
+
+People name the step, the forward pass and the optimizer, and PyTorch names its optimizers
+itself; ``loss.backward()`` in between stays without a name. Three things give it away, the
+surest first: operators of the autograd engine, threads that launch kernels between forward and
+optimizer and at no other time (the engine's own), and, where only the loop's thread launches
+anything, the time between forward and optimizer itself.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import field
+from typing import Final
+
+import numpy as np
+import numpy.typing as npt
+import pandas as pd
+
+from traceprof.measures.facts import fact
+from traceprof.measures.host.launches import _NOTHING, Launches, _Int64Array, innermost, launches_of
+from traceprof.model.grouping import groups_of, places_of, rows_by_value
+from traceprof.model.intervals import Intervals, nesting_depth
+from traceprof.model.tables import ABSENT
+from traceprof.model.trace import Trace
+from traceprof.names.ranges import PHASES, are_matched, phases_of_ranges
+from traceprof.values import dataclass
+
+_Instants = npt.NDArray[np.int64]
+
+BACKWARD: Final = PHASES.index("backward")
+_AUTOGRAD: Final = re.compile(r"^(autograd::engine::evaluate_function|torch::autograd::)")
+_ZERO_GRAD: Final = re.compile(r"(?i)zero[ _]?grad")
+_ALWAYS: Final = (-(1 << 61), 1 << 61)
+_NEARLY_ALL: Final = 0.95
+_RESTART: Final = frozenset(PHASES.index(phase) for phase in ("data", "eval"))
+_FORWARD: Final = PHASES.index("forward")
+_OPTIMIZER: Final = PHASES.index("optimizer")
+_ZEROES: Final = len(PHASES)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class InferredBackward:
+    """The backward pass of one process that has phases, but none of that name.
+
+    ``free`` is when its main thread is in no phase; ``when`` says of each thread at which times
+    its launches, if no phase claims them, are those of the backward pass.
+    """
+
+    thread: int
+    free: Intervals
+    when: Mapping[int, Intervals]
+
+    def holds(self, threads: _Instants, instants: _Instants) -> npt.NDArray[np.bool_]:
+        """Return which launches, by thread and start, are those of the backward pass."""
+        found = np.zeros(len(threads), np.bool_)
+        for thread, times in self.when.items():
+            mine = np.flatnonzero(threads == thread)
+            found[mine] = are_inside(times, instants[mine])
+        return found
+
+
+def autograd_rows(names: pd.Series) -> npt.NDArray[np.bool_]:
+    """Return which of a categorical column are operators of PyTorch's autograd engine."""
+    if not len(names):
+        return np.zeros(0, np.bool_)
+    return are_matched(names.cat.categories, _AUTOGRAD)[names.cat.codes.to_numpy()]
+
+
+def infer_backward(
+    ranges: pd.DataFrame,
+    phases: _Instants,
+    autograd: pd.DataFrame,
+    threads: _Instants,
+    instants: _Instants,
+) -> InferredBackward | None:
+    """Return the backward pass of one process; None where it is named, or nothing tells it.
+
+    Args:
+        ranges: the ranges of the process that nest and are a phase.
+        phases: the place of each in `PHASES`.
+        autograd: the thread, start_ns and end_ns of the operators of autograd.
+        threads: the thread that launched each kernel of the process whose launch is known.
+        instants: when that was.
+    """
+    if not len(ranges) or (phases == BACKWARD).any():
+        return None
+    thread = int(ranges["thread"].mode().iloc[0])
+    own = (ranges["thread"] == thread).to_numpy()
+    loop = _Loop.of(ranges[own], phases[own])
+    when = _by_operators(loop.free, autograd, thread)
+    if not when:
+        when = {
+            other: loop.after_forward
+            for other in np.unique(threads[threads != thread]).tolist()
+            if are_inside(loop.after_forward, instants[threads == other]).mean() >= _NEARLY_ALL
+        }
+    if not when and not len(np.unique(threads[threads != thread])):
+        when = {thread: loop.after_last_forward} if len(loop.after_last_forward) else {}
+    return InferredBackward(thread, loop.free, when) if when else None
+
+
+def _by_operators(free: Intervals, autograd: pd.DataFrame, main: int) -> Mapping[int, Intervals]:
+    """Return, for the threads of autograd's operators, when these are what launches."""
+    times = {}
+    for thread, rows in autograd.groupby("thread").indices.items():
+        if thread == main:
+            starts, ends = (autograd[name].to_numpy()[rows] for name in ("start_ns", "end_ns"))
+            times[main] = Intervals.union_of(starts, ends) & free
+        else:
+            times[int(str(thread))] = free
+    return times
+
+
+def are_inside(intervals: Intervals, instants: _Instants) -> npt.NDArray[np.bool_]:
+    """Return which instants lie in ``intervals``."""
+    if not len(intervals):
+        return np.zeros(len(instants), np.bool_)
+    place = np.searchsorted(intervals.starts, instants, side="right") - 1
+    return (place >= 0) & (instants < intervals.ends[np.maximum(place, 0)])
+
+
+@dataclass(slots=True)
+class _Loop:
+    """When the thread of the loop is in no phase, and which of that lies before an optimizer."""
+
+    free: Intervals
+    after_forward: Intervals
+    after_last_forward: Intervals
+
+    @classmethod
+    def of(cls, ranges: pd.DataFrame, phases: _Instants) -> _Loop:
+        starts, ends = (ranges[name].to_numpy(np.int64) for name in ("start_ns", "end_ns"))
+        free = Intervals.union_of(starts, ends).gaps(*_ALWAYS)
+        outer = nesting_depth(starts, ends) == 0
+        codes = np.where(_zeroes_gradients(ranges), _ZEROES, phases)[outer]
+        tracker = _Tracker()
+        for phase, start, end in zip(
+            *(column.tolist() for column in (codes, starts[outer], ends[outer])), strict=True
+        ):
+            tracker.see(phase, start, end)
+        return cls(free, free & _union(tracker.spans), free & _union(tracker.last_spans))
+
+
+@dataclass(slots=True)
+class _Tracker:
+    """Goes through the phases of a thread: forward, once or several times, then an optimizer."""
+
+    first: int | None = None
+    last: int | None = None
+    spans: list[tuple[int, int]] = field(default_factory=list)
+    last_spans: list[tuple[int, int]] = field(default_factory=list)
+
+    def see(self, phase: int, start: int, end: int) -> None:
+        """Take the next phase."""
+        if phase == _FORWARD:
+            self.first = end if self.first is None else self.first
+            self.last = end
+        elif phase == _ZEROES:
+            # No gradient that it erases was worth computing: backward comes after it.
+            self.first = self.last = None if self.last is None else end
+        elif phase == _OPTIMIZER or phase in _RESTART:
+            if phase == _OPTIMIZER and self.first is not None and self.last is not None:
+                self.spans.append((self.first, start))
+                self.last_spans.append((self.last, start))
+            self.first = self.last = None
+
+
+def _zeroes_gradients(ranges: pd.DataFrame) -> npt.NDArray[np.bool_]:
+    names = ranges["name"].cat.remove_unused_categories().cat
+    return are_matched(names.categories, _ZERO_GRAD)[names.codes.to_numpy()]
+
+
+def _union(spans: list[tuple[int, int]]) -> Intervals:
+    return Intervals.union_of([start for start, _ in spans], [end for _, end in spans])
+
+
+def phases_of_work(trace: Trace, table: str) -> _Int64Array:
+    """Return the place in `PHASES` that each row of ``table`` was launched in, -1 for none."""
+    return _phases_of_table(trace, table)[trace.rows_in_whole(table)]
+
+
+@fact
+def _phases_of_table(trace: Trace, table: str) -> _Int64Array:
+    launches = launches_of(trace, table)
+    phases = phase_of_launches(trace, launches).copy()
+    phases[_inferred_among(trace, launches, phases)] = BACKWARD
+    return phases
+
+
+def are_inferred_backward(trace: Trace, table: str) -> npt.NDArray[np.bool_]:
+    """Return which rows of ``table`` are the backward pass's although no range says so."""
+    return _inferred_of_table(trace, table)[trace.rows_in_whole(table)]
+
+
+@fact
+def _inferred_of_table(trace: Trace, table: str) -> npt.NDArray[np.bool_]:
+    if not inferred_backward(trace):
+        return np.zeros(len(trace.table(table)), np.bool_)
+    launches = launches_of(trace, table)
+    return _inferred_among(trace, launches, phase_of_launches(trace, launches))
+
+
+def _inferred_among(trace: Trace, launches: Launches, phases: _Int64Array) -> npt.NDArray[np.bool_]:
+    found = np.zeros(len(phases), np.bool_)
+    for process, backward in inferred_backward(trace).items():
+        rows = np.flatnonzero((launches.process == process) & launches.is_known & (phases < 0))
+        found[rows] = backward.holds(launches.thread[rows], launches.start_ns[rows])
+    return found
+
+
+@fact
+def inferred_backward(trace: Trace) -> dict[int, InferredBackward]:
+    """Return the backward pass of each process that has phases, but none of that name.
+
+    It takes ``ranges``, ``host_ops`` (operators of autograd), and the launches of ``kernels``.
+    """
+    phases = phases_of_all_ranges(trace)
+    kept = np.flatnonzero((phases >= 0) & (trace.ranges["kind"] == "push_pop").to_numpy())
+    ranges, phases = trace.ranges.iloc[kept], phases[kept]
+    unnamed = {
+        process: rows
+        for process, rows in rows_by_value(ranges["process"]).items()
+        if not (phases[rows] == BACKWARD).any()
+    }
+    if not unnamed:
+        return {}
+    launches = launches_of(trace, "kernels")
+    autograd = _autograd_operators(trace)
+    found = {}
+    for process, rows in unnamed.items():
+        own = (launches.process == process) & launches.is_known
+        backward = infer_backward(
+            ranges.iloc[rows],
+            phases[rows],
+            autograd[autograd["process"] == process],
+            launches.thread[own],
+            launches.start_ns[own],
+        )
+        if backward is not None:
+            found[process] = backward
+    return found
+
+
+def _autograd_operators(trace: Trace) -> pd.DataFrame:
+    columns = ["process", "thread", "start_ns", "end_ns"]
+    tables = (trace.host_ops, trace.ranges)
+    return pd.concat([frame.loc[autograd_rows(frame["name"]), columns] for frame in tables])
+
+
+@fact
+def phases_of_all_ranges(trace: Trace) -> _Int64Array:
+    """Return the place in `PHASES` of each range of the whole trace, -1 where it is none."""
+    return phases_of_ranges(trace.ranges)
+
+
+def phase_of_launches(trace: Trace, launches: Launches) -> _Int64Array:
+    """Return the place in `PHASES` that each launch belongs to, -1 where it belongs to none."""
+    ranges = trace.whole.ranges
+    phases = phases_of_all_ranges(trace)
+    kept = np.flatnonzero((phases >= 0) & (ranges["kind"] == "push_pop"))
+    phased, phases = ranges.iloc[kept], phases[kept]
+    inner = _innermost_or_adopting(phased, launches, phased, phases)
+    found = (inner >= 0) & launches.is_known
+    return np.where(found, phases[np.maximum(inner, 0)] if len(phases) else _NOTHING, _NOTHING)
+
+
+def adopting_range_of_launches(
+    trace: Trace, spans: pd.DataFrame, launches: Launches
+) -> _Int64Array:
+    """Return the row of ``spans`` that each launch belongs to, -1 where it belongs to none.
+
+    A launch on a thread without an open span belongs to the one that is open on the thread of
+    the same process that calls backward.
+    """
+    ranges = trace.whole.ranges
+    phases = phases_of_all_ranges(trace)
+    kept = (phases >= 0) & (ranges["kind"] == "push_pop").to_numpy()
+    found = _innermost_or_adopting(spans, launches, ranges[kept], phases[kept])
+    return np.where(launches.is_known, found, _NOTHING)
+
+
+def _innermost_or_adopting(
+    spans: pd.DataFrame, launches: Launches, phased: pd.DataFrame, phases: _Int64Array
+) -> _Int64Array:
+    """Return the innermost span on the thread of each launch, else on that which calls backward."""
+    found = innermost(spans, launches.process, launches.thread, launches.start_ns)
+    rest = np.flatnonzero(found < 0)
+    process = launches.process[rest]
+    thread = _calling_thread(phased, phases, process)
+    found[rest] = innermost(spans, process, thread, launches.start_ns[rest])
+    return found
+
+
+def _calling_thread(phased: pd.DataFrame, phases: _Int64Array, process: _Int64Array) -> _Int64Array:
+    """Return the thread of each process that calls backward the most, else that names phases."""
+    threads = groups_of(phased["process"], phased["thread"])
+    backward = threads.reduced(np.add, (phases == PHASES.index("backward")).astype(np.int64))
+    most: dict[int, tuple[tuple[int, int], int]] = {}
+    for (own, thread), *counts in zip(threads.keys, backward, threads.counts, strict=True):
+        if own not in most or tuple(counts) > most[own][0]:
+            most[own] = (counts[0], counts[1]), thread
+    place, distinct = places_of(process)
+    thread_of = np.array([most[own][1] if own in most else ABSENT for own in distinct], np.int64)
+    return np.asarray(thread_of[place], np.int64)

@@ -1,0 +1,435 @@
+"""Device work by host range: what was launched inside each NVTX range, and when that ran.
+
+Work belongs to every range that is open on its launching thread at the launch, as in the reports
+nvtxgpuproj and nvtxkernsum of ``nsys stats``. Different from these: a range inside another of
+its name counts its work once, names are without numbers and the ids of operators, copies and
+memsets count beside kernels, and ranges that do not nest (start/end) are left out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Final, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+import pandas as pd
+
+from traceprof.measures.analyses import Analysis
+from traceprof.measures.facts import fact
+from traceprof.measures.host.launches import launches_of, range_of_launches
+from traceprof.measures.host.ranges import self_time_ns
+from traceprof.model.grouping import (
+    has_alike_around,
+    levels_of,
+    nearest_around,
+    parents_of,
+    rows_by_value,
+    sum_of_chains,
+)
+from traceprof.model.intervals import check_pairs, nesting_depth, union_lengths
+from traceprof.model.results import Note, Result, ResultSpec, TableSpec, Unit, derived, key, total
+from traceprof.model.trace import DEVICE_TABLES, Trace
+from traceprof.names.ranges import unnumbered_names
+from traceprof.values import dataclass
+
+_Int64Array = npt.NDArray[np.int64]
+_FEW_ROUNDS: Final = 64
+"""Spans seldom nest deeper; up to here one look at the next outer one after the other is quick."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class RangeWork:
+    """For each of some nested host spans, the kernels and copies launched inside it.
+
+    ``parent`` is the row of the span around each, -1 for the outermost. Totals include the
+    spans inside, self times do not; times are summed over streams and devices. ``first_ns`` to
+    ``last_ns`` is the span projected onto the devices: from the first start to the last end of
+    its work (0, 0 where ``work_count`` is 0).
+    """
+
+    parent: _Int64Array
+    self_ns: _Int64Array
+    total_ns: _Int64Array
+    work_count: _Int64Array
+    first_ns: _Int64Array
+    last_ns: _Int64Array
+
+
+def is_outermost_of(codes: _Int64Array, parent: _Int64Array) -> npt.NDArray[np.bool_]:
+    """Return which spans have none of the same code around them (recursion counts once)."""
+    outermost = np.ones(len(codes), np.bool_)
+    rows, above = np.arange(len(codes)), parent
+    for _ in range(_FEW_ROUNDS):
+        inside = above >= 0
+        rows, above = rows[inside], above[inside]
+        if not len(rows):
+            break
+        outermost[rows[codes[above] == codes[rows]]] = False
+        above = parent[above]
+    return outermost if not len(rows) else ~has_alike_around(codes, parent)
+
+
+def find_parents(spans: pd.DataFrame) -> tuple[_Int64Array, _Int64Array]:
+    """Return, for each of the nested ``spans``, the row around it and its depth, per thread."""
+    parent = np.full(len(spans), -1, np.int64)
+    depth = np.zeros(len(spans), np.int64)
+    starts, ends = spans["start_ns"].to_numpy(), spans["end_ns"].to_numpy()
+    for rows in spans.groupby(["process", "thread"]).indices.values():
+        depth[rows] = nesting_depth(starts[rows], ends[rows])
+        inside = parents_of(depth[rows])
+        parent[rows] = np.where(inside >= 0, rows[np.maximum(inside, 0)], -1)
+    return parent, depth
+
+
+def add_to_parents(values: _Int64Array, parent: _Int64Array, depth: _Int64Array) -> _Int64Array:
+    """Return the value of each span together with those of all spans inside it."""
+    total = values.copy()
+    for rows in _inside_others(parent, depth):
+        np.add.at(total, parent[rows], total[rows])
+    return total
+
+
+def _inside_others(parent: _Int64Array, depth: _Int64Array) -> Iterator[_Int64Array]:
+    """Yield the spans that are inside others, the deepest first."""
+    inside = np.flatnonzero(parent >= 0)
+    return (inside[rows] for rows in reversed(levels_of(depth[inside])))
+
+
+def sum_work(
+    trace: Trace, owners: Mapping[str, _Int64Array], parent: _Int64Array, depth: _Int64Array
+) -> RangeWork:
+    """Return the work of nested spans; ``owners`` say which span launched each row of a table.
+
+    That is the innermost one, -1 where there is none.
+    """
+    own_ns, count = np.zeros(len(parent), np.int64), np.zeros(len(parent), np.int64)
+    first = np.full(len(parent), np.iinfo(np.int64).max)
+    last = np.full(len(parent), np.iinfo(np.int64).min)
+    for name, owner in owners.items():
+        work = trace.table(name)
+        owned = owner >= 0
+        starts, ends = work["start_ns"].to_numpy()[owned], work["end_ns"].to_numpy()[owned]
+        np.add.at(own_ns, owner[owned], ends - starts)
+        np.add.at(count, owner[owned], 1)
+        np.minimum.at(first, owner[owned], starts)
+        np.maximum.at(last, owner[owned], ends)
+    for rows in _inside_others(parent, depth):
+        np.minimum.at(first, parent[rows], first[rows])
+        np.maximum.at(last, parent[rows], last[rows])
+    total_count = add_to_parents(count, parent, depth)
+    worked = total_count > 0
+    return RangeWork(
+        parent=parent,
+        self_ns=own_ns,
+        total_ns=add_to_parents(own_ns, parent, depth),
+        work_count=total_count,
+        first_ns=np.where(worked, first, 0),
+        last_ns=np.where(worked, last, 0),
+    )
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class NestedRanges:
+    """The ranges of the whole trace that nest on their thread.
+
+    ``rows`` are their rows in ``ranges``; ``parent`` (the place in ``rows`` of the range around
+    each, -1 for the outermost) and ``depth`` are as `find_parents` gives them.
+    """
+
+    rows: _Int64Array
+    parent: _Int64Array
+    depth: _Int64Array
+
+
+@fact
+def nested_ranges(trace: Trace) -> NestedRanges:
+    """Return how the ranges of the whole trace nest."""
+    rows = np.flatnonzero((trace.ranges["kind"] == "push_pop").to_numpy())
+    spans = trace.ranges[["process", "thread", "start_ns", "end_ns"]].iloc[rows]
+    return NestedRanges(rows, *find_parents(spans.reset_index(drop=True)))
+
+
+def ranges_of_work(trace: Trace, table: str) -> _Int64Array:
+    """Return the place in `nested_ranges` of the innermost range that launched each row; -1: none.
+
+    That is on the launching thread: what autograd's threads launch belongs to their own ranges.
+    """
+    return _ranges_of_table(trace, table)[trace.rows_in_whole(table)]
+
+
+@fact
+def _ranges_of_table(trace: Trace, table: str) -> _Int64Array:
+    place = np.full(len(trace.ranges) + 1, -1, np.int64)
+    rows = nested_ranges(trace).rows
+    place[rows] = np.arange(len(rows))
+    return place[range_of_launches(trace, launches_of(trace, table))]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class SpanKinds:
+    """Nested spans by their kind: of those of a kind in one another the outermost alone counts.
+
+    ``codes`` are the kinds (a number for its name, say), from 0 to ``n_kinds`` - 1. ``nearest`` is
+    the innermost span that counts of each and those around it, ``outer`` the next of those around.
+    """
+
+    codes: _Int64Array
+    n_kinds: int
+    counts: npt.NDArray[np.bool_]
+    nearest: _Int64Array
+    outer: _Int64Array
+    chain: _Int64Array
+
+    @classmethod
+    def of(cls, codes: _Int64Array, n_kinds: int, parent: _Int64Array) -> SpanKinds:
+        """Return the kinds of spans; ``parent`` is the one around each, -1 for the outermost."""
+        counts = is_outermost_of(codes, parent)
+        outer = nearest_around(parent, counts)
+        nearest = np.where(counts, np.arange(len(codes)), outer)
+        return cls(codes, n_kinds, counts, nearest, outer, sum_of_chains(counts, parent))
+
+    def summed(self, totals: _Int64Array) -> _Int64Array:
+        """Return the sum of each kind; ``totals`` are of each span and all inside it."""
+        sums = np.zeros(self.n_kinds, np.int64)
+        np.add.at(sums, self.codes[self.counts], totals[self.counts])
+        return sums
+
+    def inside(self, owner: _Int64Array) -> Iterator[tuple[_Int64Array, _Int64Array]]:
+        """Yield which work was launched inside which kind, each pair of a kind and a row once.
+
+        ``owner`` is the innermost span around each row of work, -1 where there is none. Rows ascend
+        in each portion: first those of the innermost kinds, then of those around them.
+        """
+        row = np.flatnonzero(owner >= 0)
+        check_pairs(int(self.chain[owner[row]].sum()), len(row) + len(self.codes))
+        span = self.nearest[owner[row]]
+        while len(row):
+            yield self.codes[span], row
+            span = self.outer[span]
+            row, span = row[span >= 0], span[span >= 0]
+
+
+_Rows: TypeAlias = npt.NDArray[np.int64]
+_Owners: TypeAlias = Mapping[str, _Rows]
+_AT_ONCE: Final = 200_000
+"""Of about so many kernels and copies that overlap unions are made at a time."""
+_NO_KERNELS: Final = pd.DataFrame({"size": [], "sum": []}, dtype="int64")
+
+_NAME: Final = key("name", "the name, without ids of operators and numbers that stand alone")
+_DOMAIN: Final = key("domain", 'the NVTX domain; "" for the default one')
+RANGE_WORK_SPEC: Final = ResultSpec(
+    tables=(
+        TableSpec(
+            "range_work",
+            "one row per name and domain of range, by device time; ranges nest, so that totals "
+            "add up to more than the work there is",
+            (
+                _NAME,
+                _DOMAIN,
+                total("count", Unit.COUNT, "how many ranges there are"),
+                total("host_ns", Unit.NS, "their durations on the host"),
+                total("self_ns", Unit.NS, "of that, the time in no other range inside"),
+                total(
+                    "device_ns",
+                    Unit.NS,
+                    "the durations of the kernels and copies launched inside, each once",
+                ),
+                derived("device_ratio", Unit.RATIO, "device_ns of all kernels and copies"),
+                total(
+                    "union_ns",
+                    Unit.NS,
+                    "when a device worked on any of these: the union, added up over devices",
+                ),
+                total("own_ns", Unit.NS, "device_ns of what no other range inside launched"),
+                total(
+                    "projected_ns",
+                    Unit.NS,
+                    "from the first start to the last end of the work of each range, added up",
+                ),
+                total("work_count", Unit.COUNT, "how many kernels and copies, each once"),
+            ),
+        ),
+        TableSpec(
+            "range_kernels",
+            "one row per range and kernel launched inside it, by device time",
+            (
+                _NAME,
+                _DOMAIN,
+                key("kernel", "the name of the kernel"),
+                total("count", Unit.COUNT, "how many were launched inside"),
+                total("total_ns", Unit.NS, "their durations"),
+            ),
+        ),
+    ),
+    scalars=(
+        total("work_ns", Unit.NS, "the durations of all kernels and copies"),
+        total("outside_ns", Unit.NS, "the durations of those launched in no range"),
+        total("outside_count", Unit.COUNT, "how many these are"),
+        total("unlinked_count", Unit.COUNT, "how many of these have no recorded launch"),
+    ),
+)
+_KEYS: Final = ["name", "domain"]
+
+
+def measure_range_work(trace: Trace) -> Result:
+    """Return the device work of the ranges by name; of those that the window cuts, the part inside.
+
+    Work counts for the ranges that launched it, also where these lie before the window.
+    """
+    nested = nested_ranges(trace)
+    kinds, codes = _kinds(trace, nested)
+    spans = SpanKinds.of(codes, len(kinds), nested.parent)
+    owners = {name: ranges_of_work(trace, name) for name in DEVICE_TABLES}
+    work = sum_work(trace, owners, nested.parent, nested.depth)
+    table = _host(trace, kinds, codes, nested).join(_device(trace, spans, work, owners))
+    table = kinds.join(table)
+    table = table[(table["count"] > 0) | (table["work_count"] > 0)].reset_index(drop=True)
+    kernels = _kernels(trace, spans, owners["kernels"], kinds)
+    return Result(
+        "range-work",
+        RANGE_WORK_SPEC,
+        {"range_work": table, "range_kernels": kernels},
+        _outside(trace, owners),
+    )
+
+
+def _kinds(trace: Trace, nested: NestedRanges) -> tuple[pd.DataFrame, _Rows]:
+    """Return the distinct names and domains of ranges, and which of them each range is."""
+    ranges = trace.whole.ranges.iloc[nested.rows]
+    named = pd.DataFrame(
+        {"name": unnumbered_names(ranges["name"]), "domain": ranges["domain"].to_numpy()}
+    )
+    groups = named.groupby(_KEYS, observed=True, sort=True)
+    kinds = groups.size().reset_index()[_KEYS].astype(object)
+    return kinds, np.asarray(groups.ngroup(), np.int64)
+
+
+def _host(trace: Trace, kinds: pd.DataFrame, codes: _Rows, nested: NestedRanges) -> pd.DataFrame:
+    kind_of = np.full(len(trace.whole.ranges), -1, np.int64)
+    kind_of[nested.rows] = codes
+    kind = kind_of[trace.rows_in_whole("ranges")]
+    here = np.flatnonzero(kind >= 0)
+    ranges = trace.ranges.iloc[here]
+    own = self_time_ns(ranges, ("process", "thread"))
+    found = pd.DataFrame(
+        {
+            "kind": kind[here],
+            "count": 1,
+            "host_ns": (ranges["end_ns"] - ranges["start_ns"]).to_numpy(np.int64),
+            "self_ns": own.to_numpy(np.int64),
+        }
+    )
+    return found.groupby("kind").sum().reindex(kinds.index, fill_value=0)
+
+
+def _device(trace: Trace, spans: SpanKinds, work: RangeWork, owners: _Owners) -> pd.DataFrame:
+    own = np.zeros((2, spans.n_kinds), np.int64)
+    for sums, values in zip(own, (work.self_ns, work.last_ns - work.first_ns), strict=True):
+        np.add.at(sums, spans.codes, values)
+    return pd.DataFrame(
+        {
+            "own_ns": own[0],
+            "projected_ns": own[1],
+            "union_ns": _union_ns(trace, spans, work, owners),
+            "work_count": spans.summed(work.work_count),
+            "device_ns": spans.summed(work.total_ns),
+        }
+    )
+
+
+def _union_ns(trace: Trace, spans: SpanKinds, work: RangeWork, owners: _Owners) -> _Rows:
+    """Return when a device worked on anything of each kind, added up over devices.
+
+    Work that has its device to itself counts as it is: unions are made of what overlaps alone.
+    """
+    columns = ("device", "start_ns", "end_ns")
+    parts = [[trace.table(of)[name].to_numpy(np.int64) for name in columns] for of in owners]
+    device, starts, ends = (np.concatenate(column) for column in zip(*parts, strict=True))
+    owner = np.concatenate(list(owners.values()))
+    order = np.argsort(starts, kind="stable")
+    order = order[owner[order] >= 0]
+    found = spans.summed(work.total_ns)
+    for rows in rows_by_value(device[order]).values():
+        for shared in _overlapping(order[rows], starts, ends):
+            inside = [(kind, shared[row]) for kind, row in spans.inside(owner[shared])]
+            kind, row = (np.concatenate(values) for values in zip(*inside, strict=True))
+            np.subtract.at(found, kind, ends[row] - starts[row])
+            found += union_lengths(kind, starts[row], ends[row], spans.n_kinds)
+    return found
+
+
+def _overlapping(rows: _Rows, starts: _Rows, ends: _Rows) -> Iterator[_Rows]:
+    """Yield those of ``rows``, which come by start, that overlap others; what overlaps at once."""
+    furthest = np.maximum.accumulate(ends[rows])
+    begins = np.append(True, starts[rows[1:]] >= furthest[:-1])
+    first = np.flatnonzero(begins)
+    counts = np.diff(np.append(first, len(rows)))
+    is_shared = np.repeat(counts > 1, counts)
+    first = np.flatnonzero(begins[is_shared])
+    shared = rows[is_shared]
+    if len(shared):
+        cuts = np.searchsorted(first, np.arange(_AT_ONCE, len(shared), _AT_ONCE))
+        yield from np.split(shared, np.unique(first[cuts[cuts < len(first)]]))
+
+
+def _kernels(trace: Trace, spans: SpanKinds, owner: _Rows, kinds: pd.DataFrame) -> pd.DataFrame:
+    kernels = trace.kernels
+    lengths = (kernels["end_ns"] - kernels["start_ns"]).to_numpy(np.int64)
+    names = kernels["name"].cat.codes.to_numpy(np.int64)
+    n_names = max(1, len(kernels["name"].cat.categories))
+    sums = [
+        pd.Series(lengths[row]).groupby(kind * n_names + names[row]).agg(["size", "sum"])
+        for kind, row in spans.inside(owner)
+    ]
+    found = pd.concat([_NO_KERNELS, *sums]).groupby(level=0).sum()
+    pairs = found.index.to_numpy(np.int64)
+    named = pd.Series(
+        kernels["name"].cat.categories.to_numpy(object)[pairs % n_names], dtype=object
+    )
+    sizes = {"count": found["size"].array, "total_ns": found["sum"].array}
+    table = pd.DataFrame({"kernel": named, **sizes})
+    return kinds.iloc[pairs // n_names].reset_index(drop=True).join(table)
+
+
+def _outside(trace: Trace, owners: dict[str, _Rows]) -> dict[str, int]:
+    totals = dict.fromkeys(("work_ns", "outside_ns", "outside_count", "unlinked_count"), 0)
+    for name, owner in owners.items():
+        work = trace.table(name)
+        lengths = (work["end_ns"] - work["start_ns"]).to_numpy(np.int64)
+        totals["work_ns"] += int(lengths.sum())
+        totals["outside_ns"] += int(lengths[owner < 0].sum())
+        totals["outside_count"] += int((owner < 0).sum())
+        totals["unlinked_count"] += int((~launches_of(trace, name).is_known).sum())
+    return totals
+
+
+def _finish(result: Result) -> Result:
+    work_ns = result.scalars["work_ns"]
+    table = result.table
+    table = table.assign(device_ratio=table["device_ns"] / (work_ns or float("nan")))
+    order = ["device_ns", "host_ns", *_KEYS]
+    table = table.sort_values(order, ascending=[False, False, True, True], ignore_index=True)
+    kernels = result.tables["range_kernels"].sort_values(
+        ["total_ns", *_KEYS, "kernel"], ascending=[False, True, True, True], ignore_index=True
+    )
+    result = result.with_table(table).with_table(kernels, "range_kernels")
+    outside, unlinked = result.scalars["outside_count"], result.scalars["unlinked_count"]
+    if not outside:
+        return result
+    text = "no range launched {count:count} kernels and copies, {lost:ns} ({share:ratio} of all)"
+    told = {"count": outside, "lost": result.scalars["outside_ns"], "unlinked": unlinked}
+    if unlinked:
+        text += "; of {unlinked:count} the launch was not recorded"
+    return result.with_notes(Note.of(text, share=told["lost"] / (work_ns or 1), **told))
+
+
+RANGE_WORK = Analysis(
+    name="range-work",
+    spec=RANGE_WORK_SPEC,
+    needs=("ranges",),
+    uses=("kernels", "copies", "api_calls"),
+    whole=("ranges",),
+    of_rank=measure_range_work,
+    finish=_finish,
+)

@@ -1,0 +1,258 @@
+"""When a host was in which phase, fetched data, synchronised, or was disturbed by a profiler."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from functools import reduce
+from operator import or_
+from typing import Final
+
+import numpy as np
+import numpy.typing as npt
+import pandas as pd
+
+from traceprof.measures.facts import fact, of_window
+from traceprof.measures.host.launches import launches_of
+from traceprof.measures.host.phases import (
+    are_inferred_backward,
+    inferred_backward,
+    phases_of_all_ranges,
+)
+from traceprof.model.grouping import rows_by_value, rows_by_values
+from traceprof.model.intervals import Intervals
+from traceprof.model.trace import DEVICE_TABLES, Trace
+from traceprof.names.ranges import PHASES, are_matched
+from traceprof.values import dataclass
+
+_Int64Array = npt.NDArray[np.int64]
+_RESETS: Final = re.compile(r"(?i)((optimi[sz]er|opt)[ _.])?zero[ _]?grad(#.*)?")
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class HostPhases:
+    """When the main thread of a process was in each phase, without the phases inside it.
+
+    ``times`` has the phases that occur, in the order of the training loop; ``counts`` how many
+    ranges name each.
+    """
+
+    process: int
+    thread: int
+    times: Mapping[str, Intervals]
+    counts: Mapping[str, int]
+
+    @property
+    def claimed_ns(self) -> int:
+        """The time in any phase."""
+        return sum(time.total_ns for time in self.times.values())
+
+
+@of_window
+def find_host_phases(trace: Trace) -> list[HostPhases]:
+    """Return the phases of each process that names any, on the thread that names the most."""
+    ranges = trace.ranges
+    phases = phases_of_all_ranges(trace)[trace.rows_in_whole("ranges")]
+    is_phase = (phases >= 0) & (ranges["kind"] == "push_pop").to_numpy()
+    phased = ranges[["process", "thread", "start_ns", "end_ns", "depth"]].loc[is_phase]
+    phased = phased.assign(phase=phases[is_phase])
+    sizes = phased.groupby(["process", "thread"]).size().reset_index(name="size")
+    # Of equals the first thread: rows are sorted by it.
+    main = sizes.loc[sizes.groupby("process")["size"].idxmax()]
+    lanes = phased.groupby(["process", "thread"]).indices
+    columns = [phased[name].to_numpy(np.int64) for name in ("start_ns", "end_ns", "depth", "phase")]
+    found = []
+    for process, thread in zip(main["process"].tolist(), main["thread"].tolist(), strict=True):
+        rows = lanes[process, thread]
+        found.append(_of_thread(process, thread, *(column[rows] for column in columns)))
+    return found
+
+
+def _of_thread(
+    process: int,
+    thread: int,
+    starts: _Int64Array,
+    ends: _Int64Array,
+    depth: _Int64Array,
+    phase: _Int64Array,
+) -> HostPhases:
+    """Return the exclusive times: what is deeper is taken from what is around it."""
+    times = dict.fromkeys(range(len(PHASES)), Intervals.empty())
+    claimed = Intervals.empty()
+    for level in np.unique(depth)[::-1]:
+        at_level = depth == level
+        for place in np.unique(phase[at_level]).tolist():
+            rows = at_level & (phase == place)
+            times[place] = times[place] | (Intervals.union_of(starts[rows], ends[rows]) - claimed)
+        claimed = claimed | Intervals.union_of(starts[at_level], ends[at_level])
+    counts = np.bincount(phase, minlength=len(PHASES)).tolist()
+    present = [place for place, count in enumerate(counts) if count]
+    return HostPhases(
+        process=process,
+        thread=thread,
+        times={PHASES[place]: times[place] for place in present},
+        counts={PHASES[place]: counts[place] for place in present},
+    )
+
+
+@of_window
+def before_forward(trace: Trace) -> dict[int, Intervals]:
+    """Return when the main thread of each process was in no phase, and then in a forward pass.
+
+    What batches are fetched or made by without a loader lies there, often ahead of the resetting of
+    gradients. Not what lies between two forward passes: those of one step.
+    """
+    inferred, resets = inferred_backward_on_host(trace), _resets_of_gradients(trace)
+    found = {}
+    for host in find_host_phases(trace):
+        forward = host.times.get("forward", Intervals.empty())
+        known = [*host.times.values(), inferred.get(host.process, Intervals.empty())]
+        reset = resets.get(host.process, Intervals.empty())
+        claimed = reduce(or_, known, Intervals.empty()) - reset
+        begins, ends = claimed.ends[:-1], claimed.starts[1:]
+        is_before = np.isin(ends, forward.starts) & ~np.isin(begins, forward.ends)
+        found[host.process] = Intervals.union_of(begins[is_before], ends[is_before]) - reset
+    return found
+
+
+def _resets_of_gradients(trace: Trace) -> dict[int, Intervals]:
+    """Return when each process reset gradients, as its ranges tell."""
+    ranges = trace.ranges
+    named = np.append(are_matched(ranges["name"].cat.categories, _RESETS), False)
+    chosen = ranges[["process", "start_ns", "end_ns"]][named[ranges["name"].cat.codes]]
+    return {
+        int(str(process)): Intervals.union_of(rows["start_ns"], rows["end_ns"])
+        for process, rows in chosen.groupby("process")
+    }
+
+
+@fact
+def inferred_backward_on_host(trace: Trace) -> dict[int, Intervals]:
+    """Return when each process was in a backward pass that no range names, without its phases.
+
+    From the first to the last launch of each, whichever threads made them: the thread that
+    called it waits for these. A launch of its own for something else divides two of them.
+    """
+    found = inferred_backward(trace)
+    if not found:
+        return {}
+    launches = pd.concat([_launches(trace, table) for table in DEVICE_TABLES])
+    return {
+        process: _hulls(launches[launches["process"] == process], backward.thread, backward.free)
+        for process, backward in found.items()
+    }
+
+
+def _launches(trace: Trace, table: str) -> pd.DataFrame:
+    launches = launches_of(trace, table)
+    columns = {
+        name: getattr(launches, name) for name in ("process", "thread", "start_ns", "end_ns")
+    }
+    frame = pd.DataFrame({**columns, "inferred": are_inferred_backward(trace, table)})
+    return frame[launches.is_known]
+
+
+def _hulls(launches: pd.DataFrame, main: int, free: Intervals) -> Intervals:
+    mine = launches[launches["inferred"] | (launches["thread"] == main)].sort_values("start_ns")
+    starts, ends = mine["start_ns"].to_numpy(np.int64), mine["end_ns"].to_numpy(np.int64)
+    inferred = mine["inferred"].to_numpy(np.bool_)
+    part = np.searchsorted(free.starts, starts, side="right")
+    opens = np.ones(len(mine), np.bool_)
+    opens[1:] = (inferred[1:] != inferred[:-1]) | (part[1:] != part[:-1])
+    firsts = np.flatnonzero(opens)
+    if not len(firsts):
+        return Intervals.empty()
+    last = np.maximum.reduceat(ends, firsts)
+    kept = inferred[firsts]
+    return Intervals.union_of(starts[firsts][kept], last[kept]) & free
+
+
+_SYNCHRONISES: Final = re.compile(
+    r"(cuda|cu|hip)(Device|Stream|Event|Ctx)Synchronize", re.IGNORECASE
+)
+_BLOCKING_COPY: Final = re.compile(
+    r"(cuda|cu|hip)Mem(cpy|set)(?!.*Async)(?!.*Batch)\w*", re.IGNORECASE
+)
+_LAUNCHES: Final = re.compile(r"(cuda|cu|hip)\w*Launch\w*", re.IGNORECASE)
+
+_BoolArray = npt.NDArray[np.bool_]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class HostState:
+    """When the threads of a process that launch work waited, and why."""
+
+    data: Intervals
+    synchronising: Intervals
+    profiler: Intervals
+
+    def alone(self) -> dict[str, Intervals]:
+        """Return the three times where they count: the profiler's first, then data."""
+        disturbed = self.profiler | self.data
+        return {
+            "profiler": self.profiler,
+            "data": self.data - self.profiler,
+            "synchronising": self.synchronising - disturbed,
+        }
+
+
+def is_synchronisation(names: pd.Series) -> _BoolArray:
+    """Return which API calls wait for the device."""
+    return _matches(names, _SYNCHRONISES)
+
+
+def is_blocking_copy(names: pd.Series) -> _BoolArray:
+    """Return which API calls are copies or memsets that return only when they are done."""
+    return _matches(names, _BLOCKING_COPY)
+
+
+def is_launch(names: pd.Series) -> _BoolArray:
+    """Return which API calls launch a kernel, a graph or a host function."""
+    return _matches(names, _LAUNCHES)
+
+
+def _matches(names: pd.Series, pattern: re.Pattern[str]) -> _BoolArray:
+    matches = [pattern.fullmatch(str(name)) is not None for name in names.cat.categories]
+    return np.array([*matches, False], np.bool_)[names.cat.codes.to_numpy()]
+
+
+@of_window
+def find_host_states(trace: Trace) -> dict[int, HostState]:
+    """Return the state of the host for each process that calls the API or names phases."""
+    data = {
+        phases.process: phases.times.get("data", Intervals.empty())
+        for phases in find_host_phases(trace)
+    }
+    waits = _unions(trace.api_calls[hold_devices_up(trace.api_calls)])
+    profiler = _unions(trace.overheads)
+    nothing = Intervals.empty()
+    return {
+        process: HostState(
+            data=data.get(process, nothing),
+            synchronising=waits.get(process, nothing),
+            profiler=profiler.get(process, nothing),
+        )
+        for process in {*np.unique(trace.api_calls["process"]).tolist(), *data}
+    }
+
+
+def hold_devices_up(calls: pd.DataFrame) -> _BoolArray:
+    """Return which calls wait, of the threads that launch work; of all where none does."""
+    launches = is_launch(calls["name"])
+    waits = is_synchronisation(calls["name"]) | is_blocking_copy(calls["name"])
+    lanes = rows_by_values(calls["process"], calls["thread"])
+    launching = {lane for lane, rows in lanes.items() if launches[rows].any()}
+    processes = {process for process, _ in launching}
+    for lane, rows in lanes.items():
+        if lane not in launching and lane[0] in processes:
+            waits[rows] = False
+    return waits
+
+
+def _unions(frame: pd.DataFrame) -> dict[int, Intervals]:
+    """Return the time that the rows of each process cover."""
+    starts, ends = frame["start_ns"].to_numpy(np.int64), frame["end_ns"].to_numpy(np.int64)
+    return {
+        process: Intervals.union_of(starts[rows], ends[rows])
+        for process, rows in rows_by_value(frame["process"]).items()
+    }

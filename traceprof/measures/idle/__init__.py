@@ -1,0 +1,1 @@
+"""When and why devices were idle, and what the host did meanwhile."""

@@ -1,0 +1,344 @@
+"""What the host did in the gaps of the devices, charged by overlap.
+
+At each moment a gap is charged to one name at most, that of the thread which holds the device
+up:
+
+1. what the thread that launches the next work was in, unless it merely waited;
+2. else what another thread of the process ran, of several the one that had most recorded in this
+   gap: it compiles, say, while the launching thread waits for it or has nothing recorded;
+3. else the wait of the launching thread;
+4. else to "": nothing was recorded there.
+
+So the charges of a gap add up to it, and no name is charged more than it was open.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any, Final, NamedTuple, Self, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+import pandas as pd
+
+from traceprof.measures.facts import fact, of_window
+from traceprof.measures.host.states import is_launch
+from traceprof.measures.idle.gaps import CAUSES, find_gap_parts, find_gaps
+from traceprof.measures.idle.lanes import Doing, ThreadLane, ThreadLanes, lanes_within
+from traceprof.model.grouping import compact, rows_by_value, rows_by_values
+from traceprof.model.intervals import Intervals, overlapping_pairs, union_lengths
+from traceprof.model.tables import ABSENT
+from traceprof.model.trace import Trace
+from traceprof.values import dataclass
+
+BY: Final = ("", "launching", "other")
+"""Whose name is charged: of the thread that launches what ends the gap, or of another one."""
+
+LAUNCHING: Final = BY.index("launching")
+OTHER: Final = BY.index("other")
+
+
+def pieces_of_parts(parts: pd.DataFrame, lanes: ThreadLanes) -> pd.DataFrame:
+    """Return what every thread was in during each of the ``parts`` of gaps.
+
+    ``parts`` have start_ns, end_ns, process and thread (that launches what ends the gap). Columns:
+    part (its row), start_ns, end_ns, name, operator, lane, is_own (of that thread) and doing.
+    """
+    starts, ends, thread = (
+        parts[name].to_numpy(np.int64) for name in ("start_ns", "end_ns", "thread")
+    )
+    of_processes = {
+        process: _Parts.of(rows, starts, ends)
+        for process, rows in rows_by_value(parts["process"]).items()
+    }
+    none = np.empty(0, np.int64)
+    found = [(compact(none), none, none, *(compact(none) for _ in range(3)), none.astype(np.bool_))]
+    for number, lane in enumerate(lanes.lanes):
+        if lane.process not in of_processes:
+            continue
+        rows = of_processes[lane.process].within(lane)
+        place, piece = overlapping_pairs(starts[rows], ends[rows], lane.starts, lane.ends)
+        part = rows[place]
+        found.append(
+            (
+                compact(part),
+                np.maximum(starts[part], lane.starts[piece]),
+                np.minimum(ends[part], lane.ends[piece]),
+                compact(lane.name)[piece],
+                compact(lane.operator)[piece],
+                np.full(len(part), number, np.min_scalar_type(-number - 1)),
+                thread[part] == lane.thread,
+            )
+        )
+    names = ("part", "start_ns", "end_ns", "name", "operator", "lane", "is_own")
+    columns = map(np.concatenate, zip(*found, strict=True))
+    pieces = pd.DataFrame(dict(zip(names, columns, strict=True)), copy=False)
+    return pieces.assign(doing=lanes.doing[pieces["name"].to_numpy()])
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Parts:
+    """The parts of gaps of a process by their starts, and how far those up to each reach."""
+
+    rows: _Int64Array
+    starts: _Int64Array
+    reach: _Int64Array
+
+    @classmethod
+    def of(cls, rows: _Int64Array, starts: _Int64Array, ends: _Int64Array) -> Self:
+        """Return the parts ``rows``."""
+        rows = rows[np.argsort(starts[rows], kind="stable")]
+        return cls(rows, starts[rows], np.maximum.accumulate(ends[rows]))
+
+    def within(self, lane: ThreadLane) -> _Int64Array:
+        """Return the parts, in their order, that can overlap what a thread was in."""
+        if not len(lane.starts):
+            return self.rows[:0]
+        first = np.searchsorted(self.reach, lane.starts[0], side="right")
+        last = np.searchsorted(self.starts, lane.ends[-1], side="left")
+        return np.sort(self.rows[first:last])
+
+
+class ChargedPieces(NamedTuple):
+    """What is charged, row by row: part, start, end, name and operator (-1: none), place in `BY`.
+
+    Of the smallest types that hold them: there are as many rows as launches.
+    """
+
+    part: npt.NDArray[Any]
+    start_ns: _Int64Array
+    end_ns: _Int64Array
+    name: npt.NDArray[Any]
+    operator: npt.NDArray[Any]
+    by: npt.NDArray[np.int8]
+
+
+def chosen_pieces(parts: pd.DataFrame, pieces: pd.DataFrame) -> ChargedPieces:
+    """Return what is charged.
+
+    It is looked for on an axis on which all parts stand one behind the other (``offset_ns``):
+    there the gaps of several devices do not overlap. First what comes first takes its time, the
+    next what that left free, and so on.
+    """
+    offset = parts["offset_ns"].to_numpy(np.int64)
+    starts, ends = parts["start_ns"].to_numpy(np.int64), parts["end_ns"].to_numpy(np.int64)
+    lengths = ends - starts
+    columns = ("part", "start_ns", "name", "operator", "is_own")
+    part, begin, name, operator, is_own = (pieces[own].to_numpy() for own in columns)
+    first = offset[part] + begin - starts[part]
+    last = first + (pieces["end_ns"].to_numpy(np.int64) - begin)
+    free = Intervals.single(0, int(lengths.sum()))
+    found = []
+    for layer in _layers(parts, pieces):
+        rows = layer[np.argsort(first[layer])]
+        row, of_free = overlapping_pairs(first[rows], last[rows], free.starts, free.ends)
+        row = rows[row]
+        x0, x1 = (
+            np.maximum(first[row], free.starts[of_free]),
+            np.minimum(last[row], free.ends[of_free]),
+        )
+        by = np.where(is_own[row], np.int8(LAUNCHING), np.int8(OTHER))
+        found.append((compact(part[row]), x0, x1, name[row], operator[row], by))
+        free = free - Intervals.union_of(first[rows], last[rows])
+    row, of_free = overlapping_pairs(offset, offset + lengths, free.starts, free.ends)
+    x0 = np.maximum(offset[row], free.starts[of_free])
+    x1 = np.minimum(offset[row] + lengths[row], free.ends[of_free])
+    nothing = np.full(len(row), -1, np.int8)
+    found.append((compact(row), x0, x1, nothing, nothing, np.zeros(len(row), np.int8)))
+    part, x0, x1, name, operator, by = map(np.concatenate, zip(*found, strict=True))
+    to_time = (starts - offset)[part]
+    return ChargedPieces(part, x0 + to_time, x1 + to_time, name, operator, by)
+
+
+def _layers(parts: pd.DataFrame, pieces: pd.DataFrame) -> Iterator[_Int64Array]:
+    """Yield the rows of ``pieces`` that are charged first, then those behind them, and so on."""
+    is_own, doing = pieces["is_own"].to_numpy(np.bool_), pieces["doing"].to_numpy()
+    yield np.flatnonzero(is_own & (doing != Doing.WAITS))
+    others = np.flatnonzero(~is_own & (doing == Doing.RUNS))
+    rank = _ranks(parts, pieces.take(others))
+    for place in range(int(rank.max(initial=-1)) + 1):
+        yield others[rank == place]
+    yield np.flatnonzero(is_own & (doing == Doing.WAITS))
+
+
+def _ranks(parts: pd.DataFrame, pieces: pd.DataFrame) -> _Int64Array:
+    """Return which thread of its gap each piece is of, by the time that they cover of it."""
+    gap = parts["gap"].to_numpy(np.int64)[pieces["part"].to_numpy()]
+    lane = pieces["lane"].to_numpy(np.int64)
+    n_lanes = int(lane.max(initial=0)) + 1
+    pairs, place = np.unique(gap * n_lanes + lane, return_inverse=True)
+    covered = np.zeros(len(pairs), np.int64)
+    np.add.at(covered, place, (pieces["end_ns"] - pieces["start_ns"]).to_numpy(np.int64))
+    order = np.lexsort((-covered, pairs // n_lanes))
+    owner = (pairs // n_lanes)[order]
+    opens = np.flatnonzero(np.append(True, owner[1:] != owner[:-1])) if len(owner) else owner
+    rank = np.empty(len(pairs), np.int64)
+    rank[order] = np.arange(len(pairs)) - np.repeat(opens, np.diff(np.append(opens, len(pairs))))
+    return rank[place]
+
+
+_Int64Array = npt.NDArray[np.int64]
+_Columns: TypeAlias = tuple[npt.NDArray[Any], ...]
+"""gap, start_ns, end_ns, cause, name, operator, by"""
+
+NOTHING: Final = "(nothing recorded)"
+"""Stands in tables and sentences for the time in which the host recorded nothing."""
+
+OF_HOST: Final = ("data", "synchronising", "launch", "host", "edge", "unknown")
+"""The causes for which it is told what the host did; in the others no thread holds a device up."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Charges:
+    """``times``: when each gap is charged to what; ``running``: all that ran in it meanwhile.
+
+    Both have gap (its row in `find_gaps`), device, start_ns, end_ns, cause (of `CAUSES`), name (the
+    innermost), operator (the outermost around it, the name where none is) and by (one of `BY`).
+    ``times``, sorted by gap and start, fill every gap: name is "" where nothing was recorded, or no
+    thread held the device up. ``running`` are the names, innermost, that any thread of the process
+    had open and that do not merely wait: those of several threads overlap.
+    """
+
+    times: pd.DataFrame
+    running: pd.DataFrame
+
+
+@of_window
+def find_charges(trace: Trace) -> Charges:
+    """Return what the gaps of the devices in the window are charged to."""
+    parts = _asked_parts(trace)
+    lanes = lanes_within(trace, _times_of_processes(parts))
+    pieces = pieces_of_parts(parts, lanes)
+    chosen = chosen_pieces(parts, pieces)
+    return Charges(_times(trace, parts, chosen, lanes), _running(trace, parts, pieces, lanes))
+
+
+@of_window
+def charged_by_host(trace: Trace) -> pd.DataFrame:
+    """Return those of `Charges.times` that are the host's, and `NOTHING` for a name without one.
+
+    With ``ns``, the length of each.
+    """
+    times = find_charges(trace).times
+    times = times[times["cause"].isin(OF_HOST)].reset_index(drop=True)
+    named = {own: times[own].cat.rename_categories({"": NOTHING}) for own in ("name", "operator")}
+    return times.assign(**named, ns=times["end_ns"] - times["start_ns"])
+
+
+def time_by_name(rows: pd.DataFrame) -> dict[str, int]:
+    """Return how long each name was open in ``rows`` of `Charges`, the most first.
+
+    What several threads have open at once counts once for each device.
+    """
+    names = rows["name"].cat.categories
+    device, numbers = pd.factorize(rows["device"].to_numpy(np.int64))
+    n_names = max(1, len(names))
+    keys = device * n_names + rows["name"].cat.codes.to_numpy(np.int64)
+    covered = union_lengths(keys, rows["start_ns"], rows["end_ns"], len(numbers) * n_names)
+    totals = covered.reshape(-1, n_names).sum(axis=0)
+    order = np.argsort(-totals, kind="stable")
+    return {str(names[i]): int(totals[i]) for i in order if totals[i]}
+
+
+def _asked_parts(trace: Trace) -> pd.DataFrame:
+    """Return the parts of gaps that are the host's, with the process and thread that ends each.
+
+    ``offset_ns`` is where each lies on an axis on which they all stand one behind the other:
+    there the gaps of several devices do not overlap.
+    """
+    gaps, parts = find_gaps(trace), find_gap_parts(trace)
+    asked = np.isin(parts["cause"], [CAUSES.index(name) for name in OF_HOST])
+    parts = parts[asked].reset_index(drop=True)
+    gap = parts["gap"].to_numpy()
+    process, thread = (gaps[name].to_numpy(np.int64)[gap] for name in ("holder", "thread"))
+    lengths = (parts["end_ns"] - parts["start_ns"]).to_numpy(np.int64)
+    main = pd.Series(process).map(_main_threads(trace)).fillna(ABSENT).to_numpy(np.int64)
+    return parts.assign(
+        process=process,
+        thread=np.where(thread == ABSENT, main, thread),
+        offset_ns=np.cumsum(lengths) - lengths,
+    )
+
+
+@fact
+def _main_threads(trace: Trace) -> Mapping[int, int]:
+    """Return the thread of each process that launches the most, else that names the most."""
+    calls = trace.api_calls
+    launches = calls[["process", "thread"]][is_launch(calls["name"])]
+    found: dict[int, int] = {}
+    for table in (launches, trace.ranges, trace.host_ops, calls):
+        lanes = rows_by_values(table["process"], table["thread"])
+        for process, thread in sorted(lanes, key=lambda lane: -len(lanes[lane])):
+            found.setdefault(process, thread)
+    return found
+
+
+def _times_of_processes(parts: pd.DataFrame) -> dict[int, Intervals]:
+    starts, ends = parts["start_ns"].to_numpy(np.int64), parts["end_ns"].to_numpy(np.int64)
+    return {
+        process: Intervals.union_of(starts[rows], ends[rows])
+        for process, rows in rows_by_value(parts["process"]).items()
+    }
+
+
+def _times(
+    trace: Trace, parts: pd.DataFrame, chosen: ChargedPieces, lanes: ThreadLanes
+) -> pd.DataFrame:
+    """Return the charges of all gaps, those in which no thread holds a device up included."""
+    every = find_gap_parts(trace)
+    rest = every[~np.isin(every["cause"], [CAUSES.index(own) for own in OF_HOST])]
+    theirs = (rest[own].to_numpy() for own in ("gap", "start_ns", "end_ns", "cause"))
+    none = np.full(len(rest), -1, np.int8)
+    columns = zip(_of_parts(parts, chosen), (*theirs, none, none, none + 1), strict=True)
+    whole = tuple(map(np.concatenate, columns))
+    order = np.lexsort((whole[1], whole[0]))
+    return _framed(trace, _joined(tuple(column[order] for column in whole)), lanes)
+
+
+def _running(
+    trace: Trace, parts: pd.DataFrame, pieces: pd.DataFrame, lanes: ThreadLanes
+) -> pd.DataFrame:
+    runs = pieces[(pieces["doing"] == Doing.RUNS).to_numpy()]
+    columns = ("part", "start_ns", "end_ns", "name", "operator")
+    by = np.where(runs["is_own"].to_numpy(), np.int8(LAUNCHING), np.int8(OTHER))
+    part, starts, ends, name, operator = (runs[own].to_numpy() for own in columns)
+    chosen = ChargedPieces(part, starts, ends, name, operator, by)
+    return _framed(trace, _of_parts(parts, chosen), lanes)
+
+
+def _of_parts(parts: pd.DataFrame, chosen: ChargedPieces) -> _Columns:
+    """Return the same with the gap and the cause of each part."""
+    part, starts, ends, name, operator, by = chosen
+    gap, cause = (parts[own].to_numpy()[part] for own in ("gap", "cause"))
+    return gap, starts, ends, cause, name, operator, by
+
+
+def _framed(trace: Trace, columns: _Columns, lanes: ThreadLanes) -> pd.DataFrame:
+    gap, starts, ends, cause, name, operator, by = columns
+    names = pd.Index(["", *lanes.names], dtype=object)
+    small = np.min_scalar_type(-len(names) - 1)
+    return pd.DataFrame(
+        {
+            "gap": compact(gap),
+            "device": find_gaps(trace)["device"].to_numpy()[gap],
+            "start_ns": starts,
+            "end_ns": ends,
+            "cause": pd.Categorical.from_codes(cause, pd.Index(CAUSES)),
+            "name": pd.Categorical.from_codes(name.astype(small) + small.type(1), names),
+            "operator": pd.Categorical.from_codes(operator.astype(small) + small.type(1), names),
+            "by": pd.Categorical.from_codes(by, pd.Index(BY)),
+        },
+        copy=False,
+    )
+
+
+def _joined(columns: _Columns) -> _Columns:
+    """Return the columns with neighbours as one row that differ in nothing but their times."""
+    gap, starts, ends, *others = columns
+    opens = np.ones(len(gap), np.bool_)
+    opens[1:] = gap[1:] != gap[:-1]
+    for own in others:
+        opens[1:] |= own[1:] != own[:-1]
+    first = np.flatnonzero(opens)
+    last = np.append(first[1:], len(gap))[: len(first)] - 1
+    return gap[first], starts[first], ends[last], *(own[first] for own in others)

@@ -1,0 +1,359 @@
+"""The times in which a device had nothing to do, and what it waited for.
+
+A gap ends with the next work of the device. Until that was launched the device waited for the
+host; then, until `LATENCY_NS` after the launching call returned, for the launch to arrive; and
+afterwards in the queue, for another stream, device or event. The causes of a gap add up to it
+exactly.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any, Final, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+import pandas as pd
+
+from traceprof.measures.device.times import device_time, recorded_window, used_devices
+from traceprof.measures.facts import fact, of_window
+from traceprof.measures.host.launches import Launches, launches_of
+from traceprof.measures.host.states import find_host_states
+from traceprof.model.activity import Activity
+from traceprof.model.grouping import compact, rows_by_value
+from traceprof.model.intervals import Intervals, overlapping_pairs
+from traceprof.model.trace import DEVICE_TABLES, Trace
+from traceprof.values import dataclass
+
+_BoolArray = npt.NDArray[np.bool_]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class DeviceWork:
+    """The kernels and copies of one device in the whole recording, by start.
+
+    There are none where the recording is a part of one in which the device worked at other times.
+    ``rows`` are their places among all kernels and, behind these, all copies; ``starts`` when they
+    begin. ``by_end`` are the same rows by end, ``ends_sorted`` these ends.
+    """
+
+    rows: npt.NDArray[Any]
+    starts: _Int64Array
+    by_end: npt.NDArray[Any]
+    ends_sorted: _Int64Array
+
+    def after(self, instants: _Int64Array) -> _Int64Array:
+        """Return the row of the first that begins at or after each instant, -1 where none does."""
+        place = np.searchsorted(self.starts, instants, side="left")
+        return self._row(self.rows, place, place < len(self.starts))
+
+    def before(self, instants: _Int64Array) -> _Int64Array:
+        """Return the row of what ended last at or before each instant, -1 where nothing did."""
+        place = np.searchsorted(self.ends_sorted, instants, side="right") - 1
+        return self._row(self.by_end, place, place >= 0)
+
+    def _row(self, rows: npt.NDArray[Any], place: _Int64Array, is_any: _BoolArray) -> _Int64Array:
+        if not len(rows):
+            return np.full(len(place), -1, np.int64)
+        return np.where(is_any, rows[np.where(is_any, place, 0)], -1)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Pieces:
+    """Some of the work of a whole recording: ``rows`` as `DeviceWork` has them.
+
+    What is told of a row below 0 means nothing.
+    """
+
+    trace: Trace
+    rows: _Int64Array
+
+    @property
+    def process(self) -> _Int64Array:
+        """The process of each."""
+        return self._of_either(*(self.trace.table(name)["process"] for name in DEVICE_TABLES))
+
+    @property
+    def is_shared(self) -> _BoolArray:
+        """Whether another device takes part: in communication, in copies between devices."""
+        kernels, copies = self.trace.kernels["activity"], self.trace.copies["direction"]
+        return self._of_either(kernels == Activity.COMMUNICATION.value, copies == "p2p")
+
+    @property
+    def launches(self) -> Launches:
+        """What launched each."""
+        of_tables = [launches_of(self.trace, name) for name in DEVICE_TABLES]
+        call = self._of_either(*(launches.call for launches in of_tables))
+        return Launches(call, self.process, self.trace.api_calls)
+
+    @property
+    def names(self) -> pd.Categorical:
+        """The name of each kernel, the direction of each copy; "" where there is no row."""
+        names, directions = self.trace.kernels["name"].cat, self.trace.copies["direction"].cat
+        labels = [*map(str, names.categories), *map(str, directions.categories), ""]
+        places, distinct = pd.factorize(np.array(labels, object))
+        codes = self._of_either(
+            names.codes, directions.codes.to_numpy(np.int64) + len(names.categories)
+        )
+        codes = np.where(self.rows >= 0, places[codes], places[-1])
+        return pd.Categorical.from_codes(codes, pd.Index(distinct, dtype=object))
+
+    def _of_either(self, of_kernels: Any, of_copies: Any) -> npt.NDArray[Any]:
+        """Return the values of the rows, of columns of both tables."""
+        kernels, copies = np.asarray(of_kernels), np.asarray(of_copies)
+        if not len(kernels):
+            kernels = np.zeros(1, copies.dtype)  # for what is below 0
+            return np.concatenate((kernels, copies))[np.maximum(self.rows + 1, 0)]
+        rows = self.rows
+        if bool((rows < 0).any()):
+            rows = np.where(rows < 0, len(kernels) - 1, rows)
+        return np.concatenate((kernels, copies))[rows]
+
+
+@fact
+def work_of_devices(trace: Trace) -> Mapping[int, DeviceWork]:
+    """Return the work of each device in the whole recording."""
+    tables = [trace.table(name) for name in DEVICE_TABLES]
+    starts, ends = (
+        np.concatenate([table[name] for table in tables]) for name in ("start_ns", "end_ns")
+    )
+    device = np.concatenate([table["device"] for table in tables])
+    rows_of = dict.fromkeys(used_devices(trace), np.empty(0, np.int64))
+    rows_of.update(rows_by_value(device))
+    return {number: _in_order(rows, starts[rows], ends[rows]) for number, rows in rows_of.items()}
+
+
+def _in_order(rows: _Int64Array, starts: _Int64Array, ends: _Int64Array) -> DeviceWork:
+    by_start = np.argsort(starts, kind="stable")
+    rows, ends = rows[by_start], ends[by_start]
+    by_end = np.argsort(ends, kind="stable")
+    small = np.min_scalar_type(-int(rows.max(initial=0)) - 1)
+    return DeviceWork(
+        rows=rows.astype(small),
+        starts=starts[by_start],
+        by_end=rows[by_end].astype(small),
+        ends_sorted=ends[by_end],
+    )
+
+
+_Int64Array = npt.NDArray[np.int64]
+_Parts: TypeAlias = "tuple[npt.NDArray[Any], _Int64Array, _Int64Array, npt.NDArray[Any]]"
+"""Rows of gaps, and the start, end and cause of a part of each."""
+
+CAUSES: Final = (
+    "data",
+    "synchronising",
+    "launch",
+    "host",
+    "queued",
+    "peer",
+    "profiler",
+    "edge",
+    "unknown",
+)
+"""What a device waits for.
+
+data: the host fetches data; synchronising: the host waits in a synchronising call; launch: the
+host launches as fast as it can, but too slowly; host: the host runs other code (or a launching
+call takes more than a millisecond, as when a module is loaded); queued: the work had been
+launched: the pause between two kernels, or a wait for another stream or event; peer: the same
+before or after work that another device takes part in; profiler: the profiler itself; edge:
+before the first and after the last work of the recording; unknown: no launch was recorded.
+"""
+
+LAUNCH_BOUND_NS: Final = 200_000
+"""In a gap up to this long the host is taken to be busy launching, in a longer one to run other
+code: eager PyTorch needs some 5 to 50 µs from one launch to the next."""
+
+LONGEST_CALL_NS: Final = 1_000_000
+"""A launching call that takes longer does something else, such as loading a module."""
+
+LATENCY_NS: Final = 20_000
+"""How long after its launch work may take to arrive at an idle device; usual are 3 to 10 µs."""
+
+_BEFORE_THAT: Final = ("profiler", "data", "synchronising")
+_PARTS: Final = ("gap", "start_ns", "end_ns", "cause")
+
+
+def find_gaps(trace: Trace) -> pd.DataFrame:
+    """Return every gap of every used device inside the window, sorted by device and start.
+
+    Columns: device, start_ns, end_ns, process (of the next work, -1 at the end), holder
+    (the process that the device waits for: at the end the one whose work ended last), thread (that
+    launched the next work, -1 where that is not known), before and after (names of the neighbouring
+    work, "" where there is none). What a gap at the edge of the window waits for may lie outside.
+    """
+    return _gaps_and_parts(trace)[0]
+
+
+def find_gap_parts(trace: Trace) -> pd.DataFrame:
+    """Return when, in each of the gaps of `find_gaps`, each cause holds: the parts fill the gap.
+
+    Columns: gap (its row), start_ns, end_ns, cause (place in `CAUSES`); sorted by gap and start.
+    """
+    return _gaps_and_parts(trace)[1]
+
+
+def times_in_gaps(n_gaps: int, parts: pd.DataFrame, *causes: int) -> _Int64Array:
+    """Return how many ns of each of the gaps those ``parts`` take that have one of ``causes``.
+
+    Parts are as `find_gap_parts` returns them, causes places in the names of theirs.
+    """
+    chosen = np.flatnonzero(np.isin(parts["cause"].to_numpy(), causes))
+    lengths = parts["end_ns"].to_numpy()[chosen] - parts["start_ns"].to_numpy()[chosen]
+    gap = parts["gap"].to_numpy()[chosen]
+    found = np.zeros(n_gaps, np.int64)
+    if len(gap):
+        opens = np.flatnonzero(np.append(True, gap[1:] != gap[:-1]))
+        found[gap[opens]] = np.add.reduceat(lengths, opens)
+    return found
+
+
+def causes_of_gaps(trace: Trace, gaps: _Int64Array) -> _Int64Array:
+    """Return how many ns of each of ``gaps`` (rows of `find_gaps`) each of `CAUSES` takes."""
+    parts = find_gap_parts(trace)
+    parts = parts[np.isin(parts["gap"], gaps)]
+    order = np.argsort(gaps)
+    place = order[np.searchsorted(gaps[order], parts["gap"].to_numpy())]
+    found = np.zeros((len(gaps), len(CAUSES)), np.int64)
+    np.add.at(found, (place, parts["cause"].to_numpy()), parts["end_ns"] - parts["start_ns"])
+    return found
+
+
+@of_window
+def _gaps_and_parts(trace: Trace) -> tuple[pd.DataFrame, pd.DataFrame]:
+    gaps, launches = _bounded_gaps(trace)
+    found = [*_parts_of_known(trace, gaps, launches), *_parts_of_others(gaps, launches)]
+    gap, starts, ends, cause = (np.concatenate(column) for column in zip(*found, strict=True))
+    del found
+    # Parts of a gap, and gaps of a device, follow one another.
+    order = np.argsort(starts, kind="stable")
+    device = gaps["device"].to_numpy()
+    place = compact(np.cumsum(np.append(0, device[1:] != device[:-1])))  # of devices as they come
+    order = order[np.argsort(place[gap[order]], kind="stable")]
+    columns = (column[order] for column in (gap, starts, ends, cause))
+    parts = pd.DataFrame(dict(zip(_PARTS, columns, strict=True)), copy=False)
+    return gaps, parts
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Ends:
+    """What is known of the work that ends each gap, and of that in front of it."""
+
+    launches: Launches
+    is_linked: npt.NDArray[np.bool_]
+    is_shared: npt.NDArray[np.bool_]
+    is_edge: npt.NDArray[np.bool_]
+
+
+def _bounded_gaps(trace: Trace) -> tuple[pd.DataFrame, _Ends]:
+    """Return the gaps, and what ends each, but not what they wait for."""
+    work = work_of_devices(trace)
+    found = [_gaps_of(trace, device, work[device]) for device in used_devices(trace)]
+    nothing = np.empty(0, np.int64)
+    columns = zip(*found, strict=True) if found else ((nothing,) for _ in range(6))
+    device, starts, ends, last, following, edge = map(np.concatenate, columns)
+    before, after = Pieces(trace.whole, last), Pieces(trace.whole, following)
+    is_any, process, launches = following >= 0, after.process, after.launches
+    linked = is_any & launches.is_known
+    gaps = {
+        "device": compact(device),
+        "start_ns": starts,
+        "end_ns": ends,
+        "process": compact(np.where(is_any, process, -1)),
+        "holder": compact(np.where(is_any, process, before.process)),
+        "thread": compact(np.where(linked, launches.thread, -1)),
+        "before": before.names,
+        "after": after.names,
+    }
+    shared = (is_any & after.is_shared) | ((last >= 0) & before.is_shared)
+    return pd.DataFrame(gaps, copy=False), _Ends(launches, linked, shared, edge == ends - starts)
+
+
+def _gaps_of(trace: Trace, device: int, work: DeviceWork) -> tuple[_Int64Array, ...]:
+    """Return device, start, end, the work around each gap, and how much of it is at an edge."""
+    span = recorded_window(trace, device)
+    idle = device_time(trace, device).busy.gaps(span.start_ns, span.end_ns)
+    first_ns, last_ns = span.end_ns, span.start_ns
+    if len(work.rows):
+        first_ns, last_ns = int(work.starts[0]), int(work.ends_sorted[-1])
+    # Before the first and after the last work of the recording, wherever the window is.
+    edges = Intervals.single(span.start_ns, min(first_ns, span.end_ns)) | Intervals.single(
+        max(last_ns, span.start_ns), span.end_ns
+    )
+    return (
+        np.full(len(idle), device),
+        idle.starts,
+        idle.ends,
+        work.before(idle.starts),
+        work.after(idle.ends),
+        edges.covered_ns(idle.starts, idle.ends),
+    )
+
+
+def _parts_of_others(gaps: pd.DataFrame, following: _Ends) -> Iterator[_Parts]:
+    """Yield the gaps that have one cause alone: edges, and those before work without a launch."""
+    edge, linked = following.is_edge, following.is_linked
+    starts, ends = (gaps[name].to_numpy() for name in ("start_ns", "end_ns"))
+    for rows, cause in ((edge, "edge"), (~edge & ~linked, "unknown")):
+        own = np.flatnonzero(rows)
+        yield _of_cause(own, starts[own], ends[own], CAUSES.index(cause))
+
+
+def _parts_of_known(trace: Trace, gaps: pd.DataFrame, following: _Ends) -> Iterator[_Parts]:
+    """Yield the parts of the gaps whose launch is known."""
+    rows = np.flatnonzero(following.is_linked & ~following.is_edge)
+    starts, ends, process = (
+        gaps[name].to_numpy()[rows] for name in ("start_ns", "end_ns", "process")
+    )
+    launches = following.launches.of_rows(rows)
+    launch, returned = launches.start_ns, launches.end_ns
+    arrival = returned + LATENCY_NS
+    launched = np.clip(launch, starts, ends)
+    arrived = np.maximum(launched, np.clip(arrival, starts, ends))
+    of_launch, of_host = CAUSES.index("launch"), CAUSES.index("host")
+    otherwise = np.where(ends - starts <= LAUNCH_BOUND_NS, of_launch, of_host)
+    for own, first, last, cause in _split_by_state(trace, process, starts, launched):
+        yield _of_cause(rows[own], first, last, np.where(cause >= 0, cause, otherwise[own]))
+    # A call that takes this long loads a module or compiles: it is no launching.
+    quick = arrival - launch <= LONGEST_CALL_NS + LATENCY_NS
+    yield _of_cause(rows, launched, arrived, np.where(quick, of_launch, of_host))
+    peer = following.is_shared[rows] & (ends - arrived > LATENCY_NS)
+    cause = np.where(peer, CAUSES.index("peer"), CAUSES.index("queued"))
+    yield _of_cause(rows, arrived, ends, cause)
+
+
+def _of_cause(
+    rows: _Int64Array, starts: _Int64Array, ends: _Int64Array, cause: _Int64Array | int
+) -> _Parts:
+    """Return parts of the gaps ``rows``, without those that last for no time."""
+    kept = np.flatnonzero(ends > starts)
+    causes = np.full(len(rows), cause, np.int8)
+    return compact(rows[kept]), starts[kept], ends[kept], causes[kept]
+
+
+def _split_by_state(
+    trace: Trace, process: npt.NDArray[Any], starts: _Int64Array, ends: _Int64Array
+) -> Iterator[_Parts]:
+    """Yield when the host of each time was in which state, -1 where in none."""
+    states = find_host_states(trace)
+    waited = np.flatnonzero(ends > starts)
+    for owner, places in rows_by_value(process[waited]).items():
+        own = waited[places]
+        first, last = starts[own], ends[own]
+        times = states[owner].alone() if owner in states else {}
+        in_any = Intervals.empty()
+        for name in _BEFORE_THAT if times else ():
+            in_any = in_any | times[name]
+            yield _cut(own, first, last, times[name], CAUSES.index(name))
+        yield _cut(own, first, last, in_any.gaps(int(first.min()), int(last.max())), -1)
+
+
+def _cut(
+    rows: _Int64Array, starts: _Int64Array, ends: _Int64Array, time: Intervals, cause: int
+) -> _Parts:
+    """Return what of each span lies in ``time``."""
+    span, other = overlapping_pairs(starts, ends, time.starts, time.ends)
+    first = np.maximum(starts[span], time.starts[other])
+    last = np.minimum(ends[span], time.ends[other])
+    return rows[span], first, last, np.full(len(span), cause)

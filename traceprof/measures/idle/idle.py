@@ -1,0 +1,427 @@
+"""Why devices were idle: the gaps by cause, name and length, the longest, host-bound steps."""
+
+from __future__ import annotations
+
+from typing import Final
+
+import numpy as np
+import numpy.typing as npt
+import pandas as pd
+
+from traceprof.measures.analyses import Analysis
+from traceprof.measures.device.times import devices_of_processes, recorded_window, used_devices
+from traceprof.measures.idle.charges import charged_by_host, find_charges
+from traceprof.measures.idle.gaps import (
+    CAUSES,
+    causes_of_gaps,
+    find_gap_parts,
+    find_gaps,
+    times_in_gaps,
+)
+from traceprof.measures.steps.find import find_steps
+from traceprof.model.grouping import rows_by_value, rows_by_values
+from traceprof.model.intervals import union_lengths
+from traceprof.model.results import (
+    Note,
+    Result,
+    ResultSpec,
+    TableSpec,
+    Unit,
+    derived,
+    key,
+    same,
+    total,
+)
+from traceprof.model.trace import Trace
+
+_EDGES_NS: Final = (0, 10_000, 100_000, 1_000_000, 10_000_000, 100_000_000, 1_000_000_000)
+_HOST_CAUSES: Final = ("data", "synchronising", "launch", "host")
+_HOST_BOUND: Final = 0.3
+_SHOWN: Final = 12
+_NAMED: Final = 3
+_DEVICE: Final = key("device", "the number of the device in the run", Unit.NUMBER)
+_SHARE: Final = "total_ns of the window, as far as the device was recorded in it"
+
+IDLE_SPEC: Final = ResultSpec(
+    tables=(
+        TableSpec(
+            "causes",
+            "one row per device and cause, the largest first: per device they are its idle time",
+            (
+                _DEVICE,
+                key("cause", "what the device waited for"),
+                total("total_ns", Unit.NS, "how long"),
+                derived("share_ratio", Unit.RATIO, _SHARE),
+                derived("idle_ratio", Unit.RATIO, "total_ns of the idle time of the device"),
+                total("gap_count", Unit.COUNT, "gaps in which it is the largest cause"),
+            ),
+        ),
+        TableSpec(
+            "names",
+            "one row per device, cause and name that the host was in, the largest first: the time "
+            "of the host's causes, charged by overlap",
+            (
+                _DEVICE,
+                key("cause", "what the device waited for"),
+                key(
+                    "name",
+                    "the innermost range, operator or call that was open, without numbers of steps "
+                    "and occurrences; (nothing recorded) where none was",
+                ),
+                key("operator", "the outermost operator around it; the name where none is"),
+                key(
+                    "thread",
+                    "launching: on the thread that launches what ends the gap; other: on another "
+                    "one, while that thread waited or recorded nothing",
+                ),
+                total("total_ns", Unit.NS, "how long devices were idle in it"),
+                derived("share_ratio", Unit.RATIO, _SHARE),
+                total("gap_count", Unit.COUNT, "in how many gaps"),
+            ),
+        ),
+        TableSpec(
+            "devices",
+            "one row per device that worked: how long it was idle, as `breakdown` has it",
+            (
+                _DEVICE,
+                total("recorded_ns", Unit.NS, "the length of the window, as far as recorded"),
+                total("idle_ns", Unit.NS, "how long it was idle"),
+                derived("share_ratio", Unit.RATIO, "idle_ns of recorded_ns"),
+            ),
+        ),
+        TableSpec(
+            "histogram",
+            "the gaps of each device by length",
+            (
+                _DEVICE,
+                key("from_ns", "the shortest gaps", Unit.NS),
+                same("up_to_ns", Unit.NS, "the longest gaps are shorter than this"),
+                total("count", Unit.COUNT, "how many"),
+                total("total_ns", Unit.NS, "their lengths added up"),
+            ),
+        ),
+        TableSpec(
+            "host_bound_steps",
+            "the steps in which devices waited more than 30 % of the time for the host",
+            (
+                key("process", "the process", Unit.NUMBER),
+                key("step", "the number of the step", Unit.NUMBER),
+                same("idle_ratio", Unit.RATIO, "how much they waited, the mean over devices"),
+            ),
+        ),
+    ),
+    scalars=(same("window_ns", Unit.NS, "the length of the window"),),
+)
+
+
+def measure_idle(trace: Trace) -> Result:
+    """Return the idle time of each device by cause."""
+    gaps = find_gaps(trace)
+    tables = {
+        "causes": _by_cause(trace, gaps),
+        "names": _by_name(charged_by_host(trace)),
+        "devices": _by_device(trace, gaps),
+        "histogram": _histogram(gaps),
+        "host_bound_steps": _host_bound_steps(trace, gaps),
+    }
+    return Result(
+        "idle",
+        IDLE_SPEC,
+        tables={name: IDLE_SPEC.table(name).frame(table) for name, table in tables.items()},
+        scalars={"window_ns": trace.span.duration_ns},
+    )
+
+
+def _by_cause(trace: Trace, gaps: pd.DataFrame) -> pd.DataFrame:
+    """Return a row per device and cause that some gap of it has."""
+    parts, rows_of = find_gap_parts(trace), rows_by_value(gaps["device"])
+    numbers = np.array(list(rows_of), np.int64)
+    total_ns, gap_count = (np.zeros((len(numbers), len(CAUSES)), np.int64) for _ in range(2))
+    largest, most_ns = np.zeros(len(gaps), np.int8), np.zeros(len(gaps), np.int64)
+    for cause in np.unique(parts["cause"]).tolist():
+        ns = times_in_gaps(len(gaps), parts, cause)
+        largest[ns > most_ns] = cause
+        most_ns = np.maximum(ns, most_ns)
+        total_ns[:, cause] = [ns[rows].sum() for rows in rows_of.values()]
+    for number, rows in enumerate(rows_of.values()):
+        gap_count[number] = np.bincount(largest[rows], minlength=len(CAUSES))
+    devices, places = np.nonzero(total_ns)
+    return pd.DataFrame(
+        {
+            "device": numbers[devices],
+            "cause": np.array(CAUSES, object)[places],
+            "total_ns": total_ns[devices, places],
+            "gap_count": gap_count[devices, places],
+        }
+    )
+
+
+def _by_device(trace: Trace, gaps: pd.DataFrame) -> pd.DataFrame:
+    """Return how long each device that worked was recorded, and idle."""
+    devices = [*used_devices(trace)]
+    idle = (gaps["end_ns"] - gaps["start_ns"]).groupby(gaps["device"]).sum()
+    return pd.DataFrame(
+        {
+            "device": np.array(devices, np.int64),
+            "recorded_ns": [recorded_window(trace, own).duration_ns for own in devices],
+            "idle_ns": idle.reindex(devices, fill_value=0).to_numpy(np.int64),
+        }
+    ).astype(np.int64)
+
+
+def _by_name(charged: pd.DataFrame) -> pd.DataFrame:
+    """Return a row per device, cause, name and thread."""
+    keys = ["device", "cause", "operator", "name", "by"]
+    once = charged.groupby(["gap", *keys], observed=True, sort=False)["ns"].sum().reset_index()
+    sums = once.groupby(keys, observed=True, sort=False)["ns"].agg(["sum", "size"]).reset_index()
+    return pd.DataFrame(
+        {
+            "device": sums["device"].to_numpy(np.int64),
+            **{name: sums[name].astype(object).to_numpy() for name in keys[1:4]},
+            "thread": sums["by"].astype(object).to_numpy(),
+            "total_ns": sums["sum"].to_numpy(np.int64),
+            "gap_count": sums["size"].to_numpy(np.int64),
+        }
+    )
+
+
+def _histogram(gaps: pd.DataFrame) -> pd.DataFrame:
+    lengths = (gaps["end_ns"] - gaps["start_ns"]).to_numpy(np.int64)
+    length = np.searchsorted(_EDGES_NS, lengths, side="right") - 1
+    edges = np.array([*_EDGES_NS, np.iinfo(np.int64).max])
+    place, numbers = pd.factorize(gaps["device"].to_numpy(np.int64), sort=True)
+    count, total_ns = (np.zeros((len(numbers), len(_EDGES_NS)), np.int64) for _ in range(2))
+    for (device, of_length), rows in rows_by_values(place, length).items():
+        count[device, of_length] = len(rows)
+        total_ns[device, of_length] = lengths[rows].sum()
+    devices, lengths = np.nonzero(count)
+    return pd.DataFrame(
+        {
+            "device": numbers[devices],
+            "from_ns": edges[lengths],
+            "up_to_ns": edges[lengths + 1],
+            "count": count[devices, lengths],
+            "total_ns": total_ns[devices, lengths],
+        }
+    )
+
+
+def _host_bound_steps(trace: Trace, gaps: pd.DataFrame) -> pd.DataFrame:
+    known = find_steps(trace)
+    steps = known.table
+    ratio = _waited_for_host(trace, steps, gaps) / np.maximum(known.durations_ns, 1)
+    found = steps[["process", "step"]].assign(idle_ratio=ratio)
+    return found.loc[np.flatnonzero(ratio > _HOST_BOUND)].reset_index(drop=True)
+
+
+def _waited_for_host(
+    trace: Trace, steps: pd.DataFrame, gaps: pd.DataFrame
+) -> npt.NDArray[np.float64]:
+    """Return the ns that devices waited for the host in each step, the mean over its devices.
+
+    A gap counts for the step in which it ends.
+    """
+    waited = np.zeros(len(steps))
+    causes = [CAUSES.index(cause) for cause in _HOST_CAUSES]
+    lost = times_in_gaps(len(gaps), find_gap_parts(trace), *causes).astype(np.float64)
+    closed = gaps["end_ns"].to_numpy(np.int64)
+    gaps_of = rows_by_value(gaps["device"])
+    devices_of = devices_of_processes(trace)
+    borders = ("device_start_ns", "device_end_ns")
+    starts, ends = (steps[name].to_numpy(np.int64) for name in borders)
+    for process, rows in steps.groupby("process").indices.items():
+        devices = devices_of.get(int(str(process)), ())
+        mine = [gaps_of[device] for device in devices if device in gaps_of]
+        for own in mine:
+            place = np.searchsorted(starts[rows], closed[own], side="left") - 1
+            inside = (place >= 0) & (closed[own] <= ends[rows][place])
+            np.add.at(waited, rows[place[inside]], lost[own[inside]])
+        waited[rows] /= max(1, len(devices))
+    return waited
+
+
+def _finish(result: Result) -> Result:
+    table, devices = result.table, result.to_frame("devices")
+    recorded_ns = devices.set_index("device")["recorded_ns"]
+    idle_ns = table.groupby("device")["total_ns"].transform("sum")
+    table = table.assign(
+        share_ratio=_shares(table["total_ns"], table["device"], recorded_ns),
+        idle_ratio=table["total_ns"] / idle_ns,
+    )
+    table = table.assign(place=table["cause"].map({name: i for i, name in enumerate(CAUSES)}))
+    table = table.sort_values(
+        ["total_ns", "device", "place"], ascending=[False, True, True], ignore_index=True
+    )
+    names = result.to_frame("names")
+    shares = _shares(names["total_ns"], names["device"], recorded_ns)
+    names = names.assign(share_ratio=shares).sort_values(
+        ["total_ns", "device", "cause", "name", "operator", "thread"],
+        ascending=[False, True, True, True, True, True],
+        ignore_index=True,
+    )
+    shares = _shares(devices["idle_ns"], devices["device"], recorded_ns)
+    result = result.with_table(table).with_table(names, "names")
+    result = result.with_table(devices.assign(share_ratio=shares), "devices")
+    return result.with_notes(*_notes(result.to_frame("host_bound_steps")), *_named(names))
+
+
+def _shares(ns: pd.Series, device: pd.Series, recorded_ns: pd.Series) -> npt.NDArray[np.float64]:
+    """Return times of devices as shares of how long each was recorded; NaN where it was not."""
+    of = device.map(recorded_ns).to_numpy(np.float64)
+    return ns.to_numpy(np.float64) / np.where(of > 0, of, np.nan)
+
+
+def _named(names: pd.DataFrame) -> list[Note]:
+    """Return what the host was in for the longest while devices were idle, all together."""
+    sums = names.groupby("operator", sort=True)["total_ns"].sum()
+    ranked = sums.sort_values(ascending=False, kind="stable").head(_NAMED)
+    if ranked.empty:
+        return []
+    values: dict[str, object] = {}
+    for i, (name, ns) in enumerate(ranked.items()):
+        values |= {f"name{i}": str(name), f"ns{i}": int(ns)}
+    listed = ", ".join(f"{{name{i}}} {{ns{i}:ns}}" for i in range(len(ranked)))
+    return [Note(f"while devices were idle the host was in: {listed}", values)]
+
+
+def _notes(steps: pd.DataFrame) -> list[Note]:
+    if steps.empty:
+        return []
+    numbers = steps["step"].unique()
+    note = Note.of(
+        "{n:count} step(s) are host-bound (devices wait for the host more than {limit:ratio} of "
+        "the time): {steps}{more}",
+        n=len(steps),
+        limit=_HOST_BOUND,
+        steps=", ".join(map(str, numbers[:_SHOWN])),
+        more="" if len(numbers) <= _SHOWN else " …",
+    )
+    return [note]
+
+
+IDLE = Analysis(
+    name="idle",
+    spec=IDLE_SPEC,
+    needs=("kernels", "copies", "api_calls"),
+    uses=("ranges", "host_ops", "overheads", "devices"),
+    whole=("kernels", "copies"),
+    of_steps=True,
+    of_rank=measure_idle,
+    finish=_finish,
+)
+
+
+_MOST: Final = 1000
+GAPS_SPEC: Final = ResultSpec(
+    tables=(
+        TableSpec(
+            "gaps",
+            "the longest gaps, the longest first",
+            (
+                key("device", "the number of the device in the run", Unit.NUMBER),
+                key("at_ns", "when it opens", Unit.AT_NS),
+                same("duration_ns", Unit.NS, "its length inside the window"),
+                same("cause", Unit.TEXT, "what the device waited for the longest"),
+                same("cause_ratio", Unit.RATIO, "the share of that cause"),
+                same(
+                    "host_name",
+                    Unit.TEXT,
+                    "what the host was in for most of it, by overlap: a range, operator or call, "
+                    'innermost, of the thread that launches what ends it, else of one that runs; ""'
+                    " where the host held nobody up",
+                ),
+                same("host_ratio", Unit.RATIO, "the share of the gap charged to that"),
+                same(
+                    "meanwhile",
+                    Unit.TEXT,
+                    "what other threads ran the longest in it: told, not charged",
+                ),
+                same("meanwhile_ratio", Unit.RATIO, "the share of the gap that this covers"),
+                same("before", Unit.TEXT, "the work that ended before it"),
+                same("after", Unit.TEXT, "the work that ends it"),
+            ),
+        ),
+    ),
+    scalars=(total("gaps_count", Unit.COUNT, "the gaps of all devices"),),
+)
+
+
+def measure_gaps(trace: Trace) -> Result:
+    """Return the longest gaps of the devices of a rank."""
+    gaps = find_gaps(trace)
+    duration = (gaps["end_ns"] - gaps["start_ns"]).to_numpy(np.int64)
+    longest = np.argsort(-duration, kind="stable")[:_MOST]
+    return Result(
+        "gaps",
+        GAPS_SPEC,
+        tables={"gaps": GAPS_SPEC.tables[0].frame(_described(trace, gaps, longest))},
+        scalars={"gaps_count": len(gaps)},
+    )
+
+
+def _described(trace: Trace, every: pd.DataFrame, rows: npt.NDArray[np.int64]) -> pd.DataFrame:
+    gaps = every.take(rows)
+    starts = gaps["start_ns"].to_numpy(np.int64)
+    lengths = gaps["end_ns"].to_numpy(np.int64) - starts
+    causes = causes_of_gaps(trace, rows)
+    charged, charged_ns = _most(charged_by_host(trace), rows)
+    running = find_charges(trace).running
+    beside, beside_ns = _most(running[running["by"] == "other"], rows)
+    return pd.DataFrame(
+        {
+            "device": gaps["device"].to_numpy(),
+            "at_ns": starts - trace.whole.span.start_ns,
+            "duration_ns": lengths,
+            "cause": np.array(CAUSES, object)[causes.argmax(axis=1)],
+            "cause_ratio": causes.max(axis=1, initial=0) / np.maximum(lengths, 1),
+            "before": gaps["before"].to_numpy(object),
+            "after": gaps["after"].to_numpy(object),
+            "host_name": charged,
+            "host_ratio": charged_ns / np.maximum(lengths, 1),
+            "meanwhile": beside,
+            "meanwhile_ratio": beside_ns / np.maximum(lengths, 1),
+        }
+    )
+
+
+def _most(
+    times: pd.DataFrame, gaps: npt.NDArray[np.int64]
+) -> tuple[npt.NDArray[np.object_], npt.NDArray[np.int64]]:
+    """Return the name that has the most of ``times`` in each of ``gaps``, and how much."""
+    names = times["name"].cat
+    n_names = max(1, len(names.categories))
+    gap = times["gap"].to_numpy(np.int64)
+    kept = np.flatnonzero(np.isin(gap, gaps))
+    own, code = gap[kept], names.codes.to_numpy(np.int64)[kept]
+    pairs, place = np.unique(own * n_names + code, return_inverse=True)
+    starts, ends = (times[name].to_numpy(np.int64)[kept] for name in ("start_ns", "end_ns"))
+    covered = union_lengths(place, starts, ends, len(pairs))
+    # Of equals the first name: the last one that is written stays.
+    order = np.lexsort((-pairs, covered))
+    text, most_ns = np.full(len(gaps), "", object), np.zeros(len(gaps), np.int64)
+    where = np.argsort(gaps)
+    row = where[np.searchsorted(gaps[where], pairs[order] // n_names)]
+    text[row] = np.append(names.categories.to_numpy(object), "")[pairs[order] % n_names]
+    most_ns[row] = covered[order]
+    return text, most_ns
+
+
+def _finish_gaps(result: Result) -> Result:
+    table = result.table.sort_values(
+        ["duration_ns", "device", "at_ns"], ascending=[False, True, True], ignore_index=True
+    )
+    result = result.with_table(table.head(_MOST))
+    n = int(result.scalars["gaps_count"])
+    note = Note.of("the {most:count} longest of {n:count} gaps", most=_MOST, n=n)
+    return result.with_notes(*([note] if n > _MOST else []))
+
+
+GAPS = Analysis(
+    name="gaps",
+    spec=GAPS_SPEC,
+    needs=("kernels", "copies", "api_calls"),
+    uses=("ranges", "host_ops", "overheads", "devices"),
+    whole=("kernels", "copies"),
+    of_rank=measure_gaps,
+    finish=_finish_gaps,
+)

@@ -1,0 +1,229 @@
+"""What each thread was in at every moment: the innermost of the names that it had open.
+
+Names are those of ranges, host operators and API calls, without what tells one time from the next
+(`common_categories`). Innermost is what began last; of what began together, what ends first.
+Beside it stands the outermost operator around it, the name that user code called.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from enum import IntEnum
+from typing import Final
+
+import numpy as np
+import numpy.typing as npt
+import pandas as pd
+
+from traceprof.measures.host.states import is_synchronisation
+from traceprof.model import grouping
+from traceprof.model.intervals import Intervals, sorted_distinct
+from traceprof.model.trace import Trace
+from traceprof.names.ranges import are_matched, common_categories
+from traceprof.values import dataclass
+
+_Int64Array = npt.NDArray[np.int64]
+
+_FEW_ROUNDS: Final = 64
+"""Spans seldom nest deeper; up to here one look at the next outer one after the other is quick."""
+_TABLES: Final = ("ranges", "host_ops", "api_calls")
+"""Where names come from; of rows that begin and end together, the later one is inside."""
+
+_OS_WAITS: Final = re.compile(
+    r"(pthread_(cond_(timed|clock)?wait|(mutex|rwlock)_(timed|clock)?(rd|wr)?lock|barrier_wait"
+    r"|join|(timed|clock)join_np|spin_lock)|sem_(timed|clock)?wait|p?poll|epoll_p?wait2?|p?select"
+    r"|futex|(__)?wait(pid|id|3|4)?|sig(timed)?wait(info)?|sigsuspend|pause|accept4?"
+    r"|mq_(timed)?receive|msgrcv|io_getevents)"
+)
+_OS_SLEEPS: Final = re.compile(r"(clock_)?nanosleep|u?sleep|sched_yield")
+_UNNAMED: Final = "(unnamed)"
+_OPERATOR: Final = re.compile(r", (seq|op_id) = \d+|^[a-z_]\w*(::\w+)+$|^enumerate\(DataLoader\)#")
+"""Ranges that are operators: of emit_nvtx, by their look, and the fetching of a DataLoader."""
+_NO_OPERATOR: Final = re.compile(r"^(ProfilerStep|ProfilerStart|nn\.Module|\[|##)|\.(py|forward)\b")
+"""What older versions record as operators and is none: steps, modules, lines of Python."""
+
+
+class Doing(IntEnum):
+    """What a name says that a thread does."""
+
+    RUNS = 0
+    SLEEPS = 1
+    WAITS = 2  # for another thread, a device, or the operating system
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class ThreadLane:
+    """One thread: disjoint pieces of time, sorted, and the place in `Lanes.names` of each.
+
+    ``operator`` is the place of the outermost operator around it, of ``name`` where none is.
+    """
+
+    process: int
+    thread: int
+    starts: _Int64Array
+    ends: _Int64Array
+    name: _Int64Array
+    operator: _Int64Array
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class ThreadLanes:
+    """The threads that have any name open in the times asked about.
+
+    ``doing`` is the place in `Doing` of each of ``names``.
+    """
+
+    lanes: tuple[ThreadLane, ...]
+    names: tuple[str, ...]
+    doing: npt.NDArray[np.int8]
+
+
+def lanes_within(trace: Trace, times: Mapping[int, Intervals]) -> ThreadLanes:
+    """Return what the threads of each process were in, at least during its ``times``."""
+    asked = {process: time for process, time in times.items() if len(time)}
+    found = [_rows_within(trace, table, asked) for table in _TABLES]
+    names, codes = _named(trace, found)
+    rows = pd.concat(found, ignore_index=True).assign(name=codes)
+    return ThreadLanes(tuple(_lanes_of(rows)), tuple(map(str, names)), _doings(names))
+
+
+def _rows_within(trace: Trace, name: str, asked: Mapping[int, Intervals]) -> pd.DataFrame:
+    """Return process, thread, start, end and code of the name of the rows in the times asked.
+
+    Their times are not cut by the window: what began first is around the others there, too.
+    """
+    table, rows = trace.whole.table(name), trace.rows_in_whole(name)
+    columns = {
+        column: table[column].to_numpy(np.int64)[rows]
+        for column in ("process", "thread", "start_ns", "end_ns")
+    }
+    starts, ends, process = columns["start_ns"], columns["end_ns"], columns["process"]
+    kept = np.zeros(len(starts), np.bool_)
+    for owner, time in asked.items():
+        place = np.searchsorted(time.ends, starts, side="right")
+        opens = np.append(time.starts, np.iinfo(np.int64).max)[place]
+        kept |= (opens < ends) & (starts < ends) & (process == owner)
+    chosen = np.flatnonzero(kept)
+    codes = table["name"].cat.codes.to_numpy()[rows][chosen].astype(np.int64)
+    taken = {column: values[chosen] for column, values in columns.items()}
+    categories = table["name"].cat.categories
+    named = are_matched(categories, _OPERATOR) if name == "ranges" else name == "host_ops"
+    operators = named & ~are_matched(categories, _NO_OPERATOR)
+    is_operator = np.append(operators, False)[codes]
+    return pd.DataFrame(taken | {"name": codes, "is_operator": is_operator})
+
+
+def _named(trace: Trace, found: list[pd.DataFrame]) -> tuple[npt.NDArray[np.object_], _Int64Array]:
+    """Return the distinct names of the rows ``found``, and the place among them of each row."""
+    texts, places, n_before = [], [], 0
+    for table, rows in zip(_TABLES, found, strict=True):
+        distinct, place = np.unique(rows["name"].to_numpy(np.int64), return_inverse=True)
+        categories = trace.whole.table(table)["name"].cat.categories
+        # Rows without a name have the code -1; "" stands for nothing at all.
+        known = np.append(categories.to_numpy(object), "")[distinct]
+        texts.append(np.where(known == "", _UNNAMED, known))
+        places.append(place + n_before)
+        n_before += len(distinct)
+    names, codes = common_categories(pd.Index(np.concatenate(texts), dtype=object))
+    return names, codes[np.concatenate(places)]
+
+
+def _doings(names: npt.NDArray[np.object_]) -> npt.NDArray[np.int8]:
+    column = pd.Series(pd.Categorical(names, categories=pd.unique(names)))
+    waits = is_synchronisation(column) | _are(names, _OS_WAITS)
+    sleeps = _are(names, _OS_SLEEPS)
+    return np.where(waits, Doing.WAITS, np.where(sleeps, Doing.SLEEPS, Doing.RUNS)).astype(np.int8)
+
+
+def _are(names: npt.NDArray[np.object_], pattern: re.Pattern[str]) -> npt.NDArray[np.bool_]:
+    return np.array([pattern.fullmatch(str(name)) is not None for name in names], np.bool_)
+
+
+def _lanes_of(rows: pd.DataFrame) -> Iterator[ThreadLane]:
+    process, thread, starts, ends, name = (
+        rows[column].to_numpy(np.int64)
+        for column in ("process", "thread", "start_ns", "end_ns", "name")
+    )
+    order = np.lexsort((-ends, starts, thread, process))
+    is_operator = rows["is_operator"].to_numpy(np.bool_)
+    process, thread = process[order], thread[order]
+    changes = np.flatnonzero((np.diff(process) != 0) | (np.diff(thread) != 0)) + 1
+    for own in np.split(np.arange(len(order)), changes):
+        if len(own):
+            mine = order[own]
+            first, last, owner = innermost_pieces(starts[mine], ends[mine])
+            outer = outermost_around(ends[mine], is_operator[mine])[owner]
+            codes = name[mine]
+            place = int(process[own[0]]), int(thread[own[0]])
+            yield ThreadLane(
+                *place, first, last, codes[owner], codes[np.where(outer < 0, owner, outer)]
+            )
+
+
+def innermost_pieces(
+    starts: _Int64Array, ends: _Int64Array
+) -> tuple[_Int64Array, _Int64Array, _Int64Array]:
+    """Return disjoint pieces of time (starts, ends) and which span is the innermost in each.
+
+    The spans must be sorted by start, and of those that begin together the inner one is the last;
+    they need not nest: where two overlap otherwise, the one that began later counts as inside.
+    """
+    around = _spans_around(ends)
+    edges = sorted_distinct(np.concatenate((starts, ends)))
+    owner = np.searchsorted(starts, edges, side="right") - 1
+    open_at = np.flatnonzero(owner >= 0)
+    for _ in range(_FEW_ROUNDS):
+        open_at = open_at[ends[owner[open_at]] <= edges[open_at]]
+        if not len(open_at):
+            break
+        owner[open_at] = around[owner[open_at]]
+        open_at = open_at[owner[open_at] >= 0]
+    open_at = open_at[ends[owner[open_at]] <= edges[open_at]]
+    owner[open_at] = _first_after(around, ends, owner[open_at], edges[open_at])
+    kept = np.flatnonzero(owner >= 0)
+    return edges[kept], edges[kept + 1], owner[kept]
+
+
+def outermost_around(ends: _Int64Array, is_asked: npt.NDArray[np.bool_]) -> _Int64Array:
+    """Return, of each span, the outermost that is asked for of those that hold it and itself.
+
+    -1 where none is. The spans are sorted as for `innermost_pieces`; what ends together with a
+    later one holds it.
+    """
+    return grouping.outermost_around(_spans_around(ends, holds_equal=True), is_asked)
+
+
+def _first_after(
+    around: _Int64Array, ends: _Int64Array, spans: _Int64Array, instants: _Int64Array
+) -> _Int64Array:
+    """Return the first span around each of ``spans`` that ends after the instant; -1: none.
+
+    Their ends grow outwards: jumps of 2ᵏ, the longest first, find it.
+    """
+    if not len(spans):
+        return spans
+    jumps = [around]
+    while (jumps[-1] >= 0).any():
+        last = jumps[-1]
+        jumps.append(np.where(last >= 0, last[last], -1))
+    for jump in reversed(jumps):
+        outer = jump[spans]
+        spans = np.where((outer >= 0) & (ends[outer] <= instants), outer, spans)
+    return around[spans]
+
+
+def _spans_around(ends: _Int64Array, *, holds_equal: bool = False) -> _Int64Array:
+    """Return the last span before each that ends later than it, -1 where none does.
+
+    What lies between the two ends no later: a span that is closed leads to the one still open.
+    With ``holds_equal`` one that ends together with it will do.
+    """
+    closes = np.less if holds_equal else np.less_equal
+    around = np.arange(-1, len(ends) - 1)
+    rows = np.flatnonzero(around >= 0)
+    while len(rows := rows[closes(ends[around[rows]], ends[rows])]):
+        # A jump over what another span jumps over: chains get shorter by half in each round.
+        around[rows] = around[around[rows]]
+        rows = rows[around[rows] >= 0]
+    return around

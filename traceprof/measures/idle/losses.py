@@ -1,0 +1,155 @@
+"""What devices lose: when each did not compute, and to what; idle after waits is told apart.
+
+Exposed communication and copies, work on its own memory, and idle time by cause: with compute
+they fill the time of a device exactly.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Final, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+import pandas as pd
+
+from traceprof.measures.device.times import device_times, used_devices
+from traceprof.measures.facts import of_window
+from traceprof.measures.host.states import find_host_states
+from traceprof.measures.idle.gaps import CAUSES, find_gap_parts, find_gaps, times_in_gaps
+from traceprof.model.activity import BUSY_PARTS
+from traceprof.model.grouping import rows_by_value, rows_by_values
+from traceprof.model.intervals import Intervals
+from traceprof.model.ranks import Ranks
+from traceprof.model.trace import Trace
+
+DRAINED: Final = "drained"
+"""Idle after a wait for the device, until work is launched again.
+
+Without the wait the host would have been that much earlier: at most the wait's own length of a
+gap is its doing, whatever the host does then.
+"""
+
+_Int64Array = npt.NDArray[np.int64]
+_Times: TypeAlias = Mapping[int, Intervals]
+"""When, by device."""
+_AFTER_A_WAIT: Final = ("launch", "host")
+_NAMES: Final = (*CAUSES, DRAINED)
+
+
+def lost_in_gaps(part: Trace, *causes: str) -> _Int64Array:
+    """Return how long ``causes`` (of `CAUSES`, or `DRAINED`) hold in each of `find_gaps`.
+
+    The causes in which a host is busy are without what is `DRAINED`, so that all add up.
+    """
+    places = [_NAMES.index(cause) for cause in causes]
+    return times_in_gaps(len(find_gaps(part)), _parts(part), *places)
+
+
+@of_window
+def idle_times(ranks: Ranks) -> Mapping[str, _Times]:
+    """Return, for each cause (and `DRAINED`), when each device was idle for it."""
+    return times_of_causes(ranks, _parts, _NAMES)
+
+
+def times_of_causes(
+    ranks: Ranks, parts_of: Callable[[Trace], pd.DataFrame], names: Sequence[str]
+) -> dict[str, dict[int, Intervals]]:
+    """Return when each device was idle for each of ``names``, the causes of ``parts_of`` a rank.
+
+    Parts are those of gaps, with gap, start_ns, end_ns and cause (a place in ``names``).
+    """
+    found: dict[str, dict[int, Intervals]] = {name: {} for name in names}
+    for own in ranks.each(_times_of_one, parts_of, names):
+        for name, times in own.items():
+            found[name] |= times
+    return found
+
+
+def _times_of_one(
+    part: Trace, parts_of: Callable[[Trace], pd.DataFrame], names: Sequence[str]
+) -> dict[str, dict[int, Intervals]]:
+    found: dict[str, dict[int, Intervals]] = {name: {} for name in names}
+    parts, device = parts_of(part), find_gaps(part)["device"].to_numpy()
+    starts, ends = (parts[name].to_numpy(np.int64) for name in ("start_ns", "end_ns"))
+    for number in rows_by_value(device):
+        for times in found.values():
+            times[number] = Intervals.empty()
+    owner = device[parts["gap"].to_numpy()]
+    for (number, cause), rows in rows_by_values(owner, parts["cause"]).items():
+        found[names[cause]][number] = Intervals.union_of(starts[rows], ends[rows])
+    return found
+
+
+@of_window
+def _parts(part: Trace) -> pd.DataFrame:
+    """Return `find_gap_parts`, with what is drained by a wait as a cause of its own."""
+    parts = find_gap_parts(part)
+    busy = np.isin(parts["cause"], [CAUSES.index(name) for name in _AFTER_A_WAIT])
+    gap = parts["gap"].to_numpy()
+    starts, ends = (parts[name].to_numpy(np.int64) for name in ("start_ns", "end_ns"))
+    lengths = np.where(busy, ends - starts, 0)
+    so_far = np.cumsum(lengths) - lengths
+    first = np.flatnonzero(np.append(True, gap[1:] != gap[:-1])) if len(gap) else gap
+    so_far -= np.repeat(so_far[first], np.diff(np.append(first, len(gap))))
+    drained = np.clip(_wait_before(part)[gap] - so_far, 0, lengths)
+    if not drained.any():
+        return parts
+    # What is drained comes first, and is a row of its own where some of the part is left.
+    is_cut = (drained > 0) & (drained < lengths)
+    rows = np.repeat(np.arange(len(parts)), 1 + is_cut)
+    head = np.flatnonzero(is_cut) + np.arange(int(is_cut.sum()))
+    starts, ends, cause = starts[rows], ends[rows], parts["cause"].to_numpy()[rows]
+    cause[drained[rows] > 0] = len(CAUSES)
+    cause[head + 1] = parts["cause"].to_numpy()[is_cut]
+    ends[head] = starts[head] + drained[is_cut]
+    starts[head + 1] = ends[head]
+    columns = {"gap": gap[rows], "start_ns": starts, "end_ns": ends, "cause": cause}
+    return pd.DataFrame(columns, copy=False)
+
+
+def _wait_before(part: Trace) -> _Int64Array:
+    """Return how long the host had waited for the device where each gap opens, 0 where not."""
+    gaps = find_gaps(part)
+    waited = np.zeros(len(gaps), np.int64)
+    states = find_host_states(part)
+    for process, rows in rows_by_value(gaps["process"]).items():
+        state = states.get(process)
+        if state is None or not len(state.synchronising):
+            continue
+        time, at = state.synchronising, gaps["start_ns"].to_numpy(np.int64)[rows]
+        place = np.searchsorted(time.starts, at, side="right") - 1
+        inside = (place >= 0) & (time.ends[place] >= at)
+        waited[rows] = np.where(inside, at - time.starts[place], 0)
+    return waited
+
+
+Times: TypeAlias = Mapping[int, Intervals]
+"""When, by device."""
+
+LOSSES: Final = (*BUSY_PARTS[1:], *CAUSES)
+"""The parts of a device's time that are no compute, as `breakdown` has them, idle by cause."""
+
+
+@of_window
+def find_losses(ranks: Ranks) -> Mapping[str, Times]:
+    """Return, for each of `LOSSES`, when each device that ever worked lost time of the window."""
+    busy: dict[str, dict[int, Intervals]] = {name: {} for name in BUSY_PARTS[1:]}
+    for own in ranks.each(_lost_by_work):
+        for name, times in own.items():
+            busy[name] |= times
+    return {**busy, **times_of_causes(ranks, find_gap_parts, CAUSES)}
+
+
+def _lost_by_work(part: Trace) -> dict[str, dict[int, Intervals]]:
+    times = device_times(part)
+    parts = {d: times[d].parts() if d in times else {} for d in used_devices(part)}
+    return {
+        name: {device: own.get(name, Intervals.empty()) for device, own in parts.items()}
+        for name in BUSY_PARTS[1:]
+    }
+
+
+def within(times: Times, judged: Times) -> Times:
+    """Return what of ``times`` lies in the ``judged`` time of each device."""
+    return {device: time & judged[device] for device, time in times.items() if device in judged}

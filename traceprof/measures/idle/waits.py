@@ -1,0 +1,283 @@
+"""Where the host waits for a device, and how long devices had nothing to do in that."""
+
+from __future__ import annotations
+
+from typing import Final
+
+import numpy as np
+import numpy.typing as npt
+import pandas as pd
+
+from traceprof.measures.analyses import Analysis
+from traceprof.measures.facts import fact, of_window
+from traceprof.measures.host.launches import innermost
+from traceprof.measures.host.states import hold_devices_up, is_blocking_copy, is_synchronisation
+from traceprof.measures.idle.gaps import CAUSES, find_gap_parts, find_gaps
+from traceprof.measures.idle.lanes import innermost_pieces
+from traceprof.measures.steps.find import find_steps
+from traceprof.model.intervals import overlapping_pairs
+from traceprof.model.results import (
+    Note,
+    Result,
+    ResultSpec,
+    TableSpec,
+    Unit,
+    derived,
+    key,
+    largest,
+    total,
+)
+from traceprof.model.tables import ABSENT
+from traceprof.model.trace import DEVICE_TABLES, Trace
+from traceprof.names.ranges import plain_name
+from traceprof.values import dataclass
+
+_Int64Array = npt.NDArray[np.int64]
+_BoolArray = npt.NDArray[np.bool_]
+
+READS_A_VALUE: Final = ".item()"
+PATTERNS: Final = ("synchronise", "blocking copy", READS_A_VALUE)
+"""How the host waits: `READS_A_VALUE` is a copy of a few bytes to it that is waited for at once."""
+
+_SMALL_BYTES: Final = 64
+"""A copy to the host up to this size, waited for at once, is a `.item()` or an `if tensor:`."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Waits:
+    """The calls of the whole recording that wait: their rows, patterns and ranges.
+
+    ``pattern`` is the place in `PATTERNS`, ``label`` that in ``labels`` (names of ranges).
+    """
+
+    rows: _Int64Array
+    pattern: npt.NDArray[np.int8]
+    label: _Int64Array
+    labels: pd.Index
+
+
+@of_window
+def find_waits(trace: Trace) -> pd.DataFrame:
+    """Return the API calls of the window that wait for a device.
+
+    The columns of ``api_calls``, and pattern (one of `PATTERNS`) and host_range (the innermost
+    range that the call began in, without what makes its name unique; "" where none is open). Of a
+    call that the window cuts they are those of the whole call.
+    """
+    waits = _waits_of_whole(trace)
+    asked = np.arange(len(trace.whole.api_calls))[trace.rows_in_whole("api_calls")]
+    own = np.flatnonzero(np.isin(asked, waits.rows))
+    place = np.searchsorted(waits.rows, asked[own])
+    found = trace.api_calls.take(own).reset_index(drop=True)
+    return found.assign(
+        pattern=pd.Categorical.from_codes(waits.pattern[place], pd.Index(PATTERNS, dtype=object)),
+        host_range=pd.Categorical.from_codes(waits.label[place], waits.labels),
+    )
+
+
+@fact
+def _waits_of_whole(trace: Trace) -> _Waits:
+    calls = trace.api_calls
+    copies = is_blocking_copy(calls["name"])
+    rows = np.flatnonzero(copies | is_synchronisation(calls["name"]))
+    pattern = np.where(copies[rows], PATTERNS.index("blocking copy"), 0)
+    reads = _reads_a_value(trace, rows, copies[rows])
+    label, labels = _labels(trace, rows)
+    return _Waits(
+        rows=rows,
+        pattern=np.where(reads, PATTERNS.index(READS_A_VALUE), pattern).astype(np.int8),
+        label=label,
+        labels=labels,
+    )
+
+
+def _labels(trace: Trace, waits: _Int64Array) -> tuple[_Int64Array, pd.Index]:
+    """Return the plain name of the innermost range around each of the calls ``waits``."""
+    calls, ranges = trace.api_calls, trace.ranges
+    nested = np.flatnonzero(ranges["kind"] == "push_pop")
+    lanes = ranges[["process", "thread", "start_ns", "end_ns"]].take(nested)
+    at = [calls[name].to_numpy(np.int64)[waits] for name in ("process", "thread", "start_ns")]
+    inner = innermost(lanes.reset_index(drop=True), *at)
+    names = ranges["name"].cat
+    codes = np.append(names.codes.to_numpy(np.int64)[nested], -1)[inner]
+    distinct, place = np.unique(codes, return_inverse=True)
+    plain = [plain_name(str(names.categories[code])) if code >= 0 else "" for code in distinct]
+    label, labels = pd.factorize(np.array(plain, object))
+    return np.asarray(label, np.int64)[place], pd.Index(labels, dtype=object)
+
+
+def _reads_a_value(trace: Trace, waits: _Int64Array, is_copy: _BoolArray) -> _BoolArray:
+    """Return which waits come right after, or are, a copy of a few bytes to the host."""
+    calls = trace.api_calls
+    small = _makes_a_small_copy(trace)
+    if not small.any() or not len(waits):
+        return np.zeros(len(waits), np.bool_)
+    process, thread, starts = (
+        calls[name].to_numpy(np.int64) for name in ("process", "thread", "start_ns")
+    )
+    order = np.lexsort((thread, process))
+    process, thread, starts = process[order], thread[order], starts[order]
+    # Calls that begin together on a thread (one is inside the other) are one instant.
+    changes = (process[1:] != process[:-1]) | (thread[1:] != thread[:-1])
+    opens_thread = np.append(True, changes)
+    opens = opens_thread | np.append(True, starts[1:] != starts[:-1])
+    instant_of = np.empty(len(order), np.int64)
+    instant_of[order] = np.cumsum(opens) - 1
+    small_there = np.zeros(int(opens.sum()), np.bool_)
+    small_there[instant_of[small]] = True
+    follows = np.append(False, small_there[:-1]) & ~opens_thread[opens]
+    own = instant_of[waits]
+    return np.where(is_copy, small_there[own], follows[own])
+
+
+def _makes_a_small_copy(trace: Trace) -> _BoolArray:
+    """Return which API calls made a copy of a few bytes to the host."""
+    copies, calls = trace.copies, trace.api_calls
+    n_bytes, number = copies["n_bytes"].to_numpy(), copies["correlation"].to_numpy(np.int64)
+    small = (copies["direction"] == "d2h").to_numpy() & (n_bytes >= 1) & (n_bytes <= _SMALL_BYTES)
+    small &= number != ABSENT
+    owner, process = copies["process"].to_numpy(np.int64), calls["process"].to_numpy(np.int64)
+    found = np.zeros(len(calls), np.bool_)
+    for own in pd.unique(owner[small]).tolist():
+        mine = calls["correlation"].isin(number[small & (owner == own)]).to_numpy()
+        found |= mine & (process == own)
+    return found
+
+
+@of_window
+def idle_in_waits(trace: Trace) -> _Int64Array:
+    """Return for how long devices had nothing to do in each of the waits of `find_waits`.
+
+    That is the time that idle gaps have as "synchronising", device by device: of threads that wait
+    at once the one that began last counts. Added up it is that cause of `find_gaps`.
+    """
+    waits = find_waits(trace)
+    found = np.zeros(len(waits), np.int64)
+    parts = find_gap_parts(trace)
+    parts = parts[(parts["cause"] == CAUSES.index("synchronising")).to_numpy()]
+    owner = find_gaps(trace)["process"].to_numpy(np.int64)[parts["gap"].to_numpy()]
+    starts, ends = parts["start_ns"].to_numpy(np.int64), parts["end_ns"].to_numpy(np.int64)
+    counting = np.flatnonzero(_hold_up(trace))
+    begin, end, process = (
+        waits[name].to_numpy(np.int64)[counting] for name in ("start_ns", "end_ns", "process")
+    )
+    for number in np.unique(owner).tolist():
+        own, gaps = np.flatnonzero(process == number), np.flatnonzero(owner == number)
+        own = own[np.lexsort((-end[own], begin[own]))]
+        first, last, row = innermost_pieces(begin[own], end[own])
+        gap, piece = overlapping_pairs(starts[gaps], ends[gaps], first, last)
+        ns = np.minimum(ends[gaps][gap], last[piece]) - np.maximum(starts[gaps][gap], first[piece])
+        np.add.at(found, counting[own[row[piece]]], ns)
+    return found
+
+
+def _hold_up(trace: Trace) -> _BoolArray:
+    """Return which of the waits are those of threads that launch work."""
+    calls = trace.api_calls
+    held = hold_devices_up(calls)
+    every = is_synchronisation(calls["name"]) | is_blocking_copy(calls["name"])
+    return held[every]
+
+
+_KEYS: Final = ("call", "pattern", "host_range")
+SYNC_SPEC: Final = ResultSpec(
+    tables=(
+        TableSpec(
+            "waits",
+            "one row per call, pattern and range, by total host time",
+            (
+                key("call", "the call that waits"),
+                key(
+                    "pattern",
+                    "synchronise, blocking copy, or .item(): a copy of a few bytes to the host "
+                    "that is waited for at once",
+                ),
+                key("host_range", "the innermost range around the call"),
+                total("count", Unit.COUNT, "how many calls"),
+                derived("per_step", Unit.NUMBER, "how many calls in a step"),
+                total("total_ns", Unit.NS, "the length of all calls added up"),
+                derived("mean_ns", Unit.NS, "the mean length of a call"),
+                largest("max_ns", Unit.NS, "the longest call"),
+                total(
+                    "idle_ns",
+                    Unit.NS,
+                    "how long devices had nothing to do meanwhile, added up over devices: what "
+                    "`idle` calls synchronising; empty where no device's work was recorded",
+                ),
+            ),
+        ),
+    ),
+    scalars=(total("steps_count", Unit.COUNT, "the steps of all processes in the window"),),
+)
+
+
+def measure_sync(trace: Trace) -> Result:
+    """Return the waits of the host by call, pattern and range."""
+    waits = find_waits(trace).rename(columns={"name": "call"})
+    table = _by_keys(waits, idle_in_waits(trace))
+    if not trace.recorded & set(DEVICE_TABLES):
+        table = table.assign(idle_ns=np.nan)
+    return Result(
+        "sync",
+        SYNC_SPEC,
+        tables={"waits": SYNC_SPEC.tables[0].frame(table)},
+        scalars={"steps_count": len(find_steps(trace))},
+    )
+
+
+def _by_keys(waits: pd.DataFrame, idle: npt.NDArray[np.int64]) -> pd.DataFrame:
+    """Return number, sum and longest of the waits of each call, pattern and range."""
+    keys = [waits[name].cat for name in _KEYS]
+    sizes = [max(1, len(own.categories)) for own in keys]
+    packed = np.ravel_multi_index([own.codes.to_numpy(np.int64) for own in keys], sizes)
+    place, distinct = pd.factorize(packed)
+    duration = (waits["end_ns"] - waits["start_ns"]).to_numpy(np.int64)
+    total_ns, max_ns, idle_ns = (np.zeros(len(distinct), np.int64) for _ in range(3))
+    np.add.at(total_ns, place, duration)
+    np.maximum.at(max_ns, place, duration)
+    np.add.at(idle_ns, place, idle)
+    codes = np.unravel_index(distinct, sizes)
+    labels = {
+        name: own.categories.to_numpy(object)[code]
+        for name, own, code in zip(_KEYS, keys, codes, strict=True)
+    }
+    count = np.bincount(place, minlength=len(distinct))
+    sums = {"count": count, "total_ns": total_ns, "max_ns": max_ns, "idle_ns": idle_ns}
+    return pd.DataFrame({**labels, **sums})
+
+
+def _finish(result: Result) -> Result:
+    table = result.table
+    n_steps = int(result.scalars["steps_count"])
+    table = table.assign(
+        per_step=table["count"] / n_steps if n_steps else np.nan,
+        mean_ns=table["total_ns"] / table["count"],
+    )
+    order = [False, *(True for _ in _KEYS)]
+    table = table.sort_values(["total_ns", *_KEYS], ascending=order, ignore_index=True)
+    return result.with_table(table).with_notes(*_notes(table))
+
+
+def _notes(table: pd.DataFrame) -> list[Note]:
+    values = table[table["pattern"] == READS_A_VALUE]
+    if values.empty:
+        return []
+    note = Note.of(
+        "{n:count} waits for a few bytes from the device ({lost:ns}) look like .item(), .cpu() "
+        "of a scalar, or `if tensor:`",
+        n=int(values["count"].sum()),
+        lost=int(values["total_ns"].sum()),
+    )
+    return [note]
+
+
+SYNC = Analysis(
+    name="sync",
+    spec=SYNC_SPEC,
+    needs=("api_calls",),
+    uses=("copies", "ranges", "kernels", "overheads", "devices"),
+    whole=("api_calls", "copies", "kernels"),
+    of_steps=True,
+    of_rank=measure_sync,
+    finish=_finish,
+)

@@ -1,0 +1,266 @@
+"""What is suspicious in a recording or a run, with the rows that show it.
+
+An empty result is a good one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import PurePath
+from typing import Final
+
+import numpy as np
+import numpy.typing as npt
+import pandas as pd
+
+from traceprof.measures.analyses import Analysis
+from traceprof.measures.host.launches import launches_of
+from traceprof.measures.steps.find import find_steps
+from traceprof.model.activity import Activity
+from traceprof.model.intervals import Intervals
+from traceprof.model.ranks import Ranks
+from traceprof.model.results import Note, Result, ResultSpec, TableSpec, Unit, key, same, total
+from traceprof.model.tables import ABSENT, TABLES
+from traceprof.model.trace import DEVICE_TABLES, Trace
+from traceprof.values import dataclass
+
+_SHOWN_ROWS: Final = 5
+_SKEW_LIMIT_NS: Final = 1_000_000
+_FEWEST_COLLECTIVES: Final = 3
+
+_Int64Array = npt.NDArray[np.int64]
+
+SPEC: Final = ResultSpec(
+    tables=(
+        TableSpec(
+            "suspicions",
+            "one row per thing that is suspicious",
+            (
+                key("check", "what was checked"),
+                key("table", "the table whose rows show it, none where all is meant"),
+                key("number", "which one of that check and table, from 1", Unit.NUMBER),
+                same("message", Unit.TEXT, "what is suspicious"),
+                total("rows_count", Unit.COUNT, "how many rows show it"),
+                same("first_rows", Unit.TEXT, "the first of them in the file that has any"),
+                total("duration_ns", Unit.NS, "how long that took, or how far it is off"),
+            ),
+        ),
+    )
+)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Suspicion:
+    """Something suspicious in one file; ``message`` names how many rows (n), and which (rows)."""
+
+    check: str
+    message: str
+    table: str
+    rows: _Int64Array
+    duration_ns: int | None = None
+
+
+def measure_quality(ranks: Ranks) -> Result:
+    """Return what is suspicious in the files of a run, and in their clocks."""
+    reading = [_row("reading", Note.of("{warning}", warning=text)) for text in ranks.info.warnings]
+    found = [row for check in _CHECKS for row in _of_all(ranks, check)]
+    table = pd.DataFrame([*reading, *found, *_clock_skew(ranks)])
+    if len(table):
+        table = table.assign(number=table.groupby(["check", "table"]).cumcount() + 1)
+    return Result("quality", SPEC, tables={"suspicions": SPEC.tables[0].frame(table)})
+
+
+def _row(check: str, message: Note, duration_ns: int | None = None) -> dict[str, object]:
+    """Return a row about all of a run."""
+    row = {"check": check, "message": message, "table": "", "rows_count": 0, "first_rows": ""}
+    return row | {"duration_ns": duration_ns}
+
+
+def _of_all(
+    ranks: Ranks, check: Callable[[Trace], Iterator[_Suspicion]]
+) -> Iterator[dict[str, object]]:
+    """Yield what ``check`` finds in the files, one row for all files."""
+    found = [
+        (part, one)
+        for part, own in zip(ranks, ranks.each(_checked, check), strict=True)
+        for one in own
+    ]
+    for table, message in dict.fromkeys((one.table, one.message) for _, one in found):
+        own = [(part, one) for part, one in found if (one.table, one.message) == (table, message)]
+        count = sum(len(one.rows) for _, one in own)
+        part, first = own[0]
+        durations = [one.duration_ns for _, one in own if one.duration_ns is not None]
+        shown = list(map(str, first.rows[:_SHOWN_ROWS].tolist()))
+        rows = " ".join(shown)
+        yield {
+            "check": first.check,
+            "message": Note.of(message, n=count, rows=", ".join(shown)),
+            "table": table,
+            "rows_count": count,
+            "first_rows": rows if len(ranks) == 1 else f"{_label(part)}: {rows}",
+            "duration_ns": sum(durations) if durations else None,
+        }
+
+
+def _checked(trace: Trace, check: Callable[[Trace], Iterator[_Suspicion]]) -> list[_Suspicion]:
+    return list(check(trace))
+
+
+def _label(part: Trace) -> str:
+    """Return what a file of a run is called: its ranks, else its name."""
+    ranks = part.processes["rank"]
+    known = sorted(set(ranks[ranks != ABSENT].tolist()))
+    if not known:
+        return PurePath(part.info.path).name
+    return f"rank {', '.join(map(str, known))}"
+
+
+def _overlapping(trace: Trace) -> Iterator[_Suspicion]:
+    """Kernels of one stream run one after another, unless a graph runs its branches there."""
+    kernels = trace.kernels
+    kernels = kernels[(kernels["graph_node"] <= 0)]
+    late: list[_Int64Array] = []
+    lanes = kernels.groupby(["process", "device", "stream"], sort=False).indices
+    starts, ends = kernels["start_ns"].to_numpy(), kernels["end_ns"].to_numpy()
+    for places in lanes.values():
+        reach = np.maximum.accumulate(ends[places])
+        late.append(kernels.index.to_numpy()[places[1:][starts[places][1:] < reach[:-1]]])
+    rows = np.sort(np.concatenate(late)) if late else _none()
+    text = (
+        "{n:count} kernels begin before the one before on their stream ends "
+        "(programmatic dependent launch does so on purpose)"
+    )
+    yield from _if_any("overlapping kernels", text, "kernels", rows)
+
+
+def _without_launch(trace: Trace) -> Iterator[_Suspicion]:
+    if "api_calls" not in trace.recorded or trace.uncut is not None:
+        return
+    rows = np.flatnonzero(~launches_of(trace, "kernels").is_known)
+    yield from _if_any(
+        "kernels without launch",
+        "{n:count} kernels were launched before the recording began, or their launch is missing",
+        "kernels",
+        rows,
+    )
+
+
+def _odd_times(trace: Trace) -> Iterator[_Suspicion]:
+    for name, table in TABLES.items():
+        if table.has_times:
+            rows = np.flatnonzero(trace.table(name)["start_ns"] < 0)
+            yield from _if_any(
+                "negative times", f"{{n:count}} {name} begin before time 0", name, rows
+            )
+    for name in DEVICE_TABLES:
+        frame = trace.table(name)
+        rows = np.flatnonzero(frame["end_ns"] <= frame["start_ns"])
+        yield from _if_any("no duration", f"{{n:count}} {name} take no time", name, rows)
+
+
+def _profiler_work(trace: Trace) -> Iterator[_Suspicion]:
+    """Flushes between the first and the last device work; one after them disturbs nothing."""
+    work = pd.concat([trace.table(name)[["start_ns", "end_ns"]] for name in DEVICE_TABLES])
+    overheads = trace.overheads
+    is_flush = overheads["name"].astype(str).str.contains("flush|buffer", case=False)
+    amid = (overheads["start_ns"] < work["end_ns"].max()) & (
+        overheads["end_ns"] > work["start_ns"].min()
+    )
+    rows = np.flatnonzero(is_flush & amid)
+    flushes = overheads.iloc[rows]
+    took = Intervals.union_of(flushes["start_ns"].to_numpy(), flushes["end_ns"].to_numpy())
+    text = "the profiler was busy with its buffers {n:count} times"
+    yield from _if_any("profiler flush", text, "overheads", rows, took.total_ns)
+
+
+def _idle_steps(trace: Trace) -> Iterator[_Suspicion]:
+    """A step launches work: a kernel begins in it, or a call in it launches one."""
+    if trace.kernels.empty:
+        return
+    launches = launches_of(trace, "kernels")
+    launched = launches.start_ns[launches.is_known]
+    work = np.sort(np.concatenate([trace.kernels["start_ns"], launched]), kind="stable")
+    steps = find_steps(trace).table
+    first = np.searchsorted(work, steps["start_ns"].to_numpy(np.int64))
+    last = np.searchsorted(work, steps["end_ns"].to_numpy(np.int64))
+    numbers = steps["step"].to_numpy(np.int64)[first == last]
+    yield from _if_any(
+        "steps without work", "{n:count} steps launch no device work: {rows}", "", numbers
+    )
+
+
+def _whole_graphs(trace: Trace) -> Iterator[_Suspicion]:
+    rows = np.flatnonzero(trace.kernels["activity"] == Activity.CUDA_GRAPH.value)
+    yield from _if_any(
+        "whole graphs",
+        "{n:count} CUDA graphs were recorded whole: their kernels cannot be told apart; record "
+        "with nsys --cuda-graph-trace=node",
+        "kernels",
+        rows,
+    )
+
+
+def _without_bytes(trace: Trace) -> Iterator[_Suspicion]:
+    for name in ("copies", "collectives"):
+        rows = np.flatnonzero(trace.table(name)["n_bytes"] == ABSENT)
+        text = f"{{n:count}} {name} have no size: no bandwidth is known of them"
+        yield from _if_any("no size", text, name, rows)
+
+
+_CHECKS: Final[tuple[Callable[[Trace], Iterator[_Suspicion]], ...]] = (
+    _overlapping,
+    _without_launch,
+    _odd_times,
+    _profiler_work,
+    _idle_steps,
+    _whole_graphs,
+    _without_bytes,
+)
+
+
+def _clock_skew(ranks: Ranks) -> Iterator[dict[str, object]]:
+    """Collectives end together: ends that differ always by the same time show clocks that do.
+
+    The clocks are those that the files were put on: apart by their wall clocks unless corrected.
+    """
+    ends = ranks.each(_collective_ends)
+    counts = {len(times) for times in ends}
+    if len(ends) < 2 or len(counts) > 1 or min(counts) < _FEWEST_COLLECTIVES:
+        return
+    first = _label(ranks.parts[0])
+    for part, times in zip(ranks, ends, strict=True):
+        skew = int(np.median(times - ends[0]))
+        if abs(skew) > _SKEW_LIMIT_NS:
+            side = "ahead of" if skew > 0 else "behind"
+            text = f"the clock of {{one}} is {side} that of {{first}}"
+            note = Note.of(text, one=_label(part), first=first)
+            yield _row("clock skew", note, abs(skew))
+
+
+def _collective_ends(trace: Trace) -> _Int64Array:
+    """Return when the communication kernels ended; none where no wall clock ties the rank."""
+    if trace.info.utc_epoch_ns is None:
+        return _none()
+    kernels = trace.kernels[trace.kernels["activity"] == Activity.COMMUNICATION.value]
+    return np.sort(kernels["end_ns"].to_numpy(np.int64), kind="stable")
+
+
+def _if_any(
+    check: str, message: str, table: str, rows: _Int64Array, duration_ns: int | None = None
+) -> Iterator[_Suspicion]:
+    if len(rows):
+        yield _Suspicion(check, message, table, rows, duration_ns)
+
+
+def _none() -> _Int64Array:
+    return np.empty(0, np.int64)
+
+
+QUALITY = Analysis(
+    name="quality",
+    spec=SPEC,
+    uses=tuple(name for name, table in TABLES.items() if not table.detail_of),
+    whole=("api_calls",),
+    of_steps=True,
+    of_ranks=measure_quality,
+)

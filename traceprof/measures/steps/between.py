@@ -1,0 +1,193 @@
+"""The time between two steps on the host, by what ran there on any thread of the process."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Final
+
+import numpy as np
+import numpy.typing as npt
+import pandas as pd
+
+from traceprof.measures.facts import fact, of_window
+from traceprof.measures.host.phases import phases_of_all_ranges
+from traceprof.measures.steps.find import find_steps
+from traceprof.measures.steps.spans import rows_by
+from traceprof.model.intervals import Intervals
+from traceprof.model.trace import Trace
+from traceprof.names.ranges import PHASES, are_matched
+
+_Int64Array = npt.NDArray[np.int64]
+
+EVALUATION: Final = "evaluation"
+CHECKPOINT: Final = "checkpoint"
+DATA_WAIT: Final = "data wait"
+LOGGING: Final = "logging"
+UNKNOWN: Final = "unknown"
+BETWEEN_CAUSES: Final = (EVALUATION, CHECKPOINT, DATA_WAIT, LOGGING, UNKNOWN)
+"""Why a process was between two steps, in the order in which they claim time.
+
+evaluation: ranges named so, or forward passes without training, of rollouts and teachers, too:
+that neither has gradients is all that is recorded of them; checkpoint: ranges that save; data
+wait: ranges that load data; logging: ranges that log; unknown: none of these was recorded there.
+"""
+
+_NAMES: Final = (
+    (EVALUATION, r"(?i)(^|[^a-z])(eval|evaluat\w*|valid|validat\w*|val|test|testing)([^a-z]|$)"),
+    # Not what recomputes activations ("CheckpointFunction") nor "save_for_backward".
+    (
+        CHECKPOINT,
+        r"(?i)^checkpoint(ing)?$|(sav|writ|stor)\w*[ _.-]*checkpoint"
+        r"|checkpoint[ _.-]*(sav|writ|stor)"
+        r"|(^|[^a-z])ckpt|(^|[^a-z])save([^a-z_]|$)|save[ _](model|state|weights|params)",
+    ),
+    (DATA_WAIT, r"(?i)data[ _]?load|__next__|(^|[^a-z])fetch|(get|next|load)[ _]?(data|batch)"),
+    (LOGGING, r"(?i)(^|[^a-z])log(ging|ger|s)?([^a-z]|$)|tensorboard|wandb|mlflow"),
+)
+
+
+_OF_AUTOGRAD: Final = re.compile("autograd::")
+"""The engine of the backward pass "evaluates" functions: that is no evaluation."""
+
+
+@of_window
+def between_steps(trace: Trace) -> pd.DataFrame:
+    """Return the time between two steps, of the steps in the window, cut where its cause changes.
+
+    Columns: process, step (the one before: its period holds it), start_ns, end_ns and cause, one
+    of `BETWEEN_CAUSES`. The rows of a step are its time between steps exactly; sorted by process
+    and start.
+    """
+    whole, table = _between_all_steps(trace), find_steps(trace).table
+    if trace.uncut is None:
+        return whole
+    kept = pd.MultiIndex.from_frame(table[["process", "step"]])
+    inside = pd.MultiIndex.from_frame(whole[["process", "step"]]).isin(kept)
+    return whole[inside].reset_index(drop=True)
+
+
+def cause_of_steps(trace: Trace, steps: pd.DataFrame) -> npt.NDArray[np.object_]:
+    """Return why the process was longest between each of ``steps`` and the next; "" if not."""
+    between = between_steps(trace)
+    length = between["end_ns"] - between["start_ns"]
+    sums = length.groupby([between["process"], between["step"], between["cause"]]).sum()
+    largest = (
+        sums.sort_values(kind="stable")
+        .reset_index()
+        .drop_duplicates(["process", "step"], keep="last")
+    )
+    of_step = largest.set_index(["process", "step"])["cause"]
+    keys = pd.MultiIndex.from_frame(steps[["process", "step"]])
+    return of_step.reindex(keys).fillna("").to_numpy(object)
+
+
+@fact
+def _between_all_steps(trace: Trace) -> pd.DataFrame:
+    steps = find_steps(trace).table
+    times = dict(activity_of_ranges(trace))
+    tables = []
+    for process, rows in rows_by(steps, "process").items():
+        own = steps.iloc[rows]
+        starts, ends = own["end_ns"].to_numpy(np.int64), own["next_ns"].to_numpy(np.int64)
+        gaps = ends > starts
+        if not gaps.any():
+            continue
+        starts, ends, number = starts[gaps], ends[gaps], own["step"].to_numpy(np.int64)[gaps]
+        left = Intervals.union_of(starts, ends)
+        evaluated = times.get((process, EVALUATION), Intervals.empty())
+        evaluated = evaluated | _forward_alone(times, process, left)
+        fetched = times.get((process, DATA_WAIT), Intervals.empty())
+        saved = times.get((process, CHECKPOINT), Intervals.empty())
+        loops = _evaluation_loops(starts, ends, evaluated & left, fetched & left)
+        times[process, EVALUATION] = evaluated | (loops - saved)
+        for cause in BETWEEN_CAUSES:
+            known = times.get((process, cause), Intervals.empty())
+            found = left if cause == UNKNOWN else left & known
+            left = left - found
+            tables.append(_cut(process, found, starts, number).assign(cause=cause))
+    if not tables:
+        columns = {name: np.empty(0, np.int64) for name in (*_COLUMNS, "step")}
+        return pd.DataFrame(columns).assign(cause=np.empty(0, object))[[*_ORDER]]
+    table = pd.concat(tables, ignore_index=True)[[*_ORDER]]
+    return table.sort_values(["process", "start_ns"], ignore_index=True)
+
+
+def _forward_alone(
+    times: Mapping[tuple[int, str], Intervals], process: int, left: Intervals
+) -> Intervals:
+    """Return the forward passes between steps where none of them has a backward pass."""
+    nothing = Intervals.empty()
+    is_training = bool(len(times.get((process, "backward"), nothing) & left))
+    return nothing if is_training else times.get((process, "forward"), nothing)
+
+
+def _evaluation_loops(
+    starts: _Int64Array, ends: _Int64Array, evaluated: Intervals, fetched: Intervals
+) -> Intervals:
+    """Return the loops of evaluation, from their first fetch on, in the gaps that hold any.
+
+    What is fetched after the last forward pass may be for the next step.
+    """
+    first, last = _reach(starts, ends, evaluated)
+    is_held = last > first
+    begins = np.minimum(first, _reach(starts, ends, fetched)[0])
+    return Intervals.union_of(begins[is_held], last[is_held])
+
+
+def _reach(
+    starts: _Int64Array, ends: _Int64Array, times: Intervals
+) -> tuple[_Int64Array, _Int64Array]:
+    """Return from when to when ``times`` reach in each gap: from its end to its start if never."""
+    known_starts, known_ends = np.append(times.starts, ends.max()), np.append(0, times.ends)
+    first = known_starts[np.searchsorted(times.starts, starts)]
+    last = known_ends[np.searchsorted(times.starts, ends)]
+    return np.minimum(first, ends), np.maximum(last, starts)
+
+
+_COLUMNS: Final = ("process", "start_ns", "end_ns")
+_ORDER: Final = ("process", "step", "start_ns", "end_ns", "cause")
+
+
+def _cut(process: int, found: Intervals, starts: _Int64Array, number: _Int64Array) -> pd.DataFrame:
+    """Return ``found`` with the steps; one that touches the next gap is cut there."""
+    inner = starts[np.isin(starts, found.starts, invert=True)]
+    inner = inner[found.covered_ns(inner, inner + 1) > 0]
+    begins = np.sort(np.concatenate((found.starts, inner)))
+    place = np.searchsorted(found.starts, begins, side="right") - 1
+    following = np.append(begins[1:], np.iinfo(np.int64).max)
+    ends = np.minimum(found.ends[place], following)
+    owner = np.searchsorted(starts, begins, side="right") - 1
+    return pd.DataFrame(
+        {"process": process, "step": number[owner], "start_ns": begins, "end_ns": ends}
+    )
+
+
+@fact
+def activity_of_ranges(trace: Trace) -> dict[tuple[int, str], Intervals]:
+    """Return when any thread of a process was in ranges of each cause, by process and cause.
+
+    Beside `BETWEEN_CAUSES` also "forward" and "backward", the phases.
+    """
+    ranges = trace.ranges
+    names, codes = ranges["name"].cat.categories, ranges["name"].cat.codes.to_numpy()
+    phases = phases_of_all_ranges(trace)
+    of_autograd = are_matched(names, _OF_AUTOGRAD)
+    found: dict[tuple[int, str], Intervals] = {}
+    for cause, pattern in (*_NAMES, ("forward", "$^"), ("backward", "$^")):
+        matched = are_matched(names, re.compile(pattern)) & ~of_autograd
+        named = np.append(matched, False)
+        chosen = named[codes] | np.isin(phases, _PHASES_OF.get(cause, ()))
+        own = ranges[chosen]
+        starts, ends = (own[name].to_numpy(np.int64) for name in ("start_ns", "end_ns"))
+        for process, rows in rows_by(own, "process").items():
+            found[process, cause] = Intervals.union_of(starts[rows], ends[rows])
+    return found
+
+
+_PHASES_OF: Final = {
+    EVALUATION: (PHASES.index("eval"),),
+    DATA_WAIT: (PHASES.index("data"),),
+    "forward": (PHASES.index("forward"),),
+    "backward": (PHASES.index("backward"),),
+}

@@ -1,0 +1,280 @@
+"""Training steps: where they begin and end.
+
+A step is one optimizer step. The sources are tried from the most to the least reliable: what
+the user or `traceprof record` marked, PyTorch's ``ProfilerStep#N``, ranges that people call
+"step 3" or "iteration", the ends of PyTorch's ``Optimizer.step#…``, the bursts of the optimizer's
+kernels. The last ones are inferred, and say so. A period of the kernel sequence alone is no step:
+`find_pattern` knows it.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import Final
+
+import numpy as np
+import numpy.typing as npt
+import pandas as pd
+
+from traceprof.errors import UsageError
+from traceprof.measures.facts import fact, of_window
+from traceprof.measures.steps.from_kernels import find_optimizer_steps, find_periodic_steps
+from traceprof.measures.steps.from_phases import PhaseSteps, steps_of_backward, steps_of_phases
+from traceprof.measures.steps.from_ranges import (
+    steps_asked_for,
+    steps_between_ends,
+    steps_of_ranges,
+)
+from traceprof.measures.steps.spans import with_spans
+from traceprof.measures.steps.steadiness import count_warmup
+from traceprof.model.ranks import Ranks
+from traceprof.model.timing import OWN_DOMAIN, Steps, empty_steps
+from traceprof.model.trace import Trace
+from traceprof.workers.remote import measure_each, measure_of_each
+
+_EXPLICIT: Final = re.compile("user_step")
+_PROFILER_STEP: Final = re.compile(r"ProfilerStep\s*#\s*(?P<number>\d+)")
+_OPTIMIZER_STEP: Final = re.compile(r"Optimizer\.step#.*")
+_NAMED_STEP: Final = re.compile(
+    r"(?:train(?:ing)?[\s_:-]*)?(?:step|iteration|iter)(?:[\s_#:=.-]*(?P<number>\d+))?"
+    r"|(?!.*(?:optim|sched|valid|eval|test|predict))"
+    r"[a-z][\w\s:/,.#-]*?(?:step|iteration|iter|batch)[\s_#:=.-]*(?P<other_number>\d+)",
+    re.IGNORECASE,
+)
+
+_STEP_WORDS: Final = ("step", "iter", "batch")
+_CHOSEN: Final = "ranges chosen as steps"
+
+
+@of_window
+def find_steps(trace: Trace) -> Steps:
+    """Return the steps of every process, from the most reliable source that the recording has.
+
+    Of a trace that was cut, the steps whose span lies wholly inside the window. A pattern that
+    merely repeats is no step (see `find_pattern`).
+    """
+    return _inside(trace.whole.steps or _steps_of_one(trace), trace)
+
+
+@fact
+def _steps_of_one(trace: Trace) -> Steps:
+    """Return the steps of a trace that is looked at alone."""
+    return _decided([trace], trace.warmup_steps)[0]
+
+
+@of_window
+def steps_of_ranks(ranks: Ranks) -> Steps:
+    """Return the steps of all ranks together whose span lies wholly inside the window."""
+    return _together([find_steps(part) for part in ranks])
+
+
+@of_window
+def find_pattern(trace: Trace) -> Steps:
+    """Return the turns of the pattern in which kernels repeat; none where they do not.
+
+    Of a trace that was cut, those wholly inside the window. Where steps are known there is none.
+    """
+    return _inside(_pattern_of_whole(trace), trace)
+
+
+@of_window
+def pattern_of_ranks(ranks: Ranks) -> Steps:
+    """Return the turns of the patterns of all ranks together; none where steps are known."""
+    if len(steps_of_ranks(ranks.whole)):
+        return _none(is_pattern=True)
+    return _together([find_pattern(part) for part in ranks])
+
+
+@fact
+def _pattern_of_whole(trace: Trace) -> Steps:
+    if len(find_steps(trace)):
+        return _none(is_pattern=True)
+    found = find_periodic_steps(trace)
+    if found.table.empty:
+        return _none(is_pattern=True)
+    table = with_spans(found.table, trace, is_of_kernels=True).assign(is_warmup=False)
+    return Steps(table, _PATTERN, found.confidence_ratio, is_pattern=True)
+
+
+def _none(*, is_pattern: bool = False) -> Steps:
+    names = ("next_ns", "launched_ns", "device_start_ns", "device_end_ns")
+    columns = dict.fromkeys(names, np.empty(0, np.int64))
+    flags = dict.fromkeys(("on_device", "is_warmup"), np.empty(0, np.bool_))
+    return Steps(empty_steps().assign(**columns, **flags), "", is_pattern=is_pattern)
+
+
+def _together(found: Sequence[Steps]) -> Steps:
+    if len(found) == 1:
+        return found[0]
+    first = max(found, key=len)
+    table = pd.concat([steps.table for steps in found], ignore_index=True)
+    return replace(first, table=table.sort_values(["process", "start_ns"], ignore_index=True))
+
+
+def has_named_steps(ranks: Ranks) -> bool:
+    """Return whether the steps are known from ranges, so that no kernel is needed to find them."""
+    steps = steps_of_ranks(ranks.whole)
+    return len(steps) > 0 and not steps.is_inferred
+
+
+def decide_steps(ranks: Ranks) -> Ranks:
+    """Return the ranks with the steps of all of them taken from one source.
+
+    It is the most reliable one that any rank has. Each rank drops as many leading steps as warm-up
+    as the rank with the most.
+    """
+    if len(ranks) == 1:
+        return ranks
+    return _with_steps(ranks, _decided(ranks.whole.parts, ranks.warmup_steps))
+
+
+def mark_steps(ranks: Ranks, pattern: str) -> Ranks:
+    """Return the ranks with the ranges whose whole name matches ``pattern`` taken as steps.
+
+    A group in the pattern captures the number of the step.
+
+    Raises:
+        UsageError: the pattern is not a regular expression, or no range matches it.
+    """
+    try:
+        compiled = re.compile(pattern)
+    except re.error as error:
+        raise UsageError(
+            f"step pattern {pattern!r} is not a regular expression: {error}"
+        ) from error
+    tables = measure_each(ranks.whole.parts, _chosen, compiled)
+    if all(table.empty for table in tables):
+        raise UsageError(f"no range matches the step pattern {pattern!r}")
+    parts = ranks.whole.parts
+    return _with_steps(ranks, _with_warmup(parts, tables, _CHOSEN, 1.0, ranks.warmup_steps))
+
+
+def _with_steps(ranks: Ranks, steps: Sequence[Steps]) -> Ranks:
+    return ranks.map_each(Trace.with_steps, [(own,) for own in steps])
+
+
+def _inside(steps: Steps, trace: Trace) -> Steps:
+    if trace.uncut is None:
+        return steps
+    rows = _rows_inside(steps.table, trace)
+    return replace(steps, table=steps.table.iloc[rows].reset_index(drop=True))
+
+
+def _rows_inside(table: pd.DataFrame, trace: Trace) -> npt.NDArray[np.int64]:
+    starts, ends = table["device_start_ns"], table["device_end_ns"]
+    return np.flatnonzero((starts >= trace.span.start_ns) & (ends <= trace.span.end_ns))
+
+
+def rows_of_steps(trace: Trace) -> npt.NDArray[np.int64]:
+    """Return which of the steps of the whole recording `find_steps` returns for the window."""
+    return _rows_inside(find_steps(trace.whole).table, trace)
+
+
+def _decided(traces: Sequence[Trace], n_warmup: int | None) -> list[Steps]:
+    for place, (source, _) in enumerate(_ANNOTATED):
+        annotated = measure_each(traces, _annotated, place)
+        tables = [table for table, _ in annotated]
+        if any(map(len, tables)):
+            most = max((detail for table, detail in annotated if len(table)), default="")
+            return _with_warmup(traces, tables, source + most, 1.0, n_warmup)
+    found = measure_each(traces, find_optimizer_steps)
+    sure = [steps.confidence_ratio for steps in found if len(steps.table)]
+    if sure:
+        tables = [steps.table for steps in found]
+        return _with_warmup(traces, tables, _OPTIMIZER, min(sure), n_warmup)
+    return [_none() for _ in traces]
+
+
+def _with_warmup(
+    traces: Sequence[Trace],
+    tables: Sequence[pd.DataFrame],
+    source: str,
+    confidence_ratio: float,
+    n_given: int | None,
+) -> list[Steps]:
+    """Return the steps of each trace, the same number of leading ones of all marked as warm-up."""
+    is_inferred = confidence_ratio < 1
+    spanned = [(table, is_inferred) for table in tables]
+    tables = measure_of_each(traces, _with_spans, spanned)
+    most = n_given if n_given is not None else max(map(_count_warmup, tables))
+    return [
+        Steps(table.assign(is_warmup=_leading(table, most)), source, confidence_ratio)
+        for table in tables
+    ]
+
+
+def _leading(table: pd.DataFrame, n_steps: int) -> npt.NDArray[np.bool_]:
+    return np.asarray(table.groupby("process").cumcount().to_numpy() < n_steps)
+
+
+def _count_warmup(table: pd.DataFrame) -> int:
+    """Return the most leading steps of any process that durations or names call warm-up."""
+    most = 0
+    for _, rows in table.groupby("process"):
+        declared = rows["declared_warmup"].to_numpy(bool)
+        spans = rows["device_end_ns"] - rows["device_start_ns"]
+        durations = spans.to_numpy(np.int64, copy=True)
+        # The span of the first step begins with its first work: what the host did before counts.
+        period = int(rows["next_ns"].iloc[0] - rows["start_ns"].iloc[0])
+        durations[0] = max(durations[0], period)
+        most = max(most, count_warmup(durations), 0 if declared.all() else int(declared.sum()))
+    return most
+
+
+def _annotated(trace: Trace, place: int) -> tuple[pd.DataFrame, str]:
+    """Return the steps of a trace that the source at ``place`` tells."""
+    return _ANNOTATED[place][1](trace.ranges)
+
+
+def _chosen(trace: Trace, pattern: re.Pattern[str]) -> pd.DataFrame:
+    return steps_of_ranges(trace.ranges, pattern)
+
+
+def _with_spans(trace: Trace, table: pd.DataFrame, is_of_kernels: bool) -> pd.DataFrame:
+    return with_spans(table, trace, is_of_kernels=is_of_kernels)
+
+
+def _own(ranges: pd.DataFrame) -> pd.DataFrame:
+    return ranges[ranges["domain"] == OWN_DOMAIN]
+
+
+def _foreign(ranges: pd.DataFrame) -> pd.DataFrame:
+    return ranges[ranges["domain"] != OWN_DOMAIN]
+
+
+def _of_phases(found: PhaseSteps) -> tuple[pd.DataFrame, str]:
+    several = found.optimizers_count
+    return found.table, f", {several} optimizers a step" if several > 1 else ""
+
+
+_ANNOTATED: Final[tuple[tuple[str, Callable[[pd.DataFrame], tuple[pd.DataFrame, str]]], ...]] = (
+    (
+        "traceprof.step()",
+        lambda ranges: (steps_of_ranges(_own(ranges), _EXPLICIT, ["user_step"]), ""),
+    ),
+    ("--step-from ", lambda ranges: steps_asked_for(_own(ranges))),
+    ("recorded phases", lambda ranges: _of_phases(steps_of_phases(_own(ranges)))),
+    (
+        "ProfilerStep",
+        lambda ranges: (steps_of_ranges(ranges, _PROFILER_STEP, ["ProfilerStep"]), ""),
+    ),
+    (
+        "ranges named step",
+        lambda ranges: (steps_of_ranges(_foreign(ranges), _NAMED_STEP, _STEP_WORDS), ""),
+    ),
+    (
+        "ends of Optimizer.step",
+        lambda ranges: (
+            steps_between_ends(_foreign(ranges), _OPTIMIZER_STEP, ["Optimizer.step"]),
+            "",
+        ),
+    ),
+    (
+        "backward passes: no optimizer of torch was seen",
+        lambda ranges: _of_phases(steps_of_backward(_own(ranges))),
+    ),
+)
+_OPTIMIZER: Final = "inferred from the optimizer's kernels"
+_PATTERN: Final = "repeating pattern of kernels"

@@ -1,0 +1,195 @@
+"""The period of a sequence of symbols, such as the names of the kernels of a stream."""
+
+from __future__ import annotations
+
+from typing import Final
+
+import numpy as np
+import numpy.typing as npt
+import pandas as pd
+
+from traceprof.model.activity import Activity
+from traceprof.model.grouping import groups_of
+from traceprof.model.timing import STEP_COLUMNS, empty_steps
+from traceprof.model.trace import Trace
+from traceprof.values import dataclass
+
+_Int64Array = npt.NDArray[np.int64]
+
+_LONGEST: Final = 1 << 18
+"""How many symbols are looked at to find the period: enough for steps of 100 000 kernels."""
+_SHORTEST_PERIOD: Final = 4
+_LEAST_MATCH: Final = 0.8
+_SIGNATURE: Final = 8
+_CANDIDATES: Final = 256
+_PLACES: Final = 8
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Period:
+    """A repeating sequence: its length, how well it repeats, and the last place of each turn."""
+
+    length: int
+    match_ratio: float
+    lasts: _Int64Array
+
+
+def find_period(codes: _Int64Array, weights: _Int64Array) -> Period | None:
+    """Return the period of ``codes``, None where fewer than 80 % of the symbols repeat.
+
+    ``weights[i]`` is the pause after symbol i: the turns are cut at the longest usual pause.
+    """
+    # The end of a recording is steadier than its beginning.
+    tail = codes[-_LONGEST:]
+    length = _best_shift(tail)
+    if length is None:
+        return None
+    match = float(np.mean(tail[length:] == tail[:-length]))
+    lasts = _cut(codes, weights, length)
+    return Period(length, match, lasts) if match >= _LEAST_MATCH else None
+
+
+def _best_shift(codes: _Int64Array) -> int | None:
+    """Return the shortest shift at which the sequence matches itself about best."""
+    longest = len(codes) // 3
+    if longest < _SHORTEST_PERIOD:
+        return None
+    overlap = len(codes) - np.arange(longest + 1)
+    ratio = _matches(codes, longest) / overlap
+    ratio[:_SHORTEST_PERIOD] = 0
+    candidates = np.argsort(-ratio, kind="stable")[:_CANDIDATES]
+    exact = np.array([float(np.mean(codes[k:] == codes[:-k])) if k else 0.0 for k in candidates])
+    # A layer that repeats inside every turn matches nearly as well as the turn itself.
+    return int(candidates[exact >= 0.99 * exact.max()].min()) if exact.any() else None
+
+
+def _matches(codes: _Int64Array, longest: int) -> npt.NDArray[np.float64]:
+    """Return, for each shift up to ``longest``, about how many symbols match themselves.
+
+    The symbols become random signs, whose correlation (by Fourier transform) is the number of
+    matches and noise; eight draws keep the noise small. Seeded: the same input, the same answer.
+    """
+    generator = np.random.default_rng(0)
+    size = 1 << int(np.ceil(np.log2(2 * len(codes))))
+    n_symbols = int(codes.max()) + 1
+    total = np.zeros(longest + 1)
+    for _ in range(8):
+        signs = generator.choice(np.array([-1.0, 1.0]), n_symbols)[codes]
+        spectrum = np.fft.rfft(signs, size)
+        total += np.fft.irfft(spectrum * np.conj(spectrum), size)[: longest + 1]
+    return total / 8
+
+
+def _cut(codes: _Int64Array, weights: _Int64Array, length: int) -> _Int64Array:
+    """Return the last place of each turn: where the usual pause after it is the longest."""
+    n_turns = len(codes) // length
+    whole = n_turns * length
+    pauses = np.median(weights[-whole:].reshape(n_turns, length), axis=0)
+    for place in np.argsort(-pauses, kind="stable")[:_PLACES]:
+        signature_end = len(codes) - whole + int(place) + (n_turns - 2) * length
+        found = _occurrences(codes, signature_end, min(_SIGNATURE, length // 2))
+        if abs(len(found) - n_turns) <= max(1, n_turns // 10):
+            return found
+    place = int(np.argmax(pauses))
+    return np.arange(len(codes) - whole + place, len(codes), length)
+
+
+def _occurrences(codes: _Int64Array, end: int, size: int) -> _Int64Array:
+    """Return where the ``size`` symbols up to ``end`` occur, as the places of their last one."""
+    signature = codes[end - size + 1 : end + 1]
+    windows = np.lib.stride_tricks.sliding_window_view(codes, size)
+    return np.flatnonzero((windows == signature).all(axis=1)) + size - 1
+
+
+_HEAVY: Final = (
+    Activity.GEMM.value,
+    Activity.CONVOLUTION.value,
+    Activity.ATTENTION.value,
+)
+"""Work of the forward and backward passes, never of an optimizer step."""
+_FEWEST_STEPS: Final = 3
+_FEWEST_KERNELS: Final = 8
+"""A burst of optimizer kernels that comes more often than this ends no step."""
+
+
+@dataclass(frozen=True, slots=True)
+class InferredSteps:
+    """The steps (columns as `Steps.table`) and how far the kernel sequence bears them out."""
+
+    table: pd.DataFrame
+    confidence_ratio: float
+
+
+def find_optimizer_steps(trace: Trace) -> InferredSteps:
+    """Return the steps between the ends of the bursts of optimizer kernels."""
+    tables, alike = [], []
+    for process, kernels in _busiest_lanes(trace.kernels):
+        optimizer = np.flatnonzero(kernels["activity"] == Activity.OPTIMIZER.value)
+        heavy = np.cumsum(kernels["activity"].isin(_HEAVY).to_numpy())
+        if len(optimizer) < _FEWEST_STEPS:
+            continue
+        last = optimizer[np.append(np.diff(heavy[optimizer]) > 0, True)]
+        if len(last) <= _FEWEST_STEPS:
+            continue
+        sizes = np.diff(last)
+        if np.median(sizes) < _FEWEST_KERNELS:
+            continue
+        tables.append(_between(process, kernels, last))
+        alike.append(float(np.mean(np.abs(sizes - np.median(sizes)) <= 0.1 * np.median(sizes))))
+    return _joined(tables, alike)
+
+
+def find_periodic_steps(trace: Trace) -> InferredSteps:
+    """Return the steps that repeat the same sequence of kernel names."""
+    tables, alike = [], []
+    for process, kernels in _busiest_lanes(trace.kernels):
+        starts, ends = kernels["start_ns"].to_numpy(), kernels["end_ns"].to_numpy()
+        gaps = np.append(np.maximum(starts[1:] - np.maximum.accumulate(ends)[:-1], 0), 0)
+        codes = np.asarray(kernels["name"].cat.codes, np.int64)
+        period = find_period(codes, gaps)
+        if period is None or len(period.lasts) <= _FEWEST_STEPS:
+            continue
+        tables.append(_between(process, kernels, period.lasts))
+        alike.append(period.match_ratio)
+    return _joined(tables, alike)
+
+
+def _busiest_lanes(kernels: pd.DataFrame) -> list[tuple[int, pd.DataFrame]]:
+    """Return, per process, the kernels of the stream that runs the most of them.
+
+    Of a process with too few for steps there are none.
+    """
+    groups = groups_of(kernels["process"], kernels["device"], kernels["stream"])
+    counts = groups.counts
+    busiest: dict[int, int] = {}
+    for place in np.flatnonzero(counts > _FEWEST_STEPS).tolist():
+        process = groups.keys[place][0]
+        if process not in busiest or counts[place] > counts[busiest[process]]:
+            busiest[process] = place
+    return [
+        (process, kernels.iloc[groups.order[first : first + n]])
+        for process, place in busiest.items()
+        for first, n in [(groups.first[place], counts[place])]
+    ]
+
+
+def _between(process: int, kernels: pd.DataFrame, lasts: npt.NDArray[np.int64]) -> pd.DataFrame:
+    """Return the steps after each last kernel up to the next one."""
+    ends = np.maximum.accumulate(kernels["end_ns"].to_numpy())[lasts]
+    table = pd.DataFrame(
+        {
+            "process": process,
+            "step": np.arange(1, len(ends)),
+            "start_ns": ends[:-1],
+            "end_ns": ends[1:],
+            "declared_warmup": False,
+        }
+    )
+    return table[list(STEP_COLUMNS)]
+
+
+def _joined(tables: list[pd.DataFrame], alike: list[float]) -> InferredSteps:
+    if not tables:
+        return InferredSteps(empty_steps(), 1.0)
+    # An inference is never certain, however well the sequence repeats.
+    return InferredSteps(pd.concat(tables, ignore_index=True), min(0.99, *alike))

@@ -1,0 +1,335 @@
+"""Blocks of recorded phases: each leads up to the step of an optimizer, or to a backward pass."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import pairwise
+from typing import Final, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+import pandas as pd
+
+from traceprof.model.timing import STEP_COLUMNS, empty_steps
+from traceprof.names.ranges import PROFILER_RANGES
+from traceprof.values import dataclass
+
+_PHASES: Final = (
+    *("data", "forward", "eval", "backward", "optimizer", "data.end", "gradients.kept"),
+    "profiler",
+)
+_DATA, _FORWARD, _EVAL, BACKWARD, OPTIMIZER, _NO_DATA, _KEPT, _PROFILER = range(len(_PHASES))
+_SKIPPED: Final = "optimizer.skipped"
+_OF_BLOCKS: Final = frozenset({_DATA, _FORWARD, BACKWARD, OPTIMIZER, _KEPT})
+NEVER: Final = int(np.iinfo(np.int64).min)
+
+
+class PhaseEvent(NamedTuple):
+    """A phase on the thread that trains; ``which`` tells optimizers apart."""
+
+    phase: int
+    start: int
+    end: int
+    which: int
+
+
+@dataclass(slots=True)
+class PhaseBlock:
+    """What leads up to the step of an optimizer, or to a backward pass; it lasts until ``reach``.
+
+    ``until`` is where the next one begins with a batch, ``optimized`` where its last optimizer is
+    done, ``evaluated`` where forward passes
+    without training began directly ahead of it. ``is_apart``: an epoch or an evaluation has
+    ended ahead of it. ``adds``: to the gradients of the block before.
+    """
+
+    is_apart: bool = False
+    start: int = NEVER
+    evaluated: int = NEVER
+    reach: int = NEVER
+    until: int = NEVER
+    is_fetched: bool = False
+    is_working: bool = False
+    is_complete: bool = False
+    has_backward: bool = False
+    adds: bool = False
+    optimizers: tuple[int, ...] = ()
+    optimized: int = NEVER
+
+    def is_ended_by(self, event: PhaseEvent) -> bool:
+        """Return whether an event is not of this block, which is complete."""
+        if not self.is_complete or event.start < self.reach:
+            return False
+        # Optimizers that step one right after the other share the gradients.
+        return event.phase != OPTIMIZER or event.which in self.optimizers
+
+    def is_begun_anew_by(self, event: PhaseEvent) -> bool:
+        """Return whether what was fetched up to an event was for an evaluation."""
+        return event.phase == _NO_DATA or (event.phase == _DATA and self.evaluated != NEVER)
+
+    def add(self, event: PhaseEvent, closing: int) -> None:
+        """Let an event belong to the block; one of the phase ``closing`` completes it."""
+        phase, start, end, which = event
+        if phase == _KEPT:
+            self.adds = True
+            return
+        if phase == _DATA:
+            self.is_fetched |= not self.is_working
+        else:
+            self.is_working = True
+            if phase == BACKWARD:
+                self.has_backward = True
+            if phase == OPTIMIZER and start >= self.optimized:  # else one that another one uses
+                self.optimizers += (which,)
+                self.optimized = end
+            if phase in (BACKWARD, OPTIMIZER):
+                self.reach = max(self.reach, end)
+            self.is_complete |= phase == closing
+        if self.start == NEVER:
+            # A model that is trained in its mode for evaluation: what went before was its forward.
+            is_trained = phase == BACKWARD and self.evaluated != NEVER
+            self.start = self.evaluated if is_trained else start
+
+
+def events_of(own: pd.DataFrame, closing: int) -> Iterator[tuple[int, Iterable[PhaseEvent]]]:
+    """Yield the events of each process that trains, sorted by start."""
+    names = own["name"].cat
+    phase_of, which_of = (
+        np.append(values, -1)[names.codes.to_numpy()]
+        for values in _named([str(name) for name in names.categories])
+    )
+    chosen = own.assign(phase=phase_of, which=which_of)[phase_of >= 0]
+    columns = {
+        name: chosen[name].to_numpy(np.int64)
+        for name in ("phase", "start_ns", "end_ns", "which", "thread")
+    }
+    for process, rows in chosen.groupby("process").indices.items():
+        thread = columns["thread"][rows]
+        phase = columns["phase"][rows]
+        closes = thread[phase == closing]
+        if not len(closes):
+            continue
+        # Of several threads that train the one with most; fetches ahead have threads of their own.
+        is_main = thread == _most_common(closes)
+        if not (is_main & (phase == BACKWARD)).any():
+            is_main |= phase == BACKWARD
+        own_rows = rows[is_main]
+        lists = (columns[n][own_rows].tolist() for n in ("phase", "start_ns", "end_ns", "which"))
+        yield int(str(process)), map(PhaseEvent, *lists)
+
+
+def blocks_of(events: Iterable[PhaseEvent], closing: int) -> Iterator[PhaseBlock]:
+    """Yield the blocks of a process, one after another."""
+    # One event after the other: where a block begins depends on where the one before ended.
+    block = PhaseBlock()
+    for event in events:
+        if block.is_ended_by(event):
+            if event.phase == _DATA or (event.phase == _PROFILER and block.is_fetched):
+                block.until = event.start
+            yield block
+            block = PhaseBlock()
+        if not block.is_working and event.phase == _EVAL:
+            block.evaluated = event.start if block.evaluated == NEVER else block.evaluated
+        elif not block.is_working and block.is_begun_anew_by(event):
+            block = PhaseBlock(is_apart=True)
+        if event.phase in _OF_BLOCKS:
+            block.add(event, closing)
+    if block.is_complete:
+        yield block
+
+
+def are_of_phase(own: pd.DataFrame, phase: int) -> npt.NDArray[np.bool_]:
+    """Return which ranges of traceprof are of a phase (`BACKWARD`, `OPTIMIZER`)."""
+    names = own["name"].cat
+    phases, _ = _named([str(name) for name in names.categories])
+    return np.asarray(np.append(phases, -1)[names.codes.to_numpy()] == phase, np.bool_)
+
+
+def _most_common(values: _Int64Array) -> int:
+    distinct, counts = np.unique(values, return_counts=True)
+    return int(distinct[counts.argmax()])
+
+
+def _named(names: Sequence[str]) -> tuple[_Int64Array, _Int64Array]:
+    """Return the place in `_PHASES` of each name (-1: none), and which optimizer it names."""
+    places, which = np.full(len(names), -1, np.int64), np.zeros(len(names), np.int64)
+    for row, name in enumerate(names):
+        plain, _, number = name.partition("#")
+        if name in PROFILER_RANGES:
+            places[row] = _PROFILER
+        elif plain == _SKIPPED:
+            places[row], which[row] = OPTIMIZER, int(number or 1)
+        elif plain in _PHASES and (not number or number.isdecimal()):
+            places[row], which[row] = _PHASES.index(plain), int(number or 1)
+    return places, which
+
+
+_CAPTURE: Final = "traceprof.capture"
+_REGULAR: Final = 0.5
+_MOST_ADDED: Final = 64  # as the hooks: where so many passes add, gradients are reset unseen
+
+_Int64Array = npt.NDArray[np.int64]
+
+
+class PhaseSteps(NamedTuple):
+    """Steps, and how many optimizers most of them have."""
+
+    table: pd.DataFrame
+    optimizers_count: int
+
+
+def steps_of_phases(own: pd.DataFrame) -> PhaseSteps:
+    """Return the steps that end with those of optimizers; ``own`` are the ranges of traceprof."""
+    return _steps(own, OPTIMIZER)
+
+
+def steps_of_backward(own: pd.DataFrame) -> PhaseSteps:
+    """Return the steps that end with backward passes, for where no optimizer was seen."""
+    return _steps(own, BACKWARD)
+
+
+def _steps(own: pd.DataFrame, closing: int) -> PhaseSteps:
+    rows, sizes = [], Counter[int]()
+    first = _first_numbers(own, closing)
+    for process, events in events_of(own, closing):
+        blocks = list(blocks_of(events, closing))
+        join = _optimizers_joined if closing == OPTIMIZER else _batches_joined
+        for number, step in enumerate(join(_trained(blocks)), first.get(process, 0)):
+            rows.append((process, number, step.start, _end_of(step), False))
+            sizes[len(set(step.optimizers))] += 1
+    if not rows:
+        return PhaseSteps(empty_steps(), 0)
+    usual = sizes.most_common(1)[0][0]
+    return PhaseSteps(pd.DataFrame(rows, columns=list(STEP_COLUMNS)), usual)
+
+
+def _first_numbers(own: pd.DataFrame, closing: int) -> dict[int, int]:
+    """Return the number of the first step of each process of which only a part was captured."""
+    captured = own.loc[own["name"] == _CAPTURE, "process"].unique()
+    if not len(captured):
+        return {}
+    closes = are_of_phase(own, closing) & own["process"].isin(captured) & (own["payload"] >= 0)
+    firsts = own[closes].sort_values("start_ns", kind="stable").drop_duplicates("process")
+    return dict(zip(firsts["process"].astype(int), firsts["payload"].astype(int), strict=True))
+
+
+def _end_of(step: PhaseBlock) -> int:
+    """Return the end of a step: with a loader, the time up to the next batch is its own."""
+    return step.reach if step.until == NEVER else step.until
+
+
+def _trained(blocks: Sequence[PhaseBlock]) -> list[PhaseBlock]:
+    """Return the blocks in which something was learned, with the evaluations that are part of it.
+
+    An optimizer that steps without gradients only makes its state, unless none has any: who
+    learns by other means does it in every step.
+    """
+    trained = [block for block in blocks if block.has_backward] or list(blocks)
+    led = [block for block in trained if NEVER < block.evaluated < block.start]
+    if len(led) >= _REGULAR * len(trained):
+        for block in led:  # a teacher, a policy: forward without gradients in every step
+            block.start = block.evaluated
+    return trained
+
+
+def _optimizers_joined(blocks: Sequence[PhaseBlock]) -> Iterator[PhaseBlock]:
+    """Yield the steps, by the turns of optimizers or by what is done with each batch."""
+    batches = list(_by_batch(blocks))
+    several = [
+        len({which for block in batch for which in block.optimizers}) > 1 for batch in batches
+    ]
+    shared = [batch for batch, is_so in zip(batches, several, strict=True) if is_so]
+    once = sum(map(_has_single_turn, shared))
+    if once < 2 or once < _REGULAR * len(batches):
+        yield from _turns_joined(blocks)
+        return
+    for batch, is_so in zip(batches, several, strict=True):
+        if not is_so:
+            yield from _turns_joined(batch)
+            continue
+        for block in batch[1:]:
+            _extend(batch[0], block)
+        yield batch[0]
+
+
+def _by_batch(blocks: Sequence[PhaseBlock]) -> Iterator[list[PhaseBlock]]:
+    """Yield what is done with each batch."""
+    batch: list[PhaseBlock] = []
+    for block in blocks:
+        if batch and (block.is_fetched or block.is_apart):
+            yield batch
+            batch = []
+        batch.append(block)
+    if batch:
+        yield batch
+
+
+def _has_single_turn(batch: Sequence[PhaseBlock]) -> bool:
+    """Return whether a batch was fetched, and one of its optimizers stepped once."""
+    turns = Counter(which for block in batch for which in block.optimizers)
+    return batch[0].is_fetched and min(turns.values()) == 1
+
+
+def _turns_joined(blocks: Sequence[PhaseBlock]) -> Iterator[PhaseBlock]:
+    """Yield the steps: blocks of optimizers that regularly follow one another are one."""
+    counts = Counter(which for block in blocks for which in set(block.optimizers))
+    pairs = Counter(_pair(one, other) for one, other in pairwise(blocks) if _may_join(one, other))
+    step: PhaseBlock | None = None
+    last: PhaseBlock | None = None
+    for block in blocks:
+        if step is not None and last is not None and _may_join(step, block):
+            least = min(counts[which] for which in _pair(last, block))
+            if pairs[_pair(last, block)] >= _REGULAR * least:
+                _extend(step, block)
+                last = block
+                continue
+        if step is not None:
+            yield step
+        step, last = block, block
+    if step is not None:
+        yield step
+
+
+def _pair(one: PhaseBlock, other: PhaseBlock) -> tuple[int, int]:
+    return one.optimizers[-1], other.optimizers[0]
+
+
+def _may_join(one: PhaseBlock, other: PhaseBlock) -> bool:
+    is_free = not other.is_fetched and not other.is_apart
+    return is_free and not set(one.optimizers) & set(other.optimizers)
+
+
+def _batches_joined(blocks: Sequence[PhaseBlock]) -> Iterator[PhaseBlock]:
+    """Yield the steps of a program without optimizers.
+
+    By what was added to the same gradients, and by batches where most have one.
+    """
+    by_batch = sum(block.is_fetched for block in blocks) >= _REGULAR * len(blocks)
+    by_gradients = _are_reset(blocks)
+    step: PhaseBlock | None = None
+    for block in blocks:
+        is_of_batch = by_batch and not block.is_fetched and not block.is_apart
+        if step is not None and (is_of_batch or (by_gradients and block.adds)):
+            _extend(step, block)
+            continue
+        if step is not None:
+            yield step
+        step = block
+    if step is not None:
+        yield step
+
+
+def _are_reset(blocks: Sequence[PhaseBlock]) -> bool:
+    """Return whether gradients are reset where it can be seen: never very many are added."""
+    added = 0
+    for block in blocks:
+        added = added + 1 if block.adds else 0
+        if added >= _MOST_ADDED:
+            return False
+    return True
+
+
+def _extend(step: PhaseBlock, block: PhaseBlock) -> None:
+    step.reach, step.until = block.reach, block.until
+    step.optimizers += block.optimizers

@@ -1,0 +1,259 @@
+"""The loop of a run, without the set-up: which part of a recording to judge, and its iterations.
+
+Where no steps are known: where kernels repeat in a pattern it is the stretch in which they do.
+Else set-up is what ranges at the beginning call so, and a long beginning (or end) in which
+hardly any kernel runs, as when a model is copied to the device.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator
+from typing import Final
+
+import numpy as np
+import numpy.typing as npt
+import pandas as pd
+
+from traceprof.measures.facts import fact
+from traceprof.measures.host.launches import launches_of
+from traceprof.measures.host.phases import phases_of_all_ranges
+from traceprof.measures.steps.find import find_steps, pattern_of_ranks
+from traceprof.measures.steps.steadiness import count_warmup
+from traceprof.model.ranks import Ranks
+from traceprof.model.timing import Steps, TimeWindow
+from traceprof.model.trace import DEVICE_TABLES, Trace
+from traceprof.names.ranges import PHASES, are_matched
+from traceprof.values import dataclass
+
+_Int64Array = npt.NDArray[np.int64]
+
+_LEAST_PATTERN: Final = 0.5
+_FEWEST_KERNELS: Final = 20
+_KERNELS_OUTSIDE: Final = 0.02
+_LEAST_SETUP: Final = 0.1
+_PAUSE: Final = 0.01
+_PASSES: Final = tuple(map(PHASES.index, ("forward", "eval", "backward", "optimizer")))
+_SETUP: Final = re.compile(
+    r"(?i)^(init|initiali[sz]e|setup|set_up|load|build|prepare|create|generate|compile|capture"
+    r"|warm[ _-]?up)([^a-z]|$)|(^|[^a-z])warm[ _-]?up$"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class MainLoop:
+    """The window to judge, and why it is that.
+
+    ``turns_count`` turns of a pattern are in it (0: none is known); ``before_ns`` and ``after_ns``
+    are the time of the devices' activity that was left out. ``setup`` names the last range that
+    calls itself set-up, "" where none does.
+    """
+
+    window: TimeWindow
+    turns_count: int = 0
+    before_ns: int = 0
+    after_ns: int = 0
+    setup: str = ""
+
+
+def active_window(ranks: Ranks) -> TimeWindow | None:
+    """Return the time from the first to the last operation of any device; None without any."""
+    spans = [
+        (int(frame["start_ns"].iloc[0]), int(frame["end_ns"].max()))
+        for part in ranks
+        for frame in map(part.table, DEVICE_TABLES)
+        if len(frame)
+    ]
+    if not spans:
+        return None
+    return TimeWindow(min(start for start, _ in spans), max(end for _, end in spans))
+
+
+@fact
+def host_window(ranks: Ranks) -> TimeWindow | None:
+    """Return the time from the first to the last pass of a model on the host; None without any.
+
+    For where no device worked: what comes before are imports, and what builds the model.
+    """
+    spans = [span for span in ranks.each(_passes_on_host) if span is not None]
+    return _hull(spans) if spans else None
+
+
+def _passes_on_host(trace: Trace) -> TimeWindow | None:
+    own = trace.ranges[np.isin(phases_of_all_ranges(trace), _PASSES)]
+    if own.empty:
+        return None
+    return TimeWindow(int(own["start_ns"].min()), int(own["end_ns"].max()))
+
+
+@fact
+def main_loop(ranks: Ranks) -> MainLoop | None:
+    """Return the loop of a run of which no steps are known; None where no device worked."""
+    active = active_window(ranks)
+    if active is None:
+        return None
+    pattern = pattern_of_ranks(ranks)
+    found = _where_kernels_repeat(ranks, pattern) if len(pattern) else None
+    turns, setup = (0, "") if found is None else (len(pattern), "")
+    if found is None:
+        found = _hull(ranks.whole.each(_where_kernels_are, active)) & active
+        found, setup = _after_named_setup(ranks, found)
+    before, after = found.start_ns - active.start_ns, active.end_ns - found.end_ns
+    return MainLoop(found, turns, before, after, setup)
+
+
+def _hull(windows: list[TimeWindow]) -> TimeWindow:
+    return TimeWindow(min(w.start_ns for w in windows), max(w.end_ns for w in windows))
+
+
+def _where_kernels_repeat(ranks: Ranks, pattern: Steps) -> TimeWindow | None:
+    """Return the stretch of all turns, where at least half of the kernels' time lies in it."""
+    turns = pattern.table
+    window = TimeWindow(int(turns["device_start_ns"].min()), int(turns["device_end_ns"].max()))
+    times = ranks.each(_time_inside, window)
+    inside, whole = (sum(own) for own in zip(*times, strict=True))
+    return window if inside >= _LEAST_PATTERN * whole else None
+
+
+def _time_inside(trace: Trace, window: TimeWindow) -> tuple[int, int]:
+    """Return the time of the kernels that begin in ``window``, and of all."""
+    starts, length = _times(trace.kernels)
+    return int(length[window.holds(starts)].sum()), int(length.sum())
+
+
+def _times(kernels: pd.DataFrame) -> tuple[_Int64Array, _Int64Array]:
+    starts = kernels["start_ns"].to_numpy(np.int64)
+    return starts, kernels["end_ns"].to_numpy(np.int64) - starts
+
+
+def _where_kernels_are(trace: Trace, active: TimeWindow) -> TimeWindow:
+    """Return ``active`` without a long beginning and end with next to no kernels."""
+    starts, length = _times(trace.kernels)
+    if len(starts) < _FEWEST_KERNELS:
+        return active
+    ends = np.maximum.accumulate(starts + length)
+    pauses = np.concatenate(([starts[0] - active.start_ns], starts[1:] - ends[:-1]))
+    share = np.cumsum(length) / max(1, int(length.sum()))
+    is_long = pauses >= _PAUSE * active.duration_ns
+    leading = np.flatnonzero(is_long & (share - length / max(1, length.sum()) <= _KERNELS_OUTSIDE))
+    start = int(starts[leading[-1]]) if len(leading) else active.start_ns
+    closing = np.append(pauses[1:], active.end_ns - ends[-1]) >= _PAUSE * active.duration_ns
+    trailing = np.flatnonzero(closing & (1 - share <= _KERNELS_OUTSIDE))
+    end = int(ends[trailing[0]]) if len(trailing) else active.end_ns
+    least = _LEAST_SETUP * active.duration_ns
+    return TimeWindow(
+        start if start - active.start_ns >= least else active.start_ns,
+        end if active.end_ns - end >= least else active.end_ns,
+    )
+
+
+def _after_named_setup(ranks: Ranks, window: TimeWindow) -> tuple[TimeWindow, str]:
+    """Return the window without what ranges at its beginning call set-up, and the last of these.
+
+    At least half of the kernels' time must be left.
+    """
+    latest, setup = window.start_ns, ""
+    for own in ranks.each(_setup_of):
+        for end, name in own:
+            if end > latest:
+                latest, setup = end, name
+    if latest >= window.end_ns:
+        return window, ""
+    return TimeWindow(latest, window.end_ns), setup
+
+
+def _setup_of(trace: Trace) -> list[tuple[int, str]]:
+    """Return when the devices are done with each outermost range that is set-up, and its name."""
+    ranges = trace.ranges
+    names = ranges["name"].cat
+    is_setup = np.append(are_matched(names.categories, _SETUP), False)[names.codes.to_numpy()]
+    counts = ranges["name"].map(ranges["name"].value_counts()).to_numpy(np.int64)
+    own = ranges[is_setup & (counts == 1) & (ranges["depth"] <= 1).to_numpy()]
+    if own.empty or trace.kernels.empty:
+        return []
+    starts, length = _times(trace.kernels)
+    launched = launches_of(trace, "kernels")
+    called = np.where(launched.is_known, launched.start_ns, starts)
+    found = []
+    for end, name in zip(own["end_ns"].tolist(), own["name"].tolist(), strict=True):
+        before = called < end
+        if length[before].sum() < _LEAST_PATTERN * length.sum():
+            last = int((starts + length)[before].max()) if before.any() else end
+            found.append((max(end, last), str(name)))
+    return found
+
+
+_DATA, _FORWARD, _EVAL = map(PHASES.index, ("data", "forward", "eval"))
+_TRAINS: Final = (PHASES.index("backward"), PHASES.index("optimizer"))
+_COLUMNS: Final = ("process", "round", "start_ns", "end_ns", "is_warmup")
+
+
+@fact
+def find_iterations(trace: Trace) -> pd.DataFrame:
+    """Return the rounds of each process: process, round, start_ns, end_ns, is_warmup.
+
+    A step goes to the start of the next one. In a process that names forward passes (where there
+    are none: evaluations) and trains nothing, a round goes from a batch to the next; of programs
+    that name no batches every such pass is a round. Others have none.
+    """
+    steps = find_steps(trace.whole).table
+    found = [
+        pd.DataFrame(
+            {
+                "process": steps["process"].to_numpy(np.int64),
+                "round": steps["step"].to_numpy(np.int64),
+                "start_ns": steps["start_ns"].to_numpy(np.int64),
+                "end_ns": steps["next_ns"].to_numpy(np.int64),
+                "is_warmup": steps["is_warmup"].to_numpy(bool),
+            }
+        )
+    ]
+    found += _forward_iterations(trace.whole, set(steps["process"].tolist()))
+    return pd.concat(found, ignore_index=True)[list(_COLUMNS)]
+
+
+def _forward_iterations(trace: Trace, stepping: set[int]) -> Iterator[pd.DataFrame]:
+    """Yield the rounds of each process that only runs forward."""
+    ranges = trace.ranges
+    phase = phases_of_all_ranges(trace)
+    is_own = (phase >= 0) & (ranges["kind"] == "push_pop").to_numpy()
+    own = ranges[["process", "thread", "start_ns", "end_ns"]][is_own].assign(phase=phase[is_own])
+    for process, events in own.groupby("process"):
+        number = int(str(process))
+        if number in stepping or events["phase"].isin(_TRAINS).any():
+            continue
+        passes = _FORWARD if (events["phase"] == _FORWARD).any() else _EVAL
+        speaker = events.loc[events["phase"] == passes, "thread"].mode()
+        if speaker.empty:
+            continue
+        main = events[events["thread"] == speaker.iloc[0]].sort_values("start_ns", kind="stable")
+        main = main.assign(phase=main["phase"].replace(passes, _FORWARD))
+        columns = (main[name].tolist() for name in ("phase", "start_ns", "end_ns"))
+        spans = list(_passes(zip(*columns, strict=True), bool((main["phase"] == _DATA).any())))
+        starts, ends = (np.array(side, np.int64) for side in zip(*spans, strict=True))
+        n_warm = count_warmup(ends - starts)
+        yield pd.DataFrame(
+            {
+                "process": number,
+                "round": np.arange(len(spans)),
+                "start_ns": starts,
+                "end_ns": ends,
+                "is_warmup": np.arange(len(spans)) < n_warm,
+            }
+        )
+
+
+def _passes(events: Iterable[tuple[int, int, int]], has_batches: bool) -> Iterator[tuple[int, int]]:
+    """Yield from when to when each round goes, of (phase, start, end) sorted by start."""
+    opens, has_forward, reach = -1, False, -1
+    for phase, start, end in events:
+        is_next = phase == (_DATA if has_batches else _FORWARD) and start >= reach
+        if is_next and has_forward:
+            yield opens, start
+            opens, has_forward = -1, False
+        if phase in (_DATA, _FORWARD):
+            opens = start if opens < 0 else opens
+        if phase == _FORWARD:
+            has_forward, reach = True, max(reach, end)
+    if has_forward:
+        yield opens, reach

@@ -1,0 +1,306 @@
+"""The steps of all ranks, measured: lengths, parts, throughput, how steady, which are typical."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Final
+
+import numpy as np
+import numpy.typing as npt
+import pandas as pd
+
+from traceprof.measures.device.times import recorded_window, used_devices
+from traceprof.measures.facts import of_window
+from traceprof.measures.steps.between import between_steps, cause_of_steps
+from traceprof.measures.steps.costs import explained_by, occasions_in
+from traceprof.measures.steps.find import find_pattern, find_steps, pattern_of_ranks, steps_of_ranks
+from traceprof.measures.steps.parts import (
+    BETWEEN_STEPS,
+    DEVICE_PARTS,
+    excess_of_steps,
+    machine_in_steps,
+    parts_of_devices,
+    phases_of_host,
+    profiler_in_steps,
+    sums_in_steps,
+)
+from traceprof.measures.steps.spans import rows_by
+from traceprof.measures.steps.steadiness import (
+    Steadiness,
+    measure_steadiness,
+    outliers_of_processes,
+)
+from traceprof.model.intervals import Intervals
+from traceprof.model.ranks import Ranks
+from traceprof.model.timing import Steps
+from traceprof.model.trace import DEVICE_TABLES, Trace
+from traceprof.names.ranges import PHASES, PROFILER
+from traceprof.values import dataclass
+
+_REASON: Final = "reason "
+"""Before the names of columns that explain slow steps, and that nobody else sees."""
+
+_OCCASION: Final = f"{_REASON}occasion "
+"""The same of what is done now and then."""
+
+_SUMS: Final = ("profiler_ns", "h2d_bytes", "d2h_bytes", "p2p_bytes")
+"""What is 0, not unknown, in ranks where there was none of it."""
+
+_ORDER: Final = (
+    *("process", "step", "at_ns", "duration_ns", "device_ns"),
+    *DEVICE_PARTS,
+    *("host_at_ns", "period_ns", "between_ns", "between_cause", "lag_ns"),
+    *(f"{phase}_ns" for phase in PHASES if phase != PROFILER),
+    *_SUMS,
+    "samples_count",
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Throughput:
+    """Samples per second over the steady steps, of all processes together.
+
+    ``mean_per_s`` is all samples over all time; ``median_per_s`` of the rates of single steps, or
+    of those from one that fetches to the next one that does. The
+    time of a step is its period; the last one of a process, which has no next, is left out.
+    """
+
+    mean_per_s: float
+    median_per_s: float
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class MeasuredSteps:
+    """The steps that lie wholly inside the window, of all ranks.
+
+    ``table`` has one row per process and step, sorted so: process, step, at_ns (its start, from
+    the start of the run), duration_ns (on the devices where its launches are known, else its
+    period), device_ns (the same, NaN where not known), the five parts of the device (they add up
+    to the duration), host_at_ns and period_ns (where it starts on the host, and how long until the
+    next), between_ns (how much of that lies between the two) and between_cause (see
+    `BETWEEN_CAUSES`; "" for nothing), lag_ns (how much later the device is done than the host), the
+    host time of each phase and of the profiler, bytes by direction, samples_count, samples_per_s,
+    `machine_in_steps`, is_warmup, what `excess_of_steps` says of outliers, and excess_cause: what
+    of `traceprof.measures.steps.costs.OCCASIONS` made the step longer, "" where none did. NaN:
+    not recorded. Columns of what was not recorded at all are not there.
+
+    Where no steps are known but a pattern repeats (``is_pattern``), the rows are its turns;
+    nothing is called slow or warm-up among them.
+
+    ``steadiness`` is of the steps without the warm-up and those with an excess_cause,
+    ``throughput`` of all without the warm-up; None where there are none (or no samples).
+    ``warmup_count`` steps of each process are left out, ``warmup_ns`` long in the first one.
+    ``lag_ns`` is the median over the steady steps, NaN where not known.
+    """
+
+    table: pd.DataFrame
+    source: str
+    confidence_ratio: float
+    steadiness: Steadiness | None
+    throughput: Throughput | None
+    warmup_count: int
+    warmup_ns: int
+    lag_ns: float = math.nan
+    is_pattern: bool = False
+
+    @property
+    def is_inferred(self) -> bool:
+        """Whether nobody named the steps: they were seen in the sequence of kernels."""
+        return self.confidence_ratio < 1
+
+
+@of_window
+def measured_steps(ranks: Ranks) -> MeasuredSteps:
+    """Return every step of every rank that lies wholly inside the window."""
+    steps = steps_of_ranks(ranks)
+    is_pattern = not len(steps) and len(pattern_of_ranks(ranks)) > 0
+    if is_pattern:
+        steps = pattern_of_ranks(ranks)
+    table = _joined([_measure(part, is_pattern=is_pattern) for part in ranks])
+    is_warmup = table["is_warmup"].to_numpy(np.bool_)
+    durations = table["duration_ns"].to_numpy(np.float64)
+    processes = table["process"].to_numpy(np.int64)
+    is_cut = table.pop("is_cut").to_numpy(np.bool_)
+    took, reasons = _taken(table, _OCCASION), _taken(table, _REASON)
+    causes = explained_by(table, took, ~is_warmup & (not is_pattern))
+    is_explained = causes != ""
+    outliers = outliers_of_processes(durations, processes, is_warmup | is_pattern | is_explained)
+    outliers[is_cut & (outliers < 0)] = 0
+    outliers[is_explained] = 1
+    dropped = table.loc[is_warmup, ["process", "duration_ns"]]
+    first = dropped.loc[dropped["process"] == dropped["process"].min(), "duration_ns"]
+    excess = excess_of_steps(table.assign(**reasons), outliers)
+    is_typical = ~is_warmup & ~is_explained
+    return MeasuredSteps(
+        table=table.assign(**machine_in_steps(ranks, table), **excess, excess_cause=causes),
+        source=steps.source if len(steps) else "",
+        confidence_ratio=steps.confidence_ratio if len(steps) else 1.0,
+        steadiness=measure_steadiness(durations[is_typical], processes[is_typical]),
+        throughput=_throughput(table[~is_warmup]),
+        warmup_count=len(first),
+        warmup_ns=int(first.sum()),
+        lag_ns=float(table.loc[~is_warmup, "lag_ns"].median()),
+        is_pattern=is_pattern,
+    )
+
+
+@of_window
+def _measure(trace: Trace, *, is_pattern: bool) -> pd.DataFrame:
+    """Return what is known of the steps of one rank by itself."""
+    steps = find_pattern(trace) if is_pattern else find_steps(trace)
+    rows, known = steps.table, steps.table["on_device"].to_numpy(np.bool_)
+    zero = trace.whole.span.start_ns
+    columns: dict[str, object] = {
+        "process": rows["process"],
+        "step": rows["step"],
+        "at_ns": rows["device_start_ns"] - zero,
+        "duration_ns": steps.durations_ns,
+    }
+    if trace.recorded & set(DEVICE_TABLES):
+        on_device = np.where(known, steps.durations_ns, np.nan)
+        columns |= {"device_ns": on_device, **parts_of_devices(trace, rows)}
+    lag = (rows["device_end_ns"] - rows["end_ns"]).to_numpy(np.float64)
+    between = (rows["next_ns"] - rows["end_ns"]).clip(lower=0)
+    columns |= {
+        "host_at_ns": rows["start_ns"] - zero,
+        "period_ns": steps.periods_ns,
+        "between_ns": between,
+        "between_cause": cause_of_steps(trace, rows),
+        "lag_ns": np.where(known & (not steps.is_inferred), lag, np.nan),
+    }
+    columns |= {
+        **phases_of_host(trace, rows),
+        **profiler_in_steps(trace, rows.assign(end_ns=rows["next_ns"])),
+        **sums_in_steps(trace, rows),
+    }
+    spans = _launching(rows)
+    columns |= {f"{_REASON}{name}": time for name, time in _reasons(trace, spans).items()}
+    columns |= {f"{_OCCASION}{name}": time for name, time in occasions_in(trace, spans).items()}
+    table = pd.DataFrame({name: np.asarray(values) for name, values in columns.items()})
+    return table.assign(is_warmup=steps.warmup(), is_cut=_are_cut(trace, rows))
+
+
+def _taken(table: pd.DataFrame, prefix: str) -> dict[str, npt.NDArray[np.float64]]:
+    """Take the columns with a prefix out of ``table``, and return them without it."""
+    names = [str(name) for name in table if str(name).startswith(prefix)]
+    return {name.removeprefix(prefix): table.pop(name).to_numpy(np.float64) for name in names}
+
+
+def _launching(steps: pd.DataFrame) -> pd.DataFrame:
+    """Return ``steps`` from and to when the host launched them.
+
+    A span on the devices grows with what happens from the last launch of the step before to the
+    last launch of its own; a period with what happens in it.
+    """
+    before = steps.groupby("process")["launched_ns"].shift()
+    start = before.where(steps["on_device"], steps["start_ns"]).fillna(steps["start_ns"])
+    end = steps["launched_ns"].where(steps["on_device"], steps["next_ns"])
+    return steps.assign(start_ns=start.astype(np.int64), end_ns=end)
+
+
+def _reasons(trace: Trace, spans: pd.DataFrame) -> Mapping[str, npt.NDArray[np.float64]]:
+    """Return what the host did while it launched each step, for what makes steps slow."""
+    between = between_steps(trace)
+    lost = np.zeros(len(spans))
+    by_process = rows_by(between, "process")
+    for process, rows in rows_by(spans, "process").items():
+        own = between.iloc[by_process.get(process, np.empty(0, np.int64))]
+        time = Intervals.union_of(own["start_ns"], own["end_ns"])
+        lost[rows] = time.covered_ns(spans["start_ns"].iloc[rows], spans["end_ns"].iloc[rows])
+    found = {**phases_of_host(trace, spans), **profiler_in_steps(trace, spans)}
+    return {**found, f"{BETWEEN_STEPS}_ns": lost}
+
+
+def _are_cut(trace: Trace, rows: pd.DataFrame) -> npt.NDArray[np.bool_]:
+    """Return which steps may seem short because the recording holds no more of them.
+
+    The first span of a process on the devices begins with its first work, and the last period on
+    the host ends with the step itself.
+    """
+    whole = find_steps(trace.whole).table.groupby("process")
+    first = rows["process"].map(whole["start_ns"].min()) == rows["start_ns"]
+    last = rows["process"].map(whole["start_ns"].max()) == rows["start_ns"]
+    known = rows["on_device"].to_numpy(np.bool_)
+    return np.asarray((first & known) | (last & ~known), np.bool_)
+
+
+def _joined(tables: Sequence[pd.DataFrame]) -> pd.DataFrame:
+    """Return the steps of all ranks, with their samples per second."""
+    filled = [table for table in tables if len(table)] or [tables[0]]
+    table = filled[0] if len(filled) == 1 else pd.concat(filled, ignore_index=True)
+    known = [name for name in _ORDER if name in table]
+    known += [str(name) for name in table if str(name).startswith(_REASON)]
+    sums = {name: table[name].fillna(0) for name in known if name in _SUMS}
+    joined = table[[*known, "is_warmup", "is_cut"]].assign(**sums)
+    if "samples_count" in joined:
+        rate = joined["samples_count"] / (joined["period_ns"] / 1e9)
+        joined.insert(len(known), "samples_per_s", rate)
+    return joined.sort_values(["process", "at_ns", "step"], kind="stable", ignore_index=True)
+
+
+def _throughput(steady: pd.DataFrame) -> Throughput | None:
+    if "samples_count" not in steady or steady.empty or not steady["samples_count"].any():
+        return None
+    order = steady.groupby("process")
+    is_last = order.cumcount(ascending=False) == 0
+    whole = steady[~is_last | (order["step"].transform("size") == 1)]
+    per_process = whole.groupby("process")
+    mean = per_process["samples_count"].sum() / (per_process["period_ns"].sum() / 1e9)
+    # With several steps for each batch, the rate is that from one batch to the next.
+    turn = (whole["samples_count"] > 0).groupby(whole["process"]).cumsum()
+    turns = whole[turn > 0].groupby(["process", turn])[["samples_count", "period_ns"]].sum()
+    median = (turns["samples_count"] / (turns["period_ns"] / 1e9)).groupby("process").median()
+    return Throughput(float(mean.sum()), float(median.sum()))
+
+
+def named_steps(steps: Steps) -> Steps:
+    """Return the steps that can be judged: none where all of them are warm-up."""
+    is_none = not len(steps) or steps.warmup().all()
+    return Steps(steps.table.iloc[:0], "") if is_none else steps
+
+
+@of_window
+def are_typical(ranks: Ranks) -> npt.NDArray[np.bool_]:
+    """Return which of the steps of the window are neither warm-up nor slow."""
+    steps = steps_of_ranks(ranks)
+    if not len(named_steps(steps)):
+        return np.zeros(len(steps), np.bool_)
+    excess_ns = measured_steps(ranks).table["excess_ns"].to_numpy(np.float64)
+    return ~steps.warmup() & ~(excess_ns > 0)
+
+
+@of_window
+def typical_time(ranks: Ranks) -> Intervals:
+    """Return when the typical steps were; the window where steps are not known."""
+    table = steps_of_ranks(ranks).table
+    is_typical = are_typical(ranks)
+    if is_typical.any():
+        kept = _union_of(table) - _union_of(table[~is_typical])
+        if len(kept):
+            return kept
+    return Intervals.single(ranks.span.start_ns, ranks.span.end_ns)
+
+
+@of_window
+def typical_step_ns(ranks: Ranks) -> float:
+    """Return the median length of a typical step; the window where steps are not known."""
+    is_typical = are_typical(ranks)
+    if not is_typical.any():
+        return float(ranks.span.duration_ns)
+    return float(np.median(steps_of_ranks(ranks).durations_ns[is_typical]))
+
+
+@of_window
+def judged_times(ranks: Ranks) -> Mapping[int, Intervals]:
+    """Return when each device that ever worked is judged, as far as its rank was recorded."""
+    found: dict[int, Intervals] = {}
+    for part in ranks:
+        for device in used_devices(part):
+            window = recorded_window(part, device)
+            found[device] = typical_time(ranks).clip(window.start_ns, window.end_ns)
+    return found
+
+
+def _union_of(steps: pd.DataFrame) -> Intervals:
+    return Intervals.union_of(steps["device_start_ns"], steps["device_end_ns"])

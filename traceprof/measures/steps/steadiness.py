@@ -1,0 +1,174 @@
+"""How steady steps are: warm-up, spread, trend and outliers of their durations."""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Final
+
+import numpy as np
+import numpy.typing as npt
+import pandas as pd
+
+from traceprof.values import dataclass
+
+_Float64Array = npt.NDArray[np.float64]
+
+_MOST_PLACES: Final = 1000
+_FLOOR_RATIO: Final = 0.05
+_MOST_OUTLIERS: Final = 0.25
+
+
+@dataclass(frozen=True, slots=True)
+class Steadiness:
+    """The durations of steps, in ns.
+
+    ``spread_ratio`` is (p90 - p10) / median; ``trend_ns`` how much longer each step is than the
+    one before (the median of the slopes between all pairs of a process: outliers do not bend it);
+    ``row_count`` how many steps the process with the most has.
+    """
+
+    count: int
+    row_count: int
+    mean_ns: float
+    median_ns: float
+    p10_ns: float
+    p90_ns: float
+    min_ns: float
+    max_ns: float
+    spread_ratio: float
+    trend_ns: float
+
+    @property
+    def drift_ratio(self) -> float:
+        """How much the trend changes a step from the first to the last, of the median."""
+        return self.trend_ns * (self.row_count - 1) / self.median_ns if self.median_ns else 0.0
+
+
+def measure_steadiness(
+    durations_ns: _Float64Array, processes: npt.NDArray[np.int64] | None = None
+) -> Steadiness | None:
+    """Return the statistics of ``durations_ns``, None where there are none.
+
+    ``processes`` says whose each step is (left out: all are of one); the steps of each are in
+    their order.
+    """
+    if not len(durations_ns):
+        return None
+    owners = np.zeros(len(durations_ns), np.int64) if processes is None else processes
+    order = np.argsort(owners, kind="stable")
+    changes = np.flatnonzero(np.diff(owners[order])) + 1
+    rows = np.split(durations_ns[order], changes)
+    p10, median, p90 = np.percentile(durations_ns, [10, 50, 90])
+    return Steadiness(
+        count=len(durations_ns),
+        row_count=max(map(len, rows)),
+        mean_ns=float(durations_ns.mean()),
+        median_ns=float(median),
+        p10_ns=float(p10),
+        p90_ns=float(p90),
+        min_ns=float(durations_ns.min()),
+        max_ns=float(durations_ns.max()),
+        spread_ratio=float((p90 - p10) / median) if median else 0.0,
+        trend_ns=_trend(rows),
+    )
+
+
+def _trend(rows: Sequence[_Float64Array]) -> float:
+    slopes = [_slopes(row, max(3, _MOST_PLACES // len(rows))) for row in rows if len(row) >= 3]
+    return float(np.median(np.concatenate(slopes))) if slopes else 0.0
+
+
+def _slopes(durations_ns: _Float64Array, most_places: int) -> _Float64Array:
+    # Evenly thinned, so that the number of pairs stays bounded.
+    place = np.unique(np.linspace(0, len(durations_ns) - 1, most_places).astype(np.int64))
+    first, second = np.triu_indices(len(place), k=1)
+    rise = durations_ns[place[second]] - durations_ns[place[first]]
+    return np.asarray(rise / (place[second] - place[first]), np.float64)
+
+
+def outliers(durations_ns: _Float64Array) -> npt.NDArray[np.int64]:
+    """Return 1 for each slow outlier, -1 for each fast one, else 0.
+
+    An outlier lies outside median ± 3 · 1.4826 · MAD, and more than 5 % from the median. Outliers
+    are rare: where more than a quarter of the steps lie on one side, steps are of several kinds,
+    and outliers are those of the kind on that side.
+    """
+    if len(durations_ns) < 4:
+        return np.zeros(len(durations_ns), np.int64)
+    median = float(np.median(durations_ns))
+    spread = 3 * 1.4826 * float(np.median(np.abs(durations_ns - median)))
+    away = durations_ns - median
+    outside = np.abs(away) > max(spread, _FLOOR_RATIO * median)
+    found = np.where(outside, np.sign(away), 0).astype(np.int64)
+    for side in (1, -1):
+        rows = np.flatnonzero(found == side)
+        if len(rows) > _MOST_OUTLIERS * len(found):
+            found[rows] = np.where(outliers(durations_ns[rows]) == side, side, 0)
+    return found
+
+
+def outliers_of_processes(
+    durations_ns: _Float64Array,
+    processes: npt.NDArray[np.int64],
+    is_warmup: npt.NDArray[np.bool_],
+) -> npt.NDArray[np.int64]:
+    """Return 1 for each slow and -1 for each fast step among the steady ones of its process.
+
+    0 for the others and for warm-up.
+    """
+    found = np.zeros(len(durations_ns), np.int64)
+    steady = np.flatnonzero(~is_warmup)
+    for rows in pd.Series(processes[steady]).groupby(processes[steady]).indices.values():
+        found[steady[rows]] = outliers(durations_ns[steady[rows]])
+    return found
+
+
+_MAD_TO_DEVIATION: Final = 1.4826
+"""Times the median absolute deviation: the standard deviation, if durations are normal."""
+_FEWEST_KEPT: Final = 3
+
+
+def count_warmup(durations_ns: npt.NDArray[np.int64]) -> int:
+    """Return how many leading steps are warm-up.
+
+    A leading step is warm-up while it is longer than median + 3 · 1.4826 · MAD of the steps after
+    it, and by more than 5 % of the median; one that is shorter than the rest is none. At least
+    half of the steps are kept, and at least three.
+    """
+    n_dropped = 0
+    durations: list[float] = durations_ns.astype(np.float64).tolist()
+    most = len(durations) - max(_FEWEST_KEPT, len(durations) / 2)
+    rest = sorted(durations)
+    while n_dropped < most:
+        own = durations[n_dropped]
+        del rest[bisect_left(rest, own)]
+        median = _middle(len(rest), rest.__getitem__)
+        spread = 3 * _MAD_TO_DEVIATION * _middle(len(rest), partial(_deviation, rest, median))
+        if own - median <= max(spread, _FLOOR_RATIO * median):
+            break
+        n_dropped += 1
+    return n_dropped
+
+
+def _middle(size: int, ranked: Callable[[int], float]) -> float:
+    """Return the median of ``size`` values; ``ranked`` returns the one of each rank."""
+    return (ranked((size - 1) // 2) + ranked(size // 2)) / 2
+
+
+def _deviation(values: Sequence[float], median: float, rank: int) -> float:
+    """Return the ``rank``-th smallest distance of the sorted ``values`` from their median.
+
+    The values that are nearest lie side by side: O(log n) finds the first of them.
+    """
+
+    def distance(first: int) -> float:
+        return max(abs(values[first] - median), abs(values[first + rank] - median))
+
+    def is_right_of_middle(first: int) -> bool:
+        return values[first + rank] - median >= median - values[first]
+
+    last = len(values) - 1 - rank
+    first = bisect_left(range(last), True, key=is_right_of_middle)
+    return min(distance(first), distance(max(first - 1, 0)))

@@ -1,0 +1,292 @@
+"""The steps one by one: how long, made up of what, how steady, and why the slow ones were slow."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, Final
+
+from traceprof.measures.analyses import Analysis
+from traceprof.measures.steps.costs import notes_on_occasions
+from traceprof.measures.steps.find import pattern_of_ranks, steps_of_ranks
+from traceprof.measures.steps.from_ranges import how_steps_get_known
+from traceprof.measures.steps.measured import MeasuredSteps, measured_steps
+from traceprof.model.ranks import Ranks
+from traceprof.model.results import (
+    Column,
+    Note,
+    Result,
+    ResultSpec,
+    TableSpec,
+    Unit,
+    derived,
+    key,
+    same,
+    total,
+)
+from traceprof.names.ranges import PHASES, PROFILER
+
+_PHASES: Final[tuple[Column, ...]] = tuple(
+    total(f"{phase}_ns", Unit.NS, f"when the host was in {phase}, and in no other phase inside")
+    for phase in PHASES
+    if phase != PROFILER
+)
+_ON_DEVICE: Final[tuple[Column, ...]] = (
+    total(
+        "device_ns",
+        Unit.NS,
+        "on the devices: from the end of the last work that the step before launched to the end of "
+        "the last that it launched itself (of the first step: from its first work)",
+    ),
+    total("compute_ns", Unit.NS, "when compute kernels ran; this and the next four add up"),
+    total("exposed_communication_ns", Unit.NS, "when communication ran and no compute hid it"),
+    total("exposed_transfer_ns", Unit.NS, "when copies from or to elsewhere ran and no kernel did"),
+    total("device_memory_ns", Unit.NS, "when only copies and memsets inside the device ran"),
+    total("idle_ns", Unit.NS, "when nothing ran; all five are means over the devices in use"),
+)
+_ON_HOST: Final[tuple[Column, ...]] = (
+    same("host_at_ns", Unit.AT_NS, "when it starts on the host"),
+    total(
+        "period_ns",
+        Unit.NS,
+        "on the host: from its start to that of the next one; of the last one to its own end",
+    ),
+    total("between_ns", Unit.NS, "of the period what lies between the two steps"),
+    same(
+        "between_cause",
+        Unit.TEXT,
+        "what the most of that is: evaluation, checkpoint, data wait, logging, or unknown",
+    ),
+    same("lag_ns", Unit.NS, "how much later the devices are done with it than the host"),
+)
+_MACHINE: Final[tuple[Column, ...]] = (
+    same(
+        "sm_clock_mhz",
+        Unit.NUMBER,
+        "the clock of the slowest of its devices, in MHz: the mean from a second before it to its "
+        "end",
+    ),
+    same(
+        "throttled_ratio",
+        Unit.RATIO,
+        "how often in that time power or heat held the clock of one of them down",
+    ),
+    total("alloc_retries_count", Unit.COUNT, "how often torch freed its cache to find memory"),
+    total("device_alloc_count", Unit.COUNT, "how often torch asked the device for memory"),
+)
+_EXCESS: Final[tuple[Column, ...]] = (
+    same("is_warmup", Unit.FLAG, "whether it is warm-up, and not in the statistics"),
+    same(
+        "excess_ns",
+        Unit.NS,
+        "of an outlier: how much longer than the median of the others (below 0: shorter)",
+    ),
+    same("grown_part", Unit.TEXT, 'the device\'s part that explains the most of it; "" for none'),
+    same("grown_part_ns", Unit.NS, "how much longer than usual that was"),
+    same(
+        "grown_phase",
+        Unit.TEXT,
+        'the same of the host\'s phases; also "profiler" and "between_steps"',
+    ),
+    same("grown_phase_ns", Unit.NS, "how much longer than usual that was"),
+    same(
+        "excess_cause",
+        Unit.TEXT,
+        "what made it longer that is meant to be done now and then: evaluation, checkpoint, "
+        "compiling or loading kernels (no slow step, and not in the statistics)",
+    ),
+)
+SPEC: Final = ResultSpec(
+    tables=(
+        TableSpec(
+            "steps",
+            "one row per process and step (or turn of a pattern that repeats, where no steps are "
+            "known); columns of what was not recorded are not there",
+            (
+                key("process", "the process", Unit.NUMBER),
+                key("step", "the number of the step", Unit.NUMBER),
+                same("at_ns", Unit.AT_NS, "when it starts"),
+                total(
+                    "duration_ns",
+                    Unit.NS,
+                    "its length: device_ns where its launches were recorded, else period_ns",
+                ),
+                *_ON_DEVICE,
+                *_ON_HOST,
+                *_PHASES,
+                total("profiler_ns", Unit.NS, "when the profiler itself took the time"),
+                total("h2d_bytes", Unit.BYTES, "copies from host to device that start in it"),
+                total("d2h_bytes", Unit.BYTES, "copies from device to host that start in it"),
+                total("p2p_bytes", Unit.BYTES, "copies between devices that start in it"),
+                total("samples_count", Unit.COUNT, "the samples of its batches; of none nothing"),
+                derived("samples_per_s", Unit.PER_S, "samples_count over period_ns"),
+                *_MACHINE,
+                *_EXCESS,
+            ),
+        ),
+    ),
+    scalars=(
+        same("source", Unit.TEXT, 'what the steps are read from; "" where there are none'),
+        same("confidence_ratio", Unit.RATIO, "1, of inferred steps the share that repeats"),
+        same(
+            "is_pattern",
+            Unit.FLAG,
+            "whether these are no steps, but turns of a pattern of kernels that repeats",
+        ),
+        same("lag_ns", Unit.NS, "how much later devices are done than the host: the median"),
+        same("warmup_count", Unit.COUNT, "leading steps of each process that are warm-up"),
+        same("warmup_ns", Unit.NS, "how long these are in the first process"),
+        same("steady_count", Unit.COUNT, "the steps without these and those with an excess_cause"),
+        same("mean_ns", Unit.NS, "the mean of their lengths"),
+        same("median_ns", Unit.NS, "the median of their lengths"),
+        same("p10_ns", Unit.NS, "the 10th percentile of their lengths"),
+        same("p90_ns", Unit.NS, "the 90th percentile of their lengths"),
+        same("min_ns", Unit.NS, "the shortest"),
+        same("max_ns", Unit.NS, "the longest"),
+        same("spread_ratio", Unit.RATIO, "(p90 - p10) / median"),
+        same("trend_ns", Unit.NS, "how much longer each step is than the one before"),
+        same("drift_ratio", Unit.RATIO, "what the trend adds from first to last, of the median"),
+        same("mean_samples_per_s", Unit.PER_S, "throughput: all samples over all time"),
+        same("median_samples_per_s", Unit.PER_S, "throughput: the median over steps"),
+    ),
+)
+_LEAST_DRIFT: Final = 0.05
+_LEAST_LAG: Final = 0.05
+_LEAST_BETWEEN: Final = 0.05
+_FEWEST_FOR_DRIFT: Final = 8
+
+
+def measure_steps(ranks: Ranks) -> Result:
+    """Return every step that lies wholly inside the window."""
+    steps = measured_steps(ranks)
+    result = Result("steps", SPEC, {"steps": SPEC.tables[0].frame(steps.table)}, _scalars(steps))
+    return result if len(steps.table) else result.with_notes(_why_none(ranks))
+
+
+def _why_none(ranks: Ranks) -> Note:
+    if len(steps_of_ranks(ranks.whole)):
+        return Note("no step lies wholly inside the window: choose a larger one")
+    if len(pattern_of_ranks(ranks.whole)):
+        return Note("no turn of the pattern lies wholly inside the window: choose a larger one")
+    return Note(f"no steps are known: {how_steps_get_known(ranks)}")
+
+
+def _scalars(steps: MeasuredSteps) -> dict[str, Any]:
+    scalars: dict[str, Any] = {
+        "source": steps.source,
+        "confidence_ratio": steps.confidence_ratio,
+        "is_pattern": steps.is_pattern,
+        "warmup_count": steps.warmup_count,
+        "warmup_ns": steps.warmup_ns,
+    }
+    if steps.lag_ns == steps.lag_ns:
+        scalars["lag_ns"] = steps.lag_ns
+    steady, throughput = steps.steadiness, steps.throughput
+    if steady is not None:
+        names = [column.name for column in SPEC.scalars if hasattr(steady, column.name)]
+        if steps.is_pattern:
+            names = [name for name in names if name not in ("trend_ns", "drift_ratio")]
+        scalars |= {"steady_count": steady.count} | {name: getattr(steady, name) for name in names}
+    if throughput is not None:
+        scalars["mean_samples_per_s"] = throughput.mean_per_s
+        scalars["median_samples_per_s"] = throughput.median_per_s
+    return scalars
+
+
+def _finish(result: Result) -> Result:
+    """Say where the steps come from, how long and steady they are, and what was dropped."""
+    if result.table.empty:
+        return result
+    scalars = result.scalars
+    if scalars["is_pattern"]:
+        return result.with_notes(*_on_pattern(scalars))
+    notes = [_origin(scalars), *_on_clocks(result)]
+    if scalars["warmup_count"]:
+        notes.append(
+            Note.of(
+                "the first step, {lost:ns}, is warm-up and not in the statistics"
+                if scalars["warmup_count"] == 1
+                else "the first {n:count} steps, {lost:ns}, are warm-up and not in the statistics",
+                n=scalars["warmup_count"],
+                lost=scalars["warmup_ns"],
+            )
+        )
+    if "steady_count" not in scalars:
+        return result.with_notes(*notes, Note("only warm-up steps are in this window"))
+    notes += [_on_lengths("steady steps", scalars), *notes_on_occasions(result.table)]
+    notes += _on_between(result)
+    drift = scalars["drift_ratio"]
+    if abs(drift) > _LEAST_DRIFT and scalars["steady_count"] >= _FEWEST_FOR_DRIFT:
+        word = "longer" if drift > 0 else "shorter"
+        notes.append(
+            Note.of(f"steps get {word}: {{drift:ratio}} from first to last", drift=abs(drift))
+        )
+    if "mean_samples_per_s" in scalars:
+        rate = scalars["mean_samples_per_s"]
+        notes.append(Note.of("throughput: {rate:number} samples/s", rate=rate))
+    return result.with_notes(*notes)
+
+
+def _on_lengths(what: str, scalars: Any) -> Note:
+    names = ("median", "mean", "p10", "p90")
+    return Note.of(
+        f"{{n:count}} {what}: median {{median:ns}}, mean {{mean:ns}}, p10 {{p10:ns}}, "
+        "p90 {p90:ns}, spread {spread:ratio}",
+        n=scalars["steady_count"],
+        **{name: scalars[f"{name}_ns"] for name in names},
+        spread=scalars["spread_ratio"],
+    )
+
+
+def _on_pattern(scalars: Any) -> Iterator[Note]:
+    yield Note.of(
+        "no steps are known: these are turns of a repeating pattern of kernels ({sure:ratio} of "
+        "it repeats), which may be steps, layers or requests",
+        sure=scalars["confidence_ratio"],
+    )
+    yield _on_lengths("turns", scalars)
+
+
+def _origin(scalars: Any) -> Note:
+    text, confidence = "steps are from: {source}", scalars["confidence_ratio"]
+    if confidence < 1:
+        text += " ({confidence:ratio} of them are alike); times are the device's"
+    return Note.of(text, source=scalars["source"], confidence=confidence)
+
+
+def _on_clocks(result: Result) -> Iterator[Note]:
+    """Say where steps are told by the host alone, and where the devices lag behind it."""
+    scalars, table = result.scalars, result.table
+    if "device_ns" in table and table["device_ns"].isna().all():
+        yield Note(
+            "which work a step launched was not recorded: steps are periods of the host, and the "
+            "devices may lag behind"
+        )
+    lag, median = scalars.get("lag_ns", 0.0), scalars.get("median_ns", 0.0)
+    if lag >= _LEAST_LAG * median > 0:
+        yield Note.of("the devices lag behind the host by {lag:ns} (median)", lag=lag)
+
+
+def _on_between(result: Result) -> Iterator[Note]:
+    """Say how much of the periods lies between the steps, and why."""
+    steady = result.table[~result.table["is_warmup"]]
+    between_ns, period_ns = int(steady["between_ns"].sum()), int(steady["period_ns"].sum())
+    if between_ns < _LEAST_BETWEEN * period_ns or not between_ns:
+        return
+    sums = steady.groupby("between_cause")["between_ns"].sum()
+    yield Note.of(
+        "{share:ratio} of the host's time lies between steps, {between:ns} in all, mostly {cause}",
+        share=between_ns / period_ns,
+        between=between_ns,
+        cause=str(sums.idxmax()) if sums.max() else "unknown",
+    )
+
+
+STEPS = Analysis(
+    name="steps",
+    spec=SPEC,
+    uses=("ranges", "marks", "kernels", "copies", "api_calls", "overheads", "devices", "samples"),
+    whole=("ranges", "marks", "kernels", "copies", "api_calls", "samples"),
+    of_steps=True,
+    of_ranks=measure_steps,
+    finish=_finish,
+)

@@ -1,0 +1,353 @@
+"""What a run does (training, inference, a test …), by what software, and how one can tell."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from enum import StrEnum
+from typing import Final
+
+import numpy as np
+import pandas as pd
+
+from traceprof.measures.facts import fact
+from traceprof.measures.host.phases import autograd_rows, phases_of_all_ranges, phases_of_work
+from traceprof.model.activity import Activity
+from traceprof.model.grouping import groups_of
+from traceprof.model.ranks import Ranks
+from traceprof.model.results import Note
+from traceprof.model.timing import OWN_DOMAIN
+from traceprof.model.trace import Trace
+from traceprof.names.parsing import parse_name
+from traceprof.names.ranges import PHASES, are_matched, plain_name, plain_names
+from traceprof.values import dataclass
+
+TRAINING, INFERENCE, LOADING = "training", "inference", "loading"
+COMMUNICATION, UNKNOWN = "communication benchmark", "unknown"
+WORKLOADS: Final = (TRAINING, INFERENCE, LOADING, COMMUNICATION, UNKNOWN)
+
+_BACKWARD: Final = re.compile(
+    r"(?i)backward|(^|[^a-z])bwd|_bwd|wgrad|dgrad|(^|[^a-z])d(q|kv|x|w)_kernel|autograd::engine"
+)
+_OPTIMIZER: Final = re.compile(r"(?i)optimi[sz]er[ ._#]?step|Optimizer\.step#")
+_DECODES: Final = re.compile(
+    r"(?i)paged[_ ]?attention|kv[_ ]?cache|reshape_and_cache|decode(with|_|attention)"
+    r"|masked_multihead|prefill|mmha|trtllm|vllm|sglang|topk.*sampl|sampl.*top|speculative"
+)
+_TRAINS: Final = re.compile(
+    r"(?i)cross_?entropy|(nll|mse|l1|huber|ctc|kl_?div)_?loss|(^|[^a-z])loss($|[^a-z])"
+    r"|DistributedDataParallel|DDPSink|FullyShardedDataParallel|FSDP|zero_?grad|GradScaler"
+    r"|sync_?grad|grad_?(norm|sync)|(^|[^a-z])(rowwise_)?ada(grad|m)w?_"
+)
+"""What goes with a backward pass that is not in the recording: losses, averaging of gradients."""
+_HEAVY: Final = (Activity.GEMM.value, Activity.CONVOLUTION.value, Activity.ATTENTION.value)
+_LONGEST: Final = 60
+_LEAST_BACKWARD: Final = 0.01
+"""One kernel of a loss makes no training: backward passes take their share of the time."""
+_LEAST_HEAVY: Final = 0.1
+_MOST_OTHER: Final = 0.02
+_FORWARD: Final = tuple(map(PHASES.index, ("forward", "eval")))
+"""Without gradients a forward pass is an evaluation, whoever asks for it."""
+_LEAST_FORWARD: Final = 0.9
+"""Forward ranges tell inference if nearly all work is launched in them: a backward pass is not."""
+
+
+@dataclass(frozen=True, slots=True)
+class Workload:
+    """What a run does (one of `WORKLOADS`) and what says so, the strongest first."""
+
+    kind: str
+    reasons: tuple[Note, ...] = ()
+
+
+@fact
+def workload(ranks: Ranks) -> Workload:
+    """Return what the run does, by the names of its ranges and kernels and what they add up to."""
+    kernels = _kernel_times(ranks)
+    whole = float(kernels["total_ns"].sum())
+    training = [*_backward_of(ranks, kernels), *_optimizer_of(ranks, kernels)]
+    if training:
+        return Workload(TRAINING, tuple(training))
+    if not whole:
+        return _without_kernels(ranks)
+    by_activity = kernels.groupby("activity")["total_ns"].sum() / whole
+    communication = float(by_activity.get(Activity.COMMUNICATION.value, 0.0))
+    if communication >= 1 - _MOST_OTHER:
+        note = Note.of("{share:ratio} of the kernels' time is communication", share=communication)
+        return Workload(COMMUNICATION, (note,))
+    inference = list(_inference_of(ranks, kernels))
+    trains = [] if inference else _signs_of_training(ranks)
+    inference += [] if trains else _only_forward(ranks)
+    heavy = float(by_activity.reindex(_HEAVY).fillna(0).sum())
+    if inference or trains or heavy >= _LEAST_HEAVY:
+        shares = Note.of(
+            "matrices, convolutions and attention take {share:ratio} of the kernels' time; no "
+            "backward pass or optimizer is seen",
+            share=heavy,
+        )
+        return Workload(INFERENCE if inference else UNKNOWN, (*inference, *trains, shares))
+    return Workload(UNKNOWN, (Note("no names of a neural network's training or inference"),))
+
+
+def _kernel_times(ranks: Ranks) -> pd.DataFrame:
+    """Return the time of the kernels of all ranks by name: name, activity, total_ns, count."""
+    both = pd.concat(ranks.each(_times_of_names), ignore_index=True)
+    return both.groupby(["name", "activity"], sort=True)[["total_ns", "count"]].sum().reset_index()
+
+
+def _times_of_names(part: Trace) -> pd.DataFrame:
+    own = part.kernels
+    codes = own["name"].cat.codes.to_numpy()
+    length = (own["end_ns"] - own["start_ns"]).to_numpy(np.int64)
+    groups = groups_of(codes)
+    first = groups.order[groups.first]
+    named = own[["name", "activity"]].take(first).astype(object).reset_index(drop=True)
+    sums = np.bincount(groups.number, length, len(first))
+    return named.assign(total_ns=sums, count=groups.counts)
+
+
+def _short(text: str) -> str:
+    return text if len(text) <= _LONGEST else f"{text[:_LONGEST]}…"
+
+
+def _kernel_name(name: object) -> str:
+    """Return the own name of a kernel, without what it returns and its arguments."""
+    return _short(parse_name(plain_name(str(name))).identifier or str(name))
+
+
+def _range_name(name: object) -> str:
+    return _short(plain_name(str(name)).strip())
+
+
+def _named(kernels: pd.DataFrame, pattern: re.Pattern[str]) -> pd.DataFrame:
+    rows = np.flatnonzero(are_matched(pd.Index(kernels["name"], dtype=object), pattern))
+    return kernels.take(rows)
+
+
+def _ranges_of(part: Trace, phase: str, pattern: re.Pattern[str]) -> pd.DataFrame:
+    """Return the ranges that are of a phase, or whose name has the pattern."""
+    ranges = part.ranges
+    names = ranges["name"].cat
+    named = np.append(are_matched(names.categories, pattern), False)[names.codes.to_numpy()]
+    is_phase = phases_of_all_ranges(part) == PHASES.index(phase)
+    return ranges.take(np.flatnonzero(named | is_phase))
+
+
+def _names_of(
+    part: Trace, phase: str, pattern: re.Pattern[str], is_named: bool = False
+) -> pd.DataFrame:
+    """Return the names of `_ranges_of`, their time and number: name, ns, n.
+
+    ``is_named``: only of those whose name has the pattern.
+    """
+    own = _ranges_of(part, phase, pattern)
+    if is_named:
+        own = own[own["name"].astype(str).str.contains(pattern)]
+    plain = plain_names(own["name"])
+    short = np.array([_short(str(name).strip()) for name in plain.categories], object)
+    ns = own["end_ns"].to_numpy(np.int64) - own["start_ns"].to_numpy(np.int64)
+    by_name = pd.DataFrame({"name": short[plain.codes], "ns": ns, "n": 1}).groupby("name")
+    return by_name.sum().reset_index()
+
+
+def _longest_name(found: list[pd.DataFrame]) -> list[Note]:
+    """Return how often the name occurs that takes the most time in ``found``; nothing if empty."""
+    every = pd.concat(found)
+    if every.empty:
+        return []
+    sums = every.groupby("name")[["ns", "n"]].sum()
+    top = str(sums["ns"].idxmax())
+    n_ranges = int(sums["n"].loc[top])
+    return [Note.of("{n:count} range(s) {name}", n=n_ranges, name=top)]
+
+
+def _backward_of(ranks: Ranks, kernels: pd.DataFrame) -> list[Note]:
+    notes = _longest_name(ranks.each(_names_of, "backward", _BACKWARD))
+    count = sum(ranks.each(_n_autograd))
+    if count:
+        notes.append(Note.of("{n:count} operator(s) of autograd's backward pass", n=count))
+    own = _named(kernels, _BACKWARD)
+    is_much = own["total_ns"].sum() >= _LEAST_BACKWARD * kernels["total_ns"].sum()
+    if own["count"].sum() > 1 and is_much:
+        top = own.sort_values("total_ns", ascending=False, kind="stable").iloc[0]
+        notes.append(
+            Note.of(
+                "{n:count} backward kernel(s), such as {name}",
+                n=int(own["count"].sum()),
+                name=_kernel_name(top["name"]),
+            )
+        )
+    return notes
+
+
+def _optimizer_of(ranks: Ranks, kernels: pd.DataFrame) -> list[Note]:
+    # "zero_grad" tells less, however long it takes.
+    steps, every = (
+        ranks.each(_names_of, "optimizer", _OPTIMIZER, is_named=is_named)
+        for is_named in (True, False)
+    )
+    notes = _longest_name(steps) or _longest_name(every)
+    own = kernels[kernels["activity"] == Activity.OPTIMIZER.value]
+    if len(own):
+        notes.append(Note.of("{n:count} optimizer kernel(s)", n=int(own["count"].sum())))
+    return notes
+
+
+def _inference_of(ranks: Ranks, kernels: pd.DataFrame) -> list[Note]:
+    own = _named(kernels, _DECODES)
+    notes = []
+    if len(own):
+        top = own.sort_values("total_ns", ascending=False, kind="stable").iloc[0]
+        notes.append(
+            Note.of("kernels of a decoder, such as {name}", name=_kernel_name(top["name"]))
+        )
+    ranges = ranks.each(_ranges_of, "eval", _DECODES)
+    if any(map(len, ranges)):
+        name = next(_range_name(found["name"].iloc[0]) for found in ranges if len(found))
+        notes.append(Note.of("ranges of inference, such as {name}", name=name))
+    return notes
+
+
+def _signs_of_training(ranks: Ranks) -> list[Note]:
+    """Return a name that goes with training, where nothing of a backward pass was recorded."""
+    found = ranks.each(_names_of_training)
+    # Of all ranks those of ranges and operators first.
+    names = [*(own[:-1] for own in found), *(own[-1:] for own in found)]
+    known = next((name for own in names for name in own if name), "")
+    if not known:
+        return []
+    name = _kernel_name(known) if "(" in known else _range_name(known)
+    text = "a training's forward pass, by {name}, but no backward pass was recorded"
+    return [Note.of(text, name=name)]
+
+
+def _names_of_training(part: Trace) -> tuple[str, ...]:
+    """Return a name that goes with training of ranges, operators and kernels; "" of none."""
+    found = []
+    for table in (part.ranges, part.host_ops, part.kernels):
+        column = table["name"]
+        names = pd.Index(column.cat.remove_unused_categories().cat.categories, dtype=object)
+        own = names[are_matched(names, _TRAINS) & ~are_matched(names, _BACKWARD)]
+        found.append(str(own[0]) if len(own) else "")
+    return tuple(found)
+
+
+def _only_forward(ranks: Ranks) -> list[Note]:
+    """Return how many forward passes there are, if nearly all kernels were launched in them."""
+    times = ranks.each(_time_in_forward)
+    inside, whole = (sum(column) for column in zip(*times, strict=True))
+    if not whole or inside < _LEAST_FORWARD * whole:
+        return []
+    return [
+        Note.of(
+            "{share:ratio} of the kernels' time is launched in {n:count} forward or evaluation "
+            "range(s)",
+            n=sum(ranks.each(_n_forward)),
+            share=inside / whole,
+        )
+    ]
+
+
+def _time_in_forward(part: Trace) -> tuple[int, int]:
+    """Return the time of the kernels that were launched in forward passes, and that of all."""
+    length = (part.kernels["end_ns"] - part.kernels["start_ns"]).to_numpy(np.int64)
+    is_forward = np.isin(phases_of_work(part, "kernels"), _FORWARD)
+    return int(length[is_forward].sum()), int(length.sum())
+
+
+def _n_autograd(part: Trace) -> int:
+    return int(autograd_rows(part.host_ops["name"]).sum())
+
+
+def _n_forward(part: Trace) -> int:
+    return int(np.isin(phases_of_all_ranges(part), _FORWARD).sum())
+
+
+def _n_loaded(part: Trace) -> int:
+    return int((part.copies["direction"] == "h2d").sum())
+
+
+def _n_host_ops(part: Trace) -> int:
+    return len(part.host_ops)
+
+
+def _without_kernels(ranks: Ranks) -> Workload:
+    loaded = sum(ranks.each(_n_loaded))
+    if loaded:
+        note = Note.of("{n:count} cop(y|ies) to a device and no kernel", n=loaded)
+        return Workload(LOADING, (note,))
+    training = _signs_of_training(ranks)
+    forward = sum(ranks.each(_n_forward))
+    if training or not forward or not any(ranks.each(_n_host_ops)):
+        return Workload(UNKNOWN, tuple(training))
+    note = Note.of("{n:count} forward or evaluation range(s) and no backward one", n=forward)
+    return Workload(INFERENCE, (note,))
+
+
+class Vendor(StrEnum):
+    """Who made the devices."""
+
+    NVIDIA = "NVIDIA"
+    AMD = "AMD"
+    OTHER = "other"
+
+
+@dataclass(frozen=True, slots=True)
+class Software:
+    """What ran: whether it was Python, and PyTorch in it; on whose devices; who recorded it.
+
+    ``recorder`` is the format of the recording (nsys, nvprof, kineto …). False means that nothing
+    of it was seen.
+    """
+
+    has_python: bool
+    has_pytorch: bool
+    vendor: Vendor
+    recorder: str
+
+
+_PYTHON: Final = re.compile(r"(^|[/\\ ])(python|pytest|ipython|jupyter)[\d.]*(\.exe)?( |$)", re.I)
+_PYTORCH_KERNEL: Final = re.compile(r"\bat::|at_cuda|c10::|\bat\d+native|N2at6native")
+_PYTORCH_RANGE: Final = re.compile(r"^(aten::|autograd::|torch::|ProfilerStep#|Optimizer\.)")
+_AMD: Final = re.compile(r"\bAMD\b|Instinct|Radeon|\bMI[23]\d\d|gfx\d", re.IGNORECASE)
+_NVIDIA: Final = re.compile(
+    r"NVIDIA|GeForce|Quadro|Tesla|TITAN|\b(RTX|GTX|[AHBLVPTK]\d{1,3}|GH200|GB[23]00)\b", re.I
+)
+
+
+@fact
+def software_of(ranks: Ranks) -> Software:
+    """Return what ran in the recording."""
+    parts = list(ranks)
+    recorder = ranks.info.format or parts[0].info.format
+    has_pytorch = recorder == "kineto" or any(ranks.each(_has_pytorch))
+    names = [str(name) for part in parts for name in part.processes["name"].unique()]
+    has_python = has_pytorch or any(map(_PYTHON.search, names))
+    return Software(has_python, has_pytorch, _vendor_of(parts), recorder)
+
+
+def _has_pytorch(part: Trace) -> bool:
+    return (
+        _any_named(part.kernels["name"], _PYTORCH_KERNEL)
+        or _any_named(part.ranges["name"], _PYTORCH_RANGE)
+        or _any_named(part.host_ops["name"], _PYTORCH_RANGE)
+        or bool((part.ranges["domain"] == OWN_DOMAIN).any())
+    )
+
+
+def _any_named(names: pd.Series, pattern: re.Pattern[str]) -> bool:
+    return any(pattern.search(str(name)) for name in names.cat.categories)
+
+
+def _vendor_of(parts: Iterable[Trace]) -> Vendor:
+    devices = [d for part in parts for d in part.devices.itertuples() if d.used == 1]
+    if any(_AMD.search(str(device.name)) for device in devices):
+        return Vendor.AMD
+    if any(_NVIDIA.search(str(device.name)) for device in devices):
+        return Vendor.NVIDIA
+    calls = [str(name) for part in parts for name in part.api_calls["name"].cat.categories]
+    if any(name.startswith("hip") for name in calls):
+        return Vendor.AMD
+    recorders = {part.info.format for part in parts}
+    seen = any(name.startswith("cu") for name in calls) or bool(recorders & {"nsys", "nvprof"})
+    return Vendor.NVIDIA if seen else Vendor.OTHER
